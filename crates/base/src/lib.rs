@@ -1,0 +1,20 @@
+//! Small values every floor shares: errno, ids, time as values, seeded random, limits.
+//!
+//! Nothing here owns a clock, a thread, a socket or a file: time is an argument ([`Time`]), random
+//! numbers come from a seed ([`Rng`]), and every limit of the system stands in [`limits`] beside the
+//! reason for it.
+
+#![forbid(unsafe_code)]
+
+mod cred;
+mod errno;
+mod id;
+pub mod limits;
+mod rng;
+mod time;
+
+pub use cred::Cred;
+pub use errno::{Errno, Result};
+pub use id::{Fh, Ino, SessionId};
+pub use rng::Rng;
+pub use time::{Deadline, Time, Timestamp};
