@@ -1,1 +1,8 @@
-//! (to be written)
+//! Every byte that crosses the bus, one module a format, each a checked view and a meaning.
+//!
+//! Decoding never panics and never trusts a length; encoding never writes beyond its buffer.
+
+#![forbid(unsafe_code)]
+
+mod cursor;
+pub mod file;
