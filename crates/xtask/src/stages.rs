@@ -1,0 +1,262 @@
+//! `gate` and `test`: tables of named stages, run from cheap to expensive.
+//!
+//! Every stage runs even when an earlier one failed, unless nothing after it can be trusted; the
+//! summary at the end names each stage, its verdict and its time. A check that a machine cannot run
+//! appends a line `name: reason` to the file named by `OUTBOARD_SKIPS`. Skips are counted in the
+//! summary; in CI a skip that `tests/allowed-skips.txt` does not list fails the run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::project::Project;
+
+const ALLOWED_SKIPS: &str = "tests/allowed-skips.txt";
+
+/// What a stage does.
+enum Action {
+    /// The house rules, in this process.
+    Rules,
+    /// A command, with the limit after which it is ended.
+    Command(&'static [&'static str], Duration),
+}
+
+struct Stage {
+    name: &'static str,
+    proves: &'static str,
+    action: Action,
+    /// The later stages mean nothing when this one fails.
+    needed: bool,
+}
+
+const fn minutes(count: u64) -> Duration {
+    Duration::from_secs(60 * count)
+}
+
+const FORMAT: Stage = Stage {
+    name: "format",
+    proves: "every file is formatted",
+    action: Action::Command(&["cargo", "fmt", "--all", "--check"], minutes(2)),
+    needed: false,
+};
+const RULES: Stage = Stage {
+    name: "rules",
+    proves: "floors, unsafe folders, purity, tidiness, specification",
+    action: Action::Rules,
+    needed: false,
+};
+const CLIPPY: Stage = Stage {
+    name: "clippy",
+    proves: "no warning of the compiler or of clippy",
+    action: Action::Command(
+        &["cargo", "clippy", "--workspace", "--all-targets", "--quiet", "--", "-Dwarnings"],
+        minutes(15),
+    ),
+    needed: false,
+};
+
+const GATE: &[Stage] = &[FORMAT, RULES, CLIPPY];
+
+const TEST: &[Stage] = &[
+    FORMAT,
+    RULES,
+    CLIPPY,
+    Stage {
+        name: "tests",
+        proves: "unit, property, model and conformance tests of every crate",
+        action: Action::Command(
+            &["cargo", "test", "--workspace", "--profile=test-fast", "--quiet", "--no-fail-fast"],
+            minutes(25),
+        ),
+        needed: false,
+    },
+    Stage {
+        name: "docs",
+        proves: "the API documentation builds and its links resolve",
+        action: Action::Command(
+            &["cargo", "doc", "--workspace", "--no-deps", "--quiet", "--document-private-items"],
+            minutes(10),
+        ),
+        needed: false,
+    },
+    Stage {
+        name: "build",
+        proves: "the program and the test programs build",
+        action: Action::Command(
+            &["cargo", "build", "--workspace", "--bins", "--profile=test-fast", "--quiet"],
+            minutes(15),
+        ),
+        needed: true,
+    },
+    Stage {
+        name: "programs",
+        proves: "real programs and public suites work on a mounted volume, fsck after each",
+        action: Action::Command(&["target/test-fast/programs", "--size=small"], minutes(25)),
+        needed: false,
+    },
+    Stage {
+        name: "kill",
+        proves: "kill -9 of either side or both loses nothing answered and repeats nothing",
+        action: Action::Command(&["target/test-fast/kill", "--rounds=10"], minutes(10)),
+        needed: false,
+    },
+];
+
+/// What a change must pass before it is committed.
+pub(crate) fn gate(project: &Project) -> Result<bool, String> {
+    let stages: Vec<&Stage> = GATE.iter().collect();
+    run(project, &stages)
+}
+
+/// Everything CI runs.
+pub(crate) fn test(project: &Project, args: &[String]) -> Result<bool, String> {
+    let selected = |pick: &dyn Fn(usize) -> bool| -> Vec<&Stage> {
+        TEST.iter().enumerate().filter(|(at, _)| pick(*at)).map(|(_, stage)| stage).collect()
+    };
+    let position = |name: &str| {
+        let at = TEST.iter().position(|stage| stage.name == name);
+        at.ok_or_else(|| format!("no stage `{name}`; `cargo x test --help` lists them"))
+    };
+    match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => run(project, &selected(&|_| true)),
+        ["--from", name] => {
+            let from = position(name)?;
+            run(project, &selected(&|at| at >= from))
+        }
+        ["--only", name] => {
+            let only = position(name)?;
+            run(project, &selected(&|at| at == only))
+        }
+        _ => {
+            println!("cargo x test [--from STAGE | --only STAGE]\n");
+            for stage in TEST {
+                println!("{:<10} {}", stage.name, stage.proves);
+            }
+            Ok(true)
+        }
+    }
+}
+
+/// How one stage ended.
+struct Outcome {
+    name: &'static str,
+    verdict: Result<(), String>,
+    took: Duration,
+}
+
+fn run(project: &Project, stages: &[&Stage]) -> Result<bool, String> {
+    let skips = SkipFile::create(project)?;
+    let mut outcomes = Vec::new();
+    for stage in stages {
+        println!("\n==> {}: {}", stage.name, stage.proves);
+        let start = Instant::now();
+        let verdict = run_stage(project, stage, &skips.path);
+        let stop = verdict.is_err() && stage.needed;
+        outcomes.push(Outcome { name: stage.name, verdict, took: start.elapsed() });
+        if stop {
+            println!("the stages after `{}` need it and were not run", stage.name);
+            break;
+        }
+    }
+    let ran_all = outcomes.len() == stages.len();
+    Ok(summarize(&outcomes) & skips.judge(project) & ran_all)
+}
+
+fn run_stage(project: &Project, stage: &Stage, skips: &Path) -> Result<(), String> {
+    match stage.action {
+        Action::Rules => {
+            if crate::run_checks(project) {
+                Ok(())
+            } else {
+                Err("a house rule is broken".into())
+            }
+        }
+        Action::Command(words, limit) => run_command(&project.root, words, limit, skips),
+    }
+}
+
+/// Runs a command under `timeout`, which ends its whole process group at the limit.
+fn run_command(root: &Path, words: &[&str], limit: Duration, skips: &Path) -> Result<(), String> {
+    let status = Command::new("timeout")
+        .arg("--kill-after=20")
+        .arg(limit.as_secs().to_string())
+        .args(words)
+        .current_dir(root)
+        .env("OUTBOARD_SKIPS", skips)
+        .env("RUSTDOCFLAGS", "-Dwarnings")
+        .status()
+        .map_err(|error| format!("cannot run `timeout` (package coreutils): {error}"))?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(124 | 137) => Err(format!("not done within {} minutes", limit.as_secs() / 60)),
+        Some(code) => Err(format!("`{}` ended with {code}", words.join(" "))),
+        None => Err(format!("`{}` was ended by a signal", words.join(" "))),
+    }
+}
+
+fn summarize(outcomes: &[Outcome]) -> bool {
+    println!("\nsummary");
+    for Outcome { name, verdict, took } in outcomes {
+        let seconds = took.as_secs_f64();
+        match verdict {
+            Ok(()) => println!("  {name:<10} ok      {seconds:>7.1} s"),
+            Err(reason) => println!("  {name:<10} FAILED  {seconds:>7.1} s  {reason}"),
+        }
+    }
+    outcomes.iter().all(|outcome| outcome.verdict.is_ok())
+}
+
+/// The file to which the checks of this run append what they had to skip.
+struct SkipFile {
+    path: PathBuf,
+}
+
+impl SkipFile {
+    fn create(project: &Project) -> Result<Self, String> {
+        let folder = project.root.join("target");
+        let path = folder.join("skips.txt");
+        fs::create_dir_all(&folder)
+            .and_then(|()| fs::write(&path, ""))
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        Ok(Self { path })
+    }
+
+    /// Prints the skips; false when CI skipped what it should run.
+    fn judge(&self, project: &Project) -> bool {
+        let skipped = fs::read_to_string(&self.path).unwrap_or_default();
+        let allowed = project.read(Path::new(ALLOWED_SKIPS)).unwrap_or_default();
+        let in_ci = std::env::var_os("CI").is_some_and(|value| value != "false");
+        let mut clean = true;
+        for line in skipped.lines() {
+            let faulty = in_ci && !is_allowed(line, &allowed);
+            clean &= !faulty;
+            println!(
+                "  skipped    {line}{}",
+                if faulty { "  (FAILED: CI must run it)" } else { "" }
+            );
+        }
+        println!("  {} skipped", skipped.lines().count());
+        clean
+    }
+}
+
+/// Whether a skip `name: reason` is listed; the list holds `name: reason` lines and `#` comments.
+fn is_allowed(skip: &str, allowed: &str) -> bool {
+    let name = |line: &str| line.split(':').next().unwrap_or_default().trim().to_owned();
+    let listed = allowed.lines().filter(|line| !line.starts_with('#') && line.contains(':'));
+    listed.map(name).any(|listed| listed == name(skip))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_skip_is_allowed_by_name() {
+        let allowed = "# comment\nhuge-pages: not every runner reserves them\n";
+        assert!(is_allowed("huge-pages: none reserved", allowed));
+        assert!(!is_allowed("mount: no /dev/fuse", allowed));
+        assert!(!is_allowed("# comment: x", allowed));
+    }
+}
