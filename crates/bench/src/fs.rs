@@ -1,0 +1,311 @@
+//! `bench fs`: the mounted volume against a plain directory and a plain FUSE passthrough.
+//!
+//! All three stand in one directory, so on one disk. Every round runs every workload on each of them
+//! in turn, so that a slow minute of the machine hits all; medians over the rounds and the ratios of
+//! medians are reported. CPU seconds are taken of each process apart, of kernel threads, and of the
+//! rest, and add up to all that was not idle.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::cpu::{CpuMoment, CpuSeconds};
+use crate::stats::median;
+use crate::workload::{self, Workload};
+
+/// How `bench fs` runs.
+#[derive(Clone, Debug)]
+pub struct FsBench {
+    /// Directory for the data of all three; emptied afterwards.
+    pub dir: PathBuf,
+    /// Length of each measurement.
+    pub time: Duration,
+    /// Interleaved rounds.
+    pub rounds: u32,
+    /// Only workloads whose name contains this.
+    pub only: Option<String>,
+    /// The program, started anew for the volume and for the passthrough.
+    pub program: PathBuf,
+}
+
+/// Medians of one workload on one file system.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Workload.
+    pub workload: String,
+    /// What one operation is.
+    pub operation: String,
+    /// Threads at work.
+    pub threads: usize,
+    /// `outboard`, `plain` or `fuse`.
+    pub system: String,
+    /// Operations a second, measured; median of the rounds.
+    pub ops_per_second: f64,
+    /// Median latency, microseconds; median of the rounds.
+    pub p50_us: f64,
+    /// 99th percentile of latency, microseconds; median of the rounds.
+    pub p99_us: f64,
+    /// CPU microseconds an operation, by process, measured over all rounds.
+    pub cpu_us_per_op: std::collections::BTreeMap<String, f64>,
+    /// CPU seconds over all rounds.
+    pub cpu: CpuSeconds,
+    /// Operations over all rounds.
+    pub operations: u64,
+}
+
+/// What a whole run found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The figures, workload by workload.
+    pub rows: Vec<Row>,
+    /// Rounds whose medians were taken.
+    pub rounds: u32,
+    /// Seconds of one measurement.
+    pub seconds: f64,
+    /// Processors of this machine.
+    pub cores: usize,
+}
+
+/// One file system under measurement, and the processes that serve it.
+struct Subject {
+    name: &'static str,
+    dir: PathBuf,
+    processes: Vec<(String, u32)>,
+    serving: Option<Serving>,
+}
+
+/// A child that mounts something until it is told to stop.
+struct Serving {
+    child: Child,
+    mountpoint: PathBuf,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        // A child that has already ended is what we want.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let end = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < end {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        eprintln!("bench: {} did not stop in 20 s; killing it", self.mountpoint.display());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn device(path: &Path) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).map(|meta| meta.dev())
+}
+
+impl Serving {
+    /// Starts `program args.. mountpoint` and waits until something is mounted there.
+    fn start(program: &Path, args: &[&str], mountpoint: &Path) -> io::Result<Serving> {
+        std::fs::create_dir_all(mountpoint)?;
+        let before = device(mountpoint)?;
+        let child = Command::new(program)
+            .args(args)
+            .arg(mountpoint)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?;
+        let mut serving = Serving { child, mountpoint: mountpoint.to_owned() };
+        let end = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < end {
+            if device(mountpoint).is_ok_and(|now| now != before) {
+                return Ok(serving);
+            }
+            if let Some(status) = serving.child.try_wait()? {
+                return Err(io::Error::other(format!("`{}` ended: {status}", args.join(" "))));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Err(io::Error::other(format!("nothing was mounted at {} in 30 s", mountpoint.display())))
+    }
+}
+
+/// Pids of the two sides, from the program's own status.
+fn sides(program: &Path, data: &str) -> io::Result<Vec<(String, u32)>> {
+    let output = Command::new(program).args(["status", "--json", "--data", data]).output()?;
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let pid = |key: &str| {
+        status.get(key).and_then(serde_json::Value::as_u64).and_then(|pid| u32::try_from(pid).ok())
+    };
+    let missing = || io::Error::other("`status --json` names no pid for a side");
+    Ok(vec![
+        ("host side".to_owned(), pid("host_pid").ok_or_else(missing)?),
+        ("DPU side".to_owned(), pid("dpu_pid").ok_or_else(missing)?),
+    ])
+}
+
+fn subjects(bench: &FsBench) -> io::Result<Vec<Subject>> {
+    let text = |path: PathBuf| {
+        path.into_os_string().into_string().map_err(|_| io::Error::other("the path is not UTF-8"))
+    };
+    let me = ("application".to_owned(), std::process::id());
+    let plain = bench.dir.join("plain");
+    let source = text(bench.dir.join("fuse-source"))?;
+    let data = text(bench.dir.join("data"))?;
+    std::fs::create_dir_all(&plain)?;
+    std::fs::create_dir_all(&source)?;
+
+    let mountpoint = bench.dir.join("mnt");
+    let outboard =
+        Serving::start(&bench.program, &["run", "--log=warn", "--data", &data], &mountpoint)?;
+    let mut processes = sides(&bench.program, &data)?;
+    processes.push(me.clone());
+    let outboard =
+        Subject { name: "outboard", dir: mountpoint, processes, serving: Some(outboard) };
+
+    let mountpoint = bench.dir.join("fuse");
+    let rival = Serving::start(&bench.program, &["bench", "passthrough", &source], &mountpoint)?;
+    let processes = vec![("host side".to_owned(), rival.child.id()), me.clone()];
+    let fuse = Subject { name: "fuse", dir: mountpoint, processes, serving: Some(rival) };
+
+    let plain = Subject { name: "plain", dir: plain, processes: vec![me], serving: None };
+    Ok(vec![outboard, plain, fuse])
+}
+
+/// What the rounds of one workload on one subject gave.
+#[derive(Default)]
+struct Rounds {
+    ops_per_second: Vec<f64>,
+    p50_us: Vec<f64>,
+    p99_us: Vec<f64>,
+    cpu: CpuSeconds,
+    operations: u64,
+}
+
+impl Rounds {
+    fn add(&mut self, outcome: &workload::Outcome, cpu: &CpuSeconds) {
+        self.ops_per_second.push(outcome.operations as f64 / outcome.elapsed.as_secs_f64());
+        self.p50_us.push(outcome.latencies.percentile(50) as f64 / 1e3);
+        self.p99_us.push(outcome.latencies.percentile(99) as f64 / 1e3);
+        self.operations += outcome.operations;
+        for (name, used) in &cpu.by_name {
+            *self.cpu.by_name.entry(name.clone()).or_insert(0.0) += used;
+        }
+        self.cpu.kernel_threads += cpu.kernel_threads;
+        self.cpu.other += cpu.other;
+        self.cpu.not_idle += cpu.not_idle;
+    }
+
+    fn row(&self, workload: &Workload, system: &str) -> Row {
+        let per_op = |used: &f64| used * 1e6 / self.operations.max(1) as f64;
+        Row {
+            workload: workload.name.to_owned(),
+            operation: workload.operation.to_owned(),
+            threads: workload.threads,
+            system: system.to_owned(),
+            ops_per_second: median(&self.ops_per_second),
+            p50_us: median(&self.p50_us),
+            p99_us: median(&self.p99_us),
+            cpu_us_per_op: self
+                .cpu
+                .by_name
+                .iter()
+                .map(|(n, used)| (n.clone(), per_op(used)))
+                .collect(),
+            cpu: self.cpu.clone(),
+            operations: self.operations,
+        }
+    }
+}
+
+/// Runs everything; `progress` is told what is being measured.
+pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report> {
+    let chosen: Vec<&Workload> = workload::ALL
+        .iter()
+        .filter(|workload| bench.only.as_ref().is_none_or(|only| workload.name.contains(only)))
+        .collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = workload::ALL.iter().map(|workload| workload.name).collect();
+        return Err(io::Error::other(format!(
+            "no such measurement; there are: {}",
+            names.join(", ")
+        )));
+    }
+    let subjects = subjects(bench)?;
+    let mut rows = Vec::new();
+    for workload in chosen {
+        let mut rounds: Vec<Rounds> = subjects.iter().map(|_| Rounds::default()).collect();
+        for round in 0..=bench.rounds {
+            for (subject, into) in subjects.iter().zip(&mut rounds) {
+                progress(&format!("{} on {}, round {round}", workload.name, subject.name));
+                // Round 0 prepares files and warms what would be warm; it is not counted.
+                let time = if round == 0 { bench.time / 10 } else { bench.time };
+                let before = CpuMoment::now(&subject.processes)?;
+                let outcome = workload.run(&subject.dir, time).map_err(|error| {
+                    io::Error::other(format!("{} on {}: {error}", workload.name, subject.name))
+                })?;
+                let cpu = CpuMoment::now(&subject.processes)?.since(&before);
+                if round > 0 {
+                    into.add(&outcome, &cpu);
+                }
+            }
+        }
+        rows.extend(subjects.iter().zip(&rounds).map(|(s, r)| r.row(workload, s.name)));
+    }
+    for subject in subjects {
+        drop(subject.serving);
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(Report { rows, rounds: bench.rounds, seconds: bench.time.as_secs_f64(), cores })
+}
+
+impl Report {
+    /// The figures as a table for people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!(
+            "measured: medians of {} interleaved rounds of {} s, {} cores; CPU in us an operation\n\n\
+             {:<20} {:<9} {:>10} {:>8} {:>9} {:>9}  {:>6} {:>6} {:>6}\n",
+            self.rounds,
+            self.seconds,
+            self.cores,
+            "workload",
+            "system",
+            "ops/s",
+            "x plain",
+            "p50 us",
+            "p99 us",
+            "app",
+            "host",
+            "DPU"
+        );
+        for row in &self.rows {
+            let plain = self
+                .rows
+                .iter()
+                .find(|other| other.workload == row.workload && other.system == "plain")
+                .map_or(f64::NAN, |other| other.ops_per_second);
+            let cpu = |name: &str| {
+                row.cpu_us_per_op.get(name).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"))
+            };
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "{:<20} {:<9} {:>10.0} {:>8.2} {:>9.1} {:>9.1}  {:>6} {:>6} {:>6}",
+                row.workload,
+                row.system,
+                row.ops_per_second,
+                row.ops_per_second / plain,
+                row.p50_us,
+                row.p99_us,
+                cpu("application"),
+                cpu("host side"),
+                cpu("DPU side"),
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,134 @@
+//! The command line. Every setting of [`Settings`] is a flag of the commands that use it.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::settings::Settings;
+
+/// Outboard moves a machine's storage stack off the host CPU, to the far side of the bus.
+#[derive(Parser, Debug)]
+#[command(name = "outboard", version, arg_required_else_help = true, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    /// Configuration file; its keys are the long flags without dashes [default: outboard.toml in the
+    /// data directory, when it is there]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  outboard run ./mnt                      mount the volume in ./data, until Ctrl-C
+  outboard run --data /srv/vol -o noatime /mnt/vol
+  outboard status --data /srv/vol         what both sides are doing
+  outboard fsck --data /srv/vol           check a volume, running or not
+  outboard umount /mnt/vol                unmount, also a mount point left by a crash
+  outboard bench fs                       measure against a plain directory and plain FUSE
+
+Exit codes:
+  0 done   1 failed   2 wrong usage or configuration   3 mount point missing or busy
+  4 data directory in use or of another version   5 fsck found damage   6 no DPU side answers";
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Start the DPU side as its own process, mount the volume, and stay until Ctrl-C
+    #[command(after_help = "\
+Examples:
+  outboard run ./mnt
+  outboard run --data /srv/vol --size 20G --cache none /mnt/vol
+
+The DPU side is a process of its own. If it dies it is started again and requests wait for it; if
+this process is killed, the next `outboard run` clears the dead mount point and adopts the DPU side.")]
+    Run {
+        #[command(flatten)]
+        settings: Settings,
+        /// An existing directory
+        mountpoint: PathBuf,
+    },
+    /// The DPU side: owns the volume and serves the processes that attach to its socket
+    Dpu {
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Mount the volume of a DPU side that already runs, and stay until unmounted
+    Mount {
+        #[command(flatten)]
+        settings: Settings,
+        /// An existing directory
+        mountpoint: PathBuf,
+    },
+    /// Unmount; also clears a mount point left behind by a crash
+    Umount {
+        /// Detach now, finish when the last user is gone
+        #[arg(long)]
+        lazy: bool,
+        /// Where the volume is mounted
+        mountpoint: PathBuf,
+    },
+    /// Check a volume: contents and metadata when it is not running, metadata and space when it is
+    Fsck {
+        #[command(flatten)]
+        settings: Settings,
+        /// Mend what can be mended without losing anything (volume not running)
+        #[arg(long)]
+        repair: bool,
+        /// Print the report as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// What both sides are doing: processes, operations, DMA ledger, space
+    Status {
+        #[command(flatten)]
+        settings: Settings,
+        /// Print everything as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure the link or the file system, with its rivals, in one run
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Bench {
+    /// Round trips through the link against bare shared memory and a bare futex; DMAs per operation
+    Link {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Seconds for each measurement
+        #[arg(long, default_value_t = 1.0)]
+        seconds: f64,
+        /// Interleaved rounds; medians are reported
+        #[arg(long, default_value_t = 5)]
+        rounds: u32,
+    },
+    /// File operations on a mounted volume, a plain directory and a plain FUSE passthrough, in turn
+    Fs {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Seconds for each measurement
+        #[arg(long, default_value_t = 2.0)]
+        seconds: f64,
+        /// Interleaved rounds; medians are reported
+        #[arg(long, default_value_t = 3)]
+        rounds: u32,
+        /// Directory for the three file systems' data [default: a temporary one]
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+        /// Only the measurements whose name contains this
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
+    },
+}

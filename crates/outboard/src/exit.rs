@@ -1,0 +1,57 @@
+//! Exit codes that mean something, and the one error type of the program: a message with its remedy.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// What an exit code says; also printed by `outboard --help`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Code {
+    /// Something failed at run time; the message says what.
+    Failed = 1,
+    /// The command line or the configuration is wrong.
+    Usage = 2,
+    /// The mount point is missing, busy or not a directory.
+    MountPoint = 3,
+    /// The data directory is in use, of another version, or not a volume.
+    Data = 4,
+    /// The check found damage.
+    Damaged = 5,
+    /// No DPU side answers.
+    NotRunning = 6,
+}
+
+/// Why the program stops: what happened and what to do about it.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: Code,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Failure {
+        Failure { code, message: message.into() }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+        Failure::new(Code::Usage, message)
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Failure {
+        Failure::new(Code::Failed, message)
+    }
+
+    /// Prints the message and gives the code.
+    pub(crate) fn report(&self) -> ExitCode {
+        eprintln!("outboard: {}", self.message);
+        ExitCode::from(self.code as u8)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}

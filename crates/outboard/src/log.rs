@@ -1,0 +1,24 @@
+//! Structured logs: one subscriber for the whole process, to standard error.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::exit::Failure;
+use crate::settings::{LogFormat, Settings};
+
+/// Starts logging as the settings say. `OUTBOARD_LOG` overrides the filter.
+pub(crate) fn start(settings: &Settings) -> Result<(), Failure> {
+    let filter = std::env::var("OUTBOARD_LOG").unwrap_or_else(|_| settings.log().to_owned());
+    let filter = EnvFilter::try_new(&filter)
+        .map_err(|error| Failure::usage(format!("--log {filter} is not a log filter: {error}")))?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    let started = match settings.log_format() {
+        LogFormat::Text => builder.with_target(false).try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    };
+    started.map_err(|error| Failure::internal(format!("cannot start logging: {error}")))
+}

@@ -1,0 +1,305 @@
+//! Settings: every one is a flag and a TOML key of the same name, with a default that works.
+//!
+//! One struct serves both, so the names cannot drift apart. A flag wins over the file; the file is
+//! `--config FILE`, else `outboard.toml` in the data directory when it is there.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Failure;
+
+/// What the host side does while the DPU side is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OnDpuLoss {
+    /// Keep requests pending until it is back or the time limit passes.
+    Wait,
+    /// Answer them with EIO at once.
+    Fail,
+}
+
+/// Which caches stand between an application and the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum CacheMode {
+    /// The kernel's page cache, write-through, invalidated when another attachment changes a file.
+    Kernel,
+    /// None: every read and write crosses the link.
+    None,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The settings as given; what is not given has a default (the methods below).
+#[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// Directory that holds the volume [default: ./data]
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Size of the volume in bytes, with K, M, G or T [default: what the data directory's file system
+    /// has free, when the volume is made]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) size: Option<String>,
+
+    /// Queue pairs between the mount and the DPU side [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) queues: Option<u16>,
+
+    /// Commands one queue holds; a power of two [default: 32]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1024))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) depth: Option<u16>,
+
+    /// Longest time a side polls for work before it sleeps, in microseconds; `forever` on a card that
+    /// owns its cores [default: 50]
+    #[arg(long, value_name = "US")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) spin: Option<String>,
+
+    /// What requests do while the DPU side is gone [default: wait]
+    #[arg(long, value_name = "POLICY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) on_dpu_loss: Option<OnDpuLoss>,
+
+    /// Seconds requests wait for a lost DPU side before they fail [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dpu_loss_limit: Option<u32>,
+
+    /// Caches between applications and the volume [default: kernel]
+    #[arg(long, value_name = "MODE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cache: Option<CacheMode>,
+
+    /// Mount options, separated by commas: ro, noatime, nodev, nosuid, noexec, allow_other
+    #[arg(short = 'o', long, value_name = "OPTIONS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) options: Option<String>,
+
+    /// Memory the DPU side may use for its metadata cache, with K, M or G [default: 128M]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory: Option<String>,
+
+    /// What to log: error, warn, info, debug, trace, or a filter such as `info,outboard_kvfs=debug`
+    /// [default: info]
+    #[arg(long, value_name = "FILTER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log: Option<String>,
+
+    /// How log lines look [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+macro_rules! prefer {
+    ($flags:ident, $file:ident; $($field:ident),*) => {
+        Settings { $($field: $flags.$field.or($file.$field)),* }
+    };
+}
+
+impl Settings {
+    /// The flags, completed from the file `config` or the data directory's `outboard.toml`.
+    pub(crate) fn load(self, config: Option<&Path>) -> Result<Settings, Failure> {
+        let implied = self.data().join("outboard.toml");
+        let path = match config {
+            Some(path) => path,
+            None if implied.is_file() => &implied,
+            None => return Ok(self),
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::usage(format!("cannot read the configuration {}: {error}", path.display()))
+        })?;
+        let file: Settings = toml::from_str(&text).map_err(|error| {
+            Failure::usage(format!(
+                "{} is not a valid configuration: {error}\
+                 Keys are the long flags without dashes; see `outboard run --help`.",
+                path.display()
+            ))
+        })?;
+        let flags = self;
+        Ok(prefer!(flags, file; data, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
+            options, memory, log, log_format))
+    }
+
+    /// The volume's directory.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.data.clone().unwrap_or_else(|| PathBuf::from("data"))
+    }
+
+    /// Where the DPU side listens: a path the kernel can take as a socket name.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.data().join("dpu.sock")
+    }
+
+    /// Size of a new volume, bytes; `None`: as the data directory allows.
+    pub(crate) fn size(&self) -> Result<Option<u64>, Failure> {
+        self.size.as_deref().map(|text| bytes("size", text)).transpose()
+    }
+
+    /// Bytes for the metadata cache.
+    pub(crate) fn memory(&self) -> Result<u64, Failure> {
+        self.memory.as_deref().map_or(Ok(128 << 20), |text| bytes("memory", text))
+    }
+
+    /// Queue pairs.
+    pub(crate) fn queues(&self) -> u16 {
+        self.queues.unwrap_or(2)
+    }
+
+    /// Commands a queue holds.
+    pub(crate) fn depth(&self) -> Result<u16, Failure> {
+        let depth = self.depth.unwrap_or(32);
+        if depth.is_power_of_two() {
+            return Ok(depth);
+        }
+        Err(Failure::usage(format!("--depth {depth} is not a power of two; take 32 or 64")))
+    }
+
+    /// Longest spin; `None`: for ever.
+    pub(crate) fn spin(&self) -> Result<Option<Duration>, Failure> {
+        match self.spin.as_deref() {
+            None => Ok(Some(Duration::from_micros(50))),
+            Some("forever") => Ok(None),
+            Some(text) => match text.parse::<u64>() {
+                Ok(micros) if micros <= 1_000_000 => Ok(Some(Duration::from_micros(micros))),
+                _ => Err(Failure::usage(format!(
+                    "--spin {text} is neither `forever` nor microseconds up to 1000000"
+                ))),
+            },
+        }
+    }
+
+    /// What requests do while the DPU side is gone, and for how long.
+    pub(crate) fn on_dpu_loss(&self) -> (OnDpuLoss, Duration) {
+        let limit = Duration::from_secs(self.dpu_loss_limit.unwrap_or(60).into());
+        (self.on_dpu_loss.unwrap_or(OnDpuLoss::Wait), limit)
+    }
+
+    /// Caches in use.
+    pub(crate) fn cache(&self) -> CacheMode {
+        self.cache.unwrap_or(CacheMode::Kernel)
+    }
+
+    /// The log filter.
+    pub(crate) fn log(&self) -> &str {
+        self.log.as_deref().unwrap_or("info")
+    }
+
+    /// How log lines look.
+    pub(crate) fn log_format(&self) -> LogFormat {
+        self.log_format.unwrap_or(LogFormat::Text)
+    }
+
+    /// These settings as flags for a child process.
+    pub(crate) fn to_flags(&self) -> Result<Vec<String>, Failure> {
+        let table = toml::Table::try_from(self)
+            .map_err(|error| Failure::internal(format!("settings do not serialise: {error}")))?;
+        Ok(table
+            .into_iter()
+            .map(|(key, value)| match value {
+                toml::Value::String(text) => format!("--{key}={text}"),
+                other => format!("--{key}={other}"),
+            })
+            .collect())
+    }
+}
+
+/// Parses `12`, `512M`, `1.5G` and the like; units are powers of 1024.
+fn bytes(name: &str, text: &str) -> Result<u64, Failure> {
+    let wrong = || {
+        Failure::usage(format!("--{name} {text} is not a size; write bytes, or 512M, 20G, 1T"))
+    };
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let shift = match unit.trim_end_matches("iB").trim_end_matches('B') {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(wrong()),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let whole: u64 = whole.parse().map_err(|_| wrong())?;
+    let digits = u32::try_from(fraction.len()).ok().filter(|&n| n <= 9).ok_or_else(wrong)?;
+    let fraction: u64 = fraction.parse().map_err(|_| wrong())?;
+    let part = (u128::from(fraction) << shift) / 10u128.pow(digits);
+    let whole = u128::from(whole) << shift;
+    u64::try_from(whole + part).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        for (text, value) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("512M", 512 << 20),
+            ("1.5G", 3 << 29),
+            ("20GiB", 20 << 30),
+            ("2T", 2 << 40),
+        ] {
+            assert_eq!(bytes("size", text).unwrap(), value, "{text}");
+        }
+        for text in ["", "M", "12Q", "-1", "1.", "99999999999T", "1.2.3"] {
+            assert!(bytes("size", text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_unknown_keys_are_refused() {
+        let dir = std::env::temp_dir().join(format!("outboard-settings-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("a.toml");
+        std::fs::write(&file, "queues = 7\ndepth = 64\non-dpu-loss = \"fail\"\n").unwrap();
+        let flags = Settings { queues: Some(3), ..Settings::default() };
+        let merged = flags.load(Some(&file)).unwrap();
+        assert_eq!((merged.queues(), merged.depth().unwrap()), (3, 64));
+        assert_eq!(merged.on_dpu_loss().0, OnDpuLoss::Fail);
+        std::fs::write(&file, "quees = 7\n").unwrap();
+        let message = Settings::default().load(Some(&file)).unwrap_err().to_string();
+        assert!(message.contains("quees") && message.contains("--help"), "{message}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn settings_survive_the_way_to_a_child_process() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            settings: Settings,
+        }
+        let settings = Settings {
+            data: Some("some dir".into()),
+            depth: Some(64),
+            cache: Some(CacheMode::None),
+            on_dpu_loss: Some(OnDpuLoss::Fail),
+            ..Settings::default()
+        };
+        let mut words = vec!["x".to_owned()];
+        words.extend(settings.to_flags().unwrap());
+        let again = <Line as clap::Parser>::try_parse_from(words).unwrap().settings;
+        assert_eq!(format!("{again:?}"), format!("{settings:?}"));
+    }
+}
