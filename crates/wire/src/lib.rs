@@ -4,5 +4,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attach;
 mod cursor;
+pub mod event;
 pub mod file;
+pub mod nvmefs;
+pub mod regs;
