@@ -1,0 +1,327 @@
+//! Advisory locks: POSIX byte ranges and BSD flock, two families that do not see each other.
+//!
+//! One table for the volume, a plain state machine: calls go in, answers come back at once, and who
+//! need not wait any longer is pushed to `out`. A lock that must be waited for is a [`Asked::Waiting`]
+//! ticket, so it holds no queue slot; a later [`Settled`] names that ticket.
+//!
+//! - An owner is the front-end's owner *within* an attachment ([`Owner`]): two attachments never share
+//!   one, whatever numbers they choose.
+//! - POSIX: a new lock of an owner replaces what it held of the range; pieces split, neighbours of one
+//!   kind merge. A wait that would close a circle of waiting owners is refused with `EDEADLK`, and so
+//!   is one that a later change would leave in such a circle.
+//! - flock: converting gives the old lock up first, as BSD and Linux do, and keeps nothing if the new
+//!   one is refused.
+//! - Locks live in memory alone. After a loss of the DPU side their holders hand them in again; until
+//!   that [`Locks::end_grace`]s, a new lock waits (or is refused with `EAGAIN`).
+//!
+//! Invariants: two held locks of one file and family that overlap and belong to different owners are
+//! both shared; an owner's own locks never overlap, and neighbours differ in kind; no waiting lock
+//! could be granted, unless grace lasts. See `docs/internals/locks.md`.
+
+#[cfg(test)]
+mod model;
+mod ranges;
+mod waiting;
+
+use std::collections::HashMap;
+
+use outboard_base::{Errno, Ino, SessionId};
+use outboard_wire::file::{Lock, LockKind, LockStyle};
+
+use ranges::{Held, Ranges};
+use waiting::{Queue, Waiter};
+
+/// Most locks one attachment may hold or wait for; beyond it `ENOLCK`. Calls walk the locks of a file,
+/// so this bounds the work a hostile host can ask for, not only the memory (about 64 bytes each).
+pub const SESSION_LOCKS_MAX: usize = 1 << 13;
+
+/// Whose lock it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner {
+    /// The attachment.
+    pub session: SessionId,
+    /// The front-end's name for the owner, meaningful within the attachment.
+    pub owner: u64,
+}
+
+/// What became of a request for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It is held (or dropped) now.
+    Done,
+    /// It waits; a [`Settled`] with this ticket ends the wait.
+    Waiting(u64),
+}
+
+/// The end of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// Whose attachment is told.
+    pub session: SessionId,
+    /// Which wait.
+    pub ticket: u64,
+    /// The lock is held, or why it never will be (`EDEADLK`, `ENOLCK`).
+    pub result: Result<(), Errno>,
+}
+
+/// The locks of one inode.
+#[derive(Default)]
+struct FileLocks {
+    posix: Ranges,
+    flock: Ranges,
+}
+
+impl FileLocks {
+    fn family(&self, style: LockStyle) -> &Ranges {
+        match style {
+            LockStyle::Posix => &self.posix,
+            LockStyle::Flock => &self.flock,
+        }
+    }
+
+    fn family_mut(&mut self, style: LockStyle) -> &mut Ranges {
+        match style {
+            LockStyle::Posix => &mut self.posix,
+            LockStyle::Flock => &mut self.flock,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.posix.is_empty() && self.flock.is_empty()
+    }
+}
+
+/// Every lock of a volume.
+pub struct Locks {
+    files: HashMap<Ino, FileLocks>,
+    queue: Queue,
+    /// Pieces held and waits, by attachment.
+    counts: HashMap<SessionId, usize>,
+    grace: bool,
+}
+
+impl Locks {
+    /// No locks. Tickets count up from `first_ticket`, which differs between instances of the DPU side,
+    /// so that a ticket of an earlier instance names no wait of this one.
+    #[must_use]
+    pub fn new(first_ticket: u64) -> Locks {
+        Locks {
+            files: HashMap::new(),
+            queue: Queue::new(first_ticket),
+            counts: HashMap::new(),
+            grace: false,
+        }
+    }
+
+    /// From now on only locks marked `reclaim` are granted.
+    pub fn begin_grace(&mut self) {
+        self.grace = true;
+    }
+
+    /// Everyone who held a lock before the loss has handed it in, or had the time to: waits go on.
+    pub fn end_grace(&mut self, out: &mut Vec<Settled>) {
+        self.grace = false;
+        for ino in self.queue.inodes() {
+            self.settle(ino, out);
+        }
+    }
+
+    /// Whether [`Locks::begin_grace`] still holds.
+    #[must_use]
+    pub fn in_grace(&self) -> bool {
+        self.grace
+    }
+
+    /// The lock that stands in the way of `lock`, or `lock` with kind `Unlock`.
+    #[must_use]
+    pub fn test(&self, ino: Ino, session: SessionId, lock: Lock) -> Lock {
+        let wanted = Held::new(session, &lock);
+        self.files
+            .get(&ino)
+            .and_then(|file| file.family(lock.style).blockers(&wanted).next())
+            .map_or(Lock { kind: LockKind::Unlock, ..lock }, |held| held.to_lock(lock.style))
+    }
+
+    /// Takes, changes or drops a lock. `EAGAIN` when another stands in the way and `wait` is not set,
+    /// `EDEADLK`, `ENOLCK`. `reclaim` hands in a lock held before a loss of the DPU side: it is judged
+    /// like any other, but not kept waiting by grace, and never waits (`EAGAIN`: it was lost).
+    pub fn set(
+        &mut self,
+        ino: Ino,
+        session: SessionId,
+        lock: Lock,
+        wait: bool,
+        reclaim: bool,
+        out: &mut Vec<Settled>,
+    ) -> Result<Asked, Errno> {
+        let wanted = Held::new(session, &lock);
+        if lock.kind == LockKind::Unlock {
+            self.apply(ino, lock.style, wanted);
+            self.settle(ino, out);
+            return Ok(Asked::Done);
+        }
+        // An owner's second lock may split one piece in two, and the range is a piece of its own.
+        if self.count(session) + 2 > SESSION_LOCKS_MAX {
+            return Err(Errno::ENOLCK);
+        }
+        if lock.style == LockStyle::Flock && self.gives_up_flock(ino, &wanted) {
+            self.settle(ino, out);
+        }
+        let held_back = self.grace && !reclaim;
+        if !held_back && self.is_free(ino, lock.style, &wanted) {
+            self.apply(ino, lock.style, wanted);
+            self.settle(ino, out);
+            return Ok(Asked::Done);
+        }
+        if !wait || reclaim {
+            return Err(Errno::EAGAIN);
+        }
+        if lock.style == LockStyle::Posix && self.would_deadlock(ino, &wanted) {
+            return Err(Errno::EDEADLK);
+        }
+        let ticket = self.queue.push(ino, lock.style, wanted);
+        *self.counts.entry(session).or_default() += 1;
+        Ok(Asked::Waiting(ticket))
+    }
+
+    /// Gives up waiting; `ENOENT` when the wait is over already.
+    pub fn cancel(&mut self, session: SessionId, ticket: u64) -> Result<(), Errno> {
+        self.queue.remove(session, ticket).ok_or(Errno::ENOENT)?;
+        self.uncount(session, 1);
+        Ok(())
+    }
+
+    /// Drops every lock of one family that `owner` holds on `ino`.
+    pub fn drop_owner(&mut self, ino: Ino, style: LockStyle, owner: Owner, out: &mut Vec<Settled>) {
+        if !self.files.contains_key(&ino) {
+            return;
+        }
+        let everything = Held {
+            owner,
+            start: 0,
+            end: u64::MAX,
+            kind: LockKind::Unlock,
+            pid: 0,
+        };
+        self.apply(ino, style, everything);
+        self.settle(ino, out);
+    }
+
+    /// Drops whatever an attachment holds and waits for.
+    pub fn drop_session(&mut self, session: SessionId, out: &mut Vec<Settled>) {
+        self.queue.remove_session(session);
+        let mut changed: Vec<Ino> = Vec::new();
+        self.files.retain(|&ino, file| {
+            if file.posix.drop_session(session) + file.flock.drop_session(session) > 0 {
+                changed.push(ino);
+            }
+            !file.is_empty()
+        });
+        self.counts.remove(&session);
+        changed.sort_unstable();
+        for ino in changed {
+            self.settle(ino, out);
+        }
+    }
+
+    /// Whether no lock is held or waited for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.queue.is_empty()
+    }
+
+    /// Removes the flock that a conversion gives up; whether there was one of another kind.
+    fn gives_up_flock(&mut self, ino: Ino, wanted: &Held) -> bool {
+        let held = self.files.get(&ino).and_then(|file| file.flock.kind_of(wanted.owner));
+        if held.is_none_or(|kind| kind == wanted.kind) {
+            return false;
+        }
+        self.apply(ino, LockStyle::Flock, Held { kind: LockKind::Unlock, ..*wanted });
+        true
+    }
+
+    fn is_free(&self, ino: Ino, style: LockStyle, wanted: &Held) -> bool {
+        self.files
+            .get(&ino)
+            .is_none_or(|file| file.family(style).blockers(wanted).next().is_none())
+    }
+
+    fn apply(&mut self, ino: Ino, style: LockStyle, wanted: Held) {
+        let file = self.files.entry(ino).or_default();
+        let family = file.family_mut(style);
+        let before = family.len();
+        family.set(wanted);
+        let after = family.len();
+        if file.is_empty() {
+            self.files.remove(&ino);
+        }
+        if after > before {
+            *self.counts.entry(wanted.owner.session).or_default() += after - before;
+        } else {
+            self.uncount(wanted.owner.session, before - after);
+        }
+    }
+
+    fn count(&self, session: SessionId) -> usize {
+        self.counts.get(&session).copied().unwrap_or(0)
+    }
+
+    fn uncount(&mut self, session: SessionId, by: usize) {
+        if let Some(count) = self.counts.get_mut(&session) {
+            *count = count.saturating_sub(by);
+            if *count == 0 {
+                self.counts.remove(&session);
+            }
+        }
+    }
+
+    /// Grants what a change to `ino` has set free, oldest wait first, and ends the waits it has closed
+    /// into a circle. A granted shared lock may replace an exclusive one of its owner and so set more
+    /// free: each round ends a wait, or is the last.
+    fn settle(&mut self, ino: Ino, out: &mut Vec<Settled>) {
+        if self.grace {
+            return;
+        }
+        loop {
+            let mut again = false;
+            for waiter in self.queue.of_inode(ino) {
+                if self.is_free(ino, waiter.style, &waiter.wanted) {
+                    again |= waiter.wanted.kind == LockKind::Read;
+                    self.end_wait(waiter, Ok(()), out);
+                }
+            }
+            if !again {
+                break;
+            }
+        }
+        for waiter in self.queue.of_inode(ino) {
+            if waiter.style == LockStyle::Posix && self.would_deadlock(ino, &waiter.wanted) {
+                self.end_wait(waiter, Err(Errno::EDEADLK), out);
+            }
+        }
+    }
+
+    fn end_wait(&mut self, waiter: Waiter, result: Result<(), Errno>, out: &mut Vec<Settled>) {
+        let session = waiter.wanted.owner.session;
+        self.queue.remove(session, waiter.ticket);
+        self.uncount(session, 1);
+        if result.is_ok() {
+            self.apply(waiter.ino, waiter.style, waiter.wanted);
+        }
+        out.push(Settled { session, ticket: waiter.ticket, result });
+    }
+
+    /// Whether the owner of `wanted` would wait, through others' waits, for itself.
+    fn would_deadlock(&self, ino: Ino, wanted: &Held) -> bool {
+        if self.grace {
+            return false; // Everyone waits for grace; nobody for an owner yet.
+        }
+        let blockers = |ino: Ino, wanted: &Held| -> Vec<Owner> {
+            self.files
+                .get(&ino)
+                .map(|file| file.posix.blockers(wanted).map(|held| held.owner).collect())
+                .unwrap_or_default()
+        };
+        self.queue.reaches(blockers(ino, wanted), wanted.owner, blockers)
+    }
+}

@@ -1,0 +1,356 @@
+//! The table against a reference that knows single bytes only, and stories one by one.
+//!
+//! The reference keeps, for each byte of two small files, who holds it shared and who exclusive; a
+//! wait is granted when no byte of it is in the way. It shares no data structure and no algorithm
+//! with the table.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outboard_base::{Errno, Ino, SessionId};
+use outboard_wire::file::{Lock, LockKind, LockStyle};
+use proptest::prelude::*;
+
+use super::{Asked, Locks, Owner, Settled};
+
+/// Bytes of a file in the reference. The last stands for "to the end, wherever that will be".
+const BYTES: u64 = 12;
+
+fn owner(n: u64) -> Owner {
+    // Two attachments that use the same numbers.
+    Owner { session: SessionId(n % 2), owner: n / 2 }
+}
+
+fn lock(n: u64, kind: LockKind, style: LockStyle, start: u64, end: u64) -> Lock {
+    let end = if end == BYTES - 1 { u64::MAX } else { end };
+    Lock { owner: owner(n).owner, start, end, kind, style, pid: u32::try_from(n).unwrap() }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Set { file: u64, owner: u64, lock: Lock, wait: bool, reclaim: bool },
+    Test { file: u64, owner: u64, lock: Lock },
+    Cancel { nth: usize },
+    DropOwner { file: u64, owner: u64, style: LockStyle },
+    DropSession(u64),
+    Grace(bool),
+}
+
+type Place = (u64, bool, u64); // file, is flock, byte
+
+#[derive(Clone)]
+struct Wait {
+    ticket: u64,
+    file: u64,
+    owner: Owner,
+    lock: Lock,
+}
+
+#[derive(Default)]
+struct Reference {
+    bytes: BTreeMap<Place, BTreeMap<Owner, LockKind>>,
+    waits: Vec<Wait>,
+    grace: bool,
+}
+
+impl Reference {
+    fn places(file: u64, lock: &Lock) -> impl Iterator<Item = Place> {
+        let flock = lock.style == LockStyle::Flock;
+        let (start, end) = if flock { (0, BYTES - 1) } else { (lock.start, lock.end) };
+        (start..=end.min(BYTES - 1)).map(move |byte| (file, flock, byte))
+    }
+
+    fn blockers(&self, file: u64, owner: Owner, lock: &Lock) -> BTreeSet<Owner> {
+        Self::places(file, lock)
+            .filter_map(|place| self.bytes.get(&place))
+            .flatten()
+            .filter(|&(&holder, &kind)| {
+                holder != owner && (kind == LockKind::Write || lock.kind == LockKind::Write)
+            })
+            .map(|(&holder, _)| holder)
+            .collect()
+    }
+
+    fn apply(&mut self, file: u64, owner: Owner, lock: &Lock) {
+        for place in Self::places(file, lock) {
+            let holders = self.bytes.entry(place).or_default();
+            match lock.kind {
+                LockKind::Unlock => holders.remove(&owner),
+                kind => holders.insert(owner, kind),
+            };
+        }
+    }
+
+    /// Owners that `owner` waits for, through any number of waits.
+    fn waits_for(&self, file: u64, owner: Owner, lock: &Lock) -> BTreeSet<Owner> {
+        let mut reached = self.blockers(file, owner, lock);
+        loop {
+            let more: BTreeSet<Owner> = self
+                .waits
+                .iter()
+                .filter(|w| w.lock.style == LockStyle::Posix && reached.contains(&w.owner))
+                .flat_map(|w| self.blockers(w.file, w.owner, &w.lock))
+                .collect();
+            let before = reached.len();
+            reached.extend(more);
+            if reached.len() == before {
+                return reached;
+            }
+        }
+    }
+
+    fn settle(&mut self, file: u64, out: &mut Vec<Settled>) {
+        if self.grace {
+            return;
+        }
+        let end = |w: &Wait, result| Settled { session: w.owner.session, ticket: w.ticket, result };
+        loop {
+            let mut granted = false;
+            for w in self.waits.clone() {
+                if w.file == file && self.blockers(file, w.owner, &w.lock).is_empty() {
+                    self.apply(file, w.owner, &w.lock);
+                    self.waits.retain(|other| other.ticket != w.ticket);
+                    out.push(end(&w, Ok(())));
+                    granted = true;
+                }
+            }
+            if !granted {
+                break;
+            }
+        }
+        for w in self.waits.clone() {
+            if w.file == file
+                && w.lock.style == LockStyle::Posix
+                && self.waits_for(file, w.owner, &w.lock).contains(&w.owner)
+            {
+                self.waits.retain(|other| other.ticket != w.ticket);
+                out.push(end(&w, Err(Errno::EDEADLK)));
+            }
+        }
+    }
+
+    /// What [`Locks::set`] must answer; `None` for a wait.
+    fn set(
+        &mut self,
+        (file, owner, lock): (u64, Owner, &Lock),
+        wait: bool,
+        reclaim: bool,
+        out: &mut Vec<Settled>,
+    ) -> Option<Result<(), Errno>> {
+        if lock.kind != LockKind::Unlock {
+            let holds_other_flock = lock.style == LockStyle::Flock
+                && self
+                    .bytes
+                    .get(&(file, true, 0))
+                    .and_then(|holders| holders.get(&owner))
+                    .is_some_and(|&kind| kind != lock.kind);
+            if holds_other_flock {
+                self.apply(file, owner, &Lock { kind: LockKind::Unlock, ..*lock });
+                self.settle(file, out);
+            }
+            let in_the_way = !self.blockers(file, owner, lock).is_empty();
+            if in_the_way || (self.grace && !reclaim) {
+                if !wait || reclaim {
+                    return Some(Err(Errno::EAGAIN));
+                }
+                let circle = lock.style == LockStyle::Posix
+                    && !self.grace
+                    && self.waits_for(file, owner, lock).contains(&owner);
+                return circle.then_some(Err(Errno::EDEADLK));
+            }
+        }
+        self.apply(file, owner, lock);
+        self.settle(file, out);
+        Some(Ok(()))
+    }
+}
+
+/// Checks that the table holds exactly the reference's bytes, in as few pieces as can be.
+fn same(locks: &Locks, reference: &Reference) {
+    for file in 0..2 {
+        for style in [LockStyle::Posix, LockStyle::Flock] {
+            for n in 0..6 {
+                let who = owner(n);
+                let kind_at = |byte| {
+                    let place = (file, style == LockStyle::Flock, byte);
+                    reference.bytes.get(&place).and_then(|holders| holders.get(&who)).copied()
+                };
+                let held = locks.files.get(&Ino(file)).map(|f| f.family(style));
+                let pieces = held.map(|h| h.of_owner(who)).unwrap_or_default();
+                for byte in 0..BYTES {
+                    let at = if byte == BYTES - 1 { u64::MAX } else { byte };
+                    let found = pieces.iter().find(|p| p.start <= at && at <= p.end);
+                    assert_eq!(found.map(|p| p.kind), kind_at(byte), "file {file} byte {byte}");
+                }
+                let changes = (1..BYTES).filter(|&b| kind_at(b) != kind_at(b - 1));
+                let starts = changes.filter(|&b| kind_at(b).is_some()).count()
+                    + usize::from(kind_at(0).is_some());
+                assert_eq!(pieces.len(), starts, "pieces of {who:?} are not merged: {pieces:?}");
+            }
+        }
+    }
+    let counted: usize = locks.counts.values().sum();
+    let pieces: usize = locks.files.values().map(|f| f.posix.len() + f.flock.len()).sum();
+    assert_eq!(counted, pieces + reference.waits.len());
+    assert!(locks.counts.values().all(|&count| count > 0));
+    assert!(locks.files.values().all(|file| !file.is_empty()));
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let style = || prop_oneof![4 => Just(LockStyle::Posix), 1 => Just(LockStyle::Flock)];
+    let kind = || {
+        prop_oneof![2 => Just(LockKind::Read), 3 => Just(LockKind::Write), 2 => Just(LockKind::Unlock)]
+    };
+    let any_lock = move || {
+        (0..6u64, kind(), style(), 0..BYTES, 0..BYTES).prop_map(|(n, kind, style, a, b)| {
+            (n, lock(n, kind, style, a.min(b), a.max(b)))
+        })
+    };
+    let step = prop_oneof![
+        12 => (0..2u64, any_lock(), any::<bool>(), prop::bool::weighted(0.1)).prop_map(
+            |(file, (owner, lock), wait, reclaim)| Step::Set { file, owner, lock, wait, reclaim }),
+        2 => (0..2u64, any_lock()).prop_map(|(file, (owner, lock))| Step::Test { file, owner, lock }),
+        2 => (0..8usize).prop_map(|nth| Step::Cancel { nth }),
+        2 => (0..2u64, 0..6u64, style()).prop_map(
+            |(file, owner, style)| Step::DropOwner { file, owner, style }),
+        1 => (0..2u64).prop_map(Step::DropSession),
+        1 => any::<bool>().prop_map(Step::Grace),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+fn run(steps: Vec<Step>) {
+    let mut locks = Locks::new(7);
+    let mut reference = Reference::default();
+    for step in steps {
+        let (mut out, mut expected) = (Vec::new(), Vec::new());
+        match step {
+            Step::Set { file, owner: n, lock, wait, reclaim } => {
+                let who = owner(n);
+                let want = reference.set((file, who, &lock), wait, reclaim, &mut expected);
+                let got = locks.set(Ino(file), who.session, lock, wait, reclaim, &mut out);
+                match (got, want) {
+                    (Ok(Asked::Waiting(ticket)), None) => {
+                        reference.waits.push(Wait { ticket, file, owner: who, lock });
+                    }
+                    (Ok(Asked::Done), Some(Ok(()))) => {}
+                    (Err(got), Some(Err(want))) => assert_eq!(got, want),
+                    (got, want) => panic!("{got:?} instead of {want:?}"),
+                }
+            }
+            Step::Test { file, owner: n, lock } => {
+                let found = locks.test(Ino(file), owner(n).session, lock);
+                let blockers = reference.blockers(file, owner(n), &lock);
+                let named = blockers.iter().any(|b| b.owner == found.owner);
+                assert_eq!(found.kind == LockKind::Unlock, blockers.is_empty());
+                assert!(blockers.is_empty() || named, "{found:?} is not in the way");
+            }
+            Step::Cancel { nth } if nth < reference.waits.len() => {
+                let wait = reference.waits.remove(nth);
+                let other = SessionId(1 - wait.owner.session.0);
+                assert_eq!(locks.cancel(other, wait.ticket), Err(Errno::ENOENT));
+                assert_eq!(locks.cancel(wait.owner.session, wait.ticket), Ok(()));
+                assert_eq!(locks.cancel(wait.owner.session, wait.ticket), Err(Errno::ENOENT));
+            }
+            Step::Cancel { .. } => {}
+            Step::DropOwner { file, owner: n, style } => {
+                let all = lock(n, LockKind::Unlock, style, 0, BYTES - 1);
+                reference.apply(file, owner(n), &all);
+                reference.settle(file, &mut expected);
+                locks.drop_owner(Ino(file), style, owner(n), &mut out);
+            }
+            Step::DropSession(session) => {
+                let session = SessionId(session);
+                reference.waits.retain(|w| w.owner.session != session);
+                for holders in reference.bytes.values_mut() {
+                    holders.retain(|holder, _| holder.session != session);
+                }
+                (0..2).for_each(|file| reference.settle(file, &mut expected));
+                locks.drop_session(session, &mut out);
+            }
+            Step::Grace(true) => {
+                (locks.grace, reference.grace) = (true, true);
+            }
+            Step::Grace(false) => {
+                reference.grace = false;
+                (0..2).for_each(|file| reference.settle(file, &mut expected));
+                locks.end_grace(&mut out);
+            }
+        }
+        assert_eq!(out, expected);
+        same(&locks, &reference);
+    }
+    let mut out = Vec::new();
+    (0..2).for_each(|session| locks.drop_session(SessionId(session), &mut out));
+    assert!(locks.is_empty() && locks.counts.is_empty(), "something was left behind");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn it_does_what_the_bytes_say(steps in steps()) {
+        run(steps);
+    }
+}
+
+const FILE: Ino = Ino(5);
+
+fn ask(locks: &mut Locks, n: u64, kind: LockKind, start: u64, end: u64) -> Result<Asked, Errno> {
+    let mut out = Vec::new();
+    let lock = lock(n, kind, LockStyle::Posix, start, end);
+    let asked = locks.set(FILE, owner(n).session, lock, true, false, &mut out);
+    assert!(out.is_empty(), "{out:?}");
+    asked
+}
+
+/// Three owners in a ring: the one who would close it is refused, the others wait on.
+#[test]
+fn a_circle_of_three_is_refused_to_the_one_who_closes_it() {
+    let mut locks = Locks::new(1);
+    for n in 0..3 {
+        assert_eq!(ask(&mut locks, n, LockKind::Write, n, n), Ok(Asked::Done));
+    }
+    assert_eq!(ask(&mut locks, 0, LockKind::Write, 1, 1), Ok(Asked::Waiting(1)));
+    assert_eq!(ask(&mut locks, 1, LockKind::Write, 2, 2), Ok(Asked::Waiting(2)));
+    assert_eq!(ask(&mut locks, 2, LockKind::Write, 0, 0), Err(Errno::EDEADLK));
+    let mut out = Vec::new();
+    locks.drop_owner(FILE, LockStyle::Posix, owner(2), &mut out);
+    assert_eq!(out, [Settled { session: owner(1).session, ticket: 2, result: Ok(()) }]);
+}
+
+/// A waits for B's byte; B lets C have it too, while C waits (in another thread) for A. Nobody asked
+/// anything that closed a circle at the time, so the check when locks change hands must find it.
+#[test]
+fn a_circle_closed_by_a_grant_is_found() {
+    let mut locks = Locks::new(1);
+    let (a, b, c) = (0, 1, 2);
+    assert_eq!(ask(&mut locks, a, LockKind::Write, 0, 0), Ok(Asked::Done));
+    assert_eq!(ask(&mut locks, b, LockKind::Read, 5, 5), Ok(Asked::Done));
+    assert_eq!(ask(&mut locks, a, LockKind::Write, 5, 5), Ok(Asked::Waiting(1)));
+    assert_eq!(ask(&mut locks, c, LockKind::Write, 0, 0), Ok(Asked::Waiting(2)));
+    let mut out = Vec::new();
+    let shared = lock(c, LockKind::Read, LockStyle::Posix, 5, 5);
+    let asked = locks.set(FILE, owner(c).session, shared, false, false, &mut out);
+    assert_eq!(asked, Ok(Asked::Done));
+    let refused = Settled { session: owner(a).session, ticket: 1, result: Err(Errno::EDEADLK) };
+    assert_eq!(out, [refused]);
+}
+
+#[test]
+fn an_attachment_cannot_hoard_locks() {
+    let mut locks = Locks::new(1);
+    let mut refused = None;
+    for n in 0..super::SESSION_LOCKS_MAX as u64 {
+        // Every other byte: no two merge.
+        let lock = Lock { pid: 0, ..lock(0, LockKind::Write, LockStyle::Posix, 0, 0) };
+        let lock = Lock { start: 2 * n, end: 2 * n, ..lock };
+        let mut out = Vec::new();
+        if let Err(errno) = locks.set(FILE, SessionId(0), lock, false, false, &mut out) {
+            refused = Some(errno);
+            break;
+        }
+    }
+    assert_eq!(refused, Some(Errno::ENOLCK));
+    let other = lock(1, LockKind::Write, LockStyle::Posix, 1, 1);
+    assert_eq!(locks.set(FILE, SessionId(1), other, false, false, &mut vec![]), Ok(Asked::Done));
+}
