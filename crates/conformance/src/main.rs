@@ -1,0 +1,72 @@
+//! `conformance`: runs the suite through a front and prints what failed.
+
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use outboard_conformance::front::directory::DirectoryFront;
+use outboard_conformance::{Front, cases, runner};
+
+const HELP: &str = "\
+Runs the conformance suite.
+
+Usage: conformance --front FRONT [--filter TEXT]
+       conformance --list [--filter TEXT]
+
+FRONT is one of
+  dir:DIR     any directory (of ext4, say): system calls against a local file system
+  mount:DIR   a directory on a mount of Outboard
+";
+
+fn main() -> ExitCode {
+    match try_main() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(message) => {
+            eprintln!("conformance: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn try_main() -> Result<bool, String> {
+    let (mut front, mut filter, mut list) = (None, String::new(), false);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value; see --help"));
+        match arg.as_str() {
+            "--front" => front = Some(value()?),
+            "--filter" => filter = value()?,
+            "--list" => list = true,
+            "--help" | "-h" => {
+                print!("{HELP}");
+                return Ok(true);
+            }
+            other => return Err(format!("unknown argument {other}; see --help")),
+        }
+    }
+    if list {
+        for case in cases().iter().filter(|case| case.name.contains(&filter)) {
+            println!("{}", case.name);
+        }
+        return Ok(true);
+    }
+    let name = front.ok_or("say which front: --front FRONT; see --help")?;
+    let mut front = open(&name)?;
+    let report = runner::run(front.as_mut(), &filter, &mut std::io::stdout())
+        .map_err(|error| format!("cannot write the report: {error}"))?;
+    Ok(report.failed.is_empty())
+}
+
+fn open(name: &str) -> Result<Box<dyn Front>, String> {
+    let directory = |path: &str, outboard| {
+        let front = DirectoryFront::new(Path::new(path), outboard);
+        front.map_err(|errno| format!("cannot open the directory {path}: {errno}"))
+    };
+    match name.split_once(':') {
+        Some(("dir", path)) => Ok(Box::new(directory(path, false)?)),
+        Some(("mount", path)) => Ok(Box::new(directory(path, true)?)),
+        _ => Err(format!("no front is called {name}; see --help")),
+    }
+}
