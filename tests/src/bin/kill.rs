@@ -1,1 +1,3 @@
+//! kill -9 at random points.
+#![forbid(unsafe_code)]
 fn main() {}

@@ -1,1 +1,207 @@
-fn main() {}
+//! Runs the real programs of `tests/programs` on a mounted volume, one after the other.
+//!
+//! For each: start the volume, run the program in an empty directory, check the running volume,
+//! unmount, check the whole volume, mount again and compare what is there with what was left. With
+//! `--dir` the same programs run in a plain directory instead, as the control.
+
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use outboard_tests::{Result, Volume, context, run_limited};
+
+const USAGE: &str = "\
+programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY] [--base=DIRECTORY] [--keep]
+
+  --size   how much work each program does [default: small]
+  --only   run just these
+  --dir    run in this plain directory instead of a volume: the control
+  --base   where the volume's data and mount point go [default: a new folder in /tmp]
+  --keep   leave data and logs there
+";
+
+/// Exit code by which a workload says that this computer cannot run it.
+const SKIPPED: i32 = 77;
+
+struct Options {
+    size: String,
+    only: Vec<String>,
+    plain: Option<PathBuf>,
+    base: Option<PathBuf>,
+    keep: bool,
+}
+
+enum Verdict {
+    Passed,
+    Skipped(String),
+    Failed(String),
+}
+
+fn main() -> ExitCode {
+    let outcome = Options::parse(env::args().skip(1)).and_then(|options| run(&options));
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("programs: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+impl Options {
+    fn parse(args: impl Iterator<Item = String>) -> Result<Self> {
+        let mut options =
+            Self { size: "small".into(), only: Vec::new(), plain: None, base: None, keep: false };
+        for arg in args {
+            match arg.split_once('=') {
+                Some(("--size", size @ ("small" | "full"))) => options.size = size.into(),
+                Some(("--only", name)) => options.only.push(name.into()),
+                Some(("--dir", path)) => options.plain = Some(path.into()),
+                Some(("--base", path)) => options.base = Some(path.into()),
+                None if arg == "--keep" => options.keep = true,
+                _ => return Err(format!("unknown argument `{arg}`\n{USAGE}")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn run(options: &Options) -> Result<bool> {
+    let workloads = workloads(&options.only)?;
+    let base = match &options.base {
+        Some(base) => base.clone(),
+        None => env::temp_dir().join(format!("outboard-programs-{}", std::process::id())),
+    };
+    context(fs::create_dir_all(&base), || format!("cannot make {}", base.display()))?;
+    let (mut passed, mut skipped, mut failed) = (0, 0, 0);
+    for workload in &workloads {
+        let name = name_of(workload);
+        let start = Instant::now();
+        let verdict = match &options.plain {
+            Some(plain) => in_plain_directory(workload, plain, &base, &options.size),
+            None => on_volume(workload, &base, &options.size),
+        };
+        let verdict = verdict.unwrap_or_else(Verdict::Failed);
+        let seconds = start.elapsed().as_secs_f64();
+        match verdict {
+            Verdict::Passed => {
+                println!("pass  {name:<14} {seconds:>6.1} s");
+                passed += 1;
+            }
+            Verdict::Skipped(reason) => {
+                println!("skip  {name:<14} {reason}");
+                note_skip(&name, &reason)?;
+                skipped += 1;
+            }
+            Verdict::Failed(reason) => {
+                println!("FAIL  {name:<14} {seconds:>6.1} s  {reason}");
+                failed += 1;
+            }
+        }
+    }
+    println!("{passed} passed, {skipped} skipped, {failed} failed");
+    if options.keep || failed > 0 {
+        println!("data and logs are in {}", base.display());
+    } else {
+        _ = fs::remove_dir_all(&base);
+    }
+    Ok(failed == 0)
+}
+
+/// The scripts to run, by name; the folder is found from the sources of this program.
+fn workloads(only: &[String]) -> Result<Vec<PathBuf>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    let entries = context(fs::read_dir(&folder), || format!("no {}", folder.display()))?;
+    let mut scripts: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sh"))
+        .filter(|path| only.is_empty() || only.contains(&name_of(path)))
+        .collect();
+    scripts.sort();
+    match only.iter().find(|name| !scripts.iter().any(|script| name_of(script) == **name)) {
+        Some(name) => Err(format!("no program `{name}` in {}", folder.display())),
+        None => Ok(scripts),
+    }
+}
+
+fn name_of(script: &Path) -> String {
+    script.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn limit(size: &str) -> Duration {
+    Duration::from_secs(if size == "full" { 3600 } else { 300 })
+}
+
+fn run_script(script: &Path, dir: &Path, base: &Path, size: &str) -> Result<Verdict> {
+    let mut command = Command::new(script);
+    command.arg(dir).arg(size);
+    let log = base.join(format!("{}.log", name_of(script)));
+    let ended = run_limited(command, limit(size), &log)?;
+    Ok(match ended.code() {
+        Some(0) => Verdict::Passed,
+        Some(SKIPPED) => Verdict::Skipped(ended.tail(1)),
+        Some(code) => Verdict::Failed(format!("ended with {code}:\n{}", ended.tail(15))),
+        None if ended.status.is_none() => {
+            Verdict::Failed(format!("not done within its limit:\n{}", ended.tail(15)))
+        }
+        None => Verdict::Failed(format!("ended by a signal:\n{}", ended.tail(15))),
+    })
+}
+
+fn in_plain_directory(script: &Path, plain: &Path, base: &Path, size: &str) -> Result<Verdict> {
+    let dir = plain.join(name_of(script));
+    context(fs::create_dir_all(&dir), || format!("cannot make {}", dir.display()))?;
+    let verdict = run_script(script, &dir, base, size);
+    context(fs::remove_dir_all(&dir), || format!("cannot remove {}", dir.display()))?;
+    verdict
+}
+
+fn on_volume(script: &Path, base: &Path, size: &str) -> Result<Verdict> {
+    let mut volume = Volume::new(base, &[])?;
+    volume.start()?;
+    let dir = volume.mountpoint().join(name_of(script));
+    context(fs::create_dir_all(&dir), || format!("cannot make {}", dir.display()))?;
+    let verdict = run_script(script, &dir, base, size)?;
+    if !matches!(verdict, Verdict::Passed) {
+        return Ok(verdict);
+    }
+    context(volume.check(), || "while mounted".to_owned())?;
+    let left = listing(&dir)?;
+    context(volume.stop(), || "unmounting".to_owned())?;
+    context(volume.check(), || "after unmounting".to_owned())?;
+    context(volume.start(), || "mounting again".to_owned())?;
+    if listing(&dir)? != left {
+        return Ok(Verdict::Failed("what is there differs after mounting again".to_owned()));
+    }
+    context(fs::remove_dir_all(&dir), || format!("cannot remove {}", dir.display()))?;
+    context(volume.stop(), || "unmounting at the end".to_owned())?;
+    context(volume.check(), || "after removing everything".to_owned())?;
+    Ok(Verdict::Passed)
+}
+
+/// Names, kinds, sizes, modes, owners and times of everything under a directory.
+fn listing(dir: &Path) -> Result<Vec<u8>> {
+    let output =
+        Command::new("find").arg(dir).args(["-printf", "%P %y %s %m %U %G %n %T@ %l\\0"]).output();
+    let output = context(output, || "cannot run find".to_owned())?;
+    if !output.status.success() {
+        return Err(format!("find: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let mut entries: Vec<&[u8]> = output.stdout.split(|byte| *byte == 0).collect();
+    entries.sort();
+    Ok(entries.join(&b'\n'))
+}
+
+/// Tells `make test` about a skip; see `docs/TESTING.md`.
+fn note_skip(name: &str, reason: &str) -> Result<()> {
+    let Some(path) = env::var_os("OUTBOARD_SKIPS") else { return Ok(()) };
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    let mut file = context(file, || "cannot open OUTBOARD_SKIPS".to_owned())?;
+    context(writeln!(file, "{name}: {reason}"), || "cannot write OUTBOARD_SKIPS".to_owned())
+}

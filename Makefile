@@ -1,0 +1,36 @@
+# The project's commands; each installs what it needs and says so. See docs/TESTING.md.
+.DEFAULT_GOAL := help
+.PHONY: help run gate test long bench
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+help:
+	@echo "make run     build, mount ./mnt with its data in ./data, until Ctrl-C"
+	@echo "make gate    what a change must pass before it is committed (a few minutes)"
+	@echo "make test    everything CI checks (under 30 minutes on 2 cores)"
+	@echo "make long    long runs: hundreds of kills, full-size programs, all public suites"
+	@echo "make bench   figures against a plain directory and a plain FUSE passthrough"
+
+run:
+	@scripts/setup run
+	@cargo build --release --package outboard
+	@mkdir -p mnt data
+	@exec $(TARGET)/release/outboard run --data data mnt
+
+gate:
+	@scripts/setup run
+	@cargo x gate
+
+test:
+	@scripts/setup test
+	@cargo x test
+
+long:
+	@scripts/setup test
+	@cargo x long
+
+bench:
+	@scripts/setup run
+	@cargo build --release --package outboard
+	@$(TARGET)/release/outboard bench link
+	@$(TARGET)/release/outboard bench fs

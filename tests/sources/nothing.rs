@@ -1,0 +1,2 @@
+//! Nothing: this package only names sources for `cargo vendor`.
+#![forbid(unsafe_code)]

@@ -1,0 +1,218 @@
+//! A mounted volume and the processes behind it.
+
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::Value;
+
+use crate::command::{run_limited, wait_limited, wait_until};
+use crate::{Result, context};
+
+const START_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+const CHECK_LIMIT: Duration = Duration::from_secs(300);
+const STATUS_LIMIT: Duration = Duration::from_secs(20);
+
+/// One of the two processes of a mounted volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The process that mounts: `outboard run` itself.
+    Host,
+    /// The process that owns the volume.
+    Dpu,
+}
+
+/// The program under test: `$OUTBOARD`, or the one built beside this test program.
+pub fn program() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("OUTBOARD") {
+        return Ok(PathBuf::from(path));
+    }
+    let here = context(env::current_exe(), || "cannot find this program".to_owned())?;
+    let path = here.with_file_name("outboard");
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(format!("no {}; build it, or name the program in OUTBOARD", path.display()))
+}
+
+/// A volume in `BASE/data`, mounted on `BASE/mnt`, logging to `BASE/run.log`.
+pub struct Volume {
+    program: PathBuf,
+    base: PathBuf,
+    flags: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Volume {
+    /// Makes the folders; nothing runs yet. `flags` go to `outboard run`.
+    pub fn new(base: &Path, flags: &[&str]) -> Result<Self> {
+        let base = context(fs::canonicalize(base), || format!("no folder {}", base.display()))?;
+        for folder in ["data", "mnt"] {
+            let path = base.join(folder);
+            context(fs::create_dir_all(&path), || format!("cannot make {}", path.display()))?;
+        }
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        Ok(Self { program: program()?, base, flags, child: None })
+    }
+
+    /// The mount point.
+    pub fn mountpoint(&self) -> PathBuf {
+        self.base.join("mnt")
+    }
+
+    fn data(&self) -> PathBuf {
+        self.base.join("data")
+    }
+
+    /// The log of every `outboard run` so far.
+    pub fn log(&self) -> PathBuf {
+        self.base.join("run.log")
+    }
+
+    /// Starts `outboard run` and waits until the volume answers.
+    pub fn start(&mut self) -> Result<()> {
+        let log = OpenOptions::new().create(true).append(true).open(self.log());
+        let log = context(log, || "cannot open the log".to_owned())?;
+        let errors = context(log.try_clone(), || "cannot share the log".to_owned())?;
+        let mut command = Command::new(&self.program);
+        command.arg("run").arg("--data").arg(self.data()).args(&self.flags).arg(self.mountpoint());
+        command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
+        let child = context(command.spawn(), || format!("cannot start {command:?}"))?;
+        let child = self.child.insert(child);
+        let mountpoint = self.base.join("mnt");
+        let mut gone = false;
+        let ready = wait_until(START_LIMIT, || {
+            gone = matches!(child.try_wait(), Ok(Some(_)));
+            gone || (is_mounted(&mountpoint) && fs::metadata(&mountpoint).is_ok())
+        });
+        if gone {
+            self.child = None;
+            return Err(format!("`outboard run` ended at once:\n{}", self.log_tail()));
+        }
+        if ready {
+            return Ok(());
+        }
+        Err(format!("not mounted within {} s:\n{}", START_LIMIT.as_secs(), self.log_tail()))
+    }
+
+    /// Ends `outboard run` as Ctrl-C or a service manager does, and waits for a clean end.
+    pub fn stop(&mut self) -> Result<()> {
+        let Some(mut child) = self.child.take() else {
+            return Err("not running".to_owned());
+        };
+        context(kill_process(Pid::from_child(&child), Signal::TERM), || "SIGTERM".to_owned())?;
+        let status = wait_limited(&mut child, STOP_LIMIT)?;
+        let Some(status) = status else {
+            self.child = Some(child);
+            return Err(format!("not ended {} s after SIGTERM", STOP_LIMIT.as_secs()));
+        };
+        if !status.success() {
+            return Err(format!("`outboard run` ended with {status}:\n{}", self.log_tail()));
+        }
+        if is_mounted(&self.mountpoint()) {
+            return Err("still mounted after a clean end".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The process of one side.
+    pub fn pid(&self, side: Side) -> Result<Pid> {
+        let status = self.status()?;
+        let key = match side {
+            Side::Host => "host",
+            Side::Dpu => "dpu",
+        };
+        let number = status[key]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+        let pid = number.and_then(Pid::from_raw);
+        pid.ok_or_else(|| format!("`outboard status --json` has no {key}.pid: {status}"))
+    }
+
+    /// What `outboard status --json` says.
+    pub fn status(&self) -> Result<Value> {
+        let mut command = Command::new(&self.program);
+        command.arg("status").arg("--json").arg("--data").arg(self.data());
+        let ended = run_limited(command, STATUS_LIMIT, &self.base.join("status.log"))?;
+        if ended.code() != Some(0) {
+            return Err(format!("`outboard status` failed: {}", ended.tail(5)));
+        }
+        // Log lines may stand before the document.
+        let json = ended.output.find('{').map_or("", |at| &ended.output[at..]);
+        context(serde_json::from_str(json), || "`outboard status --json`".to_owned())
+    }
+
+    /// kill -9 of the given sides, as nearly at once as can be.
+    pub fn kill(&mut self, sides: &[Side]) -> Result<()> {
+        let pids: Vec<Pid> = sides.iter().map(|side| self.pid(*side)).collect::<Result<_>>()?;
+        for pid in &pids {
+            context(kill_process(*pid, Signal::KILL), || format!("kill -9 {pid:?}"))?;
+        }
+        if sides.contains(&Side::Host)
+            && let Some(mut child) = self.child.take()
+        {
+            wait_limited(&mut child, STOP_LIMIT)?;
+        }
+        Ok(())
+    }
+
+    /// `outboard fsck`: whole when the volume is stopped, metadata and space when it runs.
+    pub fn check(&self) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command.arg("fsck").arg("--data").arg(self.data());
+        let ended = run_limited(command, CHECK_LIMIT, &self.base.join("fsck.log"))?;
+        match ended.code() {
+            Some(0) => Ok(()),
+            Some(code) => Err(format!("fsck ended with {code}:\n{}", ended.tail(20))),
+            None => Err(format!("fsck did not end:\n{}", ended.tail(20))),
+        }
+    }
+
+    /// The last lines of the log.
+    pub fn log_tail(&self) -> String {
+        let text = fs::read(self.log()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+
+    /// Ends whatever is left, whatever state it is in.
+    fn clear(&mut self) {
+        // Each step may find nothing to do; what cannot be ended is named by the next start.
+        let dpu = self.pid(Side::Dpu).ok();
+        if let Some(mut child) = self.child.take() {
+            _ = child.kill();
+            _ = wait_limited(&mut child, STOP_LIMIT);
+        }
+        if let Some(pid) = dpu
+            && test_kill_process(pid).is_ok()
+        {
+            _ = kill_process(pid, Signal::KILL);
+        }
+        if is_mounted(&self.mountpoint()) {
+            let mut command = Command::new(&self.program);
+            command.arg("umount").arg("--lazy").arg(self.mountpoint());
+            _ = run_limited(command, STATUS_LIMIT, &self.base.join("umount.log"));
+        }
+        if is_mounted(&self.mountpoint()) {
+            let mut command = Command::new("umount");
+            command.arg("-l").arg(self.mountpoint());
+            _ = run_limited(command, STATUS_LIMIT, &self.base.join("umount.log"));
+        }
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Whether something is mounted exactly there.
+fn is_mounted(path: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == path))
+}
