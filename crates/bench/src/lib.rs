@@ -11,5 +11,6 @@
 
 pub mod cpu;
 pub mod fs;
+pub mod scale;
 pub mod stats;
 pub mod workload;
