@@ -8,5 +8,6 @@ pub mod attach;
 mod cursor;
 pub mod event;
 pub mod file;
+pub mod fuse;
 pub mod nvmefs;
 pub mod regs;

@@ -1,0 +1,33 @@
+//! Notifications: what the kernel is told without having asked. Each is a whole message.
+
+use super::answer::{OUT_HEADER_LEN, message};
+use super::pack::Pack;
+
+const INVAL_INODE: i32 = 2;
+const INVAL_ENTRY: i32 = 3;
+const INC_EPOCH: i32 = 8;
+
+/// Cached attributes of `node`, and its cached bytes from `offset` (`len` 0 or below: to the end), are
+/// stale. A negative `offset` spares the bytes.
+#[must_use]
+pub fn inval_inode(node: u64, offset: i64, len: i64) -> Vec<u8> {
+    let mut body = Pack::<24>::new();
+    body.u64(node).u64(offset.cast_unsigned()).u64(len.cast_unsigned());
+    message(0, INVAL_INODE, &[&body.finish()])
+}
+
+/// The cached name `name` of directory `parent` is stale.
+#[must_use]
+pub fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
+    let mut body = Pack::<16>::new();
+    body.u64(parent).u32(u32::try_from(name.len()).unwrap_or(u32::MAX)).u32(0);
+    message(0, INVAL_ENTRY, &[&body.finish(), name, &[0]])
+}
+
+/// Every cached name is stale (kernels that speak 7.44).
+#[must_use]
+pub fn inc_epoch() -> Vec<u8> {
+    let message = message(0, INC_EPOCH, &[]);
+    debug_assert_eq!(message.len(), OUT_HEADER_LEN);
+    message
+}
