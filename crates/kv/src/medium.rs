@@ -34,6 +34,19 @@ impl Buf {
     }
 }
 
+impl Buf {
+    /// Most bytes it can hold without moving.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.bytes.len().saturating_sub(ALIGN)
+    }
+
+    /// Makes it `len` bytes long, rounded up to [`ALIGN`] and down to its capacity. Keeps the bytes.
+    pub fn resize(&mut self, len: usize) {
+        self.len = len.next_multiple_of(ALIGN).min(self.capacity());
+    }
+}
+
 impl Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {

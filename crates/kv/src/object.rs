@@ -17,10 +17,32 @@
 //! Calls that change one object are serialised by the caller, from 1 to 4. Different objects, and
 //! reads of any, may run at once. See `docs/internals/objects.md` for bytes and proofs.
 
-use std::sync::Arc;
+mod check;
+mod edit;
+mod flight;
+mod index;
+mod ledger;
+mod map;
+mod moves;
+mod open;
+mod pool;
+mod punch;
+mod read;
+mod sync;
+mod write;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+pub use check::{Fault, Found, Report};
+pub use ledger::Staged;
+pub use open::Recovered;
+
+use crate::Kv;
 use crate::medium::Medium;
-use crate::{Batch, Kv, KvError};
+use flight::Flight;
+use ledger::Ledger;
+use pool::Pool;
 
 /// Bytes of a block.
 pub const BLOCK: u64 = outboard_base::limits::BLOCK as u64;
@@ -36,6 +58,8 @@ pub struct Options {
     pub capacity: u64,
     /// The medium grows by this many bytes at a time; a multiple of 1 MiB.
     pub segment: u64,
+    /// Told to a new store's medium and key-value pairs, so that one is never opened with another's.
+    pub identity: u64,
     /// Bytes only overwrites (which give back a block for each they take) may use.
     pub reserve: u64,
     /// A sync is forced when this many blocks wait to be freed or proved.
@@ -47,6 +71,7 @@ impl Default for Options {
         Options {
             capacity: 1 << 40,
             segment: 64 << 20,
+            identity: 0,
             reserve: 4 << 20,
             pending_blocks_max: 32 << 10,
         }
@@ -76,143 +101,36 @@ pub enum Progress {
     },
 }
 
-/// What opening found and did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Recovered {
-    /// Records of allocation changes replayed.
-    pub records: u64,
-    /// New blocks read back and found whole.
-    pub kept: u64,
-    /// New blocks that never reached the medium: the entry before was restored.
-    pub restored: u64,
-}
-
-/// Changes staged into a batch, and the blocks they took and gave up. See the module's protocol.
-#[must_use = "tell it what became of the batch"]
-pub struct Staged {
-    delta: i64,
-}
-
-impl Staged {
-    /// By how many blocks the object's allocation changes (`st_blocks` is this times 16).
-    pub fn blocks(&self) -> i64 {
-        self.delta
-    }
-
-    /// The batch was committed.
-    pub fn committed(self) {}
-
-    /// The batch was certainly not applied ([`KvError::Conflict`], or never committed).
-    pub fn abort(self) {}
-}
-
 /// The object store. Share it by `Arc`.
 pub struct Objects<K, M> {
     kv: Arc<K>,
     medium: M,
+    ledger: Arc<Ledger>,
+    flight: Flight,
+    pool: Pool,
+    /// A flush failed: what it should have written may be gone, so no later one can be believed.
+    failed: AtomicBool,
+    /// Somebody writes the allocation map.
+    retiring: AtomicBool,
+    pending_blocks_max: usize,
 }
 
 impl<K: Kv, M: Medium> Objects<K, M> {
-    /// Opens the store that lies in `kv` and `medium`, making a new one if both are empty, and
-    /// replays what a crash left half done.
-    pub async fn open(
-        kv: Arc<K>,
-        medium: M,
-        options: Options,
-    ) -> Result<(Objects<K, M>, Recovered), KvError> {
-        let _ = options;
-        Ok((Objects { kv, medium }, Recovered::default()))
+    /// The key-value store it was opened on.
+    pub fn kv(&self) -> &Arc<K> {
+        &self.kv
     }
 
-    /// Fills `out` with the object's bytes from `offset`; holes read zero. Knows no file size: the
-    /// caller clips. Every block is checked: [`KvError::Corrupt`] if one fails.
-    pub async fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<(), KvError> {
-        let _ = (id, offset, out, &self.medium, &self.kv);
-        Err(KvError::Corrupt)
-    }
-
-    /// Writes `data` at `offset` (at most [`outboard_base::limits::IO_MAX`] bytes; up to
-    /// [`outboard_base::limits::FILE_SIZE_MAX`], beyond which `TooLarge`).
-    pub async fn write(
-        &self,
-        id: ObjectId,
-        offset: u64,
-        data: &[u8],
-        batch: &mut Batch,
-    ) -> Result<Staged, KvError> {
-        let _ = (id, offset, data, batch);
-        Err(KvError::Corrupt)
-    }
-
-    /// Makes bytes `from..to` a hole: whole blocks are given back, parts of blocks are zeroed.
-    /// `to` may be `u64::MAX`: truncation to `from`, or deletion when `from` is 0. Bounded per call;
-    /// always possible on a full volume if the batch is [`Batch::essential`].
-    pub async fn punch(
-        &self,
-        id: ObjectId,
-        from: u64,
-        to: u64,
-        batch: &mut Batch,
-    ) -> Result<(Staged, Progress), KvError> {
-        let _ = (id, from, to, batch);
-        Err(KvError::Corrupt)
-    }
-
-    /// Gives every hole of `from..to` blocks that read zero until written (`fallocate`).
-    pub async fn allocate(
-        &self,
-        id: ObjectId,
-        from: u64,
-        to: u64,
-        batch: &mut Batch,
-    ) -> Result<(Staged, Progress), KvError> {
-        let _ = (id, from, to, batch);
-        Err(KvError::Corrupt)
-    }
-
-    /// Makes `from..to` read zero but keep, or be given, its blocks (`FALLOC_FL_ZERO_RANGE`).
-    pub async fn zero(
-        &self,
-        id: ObjectId,
-        from: u64,
-        to: u64,
-        batch: &mut Batch,
-    ) -> Result<(Staged, Progress), KvError> {
-        let _ = (id, from, to, batch);
-        Err(KvError::Corrupt)
-    }
-
-    /// The first byte at or after `from`, below `size`, that lies in a written block.
-    pub async fn seek_data(
-        &self,
-        id: ObjectId,
-        from: u64,
-        size: u64,
-    ) -> Result<Option<u64>, KvError> {
-        let _ = (id, from, size);
-        Err(KvError::Corrupt)
-    }
-
-    /// The first byte at or after `from`, below `size`, that lies in none; `size` if there is none.
-    pub async fn seek_hole(&self, id: ObjectId, from: u64, size: u64) -> Result<u64, KvError> {
-        let _ = (id, from, size);
-        Err(KvError::Corrupt)
-    }
-
-    /// Makes durable everything committed and answered before the call: block writes, and *every*
-    /// commit of the key-value store. This is fsync. A failure is final until reopened.
-    pub async fn sync(&self) -> Result<(), KvError> {
-        Err(KvError::Corrupt)
-    }
-
-    /// Housekeeping, to be called every few seconds: syncs if anything waits, writes the allocation
-    /// map, retires the log of moves.
-    pub async fn tidy(&self) -> Result<(), KvError> {
-        Err(KvError::Corrupt)
+    /// The medium it was opened on.
+    pub fn medium(&self) -> &M {
+        &self.medium
     }
 
     /// Space of the block store.
     pub fn space(&self) -> Space {
-        Space::default()
+        self.ledger.space()
     }
 }
+
+#[cfg(test)]
+mod tests;

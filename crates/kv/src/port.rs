@@ -76,8 +76,9 @@ pub trait Kv: Send + Sync + 'static {
     const KEY_MAX: usize = 2048;
     /// Largest value, bytes: an extended attribute of 64 KiB and its frame.
     const VALUE_MAX: usize = 128 << 10;
-    /// Most bytes of keys and values in one batch.
-    const BATCH_MAX: usize = 8 << 20;
+    /// Most bytes of keys and values in one batch: above the 17 MiB in which the object store may
+    /// rewrite its allocation map after freeing 4,096 blocks scattered over a tebibyte.
+    const BATCH_MAX: usize = 32 << 20;
 
     /// The value of `key`.
     fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Value>, KvError>>;

@@ -1,0 +1,114 @@
+//! One call's changes to an object's index, gathered and then staged together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::index::{Entry, Page, SLOTS, TAG_MOVES, locate, number_key};
+use super::ledger::{Pair, Staged, Taken};
+use super::moves::{self, Move};
+use super::{BLOCK, ObjectId, Objects, ledger};
+use crate::medium::Medium;
+use crate::{Batch, Kv, KvError};
+
+/// Rounds of growing and syncing before a request for blocks gives up.
+const TAKE_ROUNDS: usize = 16;
+
+/// Index pages being changed, and the moves made.
+pub(super) struct Edit {
+    id: ObjectId,
+    pages: BTreeMap<u32, Page>,
+    changed: BTreeSet<u32>,
+    moves: Vec<Move>,
+    delta: i64,
+}
+
+impl Edit {
+    pub(super) fn new(id: ObjectId) -> Edit {
+        Edit { id, pages: BTreeMap::new(), changed: BTreeSet::new(), moves: Vec::new(), delta: 0 }
+    }
+
+    /// Brings a page under edit.
+    pub(super) fn add(&mut self, number: u32, page: Page) {
+        self.pages.insert(number, page);
+    }
+
+    /// The entry of a block of file, as edited so far.
+    pub(super) fn get(&self, file_block: u64) -> Entry {
+        let (number, slot) = locate(file_block);
+        self.pages.get(&number).map_or(Entry::HOLE, |page| page.get(slot))
+    }
+
+    /// Those of `blocks` that are not holes, among the pages under edit.
+    pub(super) fn mapped(&self, blocks: &std::ops::Range<u64>) -> Vec<u64> {
+        let all = self.pages.iter().flat_map(|(number, page)| {
+            let start = u64::from(*number) * SLOTS as u64;
+            (start..).zip(&page.entries)
+        });
+        let mapped = all.filter(|(block, entry)| blocks.contains(block) && entry.block != 0);
+        mapped.map(|(block, _)| block).collect()
+    }
+
+    /// Sets the entry of a block of file whose page is under edit.
+    pub(super) fn set(&mut self, file_block: u64, new: Entry) {
+        let (number, slot) = locate(file_block);
+        let Some(page) = self.pages.get_mut(&number) else { return };
+        let old = page.get(slot);
+        if old == new {
+            return;
+        }
+        page.set(slot, new);
+        self.delta += i64::from(new.block != 0) - i64::from(old.block != 0);
+        self.changed.insert(number);
+        let slot = u8::try_from(slot).unwrap_or(0);
+        self.moves.push(Move { id: self.id, page: number, slot, old, new });
+    }
+}
+
+impl<K: Kv, M: Medium> Objects<K, M> {
+    /// Takes `count` blocks, growing the medium or waiting for freed blocks as need be. A request
+    /// that is not `growing` gives back as many as it takes, and may use the reserve.
+    pub(super) async fn take(&self, count: u64, growing: bool) -> Result<Taken, KvError> {
+        for _ in 0..TAKE_ROUNDS {
+            match self.ledger.take(count, growing) {
+                ledger::Take::Got(runs) => return Ok(Taken::new(Arc::clone(&self.ledger), runs)),
+                ledger::Take::Grow(len) => self.grow(len).await?,
+                ledger::Take::Sync => self.sync().await?,
+                ledger::Take::Full => return Err(KvError::NoSpace),
+            }
+        }
+        Err(KvError::NoSpace)
+    }
+
+    /// Grows the medium; a refusal for want of space is remembered, not an error.
+    pub(super) async fn grow(&self, len: u64) -> Result<(), KvError> {
+        match self.medium.grow(len).await.map_err(KvError::from) {
+            Ok(()) => self.ledger.grown(len / BLOCK * BLOCK),
+            Err(KvError::NoSpace) => self.ledger.cannot_grow(),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Stages the edited pages and the record of the moves into `batch`.
+    pub(super) fn stage(
+        &self,
+        edit: Edit,
+        taken: impl IntoIterator<Item = Taken>,
+        batch: &mut Batch,
+    ) -> Staged {
+        if edit.moves.is_empty() {
+            return Staged::none();
+        }
+        let (seq, flushed) = self.ledger.begin(edit.moves.len());
+        for (number, page) in &edit.pages {
+            if edit.changed.contains(number) {
+                page.stage(edit.id, *number, batch);
+            }
+        }
+        batch.put(number_key(TAG_MOVES, seq), moves::encode(flushed, &edit.moves));
+        let pairs = edit.moves.iter().map(|m| Pair { new: m.new.block, old: m.old.block });
+        let staged = Staged::new(Arc::clone(&self.ledger), seq, pairs.collect(), edit.delta);
+        taken.into_iter().for_each(Taken::settle);
+        staged
+    }
+}

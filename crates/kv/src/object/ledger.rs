@@ -1,0 +1,407 @@
+//! Who holds which block: the allocator, and the moves not yet proved durable or retired.
+//!
+//! A block is, at any moment, one of
+//! - free in the map;
+//! - *taken*: written by a call whose batch has no outcome yet ([`Taken`], then [`Staged`]);
+//! - in the index;
+//! - *waiting*: no longer in the index of the newest commit, but a crash could bring back an index
+//!   that names it; freed by the next flush;
+//! - *doubtful*: its [`Staged`] was dropped; the next sync asks the store whether the batch was applied.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::map::{Map, Run};
+use super::{BLOCK, Options, Space};
+
+/// A block given for another: 0 is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub(super) new: u64,
+    pub(super) old: u64,
+}
+
+/// A committed record not yet retired.
+struct Committed {
+    pairs: Vec<Pair>,
+    epoch: u64,
+    flushed: bool,
+}
+
+/// What became of a request for blocks.
+pub(super) enum Take {
+    Got(Vec<Run>),
+    /// Grow the medium to this many bytes and ask again.
+    Grow(u64),
+    /// Sync to free what waits and ask again.
+    Sync,
+    Full,
+}
+
+pub(super) struct State {
+    pub(super) map: Map,
+    capacity: u64,
+    segment: u64,
+    reserve: u64,
+    /// The medium refused to grow; not asked again until the next tidying.
+    cannot_grow: bool,
+    /// Commits told of now belong to this epoch; a flush closes it.
+    epoch: u64,
+    next_seq: u64,
+    /// Staged, doubtful or committed, but not flushed.
+    unproved: BTreeSet<u64>,
+    committed: BTreeMap<u64, Committed>,
+    doubtful: BTreeMap<u64, Vec<Pair>>,
+    /// Blocks of calls dropped amid their writes, by epoch.
+    quarantine: Vec<(u64, Vec<Run>)>,
+    /// Blocks waiting or unproved.
+    pending: usize,
+    /// Blocks taken by calls whose batch has no outcome yet.
+    in_flight: HashSet<u64>,
+    /// While a check runs: every block whose holder changed since it began.
+    touched: Option<HashSet<u64>>,
+}
+
+impl State {
+    fn touch(&mut self, blocks: impl IntoIterator<Item = u64>) {
+        if let Some(touched) = &mut self.touched {
+            touched.extend(blocks);
+        }
+    }
+
+    fn free(&mut self, block: u64) {
+        if block != 0 {
+            self.in_flight.remove(&block);
+            self.map.set(block, false);
+            self.touch([block]);
+        }
+    }
+
+    fn free_run(&mut self, run: Run) {
+        for block in run.start..run.start + run.len {
+            self.free(block);
+        }
+    }
+
+    fn waits(&self) -> bool {
+        !self.doubtful.is_empty()
+            || !self.quarantine.is_empty()
+            || self.committed.values().any(|c| !c.flushed && c.pairs.iter().any(|p| p.old != 0))
+    }
+
+    /// Every record below this is durable with its blocks.
+    fn flushed_below(&self) -> u64 {
+        self.unproved.first().copied().unwrap_or(self.next_seq)
+    }
+
+    fn commit(&mut self, seq: u64, pairs: Vec<Pair>) {
+        let epoch = self.epoch;
+        self.touch(pairs.iter().flat_map(|p| [p.new, p.old]));
+        for pair in &pairs {
+            self.in_flight.remove(&pair.new);
+        }
+        self.committed.insert(seq, Committed { pairs, epoch, flushed: false });
+    }
+
+    fn abandon(&mut self, seq: u64, pairs: &[Pair]) {
+        self.unproved.remove(&seq);
+        self.pending = self.pending.saturating_sub(pairs.len());
+        for pair in pairs {
+            self.free(pair.new);
+        }
+    }
+}
+
+/// The ledger, shared by the store and the tokens it gave out.
+pub(super) struct Ledger {
+    state: Mutex<State>,
+}
+
+impl Ledger {
+    /// `map` is as long as the medium and has every used block set.
+    pub(super) fn new(map: Map, options: &Options, next_seq: u64) -> Ledger {
+        Ledger {
+            state: Mutex::new(State {
+                map,
+                capacity: options.capacity / BLOCK,
+                segment: options.segment / BLOCK,
+                reserve: options.reserve / BLOCK,
+                cannot_grow: false,
+                epoch: 1,
+                next_seq,
+                unproved: BTreeSet::new(),
+                committed: BTreeMap::new(),
+                doubtful: BTreeMap::new(),
+                quarantine: Vec::new(),
+                pending: 0,
+                in_flight: HashSet::new(),
+                touched: None,
+            }),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `count` blocks. `growing` requests leave the reserve alone.
+    pub(super) fn take(&self, count: u64, growing: bool) -> Take {
+        let mut state = self.lock();
+        let kept = if growing { state.reserve } else { 0 };
+        if state.map.used() + count + kept > state.capacity {
+            return if state.waits() { Take::Sync } else { Take::Full };
+        }
+        if let Some(runs) = state.map.take(count) {
+            for run in &runs {
+                state.in_flight.extend(run.start..run.start + run.len);
+            }
+            return Take::Got(runs);
+        }
+        if state.map.len() < state.capacity && !state.cannot_grow {
+            let missing = count - state.map.free();
+            let more = missing.next_multiple_of(state.segment);
+            return Take::Grow((state.map.len() + more).min(state.capacity) * BLOCK);
+        }
+        if state.waits() { Take::Sync } else { Take::Full }
+    }
+
+    /// Bytes to grow the medium to so that half a segment is free, if it is not and can be.
+    pub(super) fn grow_ahead(&self) -> Option<u64> {
+        let mut state = self.lock();
+        state.cannot_grow = false;
+        let short = state.map.free() < state.segment / 2 && state.map.len() < state.capacity;
+        short.then(|| (state.map.len() + state.segment).min(state.capacity) * BLOCK)
+    }
+
+    pub(super) fn grown(&self, len: u64) {
+        self.lock().map.grow(len / BLOCK);
+    }
+
+    pub(super) fn cannot_grow(&self) {
+        self.lock().cannot_grow = true;
+    }
+
+    /// A number for a record being staged, and what it may say is flushed.
+    pub(super) fn begin(&self, blocks: usize) -> (u64, u64) {
+        let mut state = self.lock();
+        let flushed = state.flushed_below();
+        let seq = state.next_seq;
+        state.next_seq += 1;
+        state.unproved.insert(seq);
+        state.pending += blocks;
+        (seq, flushed)
+    }
+
+    pub(super) fn pending(&self) -> usize {
+        self.lock().pending
+    }
+
+    pub(super) fn space(&self) -> Space {
+        let state = self.lock();
+        let (capacity, used) =
+            (state.capacity.saturating_sub(1), state.map.used().saturating_sub(1));
+        Space {
+            total: capacity * BLOCK,
+            used: used * BLOCK,
+            free: capacity.saturating_sub(used + state.reserve) * BLOCK,
+        }
+    }
+
+    /// A doubtful record to ask the store about.
+    pub(super) fn doubt(&self) -> Option<u64> {
+        self.lock().doubtful.first_key_value().map(|(seq, _)| *seq)
+    }
+
+    /// The store's answer.
+    pub(super) fn resolve(&self, seq: u64, applied: bool) {
+        let mut state = self.lock();
+        if let Some(pairs) = state.doubtful.remove(&seq) {
+            if applied { state.commit(seq, pairs) } else { state.abandon(seq, &pairs) }
+        }
+    }
+
+    /// Ends the epoch: what was committed or quarantined so far is proved by a flush begun now.
+    /// Says which epoch, and whether the medium need be flushed for it.
+    pub(super) fn close_epoch(&self) -> (u64, bool) {
+        let mut state = self.lock();
+        let closed = state.epoch;
+        state.epoch += 1;
+        let unflushed = state.committed.values().rev().any(|record| !record.flushed);
+        let dirty = unflushed || !state.quarantine.is_empty();
+        (closed, dirty)
+    }
+
+    /// The flush begun after `epoch` closed has succeeded.
+    pub(super) fn flushed(&self, epoch: u64) {
+        let mut state = self.lock();
+        let mut proved = Vec::new();
+        let first = state.flushed_below();
+        for (seq, record) in state.committed.range_mut(first..) {
+            if !record.flushed && record.epoch <= epoch {
+                record.flushed = true;
+                proved.push((*seq, record.pairs.len()));
+            }
+        }
+        for (seq, blocks) in proved {
+            state.unproved.remove(&seq);
+            state.pending = state.pending.saturating_sub(blocks);
+            let pairs = state.committed.get(&seq).map(|r| r.pairs.clone()).unwrap_or_default();
+            for pair in pairs {
+                state.free(pair.old);
+            }
+        }
+        let held = std::mem::take(&mut state.quarantine);
+        let (done, held): (Vec<_>, Vec<_>) = held.into_iter().partition(|(e, _)| *e <= epoch);
+        state.quarantine = held;
+        for run in done.into_iter().flat_map(|(_, runs)| runs) {
+            state.free_run(run);
+        }
+    }
+
+    /// Flushed records that can be retired, lowest first, until they name `blocks` blocks.
+    pub(super) fn retirable(&self, blocks: usize) -> Vec<(u64, Vec<Pair>)> {
+        let state = self.lock();
+        let (mut named, mut records) = (0, Vec::new());
+        for (seq, record) in state.committed.iter().filter(|(_, record)| record.flushed) {
+            if named >= blocks {
+                break;
+            }
+            named += record.pairs.len();
+            records.push((*seq, record.pairs.clone()));
+        }
+        records
+    }
+
+    pub(super) fn count_retirable(&self) -> usize {
+        self.lock().committed.values().filter(|record| record.flushed).count()
+    }
+
+    pub(super) fn retired(&self, seqs: impl IntoIterator<Item = u64>) {
+        let mut state = self.lock();
+        for seq in seqs {
+            state.committed.remove(&seq);
+        }
+    }
+
+    /// Begins a check: the used blocks by page of the map, and from now on changes are remembered.
+    /// `None` if one is running.
+    pub(super) fn begin_check(&self) -> Option<Vec<super::map::MapPage>> {
+        let mut state = self.lock();
+        if state.touched.is_some() {
+            return None;
+        }
+        // What already has no settled holder is as good as touched.
+        let mut touched: HashSet<u64> = HashSet::new();
+        touched.extend(state.committed.values().flat_map(|r| r.pairs.iter().map(|p| p.old)));
+        touched.extend(state.doubtful.values().flatten().flat_map(|p| [p.new, p.old]));
+        for (_, runs) in &state.quarantine {
+            touched.extend(runs.iter().flat_map(|r| r.start..r.start + r.len));
+        }
+        touched.extend(state.in_flight.iter().copied());
+        state.touched = Some(touched);
+        let pages = state.map.len().div_ceil(super::map::PAGE_BLOCKS);
+        Some((0..pages).filter_map(|index| state.map.page(index).cloned()).collect())
+    }
+
+    pub(super) fn end_check(&self) -> HashSet<u64> {
+        self.lock().touched.take().unwrap_or_default()
+    }
+}
+
+/// Blocks a call has taken and not yet handed to a [`Staged`]. Dropped, it puts them aside until the
+/// next flush: a write the call began may still be under way.
+pub(super) struct Taken {
+    ledger: Arc<Ledger>,
+    pub(super) runs: Vec<Run>,
+}
+
+impl Taken {
+    pub(super) fn new(ledger: Arc<Ledger>, runs: Vec<Run>) -> Taken {
+        Taken { ledger, runs }
+    }
+
+    /// The blocks, in order.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = u64> {
+        self.runs.iter().flat_map(|r| r.start..r.start + r.len)
+    }
+
+    /// Their writes are done and a record names them.
+    pub(super) fn settle(mut self) {
+        self.runs.clear();
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let runs = std::mem::take(&mut self.runs);
+        if !runs.is_empty() {
+            let mut state = self.ledger.lock();
+            let epoch = state.epoch;
+            state.quarantine.push((epoch, runs));
+        }
+    }
+}
+
+/// Changes staged into a batch, and the blocks they took and gave up. See the module's protocol.
+///
+/// Dropped, it leaves the outcome open: the blocks stay out of use until the next sync has asked the
+/// store whether the batch was applied.
+#[must_use = "tell it what became of the batch"]
+#[derive(Default)]
+pub struct Staged {
+    ledger: Option<Arc<Ledger>>,
+    records: Vec<(u64, Vec<Pair>)>,
+    delta: i64,
+}
+
+impl Staged {
+    /// Nothing staged.
+    pub fn none() -> Staged {
+        Staged::default()
+    }
+
+    pub(super) fn new(ledger: Arc<Ledger>, seq: u64, pairs: Vec<Pair>, delta: i64) -> Staged {
+        Staged { ledger: Some(ledger), records: vec![(seq, pairs)], delta }
+    }
+
+    /// By how many blocks the object's allocation changes (`st_blocks` is 16 times as many).
+    pub fn blocks(&self) -> i64 {
+        self.delta
+    }
+
+    /// This and `other`, staged into the same batch.
+    pub fn and(mut self, mut other: Staged) -> Staged {
+        self.ledger = self.ledger.take().or_else(|| other.ledger.clone());
+        self.records.append(&mut other.records);
+        self.delta += other.delta;
+        self
+    }
+
+    /// The batch was committed.
+    pub fn committed(mut self) {
+        self.settle(State::commit);
+    }
+
+    /// The batch was certainly not applied ([`KvError::Conflict`](crate::KvError::Conflict), or
+    /// never committed).
+    pub fn abort(mut self) {
+        self.settle(|state, seq, pairs| state.abandon(seq, &pairs));
+    }
+
+    fn settle(&mut self, mut settle: impl FnMut(&mut State, u64, Vec<Pair>)) {
+        if let Some(ledger) = self.ledger.take() {
+            let mut state = ledger.lock();
+            for (seq, pairs) in self.records.drain(..) {
+                settle(&mut state, seq, pairs);
+            }
+        }
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        self.settle(|state, seq, pairs| {
+            state.doubtful.insert(seq, pairs);
+        });
+    }
+}

@@ -1,0 +1,170 @@
+//! Reading: whole blocks, checked, adjacent ones in one operation.
+
+use outboard_base::limits::FILE_SIZE_MAX;
+use outboard_codec::crc32c;
+
+use super::index::{Entry, Page, SLOTS, locate, page_key};
+use super::{BLOCK, ObjectId, Objects};
+use crate::medium::{Buf, Medium};
+use crate::{Batch, Kv, KvError, join_all};
+
+/// A read that loses a race with a writer is done again, this often.
+const ATTEMPTS: usize = 8;
+
+/// Bytes of a block, as lengths in memory are counted.
+pub(super) const BLOCK_LEN: usize = outboard_base::limits::BLOCK;
+
+/// The blocks of file that bytes `offset..offset + len` touch; `TooLarge` beyond the largest file.
+pub(super) fn blocks_of(offset: u64, len: usize) -> Result<std::ops::Range<u64>, KvError> {
+    let end = offset.checked_add(len as u64).filter(|end| *end <= FILE_SIZE_MAX);
+    let end = end.ok_or(KvError::TooLarge)?;
+    Ok(offset / BLOCK..end.div_ceil(BLOCK))
+}
+
+/// Adjacent data blocks, or adjacent entries without data, of a read.
+struct Stretch<'a> {
+    /// Index of the first, among the blocks of the read.
+    at: usize,
+    entries: &'a [Entry],
+}
+
+/// Whether `b` continues `a`: on the medium, or in reading zero.
+fn adjacent(a: &Entry, b: &Entry) -> bool {
+    if a.is_data() { b.is_data() && b.block == a.block + 1 } else { !b.is_data() }
+}
+
+fn stretches(entries: &[Entry]) -> Vec<Stretch<'_>> {
+    let mut at = 0;
+    let chunks = entries.chunk_by(adjacent);
+    chunks
+        .map(|entries| {
+            let stretch = Stretch { at, entries };
+            at += entries.len();
+            stretch
+        })
+        .collect()
+}
+
+impl<K: Kv, M: Medium> Objects<K, M> {
+    /// A page of an object's index, as `batch` would leave it.
+    pub(super) async fn page(
+        &self,
+        id: ObjectId,
+        number: u32,
+        batch: Option<&Batch>,
+    ) -> Result<Page, KvError> {
+        let key = page_key(id, number);
+        let value = match batch.and_then(|b| b.staged(&key)) {
+            Some(staged) => staged.cloned(),
+            None => self.kv.get(&key).await?,
+        };
+        Page::of(id, number, value.as_ref())
+    }
+
+    async fn entries(
+        &self,
+        id: ObjectId,
+        blocks: std::ops::Range<u64>,
+    ) -> Result<Vec<Entry>, KvError> {
+        let mut entries = Vec::new();
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let (number, slot) = locate(at);
+            let page = self.page(id, number, None).await?;
+            let left = usize::try_from(blocks.end - at).unwrap_or(SLOTS);
+            entries.extend(page.entries.iter().skip(slot).take(left));
+            at = (u64::from(number) + 1) * SLOTS as u64;
+        }
+        Ok(entries)
+    }
+
+    /// Fills `out` with the object's bytes from `offset`; holes read zero. Knows no file size: the
+    /// caller clips. Every block is checked: [`KvError::Corrupt`] if one fails, and `out` is then
+    /// not to be used.
+    pub async fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<(), KvError> {
+        let blocks = blocks_of(offset, out.len())?;
+        let mut entries = self.entries(id, blocks.clone()).await?;
+        for _ in 0..ATTEMPTS {
+            match self.read_entries(&entries, offset % BLOCK, out).await {
+                Err(KvError::Corrupt) => {
+                    // A block may have been moved, freed and reused under us; then the index says so.
+                    let now = self.entries(id, blocks.clone()).await?;
+                    if now == entries {
+                        return Err(KvError::Corrupt);
+                    }
+                    entries = now;
+                }
+                other => return other,
+            }
+        }
+        Err(KvError::Corrupt)
+    }
+
+    /// Reads what `entries` name, from byte `skip` of the first.
+    async fn read_entries(
+        &self,
+        entries: &[Entry],
+        skip: u64,
+        out: &mut [u8],
+    ) -> Result<(), KvError> {
+        let skip = usize::try_from(skip).unwrap_or(0);
+        let stretches = stretches(entries);
+        if let [only] = &stretches[..] {
+            let buf = self.read_stretch(only.entries).await?;
+            return self.deliver(buf, 0, only.entries.len(), skip, out);
+        }
+        let reads = stretches.iter().map(|s| self.read_stretch(s.entries)).collect();
+        for (stretch, buf) in stretches.iter().zip(join_all(reads).await) {
+            self.deliver(buf?, stretch.at, stretch.entries.len(), skip, out)?;
+        }
+        Ok(())
+    }
+
+    /// The checked bytes of adjacent entries; `None` where they read zero.
+    async fn read_stretch(&self, entries: &[Entry]) -> Result<Option<Buf>, KvError> {
+        let Some(first) = entries.first().filter(|e| e.is_data()) else { return Ok(None) };
+        let buf = self.pool.take(entries.len() as u64);
+        let (result, buf) = self.medium.read(first.block * BLOCK, buf).await;
+        let checked = result.map_err(KvError::from).and_then(|()| {
+            let mut blocks = buf.chunks(BLOCK_LEN).zip(entries);
+            let sound = blocks.all(|(bytes, entry)| crc32c(bytes) == entry.crc);
+            if sound { Ok(()) } else { Err(KvError::Corrupt) }
+        });
+        match checked {
+            Ok(()) => Ok(Some(buf)),
+            Err(error) => {
+                self.pool.give(buf);
+                Err(error)
+            }
+        }
+    }
+
+    /// Copies `count` blocks, the first being number `at` of the read, to where they belong in `out`.
+    fn deliver(
+        &self,
+        buf: Option<Buf>,
+        at: usize,
+        count: usize,
+        skip: usize,
+        out: &mut [u8],
+    ) -> Result<(), KvError> {
+        let from = (at * BLOCK_LEN).saturating_sub(skip);
+        let to = ((at + count) * BLOCK_LEN).saturating_sub(skip).min(out.len());
+        let lost = if at == 0 { skip } else { 0 };
+        let target = out.get_mut(from..to).ok_or(KvError::TooLarge)?;
+        match buf {
+            None => target.fill(0),
+            Some(buf) => {
+                let source = buf.get(lost..lost + target.len()).ok_or(KvError::TooLarge)?;
+                target.copy_from_slice(source);
+                self.pool.give(buf);
+            }
+        }
+        Ok(())
+    }
+
+    /// The checked bytes of one block; `None` if it reads zero.
+    pub(super) async fn read_block(&self, entry: Entry) -> Result<Option<Buf>, KvError> {
+        self.read_stretch(&[entry]).await
+    }
+}

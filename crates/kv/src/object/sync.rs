@@ -1,0 +1,146 @@
+//! Making things durable, and keeping what waits for it within bounds.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use outboard_base::Errno;
+
+use super::Objects;
+use super::index::{TAG_MAP, TAG_MOVES, number_key};
+use super::ledger::Pair;
+use super::map::{MapPage, PAGE_BLOCKS};
+use crate::medium::Medium;
+use crate::{Batch, Durability, Kv, KvError, join2};
+
+/// Flushed records kept before a sync retires them on its way.
+const RETIRE_AT: usize = 1024;
+/// Blocks of the records retired in one batch, about: each may cost a page of the map.
+const RETIRE_BATCH: usize = 1024;
+
+/// Lets the next one write the map, however this one ends.
+struct Retiring<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for Retiring<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl<K: Kv, M: Medium> Objects<K, M> {
+    /// Makes durable everything committed and answered before the call: block writes, and *every*
+    /// commit of the key-value store. This is fsync; callers at the same time share one. Its cost is
+    /// one medium flush (none if no block was written) and one store sync, side by side. A failure
+    /// is final until reopened.
+    pub async fn sync(&self) -> Result<(), KvError> {
+        self.flight.join(|| self.sync_once()).await?;
+        if self.ledger.count_retirable() >= RETIRE_AT { self.retire().await } else { Ok(()) }
+    }
+
+    async fn sync_once(&self) -> Result<(), KvError> {
+        if self.failed.load(Ordering::Acquire) {
+            return Err(KvError::Io(Errno::EIO));
+        }
+        self.resolve_doubts().await?;
+        let (epoch, dirty) = self.ledger.close_epoch();
+        // Side by side, because either may land first: an index without its block is found and
+        // undone by the record's checksum, a block without its index is free space.
+        let flush = async { if dirty { self.medium.flush().await } else { Ok(()) } };
+        let (flushed, synced) = join2(flush, self.kv.sync()).await;
+        let outcome = flushed.map_err(KvError::from).and(synced);
+        match outcome {
+            Ok(()) => self.ledger.flushed(epoch),
+            Err(_) => self.failed.store(true, Ordering::Release),
+        }
+        outcome
+    }
+
+    /// Asks the store what became of batches nobody told us about.
+    async fn resolve_doubts(&self) -> Result<(), KvError> {
+        while let Some(seq) = self.ledger.doubt() {
+            let applied = self.kv.get(&number_key(TAG_MOVES, seq)).await?.is_some();
+            self.ledger.resolve(seq, applied);
+        }
+        Ok(())
+    }
+
+    /// Syncs first if too much waits to be proved: bounds the work of the next opening.
+    pub(super) async fn keep_bounds(&self) -> Result<(), KvError> {
+        if self.ledger.pending() >= self.pending_blocks_max { self.sync().await } else { Ok(()) }
+    }
+
+    /// Housekeeping, to be called every few seconds: syncs if anything waits, writes the allocation
+    /// map, retires the log of moves, and grows the medium ahead of need.
+    pub async fn tidy(&self) -> Result<(), KvError> {
+        if self.ledger.pending() > 0 || self.ledger.doubt().is_some() {
+            self.sync().await?;
+        }
+        self.retire().await?;
+        if let Some(len) = self.ledger.grow_ahead() {
+            self.grow(len).await?;
+        }
+        Ok(())
+    }
+
+    /// Works flushed records into the stored allocation map and deletes them.
+    async fn retire(&self) -> Result<(), KvError> {
+        if self.retiring.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let _retiring = Retiring(&self.retiring);
+        loop {
+            let records = self.ledger.retirable(RETIRE_BATCH);
+            if records.is_empty() {
+                return Ok(());
+            }
+            let mut batch = Batch::new();
+            batch.essential();
+            self.stage_map(records.iter().flat_map(|(_, pairs)| pairs), &mut batch).await?;
+            for (seq, _) in &records {
+                batch.delete(number_key(TAG_MOVES, *seq));
+            }
+            self.kv.commit(batch, Durability::Answered).await?;
+            self.ledger.retired(records.into_iter().map(|(seq, _)| seq));
+        }
+    }
+
+    /// Puts the pages of the stored map that `pairs`, in their order, change.
+    async fn stage_map(
+        &self,
+        pairs: impl Iterator<Item = &Pair>,
+        batch: &mut Batch,
+    ) -> Result<(), KvError> {
+        let mut bits: BTreeMap<u64, bool> = BTreeMap::new();
+        for pair in pairs {
+            bits.insert(pair.new, true);
+            bits.insert(pair.old, false);
+        }
+        bits.remove(&0);
+        stage_bits(&self.kv, bits, batch).await
+    }
+}
+
+/// Puts the pages of the stored map with `bits` set or cleared.
+pub(super) async fn stage_bits<K: Kv>(
+    kv: &K,
+    bits: BTreeMap<u64, bool>,
+    batch: &mut Batch,
+) -> Result<(), KvError> {
+    let mut bits = bits.into_iter().peekable();
+    while let Some((block, _)) = bits.peek() {
+        let index = block / PAGE_BLOCKS;
+        let key = number_key(TAG_MAP, index);
+        let value = kv.get(&key).await?;
+        let mut page = match value {
+            Some(value) => MapPage::decode(&value)?,
+            None => MapPage::empty(),
+        };
+        while let Some((block, used)) = bits.next_if(|(block, _)| block / PAGE_BLOCKS == index) {
+            page.set(block % PAGE_BLOCKS, used);
+        }
+        match page.encode() {
+            Some(value) => batch.put(key, value),
+            None => batch.delete(key),
+        }
+    }
+    Ok(())
+}
