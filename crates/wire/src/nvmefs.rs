@@ -18,7 +18,7 @@ mod sqe;
 use crate::cursor;
 
 pub use cqe::{Cqe, QueueError, Status};
-pub use prp::{Extent, Prp};
+pub use prp::{Extent, InvalidPrp, Prp};
 pub use sqe::{Dispatch, OPCODE, Sqe, cid_of};
 
 /// Bytes of a submission entry.

@@ -95,7 +95,8 @@ mod tests {
             wh_len: 0x80,
         };
         mutate("sqe", sqe, &[good.emit().to_vec(), vec![0; 64], vec![0xFF; 64]]);
-        let answer = Cqe { result: 8, sq_head: 1, queue: 0, cid: 3, phase: true, status: Status::Ok };
+        let answer =
+            Cqe { result: 8, sq_head: 1, queue: 0, cid: 3, phase: true, status: Status::Ok };
         mutate("cqe", cqe, &[answer.emit().to_vec()]);
         let inval = Event::invalidate_entry(Ino(7), b"name").emit(3).to_vec();
         mutate("event", event, &[inval, Event::Overflow.emit(1).to_vec()]);
@@ -112,8 +113,7 @@ mod tests {
 
     #[test]
     fn mutated_messages() {
-        let hello =
-            Hello { session: SessionId(1), region_len: 1 << 20, queues: 2, depth: 64 };
+        let hello = Hello { session: SessionId(1), region_len: 1 << 20, queues: 2, depth: 64 };
         let seeds = [
             Message::Hello(hello).emit(),
             Message::Refused { reason: Reason::Full, text: "full".into() }.emit(),

@@ -54,6 +54,12 @@ impl Extent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidPrp;
 
+impl From<InvalidPrp> for super::QueueError {
+    fn from(_: InvalidPrp) -> Self {
+        super::QueueError::InvalidPrp
+    }
+}
+
 /// Where the list of a stream lies: `None` when two entries are enough.
 ///
 /// # Errors
@@ -108,8 +114,20 @@ pub fn walk(
     Err(InvalidPrp)
 }
 
+/// The part of the first `len` bytes of a stream that lies in its first page; `None` for no bytes.
+///
+/// # Errors
+/// It lies outside the region.
+pub fn first_extent(prp: Prp, len: u32, region_len: u64) -> Result<Option<Extent>, InvalidPrp> {
+    let extent = Extent { at: prp.first, len: first_len(prp, len) };
+    if len == 0 {
+        return Ok(None);
+    }
+    if inside(extent, region_len) { Ok(Some(extent)) } else { Err(InvalidPrp) }
+}
+
 /// The entries behind the first that a stream of `len` bytes contiguous from `at` needs, in order.
-pub fn pages_behind_first(at: u64, len: u32) -> impl ExactSizeIterator<Item = u64> {
+pub fn pages_behind_first(at: u64, len: u32) -> impl Iterator<Item = u64> + Clone {
     let rest = len.saturating_sub(first_len(Prp { first: at, second: 0 }, len));
     let next = at - at % PAGE_U64 + PAGE_U64;
     (0..rest.div_ceil(PAGE_U32)).map(move |page| next + u64::from(page) * PAGE_U64)
@@ -125,12 +143,7 @@ fn inside(extent: Extent, region_len: u64) -> bool {
         && extent.at.checked_add(u64::from(extent.len)).is_some_and(|end| end <= region_len)
 }
 
-fn push_page(
-    at: u64,
-    len: u32,
-    region_len: u64,
-    out: &mut Vec<Extent>,
-) -> Result<(), InvalidPrp> {
+fn push_page(at: u64, len: u32, region_len: u64, out: &mut Vec<Extent>) -> Result<(), InvalidPrp> {
     if !at.is_multiple_of(PAGE_U64) {
         return Err(InvalidPrp);
     }

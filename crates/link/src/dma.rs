@@ -1,0 +1,57 @@
+//! DMA: the DPU's only access to host memory.
+//!
+//! One call is one operation on one contiguous range, and is charged as one in the [`Ledger`]. The engines
+//! are a catalogue: [`Direct`] copies; [`Counted`], [`Delayed`] and [`Faulty`] wrap another engine and add
+//! the count, the price of a bus, or seeded faults. They stack in any order.
+
+mod counted;
+mod delayed;
+mod direct;
+mod faulty;
+mod ledger;
+
+pub use counted::Counted;
+pub use delayed::{Delayed, Pause, Price};
+pub use direct::Direct;
+pub use faulty::{Faults, Faulty};
+pub use ledger::{Count, Kind, Ledger, Snapshot, Tally};
+
+/// Why a DMA was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DmaError {
+    /// The range lies outside the region, or a word is not aligned.
+    OutOfRegion,
+    /// The bus or the engine failed; host memory may be partly written.
+    Failed,
+}
+
+impl From<crate::region::OutOfRegion> for DmaError {
+    fn from(_: crate::region::OutOfRegion) -> DmaError {
+        DmaError::OutOfRegion
+    }
+}
+
+/// Access to one host's region from beyond the bus. Addresses are offsets in the region.
+pub trait Dma: Send + Sync {
+    /// Bytes of the region behind this engine.
+    fn region_len(&self) -> u64;
+
+    /// Copies from host memory. The host may be writing meanwhile: check what was read, not the memory.
+    fn read(&self, kind: Kind, at: u64, out: &mut [u8]) -> Result<(), DmaError>;
+
+    /// Copies to host memory. Whole 8-byte-aligned entries of at most [`ENTRY_MAX`] bytes become visible in
+    /// ascending order, after all earlier writes; longer writes in any order.
+    fn write(&self, kind: Kind, at: u64, data: &[u8]) -> Result<(), DmaError>;
+
+    /// Writes `new` where `expected` stands, atomically for host and DPU; returns what was found.
+    fn compare_and_swap(&self, at: u64, expected: u64, new: u64) -> Result<u64, DmaError>;
+
+    /// Adds, wrapping, atomically for host and DPU; returns what was found.
+    fn fetch_add(&self, at: u64, by: u64) -> Result<u64, DmaError>;
+}
+
+/// Longest write that becomes visible in order: a ring entry. Longer ones are data.
+pub const ENTRY_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests;

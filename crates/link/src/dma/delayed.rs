@@ -1,0 +1,75 @@
+//! Makes every operation take the time a bus would.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Dma, DmaError, Kind};
+
+/// What a bus charges for one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Price {
+    /// Before the first byte of a read or an atomic: there and back, nanoseconds.
+    pub round_trip_ns: u64,
+    /// Before the next operation after a write, which is posted, nanoseconds.
+    pub posted_ns: u64,
+    /// Bytes moved in a microsecond.
+    pub bytes_per_us: u64,
+}
+
+impl Price {
+    /// PCIe generation 3, 16 lanes: about 1 us there and back, 12.5 GB/s of payload.
+    pub const PCIE3_X16: Price =
+        Price { round_trip_ns: 1000, posted_ns: 100, bytes_per_us: 12_500 };
+    /// PCIe generation 4, 16 lanes: about 0.9 us there and back, 25 GB/s of payload.
+    pub const PCIE4_X16: Price = Price { round_trip_ns: 900, posted_ns: 100, bytes_per_us: 25_000 };
+
+    fn of(self, fixed_ns: u64, bytes: usize) -> Duration {
+        let moving = (bytes as u64).saturating_mul(1000) / self.bytes_per_us.max(1);
+        Duration::from_nanos(fixed_ns.saturating_add(moving))
+    }
+}
+
+/// How the world passes a duration (a real one spins, a simulated one advances its clock).
+pub type Pause = Arc<dyn Fn(Duration) + Send + Sync>;
+
+/// An engine with the price of a bus.
+#[derive(Clone)]
+pub struct Delayed<D> {
+    inner: D,
+    price: Price,
+    pause: Pause,
+}
+
+impl<D: Dma> Delayed<D> {
+    /// Makes `inner` as slow as `price` says.
+    #[must_use]
+    pub fn new(inner: D, price: Price, pause: Pause) -> Delayed<D> {
+        Delayed { inner, price, pause }
+    }
+}
+
+impl<D: Dma> Dma for Delayed<D> {
+    fn region_len(&self) -> u64 {
+        self.inner.region_len()
+    }
+
+    fn read(&self, kind: Kind, at: u64, out: &mut [u8]) -> Result<(), DmaError> {
+        (self.pause)(self.price.of(self.price.round_trip_ns, out.len()));
+        self.inner.read(kind, at, out)
+    }
+
+    fn write(&self, kind: Kind, at: u64, data: &[u8]) -> Result<(), DmaError> {
+        (self.pause)(self.price.of(self.price.posted_ns, data.len()));
+        self.inner.write(kind, at, data)
+    }
+
+    fn compare_and_swap(&self, at: u64, expected: u64, new: u64) -> Result<u64, DmaError> {
+        (self.pause)(self.price.of(self.price.round_trip_ns, 8));
+        self.inner.compare_and_swap(at, expected, new)
+    }
+
+    fn fetch_add(&self, at: u64, by: u64) -> Result<u64, DmaError> {
+        (self.pause)(self.price.of(self.price.round_trip_ns, 8));
+        self.inner.fetch_add(at, by)
+    }
+}

@@ -1,0 +1,46 @@
+//! The engine of one computer: the region is mapped, a DMA is a copy.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Dma, DmaError, ENTRY_MAX, Kind};
+use crate::Region;
+
+/// Copies between the region and DPU memory.
+#[derive(Clone, Debug)]
+pub struct Direct(Arc<Region>);
+
+impl Direct {
+    /// An engine over a mapped region.
+    #[must_use]
+    pub fn new(region: Arc<Region>) -> Direct {
+        Direct(region)
+    }
+}
+
+impl Dma for Direct {
+    fn region_len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read(&self, _: Kind, at: u64, out: &mut [u8]) -> Result<(), DmaError> {
+        Ok(self.0.read_into(at, out)?)
+    }
+
+    fn write(&self, _: Kind, at: u64, data: &[u8]) -> Result<(), DmaError> {
+        let entry = data.len() <= ENTRY_MAX && data.len().is_multiple_of(8);
+        if entry && at.is_multiple_of(8) {
+            Ok(self.0.publish(at, data)?)
+        } else {
+            Ok(self.0.write_from(at, data)?)
+        }
+    }
+
+    fn compare_and_swap(&self, at: u64, expected: u64, new: u64) -> Result<u64, DmaError> {
+        Ok(self.0.cas_u64(at, expected, new, Ordering::SeqCst)?)
+    }
+
+    fn fetch_add(&self, at: u64, by: u64) -> Result<u64, DmaError> {
+        Ok(self.0.add_u64(at, by, Ordering::SeqCst)?)
+    }
+}
