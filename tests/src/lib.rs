@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod command;
+pub mod crash;
 mod volume;
 
 pub use command::{Ended, run_limited};
