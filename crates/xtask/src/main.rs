@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod floors;
+mod licences;
 mod project;
 mod pure;
 mod source;
@@ -61,6 +62,11 @@ const CHECKS: &[Check] = &[
         run: tidy::check,
     },
     Check { name: "spec", asks: "each promise names its test or says pending", run: spec::check },
+    Check {
+        name: "licences",
+        asks: "dependencies are under the licences of deny.toml",
+        run: licences::check,
+    },
 ];
 
 fn main() -> ExitCode {
@@ -83,6 +89,7 @@ fn run(args: &[String]) -> Result<bool, String> {
     match command.as_str() {
         "gate" => stages::gate(&Project::load()?),
         "test" => stages::test(&Project::load()?, &args[1..]),
+        "long" => stages::long(&Project::load()?),
         "decisions" => tidy::write_decision_index(&Project::load()?).map(|()| true),
         "help" | "--help" | "-h" => {
             print!("{}", usage());
@@ -114,7 +121,7 @@ fn report(check: &Check, project: &Project) -> bool {
         0 => "ok".to_owned(),
         n => format!("{n} to mend"),
     };
-    println!("{:<8} {verdict}", check.name);
+    println!("{:<9} {verdict}", check.name);
     findings.is_empty()
 }
 
@@ -122,6 +129,7 @@ fn usage() -> String {
     let mut text = String::from(
         "cargo x gate         what a change must pass: format, clippy and the rules below\n\
          cargo x test         everything CI runs, cheap to expensive (`cargo x test --help`)\n\
+         cargo x long         the same with programs and kills at full size\n\
          cargo x decisions    rewrite the list in docs/decisions/README.md\n",
     );
     for check in CHECKS {

@@ -103,9 +103,33 @@ const TEST: &[Stage] = &[
     },
 ];
 
+/// The stages that `long` runs at full size.
+const LONG: &[Stage] = &[
+    Stage {
+        name: "programs",
+        proves: "real programs and public suites at full size",
+        action: Action::Command(&["target/test-fast/programs", "--size=full"], minutes(600)),
+        needed: false,
+    },
+    Stage {
+        name: "kill",
+        proves: "two hundred kills",
+        action: Action::Command(&["target/test-fast/kill", "--rounds=200"], minutes(240)),
+        needed: false,
+    },
+];
+
 /// What a change must pass before it is committed.
 pub(crate) fn gate(project: &Project) -> Result<bool, String> {
     let stages: Vec<&Stage> = GATE.iter().collect();
+    run(project, &stages)
+}
+
+/// Everything CI runs, with the long stages at full size.
+pub(crate) fn long(project: &Project) -> Result<bool, String> {
+    let long = |stage: &&Stage| LONG.iter().any(|long| long.name == stage.name);
+    let short = TEST.iter().filter(|stage| !long(stage));
+    let stages: Vec<&Stage> = short.chain(LONG).collect();
     run(project, &stages)
 }
 

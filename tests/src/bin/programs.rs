@@ -138,9 +138,12 @@ fn limit(size: &str) -> Duration {
     Duration::from_secs(if size == "full" { 3600 } else { 300 })
 }
 
-fn run_script(script: &Path, dir: &Path, base: &Path, size: &str) -> Result<Verdict> {
+/// `front` tells the script whether it is on a volume (`mount`) or on the control (`dir`).
+fn run_script(script: &Path, dir: &Path, base: &Path, size: &str, front: &str) -> Result<Verdict> {
+    let here = context(env::current_exe(), || "cannot find this program".to_owned())?;
     let mut command = Command::new(script);
-    command.arg(dir).arg(size);
+    command.arg(dir).arg(size).env("OUTBOARD_FRONT", front);
+    command.env("OUTBOARD_BIN", here.parent().unwrap_or(&here));
     let log = base.join(format!("{}.log", name_of(script)));
     let ended = run_limited(command, limit(size), &log)?;
     Ok(match ended.code() {
@@ -157,7 +160,7 @@ fn run_script(script: &Path, dir: &Path, base: &Path, size: &str) -> Result<Verd
 fn in_plain_directory(script: &Path, plain: &Path, base: &Path, size: &str) -> Result<Verdict> {
     let dir = plain.join(name_of(script));
     context(fs::create_dir_all(&dir), || format!("cannot make {}", dir.display()))?;
-    let verdict = run_script(script, &dir, base, size);
+    let verdict = run_script(script, &dir, base, size, "dir");
     context(fs::remove_dir_all(&dir), || format!("cannot remove {}", dir.display()))?;
     verdict
 }
@@ -167,7 +170,7 @@ fn on_volume(script: &Path, base: &Path, size: &str) -> Result<Verdict> {
     volume.start()?;
     let dir = volume.mountpoint().join(name_of(script));
     context(fs::create_dir_all(&dir), || format!("cannot make {}", dir.display()))?;
-    let verdict = run_script(script, &dir, base, size)?;
+    let verdict = run_script(script, &dir, base, size, "mount")?;
     if !matches!(verdict, Verdict::Passed) {
         return Ok(verdict);
     }
