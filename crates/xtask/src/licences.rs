@@ -11,7 +11,8 @@ use crate::project::Project;
 const LIST: &str = "deny.toml";
 
 pub(crate) fn check(project: &Project) -> Vec<Finding> {
-    let allowed = allowed(&project.read(Path::new(LIST)).unwrap_or_default());
+    let list = project.read(Path::new(LIST)).unwrap_or_default();
+    let allowed = allowed(&list);
     if allowed.is_empty() {
         return vec![Finding::new(LIST, 0, "no `allow = [...]` under [licenses]; write the list")];
     }
