@@ -18,6 +18,7 @@
 //! both shared; an owner's own locks never overlap, and neighbours differ in kind; no waiting lock
 //! could be granted, unless grace lasts. See `docs/internals/locks.md`.
 
+mod answer;
 #[cfg(test)]
 mod model;
 mod ranges;

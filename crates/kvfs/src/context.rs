@@ -1,0 +1,68 @@
+//! Who asks, for what, when: what every operation is told.
+
+use std::borrow::Cow;
+
+use outboard_base::{Cred, Errno, Result, SessionId, Timestamp};
+use outboard_wire::file::{Flags, Header, Op};
+
+use crate::Caller;
+use crate::layout::key;
+
+/// One request's surroundings.
+pub(crate) struct Context<'a> {
+    /// Which attachment: names handles, holds, locks and replay records.
+    pub(crate) attachment: SessionId,
+    /// The request's header. Its `cred` is the claim; [`Context::cred`] is what is believed.
+    pub(crate) header: &'a Header,
+    /// Which operation.
+    pub(crate) op: Op,
+    /// Whose permissions count.
+    pub(crate) cred: Cow<'a, Cred>,
+    /// The front-end has checked permissions, and may be believed.
+    pub(crate) checked: bool,
+    /// The time of this request.
+    pub(crate) now: Timestamp,
+}
+
+impl<'a> Context<'a> {
+    /// Judges what the header claims: `EPERM` for speaking for somebody else without the right to,
+    /// `EPROTO` for a sequence under another attachment's session.
+    pub(crate) fn new(
+        caller: &'a Caller,
+        header: &'a Header,
+        op: Op,
+        now: Timestamp,
+    ) -> Result<Context<'a>> {
+        if header.sequence != 0 && header.session != caller.attachment {
+            return Err(Errno::EPROTO);
+        }
+        Ok(Context {
+            attachment: caller.attachment,
+            header,
+            op,
+            cred: believed(caller, &header.cred)?,
+            checked: caller.trusted && header.flags.has(Flags::CHECKED),
+            now,
+        })
+    }
+
+    /// Where this request's replay record lies, if it has one.
+    pub(crate) fn replay_key(&self) -> Option<Vec<u8>> {
+        (self.header.sequence != 0).then(|| key::replay(self.attachment, self.header.lane))
+    }
+}
+
+/// A peer that may not speak for others speaks for itself, in any group it is in.
+fn believed<'a>(caller: &'a Caller, claim: &'a Cred) -> Result<Cow<'a, Cred>> {
+    if caller.trusted {
+        return Ok(Cow::Borrowed(claim));
+    }
+    let peer = &caller.peer;
+    let groups_held = claim.groups.iter().all(|&group| peer.in_group(group));
+    if claim.uid != peer.uid || !peer.in_group(claim.gid) || !groups_held {
+        return Err(Errno::EPERM);
+    }
+    let mut groups = peer.groups.clone();
+    groups.push(peer.gid);
+    Ok(Cow::Owned(Cred { uid: peer.uid, gid: claim.gid, pid: claim.pid, groups }))
+}

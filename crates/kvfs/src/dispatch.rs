@@ -1,0 +1,142 @@
+//! From a request to the function that answers it.
+
+use outboard_base::{Result, Timestamp};
+use outboard_kv::Kv;
+use outboard_kv::medium::Medium;
+use outboard_wire::file::{Header, Reply, Request};
+
+use crate::context::Context;
+use crate::{Answer, Caller, Kvfs, Payload};
+
+impl<K: Kv, M: Medium> Kvfs<K, M> {
+    /// Answers one request. `payload` is what travels with it towards the volume.
+    ///
+    /// A request marked as a replay whose effect is recorded is answered from the record.
+    pub async fn handle(
+        &self,
+        caller: &Caller,
+        header: &Header,
+        request: Request<'_>,
+        payload: Payload,
+        now: Timestamp,
+    ) -> Result<Answer> {
+        let context = Context::new(caller, header, request.op(), now)?;
+        if let Some(reply) = self.recorded(&context).await? {
+            return self.answer_again(&context, &request, reply).await;
+        }
+        self.answer(&context, request, payload.bytes()).await
+    }
+
+    async fn answer(
+        &self,
+        context: &Context<'_>,
+        request: Request<'_>,
+        data: &[u8],
+    ) -> Result<Answer> {
+        let cx = context;
+        Ok(match request {
+            Request::Noop => Reply::Empty.into(),
+            Request::Lookup { parent, name } => self.lookup(cx, parent, name).await?.into(),
+            Request::Forget { ino } => self.forget(cx, ino).await?.into(),
+            Request::Getattr { ino, fh: _ } => self.getattr(cx, ino).await?.into(),
+            Request::Setattr { ino, fh, set } => self.setattr(cx, ino, fh, &set).await?.into(),
+            Request::Readlink { ino } => self.readlink(cx, ino).await?,
+            Request::Symlink { parent, name } => self.symlink(cx, parent, name, data).await?.into(),
+            Request::Mknod { parent, name, mode, umask, rdev } => {
+                self.mknod(cx, parent, name, mode, umask, rdev).await?.into()
+            }
+            Request::Mkdir { parent, name, mode, umask } => {
+                self.mkdir(cx, parent, name, mode, umask).await?.into()
+            }
+            Request::Unlink { parent, name } => self.unlink(cx, parent, name).await?.into(),
+            Request::Rmdir { parent, name } => self.rmdir(cx, parent, name).await?.into(),
+            Request::Rename { parent, name, to_parent, to_name, flags } => {
+                self.rename(cx, (parent, name), (to_parent, to_name), flags).await?.into()
+            }
+            Request::Link { ino, to_parent, to_name } => {
+                self.link(cx, ino, to_parent, to_name).await?.into()
+            }
+            Request::Open { ino, flags } => self.open_file(cx, ino, flags).await?.into(),
+            Request::Create { parent, name, mode, umask, flags } => {
+                self.create(cx, parent, name, mode, umask, flags).await?.into()
+            }
+            Request::Tmpfile { parent, mode, umask, flags } => {
+                self.tmpfile(cx, parent, mode, umask, flags).await?.into()
+            }
+            Request::Release { ino, fh, owner } => self.release(cx, ino, fh, owner).await?.into(),
+            Request::Opendir { ino } => self.opendir(cx, ino).await?.into(),
+            Request::Readdir { ino, fh, cookie, len, with_attributes } => {
+                self.readdir(cx, ino, fh, cookie, len, with_attributes).await?
+            }
+            Request::Releasedir { ino, fh } => self.releasedir(cx, ino, fh).await?.into(),
+            Request::Statfs { .. } => Reply::Statfs(self.statfs()).into(),
+            Request::Getxattr { ino, name, len } => self.getxattr(cx, ino, name, len).await?,
+            Request::Setxattr { ino, name, flags } => {
+                self.setxattr(cx, ino, name, data, flags).await?.into()
+            }
+            Request::Listxattr { ino, len } => self.listxattr(cx, ino, len).await?,
+            Request::Removexattr { ino, name } => self.removexattr(cx, ino, name).await?.into(),
+            Request::Access { ino, mask } => self.access(cx, ino, mask).await?.into(),
+            Request::Reclaim { ino, fh, flags, directory } => {
+                self.reclaim(cx, ino, fh, flags, directory).await?.into()
+            }
+            Request::Read { .. }
+            | Request::Write { .. }
+            | Request::Flush { .. }
+            | Request::Fsync { .. }
+            | Request::Getlk { .. }
+            | Request::Setlk { .. }
+            | Request::CancelLock { .. }
+            | Request::Fallocate { .. }
+            | Request::Lseek { .. }
+            | Request::CopyFileRange { .. }
+            | Request::Syncfs => self.answer_data(cx, request, data).await?,
+        })
+    }
+
+    /// Requests about a file's bytes and locks: helper functions of `data` and `lock`.
+    async fn answer_data(
+        &self,
+        cx: &Context<'_>,
+        request: Request<'_>,
+        data: &[u8],
+    ) -> Result<Answer> {
+        Ok(match request {
+            Request::Read { ino, fh, offset, len, .. } => {
+                self.read(cx, ino, fh, offset, len).await?
+            }
+            Request::Write { ino, fh, offset, flags } => {
+                self.write(cx, ino, fh, offset, flags, data).await?.into()
+            }
+            Request::Flush { ino, fh, owner } => self.flush(cx, ino, fh, owner)?.into(),
+            Request::Fsync { ino, fh, data_only } => {
+                self.fsync(cx, ino, fh, data_only).await?.into()
+            }
+            Request::Getlk { ino, fh, lock } => self.getlk(cx, ino, fh, lock)?.into(),
+            Request::Setlk { ino, fh, lock, wait, reclaim } => {
+                self.setlk(cx, ino, fh, lock, wait, reclaim).await?.into()
+            }
+            Request::CancelLock { ticket } => self.cancel_lock(cx, ticket)?.into(),
+            Request::Fallocate { ino, fh, offset, len, mode } => {
+                self.fallocate(cx, ino, fh, offset, len, mode).await?.into()
+            }
+            Request::Lseek { ino, fh, offset, whence } => {
+                self.lseek(cx, ino, fh, offset, whence).await?.into()
+            }
+            Request::CopyFileRange {
+                from,
+                from_fh,
+                from_offset,
+                to,
+                to_fh,
+                to_offset,
+                len,
+            } => {
+                let source = (from, from_fh, from_offset);
+                self.copy_file_range(cx, source, (to, to_fh, to_offset), len).await?.into()
+            }
+            Request::Syncfs => self.syncfs().await?.into(),
+            _ => Err(outboard_base::Errno::ENOSYS)?,
+        })
+    }
+}

@@ -1,0 +1,160 @@
+//! The volume's own life: made, opened, recovered, kept in order.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
+use outboard_kv::medium::Medium;
+use outboard_kv::object::{self, Objects};
+use outboard_kv::{Batch, Cached, Durability, Kv, KvError};
+use outboard_wire::file::mode;
+
+use crate::data::turns::Turns;
+use crate::handles::Handles;
+use crate::layout::key::{self, Counter, Tag};
+use crate::layout::{Inode, Superblock, decode_counter, encode_counter};
+use crate::lock::Locks;
+use crate::{Event, Kvfs, OpenError, Options};
+
+/// Inode numbers taken from the counter at a time: few enough to lose at a restart, enough that a
+/// create seldom writes the counter.
+const NUMBERS: u64 = 1024;
+
+/// Inode numbers not given out yet. None is given out twice: the counter is past them before.
+pub(crate) struct Numbers(Mutex<Range<u64>>);
+
+impl Numbers {
+    fn take(&self) -> Option<Ino> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).next().map(Ino)
+    }
+
+    fn refill(&self, more: Range<u64>) {
+        let mut range = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Two may have come for more: the later range serves, the rest of the earlier is lost.
+        if range.end < more.end {
+            *range = more;
+        }
+    }
+}
+
+impl<K: Kv, M: Medium> Kvfs<K, M> {
+    /// Opens the volume in `kv` and `medium`, or makes one if both are empty. Locks and orphans wait
+    /// until [`Kvfs::end_grace`] for those who held them before a restart.
+    pub async fn open(
+        kv: K,
+        medium: M,
+        options: Options,
+        now: Timestamp,
+    ) -> std::result::Result<Kvfs<K, M>, OpenError> {
+        let kv = Arc::new(Cached::new(kv, options.cache_bytes));
+        let superblock = match kv.get(&key::SUPERBLOCK).await? {
+            Some(value) => Superblock::decode(&value)?,
+            None => make(&*kv, &options, now).await?,
+        };
+        if superblock.format != Superblock::FORMAT {
+            let (found, known) = (superblock.format, Superblock::FORMAT);
+            return Err(OpenError::Format { found, known });
+        }
+        let object_options = object::Options {
+            capacity: options.capacity.min(object::Options::default().capacity),
+            segment: options.segment,
+            identity: superblock.id,
+            ..object::Options::default()
+        };
+        let (objects, _) = Objects::open(Arc::clone(&kv), medium, object_options).await?;
+        let opened = raise(&*kv, Counter::Opened, 1).await?.start;
+        // 2^40 handles an instance; numbers of an earlier one stay apart.
+        let first_handle = (opened << 40) | 1;
+        let mut locks = Locks::new(first_handle);
+        locks.begin_grace();
+        let volume = Kvfs {
+            kv,
+            objects,
+            options,
+            superblock,
+            turns: Turns::default(),
+            numbers: Numbers(Mutex::new(0..0)),
+            handles: Handles::new(first_handle, options.handles_max),
+            locks: Mutex::new(locks),
+            events: Mutex::default(),
+        };
+        volume.inode(Ino::ROOT).await?;
+        Ok(volume)
+    }
+
+    /// A number never given out before.
+    pub(crate) async fn new_ino(&self) -> Result<Ino> {
+        loop {
+            if let Some(ino) = self.numbers.take() {
+                return Ok(ino);
+            }
+            let more = raise(&*self.kv, Counter::Ino, NUMBERS).await.map_err(|_| Errno::EIO)?;
+            self.numbers.refill(more);
+        }
+    }
+
+    /// What attachments must be told; empties the list.
+    pub fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Adds to what [`Kvfs::take_events`] gives.
+    pub(crate) fn push_events(&self, events: impl IntoIterator<Item = Event>) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).extend(events);
+    }
+
+    /// The attachment is gone for good: drops its handles, holds and locks.
+    pub fn detach(&self, attachment: SessionId) {
+        self.handles.detach(attachment);
+        self.drop_locks(attachment);
+    }
+}
+
+/// Makes an empty volume: superblock, counter and root in one batch.
+async fn make<K: Kv>(
+    kv: &K,
+    options: &Options,
+    now: Timestamp,
+) -> std::result::Result<Superblock, OpenError> {
+    let root = key::inode(Ino::ROOT);
+    if kv.get(&root).await?.is_some() || !kv.scan(&[], None, 1).await?.is_empty() {
+        return Err(OpenError::NotAVolume);
+    }
+    let superblock = Superblock { format: Superblock::FORMAT, id: options.id, created: now };
+    let permissions = options.mode & mode::PERMISSIONS;
+    let mut inode = Inode::new(Ino::ROOT, Ino::ROOT, 0o040_000 | permissions, now);
+    (inode.attr.uid, inode.attr.gid) = options.owner;
+    let mut batch = Batch::new();
+    batch.absent(key::SUPERBLOCK);
+    batch.put(key::SUPERBLOCK, superblock.encode()?);
+    batch.put(key::counter(Counter::Ino), encode_counter(Ino::FIRST.0)?);
+    batch.put(key::counter(Counter::Opened), encode_counter(1)?);
+    batch.put(root, inode.encode()?);
+    kv.commit(batch, Durability::Durable).await?;
+    Ok(superblock)
+}
+
+/// Raises a counter: the numbers it passed are the caller's.
+async fn raise<K: Kv>(
+    kv: &K,
+    which: Counter,
+    by: u64,
+) -> std::result::Result<Range<u64>, OpenError> {
+    let key = key::counter(which);
+    loop {
+        let mut batch = Batch::at(kv.version());
+        let value = kv.get(&key).await?.ok_or(OpenError::Damaged)?;
+        let start = decode_counter(&value)?;
+        let end = start.checked_add(by).ok_or(OpenError::Damaged)?;
+        batch.equals(key, value);
+        batch.put(key, encode_counter(end)?);
+        match kv.commit(batch, Durability::Answered).await {
+            Ok(()) => return Ok(start..end),
+            Err(KvError::Conflict) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[allow(dead_code)]
+const _: Tag = Tag::Superblock;
