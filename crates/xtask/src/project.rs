@@ -27,7 +27,7 @@ pub(crate) struct Package {
     pub(crate) folder: PathBuf,
     /// Every dependency by package name.
     pub(crate) dependencies: Vec<(String, EdgeKind)>,
-    /// The root files of its targets, relative to the root, except build scripts.
+    /// The root files of its libraries and programs, relative to the root.
     pub(crate) roots: Vec<PathBuf>,
 }
 
@@ -118,7 +118,7 @@ fn read_package(package: &Value, root: &Path) -> Result<Package, String> {
         })
         .collect::<Result<_, String>>()?;
     let roots = items(&package["targets"])
-        .filter(|target| strings(&target["kind"]).all(|kind| kind != "custom-build"))
+        .filter(|target| strings(&target["kind"]).any(|kind| ["lib", "bin"].contains(&kind)))
         .filter_map(|target| target["src_path"].as_str())
         .map(|path| relative(Path::new(path)))
         .collect();
