@@ -133,4 +133,5 @@ impl<K: Kv, M: Medium> Objects<K, M> {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "small numbers")]
 mod tests;
