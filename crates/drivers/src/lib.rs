@@ -1,1 +1,9 @@
-//! (to be written)
+//! The real world: clocks, shared memory, sockets, wake-ups, storage.
+//!
+//! Everything that touches the operating system lives here, behind the ports and machines of the lower
+//! floors. Unsafe code is allowed in this crate; each block says why it is sound.
+
+pub mod clock;
+pub mod futex;
+pub mod link;
+pub mod shm;

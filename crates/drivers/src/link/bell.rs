@@ -1,0 +1,135 @@
+//! What the DPU sleeps on.
+//!
+//! Each attachment gets an event descriptor of its own, so that no host can swallow another's wake-ups or
+//! change the flags of a shared one. The DPU watches them all through one epoll descriptor, edge-triggered
+//! and never read: nothing a host does to its descriptor can block the DPU.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, epoll};
+
+/// The DPU's end: one descriptor, readable when somebody rang.
+#[derive(Debug)]
+pub struct Bell {
+    epoll: OwnedFd,
+    /// Rings for the DPU's own threads.
+    own: Ringer,
+}
+
+/// A host's end.
+#[derive(Debug)]
+pub struct Ringer(OwnedFd);
+
+const DRAIN: usize = 64;
+
+impl Bell {
+    /// A bell nobody can ring yet but its owner.
+    pub fn new() -> io::Result<Bell> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let own = Ringer::attach_to(&epoll)?;
+        Ok(Bell { epoll, own })
+    }
+
+    /// An event descriptor that rings this bell, to be handed to a host. It stops ringing when every copy
+    /// of it is closed.
+    pub fn ringer(&self) -> io::Result<Ringer> {
+        Ringer::attach_to(&self.epoll)
+    }
+
+    /// Wakes the DPU from another of its own threads.
+    pub fn ring(&self) {
+        self.own.ring();
+    }
+
+    /// For `poll`, epoll or io_uring: readable when somebody rang since the last [`Self::drain`].
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Takes the rings without waiting; whether there were any.
+    pub fn drain(&self) -> io::Result<bool> {
+        self.wait(Duration::ZERO)
+    }
+
+    /// Sleeps until somebody rings, at most `timeout`; whether somebody did.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
+        let mut events = Vec::with_capacity(DRAIN);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout))
+        {
+            Ok(count) => Ok(count > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Ringer {
+    fn attach_to(epoll: &OwnedFd) -> io::Result<Ringer> {
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(epoll, &event, epoll::EventData::new_u64(0), flags)?;
+        Ok(Ringer(event))
+    }
+
+    /// A ringer received from the DPU.
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> Ringer {
+        Ringer(fd)
+    }
+
+    /// The descriptor.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Rings. A bell that cannot be rung any more is one whose counter is full, and then it has rung.
+    pub fn ring(&self) {
+        let _full_or_rung = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_ring_after_a_drain_is_seen() {
+        let bell = Bell::new().unwrap();
+        let (a, b) = (bell.ringer().unwrap(), bell.ringer().unwrap());
+        assert!(!bell.drain().unwrap());
+        for _ in 0..3 {
+            a.ring();
+            b.ring();
+            assert!(bell.wait(Duration::from_secs(60)).unwrap());
+            while bell.drain().unwrap() {}
+            a.ring();
+            a.ring();
+            assert!(bell.drain().unwrap());
+            assert!(!bell.drain().unwrap());
+        }
+        bell.ring();
+        assert!(bell.drain().unwrap());
+    }
+
+    /// A host that reads its event, fills its counter or makes it blocking hurts nobody but itself.
+    #[test]
+    fn a_hostile_ringer_blocks_nobody() {
+        let bell = Bell::new().unwrap();
+        let (bad, good) = (bell.ringer().unwrap(), bell.ringer().unwrap());
+        rustix::io::write(bad.fd(), &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        rustix::fs::fcntl_setfl(bad.fd(), rustix::fs::OFlags::empty()).unwrap();
+        let mut count = [0; 8];
+        rustix::io::read(bad.fd(), &mut count).unwrap();
+        while bell.drain().unwrap() {}
+        good.ring();
+        assert!(bell.wait(Duration::from_secs(60)).unwrap());
+        drop(bad);
+        good.ring();
+        assert!(bell.wait(Duration::from_secs(60)).unwrap());
+    }
+}
