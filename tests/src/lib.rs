@@ -8,9 +8,11 @@
 
 mod command;
 pub mod crash;
+mod skips;
 mod volume;
 
 pub use command::{Ended, run_limited};
+pub use skips::note_skip;
 pub use volume::{Side, Volume, program};
 
 /// What a check of the rig or of a program found wrong.

@@ -1,6 +1,7 @@
 //! A mounted volume and the processes behind it.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 
-use crate::command::{run_limited, wait_limited, wait_until};
+use crate::command::{Ended, run_limited, wait_limited, wait_until};
 use crate::{Result, context};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -65,8 +66,16 @@ impl Volume {
         self.base.join("mnt")
     }
 
-    fn data(&self) -> PathBuf {
+    /// The data directory.
+    pub fn data(&self) -> PathBuf {
         self.base.join("data")
+    }
+
+    /// Runs the program with other arguments to its end.
+    pub fn outboard(&self, args: &[&OsStr]) -> Result<Ended> {
+        let mut command = Command::new(&self.program);
+        command.args(args);
+        run_limited(command, STATUS_LIMIT, &self.base.join("outboard.log"))
     }
 
     /// The log of every `outboard run` so far.
@@ -118,6 +127,20 @@ impl Volume {
             return Err("still mounted after a clean end".to_owned());
         }
         Ok(())
+    }
+
+    /// Waits for `outboard run` to end by itself, as after an unmount; its exit code.
+    pub fn wait_end(&mut self) -> Result<Option<i32>> {
+        let Some(mut child) = self.child.take() else {
+            return Err("not running".to_owned());
+        };
+        match wait_limited(&mut child, STOP_LIMIT)? {
+            Some(status) => Ok(status.code()),
+            None => {
+                self.child = Some(child);
+                Err(format!("`outboard run` still runs after {} s", STOP_LIMIT.as_secs()))
+            }
+        }
     }
 
     /// The process of one side.

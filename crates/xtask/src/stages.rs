@@ -96,6 +96,12 @@ const TEST: &[Stage] = &[
         needed: false,
     },
     Stage {
+        name: "edges",
+        proves: "full, corrupted, misused, read-only and idle volumes",
+        action: Action::Command(&["target/test-fast/edges"], minutes(10)),
+        needed: false,
+    },
+    Stage {
         name: "kill",
         proves: "kill -9 of either side or both loses nothing answered and repeats nothing",
         action: Action::Command(&["target/test-fast/kill", "--rounds=10"], minutes(10)),

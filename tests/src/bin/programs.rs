@@ -7,13 +7,12 @@
 #![forbid(unsafe_code)]
 
 use std::env;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use outboard_tests::{Result, Volume, context, run_limited};
+use outboard_tests::{Result, Volume, context, note_skip, run_limited};
 
 const USAGE: &str = "\
 programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY] [--base=DIRECTORY] [--keep]
@@ -199,12 +198,4 @@ fn listing(dir: &Path) -> Result<Vec<u8>> {
     let mut entries: Vec<&[u8]> = output.stdout.split(|byte| *byte == 0).collect();
     entries.sort();
     Ok(entries.join(&b'\n'))
-}
-
-/// Tells `make test` about a skip; see `docs/TESTING.md`.
-fn note_skip(name: &str, reason: &str) -> Result<()> {
-    let Some(path) = env::var_os("OUTBOARD_SKIPS") else { return Ok(()) };
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    let mut file = context(file, || "cannot open OUTBOARD_SKIPS".to_owned())?;
-    context(writeln!(file, "{name}: {reason}"), || "cannot write OUTBOARD_SKIPS".to_owned())
 }

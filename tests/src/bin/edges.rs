@@ -1,0 +1,403 @@
+//! The edges of a volume: full, corrupted, misused, read-only, idle. Each case starts its own.
+
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use outboard_tests::{Ended, Result, Side, Volume, context};
+use rustix::io::Errno;
+
+struct Case {
+    name: &'static str,
+    proves: &'static str,
+    run: fn(&Path) -> Result<()>,
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "missing",
+        proves: "a mount point that is missing is named, with code 3",
+        run: missing_mountpoint,
+    },
+    Case {
+        name: "busy",
+        proves: "a mount point in use is refused with code 3, and its user is not disturbed",
+        run: busy_mountpoint,
+    },
+    Case {
+        name: "second",
+        proves: "a second DPU side on one data directory is refused with code 4",
+        run: second_writer,
+    },
+    Case {
+        name: "unknown-key",
+        proves: "an unknown key of the configuration is named, with code 2",
+        run: unknown_key,
+    },
+    Case {
+        name: "foreign",
+        proves: "a data directory that holds something else is refused and left as it was",
+        run: foreign_data,
+    },
+    Case {
+        name: "full",
+        proves: "a full volume answers ENOSPC, can delete, and works again",
+        run: full_volume,
+    },
+    Case {
+        name: "corrupted",
+        proves: "a flipped bit on disk gives EIO and a fault of the check, never other data",
+        run: corrupted_block,
+    },
+    Case {
+        name: "options",
+        proves: "ro refuses writes, noexec refuses programs",
+        run: mount_options,
+    },
+    Case {
+        name: "umount",
+        proves: "`outboard umount` ends `outboard run` cleanly",
+        run: unmount_by_command,
+    },
+    Case {
+        name: "idle",
+        proves: "a mounted, unused volume takes under 0.1 % of a core on both sides",
+        run: idle,
+    },
+];
+
+fn main() -> ExitCode {
+    let mut only = Vec::new();
+    for arg in env::args().skip(1) {
+        match arg.strip_prefix("--only=") {
+            Some(name) if CASES.iter().any(|case| case.name == name) => only.push(name.to_owned()),
+            _ => {
+                eprintln!("edges [--only=NAME]...");
+                CASES.iter().for_each(|case| eprintln!("  {:<12} {}", case.name, case.proves));
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let base = env::temp_dir().join(format!("outboard-edges-{}", std::process::id()));
+    let mut failed = 0;
+    for case in CASES.iter().filter(|case| only.is_empty() || only.iter().any(|n| n == case.name)) {
+        let folder = base.join(case.name);
+        let start = Instant::now();
+        let outcome = context(fs::create_dir_all(&folder), || "cannot make a folder".to_owned())
+            .and_then(|()| (case.run)(&folder));
+        let seconds = start.elapsed().as_secs_f64();
+        match outcome {
+            Ok(()) => println!("pass  {:<12} {seconds:>6.1} s  {}", case.name, case.proves),
+            Err(error) => {
+                failed += 1;
+                println!("FAIL  {:<12} {seconds:>6.1} s  {error}", case.name);
+            }
+        }
+    }
+    if failed > 0 {
+        println!("{failed} failed; logs are in {}", base.display());
+        return ExitCode::FAILURE;
+    }
+    _ = fs::remove_dir_all(&base);
+    ExitCode::SUCCESS
+}
+
+/// The program must end with `code` and name each of `words`.
+fn expect_refusal(ended: &Ended, code: i32, words: &[&str]) -> Result<()> {
+    if ended.code() != Some(code) {
+        return Err(format!("ended with {:?}, not {code}:\n{}", ended.status, ended.tail(5)));
+    }
+    match words.iter().find(|word| !ended.output.contains(**word)) {
+        Some(word) => Err(format!("the message does not name `{word}`:\n{}", ended.tail(5))),
+        None => Ok(()),
+    }
+}
+
+fn expect_errno<T>(outcome: std::io::Result<T>, expected: Errno, doing: &str) -> Result<()> {
+    match outcome {
+        Ok(_) => Err(format!("{doing} was allowed")),
+        Err(error) if Errno::from_io_error(&error) == Some(expected) => Ok(()),
+        Err(error) => Err(format!("{doing}: {error}, not {expected}")),
+    }
+}
+
+fn run_args<'a>(data: &'a Path, mountpoint: &'a Path) -> [&'a OsStr; 4] {
+    ["run".as_ref(), "--data".as_ref(), data.as_ref(), mountpoint.as_ref()]
+}
+
+fn missing_mountpoint(base: &Path) -> Result<()> {
+    let volume = Volume::new(base, &[])?;
+    let nowhere = base.join("nowhere");
+    let ended = volume.outboard(&run_args(&volume.data(), &nowhere))?;
+    expect_refusal(&ended, 3, &["nowhere", "mkdir"])?;
+    File::create(&nowhere).map_err(|error| error.to_string())?;
+    let ended = volume.outboard(&run_args(&volume.data(), &nowhere))?;
+    expect_refusal(&ended, 3, &["nowhere", "directory"])
+}
+
+fn busy_mountpoint(base: &Path) -> Result<()> {
+    let mut volume = Volume::new(base, &[])?;
+    volume.start()?;
+    let other = base.join("other");
+    context(fs::create_dir_all(&other), || "cannot make a folder".to_owned())?;
+    let ended = volume.outboard(&run_args(&other, &volume.mountpoint()))?;
+    expect_refusal(&ended, 3, &["mnt"])?;
+    let file = volume.mountpoint().join("still-here");
+    context(fs::write(&file, "yes"), || "the first mount was disturbed".to_owned())?;
+    volume.stop()
+}
+
+fn second_writer(base: &Path) -> Result<()> {
+    let mut volume = Volume::new(base, &[])?;
+    volume.start()?;
+    let data = volume.data();
+    let ended = volume.outboard(&["dpu".as_ref(), "--data".as_ref(), data.as_ref()])?;
+    expect_refusal(&ended, 4, &["data"])?;
+    let file = volume.mountpoint().join("still-here");
+    context(fs::write(&file, "yes"), || "the first was disturbed".to_owned())?;
+    volume.stop()?;
+    volume.check()
+}
+
+fn unknown_key(base: &Path) -> Result<()> {
+    let volume = Volume::new(base, &[])?;
+    let file = volume.data().join("outboard.toml");
+    context(fs::write(&file, "colour = \"red\"\n"), || "cannot write".to_owned())?;
+    let ended = volume.outboard(&run_args(&volume.data(), &volume.mountpoint()))?;
+    expect_refusal(&ended, 2, &["colour", "outboard.toml"])
+}
+
+fn foreign_data(base: &Path) -> Result<()> {
+    let volume = Volume::new(base, &[])?;
+    let file = volume.data().join("thesis.tex");
+    context(fs::write(&file, "precious"), || "cannot write".to_owned())?;
+    let ended = volume.outboard(&run_args(&volume.data(), &volume.mountpoint()))?;
+    expect_refusal(&ended, 4, &["data"])?;
+    let names = context(fs::read_dir(volume.data()), || "cannot list".to_owned())?.count();
+    if names != 1 {
+        return Err(format!("{names} names in the data directory, where there was 1"));
+    }
+    Ok(())
+}
+
+fn full_volume(base: &Path) -> Result<()> {
+    let mut volume = Volume::new(base, &["--size=256M"])?;
+    volume.start()?;
+    let dir = volume.mountpoint();
+    let piece = vec![0x5a; 1 << 20];
+    let mut written = 0usize;
+    // A gigabyte cannot fit; the bound keeps a volume that never fills from running for ever.
+    let mut stopped = None;
+    'files: for number in 0..64 {
+        let path = dir.join(format!("file-{number}"));
+        let mut file = match File::create(&path) {
+            Ok(file) => file,
+            Err(error) => {
+                stopped = Some(error);
+                break;
+            }
+        };
+        for _ in 0..16 {
+            if let Err(error) = file.write_all(&piece).and_then(|()| file.sync_data()) {
+                stopped = Some(error);
+                break 'files;
+            }
+            written += 1;
+        }
+    }
+    let error = stopped.ok_or("a volume of 256 MiB took 1 GiB")?;
+    expect_errno::<()>(Err(error), Errno::NOSPC, "filling")?;
+    if written < 100 {
+        return Err(format!("full after {written} MiB of 256"));
+    }
+    let small = fs::write(dir.join("small"), vec![1; 100_000]);
+    expect_errno(small, Errno::NOSPC, "another file").or_else(|_| {
+        // A little space may be left where a megabyte did not fit.
+        context(fs::remove_file(dir.join("small")), || "cannot delete when full".to_owned())
+    })?;
+    context(volume.check(), || "full, while running".to_owned())?;
+    volume.stop()?;
+    context(volume.check(), || "full, while stopped".to_owned())?;
+    context(volume.start(), || "a full volume does not start".to_owned())?;
+    for number in 0..4 {
+        let path = dir.join(format!("file-{number}"));
+        context(fs::remove_file(path), || "cannot delete when full".to_owned())?;
+    }
+    // Space may come back a moment after the reply.
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let again = fs::write(dir.join("again"), vec![2; 20 << 20])
+            .and_then(|()| File::open(dir.join("again"))?.sync_all());
+        match again {
+            Ok(()) => break,
+            Err(_) if Instant::now() < end => sleep(Duration::from_millis(200)),
+            Err(error) => return Err(format!("64 MiB were freed, 20 do not fit: {error}")),
+        }
+    }
+    let kept = context(fs::read(dir.join("file-5")), || "cannot read what was kept".to_owned())?;
+    if kept.iter().any(|byte| *byte != 0x5a) {
+        return Err("what was kept has changed".to_owned());
+    }
+    volume.stop()?;
+    volume.check()
+}
+
+const MARK: &[u8; 32] = b"a mark that stands only on disk!";
+
+fn corrupted_block(base: &Path) -> Result<()> {
+    let mut volume = Volume::new(base, &[])?;
+    volume.start()?;
+    let path = volume.mountpoint().join("victim");
+    let content = MARK.repeat(1 << 16);
+    let written = fs::write(&path, &content).and_then(|()| File::open(&path)?.sync_all());
+    context(written, || "cannot write".to_owned())?;
+    volume.stop()?;
+    let flipped = flip(&volume.data(), content.len() / 2)?;
+    if flipped == 0 {
+        return Err("the content is nowhere in the data directory; was it synced?".to_owned());
+    }
+    if volume.check().is_ok() {
+        return Err("the check found nothing wrong with a flipped bit".to_owned());
+    }
+    volume.start()?;
+    match fs::read(&path) {
+        Ok(found) if found == content => Err("the flipped bit was not on the way".to_owned()),
+        Ok(_) => Err("corrupted data was returned as right".to_owned()),
+        Err(error) => expect_errno::<()>(Err(error), Errno::IO, "reading a corrupted block"),
+    }?;
+    // The rest of the file and of the volume still work.
+    let file = context(File::open(&path), || "cannot open".to_owned())?;
+    let mut first = [0; 32];
+    context(file.read_exact_at(&mut first, 0), || "a whole block is refused".to_owned())?;
+    let other = fs::write(volume.mountpoint().join("other"), "works");
+    context(other, || "the rest of the volume".to_owned())?;
+    volume.stop()
+}
+
+/// Flips one bit in the middle of a run of marks at least `length` bytes long, in whichever file of
+/// a directory holds one; returns how many were flipped (0 or 1).
+fn flip(folder: &Path, length: usize) -> Result<usize> {
+    for path in files_under(folder)? {
+        let mut bytes = Vec::new();
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let mut file = context(file, || format!("cannot open {}", path.display()))?;
+        context(file.read_to_end(&mut bytes), || format!("cannot read {}", path.display()))?;
+        let marks: Vec<usize> = bytes
+            .chunks_exact(MARK.len())
+            .enumerate()
+            .filter(|(_, chunk)| chunk == MARK)
+            .map(|(at, _)| at * MARK.len())
+            .collect();
+        if marks.len() * MARK.len() < length {
+            continue;
+        }
+        let at = marks[marks.len() / 2];
+        let written = file.write_at(&[MARK[0] ^ 1], at as u64).and_then(|_| file.sync_all());
+        context(written, || format!("cannot write {}", path.display()))?;
+        return Ok(1);
+    }
+    Ok(0)
+}
+
+fn files_under(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        let entries = context(fs::read_dir(&folder), || format!("no {}", folder.display()))?;
+        for entry in entries.flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(kind) if kind.is_file() => files.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn mount_options(base: &Path) -> Result<()> {
+    let mut volume = Volume::new(base, &[])?;
+    volume.start()?;
+    let script = volume.mountpoint().join("script");
+    let made = fs::copy("/bin/true", &script);
+    context(made, || "cannot copy a program".to_owned())?;
+    let status = std::process::Command::new(&script).status();
+    context(status, || "a program on the volume does not run".to_owned())?;
+    volume.stop()?;
+
+    let mut volume = Volume::new(base, &["-o", "ro,noexec,nosuid,nodev"])?;
+    volume.start()?;
+    let written = fs::write(volume.mountpoint().join("new"), "x");
+    expect_errno(written, Errno::ROFS, "writing to a read-only mount")?;
+    expect_errno(fs::remove_file(&script), Errno::ROFS, "deleting on a read-only mount")?;
+    context(fs::read(&script), || "a read-only mount refuses reading".to_owned())?;
+    let status = std::process::Command::new(&script).status();
+    expect_errno(status, Errno::ACCESS, "a program on a noexec mount")?;
+    volume.stop()?;
+    volume.check()
+}
+
+fn unmount_by_command(base: &Path) -> Result<()> {
+    let mut volume = Volume::new(base, &[])?;
+    volume.start()?;
+    let path = volume.mountpoint().join("file");
+    context(fs::write(&path, "kept"), || "cannot write".to_owned())?;
+    let mountpoint = volume.mountpoint();
+    let ended = volume.outboard(&["umount".as_ref(), mountpoint.as_ref()])?;
+    if ended.code() != Some(0) {
+        return Err(format!("umount ended with {:?}: {}", ended.status, ended.tail(5)));
+    }
+    let code = volume.wait_end()?;
+    if code != Some(0) {
+        return Err(format!("`outboard run` ended with {code:?} after an unmount"));
+    }
+    volume.check()?;
+    volume.start()?;
+    match fs::read_to_string(&path) {
+        Ok(text) if text == "kept" => volume.stop(),
+        other => Err(format!("after mounting again: {other:?}")),
+    }
+}
+
+/// Longest share of a core an idle volume may take, in millionths.
+const IDLE_MILLIONTHS_MAX: u128 = 1000;
+
+fn idle(base: &Path) -> Result<()> {
+    let mut volume = Volume::new(base, &[])?;
+    volume.start()?;
+    // It has been used, and settles: caches, flushes and deferred work end.
+    for number in 0..100 {
+        let written = fs::write(volume.mountpoint().join(format!("file-{number}")), "x");
+        context(written, || "cannot write".to_owned())?;
+    }
+    sleep(Duration::from_secs(5));
+    let pids = [volume.pid(Side::Host)?, volume.pid(Side::Dpu)?];
+    let cpu = || pids.iter().map(|pid| cpu_ns(pid.as_raw_nonzero().get())).sum::<Result<u128>>();
+    let (before, start) = (cpu()?, Instant::now());
+    sleep(Duration::from_secs(20));
+    let used = cpu()?.saturating_sub(before);
+    let millionths = used * 1_000_000 / start.elapsed().as_nanos().max(1);
+    if millionths > IDLE_MILLIONTHS_MAX {
+        return Err(format!("{millionths} millionths of a core, over {IDLE_MILLIONTHS_MAX}"));
+    }
+    volume.stop()
+}
+
+/// Nanoseconds of CPU all threads of a process have used.
+fn cpu_ns(pid: i32) -> Result<u128> {
+    let tasks = context(fs::read_dir(format!("/proc/{pid}/task")), || format!("no process {pid}"))?;
+    let mut sum = 0;
+    for task in tasks.flatten() {
+        let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+        sum += text.split(' ').next().and_then(|ns| ns.parse::<u128>().ok()).unwrap_or(0);
+    }
+    Ok(sum)
+}
