@@ -6,11 +6,11 @@
 //!
 //! ```text
 //! loop {
-//!     let slot = port.acquire(..)?;                 // its pages are in the region the DPU reads
+//!     let slot = port.acquire(..)?;                    // its pages are in the region the DPU reads
 //!     readv(/dev/fuse, [header, slot.payload_ptr()])   // write data lands where the DPU takes it
 //!     match port.start(slot, &call, tag) {
-//!         Started::Done(done) => answer(done),      // it came while we spun for it
-//!         Started::InFlight => {}                   // Front::complete(done) will get it, on some thread
+//!         Started::Done(done) => answer(done),         // it came while we spun for it
+//!         Started::InFlight => {}                      // Front::complete(done) gets it, on some thread
 //!     }
 //! }
 //! ```
@@ -29,13 +29,25 @@
 //!    held locks were handed in.
 //! 4. A lock that must be waited for holds no slot.
 
+mod books;
+mod entry;
+mod holdings;
+pub mod keeper;
+mod loss;
+mod patience;
 mod port;
+mod ranges;
 mod session;
 mod slot;
 
-use outboard_base::{Cred, Errno, Result, Time};
-use outboard_wire::file::{Op, Reply, Request};
+use std::time::Duration;
 
+use outboard_base::{Cred, Result, Time};
+use outboard_wire::event::Event;
+use outboard_wire::file::{Op, Reply, Request};
+use outboard_wire::nvmefs::Dispatch;
+
+pub use loss::{NotResumed, Resumed};
 pub use port::{Port, Started};
 pub use session::Session;
 pub use slot::Slot;
@@ -67,12 +79,13 @@ pub struct Done {
 }
 
 /// What a front-end provides: where calls that were left in flight are completed, and what it must
-/// hear. Called from any thread, one call of a session's threads at a time per queue; must not block.
+/// hear. Called from any thread, several at a time, with no lock of the session held; must not block,
+/// and must not start calls.
 pub trait Front: Send + Sync {
     /// A call left in flight is answered.
     fn complete(&self, done: Done);
     /// The DPU side tells something: cached data is stale, caches are to shrink.
-    fn event(&self, event: outboard_wire::event::Event);
+    fn event(&self, event: Event);
 }
 
 /// What the world lends a session: time, and sleeping.
@@ -81,10 +94,14 @@ pub trait World: Send + Sync {
     fn now(&self) -> Time;
     /// One pause of a spin loop.
     fn relax(&self);
-    /// Sleeps until a completion interrupt of `queue`, [`World::wake`], or `until`. May return early.
-    fn wait(&self, queue: u16, until: Time);
-    /// Wakes who waits for `queue` on this side.
-    fn wake(&self, queue: u16);
+    /// Wakes the DPU side: it sleeps, and something was put into a queue.
+    fn bell(&self);
+    /// Sleeps while the interrupt word of `queue` is `seen`, until `until` at the longest.
+    fn wait(&self, queue: u16, seen: u32, until: Time);
+    /// Sleeps until [`World::unpark`] of the same queue (also one that came before), or `until`.
+    fn park(&self, queue: u16, until: Time);
+    /// Wakes who is parked at `queue`, or will be next.
+    fn unpark(&self, queue: u16);
 }
 
 /// What happens to calls while the DPU side is lost.
@@ -95,24 +112,57 @@ pub enum LossPolicy {
     /// They wait this long after the loss, then fail with `ENOTCONN`, as do new ones.
     Fail {
         /// Grace, from the moment of loss.
-        after: std::time::Duration,
+        after: Duration,
     },
 }
 
 /// How a session is laid out and behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Queue pairs.
+    /// Queue pairs for the front-end; the session has one more for itself.
     pub queues: u16,
-    /// Depth of each; it has `depth - 1` slots.
+    /// Depth of each, a power of two; it has `depth - 1` slots.
     pub depth: u16,
-    /// Most payload bytes a slot holds.
-    pub payload_max: usize,
-    /// What happens to calls while the DPU side is lost.
-    pub on_loss: LossPolicy,
+    /// Which stack of the DPU answers: bit 10 of every command.
+    pub dispatch: Dispatch,
     /// Longest spin for one completion.
-    pub spin_max: std::time::Duration,
+    pub spin_max: Duration,
 }
 
-/// No slot came free in time.
-pub const BUSY: Errno = Errno::EAGAIN;
+impl Default for Settings {
+    /// Four queues of 32, for a kv volume. A sleep and a wake-up cost about 45 us of each side, so no
+    /// answer is spun for longer than that.
+    fn default() -> Settings {
+        Settings {
+            queues: 4,
+            depth: 32,
+            dispatch: Dispatch::Kv,
+            spin_max: Duration::from_micros(50),
+        }
+    }
+}
+
+/// A slot's number in the session: what a replay record is kept under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Lane(u16);
+
+/// Figures of a session since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls started.
+    pub calls: u64,
+    /// Calls answered while they were spun for.
+    pub spun: u64,
+    /// Times a caller slept.
+    pub slept: u64,
+    /// Times the DPU side had to be woken.
+    pub bells: u64,
+    /// Calls sent again after a loss.
+    pub replayed: u64,
+    /// Losses of the DPU side.
+    pub losses: u64,
+    /// Handles open now.
+    pub handles: usize,
+    /// Locks held now.
+    pub locks: usize,
+}

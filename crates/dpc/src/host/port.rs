@@ -1,10 +1,18 @@
 //! A port: one queue pair, for one worker thread to submit through.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use outboard_base::{Errno, Result, Time};
 
+use super::entry::Reader;
+use super::session::Own;
 use super::{Call, Done, Session, Slot};
+
+/// A sleeper looks again after this long, whatever happens: a lost wake-up is a delay, not a hang.
+pub(super) const NAP: Duration = Duration::from_millis(100);
+/// The clock is read once in this many looks.
+const LOOKS: u32 = 8;
 
 /// One queue pair of a session. Owned by one thread; completions may be taken in by any.
 pub struct Port {
@@ -36,23 +44,104 @@ impl Port {
     /// A free slot, waiting until `until` for one to come free (back-pressure); `EAGAIN` if none did.
     /// While it waits, completions of this queue are handed to [`super::Front::complete`].
     pub fn acquire(&mut self, until: Time) -> Result<Slot> {
-        let _ = (until, &self.session);
-        Err(Errno::EAGAIN)
+        loop {
+            if let Some(slot) = self.session.acquire(self.queue) {
+                return Ok(slot);
+            }
+            if self.session.drain(self.queue) > 0 {
+                continue;
+            }
+            let now = self.session.world().now();
+            if now >= until {
+                return Err(Errno::EAGAIN);
+            }
+            self.session.park(self.queue, until.min(now.after(NAP)));
+        }
     }
 
     /// Submits, and spins for the answer as long as experience says it is worth it. `slot` must come
     /// from this port. `tag` is the front-end's name for the call (unique among those in flight).
     pub fn start(&mut self, slot: Slot, call: &Call<'_>, tag: u64) -> Started {
-        Started::Done(Done {
-            tag,
-            op: call.request.op(),
-            outcome: Err(Errno::ENOTCONN),
-            slot: Some(slot),
+        let cid = slot.index();
+        let sent = match self.session.submit(&slot, call, tag, Reader::Front) {
+            Ok(sent) => sent,
+            Err(errno) => return Started::Done(refused(slot, call, tag, errno)),
+        };
+        slot.launch();
+        if !sent {
+            return Started::InFlight;
+        }
+        match self.spin(cid, self.session.budget(self.queue, call.request.op())) {
+            Own::Done(done) => {
+                self.session.count_spun();
+                Started::Done(done)
+            }
+            Own::Parked => Started::InFlight,
+            Own::None => match self.session.leave(self.queue, cid) {
+                Own::Done(done) => Started::Done(done),
+                Own::Parked | Own::None => Started::InFlight,
+            },
+        }
+    }
+
+    /// The same for the session's own calls: the session is lost once `alive` says no.
+    pub(super) fn call_while(
+        &mut self,
+        slot: Slot,
+        call: &Call<'_>,
+        alive: &dyn Fn() -> bool,
+    ) -> Done {
+        self.call_watching(slot, call, &|| {
+            if !alive() {
+                self.session.lost();
+            }
         })
     }
 
-    /// Submits and waits for the answer, spinning first and then asleep.
+    /// Submits and waits for the answer, spinning first and then asleep. A lock that must be waited
+    /// for is answered with `Reply::Waiting`, and [`super::Front::event`] hears of its end.
     pub fn call(&mut self, slot: Slot, call: &Call<'_>) -> Done {
-        Done { tag: 0, op: call.request.op(), outcome: Err(Errno::ENOTCONN), slot: Some(slot) }
+        self.call_watching(slot, call, &|| {})
     }
+
+    fn call_watching(&self, slot: Slot, call: &Call<'_>, watch: &dyn Fn()) -> Done {
+        let cid = slot.index();
+        if let Err(errno) = self.session.submit(&slot, call, 0, Reader::Caller) {
+            return refused(slot, call, 0, errno);
+        }
+        slot.launch();
+        let mut budget = self.session.budget(self.queue, call.request.op());
+        loop {
+            if let Own::Done(done) = self.spin(cid, budget) {
+                return done;
+            }
+            watch();
+            if let Own::Done(done) = self.session.sleep(self.queue, cid) {
+                return done;
+            }
+            budget = 0;
+        }
+    }
+
+    /// Looks for the answer of the call in `cid` for `budget` nanoseconds, at least once.
+    fn spin(&self, cid: u16, budget: u64) -> Own {
+        let world = self.session.world();
+        let until = world.now().after(Duration::from_nanos(budget));
+        let mut looks = 0u32;
+        loop {
+            match self.session.look(self.queue, Some(cid)).0 {
+                Own::None => {}
+                own => return own,
+            }
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(LOOKS) && world.now() >= until || budget == 0 {
+                return Own::None;
+            }
+            world.relax();
+        }
+    }
+}
+
+fn refused(slot: Slot, call: &Call<'_>, tag: u64, errno: Errno) -> Done {
+    Done { tag, op: call.request.op(), outcome: Err(errno), slot: Some(slot) }
 }

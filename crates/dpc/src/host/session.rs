@@ -1,10 +1,28 @@
 //! The session: what one host-side process has with its DPU, across losses.
+//!
+//! Locks: a queue's cell, then the books; never two cells, but for [`Session::resume`], which takes
+//! all of them in order. [`Front`] is called with none held.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outboard_base::SessionId;
+use outboard_base::{Errno, Result, SessionId, Time, limits};
+use outboard_link::queue::nvmefs::Initiator;
+use outboard_link::queue::{Cid, Completion, HostQueue, Span as Part, Submission};
+use outboard_wire::file::{Flags, Header, Op, Reply};
+use outboard_wire::nvmefs::{QueueError, Status};
 
-use super::{Front, Port, Settings, World};
+use super::books::Books;
+use super::entry::{self, Entry, Note, Reader, State};
+use super::loss::ended;
+use super::patience::Patience;
+use super::port::NAP;
+use super::ranges::Span;
+use super::{Call, Counts, Done, Front, Lane, Port, Settings, Slot, World};
+
+/// Completions taken in at one look.
+const LOOK_MAX: usize = 64;
 
 /// One host-side process and its DPU. Share it by `Arc`.
 pub struct Session {
@@ -12,18 +30,134 @@ pub struct Session {
     settings: Settings,
     world: Arc<dyn World>,
     front: Arc<dyn Front>,
+    /// The front-end's queues, and the keeper's behind them.
+    pub(super) queues: Vec<Queue>,
+    pub(super) books: Mutex<Books>,
+    order: AtomicU64,
+    sequence: AtomicU64,
+    pub(super) given_up: AtomicBool,
+    pub(super) losses: AtomicU64,
+    /// Calls sent again after a loss and not yet answered.
+    pub(super) replaying: AtomicUsize,
+    pub(super) counters: Counters,
+}
+
+/// One queue pair and what is in it.
+pub(super) struct Queue {
+    pub(super) cell: Mutex<Cell>,
+    patience: Patience,
+    taken: AtomicBool,
+    watched: AtomicBool,
+    /// Somebody of this side waits for a slot or for the return of the DPU side.
+    parked: AtomicBool,
+}
+
+/// What the queue's lock guards.
+pub(super) struct Cell {
+    pub(super) initiator: Initiator,
+    /// The DPU side is there.
+    pub(super) up: bool,
+    pub(super) entries: Vec<Entry>,
+    completions: Vec<Completion>,
+}
+
+/// Relaxed counters; see [`Counts`].
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) calls: AtomicU64,
+    pub(super) spun: AtomicU64,
+    pub(super) slept: AtomicU64,
+    pub(super) bells: AtomicU64,
+    pub(super) replayed: AtomicU64,
+}
+
+/// What a look found out about one call.
+pub(super) enum Own {
+    /// It is answered.
+    Done(Done),
+    /// It waits for a lock and holds no slot any more.
+    Parked,
+    /// Nothing yet.
+    None,
+}
+
+/// What taking in completions has brought, to be acted upon once no lock is held.
+pub(super) struct Haul {
+    want: Option<u16>,
+    own: Own,
+    done: Vec<Done>,
+    admitted: Vec<Lane>,
+    cancel: Vec<u64>,
+    wake: bool,
+    bell: bool,
+    replays_over: bool,
+    taken: usize,
+}
+
+impl Haul {
+    pub(super) fn new(want: Option<u16>) -> Haul {
+        Haul {
+            want,
+            own: Own::None,
+            done: Vec::new(),
+            admitted: Vec::new(),
+            cancel: Vec::new(),
+            wake: false,
+            bell: false,
+            replays_over: false,
+            taken: 0,
+        }
+    }
+
+    pub(super) fn ring(&mut self, bell: bool) {
+        self.bell |= bell;
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Session {
-    /// A session that is not yet attached; `id` is chosen at random and kept for its life.
-    #[must_use]
+    /// A session over freshly attached queues: `settings.queues` for the front-end and one more for
+    /// the session itself. `id` was chosen at random and goes with every request. `EINVAL` when the
+    /// queues are not as many as that.
     pub fn new(
         id: SessionId,
         settings: Settings,
+        initiators: Vec<Initiator>,
         world: Arc<dyn World>,
         front: Arc<dyn Front>,
-    ) -> Arc<Session> {
-        Arc::new(Session { id, settings, world, front })
+    ) -> Result<Arc<Session>> {
+        if initiators.len() != usize::from(settings.queues) + 1 {
+            return Err(Errno::EINVAL);
+        }
+        let queue = |initiator| Queue {
+            cell: Mutex::new(Cell {
+                initiator,
+                up: true,
+                entries: (1..settings.depth).map(|_| Entry::new()).collect(),
+                completions: Vec::new(),
+            }),
+            patience: Patience::new(settings.spin_max),
+            taken: AtomicBool::new(false),
+            watched: AtomicBool::new(true),
+            parked: AtomicBool::new(false),
+        };
+        Ok(Arc::new(Session {
+            id,
+            settings,
+            world,
+            front,
+            queues: initiators.into_iter().map(queue).collect(),
+            books: Mutex::default(),
+            order: AtomicU64::new(0),
+            sequence: AtomicU64::new(0),
+            given_up: AtomicBool::new(false),
+            losses: AtomicU64::new(0),
+            replaying: AtomicUsize::new(0),
+            counters: Counters::default(),
+        }))
     }
 
     /// Its id.
@@ -38,24 +172,530 @@ impl Session {
         &self.settings
     }
 
-    /// The port of queue `queue`; each queue has one port, taken once.
-    #[must_use]
-    pub fn port(self: &Arc<Session>, queue: u16) -> Option<Port> {
-        let _ = (&self.world, &self.front);
-        (queue < self.settings.queues).then(|| Port::new(Arc::clone(self), queue))
+    pub(super) fn world(&self) -> &dyn World {
+        &*self.world
     }
 
-    /// Gives up the call the front-end named `tag`: it is completed with `EINTR` if that still can be,
-    /// with its answer otherwise, once in any case. False if no such call is in flight.
-    pub fn abort(&self, tag: u64) -> bool {
-        let _ = tag;
-        false
+    pub(super) fn front(&self) -> &dyn Front {
+        &*self.front
     }
+
+    /// The port of queue `queue`, for [`Port::start`]; `None` if there is no such queue or its port was
+    /// taken. A thread of the world sleeps for its completions.
+    #[must_use]
+    pub fn port(self: &Arc<Session>, queue: u16) -> Option<Port> {
+        self.take_port(queue, true)
+    }
+
+    /// The same for [`Port::call`] alone: its owner sleeps for its completions itself.
+    #[must_use]
+    pub fn calling_port(self: &Arc<Session>, queue: u16) -> Option<Port> {
+        self.take_port(queue, false)
+    }
+
+    fn take_port(self: &Arc<Session>, queue: u16, watched: bool) -> Option<Port> {
+        let it = self.queues.get(usize::from(queue)).filter(|_| queue < self.settings.queues)?;
+        if it.taken.swap(true, AcqRel) {
+            return None;
+        }
+        it.watched.store(watched, Release);
+        Some(Port::new(Arc::clone(self), queue))
+    }
+
+    /// The session's own queue, behind the front-end's.
+    pub(super) fn keeper(&self) -> u16 {
+        self.settings.queues
+    }
+
+    /// Queue pairs altogether.
+    #[must_use]
+    pub fn queues(&self) -> u16 {
+        self.settings.queues.saturating_add(1)
+    }
+
+    /// Whether a thread of the world is to sleep for the completions of `queue`.
+    #[must_use]
+    pub fn is_watched(&self, queue: u16) -> bool {
+        self.queue(queue).is_some_and(|queue| queue.watched.load(Acquire))
+    }
+
+    pub(super) fn queue(&self, queue: u16) -> Option<&Queue> {
+        self.queues.get(usize::from(queue))
+    }
+
+    fn cell(&self, queue: u16) -> Option<MutexGuard<'_, Cell>> {
+        self.queue(queue).map(|queue| lock(&queue.cell))
+    }
+
+    pub(super) fn lane(&self, queue: u16, cid: u16) -> Lane {
+        Lane(queue.wrapping_mul(self.settings.depth).wrapping_add(cid))
+    }
+
+    fn place(&self, lane: Lane) -> (u16, u16) {
+        (lane.0 / self.settings.depth, lane.0 % self.settings.depth)
+    }
+
+    // Slots.
+
+    pub(super) fn acquire(self: &Arc<Session>, queue: u16) -> Option<Slot> {
+        let mut cell = self.cell(queue)?;
+        let cid = cell.initiator.acquire()?;
+        let whole = Part { offset: 0, len: PAYLOAD };
+        match cell.initiator.buffer(cid, whole) {
+            Ok(payload) => Some(Slot::new(Arc::clone(self), queue, cid.0, payload)),
+            Err(_) => None,
+        }
+    }
+
+    pub(super) fn release(&self, queue: u16, cid: u16) {
+        let Some(it) = self.queue(queue) else { return };
+        let freed = lock(&it.cell).initiator.release(Cid(cid));
+        debug_assert!(freed.is_ok(), "slot {queue}.{cid}: {freed:?}");
+        self.unpark(queue);
+    }
+
+    pub(super) fn write_payload(
+        &self,
+        queue: u16,
+        cid: u16,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let at = u32::try_from(at).map_err(|_| Errno::EINVAL)?;
+        let mut cell = self.cell(queue).ok_or(Errno::EINVAL)?;
+        cell.initiator.write_buffer(Cid(cid), at, bytes).map_err(|_| Errno::EINVAL)
+    }
+
+    pub(super) fn read_payload(
+        &self,
+        queue: u16,
+        cid: u16,
+        at: usize,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let at = u32::try_from(at).map_err(|_| Errno::EINVAL)?;
+        let cell = self.cell(queue).ok_or(Errno::EINVAL)?;
+        cell.initiator.read_buffer(Cid(cid), at, out).map_err(|_| Errno::EINVAL)
+    }
+
+    /// Sleeps until [`Session::unpark`] or `until`. What happened just before the flag was set is seen
+    /// after a nap at the latest.
+    pub(super) fn park(&self, queue: u16, until: Time) {
+        if let Some(it) = self.queue(queue) {
+            it.parked.store(true, Release);
+            self.world.park(queue, until);
+        }
+    }
+
+    pub(super) fn unpark(&self, queue: u16) {
+        if self.queue(queue).is_some_and(|it| it.parked.swap(false, AcqRel)) {
+            self.world.unpark(queue);
+        }
+    }
+
+    // Submitting.
+
+    /// Takes a call in; true if it was sent, false if it waits (for another call, or for the DPU side).
+    pub(super) fn submit(
+        &self,
+        slot: &Slot,
+        call: &Call<'_>,
+        tag: u64,
+        reader: Reader,
+    ) -> Result<bool> {
+        let flags = if call.checked { Flags::CHECKED } else { Flags::default() };
+        self.submit_with(slot, call, tag, reader, flags)
+    }
+
+    pub(super) fn submit_with(
+        &self,
+        slot: &Slot,
+        call: &Call<'_>,
+        tag: u64,
+        reader: Reader,
+        flags: Flags,
+    ) -> Result<bool> {
+        if self.given_up.load(Acquire) {
+            return Err(Errno::ENOTCONN);
+        }
+        let (queue, cid) = (slot.queue(), slot.index());
+        let lane = self.lane(queue, cid);
+        let op = call.request.op();
+        let span = Span::of(call.request, call.payload_len);
+        let sequence = if op.changes() { self.sequence.fetch_add(1, Relaxed) + 1 } else { 0 };
+        let header =
+            Header { cred: call.cred.clone(), flags, session: self.id, sequence, lane: lane.0 };
+        let mut cell = self.cell(queue).ok_or(Errno::EINVAL)?;
+        let up = cell.up;
+        let entry = cell.entries.get_mut(usize::from(cid)).ok_or(Errno::EINVAL)?;
+        entry.load(call, &header, span)?;
+        entry.order = self.order.fetch_add(1, Relaxed);
+        (entry.tag, entry.reader, entry.started) = (tag, reader, self.world.now());
+        entry.state = State::Pending;
+        if span.is_some() || entry::is_giving_up(op) {
+            let mut books = lock(&self.books);
+            entry::gives_up(call.request, &mut books.holdings);
+            if span.is_some_and(|span| !books.ranges.claim(lane, span)) {
+                entry.state = State::Held;
+            }
+        }
+        self.counters.calls.fetch_add(1, Relaxed);
+        if !up || entry.state == State::Held {
+            return Ok(false);
+        }
+        let sent = self.send(&mut cell, cid);
+        if sent.is_err() {
+            self.undo(&mut cell, lane, cid);
+        }
+        drop(cell);
+        self.bell(sent?);
+        Ok(true)
+    }
+
+    /// A call that could not be put into the queue never was.
+    fn undo(&self, cell: &mut Cell, lane: Lane, cid: u16) {
+        let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
+        entry.state = State::Idle;
+        if let Some(span) = entry.span.take() {
+            let mut admitted = Vec::new();
+            lock(&self.books).ranges.release(lane, span.ino, |lane| admitted.push(lane));
+            debug_assert!(admitted.is_empty(), "nobody waits for a call that was just taken in");
+        }
+    }
+
+    /// Takes back a call that was taken in and not sent.
+    pub(super) fn withdraw(&self, slot: Slot) {
+        let Some(mut cell) = self.cell(slot.queue()) else { return };
+        let up = cell.up;
+        match cell.entries.get_mut(usize::from(slot.index())) {
+            Some(entry) if entry.state == State::Pending && !up => {
+                entry.state = State::Idle;
+                drop(cell);
+                drop(slot);
+            }
+            // It was sent or ended after all.
+            _ => slot.launch(),
+        }
+    }
+
+    /// Puts a pending call into the queue and rings; true if the DPU side sleeps.
+    pub(super) fn send(&self, cell: &mut Cell, cid: u16) -> Result<bool> {
+        let entry = cell.entries.get_mut(usize::from(cid)).ok_or(Errno::EINVAL)?;
+        let submission = Submission {
+            dispatch: self.settings.dispatch,
+            header: &entry.header,
+            write: Part { offset: 0, len: entry.payload_len },
+            read: Part { offset: 0, len: entry.read_len },
+            reply_header: entry.reply_room(),
+        };
+        let sent = cell.initiator.submit(Cid(cid), &submission).map_err(|_| Errno::EIO)?;
+        entry.sent = Some(sent);
+        Ok(cell.initiator.ring())
+    }
+
+    pub(super) fn bell(&self, ring: bool) {
+        if ring {
+            self.counters.bells.fetch_add(1, Relaxed);
+            self.world.bell();
+        }
+    }
+
+    /// Another call's end has let this one go.
+    fn admit(self: &Arc<Session>, lane: Lane) {
+        let (queue, cid) = self.place(lane);
+        let Some(mut cell) = self.cell(queue) else { return };
+        let up = cell.up;
+        let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
+        if entry.state != State::Held {
+            return;
+        }
+        entry.state = State::Pending;
+        if up {
+            let bell = self.send(&mut cell, cid);
+            drop(cell);
+            self.bell(bell.unwrap_or(false));
+            // Nobody spins for it: somebody must be woken when it is answered.
+            self.arm(queue);
+        }
+    }
+
+    /// How long an answer is worth spinning for, nanoseconds.
+    pub(super) fn budget(&self, queue: u16, op: Op) -> u64 {
+        self.queue(queue).map_or(0, |queue| queue.patience.budget(op))
+    }
+
+    // Taking in.
 
     /// Takes in what completed on `queue` and hands it to [`Front::complete`]; how many. For the
     /// thread that sleeps for completions nobody spins for.
     pub fn drain(self: &Arc<Session>, queue: u16) -> usize {
-        let _ = queue;
-        0
+        self.look(queue, None).1
+    }
+
+    /// Takes in what completed on `queue`, the call in `want` apart; what became of that, and how many
+    /// there were.
+    pub(super) fn look(self: &Arc<Session>, queue: u16, want: Option<u16>) -> (Own, usize) {
+        let Some(mut cell) = self.cell(queue) else { return (Own::None, 0) };
+        let mut haul = Haul::new(want);
+        self.take_in(&mut cell, queue, &mut haul);
+        drop(cell);
+        self.act(queue, haul)
+    }
+
+    fn take_in(self: &Arc<Session>, cell: &mut Cell, queue: u16, haul: &mut Haul) {
+        if cell.up {
+            let mut completions = std::mem::take(&mut cell.completions);
+            cell.initiator.poll(LOOK_MAX, &mut completions);
+            haul.taken = completions.len();
+            for completion in completions.drain(..) {
+                self.settle(cell, queue, &completion, haul);
+            }
+            cell.completions = completions;
+        }
+        let Some(cid) = haul.want else { return };
+        let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
+        if matches!(entry.state, State::Answered(_)) {
+            let State::Answered(outcome) = std::mem::replace(&mut entry.state, State::Idle) else {
+                return;
+            };
+            let (tag, op) = (entry.tag, entry.op);
+            haul.own = Own::Done(Done { tag, op, outcome, slot: self.slot_of(cell, queue, cid) });
+        }
+    }
+
+    fn slot_of(self: &Arc<Session>, cell: &Cell, queue: u16, cid: u16) -> Option<Slot> {
+        let whole = Part { offset: 0, len: PAYLOAD };
+        let payload = cell.initiator.buffer(Cid(cid), whole).ok()?;
+        Some(Slot::new(Arc::clone(self), queue, cid, payload))
+    }
+
+    /// One completion: what it answers, and what that changes.
+    fn settle(
+        self: &Arc<Session>,
+        cell: &mut Cell,
+        queue: u16,
+        completion: &Completion,
+        haul: &mut Haul,
+    ) {
+        let cid = completion.cid.0;
+        let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
+        if entry.state != State::Pending {
+            return;
+        }
+        let mut header = [0; limits::REPLY_HEADER_MAX];
+        let ended = match completion.status {
+            // Nobody here asked for it: not the caller's doing.
+            Status::Queue(QueueError::Aborted) if !entry.aborted => Err(Errno::EIO),
+            status => status.to_result(),
+        };
+        let outcome = ended.and_then(|()| {
+            let room = usize::from(entry.reply_room());
+            let header = header.get_mut(..room).ok_or(Errno::EPROTO)?;
+            cell.initiator.reply_header(Cid(cid), header).map_err(|_| Errno::EPROTO)?;
+            Reply::decode(entry.op, completion.result, header)
+        });
+        let outcome = match outcome {
+            Ok(reply) if entry.exceeds(&reply) => Err(Errno::EPROTO),
+            outcome => outcome,
+        };
+        self.answer(cell, queue, cid, outcome, haul);
+    }
+
+    /// Ends a call with `outcome`: books, ranges, reader.
+    pub(super) fn answer(
+        self: &Arc<Session>,
+        cell: &mut Cell,
+        queue: u16,
+        cid: u16,
+        mut outcome: Result<Reply>,
+        haul: &mut Haul,
+    ) {
+        let lane = self.lane(queue, cid);
+        let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
+        let closes = matches!(entry.op, Op::Release | Op::Releasedir);
+        if closes && outcome == Err(Errno::EBADF) && self.losses.load(Relaxed) > 0 {
+            // Closed before the loss and so not handed in again: closed it is.
+            outcome = Ok(Reply::Empty);
+        }
+        if entry.replayed && self.replaying.fetch_sub(1, AcqRel) == 1 {
+            haul.replays_over = true;
+        }
+        let mut parked = false;
+        if entry.span.is_some() || !matches!(entry.note, Note::None) {
+            let mut books = lock(&self.books);
+            if let Some(span) = entry.span.take() {
+                books.ranges.release(lane, span.ino, |lane| haul.admitted.push(lane));
+            }
+            if let Some((fh, handle)) = outcome.as_ref().ok().and_then(|r| entry.note.handle(r)) {
+                books.holdings.opened(fh, handle);
+            }
+            outcome = books.lock_answered(&entry.note, outcome);
+            if let Ok(Reply::Waiting(ticket)) = outcome {
+                parked = entry.reader == Reader::Front;
+                if entry.aborted {
+                    haul.cancel.push(ticket);
+                }
+                if let Some(wait) = entry.park() {
+                    books.parked.insert(ticket, wait);
+                }
+            }
+        }
+        if let Some(it) = self.queue(queue) {
+            it.patience.learn(entry.op, self.world.now().since(entry.started));
+        }
+        let (tag, op, reader) = (entry.tag, entry.op, entry.reader);
+        entry.state = State::Idle;
+        match reader {
+            _ if parked => {
+                self.free(cell, cid, haul);
+                if haul.want == Some(cid) {
+                    haul.own = Own::Parked;
+                }
+            }
+            Reader::Front => {
+                let done = Done { tag, op, outcome, slot: self.slot_of(cell, queue, cid) };
+                if haul.want == Some(cid) {
+                    haul.own = Own::Done(done);
+                } else {
+                    haul.done.push(done);
+                }
+            }
+            Reader::Caller => {
+                if let Some(entry) = cell.entries.get_mut(usize::from(cid)) {
+                    entry.state = State::Answered(outcome);
+                }
+                haul.wake = true;
+            }
+            Reader::Cancel { ticket } => {
+                self.free(cell, cid, haul);
+                if outcome.is_ok() {
+                    let parked = lock(&self.books).parked.remove(&ticket);
+                    let tag = parked.and_then(|parked| parked.tag);
+                    haul.done.extend(tag.map(|tag| ended(tag, Some(Errno::EINTR))));
+                }
+            }
+            Reader::Nobody => self.free(cell, cid, haul),
+        }
+    }
+
+    /// Leaves the call in `cid` in flight: from here on an interrupt tells of its answer, unless that has
+    /// come meanwhile.
+    pub(super) fn leave(self: &Arc<Session>, queue: u16, cid: u16) -> Own {
+        loop {
+            let Some(mut cell) = self.cell(queue) else { return Own::None };
+            if !cell.up || cell.initiator.may_sleep().is_some() {
+                return Own::None;
+            }
+            drop(cell);
+            match self.look(queue, Some(cid)).0 {
+                Own::None => {}
+                own => return own,
+            }
+        }
+    }
+
+    /// Has the watcher of `queue` told of answers nobody spins for.
+    pub(super) fn arm(self: &Arc<Session>, queue: u16) {
+        loop {
+            let Some(mut cell) = self.cell(queue) else { return };
+            let nothing = !cell.up || cell.initiator.in_flight() == 0;
+            if nothing || cell.initiator.may_sleep().is_some() {
+                return;
+            }
+            drop(cell);
+            self.drain(queue);
+        }
+    }
+
+    /// For the watcher of `queue`: what to sleep on, the interrupt word's value; `None` when the DPU
+    /// side is lost. Answers that have come are taken in first.
+    pub fn watch(self: &Arc<Session>, queue: u16) -> Option<u32> {
+        loop {
+            let mut cell = self.cell(queue)?;
+            if !cell.up {
+                return None;
+            }
+            // With nothing in flight no interrupt is wanted; who leaves something will arm it.
+            let word = match cell.initiator.in_flight() {
+                0 => Some(cell.initiator.registers().interrupt()),
+                _ => cell.initiator.may_sleep(),
+            };
+            drop(cell);
+            if word.is_some() {
+                return word;
+            }
+            self.drain(queue);
+        }
+    }
+
+    /// Sleeps for the call in `cid`, not longer than a nap.
+    pub(super) fn sleep(self: &Arc<Session>, queue: u16, cid: u16) -> Own {
+        self.counters.slept.fetch_add(1, Relaxed);
+        let until = self.world.now().after(NAP);
+        let Some(mut cell) = self.cell(queue) else { return Own::None };
+        if cell.up {
+            let word = cell.initiator.may_sleep();
+            drop(cell);
+            if let Some(seen) = word {
+                self.world.wait(queue, seen, until);
+            }
+        } else {
+            drop(cell);
+            self.park(queue, until);
+        }
+        self.look(queue, Some(cid)).0
+    }
+
+    pub(super) fn count_spun(&self) {
+        self.counters.spun.fetch_add(1, Relaxed);
+    }
+
+    /// Figures since the start.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let counters = &self.counters;
+        let (handles, locks) = lock(&self.books).holdings.counts();
+        Counts {
+            calls: counters.calls.load(Relaxed),
+            spun: counters.spun.load(Relaxed),
+            slept: counters.slept.load(Relaxed),
+            bells: counters.bells.load(Relaxed),
+            replayed: counters.replayed.load(Relaxed),
+            losses: self.losses.load(Relaxed),
+            handles,
+            locks,
+        }
+    }
+
+    /// Frees a slot nobody holds.
+    fn free(&self, cell: &mut Cell, cid: u16, haul: &mut Haul) {
+        let freed = cell.initiator.release(Cid(cid));
+        debug_assert!(freed.is_ok(), "slot {cid}: {freed:?}");
+        haul.wake = true;
+    }
+
+    /// Does what a haul asks for, no lock held.
+    pub(super) fn act(self: &Arc<Session>, queue: u16, haul: Haul) -> (Own, usize) {
+        self.bell(haul.bell);
+        if haul.wake {
+            self.unpark(queue);
+        }
+        for lane in haul.admitted {
+            self.admit(lane);
+        }
+        for ticket in haul.cancel {
+            self.cancel(ticket);
+        }
+        if haul.replays_over {
+            self.handed_in();
+        }
+        for done in haul.done {
+            self.front.complete(done);
+        }
+        (haul.own, haul.taken)
     }
 }
+
+/// Payload bytes of a slot, as the queue counts them.
+const PAYLOAD: u32 = 1 << 20;
+const _: () = assert!(PAYLOAD as usize == limits::IO_MAX);

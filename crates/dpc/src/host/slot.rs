@@ -1,25 +1,42 @@
 //! A slot: one command's place, with the pages its payload lies in.
 
-use outboard_base::Result;
+use std::fmt;
+use std::sync::Arc;
+
+use outboard_base::{Result, limits};
+
+use super::Session;
 
 /// A place for one command and its payload, page-aligned in the region the DPU reads and writes.
 /// Dropping it frees it.
-#[derive(Debug)]
 pub struct Slot {
-    index: u16,
+    /// `None` once the slot has gone into flight.
+    session: Option<Arc<Session>>,
+    queue: u16,
+    cid: u16,
+    /// The address of the payload: an address, because a slot travels between threads.
     payload: usize,
-    payload_max: usize,
 }
 
 impl Slot {
+    pub(super) fn new(session: Arc<Session>, queue: u16, cid: u16, payload: *mut u8) -> Slot {
+        Slot { session: Some(session), queue, cid, payload: payload.expose_provenance() }
+    }
+
+    /// Which queue it belongs to.
+    #[must_use]
+    pub fn queue(&self) -> u16 {
+        self.queue
+    }
+
     /// Which slot of its queue.
     #[must_use]
     pub fn index(&self) -> u16 {
-        self.index
+        self.cid
     }
 
     /// Where the payload lies, page aligned, [`Slot::payload_max`] bytes: for `readv` and `writev`.
-    /// Valid as long as the slot lives. The DPU side may write there while a call is in flight.
+    /// Valid as long as the slot lives. The DPU side may write there at any moment.
     #[must_use]
     pub fn payload_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.payload)
@@ -28,18 +45,35 @@ impl Slot {
     /// Most payload bytes.
     #[must_use]
     pub fn payload_max(&self) -> usize {
-        self.payload_max
+        limits::IO_MAX
     }
 
     /// Copies bytes into the payload at `at`; `EINVAL` beyond its end.
     pub fn write(&mut self, at: usize, bytes: &[u8]) -> Result<()> {
-        let _ = (at, bytes);
-        Err(outboard_base::Errno::EINVAL)
+        self.session.as_ref().map_or(Ok(()), |s| s.write_payload(self.queue, self.cid, at, bytes))
     }
 
     /// Copies bytes of the payload at `at` out; `EINVAL` beyond its end.
     pub fn read(&self, at: usize, out: &mut [u8]) -> Result<()> {
-        let _ = (at, out);
-        Err(outboard_base::Errno::EINVAL)
+        self.session.as_ref().map_or(Ok(()), |s| s.read_payload(self.queue, self.cid, at, out))
+    }
+
+    /// Gives the slot to the command that is now in flight in it.
+    pub(super) fn launch(mut self) {
+        self.session = None;
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            session.release(self.queue, self.cid);
+        }
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slot({}.{})", self.queue, self.cid)
     }
 }

@@ -139,6 +139,14 @@ impl Initiator {
         Aborter { registers: self.registers.clone(), bell: Arc::clone(&self.bell) }
     }
 
+    /// The DPU is lost: what is in flight waits for [`Self::reattach`] and [`Self::resubmit`], or is
+    /// given up by [`Self::abandon`].
+    pub fn lose(&mut self) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.state == State::InFlight) {
+            slot.state = State::Orphaned;
+        }
+    }
+
     /// After the loss of the DPU: goes on with the next one's registers, of the same layout. Rings are
     /// empty; slots and their bytes are as they were; what was in flight waits for [`Self::resubmit`],
     /// and other commands may go before it.
@@ -147,9 +155,7 @@ impl Initiator {
             return Err(NoSuchQueue);
         }
         self.registers = registers.queue(self.queue).ok_or(NoSuchQueue)?;
-        for slot in self.slots.iter_mut().filter(|slot| slot.state == State::InFlight) {
-            slot.state = State::Orphaned;
-        }
+        self.lose();
         self.bell = Arc::new(AtomicU32::new(0));
         self.deleting = false;
         self.clear_rings().map_err(|_| NoSuchQueue)

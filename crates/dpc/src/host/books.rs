@@ -1,0 +1,80 @@
+//! The session's books: what its calls change, hold and wait for.
+
+use std::collections::HashMap;
+
+use outboard_base::{Cred, Errno, Fh, Ino, Result};
+use outboard_wire::file::{Lock, LockKind, Reply};
+
+use super::entry::Note;
+use super::holdings::Holdings;
+use super::ranges::Ranges;
+
+/// Most decided waits whose `Waiting` was not read yet. Only a DPU side that makes tickets up gets there.
+const EARLY_MAX: usize = 4096;
+
+/// A lock that is waited for. It holds no slot.
+#[derive(Clone, Debug)]
+pub(super) struct Parked {
+    /// The front-end's name for the call; `None` for a caller that was told the ticket.
+    pub(super) tag: Option<u64>,
+    pub(super) ino: Ino,
+    pub(super) fh: Fh,
+    pub(super) lock: Lock,
+    pub(super) cred: Cred,
+    pub(super) checked: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    pub(super) ranges: Ranges,
+    pub(super) holdings: Holdings,
+    /// Waits, by ticket of the present instance of the DPU side.
+    pub(super) parked: HashMap<u64, Parked>,
+    /// Waits an earlier instance knew of: to be asked for again.
+    pub(super) again: Vec<Parked>,
+    /// Waits decided before their `Waiting` was read: the event overtook the completion.
+    early: HashMap<u64, Option<Errno>>,
+}
+
+impl Books {
+    /// What the answer to a lock request comes to; a lock that is granted is held from here on.
+    pub(super) fn lock_answered(&mut self, note: &Note, outcome: Result<Reply>) -> Result<Reply> {
+        let Note::Lock { ino, fh, lock, .. } = note else { return outcome };
+        let outcome = match outcome {
+            Ok(Reply::Waiting(ticket)) => match self.early.remove(&ticket) {
+                Some(None) => Ok(Reply::Empty),
+                Some(Some(errno)) => Err(errno),
+                None => Ok(Reply::Waiting(ticket)),
+            },
+            outcome => outcome,
+        };
+        if outcome == Ok(Reply::Empty) && lock.kind != LockKind::Unlock {
+            self.holdings.locked(*ino, *fh, *lock);
+        }
+        outcome
+    }
+
+    /// A wait was decided; who waited, if that is known yet.
+    pub(super) fn decided(&mut self, ticket: u64, errno: Option<Errno>) -> Option<Parked> {
+        let parked = self.parked.remove(&ticket);
+        match &parked {
+            Some(wait) if errno.is_none() => {
+                self.holdings.locked(wait.ino, wait.fh, wait.lock);
+            }
+            Some(_) => {}
+            None => {
+                if self.early.len() >= EARLY_MAX {
+                    self.early.clear();
+                }
+                self.early.insert(ticket, errno);
+            }
+        }
+        parked
+    }
+
+    /// The DPU side is lost: its tickets mean nothing any more.
+    pub(super) fn lost(&mut self) {
+        self.early.clear();
+        self.again.extend(self.parked.drain().map(|(_, parked)| parked));
+    }
+}

@@ -1,0 +1,242 @@
+//! What a session remembers of a call until it is answered: enough to send it again.
+
+use outboard_base::{Cred, Errno, Fh, Ino, Result, Time, limits};
+use outboard_link::queue::CommandId;
+use outboard_wire::file::{
+    Attr, Flags, Header, Lock, LockKind, LockStyle, Op, Reply, Request, Statfs,
+};
+
+use super::Call;
+use super::books::Parked;
+use super::holdings::{Handle, Holdings};
+use super::ranges::Span;
+
+/// Bytes of a lock as a reply header.
+const LOCK_LEN: u16 = 32;
+const ATTR_LEN: u16 = 128;
+const STATFS_LEN: u16 = 64;
+const _: () = assert!(ATTR_LEN as usize == Attr::LEN && STATFS_LEN as usize == Statfs::LEN);
+
+/// Where a call stands.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// The slot is free, or in the front-end's hands.
+    Idle,
+    /// Another call changes bytes this one changes too; it goes when that one is answered.
+    Held,
+    /// Sent and unanswered, or to be sent when the DPU side is back.
+    Pending,
+    /// Answered, and the caller has not looked yet.
+    Answered(Result<Reply>),
+}
+
+/// Who wants the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// [`super::Front::complete`], or the owner of the port if it comes while it spins.
+    Front,
+    /// A thread that waits in [`super::Port::call`].
+    Caller,
+    /// The session itself: the end of the wait for a lock is being asked for.
+    Cancel {
+        /// The ticket of the wait.
+        ticket: u64,
+    },
+    /// Nobody: the session told the DPU side something.
+    Nobody,
+}
+
+/// What an answer changes in the session's own books.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Note {
+    /// Nothing.
+    #[default]
+    None,
+    /// A handle on this inode (`None`: the one in the reply).
+    Open { ino: Option<Ino>, flags: u32, directory: bool },
+    /// A lock, and who asked for it.
+    Lock { ino: Ino, fh: Fh, lock: Lock, cred: Cred, checked: bool },
+}
+
+impl Note {
+    fn of(call: &Call<'_>) -> Note {
+        match *call.request {
+            Request::Open { ino, flags } => Note::Open { ino: Some(ino), flags, directory: false },
+            Request::Opendir { ino } => Note::Open { ino: Some(ino), flags: 0, directory: true },
+            Request::Create { flags, .. } | Request::Tmpfile { flags, .. } => {
+                Note::Open { ino: None, flags, directory: false }
+            }
+            Request::Setlk { ino, fh, lock, .. } => {
+                Note::Lock { ino, fh, lock, cred: call.cred.clone(), checked: call.checked }
+            }
+            _ => Note::None,
+        }
+    }
+
+    /// The handle a reply opened.
+    pub(super) fn handle(&self, reply: &Reply) -> Option<(Fh, Handle)> {
+        let &Note::Open { ino, flags, directory } = self else { return None };
+        match (reply, ino) {
+            (Reply::Opened(fh), Some(ino)) => Some((*fh, Handle { ino, flags, directory })),
+            (Reply::Created(attr, fh), _) => {
+                Some((*fh, Handle { ino: attr.ino, flags, directory }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A call in its slot. One for each slot, reused, so that starting a call allocates nothing.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) state: State,
+    /// Calls are numbered as they start: the order in which they are sent again.
+    pub(super) order: u64,
+    pub(super) tag: u64,
+    pub(super) op: Op,
+    pub(super) started: Time,
+    /// The encoded request header: the DPU side cannot reach this copy.
+    pub(super) header: Vec<u8>,
+    pub(super) payload_len: u32,
+    pub(super) read_len: u32,
+    pub(super) span: Option<Span>,
+    pub(super) note: Note,
+    pub(super) reader: Reader,
+    /// The command as it was last sent; an instance of the DPU side may have executed it.
+    pub(super) sent: Option<CommandId>,
+    /// It was sent to an earlier instance too.
+    pub(super) replayed: bool,
+    /// Its front-end gave it up.
+    pub(super) aborted: bool,
+}
+
+impl Entry {
+    pub(super) fn new() -> Entry {
+        Entry {
+            state: State::Idle,
+            order: 0,
+            tag: 0,
+            op: Op::Noop,
+            started: Time(0),
+            header: Vec::new(),
+            payload_len: 0,
+            read_len: 0,
+            span: None,
+            note: Note::None,
+            reader: Reader::Front,
+            sent: None,
+            replayed: false,
+            aborted: false,
+        }
+    }
+
+    /// Takes a call in; the caller sets state, order and reader. `EINVAL` and `ENAMETOOLONG` for a
+    /// request that cannot be encoded or lengths beyond the limits.
+    pub(super) fn load(
+        &mut self,
+        call: &Call<'_>,
+        header: &Header,
+        span: Option<Span>,
+    ) -> Result<()> {
+        let read_len = read_len(call.request);
+        if call.payload_len > limits::IO_MAX || read_len as usize > limits::IO_MAX {
+            return Err(Errno::EINVAL);
+        }
+        self.header.resize(call.request.encoded_len(header), 0);
+        call.request.encode(header, &mut self.header)?;
+        self.op = call.request.op();
+        self.payload_len = u32::try_from(call.payload_len).map_err(|_| Errno::EINVAL)?;
+        self.read_len = read_len;
+        self.span = span;
+        self.note = Note::of(call);
+        self.sent = None;
+        self.replayed = false;
+        self.aborted = false;
+        Ok(())
+    }
+
+    /// The wait this call asks for, if it asks for a lock.
+    pub(super) fn park(&mut self) -> Option<Parked> {
+        let tag = (self.reader == Reader::Front).then_some(self.tag);
+        match std::mem::take(&mut self.note) {
+            Note::Lock { ino, fh, lock, cred, checked } => {
+                Some(Parked { tag, ino, fh, lock, cred, checked })
+            }
+            _ => None,
+        }
+    }
+
+    /// Marks the request as one an earlier instance may have executed.
+    pub(super) fn mark_replay(&mut self) -> Result<()> {
+        let (mut header, request) = Request::decode(&self.header)?;
+        header.flags = header.flags.with(Flags::REPLAY);
+        let mut bytes = vec![0; request.encoded_len(&header)];
+        request.encode(&header, &mut bytes)?;
+        self.header = bytes;
+        self.replayed = true;
+        Ok(())
+    }
+
+    /// Room for a reply header, bytes.
+    pub(super) fn reply_room(&self) -> u16 {
+        match self.op {
+            Op::Lookup
+            | Op::Symlink
+            | Op::Mknod
+            | Op::Mkdir
+            | Op::Link
+            | Op::Getattr
+            | Op::Setattr
+            | Op::Create
+            | Op::Tmpfile => ATTR_LEN,
+            Op::Statfs => STATFS_LEN,
+            Op::Getlk => LOCK_LEN,
+            _ => 0,
+        }
+    }
+
+    /// Whether an answer claims more than there was room or data for.
+    pub(super) fn exceeds(&self, reply: &Reply) -> bool {
+        match reply {
+            Reply::Data(len) => *len > self.read_len,
+            Reply::Written(len) => self.op == Op::Write && *len > self.payload_len,
+            _ => false,
+        }
+    }
+}
+
+/// Most payload bytes the answer to a request can have.
+fn read_len(request: &Request<'_>) -> u32 {
+    const LINK_LEN: u32 = 4095;
+    const _: () = assert!(LINK_LEN as usize == limits::SYMLINK_MAX);
+    match *request {
+        Request::Read { len, .. }
+        | Request::Readdir { len, .. }
+        | Request::Getxattr { len, .. }
+        | Request::Listxattr { len, .. } => len,
+        Request::Readlink { .. } => LINK_LEN,
+        _ => 0,
+    }
+}
+
+/// What sending a request takes off the books already: what it gives up must not be handed in again,
+/// since someone else may have it by then.
+pub(super) fn gives_up(request: &Request<'_>, holdings: &mut Holdings) {
+    match *request {
+        Request::Release { ino, fh, owner } => holdings.closing(ino, fh, owner),
+        Request::Releasedir { ino, fh } => holdings.closing(ino, fh, 0),
+        Request::Flush { ino, owner, .. } => holdings.flushing(ino, owner),
+        Request::Setlk { ino, fh, lock, .. } => match (lock.style, lock.kind) {
+            (_, LockKind::Unlock) => holdings.locked(ino, fh, lock),
+            (LockStyle::Flock, _) => holdings.converting(ino, lock),
+            (LockStyle::Posix, LockKind::Read) => holdings.weakening(ino, lock),
+            (LockStyle::Posix, LockKind::Write) => {}
+        },
+        _ => {}
+    }
+}
+
+/// Whether sending a request takes anything off the books.
+pub(super) fn is_giving_up(op: Op) -> bool {
+    matches!(op, Op::Release | Op::Releasedir | Op::Flush | Op::Setlk)
+}

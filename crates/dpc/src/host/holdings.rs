@@ -1,0 +1,243 @@
+//! What a session holds on the DPU side: open files and locks. After a loss they are handed in again,
+//! so the session keeps its own account of them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use outboard_base::{Fh, Ino};
+use outboard_wire::file::{Lock, LockKind, LockStyle, Request};
+
+/// An open file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Handle {
+    pub(super) ino: Ino,
+    pub(super) flags: u32,
+    pub(super) directory: bool,
+}
+
+/// A lock held, and the handle it was taken through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    fh: Fh,
+    lock: Lock,
+}
+
+/// Open handles and held locks.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    handles: BTreeMap<Fh, Handle>,
+    locks: HashMap<(Ino, LockStyle), Vec<Held>>,
+}
+
+impl Holdings {
+    /// A handle was opened.
+    pub(super) fn opened(&mut self, fh: Fh, handle: Handle) {
+        self.handles.insert(fh, handle);
+    }
+
+    /// A handle is being closed: its owner's flock goes with it.
+    pub(super) fn closing(&mut self, ino: Ino, fh: Fh, owner: u64) {
+        self.handles.remove(&fh);
+        self.drop_owner(ino, LockStyle::Flock, owner);
+    }
+
+    /// A descriptor is being closed: the owner's POSIX locks on the file go.
+    pub(super) fn flushing(&mut self, ino: Ino, owner: u64) {
+        self.drop_owner(ino, LockStyle::Posix, owner);
+    }
+
+    fn drop_owner(&mut self, ino: Ino, style: LockStyle, owner: u64) {
+        if let Some(held) = self.locks.get_mut(&(ino, style)) {
+            held.retain(|held| held.lock.owner != owner);
+            if held.is_empty() {
+                self.locks.remove(&(ino, style));
+            }
+        }
+    }
+
+    /// A lock was granted or dropped: it replaces what its owner held of the range.
+    pub(super) fn locked(&mut self, ino: Ino, fh: Fh, lock: Lock) {
+        let key = (ino, lock.style);
+        let before = self.locks.remove(&key).unwrap_or_default();
+        let mut after = Vec::with_capacity(before.len() + 2);
+        for held in before {
+            let own = held.lock.owner == lock.owner;
+            if !own || held.lock.end < lock.start || lock.end < held.lock.start {
+                after.push(held);
+                continue;
+            }
+            if held.lock.start < lock.start {
+                let lock = Lock { end: lock.start - 1, ..held.lock };
+                after.push(Held { lock, ..held });
+            }
+            if lock.end < held.lock.end {
+                let lock = Lock { start: lock.end + 1, ..held.lock };
+                after.push(Held { lock, ..held });
+            }
+        }
+        if lock.kind != LockKind::Unlock {
+            join(&mut after, fh, lock);
+        }
+        if !after.is_empty() {
+            self.locks.insert(key, after);
+        }
+    }
+
+    /// A flock is being converted: the old one is given up before the new one is asked for.
+    pub(super) fn converting(&mut self, ino: Ino, lock: Lock) {
+        let held = self.locks.get(&(ino, LockStyle::Flock));
+        let differs = |held: &Held| held.lock.owner == lock.owner && held.lock.kind != lock.kind;
+        if held.is_some_and(|held| held.iter().any(differs)) {
+            self.drop_owner(ino, LockStyle::Flock, lock.owner);
+        }
+    }
+
+    /// A shared lock is being asked for where its owner may hold exclusive ones: from now on it can
+    /// count on no more than a shared one there.
+    pub(super) fn weakening(&mut self, ino: Ino, lock: Lock) {
+        let held = self.locks.get(&(ino, lock.style));
+        let weaker: Vec<(Fh, Lock)> = held
+            .into_iter()
+            .flatten()
+            .filter(|held| held.lock.owner == lock.owner && held.lock.kind == LockKind::Write)
+            .filter(|held| held.lock.start <= lock.end && lock.start <= held.lock.end)
+            .map(|held| {
+                let (start, end) = (held.lock.start.max(lock.start), held.lock.end.min(lock.end));
+                (held.fh, Lock { start, end, kind: LockKind::Read, ..held.lock })
+            })
+            .collect();
+        for (fh, lock) in weaker {
+            self.locked(ino, fh, lock);
+        }
+    }
+
+    /// The requests that hand everything in again: handles first, then locks.
+    pub(super) fn reclaims(&self) -> Vec<Request<'static>> {
+        let handles = self.handles.iter().map(|(&fh, handle)| Request::Reclaim {
+            ino: handle.ino,
+            fh,
+            flags: handle.flags,
+            directory: handle.directory,
+        });
+        let locks = self.locks.iter().flat_map(|(&(ino, _), held)| {
+            held.iter().map(move |&Held { fh, lock }| Request::Setlk {
+                ino,
+                fh,
+                lock,
+                wait: false,
+                reclaim: true,
+            })
+        });
+        handles.chain(locks).collect()
+    }
+
+    /// Open handles and held locks, counted.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.handles.len(), self.locks.values().map(Vec::len).sum())
+    }
+}
+
+/// Adds a lock, joined with neighbours of the same owner and kind, so that locking a file byte by byte
+/// keeps one entry.
+fn join(held: &mut Vec<Held>, fh: Fh, mut lock: Lock) {
+    held.retain(|other| {
+        let same = other.lock.owner == lock.owner && other.lock.kind == lock.kind;
+        let before = other.lock.end.checked_add(1) == Some(lock.start);
+        let behind = lock.end.checked_add(1) == Some(other.lock.start);
+        if same && (before || behind) {
+            lock.start = lock.start.min(other.lock.start);
+            lock.end = lock.end.max(other.lock.end);
+            return false;
+        }
+        true
+    });
+    held.push(Held { fh, lock });
+}
+
+#[cfg(test)]
+mod tests {
+    use outboard_base::Rng;
+
+    use super::*;
+
+    fn lock(owner: u64, start: u64, end: u64, kind: LockKind) -> Lock {
+        Lock { owner, start, end, kind, style: LockStyle::Posix, pid: 1 }
+    }
+
+    /// Against an array of bytes: what each owner holds of each byte.
+    #[test]
+    fn locks_are_kept_as_byte_by_byte_bookkeeping_says() {
+        const BYTES: u64 = 24;
+        for seed in 0..300 {
+            let (mut rng, mut holdings) = (Rng::new(seed), Holdings::default());
+            let mut bytes = [[LockKind::Unlock; BYTES as usize]; 2];
+            for _ in 0..40 {
+                let owner = rng.below(2);
+                let start = rng.below(BYTES);
+                let end = start + rng.below(BYTES - start);
+                let kinds = [LockKind::Read, LockKind::Write, LockKind::Unlock];
+                let kind = kinds[usize::try_from(rng.below(3)).unwrap()];
+                holdings.locked(Ino(2), Fh(1), lock(owner, start, end, kind));
+                for at in start..=end {
+                    bytes[usize::try_from(owner).unwrap()][usize::try_from(at).unwrap()] = kind;
+                }
+                let mut seen = [[LockKind::Unlock; BYTES as usize]; 2];
+                for request in holdings.reclaims() {
+                    let Request::Setlk { lock, reclaim: true, wait: false, .. } = request else {
+                        panic!("{request:?}")
+                    };
+                    for at in lock.start..=lock.end {
+                        let place = &mut seen[usize::try_from(lock.owner).unwrap()]
+                            [usize::try_from(at).unwrap()];
+                        assert_eq!(*place, LockKind::Unlock, "seed {seed}: held twice");
+                        *place = lock.kind;
+                    }
+                }
+                assert_eq!(seen, bytes, "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_being_given_up_is_not_handed_in_again() {
+        let mut holdings = Holdings::default();
+        let flock = |kind| Lock { style: LockStyle::Flock, ..lock(9, 0, u64::MAX, kind) };
+        holdings.locked(Ino(2), Fh(1), flock(LockKind::Write));
+        holdings.converting(Ino(2), flock(LockKind::Write));
+        assert_eq!(holdings.counts(), (0, 1), "the same lock again gives nothing up");
+        holdings.converting(Ino(2), flock(LockKind::Read));
+        assert_eq!(holdings.counts(), (0, 0));
+
+        holdings.locked(Ino(2), Fh(1), lock(5, 0, 9, LockKind::Write));
+        holdings.weakening(Ino(2), lock(5, 4, 20, LockKind::Read));
+        let mut held: Vec<(u64, u64, LockKind)> = holdings
+            .reclaims()
+            .iter()
+            .map(|request| match request {
+                Request::Setlk { lock, .. } => (lock.start, lock.end, lock.kind),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        held.sort_by_key(|lock| lock.0);
+        assert_eq!(held, [(0, 3, LockKind::Write), (4, 9, LockKind::Read)]);
+    }
+
+    #[test]
+    fn closing_drops_what_goes_with_it() {
+        let mut holdings = Holdings::default();
+        let handle = Handle { ino: Ino(2), flags: 2, directory: false };
+        holdings.opened(Fh(1), handle);
+        holdings.opened(Fh(2), handle);
+        let flock = Lock { style: LockStyle::Flock, ..lock(9, 0, u64::MAX, LockKind::Write) };
+        holdings.locked(Ino(2), Fh(1), flock);
+        holdings.locked(Ino(2), Fh(1), lock(5, 0, 3, LockKind::Read));
+        assert_eq!(holdings.counts(), (2, 2));
+        holdings.flushing(Ino(2), 5);
+        assert_eq!(holdings.counts(), (2, 1));
+        holdings.closing(Ino(2), Fh(1), 9);
+        assert_eq!(holdings.counts(), (1, 0));
+        let whole = lock(5, 0, u64::MAX, LockKind::Write);
+        holdings.locked(Ino(2), Fh(2), whole);
+        holdings.locked(Ino(2), Fh(2), Lock { kind: LockKind::Unlock, ..whole });
+        assert_eq!(holdings.counts(), (1, 0));
+    }
+}

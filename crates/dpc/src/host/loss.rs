@@ -1,0 +1,382 @@
+//! Loss of the DPU side, and its return (`docs/internals/loss.md`).
+//!
+//! ```text
+//! lost      every queue down; slots, payloads, headers, books stay; waits for locks become requests
+//! give up   (policy) what is pending fails with ENOTCONN, and so does what is started
+//! resume    1 rings empty, keeper's queue up   2 handles, then locks handed in
+//!           3 what is pending sent again in the order it was started, all queues up
+//!           4 waits for locks asked for again   5 replays answered: "all handed in"
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use outboard_base::{Cred, Errno};
+use outboard_link::queue::HostQueue;
+use outboard_link::registers::Registers;
+use outboard_wire::event::Event;
+use outboard_wire::file::{Flags, Lock, LockKind, Op, Reply, Request};
+
+use super::books::Parked;
+use super::entry::{Reader, State};
+use super::session::{Cell, Haul, lock};
+use super::{Call, Done, Port, Session, Slot, Started};
+
+/// What a return of the DPU side came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resumed {
+    /// Open handles handed in.
+    pub handles: usize,
+    /// Locks handed in.
+    pub locks: usize,
+    /// What the new instance refused, and why.
+    pub refused: Vec<(String, Errno)>,
+    /// Calls sent again that the earlier instance may have executed.
+    pub replayed: usize,
+    /// Calls that were waiting and are sent for the first time.
+    pub sent: usize,
+}
+
+/// The DPU side went away again before everything was handed in, or its queues are not those expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotResumed;
+
+impl Session {
+    /// The DPU side is lost: nothing is sent any more and what is unanswered is kept. Nothing happens
+    /// if it is known to be lost.
+    pub fn lost(self: &Arc<Session>) {
+        let keeper = self.keeper();
+        let mut hauls = Vec::new();
+        for (number, queue) in (0u16..).zip(&self.queues) {
+            let mut cell = lock(&queue.cell);
+            if !std::mem::take(&mut cell.up) {
+                continue;
+            }
+            cell.initiator.lose();
+            cell.initiator.abandon();
+            for entry in &mut cell.entries {
+                entry.replayed = false;
+            }
+            let mut haul = Haul::new(None);
+            if number == keeper {
+                self.losses.fetch_add(1, Relaxed);
+                self.drop_own_calls(&mut cell, &mut haul);
+            }
+            hauls.push((number, haul));
+        }
+        self.replaying.store(0, Release);
+        lock(&self.books).lost();
+        for (number, haul) in hauls {
+            self.act(number, haul);
+        }
+    }
+
+    /// What the session asked for itself is not sent again: reclaims begin afresh, a wait that was being
+    /// cancelled is over, and one that was being asked for is asked for again when all is handed in.
+    fn drop_own_calls(self: &Arc<Session>, cell: &mut Cell, haul: &mut Haul) {
+        for cid in 0..self.settings().depth - 1 {
+            let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
+            if entry.state != State::Pending {
+                continue;
+            }
+            let outcome = match entry.reader {
+                Reader::Cancel { .. } => Ok(Reply::Empty),
+                Reader::Front if !entry.aborted => Err(Errno::EAGAIN),
+                Reader::Front => Err(Errno::EINTR),
+                Reader::Caller | Reader::Nobody => Err(Errno::ENOTCONN),
+            };
+            if entry.reader == Reader::Front && !entry.aborted {
+                lock(&self.books).again.extend(entry.park());
+                entry.reader = Reader::Nobody;
+            }
+            self.answer(cell, self.keeper(), cid, outcome, haul);
+        }
+    }
+
+    /// Fails everything pending, and everything started until the DPU side is back.
+    pub fn give_up(self: &Arc<Session>) {
+        self.given_up.store(true, Release);
+        for (number, queue) in (0u16..).zip(&self.queues) {
+            let mut cell = lock(&queue.cell);
+            if cell.up {
+                continue;
+            }
+            let mut haul = Haul::new(None);
+            for cid in 0..self.settings().depth - 1 {
+                let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { break };
+                if matches!(entry.state, State::Pending | State::Held) {
+                    self.answer(&mut cell, number, cid, Err(Errno::ENOTCONN), &mut haul);
+                }
+            }
+            drop(cell);
+            self.act(number, haul);
+        }
+        let again = std::mem::take(&mut lock(&self.books).again);
+        for parked in again {
+            self.end_wait(&parked, 0, Some(Errno::ENOTCONN));
+        }
+    }
+
+    /// The DPU side is back, with `registers`: hands in what is held, sends what is pending. `alive` is
+    /// asked now and then; once it says no, the session is lost again and the caller attaches anew.
+    pub fn resume(
+        self: &Arc<Session>,
+        registers: &Registers,
+        alive: &dyn Fn() -> bool,
+    ) -> Result<Resumed, NotResumed> {
+        let resumed = self.try_resume(registers, alive);
+        if resumed.is_err() {
+            self.lost();
+        }
+        resumed
+    }
+
+    fn try_resume(
+        self: &Arc<Session>,
+        registers: &Registers,
+        alive: &dyn Fn() -> bool,
+    ) -> Result<Resumed, NotResumed> {
+        for queue in &self.queues {
+            lock(&queue.cell).initiator.reattach(registers).map_err(|_| NotResumed)?;
+        }
+        if let Some(queue) = self.queue(self.keeper()) {
+            lock(&queue.cell).up = true;
+        }
+        let mut resumed = Resumed::default();
+        self.hand_in(&mut resumed, alive)?;
+        self.given_up.store(false, Release);
+        self.send_pending(&mut resumed);
+        self.wait_again(alive)?;
+        Ok(resumed)
+    }
+
+    fn hand_in(
+        self: &Arc<Session>,
+        resumed: &mut Resumed,
+        alive: &dyn Fn() -> bool,
+    ) -> Result<(), NotResumed> {
+        let mut port = Port::new(Arc::clone(self), self.keeper());
+        let reclaims = lock(&self.books).holdings.reclaims();
+        for request in reclaims {
+            let slot = self.keeper_slot(&mut port, alive)?;
+            let call =
+                Call { request: &request, cred: &Cred::root(), checked: true, payload_len: 0 };
+            let done = port.call_while(slot, &call, alive);
+            match (done.outcome, &request) {
+                (Err(Errno::ENOTCONN), _) => return Err(NotResumed),
+                (Ok(_), Request::Reclaim { .. }) => resumed.handles += 1,
+                (Ok(_), _) => resumed.locks += 1,
+                (Err(errno), _) => {
+                    resumed.refused.push((format!("{request:?}"), errno));
+                    self.forget(&request);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A lock the new instance does not give back is held no longer. (A handle that is gone answers for
+    /// itself, with `EBADF`.)
+    fn forget(&self, request: &Request<'_>) {
+        if let Request::Setlk { ino, fh, lock: held, .. } = *request {
+            let unlock = Lock { kind: LockKind::Unlock, ..held };
+            lock(&self.books).holdings.locked(ino, fh, unlock);
+        }
+    }
+
+    fn keeper_slot(&self, port: &mut Port, alive: &dyn Fn() -> bool) -> Result<Slot, NotResumed> {
+        loop {
+            let now = self.world().now();
+            if let Ok(slot) = port.acquire(now.after(super::port::NAP)) {
+                return Ok(slot);
+            }
+            if !alive() {
+                return Err(NotResumed);
+            }
+        }
+    }
+
+    /// Sends everything pending, in the order it was started, and opens all queues.
+    fn send_pending(self: &Arc<Session>, resumed: &mut Resumed) {
+        let mut cells: Vec<_> = self.queues.iter().map(|queue| lock(&queue.cell)).collect();
+        let mut pending: Vec<(u64, usize, u16)> = Vec::new();
+        for (number, cell) in cells.iter_mut().enumerate() {
+            // The keeper's queue is up: what is in it was sent.
+            if std::mem::replace(&mut cell.up, true) {
+                continue;
+            }
+            let waits = (0u16..).zip(&cell.entries).filter(|(_, e)| e.state == State::Pending);
+            pending.extend(waits.map(|(cid, entry)| (entry.order, number, cid)));
+        }
+        pending.sort_unstable();
+        let mut bell = false;
+        for (_, number, cid) in pending {
+            let Some(cell) = cells.get_mut(number) else { continue };
+            let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { continue };
+            if entry.sent.is_some() && entry.mark_replay().is_ok() {
+                self.replaying.fetch_add(1, AcqRel);
+                self.counters.replayed.fetch_add(1, Relaxed);
+                resumed.replayed += 1;
+            } else {
+                resumed.sent += 1;
+            }
+            bell |= self.send(cell, cid).unwrap_or(false);
+        }
+        drop(cells);
+        self.bell(bell);
+        for number in 0..self.queues() {
+            self.unpark(number);
+            self.arm(number);
+        }
+        if self.replaying.load(Acquire) == 0 {
+            self.handed_in();
+        }
+    }
+
+    /// Asks again for the locks that were waited for.
+    fn wait_again(self: &Arc<Session>, alive: &dyn Fn() -> bool) -> Result<(), NotResumed> {
+        let mut port = Port::new(Arc::clone(self), self.keeper());
+        loop {
+            let Some(parked) = lock(&self.books).again.pop() else { return Ok(()) };
+            let Some(tag) = parked.tag else {
+                // Its caller knows it by a ticket of the lost instance.
+                self.end_wait(&parked, 0, Some(Errno::ENOLCK));
+                continue;
+            };
+            let slot = match self.keeper_slot(&mut port, alive) {
+                Ok(slot) => slot,
+                Err(error) => {
+                    lock(&self.books).again.push(parked);
+                    return Err(error);
+                }
+            };
+            let Parked { ino, fh, lock: wanted, cred, checked, .. } = parked;
+            let request = Request::Setlk { ino, fh, lock: wanted, wait: true, reclaim: false };
+            let call = Call { request: &request, cred: &cred, checked, payload_len: 0 };
+            if let Started::Done(done) = port.start(slot, &call, tag) {
+                self.front().complete(done);
+            }
+        }
+    }
+
+    /// Tells the DPU side that nothing more will be handed in: its grace period need not wait for this
+    /// session. If no slot is free its time limit will do.
+    pub(super) fn handed_in(self: &Arc<Session>) {
+        self.ask(&Request::Noop, &Cred::root(), Flags::REPLAY, Reader::Nobody);
+    }
+
+    /// Ends the wait for a lock from this side; `EINTR` for who waits, unless the DPU side says it was
+    /// granted. False when that cannot be asked for now.
+    pub(super) fn cancel(self: &Arc<Session>, ticket: u64) -> bool {
+        let Some(parked) = lock(&self.books).parked.get(&ticket).cloned() else { return false };
+        let request = Request::CancelLock { ticket };
+        self.ask(&request, &parked.cred, Flags::default(), Reader::Cancel { ticket })
+    }
+
+    /// Sends a request of the session's own; false if it cannot be sent now.
+    fn ask(
+        self: &Arc<Session>,
+        request: &Request<'_>,
+        cred: &Cred,
+        flags: Flags,
+        reader: Reader,
+    ) -> bool {
+        let Some(slot) = self.acquire(self.keeper()) else { return false };
+        let call = Call { request, cred, checked: true, payload_len: 0 };
+        let flags = flags.with(Flags::CHECKED);
+        match self.submit_with(&slot, &call, 0, reader, flags) {
+            Ok(true) => {
+                slot.launch();
+                self.arm(self.keeper());
+                true
+            }
+            Ok(false) => {
+                self.withdraw(slot);
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Gives up the call the front-end named `tag`: it is completed with `EINTR` if that still can be,
+    /// with its answer otherwise, once in any case. False if no such call is known. A call that changes
+    /// the volume and was sent is waited for: a local file system would not interrupt it either.
+    pub fn abort(self: &Arc<Session>, tag: u64) -> bool {
+        for (number, queue) in (0u16..).zip(&self.queues) {
+            let mut cell = lock(&queue.cell);
+            let found = (0u16..).zip(&cell.entries).find(|(_, entry)| {
+                entry.tag == tag
+                    && entry.reader == Reader::Front
+                    && matches!(entry.state, State::Pending | State::Held)
+            });
+            let Some(cid) = found.map(|(cid, _)| cid) else { continue };
+            let mut haul = Haul::new(None);
+            self.abort_entry(&mut cell, number, cid, &mut haul);
+            drop(cell);
+            self.act(number, haul);
+            return true;
+        }
+        let waits = lock(&self.books);
+        let ticket = waits.parked.iter().find(|(_, parked)| parked.tag == Some(tag));
+        let Some(ticket) = ticket.map(|(&ticket, _)| ticket) else {
+            drop(waits);
+            return self.abort_again(tag);
+        };
+        drop(waits);
+        self.cancel(ticket)
+    }
+
+    fn abort_entry(self: &Arc<Session>, cell: &mut Cell, queue: u16, cid: u16, haul: &mut Haul) {
+        let up = cell.up;
+        let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
+        entry.aborted = true;
+        let unsent = entry.sent.is_none();
+        let harmless = !entry.op.changes() || entry.op == Op::Setlk;
+        match (entry.sent, entry.op.changes()) {
+            _ if entry.state == State::Held || (!up && (unsent || harmless)) => {
+                self.answer(cell, queue, cid, Err(Errno::EINTR), haul);
+            }
+            (Some(id), false) => haul.ring(cell.initiator.abort(id)),
+            _ => {}
+        }
+    }
+
+    /// A wait for a lock that is to be asked for again.
+    fn abort_again(self: &Arc<Session>, tag: u64) -> bool {
+        let mut books = lock(&self.books);
+        let Some(at) = books.again.iter().position(|parked| parked.tag == Some(tag)) else {
+            return false;
+        };
+        let parked = books.again.swap_remove(at);
+        drop(books);
+        self.end_wait(&parked, 0, Some(Errno::EINTR));
+        true
+    }
+
+    /// Something the DPU side tells. Ends of waits are the session's; the rest is the front-end's.
+    pub fn event(self: &Arc<Session>, event: Event) {
+        let Event::LockGranted { ticket, errno } = event else {
+            return self.front().event(event);
+        };
+        let parked = lock(&self.books).decided(ticket, errno);
+        if let Some(parked) = parked {
+            self.end_wait(&parked, ticket, errno);
+        }
+    }
+
+    /// Tells who waited for a lock.
+    fn end_wait(&self, parked: &Parked, ticket: u64, errno: Option<Errno>) {
+        match parked.tag {
+            Some(tag) => self.front().complete(ended(tag, errno)),
+            None => {
+                self.front().event(Event::LockGranted { ticket, errno });
+            }
+        }
+    }
+}
+
+/// The answer to a lock that was waited for.
+pub(super) fn ended(tag: u64, errno: Option<Errno>) -> Done {
+    let outcome = errno.map_or(Ok(Reply::Empty), Err);
+    Done { tag, op: Op::Setlk, outcome, slot: None }
+}
