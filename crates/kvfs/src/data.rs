@@ -1,128 +1,90 @@
-//! A file's bytes.
+//! A file's bytes: reading, writing, changing the size, holes, syncing (DPC 3.4; rows C18 to C20).
+//!
+//! A file of up to 8,192 bytes is one pair, rewritten whole; a bigger one is a file object, written at
+//! 8 KiB granularity ([`store`], [`shape`]). Size and form stand in the attribute pair and change in the
+//! same batch as the bytes.
+//!
+//! - Who changes a file's bytes holds its turn alone, who reads them a shared turn ([`turns`]), so a read
+//!   never sees half a write.
+//! - An operation is one batch. Two are not, when the file is large: a truncation shows its new
+//!   size at once and gives blocks back step by step, and is finished before the file grows, or after a
+//!   restart ([`size`]); `fallocate` fills a range step by step, and its size shows at the end.
+//! - Bytes that were synced are never traded for bytes that were not: see [`fresh`].
+//!
+//! See `docs/internals/kvfs-data.md`.
 
+mod copy;
+mod fallocate;
+pub(crate) mod fresh;
+mod read;
 pub(crate) mod shape;
+mod size;
 mod store;
+mod sync;
 pub(crate) mod turns;
+mod write;
+
 
 use outboard_base::{Errno, Fh, Ino, Result};
-use outboard_kv::Kv;
 use outboard_kv::medium::Medium;
-use outboard_wire::file::{Reply, Statfs};
+use outboard_kv::{Cached, Kv};
+use outboard_wire::file::{FileKind, mode};
 
 use crate::context::Context;
+use crate::handles::Handle;
 use crate::layout::Inode;
-use crate::txn::{Tried, Txn};
-use crate::{Answer, Kvfs};
+use crate::{Event, Kvfs};
+use store::Store;
 
 /// A place in an open file: inode, handle, offset.
 pub(crate) type Place = (Ino, Fh, u64);
 
-#[expect(clippy::unused_async, reason = "signatures first")]
 impl<K: Kv, M: Medium> Kvfs<K, M> {
-    pub(crate) async fn read(
-        &self,
-        _cx: &Context<'_>,
-        _ino: Ino,
-        _fh: Fh,
-        _offset: u64,
-        _len: u32,
-    ) -> Result<Answer> {
-        Err(Errno::ENOSYS)
+    fn store(&self) -> Store<'_, Cached<K>, M> {
+        Store::new(&self.objects)
     }
 
-    pub(crate) async fn write(
-        &self,
-        _cx: &Context<'_>,
-        _ino: Ino,
-        _fh: Fh,
-        _offset: u64,
-        _flags: u32,
-        _data: &[u8],
-    ) -> Result<Reply> {
-        Err(Errno::ENOSYS)
+    /// The handle, open for reading; `EBADF` otherwise, `EISDIR` for a directory.
+    fn readable(&self, cx: &Context<'_>, ino: Ino, fh: Fh) -> Result<Handle> {
+        let handle = self.handles.get(cx.attachment, fh, ino)?;
+        match handle {
+            Handle { directory: true, .. } => Err(Errno::EISDIR),
+            handle if handle.reads() => Ok(handle),
+            _ => Err(Errno::EBADF),
+        }
     }
 
-    pub(crate) async fn fsync(
-        &self,
-        _cx: &Context<'_>,
-        _ino: Ino,
-        _fh: Fh,
-        _data_only: bool,
-    ) -> Result<Reply> {
-        Err(Errno::ENOSYS)
+    /// The handle, open for writing; `EBADF` otherwise.
+    fn writable(&self, cx: &Context<'_>, ino: Ino, fh: Fh) -> Result<Handle> {
+        let handle = self.handles.get(cx.attachment, fh, ino)?;
+        if !handle.directory && handle.writes() { Ok(handle) } else { Err(Errno::EBADF) }
     }
 
-    pub(crate) async fn syncfs(&self) -> Result<Reply> {
-        Err(Errno::ENOSYS)
+    /// Tells other attachments that what they may have cached of `ino` is stale.
+    fn tell_stale(&self, cx: &Context<'_>, ino: Ino) {
+        let others = self.handles.others_told(cx.attachment, ino);
+        if !others.is_empty() {
+            let events = others.into_iter().map(|attachment| Event::StaleInode { attachment, ino });
+            self.push_events(events);
+        }
     }
+}
 
-    pub(crate) async fn fallocate(
-        &self,
-        _cx: &Context<'_>,
-        _ino: Ino,
-        _fh: Fh,
-        _offset: u64,
-        _len: u64,
-        _mode: u32,
-    ) -> Result<Reply> {
-        Err(Errno::ENOSYS)
+/// A regular file; `EINVAL` for anything else but a directory, which is `EISDIR`.
+fn regular(inode: &Inode) -> Result<()> {
+    match inode.kind() {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(Errno::EISDIR),
+        _ => Err(Errno::EINVAL),
     }
+}
 
-    pub(crate) async fn lseek(
-        &self,
-        _cx: &Context<'_>,
-        _ino: Ino,
-        _fh: Fh,
-        _offset: u64,
-        _whence: u32,
-    ) -> Result<Reply> {
-        Err(Errno::ENOSYS)
+/// Clears the set-id bits, as writing without privilege does: set-group-id only where it means
+/// execution, for without group execution it marks mandatory locking.
+fn kill_set_id(inode: &mut Inode) {
+    let mut bits = mode::S_ISUID;
+    if inode.attr.mode & 0o010 != 0 {
+        bits |= mode::S_ISGID;
     }
-
-    pub(crate) async fn copy_file_range(
-        &self,
-        _cx: &Context<'_>,
-        _from: Place,
-        _to: Place,
-        _len: u64,
-    ) -> Result<Reply> {
-        Err(Errno::ENOSYS)
-    }
-
-    /// Stages a new size of a regular file into `txn` and `inode` (size, blocks, data kind, marks);
-    /// the caller holds `turns.alone(ino)`, sets times and puts the inode.
-    pub(crate) async fn stage_size(
-        &self,
-        _txn: &mut Txn<'_, outboard_kv::Cached<K>>,
-        _inode: &mut Inode,
-        _size: u64,
-    ) -> Tried<()> {
-        Err(Errno::ENOSYS.into())
-    }
-
-    /// After a committed [`Kvfs::stage_size`], the turn still held: gives back what one batch could
-    /// not, within bounds; the rest is left to housekeeping.
-    pub(crate) async fn finish_size(&self, _inode: &Inode) -> Result<()> {
-        Err(Errno::ENOSYS)
-    }
-
-    /// Stages the end of an inode's data, as far as one batch allows: true if nothing is left then.
-    /// If false the caller puts `inode`, commits and calls again.
-    pub(crate) async fn stage_drop(
-        &self,
-        _txn: &mut Txn<'_, outboard_kv::Cached<K>>,
-        _inode: &mut Inode,
-    ) -> Tried<bool> {
-        Err(Errno::ENOSYS.into())
-    }
-
-    /// A bounded part of what truncations left to do; true if there may be more.
-    pub(crate) async fn trim_some(&self) -> Result<bool> {
-        Err(Errno::ENOSYS)
-    }
-
-    /// Space of the volume.
-    pub(crate) fn statfs(&self) -> Statfs {
-        Statfs::default()
-    }
+    inode.attr.mode &= !bits;
 }

@@ -114,7 +114,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             }
             Request::Getlk { ino, fh, lock } => self.getlk(cx, ino, fh, lock)?.into(),
             Request::Setlk { ino, fh, lock, wait, reclaim } => {
-                self.setlk(cx, ino, fh, lock, wait, reclaim).await?.into()
+                self.setlk(cx, ino, fh, lock, wait, reclaim)?.into()
             }
             Request::CancelLock { ticket } => self.cancel_lock(cx, ticket)?.into(),
             Request::Fallocate { ino, fh, offset, len, mode } => {

@@ -48,6 +48,7 @@ use outboard_kv::medium::Medium;
 use outboard_kv::object::Objects;
 use outboard_kv::{Cached, Kv};
 
+use data::fresh::Fresh;
 use data::turns::Turns;
 use handles::Handles;
 use layout::Superblock;
@@ -63,6 +64,7 @@ pub struct Kvfs<K, M> {
     /// Turns on inodes: who changes a directory's entries or a file's data holds one. Directories
     /// first, by number; then files, by number.
     turns: Turns,
+    fresh: Fresh,
     numbers: Numbers,
     handles: Handles,
     locks: Mutex<Locks>,

@@ -9,6 +9,7 @@ use outboard_kv::object::{self, Objects};
 use outboard_kv::{Batch, Cached, Durability, Kv, KvError};
 use outboard_wire::file::mode;
 
+use crate::data::fresh::Fresh;
 use crate::data::turns::Turns;
 use crate::handles::Handles;
 use crate::layout::key::{self, Counter, Tag};
@@ -73,6 +74,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             options,
             superblock,
             turns: Turns::default(),
+            fresh: Fresh::default(),
             numbers: Numbers(Mutex::new(0..0)),
             handles: Handles::new(first_handle, options.handles_max),
             locks: Mutex::new(locks),

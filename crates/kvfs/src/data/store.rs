@@ -57,12 +57,23 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         Store { objects }
     }
 
-    /// The bytes of a file that is not big. They may be fewer than its size: the rest reads zero.
-    async fn small_bytes(&self, ino: Ino, shape: &Shape) -> Result<Vec<u8>, KvError> {
+    /// The bytes of a file that is not big, as `batch` would leave them. They may be fewer than its
+    /// size: the rest reads zero.
+    async fn small_bytes(
+        &self,
+        ino: Ino,
+        shape: &Shape,
+        batch: Option<&Batch>,
+    ) -> Result<Vec<u8>, KvError> {
         if shape.data == DataKind::None {
             return Ok(Vec::new());
         }
-        let value = self.objects.kv().get(&small_key(ino)).await?.ok_or(KvError::Corrupt)?;
+        let key = small_key(ino);
+        let value = match batch.and_then(|batch| batch.staged(&key)) {
+            Some(staged) => staged.cloned(),
+            None => self.objects.kv().get(&key).await?,
+        };
+        let value = value.ok_or(KvError::Corrupt)?;
         Ok(decode_small(ino, &value).map_err(|_| KvError::Corrupt)?.to_vec())
     }
 
@@ -88,7 +99,7 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         if shape.data == DataKind::Big {
             return self.objects.read(object(ino), offset, out).await;
         }
-        let bytes = self.small_bytes(ino, shape).await?;
+        let bytes = self.small_bytes(ino, shape, None).await?;
         let from = bytes.get(len(offset)..).unwrap_or_default();
         let count = from.len().min(out.len());
         let (head, tail) = out.split_at_mut(count);
@@ -111,7 +122,7 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         let staged = if shape.data == DataKind::Big {
             self.objects.write(object(ino), offset, data, batch).await?
         } else if size <= SMALL {
-            let mut bytes = self.small_bytes(ino, shape).await?;
+            let mut bytes = self.small_bytes(ino, shape, Some(batch)).await?;
             overlay(&mut bytes, len(offset), data);
             self.put_small(ino, shape, &bytes, batch);
             Staged::none()
@@ -133,7 +144,7 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         data: &[u8],
         batch: &mut Batch,
     ) -> Result<Staged, KvError> {
-        let mut head = self.small_bytes(ino, shape).await?;
+        let mut head = self.small_bytes(ino, shape, Some(batch)).await?;
         if shape.data == DataKind::Small {
             batch.delete(small_key(ino));
         }
@@ -188,7 +199,7 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
             }
             DataKind::Small if size < before => {
                 batch.essential();
-                let mut bytes = self.small_bytes(ino, shape).await?;
+                let mut bytes = self.small_bytes(ino, shape, Some(batch)).await?;
                 if len(size) < bytes.len() {
                     bytes.truncate(len(size));
                     self.put_small(ino, shape, &bytes, batch);
@@ -283,7 +294,7 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         range: Range<u64>,
         batch: &mut Batch,
     ) -> Result<(), KvError> {
-        let mut bytes = self.small_bytes(ino, shape).await?;
+        let mut bytes = self.small_bytes(ino, shape, Some(batch)).await?;
         let (start, end) = (len(range.start), len(range.end).min(bytes.len()));
         if start >= end {
             return Ok(());
@@ -307,7 +318,7 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         if shape.data == DataKind::Big {
             return self.objects.seek_data(object(ino), from, shape.size).await;
         }
-        let bytes = self.small_bytes(ino, shape).await?;
+        let bytes = self.small_bytes(ino, shape, None).await?;
         Ok((from < bytes.len() as u64).then_some(from))
     }
 
@@ -321,20 +332,23 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         if shape.data == DataKind::Big {
             return self.objects.seek_hole(object(ino), from, shape.size).await;
         }
-        let bytes = self.small_bytes(ino, shape).await?;
+        let bytes = self.small_bytes(ino, shape, None).await?;
         Ok(from.max(bytes.len() as u64))
     }
 
-    /// Gives back everything the inode's data takes, as far as one batch allows.
+    /// Gives back the object's blocks, as far as one batch allows.
     pub(crate) async fn stage_drop(
         &self,
         ino: Ino,
+        shape: &Shape,
         batch: &mut Batch,
     ) -> Result<(Staged, Progress), KvError> {
         batch.essential();
-        batch.delete(small_key(ino));
+        if shape.data == DataKind::Small {
+            batch.delete(small_key(ino));
+        }
         let (staged, progress) = self.objects.punch(object(ino), 0, u64::MAX, batch).await?;
-        if progress == Progress::Done {
+        if progress == Progress::Done && shape.trimming {
             batch.delete(trim_key(ino));
         }
         Ok((staged, progress))

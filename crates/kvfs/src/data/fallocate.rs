@@ -1,0 +1,104 @@
+//! `fallocate(2)`: space for a range, a hole, or zeros.
+
+use std::ops::Range;
+
+use outboard_base::limits::FILE_SIZE_MAX;
+use outboard_base::{Errno, Fh, Ino, Result};
+use outboard_kv::Kv;
+use outboard_kv::medium::Medium;
+use outboard_kv::object::Progress;
+use outboard_wire::file::Reply;
+
+use super::shape::Shape;
+use super::store::Fill;
+use super::{kill_set_id, regular};
+use crate::Kvfs;
+use crate::context::Context;
+use crate::txn::Fail;
+
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;
+
+/// What a mode asks for; `EOPNOTSUPP` for what is not offered (collapsing, inserting, unsharing).
+fn parse(mode: u32) -> Result<(Fill, bool)> {
+    const PUNCH_AND_KEEP: u32 = PUNCH_HOLE | KEEP_SIZE;
+    const ZERO_AND_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
+    Ok(match mode {
+        0 => (Fill::Allocate, false),
+        KEEP_SIZE => (Fill::Allocate, true),
+        PUNCH_AND_KEEP => (Fill::Punch, true),
+        ZERO_RANGE => (Fill::Zero, false),
+        ZERO_AND_KEEP => (Fill::Zero, true),
+        _ => return Err(Errno::EOPNOTSUPP),
+    })
+}
+
+impl<K: Kv, M: Medium> Kvfs<K, M> {
+    /// Fills `offset..offset + len` step by step; the last step sets size and times.
+    pub(crate) async fn fallocate(
+        &self,
+        cx: &Context<'_>,
+        ino: Ino,
+        fh: Fh,
+        offset: u64,
+        len: u64,
+        mode: u32,
+    ) -> Result<Reply> {
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let (fill, keep_size) = parse(mode)?;
+        self.writable(cx, ino, fh)?;
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
+        let range = offset..end.ok_or(Errno::EFBIG)?;
+        let _turn = self.turns.alone(ino).await;
+        let mut from = offset;
+        while let Progress::More { from: next } =
+            self.fill_step(cx, ino, fill, from..range.end, keep_size).await?
+        {
+            from = next.max(from.saturating_add(1)); // Always on.
+        }
+        self.tell_stale(cx, ino);
+        Ok(Reply::Empty)
+    }
+
+    async fn fill_step(
+        &self,
+        cx: &Context<'_>,
+        ino: Ino,
+        fill: Fill,
+        range: Range<u64>,
+        keep_size: bool,
+    ) -> Result<Progress> {
+        self.transact(async |txn| {
+            let mut inode = txn.inode(ino).await?;
+            regular(&inode).map_err(|_| Errno::ENODEV)?;
+            let before = Shape::of(&inode);
+            if before.trimming {
+                self.trim(ino).await?;
+                return Err(Fail::Again);
+            }
+            let mut shape = before;
+            let store = self.store();
+            let (staged, progress) =
+                store.stage_fill(ino, &mut shape, fill, range.clone(), txn.batch()).await?;
+            txn.stage(staged);
+            self.keep_synced(ino, &before, &shape).await?;
+            if progress == Progress::Done {
+                if !keep_size {
+                    shape.size = shape.size.max(range.end);
+                }
+                if !cx.checked && !cx.cred.is_root() {
+                    kill_set_id(&mut inode);
+                }
+                inode.modify(cx.now);
+                txn.record(cx, &Reply::Empty)?;
+            }
+            shape.put(&mut inode);
+            txn.put_inode(&inode)?;
+            Ok(progress)
+        })
+        .await
+    }
+}

@@ -1,0 +1,67 @@
+//! Reading, and where data and holes are.
+
+use outboard_base::limits::IO_MAX;
+use outboard_base::{Errno, Fh, Ino, Result};
+use outboard_kv::medium::{Buf, Medium};
+use outboard_kv::{Kv, KvError};
+use outboard_wire::file::{Reply, seek};
+
+use super::regular;
+use super::shape::Shape;
+use crate::context::Context;
+use crate::{Answer, Kvfs, Payload};
+
+impl<K: Kv, M: Medium> Kvfs<K, M> {
+    /// Bytes from `offset`, fewer than `len` only at the end of the file.
+    pub(crate) async fn read(
+        &self,
+        cx: &Context<'_>,
+        ino: Ino,
+        fh: Fh,
+        offset: u64,
+        len: u32,
+    ) -> Result<Answer> {
+        let len = usize::try_from(len).ok().filter(|len| *len <= IO_MAX).ok_or(Errno::EINVAL)?;
+        self.readable(cx, ino, fh)?;
+        let turn = self.turns.shared(ino).await;
+        let inode = self.inode(ino).await?;
+        regular(&inode)?;
+        let left = inode.attr.size.saturating_sub(offset);
+        let len = usize::try_from(left).map_or(len, |left| left.min(len));
+        if len == 0 {
+            return Ok(Reply::Data(0).into());
+        }
+        let mut buf = Buf::zeroed(len);
+        let out = buf.get_mut(..len).ok_or(Errno::EIO)?;
+        let shape = Shape::of(&inode);
+        self.store().read(ino, &shape, offset, out).await.map_err(KvError::errno)?;
+        drop(turn);
+        let count = u32::try_from(len).map_err(|_| Errno::EIO)?;
+        Ok(Answer { reply: Reply::Data(count), payload: Payload::Buf { buf, len } })
+    }
+
+    /// The next data or hole; `ENXIO` beyond the end, and for data when there is none.
+    pub(crate) async fn lseek(
+        &self,
+        cx: &Context<'_>,
+        ino: Ino,
+        fh: Fh,
+        offset: u64,
+        whence: u32,
+    ) -> Result<Reply> {
+        self.handles.get(cx.attachment, fh, ino)?;
+        let _turn = self.turns.shared(ino).await;
+        let inode = self.inode(ino).await?;
+        regular(&inode).map_err(|_| Errno::EINVAL)?;
+        let shape = Shape::of(&inode);
+        if offset >= shape.size {
+            return Err(Errno::ENXIO);
+        }
+        let found = match whence {
+            seek::DATA => self.store().seek_data(ino, &shape, offset).await,
+            seek::HOLE => self.store().seek_hole(ino, &shape, offset).await.map(Some),
+            _ => return Err(Errno::EINVAL),
+        };
+        found.map_err(KvError::errno)?.map(Reply::Offset).ok_or(Errno::ENXIO)
+    }
+}
