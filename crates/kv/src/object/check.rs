@@ -180,6 +180,25 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         Ok(report)
     }
 
+    /// How many blocks the index of an object names.
+    pub async fn count(&self, id: ObjectId) -> Result<u64, KvError> {
+        let prefix = super::index::object_prefix(id);
+        let mut blocks = 0;
+        let mut after: Option<Key> = None;
+        loop {
+            let pairs = self.kv.scan(&prefix, after.as_deref(), SCAN).await?;
+            let more = pairs.len() == SCAN;
+            after = pairs.last().map(|(key, _)| key.clone());
+            for (key, value) in pairs {
+                let page = Page::decode(id, parse_page_key(&key)?.1, &value)?;
+                blocks += page.entries.iter().filter(|entry| entry.block != 0).count() as u64;
+            }
+            if !more {
+                return Ok(blocks);
+            }
+        }
+    }
+
     async fn check_contents(
         &self,
         id: ObjectId,

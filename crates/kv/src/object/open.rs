@@ -26,7 +26,7 @@ use crate::medium::{Buf, Medium};
 use crate::{Batch, Durability, Kv, KvError};
 
 /// What opening found and did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Recovered {
     /// Records of moves replayed.
     pub records: u64,
@@ -36,6 +36,9 @@ pub struct Recovered {
     pub restored: u64,
     /// New blocks that fail their checksum and have nothing to go back to; reads of them fail.
     pub lost: u64,
+    /// Objects that had an entry restored: [`Objects::count`] may tell another number of blocks than
+    /// the caller's records.
+    pub changed: Vec<ObjectId>,
 }
 
 /// First bytes of the medium.
@@ -191,7 +194,8 @@ async fn recover<K: Kv, M: Medium>(kv: &K, medium: &M) -> Result<Recovered, KvEr
         }
     }
     recovery.store(&records).await?;
-    Ok(recovery.recovered)
+    let changed: BTreeSet<ObjectId> = recovery.changed.iter().map(|(id, _)| *id).collect();
+    Ok(Recovered { changed: changed.into_iter().collect(), ..recovery.recovered })
 }
 
 impl<K: Kv, M: Medium> Recovery<'_, K, M> {
