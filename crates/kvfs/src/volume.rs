@@ -62,7 +62,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             identity: superblock.id,
             ..object::Options::default()
         };
-        let (objects, _) = Objects::open(Arc::clone(&kv), medium, object_options).await?;
+        let (objects, recovered) = Objects::open(Arc::clone(&kv), medium, object_options).await?;
         let opened = raise(&*kv, Counter::Opened, 1).await?.start;
         // 2^40 handles an instance; numbers of an earlier one stay apart.
         let first_handle = (opened << 40) | 1;
@@ -81,6 +81,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             events: Mutex::default(),
         };
         volume.inode(Ino::ROOT).await?;
+        volume.recount(&recovered.changed).await?;
         Ok(volume)
     }
 

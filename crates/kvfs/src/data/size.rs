@@ -2,10 +2,10 @@
 
 use outboard_base::{Errno, Ino, Result};
 use outboard_kv::medium::Medium;
-use outboard_kv::object::Progress;
+use outboard_kv::object::{ObjectId, Progress};
 use outboard_kv::{Cached, Kv, KvError};
 
-use super::shape::Shape;
+use super::shape::{SECTORS_PER_BLOCK, Shape};
 use crate::Kvfs;
 use crate::layout::key::{self, Tag};
 use crate::layout::{DataKind, Inode};
@@ -90,6 +90,27 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             }
         }
         outcome
+    }
+
+    /// Sets the counts of blocks right for files whose objects opening has changed: a power loss took
+    /// blocks that were never synced, and their places are holes again.
+    pub(crate) async fn recount(&self, objects: &[ObjectId]) -> Result<()> {
+        for id in objects {
+            let ino = Ino(id.0);
+            let blocks = self.objects.count(*id).await.map_err(KvError::errno)?;
+            self.transact(async |txn| {
+                let Some(value) = txn.get(&key::inode(ino)).await? else { return Ok(()) };
+                let mut inode = Inode::decode(ino, &value)?;
+                let sectors = blocks.saturating_mul(SECTORS_PER_BLOCK);
+                if inode.data != DataKind::Small && inode.attr.blocks != sectors {
+                    inode.attr.blocks = sectors;
+                    txn.put_inode(&inode)?;
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     /// Stages the end of an inode's data, as far as one batch allows: true if nothing is left then.
