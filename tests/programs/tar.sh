@@ -11,7 +11,7 @@ mkdir -p deep/$(printf 'x%.0s' $(seq 200))/$(printf 'y%.0s' $(seq 255))
 touch $'new\nline' ' blank ' '*' $'\xff\xfe' "$(printf 'é%.0s' $(seq 127))"
 touch -d '1970-01-01 00:00:00' epoch
 touch -d '2100-01-01 00:00:00.123456789' future
-chmod 0 epoch
+chmod 400 epoch
 chmod 7755 future
 tar --format=posix -cf "$scratch/tree.tar" --sparse .
 

@@ -6,6 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -180,6 +181,18 @@ impl Volume {
             wait_limited(&mut child, STOP_LIMIT)?;
         }
         Ok(())
+    }
+
+    /// kill -9 of the DPU side that `run` starts next, `soon` after it first answers.
+    pub fn kill_next_dpu(&mut self, soon: Duration) -> Result<()> {
+        let mut pid = Err(String::new());
+        wait_until(START_LIMIT, || {
+            pid = self.pid(Side::Dpu);
+            pid.is_ok()
+        });
+        sleep(soon);
+        let pid = context(pid, || "the DPU side does not come back".to_owned())?;
+        context(kill_process(pid, Signal::KILL), || format!("kill -9 {pid:?}"))
     }
 
     /// `outboard fsck`: whole when the volume is stopped, metadata and space when it runs.

@@ -84,6 +84,7 @@ mod tests {
         let floors = [("base", 0), ("wire", 0), ("kv", 1), ("drivers", 4), ("suite", 5)];
         Project {
             root: PathBuf::new(),
+            target: PathBuf::new(),
             packages,
             floors: floors.iter().map(|(name, floor)| ((*name).to_owned(), *floor)).collect(),
             edges: edges.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),

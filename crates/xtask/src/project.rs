@@ -34,6 +34,8 @@ pub(crate) struct Package {
 /// The workspace, read once.
 pub(crate) struct Project {
     pub(crate) root: PathBuf,
+    /// Where cargo builds.
+    pub(crate) target: PathBuf,
     pub(crate) packages: Vec<Package>,
     /// Floor of each crate named in the ledger.
     pub(crate) floors: BTreeMap<String, u32>,
@@ -49,6 +51,7 @@ impl Project {
     pub(crate) fn load() -> Result<Self, String> {
         let metadata = cargo_metadata()?;
         let root = PathBuf::from(text(&metadata, "workspace_root")?);
+        let target = PathBuf::from(text(&metadata, "target_directory")?);
         let ledger = &metadata["metadata"]["floors"];
         let Some(ledger) = ledger.as_object() else {
             return Err("Cargo.toml has no [workspace.metadata.floors]; write the ledger".into());
@@ -71,7 +74,7 @@ impl Project {
             .map(|package| read_package(package, &root))
             .collect::<Result<_, _>>()?;
         let files = tracked_files(&root)?;
-        Ok(Self { root, packages, floors, edges, unsafe_folders, files })
+        Ok(Self { root, target, packages, floors, edges, unsafe_folders, files })
     }
 
     /// Every Rust file, lexed. Unreadable files are skipped: git may list one just deleted.

@@ -96,6 +96,24 @@ const TEST: &[Stage] = &[
         needed: false,
     },
     Stage {
+        name: "user",
+        proves: "a plain user mounts through fusermount3 and works there",
+        action: Action::Command(
+            &[
+                "scripts/as-user",
+                "target/test-fast",
+                "--only=git-clone",
+                "--only=locks",
+                "--only=sqlite",
+                "--only=links",
+                "--only=attributes",
+                "--only=sparse",
+            ],
+            minutes(10),
+        ),
+        needed: false,
+    },
+    Stage {
         name: "edges",
         proves: "full, corrupted, misused, read-only and idle volumes",
         action: Action::Command(&["target/test-fast/edges"], minutes(10)),
@@ -202,17 +220,27 @@ fn run_stage(project: &Project, stage: &Stage, skips: &Path) -> Result<(), Strin
                 Err("a house rule is broken".into())
             }
         }
-        Action::Command(words, limit) => run_command(&project.root, words, limit, skips),
+        Action::Command(words, limit) => run_command(project, words, limit, skips),
     }
 }
 
-/// Runs a command under `timeout`, which ends its whole process group at the limit.
-fn run_command(root: &Path, words: &[&str], limit: Duration, skips: &Path) -> Result<(), String> {
+/// Runs a command under `timeout`, which ends its whole process group at the limit. Words that start
+/// with `target/` lead to where cargo builds.
+fn run_command(
+    project: &Project,
+    words: &[&str],
+    limit: Duration,
+    skips: &Path,
+) -> Result<(), String> {
+    let placed = words.iter().map(|word| match word.strip_prefix("target/") {
+        Some(rest) => project.target.join(rest).into_os_string(),
+        None => word.into(),
+    });
     let status = Command::new("timeout")
         .arg("--kill-after=20")
         .arg(limit.as_secs().to_string())
-        .args(words)
-        .current_dir(root)
+        .args(placed)
+        .current_dir(&project.root)
         .env("OUTBOARD_SKIPS", skips)
         .env("RUSTDOCFLAGS", "-Dwarnings")
         .status()
@@ -244,9 +272,9 @@ struct SkipFile {
 
 impl SkipFile {
     fn create(project: &Project) -> Result<Self, String> {
-        let folder = project.root.join("target");
+        let folder = &project.target;
         let path = folder.join("skips.txt");
-        fs::create_dir_all(&folder)
+        fs::create_dir_all(folder)
             .and_then(|()| fs::write(&path, ""))
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         Ok(Self { path })

@@ -131,6 +131,8 @@ struct Plan {
     victims: &'static [Side],
     syncs: bool,
     before: Duration,
+    /// The DPU side that comes back is killed again, so soon after: also its recovery may die.
+    again: Option<Duration>,
     after: Duration,
 }
 
@@ -141,6 +143,7 @@ impl Plan {
             victims: victim.unwrap_or(drawn),
             syncs: rng.chance(1, 2),
             before: Duration::from_millis(rng.below(1500)),
+            again: rng.chance(1, 4).then(|| Duration::from_millis(rng.below(200))),
             after: Duration::from_millis(300 + rng.below(1000)),
         }
     }
@@ -153,6 +156,9 @@ fn round(volume: &mut Volume, workers: Vec<Worker>, plan: &Plan) -> Result<Vec<W
     let crew = Crew::start(workers, mode);
     thread::sleep(plan.before);
     volume.kill(plan.victims)?;
+    if let (Some(soon), false) = (plan.again, host_dies) {
+        volume.kill_next_dpu(soon)?;
+    }
     thread::sleep(plan.after);
     let mut workers = crew.stop()?;
     if host_dies {

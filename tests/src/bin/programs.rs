@@ -113,9 +113,10 @@ fn run(options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// The scripts to run, by name; the folder is found from the sources of this program.
+/// The scripts to run, by name: those of `OUTBOARD_PROGRAMS`, else those beside the sources.
 fn workloads(only: &[String]) -> Result<Vec<PathBuf>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    let folder = env::var_os("OUTBOARD_PROGRAMS")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("programs"), PathBuf::from);
     let entries = context(fs::read_dir(&folder), || format!("no {}", folder.display()))?;
     let mut scripts: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
