@@ -1,0 +1,170 @@
+//! What the threads of a mount share, and what a link's completions and events come to.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use outboard_base::Ino;
+use outboard_wire::event::Event;
+use outboard_wire::fuse::answer::Valid;
+use outboard_wire::fuse::init::{InitOut, flags};
+
+use crate::backend::Answer;
+use crate::job::Chore;
+use crate::nodes::Nodes;
+use crate::notifier::Notice;
+use crate::options::MountOptions;
+use crate::pending::Pending;
+use crate::sys::{Device, Slot};
+use crate::table::{Table, lock};
+
+/// Notices that wait for the notifier; beyond, everything the kernel caches is dropped.
+const NOTICES: usize = 1024;
+/// A kernel older than 7.44 cannot drop every name of a directory: it asks again this often.
+const VALID_WITHOUT_EPOCHS: Duration = Duration::from_secs(1);
+
+/// What the handshake agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreed {
+    /// Minor version the kernel speaks.
+    pub(crate) minor: u32,
+    pub(crate) init: InitOut,
+}
+
+impl Agreed {
+    /// Whether the kernel can drop every cached name at once.
+    pub(crate) fn has_epochs(&self) -> bool {
+        self.minor >= 44
+    }
+
+    /// Whether creations name the group that matters.
+    pub(crate) fn names_groups(&self) -> bool {
+        self.init.has(flags::CREATE_SUPP_GROUP)
+    }
+}
+
+/// The mount's end of a link: completions and events come in here, from any thread. Made before the
+/// session it serves, used by the mount afterwards.
+#[derive(Debug)]
+pub struct Front<S> {
+    pub(crate) options: MountOptions,
+    pub(crate) nodes: Nodes,
+    pub(crate) pending: Pending,
+    /// Threads that wait for an answer themselves, by tag.
+    pub(crate) waiting: Table<SyncSender<Answer<S>>>,
+    devices: OnceLock<Vec<Device>>,
+    agreed: OnceLock<Agreed>,
+    chores: Mutex<Vec<Chore>>,
+    has_chores: AtomicBool,
+    notices: SyncSender<Notice>,
+    notices_out: Mutex<Option<Receiver<Notice>>>,
+    /// Notices were lost.
+    pub(crate) overflow: AtomicBool,
+}
+
+impl<S: Slot> Front<S> {
+    /// The shared part of a mount yet to come.
+    #[must_use]
+    pub fn new(options: MountOptions) -> Front<S> {
+        let (notices, notices_out) = sync_channel(NOTICES);
+        Front {
+            options,
+            nodes: Nodes::default(),
+            pending: Pending::default(),
+            waiting: Table::default(),
+            devices: OnceLock::new(),
+            agreed: OnceLock::new(),
+            chores: Mutex::default(),
+            has_chores: AtomicBool::new(false),
+            notices,
+            notices_out: Mutex::new(Some(notices_out)),
+            overflow: AtomicBool::new(false),
+        }
+    }
+
+    /// A request left in flight is answered. Any thread; does not block.
+    pub fn complete(&self, answer: Answer<S>) {
+        if let Some(waits) = self.waiting.shard(answer.tag).remove(&answer.tag) {
+            // Who waited may have given up.
+            let _ = waits.send(answer);
+            return;
+        }
+        match self.pending.take(answer.tag) {
+            Some(job) => self.finish(job, answer),
+            None => tracing::warn!(tag = answer.tag, "an answer to no request was dropped"),
+        }
+    }
+
+    /// The DPU side tells something. Any thread; does not block.
+    pub fn event(&self, event: Event) {
+        self.notice(Notice::Event(event));
+    }
+
+    pub(crate) fn notice(&self, notice: Notice) {
+        if let Err(TrySendError::Full(_)) = self.notices.try_send(notice) {
+            self.overflow.store(true, Ordering::Release);
+        }
+    }
+
+    /// How long the kernel may believe what it is told; short where it could not be told otherwise.
+    pub(crate) fn valid(&self) -> Valid {
+        let valid = self.limit(self.options.valid);
+        Valid { entry: valid, attr: valid }
+    }
+
+    /// How long the kernel may believe that a name does not exist.
+    pub(crate) fn negative_valid(&self) -> Duration {
+        self.limit(self.options.negative_valid)
+    }
+
+    fn limit(&self, valid: Duration) -> Duration {
+        match self.agreed() {
+            Some(agreed) if agreed.has_epochs() => valid,
+            _ => valid.min(VALID_WITHOUT_EPOCHS),
+        }
+    }
+
+    /// The other end of [`Front::notice`], once.
+    pub(crate) fn take_notices(&self) -> Option<Receiver<Notice>> {
+        lock(&self.notices_out).take()
+    }
+
+    /// The mount is there. False if this front serves one already.
+    pub(crate) fn begin(&self, devices: Vec<Device>, agreed: Agreed) -> bool {
+        self.agreed.set(agreed).is_ok() && self.devices.set(devices).is_ok()
+    }
+
+    pub(crate) fn device(&self, index: usize) -> Option<&Device> {
+        self.devices.get()?.get(index)
+    }
+
+    pub(crate) fn devices(&self) -> &[Device] {
+        self.devices.get().map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn agreed(&self) -> Option<&Agreed> {
+        self.agreed.get()
+    }
+
+    /// Something to ask the volume as soon as a worker can.
+    pub(crate) fn push_chore(&self, chore: Chore) {
+        lock(&self.chores).push(chore);
+        self.has_chores.store(true, Ordering::Release);
+    }
+
+    /// What there is to ask.
+    pub(crate) fn take_chores(&self) -> Vec<Chore> {
+        if !self.has_chores.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *lock(&self.chores))
+    }
+
+    /// The last name of `ino` is gone.
+    pub(crate) fn unnamed(&self, ino: Ino) {
+        if self.nodes.unnamed(ino) {
+            self.push_chore(Chore::Forget(ino));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Which inodes the kernel refers to, and how often.
+//!
+//! ```text
+//! answer that names an inode ─▶ lookups + 1        FORGET n ─▶ lookups - n
+//! answer that takes its last name ─▶ nameless      0 left: dropped; if nameless, the volume hears
+//! ```
+//!
+//! Counted before the answer is written, since the kernel may forget what it got at once.
+
+use outboard_base::Ino;
+use outboard_wire::file::{Attr, FileKind};
+
+use crate::table::Table;
+
+#[derive(Debug, Default)]
+struct Node {
+    lookups: u64,
+    /// No name leads to it: once the kernel forgets it, the volume may drop it.
+    nameless: bool,
+    /// The directory above, for directories.
+    parent: Ino,
+    /// A POSIX lock was asked for, so closing descriptors matters.
+    locked: bool,
+}
+
+/// The inodes the kernel knows. The root, which it never forgets, is not among them.
+#[derive(Debug, Default)]
+pub(crate) struct Nodes(Table<Node>);
+
+impl Nodes {
+    /// The kernel is about to be told of an inode, found in `parent`.
+    pub(crate) fn seen(&self, attr: &Attr, parent: Ino) {
+        if attr.ino == Ino::ROOT {
+            return;
+        }
+        let mut shard = self.0.shard(attr.ino.0);
+        let node = shard.entry(attr.ino.0).or_default();
+        node.lookups += 1;
+        if attr.kind() == Ok(FileKind::Directory) {
+            node.parent = parent;
+        }
+    }
+
+    /// The kernel drops `count` references. True: the volume must be told.
+    #[must_use]
+    pub(crate) fn forgotten(&self, ino: Ino, count: u64) -> bool {
+        let mut shard = self.0.shard(ino.0);
+        let Some(node) = shard.get_mut(&ino.0) else { return false };
+        node.lookups = node.lookups.saturating_sub(count);
+        if node.lookups > 0 {
+            return false;
+        }
+        let nameless = node.nameless;
+        shard.remove(&ino.0);
+        nameless
+    }
+
+    /// The last name of an inode is gone. True: the kernel does not refer to it, tell the volume.
+    #[must_use]
+    pub(crate) fn unnamed(&self, ino: Ino) -> bool {
+        match self.0.shard(ino.0).get_mut(&ino.0) {
+            Some(node) => node.nameless = true,
+            None => return true,
+        }
+        false
+    }
+
+    /// A directory was moved.
+    pub(crate) fn moved(&self, ino: Ino, parent: Ino) {
+        if let Some(node) = self.0.shard(ino.0).get_mut(&ino.0) {
+            node.parent = parent;
+        }
+    }
+
+    /// The directory above a directory; the root above itself.
+    pub(crate) fn parent(&self, ino: Ino) -> Ino {
+        self.0.shard(ino.0).get(&ino.0).map_or(Ino::ROOT, |node| node.parent)
+    }
+
+    /// A POSIX lock is being asked for.
+    pub(crate) fn locking(&self, ino: Ino) {
+        if let Some(node) = self.0.shard(ino.0).get_mut(&ino.0) {
+            node.locked = true;
+        }
+    }
+
+    /// Whether a POSIX lock was ever asked for. Inodes not known count as locked.
+    pub(crate) fn may_be_locked(&self, ino: Ino) -> bool {
+        self.0.shard(ino.0).get(&ino.0).is_none_or(|node| node.locked)
+    }
+
+    /// Every inode known.
+    pub(crate) fn all(&self) -> Vec<Ino> {
+        self.0
+            .shards()
+            .flat_map(|shard| shard.keys().map(|&ino| Ino(ino)).collect::<Vec<_>>())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(ino: u64) -> Attr {
+        Attr { ino: Ino(ino), mode: FileKind::Regular.mode_bits(), ..Attr::default() }
+    }
+
+    #[test]
+    fn the_volume_hears_only_of_nameless_inodes_and_once() {
+        let nodes = Nodes::default();
+        nodes.seen(&file(2), Ino::ROOT);
+        nodes.seen(&file(2), Ino::ROOT);
+        assert!(!nodes.forgotten(Ino(2), 2), "it has a name");
+        nodes.seen(&file(3), Ino::ROOT);
+        nodes.seen(&file(3), Ino::ROOT);
+        assert!(!nodes.unnamed(Ino(3)), "the kernel still refers to it");
+        assert!(!nodes.forgotten(Ino(3), 1));
+        assert!(nodes.forgotten(Ino(3), 1));
+        assert!(!nodes.forgotten(Ino(3), 1));
+        assert!(nodes.unnamed(Ino(4)), "the kernel never knew it");
+    }
+
+    #[test]
+    fn a_directory_knows_the_one_above() {
+        let nodes = Nodes::default();
+        let mode = FileKind::Directory.mode_bits();
+        nodes.seen(&Attr { ino: Ino(5), mode, ..Attr::default() }, Ino(2));
+        assert_eq!(nodes.parent(Ino(5)), Ino(2));
+        nodes.moved(Ino(5), Ino(3));
+        assert_eq!(nodes.parent(Ino(5)), Ino(3));
+        assert_eq!(nodes.parent(Ino::ROOT), Ino::ROOT);
+    }
+}

@@ -1,0 +1,50 @@
+//! The requests under way, by the kernel's number.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::job::Job;
+use crate::table::Table;
+
+/// Set in the tags of requests that are not the kernel's.
+const OWN: u64 = 1 << 63;
+
+/// Who asked for a request under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asker {
+    pub(crate) pid: u32,
+    pub(crate) waits_for_lock: bool,
+}
+
+/// Jobs by tag. A job is taken out by the one thread that answers it.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    jobs: Table<Job>,
+    next_own: AtomicU64,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Pending { jobs: Table::default(), next_own: AtomicU64::new(OWN) }
+    }
+}
+
+impl Pending {
+    /// A tag for a request of our own.
+    pub(crate) fn own_tag(&self) -> u64 {
+        // Two apart: the table does not look at the lowest bit.
+        self.next_own.fetch_add(2, Ordering::Relaxed)
+    }
+
+    pub(crate) fn insert(&self, tag: u64, job: Job) {
+        self.jobs.shard(tag).insert(tag, job);
+    }
+
+    pub(crate) fn take(&self, tag: u64) -> Option<Job> {
+        self.jobs.shard(tag).remove(&tag)
+    }
+
+    pub(crate) fn asker(&self, tag: u64) -> Option<Asker> {
+        let shard = self.jobs.shard(tag);
+        shard.get(&tag).map(|job| Asker { pid: job.pid, waits_for_lock: job.waits_for_lock })
+    }
+}

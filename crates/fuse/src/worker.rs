@@ -1,0 +1,421 @@
+//! A worker: reads the kernel's messages, starts what they ask, answers what came at once.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use outboard_base::{Cred, Errno, Ino, Result};
+use outboard_dpc::host::Call as Ask;
+use outboard_wire::file::{LockStyle, Request, open_flags};
+use outboard_wire::fuse::answer::Listing;
+use outboard_wire::fuse::translate::{ino_of, request};
+use outboard_wire::fuse::{
+    Call, Dialect, IN_HEADER_LEN, INTERRUPT_BIT, InHeader, Opcode, WRITE_HEAD_LEN, init::flags,
+    out_header,
+};
+
+use crate::backend::{Answer, Backend, Port, Started};
+use crate::front::Front;
+use crate::job::{Chore, Job, Shape};
+use crate::notifier::{Notice, is_dying};
+use crate::sys::Slot;
+
+/// Pause before the kernel is asked to repeat an interrupt whose request is not known yet.
+const INTERRUPT_PAUSE: Duration = Duration::from_micros(50);
+
+/// One thread's part of a mount.
+pub(crate) struct Worker<B: Backend> {
+    front: Arc<Front<B::Slot>>,
+    backend: Arc<B>,
+    port: B::Port,
+    /// Which clone of the device is read.
+    index: usize,
+    /// Header and body of the message at hand, without the data of a write.
+    message: Vec<u8>,
+    dialect: Dialect,
+}
+
+/// How a worker ended.
+pub(crate) type End<P> = std::result::Result<P, io::Error>;
+
+impl<B: Backend> Worker<B> {
+    pub(crate) fn new(
+        front: Arc<Front<B::Slot>>,
+        backend: Arc<B>,
+        port: B::Port,
+        index: usize,
+    ) -> Worker<B> {
+        let setxattr_ext =
+            front.agreed().is_some_and(|agreed| agreed.init.has(flags::SETXATTR_EXT));
+        let message = Vec::with_capacity(4096);
+        Worker { front, backend, port, index, message, dialect: Dialect { setxattr_ext } }
+    }
+
+    /// Serves until the file system is unmounted, and hands the port back.
+    pub(crate) fn run(mut self) -> End<B::Port> {
+        loop {
+            match self.turn() {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(self.port),
+                Err(error) => {
+                    tracing::error!(worker = self.index, %error, "reading from the kernel failed");
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Serves one message. Errors are those of the device.
+    fn turn(&mut self) -> io::Result<()> {
+        self.do_chores();
+        let slot = match self.port.acquire() {
+            Ok(slot) => slot,
+            Err(Errno::EAGAIN) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        };
+        let front = Arc::clone(&self.front);
+        let device = front.device(self.index).ok_or(io::ErrorKind::NotConnected)?;
+        self.message.resize(WRITE_HEAD_LEN, 0);
+        let len = match device.read(&mut self.message, &slot) {
+            Ok(len) => len,
+            Err(error) => {
+                // ENOENT: the request was withdrawn while it was being read.
+                let again = [libc::EINTR, libc::ENOENT, libc::EAGAIN];
+                let retry = error.raw_os_error().is_some_and(|errno| again.contains(&errno));
+                return if retry { Ok(()) } else { Err(error) };
+            }
+        };
+        let header =
+            match InHeader::parse(self.message.get(..len.min(WRITE_HEAD_LEN)).unwrap_or(&[])) {
+                Ok(header) if header.len as usize == len => header,
+                _ => {
+                    tracing::error!(len, "the kernel sent a message of a wrong length; ignored");
+                    return Ok(());
+                }
+            };
+        let mut message = std::mem::take(&mut self.message);
+        if let Err(errno) = self.serve(&header, &mut message, slot, len) {
+            front.refuse(self.index, header.unique, errno);
+        }
+        self.message = message;
+        Ok(())
+    }
+
+    /// Serves the message in `message` and, beyond [`WRITE_HEAD_LEN`], in the slot. An error is the
+    /// kernel's answer.
+    fn serve(
+        &mut self,
+        header: &InHeader,
+        message: &mut Vec<u8>,
+        slot: B::Slot,
+        len: usize,
+    ) -> Result<()> {
+        let opcode = Opcode::from_raw(header.opcode)?;
+        // The data of a write stays where the kernel put it: in the slot.
+        if opcode != Opcode::Write {
+            message.resize(len, 0);
+            if let Some(rest) = message.get_mut(WRITE_HEAD_LEN..) {
+                slot.read(0, rest)?;
+            }
+        }
+        let rest = message.get(IN_HEADER_LEN..).unwrap_or(&[]);
+        let (body, extensions) = header.split(rest)?;
+        let call = match Call::parse(opcode, body, self.dialect) {
+            Ok(call) => call,
+            Err(errno) if matches!(opcode, Opcode::Forget | Opcode::BatchForget) => {
+                tracing::error!(%errno, "a malformed FORGET was ignored");
+                return Ok(());
+            }
+            Err(_) => return Err(Errno::EIO),
+        };
+        if self.serve_here(header, &call)? {
+            return Ok(());
+        }
+        let mut cred = header.cred(extensions).map_err(|_| Errno::EIO)?;
+        if makes_inode(opcode) && cred.uid != 0 && !self.names_groups() {
+            cred.groups = supplementary_groups(header.pid);
+        }
+        self.ask(header, opcode, &call, &cred, slot, len)
+    }
+
+    /// Serves what needs no volume. True if it was that.
+    fn serve_here(&mut self, header: &InHeader, call: &Call<'_>) -> Result<bool> {
+        match *call {
+            Call::Forget { count } => self.forget(header.node, count),
+            Call::BatchForget(pairs) => {
+                pairs.for_each(|(node, count)| self.forget(node, count));
+            }
+            Call::Interrupt { unique } => self.interrupt(unique),
+            // Without POSIX locks a close asks nothing: writes were answered by the volume.
+            Call::Flush { .. } if !self.front.nodes.may_be_locked(ino_of(header.node)) => {
+                self.front.accept(self.index, header.unique);
+            }
+            Call::Destroy => self.front.accept(self.index, header.unique),
+            Call::NotifyReply => {}
+            Call::Ioctl => return Err(Errno::ENOTTY),
+            // ENOSYS: the kernel falls back, and does not ask again.
+            Call::Access { .. } | Call::Bmap | Call::Poll | Call::Mapping => {
+                return Err(Errno::ENOSYS);
+            }
+            Call::Init => return Err(Errno::EIO),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn names_groups(&self) -> bool {
+        self.front.agreed().is_some_and(crate::front::Agreed::names_groups)
+    }
+
+    /// Starts the call as a file operation.
+    fn ask(
+        &mut self,
+        header: &InHeader,
+        opcode: Opcode,
+        call: &Call<'_>,
+        cred: &Cred,
+        mut slot: B::Slot,
+        len: usize,
+    ) -> Result<()> {
+        let ino = ino_of(header.node);
+        let shape = self.shape(ino, call);
+        let (mut asked, payload_len) = match (&shape, call) {
+            (
+                Shape::Listing { listing, room },
+                Call::Readdir { fh, .. } | Call::Readdirplus { fh, .. },
+            ) => {
+                let cookie = listing.cookie();
+                let fh = outboard_base::Fh(*fh);
+                let with_attributes = listing.plus;
+                (Request::Readdir { ino, fh, cookie, len: *room, with_attributes }, 0)
+            }
+            _ => {
+                let translated = request(header.node, call)?.ok_or(Errno::ENOSYS)?;
+                slot.write(0, translated.payload)?;
+                (translated.request, translated.payload.len())
+            }
+        };
+        let payload_len = match *call {
+            Call::Write { len: data, .. } if len == WRITE_HEAD_LEN + data as usize => data as usize,
+            Call::Write { .. } => return Err(Errno::EIO),
+            _ => payload_len,
+        };
+        match &mut asked {
+            Request::Read { flags, .. } if self.front.options.no_atime => {
+                *flags |= open_flags::NOATIME;
+            }
+            Request::Setlk { lock, .. } if lock.style == LockStyle::Posix => {
+                self.front.nodes.locking(ino);
+            }
+            _ => {}
+        }
+        let job = Job {
+            device: self.index,
+            pid: header.pid,
+            waits_for_lock: opcode == Opcode::Setlkw,
+            what: opcode.name(),
+            shape,
+        };
+        let ask = Ask { request: &asked, cred, checked: true, payload_len };
+        if self.front.options.dir_sync && changes_names(opcode) {
+            self.ask_durably(header, job, slot, &ask);
+        } else {
+            self.start(header.unique, job, slot, &ask);
+        }
+        Ok(())
+    }
+
+    /// How the answer to a call looks.
+    fn shape(&self, ino: Ino, call: &Call<'_>) -> Shape {
+        match *call {
+            Call::Lookup { .. } => Shape::Lookup { parent: ino },
+            Call::Symlink { .. } | Call::Mknod { .. } | Call::Mkdir { .. } | Call::Link { .. } => {
+                Shape::Entry { parent: ino }
+            }
+            Call::Getattr { .. } | Call::Setattr(_) => Shape::Attr,
+            Call::Statx { .. } => Shape::Statx,
+            Call::Open { .. } => Shape::Opened { directory: false },
+            Call::Opendir { .. } => Shape::Opened { directory: true },
+            Call::Create { .. } => Shape::Created { parent: ino, nameless: false },
+            Call::Tmpfile { .. } => Shape::Created { parent: ino, nameless: true },
+            Call::Readlink => Shape::Data { room: room(outboard_base::limits::SYMLINK_MAX) },
+            Call::Read { len, .. } | Call::Getxattr { len, .. } | Call::Listxattr { len } => {
+                Shape::Data { room: len.min(room(outboard_base::limits::IO_MAX)) }
+            }
+            Call::Readdir { offset, len, .. } => self.listing(ino, offset, len, false),
+            Call::Readdirplus { offset, len, .. } => self.listing(ino, offset, len, true),
+            Call::Write { len, .. } => Shape::Written { most: len },
+            Call::CopyFileRange { .. } => Shape::Written { most: u32::MAX },
+            Call::CopyFileRange64 { .. } => Shape::Written64,
+            Call::Unlink { .. } | Call::Rmdir { .. } => Shape::Removed { moved: Vec::new() },
+            Call::Rename { name, to_node, to_name, flags } => {
+                let to_parent = ino_of(to_node);
+                let mut moved = Vec::new();
+                if to_parent != ino {
+                    moved.push((to_parent, to_name.to_vec()));
+                    if flags & outboard_wire::file::rename_flags::EXCHANGE != 0 {
+                        moved.push((ino, name.to_vec()));
+                    }
+                }
+                Shape::Removed { moved }
+            }
+            Call::Statfs => Shape::Statfs,
+            Call::Getlk(_) => Shape::Lock,
+            Call::Lseek { .. } => Shape::Offset,
+            _ => Shape::Empty,
+        }
+    }
+
+    fn listing(&self, ino: Ino, offset: u64, len: u32, plus: bool) -> Shape {
+        let parent = self.front.nodes.parent(ino);
+        let listing = Listing { plus, offset, ino, parent, valid: self.front.valid() };
+        let len = len.min(room(outboard_base::limits::IO_MAX));
+        let room = len.saturating_sub(room(listing.own_len()));
+        Shape::Listing { listing, room }
+    }
+
+    fn start(&mut self, tag: u64, job: Job, slot: B::Slot, ask: &Ask<'_>) {
+        self.front.pending.insert(tag, job);
+        if let Started::Done(answer) = self.port.start(slot, ask, tag) {
+            self.front.complete(answer);
+        }
+    }
+
+    /// Starts a request and waits for its answer.
+    fn wait_for(&mut self, slot: B::Slot, ask: &Ask<'_>) -> Answer<B::Slot> {
+        let tag = self.front.pending.own_tag();
+        wait_for(&self.front, &mut self.port, slot, ask, tag)
+    }
+
+    /// On a `dirsync` mount: the directory is durable before the kernel is answered.
+    fn ask_durably(&mut self, header: &InHeader, job: Job, slot: B::Slot, ask: &Ask<'_>) {
+        let mut answer = self.wait_for(slot, ask);
+        if answer.outcome.is_ok() {
+            let outcome = self.port.acquire().and_then(|slot| {
+                let ask = Ask { request: &Request::Syncfs, payload_len: 0, ..*ask };
+                self.wait_for(slot, &ask).outcome
+            });
+            if let Err(errno) = outcome {
+                answer.outcome = Err(errno);
+            }
+        }
+        answer.tag = header.unique;
+        self.front.finish(job, answer);
+    }
+
+    fn forget(&mut self, node: u64, count: u64) {
+        let ino = ino_of(node);
+        if self.front.nodes.forgotten(ino, count) {
+            self.front.push_chore(Chore::Forget(ino));
+        }
+    }
+
+    /// Asks the volume what nobody waits for.
+    fn do_chores(&mut self) {
+        for chore in self.front.take_chores() {
+            // Slots are only short for a while; the chore comes back otherwise.
+            let Ok(slot) = self.port.acquire() else {
+                self.front.push_chore(chore);
+                return;
+            };
+            let tag = self.front.pending.own_tag();
+            let (shape, what) = match chore {
+                Chore::Forget(_) => (Shape::Forget, "Forget"),
+                Chore::Moved { parent, .. } => (Shape::Moved { parent }, "Moved"),
+            };
+            let job = Job { device: self.index, pid: 0, waits_for_lock: false, what, shape };
+            let request = match &chore {
+                Chore::Forget(ino) => Request::Forget { ino: *ino },
+                Chore::Moved { parent, name } => Request::Lookup { parent: *parent, name },
+            };
+            let cred = Cred::root();
+            let ask = Ask { request: &request, cred: &cred, checked: true, payload_len: 0 };
+            self.start(tag, job, slot, &ask);
+        }
+    }
+
+    /// The caller of request `unique` got a signal. A wait for a lock ends. Anything else ends only if
+    /// the caller is to die: on a local file system, too, file operations are not cut short by other
+    /// signals, and programs with timers count on that.
+    fn interrupt(&mut self, unique: u64) {
+        match self.front.pending.asker(unique) {
+            Some(asker) if asker.waits_for_lock || is_dying(asker.pid) => {
+                if !self.backend.abort(unique) {
+                    // It is being answered, or just being started.
+                    self.repeat_interrupt(unique);
+                }
+            }
+            Some(_) => self.front.notice(Notice::Watch(unique)),
+            None => self.repeat_interrupt(unique),
+        }
+    }
+
+    /// Has the kernel send the interrupt again, if the request is still without an answer. Only the
+    /// clone of the device the request was read from knows it.
+    fn repeat_interrupt(&self, unique: u64) {
+        std::thread::sleep(INTERRUPT_PAUSE);
+        let again = out_header(unique | INTERRUPT_BIT, Some(Errno::EAGAIN), 0);
+        for device in self.front.devices() {
+            match device.write(&again, &[]) {
+                Ok(()) => return,
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => tracing::debug!(%error, "an interrupt was not repeated"),
+            }
+        }
+    }
+}
+
+/// Starts a request under a tag of our own and waits for its answer.
+pub(crate) fn wait_for<P: Port>(
+    front: &Front<P::Slot>,
+    port: &mut P,
+    slot: P::Slot,
+    ask: &Ask<'_>,
+    tag: u64,
+) -> Answer<P::Slot> {
+    let (sender, receiver) = sync_channel(1);
+    front.waiting.shard(tag).insert(tag, sender);
+    match port.start(slot, ask, tag) {
+        Started::Done(answer) => {
+            front.waiting.shard(tag).remove(&tag);
+            answer
+        }
+        Started::InFlight => {
+            receiver.recv().unwrap_or(Answer { tag, outcome: Err(Errno::EIO), slot: None })
+        }
+    }
+}
+
+fn room(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+fn makes_inode(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::Create | Opcode::Mkdir | Opcode::Mknod | Opcode::Symlink | Opcode::Tmpfile
+    )
+}
+
+fn changes_names(opcode: Opcode) -> bool {
+    makes_inode(opcode)
+        || matches!(
+            opcode,
+            Opcode::Link | Opcode::Unlink | Opcode::Rmdir | Opcode::Rename | Opcode::Rename2
+        )
+}
+
+/// Supplementary groups of a thread, for kernels that do not say which one matters. Empty when the
+/// thread is gone: it then gets what its first group gets.
+fn supplementary_groups(tid: u32) -> Vec<u32> {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
+        return Vec::new();
+    };
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or("");
+    groups
+        .split_whitespace()
+        .filter_map(|group| group.parse().ok())
+        .take(outboard_base::limits::GROUPS_MAX)
+        .collect()
+}
