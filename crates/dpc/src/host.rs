@@ -127,6 +127,8 @@ pub struct Settings {
     pub dispatch: Dispatch,
     /// Longest spin for one completion.
     pub spin_max: Duration,
+    /// User and group of this process: who the session speaks for when it asks for itself.
+    pub owner: (u32, u32),
 }
 
 impl Default for Settings {
@@ -138,6 +140,7 @@ impl Default for Settings {
             depth: 32,
             dispatch: Dispatch::Kv,
             spin_max: Duration::from_micros(50),
+            owner: (0, 0),
         }
     }
 }

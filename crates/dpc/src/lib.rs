@@ -2,9 +2,11 @@
 //!
 //! - [`host`] turns file operations into nvme-fs commands, keeps what is unanswered across a loss of
 //!   the DPU side, and hands answers back.
+//! - [`dpu`] takes commands from every attached host, asks the volume, and completes them.
 //!
 //! Everything here is pure: the world that runs it (threads, clocks, sleeping) is an argument.
 
 #![forbid(unsafe_code)]
 
+pub mod dpu;
 pub mod host;

@@ -45,6 +45,13 @@ impl Sender {
         }
     }
 
+    /// Posts an event if there is room; nothing is noted if not, and the caller tries again.
+    #[must_use]
+    pub fn try_post(&mut self, event: &Event) -> bool {
+        self.post_overflow();
+        !self.lost && self.put(event)
+    }
+
     /// After a batch of posts, and now and then while something is lost: true when the host wants an
     /// interrupt.
     pub fn flush(&mut self) -> bool {

@@ -159,8 +159,8 @@ impl Session {
         let reclaims = lock(&self.books).holdings.reclaims();
         for request in reclaims {
             let slot = self.keeper_slot(&mut port, alive)?;
-            let call =
-                Call { request: &request, cred: &Cred::root(), checked: true, payload_len: 0 };
+            let cred = self.own_cred();
+            let call = Call { request: &request, cred: &cred, checked: true, payload_len: 0 };
             let done = port.call_while(slot, &call, alive);
             match (done.outcome, &request) {
                 (Err(Errno::ENOTCONN), _) => return Err(NotResumed),
@@ -182,6 +182,11 @@ impl Session {
             let unlock = Lock { kind: LockKind::Unlock, ..held };
             lock(&self.books).holdings.locked(ino, fh, unlock);
         }
+    }
+
+    fn own_cred(&self) -> Cred {
+        let (uid, gid) = self.settings().owner;
+        Cred::user(uid, gid)
     }
 
     fn keeper_slot(&self, port: &mut Port, alive: &dyn Fn() -> bool) -> Result<Slot, NotResumed> {
@@ -262,7 +267,7 @@ impl Session {
     /// Tells the DPU side that nothing more will be handed in: its grace period need not wait for this
     /// session. If no slot is free its time limit will do.
     pub(super) fn handed_in(self: &Arc<Session>) {
-        self.ask(&Request::Noop, &Cred::root(), Flags::REPLAY, Reader::Nobody);
+        self.ask(&Request::Noop, &self.own_cred(), Flags::REPLAY, Reader::Nobody);
     }
 
     /// Ends the wait for a lock from this side; `EINTR` for who waits, unless the DPU side says it was

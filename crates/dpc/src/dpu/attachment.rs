@@ -1,0 +1,229 @@
+//! One attachment: its queues, its events, what runs for it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use outboard_base::{SessionId, Time, Timestamp};
+use outboard_kvfs::Caller;
+use outboard_link::events::Sender;
+use outboard_link::queue::nvmefs::Target;
+use outboard_link::queue::{Arrival, Command, CommandId, DpuQueue, Fault};
+use outboard_wire::event::Event;
+use outboard_wire::nvmefs::Status;
+
+use super::serve::{self, Running};
+use super::stats::Stats;
+use super::{Spawn, Volume};
+
+/// What one attachment may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Payload bytes of its commands under way. Nothing more is taken from its queues beyond it.
+    pub bytes_max: u64,
+    /// Commands taken from one queue in one turn.
+    pub turn_max: usize,
+    /// Ends of waits for locks that found its event ring full.
+    pub backlog_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        // 64 MiB is 64 of the largest requests; 16 is what one DMA fetches; every lock an attachment
+        // may wait for (8,192) may be granted while its host does not look.
+        Limits { bytes_max: 64 << 20, turn_max: 16, backlog_max: 8192 }
+    }
+}
+
+/// What all attachments share.
+pub(super) struct Core<V> {
+    pub(super) volume: V,
+    pub(super) stats: RefCell<Stats>,
+    /// The world's clock, to say how long an operation took.
+    pub(super) clock: Box<dyn Fn() -> Time>,
+    /// Turns taken.
+    pub(super) turn: Cell<u64>,
+    pub(super) wall: Cell<Timestamp>,
+    /// Sessions that said they have handed in everything.
+    pub(super) handed_in: RefCell<Vec<SessionId>>,
+}
+
+/// One host-side process, attached.
+pub struct Attachment<V> {
+    pub(super) core: Rc<Core<V>>,
+    pub(super) caller: Caller,
+    limits: Limits,
+    targets: RefCell<Vec<Target>>,
+    sender: RefCell<Sender>,
+    /// Commands that wait for something, for aborts.
+    pub(super) running: RefCell<HashMap<(u16, CommandId), Rc<Running>>>,
+    pub(super) commands: Cell<usize>,
+    pub(super) bytes: Cell<u64>,
+    gone: Cell<bool>,
+    /// Which queue is looked at first: each gets its turn.
+    first: Cell<usize>,
+    backlog: RefCell<VecDeque<Event>>,
+    arrivals: RefCell<Vec<Arrival>>,
+}
+
+impl<V: Volume> Attachment<V> {
+    pub(super) fn new(
+        core: Rc<Core<V>>,
+        caller: Caller,
+        limits: Limits,
+        targets: Vec<Target>,
+        sender: Sender,
+    ) -> Rc<Attachment<V>> {
+        Rc::new(Attachment {
+            core,
+            caller,
+            limits,
+            targets: RefCell::new(targets),
+            sender: RefCell::new(sender),
+            running: RefCell::default(),
+            commands: Cell::new(0),
+            bytes: Cell::new(0),
+            gone: Cell::new(false),
+            first: Cell::new(0),
+            backlog: RefCell::default(),
+            arrivals: RefCell::default(),
+        })
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.caller.attachment
+    }
+
+    /// Commands under way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.commands.get()
+    }
+
+    /// Whether its host is gone.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+
+    /// Takes commands from every queue and begins each; how many.
+    pub(super) fn poll(self: &Rc<Self>, spawn: &dyn Spawn) -> usize {
+        let queues = self.targets.borrow().len();
+        let first = self.first.get();
+        self.first.set(if first + 1 < queues { first + 1 } else { 0 });
+        let mut taken = 0;
+        for queue in (first..queues).chain(0..first.min(queues)) {
+            if self.gone.get() || self.bytes.get() >= self.limits.bytes_max {
+                break;
+            }
+            let mut arrivals = self.arrivals.take();
+            if let Some(target) = self.targets.borrow_mut().get_mut(queue) {
+                taken += target.poll(self.limits.turn_max, &mut arrivals);
+            }
+            let queue = u16::try_from(queue).unwrap_or(u16::MAX);
+            for arrival in arrivals.drain(..) {
+                match arrival {
+                    Arrival::Command(command) => serve::begin(self, queue, command, spawn),
+                    Arrival::Abort(id) => self.abort(queue, id),
+                }
+            }
+            self.arrivals.replace(arrivals);
+        }
+        taken
+    }
+
+    /// A command that waits and changes nothing ends early; any other ends by itself.
+    fn abort(&self, queue: u16, id: CommandId) {
+        if let Some(running) = self.running.borrow().get(&(queue, id)) {
+            running.abort();
+        }
+    }
+
+    /// Answers a command.
+    pub(super) fn complete(
+        &self,
+        queue: u16,
+        command: Command,
+        status: Status,
+        result: u64,
+        reply_header: &[u8],
+    ) {
+        if let Some(target) = self.targets.borrow_mut().get_mut(usize::from(queue)) {
+            target.complete(command, status, result, reply_header);
+        }
+    }
+
+    /// Tells the host something. Ends of waits are kept until there is room; what merely says that a
+    /// cache is stale may be lost, and then the ring says so.
+    pub(super) fn tell(&self, event: Event) {
+        if !matches!(event, Event::LockGranted { .. }) {
+            self.sender.borrow_mut().post(&event);
+            return;
+        }
+        let mut backlog = self.backlog.borrow_mut();
+        if backlog.len() < self.limits.backlog_max {
+            backlog.push_back(event);
+        }
+        drop(backlog);
+        self.tell_backlog();
+    }
+
+    fn tell_backlog(&self) {
+        let mut backlog = self.backlog.borrow_mut();
+        let mut sender = self.sender.borrow_mut();
+        while let Some(event) = backlog.front() {
+            if !sender.try_post(event) {
+                return;
+            }
+            backlog.pop_front();
+        }
+    }
+
+    /// After a batch: which queues' hosts must be interrupted (`None`: the event ring's).
+    pub(super) fn flush(&self, mut interrupt: impl FnMut(Option<u16>)) {
+        if self.gone.get() {
+            return;
+        }
+        for (queue, target) in (0u16..).zip(self.targets.borrow_mut().iter_mut()) {
+            if target.flush() {
+                interrupt(Some(queue));
+            }
+        }
+        if !self.backlog.borrow().is_empty() {
+            self.tell_backlog();
+        }
+        if self.sender.borrow_mut().flush() {
+            interrupt(None);
+        }
+    }
+
+    /// Publishes "asleep"; false if there is work.
+    pub(super) fn may_sleep(&self) -> bool {
+        // Over its limit of bytes, it is woken by the end of a command, not by its doorbell.
+        self.gone.get()
+            || self.bytes.get() >= self.limits.bytes_max
+            || self.targets.borrow_mut().iter_mut().all(DpuQueue::may_sleep)
+    }
+
+    pub(super) fn awake(&self) {
+        if !self.gone.get() {
+            self.targets.borrow_mut().iter_mut().for_each(DpuQueue::awake);
+        }
+    }
+
+    /// What broke, if the host broke the protocol beyond help.
+    #[must_use]
+    pub fn fault(&self) -> Option<Fault> {
+        self.targets.borrow().iter().find_map(DpuQueue::fault)
+    }
+
+    /// The host is gone: nothing more is taken from it, what can be aborted is.
+    pub(super) fn leave(&self) {
+        self.gone.set(true);
+        for running in self.running.borrow().values() {
+            running.abort();
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! All attachments of one volume, turn by turn.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::rc::Rc;
+
+use outboard_base::{SessionId, Time, Timestamp};
+use outboard_kvfs::{Caller, Event as VolumeEvent};
+use outboard_link::events::Sender;
+use outboard_link::queue::nvmefs::Target;
+use outboard_wire::event::Event;
+
+use super::attachment::{Attachment, Core, Limits};
+use super::stats::Stats;
+use super::{Spawn, Volume};
+
+/// Names an attachment of a service; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttachmentId(pub u64);
+
+/// An attachment that is gone, and nothing runs for it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// Which.
+    pub id: AttachmentId,
+    /// Its session, still in the volume's books: [`Service::forget`] ends that.
+    pub session: SessionId,
+}
+
+/// The DPU side of all links to one volume.
+pub struct Service<V> {
+    core: Rc<Core<V>>,
+    limits: Limits,
+    attachments: Vec<(AttachmentId, Rc<Attachment<V>>)>,
+    next: u64,
+    /// Which attachment is looked at first: each gets its turn.
+    first: usize,
+}
+
+impl<V: Volume> Service<V> {
+    /// A service without attachments. `clock` is the world's, to say how long operations take.
+    #[must_use]
+    pub fn new(volume: V, limits: Limits, clock: Box<dyn Fn() -> Time>) -> Service<V> {
+        let core = Core {
+            volume,
+            stats: RefCell::default(),
+            clock,
+            turn: Cell::new(0),
+            wall: Cell::new(Timestamp::default()),
+            handed_in: RefCell::default(),
+        };
+        Service { core: Rc::new(core), limits, attachments: Vec::new(), next: 1, first: 0 }
+    }
+
+    /// The volume.
+    #[must_use]
+    pub fn volume(&self) -> &V {
+        &self.core.volume
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn stats(&self) -> Ref<'_, Stats> {
+        self.core.stats.borrow()
+    }
+
+    /// Serves a new attachment. `None` if its session is being served: until what runs for it has ended,
+    /// sending a request again could do it twice.
+    pub fn attach(
+        &mut self,
+        caller: Caller,
+        targets: Vec<Target>,
+        sender: Sender,
+    ) -> Option<AttachmentId> {
+        if self.serves(caller.attachment) {
+            return None;
+        }
+        let id = AttachmentId(self.next);
+        self.next += 1;
+        let attachment =
+            Attachment::new(Rc::clone(&self.core), caller, self.limits, targets, sender);
+        self.attachments.push((id, attachment));
+        Some(id)
+    }
+
+    /// Whether a session is attached, or something still runs for it.
+    #[must_use]
+    pub fn serves(&self, session: SessionId) -> bool {
+        self.attachments.iter().any(|(_, attachment)| attachment.session() == session)
+    }
+
+    /// All attachments.
+    pub fn attachments(&self) -> impl Iterator<Item = (AttachmentId, &Attachment<V>)> {
+        self.attachments.iter().map(|(id, attachment)| (*id, &**attachment))
+    }
+
+    /// The host of an attachment is gone: nothing more is taken from it.
+    pub fn leave(&mut self, id: AttachmentId) {
+        if let Some((_, attachment)) = self.attachments.iter().find(|(other, _)| *other == id) {
+            attachment.leave();
+        }
+    }
+
+    /// Lets go of attachments that are gone and for which nothing runs any more.
+    pub fn sweep(&mut self) -> Vec<Gone> {
+        let mut gone = Vec::new();
+        self.attachments.retain(|(id, attachment)| {
+            let over = attachment.is_gone() && attachment.in_flight() == 0;
+            if over {
+                gone.push(Gone { id: *id, session: attachment.session() });
+            }
+            !over
+        });
+        gone
+    }
+
+    /// A session will not come back: its handles, locks and records go.
+    pub fn forget(&self, session: SessionId) {
+        self.core.volume.detach(session);
+    }
+
+    /// One turn: takes a bounded number of commands from every queue and begins each; how many. `wall`
+    /// is the time files are stamped with until the next turn.
+    pub fn poll(&mut self, wall: Timestamp, spawn: &dyn Spawn) -> usize {
+        self.core.turn.set(self.core.turn.get() + 1);
+        self.core.wall.set(wall);
+        let len = self.attachments.len();
+        self.first = if self.first + 1 < len { self.first + 1 } else { 0 };
+        let (before, from) = self.attachments.split_at(self.first.min(len));
+        from.iter().chain(before).map(|(_, attachment)| attachment.poll(spawn)).sum()
+    }
+
+    /// After the work of a turn: passes on what the volume tells, and names the interrupts to raise
+    /// (`None`: the event ring's).
+    pub fn flush(&mut self, mut interrupt: impl FnMut(AttachmentId, Option<u16>)) {
+        for event in self.core.volume.take_events() {
+            self.pass_on(event);
+        }
+        for (id, attachment) in &self.attachments {
+            attachment.flush(|queue| interrupt(*id, queue));
+        }
+    }
+
+    fn pass_on(&self, event: VolumeEvent) {
+        let (session, event) = match event {
+            VolumeEvent::LockSettled { attachment, ticket, result } => {
+                (attachment, Event::LockGranted { ticket, errno: result.err() })
+            }
+            VolumeEvent::StaleInode { attachment, ino } => {
+                (attachment, Event::InvalidateInode { ino, offset: 0, len: u64::MAX })
+            }
+            VolumeEvent::StaleEntry { attachment, parent, name } => {
+                (attachment, Event::invalidate_entry(parent, &name))
+            }
+        };
+        // Nobody to tell if it left meanwhile.
+        let mut all = self.attachments.iter();
+        if let Some((_, attachment)) = all.find(|(_, a)| a.session() == session && !a.is_gone()) {
+            attachment.tell(event);
+        }
+    }
+
+    /// Publishes "asleep" everywhere and looks again; false (and awake) if there is work.
+    pub fn may_sleep(&mut self) -> bool {
+        let asleep = self.attachments.iter().all(|(_, attachment)| attachment.may_sleep());
+        if !asleep {
+            self.awake();
+        }
+        asleep
+    }
+
+    /// Says that it looks again.
+    pub fn awake(&mut self) {
+        for (_, attachment) in &self.attachments {
+            attachment.awake();
+        }
+    }
+
+    /// Sessions that handed in everything since the last call.
+    pub fn take_handed_in(&mut self) -> Vec<SessionId> {
+        self.core.handed_in.take()
+    }
+}
