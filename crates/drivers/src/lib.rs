@@ -4,6 +4,7 @@
 //! floors. Unsafe code is allowed in this crate; each block says why it is sound.
 
 pub mod clock;
+pub mod engine;
 pub mod futex;
 pub mod link;
 pub mod shm;

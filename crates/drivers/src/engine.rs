@@ -1,0 +1,262 @@
+//! The embedded key-value engine: `fjall` behind the [`Kv`] port.
+//!
+//! What is done here that the engine does not do by itself:
+//! - *conditions*: commits pass one lock, under which a batch's conditions are judged;
+//! - *answered means handed over*: every batch is pushed through the engine's journal buffer to the
+//!   operating system before its commit ends;
+//! - *sync beside commits*: a thread of ours syncs the journal through a descriptor of its own, one
+//!   sync for all who wait, while commits go on (the engine's own sync holds its writer lock);
+//! - *power loss*: the engine refuses to open on a journal whose unsynced tail was lost in pieces;
+//!   [`journal`] cuts such a tail at the last whole batch first;
+//! - *room*: commits are refused with `NoSpace` while there is still space to delete and compact in.
+//!
+//! See `docs/internals/kv.md`.
+
+pub mod directory;
+mod journal;
+mod room;
+mod syncer;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::io;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice};
+use outboard_base::Errno;
+use outboard_kv::{Batch, Durability, Key, KeyVersions, Kv, KvError, Usage, Value, Version};
+
+use room::Room;
+pub use room::{Reserve, disk_room};
+use syncer::Syncer;
+
+/// How the engine is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// Bytes of stored blocks kept in memory, below whatever cache stands before the engine.
+    pub cache: u64,
+    /// Bytes of recent writes kept in memory before they are sorted into files.
+    pub memtable: u64,
+    /// Bytes of journal kept before memory is written out; bounds the replay at the next opening.
+    pub journal: u64,
+    /// Space of the disk that stays free.
+    pub reserve: Reserve,
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
+            cache: 32 << 20,
+            memtable: 32 << 20,
+            journal: 256 << 20,
+            reserve: Reserve::default(),
+        }
+    }
+}
+
+/// The engine.
+pub struct Engine {
+    // Dropped before the database: its thread reads the database's journals.
+    syncer: Syncer,
+    pairs: Keyspace,
+    database: Database,
+    commits: Mutex<KeyVersions>,
+    room: Room,
+}
+
+/// The one keyspace there is.
+const KEYSPACE: &str = "outboard";
+
+impl Engine {
+    /// Opens the engine's files in `dir`, making them if there are none. The caller holds the data
+    /// directory's lock.
+    pub fn open(dir: &Path, options: EngineOptions) -> io::Result<Engine> {
+        std::fs::create_dir_all(dir)?;
+        journal::repair(dir)?;
+        let database = Database::builder(dir)
+            .cache_size(options.cache)
+            .max_journaling_size(options.journal.max(64 << 20))
+            .journal_compression(fjall::CompressionType::None)
+            .worker_threads(1)
+            .open()
+            .map_err(|error| open_failed(dir, error))?;
+        let shape = || KeyspaceCreateOptions::default().max_memtable_size(options.memtable);
+        let pairs = database.keyspace(KEYSPACE, shape).map_err(|e| open_failed(dir, e))?;
+        Ok(Engine {
+            syncer: Syncer::start(dir.to_path_buf())?,
+            pairs,
+            database,
+            commits: Mutex::new(KeyVersions::new()),
+            room: Room::new(dir.to_path_buf(), options.reserve),
+        })
+    }
+
+    fn commits(&self) -> MutexGuard<'_, KeyVersions> {
+        self.commits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look(&self, key: &[u8]) -> Result<Option<Slice>, KvError> {
+        self.pairs.get(key).map_err(|e| failed(&e))
+    }
+
+    /// Judges and applies a batch. Answered when it returns.
+    fn apply(&self, batch: &Batch) -> Result<(), KvError> {
+        self.syncer.healthy()?;
+        check_limits(batch)?;
+        let mut versions = self.commits();
+        for condition in batch.conditions() {
+            let key = condition.key();
+            if batch.version().is_none_or(|since| versions.written_since(key, since))
+                && !condition.holds(self.look(key)?.as_deref())
+            {
+                return Err(KvError::Conflict);
+            }
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.room.admit(batch)?;
+        let writes = batch.writes();
+        let mut stored = self.database.batch().durability(Some(PersistMode::Buffer));
+        // One sequence number serves the batch: a key must not occur twice in it. The last wins.
+        let mut seen = HashSet::with_capacity(writes.len());
+        for write in writes.iter().rev().filter(|w| seen.insert(&w.key)) {
+            match &write.value {
+                Some(value) => stored.insert(&self.pairs, &write.key[..], &value[..]),
+                None => stored.remove(&self.pairs, &write.key[..]),
+            }
+        }
+        if let Err(error) = stored.commit() {
+            // The journal may or may not hold it: nothing may be built upon either answer.
+            self.syncer.poison();
+            return Err(failed(&error));
+        }
+        versions.record(batch);
+        Ok(())
+    }
+
+    /// The directory's size on disk, bytes; walks the engine's own accounts, not the files.
+    fn used(&self) -> u64 {
+        self.database.disk_space().unwrap_or(0)
+    }
+}
+
+fn check_limits(batch: &Batch) -> Result<(), KvError> {
+    let fits = batch.writes().iter().all(|w| {
+        !w.key.is_empty()
+            && w.key.len() <= Engine::KEY_MAX
+            && w.value.as_ref().is_none_or(|v| v.len() <= Engine::VALUE_MAX)
+    });
+    if fits && batch.bytes() <= Engine::BATCH_MAX { Ok(()) } else { Err(KvError::TooLarge) }
+}
+
+fn failed(error: &fjall::Error) -> KvError {
+    match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+            Errno::from(error).into()
+        }
+        fjall::Error::Storage(_) | fjall::Error::Decompress(_) => KvError::Corrupt,
+        _ => KvError::Io(Errno::EIO),
+    }
+}
+
+fn open_failed(dir: &Path, error: fjall::Error) -> io::Error {
+    let dir = dir.display();
+    match error {
+        fjall::Error::Io(error) => error,
+        fjall::Error::InvalidVersion(_) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("the key-value files in {dir} are of another version"),
+        ),
+        fjall::Error::Locked => io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            format!("the key-value files in {dir} are in use by another process"),
+        ),
+        other => io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the key-value files in {dir} cannot be opened: {other}"),
+        ),
+    }
+}
+
+/// The first key after all that start with `prefix`.
+fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let kept = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
+    let mut end = prefix.get(..=kept)?.to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    Some(end)
+}
+
+impl Kv for Engine {
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, KvError> {
+        Ok(self.look(key)?.map(|value| Value::from(&value[..])))
+    }
+
+    async fn scan(
+        &self,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Key, Value)>, KvError> {
+        let start = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after.to_vec()),
+            _ => Bound::Included(prefix.to_vec()),
+        };
+        let end = prefix_end(prefix);
+        if let (Some(end), Bound::Excluded(after)) = (&end, &start)
+            && after >= end
+        {
+            return Ok(Vec::new());
+        }
+        let end = end.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut found = Vec::new();
+        for guard in self.pairs.range::<Vec<u8>, _>((start, end)).take(limit) {
+            let (key, value) = guard.into_inner().map_err(|e| failed(&e))?;
+            found.push((Key::from(&key[..]), Value::from(&value[..])));
+        }
+        Ok(found)
+    }
+
+    async fn commit(&self, batch: Batch, durability: Durability) -> Result<(), KvError> {
+        self.apply(&batch)?;
+        match durability {
+            Durability::Answered => Ok(()),
+            Durability::Durable => self.syncer.sync().await,
+        }
+    }
+
+    async fn sync(&self) -> Result<(), KvError> {
+        self.syncer.sync().await
+    }
+
+    fn version(&self) -> Version {
+        self.commits().now()
+    }
+
+    fn usage(&self) -> Usage {
+        let used = self.used();
+        let (free, reserve) = self.room.now();
+        Usage { capacity: used.saturating_add(free), used, reserve }
+    }
+}
+
+/// The files of journals in `dir`, by rising number.
+fn journals(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "jnl")
+            && let Some(stem) = path.file_stem().and_then(|s| s.to_str())
+            && let Ok(number) = stem.parse()
+        {
+            found.push((number, path));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}

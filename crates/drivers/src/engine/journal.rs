@@ -1,0 +1,106 @@
+//! What power loss does to the engine's journal, undone before the engine sees it.
+//!
+//! ```text
+//! batch  | start | item | item | ... | end |
+//! start  | 1 (1) | items (4) | sequence (8) |
+//! item   | 2 (1) | type (1) | compression (1) | keyspace (8) | key len (2) | len (4) | stored len (4) | key | value |
+//! clear  | 4 (1) | keyspace (8) |                                        counts as an item
+//! end    | 3 (1) | xxh3 of the items (8) | "FJL" 3 |                     little-endian
+//! ```
+//! A journal is written through the page cache: after power loss, pages of what was not synced may be
+//! there or not, in any subset. The engine drops an incomplete last batch, but calls a batch with a hole
+//! inside (its checksum fails) damage, and does not open. What follows the first batch that is not
+//! whole was never synced, because a sync makes all before it whole; so it is cut off here. Only the last
+//! journal can have such a tail: the engine syncs a journal before it begins the next.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::path::Path;
+
+use tracing::warn;
+use xxhash_rust::xxh3::Xxh3;
+
+const START: u8 = 1;
+const ITEM: u8 = 2;
+const END: u8 = 3;
+const CLEAR: u8 = 4;
+const TRAILER: &[u8; 4] = b"FJL\x03";
+/// Bytes of an item after its tag and before its key.
+const ITEM_HEAD: usize = 20;
+
+/// Cuts the last journal in `dir` after its last whole batch, if what follows is not empty.
+pub(super) fn repair(dir: &Path) -> io::Result<()> {
+    let Some((_, path)) = super::journals(dir)?.pop() else { return Ok(()) };
+    let mut bytes = Vec::new();
+    File::open(&path)?.read_to_end(&mut bytes)?;
+    let whole = whole_batches(&bytes);
+    let tail = bytes.get(whole..).unwrap_or_default();
+    let Some(last) = tail.iter().rposition(|byte| *byte != 0) else { return Ok(()) };
+    warn!(
+        journal = %path.display(),
+        bytes = last + 1,
+        "cutting the journal's tail: it was being written when the computer or the process died"
+    );
+    let file = OpenOptions::new().write(true).open(&path)?;
+    file.set_len(whole as u64)?;
+    file.sync_all()
+}
+
+/// Length of the whole batches `bytes` starts with.
+pub(super) fn whole_batches(bytes: &[u8]) -> usize {
+    let mut rest = bytes;
+    loop {
+        match batch(rest) {
+            Some(after) => rest = after,
+            None => return bytes.len() - rest.len(),
+        }
+    }
+}
+
+/// What follows the whole batch `bytes` starts with; `None` if it starts with none.
+fn batch(bytes: &[u8]) -> Option<&[u8]> {
+    let (&START, rest) = bytes.split_first()? else { return None };
+    let (count, rest) = rest.split_first_chunk::<4>()?;
+    let (_sequence, mut rest) = rest.split_first_chunk::<8>()?;
+    let mut hash = Xxh3::new();
+    for _ in 0..u32::from_le_bytes(*count) {
+        let after = item(rest)?;
+        hash.update(rest.get(..rest.len() - after.len())?);
+        rest = after;
+    }
+    let (&END, rest) = rest.split_first()? else { return None };
+    let (stored, rest) = rest.split_first_chunk::<8>()?;
+    let (trailer, rest) = rest.split_first_chunk::<4>()?;
+    (trailer == TRAILER && hash.digest() == u64::from_le_bytes(*stored)).then_some(rest)
+}
+
+/// What follows the item `bytes` starts with.
+fn item(bytes: &[u8]) -> Option<&[u8]> {
+    let (tag, rest) = bytes.split_first()?;
+    match *tag {
+        CLEAR => rest.get(8..),
+        ITEM => {
+            let (head, rest) = rest.split_first_chunk::<ITEM_HEAD>()?;
+            let &[_, _, _, _, _, _, _, _, _, _, k0, k1, _, _, _, _, v0, v1, v2, v3] = head;
+            let key = usize::from(u16::from_le_bytes([k0, k1]));
+            let value = usize::try_from(u32::from_le_bytes([v0, v1, v2, v3])).ok()?;
+            rest.get(key.checked_add(value)?..)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = whole_batches(&bytes);
+            bytes.insert(0, START);
+            let _ = whole_batches(&bytes);
+        }
+    }
+}

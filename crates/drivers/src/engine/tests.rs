@@ -1,0 +1,137 @@
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use outboard_kv::conformance;
+
+use super::*;
+
+/// Polls on this thread, sleeping until woken.
+fn run<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
+            return out;
+        }
+        std::thread::park();
+    }
+}
+
+fn open(dir: &Path) -> Engine {
+    Engine::open(dir, EngineOptions::default()).unwrap()
+}
+
+#[test]
+fn it_passes_the_suite() {
+    let dir = tempfile::tempdir().unwrap();
+    run(conformance::rules(&open(dir.path())));
+    for seed in 0..5 {
+        // The next opening goes on from what the last one left.
+        let engine = open(dir.path());
+        let model = run(conformance::agrees_with_a_map(&engine, seed, 2000));
+        drop(engine);
+        let found = run(open(dir.path()).scan(b"m", None, usize::MAX >> 1)).unwrap();
+        let found = found.into_iter().map(|(k, v)| (k.to_vec(), v.to_vec()));
+        assert!(found.eq(model), "seed {seed}");
+    }
+}
+
+#[test]
+fn syncs_from_many_threads_are_shared() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let engine = &engine;
+            scope.spawn(move || {
+                for i in 0..50u8 {
+                    let mut batch = Batch::new();
+                    batch.put([thread, i], b"x");
+                    run(engine.commit(batch, Durability::Durable)).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(run(engine.scan(b"", None, 1000)).unwrap().len(), 200);
+}
+
+/// A journal whose unsynced tail lost pages in the middle made the engine refuse to open
+/// ("checksum mismatch"): power loss then cost the whole volume, not the tail.
+#[test]
+fn a_journal_with_a_hole_in_its_unsynced_tail_opens() {
+    for (hole, len) in [(200, 300), (4096, 4096), (9000, 50), (20_000, 4096)] {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = open(dir.path());
+        let put = |i: u32, durability| {
+            let mut batch = Batch::new();
+            batch.put(i.to_be_bytes(), vec![7; 700]);
+            batch.put([&i.to_be_bytes()[..], b"b"].concat(), vec![9; 700]);
+            run(engine.commit(batch, durability)).unwrap();
+        };
+        for i in 0..10 {
+            put(i, Durability::Durable);
+        }
+        let (_, path) = journals(dir.path()).unwrap().pop().unwrap();
+        let synced = journal::whole_batches(&std::fs::read(&path).unwrap());
+        for i in 10..50 {
+            put(i, Durability::Answered);
+        }
+        // The state of the disk after power loss: a copy, taken while the engine lives.
+        let after = tempfile::tempdir().unwrap();
+        copy(dir.path(), after.path());
+        let (_, path) = journals(after.path()).unwrap().pop().unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[synced + hole..][..len].fill(0);
+        std::fs::write(&path, bytes).unwrap();
+        let found = run(open(after.path()).scan(b"", None, 1000)).unwrap();
+        assert!(found.len() >= 20 && found.len().is_multiple_of(2), "synced, and whole batches");
+        for (at, (key, _)) in found.iter().enumerate() {
+            assert_eq!(key[..4], u32::try_from(at / 2).unwrap().to_be_bytes(), "a prefix");
+        }
+    }
+}
+
+/// Copies a directory tree.
+fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir(&to).unwrap();
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), &to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn it_refuses_to_fill_the_disk_but_still_deletes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (free, _) = disk_room(dir.path(), Reserve::default()).unwrap();
+    // A reserve just above what is free: the disk is full, as far as we are concerned.
+    let reserve = Reserve { most: free + (1 << 30), one_in: 1 };
+    drop(open(dir.path()));
+    let options = EngineOptions { reserve, ..EngineOptions::default() };
+    let engine = Engine::open(dir.path(), options).unwrap();
+    let put = || {
+        let mut batch = Batch::new();
+        batch.put(b"k", b"v");
+        batch
+    };
+    assert_eq!(run(engine.commit(put(), Durability::Answered)), Err(KvError::NoSpace));
+    let mut delete = Batch::new();
+    delete.delete(b"k");
+    assert_eq!(run(engine.commit(delete, Durability::Answered)), Ok(()));
+    let mut essential = put();
+    essential.essential();
+    assert_eq!(run(engine.commit(essential, Durability::Answered)), Ok(()));
+}
