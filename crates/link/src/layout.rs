@@ -141,7 +141,10 @@ mod tests {
             let layout = Layout::new(queues, depth).unwrap();
             let mut end = PAGE_LEN;
             for queue in 0..queues {
-                assert!(layout.sqe_at(queue, 0) >= end && layout.sqe_at(queue, 0) % PAGE_LEN == 0);
+                assert!(
+                    layout.sqe_at(queue, 0) >= end
+                        && layout.sqe_at(queue, 0).is_multiple_of(PAGE_LEN)
+                );
                 assert_eq!(layout.cqe_at(queue, 0), layout.sqe_at(queue, depth - 1) + 64);
                 end = layout.cqe_at(queue, depth - 1) + 16;
             }

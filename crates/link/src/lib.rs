@@ -16,6 +16,8 @@
 pub mod beat;
 pub mod dma;
 pub mod events;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod layout;
 pub mod pace;
 pub mod queue;

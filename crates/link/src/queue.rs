@@ -55,9 +55,11 @@ pub struct Submission<'a> {
     pub dispatch: Dispatch,
     /// Request header, at most `limits::REQUEST_HEADER_MAX` bytes.
     pub header: &'a [u8],
-    /// Data for the DPU.
+    /// Data for the DPU. When it begins in the middle of a page, the header goes before it in that page,
+    /// and the bytes of the buffer there are overwritten.
     pub write: Span,
-    /// Room for data from the DPU.
+    /// Room for data from the DPU. Apart from `write`, if the command is ever to be submitted again
+    /// after a loss: the last DPU may have answered into it.
     pub read: Span,
     /// Room for a reply header, at most `limits::REPLY_HEADER_MAX` bytes.
     pub reply_header: u16,
@@ -81,7 +83,8 @@ pub enum SlotError {
     State,
     /// A header or span is longer than the slot allows.
     TooLong,
-    /// An unaligned span leaves no room for the header before it in its page.
+    /// An unaligned write span leaves no room for the header before it in its page, or an unaligned read
+    /// span comes with a reply header.
     Unaligned,
     /// The queue is deleted.
     Deleted,

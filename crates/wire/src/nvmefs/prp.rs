@@ -22,7 +22,7 @@ const _: () = assert!(LIST_MAX * ENTRY_LEN <= PAGE);
 /// Bytes of a page, as the lengths of a command count them.
 const PAGE_U32: u32 = 4096;
 const PAGE_U64: u64 = 4096;
-const _: () = assert!(PAGE == PAGE_U32 as usize && PAGE == PAGE_U64 as usize);
+const _: () = assert!(PAGE == 4096);
 
 /// The two entries of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -3,7 +3,7 @@
 //! The request header ends where its page ends, so that page-aligned data continues its stream; an
 //! unaligned span has the header right before it in the same page instead. Lists lie right before the
 //! header when they fit the page, else each begins a page of its own (one more DMA each). The reply header
-//! ends right before the data in the same way.
+//! ends where its page ends, too, and data behind it begins a page.
 
 use outboard_base::limits::PAGE;
 use outboard_wire::nvmefs::Prp;
@@ -45,6 +45,10 @@ impl Place {
     ) -> Result<Place, SlotError> {
         let write = stream(pages.header, pages.buffer, header_len, write)?;
         let read = stream(pages.reply, pages.buffer, reply_room, read)?;
+        if read.data_len > 0 && reply_room > 0 && !read.data_at.is_multiple_of(PAGE_LEN) {
+            // Its reply header would lie where the request header of an unaligned write may lie.
+            return Err(SlotError::Unaligned);
+        }
         Ok(Place { header_at: write.head_at, reply_at: read.head_at, write, read, pages })
     }
 
@@ -112,7 +116,6 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
-    use outboard_base::limits::IO_MAX;
     use outboard_wire::nvmefs::prp::{list_of, walk};
     use proptest::prelude::*;
 
@@ -132,12 +135,12 @@ mod tests {
             let pages = layout.slot(0, 0);
             let span = |offset: u32, len: u32, aligned: bool| {
                 let offset = if aligned { offset / 4096 * 4096 } else { offset };
-                Span { offset, len: len.min(IO_MAX as u32 - offset) }
+                Span { offset, len: len.min((1 << 20) - offset) }
             };
             let (write, read) = (span(woff, wlen, aligned[0]), span(roff, rlen, aligned[1]));
             let Ok(place) = Place::new(pages, header, write, room, read) else {
-                let tight = |off: u32, head: u32| off % 4096 != 0 && off % 4096 < head;
-                prop_assert!(tight(write.offset, header) || tight(read.offset, room));
+                let askew = |span: Span, room: u32| span.len > 0 && span.offset % 4096 < room && span.offset % 4096 > 0;
+                prop_assert!(askew(write, header) || room > 0 && askew(read, 4096));
                 return Ok(());
             };
             let (w, r) = place.emit(&region).unwrap();
