@@ -18,6 +18,8 @@ pub(crate) struct Context<'a> {
     pub(crate) op: Op,
     /// Whose permissions count.
     pub(crate) cred: Cow<'a, Cred>,
+    /// The attachment may speak for others.
+    pub(crate) trusted: bool,
     /// The front-end has checked permissions, and may be believed.
     pub(crate) checked: bool,
     /// The time of this request.
@@ -41,6 +43,7 @@ impl<'a> Context<'a> {
             header,
             op,
             cred: believed(caller, &header.cred)?,
+            trusted: caller.trusted,
             checked: caller.trusted && header.flags.has(Flags::CHECKED),
             now,
         })

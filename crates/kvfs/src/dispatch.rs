@@ -21,6 +21,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         now: Timestamp,
     ) -> Result<Answer> {
         let context = Context::new(caller, header, request.op(), now)?;
+        if header.sequence != 0 {
+            self.sessions.seen(caller.attachment);
+        }
         if let Some(reply) = self.recorded(&context).await? {
             return self.answer_again(&context, &request, reply).await;
         }
@@ -123,15 +126,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             Request::Lseek { ino, fh, offset, whence } => {
                 self.lseek(cx, ino, fh, offset, whence).await?.into()
             }
-            Request::CopyFileRange {
-                from,
-                from_fh,
-                from_offset,
-                to,
-                to_fh,
-                to_offset,
-                len,
-            } => {
+            Request::CopyFileRange { from, from_fh, from_offset, to, to_fh, to_offset, len } => {
                 let source = (from, from_fh, from_offset);
                 self.copy_file_range(cx, source, (to, to_fh, to_offset), len).await?.into()
             }

@@ -80,12 +80,20 @@ struct State {
     orphans: HashSet<Ino>,
     /// Inodes without a name that nobody holds: to be reclaimed.
     unheld: Vec<Ino>,
+    /// Inodes whose fate must be looked up.
+    doubts: Vec<Ino>,
     next: u64,
+    /// Numbers below it were given out by earlier instances.
+    first: u64,
+    /// Since the opening, until those who held something before had the time to say so.
+    grace: bool,
 }
 
 impl State {
     fn held(&self, ino: Ino) -> bool {
-        self.counts.contains_key(&ino) || self.told.values().any(|told| told.contains(ino))
+        self.grace
+            || self.counts.contains_key(&ino)
+            || self.told.values().any(|told| told.contains(ino))
     }
 
     /// Something let go of `ino`: if it was the last, and the inode has no name, its end has come.
@@ -95,6 +103,11 @@ impl State {
             self.dying.insert(ino);
             self.unheld.push(ino);
         }
+    }
+
+    fn let_go_all(&mut self) {
+        let orphans: Vec<Ino> = self.orphans.iter().copied().collect();
+        orphans.into_iter().for_each(|ino| self.let_go(ino));
     }
 
     fn uncount(&mut self, ino: Ino) {
@@ -116,7 +129,8 @@ pub(crate) struct Handles {
 impl Handles {
     /// None yet. `first` is above every handle of earlier instances.
     pub(crate) fn new(first: u64, handles_max: usize) -> Handles {
-        let state = State { next: first.max(1), ..State::default() };
+        let first = first.max(1);
+        let state = State { next: first, first, grace: true, ..State::default() };
         Handles { state: Mutex::new(state), handles_max }
     }
 
@@ -137,6 +151,9 @@ impl Handles {
     /// Opens `handle` under the number it had before a restart.
     pub(crate) fn reopen(&self, attachment: SessionId, fh: Fh, handle: Handle) -> Result<()> {
         let mut state = self.state();
+        if fh.0 >= state.first && !state.open.contains_key(&(attachment, fh)) {
+            return Err(Errno::EBADF);
+        }
         match state.open.get(&(attachment, fh)) {
             Some(found) if *found == handle => Ok(()),
             Some(_) => Err(Errno::EBADF),
@@ -253,8 +270,24 @@ impl Handles {
 
     /// Reclaiming `ino` failed, or is not done: it comes back later.
     pub(crate) fn unheld_again(&self, ino: Ino) {
+        self.state().unheld.insert(0, ino);
+    }
+
+    /// Somebody must look what became of `ino`.
+    pub(crate) fn doubt(&self, ino: Ino) {
+        self.state().doubts.push(ino);
+    }
+
+    /// The next inode to look at, if any.
+    pub(crate) fn next_doubt(&self) -> Option<Ino> {
+        self.state().doubts.pop()
+    }
+
+    /// Whoever held something before the opening has said so.
+    pub(crate) fn end_grace(&self) {
         let mut state = self.state();
-        state.unheld.insert(0, ino);
+        state.grace = false;
+        state.let_go_all();
     }
 
     /// An attachment is gone: drops its handles and holds.
@@ -272,7 +305,6 @@ impl Handles {
             state.uncount(ino);
         }
         state.told.remove(&attachment);
-        let orphans: Vec<Ino> = state.orphans.iter().copied().collect();
-        orphans.into_iter().for_each(|ino| state.let_go(ino));
+        state.let_go_all();
     }
 }

@@ -10,6 +10,7 @@ mod inode;
 pub(crate) mod key;
 mod record;
 mod small;
+mod xattr;
 
 pub use entry::{Entry, Listed};
 pub use inode::{DataKind, Inode, marks};
@@ -17,6 +18,7 @@ pub use key::Tag;
 pub use record::{ReplayRecord, Superblock};
 pub(crate) use record::{decode_counter, encode_counter};
 pub(crate) use small::{decode_small, encode_small};
+pub(crate) use xattr::{decode_xattr, encode_xattr};
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! KVFS: a POSIX file system on a key-value store (DPC 3.4; rows C17 to C23).
 //!
 //! [`Kvfs::handle`] answers one file operation of [`outboard_wire::file`]: the whole interface upward.
-//! Below are a [`Kv`] for everything but the data of big files, and the object store over the same
-//! `Kv` and a [`Medium`] for that.
+//! Below are a [`Kv`](outboard_kv::Kv) for everything but the data of big files, and the object store over the same
+//! `Kv` and a [`Medium`](outboard_kv::medium::Medium) for that.
 //!
 //! # Invariants
 //!
@@ -26,40 +26,49 @@
 
 #![forbid(unsafe_code)]
 
+mod acl;
 mod api;
+mod attr;
 pub mod check;
 mod context;
+mod create;
 mod data;
 mod dispatch;
 mod handles;
 pub mod layout;
+mod list;
 mod lock;
-mod pending;
+mod lookup;
+mod open;
+mod orphan;
 mod permission;
+mod remove;
+mod rename;
 mod replay;
+mod session;
 mod txn;
 mod volume;
+mod xattr;
 
 pub use api::{Answer, Caller, Event, OpenError, Options, Payload};
 
 use std::sync::{Arc, Mutex};
 
-use outboard_kv::medium::Medium;
 use outboard_kv::object::Objects;
-use outboard_kv::{Cached, Kv};
+use outboard_kv::Cached;
 
 use data::fresh::Fresh;
 use data::turns::Turns;
 use handles::Handles;
 use layout::Superblock;
 use lock::Locks;
+use session::Sessions;
 use volume::Numbers;
 
 /// A volume. Share it by reference between threads; every method may be called from any.
 pub struct Kvfs<K, M> {
     kv: Arc<Cached<K>>,
     objects: Objects<Cached<K>, M>,
-    options: Options,
     superblock: Superblock,
     /// Turns on inodes: who changes a directory's entries or a file's data holds one. Directories
     /// first, by number; then files, by number.
@@ -67,6 +76,7 @@ pub struct Kvfs<K, M> {
     fresh: Fresh,
     numbers: Numbers,
     handles: Handles,
+    sessions: Sessions,
     locks: Mutex<Locks>,
     events: Mutex<Vec<Event>>,
 }

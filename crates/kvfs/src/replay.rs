@@ -35,9 +35,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         reply: Reply,
     ) -> Result<Answer> {
         let attachment = context.attachment;
-        let reopen = |ino, flags| {
-            self.handles.open(attachment, Handle { ino, flags, directory: false })
-        };
+        let reopen =
+            |ino, flags| self.handles.open(attachment, Handle { ino, flags, directory: false });
         Ok(match (reply, request) {
             (
                 Reply::Created(attr, _),

@@ -11,7 +11,7 @@ use outboard_kv::{Batch, Cached, Durability, Kv, KvError, Value};
 
 use crate::Kvfs;
 use crate::context::Context;
-use crate::layout::{Entry, Inode, Listed, ReplayRecord, key};
+use crate::layout::{DataKind, Entry, Inode, Listed, ReplayRecord, key};
 use outboard_wire::file::Reply;
 
 /// Why a body gives up.
@@ -21,6 +21,16 @@ pub(crate) enum Fail {
     Again,
     /// This is the answer.
     With(Errno),
+}
+
+impl Fail {
+    /// The errno, where nothing is run again.
+    pub(crate) fn errno(self) -> Errno {
+        match self {
+            Fail::Again => Errno::EAGAIN,
+            Fail::With(errno) => errno,
+        }
+    }
 }
 
 /// What a body, or a part of one, comes to.
@@ -48,7 +58,6 @@ pub(crate) struct Txn<'k, K> {
     /// What was read, each with a condition in the batch.
     seen: Vec<(Vec<u8>, Option<Value>)>,
     staged: Vec<Staged>,
-    durability: Durability,
 }
 
 impl<'k, K: Kv> Txn<'k, K> {
@@ -58,7 +67,6 @@ impl<'k, K: Kv> Txn<'k, K> {
             batch: Batch::at(kv.version()),
             seen: Vec::new(),
             staged: Vec::new(),
-            durability: Durability::Answered,
         }
     }
 
@@ -77,11 +85,6 @@ impl<'k, K: Kv> Txn<'k, K> {
         }
         self.seen.push((key.to_vec(), value.clone()));
         Ok(value)
-    }
-
-    /// The value of `key`, which may change before the commit.
-    pub(crate) async fn peek(&self, key: &[u8]) -> Tried<Option<Value>> {
-        Ok(self.kv.get(key).await?)
     }
 
     /// The inode; `ESTALE` if there is none.
@@ -132,6 +135,23 @@ impl<'k, K: Kv> Txn<'k, K> {
         self.batch.delete(key.as_ref());
     }
 
+    /// What `entry` leads to. Whoever asks holds the turn of the entry's directory, so an entry that
+    /// leads nowhere is damage.
+    pub(crate) async fn target(&mut self, entry: &Entry) -> Tried<Inode> {
+        match self.inode(entry.ino).await {
+            Err(Fail::With(Errno::ESTALE)) => Err(Errno::EUCLEAN.into()),
+            found => found,
+        }
+    }
+
+    /// Removes an inode whose data is one pair or none.
+    pub(crate) fn delete_inode(&mut self, inode: &Inode) {
+        self.delete(key::inode(inode.ino()));
+        if inode.data == DataKind::Small {
+            self.delete(key::of(key::Tag::Small, inode.ino()));
+        }
+    }
+
     /// Records `reply`, so that a replay of this request is answered and not repeated.
     pub(crate) fn record(&mut self, context: &Context<'_>, reply: &Reply) -> Result<()> {
         if let Some(key) = context.replay_key() {
@@ -157,11 +177,6 @@ impl<'k, K: Kv> Txn<'k, K> {
         self.batch.essential();
     }
 
-    /// Makes the commit wait for the device.
-    pub(crate) fn durable(&mut self) {
-        self.durability = Durability::Durable;
-    }
-
     fn abort(self) {
         self.staged.into_iter().for_each(Staged::abort);
     }
@@ -171,7 +186,7 @@ impl<'k, K: Kv> Txn<'k, K> {
             self.abort();
             return Ok(());
         }
-        match self.kv.commit(self.batch, self.durability).await {
+        match self.kv.commit(self.batch, Durability::Answered).await {
             Ok(()) => self.staged.into_iter().for_each(Staged::committed),
             Err(error @ (KvError::Conflict | KvError::NoSpace | KvError::TooLarge)) => {
                 self.staged.into_iter().for_each(Staged::abort);

@@ -12,9 +12,11 @@ use outboard_wire::file::mode;
 use crate::data::fresh::Fresh;
 use crate::data::turns::Turns;
 use crate::handles::Handles;
-use crate::layout::key::{self, Counter, Tag};
+use crate::layout::key::{self, Counter};
 use crate::layout::{Inode, Superblock, decode_counter, encode_counter};
 use crate::lock::Locks;
+use crate::session::Sessions;
+use crate::txn::Fail;
 use crate::{Event, Kvfs, OpenError, Options};
 
 /// Inode numbers taken from the counter at a time: few enough to lose at a restart, enough that a
@@ -71,16 +73,17 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let volume = Kvfs {
             kv,
             objects,
-            options,
             superblock,
             turns: Turns::default(),
             fresh: Fresh::default(),
             numbers: Numbers(Mutex::new(0..0)),
             handles: Handles::new(first_handle, options.handles_max),
+            sessions: Sessions::default(),
             locks: Mutex::new(locks),
             events: Mutex::default(),
         };
         volume.inode(Ino::ROOT).await?;
+        volume.find_orphans().await.map_err(Fail::errno)?;
         volume.recount(&recovered.changed).await?;
         Ok(volume)
     }
@@ -106,10 +109,37 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).extend(events);
     }
 
-    /// The attachment is gone for good: drops its handles, holds and locks.
+    /// The attachment is gone for good: drops its handles, holds and locks. [`Kvfs::tidy`] does what
+    /// follows from that in the store.
     pub fn detach(&self, attachment: SessionId) {
         self.handles.detach(attachment);
         self.drop_locks(attachment);
+        self.sessions.ended(attachment);
+    }
+
+    /// Whoever held something before the opening has handed it in, or had the time to: what nobody
+    /// holds goes, locks are granted, and replay records of sessions that did not come back are dropped.
+    pub async fn end_grace(&self) -> Result<()> {
+        self.handles.end_grace();
+        self.end_lock_grace();
+        self.find_ended_sessions().await
+    }
+
+    /// Housekeeping, to be called every few seconds: a bounded part of what is left to do. True if
+    /// there is more to do at once. What fails stays to be done; the first error is returned.
+    pub async fn tidy(&self) -> Result<bool> {
+        let doubts = self.settle_doubts().await;
+        let orphans = self.reclaim_some().await;
+        let trims = self.trim_some().await;
+        let sessions = self.drop_records().await;
+        self.objects.tidy().await.map_err(KvError::errno)?;
+        doubts?;
+        Ok(orphans | trims? | sessions?)
+    }
+
+    /// The object store: for the file system check and for tests.
+    pub fn objects(&self) -> &Objects<Cached<K>, M> {
+        &self.objects
     }
 }
 
@@ -158,6 +188,3 @@ async fn raise<K: Kv>(
         }
     }
 }
-
-#[allow(dead_code)]
-const _: Tag = Tag::Superblock;

@@ -58,11 +58,8 @@ impl Entry {
             return Err(Errno::EUCLEAN);
         }
         let [kind, zeros @ ..] = array::<4>(value, 16)?;
-        let entry = Entry {
-            ino: Ino(u64_at(value, 0)?),
-            cookie: u64_at(value, 8)?,
-            kind: kind_of(kind)?,
-        };
+        let entry =
+            Entry { ino: Ino(u64_at(value, 0)?), cookie: u64_at(value, 8)?, kind: kind_of(kind)? };
         if zeros != [0; 3] || entry.cookie < FIRST_COOKIE || entry.ino == Ino::ROOT {
             return Err(Errno::EUCLEAN);
         }

@@ -25,12 +25,14 @@ pub mod marks {
     pub const ACL: u32 = 1;
     /// A default ACL (directories).
     pub const DEFAULT_ACL: u32 = 2;
-    /// Extended attributes (ACLs apart).
+    /// Extended attributes (ACLs apart), now or once.
     pub const XATTRS: u32 = 4;
     /// The object may hold blocks beyond the file's end, still to be given back.
     pub const TRIMMING: u32 = 8;
+    /// Never had a name, and may be given one (`O_TMPFILE` without `O_EXCL`).
+    pub const LINKABLE: u32 = 16;
     /// All of them.
-    pub(crate) const KNOWN: u32 = 15;
+    pub(crate) const KNOWN: u32 = 31;
 }
 
 /// An inode as it rests.

@@ -1,7 +1,7 @@
 //! Keys: a type tag, then the paper's key with its inode number big-endian, so that a prefix scan is
 //! exact and in order. Tags from 0xF0 up belong to the object store.
 
-use outboard_base::{Ino, SessionId};
+use outboard_base::{Errno, Ino, Result, SessionId};
 
 /// First byte of every key of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,21 +57,6 @@ pub(crate) fn inode(ino: Ino) -> [u8; 9] {
     of(Tag::Inode, ino)
 }
 
-/// Small file KV, or the target of a symbolic link.
-pub(crate) fn small(ino: Ino) -> [u8; 9] {
-    of(Tag::Small, ino)
-}
-
-/// See [`Tag::Trim`].
-pub(crate) fn trim(ino: Ino) -> [u8; 9] {
-    of(Tag::Trim, ino)
-}
-
-/// See [`Tag::Orphan`].
-pub(crate) fn orphan(ino: Ino) -> [u8; 9] {
-    of(Tag::Orphan, ino)
-}
-
 pub(crate) fn entry(parent: Ino, name: &[u8]) -> Vec<u8> {
     [&of(Tag::Entry, parent)[..], name].concat()
 }
@@ -95,6 +80,11 @@ pub(crate) fn replay(session: SessionId, lane: u16) -> Vec<u8> {
 /// Every key of the session's replay records.
 pub(crate) fn replay_prefix(session: SessionId) -> [u8; 9] {
     of(Tag::Replay, Ino(session.0))
+}
+
+/// The cookie of a [`Tag::Listed`] key; `EUCLEAN` if it is none.
+pub(crate) fn cookie(key: &[u8]) -> Result<u64> {
+    rest(key).try_into().map(u64::from_be_bytes).map_err(|_| Errno::EUCLEAN)
 }
 
 /// The number behind the tag, for keys that have one.

@@ -1,0 +1,174 @@
+//! Opening, closing, and handing in what was open before a restart.
+
+use outboard_base::{Errno, Fh, Ino, Result};
+use outboard_kv::Kv;
+use outboard_kv::medium::Medium;
+use outboard_wire::file::{Attr, FileKind, Flags, Reply, open_flags};
+
+use crate::Kvfs;
+use crate::context::Context;
+use crate::create::check_access_mode;
+use crate::handles::Handle;
+use crate::layout::Inode;
+use crate::permission::{EXECUTE, READ, WRITE};
+
+impl<K: Kv, M: Medium> Kvfs<K, M> {
+    pub(crate) async fn open_file(&self, cx: &Context<'_>, ino: Ino, flags: u32) -> Result<Reply> {
+        self.open_inode(cx, ino, flags).await.map(|(fh, _)| Reply::Opened(fh))
+    }
+
+    /// Opens a regular file.
+    pub(crate) async fn open_inode(
+        &self,
+        cx: &Context<'_>,
+        ino: Ino,
+        flags: u32,
+    ) -> Result<(Fh, Attr)> {
+        check_access_mode(flags)?;
+        let handle = Handle { ino, flags, directory: false };
+        let fh = self.handles.open(cx.attachment, handle)?;
+        let opened = async {
+            let inode = self.inode(ino).await?;
+            self.may_open(cx, &inode, flags).await?;
+            if flags & open_flags::TRUNC == 0 { Ok(inode) } else { self.truncate(cx, ino).await }
+        };
+        match opened.await {
+            Ok(inode) => Ok((fh, inode.attr)),
+            Err(errno) => {
+                self.handles.close(cx.attachment, fh)?;
+                Err(errno)
+            }
+        }
+    }
+
+    /// The kind is right and the asker has the permissions `flags` need.
+    async fn may_open(&self, cx: &Context<'_>, inode: &Inode, flags: u32) -> Result<()> {
+        let handle = Handle { ino: inode.ino(), flags, directory: false };
+        match inode.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            FileKind::Symlink => return Err(Errno::ELOOP),
+            // The kernel opens these itself; there is nothing behind them here.
+            _ => return Err(Errno::ENXIO),
+        }
+        let bit = |wanted: bool, bit: u32| if wanted { bit } else { 0 };
+        let executes = flags & open_flags::EXEC != 0;
+        let writes = handle.writes() || flags & open_flags::TRUNC != 0;
+        let mask =
+            bit(handle.reads() && !executes, READ) | bit(writes, WRITE) | bit(executes, EXECUTE);
+        self.permit(cx, inode, mask).await?;
+        if flags & open_flags::NOATIME != 0 && !cx.owns(inode) {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
+    /// `O_TRUNC`: to no bytes, with new times even if there were none.
+    async fn truncate(&self, cx: &Context<'_>, ino: Ino) -> Result<Inode> {
+        let _turn = self.turns.alone(ino).await;
+        let truncated = self.transact(async |txn| {
+            let mut inode = txn.inode(ino).await?;
+            self.set_size(cx, txn, &mut inode, 0).await?;
+            inode.modify(cx.now);
+            txn.put_inode(&inode)?;
+            txn.record(cx, &Reply::Opened(Fh::NONE))?;
+            Ok(inode)
+        });
+        let inode = truncated.await?;
+        self.finish_size(&inode).await?;
+        self.changed(cx, ino);
+        Ok(inode)
+    }
+
+    pub(crate) async fn release(
+        &self,
+        cx: &Context<'_>,
+        ino: Ino,
+        fh: Fh,
+        owner: u64,
+    ) -> Result<Reply> {
+        self.close(cx, ino, fh, false)?;
+        self.drop_flock(cx.attachment, ino, owner);
+        self.reclaim_some().await;
+        Ok(Reply::Empty)
+    }
+
+    pub(crate) async fn releasedir(&self, cx: &Context<'_>, ino: Ino, fh: Fh) -> Result<Reply> {
+        self.close(cx, ino, fh, true)?;
+        self.reclaim_some().await;
+        Ok(Reply::Empty)
+    }
+
+    fn close(&self, cx: &Context<'_>, ino: Ino, fh: Fh, directory: bool) -> Result<()> {
+        let found = self.handles.get(cx.attachment, fh, ino);
+        match found {
+            Ok(handle) if handle.directory == directory => {
+                self.handles.close(cx.attachment, fh).map(drop)
+            }
+            // What was being closed when an instance was lost is not handed in to the next.
+            Err(_) if cx.header.flags.has(Flags::REPLAY) => Ok(()),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    pub(crate) async fn opendir(&self, cx: &Context<'_>, ino: Ino) -> Result<Reply> {
+        let handle = Handle { ino, flags: 0, directory: true };
+        let fh = self.handles.open(cx.attachment, handle)?;
+        let opened = async {
+            let inode = self.inode(ino).await?;
+            if !inode.is_directory() {
+                return Err(Errno::ENOTDIR);
+            }
+            self.permit(cx, &inode, READ).await
+        };
+        match opened.await {
+            Ok(()) => Ok(Reply::Opened(fh)),
+            Err(errno) => {
+                self.handles.close(cx.attachment, fh)?;
+                Err(errno)
+            }
+        }
+    }
+
+    /// Hands in `fh`, open before a loss; [`Fh::NONE`] hands in a mere reference. An attachment that
+    /// is not trusted must be allowed now what it says it was allowed then.
+    pub(crate) async fn reclaim(
+        &self,
+        cx: &Context<'_>,
+        ino: Ino,
+        fh: Fh,
+        flags: u32,
+        directory: bool,
+    ) -> Result<Reply> {
+        check_access_mode(flags)?;
+        let handle = Handle { ino, flags, directory };
+        if fh == Fh::NONE {
+            self.handles.tell(cx.attachment, ino);
+        } else {
+            self.handles.reopen(cx.attachment, fh, handle)?;
+        }
+        let taken = async {
+            let inode = self.inode(ino).await?;
+            match (directory, inode.is_directory(), fh == Fh::NONE) {
+                (_, _, true) => Ok(()),
+                (true, true, _) if cx.trusted => Ok(()),
+                (true, true, _) => self.permit(cx, &inode, READ).await,
+                (false, false, _) if cx.trusted => Ok(()),
+                (false, false, _) => self.may_open(cx, &inode, flags & !open_flags::TRUNC).await,
+                (true, false, _) => Err(Errno::ENOTDIR),
+                (false, true, _) => Err(Errno::EISDIR),
+            }
+        };
+        if let Err(errno) = taken.await {
+            if fh == Fh::NONE {
+                self.handles.forget(cx.attachment, ino);
+            } else {
+                self.handles.close(cx.attachment, fh)?;
+            }
+            return Err(errno);
+        }
+        // Whoever has it open was told of it.
+        self.handles.tell(cx.attachment, ino);
+        Ok(Reply::Empty)
+    }
+}

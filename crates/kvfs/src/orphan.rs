@@ -1,0 +1,230 @@
+//! Inodes without a name: they live while somebody holds them, then go in bounded steps.
+//!
+//! ```text
+//!            last name gone, held                 let go            steps
+//!   named  ----------------------->  orphaned  ------------> dying ------> gone
+//!     |  ^                               |                      ^
+//!     |  '------ link (tmpfile) ---------'                      |
+//!     '---------- last name gone, not held ---------------------'
+//!                 (all in that batch if it is little)
+//! ```
+//! "Orphaned" is recorded under its own tag in the batch that took the name, so what a crash leaves
+//! is found at the next opening. "Dying" is in memory: nobody may open the inode any more.
+
+use outboard_base::{Errno, Ino, Result};
+use outboard_kv::medium::Medium;
+use outboard_kv::{Cached, Kv};
+
+use crate::Kvfs;
+use crate::context::Context;
+use crate::handles::Handles;
+use crate::layout::{DataKind, Inode, key, marks};
+use crate::txn::{Tried, Txn};
+
+/// Steps one request does for others, at most. Each gives back some MiB; housekeeping does the rest.
+const STEPS: usize = 16;
+/// Extended attributes removed in one step.
+const XATTRS: usize = 128;
+
+/// What becomes of an inode that loses a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It has others.
+    Named,
+    /// Somebody holds it.
+    Orphaned,
+    /// Nobody does, but its end takes more than this batch.
+    Ending,
+    /// It is gone with the batch.
+    Gone,
+}
+
+/// Where the end of an inode has got to.
+enum Step {
+    /// It is not over.
+    More,
+    /// It is over.
+    Gone,
+    /// It was called off: the inode was given a name.
+    Named,
+}
+
+/// Keeps the handles' view of an inode that loses a name in step with what becomes of the batch.
+pub(crate) struct Parting<'h> {
+    handles: &'h Handles,
+    /// The inode considered, and whether its end has begun (else somebody holds it).
+    considered: Option<(Ino, bool)>,
+    fate: Fate,
+}
+
+impl<'h> Parting<'h> {
+    pub(crate) fn new(handles: &'h Handles) -> Parting<'h> {
+        Parting { handles, considered: None, fate: Fate::Named }
+    }
+
+    /// Whether somebody holds `ino`; if not, its end begins.
+    fn held(&mut self, ino: Ino) -> bool {
+        self.spare();
+        let held = self.handles.held_or_dying(ino);
+        self.considered = Some((ino, !held));
+        held
+    }
+
+    fn spare(&mut self) {
+        if let Some((ino, true)) = self.considered.take() {
+            self.handles.spare(ino);
+        }
+    }
+
+    /// The batch is in the store.
+    pub(crate) fn committed(mut self) {
+        match (self.considered.take(), self.fate) {
+            (Some((ino, _)), Fate::Gone) => self.handles.buried(ino),
+            (Some((ino, _)), Fate::Orphaned | Fate::Ending) => self.handles.orphaned(ino),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Parting<'_> {
+    /// The batch failed, or its future was dropped and nobody knows: housekeeping looks.
+    fn drop(&mut self) {
+        if let Some((ino, _)) = self.considered.take() {
+            self.handles.spare(ino);
+            self.handles.doubt(ino);
+        }
+    }
+}
+
+impl<K: Kv, M: Medium> Kvfs<K, M> {
+    /// Stages the loss of one name of `inode` (a directory: its only one).
+    pub(crate) fn unname(
+        &self,
+        cx: &Context<'_>,
+        txn: &mut Txn<'_, Cached<K>>,
+        inode: &mut Inode,
+        parting: &mut Parting<'_>,
+    ) -> Tried<Fate> {
+        inode.attr.nlink = if inode.is_directory() {
+            0
+        } else {
+            inode.attr.nlink.checked_sub(1).ok_or(Errno::EUCLEAN)?
+        };
+        inode.touch(cx.now);
+        txn.essential();
+        let fate = if inode.attr.nlink > 0 {
+            Fate::Named
+        } else if parting.held(inode.ino()) {
+            Fate::Orphaned
+        } else if is_little(inode) {
+            Fate::Gone
+        } else {
+            Fate::Ending
+        };
+        match fate {
+            Fate::Named => txn.put_inode(inode)?,
+            Fate::Gone => txn.delete_inode(inode),
+            Fate::Orphaned | Fate::Ending => {
+                txn.put(key::of(key::Tag::Orphan, inode.ino()), []);
+                txn.put_inode(inode)?;
+            }
+        }
+        parting.fate = fate;
+        Ok(fate)
+    }
+
+    /// Does some of what inodes without name or holder left to do. What fails comes back later.
+    pub(crate) async fn reclaim_some(&self) -> bool {
+        for _ in 0..STEPS {
+            let Some(ino) = self.handles.next_unheld() else { return false };
+            match self.reclaim_step(ino).await {
+                Ok(Step::Gone) => self.handles.buried(ino),
+                Ok(Step::Named) => self.handles.spare(ino),
+                Ok(Step::More) => self.handles.unheld_again(ino),
+                Err(errno) => {
+                    self.handles.unheld_again(ino);
+                    tracing::warn!(%ino, %errno, "an unlinked file keeps its space for now");
+                    return true;
+                }
+            }
+        }
+        true
+    }
+
+    /// One step of the end of `ino`.
+    async fn reclaim_step(&self, ino: Ino) -> Result<Step> {
+        let _turn = self.turns.alone(ino).await;
+        let step = self.transact(async |txn| {
+            txn.essential();
+            let Some(value) = txn.get(&key::inode(ino)).await? else {
+                txn.delete(key::of(key::Tag::Orphan, ino));
+                return Ok(Step::Gone);
+            };
+            let mut inode = Inode::decode(ino, &value)?;
+            if inode.attr.nlink > 0 {
+                return Ok(Step::Named);
+            }
+            let empty = self.stage_drop(txn, &mut inode).await?;
+            let bare = !has_xattrs(&inode) || self.drop_xattrs(txn, ino).await?;
+            if empty && bare {
+                txn.delete_inode(&inode);
+                txn.delete(key::of(key::Tag::Orphan, ino));
+            } else {
+                txn.put_inode(&inode)?;
+                return Ok(Step::More);
+            }
+            Ok(Step::Gone)
+        });
+        step.await
+    }
+
+    /// Removes extended attributes, some at a time; true if none is left.
+    async fn drop_xattrs(&self, txn: &mut Txn<'_, Cached<K>>, ino: Ino) -> Tried<bool> {
+        let pairs = self.kv.scan(&key::of(key::Tag::Xattr, ino), None, XATTRS).await?;
+        let last = pairs.len() < XATTRS;
+        pairs.into_iter().for_each(|(key, _)| txn.delete(key));
+        Ok(last)
+    }
+
+    /// Looks at inodes whose fate is not known for sure (a request was dropped in the middle).
+    pub(crate) async fn settle_doubts(&self) -> Result<()> {
+        while let Some(ino) = self.handles.next_doubt() {
+            match self.inode(ino).await {
+                Ok(inode) if inode.attr.nlink == 0 => self.handles.orphaned(ino),
+                Ok(_) | Err(Errno::ESTALE) => {}
+                Err(errno) => {
+                    self.handles.doubt(ino);
+                    return Err(errno);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds what an earlier instance left without a name.
+    pub(crate) async fn find_orphans(&self) -> Tried<()> {
+        const PAGE: usize = 1024;
+        let prefix = [key::Tag::Orphan as u8];
+        let mut after: Option<outboard_kv::Key> = None;
+        loop {
+            let pairs = self.kv.scan(&prefix, after.as_deref(), PAGE).await?;
+            for (key, _) in &pairs {
+                let ino = key::number(key).ok_or(Errno::EUCLEAN)?;
+                self.handles.orphaned(Ino(ino));
+            }
+            match pairs.last() {
+                Some((key, _)) if pairs.len() == PAGE => after = Some(key.clone()),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+fn has_xattrs(inode: &Inode) -> bool {
+    inode.has(marks::ACL | marks::DEFAULT_ACL | marks::XATTRS)
+}
+
+/// Whether an inode and all that belongs to it fits the batch that takes its last name.
+fn is_little(inode: &Inode) -> bool {
+    inode.data != DataKind::Big && !inode.has(marks::TRIMMING) && !has_xattrs(inode)
+}
