@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use outboard_base::Deadline;
 use outboard_link::Region;
 use rustix::thread::futex;
 
@@ -37,6 +38,30 @@ pub fn wait(region: &Region, at: u64, expected: u32, timeout: Duration) -> io::R
     }
 }
 
+/// Most words [`wait_any`] takes (`FUTEX_WAITV_MAX`).
+pub const WORDS_MAX: usize = 128;
+
+/// Sleeps while each word at `at` is what it is expected to be, until `until`. Words beyond
+/// [`WORDS_MAX`] are not watched.
+pub fn wait_any(region: &Region, words: &[(u64, u32)], until: Deadline) -> io::Result<Woken> {
+    let mut waits = Vec::with_capacity(words.len());
+    for &(at, expected) in words.iter().take(WORDS_MAX) {
+        let mut wait = futex::Wait::new();
+        wait.val = u64::from(expected);
+        wait.uaddr = futex::WaitPtr::new(word(region, at)?.as_ptr().cast());
+        wait.flags = futex::WaitFlags::SIZE_U32;
+        waits.push(wait);
+    }
+    let nanos = Duration::from_nanos(until.0);
+    let until = futex::Timespec::try_from(nanos).map_err(io::Error::other)?;
+    let flags = futex::WaitvFlags::empty();
+    match futex::waitv(&waits, flags, Some(&until), futex::ClockId::Monotonic) {
+        Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Woken::Up),
+        Err(rustix::io::Errno::TIMEDOUT) => Ok(Woken::TimedOut),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Wakes at most `count` sleepers of the word at `at`; how many there were.
 pub fn wake(region: &Region, at: u64, count: u32) -> io::Result<usize> {
     Ok(futex::wake(word(region, at)?, futex::Flags::empty(), count)?)
@@ -48,6 +73,26 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
+
+    #[test]
+    fn a_sleeper_on_several_words_wakes_by_any_of_them() {
+        let region = Region::anonymous(4096);
+        let words = [(0, 0), (64, 7)];
+        let soon = || crate::clock::now().after(Duration::from_millis(5));
+        let late = || crate::clock::now().after(Duration::from_secs(60));
+        assert_eq!(wait_any(&region, &words, late()).unwrap(), Woken::Up, "64 is not 7");
+        region.store_u32(64, 7, Ordering::Release).unwrap();
+        assert_eq!(wait_any(&region, &words, soon()).unwrap(), Woken::TimedOut);
+        let other = Arc::clone(&region);
+        let sleeper = std::thread::spawn(move || {
+            while other.load_u32(64, Ordering::Acquire) == Ok(7) {
+                wait_any(&other, &words, late()).unwrap();
+            }
+        });
+        region.store_u32(64, 8, Ordering::Release).unwrap();
+        wake(&region, 64, u32::MAX).unwrap();
+        sleeper.join().unwrap();
+    }
 
     #[test]
     fn a_sleeper_wakes_by_call_by_value_and_by_time() {

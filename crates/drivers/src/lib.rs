@@ -6,5 +6,6 @@
 pub mod clock;
 pub mod engine;
 pub mod futex;
+pub mod host;
 pub mod link;
 pub mod shm;

@@ -1,0 +1,219 @@
+//! A host-side process: its session on a DPU side, attached, watched and attached again.
+//!
+//! Two threads stand behind a [`Host`]. The *watcher* sleeps on the interrupt words of all watched
+//! queues and of the event ring, takes in answers nobody spun for, and passes events on. The *keeper*
+//! sleeps on the attach socket, steps the heartbeat, notices a loss, and attaches again
+//! (`outboard_dpc::host::keeper`).
+
+mod keep;
+mod watch;
+mod world;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use outboard_base::SessionId;
+use outboard_dpc::host::{Front, LossPolicy, Session, Settings, World};
+use outboard_link::dma::Ledger;
+
+use crate::clock;
+use crate::link::{AttachFailure, HostLink, HostMemory};
+use world::HostWorld;
+
+/// How a host attaches.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// Where the DPU side listens.
+    pub socket: PathBuf,
+    /// Queues, depth, spinning.
+    pub settings: Settings,
+    /// What happens to calls while the DPU side is lost.
+    pub on_loss: LossPolicy,
+    /// How long the first attachment may take; the DPU side may still be opening its volume.
+    pub connect_timeout: Duration,
+    /// A DPU side whose heartbeat stands still for this long is lost.
+    pub beat_limit: Duration,
+}
+
+impl HostOptions {
+    /// The defaults, for a DPU side listening at `socket`.
+    #[must_use]
+    pub fn new(socket: PathBuf) -> HostOptions {
+        HostOptions {
+            socket,
+            settings: Settings {
+                owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+                ..Settings::default()
+            },
+            on_loss: LossPolicy::Wait,
+            connect_timeout: Duration::from_secs(30),
+            // Longer than a disk may keep a DPU side busy, shorter than a user's patience.
+            beat_limit: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Why there is no [`Host`].
+#[derive(Debug)]
+pub enum ConnectError {
+    /// The DPU side did not let it attach.
+    Attach(AttachFailure),
+    /// Memory, threads or random numbers could not be had.
+    Io(std::io::Error),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectError::Attach(failure) => failure.fmt(f),
+            ConnectError::Io(error) => write!(f, "no memory or threads for a link: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+impl From<std::io::Error> for ConnectError {
+    fn from(error: std::io::Error) -> ConnectError {
+        ConnectError::Io(error)
+    }
+}
+
+/// A session and the threads behind it. Dropping it leaves the DPU side as a killed process would.
+pub struct Host {
+    session: Arc<Session>,
+    world: Arc<HostWorld>,
+    ledger: Arc<Ledger>,
+    stop: Arc<Stop>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Ends the threads.
+struct Stop {
+    asked: AtomicBool,
+    bell: crate::link::Bell,
+}
+
+impl Stop {
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+}
+
+impl Host {
+    /// Attaches to a DPU side, waiting until it is there.
+    pub fn connect(options: HostOptions, front: Arc<dyn Front>) -> Result<Host, ConnectError> {
+        let id = random_session()?;
+        let settings = options.settings;
+        let queues = settings.queues.saturating_add(1);
+        let memory = Arc::new(HostMemory::create(id, queues, settings.depth)?);
+        let link = Arc::new(first_link(&options, &memory)?);
+        let ledger = Arc::new(Ledger::default());
+        let no_queues = |text: &str| ConnectError::Io(std::io::Error::other(text.to_owned()));
+        let initiators = link
+            .initiators(&memory, &ledger)
+            .map_err(|_| no_queues("the link's queues do not fit its memory"))?;
+        let world = Arc::new(HostWorld::new(Arc::clone(&link), usize::from(queues)));
+        let as_world: Arc<dyn World> = Arc::clone(&world) as Arc<dyn World>;
+        let session = Session::new(id, settings, initiators, as_world, front)
+            .map_err(|errno| no_queues(&format!("queues and depth do not go together: {errno}")))?;
+        let stop =
+            Arc::new(Stop { asked: AtomicBool::new(false), bell: crate::link::Bell::new()? });
+        let mut host = Host { session, world, ledger, stop, threads: Vec::new() };
+        host.start(options, memory)?;
+        Ok(host)
+    }
+
+    fn start(&mut self, options: HostOptions, memory: Arc<HostMemory>) -> std::io::Result<()> {
+        let (session, world, stop) =
+            (Arc::clone(&self.session), Arc::clone(&self.world), Arc::clone(&self.stop));
+        let watched = Arc::clone(&memory);
+        let watcher = move || watch::run(&session, &world, &watched, &stop);
+        self.threads.push(std::thread::Builder::new().name("link-watch".into()).spawn(watcher)?);
+        let (session, world, stop) =
+            (Arc::clone(&self.session), Arc::clone(&self.world), Arc::clone(&self.stop));
+        let keeper = move || keep::run(&options, &session, &world, &memory, &stop);
+        self.threads.push(std::thread::Builder::new().name("link-keep".into()).spawn(keeper)?);
+        Ok(())
+    }
+
+    /// The session: ports, aborts, figures.
+    #[must_use]
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The world the session runs in.
+    #[must_use]
+    pub fn world(&self) -> Arc<dyn World> {
+        Arc::clone(&self.world) as Arc<dyn World>
+    }
+
+    /// What this side has counted: doorbells, wake-ups.
+    #[must_use]
+    pub fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    /// Whether the DPU side is there.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        !self.world.link().is_lost()
+    }
+
+    /// Leaves in order: nothing may be in flight. The DPU side lets go of everything this process held.
+    pub fn detach(mut self, timeout: Duration) -> std::io::Result<()> {
+        self.end_threads();
+        self.world.link().detach(timeout)
+    }
+
+    fn end_threads(&mut self) {
+        self.stop.asked.store(true, Ordering::Release);
+        self.stop.bell.ring();
+        self.world.disturb();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the link panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.end_threads();
+    }
+}
+
+fn random_session() -> std::io::Result<SessionId> {
+    use std::io::Read;
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(SessionId(u64::from_le_bytes(bytes) | 1))
+}
+
+/// Attaches, trying again while nobody listens.
+fn first_link(options: &HostOptions, memory: &HostMemory) -> Result<HostLink, ConnectError> {
+    let deadline = clock::now().after(options.connect_timeout);
+    let mut pause = Duration::from_millis(2);
+    loop {
+        match HostLink::attach(&options.socket, memory, options.connect_timeout) {
+            Ok(link) => return Ok(link),
+            Err(AttachFailure::Io(error)) if clock::now() < deadline && may_come(&error) => {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(100));
+            }
+            Err(failure) => return Err(ConnectError::Attach(failure)),
+        }
+    }
+}
+
+/// Whether waiting may help.
+fn may_come(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, ConnectionReset, NotFound, WouldBlock};
+    matches!(error.kind(), NotFound | ConnectionRefused | ConnectionReset | WouldBlock)
+}
