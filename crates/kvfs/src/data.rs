@@ -24,23 +24,22 @@ mod sync;
 pub(crate) mod turns;
 mod write;
 
-
 use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_kv::medium::Medium;
 use outboard_kv::{Cached, Kv};
-use outboard_wire::file::{FileKind, mode};
+use outboard_wire::file::FileKind;
 
+use crate::Kvfs;
 use crate::context::Context;
 use crate::handles::Handle;
 use crate::layout::Inode;
-use crate::{Event, Kvfs};
 use store::Store;
 
 /// A place in an open file: inode, handle, offset.
 pub(crate) type Place = (Ino, Fh, u64);
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
-    fn store(&self) -> Store<'_, Cached<K>, M> {
+    pub(crate) fn store(&self) -> Store<'_, Cached<K>, M> {
         Store::new(&self.objects)
     }
 
@@ -59,15 +58,6 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let handle = self.handles.get(cx.attachment, fh, ino)?;
         if !handle.directory && handle.writes() { Ok(handle) } else { Err(Errno::EBADF) }
     }
-
-    /// Tells other attachments that what they may have cached of `ino` is stale.
-    fn tell_stale(&self, cx: &Context<'_>, ino: Ino) {
-        let others = self.handles.others_told(cx.attachment, ino);
-        if !others.is_empty() {
-            let events = others.into_iter().map(|attachment| Event::StaleInode { attachment, ino });
-            self.push_events(events);
-        }
-    }
 }
 
 /// A regular file; `EINVAL` for anything else but a directory, which is `EISDIR`.
@@ -77,14 +67,4 @@ fn regular(inode: &Inode) -> Result<()> {
         FileKind::Directory => Err(Errno::EISDIR),
         _ => Err(Errno::EINVAL),
     }
-}
-
-/// Clears the set-id bits, as writing without privilege does: set-group-id only where it means
-/// execution, for without group execution it marks mandatory locking.
-fn kill_set_id(inode: &mut Inode) {
-    let mut bits = mode::S_ISUID;
-    if inode.attr.mode & 0o010 != 0 {
-        bits |= mode::S_ISGID;
-    }
-    inode.attr.mode &= !bits;
 }

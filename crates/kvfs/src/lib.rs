@@ -54,9 +54,10 @@ pub use api::{Answer, Caller, Event, OpenError, Options, Payload};
 
 use std::sync::{Arc, Mutex};
 
-use outboard_kv::object::Objects;
 use outboard_kv::Cached;
+use outboard_kv::object::Objects;
 
+use check::touched::Touched;
 use data::fresh::Fresh;
 use data::turns::Turns;
 use handles::Handles;
@@ -74,6 +75,7 @@ pub struct Kvfs<K, M> {
     /// first, by number; then files, by number.
     turns: Turns,
     fresh: Fresh,
+    touched: Touched,
     numbers: Numbers,
     handles: Handles,
     sessions: Sessions,

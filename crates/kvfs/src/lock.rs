@@ -34,20 +34,20 @@ use waiting::{Queue, Waiter};
 
 /// Most locks one attachment may hold or wait for; beyond it `ENOLCK`. Calls walk the locks of a file,
 /// so this bounds the work a hostile host can ask for, not only the memory (about 64 bytes each).
-pub const SESSION_LOCKS_MAX: usize = 1 << 13;
+pub(crate) const SESSION_LOCKS_MAX: usize = 1 << 13;
 
 /// Whose lock it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Owner {
+pub(crate) struct Owner {
     /// The attachment.
-    pub session: SessionId,
+    pub(crate) session: SessionId,
     /// The front-end's name for the owner, meaningful within the attachment.
-    pub owner: u64,
+    pub(crate) owner: u64,
 }
 
 /// What became of a request for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub(crate) enum Asked {
     /// It is held (or dropped) now.
     Done,
     /// It waits; a [`Settled`] with this ticket ends the wait.
@@ -56,13 +56,13 @@ pub enum Asked {
 
 /// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub(crate) struct Settled {
     /// Whose attachment is told.
-    pub session: SessionId,
+    pub(crate) session: SessionId,
     /// Which wait.
-    pub ticket: u64,
+    pub(crate) ticket: u64,
     /// The lock is held, or why it never will be (`EDEADLK`, `ENOLCK`).
-    pub result: Result<(), Errno>,
+    pub(crate) result: Result<(), Errno>,
 }
 
 /// The locks of one inode.
@@ -93,7 +93,7 @@ impl FileLocks {
 }
 
 /// Every lock of a volume.
-pub struct Locks {
+pub(crate) struct Locks {
     files: HashMap<Ino, FileLocks>,
     queue: Queue,
     /// Pieces held and waits, by attachment.
@@ -105,7 +105,7 @@ impl Locks {
     /// No locks. Tickets count up from `first_ticket`, which differs between instances of the DPU side,
     /// so that a ticket of an earlier instance names no wait of this one.
     #[must_use]
-    pub fn new(first_ticket: u64) -> Locks {
+    pub(crate) fn new(first_ticket: u64) -> Locks {
         Locks {
             files: HashMap::new(),
             queue: Queue::new(first_ticket),
@@ -115,27 +115,21 @@ impl Locks {
     }
 
     /// From now on only locks marked `reclaim` are granted.
-    pub fn begin_grace(&mut self) {
+    pub(crate) fn begin_grace(&mut self) {
         self.grace = true;
     }
 
     /// Everyone who held a lock before the loss has handed it in, or had the time to: waits go on.
-    pub fn end_grace(&mut self, out: &mut Vec<Settled>) {
+    pub(crate) fn end_grace(&mut self, out: &mut Vec<Settled>) {
         self.grace = false;
         for ino in self.queue.inodes() {
             self.settle(ino, out);
         }
     }
 
-    /// Whether [`Locks::begin_grace`] still holds.
-    #[must_use]
-    pub fn in_grace(&self) -> bool {
-        self.grace
-    }
-
     /// The lock that stands in the way of `lock`, or `lock` with kind `Unlock`.
     #[must_use]
-    pub fn test(&self, ino: Ino, session: SessionId, lock: Lock) -> Lock {
+    pub(crate) fn test(&self, ino: Ino, session: SessionId, lock: Lock) -> Lock {
         let wanted = Held::new(session, &lock);
         self.files
             .get(&ino)
@@ -146,7 +140,7 @@ impl Locks {
     /// Takes, changes or drops a lock. `EAGAIN` when another stands in the way and `wait` is not set,
     /// `EDEADLK`, `ENOLCK`. `reclaim` hands in a lock held before a loss of the DPU side: it is judged
     /// like any other, but not kept waiting by grace, and never waits (`EAGAIN`: it was lost).
-    pub fn set(
+    pub(crate) fn set(
         &mut self,
         ino: Ino,
         session: SessionId,
@@ -186,30 +180,30 @@ impl Locks {
     }
 
     /// Gives up waiting; `ENOENT` when the wait is over already.
-    pub fn cancel(&mut self, session: SessionId, ticket: u64) -> Result<(), Errno> {
+    pub(crate) fn cancel(&mut self, session: SessionId, ticket: u64) -> Result<(), Errno> {
         self.queue.remove(session, ticket).ok_or(Errno::ENOENT)?;
         self.uncount(session, 1);
         Ok(())
     }
 
     /// Drops every lock of one family that `owner` holds on `ino`.
-    pub fn drop_owner(&mut self, ino: Ino, style: LockStyle, owner: Owner, out: &mut Vec<Settled>) {
+    pub(crate) fn drop_owner(
+        &mut self,
+        ino: Ino,
+        style: LockStyle,
+        owner: Owner,
+        out: &mut Vec<Settled>,
+    ) {
         if !self.files.contains_key(&ino) {
             return;
         }
-        let everything = Held {
-            owner,
-            start: 0,
-            end: u64::MAX,
-            kind: LockKind::Unlock,
-            pid: 0,
-        };
+        let everything = Held { owner, start: 0, end: u64::MAX, kind: LockKind::Unlock, pid: 0 };
         self.apply(ino, style, everything);
         self.settle(ino, out);
     }
 
     /// Drops whatever an attachment holds and waits for.
-    pub fn drop_session(&mut self, session: SessionId, out: &mut Vec<Settled>) {
+    pub(crate) fn drop_session(&mut self, session: SessionId, out: &mut Vec<Settled>) {
         self.queue.remove_session(session);
         let mut changed: Vec<Ino> = Vec::new();
         self.files.retain(|&ino, file| {
@@ -226,8 +220,9 @@ impl Locks {
     }
 
     /// Whether no lock is held or waited for.
+    #[cfg(test)]
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty() && self.queue.is_empty()
     }
 
@@ -242,9 +237,7 @@ impl Locks {
     }
 
     fn is_free(&self, ino: Ino, style: LockStyle, wanted: &Held) -> bool {
-        self.files
-            .get(&ino)
-            .is_none_or(|file| file.family(style).blockers(wanted).next().is_none())
+        self.files.get(&ino).is_none_or(|file| file.family(style).blockers(wanted).next().is_none())
     }
 
     fn apply(&mut self, ino: Ino, style: LockStyle, wanted: Held) {

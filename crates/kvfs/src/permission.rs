@@ -111,7 +111,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 }
 
-fn atime_is_due(inode: &Inode, now: Timestamp) -> bool {
+/// Whether a read at `now` moves the access time: it is not after the last change, or a day old.
+pub(crate) fn atime_is_due(inode: &Inode, now: Timestamp) -> bool {
     let attr = &inode.attr;
     attr.atime <= attr.mtime
         || attr.atime <= attr.ctime

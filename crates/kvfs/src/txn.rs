@@ -62,12 +62,7 @@ pub(crate) struct Txn<'k, K> {
 
 impl<'k, K: Kv> Txn<'k, K> {
     fn new(kv: &'k K) -> Txn<'k, K> {
-        Txn {
-            kv,
-            batch: Batch::at(kv.version()),
-            seen: Vec::new(),
-            staged: Vec::new(),
-        }
+        Txn { kv, batch: Batch::at(kv.version()), seen: Vec::new(), staged: Vec::new() }
     }
 
     /// The value of `key` as this batch will leave it; what was read must still hold at the commit.
@@ -211,7 +206,10 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         for _ in 0..ROUNDS_MAX {
             let mut txn = Txn::new(&*self.kv);
             let outcome = match body(&mut txn).await {
-                Ok(value) => txn.commit().await.map(|()| value),
+                Ok(value) => {
+                    self.touched.note(&txn.batch);
+                    txn.commit().await.map(|()| value)
+                }
                 Err(fail) => {
                     txn.abort();
                     Err(fail)

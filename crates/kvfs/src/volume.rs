@@ -9,6 +9,7 @@ use outboard_kv::object::{self, Objects};
 use outboard_kv::{Batch, Cached, Durability, Kv, KvError};
 use outboard_wire::file::mode;
 
+use crate::check::touched::Touched;
 use crate::data::fresh::Fresh;
 use crate::data::turns::Turns;
 use crate::handles::Handles;
@@ -76,6 +77,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             superblock,
             turns: Turns::default(),
             fresh: Fresh::default(),
+            touched: Touched::default(),
             numbers: Numbers(Mutex::new(0..0)),
             handles: Handles::new(first_handle, options.handles_max),
             sessions: Sessions::default(),

@@ -9,7 +9,7 @@ use outboard_wire::file::{Reply, open_flags};
 
 use super::shape::Shape;
 use super::store::Fill;
-use super::{Place, kill_set_id, regular};
+use super::{Place, regular};
 use crate::Kvfs;
 use crate::context::Context;
 use crate::txn::{Fail, Tried};
@@ -47,7 +47,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let _turns = self.turns.alone_on_both(from, to).await;
         let copied = self.copy_run(cx, (from, from_at), (to, to_at), len).await?;
         if copied > 0 {
-            self.tell_stale(cx, to);
+            self.changed(cx, to);
         }
         Ok(Reply::Written(copied))
     }
@@ -109,8 +109,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             }
             self.keep_synced(to, &before, &after).await?;
             after.put(&mut target);
-            if !cx.checked && !cx.cred.is_root() {
-                kill_set_id(&mut target);
+            if !cx.passes() {
+                self.strip_privileges(txn, &mut target).await?;
             }
             target.modify(cx.now);
             txn.put_inode(&target)?;

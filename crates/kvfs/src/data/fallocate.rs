@@ -9,9 +9,9 @@ use outboard_kv::medium::Medium;
 use outboard_kv::object::Progress;
 use outboard_wire::file::Reply;
 
+use super::regular;
 use super::shape::Shape;
 use super::store::Fill;
-use super::{kill_set_id, regular};
 use crate::Kvfs;
 use crate::context::Context;
 use crate::txn::Fail;
@@ -59,7 +59,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         {
             from = next.max(from.saturating_add(1)); // Always on.
         }
-        self.tell_stale(cx, ino);
+        self.changed(cx, ino);
         Ok(Reply::Empty)
     }
 
@@ -89,8 +89,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 if !keep_size {
                     shape.size = shape.size.max(range.end);
                 }
-                if !cx.checked && !cx.cred.is_root() {
-                    kill_set_id(&mut inode);
+                if !cx.passes() {
+                    self.strip_privileges(txn, &mut inode).await?;
                 }
                 inode.modify(cx.now);
                 txn.record(cx, &Reply::Empty)?;

@@ -9,6 +9,7 @@ use outboard_wire::file::{Reply, seek};
 use super::regular;
 use super::shape::Shape;
 use crate::context::Context;
+use crate::permission::atime_is_due;
 use crate::{Answer, Kvfs, Payload};
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
@@ -22,7 +23,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         len: u32,
     ) -> Result<Answer> {
         let len = usize::try_from(len).ok().filter(|len| *len <= IO_MAX).ok_or(Errno::EINVAL)?;
-        self.readable(cx, ino, fh)?;
+        let handle = self.readable(cx, ino, fh)?;
         let turn = self.turns.shared(ino).await;
         let inode = self.inode(ino).await?;
         regular(&inode)?;
@@ -35,6 +36,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let out = buf.get_mut(..len).ok_or(Errno::EIO)?;
         let shape = Shape::of(&inode);
         self.store().read(ino, &shape, offset, out).await.map_err(KvError::errno)?;
+        if atime_is_due(&inode, cx.now) {
+            self.accessed(cx, ino, handle.flags).await;
+        }
         drop(turn);
         let count = u32::try_from(len).map_err(|_| Errno::EIO)?;
         Ok(Answer { reply: Reply::Data(count), payload: Payload::Buf { buf, len } })

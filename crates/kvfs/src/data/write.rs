@@ -6,8 +6,8 @@ use outboard_kv::Kv;
 use outboard_kv::medium::Medium;
 use outboard_wire::file::{Reply, open_flags, write_flags};
 
+use super::regular;
 use super::shape::Shape;
-use super::{kill_set_id, regular};
 use crate::Kvfs;
 use crate::context::Context;
 use crate::txn::Fail;
@@ -30,16 +30,15 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let handle = self.writable(cx, ino, fh)?;
         // Cached pages come back with their own places, whatever way the file was opened.
         let cached = flags & write_flags::WRITEBACK != 0;
-        let appends = flags & write_flags::APPEND != 0
-            || (!cached && handle.flags & open_flags::APPEND != 0);
-        let durable =
-            flags & write_flags::DSYNC != 0 || handle.flags & open_flags::DSYNC != 0;
+        let appends =
+            flags & write_flags::APPEND != 0 || (!cached && handle.flags & open_flags::APPEND != 0);
+        let durable = flags & write_flags::DSYNC != 0 || handle.flags & open_flags::DSYNC != 0;
         let turn = self.turns.alone(ino).await;
         let place = if appends { None } else { Some(offset) };
         let taken = self.write_at(cx, ino, place, flags, data).await?;
         drop(turn);
         if taken > 0 {
-            self.tell_stale(cx, ino);
+            self.changed(cx, ino);
         }
         if durable {
             self.sync().await?;
@@ -57,7 +56,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         data: &[u8],
     ) -> Result<u32> {
         let cached = flags & write_flags::WRITEBACK != 0;
-        let unprivileged = !cached && !cx.checked && !cx.cred.is_root();
+        let strips = flags & write_flags::KILL_SUIDGID != 0 || (!cached && !cx.passes());
         self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
             regular(&inode)?;
@@ -79,8 +78,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             txn.stage(staged);
             self.keep_synced(ino, &before, &shape).await?;
             shape.put(&mut inode);
-            if unprivileged || flags & write_flags::KILL_SUIDGID != 0 {
-                kill_set_id(&mut inode);
+            if strips {
+                self.strip_privileges(txn, &mut inode).await?;
             }
             if cached {
                 inode.attr.change = inode.attr.change.saturating_add(1);

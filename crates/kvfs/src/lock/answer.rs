@@ -61,8 +61,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if !allowed {
             return Err(Errno::EBADF);
         }
-        let asked = self
-            .with_locks(|locks, out| locks.set(ino, cx.attachment, lock, wait, reclaim, out))?;
+        let asked =
+            self.with_locks(|locks, out| locks.set(ino, cx.attachment, lock, wait, reclaim, out))?;
         Ok(match asked {
             Asked::Done => Reply::Empty,
             Asked::Waiting(ticket) => Reply::Waiting(ticket),

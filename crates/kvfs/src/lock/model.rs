@@ -198,12 +198,15 @@ fn same(locks: &Locks, reference: &Reference) {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let style = || prop_oneof![4 => Just(LockStyle::Posix), 1 => Just(LockStyle::Flock)];
     let kind = || {
-        prop_oneof![2 => Just(LockKind::Read), 3 => Just(LockKind::Write), 2 => Just(LockKind::Unlock)]
+        prop_oneof![
+            2 => Just(LockKind::Read),
+            3 => Just(LockKind::Write),
+            2 => Just(LockKind::Unlock)
+        ]
     };
     let any_lock = move || {
-        (0..6u64, kind(), style(), 0..BYTES, 0..BYTES).prop_map(|(n, kind, style, a, b)| {
-            (n, lock(n, kind, style, a.min(b), a.max(b)))
-        })
+        (0..6u64, kind(), style(), 0..BYTES, 0..BYTES)
+            .prop_map(|(n, kind, style, a, b)| (n, lock(n, kind, style, a.min(b), a.max(b))))
     };
     let step = prop_oneof![
         12 => (0..2u64, any_lock(), any::<bool>(), prop::bool::weighted(0.1)).prop_map(

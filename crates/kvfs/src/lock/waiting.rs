@@ -35,6 +35,7 @@ impl Queue {
         }
     }
 
+    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
