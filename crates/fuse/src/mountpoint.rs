@@ -189,8 +189,9 @@ fn unescape(field: &str) -> PathBuf {
 pub fn clear_stale(path: &Path) -> Result<bool, MountError> {
     let mut cleared = false;
     for _ in 0..STALE_MAX {
-        match std::fs::metadata(path) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+        // Attributes may still be cached; the figures of a file system never are.
+        match rustix::fs::statvfs(path) {
+            Err(rustix::io::Errno::NOTCONN) => {
                 unmount(path, true)?;
                 cleared = true;
             }

@@ -46,7 +46,9 @@ pub struct HeapSlot(Box<[UnsafeCell<u8>]>);
 
 impl Default for HeapSlot {
     fn default() -> Self {
-        HeapSlot((0..limits::IO_MAX).map(|_| UnsafeCell::new(0)).collect())
+        let zeros = Box::into_raw(vec![0u8; limits::IO_MAX].into_boxed_slice());
+        // SAFETY: an `UnsafeCell<u8>` has the layout of a `u8`, and the box is owned by nobody else.
+        HeapSlot(unsafe { Box::from_raw(zeros as *mut [UnsafeCell<u8>]) })
     }
 }
 

@@ -1,0 +1,245 @@
+//! The toy volume as a backend, and mounts of it that clean up after themselves.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use outboard_base::{Errno, Ino, Result};
+use outboard_fuse::{
+    Answer, Backend, Call, Front, HeapSlot, MountOptions, Mounted, Port, Started, mount,
+};
+use outboard_wire::file::{Header, Reply, Request};
+
+use crate::toy::Toy;
+
+/// A lock request that waits, and the file it waits for.
+struct Waiter {
+    tag: u64,
+    ino: Ino,
+    request: Vec<u8>,
+}
+
+pub(crate) struct ToyBackend {
+    pub(crate) toy: Toy,
+    front: OnceLock<Arc<Front<HeapSlot>>>,
+    waiters: Mutex<Vec<Waiter>>,
+    /// Answers by another thread, this much later.
+    late: Option<Duration>,
+    /// Where each request's answer is held until it is let go.
+    held: Mutex<Option<Vec<u64>>>,
+}
+
+impl ToyBackend {
+    fn front(&self) -> &Arc<Front<HeapSlot>> {
+        self.front.get().unwrap()
+    }
+
+    /// Tries the waiting locks again.
+    fn retry_locks(&self, ino: Ino) {
+        let mut waiters = self.waiters.lock().unwrap();
+        let mut granted = Vec::new();
+        waiters.retain(|waiter| {
+            if waiter.ino != ino {
+                return true;
+            }
+            let (header, request) = Request::decode(&waiter.request).unwrap();
+            match self.toy.answer(&header.cred, &request, &mut [], 0) {
+                Ok(Reply::Waiting(_)) => true,
+                outcome => {
+                    granted.push((waiter.tag, outcome));
+                    false
+                }
+            }
+        });
+        drop(waiters);
+        for (tag, outcome) in granted {
+            self.front().complete(Answer { tag, outcome, slot: None });
+        }
+    }
+
+    /// The DPU side tells something.
+    pub(crate) fn tell(&self, event: outboard_wire::event::Event) {
+        self.front().event(event);
+    }
+
+    /// Whether answers come by another thread.
+    pub(crate) fn is_late(&self) -> bool {
+        self.late.is_some()
+    }
+
+    /// Lock requests that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiters.lock().unwrap().len()
+    }
+
+    /// From now on Getattr requests hang until they are aborted.
+    pub(crate) fn hold(&self) {
+        *self.held.lock().unwrap() = Some(Vec::new());
+    }
+
+    /// How many requests hang.
+    pub(crate) fn hanging(&self) -> usize {
+        self.held.lock().unwrap().as_ref().map_or(0, Vec::len)
+    }
+
+    /// Answers what hangs, and hangs no more.
+    pub(crate) fn let_go(&self) {
+        for tag in self.held.lock().unwrap().take().unwrap_or_default() {
+            self.front().complete(Answer { tag, outcome: Err(Errno::EIO), slot: None });
+        }
+    }
+}
+
+/// The backend as the mount shares it.
+pub(crate) struct Shared(pub(crate) Arc<ToyBackend>);
+
+pub(crate) struct ToyPort {
+    backend: Arc<ToyBackend>,
+}
+
+impl Backend for Shared {
+    type Slot = HeapSlot;
+    type Port = ToyPort;
+
+    fn port(&self, _worker: usize) -> Result<ToyPort> {
+        Ok(ToyPort { backend: Arc::clone(&self.0) })
+    }
+
+    fn abort(&self, tag: u64) -> bool {
+        let aborted = || Answer { tag, outcome: Err(Errno::EINTR), slot: None };
+        let mut waiters = self.0.waiters.lock().unwrap();
+        if let Some(at) = waiters.iter().position(|waiter| waiter.tag == tag) {
+            waiters.remove(at);
+            drop(waiters);
+            self.0.front().complete(aborted());
+            return true;
+        }
+        let mut held = self.0.held.lock().unwrap();
+        if let Some(at) = held.as_ref().and_then(|held| held.iter().position(|t| *t == tag)) {
+            held.as_mut().unwrap().remove(at);
+            drop(held);
+            self.0.front().complete(aborted());
+            return true;
+        }
+        false
+    }
+}
+
+impl Port for ToyPort {
+    type Slot = HeapSlot;
+
+    fn acquire(&mut self) -> Result<HeapSlot> {
+        Ok(HeapSlot::default())
+    }
+
+    fn start(&mut self, mut slot: HeapSlot, call: &Call<'_>, tag: u64) -> Started<HeapSlot> {
+        assert!(call.checked);
+        if let (Request::Getattr { .. }, Some(held)) =
+            (call.request, self.backend.held.lock().unwrap().as_mut())
+        {
+            held.push(tag);
+            return Started::InFlight;
+        }
+        let outcome =
+            self.backend.toy.answer(call.cred, call.request, slot.payload_mut(), call.payload_len);
+        if let (Ok(Reply::Waiting(_)), Request::Setlk { ino, .. }) = (&outcome, call.request) {
+            let header = Header { cred: call.cred.clone(), ..Header::default() };
+            let mut bytes = vec![0; call.request.encoded_len(&header)];
+            call.request.encode(&header, &mut bytes).unwrap();
+            self.backend.waiters.lock().unwrap().push(Waiter { tag, ino: *ino, request: bytes });
+            return Started::InFlight;
+        }
+        let unlocks = match call.request {
+            Request::Setlk { ino, .. }
+            | Request::Flush { ino, .. }
+            | Request::Release { ino, .. } => Some(*ino),
+            _ => None,
+        };
+        let started = match self.backend.late {
+            None => Started::Done(Answer { tag, outcome, slot: Some(slot) }),
+            Some(late) => {
+                let front = Arc::clone(self.backend.front());
+                std::thread::spawn(move || {
+                    std::thread::sleep(late);
+                    front.complete(Answer { tag, outcome, slot: Some(slot) });
+                });
+                Started::InFlight
+            }
+        };
+        if let Some(ino) = unlocks {
+            self.backend.retry_locks(ino);
+        }
+        started
+    }
+}
+
+/// A mounted toy volume; unmounted when dropped.
+pub(crate) struct Mount {
+    pub(crate) dir: PathBuf,
+    pub(crate) backend: Arc<ToyBackend>,
+    pub(crate) mounted: Option<Mounted<Shared>>,
+    _place: tempfile::TempDir,
+}
+
+static SKIPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether tests can mount here; says so when they cannot.
+pub(crate) fn can_mount(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if root && Path::new("/dev/fuse").exists() {
+        return true;
+    }
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    eprintln!("SKIPPED {test}: mounting needs root and /dev/fuse ({count} skipped so far)");
+    false
+}
+
+pub(crate) fn toy_mount(options: MountOptions, late: Option<Duration>) -> Mount {
+    let place = tempfile::tempdir().unwrap();
+    mount_at(place, options, late)
+}
+
+pub(crate) fn mount_at(
+    place: tempfile::TempDir,
+    options: MountOptions,
+    late: Option<Duration>,
+) -> Mount {
+    let backend = Arc::new(ToyBackend {
+        toy: Toy::new(),
+        front: OnceLock::new(),
+        waiters: Mutex::default(),
+        late,
+        held: Mutex::default(),
+    });
+    let front = Arc::new(Front::new(options));
+    assert!(backend.front.set(Arc::clone(&front)).is_ok());
+    let mounted = mount(place.path(), front, Arc::new(Shared(Arc::clone(&backend)))).unwrap();
+    Mount { dir: place.path().to_owned(), backend, mounted: Some(mounted), _place: place }
+}
+
+/// Runs a test on each way a mount can behave.
+pub(crate) fn each(test: &str, body: impl Fn(&Mount)) {
+    if !can_mount(test) {
+        return;
+    }
+    let none = MountOptions { cache: outboard_fuse::Cache::None, ..MountOptions::default() };
+    let ways = [
+        ("cached", MountOptions::default(), None),
+        ("uncached", none, None),
+        ("late", MountOptions::default(), Some(Duration::from_millis(1))),
+    ];
+    for (way, options, late) in ways {
+        eprintln!("{test}: {way}");
+        body(&toy_mount(options, late));
+    }
+}
+
+/// Waits for something to become true.
+pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < end, "not within 10 s: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

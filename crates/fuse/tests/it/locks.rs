@@ -1,0 +1,133 @@
+//! Locks that wait, and signals that end waits. Other processes are programs (`flock`, `python3`),
+//! since a lock's owner is a process.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Mount, each, eventually};
+
+/// A python program, started; it says "ready" first. `None` when there is no python.
+fn python(script: &str) -> Option<Child> {
+    Command::new("python3")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| eprintln!("SKIPPED: no python3 ({error})"))
+        .ok()
+}
+
+fn line(child: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+/// Takes a POSIX lock, waiting, and says how that ended.
+fn locker(mount: &Mount) -> String {
+    format!(
+        "import fcntl, signal, sys\n\
+         class Hit(Exception): pass\n\
+         def hit(*_): raise Hit()\n\
+         signal.signal(signal.SIGUSR1, hit)\n\
+         f = open({:?}, 'r+')\n\
+         try:\n    fcntl.lockf(f, fcntl.LOCK_EX)\n    print('locked', flush=True)\n\
+         except Hit:\n    print('interrupted', flush=True)\n\
+         sys.stdin.readline()\n",
+        mount.dir.join("f")
+    )
+}
+
+#[test]
+fn a_waiting_lock_is_granted_when_the_holder_goes() {
+    each("lock_granted", |mount| {
+        fs::write(mount.dir.join("f"), b"").unwrap();
+        let Some(mut first) = python(&locker(mount)) else { return };
+        assert_eq!(line(&mut first), "locked");
+        let mut second = python(&locker(mount)).unwrap();
+        eventually("the second waits", || mount.backend.waiting() == 1);
+        first.kill().unwrap();
+        first.wait().unwrap();
+        assert_eq!(line(&mut second), "locked");
+        second.kill().unwrap();
+        second.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_signal_ends_a_wait_for_a_lock_once() {
+    each("lock_interrupted", |mount| {
+        fs::write(mount.dir.join("f"), b"").unwrap();
+        let Some(mut first) = python(&locker(mount)) else { return };
+        assert_eq!(line(&mut first), "locked");
+        for _ in 0..3 {
+            let mut second = python(&locker(mount)).unwrap();
+            eventually("the second waits", || mount.backend.waiting() == 1);
+            kill_process(Pid::from_child(&second), Signal::USR1).unwrap();
+            assert_eq!(line(&mut second), "interrupted");
+            assert_eq!(mount.backend.waiting(), 0);
+            second.kill().unwrap();
+            second.wait().unwrap();
+        }
+        first.kill().unwrap();
+        first.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_killed_waiter_is_gone() {
+    each("lock_killed", |mount| {
+        fs::write(mount.dir.join("f"), b"").unwrap();
+        let file = File::open(mount.dir.join("f")).unwrap();
+        flock(&file, FlockOperation::LockExclusive).unwrap();
+        let again = File::open(mount.dir.join("f")).unwrap();
+        let busy = flock(&again, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(busy, Err(rustix::io::Errno::WOULDBLOCK));
+        let mut child = Command::new("flock").arg(mount.dir.join("f")).arg("true").spawn().unwrap();
+        eventually("it waits", || mount.backend.waiting() == 1);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(mount.backend.waiting(), 0);
+        // Closing the holder's file drops the lock.
+        drop(file);
+        eventually("free", || flock(&again, FlockOperation::NonBlockingLockExclusive).is_ok());
+    });
+}
+
+#[test]
+fn only_a_fatal_signal_cuts_another_operation_short() {
+    each("fatal_only", |mount| {
+        let script = format!(
+            "import os, signal\n\
+             hits = []\n\
+             signal.signal(signal.SIGUSR1, lambda *_: hits.append(1))\n\
+             print('ready', flush=True)\n\
+             try:\n    os.stat({:?})\n    print('ok', flush=True)\n\
+             except OSError as e:\n    print(e.errno, flush=True)\n",
+            mount.dir.join("absent-or-not")
+        );
+        // Lookups of a name never seen are answered; attributes of the root hang.
+        fs::write(mount.dir.join("f"), b"").unwrap();
+        let script = script.replace("absent-or-not", "f");
+        let file = File::options().append(true).open(mount.dir.join("f")).unwrap();
+        let stale = || std::io::Write::write_all(&mut &file, b"x").unwrap();
+        stale();
+        mount.backend.hold();
+        let Some(mut child) = python(&script) else { return };
+        assert_eq!(line(&mut child), "ready");
+        eventually("it hangs", || mount.backend.hanging() == 1);
+        kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(mount.backend.hanging(), 1, "an ordinary signal does not end it");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(mount.backend.hanging(), 0, "a fatal one does");
+        mount.backend.let_go();
+        assert_eq!(file.metadata().unwrap().len(), 1);
+    });
+}
