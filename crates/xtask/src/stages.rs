@@ -224,8 +224,8 @@ fn run_stage(project: &Project, stage: &Stage, skips: &Path) -> Result<(), Strin
     }
 }
 
-/// Runs a command under `timeout`, which ends its whole process group at the limit. Words that start
-/// with `target/` lead to where cargo builds.
+/// Runs a command under `timeout`, which ends its whole process group at the limit. Words that
+/// start with `target/` lead to where cargo builds.
 fn run_command(
     project: &Project,
     words: &[&str],

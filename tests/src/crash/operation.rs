@@ -10,7 +10,8 @@ use outboard_base::Rng;
 
 /// Names a directory may hold; few, so that operations meet.
 const NAMES: u64 = 12;
-/// Longest piece written at once: over the boundary between small and big files, and several blocks.
+/// Longest piece written at once: over the boundary between small and big files, and several
+/// blocks.
 const PIECE_MAX: u64 = 40_000;
 /// Longest file.
 const LENGTH_MAX: u64 = 300_000;
