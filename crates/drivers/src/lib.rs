@@ -5,7 +5,9 @@
 
 pub mod clock;
 pub mod engine;
+pub mod executor;
 pub mod futex;
 pub mod host;
 pub mod link;
+pub mod medium;
 pub mod shm;

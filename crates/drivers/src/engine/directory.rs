@@ -18,7 +18,7 @@ const FORMAT: &str = "outboard kv volume, format 1\n";
 /// How the format file of any version starts.
 const FORMAT_START: &str = "outboard kv volume, format ";
 /// How long a holder that is just dying is waited for: the kernel may be finishing its writes.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a data directory cannot be used.
 #[derive(Debug)]

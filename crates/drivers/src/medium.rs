@@ -1,0 +1,240 @@
+//! The block store's medium in a file: io_uring and O_DIRECT where they can be had.
+//!
+//! | this thread has | the file system allows O_DIRECT | then |
+//! |---|---|---|
+//! | a [`Reactor`] | yes / no | io_uring, past / through the page cache |
+//! | none, but the medium has threads | either | `pread`, `pwrite` on those threads |
+//! | none, and no threads | either | the same, here and now (tools, tests) |
+//!
+//! The file is locked through the very descriptor its I/O uses: after kill -9 the kernel may still be
+//! finishing writes, which hold that descriptor open, and the next process gets the lock only when they
+//! are done. So no write of a dead process lands on a block the next one has given to somebody else.
+
+mod gate;
+mod reactor;
+#[cfg(test)]
+mod tests;
+mod threads;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use outboard_base::Errno;
+use outboard_kv::medium::{ALIGN, Buf, Medium};
+
+use crate::engine::directory::{LOCK_PATIENCE, lock_within};
+use crate::engine::{Reserve, disk_room};
+use gate::{Gate, Orphans};
+pub use reactor::Reactor;
+use reactor::{Action, Operation};
+use threads::Threads;
+
+/// How the medium is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct MediumOptions {
+    /// Go past the page cache if the file system allows.
+    pub direct: bool,
+    /// Threads that do the I/O of threads without a [`Reactor`]; 0 does it on the caller's.
+    pub threads: usize,
+    /// Space of the disk that growth leaves free.
+    pub reserve: Reserve,
+}
+
+impl Default for MediumOptions {
+    fn default() -> MediumOptions {
+        MediumOptions { direct: true, threads: 0, reserve: Reserve::default() }
+    }
+}
+
+/// A medium in a file.
+pub struct FileMedium {
+    file: Arc<File>,
+    path: PathBuf,
+    direct: bool,
+    len: AtomicU64,
+    reserve: Reserve,
+    threads: Option<Threads>,
+    /// One growth at a time: it writes zeros where nobody may have written yet.
+    growing: Gate,
+    /// Writes under way whose futures were dropped.
+    orphans: Arc<Orphans>,
+    failed: AtomicBool,
+}
+
+/// Bytes of zeros written at a time when growing.
+const ZEROS: usize = 1 << 20;
+
+impl FileMedium {
+    /// Opens the file at `path`, making it if there is none, and locks it.
+    pub fn open(path: &Path, options: MediumOptions) -> io::Result<FileMedium> {
+        let (file, direct) = open_file(path, options.direct)?;
+        lock_within(&file, LOCK_PATIENCE).map_err(|error| match error {
+            std::fs::TryLockError::Error(error) => error,
+            std::fs::TryLockError::WouldBlock => io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("{} is in use by another process", path.display()),
+            ),
+        })?;
+        // A crash amid a growth leaves a part that is not whole pages.
+        let len = file.metadata()?.len() / ALIGN as u64 * ALIGN as u64;
+        Ok(FileMedium {
+            file: Arc::new(file),
+            path: path.to_path_buf(),
+            direct,
+            len: AtomicU64::new(len),
+            reserve: options.reserve,
+            threads: (options.threads > 0).then(|| Threads::start(options.threads)).transpose()?,
+            growing: Gate::default(),
+            orphans: Arc::new(Orphans::default()),
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether it goes past the page cache.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Does one thing, wherever this thread's I/O is done.
+    async fn act(&self, action: Action, buf: Option<Buf>) -> (Result<usize, Errno>, Option<Buf>) {
+        if Reactor::is_installed() {
+            let orphans = action.writes().then(|| Arc::clone(&self.orphans));
+            return Operation::new(Arc::clone(&self.file), action, buf, orphans).await;
+        }
+        match &self.threads {
+            Some(threads) => {
+                let orphans = action.writes().then(|| Arc::clone(&self.orphans));
+                threads.act(Arc::clone(&self.file), action, buf, orphans).await
+            }
+            None => act_here(&self.file, action, buf),
+        }
+    }
+
+    /// Reads or writes a whole buffer.
+    async fn transfer(&self, action: Action, buf: Buf) -> (Result<(), Errno>, Buf) {
+        let len = buf.len();
+        let (result, buf) = self.act(action, Some(buf)).await;
+        // The buffer comes back from every path; an empty one could only fail its caller's checks.
+        let buf = buf.unwrap_or_else(|| Buf::zeroed(0));
+        let whole = result.and_then(|done| if done == len { Ok(()) } else { Err(Errno::EIO) });
+        (whole, buf)
+    }
+
+    fn within(&self, offset: u64, buf: &Buf) -> bool {
+        offset.is_multiple_of(ALIGN as u64)
+            && offset.checked_add(buf.len() as u64).is_some_and(|end| end <= self.len())
+    }
+
+    /// Makes the file longer by allocated, written zeros: a block's first write then costs no more
+    /// than a later one, and its flush needs no journal commit of the file system.
+    async fn extend(&self, from: u64, to: u64) -> Result<(), Errno> {
+        let (free, kept) = disk_room(self.path.parent().unwrap_or(&self.path), self.reserve)
+            .map_err(|e| Errno::from(&e))?;
+        if free < (to - from).saturating_add(kept) {
+            return Err(Errno::ENOSPC);
+        }
+        // Zeros of a growth given up half way must not land on what comes after this one.
+        self.orphans.none().await;
+        self.act(Action::Allocate { offset: from, len: to - from }, None).await.0?;
+        let mut buf = Buf::zeroed(ZEROS);
+        let mut at = from;
+        while at < to {
+            buf.resize(usize::try_from(to - at).unwrap_or(ZEROS).min(ZEROS));
+            let len = buf.len() as u64;
+            let (result, back) = self.transfer(Action::Write { offset: at }, buf).await;
+            result?;
+            buf = back;
+            at += len;
+        }
+        self.act(Action::SyncAll, None).await.0?;
+        Ok(())
+    }
+}
+
+fn open_file(path: &Path, direct: bool) -> io::Result<(File, bool)> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    if direct {
+        let flag = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).unwrap_or(0);
+        if let Ok(file) = options.clone().custom_flags(flag).open(path) {
+            // Some file systems open it so and then refuse the I/O.
+            if file.read_at(&mut Buf::zeroed(ALIGN), 0).is_ok() {
+                return Ok((file, true));
+            }
+        }
+    }
+    Ok((options.open(path)?, false))
+}
+
+/// Does one thing on this thread, blocking.
+fn act_here(
+    file: &File,
+    action: Action,
+    mut buf: Option<Buf>,
+) -> (Result<usize, Errno>, Option<Buf>) {
+    let done = match (action, &mut buf) {
+        (Action::Read { offset }, Some(buf)) => {
+            let len = buf.len();
+            file.read_exact_at(buf, offset).map(|()| len)
+        }
+        (Action::Write { offset }, Some(buf)) => file.write_all_at(buf, offset).map(|()| buf.len()),
+        (Action::Allocate { offset, len }, _) => {
+            let flags = rustix::fs::FallocateFlags::empty();
+            rustix::fs::fallocate(file, flags, offset, len).map(|()| 0).map_err(Into::into)
+        }
+        (Action::SyncData, _) => file.sync_data().map(|()| 0),
+        (Action::SyncAll, _) => file.sync_all().map(|()| 0),
+        (Action::Read { .. } | Action::Write { .. }, None) => {
+            Err(io::ErrorKind::InvalidInput.into())
+        }
+    };
+    (done.map_err(|e| Errno::from(&e)), buf)
+}
+
+impl Medium for FileMedium {
+    async fn read(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
+        if !self.within(offset, &buf) {
+            return (Err(Errno::EIO), buf);
+        }
+        self.transfer(Action::Read { offset }, buf).await
+    }
+
+    async fn write(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
+        if !self.within(offset, &buf) {
+            return (Err(Errno::EIO), buf);
+        }
+        self.transfer(Action::Write { offset }, buf).await
+    }
+
+    async fn flush(&self) -> Result<(), Errno> {
+        if self.failed.load(Ordering::Acquire) {
+            return Err(Errno::EIO);
+        }
+        self.orphans.none().await;
+        let outcome = self.act(Action::SyncData, None).await.0;
+        if outcome.is_err() {
+            self.failed.store(true, Ordering::Release);
+        }
+        outcome.map(|_| ())
+    }
+
+    async fn grow(&self, len: u64) -> Result<(), Errno> {
+        let _turn = self.growing.enter().await;
+        let from = self.len();
+        if len <= from {
+            return Ok(());
+        }
+        self.extend(from, len).await?;
+        self.len.store(len, Ordering::Release);
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,344 @@
+//! One thread's io_uring: operations go out in batches, completions wake the futures that wait.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use io_uring::{IoUring, opcode, squeue, types};
+use outboard_base::Errno;
+use outboard_kv::medium::Buf;
+use rustix::event::{PollFd, PollFlags};
+
+use super::gate::Orphans;
+
+/// One thing to do with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Read { offset: u64 },
+    Write { offset: u64 },
+    Allocate { offset: u64, len: u64 },
+    SyncData,
+    SyncAll,
+}
+
+impl Action {
+    pub(super) fn writes(self) -> bool {
+        matches!(self, Action::Write { .. })
+    }
+}
+
+/// What the kernel may still use, kept until it says it is done.
+struct Held {
+    buf: Option<Buf>,
+    _file: Arc<File>,
+    orphans: Option<Arc<Orphans>>,
+}
+
+enum Slot {
+    Free,
+    Running {
+        held: Held,
+        waker: Waker,
+    },
+    /// Running, its future gone.
+    Orphan {
+        held: Held,
+    },
+    Done {
+        held: Held,
+        result: i32,
+    },
+}
+
+struct Inner {
+    ring: IoUring,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    in_flight: usize,
+    /// Pushed, not yet told to the kernel.
+    unsubmitted: usize,
+    /// Who found no free slot.
+    waiting: Vec<Waker>,
+    woken: Vec<Waker>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<RefCell<Inner>>>> = const { RefCell::new(None) };
+}
+
+/// This thread's ring, until dropped. Not to be sent elsewhere.
+pub struct Reactor(Rc<RefCell<Inner>>);
+
+impl Reactor {
+    /// Makes a ring for `depth` operations at once (rounded up to a power of two) and installs it for
+    /// this thread. Fails where the kernel has no io_uring or forbids it, and if there is one already.
+    pub fn install(depth: u32) -> io::Result<Reactor> {
+        if Self::is_installed() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let depth = depth.clamp(1, 4096).next_power_of_two();
+        let ring = IoUring::builder().setup_clamp().build(depth)?;
+        let slots = usize::try_from(depth).unwrap_or(1);
+        let inner = Inner {
+            ring,
+            slots: (0..slots).map(|_| Slot::Free).collect(),
+            free: (0..slots).rev().collect(),
+            in_flight: 0,
+            unsubmitted: 0,
+            waiting: Vec::new(),
+            woken: Vec::new(),
+        };
+        let inner = Rc::new(RefCell::new(inner));
+        CURRENT.with(|current| *current.borrow_mut() = Some(Rc::clone(&inner)));
+        Ok(Reactor(inner))
+    }
+
+    /// Whether this thread has one.
+    #[must_use]
+    pub fn is_installed() -> bool {
+        CURRENT.with(|current| current.borrow().is_some())
+    }
+
+    /// Operations begun and not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.0.borrow().in_flight
+    }
+
+    /// Hands new operations to the kernel and wakes the futures of ended ones; how many ended. One
+    /// system call if there is anything to hand over, else none.
+    pub fn poll(&self) -> usize {
+        let (ended, mut woken) = {
+            let mut inner = self.0.borrow_mut();
+            inner.submit();
+            let ended = inner.reap();
+            (ended, std::mem::take(&mut inner.woken))
+        };
+        woken.drain(..).for_each(Waker::wake);
+        let mut inner = self.0.borrow_mut();
+        if inner.woken.is_empty() {
+            inner.woken = woken;
+        }
+        ended
+    }
+
+    /// Sleeps until an operation ends, `bell` is readable or `timeout` is over. Then call
+    /// [`Reactor::poll`]; clearing the bell is the caller's.
+    pub fn sleep(&self, bell: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
+        let ring_fd = {
+            let mut inner = self.0.borrow_mut();
+            inner.submit();
+            if !inner.ring.completion().is_empty() {
+                return Ok(());
+            }
+            inner.ring.as_raw_fd()
+        };
+        // SAFETY: the ring, and with it the descriptor, lives as long as `self`.
+        let ring_fd = unsafe { BorrowedFd::borrow_raw(ring_fd) };
+        let mut fds = [
+            PollFd::from_borrowed_fd(ring_fd, PollFlags::IN),
+            PollFd::from_borrowed_fd(bell, PollFlags::IN),
+        ];
+        let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Reactor {
+    /// Waits for the kernel to be done with every buffer.
+    fn drop(&mut self) {
+        CURRENT.with(|current| current.borrow_mut().take());
+        let mut inner = self.0.borrow_mut();
+        while inner.in_flight > 0 {
+            inner.unsubmitted = 0;
+            if inner.ring.submit_and_wait(1).is_err() {
+                // Buffers the kernel may still write to must not be reused: they are leaked.
+                std::mem::forget(std::mem::take(&mut inner.slots));
+                return;
+            }
+            inner.reap();
+        }
+    }
+}
+
+impl Inner {
+    fn submit(&mut self) {
+        // On failure (a signal, a busy kernel) they stay in the queue for the next call.
+        if self.unsubmitted > 0 && self.ring.submit().is_ok() {
+            self.unsubmitted = 0;
+        }
+    }
+
+    fn reap(&mut self) -> usize {
+        let mut ended = 0;
+        while let Some(entry) = self.ring.completion().next() {
+            ended += 1;
+            let at = usize::try_from(entry.user_data()).unwrap_or(usize::MAX);
+            let Some(slot) = self.slots.get_mut(at) else { continue };
+            match std::mem::replace(slot, Slot::Free) {
+                Slot::Running { held, waker } => {
+                    *slot = Slot::Done { held, result: entry.result() };
+                    self.woken.push(waker);
+                }
+                Slot::Orphan { held } => {
+                    if let Some(orphans) = &held.orphans {
+                        orphans.remove();
+                    }
+                    self.free.push(at);
+                    self.woken.append(&mut self.waiting);
+                }
+                other => *slot = other,
+            }
+            self.in_flight = self.in_flight.saturating_sub(1);
+        }
+        ended
+    }
+
+    /// Begins an operation; gives its parts back if there is no slot for it.
+    fn begin(&mut self, action: Action, mut held: Held, waker: &Waker) -> Result<usize, Held> {
+        let Some(at) = self.free.pop() else {
+            self.waiting.push(waker.clone());
+            return Err(held);
+        };
+        let entry = entry(action, &mut held).user_data(at as u64);
+        // SAFETY: the buffer and the descriptor the entry names are in `held`, which stays in its slot
+        // until the kernel's completion arrives, whatever becomes of the future; the buffer's memory
+        // does not move with its owner.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        if pushed.is_err() {
+            // The queue has as many entries as there are slots: it is full of unsubmitted ones.
+            self.submit();
+            self.free.push(at);
+            self.waiting.push(waker.clone());
+            return Err(held);
+        }
+        if let Some(slot) = self.slots.get_mut(at) {
+            *slot = Slot::Running { held, waker: waker.clone() };
+        }
+        self.in_flight += 1;
+        self.unsubmitted += 1;
+        Ok(at)
+    }
+
+    /// The outcome, if it is there; else whom to wake.
+    fn ended(&mut self, at: usize, waker: &Waker) -> Option<(i32, Held)> {
+        let slot = self.slots.get_mut(at)?;
+        match std::mem::replace(slot, Slot::Free) {
+            Slot::Done { held, result } => {
+                self.free.push(at);
+                self.woken.append(&mut self.waiting);
+                Some((result, held))
+            }
+            Slot::Running { held, .. } => {
+                *slot = Slot::Running { held, waker: waker.clone() };
+                None
+            }
+            other => {
+                *slot = other;
+                None
+            }
+        }
+    }
+
+    fn abandon(&mut self, at: usize) {
+        let Some(slot) = self.slots.get_mut(at) else { return };
+        match std::mem::replace(slot, Slot::Free) {
+            Slot::Running { held, .. } => {
+                if let Some(orphans) = &held.orphans {
+                    orphans.add();
+                }
+                *slot = Slot::Orphan { held };
+            }
+            Slot::Done { .. } => {
+                self.free.push(at);
+                self.woken.append(&mut self.waiting);
+            }
+            other => *slot = other,
+        }
+    }
+}
+
+fn entry(action: Action, held: &mut Held) -> squeue::Entry {
+    let fd = types::Fd(held._file.as_raw_fd());
+    let (pointer, len) = match &mut held.buf {
+        Some(buf) => (buf.as_mut_ptr(), u32::try_from(buf.len()).unwrap_or(0)),
+        None => (std::ptr::null_mut(), 0),
+    };
+    match action {
+        Action::Read { offset } => opcode::Read::new(fd, pointer, len).offset(offset).build(),
+        Action::Write { offset } => opcode::Write::new(fd, pointer, len).offset(offset).build(),
+        Action::Allocate { offset, len } => opcode::Fallocate::new(fd, len).offset(offset).build(),
+        Action::SyncData => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        Action::SyncAll => opcode::Fsync::new(fd).build(),
+    }
+}
+
+/// An operation as a future: begun at the first poll, on the ring of the thread that polls.
+pub(super) struct Operation {
+    state: State,
+}
+
+enum State {
+    New { action: Action, held: Option<Held> },
+    Begun { ring: Rc<RefCell<Inner>>, at: usize },
+    Ended,
+}
+
+impl Operation {
+    pub(super) fn new(
+        file: Arc<File>,
+        action: Action,
+        buf: Option<Buf>,
+        orphans: Option<Arc<Orphans>>,
+    ) -> Operation {
+        let held = Some(Held { buf, _file: file, orphans });
+        Operation { state: State::New { action, held } }
+    }
+}
+
+impl Future for Operation {
+    type Output = (Result<usize, Errno>, Option<Buf>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let State::New { action, held } = &mut self.state {
+            let ring = CURRENT.with(|current| current.borrow().clone());
+            // The ring is gone, or nothing is left to do: there is nobody to wait for.
+            let (Some(ring), Some(parts)) = (ring, held.take()) else {
+                return Poll::Ready((Err(Errno::EIO), None));
+            };
+            let begun = ring.borrow_mut().begin(*action, parts, cx.waker());
+            match begun {
+                Ok(at) => self.state = State::Begun { ring, at },
+                Err(parts) => *held = Some(parts),
+            }
+            return Poll::Pending;
+        }
+        let State::Begun { ring, at } = &self.state else {
+            return Poll::Ready((Err(Errno::EIO), None));
+        };
+        let Some((result, held)) = ring.borrow_mut().ended(*at, cx.waker()) else {
+            return Poll::Pending;
+        };
+        self.state = State::Ended;
+        let result = usize::try_from(result).map_err(|_| Errno::from_raw(result.unsigned_abs()));
+        Poll::Ready((result, held.buf))
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        if let State::Begun { ring, at } = &self.state {
+            ring.borrow_mut().abandon(*at);
+        }
+    }
+}

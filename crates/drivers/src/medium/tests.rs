@@ -1,0 +1,127 @@
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use super::*;
+use crate::executor::block_on;
+
+/// Every way the I/O is done, on one thread each.
+fn everywhere(test: impl Fn(&FileMedium, Option<&Reactor>) + Send + Sync) {
+    let ways = [(true, 0, true), (false, 0, true), (true, 2, false), (false, 0, false)];
+    for (direct, threads, ring) in ways {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let dir = tempfile::tempdir().unwrap();
+                let options = MediumOptions { direct, threads, ..MediumOptions::default() };
+                let medium = FileMedium::open(&dir.path().join("blocks"), options).unwrap();
+                let reactor = ring.then(|| Reactor::install(8).unwrap());
+                test(&medium, reactor.as_ref());
+            });
+        });
+    }
+}
+
+fn filled(len: usize, byte: u8) -> Buf {
+    let mut buf = Buf::zeroed(len);
+    buf.fill(byte);
+    buf
+}
+
+#[test]
+fn what_is_written_is_read() {
+    everywhere(|medium, reactor| {
+        block_on(reactor, async {
+            assert_eq!(medium.len(), 0);
+            let (result, _) = medium.write(0, filled(8192, 1)).await;
+            assert_eq!(result, Err(Errno::EIO), "beyond the end");
+            medium.grow(4 << 20).await.unwrap();
+            medium.grow(1 << 20).await.unwrap();
+            assert_eq!(medium.len(), 4 << 20);
+            let (result, buf) = medium.read((4 << 20) - 8192, Buf::zeroed(8192)).await;
+            assert_eq!(result, Ok(()));
+            assert!(buf.iter().all(|b| *b == 0));
+            // More at once than the ring is deep.
+            let writes = (0..40u8).map(|i| medium.write(u64::from(i) * 8192, filled(8192, i)));
+            for (result, _) in outboard_kv::join_all(writes.collect()).await {
+                assert_eq!(result, Ok(()));
+            }
+            medium.flush().await.unwrap();
+            let reads = (0..40u8).map(|i| medium.read(u64::from(i) * 8192, Buf::zeroed(8192)));
+            for (i, (result, buf)) in (0u8..).zip(outboard_kv::join_all(reads.collect()).await) {
+                assert_eq!(result, Ok(()));
+                assert!(buf.iter().all(|b| *b == i));
+            }
+        });
+    });
+}
+
+/// A future dropped amid its write leaves the buffer to the kernel, and the next flush waits for it.
+#[test]
+fn a_flush_waits_for_writes_nobody_waits_for() {
+    everywhere(|medium, reactor| {
+        block_on(reactor, medium.grow(16 << 20)).unwrap();
+        for round in 0..20u8 {
+            let mut cx = Context::from_waker(Waker::noop());
+            for at in 0..8 {
+                let write = medium.write(at << 20, filled(1 << 20, round + 1));
+                let _ = pin!(write).poll(&mut cx);
+            }
+            block_on(reactor, medium.flush()).unwrap();
+            for at in 0..8 {
+                let read = medium.read(at << 20, Buf::zeroed(1 << 20));
+                let (result, buf) = block_on(reactor, read);
+                result.unwrap();
+                assert!(buf.iter().all(|b| *b == round + 1), "round {round} at {at}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_sleep_ends_with_a_completion_a_bell_or_the_time() {
+    use rustix::event::EventfdFlags;
+    use std::os::fd::AsFd;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("blocks");
+    let medium = FileMedium::open(&path, MediumOptions::default()).unwrap();
+    let reactor = Reactor::install(8).unwrap();
+    assert!(Reactor::install(8).is_err(), "one a thread");
+    block_on(Some(&reactor), medium.grow(1 << 20)).unwrap();
+    let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let start = std::time::Instant::now();
+    reactor.sleep(bell.as_fd(), Duration::from_millis(20)).unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(15), "time");
+    let long = Duration::from_secs(60);
+    rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
+    reactor.sleep(bell.as_fd(), long).unwrap();
+    rustix::io::read(&bell, &mut [0; 8]).unwrap();
+    let mut read = pin!(medium.read(0, Buf::zeroed(8192)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(read.as_mut().poll(&mut cx).is_pending());
+    reactor.sleep(bell.as_fd(), long).unwrap();
+    assert_eq!(reactor.poll(), 1);
+    assert!(read.as_mut().poll(&mut cx).is_ready());
+    assert!(start.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn a_second_opener_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("blocks");
+    let medium = FileMedium::open(&path, MediumOptions::default()).unwrap();
+    let other = OpenOptions::new().read(true).open(&path).unwrap();
+    assert!(lock_within(&other, Duration::ZERO).is_err());
+    drop(medium);
+    assert!(lock_within(&other, Duration::ZERO).is_ok());
+}
+
+#[test]
+fn growth_leaves_the_reserve() {
+    let dir = tempfile::tempdir().unwrap();
+    let (free, _) = disk_room(dir.path(), Reserve::default()).unwrap();
+    let reserve = Reserve { most: free - (1 << 20), one_in: 1 };
+    let options = MediumOptions { reserve, ..MediumOptions::default() };
+    let medium = FileMedium::open(&dir.path().join("blocks"), options).unwrap();
+    assert_eq!(block_on(None, medium.grow(512 << 20)), Err(Errno::ENOSPC));
+    assert_eq!(medium.len(), 0);
+}
