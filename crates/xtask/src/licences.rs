@@ -25,8 +25,8 @@ pub(crate) fn check(project: &Project) -> Vec<Finding> {
         .filter(|(_, licence)| !fits(licence, &allowed))
         .map(|(name, licence)| {
             let message = format!(
-                "`{name}` is under `{licence}`, which {LIST} does not allow; take another crate, or \
-                 add the licence with a decision that says why"
+                "`{name}` is under `{licence}`, which {LIST} does not allow; take another crate, \
+                 or add the licence with a decision that says why"
             );
             Finding::new("Cargo.lock", 0, message)
         })

@@ -43,6 +43,11 @@ const CASES: &[Case] = &[
         run: unknown_key,
     },
     Case {
+        name: "sample",
+        proves: "every key of etc/outboard.toml is known and takes the value shown",
+        run: sample_configuration,
+    },
+    Case {
         name: "foreign",
         proves: "a data directory that holds something else is refused and left as it was",
         run: foreign_data,
@@ -173,6 +178,21 @@ fn unknown_key(base: &Path) -> Result<()> {
     context(fs::write(&file, "colour = \"red\"\n"), || "cannot write".to_owned())?;
     let ended = volume.outboard(&run_args(&volume.data(), &volume.mountpoint()))?;
     expect_refusal(&ended, 2, &["colour", "outboard.toml"])
+}
+
+fn sample_configuration(base: &Path) -> Result<()> {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../etc/outboard.toml");
+    let sample = context(fs::read_to_string(&sample), || "no sample".to_owned())?;
+    let keys = sample.lines().filter_map(|line| line.strip_prefix('#'));
+    // Prose has a blank behind the `#`; the place of the data is the case's own.
+    let keys = keys.filter(|line| !line.starts_with(' ') && !line.starts_with("data = "));
+    let file = base.join("sample.toml");
+    let text = keys.collect::<Vec<_>>().join("\n");
+    context(fs::write(&file, text), || "cannot write".to_owned())?;
+    let flag = format!("--config={}", file.display());
+    let mut volume = Volume::new(base, &[&flag])?;
+    volume.start()?;
+    volume.stop()
 }
 
 fn foreign_data(base: &Path) -> Result<()> {
