@@ -222,7 +222,8 @@ impl Message {
         if usize::try_from(u32_at(bytes, 8)) != Ok(body.len()) {
             return Err(AttachError::Malformed);
         }
-        let sized = |len: usize| if body.len() == len { Ok(()) } else { Err(AttachError::Malformed) };
+        let sized =
+            |len: usize| if body.len() == len { Ok(()) } else { Err(AttachError::Malformed) };
         match u16_at(bytes, 6) {
             1 => sized(20).and_then(|()| hello(body)),
             2 => sized(24).and_then(|()| welcome(body)),
@@ -265,10 +266,8 @@ fn welcome(body: &[u8]) -> Result<Message, AttachError> {
 fn refused(body: &[u8]) -> Result<Message, AttachError> {
     let text = text(body, 2)?;
     let raw = u16_at(body, 0);
-    let reason = Reason::ALL
-        .into_iter()
-        .find(|reason| *reason as u16 == raw)
-        .ok_or(AttachError::Unknown)?;
+    let reason =
+        Reason::ALL.into_iter().find(|reason| *reason as u16 == raw).ok_or(AttachError::Unknown)?;
     Ok(Message::Refused { reason, text })
 }
 
@@ -326,10 +325,7 @@ mod tests {
         assert_eq!(Message::parse(&other), Err(AttachError::Malformed));
         for (queues, depth) in [(0, 2), (1, 0), (1, 3), (1, 2048), (65, 2)] {
             let hello = Hello { session: SessionId(1), region_len: 1, queues, depth };
-            assert_eq!(
-                Message::parse(&Message::Hello(hello).emit()),
-                Err(AttachError::OutOfRange)
-            );
+            assert_eq!(Message::parse(&Message::Hello(hello).emit()), Err(AttachError::OutOfRange));
         }
     }
 
@@ -344,9 +340,11 @@ mod tests {
     fn messages() -> impl Strategy<Value = Message> {
         let depth = (1u32..=10).prop_map(|shift| 1u16 << shift);
         prop_oneof![
-            (any::<[u64; 2]>(), 1u16..=64, depth.clone()).prop_map(|([s, region_len], queues, depth)| {
-                Message::Hello(Hello { session: SessionId(s), region_len, queues, depth })
-            }),
+            (any::<[u64; 2]>(), 1u16..=64, depth.clone()).prop_map(
+                |([s, region_len], queues, depth)| {
+                    Message::Hello(Hello { session: SessionId(s), region_len, queues, depth })
+                }
+            ),
             (any::<[u64; 2]>(), 1u16..=64, depth, any::<u32>()).prop_map(
                 |([instance, registers_len], queues, depth, io_max)| Message::Welcome(Welcome {
                     instance,
@@ -356,7 +354,8 @@ mod tests {
                     io_max
                 })
             ),
-            (0usize..7, ".*").prop_map(|(i, text)| Message::Refused { reason: Reason::ALL[i], text }),
+            (0usize..7, ".*")
+                .prop_map(|(i, text)| Message::Refused { reason: Reason::ALL[i], text }),
             Just(Message::Detach),
             (any::<u32>(), ".*").prop_map(|(id, text)| Message::Control { id, text }),
             (any::<u32>(), ".*").prop_map(|(id, text)| Message::ControlReply { id, text }),

@@ -132,8 +132,7 @@ impl Event {
     /// Unknown kind, or a name longer than an entry holds.
     pub fn parse(bytes: &[u8; EVENT_LEN]) -> Result<Event, InvalidEvent> {
         let [kind, name_len, e0, e1, ..] = *bytes;
-        let (a, b, c) =
-            (u64_at(bytes, 8), u64_at(bytes, 16), u64_at(bytes, NAME_AT));
+        let (a, b, c) = (u64_at(bytes, 8), u64_at(bytes, 16), u64_at(bytes, NAME_AT));
         Ok(match kind {
             1 => Event::InvalidateInode { ino: Ino(a), offset: b, len: c },
             2 => {

@@ -9,5 +9,7 @@ mod cursor;
 pub mod event;
 pub mod file;
 pub mod fuse;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod nvmefs;
 pub mod regs;

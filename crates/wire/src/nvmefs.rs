@@ -10,8 +10,6 @@
 //! never addressed, so that a zero PRP entry means "none".
 
 mod cqe;
-#[cfg(any(test, feature = "fuzz"))]
-pub mod fuzz;
 pub mod prp;
 mod sqe;
 

@@ -1,0 +1,251 @@
+//! The bodies of this crate's fuzz targets, one a decoder: any bytes in, no panic out, and what is accepted
+//! says the same when written again. `fuzz/` drives them with libFuzzer; the tests below drive them with
+//! seeded mutations, so that every run of the suite exercises them.
+
+use outboard_base::limits::{IO_MAX, REQUEST_HEADER_MAX};
+
+use crate::attach::Message;
+use crate::event::{EVENT_LEN, Event};
+use crate::file::{Attr, Dirents, DirentsWriter, Op, Reply, Request, Statfs};
+use crate::fuse::{Call, Dialect, InHeader, Opcode, init::InitIn, translate};
+use crate::nvmefs::{self, CQE_LEN, Cqe, Prp, SQE_LEN, Sqe, prp};
+
+/// Submission entries.
+pub fn sqe(data: &[u8]) {
+    let Some(bytes) = data.first_chunk::<SQE_LEN>() else { return };
+    if let Ok(sqe) = Sqe::parse(bytes) {
+        assert_eq!(Sqe::parse(&sqe.emit()), Ok(sqe));
+        assert!(sqe.write_len >= u32::from(sqe.wh_len) && sqe.read_len >= u32::from(sqe.rh_len));
+    }
+}
+
+/// Completion entries.
+pub fn cqe(data: &[u8]) {
+    let Some(bytes) = data.first_chunk::<CQE_LEN>() else { return };
+    let cqe = Cqe::parse(bytes);
+    assert_eq!(Cqe::parse(&cqe.emit()), cqe);
+}
+
+/// PRP entries and lists: two entries, a length, a region length, and the list.
+pub fn prp_list(data: &[u8]) {
+    let Some((head, list)) = data.split_first_chunk::<32>() else { return };
+    let (len, region_len) = (nvmefs::u32_at(head, 16), nvmefs::u64_at(head, 24));
+    let entries = Prp { first: nvmefs::u64_at(head, 0), second: nvmefs::u64_at(head, 8) };
+    let mut out = Vec::new();
+    if let Ok(Some(extent)) = prp::list_of(entries, len, region_len) {
+        assert!(extent.end() <= region_len && extent.len <= 4096);
+    }
+    if prp::walk(entries, len, list, region_len, &mut out).is_ok() {
+        assert!(out.iter().all(|extent| extent.at >= 4096 && extent.end() <= region_len));
+        assert_eq!(out.iter().map(|e| u64::from(e.len)).sum::<u64>(), u64::from(len));
+    }
+}
+
+/// Event entries.
+pub fn event(data: &[u8]) {
+    let Some(bytes) = data.first_chunk::<EVENT_LEN>() else { return };
+    if let Ok(event) = Event::parse(bytes) {
+        assert_eq!(Event::parse(&event.emit(Event::sequence_of(bytes))), Ok(event));
+    }
+}
+
+/// Attach messages.
+pub fn attach(data: &[u8]) {
+    if let Ok(message) = Message::parse(data) {
+        assert_eq!(Message::parse(&message.emit()), Ok(message));
+    }
+}
+
+/// Request headers of file operations.
+pub fn request(data: &[u8]) {
+    if let Ok((header, request)) = Request::decode(data) {
+        let mut again = [0; REQUEST_HEADER_MAX];
+        let len = request.encode(&header, &mut again).unwrap_or(0);
+        assert_eq!(Request::decode(&again[..len]), Ok((header, request)));
+    }
+}
+
+/// Replies: an operation, a result, and the reply header.
+pub fn reply(data: &[u8]) {
+    let Some((head, header)) = data.split_first_chunk::<10>() else { return };
+    let Ok(op) = Op::from_raw(nvmefs::u16_at(head, 0)) else { return };
+    let result = nvmefs::u64_at(head, 2);
+    if let Ok(reply) = Reply::decode(op, result, header) {
+        let mut again = [0; 256];
+        let (result, _) = reply.encode(&mut again).unwrap_or((!result, 0));
+        assert_eq!(Reply::decode(op, result, &again), Ok(reply));
+    }
+    let mut again = [0; 256];
+    if let Ok(attr) = Attr::decode(header) {
+        assert_eq!(attr.encode(&mut again).and_then(|()| Attr::decode(&again)), Ok(attr));
+    }
+    if let Ok(figures) = Statfs::decode(header) {
+        assert_eq!(figures.encode(&mut again).and_then(|()| Statfs::decode(&again)), Ok(figures));
+    }
+}
+
+/// Directory entries.
+pub fn dirents(data: &[u8]) {
+    let mut again = vec![0; data.len().min(IO_MAX)];
+    let mut writer = DirentsWriter::new(&mut again);
+    let entries: Vec<_> = Dirents::new(data).map_while(Result::ok).collect();
+    for entry in &entries {
+        assert!(writer.push(entry).unwrap_or(false), "what was read fits again");
+    }
+    let len = writer.len();
+    let back: Vec<_> = Dirents::new(&again[..len]).map_while(Result::ok).collect();
+    assert_eq!(entries, back);
+}
+
+/// Messages of the FUSE kernel interface.
+pub fn fuse(data: &[u8]) {
+    let Ok(header) = InHeader::parse(data) else { return };
+    assert_eq!(InHeader::parse(&header.emit()), Ok(header));
+    let Some(rest) = data.get(header.emit().len()..) else { return };
+    let Ok((body, extensions)) = header.split(rest) else { return };
+    if let Ok(cred) = header.cred(extensions) {
+        assert!(cred.groups.len() <= outboard_base::limits::GROUPS_MAX);
+    }
+    let Ok(opcode) = Opcode::from_raw(header.opcode) else { return };
+    if InitIn::parse(body).is_ok() {
+        assert!(body.len() >= 8);
+    }
+    for setxattr_ext in [false, true] {
+        let Ok(call) = Call::parse(opcode, body, Dialect { setxattr_ext }) else { continue };
+        if let Ok(Some(translated)) = translate::request(header.node, &call) {
+            let mut header = [0; REQUEST_HEADER_MAX];
+            let asked = translated.request.encode(&crate::file::Header::default(), &mut header);
+            assert!(asked.is_err() || translated.payload.len() <= data.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outboard_base::{Ino, Rng, SessionId};
+
+    use super::*;
+    use crate::attach::{Hello, Reason};
+    use crate::file::{Dirent, FileKind, Header};
+    use crate::nvmefs::{Dispatch, Status};
+
+    /// Seeds of every format, mutated: bits flipped, bytes replaced, cut and grown.
+    fn mutate(name: &str, body: fn(&[u8]), seeds: &[Vec<u8>]) {
+        let seed = 0x5EED_0001;
+        let mut rng = Rng::new(seed);
+        for round in 0..20_000 {
+            let pick = usize::try_from(rng.below(seeds.len() as u64)).unwrap();
+            let mut data = seeds[pick].clone();
+            for _ in 0..rng.below(6) {
+                let at = usize::try_from(rng.below(data.len().max(1) as u64)).unwrap();
+                match (rng.below(4), data.get_mut(at)) {
+                    (0, Some(byte)) => *byte ^= 1 << rng.below(8),
+                    (1, Some(byte)) => rng.fill(std::slice::from_mut(byte)),
+                    (2, _) => data.truncate(at),
+                    _ => data.extend([0xFF; 5]),
+                }
+            }
+            let run = std::panic::catch_unwind(|| body(&data));
+            assert!(run.is_ok(), "{name}: seed {seed:#x} round {round}: {data:02x?}");
+        }
+    }
+
+    #[test]
+    fn mutated_entries() {
+        let good = Sqe {
+            cid: 3,
+            tag: 9,
+            dispatch: Dispatch::Kv,
+            write: Prp { first: 0x1F80, second: 0x3000 },
+            read: Prp::default(),
+            write_len: 0x80 + 8192,
+            read_len: 0,
+            rh_len: 0,
+            wh_len: 0x80,
+        };
+        mutate("sqe", sqe, &[good.emit().to_vec(), vec![0; 64], vec![0xFF; 64]]);
+        let answer =
+            Cqe { result: 8, sq_head: 1, queue: 0, cid: 3, phase: true, status: Status::Ok };
+        mutate("cqe", cqe, &[answer.emit().to_vec()]);
+        let inval = Event::invalidate_entry(Ino(7), b"name").emit(3).to_vec();
+        mutate("event", event, &[inval, Event::Overflow.emit(1).to_vec()]);
+    }
+
+    #[test]
+    fn mutated_lists() {
+        let mut seed = Vec::new();
+        for word in [0x1F80u64, 0x3000, 8192 + 0x80, 1 << 20, 0x4000, 0x5000, 0x7000] {
+            seed.extend(word.to_le_bytes());
+        }
+        mutate("prp_list", prp_list, &[seed]);
+    }
+
+    #[test]
+    fn mutated_messages() {
+        let hello = Hello { session: SessionId(1), region_len: 1 << 20, queues: 2, depth: 64 };
+        let seeds = [
+            Message::Hello(hello).emit(),
+            Message::Refused { reason: Reason::Full, text: "full".into() }.emit(),
+            Message::Control { id: 1, text: "{}".into() }.emit(),
+        ];
+        mutate("attach", attach, &seeds);
+    }
+
+    #[test]
+    fn mutated_requests_and_replies() {
+        let parent = Ino(9);
+        let asked = [
+            Request::Lookup { parent, name: b"name" },
+            Request::Readlink { ino: parent },
+            Request::Unlink { parent, name: b"gone" },
+        ];
+        let seeds = asked.map(|request| {
+            let mut raw = vec![0; REQUEST_HEADER_MAX];
+            let len = request.encode(&Header::default(), &mut raw).unwrap();
+            raw.truncate(len);
+            raw
+        });
+        mutate("request", request, &seeds);
+        let replies: Vec<Vec<u8>> = Op::ALL
+            .iter()
+            .map(|op| [&(*op as u16).to_le_bytes()[..], &[1; 8], &[0; 200]].concat())
+            .collect();
+        mutate("reply", reply, &replies);
+    }
+
+    #[test]
+    fn mutated_directories() {
+        let mut raw = vec![0; 4096];
+        let mut writer = DirentsWriter::new(&mut raw);
+        for cookie in 1..20 {
+            let name = &b"0123456789abcdefghij"[..usize::try_from(cookie).unwrap()];
+            let entry =
+                Dirent { ino: Ino(cookie), cookie, kind: FileKind::Regular, name, attr: None };
+            assert!(writer.push(&entry).unwrap());
+        }
+        let len = writer.len();
+        raw.truncate(len);
+        mutate("dirents", dirents, &[raw]);
+    }
+
+    #[test]
+    fn mutated_kernel_messages() {
+        let seeds: Vec<Vec<u8>> = (1..=60u32)
+            .map(|opcode| {
+                let body = b"name\0other\0".repeat(12);
+                let header = InHeader {
+                    len: u32::try_from(40 + body.len()).unwrap(),
+                    opcode,
+                    unique: 2,
+                    node: 1,
+                    uid: 0,
+                    gid: 0,
+                    pid: 1,
+                    extensions: 0,
+                };
+                [&header.emit()[..], &body].concat()
+            })
+            .collect();
+        mutate("fuse", fuse, &seeds);
+    }
+}
