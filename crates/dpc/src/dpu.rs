@@ -1,8 +1,8 @@
 //! The DPU side of its links: commands in, a volume's answers out (DPC 3.1 "IO_Dispatch"; rows C5, C7).
 //!
 //! A [`Service`] polls every queue of every [`Attachment`], a bounded number of commands a turn from
-//! each, decodes what it finds as the words of a stranger, and runs the volume's answer as a future:
-//! polled at once, and handed to the world's executor only if it must wait for something.
+//! each, decodes what it finds as the words of a stranger, and runs the volume's answer as a future,
+//! which the world's executor polls at once: most answers never wait.
 //!
 //! # Invariants
 //!
@@ -89,6 +89,6 @@ pub type Work = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The world's executor: runs on the service's own thread, between its turns.
 pub trait Spawn {
-    /// Takes over work that was polled once and waits. Polls it soon, with a waker of its own.
+    /// Polls work at once, and takes it over if it must wait for something.
     fn spawn(&self, work: Work);
 }

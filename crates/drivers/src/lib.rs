@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod engine;
 pub mod executor;
+pub mod dpu;
 pub mod futex;
 pub mod host;
 pub mod link;

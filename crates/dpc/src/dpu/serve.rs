@@ -32,7 +32,7 @@ impl Running {
     }
 }
 
-/// Begins a command: decodes it, polls its answer once, and hands it over if that must wait.
+/// Begins a command.
 pub(super) fn begin<V: Volume>(
     attachment: &Rc<Attachment<V>>,
     queue: u16,
@@ -44,10 +44,7 @@ pub(super) fn begin<V: Volume>(
         return;
     }
     let held = Held::new(attachment, queue, &command);
-    let mut work = Box::pin(serve(Rc::clone(attachment), queue, command, held));
-    if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-        spawn.spawn(work);
-    }
+    spawn.spawn(Box::pin(serve(Rc::clone(attachment), queue, command, held)));
 }
 
 /// What can be answered without asking the volume: no-ops, and what must not reach it.

@@ -64,7 +64,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 
     /// Space of the volume.
-    pub(crate) fn statfs(&self) -> Statfs {
+    pub fn statfs(&self) -> Statfs {
         statfs(self.objects.space(), self.kv.usage(), self.superblock.id)
     }
 }

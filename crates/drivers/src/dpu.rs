@@ -1,0 +1,340 @@
+//! The DPU side as a process: one thread that serves every link to one volume.
+//!
+//! ```text
+//! turn:  poll all queues ─▶ run what was woken ─▶ events, interrupts ─▶ (now and then) sockets, deadlines
+//!        nothing found: spin a while, yielding; then say "asleep", look once more, sleep
+//! sleep: on the bell (a host rang, storage or a thread of ours woke work), the sockets, the next deadline
+//! ```
+//!
+//! Everything outside the queues comes over the attach socket: Hello and Detach, and control requests
+//! (`{"command": "status"}`, see [`Control`]). A host is gone when its socket closes. If its process lives
+//! (it lost patience with a side that hung), what it holds is kept for a while; if not, it goes at once.
+//!
+//! Sessions are written down beside the volume, so that a DPU side that was killed knows at its next start
+//! whom to wait for before it lets go of files and locks ([`outboard_dpc::dpu::Grace`]).
+
+mod admission;
+mod control;
+mod peers;
+mod runtime;
+mod sessions;
+mod tidying;
+
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_base::{Result, Time};
+use outboard_dpc::dpu::{AttachmentId, Grace, Limits, Service, Volume, Work};
+use outboard_kv::Kv;
+use outboard_kv::medium::Medium;
+use outboard_kvfs::{Kvfs, check};
+use outboard_link::beat::Beat;
+use outboard_link::dma::{Count, Ledger};
+use outboard_link::pace::{self, Pace, Step};
+
+use crate::clock;
+use crate::link::{Bell, Grant};
+use peers::Peers;
+use sessions::Sessions;
+
+pub use control::{Control, SetLog};
+pub use runtime::{Poller, Runtime};
+
+/// A volume with a life of its own.
+pub trait Keeping: Volume + Clone {
+    /// Everybody who held something before the start is back, or had the time to come.
+    fn end_grace(&self) -> impl Future<Output = Result<()>>;
+
+    /// Housekeeping; true if there is more to do at once.
+    fn tidy(&self) -> impl Future<Output = Result<bool>>;
+
+    /// Makes everything answered durable: before an orderly end.
+    fn sync(&self) -> impl Future<Output = Result<()>>;
+
+    /// The file system check, beside other work.
+    fn check(&self, contents: bool) -> impl Future<Output = Result<check::Report>>;
+
+    /// Space and inodes.
+    fn figures(&self) -> outboard_wire::file::Statfs;
+}
+
+impl<K: Kv, M: Medium> Keeping for Arc<Kvfs<K, M>> {
+    fn end_grace(&self) -> impl Future<Output = Result<()>> {
+        Kvfs::end_grace(self)
+    }
+
+    fn tidy(&self) -> impl Future<Output = Result<bool>> {
+        Kvfs::tidy(self)
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.objects().sync().await.map_err(outboard_kv::KvError::errno)
+    }
+
+    fn check(&self, contents: bool) -> impl Future<Output = Result<check::Report>> {
+        Kvfs::check(self, check::Options { contents, repair: false })
+    }
+
+    fn figures(&self) -> outboard_wire::file::Statfs {
+        self.statfs()
+    }
+}
+
+/// How a DPU side runs.
+#[derive(Clone, Debug)]
+pub struct DpuOptions {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Permissions of the socket file: who may attach at all.
+    pub socket_mode: u32,
+    /// Where the sessions it serves are written down.
+    pub sessions: PathBuf,
+    /// Queues, depth and memory of one attachment.
+    pub grant: Grant,
+    /// What one attachment may use.
+    pub limits: Limits,
+    /// Spinning and sleeping.
+    pub pace: pace::Config,
+    /// How long those who held something before a restart have to come back.
+    pub grace: Duration,
+    /// A host whose process lives but whose socket closed has this long to come back.
+    pub linger: Duration,
+    /// How often the volume is tidied while it is used.
+    pub tidy_every: Duration,
+    /// The heartbeat's limit at the hosts; it steps four times as often.
+    pub beat_limit: Duration,
+    /// User who may speak for others, beside root: the volume's owner.
+    pub owner: u32,
+}
+
+impl DpuOptions {
+    /// The defaults, for the files named.
+    #[must_use]
+    pub fn new(socket: PathBuf, sessions: PathBuf) -> DpuOptions {
+        DpuOptions {
+            socket,
+            socket_mode: 0o600,
+            sessions,
+            grant: Grant::default(),
+            limits: Limits::default(),
+            pace: pace::Config::default(),
+            grace: Duration::from_secs(20),
+            linger: Duration::from_secs(60),
+            tidy_every: Duration::from_secs(3),
+            beat_limit: Duration::from_secs(20),
+            owner: rustix::process::geteuid().as_raw(),
+        }
+    }
+}
+
+/// Sockets are looked at this often while there is other work.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long an orderly end waits for what is under way.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// A DPU side, serving.
+pub struct Dpu<V, R> {
+    options: DpuOptions,
+    service: Service<V>,
+    runtime: Rc<R>,
+    bell: Arc<Bell>,
+    peers: Peers,
+    sessions: Sessions,
+    grace: Grace,
+    ledger: Arc<Ledger>,
+    pace: Pace,
+    started: Time,
+    next_look: Time,
+    next_beat: Time,
+    tidying: tidying::Tidying,
+    control: Control,
+    ending: Option<Time>,
+}
+
+impl<V: Keeping, R: Runtime> Dpu<V, R> {
+    /// Begins to listen. `bell` is what `runtime` rings when it has work; the volume is open.
+    pub fn new(
+        volume: V,
+        runtime: Rc<R>,
+        bell: Arc<Bell>,
+        mut options: DpuOptions,
+    ) -> io::Result<Dpu<V, R>> {
+        let now = clock::now();
+        if options.grant.instance == 0 {
+            options.grant.instance = now.0 | 1;
+        }
+        let sessions = Sessions::open(&options.sessions)?;
+        let grace = Grace::new(sessions.expected(), now, options.grace);
+        let peers = Peers::listen(&options.socket, options.socket_mode, &bell)?;
+        Ok(Dpu {
+            service: Service::new(volume, options.limits, Box::new(clock::now)),
+            runtime,
+            bell,
+            peers,
+            sessions,
+            grace,
+            ledger: Arc::new(Ledger::default()),
+            pace: Pace::new(options.pace),
+            started: now,
+            next_look: now,
+            next_beat: now,
+            tidying: tidying::Tidying::new(now),
+            control: Control::default(),
+            ending: None,
+            options,
+        })
+    }
+
+    /// Serves until a control request asks for the end, or `stop` says so (it must ring the bell).
+    pub fn run(&mut self, stop: &dyn Fn() -> bool) -> io::Result<()> {
+        loop {
+            let now = clock::now();
+            let mut found = self.service.poll(clock::wall(), &*self.runtime);
+            found += self.runtime.turn();
+            self.flush();
+            if now >= self.next_look {
+                found += self.look_around(now)?;
+                if stop() && self.ending.is_none() {
+                    self.ending = Some(now);
+                }
+            }
+            if self.ending.is_some_and(|since| self.has_ended(now, since)) {
+                return self.close();
+            }
+            if found > 0 {
+                self.pace.work(now);
+            } else {
+                match self.pace.idle(now) {
+                    Step::Spin => std::hint::spin_loop(),
+                    Step::Yield => rustix::thread::sched_yield(),
+                    Step::Sleep => self.sleep()?,
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let Dpu { service, peers, .. } = self;
+        service.flush(|id, queue| peers.interrupt(id, queue));
+    }
+
+    /// Sockets and deadlines; how much there was to do.
+    fn look_around(&mut self, now: Time) -> io::Result<usize> {
+        self.next_look = now.after(LOOK);
+        while self.bell.drain()? {}
+        let found = self.hear()?;
+        self.answer_late();
+        self.sweep(now);
+        for session in self.service.take_handed_in() {
+            self.grace.returned(session);
+        }
+        if self.grace.ends(now) {
+            self.end_grace();
+        }
+        if now >= self.next_beat {
+            self.next_beat = now.after(Beat::period(self.options.beat_limit));
+            self.peers.beat();
+        }
+        self.tidy(now);
+        let spent = self.pace.take_spent();
+        self.ledger.count(Count::Spins, spent.spins);
+        self.ledger.count(Count::SpinNs, spent.spin_ns);
+        self.ledger.count(Count::Sleeps, spent.sleeps);
+        Ok(found)
+    }
+
+    fn end_grace(&mut self) {
+        let missing: Vec<_> = self.grace.missing().collect();
+        for session in missing {
+            tracing::warn!(%session, "did not come back in time: its files and locks are let go");
+            self.sessions.remove(session);
+        }
+        let volume = self.service.volume().clone();
+        self.start(async move {
+            match volume.end_grace().await {
+                Ok(()) => tracing::debug!("the grace period is over"),
+                Err(errno) => tracing::error!(
+                    %errno,
+                    "what nobody holds any more could not be looked up: space is given back at the \
+                     next start"
+                ),
+            }
+        });
+    }
+
+    /// Runs work of the DPU side's own.
+    fn start(&self, work: impl Future<Output = ()> + 'static) {
+        let work: Work = Box::pin(work);
+        self.runtime.spawn(work);
+    }
+
+    fn next_deadline(&self, now: Time) -> Time {
+        let mut next = self.next_beat;
+        let others = [self.grace.deadline(), self.tidying.deadline(), self.peers.deadline()];
+        for other in others.into_iter().flatten() {
+            next = next.min(other);
+        }
+        match self.ending {
+            Some(_) => next.min(now.after(LOOK)),
+            None => next,
+        }
+    }
+
+    fn sleep(&mut self) -> io::Result<()> {
+        // What was posted or started since the last turn is taken care of before.
+        self.flush();
+        if !self.runtime.begin_sleep() {
+            return Ok(());
+        }
+        if self.service.may_sleep() {
+            let from = clock::now();
+            let until = self.next_deadline(from);
+            self.runtime.sleep(self.peers.fd(), until.since(from))?;
+            self.service.awake();
+            let to = clock::now();
+            self.pace.slept(from, to);
+            self.next_look = to;
+        }
+        self.runtime.end_sleep();
+        Ok(())
+    }
+
+    /// Whether everything under way has ended, or had its time to.
+    fn has_ended(&mut self, now: Time, since: Time) -> bool {
+        let busy = self.service.attachments().any(|(_, attachment)| attachment.in_flight() > 0);
+        let over = now.since(since) >= END_LIMIT;
+        (!busy && self.runtime.waiting() == 0) || over
+    }
+
+    /// The end: everything durable, hosts see their sockets close and wait for the next life.
+    fn close(&mut self) -> io::Result<()> {
+        self.flush();
+        let volume = self.service.volume().clone();
+        let outcome = Rc::new(std::cell::Cell::new(None));
+        let told = Rc::clone(&outcome);
+        self.start(async move { told.set(Some(volume.sync().await)) });
+        let deadline = clock::now().after(END_LIMIT);
+        while outcome.get().is_none() && clock::now() < deadline {
+            if self.runtime.turn() == 0 {
+                self.runtime.sleep(self.peers.fd(), LOOK)?;
+            }
+        }
+        match outcome.get() {
+            Some(Ok(())) => Ok(()),
+            Some(Err(errno)) => Err(errno.into()),
+            None => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "storage did not answer in time: what was not synced is as after a crash",
+            )),
+        }
+    }
+}
+
+/// What [`Dpu`] knows of one attachment beside its service.
+pub(crate) struct Attached {
+    pub(crate) id: AttachmentId,
+    pub(crate) link: crate::link::DpuAttachment,
+}

@@ -1,0 +1,172 @@
+//! Which sessions are served, written down for the next start.
+//!
+//! ```text
+//! outboard sessions 1 <boot id>
+//! <session, hex> <uid> <pid>
+//! ```
+//!
+//! Written anew (to a file beside it, then renamed) when a session comes or goes; not synced, because
+//! after a power loss there is nobody to wait for, which the boot id tells.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use outboard_base::SessionId;
+
+/// Whose session it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) uid: u32,
+    pub(super) pid: u32,
+}
+
+/// The sessions of a volume.
+pub(super) struct Sessions {
+    path: PathBuf,
+    boot: String,
+    all: BTreeMap<SessionId, Holder>,
+}
+
+/// Most sessions read back: more than can be attached.
+const SESSIONS_MAX: usize = 4096;
+
+impl Sessions {
+    /// Reads what an earlier life left; sessions of another boot or of processes that are gone are not
+    /// waited for.
+    pub(super) fn open(path: &Path) -> io::Result<Sessions> {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let mut sessions =
+            Sessions { path: path.to_owned(), boot: boot.trim().to_owned(), all: BTreeMap::new() };
+        match std::fs::read_to_string(path) {
+            Ok(text) => sessions.all = sessions.parse(&text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+            Err(error) => return Err(error),
+        }
+        sessions.all.retain(|_, holder| lives(holder.pid));
+        sessions.write()?;
+        Ok(sessions)
+    }
+
+    fn head(&self) -> String {
+        format!("outboard sessions 1 {}", self.boot)
+    }
+
+    /// Lines that are not sessions are dropped: at worst somebody is not waited for.
+    fn parse(&self, text: &str) -> BTreeMap<SessionId, Holder> {
+        let mut lines = text.lines();
+        if lines.next() != Some(self.head().as_str()) {
+            return BTreeMap::new();
+        }
+        let session = |line: &str| {
+            let mut words = line.split(' ');
+            let id = u64::from_str_radix(words.next()?, 16).ok()?;
+            let holder =
+                Holder { uid: words.next()?.parse().ok()?, pid: words.next()?.parse().ok()? };
+            Some((SessionId(id), holder))
+        };
+        lines.take(SESSIONS_MAX).filter_map(session).collect()
+    }
+
+    /// Whom to wait for.
+    pub(super) fn expected(&self) -> Vec<SessionId> {
+        self.all.keys().copied().collect()
+    }
+
+    /// Who a session belongs to.
+    pub(super) fn holder(&self, session: SessionId) -> Option<Holder> {
+        self.all.get(&session).copied()
+    }
+
+    /// A session is served from now on.
+    pub(super) fn insert(&mut self, session: SessionId, holder: Holder) {
+        if self.all.insert(session, holder) != Some(holder) {
+            self.write_or_warn();
+        }
+    }
+
+    /// A session is over.
+    pub(super) fn remove(&mut self, session: SessionId) {
+        if self.all.remove(&session).is_some() {
+            self.write_or_warn();
+        }
+    }
+
+    fn write_or_warn(&self) {
+        if let Err(error) = self.write() {
+            tracing::warn!(
+                %error, path = %self.path.display(),
+                "sessions could not be written down: if the DPU side is killed now, open files \
+                 without a name may be lost"
+            );
+        }
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let mut text = self.head();
+        text.push('\n');
+        for (session, Holder { uid, pid }) in &self.all {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{:x} {uid} {pid}", session.0);
+        }
+        let beside = self.path.with_extension("new");
+        std::fs::write(&beside, text)?;
+        std::fs::rename(&beside, &self.path)
+    }
+}
+
+/// Whether a process is there.
+fn lives(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| {
+        !matches!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn living_sessions_are_found_again_and_others_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sessions");
+        let me = Holder { uid: 7, pid: std::process::id() };
+        // Above the largest pid Linux gives out.
+        let dead = Holder { uid: 7, pid: 1 << 23 };
+        let mut sessions = Sessions::open(&path).unwrap();
+        sessions.insert(SessionId(1), me);
+        sessions.insert(SessionId(u64::MAX), me);
+        sessions.insert(SessionId(3), dead);
+        sessions.remove(SessionId(1));
+        let again = Sessions::open(&path).unwrap();
+        assert_eq!(again.expected(), [SessionId(u64::MAX)]);
+        assert_eq!(again.holder(SessionId(u64::MAX)), Some(me));
+        assert_eq!(again.holder(SessionId(3)), None);
+    }
+
+    #[test]
+    fn another_boot_or_a_damaged_file_means_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sessions");
+        let line = format!("1 7 {}\n", std::process::id());
+        for text in [
+            format!("outboard sessions 1 another-boot\n{line}"),
+            format!("nonsense\n{line}"),
+            String::new(),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            assert!(Sessions::open(&path).unwrap().expected().is_empty());
+        }
+        let mut sessions = Sessions::open(&path).unwrap();
+        sessions.insert(SessionId(1), Holder { uid: 7, pid: std::process::id() });
+        let mut text = std::fs::read_to_string(&path).unwrap();
+        text.push_str("zz 1 1\n5\n\n");
+        std::fs::write(&path, text).unwrap();
+        assert_eq!(Sessions::open(&path).unwrap().expected(), [SessionId(1)]);
+        std::fs::write(&path, [0xff; 100]).unwrap();
+        assert!(Sessions::open(&path).unwrap().expected().is_empty());
+    }
+}
