@@ -16,6 +16,11 @@ pub struct Case {
     pub run: fn(&mut Actor<'_>) -> Outcome,
 }
 
+/// A row of a group's table.
+pub(crate) const fn case(name: &'static str, run: fn(&mut Actor<'_>) -> Outcome) -> Case {
+    Case { name, run }
+}
+
 /// How a case ends when it does not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -87,6 +92,11 @@ pub fn refused_by<T: fmt::Debug>(
             )))
         }
     }
+}
+
+/// Passes if `needed` holds, else ends the case as skipped because of `reason`.
+pub fn needs(needed: bool, reason: &str) -> Outcome {
+    if needed { Ok(()) } else { skip(reason) }
 }
 
 /// Ends the case as skipped.

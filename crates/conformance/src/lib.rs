@@ -22,6 +22,7 @@ pub mod case;
 pub mod front;
 pub mod model;
 pub mod runner;
+#[expect(clippy::cast_possible_truncation, reason = "lengths and offsets the cases chose")]
 mod suite;
 
 pub use case::{Case, Outcome, Stop};

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
-use outboard_wire::file::{Attr, Reply, Request, Setattr, SetattrTime, Statfs};
+use outboard_wire::file::{Attr, Reply, Request, Setattr, SetattrTime, Statfs, xattr_flags};
 use rustix::fs::{Access, AtFlags, Mode, StatxFlags, Timespec, Timestamps, XattrFlags};
 
 use super::{DirectoryFront, SELF, errno};
@@ -68,7 +68,8 @@ impl DirectoryFront {
             Request::Statfs { ino } => self.statfs(ino),
             Request::Getxattr { ino, name, len } => self.getxattr(ino, name, len, out),
             Request::Setxattr { ino, name, flags } => {
-                let flags = XattrFlags::from_bits_truncate(flags);
+                // The kernel decides itself when to clear the set-group-id bit.
+                let flags = XattrFlags::from_bits_retain(flags & !xattr_flags::KILL_SGID);
                 rustix::fs::setxattr(self.path(ino)?, name, payload, flags).map_err(errno)?;
                 Ok(Reply::Empty)
             }
