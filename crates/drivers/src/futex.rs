@@ -22,13 +22,13 @@ fn word(region: &Region, at: u64) -> io::Result<&AtomicU32> {
     if !pointer.is_aligned() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: in bounds and aligned as just checked, mapped while `region` lives, which the returned
-    // reference borrows; every access to the word, here and in `Region`, is atomic.
+    // SAFETY: in bounds and aligned as just checked, mapped while `region` lives, which the
+    // returned reference borrows; every access to the word, here and in `Region`, is atomic.
     Ok(unsafe { AtomicU32::from_ptr(pointer) })
 }
 
-/// Sleeps while the word at `at` is `expected`, at most for `timeout`. The word may belong to another
-/// process too.
+/// Sleeps while the word at `at` is `expected`, at most for `timeout`. The word may belong to
+/// another process too.
 pub fn wait(region: &Region, at: u64, expected: u32, timeout: Duration) -> io::Result<Woken> {
     let timeout = futex::Timespec::try_from(timeout).map_err(io::Error::other)?;
     match futex::wait(word(region, at)?, futex::Flags::empty(), expected, Some(&timeout)) {

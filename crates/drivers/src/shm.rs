@@ -1,9 +1,9 @@
 //! Memory two processes share: sealed memfds.
 //!
-//! The receiver of a descriptor maps it only when nothing its sender does later can make an access fail:
-//! it must be a memfd of the small-page kind (so that a punched hole reads as zeroes instead of failing
-//! for want of a huge page), sealed against shrinking, and long enough. Huge pages come from the kernel's
-//! transparent ones, asked for by advice and used when it has them.
+//! The receiver of a descriptor maps it only when nothing its sender does later can make an access
+//! fail: it must be a memfd of the small-page kind (so that a punched hole reads as zeroes instead
+//! of failing for want of a huge page), sealed against shrinking, and long enough. Huge pages come
+//! from the kernel's transparent ones, asked for by advice and used when it has them.
 
 use std::ffi::CString;
 use std::io;
@@ -70,8 +70,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this base and length; the region that used it is gone, because it
-        // owns this value. Failure would leave the mapping, which harms nobody.
+        // SAFETY: mapped by `map` with this base and length; the region that used it is gone,
+        // because it owns this value. Failure would leave the mapping, which harms nobody.
         let _unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -79,14 +79,16 @@ impl Drop for Mapping {
 fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Arc<Region>> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of this program.
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of this
+    // program.
     let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, fd, 0)? };
     let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
     let keep = Box::new(Mapping { base, len });
-    // SAFETY: just mapped with this length. Advice changes no contents; without huge pages it fails.
+    // SAFETY: just mapped with this length. Advice changes no contents; without huge pages it
+    // fails.
     let _advised = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxHugepage) };
-    // SAFETY: page-aligned by mmap; backed for all of `len` because the callers checked the file's length
-    // and its seal against shrinking; unmapped when `keep` drops.
+    // SAFETY: page-aligned by mmap; backed for all of `len` because the callers checked the file's
+    // length and its seal against shrinking; unmapped when `keep` drops.
     Ok(Arc::new(unsafe { Region::from_raw(base, len, keep) }))
 }
 
@@ -146,8 +148,8 @@ mod tests {
         assert_eq!(there.region().load_u64(4096, Ordering::Acquire), Ok(42));
     }
 
-    /// A region its sender could shrink, or whose pages it could take away, would kill the receiver with
-    /// SIGBUS at the next access.
+    /// A region its sender could shrink, or whose pages it could take away, would kill the receiver
+    /// with SIGBUS at the next access.
     #[test]
     fn what_could_be_taken_away_is_not_mapped() {
         let unsealed = rustix::fs::memfd_create(c"u", MemfdFlags::ALLOW_SEALING).unwrap();

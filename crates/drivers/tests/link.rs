@@ -1,7 +1,16 @@
 //! The link between two processes: attach, answer, sleep, die, come back.
 //!
-//! The DPU side of these tests is this same program run again: `dpu_process` below does nothing unless its
-//! socket is named in the environment.
+//! The DPU side of these tests is this same program run again: `dpu_process` below does nothing
+//! unless its socket is named in the environment.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "a test may panic"
+)]
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! When the other side counts as dead.
 //!
-//! Each side steps its heartbeat register now and then; the other watches it change. A closed socket says
-//! the same sooner when a process is killed; the heartbeat finds the one that hangs.
+//! Each side steps its heartbeat register now and then; the other watches it change. A closed
+//! socket says the same sooner when a process is killed; the heartbeat finds the one that hangs.
 
 use std::time::Duration;
 

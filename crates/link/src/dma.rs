@@ -1,8 +1,8 @@
 //! DMA: the DPU's only access to host memory.
 //!
-//! One call is one operation on one contiguous range, and is charged as one in the [`Ledger`]. The engines
-//! are a catalogue: [`Direct`] copies; [`Counted`], [`Delayed`] and [`Faulty`] wrap another engine and add
-//! the count, the price of a bus, or seeded faults. They stack in any order.
+//! One call is one operation on one contiguous range, and is charged as one in the [`Ledger`]. The
+//! engines are a catalogue: [`Direct`] copies; [`Counted`], [`Delayed`] and [`Faulty`] wrap another
+//! engine and add the count, the price of a bus, or seeded faults. They stack in any order.
 
 mod counted;
 mod delayed;
@@ -36,11 +36,12 @@ pub trait Dma: Send + Sync {
     /// Bytes of the region behind this engine.
     fn region_len(&self) -> u64;
 
-    /// Copies from host memory. The host may be writing meanwhile: check what was read, not the memory.
+    /// Copies from host memory. The host may be writing meanwhile: check what was read, not the
+    /// memory.
     fn read(&self, kind: Kind, at: u64, out: &mut [u8]) -> Result<(), DmaError>;
 
-    /// Copies to host memory. Whole 8-byte-aligned entries of at most [`ENTRY_MAX`] bytes become visible in
-    /// ascending order, after all earlier writes; longer writes in any order.
+    /// Copies to host memory. Whole 8-byte-aligned entries of at most [`ENTRY_MAX`] bytes become
+    /// visible in ascending order, after all earlier writes; longer writes in any order.
     fn write(&self, kind: Kind, at: u64, data: &[u8]) -> Result<(), DmaError>;
 
     /// Writes `new` where `expected` stands, atomically for host and DPU; returns what was found.

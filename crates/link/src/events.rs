@@ -1,8 +1,9 @@
 //! The event ring: notices from the DPU to the host, written by DMA, never waited for.
 //!
-//! An entry is new exactly when it holds the sequence number its reader waits for. The reader tells in a
-//! register how far it has read. A full ring drops events, and the next entry with room is
-//! [`Event::Overflow`]: assume that everything changed. So the DPU never blocks on a slow or dead host.
+//! An entry is new exactly when it holds the sequence number its reader waits for. The reader tells
+//! in a register how far it has read. A full ring drops events, and the next entry with room is
+//! [`Event::Overflow`]: assume that everything changed. So the DPU never blocks on a slow or dead
+//! host.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
@@ -52,8 +53,8 @@ impl Sender {
         !self.lost && self.put(event)
     }
 
-    /// After a batch of posts, and now and then while something is lost: true when the host wants an
-    /// interrupt.
+    /// After a batch of posts, and now and then while something is lost: true when the host wants
+    /// an interrupt.
     pub fn flush(&mut self) -> bool {
         self.post_overflow();
         if !std::mem::take(&mut self.posted) {
@@ -100,8 +101,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver; clears the ring, so it must come before the DPU may post (before the Hello), or be
-    /// made for an in-process pair.
+    /// A receiver; clears the ring, so it must come before the DPU may post (before the Hello), or
+    /// be made for an in-process pair.
     pub fn new(region: Arc<Region>, registers: Registers) -> Result<Receiver, OutOfRegion> {
         let layout = registers.layout();
         if region.len() < layout.rings_len() {
@@ -133,7 +134,8 @@ impl Receiver {
         taken
     }
 
-    /// Asks for an interrupt and looks again: the value to sleep on, or `None` when there is an event.
+    /// Asks for an interrupt and looks again: the value to sleep on, or `None` when there is an
+    /// event.
     pub fn may_sleep(&mut self) -> Option<u32> {
         let interrupt = self.registers.event_interrupt();
         self.registers.arm_events(true);

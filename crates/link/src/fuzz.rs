@@ -1,6 +1,6 @@
-//! The body of this crate's fuzz target: a host that writes anything anywhere, and a DPU that must neither
-//! panic, nor reach beyond the region, nor work without bound. `fuzz/` drives it with libFuzzer, the tests
-//! with seeded bytes.
+//! The body of this crate's fuzz target: a host that writes anything anywhere, and a DPU that must
+//! neither panic, nor reach beyond the region, nor work without bound. `fuzz/` drives it with
+//! libFuzzer, the tests with seeded bytes.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::registers::Registers;
 
 const DEPTH: u16 = 8;
 
-/// Plays `data` against a target: the first half fills the rings and the pages behind them, the second
-/// half is a script of doorbells, scribbles and answers.
+/// Plays `data` against a target: the first half fills the rings and the pages behind them, the
+/// second half is a script of doorbells, scribbles and answers.
 pub fn target(data: &[u8]) {
     let Some(layout) = Layout::new(1, DEPTH) else { return };
     let region = Region::anonymous(layout.rings_len() + (8 << 12));
@@ -63,7 +63,8 @@ fn turn(
             let before = held.len();
             let taken = target.poll(usize::from(a), held);
             assert!(taken <= usize::from(a));
-            // Each entry brings a command and perhaps its abort; each running command one abort more.
+            // Each entry brings a command and perhaps its abort; each running command one abort
+            // more.
             assert!(held.len() - before <= 2 * taken + 2 * usize::from(DEPTH));
         }
         6 => {
@@ -115,7 +116,8 @@ mod tests {
         sqe.emit()
     }
 
-    /// Mostly valid entries with hostile places, then any script: seeded, so that each run is the same.
+    /// Mostly valid entries with hostile places, then any script: seeded, so that each run is the
+    /// same.
     #[test]
     fn seeded_hosts_cannot_break_the_target() {
         let layout = Layout::new(1, DEPTH).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! page 0                  never addressed: a zero PRP entry means "none"
-//! rings, for each queue   submission ring, depth x 64 bytes, then completion ring, depth x 16, whole pages
+//! rings, for each queue   submissions, depth x 64 bytes, completions, depth x 16; whole pages
 //! event ring              256 x 64 bytes
 //! slots                   (depth - 1) for each queue, SLOT_LEN each, touched lazily
 //!
@@ -10,8 +10,8 @@
 //!                                 [list|WH] -^ end         RH -^ end    ^ data
 //! ```
 //!
-//! Both sides compute the rings' places from (queues, depth); the slots are the host's own business, the
-//! DPU learns of them from PRP entries only.
+//! Both sides compute the rings' places from (queues, depth); the slots are the host's own
+//! business, the DPU learns of them from PRP entries only.
 
 use outboard_base::limits::{IO_MAX, PAGE};
 use outboard_wire::event::{EVENT_LEN, EVENTS};

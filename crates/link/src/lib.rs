@@ -1,15 +1,17 @@
 //! The link: one host-side process attached to one DPU (DPC 3.2; rows C1-C7 and C11).
 //!
-//! * [`region`]: host memory and register pages, the only unsafe code of this crate, and its only atomics;
-//! * [`dma`]: the DPU's only access to host memory, with the ledger that counts what hardware would charge;
+//! * [`region`]: host memory and register pages, the only unsafe code of this crate, and its only
+//!   atomics;
+//! * [`dma`]: the DPU's only access to host memory, with the ledger that counts what hardware would
+//!   charge;
 //! * [`registers`]: doorbells and interrupt words;
 //! * [`queue`]: nvme-fs queue pairs, the initiator of the host and the target of the DPU;
 //! * [`events`]: the ring of notices from the DPU to the host;
 //! * [`layout`]: where the rings and slots lie in a region;
 //! * [`pace`]: when to spin and when to sleep; [`beat`]: when the other side counts as dead.
 //!
-//! Nothing here owns a clock, thread, socket or file: `drivers` maps the memory, makes the wake-ups and
-//! passes the time. The byte layouts are in `outboard_wire`, drawn in `docs/internals/link.md`.
+//! Nothing here owns a clock, thread, socket or file: `drivers` maps the memory, makes the wake-ups
+//! and passes the time. The byte layouts are in `outboard_wire`, drawn in `docs/internals/link.md`.
 
 #![deny(unsafe_code)]
 

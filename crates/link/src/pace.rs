@@ -1,9 +1,9 @@
 //! Spin, then sleep: how long a poller looks before it goes to bed.
 //!
-//! Waking a sleeper costs some tens of microseconds on both cores, so looking for about that long before
-//! sleeping never costs more than twice what the best choice would have. Who sleeps long again and again
-//! looks shorter each time, down to 1/32; one short wait restores the full budget. An idle link therefore
-//! uses no CPU at all, and a busy one never sleeps.
+//! Waking a sleeper costs some tens of microseconds on both cores, so looking for about that long
+//! before sleeping never costs more than twice what the best choice would have. Who sleeps long
+//! again and again looks shorter each time, down to 1/32; one short wait restores the full budget.
+//! An idle link therefore uses no CPU at all, and a busy one never sleeps.
 
 use std::time::Duration;
 

@@ -1,11 +1,12 @@
 //! Queue pairs: the two ports every transport implements, and what crosses them.
 //!
-//! A *slot* is a command id with its pages in host memory. The host acquires one, fills header and data,
-//! submits, rings, and later finds a completion; the slot stays as it is until released, so that a command
-//! nobody answered can be submitted again to the DPU's next life. The DPU polls commands, moves their data
-//! by DMA and completes each exactly once, in any order.
+//! A *slot* is a command id with its pages in host memory. The host acquires one, fills header and
+//! data, submits, rings, and later finds a completion; the slot stays as it is until released, so
+//! that a command nobody answered can be submitted again to the DPU's next life. The DPU polls
+//! commands, moves their data by DMA and completes each exactly once, in any order.
 //!
-//! [`nvmefs`] is the transport of DPC 3.2. The suite in `tests/it/conformance.rs` holds for each transport.
+//! [`nvmefs`] is the transport of DPC 3.2. The suite in `tests/it/conformance.rs` holds for each
+//! transport.
 
 pub mod nvmefs;
 
@@ -55,8 +56,8 @@ pub struct Submission<'a> {
     pub dispatch: Dispatch,
     /// Request header, at most `limits::REQUEST_HEADER_MAX` bytes.
     pub header: &'a [u8],
-    /// Data for the DPU. When it begins in the middle of a page, the header goes before it in that page,
-    /// and the bytes of the buffer there are overwritten.
+    /// Data for the DPU. When it begins in the middle of a page, the header goes before it in that
+    /// page, and the bytes of the buffer there are overwritten.
     pub write: Span,
     /// Room for data from the DPU. Apart from `write`, if the command is ever to be submitted again
     /// after a loss: the last DPU may have answered into it.
@@ -83,8 +84,8 @@ pub enum SlotError {
     State,
     /// A header or span is longer than the slot allows.
     TooLong,
-    /// An unaligned write span leaves no room for the header before it in its page, or an unaligned read
-    /// span comes with a reply header.
+    /// An unaligned write span leaves no room for the header before it in its page, or an unaligned
+    /// read span comes with a reply header.
     Unaligned,
     /// The queue is deleted.
     Deleted,
@@ -101,7 +102,8 @@ pub trait HostQueue {
     /// Copies out of the buffer of a slot that is not in flight.
     fn read_buffer(&self, cid: Cid, offset: u32, out: &mut [u8]) -> Result<(), SlotError>;
 
-    /// The address of a part of a slot's buffer in this process, for system calls that fill or drain it.
+    /// The address of a part of a slot's buffer in this process, for system calls that fill or
+    /// drain it.
     fn buffer(&self, cid: Cid, span: Span) -> Result<*mut u8, SlotError>;
 
     /// Puts a command in the queue. The DPU sees it after [`HostQueue::ring`].
@@ -121,12 +123,13 @@ pub trait HostQueue {
     /// Gives an acquired or completed slot back.
     fn release(&mut self, cid: Cid) -> Result<(), SlotError>;
 
-    /// Asks the DPU to give up on a command; it completes once, as ever, perhaps with success. True when
-    /// the bell must be rung.
+    /// Asks the DPU to give up on a command; it completes once, as ever, perhaps with success. True
+    /// when the bell must be rung.
     #[must_use]
     fn abort(&mut self, id: CommandId) -> bool;
 
-    /// Asks for an interrupt and looks again: the value to sleep on, or `None` when there is a completion.
+    /// Asks for an interrupt and looks again: the value to sleep on, or `None` when there is a
+    /// completion.
     fn may_sleep(&mut self) -> Option<u32>;
 
     /// Takes the wish for an interrupt back.
@@ -156,8 +159,9 @@ pub enum Fault {
 
 /// The DPU's end of one queue pair.
 pub trait DpuQueue {
-    /// Takes at most `budget` commands, and any number of aborts of commands in flight. Entries that are
-    /// not valid are answered here and never seen. Returns how many entries were taken from the queue.
+    /// Takes at most `budget` commands, and any number of aborts of commands in flight. Entries
+    /// that are not valid are answered here and never seen. Returns how many entries were taken
+    /// from the queue.
     fn poll(&mut self, budget: usize, out: &mut Vec<Arrival>) -> usize;
 
     /// Answers a command. With [`Status::Ok`] the reply header goes first, if there is one.
@@ -188,8 +192,8 @@ struct Parts {
     read: Vec<Extent>,
 }
 
-/// A command as the DPU works on it. It owns what it needs, so it may be worked on anywhere; the target
-/// that gave it out takes it back with [`DpuQueue::complete`].
+/// A command as the DPU works on it. It owns what it needs, so it may be worked on anywhere; the
+/// target that gave it out takes it back with [`DpuQueue::complete`].
 #[must_use = "a command never completed is never answered"]
 pub struct Command {
     id: CommandId,

@@ -1,15 +1,17 @@
 //! Memory that another process may read and write at any moment.
 //!
-//! A [`Region`] never hands out a reference to its bytes: they are copied out once and checked, or copied
-//! in. Words that both sides use at once go through the atomics here, the one seam for all of them. Every
-//! access is bounds-checked; an access that does not fit is an [`OutOfRegion`] and touches nothing.
+//! A [`Region`] never hands out a reference to its bytes: they are copied out once and checked, or
+//! copied in. Words that both sides use at once go through the atomics here, the one seam for all
+//! of them. Every access is bounds-checked; an access that does not fit is an [`OutOfRegion`] and
+//! touches nothing.
 
 mod raw;
 
 pub use raw::Region;
 
-/// Orders every access before it against every access after it, for all threads and both sides: what a
-/// sleeper puts between "I sleep" and its last look, and its waker between the work and "does it sleep".
+/// Orders every access before it against every access after it, for all threads and both sides:
+/// what a sleeper puts between "I sleep" and its last look, and its waker between the work and
+/// "does it sleep".
 pub fn fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }

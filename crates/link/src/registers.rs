@@ -1,7 +1,7 @@
 //! Doorbells, interrupt words and heartbeats, as both sides see them (`outboard_wire::regs`).
 //!
-//! The pages belong to the DPU side and are mapped by the host side. Whatever the DPU reads here the host
-//! may have written at any moment: an index out of range is the reader's to notice.
+//! The pages belong to the DPU side and are mapped by the host side. Whatever the DPU reads here
+//! the host may have written at any moment: an index out of range is the reader's to notice.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -22,8 +22,8 @@ pub struct Registers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidRegisters;
 
-// Every offset below is inside the pages because both constructors check their length against the grid
-// and queue numbers against the queues; an access that failed all the same would read as zero.
+// Every offset below is inside the pages because both constructors check their length against the
+// grid and queue numbers against the queues; an access that failed all the same would read as zero.
 impl Registers {
     /// The DPU side: writes the identification into fresh, zeroed pages.
     pub fn create(

@@ -3,18 +3,18 @@
 //! ```text
 //! byte  0-3  magic "OBAT"    4-5  version    6-7  kind    8-11  bytes of body    12..  body
 //!
-//! kind  name             body                                                     descriptors
-//!  1    Hello            session u64, region bytes u64, queues u16, depth u16     host region
+//! kind  name             body                                             descriptors
+//!  1    Hello            session u64, region bytes u64, queues u16, depth u16  region
 //!  2    Welcome          instance u64, register bytes u64, queues u16, depth u16,
-//!                        most bytes of one payload u32                            registers, wake event
+//!                        most bytes of one payload u32                  registers, event
 //!  3    Refused          reason u16, text
 //!  4    Detach           (empty; the DPU answers with the same and closes)
 //!  5    Control          request id u32, text (at most 64 KiB)
 //!  6    ControlReply     request id u32, text (at most 64 KiB)
 //! ```
 //!
-//! A connection that only sends Control needs no Hello. The version is that of everything shared: these
-//! messages, the registers, the rings and the entries.
+//! A connection that only sends Control needs no Hello. The version is that of everything shared:
+//! these messages, the registers, the rings and the entries.
 
 use outboard_base::SessionId;
 

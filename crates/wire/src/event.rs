@@ -14,10 +14,11 @@
 //! 56-63  sequence number, from 1: the entry's phase
 //! ```
 //!
-//! The sequence number is written last and is a phase tag that never repeats: an entry is new exactly
-//! when it holds the number its reader waits for. A name too long for an entry is sent as "every entry
-//! of this directory" (empty name). When the ring is full, events are dropped and [`Event::Overflow`]
-//! follows as soon as there is room: the host then assumes that everything changed.
+//! The sequence number is written last and is a phase tag that never repeats: an entry is new
+//! exactly when it holds the number its reader waits for. A name too long for an entry is sent as
+//! "every entry of this directory" (empty name). When the ring is full, events are dropped and
+//! [`Event::Overflow`] follows as soon as there is room: the host then assumes that everything
+//! changed.
 
 use outboard_base::{Errno, Ino};
 

@@ -1,6 +1,6 @@
-//! The bodies of this crate's fuzz targets, one a decoder: any bytes in, no panic out, and what is accepted
-//! says the same when written again. `fuzz/` drives them with libFuzzer; the tests below drive them with
-//! seeded mutations, so that every run of the suite exercises them.
+//! The bodies of this crate's fuzz targets, one a decoder: any bytes in, no panic out, and what is
+//! accepted says the same when written again. `fuzz/` drives them with libFuzzer; the tests below
+//! drive them with seeded mutations, so that every run of the suite exercises them.
 
 use outboard_base::limits::{IO_MAX, REQUEST_HEADER_MAX};
 

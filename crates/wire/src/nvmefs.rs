@@ -1,13 +1,13 @@
 //! nvme-fs: the bytes of a queue pair (DPC 3.2, rows C1-C4 and C7).
 //!
-//! A submission entry ([`Sqe`], 64 bytes) is an NVMe command with a vendor opcode whose two lowest bits
-//! say "both directions": one command carries a request header and write data to the DPU, and brings a
-//! reply header and read data back. A completion entry ([`Cqe`], 16 bytes) answers it. Where the bytes
-//! lie is said by PRP entries ([`Prp`]), read by the rules in [`prp`].
+//! A submission entry ([`Sqe`], 64 bytes) is an NVMe command with a vendor opcode whose two lowest
+//! bits say "both directions": one command carries a request header and write data to the DPU, and
+//! brings a reply header and read data back. A completion entry ([`Cqe`], 16 bytes) answers it.
+//! Where the bytes lie is said by PRP entries ([`Prp`]), read by the rules in [`prp`].
 //!
-//! Each type has `parse` (checks everything that needs no context) and `emit`; `parse(emit(x)) == x`.
-//! Addresses are bus addresses: offsets into the one region the host registered. Page 0 of a region is
-//! never addressed, so that a zero PRP entry means "none".
+//! Each type has `parse` (checks everything that needs no context) and `emit`; `parse(emit(x)) ==
+//! x`. Addresses are bus addresses: offsets into the one region the host registered. Page 0 of a
+//! region is never addressed, so that a zero PRP entry means "none".
 
 mod cqe;
 pub mod prp;
@@ -30,8 +30,8 @@ pub const DEPTH_MAX: u16 = 1024;
 /// Most queue pairs one attachment may have.
 pub const QUEUES_MAX: u16 = 64;
 
-/// Fields of fixed-size entries: the callers pass whole entries and constant offsets, so that nothing is
-/// ever beyond the end; if it were, it would read as zero and not be written.
+/// Fields of fixed-size entries: the callers pass whole entries and constant offsets, so that
+/// nothing is ever beyond the end; if it were, it would read as zero and not be written.
 pub(crate) fn u16_at(entry: &[u8], at: usize) -> u16 {
     cursor::u16_at(entry, at).unwrap_or(0)
 }

@@ -1,28 +1,28 @@
-//! The registers of one attachment: what a card would show in a BAR, here pages the DPU side owns and
-//! the host side maps. Little-endian words; each is written by one side, and words that different sides
-//! write lie on different cache lines. The DPU reads its own registers for nothing (no DMA); the host's
-//! stores to them are the doorbells.
+//! The registers of one attachment: what a card would show in a BAR, here pages the DPU side owns
+//! and the host side maps. Little-endian words; each is written by one side, and words that
+//! different sides write lie on different cache lines. The DPU reads its own registers for nothing
+//! (no DMA); the host's stores to them are the doorbells.
 //!
 //! ```text
 //! attachment block, 4096 bytes
-//! 0x000  u32 magic        0x004 u32 version   0x008 u32 queues   0x00C u32 depth    DPU, at attach
+//! 0x000  u32 magic        0x004 u32 version   0x008 u32 queues   0x00C u32 depth   DPU, at attach
 //! 0x010  u64 instance     which life of the DPU side this is                        DPU, at attach
-//! 0x040  u64 host beat    heartbeat of the host                                     host
-//! 0x080  u64 DPU beat     heartbeat of the DPU                                      DPU
-//! 0x0C0  u64 event head   events consumed                                           host
-//! 0x0C8  u32 event arm    1: interrupt me for the next event                        host, cleared by DPU
-//! 0x100  u32 event interrupt   counts interrupts; the host sleeps on it             DPU
+//! 0x040  u64 host beat    heartbeat of the host                            host
+//! 0x080  u64 DPU beat     heartbeat of the DPU                             DPU
+//! 0x0C0  u64 event head   events consumed                                  host
+//! 0x0C8  u32 event arm    1: interrupt me for the next event               host; DPU clears
+//! 0x100  u32 event interrupt   counts interrupts; the host sleeps on it    DPU
 //!
 //! queue block q, at 4096 + q * stride(depth)
-//! 0x000  u32 tail         submission doorbell                                       host
-//! 0x004  u32 abort bell   changes when an abort word changed                        host
-//! 0x008  u32 control      0 run, 1 delete the queue                                 host
-//! 0x040  u32 head         completion doorbell: completions consumed, modulo depth   host
-//! 0x044  u32 arm          1: interrupt me for the next completion                   host, cleared by DPU
-//! 0x080  u32 asleep       1: the DPU does not look, wake it after the doorbell      DPU, cleared by host
-//! 0x084  u32 state        0 running, 1 deleted                                      DPU
-//! 0x0C0  u32 interrupt    counts interrupts; the host sleeps on it                  DPU
-//! 0x100  u32 abort[depth] the tag of the command to abort, by command id            host
+//! 0x000  u32 tail         submission doorbell                              host
+//! 0x004  u32 abort bell   changes when an abort word changed               host
+//! 0x008  u32 control      0 run, 1 delete the queue                        host
+//! 0x040  u32 head         completion doorbell: completions consumed           host
+//! 0x044  u32 arm          1: interrupt me for the next completion          host; DPU clears
+//! 0x080  u32 asleep       1: the DPU does not look: wake it                DPU; host clears
+//! 0x084  u32 state        0 running, 1 deleted                             DPU
+//! 0x0C0  u32 interrupt    counts interrupts; the host sleeps on it         DPU
+//! 0x100  u32 abort[depth] the tag of the command to abort, by command id   host
 //! ```
 
 /// First word of the registers: "OBRG".

@@ -1,4 +1,5 @@
-//! What the link is measured against: two processes and one word of shared memory, without a protocol.
+//! What the link is measured against: two processes and one word of shared memory, without a
+//! protocol.
 //!
 //! Each side calls the same function on its mapping, one with [`Side::Ping`], the other with
 //! [`Side::Pong`]; the pinging side takes the time. The words lie on cache lines of their own.
@@ -34,8 +35,8 @@ impl Side {
     }
 }
 
-/// Bounces a number `rounds` times, each side spinning for the other. The first number is `from + 1`, so
-/// that one region serves several runs.
+/// Bounces a number `rounds` times, each side spinning for the other. The first number is `from +
+/// 1`, so that one region serves several runs.
 ///
 /// # Errors
 /// `TimedOut` when the partner is silent.

@@ -1,8 +1,9 @@
 //! What the DPU sleeps on.
 //!
-//! Each attachment gets an event descriptor of its own, so that no host can swallow another's wake-ups or
-//! change the flags of a shared one. The DPU watches them all through one epoll descriptor, edge-triggered
-//! and never read: nothing a host does to its descriptor can block the DPU.
+//! Each attachment gets an event descriptor of its own, so that no host can swallow another's
+//! wake-ups or change the flags of a shared one. The DPU watches them all through one epoll
+//! descriptor, edge-triggered and never read: nothing a host does to its descriptor can block the
+//! DPU.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,8 +33,8 @@ impl Bell {
         Ok(Bell { epoll, own })
     }
 
-    /// An event descriptor that rings this bell, to be handed to a host. It stops ringing when every copy
-    /// of it is closed.
+    /// An event descriptor that rings this bell, to be handed to a host. It stops ringing when
+    /// every copy of it is closed.
     pub fn ringer(&self) -> io::Result<Ringer> {
         Ringer::attach_to(&self.epoll)
     }
@@ -87,7 +88,8 @@ impl Ringer {
         self.0.as_fd()
     }
 
-    /// Rings. A bell that cannot be rung any more is one whose counter is full, and then it has rung.
+    /// Rings. A bell that cannot be rung any more is one whose counter is full, and then it has
+    /// rung.
     pub fn ring(&self) {
         let _full_or_rung = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }

@@ -46,9 +46,9 @@ pub struct DpuAttachment {
 }
 
 impl DpuAttachment {
-    /// Checks a Hello and its region, makes the registers and sends the Welcome; or says no, to the host
-    /// and to the caller. A host gets what it asked for or a smaller depth and fewer queues; its region
-    /// must have room for the rings of what is granted.
+    /// Checks a Hello and its region, makes the registers and sends the Welcome; or says no, to the
+    /// host and to the caller. A host gets what it asked for or a smaller depth and fewer queues;
+    /// its region must have room for the rings of what is granted.
     pub fn admit(
         peer: &Peer,
         hello: &Hello,

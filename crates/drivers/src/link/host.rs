@@ -184,7 +184,8 @@ impl HostLink {
         &self.registers
     }
 
-    /// Fresh initiators of all queues: at the first attachment. Later ones call `Initiator::reattach`.
+    /// Fresh initiators of all queues: at the first attachment. Later ones call
+    /// `Initiator::reattach`.
     pub fn initiators(
         &self,
         memory: &HostMemory,
@@ -233,8 +234,8 @@ impl HostLink {
         let queues = (0..self.registers.layout().queues())
             .filter_map(|queue| self.registers.queue(queue).map(|block| block.interrupt_at()));
         for at in queues.chain([self.registers.event_interrupt_at()]) {
-            // Words of a mapping this value holds, so neither call can fail; a sleeper that is missed all
-            // the same looks again when its slice of sleep ends.
+            // Words of a mapping this value holds, so neither call can fail; a sleeper that is
+            // missed all the same looks again when its slice of sleep ends.
             let _moved = region.add_u32(at, 1, Ordering::AcqRel);
             let _woken = futex::wake(region, at, u32::MAX);
         }
@@ -267,8 +268,8 @@ const SLICE: Duration = Duration::from_secs(1);
 /// Pauses in one spinning turn, so that most of it is not clock reading.
 const PAUSES: u32 = 16;
 
-/// Waits for completions of one queue until `deadline`, spinning first and sleeping then. Returns how many
-/// were found: none when the time ran out or the link is lost.
+/// Waits for completions of one queue until `deadline`, spinning first and sleeping then. Returns
+/// how many were found: none when the time ran out or the link is lost.
 pub fn wait(
     initiator: &mut Initiator,
     link: &HostLink,

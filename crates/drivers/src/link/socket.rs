@@ -224,8 +224,8 @@ fn peer_groups(fd: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     loop {
         let room = groups.len() * size_of::<u32>();
         let mut len = libc::socklen_t::try_from(room).map_err(io::Error::other)?;
-        // SAFETY: the buffer is `room` bytes long and `len` says so; the kernel writes no more than that
-        // and puts the length it used or needs into `len`.
+        // SAFETY: the buffer is `room` bytes long and `len` says so; the kernel writes no more than
+        // that and puts the length it used or needs into `len`.
         let rc = unsafe {
             libc::getsockopt(
                 fd.as_raw_fd(),

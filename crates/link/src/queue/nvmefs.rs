@@ -1,14 +1,15 @@
 //! nvme-fs queue pairs (DPC 3.2, Figure 4; rows C1-C7).
 //!
-//! Two rings in host memory: submissions, produced by the [`Initiator`] and fetched by the [`Target`] by
-//! DMA, and completions, written by the target by DMA and found by their phase tag. Doorbells and
-//! interrupt words are registers of the DPU. A ring is full when tail + 1 == head.
+//! Two rings in host memory: submissions, produced by the [`Initiator`] and fetched by the
+//! [`Target`] by DMA, and completions, written by the target by DMA and found by their phase tag.
+//! Doorbells and interrupt words are registers of the DPU. A ring is full when tail + 1 == head.
 //!
-//! An aligned 8 KiB write costs four DMAs: the entry; the request header with the PRP list before it in
-//! one page; the data; the completion. `tests/it/dma_count.rs` pins the count of every kind of command.
+//! An aligned 8 KiB write costs four DMAs: the entry; the request header with the PRP list before
+//! it in one page; the data; the completion. `tests/it/dma_count.rs` pins the count of every kind
+//! of command.
 //!
-//! The target believes nothing: entries and lists are copied once, every address is checked against the
-//! region, command ids in flight twice are refused, and a doorbell out of range ends the queue.
+//! The target believes nothing: entries and lists are copied once, every address is checked against
+//! the region, command ids in flight twice are refused, and a doorbell out of range ends the queue.
 
 mod admit;
 mod initiator;

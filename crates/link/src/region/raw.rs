@@ -43,15 +43,17 @@ impl Drop for Anonymous {
 }
 
 macro_rules! word {
-    ($at:ident, $load:ident, $store:ident, $swap:ident, $cas:ident, $add:ident, $word:ty, $atomic:ty) => {
+    ($at:ident, $load:ident, $store:ident, $swap:ident, $cas:ident, $add:ident,
+     $word:ty, $atomic:ty) => {
         fn $at(&self, at: u64) -> Result<&$atomic, OutOfRegion> {
             let start = self.check(at, size_of::<$word>())?;
             if !start.is_multiple_of(align_of::<$atomic>()) {
                 return Err(OutOfRegion);
             }
-            // SAFETY: in bounds by `check`, aligned because the base is page-aligned and the offset was
-            // tested, and mapped while `self` lives. Other accesses to these bytes may race with it; the
-            // type is atomic, and the other side is another process or uses this same seam.
+            // SAFETY: in bounds by `check`, aligned because the base is page-aligned and the offset
+            // was tested, and mapped while `self` lives. Other accesses to these bytes may race
+            // with it; the type is atomic, and the other side is another process or uses this same
+            // seam.
             Ok(unsafe { &*self.base.as_ptr().add(start).cast::<$atomic>() })
         }
 
@@ -106,8 +108,8 @@ impl Region {
     /// A region over memory someone else mapped.
     ///
     /// # Safety
-    /// `base` is page-aligned and `base..base + len` is readable and writable memory that stays mapped,
-    /// backed and of this length until `keep` is dropped. No Rust reference to it exists.
+    /// `base` is page-aligned and `base..base + len` is readable and writable memory that stays
+    /// mapped, backed and of this length until `keep` is dropped. No Rust reference to it exists.
     #[must_use]
     pub unsafe fn from_raw(
         base: NonNull<u8>,
@@ -164,16 +166,17 @@ impl Region {
     /// Copies bytes in. No order is promised between them.
     pub fn write_from(&self, at: u64, data: &[u8]) -> Result<(), OutOfRegion> {
         let start = self.check(at, data.len())?;
-        // SAFETY: the target is in bounds, mapped and writable; `data` never lies in a region. The other
-        // side copies what it reads and checks it, so a torn read there is its normal case.
+        // SAFETY: the target is in bounds, mapped and writable; `data` never lies in a region. The
+        // other side copies what it reads and checks it, so a torn read there is its normal case.
         unsafe {
             self.base.as_ptr().add(start).copy_from_nonoverlapping(data.as_ptr(), data.len());
         }
         Ok(())
     }
 
-    /// Copies an 8-byte-aligned entry of whole words in ascending order, the last word with release: who
-    /// reads that word with acquire sees the others. How a card's small posted write becomes visible.
+    /// Copies an 8-byte-aligned entry of whole words in ascending order, the last word with
+    /// release: who reads that word with acquire sees the others. How a card's small posted write
+    /// becomes visible.
     pub fn publish(&self, at: u64, entry: &[u8]) -> Result<(), OutOfRegion> {
         let (words, odd) = entry.as_chunks::<8>();
         if !odd.is_empty() {
@@ -196,8 +199,8 @@ impl Region {
         Ok(())
     }
 
-    /// The address of a range in this process, for system calls that read or write it (`readv`, io_uring,
-    /// futex). The caller keeps the region alive and makes no reference from it.
+    /// The address of a range in this process, for system calls that read or write it (`readv`,
+    /// io_uring, futex). The caller keeps the region alive and makes no reference from it.
     pub fn pointer(&self, at: u64, len: usize) -> Result<*mut u8, OutOfRegion> {
         let start = self.check(at, len)?;
         // SAFETY: in bounds of one mapping.

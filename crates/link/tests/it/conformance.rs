@@ -1,4 +1,5 @@
-//! What every transport must do, written over the two ports alone. A new transport adds one line at the end.
+//! What every transport must do, written over the two ports alone. A new transport adds one line at
+//! the end.
 
 use outboard_base::{Errno, Rng};
 use outboard_link::queue::{
@@ -14,8 +15,8 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// Header and data of every length and alignment arrive as they were sent, both ways, and so do result,
-/// dispatch bit and reply header.
+/// Header and data of every length and alignment arrive as they were sent, both ways, and so do
+/// result, dispatch bit and reply header.
 fn bytes_cross_unchanged<T: Transport>() {
     let (mut host, mut dpu) = T::pair(4);
     let sizes = [0, 1, 511, 4095, 4096, 4097, 8191, 8192, 8193, 65_536, (1 << 20) - 4096, 1 << 20];
@@ -156,7 +157,8 @@ fn statuses_arrive<T: Transport>() {
     }
 }
 
-/// Data beyond what was announced is neither read nor written; a reply header beyond its room is an error.
+/// Data beyond what was announced is neither read nor written; a reply header beyond its room is an
+/// error.
 fn lengths_are_kept<T: Transport>() {
     let (mut host, mut dpu) = T::pair(4);
     let cid = host.acquire().unwrap();

@@ -1,5 +1,6 @@
-//! C3, C4: what each kind of command costs in DMA, counted by the ledger of the DPU side. The table is the
-//! one in `docs/internals/link.md`; `cargo test -p outboard-link dma_table -- --nocapture` prints it.
+//! C3, C4: what each kind of command costs in DMA, counted by the ledger of the DPU side. The table
+//! is the one in `docs/internals/link.md`; `cargo test -p outboard-link dma_table -- --nocapture`
+//! prints it.
 
 use outboard_link::dma::{Kind, Snapshot};
 use outboard_link::queue::{DpuQueue, HostQueue, Span, Submission};

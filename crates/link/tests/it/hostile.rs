@@ -1,5 +1,5 @@
-//! The other side writes what it likes: every invalid entry is answered with the right error, and nothing
-//! it does reaches beyond its own queue.
+//! The other side writes what it likes: every invalid entry is answered with the right error, and
+//! nothing it does reaches beyond its own queue.
 
 use outboard_base::Rng;
 use outboard_link::dma::{Count, Direct, Dma, DmaError, Kind};
@@ -179,8 +179,8 @@ fn c5_doorbells_out_of_range_end_the_queue() {
     assert_eq!(hand.rig.dpu.fault(), Some(Fault::Doorbell));
 }
 
-/// A host that reads no completions stops being served; what is ready waits, bounded, and comes out in
-/// order once there is room.
+/// A host that reads no completions stops being served; what is ready waits, bounded, and comes out
+/// in order once there is room.
 #[test]
 fn c5_a_full_completion_queue_pushes_back() {
     let mut hand = Hand::new(4);
@@ -301,7 +301,8 @@ fn memory_that_changes_between_reads_harms_only_its_owner() {
     }
 }
 
-/// A DPU that writes nonsense into the completion ring: what answers nothing is counted, not believed.
+/// A DPU that writes nonsense into the completion ring: what answers nothing is counted, not
+/// believed.
 #[test]
 fn the_host_believes_only_answers_to_its_questions() {
     let mut rig = Rig::new(4);
@@ -316,7 +317,8 @@ fn the_host_believes_only_answers_to_its_questions() {
     assert_eq!(completions(&mut rig.host), []);
     assert_eq!(rig.host_ledger.snapshot().count(Count::Violations), 3);
     assert_eq!(rig.host.in_flight(), 1);
-    // All of the ring with the right phase for ever: one poll takes what it was allowed and no more.
+    // All of the ring with the right phase for ever: one poll takes what it was allowed and no
+    // more.
     let mut rng = Rng::new(1);
     for _ in 0..1000 {
         let mut raw = [0; 64];

@@ -1,4 +1,5 @@
-//! The DPU dies and another takes over: nothing answered is asked again, everything else is, in order.
+//! The DPU dies and another takes over: nothing answered is asked again, everything else is, in
+//! order.
 
 use std::sync::Arc;
 

@@ -1,5 +1,13 @@
 //! The link from outside: what every transport must do, and what nvme-fs does beyond that.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "a test may panic"
+)]
+
 mod conformance;
 mod delete;
 mod dma_count;

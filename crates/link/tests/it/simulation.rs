@@ -1,5 +1,5 @@
-//! Seeded interleavings of both ends with faults in the engine, against a simple model: every command is
-//! answered exactly once, with its own answer, through any number of lost DPUs.
+//! Seeded interleavings of both ends with faults in the engine, against a simple model: every
+//! command is answered exactly once, with its own answer, through any number of lost DPUs.
 //!
 //! `OUTBOARD_SEED=n` replays one seed; a failure prints it. `OUTBOARD_SEEDS=n` runs the first n.
 
@@ -229,8 +229,8 @@ impl World {
         assert_eq!(self.rig.host.in_flight(), self.sent.len());
     }
 
-    /// No more faults and no more work: everything that was sent must be answered. Whoever sleeps with
-    /// work before it is never woken by this loop, so a lost wake-up shows as a hang.
+    /// No more faults and no more work: everything that was sent must be answered. Whoever sleeps
+    /// with work before it is never woken by this loop, so a lost wake-up shows as a hang.
     fn settle(&mut self) {
         self.faults = Faults::default();
         self.lose_dpu();

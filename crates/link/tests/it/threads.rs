@@ -1,4 +1,5 @@
-//! Two threads, real memory order: every command is answered once and nobody sleeps through its wake-up.
+//! Two threads, real memory order: every command is answered once and nobody sleeps through its
+//! wake-up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

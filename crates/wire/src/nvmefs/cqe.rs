@@ -98,7 +98,8 @@ impl Status {
         }
     }
 
-    /// Whatever the bits are, they mean something: what is not known is a protocol error, never success.
+    /// Whatever the bits are, they mean something: what is not known is a protocol error, never
+    /// success.
     fn from_raw(raw: u16) -> Status {
         match (raw >> 12, raw & 0xFFF) {
             (0, 0) => Status::Ok,

@@ -3,12 +3,13 @@
 //! A stream of `len` bytes is described by two entries, by NVMe's rules:
 //!
 //! * entry 1 may point into the middle of a page and covers to that page's end at most;
-//! * when the rest fits one page, entry 2 is that page; otherwise entry 2 points at a *list* of entries,
-//!   one a page, as many as the rest needs;
+//! * when the rest fits one page, entry 2 is that page; otherwise entry 2 points at a *list* of
+//!   entries, one a page, as many as the rest needs;
 //! * every entry but the first is page aligned; a list is 8-byte aligned and lies within one page.
 //!
-//! Lists are not chained: a page holds 512 entries, the longest stream needs [`LIST_MAX`]. Offsets count
-//! bytes (NVMe: dwords), because a request header ends where its page ends, whatever its length.
+//! Lists are not chained: a page holds 512 entries, the longest stream needs [`LIST_MAX`]. Offsets
+//! count bytes (NVMe: dwords), because a request header ends where its page ends, whatever its
+//! length.
 
 use outboard_base::limits::{IO_MAX, PAGE, REQUEST_HEADER_MAX};
 
@@ -79,8 +80,9 @@ pub fn list_of(prp: Prp, len: u32, region_len: u64) -> Result<Option<Extent>, In
     Ok(Some(list))
 }
 
-/// Appends to `out` the contiguous ranges of a stream, adjacent pages joined. `list` is the copied-out
-/// list, empty when [`list_of`] says there is none. Pushes at most `LIST_MAX + 1` ranges.
+/// Appends to `out` the contiguous ranges of a stream, adjacent pages joined. `list` is the
+/// copied-out list, empty when [`list_of`] says there is none. Pushes at most `LIST_MAX + 1`
+/// ranges.
 ///
 /// # Errors
 /// An entry is misaligned or outside the region, or the list is too short.
@@ -216,7 +218,8 @@ mod tests {
             let second = match behind.as_slice() { [] => 0, [one] => *one, _ => 0x10_0000 };
             let prp = Prp { first: at, second };
             let list = list_of(prp, len, REGION).unwrap();
-            prop_assert_eq!(list.map_or(0, |l| l.len as usize / 8), if behind.len() > 1 { behind.len() } else { 0 });
+            let listed = if behind.len() > 1 { behind.len() } else { 0 };
+            prop_assert_eq!(list.map_or(0, |l| l.len as usize / 8), listed);
             let mut out = Vec::new();
             walk(prp, len, &bytes(&behind), REGION, &mut out).unwrap();
             prop_assert_eq!(out, vec![Extent { at, len }]);

@@ -85,8 +85,8 @@ impl Sqe {
     /// Reads an entry and checks all that needs no knowledge of the region.
     ///
     /// # Errors
-    /// What the completion must say: unknown opcode, a PSDT other than PRP, set reserved bits, header
-    /// longer than its stream, or a length beyond the limits.
+    /// What the completion must say: unknown opcode, a PSDT other than PRP, set reserved bits,
+    /// header longer than its stream, or a length beyond the limits.
     pub fn parse(bytes: &[u8; SQE_LEN]) -> Result<Sqe, QueueError> {
         let dw0 = u32_at(bytes, 0);
         if dw0 & 0xFF != u32::from(OPCODE) {
@@ -188,7 +188,7 @@ mod tests {
         ];
         assert_eq!(sample().emit(), golden);
         assert_eq!(Sqe::parse(&golden), Ok(sample()));
-        assert_eq!(OPCODE, 0b1_01000_11);
+        assert_eq!(OPCODE, (1 << 7) | (0b01000 << 2) | 0b11);
     }
 
     #[test]

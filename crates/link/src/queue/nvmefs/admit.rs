@@ -52,8 +52,8 @@ pub(super) fn admit(
     })
 }
 
-/// Fetches up to three ranges with as few DMAs as there are contiguous runs. Returns where each range's
-/// bytes begin in `scratch`.
+/// Fetches up to three ranges with as few DMAs as there are contiguous runs. Returns where each
+/// range's bytes begin in `scratch`.
 fn fetch(
     dma: &dyn Dma,
     wanted: [Option<Extent>; RANGES],

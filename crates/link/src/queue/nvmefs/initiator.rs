@@ -43,7 +43,8 @@ struct Slot {
     reply_room: u16,
 }
 
-/// The host's end of one nvme-fs queue pair. For one thread at a time; [`Aborter`] is for the others.
+/// The host's end of one nvme-fs queue pair. For one thread at a time; [`Aborter`] is for the
+/// others.
 pub struct Initiator {
     region: Arc<Region>,
     layout: Layout,
@@ -76,7 +77,8 @@ impl Aborter {
     #[must_use]
     pub fn abort(&self, id: CommandId) -> bool {
         self.registers.set_abort(id.cid.0, id.tag);
-        // Each value is stored once, so the DPU sees a change whichever of two racing stores is last.
+        // Each value is stored once, so the DPU sees a change whichever of two racing stores is
+        // last.
         let value = self.bell.fetch_add(1, Relaxed).wrapping_add(1);
         self.registers.set_abort_bell(value);
         fence();
@@ -85,8 +87,8 @@ impl Aborter {
 }
 
 impl Initiator {
-    /// The host end of queue `queue`, over a region of the registers' layout. Clears the rings: nothing
-    /// may be in them.
+    /// The host end of queue `queue`, over a region of the registers' layout. Clears the rings:
+    /// nothing may be in them.
     pub fn new(
         region: Arc<Region>,
         registers: &Registers,
@@ -139,17 +141,17 @@ impl Initiator {
         Aborter { registers: self.registers.clone(), bell: Arc::clone(&self.bell) }
     }
 
-    /// The DPU is lost: what is in flight waits for [`Self::reattach`] and [`Self::resubmit`], or is
-    /// given up by [`Self::abandon`].
+    /// The DPU is lost: what is in flight waits for [`Self::reattach`] and [`Self::resubmit`], or
+    /// is given up by [`Self::abandon`].
     pub fn lose(&mut self) {
         for slot in self.slots.iter_mut().filter(|slot| slot.state == State::InFlight) {
             slot.state = State::Orphaned;
         }
     }
 
-    /// After the loss of the DPU: goes on with the next one's registers, of the same layout. Rings are
-    /// empty; slots and their bytes are as they were; what was in flight waits for [`Self::resubmit`],
-    /// and other commands may go before it.
+    /// After the loss of the DPU: goes on with the next one's registers, of the same layout. Rings
+    /// are empty; slots and their bytes are as they were; what was in flight waits for
+    /// [`Self::resubmit`], and other commands may go before it.
     pub fn reattach(&mut self, registers: &Registers) -> Result<(), NoSuchQueue> {
         if registers.layout() != self.layout {
             return Err(NoSuchQueue);
@@ -161,8 +163,8 @@ impl Initiator {
         self.clear_rings().map_err(|_| NoSuchQueue)
     }
 
-    /// Submits what the last DPU never answered, in the order it was first submitted; returns how many
-    /// commands that was. [`HostQueue::ring`] shows them.
+    /// Submits what the last DPU never answered, in the order it was first submitted; returns how
+    /// many commands that was. [`HostQueue::ring`] shows them.
     pub fn resubmit(&mut self) -> usize {
         let mut orphans: Vec<(u64, Sqe)> = self
             .slots
@@ -197,8 +199,8 @@ impl Initiator {
         cids
     }
 
-    /// Asks for the end of this queue: what is in flight completes (aborted, unless it is done first).
-    /// True when the DPU's bell must be rung.
+    /// Asks for the end of this queue: what is in flight completes (aborted, unless it is done
+    /// first). True when the DPU's bell must be rung.
     #[must_use]
     pub fn delete(&mut self) -> bool {
         self.deleting = true;
