@@ -41,7 +41,7 @@ pub struct Options {
     /// Read every block and compare it with its checksum, too.
     pub contents: bool,
     /// Set right what can be set right without losing anything: counts of blocks, and pairs and objects
-    /// that belong to no inode. Only when nothing else uses the volume.
+    /// that belong to no inode. Only when nothing worse was found, and nothing else uses the volume.
     pub repair: bool,
 }
 

@@ -5,13 +5,17 @@ use outboard_kv::medium::Medium;
 use outboard_kv::object::{ObjectId, Progress};
 use outboard_kv::{Kv, KvError};
 
-use super::{Report, What};
+use super::{Report, Severity, What};
 use crate::Kvfs;
 use crate::txn::Tried;
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
-    /// Counts of blocks are counted anew; pairs and objects that belong to no inode go.
+    /// Counts of blocks are counted anew; pairs and objects that belong to no inode go. Not if anything
+    /// worse was found: what nobody owns may be all that is left of something.
     pub(super) async fn repair(&self, report: &mut Report) -> Result<()> {
+        if report.findings.iter().any(|finding| finding.severity() != Severity::Untidy) {
+            return Ok(());
+        }
         for finding in &mut report.findings {
             match (finding.what, &finding.key) {
                 (What::WrongBlockCount, _) => {

@@ -59,13 +59,7 @@ fn put(bytes: &mut Vec<u8>, at: u64, data: &[u8]) {
     bytes[at as usize..at as usize + data.len()].copy_from_slice(data);
 }
 
-fn fallocate(
-    user: &User<'_>,
-    file: &File,
-    mode: u32,
-    offset: u64,
-    len: u64,
-) -> Result<(), Errno> {
+fn fallocate(user: &User<'_>, file: &File, mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
     user.done(Request::Fallocate { ino: file.ino, fh: file.fh, offset, len, mode }, &[])
 }
 
