@@ -6,6 +6,7 @@ use outboard_base::{Cred, Result};
 use outboard_wire::file::{Reply, Request};
 
 pub mod directory;
+pub mod in_process;
 
 /// What a front can show, so that a case asks no more of it and says why it skipped.
 #[derive(Clone, Debug)]
@@ -53,5 +54,10 @@ pub trait Front {
     fn granted(&mut self, ticket: u64, patience: Duration) -> Result<bool>;
 
     /// Forgets every inode and handle learned since the last call, as an unmount would.
-    fn settle(&mut self);
+    fn settle(&mut self) -> Result<()>;
+
+    /// Whether the volume is whole; what is wrong if not. A front that cannot look says nothing.
+    fn verify(&mut self) -> std::result::Result<(), String> {
+        Ok(())
+    }
 }

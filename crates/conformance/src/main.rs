@@ -6,15 +6,18 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use outboard_conformance::front::directory::DirectoryFront;
+use outboard_conformance::front::in_process::InProcessFront;
 use outboard_conformance::{Front, cases, runner};
 
 const HELP: &str = "\
 Runs the conformance suite.
 
-Usage: conformance --front FRONT [--filter TEXT]
+Usage: conformance --front FRONT [--filter TEXT] [--verify-each]
        conformance --list [--filter TEXT]
 
 FRONT is one of
+  inprocess   KVFS in this process, over engines in memory
+  replay      the same, every change asked for twice: the second answer counts
   dir:DIR     any directory (of ext4, say): system calls against a local file system
   mount:DIR   a directory on a mount of Outboard
 ";
@@ -31,14 +34,15 @@ fn main() -> ExitCode {
 }
 
 fn try_main() -> Result<bool, String> {
-    let (mut front, mut filter, mut list) = (None, String::new(), false);
+    let (mut front, mut filter, mut list, mut each) = (None, String::new(), false, false);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or(format!("{arg} needs a value; see --help"));
+        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value; see --help"));
         match arg.as_str() {
             "--front" => front = Some(value()?),
             "--filter" => filter = value()?,
             "--list" => list = true,
+            "--verify-each" => each = true,
             "--help" | "-h" => {
                 print!("{HELP}");
                 return Ok(true);
@@ -54,7 +58,7 @@ fn try_main() -> Result<bool, String> {
     }
     let name = front.ok_or("say which front: --front FRONT; see --help")?;
     let mut front = open(&name)?;
-    let report = runner::run(front.as_mut(), &filter, &mut std::io::stdout())
+    let report = runner::run(front.as_mut(), &filter, each, &mut std::io::stdout())
         .map_err(|error| format!("cannot write the report: {error}"))?;
     Ok(report.failed.is_empty())
 }
@@ -64,6 +68,9 @@ fn open(name: &str) -> Result<Box<dyn Front>, String> {
         let front = DirectoryFront::new(Path::new(path), outboard);
         front.map_err(|errno| format!("cannot open the directory {path}: {errno}"))
     };
+    if name == "inprocess" || name == "replay" {
+        return Ok(Box::new(InProcessFront::new(name == "replay")?));
+    }
     match name.split_once(':') {
         Some(("dir", path)) => Ok(Box::new(directory(path, false)?)),
         Some(("mount", path)) => Ok(Box::new(directory(path, true)?)),

@@ -21,13 +21,25 @@ pub struct Report {
 
 /// Runs every case whose name contains `filter`, each in a directory of its own under the root, and
 /// tells each failure and skip to `tell` as it happens.
-pub fn run(front: &mut dyn Front, filter: &str, tell: &mut dyn Write) -> io::Result<Report> {
+///
+/// After the last (or, `each`, after every one) the volume is looked at, too.
+pub fn run(
+    front: &mut dyn Front,
+    filter: &str,
+    each: bool,
+    tell: &mut dyn Write,
+) -> io::Result<Report> {
     let mut report = Report::default();
     let chosen: Vec<Case> =
         crate::cases().into_iter().filter(|case| case.name.contains(filter)).collect();
     for (number, case) in chosen.iter().enumerate() {
-        let end = run_case(front, case, number);
-        front.settle();
+        let mut end = run_case(front, case, number);
+        if let Err(errno) = front.settle() {
+            end = Err(Stop::Fail(format!("cannot settle afterwards: {errno}")));
+        }
+        if end.is_ok() && (each || number + 1 == chosen.len()) {
+            end = front.verify().map_err(|why| Stop::Fail(format!("the volume is left: {why}")));
+        }
         match end {
             Ok(()) => report.passed += 1,
             Err(Stop::Skip(why)) => {

@@ -175,10 +175,11 @@ impl Front for DirectoryFront {
         self.locks.granted(ticket, patience)
     }
 
-    fn settle(&mut self) {
+    fn settle(&mut self) -> Result<()> {
         self.inodes.clear();
         self.handles.clear();
         self.locks = locks::Locks::default();
+        Ok(())
     }
 }
 

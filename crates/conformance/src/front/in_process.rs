@@ -1,0 +1,175 @@
+//! KVFS in this process, over engines in memory.
+//!
+//! Requests and replies go through their bytes on the way, so that what is tested is what can travel.
+//! Optionally every change that was answered is asked for a second time, marked as a replay: the
+//! second answer, which the volume must find instead of doing the work twice, is the one that counts.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use outboard_base::{Cred, Errno, Result, SessionId, Timestamp, limits};
+use outboard_kv::medium::mem::MemMedium;
+use outboard_kv::mem::MemKv;
+use outboard_kvfs::check::Options as CheckOptions;
+use outboard_kvfs::{Answer, Caller, Event, Kvfs, Options, Payload};
+use outboard_wire::file::{Flags, Header, Op, Reply, Request};
+
+use super::{Features, Front};
+
+/// A future of an engine in memory that asks to be polled more often than this hangs.
+const POLLS_MAX: usize = 1 << 20;
+/// Rounds of housekeeping after which there must be nothing left to do.
+const TIDY_MAX: usize = 1 << 16;
+
+/// A volume in memory that answers requests.
+pub struct InProcessFront {
+    features: Features,
+    volume: Kvfs<MemKv, MemMedium>,
+    caller: Caller,
+    sequence: u64,
+    replays: bool,
+    settled: HashMap<u64, Result<()>>,
+}
+
+/// Polls `future` to its end. Engines in memory need no waking.
+fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..POLLS_MAX {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return Ok(value);
+        }
+    }
+    Err(Errno::ETIMEDOUT)
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { sec: since.as_secs().cast_signed(), nsec: since.subsec_nanos() }
+}
+
+impl InProcessFront {
+    /// An empty volume. `replays`: every change is asked for twice.
+    pub fn new(replays: bool) -> std::result::Result<InProcessFront, String> {
+        let options = Options { mode: 0o777, segment: 4 << 20, id: 7, ..Options::default() };
+        let (kv, medium) = (MemKv::new(1), MemMedium::new(2));
+        let volume = block_on(Kvfs::open(kv, medium, options, now()))
+            .map_err(|errno| format!("the volume does not answer: {errno}"))?
+            .map_err(|error| error.to_string())?;
+        block_on(volume.end_grace())
+            .and_then(|end| end)
+            .map_err(|errno| format!("the grace period does not end: {errno}"))?;
+        let features = Features {
+            name: if replays { "replay" } else { "inprocess" }.to_owned(),
+            name_max: limits::NAME_MAX,
+            change_counter: true,
+            kernel: false,
+            lock_owners: true,
+            cancel_lock: true,
+            any_cred: true,
+            acl: true,
+            outboard: true,
+        };
+        let caller = Caller { attachment: SessionId(1), trusted: true, peer: Cred::root() };
+        let settled = HashMap::new();
+        Ok(InProcessFront { features, volume, caller, sequence: 0, replays, settled })
+    }
+
+    /// The volume, to look inside.
+    #[must_use]
+    pub fn volume(&self) -> &Kvfs<MemKv, MemMedium> {
+        &self.volume
+    }
+
+    /// Through the bytes of the request to the volume, and through the bytes of the reply back.
+    fn send(&mut self, header: &Header, request: &Request<'_>, payload: &[u8]) -> Result<Answer> {
+        let mut bytes = vec![0; limits::REQUEST_HEADER_MAX];
+        let len = request.encode(header, &mut bytes)?;
+        let (header, arrived) = Request::decode(bytes.get(..len).ok_or(Errno::EPROTO)?)?;
+        let payload = Payload::Bytes(payload.to_vec());
+        let answer = block_on(self.volume.handle(&self.caller, &header, arrived, payload, now()))?;
+        self.collect();
+        let answer = answer?;
+        let mut bytes = [0; limits::REPLY_HEADER_MAX];
+        let (result, len) = answer.reply.encode(&mut bytes)?;
+        let header = bytes.get(..len).ok_or(Errno::EPROTO)?;
+        let reply = Reply::decode(request.op(), result, header)?;
+        if reply == answer.reply { Ok(answer) } else { Err(Errno::EPROTO) }
+    }
+
+    /// Remembers how waits for locks ended.
+    fn collect(&mut self) {
+        for event in self.volume.take_events() {
+            if let Event::LockSettled { ticket, result, .. } = event {
+                self.settled.insert(ticket, result);
+            }
+        }
+    }
+
+    fn tidy(&mut self) -> Result<()> {
+        for _ in 0..TIDY_MAX {
+            if !block_on(self.volume.tidy())?? {
+                return Ok(());
+            }
+        }
+        Err(Errno::ETIMEDOUT)
+    }
+}
+
+impl Front for InProcessFront {
+    fn features(&self) -> &Features {
+        &self.features
+    }
+
+    fn call(
+        &mut self,
+        cred: &Cred,
+        request: &Request<'_>,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Reply> {
+        out.clear();
+        let changes = request.op().changes();
+        let mut header = Header { cred: cred.clone(), ..Header::default() };
+        if changes {
+            self.sequence += 1;
+            (header.session, header.sequence) = (self.caller.attachment, self.sequence);
+        }
+        let mut answer = self.send(&header, request, payload)?;
+        if self.replays && changes && request.op() != Op::CancelLock {
+            header.flags = Flags::REPLAY;
+            answer = self.send(&header, request, payload)?;
+        }
+        if let Reply::Data(len) = answer.reply {
+            let len = len as usize;
+            out.extend_from_slice(answer.payload.bytes().get(..len).ok_or(Errno::EPROTO)?);
+        }
+        Ok(answer.reply)
+    }
+
+    fn granted(&mut self, ticket: u64, _patience: Duration) -> Result<bool> {
+        self.collect();
+        self.settled.remove(&ticket).map_or(Ok(false), |end| end.map(|()| true))
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.volume.detach(self.caller.attachment);
+        self.caller.attachment.0 += 1;
+        self.settled.clear();
+        self.tidy()
+    }
+
+    fn verify(&mut self) -> std::result::Result<(), String> {
+        let options = CheckOptions { contents: true, repair: false };
+        let report = block_on(self.volume.check(options)).and_then(|report| report);
+        let report = report.map_err(|errno| format!("the check cannot be made: {errno}"))?;
+        if report.is_clean() {
+            return Ok(());
+        }
+        let found: Vec<String> = report.findings.iter().take(5).map(ToString::to_string).collect();
+        Err(format!("{} faults: {}", report.total, found.join("; ")))
+    }
+}
