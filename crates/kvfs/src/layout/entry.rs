@@ -20,8 +20,10 @@ pub struct Entry {
     pub kind: FileKind,
 }
 
+/// The kind; bits a mode would drop are damage, too.
 fn kind_of(raw: u8) -> Result<FileKind> {
-    FileKind::from_mode(u32::from(raw) << 12).map_err(|_| Errno::EUCLEAN)
+    let kind = FileKind::from_mode(u32::from(raw) << 12).map_err(|_| Errno::EUCLEAN)?;
+    if kind as u8 == raw { Ok(kind) } else { Err(Errno::EUCLEAN) }
 }
 
 impl Entry {

@@ -1,0 +1,216 @@
+//! Inodes without a name: who holds them, and when they go.
+
+use outboard_base::{Errno, Fh, Ino};
+use outboard_wire::file::{Request, open_flags};
+
+use crate::world::{Disk, User, Volume, assert_clean, block_on, errno, tidy};
+
+const BIG: &[u8] = &[7; 100_000];
+
+/// Sizes of what is to be deleted: none, a pair, an object.
+const SIZES: [usize; 3] = [0, 100, 100_000];
+
+fn orphans(volume: &Volume) -> u64 {
+    block_on(volume.check(Default::default())).unwrap().counts.orphans
+}
+
+#[test]
+fn an_open_file_outlives_its_name() {
+    for size in SIZES {
+        let disk = Disk::new(2);
+        let volume = disk.open_settled();
+        let user = User::root(&volume);
+        let (attr, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
+        let ino = attr.ino;
+        user.write(ino, fh, 0, &BIG[..size]).unwrap();
+        assert_eq!(user.unlink(Ino::ROOT, "f"), Ok(Some(ino)));
+        assert_eq!(errno(user.lookup(Ino::ROOT, "f")), Errno::ENOENT);
+        assert_eq!(user.stat(ino).unwrap().nlink, 0);
+        assert_eq!(user.read(ino, fh, 0, 1 << 20).unwrap(), &BIG[..size]);
+        user.write(ino, fh, size as u64, b"more").unwrap();
+        assert_eq!(errno(user.link(ino, Ino::ROOT, "again")), Errno::ENOENT);
+        user.forget(ino);
+        assert_eq!(user.stat(ino).unwrap().nlink, 0, "the handle holds it");
+        assert_clean(&volume);
+        user.close(ino, fh).unwrap();
+        assert_eq!(errno(user.stat(ino)), Errno::ESTALE);
+        assert_clean(&volume);
+        assert_eq!(orphans(&volume), 0);
+    }
+}
+
+#[test]
+fn who_was_told_holds_it_until_they_forget() {
+    let disk = Disk::new(2);
+    let volume = disk.open_settled();
+    let (user, other) = (User::attached(&volume, 1), User::attached(&volume, 2));
+    let ino = user.file(Ino::ROOT, "f").unwrap().ino;
+    other.lookup(Ino::ROOT, "f").unwrap();
+    assert_eq!(user.unlink(Ino::ROOT, "f"), Ok(Some(ino)));
+    user.forget(ino);
+    assert_eq!(other.stat(ino).unwrap().nlink, 0);
+    volume.detach(other.caller.attachment);
+    tidy(&volume);
+    assert_eq!(errno(user.stat(ino)), Errno::ESTALE);
+
+    // Forgotten before: gone with the batch that takes the name.
+    let ino = user.file(Ino::ROOT, "g").unwrap().ino;
+    user.forget(ino);
+    assert_eq!(user.unlink(Ino::ROOT, "g"), Ok(None));
+    assert_eq!(errno(user.stat(ino)), Errno::ESTALE);
+    assert_clean(&volume);
+}
+
+#[test]
+fn a_removed_directory_that_is_held_takes_nothing_in() {
+    let disk = Disk::new(2);
+    let volume = disk.open_settled();
+    let user = User::root(&volume);
+    let dir = user.mkdir(Ino::ROOT, "d").unwrap().ino;
+    let fh = user.opendir(dir).unwrap();
+    assert_eq!(user.rmdir(Ino::ROOT, "d"), Ok(Some(dir)));
+    assert_eq!(errno(user.file(dir, "x")), Errno::ENOENT);
+    assert_eq!(errno(user.tmpfile(dir, 0)), Errno::ENOENT);
+    let file = user.file(Ino::ROOT, "f").unwrap().ino;
+    assert_eq!(errno(user.rename((Ino::ROOT, "f"), (dir, "f"), 0)), Errno::ENOENT);
+    assert_eq!(errno(user.link(file, dir, "f")), Errno::ENOENT);
+    assert_eq!(user.page(dir, fh, 0, 4096), Ok(vec![]));
+    assert_eq!(errno(user.lookup(dir, "x")), Errno::ENOENT);
+    user.forget(dir);
+    user.done(Request::Releasedir { ino: dir, fh }, &[]).unwrap();
+    assert_eq!(errno(user.stat(dir)), Errno::ESTALE);
+    assert_clean(&volume);
+}
+
+#[test]
+fn a_file_made_without_a_name_can_be_given_one() {
+    let disk = Disk::new(2);
+    let volume = disk.open_settled();
+    let user = User::root(&volume);
+    let (attr, fh) = user.tmpfile(Ino::ROOT, 0).unwrap();
+    assert_eq!(attr.nlink, 0);
+    user.write(attr.ino, fh, 0, b"kept").unwrap();
+    assert_eq!(user.link(attr.ino, Ino::ROOT, "named").unwrap().nlink, 1);
+    let (secret, secret_fh) = user.tmpfile(Ino::ROOT, open_flags::EXCL).unwrap();
+    assert_eq!(errno(user.link(secret.ino, Ino::ROOT, "other")), Errno::ENOENT);
+    for (ino, fh) in [(attr.ino, fh), (secret.ino, secret_fh)] {
+        user.close(ino, fh).unwrap();
+        user.forget(ino);
+    }
+    assert_eq!(user.stat(attr.ino).unwrap().size, 4);
+    assert_eq!(errno(user.stat(secret.ino)), Errno::ESTALE);
+    // A name once lost is not given again.
+    let fh = user.open(attr.ino, 0).unwrap();
+    user.unlink(Ino::ROOT, "named").unwrap();
+    assert_eq!(errno(user.link(attr.ino, Ino::ROOT, "again")), Errno::ENOENT);
+    user.close(attr.ino, fh).unwrap();
+    assert_clean(&volume);
+}
+
+#[test]
+fn after_a_restart_orphans_wait_for_those_who_held_them() {
+    for size in SIZES {
+        let disk = Disk::new(2);
+        let (ino, lost, fh);
+        {
+            let volume = disk.open_settled();
+            let user = User::root(&volume);
+            let (attr, open) = user.create(Ino::ROOT, "f", 0).unwrap();
+            (ino, fh) = (attr.ino, open);
+            user.write(ino, fh, 0, &BIG[..size]).unwrap();
+            user.unlink(Ino::ROOT, "f").unwrap();
+            let (attr, other) = user.create(Ino::ROOT, "g", 0).unwrap();
+            lost = attr.ino;
+            user.write(lost, other, 0, &BIG[..size]).unwrap();
+            user.unlink(Ino::ROOT, "g").unwrap();
+        }
+        let volume = disk.open();
+        let user = User::root(&volume);
+        tidy(&volume);
+        let reclaim = |ino, fh| {
+            user.done(Request::Reclaim { ino, fh, flags: open_flags::RDWR, directory: false }, &[])
+        };
+        reclaim(ino, fh).unwrap();
+        reclaim(ino, fh).unwrap();
+        assert_eq!(errno(reclaim(ino, Fh(u64::MAX))), Errno::EBADF);
+        assert_eq!(errno(reclaim(Ino(99_999), Fh(77))), Errno::ESTALE);
+        block_on(volume.end_grace()).unwrap();
+        tidy(&volume);
+        assert_eq!(errno(user.stat(lost)), Errno::ESTALE);
+        assert_eq!(user.read(ino, fh, 0, 1 << 20).unwrap(), &BIG[..size]);
+        let new = user.open(Ino(ino.0), 0).unwrap();
+        assert_ne!(new, fh, "numbers of instances stay apart");
+        for fh in [fh, new] {
+            user.close(ino, fh).unwrap();
+        }
+        user.forget(ino);
+        assert_eq!(errno(user.stat(ino)), Errno::ESTALE);
+        assert_clean(&volume);
+        assert_eq!(orphans(&volume), 0);
+    }
+}
+
+#[test]
+fn what_is_unlinked_in_grace_waits_for_those_who_may_hold_it() {
+    let disk = Disk::new(2);
+    let (ino, fh);
+    {
+        let volume = disk.open_settled();
+        let user = User::root(&volume);
+        let (attr, open) = user.create(Ino::ROOT, "f", 0).unwrap();
+        (ino, fh) = (attr.ino, open);
+    }
+    let volume = disk.open();
+    let (early, late) = (User::attached(&volume, 5), User::attached(&volume, 1));
+    early.unlink(Ino::ROOT, "f").unwrap();
+    late.done(Request::Reclaim { ino, fh, flags: 0, directory: false }, &[]).unwrap();
+    block_on(volume.end_grace()).unwrap();
+    tidy(&volume);
+    assert_eq!(late.stat(ino).unwrap().nlink, 0);
+    late.close(ino, fh).unwrap();
+    late.forget(ino);
+    assert_eq!(errno(late.stat(ino)), Errno::ESTALE);
+    assert_clean(&volume);
+}
+
+#[test]
+fn numbers_are_never_given_out_twice() {
+    let disk = Disk::new(2);
+    let mut seen = std::collections::HashSet::new();
+    for round in 0..5 {
+        let volume = disk.open_settled();
+        let user = User::root(&volume);
+        for n in 0..700 {
+            let ino = user.file(Ino::ROOT, &format!("{round}-{n}")).unwrap().ino;
+            assert!(ino.0 >= 2 && seen.insert(ino), "{ino}");
+            if n % 2 == 0 {
+                user.unlink(Ino::ROOT, &format!("{round}-{n}")).unwrap();
+            }
+        }
+        drop(volume);
+        disk.crash();
+        // What a crash takes back nobody has seen for sure; what it leaves keeps its number.
+        let volume = disk.open_settled();
+        let user = User::root(&volume);
+        let left = user.names(Ino::ROOT);
+        seen = left.iter().map(|name| user.lookup(Ino::ROOT, name).unwrap().ino).collect();
+    }
+}
+
+#[test]
+fn a_handle_belongs_to_its_attachment_and_inode() {
+    let disk = Disk::new(2);
+    let volume = disk.open_settled();
+    let (user, other) = (User::attached(&volume, 1), User::attached(&volume, 2));
+    let (file, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
+    let dir = user.mkdir(Ino::ROOT, "d").unwrap().ino;
+    let dir_fh = user.opendir(dir).unwrap();
+    assert_eq!(errno(other.close(file.ino, fh)), Errno::EBADF);
+    assert_eq!(errno(other.read(file.ino, fh, 0, 10)), Errno::EBADF);
+    assert_eq!(errno(user.close(dir, fh)), Errno::EBADF);
+    assert_eq!(errno(user.close(dir, dir_fh)), Errno::EBADF);
+    assert_eq!(errno(user.page(dir, fh, 0, 4096)), Errno::EBADF);
+    assert_eq!(errno(user.page(file.ino, fh, 0, 4096)), Errno::ENOTDIR);
+    user.close(file.ino, fh).unwrap();
+    assert_eq!(errno(user.close(file.ino, fh)), Errno::EBADF);
+}

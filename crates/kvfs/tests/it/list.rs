@@ -1,0 +1,76 @@
+//! readdir while the directory changes.
+
+use std::collections::BTreeSet;
+
+use outboard_base::{Errno, Ino, Rng};
+use outboard_wire::file::{Dirents, Request, rename_flags};
+
+use crate::world::{Disk, User, errno};
+
+#[test]
+fn what_is_there_all_the_time_is_listed_exactly_once() {
+    for seed in 0..30 {
+        let mut rng = Rng::new(seed);
+        let disk = Disk::new(seed);
+        let volume = disk.open_settled();
+        let user = User::root(&volume);
+        let dir = user.mkdir(Ino::ROOT, "d").unwrap().ino;
+        for n in 0..300 {
+            user.file(dir, &format!("stay{n}")).unwrap();
+            user.file(dir, &format!("go{n}")).unwrap();
+        }
+        let fh = user.opendir(dir).unwrap();
+        let (mut seen, mut cookie) = (Vec::new(), 0);
+        loop {
+            let page = user.page(dir, fh, cookie, 1000).unwrap();
+            let Some((last, ..)) = page.last() else { break };
+            assert!(page.iter().all(|(cookie, ..)| *cookie > 2), "seed {seed}");
+            cookie = *last;
+            seen.extend(page.into_iter().map(|(_, _, name)| name));
+            for _ in 0..10 {
+                let (a, b) = (rng.below(300), rng.below(300));
+                let name = |prefix: &str, n: u64| format!("{prefix}{n}");
+                match rng.below(5) {
+                    0 => _ = user.unlink(dir, &name("go", a)),
+                    1 => drop(user.file(dir, &name("new", a))),
+                    2 => _ = user.rename((dir, &name("go", a)), (dir, &name("new", b)), 0),
+                    // A name that is replaced is there all the time.
+                    3 => _ = user.rename((dir, &name("go", a)), (dir, &name("stay", b)), 0),
+                    _ => {
+                        let (a, b) = (name("stay", a), name("stay", b));
+                        _ = user.rename((dir, &a), (dir, &b), rename_flags::EXCHANGE);
+                    }
+                }
+            }
+        }
+        let stayed: Vec<_> = seen.iter().filter(|name| name.starts_with("stay")).collect();
+        let once: BTreeSet<_> = stayed.iter().collect();
+        assert_eq!((stayed.len(), once.len()), (300, 300), "seed {seed}");
+    }
+}
+
+#[test]
+fn entries_come_with_attributes_and_fill_what_there_is_room_for() {
+    let disk = Disk::new(1);
+    let volume = disk.open_settled();
+    let user = User::root(&volume);
+    let dir = user.mkdir(Ino::ROOT, "d").unwrap().ino;
+    for n in 0..1000 {
+        user.file(dir, &format!("file number {n}")).unwrap();
+    }
+    let ino = dir;
+    let fh = user.opendir(dir).unwrap();
+    let request = |cookie, len| Request::Readdir { ino, fh, cookie, len, with_attributes: true };
+    let (_, data) = user.ask(request(0, 1 << 20), &[]).unwrap();
+    let entries: Vec<_> = Dirents::new(&data).map(|entry| entry.unwrap()).collect();
+    assert_eq!(entries.len(), 1000);
+    for entry in &entries {
+        let attr = entry.attr.as_ref().unwrap();
+        assert_eq!((attr.ino, attr.mode), (entry.ino, 0o100_666));
+    }
+    assert_eq!(errno(user.ask(request(0, 20), &[])), Errno::EINVAL);
+    let (_, data) = user.ask(request(entries[998].cookie, 1 << 16), &[]).unwrap();
+    assert_eq!(Dirents::new(&data).count(), 1);
+    let (_, data) = user.ask(request(entries[999].cookie, 1 << 16), &[]).unwrap();
+    assert!(data.is_empty());
+}

@@ -1,0 +1,21 @@
+//! KVFS from outside: requests in, replies out, over in-memory engines that fail and forget.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "a test may panic"
+)]
+
+mod crash;
+mod damage;
+mod data;
+mod data_crash;
+mod life;
+mod list;
+mod model;
+mod names;
+mod permission;
+mod rename;
+mod replay;
+mod world;
