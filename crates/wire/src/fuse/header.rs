@@ -33,6 +33,7 @@ pub struct InHeader {
 impl InHeader {
     /// Decodes; `EPROTO` when the message is shorter than a header.
     pub fn parse(from: &[u8]) -> Result<InHeader> {
+        let from = bytes(from, 0, IN_HEADER_LEN)?;
         Ok(InHeader {
             len: u32_at(from, 0)?,
             opcode: u32_at(from, 4)?,
