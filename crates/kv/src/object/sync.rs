@@ -129,7 +129,11 @@ pub(super) async fn stage_bits<K: Kv>(
     while let Some((block, _)) = bits.peek() {
         let index = block / PAGE_BLOCKS;
         let key = number_key(TAG_MAP, index);
-        let value = kv.get(&key).await?;
+        // The batch may have changed the page already.
+        let value = match batch.staged(&key) {
+            Some(staged) => staged.cloned(),
+            None => kv.get(&key).await?,
+        };
         let mut page = match value {
             Some(value) => MapPage::decode(&value)?,
             None => MapPage::empty(),

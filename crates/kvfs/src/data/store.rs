@@ -122,7 +122,11 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         let staged = if shape.data == DataKind::Big {
             self.objects.write(object(ino), offset, data, batch).await?
         } else if size <= SMALL {
-            let mut bytes = self.small_bytes(ino, shape, Some(batch)).await?;
+            let mut bytes = if replaces(shape, offset, data) {
+                Vec::new()
+            } else {
+                self.small_bytes(ino, shape, Some(batch)).await?
+            };
             overlay(&mut bytes, len(offset), data);
             self.put_small(ino, shape, &bytes, batch);
             Staged::none()
@@ -144,15 +148,15 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         data: &[u8],
         batch: &mut Batch,
     ) -> Result<Staged, KvError> {
-        let mut head = self.small_bytes(ino, shape, Some(batch)).await?;
+        let (mut offset, mut data) = (offset, data);
+        let replaced = replaces(shape, offset, data);
+        let mut head =
+            if replaced { Vec::new() } else { self.small_bytes(ino, shape, Some(batch)).await? };
         if shape.data == DataKind::Small {
             batch.delete(small_key(ino));
         }
         (shape.data, shape.sectors) = (DataKind::Big, 0);
-        let (mut offset, mut data) = (offset, data);
-        if offset == 0 && data.len() >= head.len() {
-            head.clear();
-        } else if offset < BLOCK && !data.is_empty() {
+        if !replaced && offset < BLOCK && !data.is_empty() {
             let (first, behind) = data.split_at(data.len().min(len(BLOCK - offset)));
             overlay(&mut head, len(offset), first);
             (offset, data) = (BLOCK, behind);
@@ -199,6 +203,10 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
             }
             DataKind::Small if size < before => {
                 batch.essential();
+                if size == 0 {
+                    self.put_small(ino, shape, &[], batch);
+                    return Ok(Staged::none());
+                }
                 let mut bytes = self.small_bytes(ino, shape, Some(batch)).await?;
                 if len(size) < bytes.len() {
                     bytes.truncate(len(size));
@@ -353,6 +361,11 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         }
         Ok((staged, progress))
     }
+}
+
+/// Whether `data` replaces every byte of the file, so that the old ones need not be read.
+fn replaces(shape: &Shape, offset: u64, data: &[u8]) -> bool {
+    offset == 0 && data.len() as u64 >= shape.size
 }
 
 /// Writes `data` over `bytes` at `offset`, filling a gap with zeros.

@@ -340,6 +340,7 @@ fn findings_in_words() {
     plant(&s, What::WrongLinkCount);
     let report = s.check();
     let text = report.findings[0].to_string();
-    let expected = format!("Wrong: inode {}: the link count is off (2 names, link count 1)", s.small);
+    let expected =
+        format!("Wrong: inode {}: the link count is off (2 names, link count 1)", s.small);
     assert_eq!(text, expected);
 }

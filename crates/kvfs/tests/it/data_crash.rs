@@ -156,7 +156,7 @@ fn run(seed: u64) {
 
 #[test]
 fn power_loss_keeps_what_was_synced_and_invents_nothing() {
-    for seed in 0..60 {
+    for seed in 0..25 {
         run(seed);
     }
 }
@@ -230,7 +230,7 @@ fn abandon<T>(future: impl Future<Output = T>, polls: u64) -> Option<T> {
 #[test]
 fn an_operation_cut_off_at_any_point_is_done_or_not_done() {
     for (power, operation) in (0..2).flat_map(|power| (0..4).map(move |o| (power == 1, o))) {
-        for polls in 0..60 {
+        for polls in 0..40 {
             cut_off(power, operation, polls);
         }
     }
@@ -295,4 +295,67 @@ fn cut_off(power: bool, operation: usize, polls: u64) {
     }
     clean(&volume);
     block_on(volume.tidy()).unwrap();
+}
+
+/// A file of several hundred index pages is cut to nothing, and the process dies at some step of giving the
+/// blocks back: the size is the new one or the old, the checker is content with what is half done, what is
+/// left is given back after the start, and a file that grows first shows nothing of what it was. (The first
+/// run of this test found that recovery of more than 1,024 moves lost bits of the allocation map: each part
+/// of a batch started again from the stored page.)
+#[test]
+fn a_large_truncation_is_finished_after_a_crash() {
+    const SIZE: u64 = 150 << 20;
+    let mut unfinished = 0;
+    for polls in 0..24 {
+        let disk = Disk::new(polls);
+        let volume = open_large(&disk);
+        let user = User::root(&volume);
+        let (attr, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
+        let ino = attr.ino;
+        user.write(ino, fh, 100 << 20, &[7; 30_000]).unwrap();
+        user.done(Request::Fallocate { ino, fh, offset: 0, len: SIZE, mode: 0 }, &[]).unwrap();
+        assert_eq!(user.stat(ino).unwrap().blocks, SIZE / 512);
+        disk.kv.set_faults(mem::Faults { delay_polls: 3, ..mem::Faults::default() });
+        let set = Setattr { size: Some(0), ..Setattr::default() };
+        let request = Request::Setattr { ino, fh: Fh::NONE, set };
+        let now = outboard_base::Timestamp { sec: 3_000_000, nsec: 0 };
+        let (header, payload) = (user.header(), outboard_kvfs::Payload::None);
+        abandon(volume.handle(&user.caller, &header, request, payload, now), polls);
+        disk.kv.set_faults(mem::Faults::default());
+        drop(volume);
+        let volume = open_large(&disk);
+        clean(&volume);
+        let user = User::root(&volume);
+        let attr = user.stat(ino).unwrap();
+        if attr.size == SIZE {
+            assert_eq!(attr.blocks, SIZE / 512);
+            continue;
+        }
+        assert_eq!(attr.size, 0);
+        unfinished += u64::from(attr.blocks > 0);
+        if polls % 2 == 0 {
+            let fh = user.open(ino, 2).unwrap();
+            user.write(ino, fh, 110 << 20, b"end").unwrap();
+            assert_eq!(user.read(ino, fh, 100 << 20, 30_000).unwrap(), [0; 30_000]);
+            assert_eq!(user.stat(ino).unwrap().blocks, 16);
+        }
+        tidy(&volume);
+        assert!(user.stat(ino).unwrap().blocks <= 16);
+        clean(&volume);
+    }
+    assert!(unfinished >= 2, "no crash fell into the middle");
+}
+
+fn open_large(disk: &Disk) -> Volume {
+    let options = outboard_kvfs::Options {
+        capacity: 512 << 20,
+        segment: 64 << 20,
+        id: 7,
+        ..outboard_kvfs::Options::default()
+    };
+    let (kv, medium) = (std::sync::Arc::clone(&disk.kv), std::sync::Arc::clone(&disk.medium));
+    let now = outboard_base::Timestamp { sec: 1, nsec: 0 };
+    let volume = block_on(outboard_kvfs::Kvfs::open(kv, medium, options, now)).unwrap();
+    block_on(volume.end_grace()).unwrap();
+    volume
 }
