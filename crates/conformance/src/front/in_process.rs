@@ -15,7 +15,7 @@ use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
 use outboard_kvfs::check::Options as CheckOptions;
 use outboard_kvfs::{Answer, Caller, Event, Kvfs, Options, Payload};
-use outboard_wire::file::{Flags, Header, Op, Reply, Request};
+use outboard_wire::file::{Attr, Flags, Header, Op, Reply, Request};
 
 use super::{Features, Front};
 
@@ -44,6 +44,22 @@ fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
         }
     }
     Err(Errno::ETIMEDOUT)
+}
+
+/// Whether an answer to `op` can be in the store. Locks and handles are in memory, and are handed in
+/// again after a loss; an `Open` that truncates does so twice without harm.
+fn is_recorded(op: Op) -> bool {
+    let in_memory = matches!(
+        op,
+        Op::Open
+            | Op::Opendir
+            | Op::Release
+            | Op::Releasedir
+            | Op::Flush
+            | Op::Setlk
+            | Op::CancelLock
+    );
+    op.changes() && !in_memory
 }
 
 fn now() -> Timestamp {
@@ -100,6 +116,13 @@ impl InProcessFront {
         if reply == answer.reply { Ok(answer) } else { Err(Errno::EPROTO) }
     }
 
+    /// A handle does not outlive the instance that gave it: closes what a first answer opened.
+    fn lose_handle(&mut self, cred: &Cred, reply: &Reply) -> Result<()> {
+        let Reply::Created(Attr { ino, .. }, fh) = *reply else { return Ok(()) };
+        let header = Header { cred: cred.clone(), ..Header::default() };
+        self.send(&header, &Request::Release { ino, fh, owner: 0 }, &[]).map(drop)
+    }
+
     /// Remembers how waits for locks ended.
     fn collect(&mut self) {
         for event in self.volume.take_events() {
@@ -139,9 +162,10 @@ impl Front for InProcessFront {
             (header.session, header.sequence) = (self.caller.attachment, self.sequence);
         }
         let mut answer = self.send(&header, request, payload)?;
-        if self.replays && changes && request.op() != Op::CancelLock {
+        if self.replays && is_recorded(request.op()) {
             header.flags = Flags::REPLAY;
-            answer = self.send(&header, request, payload)?;
+            let first = std::mem::replace(&mut answer, self.send(&header, request, payload)?);
+            self.lose_handle(cred, &first.reply)?;
         }
         if let Reply::Data(len) = answer.reply {
             let len = len as usize;
