@@ -3,7 +3,7 @@
 use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_kv::Kv;
 use outboard_kv::medium::Medium;
-use outboard_wire::file::{Attr, FileKind, Flags, Reply, open_flags};
+use outboard_wire::file::{Attr, FileKind, Flags, Op, Reply, open_flags};
 
 use crate::Kvfs;
 use crate::context::Context;
@@ -71,7 +71,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             self.set_size(cx, txn, &mut inode, 0).await?;
             inode.modify(cx.now);
             txn.put_inode(&inode)?;
-            txn.record(cx, &Reply::Opened(Fh::NONE))?;
+            let reply = match cx.op {
+                Op::Create => Reply::Created(inode.attr.clone(), Fh::NONE),
+                _ => Reply::Opened(Fh::NONE),
+            };
+            txn.record(cx, &reply)?;
             Ok(inode)
         });
         let inode = truncated.await?;

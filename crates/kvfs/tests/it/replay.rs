@@ -81,6 +81,16 @@ fn changes() -> Vec<(Request<'static>, &'static [u8])> {
         (Request::Setattr { ino: FILE, fh: Fh::NONE, set }, b""),
         (Request::Setattr { ino: FILE, fh: Fh::NONE, set: cut }, b""),
         (Request::Open { ino: FILE, flags: flags | open_flags::TRUNC }, b""),
+        (
+            Request::Create {
+                parent,
+                name: b"file",
+                mode: 0o600,
+                umask,
+                flags: flags | open_flags::TRUNC,
+            },
+            b"",
+        ),
         (Request::Setxattr { ino: FILE, name: b"user.new", flags: 1 }, b"value"),
         (Request::Removexattr { ino: FILE, name: b"user.old" }, b""),
     ]
