@@ -110,7 +110,7 @@ impl<K: Kv, M: Medium> Check<'_, K, M> {
     /// Superblock and counters; the end of the inode numbers given out.
     async fn volume_pairs(&mut self) -> Result<u64, KvError> {
         let superblock = self.kv().get(&key::SUPERBLOCK).await?;
-        if !superblock.is_some_and(|value| Superblock::decode(&value).is_ok()) {
+        if superblock.is_none_or(|value| Superblock::decode(&value).is_err()) {
             self.report.add(What::BadSuperblock, Ino::ROOT, String::new());
         }
         let mut values = [None; 2];

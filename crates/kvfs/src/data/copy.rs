@@ -62,7 +62,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.transact(async |txn| {
             let source = txn.inode(from).await?;
             let mut target = txn.inode(to).await?;
-            regular(&source).and(regular(&target))?;
+            regular(&source)?;
+            regular(&target)?;
             let shape = Shape::of(&source);
             let len = len.min(shape.size.saturating_sub(from_at));
             if len == 0 {

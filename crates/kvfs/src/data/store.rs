@@ -242,7 +242,7 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         shape.add_blocks(staged.blocks());
         let more = progress != Progress::Done;
         if more && !shape.trimming {
-            batch.put(trim_key(ino), &[]);
+            batch.put(trim_key(ino), []);
         } else if !more && shape.trimming {
             batch.delete(trim_key(ino));
         }

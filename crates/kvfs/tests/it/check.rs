@@ -95,7 +95,7 @@ impl Sample {
     }
 
     fn get(&self, key: &[u8]) -> Vec<u8> {
-        block_on(self.kv().get(key)).unwrap().expect("the sample has this pair").to_vec()
+        block_on(self.kv().get(key)).unwrap().unwrap().to_vec()
     }
 
     fn put(&self, key: &[u8], value: &[u8]) {

@@ -7,12 +7,15 @@
     reason = "a test may panic"
 )]
 
+mod check;
 mod crash;
 mod damage;
 mod data;
 mod data_crash;
+mod data_space;
 mod life;
 mod list;
+mod lock;
 mod model;
 mod names;
 mod permission;
