@@ -2,7 +2,7 @@
 
 use outboard_base::{Errno, Ino, Result, Timestamp};
 
-use crate::cursor::{put_u32, put_u64, u32_at, u64_at};
+use crate::cursor::{bytes, put_u32, put_u64, u32_at, u64_at};
 
 /// Bits of a file's mode, as in `inode(7)`.
 pub mod mode {
@@ -120,6 +120,7 @@ impl Attr {
 
     /// Decodes and checks: the mode names a kind, nanoseconds are in range.
     pub fn decode(from: &[u8]) -> Result<Attr> {
+        let from = bytes(from, 0, Self::LEN)?;
         let time = |sec: usize, nsec: usize| -> Result<Timestamp> {
             Timestamp::new(u64_at(from, sec)?.cast_signed(), u32_at(from, nsec)?)
                 .ok_or(Errno::EPROTO)

@@ -109,7 +109,11 @@ impl<'a> Dirents<'a> {
             _ => return Err(Errno::EPROTO),
         };
         let name = bytes(own, at, name_len)?;
-        let bad_name = name.is_empty() || name_len > limits::NAME_MAX || name.contains(&b'/');
+        let bad_name = name.is_empty()
+            || name_len > limits::NAME_MAX
+            || name.contains(&b'/')
+            || name.contains(&0)
+            || matches!(name, b"." | b"..");
         if bad_name || len != (at + name_len).next_multiple_of(8) {
             return Err(Errno::EPROTO);
         }
