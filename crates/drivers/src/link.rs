@@ -8,7 +8,6 @@
 //! Wake-ups: a host thread sleeps on its queue's interrupt word (a futex in the register pages);
 //! the DPU sleeps on one descriptor, its [`Bell`], whatever the number of attachments.
 
-pub mod bare;
 mod bell;
 mod dpu;
 mod host;

@@ -96,7 +96,10 @@ impl Shared {
     /// Fresh zeroed memory of a fixed length, sealed, mapped here. Pages are taken when touched.
     pub fn create(name: &str, len: u64) -> io::Result<Shared> {
         let name = CString::new(name).map_err(io::Error::other)?;
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Never executable; kernels before 6.3 do not know the flag.
+        let fd = rustix::fs::memfd_create(&name, flags | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| rustix::fs::memfd_create(&name, flags))?;
         rustix::fs::ftruncate(&fd, len)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let region = map(fd.as_fd(), usize::try_from(len).map_err(io::Error::other)?)?;

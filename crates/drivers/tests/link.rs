@@ -17,14 +17,15 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outboard_base::{SessionId, Time};
 use outboard_drivers::link::{
     AttachFailure, Bell, DpuAttachment, Grant, HostLink, HostMemory, Listener, Peer, Received,
-    bare, connect, control, wait,
+    connect, control, wait,
 };
-use outboard_drivers::{clock, shm::Shared};
+use outboard_drivers::{clock, futex, shm::Shared};
 use outboard_link::dma::{Count, Counted, Direct, Dma, Ledger};
 use outboard_link::events::Sender;
 use outboard_link::pace::{Config, Pace, Step};
@@ -541,6 +542,96 @@ fn a_second_listener_is_refused_and_a_stale_socket_is_replaced() {
     assert!(text.contains("too long"), "{text}");
 }
 
+// What the link is measured against: two threads and one word of shared memory, without a protocol.
+
+/// Who begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    /// Sends first, and takes the time.
+    Ping,
+    /// Answers.
+    Pong,
+}
+
+const PING_AT: u64 = 0;
+const PONG_AT: u64 = 128;
+/// A partner that is silent for this long is gone.
+const SILENCE: Duration = Duration::from_secs(10);
+
+impl Side {
+    fn words(self) -> (u64, u64) {
+        match self {
+            Side::Ping => (PING_AT, PONG_AT),
+            Side::Pong => (PONG_AT, PING_AT),
+        }
+    }
+}
+
+/// Bounces a number `rounds` times, each side spinning for the other. The first number is `from +
+/// 1`, so that one region serves several runs.
+fn spin(region: &outboard_link::Region, side: Side, from: u32, rounds: u32) -> std::io::Result<()> {
+    bounce(
+        region,
+        side,
+        from,
+        rounds,
+        |_| Ok(()),
+        |theirs, wanted| {
+            let limit = clock::now().after(SILENCE);
+            let mut looks = 0u32;
+            while region.load_u32(theirs, Ordering::Acquire).map_err(std::io::Error::other)?
+                != wanted
+            {
+                std::hint::spin_loop();
+                looks = looks.wrapping_add(1);
+                if looks.is_multiple_of(1 << 16) && clock::now() >= limit {
+                    return Err(std::io::ErrorKind::TimedOut.into());
+                }
+            }
+            Ok(())
+        },
+    )
+}
+
+/// The same with both sides asleep on a futex while they wait.
+fn doze(region: &outboard_link::Region, side: Side, from: u32, rounds: u32) -> std::io::Result<()> {
+    let wake = |mine| futex::wake(region, mine, 1).map(drop);
+    bounce(region, side, from, rounds, wake, |theirs, wanted| {
+        loop {
+            let seen = region.load_u32(theirs, Ordering::Acquire).map_err(std::io::Error::other)?;
+            if seen == wanted {
+                return Ok(());
+            }
+            if futex::wait(region, theirs, seen, SILENCE)? == futex::Woken::TimedOut {
+                return Err(std::io::ErrorKind::TimedOut.into());
+            }
+        }
+    })
+}
+
+fn bounce(
+    region: &outboard_link::Region,
+    side: Side,
+    from: u32,
+    rounds: u32,
+    wake: impl Fn(u64) -> std::io::Result<()>,
+    mut wait: impl FnMut(u64, u32) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    let (mine, theirs) = side.words();
+    for round in 1..=rounds {
+        let number = from.wrapping_add(round);
+        if side == Side::Pong {
+            wait(theirs, number)?;
+        }
+        region.store_u32(mine, number, Ordering::Release).map_err(std::io::Error::other)?;
+        wake(mine)?;
+        if side == Side::Ping {
+            wait(theirs, number)?;
+        }
+    }
+    Ok(())
+}
+
 /// Not a test: prints how fast the link is beside a bare word of shared memory.
 /// `cargo test --release -p outboard-drivers --test link latency -- --ignored --nocapture`
 #[test]
@@ -555,25 +646,21 @@ fn latency() {
     let _dpu = DpuProcess::start(&place.socket);
     let mut host = Host::new(&place.socket, 1, 1, 64);
     for _ in 0..5 {
-        let bare_run = |name,
-                        rounds: u32,
-                        from,
-                        f: fn(
-            &outboard_link::Region,
-            bare::Side,
-            u32,
-            u32,
-        ) -> std::io::Result<()>| {
-            std::thread::scope(|scope| {
-                scope.spawn(|| f(other.region(), bare::Side::Pong, from, rounds).unwrap());
-                let start = clock::now();
-                f(shared.region(), bare::Side::Ping, from, rounds).unwrap();
-                (name, clock::now().since(start).as_nanos() as f64 / f64::from(rounds))
-            })
-        };
+        let bare_run =
+            |name,
+             rounds: u32,
+             from,
+             f: fn(&outboard_link::Region, Side, u32, u32) -> std::io::Result<()>| {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| f(other.region(), Side::Pong, from, rounds).unwrap());
+                    let start = clock::now();
+                    f(shared.region(), Side::Ping, from, rounds).unwrap();
+                    (name, clock::now().since(start).as_nanos() as f64 / f64::from(rounds))
+                })
+            };
         for (name, ns) in [
-            bare_run("bare spin", ROUNDS, from, bare::spin),
-            bare_run("bare futex", ROUNDS / 50, from + ROUNDS, bare::futex),
+            bare_run("bare spin", ROUNDS, from, spin),
+            bare_run("bare futex", ROUNDS / 50, from + ROUNDS, doze),
         ] {
             rows.entry(name).or_default().push(ns);
         }

@@ -88,6 +88,12 @@ impl Pace {
         }
     }
 
+    /// Whether the last turn found nothing: only then is there anything to tell [`Self::work`].
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.idle_since.is_some()
+    }
+
     /// A turn at `now` found nothing: what next?
     pub fn idle(&mut self, now: Time) -> Step {
         let since = *self.idle_since.get_or_insert(now);

@@ -17,12 +17,12 @@
 //! 0x000  u32 tail         submission doorbell                              host
 //! 0x004  u32 abort bell   changes when an abort word changed               host
 //! 0x008  u32 control      0 run, 1 delete the queue                        host
-//! 0x040  u32 head         completion doorbell: completions consumed           host
-//! 0x044  u32 arm          1: interrupt me for the next completion          host; DPU clears
-//! 0x080  u32 asleep       1: the DPU does not look: wake it                DPU; host clears
-//! 0x084  u32 state        0 running, 1 deleted                             DPU
-//! 0x0C0  u32 interrupt    counts interrupts; the host sleeps on it         DPU
-//! 0x100  u32 abort[depth] the tag of the command to abort, by command id   host
+//! 0x040  u32 head         completion doorbell: completions consumed             host
+//! 0x080  u32 arm          1: interrupt me for the next completion          host; DPU clears
+//! 0x0C0  u32 asleep       1: the DPU does not look: wake it                DPU; host clears
+//! 0x0C4  u32 state        0 running, 1 deleted                             DPU
+//! 0x100  u32 interrupt    counts interrupts; the host sleeps on it         DPU
+//! 0x140  u32 abort[depth] the tag of the command to abort, by command id   host
 //! ```
 
 /// First word of the registers: "OBRG".
@@ -68,15 +68,15 @@ pub mod queue {
     /// Completion doorbell.
     pub const HEAD: u64 = 0x040;
     /// 1: interrupt the host for the next completion.
-    pub const ARM: u64 = 0x044;
+    pub const ARM: u64 = 0x080;
     /// 1: the DPU sleeps.
-    pub const ASLEEP: u64 = 0x080;
+    pub const ASLEEP: u64 = 0x0C0;
     /// [`RUNNING`] or [`DELETED`].
-    pub const STATE: u64 = 0x084;
+    pub const STATE: u64 = 0x0C4;
     /// Counts completion interrupts.
-    pub const INTERRUPT: u64 = 0x0C0;
+    pub const INTERRUPT: u64 = 0x100;
     /// First abort word.
-    pub const ABORT: u64 = 0x100;
+    pub const ABORT: u64 = 0x140;
 
     /// Control: the queue is to run.
     pub const RUN: u32 = 0;
@@ -114,19 +114,19 @@ mod tests {
     #[test]
     fn golden_offsets() {
         assert_eq!(MAGIC.to_le_bytes(), *b"OBRG");
-        assert_eq!((queue_at(0, 128), queue_at(1, 128), queue_at(3, 2)), (4096, 4864, 5056));
+        assert_eq!((queue_at(0, 128), queue_at(1, 128), queue_at(3, 2)), (4096, 4928, 5248));
         assert_eq!(registers_len(4, 128), 8192);
-        assert_eq!(registers_len(64, 1024), 4096 + 64 * 4352);
+        assert_eq!(registers_len(64, 1024), 4096 + 64 * 4416);
         let queue = [
             (queue::TAIL, 0),
             (queue::ABORT_BELL, 4),
             (queue::CONTROL, 8),
             (queue::HEAD, 64),
-            (queue::ARM, 68),
-            (queue::ASLEEP, 128),
-            (queue::STATE, 132),
-            (queue::INTERRUPT, 192),
-            (queue::ABORT, 256),
+            (queue::ARM, 128),
+            (queue::ASLEEP, 192),
+            (queue::STATE, 196),
+            (queue::INTERRUPT, 256),
+            (queue::ABORT, 320),
         ];
         assert!(queue.iter().all(|(offset, golden)| offset == golden));
         let attachment = [

@@ -265,8 +265,8 @@ impl HostLink {
 
 /// Longest single sleep: a lost wake-up would cost this, not a hang.
 const SLICE: Duration = Duration::from_secs(1);
-/// Pauses in one spinning turn, so that most of it is not clock reading.
-const PAUSES: u32 = 16;
+/// Looks in one spinning turn, so that most of it is not clock reading.
+const LOOKS: u32 = 32;
 
 /// Waits for completions of one queue until `deadline`, spinning first and sleeping then. Returns
 /// how many were found: none when the time ran out or the link is lost.
@@ -279,17 +279,22 @@ pub fn wait(
     out: &mut Vec<Completion>,
 ) -> io::Result<usize> {
     loop {
-        let found = initiator.poll(usize::MAX, out);
-        if found > 0 {
-            pace.work(clock::now());
-            return Ok(found);
+        for _ in 0..LOOKS {
+            let found = initiator.poll(usize::MAX, out);
+            if found > 0 {
+                if pace.is_idle() {
+                    pace.work(clock::now());
+                }
+                return Ok(found);
+            }
+            std::hint::spin_loop();
         }
         let now = clock::now();
         if now >= deadline || link.is_lost() {
             return Ok(0);
         }
         match pace.idle(now) {
-            Step::Spin => (0..PAUSES).for_each(|_| std::hint::spin_loop()),
+            Step::Spin => {}
             Step::Yield => rustix::thread::sched_yield(),
             Step::Sleep => {
                 let limit = deadline.since(now).min(SLICE);

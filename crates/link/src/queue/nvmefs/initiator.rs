@@ -345,7 +345,9 @@ impl HostQueue for Initiator {
         let place = Place::new(self.pages(cid), wh, write, rh, read)?;
         let out_of_region = |_| SlotError::TooLong;
         self.region.write_from(place.header_at, header).map_err(out_of_region)?;
-        self.region.zero(place.reply_at, usize::from(reply_header)).map_err(out_of_region)?;
+        if reply_header > 0 {
+            self.region.zero(place.reply_at, usize::from(reply_header)).map_err(out_of_region)?;
+        }
         let (prp_write, prp_read) = place.emit(&self.region).map_err(out_of_region)?;
         let sqe = Sqe {
             cid: cid.0,

@@ -48,6 +48,7 @@ pub struct Target {
     life: Life,
     fault: Option<Fault>,
     scratch: Vec<u8>,
+    batch: Box<[[u8; SQE_LEN]; SQE_BATCH]>,
     spare: Vec<Parts>,
 }
 
@@ -83,6 +84,7 @@ impl Target {
             life: Life::Running,
             fault: None,
             scratch: Vec::new(),
+            batch: Box::new([[0; SQE_LEN]; SQE_BATCH]),
             spare: Vec::new(),
         })
     }
@@ -174,16 +176,16 @@ impl Target {
         while taken < budget && self.sq_head != tail && self.held.is_empty() {
             let end = if tail > self.sq_head { tail } else { self.layout.depth() };
             let run = usize::from(end - self.sq_head).min(budget - taken).min(SQE_BATCH);
-            let mut raw = [[0; SQE_LEN]; SQE_BATCH];
-            let batch = raw.get_mut(..run).unwrap_or_default();
             let at = self.layout.sqe_at(self.queue, self.sq_head);
-            if self.dma.read(Kind::Sqe, at, batch.as_flattened_mut()).is_err() {
+            let into = self.batch.get_mut(..run).unwrap_or_default();
+            if self.dma.read(Kind::Sqe, at, into.as_flattened_mut()).is_err() {
                 self.break_down(Fault::Dma);
                 return taken;
             }
-            for entry in &*batch {
+            for i in 0..run {
+                let Some(entry) = self.batch.get(i).copied() else { break };
                 self.sq_head = next(self.sq_head, self.layout.depth());
-                self.take(entry, out);
+                self.take(&entry, out);
             }
             taken += run;
         }
