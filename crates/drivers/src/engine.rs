@@ -29,6 +29,8 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice};
 use outboard_base::Errno;
 use outboard_kv::{Batch, Durability, Key, KeyVersions, Kv, KvError, Usage, Value, Version};
 
+pub use journal::JournalMark;
+pub(crate) use journal::journal_bytes;
 use room::Room;
 pub use room::{Reserve, disk_room};
 use syncer::Syncer;

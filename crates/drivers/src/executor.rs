@@ -207,9 +207,9 @@ impl<F: Future> Executor<F> {
     }
 }
 
-/// Runs one future to its end on this thread, sleeping while it waits: for tools and tests. Storage
-/// goes through `reactor` if one is given, and blocks otherwise.
-pub fn block_on<T>(reactor: Option<&Reactor>, future: impl Future<Output = T>) -> T {
+/// Runs one future to its end on this thread, sleeping while it waits: for tools and tests. Polls the
+/// thread's [`Reactor`] if it has one.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -225,13 +225,10 @@ pub fn block_on<T>(reactor: Option<&Reactor>, future: impl Future<Output = T>) -
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return output;
         }
-        match reactor {
-            Some(reactor) if reactor.in_flight() > 0 => {
-                if reactor.poll() == 0 {
-                    std::thread::park_timeout(NAP);
-                }
-            }
-            _ => std::thread::park(),
+        match Reactor::poll_installed() {
+            Some(0) => std::thread::park_timeout(NAP),
+            Some(_) => {}
+            None => std::thread::park(),
         }
     }
 }

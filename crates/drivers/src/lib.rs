@@ -11,4 +11,5 @@ pub mod futex;
 pub mod host;
 pub mod link;
 pub mod medium;
+pub mod recorder;
 pub mod shm;

@@ -142,8 +142,17 @@ impl DataDirectory {
     }
 }
 
+/// What may lie in the directory before the volume does: the program's log and settings.
+const BESIDE: &[&str] = &["dpu.log", "outboard.toml"];
+
 fn is_empty(dir: &Path) -> io::Result<bool> {
-    Ok(std::fs::read_dir(dir)?.next().is_none())
+    for entry in std::fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        if !BESIDE.iter().any(|beside| name == *beside) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The format is written whole or not at all, and durable before anything is stored.

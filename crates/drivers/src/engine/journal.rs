@@ -14,8 +14,8 @@
 //! journal can have such a tail: the engine syncs a journal before it begins the next.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
-use std::path::Path;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 
 use tracing::warn;
 use xxhash_rust::xxh3::Xxh3;
@@ -31,8 +31,7 @@ const ITEM_HEAD: usize = 20;
 /// Cuts the last journal in `dir` after its last whole batch, if what follows is not empty.
 pub(super) fn repair(dir: &Path) -> io::Result<()> {
     let Some((_, path)) = super::journals(dir)?.pop() else { return Ok(()) };
-    let mut bytes = Vec::new();
-    File::open(&path)?.read_to_end(&mut bytes)?;
+    let bytes = written(&path, 0)?;
     let whole = whole_batches(&bytes);
     let tail = bytes.get(whole..).unwrap_or_default();
     let Some(last) = tail.iter().rposition(|byte| *byte != 0) else { return Ok(()) };
@@ -44,6 +43,54 @@ pub(super) fn repair(dir: &Path) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(&path)?;
     file.set_len(whole as u64)?;
     file.sync_all()
+}
+
+/// Bytes of a journal looked at together. The engine makes a journal 64 MiB of zeros at first.
+const PIECE: usize = 1 << 20;
+
+/// What is written in a journal from `from` on, up to the first long stretch of zeros.
+fn written(path: &Path, from: u64) -> io::Result<Vec<u8>> {
+    let zeros = vec![0; PIECE];
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(from))?;
+    let mut bytes = Vec::new();
+    loop {
+        let before = bytes.len();
+        let read = Read::by_ref(&mut file).take(PIECE as u64).read_to_end(&mut bytes)?;
+        if bytes.get(before..) == zeros.get(..read) {
+            bytes.truncate(before);
+            return Ok(bytes);
+        }
+    }
+}
+
+/// What is written in a journal.
+pub(crate) fn journal_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    written(path, 0)
+}
+
+/// A place in the journals: what was committed before lies before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct JournalMark {
+    /// Number of the journal.
+    pub journal: u64,
+    /// Bytes of it.
+    pub len: u64,
+}
+
+impl JournalMark {
+    /// The journal being written in `dir`.
+    pub fn last(dir: &Path) -> io::Result<Option<(u64, PathBuf)>> {
+        Ok(super::journals(dir)?.pop())
+    }
+
+    /// Where the whole batches in `dir` end, `known` being a place before.
+    pub fn of(dir: &Path, known: JournalMark) -> io::Result<JournalMark> {
+        let Some((journal, path)) = Self::last(dir)? else { return Ok(known) };
+        let from = if journal == known.journal { known.len } else { 0 };
+        let bytes = written(&path, from)?;
+        Ok(JournalMark { journal, len: from + whole_batches(&bytes) as u64 })
+    }
 }
 
 /// Length of the whole batches `bytes` starts with.

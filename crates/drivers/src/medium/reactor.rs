@@ -115,18 +115,15 @@ impl Reactor {
     /// Hands new operations to the kernel and wakes the futures of ended ones; how many ended. One
     /// system call if there is anything to hand over, else none.
     pub fn poll(&self) -> usize {
-        let (ended, mut woken) = {
-            let mut inner = self.0.borrow_mut();
-            inner.submit();
-            let ended = inner.reap();
-            (ended, std::mem::take(&mut inner.woken))
-        };
-        woken.drain(..).for_each(Waker::wake);
-        let mut inner = self.0.borrow_mut();
-        if inner.woken.is_empty() {
-            inner.woken = woken;
-        }
-        ended
+        poll(&self.0)
+    }
+
+    /// As [`Reactor::poll`], for whatever this thread has; `None` if that is nothing, or nothing is
+    /// under way there.
+    pub(crate) fn poll_installed() -> Option<usize> {
+        let inner = CURRENT.with(|current| current.borrow().clone())?;
+        let idle = inner.borrow().in_flight == 0;
+        if idle { None } else { Some(poll(&inner)) }
     }
 
     /// Sleeps until an operation ends, `bell` is readable or `timeout` is over. Then call
@@ -152,6 +149,21 @@ impl Reactor {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+fn poll(inner: &RefCell<Inner>) -> usize {
+    let (ended, mut woken) = {
+        let mut inner = inner.borrow_mut();
+        inner.submit();
+        let ended = inner.reap();
+        (ended, std::mem::take(&mut inner.woken))
+    };
+    woken.drain(..).for_each(Waker::wake);
+    let mut inner = inner.borrow_mut();
+    if inner.woken.is_empty() {
+        inner.woken = woken;
+    }
+    ended
 }
 
 impl Drop for Reactor {

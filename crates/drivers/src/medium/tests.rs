@@ -6,7 +6,7 @@ use super::*;
 use crate::executor::block_on;
 
 /// Every way the I/O is done, on one thread each.
-fn everywhere(test: impl Fn(&FileMedium, Option<&Reactor>) + Send + Sync) {
+fn everywhere(test: impl Fn(&FileMedium) + Send + Sync) {
     let ways = [(true, 0, true), (false, 0, true), (true, 2, false), (false, 0, false)];
     for (direct, threads, ring) in ways {
         std::thread::scope(|scope| {
@@ -14,8 +14,8 @@ fn everywhere(test: impl Fn(&FileMedium, Option<&Reactor>) + Send + Sync) {
                 let dir = tempfile::tempdir().unwrap();
                 let options = MediumOptions { direct, threads, ..MediumOptions::default() };
                 let medium = FileMedium::open(&dir.path().join("blocks"), options).unwrap();
-                let reactor = ring.then(|| Reactor::install(8).unwrap());
-                test(&medium, reactor.as_ref());
+                let _reactor = ring.then(|| Reactor::install(8).unwrap());
+                test(&medium);
             });
         });
     }
@@ -29,8 +29,8 @@ fn filled(len: usize, byte: u8) -> Buf {
 
 #[test]
 fn what_is_written_is_read() {
-    everywhere(|medium, reactor| {
-        block_on(reactor, async {
+    everywhere(|medium| {
+        block_on(async {
             assert_eq!(medium.len(), 0);
             let (result, _) = medium.write(0, filled(8192, 1)).await;
             assert_eq!(result, Err(Errno::EIO), "beyond the end");
@@ -58,18 +58,18 @@ fn what_is_written_is_read() {
 /// A future dropped amid its write leaves the buffer to the kernel, and the next flush waits for it.
 #[test]
 fn a_flush_waits_for_writes_nobody_waits_for() {
-    everywhere(|medium, reactor| {
-        block_on(reactor, medium.grow(16 << 20)).unwrap();
+    everywhere(|medium| {
+        block_on(medium.grow(16 << 20)).unwrap();
         for round in 0..20u8 {
             let mut cx = Context::from_waker(Waker::noop());
             for at in 0..8 {
                 let write = medium.write(at << 20, filled(1 << 20, round + 1));
                 let _ = pin!(write).poll(&mut cx);
             }
-            block_on(reactor, medium.flush()).unwrap();
+            block_on(medium.flush()).unwrap();
             for at in 0..8 {
                 let read = medium.read(at << 20, Buf::zeroed(1 << 20));
-                let (result, buf) = block_on(reactor, read);
+                let (result, buf) = block_on(read);
                 result.unwrap();
                 assert!(buf.iter().all(|b| *b == round + 1), "round {round} at {at}");
             }
@@ -86,7 +86,7 @@ fn a_sleep_ends_with_a_completion_a_bell_or_the_time() {
     let medium = FileMedium::open(&path, MediumOptions::default()).unwrap();
     let reactor = Reactor::install(8).unwrap();
     assert!(Reactor::install(8).is_err(), "one a thread");
-    block_on(Some(&reactor), medium.grow(1 << 20)).unwrap();
+    block_on(medium.grow(1 << 20)).unwrap();
     let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let start = std::time::Instant::now();
     reactor.sleep(bell.as_fd(), Duration::from_millis(20)).unwrap();
@@ -122,6 +122,6 @@ fn growth_leaves_the_reserve() {
     let reserve = Reserve { most: free - (1 << 20), one_in: 1 };
     let options = MediumOptions { reserve, ..MediumOptions::default() };
     let medium = FileMedium::open(&dir.path().join("blocks"), options).unwrap();
-    assert_eq!(block_on(None, medium.grow(512 << 20)), Err(Errno::ENOSPC));
+    assert_eq!(block_on(medium.grow(512 << 20)), Err(Errno::ENOSPC));
     assert_eq!(medium.len(), 0);
 }
