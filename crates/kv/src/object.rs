@@ -37,6 +37,7 @@ use std::sync::atomic::AtomicBool;
 pub use check::{Fault, Found, Report};
 pub use ledger::Staged;
 pub use open::Recovered;
+pub use pool::Lent;
 
 use crate::Kv;
 use crate::medium::Medium;
@@ -107,7 +108,7 @@ pub struct Objects<K, M> {
     medium: M,
     ledger: Arc<Ledger>,
     flight: Flight,
-    pool: Pool,
+    pool: Arc<Pool>,
     /// A flush failed: what it should have written may be gone, so no later one can be believed.
     failed: AtomicBool,
     /// Somebody writes the allocation map.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use outboard_base::{Cred, Errno, Ino, SessionId};
 use outboard_kv::KvError;
-use outboard_kv::medium::Buf;
+use outboard_kv::object::Lent;
 use outboard_wire::file::Reply;
 
 /// Who is calling. The caller of [`crate::Kvfs::handle`] vouches for every field.
@@ -26,13 +26,8 @@ pub enum Payload {
     /// None.
     #[default]
     None,
-    /// In an aligned buffer: `len` bytes from its start.
-    Buf {
-        /// The buffer.
-        buf: Buf,
-        /// How many of its bytes count.
-        len: usize,
-    },
+    /// In a buffer of the block store, which goes back to it when the payload is dropped.
+    Lent(Lent),
     /// In a vector.
     Bytes(Vec<u8>),
 }
@@ -43,7 +38,7 @@ impl Payload {
     pub fn bytes(&self) -> &[u8] {
         match self {
             Payload::None => &[],
-            Payload::Buf { buf, len } => buf.get(..*len).unwrap_or(buf),
+            Payload::Lent(lent) => lent,
             Payload::Bytes(bytes) => bytes,
         }
     }

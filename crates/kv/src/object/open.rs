@@ -95,7 +95,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             medium,
             ledger: Arc::new(Ledger::new(map, &options, 1)),
             flight: Flight::new(),
-            pool: Pool::new(),
+            pool: Arc::new(Pool::new()),
             failed: AtomicBool::new(false),
             retiring: AtomicBool::new(false),
             pending_blocks_max: options.pending_blocks_max,

@@ -4,6 +4,7 @@ use outboard_base::limits::FILE_SIZE_MAX;
 use outboard_codec::crc32c;
 
 use super::index::{Entry, Page, SLOTS, locate, page_key};
+use super::pool::Lent;
 use super::{BLOCK, ObjectId, Objects};
 use crate::medium::{Buf, Medium};
 use crate::{Batch, Kv, KvError, join_all};
@@ -98,6 +99,29 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             }
         }
         Err(KvError::Corrupt)
+    }
+
+    /// Like [`Objects::read`], into a buffer of the store. Where the bytes begin with a block and lie in
+    /// adjacent ones, as most do, it is the very buffer the medium filled.
+    pub async fn read_lent(&self, id: ObjectId, offset: u64, len: usize) -> Result<Lent, KvError> {
+        if offset.is_multiple_of(BLOCK) && len > 0 {
+            let entries = self.entries(id, blocks_of(offset, len)?).await?;
+            if let [only] = &stretches(&entries)[..]
+                && let Ok(Some(buf)) = self.read_stretch(only.entries).await
+            {
+                return Ok(Lent::new(buf, len, &self.pool));
+            }
+            // Scattered, or a hole, or moved under us, or bad: the general way tells.
+        }
+        let mut lent = self.lend(len);
+        self.read(id, offset, &mut lent).await?;
+        Ok(lent)
+    }
+
+    /// A buffer of the store with arbitrary bytes in it.
+    pub fn lend(&self, len: usize) -> Lent {
+        let blocks = (len as u64).div_ceil(BLOCK).max(1);
+        Lent::new(self.pool.take(blocks), len, &self.pool)
     }
 
     /// Reads what `entries` name, from byte `skip` of the first.

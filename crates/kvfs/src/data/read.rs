@@ -2,7 +2,7 @@
 
 use outboard_base::limits::IO_MAX;
 use outboard_base::{Errno, Fh, Ino, Result};
-use outboard_kv::medium::{Buf, Medium};
+use outboard_kv::medium::Medium;
 use outboard_kv::{Kv, KvError};
 use outboard_wire::file::{Reply, seek};
 
@@ -32,16 +32,15 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if len == 0 {
             return Ok(Reply::Data(0).into());
         }
-        let mut buf = Buf::zeroed(len);
-        let out = buf.get_mut(..len).ok_or(Errno::EIO)?;
         let shape = Shape::of(&inode);
-        self.store().read(ino, &shape, offset, out).await.map_err(KvError::errno)?;
+        let read = self.store().read_lent(ino, &shape, offset, len).await;
+        let lent = read.map_err(KvError::errno)?;
         if atime_is_due(&inode, cx.now) {
             self.accessed(cx, ino, handle.flags).await;
         }
         drop(turn);
         let count = u32::try_from(len).map_err(|_| Errno::EIO)?;
-        Ok(Answer { reply: Reply::Data(count), payload: Payload::Buf { buf, len } })
+        Ok(Answer { reply: Reply::Data(count), payload: Payload::Lent(lent) })
     }
 
     /// The next data or hole; `ENXIO` beyond the end, and for data when there is none.

@@ -10,7 +10,7 @@ use std::ops::Range;
 use outboard_base::Ino;
 use outboard_base::limits::{FILE_SIZE_MAX, SMALL_FILE_MAX};
 use outboard_kv::medium::Medium;
-use outboard_kv::object::{BLOCK, ObjectId, Objects, Progress, Staged};
+use outboard_kv::object::{BLOCK, Lent, ObjectId, Objects, Progress, Staged};
 use outboard_kv::{Batch, Kv, KvError};
 
 use super::shape::{SECTOR, Shape};
@@ -106,6 +106,22 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         head.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
         tail.fill(0);
         Ok(())
+    }
+
+    /// The same into a buffer of the object store's, without a copy where the bytes allow it.
+    pub(crate) async fn read_lent(
+        &self,
+        ino: Ino,
+        shape: &Shape,
+        offset: u64,
+        len: usize,
+    ) -> Result<Lent, KvError> {
+        if shape.data == DataKind::Big {
+            return self.objects.read_lent(object(ino), offset, len).await;
+        }
+        let mut lent = self.objects.lend(len);
+        self.read(ino, shape, offset, &mut lent).await?;
+        Ok(lent)
     }
 
     /// Writes `data`, at most 1 MiB, at `offset`. `TooLarge` beyond the largest file.
