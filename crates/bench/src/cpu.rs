@@ -23,6 +23,18 @@ pub struct CpuSeconds {
     pub not_idle: f64,
 }
 
+impl CpuSeconds {
+    /// Adds what another measurement used.
+    pub fn add(&mut self, more: &CpuSeconds) {
+        for (name, used) in &more.by_name {
+            *self.by_name.entry(name.clone()).or_insert(0.0) += used;
+        }
+        self.kernel_threads += more.kernel_threads;
+        self.other += more.other;
+        self.not_idle += more.not_idle;
+    }
+}
+
 /// CPU counters at one moment.
 #[derive(Debug)]
 pub struct CpuMoment {

@@ -137,12 +137,13 @@ fn sides(program: &Path, data: &str) -> io::Result<Vec<(String, u32)>> {
     let output = Command::new(program).args(["status", "--json", "--data", data]).output()?;
     let status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let pid = |key: &str| {
-        status.get(key).and_then(serde_json::Value::as_u64).and_then(|pid| u32::try_from(pid).ok())
+        let pid = status.get(key).and_then(|side| side.get("pid"));
+        pid.and_then(serde_json::Value::as_u64).and_then(|pid| u32::try_from(pid).ok())
     };
-    let missing = || io::Error::other("`status --json` names no pid for a side");
+    let missing = || io::Error::other("`status --json` names no pid of a side");
     Ok(vec![
-        ("host side".to_owned(), pid("host_pid").ok_or_else(missing)?),
-        ("DPU side".to_owned(), pid("dpu_pid").ok_or_else(missing)?),
+        ("host side".to_owned(), pid("host").ok_or_else(missing)?),
+        ("DPU side".to_owned(), pid("dpu").ok_or_else(missing)?),
     ])
 }
 
@@ -190,12 +191,7 @@ impl Rounds {
         self.p50_us.push(outcome.latencies.percentile(50) as f64 / 1e3);
         self.p99_us.push(outcome.latencies.percentile(99) as f64 / 1e3);
         self.operations += outcome.operations;
-        for (name, used) in &cpu.by_name {
-            *self.cpu.by_name.entry(name.clone()).or_insert(0.0) += used;
-        }
-        self.cpu.kernel_threads += cpu.kernel_threads;
-        self.cpu.other += cpu.other;
-        self.cpu.not_idle += cpu.not_idle;
+        self.cpu.add(cpu);
     }
 
     fn row(&self, workload: &Workload, system: &str) -> Row {

@@ -11,6 +11,8 @@
 
 pub mod cpu;
 pub mod fs;
+pub mod link;
+pub mod passthrough;
 pub mod scale;
 pub mod stats;
 pub mod workload;

@@ -131,4 +131,29 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
     },
+    /// Metadata operations in a directory that grows from a thousand to a million files
+    Scale {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Numbers of files at which to measure, ascending
+        #[arg(long, value_delimiter = ',', default_values_t = [1_000, 1_000_000])]
+        files: Vec<u64>,
+        /// A directory to fill, of the file system to measure
+        dir: PathBuf,
+    },
+    /// The rival of `fs`: a plain FUSE passthrough of a directory, mounted until SIGTERM
+    #[command(hide = true)]
+    Passthrough {
+        /// Shown at the mount point
+        source: PathBuf,
+        /// An existing directory
+        mountpoint: PathBuf,
+    },
+    /// The rivals' other process of `link`; the shared memory is its standard input
+    #[command(hide = true)]
+    PingPongPeer {
+        /// `spin` or `futex`
+        how: String,
+    },
 }

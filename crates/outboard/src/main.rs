@@ -1,1 +1,48 @@
-fn main() {}
+//! `outboard`: every role is a subcommand; see `outboard --help`.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod commands;
+mod dpu_process;
+mod exit;
+mod log;
+mod settings;
+mod volume;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+use crate::exit::Failure;
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse()) {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
+    let config = cli.config.as_deref();
+    match cli.command {
+        Command::Run { settings, mountpoint } => {
+            commands::run::run(settings.load(config)?, &mountpoint)
+        }
+        Command::Dpu { settings } => commands::dpu::dpu(&settings.load(config)?),
+        Command::Mount { settings, mountpoint } => {
+            commands::run::mount(settings.load(config)?, &mountpoint)
+        }
+        Command::Umount { lazy, mountpoint } => commands::umount::umount(&mountpoint, lazy),
+        Command::Fsck { settings, repair, json } => {
+            commands::fsck::fsck(&settings.load(config)?, repair, json)
+        }
+        Command::Status { settings, json } => {
+            commands::status::status(&settings.load(config)?, json)
+        }
+        Command::Bench { what } => commands::bench::bench(what),
+        Command::Completions { shell } => Ok(commands::completions(shell)),
+    }
+}

@@ -135,8 +135,10 @@ impl Settings {
             ))
         })?;
         let flags = self;
-        Ok(prefer!(flags, file; data, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
-            options, memory, log, log_format))
+        Ok(
+            prefer!(flags, file; data, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
+            options, memory, log, log_format),
+        )
     }
 
     /// The volume's directory.
@@ -224,9 +226,8 @@ impl Settings {
 
 /// Parses `12`, `512M`, `1.5G` and the like; units are powers of 1024.
 fn bytes(name: &str, text: &str) -> Result<u64, Failure> {
-    let wrong = || {
-        Failure::usage(format!("--{name} {text} is not a size; write bytes, or 512M, 20G, 1T"))
-    };
+    let wrong =
+        || Failure::usage(format!("--{name} {text} is not a size; write bytes, or 512M, 20G, 1T"));
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);
     let shift = match unit.trim_end_matches("iB").trim_end_matches('B') {

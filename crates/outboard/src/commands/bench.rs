@@ -1,0 +1,124 @@
+//! `outboard bench`: runs the measurements of `outboard-bench` and prints them.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use outboard_bench::{fs, link, passthrough, scale};
+use serde::Serialize;
+
+use crate::cli::Bench;
+use crate::exit::Failure;
+use crate::watch::{Happened, Watch};
+
+/// Runs one of the benchmarks.
+pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
+    match what {
+        Bench::Link { json, seconds, rounds } => {
+            let dir = Scratch::new(None)?;
+            let bench = link::LinkBench {
+                time: time(seconds)?,
+                rounds,
+                program: this_program()?,
+                dir: dir.0.clone(),
+            };
+            let report = link::run(&bench, progress).map_err(failed)?;
+            print(json, &report, || report.table())
+        }
+        Bench::Fs { json, seconds, rounds, dir, only } => {
+            let dir = Scratch::new(dir.as_deref())?;
+            let bench = fs::FsBench {
+                dir: dir.0.clone(),
+                time: time(seconds)?,
+                rounds,
+                only,
+                program: this_program()?,
+            };
+            let report = fs::run(&bench, progress).map_err(failed)?;
+            print(json, &report, || report.table())
+        }
+        Bench::Scale { json, files, dir } => {
+            let points = scale::run(&dir, &files, progress).map_err(failed)?;
+            print(json, &points, || scale::table(&points))
+        }
+        Bench::Passthrough { source, mountpoint } => passthrough(&source, &mountpoint),
+        Bench::PingPongPeer { how } => {
+            link::peer(how == "futex").map_err(failed)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn failed(error: std::io::Error) -> Failure {
+    Failure::internal(format!("the benchmark stopped: {error}"))
+}
+
+fn this_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe()
+        .map_err(|error| Failure::internal(format!("cannot find this program: {error}")))
+}
+
+fn time(seconds: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| Failure::usage(format!("--seconds {seconds} is not a length of time")))
+}
+
+/// One line that rewrites itself, for people only.
+fn progress(what: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{what}");
+    }
+}
+
+fn print<T: Serialize>(
+    json: bool,
+    report: &T,
+    table: impl FnOnce() -> String,
+) -> Result<ExitCode, Failure> {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+    if json {
+        let text = serde_json::to_string_pretty(report)
+            .map_err(|error| Failure::internal(format!("the report does not print: {error}")))?;
+        println!("{text}");
+    } else {
+        print!("{}", table());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A directory of the benchmark's own, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(within: Option<&Path>) -> Result<Scratch, Failure> {
+        let within = within.map_or_else(std::env::temp_dir, Path::to_owned);
+        let dir = within.join(format!("outboard-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).map_err(|error| {
+            Failure::usage(format!("cannot use {} for the data: {error}", dir.display()))
+        })?;
+        Ok(Scratch(dir))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("outboard: {} is left behind: {error}", self.0.display());
+        }
+    }
+}
+
+/// Mounts the rival and stays until told to end.
+fn passthrough(source: &Path, mountpoint: &Path) -> Result<ExitCode, Failure> {
+    let mut watch = Watch::new()?;
+    let options = passthrough::Options::default();
+    let mounted = passthrough::mount(source, mountpoint, &options).map_err(failed)?;
+    while watch.next(Duration::from_secs(3600))? != Happened::Told {}
+    mounted.unmount().map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
+}

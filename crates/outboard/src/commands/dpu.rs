@@ -1,0 +1,48 @@
+//! `outboard dpu`: the DPU side, in this process.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use outboard_drivers::dpu::{Dpu, DpuOptions};
+use outboard_drivers::link::Bell;
+
+use crate::exit::Failure;
+use crate::log;
+use crate::settings::Settings;
+use crate::volume::{self, Open};
+use crate::watch::{Happened, Watch};
+
+/// Opens the volume and serves it until told to end.
+pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
+    log::start(settings)?;
+    let Open { volume, runtime, bell, directory } = volume::open(settings, true)?;
+    let mut options = DpuOptions::new(settings.socket(), directory.path().join("sessions"));
+    options.pace.spin = settings.spin()?.unwrap_or(Duration::MAX);
+    let cannot = |what: &str, error: &dyn std::fmt::Display| {
+        Failure::internal(format!("the DPU side cannot {what}: {error}"))
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    stop_on_signal(Arc::clone(&stop), Arc::clone(&bell))?;
+    let mut dpu = Dpu::new(volume, runtime, bell, options)
+        .map_err(|error| cannot(&format!("listen at {}", settings.socket().display()), &error))?;
+    tracing::info!(socket = %settings.socket().display(), pid = std::process::id(), "serving");
+    dpu.run(&|| stop.load(Ordering::Acquire)).map_err(|error| cannot("go on", &error))?;
+    tracing::info!("ended in order");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A thread that waits for a signal, then says so and wakes the poller.
+fn stop_on_signal(stop: Arc<AtomicBool>, bell: Arc<Bell>) -> Result<(), Failure> {
+    let mut watch = Watch::new()?;
+    let wait = move || {
+        while !matches!(watch.next(Duration::from_secs(3600)), Ok(Happened::Told) | Err(_)) {}
+        stop.store(true, Ordering::Release);
+        bell.ring();
+    };
+    let started = std::thread::Builder::new().name("signals".into()).spawn(wait);
+    started
+        .map(drop)
+        .map_err(|error| Failure::internal(format!("cannot start a thread for signals: {error}")))
+}

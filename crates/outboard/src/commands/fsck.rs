@@ -1,0 +1,75 @@
+//! `outboard fsck`: asks the DPU side when one runs, else opens the volume itself.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_drivers::executor::block_on;
+use outboard_kvfs::check::Options;
+use serde_json::{Value, json};
+
+use super::status::Dpu;
+use crate::exit::{Code, Failure};
+use crate::log;
+use crate::settings::Settings;
+use crate::volume;
+
+/// A check reads every pair, and offline every block.
+const CHECK_LIMIT: Duration = Duration::from_secs(24 * 3600);
+
+/// Checks the volume and says what was found.
+pub(crate) fn fsck(settings: &Settings, repair: bool, as_json: bool) -> Result<ExitCode, Failure> {
+    log::start(settings)?;
+    let dpu = Dpu::of(settings);
+    let report = if dpu.status().is_ok() {
+        if repair {
+            return Err(Failure::usage(
+                "--repair needs the volume to itself; end `outboard run` first",
+            ));
+        }
+        dpu.ask(&json!({"command": "check", "contents": false}), CHECK_LIMIT)?
+    } else {
+        offline(settings, repair)?
+    };
+    let clean = report.get("clean").and_then(Value::as_bool).unwrap_or(false);
+    if as_json {
+        println!("{report:#}");
+    } else {
+        print(&report, clean);
+    }
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(Code::Damaged as u8) })
+}
+
+fn offline(settings: &Settings, repair: bool) -> Result<Value, Failure> {
+    let open = volume::open(settings, false)?;
+    let checked = Arc::clone(&open.volume);
+    let options = Options { contents: true, repair };
+    let report = block_on(async move {
+        // What a crash left to be finished is finished first, as the next start would.
+        checked.end_grace().await?;
+        while checked.tidy().await? {}
+        checked.check(options).await
+    });
+    let report = report
+        .map_err(|errno| Failure::internal(format!("the check could not be finished: {errno}")))?;
+    Ok(outboard_drivers::dpu::report_json(&report))
+}
+
+fn print(report: &Value, clean: bool) {
+    for finding in report.get("findings").and_then(Value::as_array).into_iter().flatten() {
+        println!("{}", finding.as_str().unwrap_or_default());
+    }
+    let counts = report.get("counts").and_then(Value::as_object);
+    let counts: Vec<String> = counts
+        .into_iter()
+        .flatten()
+        .map(|(name, count)| format!("{} {count}", name.replace('_', " ")))
+        .collect();
+    println!("checked: {}", counts.join(", "));
+    if clean {
+        println!("clean");
+    } else {
+        let total = report.get("total").and_then(Value::as_u64).unwrap_or(0);
+        println!("{total} faults found; `outboard fsck --repair` mends the harmless kinds");
+    }
+}

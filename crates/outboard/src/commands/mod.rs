@@ -1,0 +1,20 @@
+//! One module a command.
+
+pub(crate) mod bench;
+pub(crate) mod dpu;
+pub(crate) mod fsck;
+pub(crate) mod run;
+pub(crate) mod status;
+pub(crate) mod umount;
+
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+
+use crate::cli::Cli;
+
+/// Prints completions for `shell`.
+pub(crate) fn completions(shell: clap_complete::Shell) -> ExitCode {
+    clap_complete::generate(shell, &mut Cli::command(), "outboard", &mut std::io::stdout());
+    ExitCode::SUCCESS
+}

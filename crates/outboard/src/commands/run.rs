@@ -1,0 +1,221 @@
+//! `outboard run` and `outboard mount`: the host side of a mounted volume, in this process.
+//!
+//! `run` also looks after the DPU side: starts or adopts it, starts it again when it dies, and shuts it
+//! down at the end, unless another process is still attached to it.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outboard_dpc::host::{LossPolicy, Settings as Session};
+use outboard_drivers::host::{Host, HostOptions};
+use outboard_fuse::{Cache, Front, Link, MountError, MountOptions, Mounted};
+
+use super::status::{Dpu, Line};
+use super::umount;
+use crate::dpu_process::{DpuProcess, Found};
+use crate::exit::{Code, Failure};
+use crate::log;
+use crate::settings::{CacheMode, OnDpuLoss, Settings};
+use crate::watch::{Happened, Watch};
+
+/// Time for the DPU side to flush and end.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(60);
+/// Time to wait at the end for programs that still use the mount, before it is detached lazily.
+const BUSY_LIMIT: Duration = Duration::from_secs(10);
+
+/// Starts or adopts the DPU side, mounts, and stays until told to end.
+pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Failure> {
+    log::start(&settings)?;
+    let data = settings.data();
+    std::fs::create_dir_all(&data).map_err(|error| {
+        Failure::new(
+            Code::Data,
+            format!("cannot make the data directory {}: {error}", data.display()),
+        )
+    })?;
+    // A child process and a daemon-like life want a path that does not depend on the working directory.
+    let data = data.canonicalize().map_err(|error| {
+        Failure::new(
+            Code::Data,
+            format!("cannot use the data directory {}: {error}", data.display()),
+        )
+    })?;
+    let settings = Settings { data: Some(data), ..settings };
+    if clear_stale(mountpoint)? {
+        tracing::warn!(mountpoint = %mountpoint.display(), "cleared the mount an earlier process left");
+    }
+    let watch = Watch::new()?;
+    let mut process = DpuProcess::new(settings.clone());
+    if process.ensure()? == Found::Adopted {
+        tracing::info!("adopted the DPU side that was already running");
+    }
+    let outcome = serve(&settings, mountpoint, watch, Some(&mut process));
+    let ended = shut_down(&settings, &mut process);
+    outcome.and_then(|code| ended.map(|()| code))
+}
+
+/// Mounts the volume of a DPU side that already runs, and stays until unmounted or told to end.
+pub(crate) fn mount(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Failure> {
+    log::start(&settings)?;
+    Dpu::of(&settings).status()?;
+    clear_stale(mountpoint)?;
+    serve(&settings, mountpoint, Watch::new()?, None)
+}
+
+fn clear_stale(mountpoint: &Path) -> Result<bool, Failure> {
+    outboard_fuse::clear_stale(mountpoint).map_err(|error| umount::failure(&error))
+}
+
+/// One mount from attaching to detaching.
+fn serve(
+    settings: &Settings,
+    mountpoint: &Path,
+    watch: Watch,
+    process: Option<&mut DpuProcess>,
+) -> Result<ExitCode, Failure> {
+    let front = Arc::new(Front::new(mount_options(settings)?));
+    let host =
+        Host::connect(host_options(settings)?, Arc::clone(&front) as _).map_err(|error| {
+            Failure::internal(format!("cannot attach to {}: {error}", settings.socket().display()))
+        })?;
+    let link = Arc::new(Link::new(Arc::clone(host.session()), host.world()));
+    let mounted = outboard_fuse::mount(mountpoint, front, link);
+    let mounted = mounted.map_err(|error| umount::failure(&error))?;
+    greet(settings, mounted.mountpoint());
+    stay(settings, &mounted, watch, process)?;
+    finish(mounted)?;
+    host.detach(Duration::from_secs(5))
+        .map_err(|error| Failure::internal(format!("the DPU side did not let go: {error}")))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn mount_options(settings: &Settings) -> Result<MountOptions, Failure> {
+    let mut options = MountOptions {
+        source: settings.data().display().to_string(),
+        workers: usize::from(settings.queues()),
+        cache: match settings.cache() {
+            CacheMode::Kernel => Cache::Kernel,
+            CacheMode::None => Cache::None,
+        },
+        ..MountOptions::default()
+    };
+    if let Some(list) = &settings.options {
+        options.apply(list).map_err(|error| Failure::usage(error.to_string()))?;
+    }
+    Ok(options)
+}
+
+fn host_options(settings: &Settings) -> Result<HostOptions, Failure> {
+    let mut options = HostOptions::new(settings.socket());
+    options.settings = Session {
+        queues: settings.queues(),
+        depth: settings.depth()?,
+        spin_max: settings.spin()?.unwrap_or(Duration::MAX),
+        ..options.settings
+    };
+    options.on_loss = match settings.on_dpu_loss() {
+        (OnDpuLoss::Fail, _) => LossPolicy::Fail { after: Duration::ZERO },
+        (OnDpuLoss::Wait, limit) if limit.is_zero() => LossPolicy::Wait,
+        (OnDpuLoss::Wait, limit) => LossPolicy::Fail { after: limit },
+    };
+    Ok(options)
+}
+
+fn greet(settings: &Settings, mountpoint: &Path) {
+    let at = mountpoint.display();
+    println!("mounted the volume in {} at {at}", settings.data().display());
+    println!("try:  cp -r /usr/share/doc {at}/  ;  du -sh {at}  ;  outboard status");
+    println!("end:  Ctrl-C here, or `outboard umount {at}`");
+}
+
+/// Until unmounted or told to end; a DPU side that dies is started again.
+fn stay<B: outboard_fuse::Backend>(
+    settings: &Settings,
+    mounted: &Mounted<B>,
+    mut watch: Watch,
+    mut process: Option<&mut DpuProcess>,
+) -> Result<(), Failure> {
+    let mut line = std::io::stdout().is_terminal().then(Line::default);
+    let dpu = Dpu::of(settings);
+    let mut followed = false;
+    loop {
+        if process.is_some() && !followed {
+            followed = dpu.status().is_ok_and(|status| watch.follow(status.dpu_pid).is_ok());
+        }
+        match watch.next(Duration::from_secs(1))? {
+            Happened::Told => return Ok(()),
+            Happened::ProcessEnded => {
+                followed = false;
+                if let Some(process) = process.as_deref_mut()
+                    && let Err(failure) = process.ensure()
+                {
+                    tracing::error!(%failure, "the DPU side does not start; trying again");
+                }
+            }
+            Happened::Nothing if !mounted.is_served() => return Ok(()),
+            Happened::Nothing => {
+                if let Some(process) = process.as_deref_mut()
+                    && !followed
+                    && let Err(failure) = process.ensure()
+                {
+                    tracing::error!(%failure, "the DPU side does not start; trying again");
+                }
+                if let (Some(line), Ok(status)) = (&mut line, dpu.status()) {
+                    line.print(&status);
+                }
+            }
+        }
+    }
+}
+
+/// Unmounts, waiting for programs that still use the mount, and makes the volume durable.
+fn finish<B: outboard_fuse::Backend>(mounted: Mounted<B>) -> Result<(), Failure> {
+    if std::io::stdout().is_terminal() {
+        println!();
+    }
+    let end = Instant::now() + BUSY_LIMIT;
+    let mut told = false;
+    loop {
+        match mounted.unmount(false) {
+            Ok(()) | Err(MountError::NotMounted { .. }) => break,
+            Err(error @ MountError::InUse { .. }) if Instant::now() < end => {
+                if !told {
+                    tracing::warn!("{error}; waiting {} s", BUSY_LIMIT.as_secs());
+                    told = true;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(MountError::InUse { .. }) => {
+                tracing::warn!("still in use: detached; it ends when its last user does");
+                mounted.unmount(true).map_err(|error| umount::failure(&error))?;
+                break;
+            }
+            Err(error) => return Err(umount::failure(&error)),
+        }
+    }
+    mounted.join().map_err(|error| umount::failure(&error))
+}
+
+/// Ends the DPU side unless somebody else is attached to it.
+fn shut_down(settings: &Settings, process: &mut DpuProcess) -> Result<(), Failure> {
+    let dpu = Dpu::of(settings);
+    let Ok(status) = dpu.status() else { return Ok(()) };
+    if !status.attachments.is_empty() {
+        tracing::info!(others = status.attachments.len(), "others use the volume: it goes on");
+        return Ok(());
+    }
+    dpu.shut_down()?;
+    if process.wait_for_end(SHUTDOWN_LIMIT) {
+        return Ok(());
+    }
+    let log: PathBuf = settings.data().join("dpu.log");
+    Err(Failure::internal(format!(
+        "the DPU side (pid {}) did not end in {} s; see {}",
+        status.dpu_pid,
+        SHUTDOWN_LIMIT.as_secs(),
+        log.display()
+    )))
+}

@@ -1,0 +1,185 @@
+//! `outboard status`, and the questions other commands ask of a DPU side.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use outboard_drivers::link::control;
+use serde_json::{Value, json};
+
+use crate::exit::{Code, Failure};
+use crate::settings::Settings;
+
+/// A DPU side, asked over its socket.
+#[derive(Debug)]
+pub(crate) struct Dpu {
+    socket: PathBuf,
+}
+
+/// What a DPU side said of itself.
+#[derive(Debug)]
+pub(crate) struct Status {
+    /// Its process.
+    pub(crate) dpu_pid: u32,
+    /// The processes attached to it.
+    pub(crate) attachments: Vec<u32>,
+    /// Everything it said.
+    pub(crate) all: Value,
+}
+
+/// Time for an answer that needs no work.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+impl Dpu {
+    pub(crate) fn of(settings: &Settings) -> Dpu {
+        Dpu { socket: settings.socket() }
+    }
+
+    /// Asks; the answer's `error`, if it has one, is the failure.
+    pub(crate) fn ask(&self, question: &Value, limit: Duration) -> Result<Value, Failure> {
+        let answer = control(&self.socket, &question.to_string(), limit).map_err(|error| {
+            Failure::new(
+                Code::NotRunning,
+                format!(
+                    "no DPU side answers at {} ({error}); start one with `outboard run`",
+                    self.socket.display()
+                ),
+            )
+        })?;
+        let answer: Value = serde_json::from_str(&answer)
+            .map_err(|error| Failure::internal(format!("the DPU side's answer: {error}")))?;
+        match answer.get("error").and_then(Value::as_str) {
+            Some(error) => Err(Failure::internal(format!("the DPU side says: {error}"))),
+            None => Ok(answer),
+        }
+    }
+
+    pub(crate) fn status(&self) -> Result<Status, Failure> {
+        let all = self.ask(&json!({"command": "status"}), ANSWER_LIMIT)?;
+        let pid = |value: &Value| {
+            value.get("pid").and_then(Value::as_u64).and_then(|pid| u32::try_from(pid).ok())
+        };
+        let dpu_pid = pid(&all).ok_or_else(|| Failure::internal("the DPU side names no pid"))?;
+        let attachments = all.get("attachments").and_then(Value::as_array);
+        let attachments = attachments.into_iter().flatten().filter_map(pid).collect();
+        Ok(Status { dpu_pid, attachments, all })
+    }
+
+    pub(crate) fn shut_down(&self) -> Result<(), Failure> {
+        self.ask(&json!({"command": "shutdown"}), Duration::from_secs(60)).map(drop)
+    }
+}
+
+/// Prints what both sides are doing.
+pub(crate) fn status(settings: &Settings, as_json: bool) -> Result<ExitCode, Failure> {
+    let status = Dpu::of(settings).status()?;
+    if as_json {
+        let host = status.attachments.first().map(|pid| json!({ "pid": pid }));
+        let text = serde_json::to_string_pretty(&json!({ "host": host, "dpu": status.all }));
+        let text = text.map_err(|error| Failure::internal(error.to_string()))?;
+        println!("{text}");
+    } else {
+        print!("{}", describe(&status));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A number at a path of keys; zero where there is none.
+fn number(value: &Value, keys: &[&str]) -> u64 {
+    keys.iter().try_fold(value, |value, key| value.get(key)).and_then(Value::as_u64).unwrap_or(0)
+}
+
+fn describe(status: &Status) -> String {
+    use std::fmt::Write;
+    let all = &status.all;
+    let hosts: Vec<String> = status.attachments.iter().map(u32::to_string).collect();
+    let mut text = format!(
+        "DPU side     pid {}\nhost sides   {}\n",
+        status.dpu_pid,
+        if hosts.is_empty() { "none".to_owned() } else { format!("pid {}", hosts.join(", ")) },
+    );
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "volume       {} of {} used", human(used(all)), human(total(all)));
+    if let Some(operations) = all.get("ops").and_then(Value::as_object) {
+        let _ = writeln!(
+            text,
+            "\n{:<16} {:>12} {:>10} {:>10}",
+            "operation", "count", "errors", "p50 us"
+        );
+        for (name, figures) in operations {
+            let count = number(figures, &["count"]);
+            let errors = number(figures, &["errors"]);
+            let p50 = figures.get("p50_us").and_then(Value::as_f64).unwrap_or(0.0);
+            let _ = writeln!(text, "{name:<16} {count:>12} {errors:>10} {p50:>10.1}");
+        }
+    }
+    if let Some(ledger) = all.pointer("/ledger/dma").and_then(Value::as_object) {
+        let _ = writeln!(text, "\n{:<16} {:>12} {:>14}", "DMA", "operations", "bytes");
+        for (kind, figures) in ledger {
+            let operations = number(figures, &["operations"]);
+            let bytes = number(figures, &["bytes"]);
+            let _ = writeln!(text, "{kind:<16} {operations:>12} {bytes:>14}");
+        }
+    }
+    text
+}
+
+/// Bytes the volume holds at most.
+fn total(all: &Value) -> u64 {
+    number(all, &["volume", "blocks"]).saturating_mul(number(all, &["volume", "block_size"]))
+}
+
+/// Bytes of it in use.
+fn used(all: &Value) -> u64 {
+    let free = number(all, &["volume", "blocks_free"]);
+    total(all).saturating_sub(free.saturating_mul(number(all, &["volume", "block_size"])))
+}
+
+/// Bytes with a unit.
+fn human(bytes: u64) -> String {
+    let mut value = bytes;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if value < 10_240 {
+            return format!("{value} {unit}");
+        }
+        value /= 1024;
+    }
+    format!("{value} TiB")
+}
+
+/// The live line of `outboard run`.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    before: Option<(Instant, u64)>,
+}
+
+impl Line {
+    /// Rewrites the line with what happened since it was last written.
+    pub(crate) fn print(&mut self, status: &Status) {
+        let now = Instant::now();
+        let operations: u64 = status
+            .all
+            .get("ops")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+            .map(|(_, figures)| number(figures, &["count"]))
+            .sum();
+        if let Some((then, before)) = self.before {
+            let seconds = now.duration_since(then).as_secs_f64().max(1e-3);
+            #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+            let rate = operations.saturating_sub(before) as f64 / seconds;
+            let used = human(used(&status.all));
+            let line = format!(
+                "\r\x1b[K{rate:>9.0} op/s   {used} used   host pid {}   DPU pid {}",
+                std::process::id(),
+                status.dpu_pid
+            );
+            use std::io::Write;
+            let mut out = std::io::stdout();
+            // A terminal that went away is told by SIGHUP.
+            let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+        }
+        self.before = Some((now, operations));
+    }
+}

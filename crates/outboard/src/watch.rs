@@ -1,0 +1,75 @@
+//! What the main thread of `run` waits for: signals, and the end of the DPU side's process.
+
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::exit::Failure;
+
+/// Why the wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Happened {
+    /// A signal asks for the end.
+    Told,
+    /// The followed process ended.
+    ProcessEnded,
+    /// The time ran out.
+    Nothing,
+}
+
+/// Waits without polling in circles.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    signals: UnixStream,
+    process: Option<OwnedFd>,
+}
+
+impl Watch {
+    /// From now on SIGINT, SIGTERM and SIGHUP are told here and do not kill.
+    pub(crate) fn new() -> Result<Watch, Failure> {
+        let cannot = |error| Failure::internal(format!("cannot watch for signals: {error}"));
+        let (signals, handler) = UnixStream::pair().map_err(cannot)?;
+        signals.set_nonblocking(true).map_err(cannot)?;
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            let handler = handler.try_clone().map_err(cannot)?;
+            signal_hook::low_level::pipe::register(signal, handler).map_err(cannot)?;
+        }
+        Ok(Watch { signals, process: None })
+    }
+
+    /// Follows a process, child or not.
+    pub(crate) fn follow(&mut self, pid: u32) -> std::io::Result<()> {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(std::io::ErrorKind::InvalidInput)?;
+        self.process = Some(pidfd_open(pid, PidfdFlags::empty())?);
+        Ok(())
+    }
+
+    /// Waits at most `limit`.
+    pub(crate) fn next(&mut self, limit: Duration) -> Result<Happened, Failure> {
+        let cannot = |error: String| Failure::internal(format!("cannot wait: {error}"));
+        let limit = Timespec::try_from(limit).map_err(|error| cannot(error.to_string()))?;
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        fds.extend(self.process.as_ref().map(|process| PollFd::new(process, PollFlags::IN)));
+        match poll(&mut fds, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(cannot(error.to_string())),
+        }
+        let ended = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        drop(fds);
+        let mut byte = [0; 64];
+        if matches!(self.signals.read(&mut byte), Ok(n) if n > 0) {
+            return Ok(Happened::Told);
+        }
+        if ended {
+            self.process = None;
+            return Ok(Happened::ProcessEnded);
+        }
+        Ok(Happened::Nothing)
+    }
+}
