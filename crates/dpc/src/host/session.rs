@@ -315,10 +315,11 @@ impl Session {
         reader: Reader,
         flags: Flags,
     ) -> Result<bool> {
-        if self.given_up.load(Acquire) {
+        let (queue, cid) = (slot.queue(), slot.index());
+        // The keeper's calls are what ends the giving up.
+        if queue != self.keeper() && self.given_up.load(Acquire) {
             return Err(Errno::ENOTCONN);
         }
-        let (queue, cid) = (slot.queue(), slot.index());
         let lane = self.lane(queue, cid);
         let op = call.request.op();
         let span = Span::of(call.request, call.payload_len);

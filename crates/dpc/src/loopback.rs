@@ -1,0 +1,362 @@
+//! Both sides of a link in one thread, stepped by hand: the same session and service as in production,
+//! over memory of this process, with every choice of order made by a seed.
+//!
+//! For the conformance suite over a link, and for the simulation that loses the DPU side at any step.
+//! Time is the number of steps taken.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use outboard_base::{Cred, Errno, Result, Rng, SessionId, Time, Timestamp};
+use outboard_kvfs::Caller;
+use outboard_link::Region;
+use outboard_link::dma::{Counted, Direct, Dma, Ledger};
+use outboard_link::events::{Receiver, Sender};
+use outboard_link::layout::Layout;
+use outboard_link::queue::nvmefs::{Initiator, Target};
+use outboard_link::registers::Registers;
+use outboard_wire::event::Event;
+use outboard_wire::file::{Reply, Request};
+use outboard_wire::nvmefs::Dispatch;
+use outboard_wire::regs::registers_len;
+
+use crate::dpu::{Limits, Service, Spawn, Volume, Work};
+use crate::host::{
+    Call, Done, Front, NotResumed, Port, Resumed, Session, Settings, Started, World,
+};
+
+thread_local! {
+    /// What a step of the other side is, for a session that waits inside a call.
+    static STEP: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
+    static STEPS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A world in which waiting lets the other side take a step.
+struct Steps;
+
+fn step() {
+    STEPS.set(STEPS.get() + 1);
+    let step = STEP.with_borrow(Option::clone);
+    if let Some(step) = step {
+        step();
+    }
+}
+
+impl World for Steps {
+    fn now(&self) -> Time {
+        Time(STEPS.get() * 1_000)
+    }
+
+    fn relax(&self) {
+        step();
+    }
+
+    fn bell(&self) {}
+
+    fn wait(&self, _: u16, _: u32, _: Time) {
+        step();
+    }
+
+    fn park(&self, _: u16, _: Time) {
+        step();
+    }
+
+    fn unpark(&self, _: u16) {}
+}
+
+/// An answered call: its tag, the answer, and the payload that came with it.
+pub type Answered = (u64, Result<Reply>, Vec<u8>);
+
+#[derive(Default)]
+struct Inbox {
+    answered: Mutex<Vec<Answered>>,
+    events: Mutex<Vec<Event>>,
+}
+
+impl Front for Inbox {
+    fn complete(&self, done: Done) {
+        let answered = answered(&done);
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner).push(answered);
+    }
+
+    fn event(&self, event: Event) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+}
+
+fn answered(done: &Done) -> Answered {
+    let mut payload = Vec::new();
+    let mut outcome = done.outcome.clone();
+    if let (Ok(Reply::Data(len)), Some(slot)) = (&done.outcome, &done.slot) {
+        payload.resize(usize::try_from(*len).unwrap_or(0), 0);
+        if let Err(errno) = slot.read(0, &mut payload) {
+            outcome = Err(errno);
+        }
+    }
+    (done.tag, outcome, payload)
+}
+
+/// An executor that polls what it has when it is told to.
+#[derive(Default)]
+struct Works(RefCell<Vec<Work>>);
+
+impl Works {
+    /// Polls the work at `at`, which may end.
+    fn poll(&self, at: usize) {
+        if at >= self.0.borrow().len() {
+            return;
+        }
+        let mut work = self.0.borrow_mut().swap_remove(at);
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.0.borrow_mut().push(work);
+        }
+    }
+}
+
+impl Spawn for Works {
+    fn spawn(&self, mut work: Work) {
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.0.borrow_mut().push(work);
+        }
+    }
+}
+
+/// One life of the DPU side.
+struct Life<V> {
+    service: RefCell<Service<V>>,
+    works: Works,
+    rng: RefCell<Rng>,
+}
+
+impl<V: Volume> Life<V> {
+    /// One step: commands, or work that waits.
+    fn step(&self) {
+        let choice = self.rng.borrow_mut().below(4);
+        let waiting = self.works.0.borrow().len() as u64;
+        if choice > 0 && waiting > 0 {
+            let at = self.rng.borrow_mut().below(waiting);
+            self.works.poll(usize::try_from(at).unwrap_or(0));
+        } else {
+            let wall = Timestamp { sec: 1_700_000_000, nsec: 0 };
+            self.service.borrow_mut().poll(wall, &self.works);
+        }
+        self.service.borrow_mut().flush(|_, _| ());
+    }
+}
+
+/// A session and its DPU side.
+pub struct Loopback<V> {
+    session: Arc<Session>,
+    inbox: Arc<Inbox>,
+    ports: Vec<Port>,
+    region: Arc<Region>,
+    layout: Layout,
+    life: Option<Rc<Life<V>>>,
+    receiver: Option<Receiver>,
+    ledger: Arc<Ledger>,
+    rng: Rng,
+    id: SessionId,
+    lives: u64,
+}
+
+impl<V: Volume> Loopback<V> {
+    /// Both sides, attached: `queues` queue pairs of `depth`, all choices made by `seed`. One at a time
+    /// in a thread. `EINVAL` for a grid out of range.
+    pub fn new(volume: V, queues: u16, depth: u16, seed: u64) -> Result<Loopback<V>> {
+        let layout = Layout::new(queues.saturating_add(1), depth).ok_or(Errno::EINVAL)?;
+        let region = Region::anonymous(layout.region_len());
+        let ledger = Arc::new(Ledger::new());
+        let registers = registers(layout, 1)?;
+        let initiators = (0..layout.queues())
+            .map(|queue| {
+                Initiator::new(Arc::clone(&region), &registers, queue, Arc::clone(&ledger))
+            })
+            .collect::<std::result::Result<Vec<_>, _>>()
+            .map_err(|_| Errno::EINVAL)?;
+        let id = SessionId(seed | 1);
+        let settings = Settings {
+            queues,
+            depth,
+            dispatch: Dispatch::Kv,
+            spin_max: Duration::ZERO,
+            owner: (0, 0),
+        };
+        let inbox = Arc::new(Inbox::default());
+        let front = Arc::clone(&inbox) as Arc<dyn Front>;
+        let session = Session::new(id, settings, initiators, Arc::new(Steps), front)?;
+        let ports = (0..queues).filter_map(|queue| session.port(queue)).collect();
+        let mut loopback = Loopback {
+            session,
+            inbox,
+            ports,
+            region,
+            layout,
+            life: None,
+            receiver: None,
+            ledger,
+            rng: Rng::new(seed),
+            id,
+            lives: 1,
+        };
+        loopback.begin(volume, &registers)?;
+        Ok(loopback)
+    }
+
+    fn begin(&mut self, volume: V, registers: &Registers) -> Result<()> {
+        let direct = Direct::new(Arc::clone(&self.region));
+        let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(&self.ledger)));
+        let targets = (0..self.layout.queues())
+            .map(|queue| Target::new(Arc::clone(&dma), registers, queue, Arc::clone(&self.ledger)))
+            .collect::<std::result::Result<Vec<_>, _>>()
+            .map_err(|_| Errno::EINVAL)?;
+        let sender = Sender::new(dma, registers.clone(), Arc::clone(&self.ledger));
+        Receiver::clear(&self.region, self.layout).map_err(|_| Errno::EINVAL)?;
+        let receiver = Receiver::new(Arc::clone(&self.region), registers.clone());
+        self.receiver = Some(receiver.map_err(|_| Errno::EINVAL)?);
+        let clock = Box::new(|| Steps.now());
+        let mut service = Service::new(volume, Limits::default(), clock);
+        let caller = Caller { attachment: self.id, trusted: true, peer: Cred::root() };
+        service.attach(caller, targets, sender).ok_or(Errno::EINVAL)?;
+        let life = Rc::new(Life {
+            service: RefCell::new(service),
+            works: Works::default(),
+            rng: RefCell::new(Rng::new(self.rng.next_u64())),
+        });
+        self.life = Some(life);
+        Ok(())
+    }
+
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// What was charged, on both sides.
+    #[must_use]
+    pub fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    /// Starts a call under `tag` on a queue of the seed's choice; false if that has no free slot.
+    pub fn start(&mut self, cred: &Cred, request: &Request<'_>, payload: &[u8], tag: u64) -> bool {
+        let queue = self.rng.below(self.ports.len() as u64);
+        let Some(port) = usize::try_from(queue).ok().and_then(|q| self.ports.get_mut(q)) else {
+            return false;
+        };
+        let Ok(mut slot) = port.acquire(Time(0)) else { return false };
+        let call = Call { request, cred, checked: false, payload_len: payload.len() };
+        let outcome = slot.write(0, payload);
+        let started = match outcome {
+            Ok(()) => port.start(slot, &call, tag),
+            Err(errno) => {
+                Started::Done(Done { tag, op: request.op(), outcome: Err(errno), slot: None })
+            }
+        };
+        if let Started::Done(done) = started {
+            self.inbox.complete(done);
+        }
+        true
+    }
+
+    /// One step of either side.
+    pub fn step(&mut self) {
+        STEPS.set(STEPS.get() + 1);
+        if let Some(life) = &self.life
+            && self.rng.chance(3, 4)
+        {
+            return life.step();
+        }
+        let queue = self.rng.below(u64::from(self.session.queues()));
+        self.session.drain(u16::try_from(queue).unwrap_or(0));
+        let mut events = Vec::new();
+        if let Some(receiver) = &mut self.receiver {
+            receiver.poll(1, &mut events);
+        }
+        events.into_iter().for_each(|event| self.session.event(event));
+    }
+
+    /// What was answered since the last call.
+    pub fn take_answered(&mut self) -> Vec<Answered> {
+        std::mem::take(&mut *self.inbox.answered.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What the DPU side told since the last call.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut *self.inbox.events.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// One call, stepped to its answer. `ETIMEDOUT` if that takes unreasonably many steps.
+    pub fn call(
+        &mut self,
+        cred: &Cred,
+        request: &Request<'_>,
+        payload: &[u8],
+    ) -> Result<(Reply, Vec<u8>)> {
+        const STEPS_MAX: usize = 10_000_000;
+        let mut started = false;
+        for _ in 0..STEPS_MAX {
+            started = started || self.start(cred, request, payload, 0);
+            self.step();
+            if let Some((_, outcome, payload)) = self.take_answered().pop() {
+                return outcome.map(|reply| (reply, payload));
+            }
+        }
+        Err(Errno::ETIMEDOUT)
+    }
+
+    /// Runs work on the DPU side's executor.
+    pub fn spawn(&self, work: Work) {
+        if let Some(life) = &self.life {
+            life.works.spawn(work);
+        }
+    }
+
+    /// Whether nothing waits on the DPU side.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.life.as_ref().is_none_or(|life| life.works.0.borrow().is_empty())
+    }
+
+    /// Whether the session has handed in everything since the last call.
+    pub fn take_handed_in(&mut self) -> bool {
+        let Some(life) = &self.life else { return false };
+        !life.service.borrow_mut().take_handed_in().is_empty()
+    }
+
+    /// The DPU side dies: its memory is gone, whatever it was doing. The session learns of it.
+    pub fn crash(&mut self) {
+        self.life = None;
+        self.receiver = None;
+        self.session.lost();
+    }
+
+    /// The DPU side is there again, over the same or another volume.
+    pub fn restart(&mut self, volume: V) -> Result<std::result::Result<Resumed, NotResumed>> {
+        self.lives += 1;
+        let registers = registers(self.layout, self.lives)?;
+        self.begin(volume, &registers)?;
+        let life = self.life.clone();
+        STEP.set(Some(Rc::new(move || {
+            if let Some(life) = &life {
+                life.step();
+            }
+        })));
+        let resumed = self.session.resume(&registers, &|| true);
+        STEP.set(None);
+        Ok(resumed)
+    }
+
+    /// Gives the calls up that wait for a DPU side that is lost, as the policy `fail` does.
+    pub fn give_up(&mut self) {
+        self.session.give_up();
+    }
+}
+
+fn registers(layout: Layout, instance: u64) -> Result<Registers> {
+    let pages = Region::anonymous(registers_len(layout.queues(), layout.depth()));
+    Registers::create(pages, layout, instance).map_err(|_| Errno::EINVAL)
+}

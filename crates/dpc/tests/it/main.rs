@@ -1,0 +1,11 @@
+//! The two sides of a link together, in one thread.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "a test may panic"
+)]
+
+mod simulation;
