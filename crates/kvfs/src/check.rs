@@ -2,7 +2,7 @@
 //!
 //! [`Kvfs::check`] runs offline (`outboard fsck`: nothing else uses the volume) and beside other work,
 //! from inside the DPU side. It streams: every table is scanned in key order, inodes are taken in windows
-//! of [`WINDOW`], and what is kept for the whole run is 24 bytes an object and 24 a directory (beside
+//! of [`WINDOW`], and what is kept for the whole run is 24 bytes an object and 16 a directory (beside
 //! what the object store's own check keeps).
 //!
 //! Beside other work, two scans do not see the same moment. So every commit of a batch notes the inodes
@@ -32,7 +32,7 @@ use crate::layout::{ReplayRecord, Superblock, decode_counter};
 use cursor::Cursor;
 use inodes::Window;
 
-/// Inodes judged together: each window costs a scan of all names, and 48 bytes an inode of memory.
+/// Inodes judged together: each window costs a scan of all names, and 32 bytes an inode of memory.
 pub const WINDOW: usize = 1 << 18;
 
 /// How to check.
@@ -87,8 +87,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         check.run().await.map_err(KvError::errno)?;
         let touched = noting.end();
         let mut report = check.report;
-        report.forgive(&touched);
-        Ok((report, !touched.is_empty()))
+        report.forgive(touched.as_ref());
+        Ok((report, touched.is_none_or(|touched| !touched.is_empty())))
     }
 }
 

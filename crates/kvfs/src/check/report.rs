@@ -179,11 +179,12 @@ impl Report {
         self.unsure += gone;
     }
 
-    /// Leaves out what is about inodes that changed meanwhile.
-    pub(super) fn forgive(&mut self, touched: &HashSet<u64>) {
+    /// Leaves out what is about inodes that changed meanwhile: everything, if those are not known.
+    pub(super) fn forgive(&mut self, touched: Option<&HashSet<u64>>) {
         self.retain(|finding| {
             let inos = [Some(finding.ino), finding.other];
-            !inos.into_iter().flatten().any(|ino| touched.contains(&ino.0))
+            let touches = |ino: Ino| touched.is_none_or(|touched| touched.contains(&ino.0));
+            !inos.into_iter().flatten().any(touches)
         });
     }
 

@@ -8,6 +8,9 @@ use outboard_kv::Batch;
 
 use crate::layout::key::{self, Tag};
 
+/// Most inodes noted; beyond it nobody knows which.
+const NOTED_MAX: usize = 1 << 20;
+
 /// Notes taken while a check runs; costs one load for each commit while none does.
 #[derive(Default)]
 pub(crate) struct Touched {
@@ -38,14 +41,18 @@ impl Touched {
         let pairs = Tag::Inode as u8..=Tag::Trim as u8;
         let keys = batch.writes().iter().map(|write| &write.key);
         let inos = keys.filter(|key| key.first().is_some_and(|tag| pairs.contains(tag)));
-        self.inodes().extend(inos.filter_map(|key| key::number(key)));
+        let mut noted = self.inodes();
+        if noted.len() < NOTED_MAX {
+            noted.extend(inos.filter_map(|key| key::number(key)));
+        }
     }
 }
 
 impl Noting<'_> {
-    /// What was noted.
-    pub(crate) fn end(self) -> HashSet<u64> {
-        std::mem::take(&mut *self.0.inodes())
+    /// What was noted; `None` if it was too much.
+    pub(crate) fn end(self) -> Option<HashSet<u64>> {
+        let noted = std::mem::take(&mut *self.0.inodes());
+        (noted.len() < NOTED_MAX).then_some(noted)
     }
 }
 
