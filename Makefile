@@ -13,7 +13,7 @@ help:
 
 run:
 	@scripts/setup run
-	@cargo build --release --package outboard
+	@cargo build --release --bin outboard
 	@mkdir -p mnt data
 	@exec $(TARGET)/release/outboard run --data data mnt
 
@@ -31,6 +31,6 @@ long:
 
 bench:
 	@scripts/setup run
-	@cargo build --release --package outboard
+	@cargo build --release --bin outboard
 	@$(TARGET)/release/outboard bench link
 	@$(TARGET)/release/outboard bench fs

@@ -93,14 +93,12 @@ impl Volume {
         command.arg("run").arg("--data").arg(self.data()).args(&self.flags).arg(self.mountpoint());
         command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
         let child = context(command.spawn(), || format!("cannot start {command:?}"))?;
-        let child = self.child.insert(child);
-        let mountpoint = self.base.join("mnt");
-        let mut gone = false;
+        self.child = Some(child);
+        let mountpoint = self.mountpoint();
         let ready = wait_until(START_LIMIT, || {
-            gone = matches!(child.try_wait(), Ok(Some(_)));
-            gone || (is_mounted(&mountpoint) && fs::metadata(&mountpoint).is_ok())
+            !self.is_running() || (is_mounted(&mountpoint) && fs::metadata(&mountpoint).is_ok())
         });
-        if gone {
+        if !self.is_running() {
             self.child = None;
             return Err(format!("`outboard run` ended at once:\n{}", self.log_tail()));
         }
@@ -108,6 +106,10 @@ impl Volume {
             return Ok(());
         }
         Err(format!("not mounted within {} s:\n{}", START_LIMIT.as_secs(), self.log_tail()))
+    }
+
+    fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
     /// Ends `outboard run` as Ctrl-C or a service manager does, and waits for a clean end.
@@ -151,6 +153,11 @@ impl Volume {
             Side::Host => "host",
             Side::Dpu => "dpu",
         };
+        if side == Side::Host
+            && let Some(child) = &self.child
+        {
+            return Ok(Pid::from_child(child));
+        }
         let number = status[key]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
         let pid = number.and_then(Pid::from_raw);
         pid.ok_or_else(|| format!("`outboard status --json` has no {key}.pid: {status}"))
