@@ -11,6 +11,8 @@ use crate::medium::mem::{self as medium_mem, MemMedium};
 use crate::mem::{self as kv_mem, MemKv};
 use crate::{Batch, Durability, KvError};
 
+mod faults;
+
 type Store = Objects<MemKv, Arc<MemMedium>>;
 
 const LEN: usize = BLOCK as usize;
@@ -41,6 +43,11 @@ fn options() -> Options {
         reserve: 256 << 10,
         pending_blocks_max: 400,
     }
+}
+
+/// The seeds of a test: a few, or as many as asked for (`OUTBOARD_SEEDS`).
+fn seeds(few: u64) -> std::ops::Range<u64> {
+    0..std::env::var("OUTBOARD_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(few)
 }
 
 struct Rig {
@@ -193,7 +200,7 @@ impl Model {
 
 #[test]
 fn it_agrees_with_a_model() {
-    for seed in 0..60 {
+    for seed in seeds(20) {
         let mut rng = Rng::new(seed);
         let mut rig = Rig::new(seed);
         rig.kv.set_faults(kv_mem::Faults {
@@ -304,7 +311,7 @@ fn read_all(rig: &Rig, id: ObjectId, why: &str) -> Vec<u8> {
 /// Power loss and kill -9 between and amid operations, amid syncs, amid recovery.
 #[test]
 fn nothing_synced_is_lost_and_no_block_is_mixed() {
-    for seed in 0..250 {
+    for seed in seeds(100) {
         let mut rng = Rng::new(seed);
         let mut rig = Rig::new(seed);
         let mut histories = [History::new(), History::new()];

@@ -1,0 +1,239 @@
+//! The full volume, the failing device, the flipped bit, the caller who walks away.
+
+use super::*;
+
+fn small(seed: u64) -> Rig {
+    let kv = Arc::new(MemKv::new(seed));
+    let medium = Arc::new(MemMedium::new(seed));
+    let options = Options { capacity: 2 << 20, reserve: 128 << 10, ..options() };
+    let (store, _) = run(Objects::open(kv.clone(), medium.clone(), options)).unwrap();
+    Rig { kv, medium, store }
+}
+
+fn write(rig: &Rig, id: u64, offset: u64, data: &[u8]) -> Result<i64, KvError> {
+    run(apply(rig, ObjectId(id), &Op::Write { offset, data: data.to_vec() }))
+}
+
+/// Grows objects until there is no space; how many blocks they got.
+fn fill(rig: &Rig) -> u64 {
+    (0..).find(|at| write(rig, 1, at * BLOCK, &[7; LEN]).is_err()).unwrap()
+}
+
+#[test]
+fn a_full_volume_overwrites_deletes_and_works_again() {
+    let rig = small(1);
+    let got = fill(&rig);
+    // All but the header and the reserve.
+    assert_eq!(got, (2 << 20) / BLOCK - 1 - (128 << 10) / BLOCK);
+    assert_eq!(rig.store.space().free, 0);
+    assert_eq!(write(&rig, 2, 0, b"x"), Err(KvError::NoSpace));
+    // Overwriting takes a block before it gives one back: that is what the reserve is for, over and
+    // over, the syncs that free the old ones coming by themselves.
+    for round in 0..200u8 {
+        assert_eq!(write(&rig, 1, u64::from(round) % got * BLOCK, &[round; LEN]), Ok(0));
+    }
+    assert_eq!(write(&rig, 1, 100, &[9; 20]), Ok(0), "parts of blocks too");
+    assert_eq!(run(apply(&rig, ObjectId(1), &Op::Punch { from: 50, to: BLOCK - 50 })), Ok(0));
+    let deleted = run(apply(&rig, ObjectId(1), &Op::Punch { from: BLOCK, to: u64::MAX }));
+    assert_eq!(deleted, Ok(1 - i64::try_from(got).unwrap()));
+    assert_eq!(write(&rig, 2, 0, &[1; 4 * LEN]), Ok(4), "the freed is there at once");
+    run(rig.store.tidy()).unwrap();
+    rig.check("after all that");
+    assert_eq!(rig.store.space().used, 5 * BLOCK);
+}
+
+#[test]
+fn a_disk_that_cannot_grow_is_a_full_volume() {
+    let rig = small(2);
+    let limit = medium_mem::Faults { len_max: 1 << 20, ..Default::default() };
+    rig.medium.set_faults(limit);
+    let got = fill(&rig);
+    assert_eq!(got, (1 << 20) / BLOCK - 1);
+    assert_eq!(write(&rig, 2, 0, b"x"), Err(KvError::NoSpace));
+    rig.medium.set_faults(medium_mem::Faults::default());
+    run(rig.store.tidy()).unwrap();
+    assert_eq!(write(&rig, 2, 0, b"x"), Ok(1), "the disk has room again, and tidying finds out");
+    rig.check("grown");
+}
+
+#[test]
+fn fallocated_space_is_there_when_the_volume_is_full() {
+    let rig = small(3);
+    let allocated = run(apply(&rig, ObjectId(9), &Op::Allocate { from: 0, to: 20 * BLOCK }));
+    assert_eq!(allocated, Ok(20));
+    fill(&rig);
+    for at in 0..20 {
+        assert_eq!(write(&rig, 9, at * BLOCK, &[3; LEN]), Ok(0));
+    }
+    let mut out = vec![0; 20 * LEN];
+    run(rig.store.read(ObjectId(9), 0, &mut out)).unwrap();
+    assert!(out.iter().all(|b| *b == 3));
+}
+
+#[test]
+fn a_flipped_bit_is_an_error_and_never_data() {
+    let rig = small(4);
+    write(&rig, 1, 0, &[5; 8 * LEN]).unwrap();
+    run(rig.store.sync()).unwrap();
+    // The blocks lie side by side after the header: block 3 of the file is number 4.
+    rig.medium.corrupt(4 * BLOCK + 4711);
+    let mut block = [0; LEN];
+    assert_eq!(run(rig.store.read(ObjectId(1), 3 * BLOCK, &mut block)), Err(KvError::Corrupt));
+    let mut all = vec![0; 8 * LEN];
+    assert_eq!(run(rig.store.read(ObjectId(1), 0, &mut all)), Err(KvError::Corrupt));
+    assert_eq!(run(rig.store.read(ObjectId(1), 4 * BLOCK, &mut block)), Ok(()));
+    // Part of a bad block cannot be written without believing the rest; all of it can.
+    assert_eq!(write(&rig, 1, 3 * BLOCK + 1, b"x"), Err(KvError::Corrupt));
+    let report = run(rig.store.check(true, |_| ())).unwrap();
+    assert_eq!(report.faults, [Fault::BadBlock { id: ObjectId(1), offset: 3 * BLOCK }]);
+    assert_eq!(run(rig.store.check(false, |_| ())).unwrap().faults, []);
+    assert_eq!(write(&rig, 1, 3 * BLOCK, &[6; LEN]), Ok(0));
+    assert_eq!(run(rig.store.read(ObjectId(1), 3 * BLOCK, &mut block)), Ok(()));
+    run(rig.store.tidy()).unwrap();
+    rig.check("healed");
+}
+
+#[test]
+fn a_corrupt_index_page_is_an_error() {
+    let rig = small(5);
+    write(&rig, 1, 0, &[5; LEN]).unwrap();
+    rig.kv.corrupt(&index::page_key(ObjectId(1), 0));
+    let mut block = [0; LEN];
+    assert_eq!(run(rig.store.read(ObjectId(1), 0, &mut block)), Err(KvError::Corrupt));
+    let report = run(rig.store.check(false, |_| ())).unwrap();
+    assert!(report.faults.contains(&Fault::BadPage { id: ObjectId(1), page: 0 }));
+}
+
+#[test]
+fn a_medium_of_another_store_is_refused() {
+    let (one, other) = (small(6), Arc::new(MemMedium::new(0)));
+    let options = Options { identity: 8, ..options() };
+    run(Objects::open(Arc::new(MemKv::new(0)), other.clone(), options)).unwrap();
+    let mixed = run(Objects::open(one.kv.clone(), other, options));
+    assert_eq!(mixed.err(), Some(KvError::Corrupt));
+}
+
+/// Device errors at random: each is reported, none is turned into wrong data, and once they stop all
+/// that was answered is there.
+#[test]
+fn device_errors_are_errors_and_nothing_else() {
+    for seed in seeds(12) {
+        let mut rng = Rng::new(seed);
+        let mut rig = Rig::new(seed);
+        let mut model = Model::new();
+        rig.medium.set_faults(medium_mem::Faults {
+            read_fails: 20,
+            write_fails: 10,
+            ..Default::default()
+        });
+        rig.kv.set_faults(kv_mem::Faults { commit_fails: 15, ..Default::default() });
+        let mut failed = 0;
+        for step in 0..150 {
+            let op = op(&mut rng);
+            match run(apply(&rig, ObjectId(1), &op)) {
+                Ok(_) => model.apply(&op),
+                Err(error) => {
+                    assert_eq!(error, KvError::Io(outboard_base::Errno::EIO), "seed {seed}");
+                    failed += 1;
+                }
+            }
+            let mut out = vec![0; FILE as usize * LEN];
+            if run(rig.store.read(ObjectId(1), 0, &mut out)).is_ok() {
+                assert!(out == model.bytes, "seed {seed} step {step}");
+            }
+            if rng.chance(1, 10) {
+                // Flushes work; what surrounds them may not.
+                let _ = run(rig.store.tidy());
+            }
+        }
+        assert!(failed > 5, "seed {seed}: the faults were there");
+        rig.medium.set_faults(medium_mem::Faults::default());
+        rig.kv.set_faults(kv_mem::Faults::default());
+        run(rig.store.tidy()).unwrap();
+        rig.check(&format!("seed {seed}"));
+        rig.reopen();
+        assert!(read_all(&rig, ObjectId(1), "reopened") == model.bytes, "seed {seed}");
+        rig.check(&format!("seed {seed} reopened"));
+    }
+}
+
+#[test]
+fn a_failed_flush_is_final_until_reopened() {
+    let mut rig = small(7);
+    write(&rig, 1, 0, &[1; LEN]).unwrap();
+    rig.medium.set_faults(medium_mem::Faults { flush_fails: true, ..Default::default() });
+    assert!(run(rig.store.sync()).is_err());
+    rig.medium.set_faults(medium_mem::Faults::default());
+    assert!(run(rig.store.sync()).is_err(), "what the failed flush lost, no later one brings back");
+    rig.medium.crash();
+    rig.kv.crash();
+    rig.reopen();
+    assert_eq!(run(rig.store.sync()), Ok(()));
+    rig.check("reopened");
+}
+
+/// The token of a batch whose outcome the caller never told, both ways.
+#[test]
+fn an_outcome_nobody_told_is_asked_for() {
+    let rig = small(8);
+    for committed in [true, false] {
+        let mut batch = Batch::new();
+        let staged = run(rig.store.write(ObjectId(1), 0, &[4; LEN], &mut batch)).unwrap();
+        if committed {
+            run(rig.kv.commit(batch, Durability::Answered)).unwrap();
+        }
+        drop(staged);
+        run(rig.store.tidy()).unwrap();
+        rig.check("resolved");
+    }
+    assert_eq!(rig.store.space().used, BLOCK);
+}
+
+/// Many tasks on objects of their own, interleaved poll by poll with syncs, tidying and a check that
+/// runs beside them.
+#[test]
+fn objects_change_side_by_side() {
+    for seed in seeds(10) {
+        let mut rng = Rng::new(seed);
+        let rig = Rig::new(seed);
+        rig.kv.set_faults(kv_mem::Faults { delay_polls: 3, ..Default::default() });
+        rig.medium.set_faults(medium_mem::Faults { delay_polls: 5, ..Default::default() });
+        let plans: Vec<Vec<Op>> = (0..5).map(|_| (0..12).map(|_| op(&mut rng)).collect()).collect();
+        let mut tasks: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+        for (id, plan) in (0..).zip(&plans) {
+            let rig = &rig;
+            tasks.push(Box::pin(async move {
+                let mut model = Model::new();
+                for op in plan {
+                    apply(rig, ObjectId(id), op).await.unwrap();
+                    model.apply(op);
+                    let mut out = vec![0; FILE as usize * LEN];
+                    rig.store.read(ObjectId(id), 0, &mut out).await.unwrap();
+                    assert!(out == model.bytes, "seed {seed} object {id} {op:?}");
+                }
+            }));
+        }
+        tasks.push(Box::pin(async {
+            for _ in 0..10 {
+                rig.store.sync().await.unwrap();
+                rig.store.tidy().await.unwrap();
+            }
+        }));
+        tasks.push(Box::pin(async {
+            for _ in 0..3 {
+                let report = rig.store.check(true, |_| ()).await.unwrap();
+                assert_eq!(report.faults, [], "seed {seed}: a check beside the work");
+            }
+        }));
+        let mut cx = Context::from_waker(Waker::noop());
+        while !tasks.is_empty() {
+            let at = usize::try_from(rng.below(tasks.len() as u64)).unwrap();
+            if tasks[at].as_mut().poll(&mut cx).is_ready() {
+                drop(tasks.swap_remove(at));
+            }
+        }
+        drop(tasks);
+        run(rig.store.tidy()).unwrap();
+        rig.check(&format!("seed {seed}"));
+    }
+}
