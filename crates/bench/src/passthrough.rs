@@ -1,8 +1,8 @@
-//! The rival: a plain FUSE passthrough, which hands every operation to a directory of the local file
-//! system in the same process. It is built on the `fuser` crate at its best settings: threads with a
-//! clone of the device each, 1 MiB requests, inodes held by descriptor so that no path is walked
-//! twice, no FLUSH, the kernel's caches with the same time-outs as the volume it is measured against.
-//! Kernel passthrough (`FUSE_PASSTHROUGH`) is off: it would leave nothing to compare.
+//! The rival: a plain FUSE passthrough, which hands every operation to a directory of the local
+//! file system in the same process. It is built on the `fuser` crate at its best settings: threads
+//! with a clone of the device each, 1 MiB requests, inodes held by descriptor so that no path is
+//! walked twice, no FLUSH, the kernel's caches with the same time-outs as the volume it is measured
+//! against. Kernel passthrough (`FUSE_PASSTHROUGH`) is off: it would leave nothing to compare.
 //!
 //! The source must not be changed by others while it is mounted, and should lie on one file system:
 //! inode numbers are passed on.

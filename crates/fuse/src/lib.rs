@@ -1,5 +1,5 @@
-//! The mount adaptor (the paper's fs-adaptor, DPC 3.1; C6, C21, C23): the kernel's FUSE messages in,
-//! file operations out. It knows requests and replies and nothing of any volume.
+//! The mount adaptor (the paper's fs-adaptor, DPC 3.1; C6, C21, C23): the kernel's FUSE messages
+//! in, file operations out. It knows requests and replies and nothing of any volume.
 //!
 //! ```text
 //! application ── kernel ──▶ /dev/fuse ──▶ worker ──▶ Port::start ──▶ ... ──▶ the volume
@@ -8,10 +8,10 @@
 //!                                                        └ later: Front::complete, any thread
 //! ```
 //!
-//! - Each worker thread has a clone of `/dev/fuse` and a [`Port`] (a queue pair) of its own. It takes a
-//!   [`Slot`] *before* it reads, and reads with `readv` into a small header buffer and the slot's
-//!   pages: the data of a write lands where the DPU side takes it. The data of a read goes to the
-//!   kernel by `writev` from the slot's pages. The adaptor copies no file data.
+//! - Each worker thread has a clone of `/dev/fuse` and a [`Port`] (a queue pair) of its own. It
+//!   takes a [`Slot`] *before* it reads, and reads with `readv` into a small header buffer and the
+//!   slot's pages: the data of a write lands where the DPU side takes it. The data of a read goes
+//!   to the kernel by `writev` from the slot's pages. The adaptor copies no file data.
 //! - The kernel checks permissions (`default_permissions`), so requests carry
 //!   [`Flags::CHECKED`](outboard_wire::file::Flags::CHECKED).
 //! - Inode numbers are the volume's, but for the root: 0 there, 1 in the kernel.

@@ -1,5 +1,5 @@
-//! Mount points: looking before mounting, mounting as root or through `fusermount3`, unmounting, and
-//! clearing what a dead server left.
+//! Mount points: looking before mounting, mounting as root or through `fusermount3`, unmounting,
+//! and clearing what a dead server left.
 
 use std::ffi::CString;
 use std::fmt;
@@ -72,8 +72,8 @@ impl fmt::Display for MountError {
             }
             MountError::NoDevice(error) => write!(
                 f,
-                "cannot open /dev/fuse: {error}; load the module (modprobe fuse), or give this \
-                 container the device"
+                "cannot open /dev/fuse: {error}; load the module (modprobe fuse), or give \
+                 this container the device"
             ),
             MountError::Device(error) => write!(f, "talking to /dev/fuse failed: {error}"),
             MountError::Refused { path, error } => {
@@ -81,14 +81,14 @@ impl fmt::Display for MountError {
             }
             MountError::NoHelper(error) => write!(
                 f,
-                "a plain user mounts through {HELPER}, which could not be started ({error}); install \
-                 the package fuse3, or mount as root"
+                "a plain user mounts through {HELPER}, which could not be started ({error}); \
+                 install the package fuse3, or mount as root"
             ),
             MountError::Helper { message } => write!(f, "{HELPER} did not mount: {message}"),
             MountError::AllowOther => write!(
                 f,
-                "allow_other as a plain user needs the line `user_allow_other` in /etc/fuse.conf; add \
-                 it, or mount as root"
+                "allow_other as a plain user needs the line `user_allow_other` in /etc/fuse.conf; \
+                 add it, or mount as root"
             ),
             MountError::Kernel { major, minor } => write!(
                 f,
@@ -274,8 +274,8 @@ fn attach_as_root(place: &Path, options: &MountOptions) -> Result<Device, MountE
     Ok(device)
 }
 
-/// The options as the helper takes them. What it adds by itself, and what so cannot work for a plain
-/// user: `nosuid`, `nodev`.
+/// The options as the helper takes them. What it adds by itself, and what so cannot work for a
+/// plain user: `nosuid`, `nodev`.
 fn helper_options(options: &MountOptions) -> String {
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut list = format!("fsname={source},subtype={SUBTYPE},default_permissions");

@@ -108,8 +108,8 @@ fn is_harmless(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR))
 }
 
-/// Whether SIGKILL is pending for a thread; every fatal signal becomes one. A thread that is gone is
-/// not dying: its request is answered into the void.
+/// Whether SIGKILL is pending for a thread; every fatal signal becomes one. A thread that is gone
+/// is not dying: its request is answered into the void.
 pub(crate) fn is_dying(tid: u32) -> bool {
     const SIGKILL: u64 = 1 << (libc::SIGKILL - 1);
     let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else { return false };

@@ -34,8 +34,8 @@ pub struct MountOptions {
     pub sync: bool,
     /// `dirsync`: every change of a name is durable before it is answered.
     pub dir_sync: bool,
-    /// `allow_other`: other users may enter. `None`: as root yes, as a plain user no (there it takes
-    /// `user_allow_other` in `/etc/fuse.conf`).
+    /// `allow_other`: other users may enter. `None`: as root yes, as a plain user no (there it
+    /// takes `user_allow_other` in `/etc/fuse.conf`).
     pub allow_other: Option<bool>,
     /// Which file data the kernel may keep.
     pub cache: Cache,
@@ -78,8 +78,8 @@ impl std::fmt::Display for UnknownOption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "unknown mount option `{}`; known are rw, ro, atime, noatime, relatime, dev, nodev, suid, \
-             nosuid, exec, noexec, sync, async, dirsync, allow_other, default_permissions",
+            "unknown mount option `{}`; known are rw, ro, atime, noatime, relatime, dev, nodev, \
+             suid, nosuid, exec, noexec, sync, async, dirsync, allow_other, default_permissions",
             self.0
         )
     }

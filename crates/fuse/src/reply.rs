@@ -1,5 +1,5 @@
-//! From the volume's answer to the kernel's. What comes from the other side is checked: an answer that
-//! cannot be true becomes EIO, and is logged.
+//! From the volume's answer to the kernel's. What comes from the other side is checked: an answer
+//! that cannot be true becomes EIO, and is logged.
 
 use std::io;
 
@@ -150,8 +150,8 @@ impl<S: Slot> Front<S> {
     }
 }
 
-/// Logs what went wrong with an answer. A request the kernel no longer waits for (it was aborted with
-/// its connection) is no fault.
+/// Logs what went wrong with an answer. A request the kernel no longer waits for (it was aborted
+/// with its connection) is no fault.
 fn report(written: io::Result<()>, unique: u64) {
     if let Err(error) = written
         && !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))

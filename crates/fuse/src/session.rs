@@ -20,9 +20,9 @@ use crate::worker::{End, Worker, wait_for};
 
 /// Capabilities asked for, where the kernel has them.
 ///
-/// Not among them: the write-back cache (an answered write would live in the kernel's memory alone),
-/// splicing (the slot's pages are better), export by file handle (the kernel would ask for `..` of
-/// inodes it forgot).
+/// Not among them: the write-back cache (an answered write would live in the kernel's memory
+/// alone), splicing (the slot's pages are better), export by file handle (the kernel would ask for
+/// `..` of inodes it forgot).
 const WANTED: u64 = flags::ASYNC_READ
     | flags::POSIX_LOCKS
     | flags::FLOCK_LOCKS
@@ -118,7 +118,8 @@ impl<B: Backend> Mounted<B> {
         self.workers.iter().all(|worker| !worker.is_finished())
     }
 
-    /// Unmounts; `lazy`: out of the tree at once, gone when its last user is. Then [`Mounted::join`].
+    /// Unmounts; `lazy`: out of the tree at once, gone when its last user is. Then
+    /// [`Mounted::join`].
     ///
     /// # Errors
     /// [`MountError::InUse`] when files are open there and `lazy` is not asked.

@@ -335,9 +335,9 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// The caller of request `unique` got a signal. A wait for a lock ends. Anything else ends only if
-    /// the caller is to die: on a local file system, too, file operations are not cut short by other
-    /// signals, and programs with timers count on that.
+    /// The caller of request `unique` got a signal. A wait for a lock ends. Anything else ends only
+    /// if the caller is to die: on a local file system, too, file operations are not cut short by
+    /// other signals, and programs with timers count on that.
     fn interrupt(&mut self, unique: u64) {
         match self.front.pending.asker(unique) {
             Some(asker) if asker.waits_for_lock || is_dying(asker.pid) => {

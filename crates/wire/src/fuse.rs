@@ -2,9 +2,9 @@
 //!
 //! A message of the kernel is a 40-byte header ([`InHeader`]), a body whose shape the opcode tells
 //! ([`Call`]), and perhaps extensions. An answer is a 16-byte header ([`out_header`]) and a body
-//! ([`answer`]). Everything is in the byte order of the host, which for the machines Outboard runs on
-//! is little-endian. [`init`] holds the handshake, [`translate`] turns calls into the file operations
-//! of [`crate::file`]. The same formats serve `/dev/fuse` and a virtio-fs queue.
+//! ([`answer`]). Everything is in the byte order of the host, which for the machines Outboard runs
+//! on is little-endian. [`init`] holds the handshake, [`translate`] turns calls into the file
+//! operations of [`crate::file`]. The same formats serve `/dev/fuse` and a virtio-fs queue.
 //!
 //! ```text
 //! in header                  out header

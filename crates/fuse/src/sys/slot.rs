@@ -7,8 +7,9 @@ use outboard_base::{Errno, Result, limits};
 /// A place for one request's payload.
 ///
 /// # Safety
-/// [`Slot::payload_ptr`] is valid for reads and writes of [`Slot::payload_max`] bytes as long as the
-/// slot lives, and no Rust reference to that memory exists meanwhile: another process may write to it.
+/// [`Slot::payload_ptr`] is valid for reads and writes of [`Slot::payload_max`] bytes as long as
+/// the slot lives, and no Rust reference to that memory exists meanwhile: another process may write
+/// to it.
 pub unsafe trait Slot: Send {
     /// Where the payload lies.
     fn payload_ptr(&self) -> *mut u8;
@@ -20,8 +21,8 @@ pub unsafe trait Slot: Send {
     fn read(&self, at: usize, out: &mut [u8]) -> Result<()>;
 }
 
-// SAFETY: the pointer is into the region the session keeps mapped while slots live; dpc hands out no
-// references into it.
+// SAFETY: the pointer is into the region the session keeps mapped while slots live; dpc hands out
+// no references into it.
 unsafe impl Slot for outboard_dpc::host::Slot {
     fn payload_ptr(&self) -> *mut u8 {
         self.payload_ptr()
@@ -47,7 +48,8 @@ pub struct HeapSlot(Box<[UnsafeCell<u8>]>);
 impl Default for HeapSlot {
     fn default() -> Self {
         let zeros = Box::into_raw(vec![0u8; limits::IO_MAX].into_boxed_slice());
-        // SAFETY: an `UnsafeCell<u8>` has the layout of a `u8`, and the box is owned by nobody else.
+        // SAFETY: an `UnsafeCell<u8>` has the layout of a `u8`, and the box is owned by nobody
+        // else.
         HeapSlot(unsafe { Box::from_raw(zeros as *mut [UnsafeCell<u8>]) })
     }
 }
@@ -88,8 +90,8 @@ unsafe impl Slot for HeapSlot {
 
     fn read(&self, at: usize, out: &mut [u8]) -> Result<()> {
         let from = self.payload(at, out.len())?;
-        // SAFETY: `payload` checked that the range lies in the slot; nobody writes to ordinary memory
-        // while the slot is borrowed.
+        // SAFETY: `payload` checked that the range lies in the slot; nobody writes to ordinary
+        // memory while the slot is borrowed.
         unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
         Ok(())
     }

@@ -81,8 +81,8 @@ fn unmounting_under_load_hangs_nobody() {
     });
 }
 
-/// A server that dies leaves "Transport endpoint is not connected". The connection is aborted here as
-/// the kernel does when a server's last descriptor goes.
+/// A server that dies leaves "Transport endpoint is not connected". The connection is aborted here
+/// as the kernel does when a server's last descriptor goes.
 #[test]
 fn a_stale_mount_point_is_cleared() {
     if !can_mount("a_stale_mount_point_is_cleared") {

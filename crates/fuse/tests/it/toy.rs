@@ -54,8 +54,8 @@ impl Toy {
         self.0.lock().unwrap().inodes.len()
     }
 
-    /// Answers a request; `payload` holds what came with it and takes what goes back. A lock that must
-    /// wait is `Waiting`.
+    /// Answers a request; `payload` holds what came with it and takes what goes back. A lock that
+    /// must wait is `Waiting`.
     pub(crate) fn answer(
         &self,
         cred: &Cred,

@@ -1,4 +1,5 @@
-//! The bodies of kernel messages: one variant an opcode, fields and names borrowed from the message.
+//! The bodies of kernel messages: one variant an opcode, fields and names borrowed from the
+//! message.
 
 use outboard_base::{Errno, Result};
 

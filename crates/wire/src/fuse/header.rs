@@ -62,7 +62,8 @@ impl InHeader {
         Ok((bytes(rest, 0, body)?, bytes(rest, body, extensions)?))
     }
 
-    /// Who asks, with the supplementary groups the extensions name (at most [`limits::GROUPS_MAX`]).
+    /// Who asks, with the supplementary groups the extensions name (at most
+    /// [`limits::GROUPS_MAX`]).
     pub fn cred(&self, extensions: &[u8]) -> Result<Cred> {
         let groups = groups_in(extensions)?;
         Ok(Cred { uid: self.uid, gid: self.gid, pid: self.pid, groups })

@@ -7,8 +7,8 @@ const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const INC_EPOCH: i32 = 8;
 
-/// Cached attributes of `node`, and its cached bytes from `offset` (`len` 0 or below: to the end), are
-/// stale. A negative `offset` spares the bytes.
+/// Cached attributes of `node`, and its cached bytes from `offset` (`len` 0 or below: to the end),
+/// are stale. A negative `offset` spares the bytes.
 #[must_use]
 pub fn inval_inode(node: u64, offset: i64, len: i64) -> Vec<u8> {
     let mut body = Pack::<24>::new();

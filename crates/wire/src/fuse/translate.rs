@@ -1,7 +1,7 @@
 //! From the kernel's calls to the file operations of [`crate::file`].
 //!
-//! The kernel calls the root 1, the volume calls it 0 and never gives out 1 ([`Ino`]): the two swap.
-//! What the kernel decides by itself (references, interrupts, the handshake) has no request.
+//! The kernel calls the root 1, the volume calls it 0 and never gives out 1 ([`Ino`]): the two
+//! swap. What the kernel decides by itself (references, interrupts, the handshake) has no request.
 
 use outboard_base::{Errno, Fh, Ino, Result, Timestamp, limits};
 
@@ -42,9 +42,10 @@ const OPEN_FLAGS: u32 = open_flags::ACCMODE
     | open_flags::NOATIME
     | open_flags::EXEC;
 
-/// Translates a call about `node`; `Ok(None)` for calls that ask nothing of the volume. `O_DSYNC` and
-/// `O_APPEND` are taken from each write, so that `fcntl(F_SETFL)` has its effect. `ENAMETOOLONG` for
-/// names beyond what the kernel's front-ends carry, `EINVAL` for fields without meaning.
+/// Translates a call about `node`; `Ok(None)` for calls that ask nothing of the volume. `O_DSYNC`
+/// and `O_APPEND` are taken from each write, so that `fcntl(F_SETFL)` has its effect.
+/// `ENAMETOOLONG` for names beyond what the kernel's front-ends carry, `EINVAL` for fields without
+/// meaning.
 pub fn request<'a>(node: u64, call: &Call<'a>) -> Result<Option<Translated<'a>>> {
     let ino = ino_of(node);
     let mut payload: &[u8] = &[];
