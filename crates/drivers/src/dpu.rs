@@ -40,11 +40,11 @@ use crate::link::{Bell, Grant};
 use peers::Peers;
 use sessions::Sessions;
 
-pub use control::{Control, SetLog};
+pub use control::{Control, SetLog, report_json};
 pub use runtime::{Poller, Runtime};
 
-/// A volume with a life of its own.
-pub trait Keeping: Volume + Clone {
+/// A volume with a life of its own. Shared with the thread of a check.
+pub trait Keeping: Volume + Clone + Send {
     /// Everybody who held something before the start is back, or had the time to come.
     fn end_grace(&self) -> impl Future<Output = Result<()>>;
 

@@ -61,7 +61,11 @@ impl Port {
 
     /// Submits, and spins for the answer as long as experience says it is worth it. `slot` must come
     /// from this port. `tag` is the front-end's name for the call (unique among those in flight).
+    /// On a calling port, nobody else sleeps for the answer: it is waited for.
     pub fn start(&mut self, slot: Slot, call: &Call<'_>, tag: u64) -> Started {
+        if !self.session.is_watched(self.queue) {
+            return Started::Done(Done { tag, ..self.call(slot, call) });
+        }
         let cid = slot.index();
         let sent = match self.session.submit(&slot, call, tag, Reader::Front) {
             Ok(sent) => sent,

@@ -9,8 +9,7 @@
 //!
 //! An answer is an object with `"ok": true` and what was asked for, or `"ok": false, "error": text`.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Time;
 use outboard_dpc::dpu::Stats;
@@ -22,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::{Dpu, Keeping, Runtime};
 use crate::clock;
+use crate::executor::block_on;
 
 /// Sets the log's filter; an error says why not. The program installs it with [`Dpu::on_log_filter`].
 pub type SetLog = Box<dyn Fn(&str) -> Result<(), String>>;
@@ -29,8 +29,12 @@ pub type SetLog = Box<dyn Fn(&str) -> Result<(), String>>;
 /// Answers of control requests that take their time, on their way to their sockets.
 #[derive(Default)]
 pub struct Control {
-    answers: Rc<RefCell<Vec<(u64, u32, Value)>>>,
+    answers: Arc<Mutex<Vec<(u64, u32, Value)>>>,
     set_log: Option<SetLog>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<V: Keeping, R: Runtime> Dpu<V, R> {
@@ -79,22 +83,28 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         }
     }
 
-    /// A check runs beside other work and is answered when it is done.
+    /// A check reads everything: it runs on a thread of its own, beside other work, and is answered
+    /// when it is done.
     fn check(&mut self, name: u64, id: u32, contents: bool) {
-        let volume = self.service.volume().clone();
-        let answers = Rc::clone(&self.control.answers);
-        self.start(async move {
-            let answer = match volume.check(contents).await {
+        let (volume, bell) = (self.service.volume().clone(), Arc::clone(&self.bell));
+        let answers = Arc::clone(&self.control.answers);
+        let check = move || {
+            let answer = match block_on(None, volume.check(contents)) {
                 Ok(report) => report_json(&report),
                 Err(errno) => failed(&format!("the check could not be finished: {errno}")),
             };
-            answers.borrow_mut().push((name, id, answer));
-        });
+            lock(&answers).push((name, id, answer));
+            bell.ring();
+        };
+        if let Err(error) = std::thread::Builder::new().name("check".into()).spawn(check) {
+            self.reply(name, id, &failed(&format!("no thread for the check: {error}")));
+        }
     }
 
     /// Sends what has become ready.
     pub(super) fn answer_late(&mut self) {
-        for (name, id, answer) in self.control.answers.take() {
+        let ready = std::mem::take(&mut *lock(&self.control.answers));
+        for (name, id, answer) in ready {
             self.reply(name, id, &answer);
         }
     }
@@ -215,7 +225,9 @@ fn ops_json(stats: &Stats) -> Value {
 /// At most this many findings travel: the rest is a number.
 const FINDINGS: usize = 100;
 
-fn report_json(report: &Report) -> Value {
+/// A check's report as a control answer.
+#[must_use]
+pub fn report_json(report: &Report) -> Value {
     let findings = report.findings.iter().take(FINDINGS);
     let counts = &report.counts;
     json!({
