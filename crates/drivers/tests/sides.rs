@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, Time};
-use outboard_dpc::host::{Call, Done, Front, LossPolicy, Port, Settings, Started};
+use outboard_dpc::host::{Call, Done, Front, LossPolicy, Port, Started};
 use outboard_drivers::dpu::{Dpu, DpuOptions, Poller};
 use outboard_drivers::engine::directory::DataDirectory;
 use outboard_drivers::engine::{Engine, EngineOptions};
@@ -31,10 +31,11 @@ use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_drivers::clock;
 use outboard_kvfs::{Kvfs, Options};
 use outboard_wire::event::Event;
-use outboard_wire::file::{Lock, LockKind, LockStyle, Op, Reply, Request, open_flags};
+use outboard_wire::file::{Lock, LockKind, LockStyle, Reply, Request, open_flags};
 use serde_json::Value;
 
 const DIR: &str = "OUTBOARD_SIDES_DIR";
+const HOST: &str = "OUTBOARD_SIDES_HOST";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 // The DPU side.
@@ -49,7 +50,7 @@ fn dpu_process() {
     let engine = Engine::open(&directory.kv(), EngineOptions::default()).unwrap();
     let medium = FileMedium::open(&directory.blocks(), MediumOptions::default()).unwrap();
     let options = Options { capacity: 256 << 20, segment: 4 << 20, id: 7, ..Options::default() };
-    let volume = block_on(None, Kvfs::open(engine, medium, options, clock::wall())).unwrap();
+    let volume = block_on(Kvfs::open(engine, medium, options, clock::wall())).unwrap();
     let bell = Arc::new(Bell::new().unwrap());
     let runtime = Rc::new(Poller::new(Arc::clone(&bell), Reactor::install(64).ok()));
     let options = DpuOptions {
@@ -262,4 +263,331 @@ fn an_aligned_8_kib_write_costs_four_dmas() {
         write(&mut port, file, 0, &pattern(number, 8192));
     }
     assert_eq!(total(&volume.status()) - before, 40);
+}
+
+/// Work whose every answer is known: names made and removed, blocks written, bytes appended. Each step
+/// that returns is remembered; the volume must agree at the end, whatever was killed in between.
+struct Worker {
+    port: Port,
+    rng: Rng,
+    name: String,
+    file: (Ino, Fh),
+    blocks: Vec<Option<u64>>,
+    appended: (Ino, Fh),
+    appends: u64,
+    steps: u64,
+}
+
+const BLOCKS: u64 = 16;
+const BLOCK: usize = 8192;
+
+impl Worker {
+    fn new(mut port: Port, number: u64) -> Worker {
+        let name = format!("worker-{number}");
+        let file = create(&mut port, &name, 0);
+        let appended = create(&mut port, &format!("{name}.log"), open_flags::APPEND);
+        // Without a name, it lives on only if its handle is handed in again.
+        let log = format!("{name}.log");
+        let unlink = Request::Unlink { parent: Ino::ROOT, name: log.as_bytes() };
+        assert_eq!(call(&mut port, &unlink, &[]), Ok(Reply::Removed(Some(appended.0))));
+        let blocks = vec![None; BLOCKS as usize];
+        Worker {
+            port,
+            rng: Rng::new(number),
+            name,
+            file,
+            blocks,
+            appended,
+            appends: 0,
+            steps: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        self.steps += 1;
+        match self.rng.below(4) {
+            0 | 1 => {
+                let (block, seed) = (self.rng.below(BLOCKS), self.rng.next_u64());
+                write(&mut self.port, self.file, block * BLOCK as u64, &pattern(seed, BLOCK));
+                self.blocks[block as usize] = Some(seed);
+            }
+            2 => {
+                let (ino, fh) = self.appended;
+                let flags = outboard_wire::file::write_flags::APPEND;
+                let request = Request::Write { ino, fh, offset: 0, flags };
+                let line = self.appends.to_le_bytes();
+                assert_eq!(call(&mut self.port, &request, &line), Ok(Reply::Written(8)));
+                self.appends += 1;
+            }
+            _ => self.make_and_remove(),
+        }
+    }
+
+    /// Each of these fails if it is done twice, or was not done.
+    fn make_and_remove(&mut self) {
+        let (a, b) = (format!("{}.a", self.name), format!("{}.b", self.name));
+        let (a, b) = (a.as_bytes(), b.as_bytes());
+        let parent = Ino::ROOT;
+        let mkdir = Request::Mkdir { parent, name: a, mode: 0o755, umask: 0 };
+        let made = call(&mut self.port, &mkdir, &[]);
+        assert!(matches!(made, Ok(Reply::Entry(_))), "{made:?}");
+        let flags = outboard_wire::file::rename_flags::NOREPLACE;
+        let rename = Request::Rename { parent, name: a, to_parent: parent, to_name: b, flags };
+        assert_eq!(call(&mut self.port, &rename, &[]), Ok(Reply::Removed(None)));
+        let rmdir = Request::Rmdir { parent, name: b };
+        let removed = call(&mut self.port, &rmdir, &[]);
+        assert!(matches!(removed, Ok(Reply::Removed(_))), "{removed:?}");
+    }
+
+    fn verify(&mut self) {
+        for (block, seed) in (0u64..).zip(self.blocks.clone()) {
+            let Some(seed) = seed else { continue };
+            let found = read(&mut self.port, self.file, block * BLOCK as u64, BLOCK);
+            assert!(found == pattern(seed, BLOCK), "{} block {block}", self.name);
+        }
+        let mut expected = Vec::new();
+        (0..self.appends).for_each(|number| expected.extend(number.to_le_bytes()));
+        let found = read(&mut self.port, self.appended, 0, 1 << 20);
+        assert!(found == expected, "{}: {} of {} appends", self.name, found.len() / 8, self.appends);
+    }
+}
+
+fn kills_of_the_dpu_side(rounds: u64) {
+    let mut volume = Volume::new();
+    let (host, _) = connect(&volume, LossPolicy::Wait);
+    let stop = Arc::new(AtomicBool::new(false));
+    let steps = Arc::new(AtomicU64::new(0));
+    let workers: Vec<_> = (0..3u16)
+        .map(|queue| {
+            let port = host.session().calling_port(queue).unwrap();
+            let (stop, steps) = (Arc::clone(&stop), Arc::clone(&steps));
+            std::thread::spawn(move || {
+                let mut worker = Worker::new(port, u64::from(queue));
+                while !stop.load(Ordering::Acquire) {
+                    worker.step();
+                    steps.fetch_add(1, Ordering::AcqRel);
+                }
+                worker.verify();
+                worker.steps
+            })
+        })
+        .collect();
+    let mut rng = Rng::new(rounds);
+    for _ in 0..rounds {
+        let before = steps.load(Ordering::Acquire);
+        let enough = before + 1 + rng.below(200);
+        let deadline = later();
+        while steps.load(Ordering::Acquire) < enough {
+            assert!(clock::now() < deadline, "no progress after {before} steps");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        volume.kill();
+        volume.start();
+    }
+    stop.store(true, Ordering::Release);
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    assert_eq!(host.session().counts().losses, rounds);
+    volume.assert_clean();
+}
+
+/// kill -9 of the DPU side under three workers: nothing answered is lost, nothing is done twice, and
+/// files without a name live on.
+#[test]
+fn the_dpu_side_dies_and_nobody_notices() {
+    kills_of_the_dpu_side(6);
+}
+
+#[test]
+#[ignore = "long"]
+fn the_dpu_side_dies_a_hundred_times() {
+    kills_of_the_dpu_side(100);
+}
+
+// The host side dies.
+
+/// Not a test by itself: a host that holds files and locks and works until it is killed.
+#[test]
+#[ignore = "the child of the test below"]
+fn host_process() {
+    let Some(dir) = std::env::var_os(HOST) else { return };
+    let front = Arc::new(Completed::default());
+    let options = HostOptions::new(PathBuf::from(dir).join("socket"));
+    let host = Host::connect(options, front).unwrap();
+    let mut port = host.session().calling_port(0).unwrap();
+    let shared = create(&mut port, "shared", 0);
+    let mut files = Vec::new();
+    for number in 0..20 {
+        let name = format!("left-{number}");
+        files.push(create(&mut port, &name, 0));
+        let unlink = Request::Unlink { parent: Ino::ROOT, name: name.as_bytes() };
+        assert!(call(&mut port, &unlink, &[]).is_ok());
+    }
+    assert_eq!(call(&mut port, &exclusive(shared, 1, false), &[]), Ok(Reply::Empty));
+    println!("ready");
+    let data = pattern(1, 300_000);
+    loop {
+        for file in &files {
+            write(&mut port, *file, 0, &data);
+        }
+    }
+}
+
+fn exclusive((ino, fh): (Ino, Fh), owner: u64, wait: bool) -> Request<'static> {
+    let lock = Lock {
+        owner,
+        start: 0,
+        end: u64::MAX,
+        kind: LockKind::Write,
+        style: LockStyle::Posix,
+        pid: 0,
+    };
+    Request::Setlk { ino, fh, lock, wait, reclaim: false }
+}
+
+fn count_of(pid: u32, what: &str) -> usize {
+    match what {
+        "fds" => std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(),
+        _ => {
+            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+            maps.lines().filter(|line| line.contains("outboard-")).count()
+        }
+    }
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = later();
+    while !holds() {
+        assert!(clock::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// kill -9 of a host, again and again: the DPU side lets go of its files, locks, descriptors and
+/// mappings, and another host on the same DPU side goes on.
+#[test]
+fn hosts_die_and_leave_nothing_behind() {
+    use std::io::BufRead;
+    let volume = Volume::new();
+    let (host, _) = connect(&volume, LossPolicy::Wait);
+    let mut port = host.session().calling_port(0).unwrap();
+    let shared = create(&mut port, "shared", 0);
+    let baseline = (count_of(volume.pid(), "fds"), count_of(volume.pid(), "maps"));
+    for round in 0..8 {
+        let mut child = Process::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "host_process", "--nocapture"])
+            .env(HOST, volume.dir.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.by_ref().any(|line| line.unwrap().contains("ready")));
+        // It holds the lock; ours does not come through.
+        assert_eq!(call(&mut port, &exclusive(shared, 2, false), &[]), Err(Errno::EAGAIN));
+        std::thread::sleep(Duration::from_millis(5 * round));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait_until("the lock is free", || {
+            call(&mut port, &exclusive(shared, 2, false), &[]) == Ok(Reply::Empty)
+        });
+        let (ino, fh) = shared;
+        assert_eq!(call(&mut port, &Request::Flush { ino, fh, owner: 2 }, &[]), Ok(Reply::Empty));
+    }
+    let count = |what| count_of(volume.pid(), what);
+    wait_until("descriptors and mappings are back", || (count("fds"), count("maps")) == baseline);
+    wait_until("files without a name are gone", || {
+        ask(&volume.socket(), r#"{"command":"check"}"#)["counts"]["orphans"] == 0
+    });
+    let status = volume.status();
+    assert_eq!(status["attachments"].as_array().unwrap().len(), 1, "{status:#}");
+    volume.assert_clean();
+}
+
+fn start_lock(port: &mut Port, file: (Ino, Fh), owner: u64, tag: u64) {
+    let slot = port.acquire(later()).unwrap();
+    let (cred, request) = (Cred::root(), exclusive(file, owner, true));
+    let call = Call { request: &request, cred: &cred, checked: true, payload_len: 0 };
+    let started = port.start(slot, &call, tag);
+    assert!(matches!(started, Started::InFlight), "{started:?}");
+}
+
+/// Waits for locks hold no slot, survive the DPU side, and end once each: granted, or given up.
+#[test]
+fn waits_for_locks_survive_a_loss_and_can_be_given_up() {
+    let mut volume = Volume::new();
+    let (host, front) = connect(&volume, LossPolicy::Wait);
+    let (holder, _) = connect(&volume, LossPolicy::Wait);
+    let mut holding = holder.session().calling_port(0).unwrap();
+    let file = create(&mut holding, "file", 0);
+    assert_eq!(call(&mut holding, &exclusive(file, 1, false), &[]), Ok(Reply::Empty));
+
+    let mut port = host.session().port(0).unwrap();
+    let mut other = host.session().calling_port(1).unwrap();
+    let mine = create(&mut other, "file", 0);
+    let slots = u64::from(host.session().settings().depth) - 1;
+    // More waits than there are slots.
+    for owner in 0..slots + 5 {
+        start_lock(&mut port, mine, 100 + owner, owner);
+    }
+    assert!(host.session().abort(3));
+    assert_eq!(front.wait_for(3), Err(Errno::EINTR));
+    assert!(!host.session().abort(3), "it has ended");
+
+    volume.kill();
+    // Given up while there is nobody to ask.
+    wait_until("the loss is noticed", || host.session().counts().losses == 1);
+    assert!(host.session().abort(4));
+    assert_eq!(front.wait_for(4), Err(Errno::EINTR));
+    volume.start();
+    wait_until("both are back", || {
+        let status = || volume.status();
+        host.session().counts().replayed + 1 > 0
+            && call(&mut other, &Request::Noop, &[]).is_ok()
+            && status()["grace"] == false
+    });
+    assert_eq!(call(&mut holding, &Request::Flush { ino: file.0, fh: file.1, owner: 1 }, &[]), Ok(Reply::Empty));
+    // One after the other gets it.
+    for _ in 0..slots + 3 {
+        let mut granted = None;
+        wait_until("somebody is granted the lock", || {
+            granted = front.0.lock().unwrap().pop();
+            granted.is_some()
+        });
+        let (tag, outcome) = granted.unwrap();
+        assert_eq!(outcome, Ok(Reply::Empty), "{tag}");
+        let unlock = Request::Flush { ino: mine.0, fh: mine.1, owner: 100 + tag };
+        assert_eq!(call(&mut other, &unlock, &[]), Ok(Reply::Empty));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(front.0.lock().unwrap().is_empty(), "each wait ends once");
+}
+
+/// `fail`: after its time limit calls end with an error; when the DPU side is back they work again.
+#[test]
+fn calls_fail_in_time_when_that_is_the_policy() {
+    let mut volume = Volume::new();
+    let limit = Duration::from_millis(300);
+    let (host, front) = connect(&volume, LossPolicy::Fail { after: limit });
+    let mut port = host.session().calling_port(0).unwrap();
+    let mut watched = host.session().port(1).unwrap();
+    let file = create(&mut port, "file", 0);
+    write(&mut port, file, 0, b"before");
+    volume.kill();
+    let since = clock::now();
+    wait_until("the loss is noticed", || host.session().counts().losses == 1);
+    let cred = Cred::root();
+    let getattr = Request::Getattr { ino: file.0, fh: file.1 };
+    let waits = Call { request: &getattr, cred: &cred, checked: true, payload_len: 0 };
+    let slot = watched.acquire(later()).unwrap();
+    assert!(matches!(watched.start(slot, &waits, 1), Started::InFlight));
+    assert_eq!(call(&mut port, &getattr, &[]), Err(Errno::ENOTCONN));
+    assert!(clock::now().since(since) >= limit);
+    assert_eq!(front.wait_for(1), Err(Errno::ENOTCONN));
+    let at_once = clock::now();
+    assert_eq!(call(&mut port, &getattr, &[]), Err(Errno::ENOTCONN));
+    assert!(clock::now().since(at_once) < limit);
+    volume.start();
+    wait_until("it works again", || call(&mut port, &getattr, &[]).is_ok());
+    assert_eq!(read(&mut port, file, 0, 100), b"before");
 }

@@ -89,7 +89,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         let (volume, bell) = (self.service.volume().clone(), Arc::clone(&self.bell));
         let answers = Arc::clone(&self.control.answers);
         let check = move || {
-            let answer = match block_on(None, volume.check(contents)) {
+            let answer = match block_on(volume.check(contents)) {
                 Ok(report) => report_json(&report),
                 Err(errno) => failed(&format!("the check could not be finished: {errno}")),
             };
