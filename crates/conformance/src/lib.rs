@@ -20,6 +20,8 @@
 pub mod actor;
 pub mod case;
 pub mod front;
+#[expect(clippy::cast_possible_truncation, reason = "lengths and offsets the generator chose")]
+#[expect(clippy::expect_used, reason = "the reference knows its own numbers")]
 pub mod model;
 pub mod runner;
 #[expect(clippy::cast_possible_truncation, reason = "lengths and offsets the cases chose")]

@@ -4,16 +4,21 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use outboard_conformance::front::directory::DirectoryFront;
 use outboard_conformance::front::in_process::InProcessFront;
+use outboard_conformance::model::Effort;
 use outboard_conformance::{Front, cases, runner};
 
 const HELP: &str = "\
 Runs the conformance suite.
 
 Usage: conformance --front FRONT [--filter TEXT] [--verify-each]
+       conformance --front FRONT --model [--sequences N] [--steps N] [--seed N]
        conformance --list [--filter TEXT]
+
+--model tries random sequences of operations against a simple reference and shrinks what fails.
 
 FRONT is one of
   inprocess   KVFS in this process, over engines in memory
@@ -34,6 +39,7 @@ fn main() -> ExitCode {
 }
 
 fn try_main() -> Result<bool, String> {
+    let (mut effort, mut model) = (Effort::default(), false);
     let (mut front, mut filter, mut list, mut each) = (None, String::new(), false, false);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -43,6 +49,10 @@ fn try_main() -> Result<bool, String> {
             "--filter" => filter = value()?,
             "--list" => list = true,
             "--verify-each" => each = true,
+            "--model" => model = true,
+            "--sequences" => effort.sequences = number(&value()?)?,
+            "--steps" => effort.steps = number(&value()?)?,
+            "--seed" => effort.seed = number(&value()?)?,
             "--help" | "-h" => {
                 print!("{HELP}");
                 return Ok(true);
@@ -58,9 +68,27 @@ fn try_main() -> Result<bool, String> {
     }
     let name = front.ok_or("say which front: --front FRONT; see --help")?;
     let mut front = open(&name)?;
+    if model {
+        let name = &front.features().name;
+        println!(
+            "{name}: {} sequences of {} steps, seed {}",
+            effort.sequences, effort.steps, effort.seed
+        );
+        return match outboard_conformance::model::run(front.as_mut(), effort) {
+            Ok(()) => Ok(true),
+            Err(why) => {
+                println!("FAIL  {why}");
+                Ok(false)
+            }
+        };
+    }
     let report = runner::run(front.as_mut(), &filter, each, &mut std::io::stdout())
         .map_err(|error| format!("cannot write the report: {error}"))?;
     Ok(report.failed.is_empty())
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text} is not a number that fits; see --help"))
 }
 
 fn open(name: &str) -> Result<Box<dyn Front>, String> {

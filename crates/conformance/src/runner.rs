@@ -60,15 +60,15 @@ pub fn run(
 
 /// One case in a fresh directory, which stays behind for a look when the case fails.
 fn run_case(front: &mut dyn Front, case: &Case, number: usize) -> Result<(), Stop> {
-    let dir = fresh(front, number)?;
+    let dir = fresh(front, &format!("case-{number}"))?;
     (case.run)(&mut Actor::new(front, dir))
 }
 
-/// A new directory for everyone, under the root.
-fn fresh(front: &mut dyn Front, number: usize) -> Result<Ino, Stop> {
+/// A new directory for everyone, under the root, whose name starts with `stem`.
+fn fresh(front: &mut dyn Front, stem: &str) -> Result<Ino, Stop> {
     let mut root = Actor::new(front, Ino::ROOT);
     for attempt in 0..1000 {
-        match root.mkdir(Ino::ROOT, &format!("case-{number}-{attempt}"), 0o777) {
+        match root.mkdir(Ino::ROOT, &format!("{stem}-{attempt}"), 0o777) {
             Err(Errno::EEXIST) => {}
             made => return Ok(made?),
         }

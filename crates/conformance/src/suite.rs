@@ -82,7 +82,7 @@ fn tick() {
 }
 
 /// `len` bytes without a pattern an offset error could hide in.
-fn pattern(len: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
