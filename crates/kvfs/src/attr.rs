@@ -36,6 +36,10 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         fh: Fh,
         set: &Setattr,
     ) -> Result<Reply> {
+        // -1 means "leave alone", which is said by not saying it.
+        if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
+            return Err(Errno::EINVAL);
+        }
         let through_handle = set.size.is_some() && fh != Fh::NONE;
         if through_handle && !self.handles.get(cx.attachment, fh, ino)?.writes() {
             return Err(Errno::EINVAL);

@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::handles::Handle;
 use crate::layout::{DataKind, Entry, Inode, decode_xattr, encode_small, encode_xattr, key, marks};
 use crate::lookup::TRIES;
+use crate::orphan::Parting;
 use crate::permission::{EXECUTE, WRITE};
 use crate::txn::{Tried, Txn};
 
@@ -138,16 +139,10 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         check_access_mode(flags)?;
         let ino = self.new_ino().await?;
         let handle = Handle { ino, flags, directory: false };
-        let fh = self.handles.open(cx.attachment, handle)?;
+        let opening = self.handles.open(cx.attachment, handle)?;
         let reply = |attr| Reply::Created(attr, Fh::NONE);
-        let made = self.make(cx, parent, name, Some(ino), birth, reply);
-        match made.await {
-            Ok(attr) => Ok((attr, fh)),
-            Err(errno) => {
-                self.handles.close(cx.attachment, fh)?;
-                Err(errno)
-            }
-        }
+        let attr = self.make(cx, parent, name, Some(ino), birth, reply).await?;
+        Ok((attr, opening.keep()))
     }
 
     async fn make_entry(
@@ -258,7 +253,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
         let ino = self.new_ino().await?;
         let handle = Handle { ino, flags, directory: false };
-        let fh = self.handles.open(cx.attachment, handle)?;
+        let opening = self.handles.open(cx.attachment, handle)?;
         let birth = Birth::new(FileKind::Regular, mode, umask);
         let made = self.transact(async |txn| {
             let dir = txn.directory(parent).await?;
@@ -274,17 +269,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             txn.record(cx, &Reply::Created(inode.attr.clone(), Fh::NONE))?;
             Ok(inode.attr)
         });
-        match made.await {
-            Ok(attr) => {
-                self.handles.tell(cx.attachment, ino);
-                self.handles.orphaned(ino);
-                Ok(Reply::Created(attr, fh))
-            }
-            Err(errno) => {
-                self.handles.close(cx.attachment, fh)?;
-                Err(errno)
-            }
-        }
+        let mut parting = Parting::new(&self.handles);
+        parting.nameless(ino);
+        let attr = made.await?;
+        parting.committed();
+        self.handles.tell(cx.attachment, ino);
+        Ok(Reply::Created(attr, opening.keep()))
     }
 
     pub(crate) async fn link(

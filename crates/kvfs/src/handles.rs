@@ -1,6 +1,6 @@
 //! Open files and directories, and what keeps an inode without a name alive.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outboard_base::{Errno, Fh, Ino, Result, SessionId};
@@ -79,9 +79,11 @@ struct State {
     /// Inodes without a name that somebody still holds.
     orphans: HashSet<Ino>,
     /// Inodes without a name that nobody holds: to be reclaimed.
-    unheld: Vec<Ino>,
+    unheld: VecDeque<Ino>,
+    /// Inodes that could not be reclaimed, of which the log knows.
+    failed: HashSet<Ino>,
     /// Inodes whose fate must be looked up.
-    doubts: Vec<Ino>,
+    doubts: BTreeSet<Ino>,
     next: u64,
     /// Numbers below it were given out by earlier instances.
     first: u64,
@@ -101,7 +103,7 @@ impl State {
         if self.orphans.contains(&ino) && !self.held(ino) {
             self.orphans.remove(&ino);
             self.dying.insert(ino);
-            self.unheld.push(ino);
+            self.unheld.push_back(ino);
         }
     }
 
@@ -117,6 +119,68 @@ impl State {
                 self.counts.remove(&ino);
             }
         }
+    }
+}
+
+/// A handle that is closed again when dropped, unless it is kept: the rest of the opening may fail,
+/// or never be run to its end.
+#[must_use = "it is closed again unless it is kept"]
+pub(crate) struct Opening<'h> {
+    handles: &'h Handles,
+    attachment: SessionId,
+    fh: Fh,
+}
+
+impl Opening<'_> {
+    /// The opening has succeeded.
+    pub(crate) fn keep(self) -> Fh {
+        let fh = self.fh;
+        std::mem::forget(self);
+        fh
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        // Closed already is closed, too: `EBADF` says nothing new here.
+        let _ = self.handles.close(self.attachment, self.fh);
+    }
+}
+
+/// An inode that is being reclaimed: comes back later when dropped, unless it is over.
+#[must_use = "it comes back later unless it is over"]
+pub(crate) struct Ending<'h> {
+    handles: &'h Handles,
+    ino: Ino,
+}
+
+impl Ending<'_> {
+    /// Which inode.
+    pub(crate) fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// It cannot be reclaimed now: whether that is news.
+    pub(crate) fn fails_first_time(&self) -> bool {
+        self.handles.state().failed.insert(self.ino)
+    }
+
+    /// It is gone.
+    pub(crate) fn gone(self) {
+        self.handles.buried(self.ino);
+        std::mem::forget(self);
+    }
+
+    /// It got a name.
+    pub(crate) fn named(self) {
+        self.handles.spare(self.ino);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.handles.state().unheld.push_back(self.ino);
     }
 }
 
@@ -139,25 +203,31 @@ impl Handles {
     }
 
     /// Opens `handle` under a number of its own. `ENFILE` beyond the limit, `ESTALE` if its end has
-    /// begun. Whoever opens must look *afterwards* whether the inode is there, and close if not.
-    pub(crate) fn open(&self, attachment: SessionId, handle: Handle) -> Result<Fh> {
+    /// begun. Whoever opens must look *afterwards* whether the inode is there: it is closed again
+    /// unless it is kept.
+    pub(crate) fn open(&self, attachment: SessionId, handle: Handle) -> Result<Opening<'_>> {
         let mut state = self.state();
         let fh = Fh(state.next);
         state.next += 1;
         self.insert(&mut state, attachment, fh, handle)?;
-        Ok(fh)
+        Ok(Opening { handles: self, attachment, fh })
     }
 
-    /// Opens `handle` under the number it had before a restart.
-    pub(crate) fn reopen(&self, attachment: SessionId, fh: Fh, handle: Handle) -> Result<()> {
+    /// Opens `handle` under the number it had before a restart; `None` if it is open already.
+    pub(crate) fn reopen(
+        &self,
+        attachment: SessionId,
+        fh: Fh,
+        handle: Handle,
+    ) -> Result<Option<Opening<'_>>> {
         let mut state = self.state();
-        if fh.0 >= state.first && !state.open.contains_key(&(attachment, fh)) {
-            return Err(Errno::EBADF);
-        }
         match state.open.get(&(attachment, fh)) {
-            Some(found) if *found == handle => Ok(()),
-            Some(_) => Err(Errno::EBADF),
-            None => self.insert(&mut state, attachment, fh, handle),
+            Some(found) if *found == handle => Ok(None),
+            None if fh.0 < state.first => {
+                self.insert(&mut state, attachment, fh, handle)?;
+                Ok(Some(Opening { handles: self, attachment, fh }))
+            }
+            _ => Err(Errno::EBADF),
         }
     }
 
@@ -245,6 +315,7 @@ impl Handles {
     pub(crate) fn buried(&self, ino: Ino) {
         let mut state = self.state();
         state.dying.remove(&ino);
+        state.failed.remove(&ino);
         for told in state.told.values_mut() {
             told.remove(ino);
         }
@@ -264,23 +335,24 @@ impl Handles {
     }
 
     /// The next inode to reclaim, if any.
-    pub(crate) fn next_unheld(&self) -> Option<Ino> {
-        self.state().unheld.pop()
-    }
-
-    /// Reclaiming `ino` failed, or is not done: it comes back later.
-    pub(crate) fn unheld_again(&self, ino: Ino) {
-        self.state().unheld.insert(0, ino);
+    pub(crate) fn next_unheld(&self) -> Option<Ending<'_>> {
+        let ino = self.state().unheld.pop_front()?;
+        Some(Ending { handles: self, ino })
     }
 
     /// Somebody must look what became of `ino`.
     pub(crate) fn doubt(&self, ino: Ino) {
-        self.state().doubts.push(ino);
+        self.state().doubts.insert(ino);
     }
 
-    /// The next inode to look at, if any.
-    pub(crate) fn next_doubt(&self) -> Option<Ino> {
-        self.state().doubts.pop()
+    /// An inode to look at, if any; it stays one until [`Handles::settled`].
+    pub(crate) fn a_doubt(&self) -> Option<Ino> {
+        self.state().doubts.first().copied()
+    }
+
+    /// Somebody has looked.
+    pub(crate) fn settled(&self, ino: Ino) {
+        self.state().doubts.remove(&ino);
     }
 
     /// Whoever held something before the opening has said so.

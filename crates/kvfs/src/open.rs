@@ -26,19 +26,13 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     ) -> Result<(Fh, Attr)> {
         check_access_mode(flags)?;
         let handle = Handle { ino, flags, directory: false };
-        let fh = self.handles.open(cx.attachment, handle)?;
-        let opened = async {
-            let inode = self.inode(ino).await?;
-            self.may_open(cx, &inode, flags).await?;
-            if flags & open_flags::TRUNC == 0 { Ok(inode) } else { self.truncate(cx, ino).await }
-        };
-        match opened.await {
-            Ok(inode) => Ok((fh, inode.attr)),
-            Err(errno) => {
-                self.handles.close(cx.attachment, fh)?;
-                Err(errno)
-            }
+        let opening = self.handles.open(cx.attachment, handle)?;
+        let mut inode = self.inode(ino).await?;
+        self.may_open(cx, &inode, flags).await?;
+        if flags & open_flags::TRUNC != 0 {
+            inode = self.truncate(cx, ino).await?;
         }
+        Ok((opening.keep(), inode.attr))
     }
 
     /// The kind is right and the asker has the permissions `flags` need.
@@ -117,21 +111,13 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
 
     pub(crate) async fn opendir(&self, cx: &Context<'_>, ino: Ino) -> Result<Reply> {
         let handle = Handle { ino, flags: 0, directory: true };
-        let fh = self.handles.open(cx.attachment, handle)?;
-        let opened = async {
-            let inode = self.inode(ino).await?;
-            if !inode.is_directory() {
-                return Err(Errno::ENOTDIR);
-            }
-            self.permit(cx, &inode, READ).await
-        };
-        match opened.await {
-            Ok(()) => Ok(Reply::Opened(fh)),
-            Err(errno) => {
-                self.handles.close(cx.attachment, fh)?;
-                Err(errno)
-            }
+        let opening = self.handles.open(cx.attachment, handle)?;
+        let inode = self.inode(ino).await?;
+        if !inode.is_directory() {
+            return Err(Errno::ENOTDIR);
         }
+        self.permit(cx, &inode, READ).await?;
+        Ok(Reply::Opened(opening.keep()))
     }
 
     /// Hands in `fh`, open before a loss; [`Fh::NONE`] hands in a mere reference. An attachment that
@@ -145,32 +131,24 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         directory: bool,
     ) -> Result<Reply> {
         check_access_mode(flags)?;
-        let handle = Handle { ino, flags, directory };
         if fh == Fh::NONE {
+            self.inode(ino).await?;
             self.handles.tell(cx.attachment, ino);
-        } else {
-            self.handles.reopen(cx.attachment, fh, handle)?;
+            return Ok(Reply::Empty);
         }
-        let taken = async {
-            let inode = self.inode(ino).await?;
-            match (directory, inode.is_directory(), fh == Fh::NONE) {
-                (_, _, true) => Ok(()),
-                (true, true, _) if cx.trusted => Ok(()),
-                (true, true, _) => self.permit(cx, &inode, READ).await,
-                (false, false, _) if cx.trusted => Ok(()),
-                (false, false, _) => self.may_open(cx, &inode, flags & !open_flags::TRUNC).await,
-                (true, false, _) => Err(Errno::ENOTDIR),
-                (false, true, _) => Err(Errno::EISDIR),
-            }
+        let handle = Handle { ino, flags, directory };
+        let Some(opening) = self.handles.reopen(cx.attachment, fh, handle)? else {
+            return Ok(Reply::Empty);
         };
-        if let Err(errno) = taken.await {
-            if fh == Fh::NONE {
-                self.handles.forget(cx.attachment, ino);
-            } else {
-                self.handles.close(cx.attachment, fh)?;
-            }
-            return Err(errno);
+        let inode = self.inode(ino).await?;
+        match (directory, inode.is_directory()) {
+            (true, false) => return Err(Errno::ENOTDIR),
+            (false, true) => return Err(Errno::EISDIR),
+            _ if cx.trusted => {}
+            (true, true) => self.permit(cx, &inode, READ).await?,
+            (false, false) => self.may_open(cx, &inode, flags & !open_flags::TRUNC).await?,
         }
+        opening.keep();
         // Whoever has it open was told of it.
         self.handles.tell(cx.attachment, ino);
         Ok(Reply::Empty)

@@ -70,6 +70,12 @@ impl<'h> Parting<'h> {
         held
     }
 
+    /// `ino` is being made without a name; its maker holds it.
+    pub(crate) fn nameless(&mut self, ino: Ino) {
+        self.considered = Some((ino, false));
+        self.fate = Fate::Orphaned;
+    }
+
     fn spare(&mut self) {
         if let Some((ino, true)) = self.considered.take() {
             self.handles.spare(ino);
@@ -133,18 +139,21 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(fate)
     }
 
-    /// Does some of what inodes without name or holder left to do. What fails comes back later.
+    /// Does some of what inodes without name or holder left to do; true if there is more to do at
+    /// once. What fails comes back later.
     pub(crate) async fn reclaim_some(&self) -> bool {
         for _ in 0..STEPS {
-            let Some(ino) = self.handles.next_unheld() else { return false };
+            let Some(ending) = self.handles.next_unheld() else { return false };
+            let ino = ending.ino();
             match self.reclaim_step(ino).await {
-                Ok(Step::Gone) => self.handles.buried(ino),
-                Ok(Step::Named) => self.handles.spare(ino),
-                Ok(Step::More) => self.handles.unheld_again(ino),
+                Ok(Step::Gone) => ending.gone(),
+                Ok(Step::Named) => ending.named(),
+                Ok(Step::More) => drop(ending),
                 Err(errno) => {
-                    self.handles.unheld_again(ino);
-                    tracing::warn!(%ino, %errno, "an unlinked file keeps its space for now");
-                    return true;
+                    if ending.fails_first_time() {
+                        tracing::warn!(%ino, %errno, "an unlinked file keeps its space for now");
+                    }
+                    return false;
                 }
             }
         }
@@ -188,15 +197,13 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
 
     /// Looks at inodes whose fate is not known for sure (a request was dropped in the middle).
     pub(crate) async fn settle_doubts(&self) -> Result<()> {
-        while let Some(ino) = self.handles.next_doubt() {
+        while let Some(ino) = self.handles.a_doubt() {
             match self.inode(ino).await {
                 Ok(inode) if inode.attr.nlink == 0 => self.handles.orphaned(ino),
                 Ok(_) | Err(Errno::ESTALE) => {}
-                Err(errno) => {
-                    self.handles.doubt(ino);
-                    return Err(errno);
-                }
+                Err(errno) => return Err(errno),
             }
+            self.handles.settled(ino);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Replay: a request that may not be done twice is answered from its record (decision 0003).
 
-use outboard_base::{Errno, Result};
+use outboard_base::{Errno, Fh, Result};
 use outboard_kv::medium::Medium;
 use outboard_kv::{Kv, KvError};
 use outboard_wire::file::{Flags, Op, Reply, Request};
@@ -35,18 +35,23 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         reply: Reply,
     ) -> Result<Answer> {
         let attachment = context.attachment;
-        let reopen =
-            |ino, flags| self.handles.open(attachment, Handle { ino, flags, directory: false });
+        let reopen = async |ino, flags| -> Result<Fh> {
+            let opening = self.handles.open(attachment, Handle { ino, flags, directory: false })?;
+            self.inode(ino).await?;
+            Ok(opening.keep())
+        };
         Ok(match (reply, request) {
             (
                 Reply::Created(attr, _),
                 Request::Create { flags, .. } | Request::Tmpfile { flags, .. },
             ) => {
-                let fh = reopen(attr.ino, *flags)?;
+                let fh = reopen(attr.ino, *flags).await?;
                 self.handles.tell(attachment, attr.ino);
                 Reply::Created(attr, fh)
             }
-            (Reply::Opened(_), &Request::Open { ino, flags }) => Reply::Opened(reopen(ino, flags)?),
+            (Reply::Opened(_), &Request::Open { ino, flags }) => {
+                Reply::Opened(reopen(ino, flags).await?)
+            }
             (Reply::Entry(attr), _) => {
                 self.handles.tell(attachment, attr.ino);
                 Reply::Entry(attr)

@@ -21,4 +21,5 @@ mod names;
 mod permission;
 mod rename;
 mod replay;
+mod together;
 mod world;
