@@ -96,7 +96,7 @@ impl Volume {
         self.child = Some(child);
         let mountpoint = self.mountpoint();
         let ready = wait_until(START_LIMIT, || {
-            !self.is_running() || (is_mounted(&mountpoint) && fs::metadata(&mountpoint).is_ok())
+            !self.is_running() || (is_mounted(&mountpoint) && answers(&mountpoint))
         });
         if !self.is_running() {
             self.child = None;
@@ -252,6 +252,12 @@ impl Drop for Volume {
     fn drop(&mut self) {
         self.clear();
     }
+}
+
+/// Whether the mount is served. Attributes may come from the kernel's cache after the death of who
+/// served them; an open directory does not.
+fn answers(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none_or(|entry| entry.is_ok()))
 }
 
 /// Whether something is mounted exactly there.

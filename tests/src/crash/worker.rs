@@ -57,7 +57,9 @@ impl Worker {
             self.note(&format!("{} start {operation:?}", self.answered))?;
             let answer = operation.perform(&self.dir);
             let errno = answer.as_ref().err().and_then(Errno::from_io_error);
-            if mode.mount_may_die && errno.is_some_and(is_loss) {
+            // A write that crosses pages may end short when the mount dies: no errno then.
+            let lost = answer.is_err() && errno.is_none_or(is_loss);
+            if mode.mount_may_die && lost {
                 self.note("open")?;
                 self.open = Some(operation);
                 return Ok(());
