@@ -10,7 +10,7 @@ use outboard_kv::object::Progress;
 use outboard_wire::file::Reply;
 
 use super::regular;
-use super::shape::Shape;
+use super::shape::{SECTOR, Shape};
 use super::store::Fill;
 use crate::Kvfs;
 use crate::context::Context;
@@ -53,6 +53,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
         let range = offset..end.ok_or(Errno::EFBIG)?;
         let _turn = self.turns.alone(ino).await;
+        if fill != Fill::Punch {
+            self.has_room(ino, len).await?;
+        }
         let mut from = offset;
         while let Progress::More { from: next } =
             self.fill_step(cx, ino, fill, from..range.end, keep_size).await?
@@ -61,6 +64,18 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
         self.changed(cx, ino);
         Ok(Reply::Empty)
+    }
+
+    /// `ENOSPC` if `len` bytes cannot fit, whatever of them the file has already: better said before than
+    /// after a full volume.
+    async fn has_room(&self, ino: Ino, len: u64) -> Result<()> {
+        let held = Shape::of(&self.inode(ino).await?).sectors.saturating_mul(SECTOR);
+        let wanted = len.saturating_sub(held);
+        if wanted <= self.objects.space().free {
+            return Ok(());
+        }
+        self.sync().await?; // Frees what waits for a sync.
+        if wanted <= self.objects.space().free { Ok(()) } else { Err(Errno::ENOSPC) }
     }
 
     async fn fill_step(

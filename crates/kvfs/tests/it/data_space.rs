@@ -80,6 +80,23 @@ fn fallocate(user: &User<'_>, ino: Ino, fh: Fh, offset: u64, len: u64) -> Result
     user.done(Request::Fallocate { ino, fh, offset, len, mode: 0 }, &[])
 }
 
+/// A request for more than there is leaves what there is to others.
+#[test]
+fn a_hopeless_allocation_takes_nothing() {
+    let disk = Disk::new(6);
+    let volume = open(&disk, 64 << 20);
+    let user = User::root(&volume);
+    let (attr, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
+    let before = statfs(&user);
+    assert_eq!(errno(fallocate(&user, attr.ino, fh, 0, 1 << 30)), Errno::ENOSPC);
+    assert_eq!((statfs(&user), user.stat(attr.ino).unwrap().blocks), (before, 0));
+    // What a deleted file gives back counts, though it waits for a sync.
+    fallocate(&user, attr.ino, fh, 0, 40 << 20).unwrap();
+    user.set(attr.ino, size(0)).unwrap();
+    fallocate(&user, attr.ino, fh, 0, 40 << 20).unwrap();
+    clean(&volume);
+}
+
 /// Blocks free and available to all.
 fn statfs(user: &User<'_>) -> (u64, u64) {
     match user.ask(Request::Statfs { ino: Ino::ROOT }, &[]).unwrap().0 {
