@@ -84,7 +84,13 @@ impl fmt::Display for MountError {
                 "a plain user mounts through {HELPER}, which could not be started ({error}); \
                  install the package fuse3, or mount as root"
             ),
-            MountError::Helper { message } => write!(f, "{HELPER} did not mount: {message}"),
+            MountError::Helper { message } => {
+                write!(f, "{HELPER} did not mount: {message}")?;
+                if message.contains("/dev/fuse: Permission denied") {
+                    write!(f, "; let plain users open it (chmod 666 /dev/fuse), or mount as root")?;
+                }
+                Ok(())
+            }
             MountError::AllowOther => write!(
                 f,
                 "allow_other as a plain user needs the line `user_allow_other` in /etc/fuse.conf; \
