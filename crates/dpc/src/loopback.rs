@@ -140,8 +140,7 @@ impl<V: Volume> Life<V> {
             let at = self.rng.borrow_mut().below(waiting);
             self.works.poll(usize::try_from(at).unwrap_or(0));
         } else {
-            let wall = Timestamp { sec: 1_700_000_000, nsec: 0 };
-            self.service.borrow_mut().poll(wall, &self.works);
+            self.service.borrow_mut().poll(&self.works);
         }
         self.service.borrow_mut().flush(|_, _| ());
     }
@@ -217,7 +216,8 @@ impl<V: Volume> Loopback<V> {
         let receiver = Receiver::new(Arc::clone(&self.region), registers.clone());
         self.receiver = Some(receiver.map_err(|_| Errno::EINVAL)?);
         let clock = Box::new(|| Steps.now());
-        let mut service = Service::new(volume, Limits::default(), clock);
+        let wall = Box::new(|| Timestamp { sec: 1_700_000_000, nsec: 0 });
+        let mut service = Service::new(volume, Limits::default(), clock, wall);
         let caller = Caller { attachment: self.id, trusted: true, peer: Cred::root() };
         service.attach(caller, targets, sender).ok_or(Errno::EINVAL)?;
         let life = Rc::new(Life {

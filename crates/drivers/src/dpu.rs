@@ -132,6 +132,8 @@ impl DpuOptions {
 
 /// Sockets are looked at this often while there is other work.
 const LOOK: Duration = Duration::from_millis(2);
+/// Looks at the doorbells in one turn that finds nothing.
+const LOOKS_A_TURN: usize = 8;
 /// How long an orderly end waits for what is under way.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
@@ -170,7 +172,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         let grace = Grace::new(sessions.expected(), now, options.grace);
         let peers = Peers::listen(&options.socket, options.socket_mode, &bell)?;
         Ok(Dpu {
-            service: Service::new(volume, options.limits, Box::new(clock::now)),
+            service: Service::new(volume, options.limits, Box::new(clock::now), Box::new(clock::wall)),
             runtime,
             bell,
             peers,
@@ -191,10 +193,12 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     /// Serves until a control request asks for the end, or `stop` says so (it must ring the bell).
     pub fn run(&mut self, stop: &dyn Fn() -> bool) -> io::Result<()> {
         loop {
-            let now = clock::now();
-            let mut found = self.service.poll(clock::wall(), &*self.runtime);
+            let mut found = self.look_at_queues();
             found += self.runtime.turn();
-            self.flush();
+            if found > 0 {
+                self.flush();
+            }
+            let now = clock::now();
             if now >= self.next_look {
                 found += self.look_around(now)?;
                 if stop() && self.ending.is_none() {
@@ -214,6 +218,20 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
                 }
             }
         }
+    }
+
+    /// Begins what hosts ask for. A look at the doorbells costs little beside the rest of a turn, and
+    /// what it finds is answered before anything else.
+    fn look_at_queues(&mut self) -> usize {
+        for _ in 0..LOOKS_A_TURN {
+            let found = self.service.poll(&*self.runtime);
+            if found > 0 {
+                self.flush();
+                return found;
+            }
+            std::hint::spin_loop();
+        }
+        0
     }
 
     fn flush(&mut self) {
@@ -239,6 +257,8 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             self.peers.beat();
         }
         self.tidy(now);
+        // What the volume tells because of any of this.
+        self.flush();
         let spent = self.pace.take_spent();
         self.ledger.count(Count::Spins, spent.spins);
         self.ledger.count(Count::SpinNs, spent.spin_ns);

@@ -43,7 +43,8 @@ pub(super) struct Core<V> {
     pub(super) clock: Box<dyn Fn() -> Time>,
     /// Turns taken.
     pub(super) turn: Cell<u64>,
-    pub(super) wall: Cell<Timestamp>,
+    /// The world's time of day.
+    pub(super) wall: Box<dyn Fn() -> Timestamp>,
     /// Sessions that said they have handed in everything.
     pub(super) handed_in: RefCell<Vec<SessionId>>,
 }

@@ -175,7 +175,7 @@ async fn answer<V: Volume>(
         Err(status) => return failed(status),
     };
     let core = &attachment.core;
-    let handle = core.volume.handle(&attachment.caller, &header, request, payload, core.wall.get());
+    let handle = core.volume.handle(&attachment.caller, &header, request, payload, (core.wall)());
     // What changes the volume runs to its end: whoever asked is told what became of it.
     let answer = if op.changes() {
         Some(handle.await)

@@ -37,15 +37,21 @@ pub struct Service<V> {
 }
 
 impl<V: Volume> Service<V> {
-    /// A service without attachments. `clock` is the world's, to say how long operations take.
+    /// A service without attachments. `clock` says how long operations take, `wall` is
+    /// the time of day files are stamped with.
     #[must_use]
-    pub fn new(volume: V, limits: Limits, clock: Box<dyn Fn() -> Time>) -> Service<V> {
+    pub fn new(
+        volume: V,
+        limits: Limits,
+        clock: Box<dyn Fn() -> Time>,
+        wall: Box<dyn Fn() -> Timestamp>,
+    ) -> Service<V> {
         let core = Core {
             volume,
             stats: RefCell::default(),
             clock,
             turn: Cell::new(0),
-            wall: Cell::new(Timestamp::default()),
+            wall,
             handed_in: RefCell::default(),
         };
         Service { core: Rc::new(core), limits, attachments: Vec::new(), next: 1, first: 0 }
@@ -118,11 +124,9 @@ impl<V: Volume> Service<V> {
         self.core.volume.detach(session);
     }
 
-    /// One turn: takes a bounded number of commands from every queue and begins each; how many. `wall`
-    /// is the time files are stamped with until the next turn.
-    pub fn poll(&mut self, wall: Timestamp, spawn: &dyn Spawn) -> usize {
+    /// One turn: takes a bounded number of commands from every queue and begins each; how many.
+    pub fn poll(&mut self, spawn: &dyn Spawn) -> usize {
         self.core.turn.set(self.core.turn.get() + 1);
-        self.core.wall.set(wall);
         let len = self.attachments.len();
         self.first = if self.first + 1 < len { self.first + 1 } else { 0 };
         let (before, from) = self.attachments.split_at(self.first.min(len));
