@@ -224,7 +224,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             let executable = inode.attr.mode & 0o010 != 0;
             if inode.is_directory() {
                 inode.attr.mode |= mode::S_ISGID;
-            } else if executable && !cx.passes() && !cx.cred.in_group(dir.attr.gid) {
+            } else if executable && !cx.cred.is_root() && !cx.cred.in_group(dir.attr.gid) {
+                // Checked or not: the kernel leaves this one to the volume, and names the groups.
                 inode.attr.mode &= !mode::S_ISGID;
             }
         }

@@ -74,6 +74,8 @@ pub struct Kvfs<K, M> {
     /// Turns on inodes: who changes a directory's entries or a file's data holds one. Directories
     /// first, by number; then files, by number.
     turns: Turns,
+    /// The turn of who may change which directory a directory is in; taken before those.
+    tree: Turns,
     fresh: Fresh,
     touched: Touched,
     numbers: Numbers,

@@ -15,8 +15,6 @@ use crate::txn::{Fail, Tried, Txn};
 
 /// Deepest directory the search for a cycle climbs from.
 const DEPTH_MAX: usize = 1 << 20;
-/// Not an inode: the turn of those who may change which directory a directory is in.
-const TREE: Ino = Ino(u64::MAX);
 
 /// One end of a rename.
 struct End<'n> {
@@ -53,7 +51,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             return Err(Errno::EINVAL);
         }
         // Who moves a directory elsewhere must know that no ancestor moves meanwhile.
-        let tree = if parent == to_parent { None } else { Some(self.turns.alone(TREE).await) };
+        let tree = if parent == to_parent { None } else { Some(self.tree.alone(Ino::ROOT).await) };
         let turns = self.turns.alone_on_both(parent, to_parent).await;
         let mut parting = Parting::new(&self.handles);
         let renamed = self.transact(async |txn| {

@@ -76,6 +76,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             objects,
             superblock,
             turns: Turns::default(),
+            tree: Turns::default(),
             fresh: Fresh::default(),
             touched: Touched::default(),
             numbers: Numbers(Mutex::new(0..0)),

@@ -118,6 +118,19 @@ fn no_directory_comes_below_itself() {
     assert_clean(&volume);
 }
 
+/// The turn of the tree was once that of an inode number nobody has; a host that gave this number as
+/// a directory waited for itself.
+#[test]
+fn no_number_of_a_directory_makes_it_wait_for_itself() {
+    let disk = Disk::new(1);
+    let volume = disk.open_settled();
+    let user = User::root(&volume);
+    for ino in [Ino(u64::MAX), Ino(1), Ino(99)] {
+        assert_eq!(errno(user.rename((ino, "a"), (Ino::ROOT, "b"), 0)), Errno::ESTALE);
+        assert_eq!(errno(user.rename((Ino::ROOT, "a"), (ino, "b"), 0)), Errno::ESTALE);
+    }
+}
+
 #[test]
 fn two_names_of_one_file_stay() {
     let disk = Disk::new(1);
