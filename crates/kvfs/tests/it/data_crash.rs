@@ -8,7 +8,7 @@
 
 use outboard_base::{Fh, Ino, Rng};
 use outboard_kv::{medium, mem};
-use outboard_wire::file::{Request, Setattr, write_flags};
+use outboard_wire::file::{Flags, Request, Setattr, write_flags};
 
 use crate::data::clean;
 use crate::world::{Disk, User, Volume, block_on, tidy};
@@ -358,4 +358,51 @@ fn open_large(disk: &Disk) -> Volume {
     let volume = block_on(outboard_kvfs::Kvfs::open(kv, medium, options, now)).unwrap();
     block_on(volume.end_grace()).unwrap();
     volume
+}
+
+/// The DPU side dies after the commit and before the answer, and the request comes again: what appends, extends,
+/// copies or allocates is answered from its record; a plain overwrite is simply done again.
+#[test]
+fn a_request_sent_again_takes_effect_once() {
+    let disk = Disk::new(1);
+    let mut now = 2_000_000;
+    let (ino, fh) = {
+        let volume = disk.open_settled();
+        let (attr, fh) = User::root(&volume).create(Ino::ROOT, "f", 0).unwrap();
+        (attr.ino, fh)
+    };
+    let append = Request::Write { ino, fh, offset: 0, flags: write_flags::APPEND };
+    let extend = Request::Write { ino, fh, offset: 9000, flags: 0 };
+    let over = Request::Write { ino, fh, offset: 0, flags: 0 };
+    let (from, to, from_fh, to_fh) = (ino, ino, fh, fh);
+    let (from_offset, to_offset, len) = (0, 20_000, 10);
+    let copy = Request::CopyFileRange { from, from_fh, from_offset, to, to_fh, to_offset, len };
+    let grow = Request::Fallocate { ino, fh, offset: 0, len: 40_000, mode: 0 };
+    for (nth, (request, repeats)) in
+        [(append, false), (extend, false), (over, true), (copy, false), (grow, false)]
+            .into_iter()
+            .enumerate()
+    {
+        let mut attach = |volume: &Volume, flags| {
+            let reclaim = Request::Reclaim { ino, fh, flags: 2, directory: false };
+            let mut user = User::root(volume);
+            user.sequence.set(100 + 10 * nth as u64);
+            user.now.set(now);
+            user.done(reclaim, &[]).unwrap();
+            user.flags = flags;
+            let answer = user.ask(request.clone(), b"some bytes").unwrap().0;
+            let attr = user.stat(ino).unwrap();
+            now = user.now.get();
+            (answer, attr)
+        };
+        let first = {
+            let volume = disk.open();
+            attach(&volume, Flags::default())
+        };
+        let volume = disk.open();
+        let again = attach(&volume, Flags::REPLAY);
+        assert_eq!(first.0, again.0);
+        assert_eq!(first.1.size, again.1.size, "{request:?}");
+        assert_eq!(first.1.change != again.1.change, repeats, "{request:?}");
+    }
 }
