@@ -22,6 +22,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
 use crate::medium::Reactor;
 
@@ -216,8 +217,10 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
             self.0.unpark();
         }
     }
-    /// Between two looks at completions while something else may wake us too.
-    const NAP: std::time::Duration = std::time::Duration::from_micros(50);
+    /// A device answers within this, most times; then looking is cheaper than sleeping.
+    const SPIN: Duration = Duration::from_micros(150);
+    /// Between two looks at completions after that: something else may wake us too.
+    const NAP: Duration = Duration::from_micros(50);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
@@ -225,10 +228,18 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return output;
         }
-        match Reactor::poll_installed() {
-            Some(0) => std::thread::park_timeout(NAP),
-            Some(_) => {}
-            None => std::thread::park(),
+        let since = Instant::now();
+        loop {
+            match Reactor::poll_installed() {
+                Some(0) if since.elapsed() < SPIN => {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                Some(0) => std::thread::park_timeout(NAP),
+                Some(_) => {}
+                None => std::thread::park(),
+            }
+            break;
         }
     }
 }
