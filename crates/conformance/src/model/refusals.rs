@@ -130,6 +130,9 @@ impl<'r> Refusals<'r> {
         self.when(matches!(body, Body::Dir { .. }), Errno::EISDIR);
         if matches!(body, Body::Symlink(_)) {
             self.found.extend([Errno::ELOOP, Errno::EEXIST]);
+            // In a sticky directory Linux opens nobody else's.
+            let sticky = self.fs.node(dir).mode & mode::S_ISVTX != 0;
+            self.when(sticky, Errno::EACCES);
         }
     }
 

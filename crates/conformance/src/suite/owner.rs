@@ -121,6 +121,29 @@ pub(super) const CASES: &[Case] = &[
         t.by(&alice(), |t| t.set(ino, Fh::NONE, set))?;
         same("mode", t.stat(ino)?.mode & 0o7777, 0o777)
     }),
+    case("set-id/an open that truncates, by another, clears them", |t| {
+        needs_users(t)?;
+        let dir = t.dir;
+        for (name, content, creates) in [
+            ("open", "abc", false),
+            ("create", "abc", true),
+            ("open empty", "", false),
+            ("create empty", "", true),
+        ] {
+            let ino = t.file(dir, name, content.as_bytes())?;
+            t.chmod(ino, 0o6777)?;
+            let flags = open_flags::WRONLY | open_flags::TRUNC;
+            t.by(&alice(), |t| {
+                let fh = match creates {
+                    true => t.create_with(dir, name, 0o644, flags)?.1,
+                    false => t.open(ino, flags)?,
+                };
+                t.close(ino, fh)
+            })?;
+            same(name, t.stat(ino)?.mode & 0o7777, 0o777)?;
+        }
+        Ok(())
+    }),
     case("set-id/reading and chmod by the owner keep them", |t| {
         needs_users(t)?;
         let dir = t.dir;

@@ -1,0 +1,5 @@
+//! The suite and the model, through every front that needs no mount.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests say so when they fail")]
+
+mod fronts;
+mod model;
