@@ -92,13 +92,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             FileKind::Directory => return Err(Errno::EISDIR.into()),
             _ => return Err(Errno::EINVAL.into()),
         }
-        if size == inode.attr.size {
-            return Ok(());
-        }
-        self.stage_size(txn, inode, size).await?;
-        inode.modify(cx.now);
         if !cx.passes() {
             self.strip_privileges(txn, inode).await?;
+        }
+        if size != inode.attr.size {
+            self.stage_size(txn, inode, size).await?;
+            inode.modify(cx.now);
         }
         Ok(())
     }
