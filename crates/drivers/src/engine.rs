@@ -65,10 +65,20 @@ pub struct Engine {
     syncer: Syncer,
     pairs: Keyspace,
     database: Database,
-    commits: Mutex<KeyVersions>,
+    commits: Mutex<Commits>,
     room: Room,
 }
 
+/// What the lock that orders commits guards.
+struct Commits {
+    versions: KeyVersions,
+    /// Bytes committed since a sync was last asked for here.
+    unsynced: usize,
+}
+
+/// Bytes committed before the journal is synced unasked: when the engine begins another journal it syncs
+/// this one under its writer lock, and then little must be left to write.
+const UNSYNCED_MAX: usize = 4 << 20;
 /// The one keyspace there is.
 const KEYSPACE: &str = "outboard";
 
@@ -91,12 +101,12 @@ impl Engine {
             syncer: Syncer::start(dir.to_path_buf())?,
             pairs,
             database,
-            commits: Mutex::new(KeyVersions::new()),
+            commits: Mutex::new(Commits { versions: KeyVersions::new(), unsynced: 0 }),
             room: Room::new(dir.to_path_buf(), options.reserve),
         })
     }
 
-    fn commits(&self) -> MutexGuard<'_, KeyVersions> {
+    fn commits(&self) -> MutexGuard<'_, Commits> {
         self.commits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,10 +118,10 @@ impl Engine {
     fn apply(&self, batch: &Batch) -> Result<(), KvError> {
         self.syncer.healthy()?;
         check_limits(batch)?;
-        let mut versions = self.commits();
+        let mut commits = self.commits();
         for condition in batch.conditions() {
             let key = condition.key();
-            if batch.version().is_none_or(|since| versions.written_since(key, since))
+            if batch.version().is_none_or(|since| commits.versions.written_since(key, since))
                 && !condition.holds(self.look(key)?.as_deref())
             {
                 return Err(KvError::Conflict);
@@ -136,7 +146,12 @@ impl Engine {
             self.syncer.poison();
             return Err(failed(&error));
         }
-        versions.record(batch);
+        commits.versions.record(batch);
+        commits.unsynced += batch.bytes();
+        if commits.unsynced > UNSYNCED_MAX {
+            commits.unsynced = 0;
+            self.syncer.nudge();
+        }
         Ok(())
     }
 
@@ -237,7 +252,7 @@ impl Kv for Engine {
     }
 
     fn version(&self) -> Version {
-        self.commits().now()
+        self.commits().versions.now()
     }
 
     fn usage(&self) -> Usage {

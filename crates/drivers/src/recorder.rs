@@ -161,9 +161,17 @@ impl<K: Kv> JournalWatch<K> {
     }
 
     /// Copies to `to` what power loss now could leave of the engine's files. Nothing may be committed
-    /// meanwhile.
+    /// meanwhile; what the engine's own threads change meanwhile makes it begin again.
     pub fn replay(&self, to: &Path, rng: &mut Rng) -> io::Result<()> {
-        copy(&self.dir, to)?;
+        loop {
+            let before = listing(&self.dir)?;
+            let copied = copy(&self.dir, to);
+            if listing(&self.dir)? == before {
+                copied?;
+                break;
+            }
+            std::fs::remove_dir_all(to)?;
+        }
         let synced = *self.synced();
         let Some((number, path)) = JournalMark::last(to)? else { return Ok(()) };
         let kept = if number == synced.journal { synced.len } else { 0 };
@@ -191,6 +199,25 @@ fn read_up_to(file: &File, piece: &mut [u8], at: u64) -> io::Result<bool> {
     piece.fill(0);
     let len = file.read_at(piece, at)?;
     Ok(piece.iter().take(len).any(|byte| *byte != 0))
+}
+
+/// Every file of a directory tree, with its size and time of change.
+fn listing(dir: &Path) -> io::Result<Vec<(PathBuf, u64, std::time::SystemTime)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let meta = match entry.metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            other => other?,
+        };
+        if meta.is_dir() {
+            found.extend(listing(&entry.path())?);
+        } else {
+            found.push((entry.path(), meta.len(), meta.modified()?));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
 }
 
 fn copy(from: &Path, to: &Path) -> io::Result<()> {

@@ -102,11 +102,8 @@ impl DataDirectory {
     pub fn open_within(dir: &Path, patience: Duration) -> Result<DataDirectory, DirectoryError> {
         let failed = |cause| DirectoryError::Io { dir: dir.to_path_buf(), cause };
         std::fs::create_dir_all(dir).map_err(failed)?;
-        let new = is_empty(dir).map_err(failed)?;
+        Self::check(dir)?;
         let format = dir.join("format");
-        if !new && !format.exists() && !dir.join("lock").exists() {
-            return Err(DirectoryError::NotOurs { dir: dir.to_path_buf() });
-        }
         let lock = take_lock(dir, patience)?;
         match std::fs::read_to_string(&format) {
             Ok(found) if found == FORMAT => {}
@@ -121,6 +118,16 @@ impl DataDirectory {
             Err(error) => return Err(failed(error)),
         }
         Ok(DataDirectory { dir: dir.to_path_buf(), _lock: lock })
+    }
+
+    /// Whether a directory that exists holds a volume, or nothing and may: without touching it.
+    pub fn check(dir: &Path) -> Result<(), DirectoryError> {
+        let failed = |cause| DirectoryError::Io { dir: dir.to_path_buf(), cause };
+        let ours = dir.join("format").exists() || dir.join("lock").exists();
+        if ours || is_empty(dir).map_err(failed)? {
+            return Ok(());
+        }
+        Err(DirectoryError::NotOurs { dir: dir.to_path_buf() })
     }
 
     /// The directory.

@@ -63,6 +63,12 @@ impl Syncer {
         self.shared.lock().poisoned = true;
     }
 
+    /// Asks for a sync nobody waits for.
+    pub(super) fn nudge(&self) {
+        self.shared.lock().asked += 1;
+        self.shared.asked.notify_one();
+    }
+
     /// Ends when everything handed to the operating system before the call is durable.
     pub(super) async fn sync(&self) -> Result<(), KvError> {
         let ticket = {
