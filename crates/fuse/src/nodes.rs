@@ -7,7 +7,7 @@
 //!
 //! Counted before the answer is written, since the kernel may forget what it got at once.
 
-use outboard_base::Ino;
+use outboard_base::{Fh, Ino};
 use outboard_wire::file::{Attr, FileKind};
 
 use crate::table::Table;
@@ -19,8 +19,8 @@ struct Node {
     nameless: bool,
     /// The directory above, for directories.
     parent: Ino,
-    /// A POSIX lock was asked for, so closing descriptors matters.
-    locked: bool,
+    /// Through which handles whom POSIX locks were asked for, until that owner closes a descriptor.
+    lockers: Vec<(Fh, u64)>,
 }
 
 /// The inodes the kernel knows. The root, which it never forgets, is not among them.
@@ -77,16 +77,32 @@ impl Nodes {
         self.0.shard(ino.0).get(&ino.0).map_or(Ino::ROOT, |node| node.parent)
     }
 
-    /// A POSIX lock is being asked for.
-    pub(crate) fn locking(&self, ino: Ino) {
-        if let Some(node) = self.0.shard(ino.0).get_mut(&ino.0) {
-            node.locked = true;
+    /// A POSIX lock is being asked for by `owner`, through `fh`.
+    pub(crate) fn locking(&self, ino: Ino, fh: Fh, owner: u64) {
+        if let Some(node) = self.0.shard(ino.0).get_mut(&ino.0)
+            && !node.lockers.contains(&(fh, owner))
+        {
+            node.lockers.push((fh, owner));
         }
     }
 
-    /// Whether a POSIX lock was ever asked for. Inodes not known count as locked.
-    pub(crate) fn may_be_locked(&self, ino: Ino) -> bool {
-        self.0.shard(ino.0).get(&ino.0).is_none_or(|node| node.locked)
+    /// `owner` closes a descriptor, which drops its POSIX locks. True: it may have some.
+    #[must_use]
+    pub(crate) fn closing(&self, ino: Ino, owner: u64) -> bool {
+        let mut shard = self.0.shard(ino.0);
+        let Some(node) = shard.get_mut(&ino.0) else { return true };
+        let before = node.lockers.len();
+        node.lockers.retain(|&(_, locker)| locker != owner);
+        node.lockers.len() < before
+    }
+
+    /// The last descriptor of `fh` is closed. Who still may have locks through it: owners that are
+    /// open files (`F_OFD_SETLK`), whose closing the kernel does not tell otherwise.
+    #[must_use]
+    pub(crate) fn released(&self, ino: Ino, fh: Fh) -> Vec<u64> {
+        let mut shard = self.0.shard(ino.0);
+        let Some(node) = shard.get_mut(&ino.0) else { return Vec::new() };
+        node.lockers.extract_if(.., |(through, _)| *through == fh).map(|(_, owner)| owner).collect()
     }
 
     /// Every inode known.
@@ -119,6 +135,23 @@ mod tests {
         assert!(nodes.forgotten(Ino(3), 1));
         assert!(!nodes.forgotten(Ino(3), 1));
         assert!(nodes.unnamed(Ino(4)), "the kernel never knew it");
+    }
+
+    #[test]
+    fn a_close_matters_only_to_who_locked() {
+        let nodes = Nodes::default();
+        nodes.seen(&file(2), Ino::ROOT);
+        nodes.locking(Ino(2), Fh(1), 7);
+        nodes.locking(Ino(2), Fh(1), 8);
+        nodes.locking(Ino(2), Fh(2), 7);
+        assert!(!nodes.closing(Ino(2), 9));
+        assert!(nodes.closing(Ino(2), 7));
+        assert!(!nodes.closing(Ino(2), 7));
+        // Locked anew through another handle: the end of the first does not touch that.
+        nodes.locking(Ino(2), Fh(2), 7);
+        assert_eq!(nodes.released(Ino(2), Fh(1)), [8]);
+        assert_eq!(nodes.released(Ino(2), Fh(2)), [7]);
+        assert!(nodes.closing(Ino(3), 7), "unknown: better ask");
     }
 
     #[test]

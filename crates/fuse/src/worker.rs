@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use outboard_base::{Cred, Errno, Ino, Result};
+use outboard_base::{Cred, Errno, Fh, Ino, Result};
 use outboard_dpc::host::Call as Ask;
 use outboard_wire::file::{LockStyle, Request, open_flags};
 use outboard_wire::fuse::answer::Listing;
@@ -141,6 +141,7 @@ impl<B: Backend> Worker<B> {
 
     /// Serves what needs no volume. True if it was that.
     fn serve_here(&mut self, header: &InHeader, call: &Call<'_>) -> Result<bool> {
+        let ino = ino_of(header.node);
         match *call {
             Call::Forget { count } => self.forget(header.node, count),
             Call::BatchForget(pairs) => {
@@ -148,8 +149,12 @@ impl<B: Backend> Worker<B> {
             }
             Call::Interrupt { unique } => self.interrupt(unique),
             // Without POSIX locks a close asks nothing: writes were answered by the volume.
-            Call::Flush { .. } if !self.front.nodes.may_be_locked(ino_of(header.node)) => {
+            Call::Flush { owner, .. } if !self.front.nodes.closing(ino, owner) => {
                 self.front.accept(self.index, header.unique);
+            }
+            Call::Release { fh, .. } => {
+                self.drop_locks(ino, Fh(fh));
+                return Ok(false);
             }
             Call::Destroy => self.front.accept(self.index, header.unique),
             Call::NotifyReply => {}
@@ -186,7 +191,7 @@ impl<B: Backend> Worker<B> {
                 Call::Readdir { fh, .. } | Call::Readdirplus { fh, .. },
             ) => {
                 let cookie = listing.cookie();
-                let fh = outboard_base::Fh(*fh);
+                let fh = Fh(*fh);
                 let with_attributes = listing.plus;
                 (Request::Readdir { ino, fh, cookie, len: *room, with_attributes }, 0)
             }
@@ -205,8 +210,8 @@ impl<B: Backend> Worker<B> {
             Request::Read { flags, .. } if self.front.options.no_atime => {
                 *flags |= open_flags::NOATIME;
             }
-            Request::Setlk { lock, .. } if lock.style == LockStyle::Posix => {
-                self.front.nodes.locking(ino);
+            Request::Setlk { fh, lock, .. } if lock.style == LockStyle::Posix => {
+                self.front.nodes.locking(ino, *fh, lock.owner);
             }
             _ => {}
         }
@@ -302,6 +307,21 @@ impl<B: Backend> Worker<B> {
         }
         answer.tag = header.unique;
         self.front.finish(job, answer);
+    }
+
+    /// Drops the locks whose owner is the open file that goes.
+    fn drop_locks(&mut self, ino: Ino, fh: Fh) {
+        for owner in self.front.nodes.released(ino, fh) {
+            let outcome = self.port.acquire().and_then(|slot| {
+                let (request, cred) = (Request::Flush { ino, fh, owner }, Cred::root());
+                let request = &request;
+                let ask = Ask { request, cred: &cred, checked: true, payload_len: 0 };
+                self.wait_for(slot, &ask).outcome
+            });
+            if let Err(errno) = outcome {
+                tracing::error!(%ino, %errno, "locks of a closed file could not be dropped");
+            }
+        }
     }
 
     fn forget(&mut self, node: u64, count: u64) {

@@ -38,9 +38,8 @@ pub(crate) struct Toy(Mutex<State>);
 impl Toy {
     pub(crate) fn new() -> Toy {
         let mut state = State { next_ino: 2, next_fh: 1, next_cookie: 3, ..State::default() };
-        let mut root = Inode::default();
-        root.attr = Attr { mode: 0o40755, nlink: 2, blksize: 4096, ..Attr::default() };
-        state.inodes.insert(Ino::ROOT, root);
+        let attr = Attr { mode: 0o40755, nlink: 2, blksize: 4096, ..Attr::default() };
+        state.inodes.insert(Ino::ROOT, Inode { attr, ..Inode::default() });
         Toy(Mutex::new(state))
     }
 
@@ -114,8 +113,7 @@ impl State {
     fn make(&mut self, cred: &Cred, mode: u32, umask: u32) -> Ino {
         let (ino, now) = (Ino(self.next_ino), self.now());
         self.next_ino += 1;
-        let mut inode = Inode::default();
-        inode.attr = Attr {
+        let attr = Attr {
             ino,
             mode: mode & !umask,
             nlink: 1 + u32::from(mode & 0o170_000 == 0o40000),
@@ -128,7 +126,7 @@ impl State {
             blksize: 4096,
             ..Attr::default()
         };
-        self.inodes.insert(ino, inode);
+        self.inodes.insert(ino, Inode { attr, ..Inode::default() });
         ino
     }
 
