@@ -32,20 +32,24 @@ pub const QUEUES_MAX: u16 = 64;
 
 /// Fields of fixed-size entries: the callers pass whole entries and constant offsets, so that
 /// nothing is ever beyond the end; if it were, it would read as zero and not be written.
+#[inline]
 pub(crate) fn u16_at(entry: &[u8], at: usize) -> u16 {
     cursor::u16_at(entry, at).unwrap_or(0)
 }
 
+#[inline]
 pub(crate) fn u32_at(entry: &[u8], at: usize) -> u32 {
     cursor::u32_at(entry, at).unwrap_or(0)
 }
 
+#[inline]
 pub(crate) fn u64_at(entry: &[u8], at: usize) -> u64 {
     cursor::u64_at(entry, at).unwrap_or(0)
 }
 
+#[inline]
 pub(crate) fn put(entry: &mut [u8], at: usize, field: &[u8]) {
-    for (to, from) in entry.iter_mut().skip(at).zip(field) {
-        *to = *from;
+    if let Some(to) = at.checked_add(field.len()).and_then(|end| entry.get_mut(at..end)) {
+        to.copy_from_slice(field);
     }
 }

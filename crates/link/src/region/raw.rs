@@ -45,6 +45,7 @@ impl Drop for Anonymous {
 macro_rules! word {
     ($at:ident, $load:ident, $store:ident, $swap:ident, $cas:ident, $add:ident,
      $word:ty, $atomic:ty) => {
+        #[inline]
         fn $at(&self, at: u64) -> Result<&$atomic, OutOfRegion> {
             let start = self.check(at, size_of::<$word>())?;
             if !start.is_multiple_of(align_of::<$atomic>()) {
@@ -58,17 +59,20 @@ macro_rules! word {
         }
 
         /// Reads a little-endian word.
+        #[inline]
         pub fn $load(&self, at: u64, order: Ordering) -> Result<$word, OutOfRegion> {
             Ok(<$word>::from_le(self.$at(at)?.load(order)))
         }
 
         /// Writes a little-endian word.
+        #[inline]
         pub fn $store(&self, at: u64, value: $word, order: Ordering) -> Result<(), OutOfRegion> {
             self.$at(at)?.store(value.to_le(), order);
             Ok(())
         }
 
         /// Replaces a word; the old one is returned.
+        #[inline]
         pub fn $swap(&self, at: u64, value: $word, order: Ordering) -> Result<$word, OutOfRegion> {
             Ok(<$word>::from_le(self.$at(at)?.swap(value.to_le(), order)))
         }
@@ -92,6 +96,7 @@ macro_rules! word {
         }
 
         /// Adds to a word, wrapping; the old one is returned.
+        #[inline]
         pub fn $add(&self, at: u64, by: $word, order: Ordering) -> Result<$word, OutOfRegion> {
             let word = self.$at(at)?;
             if cfg!(target_endian = "little") {
