@@ -1,13 +1,14 @@
 //! The file system check: is everything in the store as the invariants say?
 //!
-//! [`Kvfs::check`] runs offline (`outboard fsck`: nothing else uses the volume) and beside other work,
-//! from inside the DPU side. It streams: every table is scanned in key order, inodes are taken in windows
-//! of [`WINDOW`], and what is kept for the whole run is 24 bytes an object and 16 a directory (beside
-//! what the object store's own check keeps).
+//! [`Kvfs::check`] runs offline (`outboard fsck`: nothing else uses the volume) and beside other
+//! work, from inside the DPU side. It streams: every table is scanned in key order, inodes are
+//! taken in windows of [`WINDOW`], and what is kept for the whole run is 24 bytes an object and 16
+//! a directory (beside what the object store's own check keeps).
 //!
-//! Beside other work, two scans do not see the same moment. So every commit of a batch notes the inodes
-//! it touches while a check runs ([`touched`]), and nothing is said about those; and if something
-//! was found while others worked, the check is run again and only what both runs found is reported.
+//! Beside other work, two scans do not see the same moment. So every commit of a batch notes the
+//! inodes it touches while a check runs ([`touched`]), and nothing is said about those; and if
+//! something was found while others worked, the check is run again and only what both runs found is
+//! reported.
 //!
 //! What it verifies is listed with [`What`]; see `docs/internals/fsck.md`.
 
@@ -40,8 +41,9 @@ pub const WINDOW: usize = 1 << 18;
 pub struct Options {
     /// Read every block and compare it with its checksum, too.
     pub contents: bool,
-    /// Set right what can be set right without losing anything: counts of blocks, and pairs and objects
-    /// that belong to no inode. Only when nothing worse was found, and nothing else uses the volume.
+    /// Set right what can be set right without losing anything: counts of blocks, and pairs and
+    /// objects that belong to no inode. Only when nothing worse was found, and nothing else uses
+    /// the volume.
     pub repair: bool,
 }
 

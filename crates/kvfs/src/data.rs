@@ -1,14 +1,15 @@
 //! A file's bytes: reading, writing, changing the size, holes, syncing (DPC 3.4; rows C18 to C20).
 //!
-//! A file of up to 8,192 bytes is one pair, rewritten whole; a bigger one is a file object, written at
-//! 8 KiB granularity ([`store`], [`shape`]). Size and form stand in the attribute pair and change in the
-//! same batch as the bytes.
+//! A file of up to 8,192 bytes is one pair, rewritten whole; a bigger one is a file object, written
+//! at 8 KiB granularity ([`store`], [`shape`]). Size and form stand in the attribute pair and
+//! change in the same batch as the bytes.
 //!
-//! - Who changes a file's bytes holds its turn alone, who reads them a shared turn ([`turns`]), so a read
-//!   never sees half a write.
+//! - Who changes a file's bytes holds its turn alone, who reads them a shared turn ([`turns`]), so
+//!   a read never sees half a write.
 //! - An operation is one batch. Two are not, when the file is large: a truncation shows its new
-//!   size at once and gives blocks back step by step, and is finished before the file grows, or after a
-//!   restart ([`size`]); `fallocate` fills a range step by step, and its size shows at the end.
+//!   size at once and gives blocks back step by step, and is finished before the file grows, or
+//!   after a restart ([`size`]); `fallocate` fills a range step by step, and its size shows at the
+//!   end.
 //! - Bytes that were synced are never traded for bytes that were not: see [`fresh`].
 //!
 //! See `docs/internals/kvfs-data.md`.

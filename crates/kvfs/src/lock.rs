@@ -1,22 +1,22 @@
 //! Advisory locks: POSIX byte ranges and BSD flock, two families that do not see each other.
 //!
 //! One table for the volume, a plain state machine: calls go in, answers come back at once, and who
-//! need not wait any longer is pushed to `out`. A lock that must be waited for is a [`Asked::Waiting`]
-//! ticket, so it holds no queue slot; a later [`Settled`] names that ticket.
+//! need not wait any longer is pushed to `out`. A lock that must be waited for is a
+//! [`Asked::Waiting`] ticket, so it holds no queue slot; a later [`Settled`] names that ticket.
 //!
-//! - An owner is the front-end's owner *within* an attachment ([`Owner`]): two attachments never share
-//!   one, whatever numbers they choose.
-//! - POSIX: a new lock of an owner replaces what it held of the range; pieces split, neighbours of one
-//!   kind merge. A wait that would close a circle of waiting owners is refused with `EDEADLK`, and so
-//!   is one that a later change would leave in such a circle.
-//! - flock: converting gives the old lock up first, as BSD and Linux do, and keeps nothing if the new
-//!   one is refused.
-//! - Locks live in memory alone. After a loss of the DPU side their holders hand them in again; until
-//!   that [`Locks::end_grace`]s, a new lock waits (or is refused with `EAGAIN`).
+//! - An owner is the front-end's owner *within* an attachment ([`Owner`]): two attachments never
+//!   share one, whatever numbers they choose.
+//! - POSIX: a new lock of an owner replaces what it held of the range; pieces split, neighbours of
+//!   one kind merge. A wait that would close a circle of waiting owners is refused with `EDEADLK`,
+//!   and so is one that a later change would leave in such a circle.
+//! - flock: converting gives the old lock up first, as BSD and Linux do, and keeps nothing if the
+//!   new one is refused.
+//! - Locks live in memory alone. After a loss of the DPU side their holders hand them in again;
+//!   until that [`Locks::end_grace`]s, a new lock waits (or is refused with `EAGAIN`).
 //!
-//! Invariants: two held locks of one file and family that overlap and belong to different owners are
-//! both shared; an owner's own locks never overlap, and neighbours differ in kind; no waiting lock
-//! could be granted, unless grace lasts. See `docs/internals/locks.md`.
+//! Invariants: two held locks of one file and family that overlap and belong to different owners
+//! are both shared; an owner's own locks never overlap, and neighbours differ in kind; no waiting
+//! lock could be granted, unless grace lasts. See `docs/internals/locks.md`.
 
 mod answer;
 #[cfg(test)]
@@ -32,8 +32,9 @@ use outboard_wire::file::{Lock, LockKind, LockStyle};
 use ranges::{Held, Ranges};
 use waiting::{Queue, Waiter};
 
-/// Most locks one attachment may hold or wait for; beyond it `ENOLCK`. Calls walk the locks of a file,
-/// so this bounds the work a hostile host can ask for, not only the memory (about 64 bytes each).
+/// Most locks one attachment may hold or wait for; beyond it `ENOLCK`. Calls walk the locks of a
+/// file, so this bounds the work a hostile host can ask for, not only the memory (about 64 bytes
+/// each).
 pub(crate) const SESSION_LOCKS_MAX: usize = 1 << 13;
 
 /// Whose lock it is.
@@ -102,8 +103,8 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    /// No locks. Tickets count up from `first_ticket`, which differs between instances of the DPU side,
-    /// so that a ticket of an earlier instance names no wait of this one.
+    /// No locks. Tickets count up from `first_ticket`, which differs between instances of the DPU
+    /// side, so that a ticket of an earlier instance names no wait of this one.
     #[must_use]
     pub(crate) fn new(first_ticket: u64) -> Locks {
         Locks {
@@ -137,9 +138,10 @@ impl Locks {
             .map_or(Lock { kind: LockKind::Unlock, ..lock }, |held| held.to_lock(lock.style))
     }
 
-    /// Takes, changes or drops a lock. `EAGAIN` when another stands in the way and `wait` is not set,
-    /// `EDEADLK`, `ENOLCK`. `reclaim` hands in a lock held before a loss of the DPU side: it is judged
-    /// like any other, but not kept waiting by grace, and never waits (`EAGAIN`: it was lost).
+    /// Takes, changes or drops a lock. `EAGAIN` when another stands in the way and `wait` is not
+    /// set, `EDEADLK`, `ENOLCK`. `reclaim` hands in a lock held before a loss of the DPU side: it
+    /// is judged like any other, but not kept waiting by grace, and never waits (`EAGAIN`: it was
+    /// lost).
     pub(crate) fn set(
         &mut self,
         ino: Ino,
@@ -269,9 +271,9 @@ impl Locks {
         }
     }
 
-    /// Grants what a change to `ino` has set free, oldest wait first, and ends the waits it has closed
-    /// into a circle. A granted shared lock may replace an exclusive one of its owner and so set more
-    /// free: each round ends a wait, or is the last.
+    /// Grants what a change to `ino` has set free, oldest wait first, and ends the waits it has
+    /// closed into a circle. A granted shared lock may replace an exclusive one of its owner and so
+    /// set more free: each round ends a wait, or is the last.
     fn settle(&mut self, ino: Ino, out: &mut Vec<Settled>) {
         if self.grace {
             return;

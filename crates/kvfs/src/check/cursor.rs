@@ -46,7 +46,8 @@ impl<'k, K: Kv> Cursor<'k, K> {
         Ok(self.fetched.pop_front())
     }
 
-    /// The number in the next key; a key without one counts as 0 and so belongs to nobody but the root.
+    /// The number in the next key; a key without one counts as 0 and so belongs to nobody but the
+    /// root.
     pub(super) async fn number(&mut self) -> Result<Option<u64>, KvError> {
         self.fetch().await?;
         Ok(self.fetched.front().map(|(key, _)| key::number(key).unwrap_or(0)))

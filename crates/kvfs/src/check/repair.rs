@@ -10,8 +10,8 @@ use crate::Kvfs;
 use crate::txn::Tried;
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
-    /// Counts of blocks are counted anew; pairs and objects that belong to no inode go. Not if anything
-    /// worse was found: what nobody owns may be all that is left of something.
+    /// Counts of blocks are counted anew; pairs and objects that belong to no inode go. Not if
+    /// anything worse was found: what nobody owns may be all that is left of something.
     pub(super) async fn repair(&self, report: &mut Report) -> Result<()> {
         if report.findings.iter().any(|finding| finding.severity() != Severity::Untidy) {
             return Ok(());

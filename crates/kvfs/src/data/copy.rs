@@ -24,8 +24,8 @@ enum Run {
 }
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
-    /// Copies the first run of data (at most 1 MiB) or of hole in the range, as one batch; the caller
-    /// asks again for the rest, as `copy_file_range(2)` lets it.
+    /// Copies the first run of data (at most 1 MiB) or of hole in the range, as one batch; the
+    /// caller asks again for the rest, as `copy_file_range(2)` lets it.
     pub(crate) async fn copy_file_range(
         &self,
         cx: &Context<'_>,

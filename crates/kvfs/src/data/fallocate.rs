@@ -66,8 +66,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(Reply::Empty)
     }
 
-    /// `ENOSPC` if `len` bytes cannot fit, whatever of them the file has already: better said before than
-    /// after a full volume.
+    /// `ENOSPC` if `len` bytes cannot fit, whatever of them the file has already: better said
+    /// before than after a full volume.
     async fn has_room(&self, ino: Ino, len: u64) -> Result<()> {
         let held = Shape::of(&self.inode(ino).await?).sectors.saturating_mul(SECTOR);
         let wanted = len.saturating_sub(held);

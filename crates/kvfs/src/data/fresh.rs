@@ -1,10 +1,10 @@
 //! Which small files have no synced bytes.
 //!
-//! Growing beyond 8 KiB trades a pair for a block. The pair is part of the key-value store's ordered
-//! history, the block is not: a power loss may keep the batch and lose the block, and then neither
-//! is there. For bytes that were never synced that is allowed; bytes that were must not be lost, so their
-//! new block is flushed *before* the batch that drops the pair. This set spares that flush to the many
-//! files that grow beyond 8 KiB before anyone syncs.
+//! Growing beyond 8 KiB trades a pair for a block. The pair is part of the key-value store's
+//! ordered history, the block is not: a power loss may keep the batch and lose the block, and then
+//! neither is there. For bytes that were never synced that is allowed; bytes that were must not be
+//! lost, so their new block is flushed *before* the batch that drops the pair. This set spares that
+//! flush to the many files that grow beyond 8 KiB before anyone syncs.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

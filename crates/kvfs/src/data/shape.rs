@@ -27,8 +27,8 @@ pub(crate) struct Shape {
     pub(crate) sectors: u64,
     /// Where the bytes lie.
     pub(crate) data: DataKind,
-    /// The object may still hold blocks that a truncation is to give back: all that begin at or after
-    /// the size. They must be gone before the file grows.
+    /// The object may still hold blocks that a truncation is to give back: all that begin at or
+    /// after the size. They must be gone before the file grows.
     pub(crate) trimming: bool,
 }
 

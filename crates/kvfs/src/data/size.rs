@@ -75,8 +75,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         .await
     }
 
-    /// A bounded part of what truncations left to do; true if there may be more. One file that fails
-    /// does not stop the others; its error is returned once they are done.
+    /// A bounded part of what truncations left to do; true if there may be more. One file that
+    /// fails does not stop the others; its error is returned once they are done.
     pub(crate) async fn trim_some(&self) -> Result<bool> {
         let prefix = [Tag::Trim as u8];
         let found = self.kv.scan(&prefix, None, FILES_AT_ONCE).await.map_err(KvError::errno)?;
@@ -92,8 +92,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         outcome
     }
 
-    /// Sets the counts of blocks right for files whose objects opening has changed: a power loss took
-    /// blocks that were never synced, and their places are holes again.
+    /// Sets the counts of blocks right for files whose objects opening has changed: a power loss
+    /// took blocks that were never synced, and their places are holes again.
     pub(crate) async fn recount(&self, objects: &[ObjectId]) -> Result<()> {
         for id in objects {
             let ino = Ino(id.0);

@@ -3,7 +3,8 @@
 //! Every `stage_*` changes a [`Shape`] and a batch together; the caller stores the shape with its
 //! attributes in that same batch, so whatever a crash keeps, size, form and bytes agree. The caller
 //! holds the inode's turn alone from reading the shape to the end of the commit, and tells the
-//! returned [`Staged`] what became of it. All but the trims are given shapes that are not `trimming`.
+//! returned [`Staged`] what became of it. All but the trims are given shapes that are not
+//! `trimming`.
 
 use std::ops::Range;
 
@@ -269,9 +270,9 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         staged
     }
 
-    /// Does a step of `fill` to `range`; the size is the caller's to set, and `range` reaches beyond
-    /// it only if that is to grow, or to be allocated. Only an object can promise space, so a file
-    /// given blocks becomes big.
+    /// Does a step of `fill` to `range`; the size is the caller's to set, and `range` reaches
+    /// beyond it only if that is to grow, or to be allocated. Only an object can promise space, so
+    /// a file given blocks becomes big.
     pub(crate) async fn stage_fill(
         &self,
         ino: Ino,

@@ -104,8 +104,8 @@ impl Turns {
         self.wait(ino, true)
     }
 
-    /// Turns alone on two inodes (one turn if they are the same), always taken in one order, so that
-    /// two who want the same pair never wait for each other.
+    /// Turns alone on two inodes (one turn if they are the same), always taken in one order, so
+    /// that two who want the same pair never wait for each other.
     pub(crate) async fn alone_on_both(&self, a: Ino, b: Ino) -> (Turn<'_>, Option<Turn<'_>>) {
         let first = self.alone(a.min(b)).await;
         let second = if a == b { None } else { Some(self.alone(a.max(b)).await) };

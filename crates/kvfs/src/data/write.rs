@@ -13,8 +13,8 @@ use crate::context::Context;
 use crate::txn::Fail;
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
-    /// Writes `data` at `offset`, or at the end when the write or its handle appends. `EFBIG` when it
-    /// begins beyond the largest file; less is taken when it ends there.
+    /// Writes `data` at `offset`, or at the end when the write or its handle appends. `EFBIG` when
+    /// it begins beyond the largest file; less is taken when it ends there.
     pub(crate) async fn write(
         &self,
         cx: &Context<'_>,

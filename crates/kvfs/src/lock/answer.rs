@@ -41,8 +41,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(Reply::Lock(self.locks().test(ino, cx.attachment, lock)))
     }
 
-    /// Takes or drops a lock. Never recorded for replay: what an earlier instance did to its table died
-    /// with it. `EBADF` for a byte range locked against the handle's access mode.
+    /// Takes or drops a lock. Never recorded for replay: what an earlier instance did to its table
+    /// died with it. `EBADF` for a byte range locked against the handle's access mode.
     pub(crate) fn setlk(
         &self,
         cx: &Context<'_>,

@@ -208,13 +208,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (0..6u64, kind(), style(), 0..BYTES, 0..BYTES)
             .prop_map(|(n, kind, style, a, b)| (n, lock(n, kind, style, a.min(b), a.max(b))))
     };
+    let set = (0..2u64, any_lock(), any::<bool>(), prop::bool::weighted(0.1)).prop_map(
+        |(file, (owner, lock), wait, reclaim)| Step::Set { file, owner, lock, wait, reclaim },
+    );
+    let test =
+        (0..2u64, any_lock()).prop_map(|(file, (owner, lock))| Step::Test { file, owner, lock });
+    let drop_owner = (0..2u64, 0..6u64, style()).prop_map(|(file, owner, style)| Step::DropOwner {
+        file,
+        owner,
+        style,
+    });
     let step = prop_oneof![
-        12 => (0..2u64, any_lock(), any::<bool>(), prop::bool::weighted(0.1)).prop_map(
-            |(file, (owner, lock), wait, reclaim)| Step::Set { file, owner, lock, wait, reclaim }),
-        2 => (0..2u64, any_lock()).prop_map(|(file, (owner, lock))| Step::Test { file, owner, lock }),
+        12 => set,
+        2 => test,
         2 => (0..8usize).prop_map(|nth| Step::Cancel { nth }),
-        2 => (0..2u64, 0..6u64, style()).prop_map(
-            |(file, owner, style)| Step::DropOwner { file, owner, style }),
+        2 => drop_owner,
         1 => (0..2u64).prop_map(Step::DropSession),
         1 => any::<bool>().prop_map(Step::Grace),
     ];
@@ -321,8 +329,9 @@ fn a_circle_of_three_is_refused_to_the_one_who_closes_it() {
     assert_eq!(out, [Settled { session: owner(1).session, ticket: 2, result: Ok(()) }]);
 }
 
-/// A waits for B's byte; B lets C have it too, while C waits (in another thread) for A. Nobody asked
-/// anything that closed a circle at the time, so the check when locks change hands must find it.
+/// A waits for B's byte; B lets C have it too, while C waits (in another thread) for A. Nobody
+/// asked anything that closed a circle at the time, so the check when locks change hands must find
+/// it.
 #[test]
 fn a_circle_closed_by_a_grant_is_found() {
     let mut locks = Locks::new(1);

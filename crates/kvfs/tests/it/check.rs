@@ -1,8 +1,8 @@
 //! The checker finds what it says it looks for.
 //!
-//! Each kind of damage is planted into the stored pairs or blocks of a small volume that has something of
-//! everything, and must be reported as what it is. The volume caches nothing, so that damage planted beneath
-//! it is seen at once.
+//! Each kind of damage is planted into the stored pairs or blocks of a small volume that has
+//! something of everything, and must be reported as what it is. The volume caches nothing, so that
+//! damage planted beneath it is seen at once.
 
 use std::sync::Arc;
 
@@ -280,8 +280,8 @@ fn repair_sets_right_what_it_can() {
     assert!(report.findings.iter().all(|finding| !finding.repaired), "not for it to decide");
 }
 
-/// A check beside others' work says nothing about what changes under it, and still finds old damage. The
-/// check is polled step by step, and between its steps files come, grow, move and go.
+/// A check beside others' work says nothing about what changes under it, and still finds old
+/// damage. The check is polled step by step, and between its steps files come, grow, move and go.
 #[test]
 fn a_check_beside_other_work_is_not_misled() {
     for damaged in [false, true] {

@@ -1,8 +1,9 @@
 //! A file's bytes against the simplest model there is: a vector.
 //!
-//! Random operations on two files at the sizes where forms change (8,192 bytes: pair or object; 8 KiB:
-//! block; 256 KiB: index page), with engines that delay, report conflicts and, in another run, fail. After
-//! each operation the size and one read must agree, now and then everything. A failing seed is printed.
+//! Random operations on two files at the sizes where forms change (8,192 bytes: pair or object; 8
+//! KiB: block; 256 KiB: index page), with engines that delay, report conflicts and, in another run,
+//! fail. After each operation the size and one read must agree, now and then everything. A failing
+//! seed is printed.
 
 use outboard_base::{Errno, Fh, Ino, Rng};
 use outboard_kv::object::ObjectId;
@@ -229,8 +230,8 @@ fn run(seed: u64, steps: usize, commit_fails: u64, read_fails: u64) {
             Ok(bytes) => files[nth].bytes = bytes,
             Err(errno) => {
                 assert!(errno == Errno::EIO && commit_fails + read_fails > 0, "{errno}");
-                // A copy of several calls may have been done in part: look, and believe only that the
-                // size is one the file can have.
+                // A copy of several calls may have been done in part: look, and believe only that
+                // the size is one the file can have.
                 let size = user.stat(files[nth].ino).unwrap().size;
                 files[nth].bytes = read_all(&user, &files[nth], size);
             }
@@ -272,7 +273,8 @@ fn failures_leave_a_whole_file() {
     }
 }
 
-/// The boundary between one pair and an object, byte by byte, from both sides and by every way of growing.
+/// The boundary between one pair and an object, byte by byte, from both sides and by every way of
+/// growing.
 #[test]
 fn the_boundary_of_small_files() {
     let disk = Disk::new(1);
@@ -336,8 +338,8 @@ fn sparse_files_are_as_large_as_they_say() {
     clean(&volume);
 }
 
-/// Handles that append do so whatever the offset; each write is at the end of the one before, also when
-/// two take turns. Written-back pages keep their places.
+/// Handles that append do so whatever the offset; each write is at the end of the one before, also
+/// when two take turns. Written-back pages keep their places.
 #[test]
 fn appending() {
     let disk = Disk::new(3);

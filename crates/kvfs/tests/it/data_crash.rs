@@ -1,10 +1,11 @@
 //! Power loss under a file's bytes.
 //!
-//! The key-value engine keeps a prefix of its commits, the medium any subset of its sectors. The file's
-//! change counter tells which prefix was kept, so the state of the attributes must be exactly one that
-//! was; the bytes must be that state's, except where a block that nobody had synced was lost: there, an
-//! earlier state's since the last sync, or zeros where the file had not reached. What a truncation had cut
-//! off must not come back. And the checker, which reads every block, must find nothing.
+//! The key-value engine keeps a prefix of its commits, the medium any subset of its sectors. The
+//! file's change counter tells which prefix was kept, so the state of the attributes must be
+//! exactly one that was; the bytes must be that state's, except where a block that nobody had
+//! synced was lost: there, an earlier state's since the last sync, or zeros where the file had not
+//! reached. What a truncation had cut off must not come back. And the checker, which reads every
+//! block, must find nothing.
 
 use outboard_base::{Fh, Ino, Rng};
 use outboard_kv::{medium, mem};
@@ -161,8 +162,9 @@ fn power_loss_keeps_what_was_synced_and_invents_nothing() {
     }
 }
 
-/// A small file that was synced grows beyond 8 KiB; the commit that drops its pair is kept, its first
-/// block is not. Before its block was flushed ahead of that commit, the synced bytes read as zeros.
+/// A small file that was synced grows beyond 8 KiB; the commit that drops its pair is kept, its
+/// first block is not. Before its block was flushed ahead of that commit, the synced bytes read as
+/// zeros.
 #[test]
 fn growing_beyond_a_pair_does_not_cost_synced_bytes() {
     for seed in 0..40 {
@@ -185,8 +187,8 @@ fn growing_beyond_a_pair_does_not_cost_synced_bytes() {
     }
 }
 
-/// A file is cut in the middle of a block and grows again, both unsynced; the new block is lost, the old
-/// comes back. Before the cut flushed its block, the bytes cut off were back, too.
+/// A file is cut in the middle of a block and grows again, both unsynced; the new block is lost,
+/// the old comes back. Before the cut flushed its block, the bytes cut off were back, too.
 #[test]
 fn what_was_cut_off_does_not_come_back() {
     for seed in 0..40 {
@@ -284,7 +286,8 @@ fn cut_off(power: bool, operation: usize, polls: u64) {
     let found = user.read(ino, fh, 0, 1 << 20).unwrap();
     let is_new = found == after;
     if power {
-        // Lost blocks of an unsynced write read as they were, or as holes where the file had not reached.
+        // Lost blocks of an unsynced write read as they were, or as holes where the file had not
+        // reached.
         let old = |at: usize| first.get(at).copied().unwrap_or(0);
         let each = found.iter().enumerate();
         let known = each.clone().all(|(at, b)| *b == old(at) || after.get(at) == Some(b));
@@ -297,11 +300,11 @@ fn cut_off(power: bool, operation: usize, polls: u64) {
     block_on(volume.tidy()).unwrap();
 }
 
-/// A file of several hundred index pages is cut to nothing, and the process dies at some step of giving the
-/// blocks back: the size is the new one or the old, the checker is content with what is half done, what is
-/// left is given back after the start, and a file that grows first shows nothing of what it was. (The first
-/// run of this test found that recovery of more than 1,024 moves lost bits of the allocation map: each part
-/// of a batch started again from the stored page.)
+/// A file of several hundred index pages is cut to nothing, and the process dies at some step of
+/// giving the blocks back: the size is the new one or the old, the checker is content with what is
+/// half done, what is left is given back after the start, and a file that grows first shows nothing
+/// of what it was. (The first run of this test found that recovery of more than 1,024 moves lost
+/// bits of the allocation map: each part of a batch started again from the stored page.)
 #[test]
 fn a_large_truncation_is_finished_after_a_crash() {
     const SIZE: u64 = 150 << 20;
@@ -360,8 +363,9 @@ fn open_large(disk: &Disk) -> Volume {
     volume
 }
 
-/// The DPU side dies after the commit and before the answer, and the request comes again: what appends, extends,
-/// copies or allocates is answered from its record; a plain overwrite is simply done again.
+/// The DPU side dies after the commit and before the answer, and the request comes again: what
+/// appends, extends, copies or allocates is answered from its record; a plain overwrite is simply
+/// done again.
 #[test]
 fn a_request_sent_again_takes_effect_once() {
     let disk = Disk::new(1);

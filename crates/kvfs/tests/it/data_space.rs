@@ -39,8 +39,8 @@ fn fill(user: &User<'_>, ino: Ino, fh: Fh) -> u64 {
     panic!("it never fills");
 }
 
-/// Full of blocks: overwriting, truncating and deleting still work, and then there is room again, as
-/// much as before, over and over.
+/// Full of blocks: overwriting, truncating and deleting still work, and then there is room again,
+/// as much as before, over and over.
 #[test]
 fn a_volume_full_of_blocks_works_again_once_space_is_freed() {
     let disk = Disk::new(1);
@@ -181,8 +181,8 @@ fn damaged_bytes_are_never_data() {
     clean(&volume);
 }
 
-/// A flush that fails fails every later sync, too, until the volume is opened again: nobody knows what the
-/// device has. What was synced before is there.
+/// A flush that fails fails every later sync, too, until the volume is opened again: nobody knows
+/// what the device has. What was synced before is there.
 #[test]
 fn a_failed_flush_is_final() {
     let disk = Disk::new(4);
@@ -211,8 +211,8 @@ fn a_failed_flush_is_final() {
     clean(&volume);
 }
 
-/// What the paper's 8 KiB cost here: an aligned overwrite is one write of the medium, an aligned read one read,
-/// and a megabyte in sequence a few, not a hundred and twenty-eight.
+/// What the paper's 8 KiB cost here: an aligned overwrite is one write of the medium, an aligned
+/// read one read, and a megabyte in sequence a few, not a hundred and twenty-eight.
 #[test]
 fn what_operations_cost_the_medium() {
     let disk = Disk::new(5);
