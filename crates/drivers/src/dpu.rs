@@ -71,6 +71,9 @@ impl<K: Kv, M: Medium> Keeping for Arc<Kvfs<K, M>> {
     }
 
     async fn sync(&self) -> Result<()> {
+        // Retires the log of moves first: after an orderly end a block that fails its checksum has
+        // gone bad, and is never taken for one that did not reach the medium.
+        Kvfs::tidy(self).await?;
         self.objects().sync().await.map_err(outboard_kv::KvError::errno)
     }
 

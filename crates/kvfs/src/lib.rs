@@ -55,7 +55,7 @@ pub use api::{Answer, Caller, Event, OpenError, Options, Payload};
 use std::sync::{Arc, Mutex};
 
 use outboard_kv::Cached;
-use outboard_kv::object::Objects;
+use outboard_kv::object::{Objects, Recovered};
 
 use check::touched::Touched;
 use data::fresh::Fresh;
@@ -70,6 +70,7 @@ use volume::Numbers;
 pub struct Kvfs<K, M> {
     kv: Arc<Cached<K>>,
     objects: Objects<Cached<K>, M>,
+    recovered: Recovered,
     superblock: Superblock,
     /// Turns on inodes: who changes a directory's entries or a file's data holds one. Directories
     /// first, by number; then files, by number.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_kv::medium::Medium;
-use outboard_kv::object::{self, Objects};
+use outboard_kv::object::{self, Objects, Recovered};
 use outboard_kv::{Batch, Cached, Durability, Kv, KvError};
 use outboard_wire::file::mode;
 
@@ -74,6 +74,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let volume = Kvfs {
             kv,
             objects,
+            recovered,
             superblock,
             turns: Turns::default(),
             tree: Turns::default(),
@@ -87,7 +88,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         };
         volume.inode(Ino::ROOT).await?;
         volume.find_orphans().await.map_err(Fail::errno)?;
-        volume.recount(&recovered.changed).await?;
+        volume.recount(&volume.recovered.changed).await?;
         Ok(volume)
     }
 
@@ -138,6 +139,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.objects.tidy().await.map_err(KvError::errno)?;
         doubts?;
         Ok(orphans | trims? | sessions?)
+    }
+
+    /// What opening found and did about a crash, for the log.
+    pub fn recovered(&self) -> &Recovered {
+        &self.recovered
     }
 
     /// The object store: for the file system check and for tests.

@@ -12,6 +12,7 @@ use outboard_drivers::engine::{Engine, EngineOptions, Reserve, disk_room};
 use outboard_drivers::executor::block_on;
 use outboard_drivers::link::Bell;
 use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
+use outboard_kv::object::Recovered;
 use outboard_kvfs::{Kvfs, OpenError, Options};
 
 use crate::exit::{Code, Failure};
@@ -71,7 +72,22 @@ pub(crate) fn open(settings: &Settings, create: bool) -> Result<Open, Failure> {
         OpenError::Store(error) => failed("volume", &error),
         error => Failure::new(Code::Data, format!("{}: {error}", data.display())),
     })?;
+    report(volume.recovered());
     Ok(Open { volume: Arc::new(volume), runtime, bell, directory })
+}
+
+/// Says what a crash had left behind.
+fn report(recovered: &Recovered) {
+    let Recovered { records, kept, restored, lost, .. } = *recovered;
+    if restored > 0 {
+        tracing::warn!(restored, "writes that were not synced never reached the disk: undone");
+    }
+    if lost > 0 {
+        tracing::error!(lost, "blocks are damaged; reads of them fail: run `outboard fsck`");
+    }
+    if records > 0 {
+        tracing::info!(records, kept, "finished what a crash had left half done");
+    }
 }
 
 fn directory_failure(error: &DirectoryError) -> Failure {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outboard_dpc::host::{LossPolicy, Settings as Session};
+use outboard_drivers::engine::directory::DataDirectory;
 use outboard_drivers::host::{Host, HostOptions};
 use outboard_fuse::{Cache, Front, Link, MountError, MountOptions, Mounted};
 
@@ -43,6 +44,7 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
             format!("cannot use the data directory {}: {error}", data.display()),
         )
     })?;
+    DataDirectory::check(&data).map_err(|error| Failure::new(Code::Data, error.to_string()))?;
     let settings = Settings { data: Some(data), ..settings };
     if clear_stale(mountpoint)? {
         tracing::warn!(mountpoint = %mountpoint.display(), "cleared the mount an earlier process left");

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use outboard_base::limits::NAME_MAX_KERNEL;
 use outboard_base::{Errno, Ino, Result};
 
 use super::pack::Pack;
@@ -163,7 +164,9 @@ pub fn statfs(figures: &Statfs) -> [u8; 80] {
     let mut out = Pack::new();
     out.u64(figures.blocks).u64(figures.blocks_free).u64(figures.blocks_available);
     out.u64(figures.files).u64(figures.files_free);
-    out.u32(block).u32(word(figures.name_max)).u32(block).skip(28);
+    // The kernel refuses longer names before it asks, whatever the volume could hold.
+    let name_max = figures.name_max.min(NAME_MAX_KERNEL as u64);
+    out.u32(block).u32(word(name_max)).u32(block).skip(28);
     out.finish()
 }
 
