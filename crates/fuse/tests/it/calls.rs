@@ -419,6 +419,9 @@ fn options_show_and_hold() {
     {
         assert!(line.contains(option), "{option} is not in {line}");
     }
+    let device = line.split(' ').nth(2).unwrap();
+    let ahead = fs::read_to_string(format!("/sys/class/bdi/{device}/read_ahead_kb")).unwrap();
+    assert_eq!(ahead.trim(), "1024");
     let before = mount.backend.toy.asked(Op::Syncfs);
     fs::create_dir(mount.dir.join("d")).unwrap();
     assert_eq!(mount.backend.toy.asked(Op::Syncfs), before + 1, "dirsync: durable at the answer");

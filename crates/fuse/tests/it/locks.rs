@@ -132,8 +132,8 @@ fn only_a_fatal_signal_cuts_another_operation_short() {
     });
 }
 
-/// The bug: locks of open files stayed for ever. Their owner is the open file, and the kernel tells of
-/// no close by that name: the FLUSH names the process.
+/// The bug: locks of open files stayed for ever. Their owner is the open file, and the kernel tells
+/// of no close by that name: the FLUSH names the process.
 #[test]
 fn a_lock_of_an_open_file_goes_with_it() {
     each("ofd_lock", |mount| {
@@ -146,8 +146,8 @@ fn a_lock_of_an_open_file_goes_with_it() {
              try:\n    fcntl.fcntl(second, 37, lock)\n    print('both', flush=True)\n\
              except BlockingIOError:\n    pass\n\
              first.close()\n\
-             for i in range(1000):\n    try:\n        fcntl.fcntl(second, 37, lock)\n        break\n    \
-             except BlockingIOError:\n        time.sleep(0.002)\n\
+             for i in range(1000):\n    try:\n        fcntl.fcntl(second, 37, lock)\n        \
+             break\n    except BlockingIOError:\n        time.sleep(0.002)\n\
              else:\n    print('for ever', flush=True)\n\
              print('done', flush=True)",
             mount.dir.join("f")
