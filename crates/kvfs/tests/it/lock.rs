@@ -166,3 +166,24 @@ fn locks_are_handed_in_after_a_loss() {
     open.set(posix(1, LockKind::Unlock, WHOLE)).unwrap();
     assert_eq!(settled(&volume), [(1, new, Ok(()))]);
 }
+
+/// The event of a grant was lost. Who cancels, is told that nothing waits, and asks again, has the
+/// lock at once; a wait that still stands is cancelled and waits anew.
+#[test]
+fn a_lost_event_is_made_up_for() {
+    let disk = Disk::new(5);
+    let volume = disk.open_settled();
+    let (first, second) = (User::attached(&volume, 1), User::attached(&volume, 2));
+    let (a, b) = two(&first, &second);
+    a.set(posix(1, LockKind::Write, (0, 9))).unwrap();
+    let wanted = posix(1, LockKind::Write, (5, 20));
+    let lost = b.wait(wanted);
+    let standing = b.wait(posix(2, LockKind::Write, (0, 30)));
+    a.set(posix(1, LockKind::Unlock, (5, 9))).unwrap();
+    assert_eq!(settled(&volume), [(2, lost, Ok(()))], "dropped here, as by a full ring");
+    let cancel = |ticket| second.done(Request::CancelLock { ticket }, &[]);
+    assert_eq!(errno(cancel(lost)), Errno::ENOENT);
+    assert_eq!(b.ask(wanted, true, false), Ok(Reply::Empty));
+    cancel(standing).unwrap();
+    assert_ne!(b.wait(posix(2, LockKind::Write, (0, 30))), standing);
+}
