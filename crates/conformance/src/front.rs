@@ -7,6 +7,8 @@ use outboard_wire::file::{Reply, Request};
 
 pub mod directory;
 pub mod in_process;
+pub mod link;
+mod memory;
 
 /// What a front can show, so that a case asks no more of it and says why it skipped.
 #[derive(Clone, Debug)]

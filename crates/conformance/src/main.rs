@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use outboard_conformance::front::directory::DirectoryFront;
 use outboard_conformance::front::in_process::InProcessFront;
+use outboard_conformance::front::link::LinkFront;
 use outboard_conformance::model::Effort;
 use outboard_conformance::{Front, cases, runner};
 
@@ -23,6 +24,8 @@ Usage: conformance --front FRONT [--filter TEXT] [--verify-each]
 FRONT is one of
   inprocess   KVFS in this process, over engines in memory
   replay      the same, every change asked for twice: the second answer counts
+  link        KVFS behind queue pairs in memory, both sides in one thread
+  loss        the same, the DPU side dying and returning in the middle of calls
   dir:DIR     any directory (of ext4, say): system calls against a local file system
   mount:DIR   a directory on a mount of Outboard
 ";
@@ -96,8 +99,10 @@ fn open(name: &str) -> Result<Box<dyn Front>, String> {
         let front = DirectoryFront::new(Path::new(path), outboard);
         front.map_err(|errno| format!("cannot open the directory {path}: {errno}"))
     };
-    if name == "inprocess" || name == "replay" {
-        return Ok(Box::new(InProcessFront::new(name == "replay")?));
+    match name {
+        "inprocess" | "replay" => return Ok(Box::new(InProcessFront::new(name == "replay")?)),
+        "link" | "loss" => return Ok(Box::new(LinkFront::new(name == "loss")?)),
+        _ => {}
     }
     match name.split_once(':') {
         Some(("dir", path)) => Ok(Box::new(directory(path, false)?)),

@@ -159,6 +159,7 @@ pub struct Loopback<V> {
     rng: Rng,
     id: SessionId,
     lives: u64,
+    wall: Rc<Cell<fn() -> Timestamp>>,
 }
 
 impl<V: Volume> Loopback<V> {
@@ -199,6 +200,7 @@ impl<V: Volume> Loopback<V> {
             rng: Rng::new(seed),
             id,
             lives: 1,
+            wall: Rc::new(Cell::new(|| Timestamp { sec: 1_700_000_000, nsec: 0 })),
         };
         loopback.begin(volume, &registers)?;
         Ok(loopback)
@@ -216,7 +218,8 @@ impl<V: Volume> Loopback<V> {
         let receiver = Receiver::new(Arc::clone(&self.region), registers.clone());
         self.receiver = Some(receiver.map_err(|_| Errno::EINVAL)?);
         let clock = Box::new(|| Steps.now());
-        let wall = Box::new(|| Timestamp { sec: 1_700_000_000, nsec: 0 });
+        let wall = Rc::clone(&self.wall);
+        let wall = Box::new(move || (wall.get())());
         let mut service = Service::new(volume, Limits::default(), clock, wall);
         let caller = Caller { attachment: self.id, trusted: true, peer: Cred::root() };
         service.attach(caller, targets, sender).ok_or(Errno::EINVAL)?;
@@ -227,6 +230,11 @@ impl<V: Volume> Loopback<V> {
         });
         self.life = Some(life);
         Ok(())
+    }
+
+    /// Gives the DPU side, in this and every later life, another calendar than one that stands still.
+    pub fn set_wall(&mut self, wall: fn() -> Timestamp) {
+        self.wall.set(wall);
     }
 
     /// The session.

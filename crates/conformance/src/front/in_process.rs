@@ -5,45 +5,26 @@
 //! second answer, which the volume must find instead of doing the work twice, is the one that counts.
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
-use outboard_base::{Cred, Errno, Result, SessionId, Timestamp, limits};
+use outboard_base::{Cred, Errno, Result, SessionId, limits};
 use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
-use outboard_kvfs::check::Options as CheckOptions;
-use outboard_kvfs::{Answer, Caller, Event, Kvfs, Options, Payload};
+use outboard_kvfs::{Answer, Caller, Event, Payload};
 use outboard_wire::file::{Attr, Flags, Header, Op, Reply, Request};
 
+use super::memory::{self, Volume, block_on};
 use super::{Features, Front};
-
-/// A future of an engine in memory that asks to be polled more often than this hangs.
-const POLLS_MAX: usize = 1 << 20;
-/// Rounds of housekeeping after which there must be nothing left to do.
-const TIDY_MAX: usize = 1 << 16;
 
 /// A volume in memory that answers requests.
 pub struct InProcessFront {
     features: Features,
-    volume: Kvfs<MemKv, MemMedium>,
+    volume: Volume,
     caller: Caller,
     sequence: u64,
     replays: bool,
     settled: HashMap<u64, Result<()>>,
-}
-
-/// Polls `future` to its end. Engines in memory need no waking.
-fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
-    let mut future = pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
-    for _ in 0..POLLS_MAX {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return Ok(value);
-        }
-    }
-    Err(Errno::ETIMEDOUT)
 }
 
 /// Whether an answer to `op` can be in the store. Locks and handles are in memory, and are handed in
@@ -62,42 +43,17 @@ fn is_recorded(op: Op) -> bool {
     op.changes() && !in_memory
 }
 
-fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp { sec: since.as_secs().cast_signed(), nsec: since.subsec_nanos() }
-}
-
 impl InProcessFront {
     /// An empty volume. `replays`: every change is asked for twice.
     pub fn new(replays: bool) -> std::result::Result<InProcessFront, String> {
-        let options = Options { mode: 0o777, segment: 4 << 20, id: 7, ..Options::default() };
-        let (kv, medium) = (MemKv::new(1), MemMedium::new(2));
-        let volume = block_on(Kvfs::open(kv, medium, options, now()))
-            .map_err(|errno| format!("the volume does not answer: {errno}"))?
-            .map_err(|error| error.to_string())?;
+        let volume = memory::open(&Arc::new(MemKv::new(1)), &Arc::new(MemMedium::new(2)))?;
         block_on(volume.end_grace())
             .and_then(|end| end)
             .map_err(|errno| format!("the grace period does not end: {errno}"))?;
-        let features = Features {
-            name: if replays { "replay" } else { "inprocess" }.to_owned(),
-            name_max: limits::NAME_MAX,
-            change_counter: true,
-            kernel: false,
-            lock_owners: true,
-            cancel_lock: true,
-            any_cred: true,
-            acl: true,
-            outboard: true,
-        };
+        let features = memory::features(if replays { "replay" } else { "inprocess" });
         let caller = Caller { attachment: SessionId(1), trusted: true, peer: Cred::root() };
         let settled = HashMap::new();
         Ok(InProcessFront { features, volume, caller, sequence: 0, replays, settled })
-    }
-
-    /// The volume, to look inside.
-    #[must_use]
-    pub fn volume(&self) -> &Kvfs<MemKv, MemMedium> {
-        &self.volume
     }
 
     /// Through the bytes of the request to the volume, and through the bytes of the reply back.
@@ -106,7 +62,8 @@ impl InProcessFront {
         let len = request.encode(header, &mut bytes)?;
         let (header, arrived) = Request::decode(bytes.get(..len).ok_or(Errno::EPROTO)?)?;
         let payload = Payload::Bytes(payload.to_vec());
-        let answer = block_on(self.volume.handle(&self.caller, &header, arrived, payload, now()))?;
+        let answer =
+            block_on(self.volume.handle(&self.caller, &header, arrived, payload, memory::now()))?;
         self.collect();
         let answer = answer?;
         let mut bytes = [0; limits::REPLY_HEADER_MAX];
@@ -130,15 +87,6 @@ impl InProcessFront {
                 self.settled.insert(ticket, result);
             }
         }
-    }
-
-    fn tidy(&mut self) -> Result<()> {
-        for _ in 0..TIDY_MAX {
-            if !block_on(self.volume.tidy())?? {
-                return Ok(());
-            }
-        }
-        Err(Errno::ETIMEDOUT)
     }
 }
 
@@ -183,17 +131,10 @@ impl Front for InProcessFront {
         self.volume.detach(self.caller.attachment);
         self.caller.attachment.0 += 1;
         self.settled.clear();
-        self.tidy()
+        memory::tidy(&self.volume)
     }
 
     fn verify(&mut self) -> std::result::Result<(), String> {
-        let options = CheckOptions { contents: true, repair: false };
-        let report = block_on(self.volume.check(options)).and_then(|report| report);
-        let report = report.map_err(|errno| format!("the check cannot be made: {errno}"))?;
-        if report.is_clean() {
-            return Ok(());
-        }
-        let found: Vec<String> = report.findings.iter().take(5).map(ToString::to_string).collect();
-        Err(format!("{} faults: {}", report.total, found.join("; ")))
+        memory::verify(&self.volume)
     }
 }
