@@ -46,13 +46,21 @@ fn offline(settings: &Settings, repair: bool) -> Result<Value, Failure> {
     let options = Options { contents: true, repair };
     let report = block_on(async move {
         // What a crash left to be finished is finished first, as the next start would.
-        checked.end_grace().await?;
-        while checked.tidy().await? {}
+        // A damaged inode may keep that from ending; the check then says which.
+        if let Err(errno) = finish(&checked).await {
+            tracing::warn!(%errno, "what a crash left half done could not be finished");
+        }
         checked.check(options).await
     });
     let report = report
         .map_err(|errno| Failure::internal(format!("the check could not be finished: {errno}")))?;
     Ok(outboard_drivers::dpu::report_json(&report))
+}
+
+async fn finish(volume: &volume::Volume) -> outboard_base::Result<()> {
+    volume.end_grace().await?;
+    while volume.tidy().await? {}
+    Ok(())
 }
 
 fn print(report: &Value, clean: bool) {
