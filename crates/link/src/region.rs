@@ -5,14 +5,23 @@
 //! of them. Every access is bounds-checked; an access that does not fit is an [`OutOfRegion`] and
 //! touches nothing.
 
+#[cfg(loom)]
+mod model;
+#[cfg(not(loom))]
 mod raw;
 
+#[cfg(loom)]
+pub use model::Region;
+#[cfg(not(loom))]
 pub use raw::Region;
 
 /// Orders every access before it against every access after it, for all threads and both sides:
 /// what a sleeper puts between "I sleep" and its last look, and its waker between the work and
 /// "does it sleep".
 pub fn fence() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    #[cfg(not(loom))]
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 

@@ -140,7 +140,7 @@ impl Registers {
     /// Whether the host wants an interrupt for the next event; takes the wish.
     pub(crate) fn take_event_arm(&self) -> bool {
         self.get(attachment::EVENT_ARM) != 0
-            && self.region.swap_u32(attachment::EVENT_ARM, 0, AcqRel).unwrap_or(0) != 0
+            && self.region.cas_u32(attachment::EVENT_ARM, 1, 0, AcqRel) == Ok(1)
     }
 
     fn get(&self, at: u64) -> u32 {
@@ -244,13 +244,12 @@ impl QueueRegisters {
 
     /// Whether the DPU sleeps and this caller is the one to wake it. To be asked after a fence.
     pub(crate) fn take_asleep(&self) -> bool {
-        self.asleep() != 0
-            && self.region.swap_u32(self.base + queue::ASLEEP, 0, AcqRel).unwrap_or(0) != 0
+        self.asleep() != 0 && self.region.cas_u32(self.base + queue::ASLEEP, 1, 0, AcqRel) == Ok(1)
     }
 
     /// Whether the host wants an interrupt for the next completion; takes the wish.
     pub(crate) fn take_arm(&self) -> bool {
-        self.arm() != 0 && self.region.swap_u32(self.base + queue::ARM, 0, AcqRel).unwrap_or(0) != 0
+        self.arm() != 0 && self.region.cas_u32(self.base + queue::ARM, 1, 0, AcqRel) == Ok(1)
     }
 
     /// Counts one more interrupt, before the host is woken.
