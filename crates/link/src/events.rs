@@ -214,6 +214,21 @@ mod tests {
         assert_eq!(out, [Event::Overflow, Event::invalidate_entry(Ino(3), b"x")]);
     }
 
+    /// What must not be lost is tried until there is room, and a try that fails loses nothing.
+    #[test]
+    fn a_try_that_finds_no_room_is_no_loss() {
+        let (mut sender, mut receiver, ledger, _) = pair();
+        assert!((0..EVENTS).all(|i| sender.try_post(&pressure(i))));
+        assert!(!sender.try_post(&pressure(999)));
+        let mut out = Vec::new();
+        receiver.poll(1, &mut out);
+        assert!(sender.try_post(&pressure(999)));
+        assert!(!sender.try_post(&pressure(1000)));
+        receiver.poll(usize::MAX, &mut out);
+        assert_eq!((out.len(), out.last()), (257, Some(&pressure(999))));
+        assert_eq!(ledger.snapshot().count(Count::EventsLost), 0);
+    }
+
     #[test]
     fn a_sleeper_is_interrupted_once_and_a_look_is_never_missed() {
         let (mut sender, mut receiver, _, registers) = pair();
