@@ -14,10 +14,10 @@ pub(crate) enum Shape {
     Attr,
     /// Extended attributes of an inode.
     Statx,
-    /// An open file or directory.
-    Opened { directory: bool },
+    /// An open file or directory, and the flags the kernel gets with it.
+    Opened { fopen: u32 },
     /// A new file, open, in `parent`; `nameless` for one without a name.
-    Created { parent: Ino, nameless: bool },
+    Created { parent: Ino, nameless: bool, fopen: u32 },
     /// Payload, at most `room` bytes.
     Data { room: u32 },
     /// Bytes taken, at most `most`.

@@ -172,8 +172,8 @@ fn mounted_at(table: &str, place: &Path) -> Option<String> {
 }
 
 /// Raises the read-ahead of the mount at `place` to the longest request. The handshake cannot: the
-/// kernel takes the smaller of its default (128 KiB) and what was agreed. Only root may, and a mount
-/// without it is but slower at reading in sequence.
+/// kernel takes the smaller of its default (128 KiB) and what was agreed. Only root may; without it
+/// a mount is but slower at reading in sequence.
 pub(crate) fn raise_read_ahead(place: &Path) {
     let Ok(table) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
     let Some(device) = device_of(&table, place) else { return };

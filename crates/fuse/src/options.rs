@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outboard_wire::file::open_flags;
 use outboard_wire::fuse::answer::fopen;
 
 /// Which file data the kernel may keep.
@@ -117,13 +118,19 @@ impl MountOptions {
         Ok(())
     }
 
-    /// What the kernel is told of an opened file or directory.
-    pub(crate) fn fopen_flags(&self, directory: bool) -> u32 {
-        match (self.cache, directory) {
-            (Cache::None, false) => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
-            (Cache::Kernel, false) => fopen::KEEP_CACHE | fopen::PARALLEL_DIRECT_WRITES,
-            (Cache::None, true) => 0,
-            (Cache::Kernel, true) => fopen::KEEP_CACHE | fopen::CACHE_DIR,
+    /// What the kernel is told of a file opened with `flags`. One opened with `O_DIRECT` gets the
+    /// kernel's direct path: there, writes of several threads do not wait for each other.
+    pub(crate) fn fopen_file(&self, flags: u32) -> u32 {
+        let cached = self.cache == Cache::Kernel && flags & open_flags::DIRECT == 0;
+        let kept = if cached { fopen::KEEP_CACHE } else { fopen::DIRECT_IO };
+        kept | fopen::PARALLEL_DIRECT_WRITES
+    }
+
+    /// What the kernel is told of an opened directory.
+    pub(crate) fn fopen_directory(&self) -> u32 {
+        match self.cache {
+            Cache::None => 0,
+            Cache::Kernel => fopen::KEEP_CACHE | fopen::CACHE_DIR,
         }
     }
 }

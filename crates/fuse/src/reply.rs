@@ -66,15 +66,13 @@ impl<S: Slot> Front<S> {
             }
             (Shape::Attr, Reply::Attr(attr)) => send(&answer::attr(&attr, valid.attr)),
             (Shape::Statx, Reply::Attr(attr)) => send(&answer::statx(&attr, valid.attr)),
-            (Shape::Opened { directory }, Reply::Opened(fh)) => {
-                send(&answer::opened(fh.0, self.options.fopen_flags(*directory)));
-            }
-            (Shape::Created { parent, nameless }, Reply::Created(attr, fh)) => {
+            (Shape::Opened { fopen }, Reply::Opened(fh)) => send(&answer::opened(fh.0, *fopen)),
+            (Shape::Created { parent, nameless, fopen }, Reply::Created(attr, fh)) => {
                 self.nodes.seen(&attr, *parent);
                 if *nameless {
                     self.unnamed(attr.ino);
                 }
-                send(&answer::created(&attr, valid, fh.0, self.options.fopen_flags(false)));
+                send(&answer::created(&attr, valid, fh.0, *fopen));
             }
             (Shape::Data { room }, Reply::Data(len)) if len <= *room => {
                 self.send(job, tag, slot, Ok(Body::Payload(len as usize)));

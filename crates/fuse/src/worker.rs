@@ -233,6 +233,7 @@ impl<B: Backend> Worker<B> {
 
     /// How the answer to a call looks.
     fn shape(&self, ino: Ino, call: &Call<'_>) -> Shape {
+        let options = &self.front.options;
         match *call {
             Call::Lookup { .. } => Shape::Lookup { parent: ino },
             Call::Symlink { .. } | Call::Mknod { .. } | Call::Mkdir { .. } | Call::Link { .. } => {
@@ -240,10 +241,14 @@ impl<B: Backend> Worker<B> {
             }
             Call::Getattr { .. } | Call::Setattr(_) => Shape::Attr,
             Call::Statx { .. } => Shape::Statx,
-            Call::Open { .. } => Shape::Opened { directory: false },
-            Call::Opendir { .. } => Shape::Opened { directory: true },
-            Call::Create { .. } => Shape::Created { parent: ino, nameless: false },
-            Call::Tmpfile { .. } => Shape::Created { parent: ino, nameless: true },
+            Call::Open { flags, .. } => Shape::Opened { fopen: options.fopen_file(flags) },
+            Call::Opendir { .. } => Shape::Opened { fopen: options.fopen_directory() },
+            Call::Create { flags, .. } => {
+                Shape::Created { parent: ino, nameless: false, fopen: options.fopen_file(flags) }
+            }
+            Call::Tmpfile { flags, .. } => {
+                Shape::Created { parent: ino, nameless: true, fopen: options.fopen_file(flags) }
+            }
             Call::Readlink => Shape::Data { room: room(outboard_base::limits::SYMLINK_MAX) },
             Call::Read { len, .. } | Call::Getxattr { len, .. } | Call::Listxattr { len } => {
                 Shape::Data { room: len.min(room(outboard_base::limits::IO_MAX)) }

@@ -156,10 +156,13 @@ impl Passthrough {
         self.find(&parent, name)
     }
 
-    fn fopen_flags(&self) -> FopenFlags {
+    /// A file opened with `O_DIRECT` gets the kernel's direct path: there writes run in parallel.
+    fn fopen_flags(&self, flags: i32) -> FopenFlags {
+        let direct = OFlags::from_bits_retain(flags.cast_unsigned()).contains(OFlags::DIRECT);
+        let direct = direct || self.options.direct_io;
         let mut flags = FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
-        flags.set(FopenFlags::FOPEN_DIRECT_IO, self.options.direct_io);
-        flags.set(FopenFlags::FOPEN_KEEP_CACHE, self.options.keep_cache);
+        flags.set(FopenFlags::FOPEN_DIRECT_IO, direct);
+        flags.set(FopenFlags::FOPEN_KEEP_CACHE, self.options.keep_cache && !direct);
         flags
     }
 
@@ -467,7 +470,7 @@ impl fuser::Filesystem for Passthrough {
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         answer!(reply, self.reopen(ino, flags.0), file => {
-            reply.opened(FileHandle(self.files.open(file)), self.fopen_flags());
+            reply.opened(FileHandle(self.files.open(file)), self.fopen_flags(flags.0));
         });
     }
 
@@ -490,8 +493,8 @@ impl fuser::Filesystem for Passthrough {
             Ok((self.find(&parent, name)?, file))
         });
         answer!(reply, outcome, (attr, file) => {
-            let handle = FileHandle(self.files.open(file));
-            reply.created(&self.options.valid, &attr, Generation(0), handle, self.fopen_flags());
+            let (handle, flags) = (FileHandle(self.files.open(file)), self.fopen_flags(flags));
+            reply.created(&self.options.valid, &attr, Generation(0), handle, flags);
         });
     }
 

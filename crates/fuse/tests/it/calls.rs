@@ -190,6 +190,30 @@ fn direct_io_comes_back() {
     });
 }
 
+/// Goal: the kernel's pages never hide what went past them, nor the other way round.
+#[test]
+fn direct_and_cached_views_of_a_file_agree() {
+    each("direct_and_cached", |mount| {
+        let path = mount.dir.join("f");
+        fs::write(&path, vec![b'.'; 64 << 10]).unwrap();
+        let open = |flags: OFlags| {
+            let flags = flags.bits().cast_signed();
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path).unwrap()
+        };
+        let (cached, direct) = (open(OFlags::empty()), open(OFlags::DIRECT));
+        let mut back = vec![0; 64 << 10];
+        for round in 0..20u8 {
+            cached.read_exact_at(&mut back, 0).unwrap();
+            direct.write_all_at(&[round; 8192], 8192).unwrap();
+            cached.read_exact_at(&mut back, 0).unwrap();
+            assert!(back[8192..16384] == [round; 8192], "round {round}: direct, then cached");
+            cached.write_all_at(&[round | 128; 100], 20_000).unwrap();
+            direct.read_exact_at(&mut back, 0).unwrap();
+            assert!(back[20_000..20_100] == [round | 128; 100], "round {round}: the other way");
+        }
+    });
+}
+
 #[test]
 fn space_calls_reach_the_volume() {
     each("space", |mount| {
