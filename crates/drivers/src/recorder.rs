@@ -6,10 +6,12 @@
 //!   begun after the write's answer had ended is there; of the rest, any subset by 512-byte sectors.
 //! - [`JournalWatch`] stands before an [`Engine`](crate::engine::Engine) and notes how much of its journal
 //!   each sync covered. [`JournalWatch::replay`] copies the engine's files and takes away any subset, by
-//!   4 KiB pages, of what no sync covered. The engine's sorted files are taken at their word: it syncs
-//!   each, and its directory, before a version names it.
+//!   4 KiB pages, of what no sync covered. The engine's sorted files are taken at their word here.
+//! - [`disk::RecordedDisk`] is a disk for a real file system, recorded below everything.
 //!
-//! Together they are what the power-loss test replays; see `docs/internals/objects.md`.
+//! They are what the power-loss tests replay; see `docs/internals/objects.md`.
+
+pub mod disk;
 
 use std::fs::{File, OpenOptions};
 use std::io;
