@@ -8,4 +8,5 @@
     reason = "a test may panic"
 )]
 
+mod hostile;
 mod simulation;

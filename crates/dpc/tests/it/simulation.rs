@@ -26,7 +26,7 @@ const QUEUES: u16 = 2;
 const DEPTH: u16 = 8;
 const CLIENTS: u64 = 5;
 
-fn finish<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn finish<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     for _ in 0..1_000_000 {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
