@@ -166,21 +166,21 @@ mod tests {
     /// Against an array of bytes: what each owner holds of each byte.
     #[test]
     fn locks_are_kept_as_byte_by_byte_bookkeeping_says() {
-        const BYTES: u64 = 24;
+        const BYTES: usize = 24;
         for seed in 0..300 {
             let (mut rng, mut holdings) = (Rng::new(seed), Holdings::default());
-            let mut bytes = [[LockKind::Unlock; BYTES as usize]; 2];
+            let mut bytes = [[LockKind::Unlock; BYTES]; 2];
             for _ in 0..40 {
                 let owner = rng.below(2);
-                let start = rng.below(BYTES);
-                let end = start + rng.below(BYTES - start);
+                let start = rng.below(BYTES as u64);
+                let end = start + rng.below(BYTES as u64 - start);
                 let kinds = [LockKind::Read, LockKind::Write, LockKind::Unlock];
                 let kind = kinds[usize::try_from(rng.below(3)).unwrap()];
                 holdings.locked(Ino(2), Fh(1), lock(owner, start, end, kind));
                 for at in start..=end {
                     bytes[usize::try_from(owner).unwrap()][usize::try_from(at).unwrap()] = kind;
                 }
-                let mut seen = [[LockKind::Unlock; BYTES as usize]; 2];
+                let mut seen = [[LockKind::Unlock; BYTES]; 2];
                 for request in holdings.reclaims() {
                     let Request::Setlk { lock, reclaim: true, wait: false, .. } = request else {
                         panic!("{request:?}")

@@ -22,7 +22,6 @@ pub struct Port {
 
 /// What became of a started call.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "moved once, never stored")]
 pub enum Started {
     /// It is answered already.
     Done(Done),

@@ -143,8 +143,8 @@ mod tests {
     fn admitted_claims_never_overlap_and_all_are_admitted() {
         for seed in 0..200 {
             let (mut rng, mut ranges) = (Rng::new(seed), Ranges::default());
-            let (mut under_way, mut waiting): (Vec<(Lane, Span)>, Vec<(Lane, Span)>) =
-                Default::default();
+            let mut under_way: Vec<(Lane, Span)> = Vec::new();
+            let mut waiting: Vec<(Lane, Span)> = Vec::new();
             for number in 0..60u16 {
                 let from = rng.below(40);
                 let (lane, span) = (Lane(number), span(from, from + 1 + rng.below(10)));
