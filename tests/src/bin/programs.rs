@@ -135,7 +135,7 @@ fn name_of(script: &Path) -> String {
 }
 
 fn limit(size: &str) -> Duration {
-    Duration::from_secs(if size == "full" { 3600 } else { 300 })
+    Duration::from_secs(if size == "full" { 7200 } else { 600 })
 }
 
 /// `front` tells the script whether it is on a volume (`mount`) or on the control (`dir`).
