@@ -5,6 +5,7 @@
 //! medians are reported. CPU seconds are taken of each process apart, of kernel threads, and of the
 //! rest, and add up to all that was not idle.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -49,11 +50,13 @@ pub struct Row {
     /// 99th percentile of latency, microseconds; median of the rounds.
     pub p99_us: f64,
     /// CPU microseconds an operation, by process, measured over all rounds.
-    pub cpu_us_per_op: std::collections::BTreeMap<String, f64>,
+    pub cpu_us_per_op: BTreeMap<String, f64>,
     /// CPU seconds over all rounds.
     pub cpu: CpuSeconds,
     /// Operations over all rounds.
     pub operations: u64,
+    /// DMAs an operation by kind, counted by the DPU side over all rounds; empty for the rivals.
+    pub dma_per_op: BTreeMap<String, f64>,
 }
 
 /// What a whole run found.
@@ -75,6 +78,22 @@ struct Subject {
     dir: PathBuf,
     processes: Vec<(String, u32)>,
     serving: Option<Serving>,
+    /// Where the DPU side is asked for its ledger.
+    data: Option<PathBuf>,
+}
+
+impl Subject {
+    /// DMAs so far, by kind.
+    fn dmas(&self, program: &Path) -> io::Result<BTreeMap<String, u64>> {
+        let Some(data) = &self.data else { return Ok(BTreeMap::new()) };
+        let status = status(program, data)?;
+        let kinds = status.pointer("/dpu/ledger/dma").and_then(serde_json::Value::as_object);
+        let kinds = kinds.ok_or_else(|| io::Error::other("`status --json` has no DMA ledger"))?;
+        let count = |figures: &serde_json::Value| {
+            figures.get("operations").and_then(serde_json::Value::as_u64).unwrap_or(0)
+        };
+        Ok(kinds.iter().map(|(kind, figures)| (kind.clone(), count(figures))).collect())
+    }
 }
 
 /// A child that mounts something until it is told to stop.
@@ -132,10 +151,15 @@ impl Serving {
     }
 }
 
-/// Pids of the two sides, from the program's own status.
-fn sides(program: &Path, data: &str) -> io::Result<Vec<(String, u32)>> {
-    let output = Command::new(program).args(["status", "--json", "--data", data]).output()?;
-    let status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+/// What the program says of both sides.
+fn status(program: &Path, data: &Path) -> io::Result<serde_json::Value> {
+    let output = Command::new(program).args(["status", "--json", "--data"]).arg(data).output()?;
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// Pids of the two sides.
+fn sides(program: &Path, data: &Path) -> io::Result<Vec<(String, u32)>> {
+    let status = status(program, data)?;
     let pid = |key: &str| {
         let pid = status.get(key).and_then(|side| side.get("pid"));
         pid.and_then(serde_json::Value::as_u64).and_then(|pid| u32::try_from(pid).ok())
@@ -154,24 +178,32 @@ fn subjects(bench: &FsBench) -> io::Result<Vec<Subject>> {
     let me = ("application".to_owned(), std::process::id());
     let plain = bench.dir.join("plain");
     let source = text(bench.dir.join("fuse-source"))?;
-    let data = text(bench.dir.join("data"))?;
+    let data = bench.dir.join("data");
+    let data_text = text(data.clone())?;
     std::fs::create_dir_all(&plain)?;
     std::fs::create_dir_all(&source)?;
 
     let mountpoint = bench.dir.join("mnt");
     let outboard =
-        Serving::start(&bench.program, &["run", "--log=warn", "--data", &data], &mountpoint)?;
+        Serving::start(&bench.program, &["run", "--log=warn", "--data", &data_text], &mountpoint)?;
     let mut processes = sides(&bench.program, &data)?;
     processes.push(me.clone());
-    let outboard =
-        Subject { name: "outboard", dir: mountpoint, processes, serving: Some(outboard) };
+    let outboard = Subject {
+        name: "outboard",
+        dir: mountpoint,
+        processes,
+        serving: Some(outboard),
+        data: Some(data),
+    };
 
     let mountpoint = bench.dir.join("fuse");
     let rival = Serving::start(&bench.program, &["bench", "passthrough", &source], &mountpoint)?;
     let processes = vec![("host side".to_owned(), rival.child.id()), me.clone()];
-    let fuse = Subject { name: "fuse", dir: mountpoint, processes, serving: Some(rival) };
+    let fuse =
+        Subject { name: "fuse", dir: mountpoint, processes, serving: Some(rival), data: None };
 
-    let plain = Subject { name: "plain", dir: plain, processes: vec![me], serving: None };
+    let plain =
+        Subject { name: "plain", dir: plain, processes: vec![me], serving: None, data: None };
     Ok(vec![outboard, plain, fuse])
 }
 
@@ -183,6 +215,7 @@ struct Rounds {
     p99_us: Vec<f64>,
     cpu: CpuSeconds,
     operations: u64,
+    dmas: BTreeMap<String, u64>,
 }
 
 impl Rounds {
@@ -212,6 +245,12 @@ impl Rounds {
                 .collect(),
             cpu: self.cpu.clone(),
             operations: self.operations,
+            dma_per_op: self
+                .dmas
+                .iter()
+                .filter(|(_, count)| **count > 0)
+                .map(|(kind, count)| (kind.clone(), *count as f64 / self.operations.max(1) as f64))
+                .collect(),
         }
     }
 }
@@ -238,6 +277,7 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
                 progress(&format!("{} on {}, round {round}", workload.name, subject.name));
                 // Round 0 prepares files and warms what would be warm; it is not counted.
                 let time = if round == 0 { bench.time / 10 } else { bench.time };
+                let dmas = subject.dmas(&bench.program)?;
                 let before = CpuMoment::now(&subject.processes)?;
                 let outcome = workload.run(&subject.dir, time).map_err(|error| {
                     io::Error::other(format!("{} on {}: {error}", workload.name, subject.name))
@@ -245,6 +285,10 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
                 let cpu = CpuMoment::now(&subject.processes)?.since(&before);
                 if round > 0 {
                     into.add(&outcome, &cpu);
+                    for (kind, count) in subject.dmas(&bench.program)? {
+                        let before = dmas.get(&kind).copied().unwrap_or(0);
+                        *into.dmas.entry(kind).or_insert(0) += count.saturating_sub(before);
+                    }
                 }
             }
         }
@@ -261,10 +305,11 @@ impl Report {
     /// The figures as a table for people.
     #[must_use]
     pub fn table(&self) -> String {
-        use std::fmt::Write;
         let mut text = format!(
-            "measured: medians of {} interleaved rounds of {} s, {} cores; CPU in us an operation\n\n\
-             {:<20} {:<9} {:>10} {:>8} {:>9} {:>9}  {:>6} {:>6} {:>6}\n",
+            "measured: medians of {} interleaved rounds of {} s, {} cores\n\
+             CPU in us an operation, of each process, of kernel threads, and of all else that ran;\n\
+             what a workload prepares between its measured parts is in it\n\n\
+             {:<20} {:<9} {:>9} {:>7} {:>6} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7}\n",
             self.rounds,
             self.seconds,
             self.cores,
@@ -272,36 +317,53 @@ impl Report {
             "system",
             "ops/s",
             "x plain",
+            "x fuse",
             "p50 us",
             "p99 us",
             "app",
             "host",
-            "DPU"
+            "DPU",
+            "kernel",
+            "other"
         );
         for row in &self.rows {
-            let plain = self
-                .rows
-                .iter()
-                .find(|other| other.workload == row.workload && other.system == "plain")
-                .map_or(f64::NAN, |other| other.ops_per_second);
-            let cpu = |name: &str| {
-                row.cpu_us_per_op.get(name).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"))
-            };
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "{:<20} {:<9} {:>10.0} {:>8.2} {:>9.1} {:>9.1}  {:>6} {:>6} {:>6}",
-                row.workload,
-                row.system,
-                row.ops_per_second,
-                row.ops_per_second / plain,
-                row.p50_us,
-                row.p99_us,
-                cpu("application"),
-                cpu("host side"),
-                cpu("DPU side"),
-            );
+            self.write_row(&mut text, row);
+        }
+        text.push_str("\nDMAs an operation, counted by the DPU side\n");
+        for row in self.rows.iter().filter(|row| !row.dma_per_op.is_empty()) {
+            let kinds: Vec<String> =
+                row.dma_per_op.iter().map(|(kind, count)| format!("{kind} {count:.2}")).collect();
+            let sum: f64 = row.dma_per_op.values().sum();
+            text.push_str(&format!("{:<20} {sum:>6.2}  ({})\n", row.workload, kinds.join(", ")));
         }
         text
+    }
+
+    /// How many times the rate of `system` in the same workload this row's is.
+    fn ratio(&self, row: &Row, system: &str) -> f64 {
+        let same = |other: &&Row| other.workload == row.workload && other.system == system;
+        self.rows.iter().find(same).map_or(f64::NAN, |o| row.ops_per_second / o.ops_per_second)
+    }
+
+    fn write_row(&self, text: &mut String, row: &Row) {
+        let per_op = |used: f64| format!("{:.1}", used * 1e6 / row.operations.max(1) as f64);
+        let process = |name: &str| {
+            row.cpu.by_name.get(name).map_or_else(|| "-".to_owned(), |used| per_op(*used))
+        };
+        text.push_str(&format!(
+            "{:<20} {:<9} {:>9.0} {:>7.2} {:>6.2} {:>9.1} {:>9.1} {:>7} {:>7} {:>7} {:>7} {:>7}\n",
+            row.workload,
+            row.system,
+            row.ops_per_second,
+            self.ratio(row, "plain"),
+            self.ratio(row, "fuse"),
+            row.p50_us,
+            row.p99_us,
+            process("application"),
+            process("host side"),
+            process("DPU side"),
+            per_op(row.cpu.kernel_threads),
+            per_op(row.cpu.other),
+        ));
     }
 }
