@@ -8,7 +8,8 @@
 //!   sync for all who wait, while commits go on (the engine's own sync holds its writer lock);
 //! - *power loss*: the engine refuses to open on a journal whose unsynced tail was lost in pieces;
 //!   [`journal`] cuts such a tail at the last whole batch first;
-//! - *room*: commits are refused with `NoSpace` while there is still space to delete and compact in.
+//! - *room*: commits are refused with `NoSpace` while there is still space to delete and compact
+//!   in.
 //!
 //! See `docs/internals/kv.md`.
 
@@ -76,8 +77,8 @@ struct Commits {
     unsynced: usize,
 }
 
-/// Bytes committed before the journal is synced unasked: when the engine begins another journal it syncs
-/// this one under its writer lock, and then little must be left to write.
+/// Bytes committed before the journal is synced unasked: when the engine begins another journal it
+/// syncs this one under its writer lock, and then little must be left to write.
 const UNSYNCED_MAX: usize = 4 << 20;
 /// The one keyspace there is.
 const KEYSPACE: &str = "outboard";

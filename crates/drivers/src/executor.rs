@@ -1,9 +1,9 @@
 //! A small executor for one thread: futures in reused places, polled when woken.
 //!
-//! A DPU's poller thread starts a future for each request and most end at their first poll. So a future
-//! is polled as it is started, in a place that is kept from request to request: that path allocates
-//! nothing and touches no lock. Wakers may be used from any thread (the sync thread has some); they
-//! queue the task, and ring if the owner sleeps.
+//! A DPU's poller thread starts a future for each request and most end at their first poll. So a
+//! future is polled as it is started, in a place that is kept from request to request: that path
+//! allocates nothing and touches no lock. Wakers may be used from any thread (the sync thread has
+//! some); they queue the task, and ring if the owner sleeps.
 //!
 //! ```text
 //! loop {
@@ -161,7 +161,8 @@ impl<F: Future> Executor<F> {
         }
     }
 
-    /// Polls what was woken and calls `done` for each future that ended. Returns how many it polled.
+    /// Polls what was woken and calls `done` for each future that ended. Returns how many it
+    /// polled.
     pub fn poll(&mut self, mut done: impl FnMut(TaskId, F::Output)) -> usize {
         let mut batch = std::mem::take(&mut self.batch);
         std::mem::swap(&mut *self.shared.woken(), &mut batch);
@@ -190,8 +191,8 @@ impl<F: Future> Executor<F> {
         running
     }
 
-    /// Announces that the owner is about to sleep: from now on wakers ring. False, and no sleep, if a
-    /// task was woken meanwhile.
+    /// Announces that the owner is about to sleep: from now on wakers ring. False, and no sleep, if
+    /// a task was woken meanwhile.
     #[must_use]
     pub fn begin_sleep(&self) -> bool {
         self.shared.sleeping.store(true, Ordering::SeqCst);
@@ -208,8 +209,8 @@ impl<F: Future> Executor<F> {
     }
 }
 
-/// Runs one future to its end on this thread, sleeping while it waits: for tools and tests. Polls the
-/// thread's [`Reactor`] if it has one.
+/// Runs one future to its end on this thread, sleeping while it waits: for tools and tests. Polls
+/// the thread's [`Reactor`] if it has one.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {

@@ -6,9 +6,10 @@
 //! | none, but the medium has threads | either | `pread`, `pwrite` on those threads |
 //! | none, and no threads | either | the same, here and now (tools, tests) |
 //!
-//! The file is locked through the very descriptor its I/O uses: after kill -9 the kernel may still be
-//! finishing writes, which hold that descriptor open, and the next process gets the lock only when they
-//! are done. So no write of a dead process lands on a block the next one has given to somebody else.
+//! The file is locked through the very descriptor its I/O uses: after kill -9 the kernel may still
+//! be finishing writes, which hold that descriptor open, and the next process gets the lock only
+//! when they are done. So no write of a dead process lands on a block the next one has given to
+//! somebody else.
 
 mod gate;
 mod reactor;

@@ -1,12 +1,14 @@
-//! Records what the real storage drivers write and flush, and makes from it the disks that power loss
-//! could have left at any moment.
+//! Records what the real storage drivers write and flush, and makes from it the disks that power
+//! loss could have left at any moment.
 //!
-//! - [`Recorder`] stands before a [`Medium`]: it keeps every write with its bytes, and when it and every
-//!   flush began and ended. [`Recorder::replay`] writes the medium as it could be found: what a flush
-//!   begun after the write's answer had ended is there; of the rest, any subset by 512-byte sectors.
-//! - [`JournalWatch`] stands before an [`Engine`](crate::engine::Engine) and notes how much of its journal
-//!   each sync covered. [`JournalWatch::replay`] copies the engine's files and takes away any subset, by
-//!   4 KiB pages, of what no sync covered. The engine's sorted files are taken at their word here.
+//! - [`Recorder`] stands before a [`Medium`]: it keeps every write with its bytes, and when it and
+//!   every flush began and ended. [`Recorder::replay`] writes the medium as it could be found: what
+//!   a flush begun after the write's answer had ended is there; of the rest, any subset by 512-byte
+//!   sectors.
+//! - [`JournalWatch`] stands before an [`Engine`](crate::engine::Engine) and notes how much of its
+//!   journal each sync covered. [`JournalWatch::replay`] copies the engine's files and takes away
+//!   any subset, by 4 KiB pages, of what no sync covered. The engine's sorted files are taken at
+//!   their word here.
 //! - [`disk::RecordedDisk`] is a disk for a real file system, recorded below everything.
 //!
 //! They are what the power-loss tests replay; see `docs/internals/objects.md`.
@@ -73,8 +75,8 @@ impl<M: Medium> Recorder<M> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes to `path` what power loss now could leave of a medium recorded since it was new. `rng`
-    /// chooses among the legal subsets.
+    /// Writes to `path` what power loss now could leave of a medium recorded since it was new.
+    /// `rng` chooses among the legal subsets.
     pub fn replay(&self, path: &Path, rng: &mut Rng) -> io::Result<()> {
         let log = self.log();
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
@@ -162,8 +164,8 @@ impl<K: Kv> JournalWatch<K> {
         Ok(done)
     }
 
-    /// Copies to `to` what power loss now could leave of the engine's files. Nothing may be committed
-    /// meanwhile; what the engine's own threads change meanwhile makes it begin again.
+    /// Copies to `to` what power loss now could leave of the engine's files. Nothing may be
+    /// committed meanwhile; what the engine's own threads change meanwhile makes it begin again.
     pub fn replay(&self, to: &Path, rng: &mut Rng) -> io::Result<()> {
         loop {
             let before = listing(&self.dir)?;

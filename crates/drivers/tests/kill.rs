@@ -1,5 +1,5 @@
-//! kill -9 of a process that writes through the real drivers, again and again on one directory: nothing
-//! answered is lost, no batch is torn, the check finds nothing.
+//! kill -9 of a process that writes through the real drivers, again and again on one directory:
+//! nothing answered is lost, no batch is torn, the check finds nothing.
 
 #![expect(clippy::unwrap_used, reason = "tests say so when they fail")]
 
@@ -42,7 +42,8 @@ fn block_of(number: u64) -> (u64, Vec<u8>) {
     (Rng::new(number ^ 0xFFFF).below(BLOCKS), bytes)
 }
 
-/// Not a test by itself: what the killed process does. It says each batch's number once it is answered.
+/// Not a test by itself: what the killed process does. It says each batch's number once it is
+/// answered.
 #[test]
 #[ignore = "the child of the test below"]
 fn child() {

@@ -1,6 +1,6 @@
 //! Power loss on the real drivers: what they wrote and flushed is recorded, legal subsets of it are
-//! replayed onto fresh files, and the store is opened from those. Nothing synced may be lost, no block
-//! may be a mixture, no batch may be torn, and the check must find nothing.
+//! replayed onto fresh files, and the store is opened from those. Nothing synced may be lost, no
+//! block may be a mixture, no batch may be torn, and the check must find nothing.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests say so when they fail")]
 

@@ -1,6 +1,6 @@
 //! Power loss below everything: the volume's files lie on a real file system on a disk that records
-//! every write and flush. The disks that power loss could have left, at any operation of the record,
-//! are mounted, the volume is opened from them, and nothing synced may be missing.
+//! every write and flush. The disks that power loss could have left, at any operation of the
+//! record, are mounted, the volume is opened from them, and nothing synced may be missing.
 //!
 //! Needs root, /dev/fuse, a loop device and mkfs.ext4; says so and passes where it has not.
 
@@ -94,7 +94,8 @@ fn block_of(number: u64) -> (u64, Vec<u8>) {
     (Rng::new(number ^ 0xFFFF).below(BLOCKS), bytes)
 }
 
-/// When, in operations of the disk's record, each batch was begun, and each sync answered for how many.
+/// When, in operations of the disk's record, each batch was begun, and each sync answered for how
+/// many.
 #[derive(Default)]
 struct Diary {
     begun: Vec<usize>,

@@ -2,8 +2,8 @@
 //!
 //! Exact: a get never returns a value older than a commit that ended before it began. What could
 //! break that, and what prevents it:
-//! - *a slow fill*: a reader fetches the old value, a commit passes, the reader stores the old value.
-//!   A fill is stored only if its ticket still stands in the entry; a commit takes it out.
+//! - *a slow fill*: a reader fetches the old value, a commit passes, the reader stores the old
+//!   value. A fill is stored only if its ticket still stands in the entry; a commit takes it out.
 //! - *two commits at once*: whose value is newer is known to the store behind only. Entries under
 //!   more than one writer end up empty, not guessed.
 

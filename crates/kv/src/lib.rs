@@ -4,8 +4,8 @@
 //! maps discrete blocks into one contiguous space. This crate has both, as ports and as pure code:
 //!
 //! - [`Kv`] is the key-value port: get, ordered scan, atomic conditional commit, sync.
-//!   [`mem::MemKv`] answers it in memory and fails on command, [`Cached`] puts an exact point-get cache before
-//!   any other, [`conformance`] is the suite every implementation passes.
+//!   [`mem::MemKv`] answers it in memory and fails on command, [`Cached`] puts an exact point-get
+//!   cache before any other, [`conformance`] is the suite every implementation passes.
 //! - [`medium::Medium`] is the block port: owned aligned buffers, write, flush, grow.
 //!   [`medium::mem::MemMedium`] answers it in memory and fails, tears and forgets on command.
 //! - [`object::Objects`] is the object store over the two: file objects of 8 KiB blocks that are
@@ -21,8 +21,8 @@
 //! 3. A failed commit is not applied; a commit whose outcome cannot be known poisons the engine, so
 //!    that every later commit and sync fails until it is opened again.
 //!
-//! Work here is `async fn` without a runtime: futures borrow, need not be `Send`, start nothing, and
-//! may be dropped at any await.
+//! Work here is `async fn` without a runtime: futures borrow, need not be `Send`, start nothing,
+//! and may be dropped at any await.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! The block port: where file data rests.
 //!
-//! Buffers are owned and aligned ([`Buf`]), because a device may still be using one after the future
-//! that asked was dropped: the medium keeps it until the device is done.
+//! Buffers are owned and aligned ([`Buf`]), because a device may still be using one after the
+//! future that asked was dropped: the medium keeps it until the device is done.
 
 pub mod mem;
 
@@ -41,7 +41,8 @@ impl Buf {
         self.bytes.len().saturating_sub(ALIGN)
     }
 
-    /// Makes it `len` bytes long, rounded up to [`ALIGN`] and down to its capacity. Keeps the bytes.
+    /// Makes it `len` bytes long, rounded up to [`ALIGN`] and down to its capacity. Keeps the
+    /// bytes.
     pub fn resize(&mut self, len: usize) {
         self.len = len.next_multiple_of(ALIGN).min(self.capacity());
     }
@@ -62,10 +63,10 @@ impl DerefMut for Buf {
 
 /// A growing range of bytes on a device.
 ///
-/// A write is *answered* once the operating system has it, *durable* once a flush begun after its answer
-/// has succeeded. Writes not flushed may be lost, whole or by 512-byte sector, in any subset. A flush
-/// also waits for writes begun before it whose futures were dropped. A failed flush is final: what it
-/// should have written may be gone, and every later flush fails too.
+/// A write is *answered* once the operating system has it, *durable* once a flush begun after its
+/// answer has succeeded. Writes not flushed may be lost, whole or by 512-byte sector, in any
+/// subset. A flush also waits for writes begun before it whose futures were dropped. A failed flush
+/// is final: what it should have written may be gone, and every later flush fails too.
 pub trait Medium: Send + Sync + 'static {
     /// Fills `buf` from `offset`; beyond the end it fails with `EIO`.
     fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Result<(), Errno>, Buf)>;

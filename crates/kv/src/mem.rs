@@ -166,8 +166,8 @@ impl MemKv {
         self.lock().faults = faults;
     }
 
-    /// Power loss: of the commits since the last sync a random prefix is kept. Faults and poison are
-    /// forgotten, as by a new start.
+    /// Power loss: of the commits since the last sync a random prefix is kept. Faults and poison
+    /// are forgotten, as by a new start.
     pub fn crash(&self) {
         let mut guard = self.lock();
         let state = &mut *guard;

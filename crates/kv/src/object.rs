@@ -59,7 +59,8 @@ pub struct Options {
     pub capacity: u64,
     /// The medium grows by this many bytes at a time; a multiple of 1 MiB.
     pub segment: u64,
-    /// Told to a new store's medium and key-value pairs, so that one is never opened with another's.
+    /// Told to a new store's medium and key-value pairs, so that one is never opened with
+    /// another's.
     pub identity: u64,
     /// Bytes only overwrites (which give back a block for each they take) may use.
     pub reserve: u64,

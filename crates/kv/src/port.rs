@@ -15,7 +15,8 @@ pub enum KvError {
     Conflict,
     /// No space (the reserve apart); nothing was applied.
     NoSpace,
-    /// Stored bytes are not what was stored: a checksum or a format is wrong. Never returned as data.
+    /// Stored bytes are not what was stored: a checksum or a format is wrong. Never returned as
+    /// data.
     Corrupt,
     /// A key, value or batch beyond the limits; nothing was applied.
     TooLarge,
@@ -70,7 +71,8 @@ pub struct Usage {
 
 /// An ordered key-value store with atomic conditional commits. See the crate's promises.
 ///
-/// Dropping a `commit` future before it ends leaves the batch wholly applied or never to be applied.
+/// Dropping a `commit` future before it ends leaves the batch wholly applied or never to be
+/// applied.
 pub trait Kv: Send + Sync + 'static {
     /// Longest key, bytes. Above the 1,033 bytes of a tagged directory entry (DPC 3.4).
     const KEY_MAX: usize = 2048;

@@ -56,7 +56,8 @@ impl fmt::Display for DirectoryError {
         match self {
             Self::InUse { dir, pid: Some(pid) } => write!(
                 f,
-                "{} is in use by process {pid}: stop that process, or choose another data directory",
+                "{} is in use by process {pid}: stop that process, or choose another data \
+                 directory",
                 dir.display()
             ),
             Self::InUse { dir, pid: None } => write!(

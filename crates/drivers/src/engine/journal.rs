@@ -3,15 +3,17 @@
 //! ```text
 //! batch  | start | item | item | ... | end |
 //! start  | 1 (1) | items (4) | sequence (8) |
-//! item   | 2 (1) | type (1) | compression (1) | keyspace (8) | key len (2) | len (4) | stored len (4) | key | value |
+//! item   | 2 (1) | type (1) | compression (1) | keyspace (8) | key len (2) | len (4) |
+//!        | stored len (4) | key | value |
 //! clear  | 4 (1) | keyspace (8) |                                        counts as an item
 //! end    | 3 (1) | xxh3 of the items (8) | "FJL" 3 |                     little-endian
 //! ```
-//! A journal is written through the page cache: after power loss, pages of what was not synced may be
-//! there or not, in any subset. The engine drops an incomplete last batch, but calls a batch with a hole
-//! inside (its checksum fails) damage, and does not open. What follows the first batch that is not
-//! whole was never synced, because a sync makes all before it whole; so it is cut off here. Only the last
-//! journal can have such a tail: the engine syncs a journal before it begins the next.
+//! A journal is written through the page cache: after power loss, pages of what was not synced may
+//! be there or not, in any subset. The engine drops an incomplete last batch, but calls a batch
+//! with a hole inside (its checksum fails) damage, and does not open. What follows the first batch
+//! that is not whole was never synced, because a sync makes all before it whole; so it is cut off
+//! here. Only the last journal can have such a tail: the engine syncs a journal before it begins
+//! the next.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};

@@ -53,7 +53,8 @@ impl Room {
         disk_room(&self.dir, self.reserve).unwrap_or((u64::MAX, 0))
     }
 
-    /// Whether `batch` may be committed. Deletes go into the reserve like [`Batch::essential`] ones.
+    /// Whether `batch` may be committed. Deletes go into the reserve like [`Batch::essential`]
+    /// ones.
     pub(super) fn admit(&self, batch: &Batch) -> Result<(), KvError> {
         let mut credit = self.credit.lock().unwrap_or_else(PoisonError::into_inner);
         // Once in the journal, once sorted.

@@ -133,8 +133,8 @@ fn run(shared: &Shared, dir: &Path) {
     }
 }
 
-/// Syncs the journal being written. If the engine began another meanwhile, it has synced this one, and
-/// what was asked for lies in this one.
+/// Syncs the journal being written. If the engine began another meanwhile, it has synced this one,
+/// and what was asked for lies in this one.
 fn sync_last(dir: &Path, open: &mut Option<(u64, File)>) -> io::Result<()> {
     if let Some((number, path)) = super::journals(dir)?.pop()
         && open.as_ref().is_none_or(|(known, _)| *known != number)

@@ -77,8 +77,9 @@ thread_local! {
 pub struct Reactor(Rc<RefCell<Inner>>);
 
 impl Reactor {
-    /// Makes a ring for `depth` operations at once (rounded up to a power of two) and installs it for
-    /// this thread. Fails where the kernel has no io_uring or forbids it, and if there is one already.
+    /// Makes a ring for `depth` operations at once (rounded up to a power of two) and installs it
+    /// for this thread. Fails where the kernel has no io_uring or forbids it, and if there is one
+    /// already.
     pub fn install(depth: u32) -> io::Result<Reactor> {
         if Self::is_installed() {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -223,9 +224,9 @@ impl Inner {
             return Err(held);
         };
         let entry = entry(action, &mut held).user_data(at as u64);
-        // SAFETY: the buffer and the descriptor the entry names are in `held`, which stays in its slot
-        // until the kernel's completion arrives, whatever becomes of the future; the buffer's memory
-        // does not move with its owner.
+        // SAFETY: the buffer and the descriptor the entry names are in `held`, which stays in its
+        // slot until the kernel's completion arrives, whatever becomes of the future; the buffer's
+        // memory does not move with its owner.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         if pushed.is_err() {
             // The queue has as many entries as there are slots: it is full of unsubmitted ones.

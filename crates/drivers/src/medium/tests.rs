@@ -55,7 +55,8 @@ fn what_is_written_is_read() {
     });
 }
 
-/// A future dropped amid its write leaves the buffer to the kernel, and the next flush waits for it.
+/// A future dropped amid its write leaves the buffer to the kernel, and the next flush waits for
+/// it.
 #[test]
 fn a_flush_waits_for_writes_nobody_waits_for() {
     everywhere(|medium| {

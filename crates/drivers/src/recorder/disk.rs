@@ -1,13 +1,14 @@
 //! A whole disk that remembers: every write and flush a file system makes on it.
 //!
-//! A directory with one file in it, `disk`, served to the kernel by a thread of ours through the FUSE
-//! interface (requests are read and answered here, by hand: eight operations are all a loop device
-//! needs). A loop device on that file is a disk; whatever lies on it (a file system, on it the engine's
-//! files and the block store's medium) is recorded below everything, as the device would see it.
+//! A directory with one file in it, `disk`, served to the kernel by a thread of ours through the
+//! FUSE interface (requests are read and answered here, by hand: eight operations are all a loop
+//! device needs). A loop device on that file is a disk; whatever lies on it (a file system, on it
+//! the engine's files and the block store's medium) is recorded below everything, as the device
+//! would see it.
 //!
-//! One thread answers, so the record is in one order: a flush makes durable what was written before it.
-//! [`RecordedDisk::replay`] builds the disk that power loss after any number of operations could have
-//! left. Needs root.
+//! One thread answers, so the record is in one order: a flush makes durable what was written before
+//! it. [`RecordedDisk::replay`] builds the disk that power loss after any number of operations
+//! could have left. Needs root.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -112,8 +113,8 @@ impl RecordedDisk {
         self.state().events.len()
     }
 
-    /// Writes to `path` the disk as power loss after the first `moment` operations could have left it:
-    /// what was written before their last flush, and of the rest any subset, by sectors.
+    /// Writes to `path` the disk as power loss after the first `moment` operations could have left
+    /// it: what was written before their last flush, and of the rest any subset, by sectors.
     pub fn replay(&self, moment: usize, path: &Path, rng: &mut Rng) -> io::Result<()> {
         let state = self.state();
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
@@ -240,7 +241,8 @@ fn answer(request: &Request<'_>, state: &mut State) -> Option<Result<Vec<u8>, Er
         opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => return None,
         opcode::INIT => Ok(init()),
         opcode::LOOKUP if request.args.starts_with(b"disk\0") => {
-            // Node, generation, and times the answer is good for: an hour, as nothing else changes it.
+            // Node, generation, and times the answer is good for: an hour, as nothing else changes
+            // it.
             let mut body = words(&[DISK, 0, 3600, 3600, 0]);
             body.extend(attributes(DISK, state.size));
             Ok(body)

@@ -3,7 +3,7 @@
 //! ```text
 //! key    | F0 | object id (8, BE) | page number (4, BE) |
 //! value  | entry 0 | entry 1 | ... up to the last that is not a hole | crc32c (4) |
-//! entry  | block number (6) | flags (2): bit 0 unwritten | crc32c of the block (4) |     12 bytes, LE
+//! entry  | block number (6) | flags (2): bit 0 unwritten | crc32c of the block (4) |  12 bytes, LE
 //! ```
 //! The page's checksum covers its key's object id and page number too, so that a page found under
 //! another key fails it. A page of holes only has no pair.
@@ -243,7 +243,9 @@ mod tests {
 
         #[test]
         fn one_flipped_bit_is_seen(
-            entries in proptest::array::uniform32(entry()), at in any::<prop::sample::Index>(), bit in 0..8u32,
+            entries in proptest::array::uniform32(entry()),
+            at in any::<prop::sample::Index>(),
+            bit in 0..8u32,
         ) {
             if let Some(mut value) = (Page { entries }).encode(ObjectId(7), 3) {
                 let at = at.index(value.len());

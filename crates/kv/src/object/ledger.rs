@@ -6,7 +6,8 @@
 //! - in the index;
 //! - *waiting*: no longer in the index of the newest commit, but a crash could bring back an index
 //!   that names it; freed by the next flush;
-//! - *doubtful*: its [`Staged`] was dropped; the next sync asks the store whether the batch was applied.
+//! - *doubtful*: its [`Staged`] was dropped; the next sync asks the store whether the batch was
+//!   applied.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -308,8 +309,8 @@ impl Ledger {
     }
 }
 
-/// Blocks a call has taken and not yet handed to a [`Staged`]. Dropped, it puts them aside until the
-/// next flush: a write the call began may still be under way.
+/// Blocks a call has taken and not yet handed to a [`Staged`]. Dropped, it puts them aside until
+/// the next flush: a write the call began may still be under way.
 pub(super) struct Taken {
     ledger: Arc<Ledger>,
     pub(super) runs: Vec<Run>,
@@ -344,8 +345,8 @@ impl Drop for Taken {
 
 /// Changes staged into a batch, and the blocks they took and gave up. See the module's protocol.
 ///
-/// Dropped, it leaves the outcome open: the blocks stay out of use until the next sync has asked the
-/// store whether the batch was applied.
+/// Dropped, it leaves the outcome open: the blocks stay out of use until the next sync has asked
+/// the store whether the batch was applied.
 #[must_use = "tell it what became of the batch"]
 #[derive(Default)]
 pub struct Staged {

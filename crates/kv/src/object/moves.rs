@@ -3,7 +3,8 @@
 //! ```text
 //! key    | F2 | sequence (8, BE) |
 //! value  | flushed (8) | group | group | ... | crc32c (4) |
-//! group  | object id (8) | page (4) | count (1) | count x { slot (1) | old entry (12) | new entry (12) } |
+//! group  | object id (8) | page (4) | count (1) |
+//!        | count x { slot (1) | old entry (12) | new entry (12) } |
 //! ```
 //! All little-endian. `flushed` says: every record with a lower sequence number was durable, blocks
 //! and all, when this one was written.
@@ -106,7 +107,10 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), fix in any::<bool>()) {
+        fn no_bytes_panic(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            fix in any::<bool>(),
+        ) {
             if fix && bytes.len() > 4 {
                 let at = bytes.len() - 4;
                 let crc = crc32c(&bytes[..at]);

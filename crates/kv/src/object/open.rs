@@ -2,9 +2,10 @@
 //!
 //! Every record of moves still there is judged, newest first. If the index still has the entry the
 //! record made, and the record was not yet known to be flushed, the block is read: bytes that match
-//! the checksum are kept; bytes that do not were lost with the crash, and the entry before comes back,
-//! whose block nobody reused. Then a block a record names is used exactly if an index entry at a place
-//! some record names still names it. All of this may be repeated, so a crash in here is no matter.
+//! the checksum are kept; bytes that do not were lost with the crash, and the entry before comes
+//! back, whose block nobody reused. Then a block a record names is used exactly if an index entry
+//! at a place some record names still names it. All of this may be repeated, so a crash in here is
+//! no matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,8 +37,8 @@ pub struct Recovered {
     pub restored: u64,
     /// New blocks that fail their checksum and have nothing to go back to; reads of them fail.
     pub lost: u64,
-    /// Objects that had an entry restored: [`Objects::count`] may tell another number of blocks than
-    /// the caller's records.
+    /// Objects that had an entry restored: [`Objects::count`] may tell another number of blocks
+    /// than the caller's records.
     pub changed: Vec<ObjectId>,
 }
 

@@ -32,8 +32,8 @@ fn within(at: u64) -> usize {
 
 impl<K: Kv, M: Medium> Objects<K, M> {
     /// Makes bytes `from..to` a hole: whole blocks are given back, parts of blocks are zeroed.
-    /// `to` may be `u64::MAX`: truncation to `from`, or deletion when `from` is 0. Bounded per call;
-    /// always possible on a full volume if the batch is [`Batch::essential`].
+    /// `to` may be `u64::MAX`: truncation to `from`, or deletion when `from` is 0. Bounded per
+    /// call; always possible on a full volume if the batch is [`Batch::essential`].
     pub async fn punch(
         &self,
         id: ObjectId,

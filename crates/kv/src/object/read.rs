@@ -88,7 +88,8 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         for _ in 0..ATTEMPTS {
             match self.read_entries(&entries, offset % BLOCK, out).await {
                 Err(KvError::Corrupt) => {
-                    // A block may have been moved, freed and reused under us; then the index says so.
+                    // A block may have been moved, freed and reused under us; then the index says
+                    // so.
                     let now = self.entries(id, blocks.clone()).await?;
                     if now == entries {
                         return Err(KvError::Corrupt);
@@ -101,8 +102,8 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         Err(KvError::Corrupt)
     }
 
-    /// Like [`Objects::read`], into a buffer of the store. Where the bytes begin with a block and lie in
-    /// adjacent ones, as most do, it is the very buffer the medium filled.
+    /// Like [`Objects::read`], into a buffer of the store. Where the bytes begin with a block and
+    /// lie in adjacent ones, as most do, it is the very buffer the medium filled.
     pub async fn read_lent(&self, id: ObjectId, offset: u64, len: usize) -> Result<Lent, KvError> {
         if offset.is_multiple_of(BLOCK) && len > 0 {
             let entries = self.entries(id, blocks_of(offset, len)?).await?;
@@ -163,7 +164,8 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         }
     }
 
-    /// Copies `count` blocks, the first being number `at` of the read, to where they belong in `out`.
+    /// Copies `count` blocks, the first being number `at` of the read, to where they belong in
+    /// `out`.
     fn deliver(
         &self,
         buf: Option<Buf>,

@@ -28,9 +28,9 @@ impl Drop for Retiring<'_> {
 
 impl<K: Kv, M: Medium> Objects<K, M> {
     /// Makes durable everything committed and answered before the call: block writes, and *every*
-    /// commit of the key-value store. This is fsync; callers at the same time share one. Its cost is
-    /// one medium flush (none if no block was written) and one store sync, side by side. A failure
-    /// is final until reopened.
+    /// commit of the key-value store. This is fsync; callers at the same time share one. Its cost
+    /// is one medium flush (none if no block was written) and one store sync, side by side. A
+    /// failure is final until reopened.
     pub async fn sync(&self) -> Result<(), KvError> {
         self.flight.join(|| self.sync_once()).await?;
         if self.ledger.count_retirable() >= RETIRE_AT { self.retire().await } else { Ok(()) }

@@ -128,7 +128,8 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     }
 }
 
-/// Copies what `data` has for block `nth` of a write into it; `skip` bytes of the first are not its.
+/// Copies what `data` has for block `nth` of a write into it; `skip` bytes of the first are not
+/// its.
 fn overlay(bytes: &mut [u8], nth: u64, skip: usize, data: &[u8]) {
     let nth = usize::try_from(nth).unwrap_or(usize::MAX / BLOCK_LEN);
     let (to, from) = if nth == 0 { (skip, 0) } else { (0, nth * BLOCK_LEN - skip) };

@@ -113,8 +113,8 @@ fn a_medium_of_another_store_is_refused() {
     assert_eq!(mixed.err(), Some(KvError::Corrupt));
 }
 
-/// Device errors at random: each is reported, none is turned into wrong data, and once they stop all
-/// that was answered is there.
+/// Device errors at random: each is reported, none is turned into wrong data, and once they stop
+/// all that was answered is there.
 #[test]
 fn device_errors_are_errors_and_nothing_else() {
     for seed in seeds(12) {
@@ -189,8 +189,8 @@ fn an_outcome_nobody_told_is_asked_for() {
     assert_eq!(rig.store.space().used, BLOCK);
 }
 
-/// Many tasks on objects of their own, interleaved poll by poll with syncs, tidying and a check that
-/// runs beside them.
+/// Many tasks on objects of their own, interleaved poll by poll with syncs, tidying and a check
+/// that runs beside them.
 #[test]
 fn objects_change_side_by_side() {
     for seed in seeds(10) {
