@@ -175,7 +175,12 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         let grace = Grace::new(sessions.expected(), now, options.grace);
         let peers = Peers::listen(&options.socket, options.socket_mode, &bell)?;
         Ok(Dpu {
-            service: Service::new(volume, options.limits, Box::new(clock::now), Box::new(clock::wall)),
+            service: Service::new(
+                volume,
+                options.limits,
+                Box::new(clock::now),
+                Box::new(clock::wall),
+            ),
             runtime,
             bell,
             peers,

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, Time};
 use outboard_dpc::host::{Call, Done, Front, LossPolicy, Port, Started};
+use outboard_drivers::clock;
 use outboard_drivers::dpu::{Dpu, DpuOptions, Poller};
 use outboard_drivers::engine::directory::DataDirectory;
 use outboard_drivers::engine::{Engine, EngineOptions};
@@ -28,7 +29,6 @@ use outboard_drivers::executor::block_on;
 use outboard_drivers::host::{Host, HostOptions};
 use outboard_drivers::link::{Bell, control};
 use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
-use outboard_drivers::clock;
 use outboard_kvfs::{Kvfs, Options};
 use outboard_wire::event::Event;
 use outboard_wire::file::{Lock, LockKind, LockStyle, Reply, Request, open_flags};
@@ -55,6 +55,7 @@ fn dpu_process() {
     let runtime = Rc::new(Poller::new(Arc::clone(&bell), Reactor::install(64).ok()));
     let options = DpuOptions {
         grace: Duration::from_secs(5),
+        beat_limit: Duration::from_secs(1),
         ..DpuOptions::new(dir.join("socket"), dir.join("sessions"))
     };
     let mut dpu = Dpu::new(Arc::new(volume), runtime, bell, options).unwrap();
@@ -291,16 +292,7 @@ impl Worker {
         let unlink = Request::Unlink { parent: Ino::ROOT, name: log.as_bytes() };
         assert_eq!(call(&mut port, &unlink, &[]), Ok(Reply::Removed(Some(appended.0))));
         let blocks = vec![None; BLOCKS as usize];
-        Worker {
-            port,
-            rng: Rng::new(number),
-            name,
-            file,
-            blocks,
-            appended,
-            appends: 0,
-            steps: 0,
-        }
+        Worker { port, rng: Rng::new(number), name, file, blocks, appended, appends: 0, steps: 0 }
     }
 
     fn step(&mut self) {
@@ -348,7 +340,13 @@ impl Worker {
         let mut expected = Vec::new();
         (0..self.appends).for_each(|number| expected.extend(number.to_le_bytes()));
         let found = read(&mut self.port, self.appended, 0, 1 << 20);
-        assert!(found == expected, "{}: {} of {} appends", self.name, found.len() / 8, self.appends);
+        assert!(
+            found == expected,
+            "{}: {} of {} appends",
+            self.name,
+            found.len() / 8,
+            self.appends
+        );
     }
 }
 
@@ -546,7 +544,10 @@ fn waits_for_locks_survive_a_loss_and_can_be_given_up() {
             && call(&mut other, &Request::Noop, &[]).is_ok()
             && status()["grace"] == false
     });
-    assert_eq!(call(&mut holding, &Request::Flush { ino: file.0, fh: file.1, owner: 1 }, &[]), Ok(Reply::Empty));
+    assert_eq!(
+        call(&mut holding, &Request::Flush { ino: file.0, fh: file.1, owner: 1 }, &[]),
+        Ok(Reply::Empty)
+    );
     // One after the other gets it.
     for _ in 0..slots + 3 {
         let mut granted = None;
@@ -590,4 +591,66 @@ fn calls_fail_in_time_when_that_is_the_policy() {
     volume.start();
     wait_until("it works again", || call(&mut port, &getattr, &[]).is_ok());
     assert_eq!(read(&mut port, file, 0, 100), b"before");
+}
+
+/// A DPU side that hangs is lost by its heartbeat; when it wakes up again, what it was doing for the
+/// old attachment has ended before the new one is served, and everything held is still held.
+#[test]
+fn a_dpu_side_that_hangs_is_left_and_found_again() {
+    let volume = Volume::new();
+    let front = Arc::new(Completed::default());
+    let options =
+        HostOptions { beat_limit: Duration::from_secs(1), ..HostOptions::new(volume.socket()) };
+    let host = Host::connect(options, front).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let worker = {
+        let (port, stop) = (host.session().calling_port(0).unwrap(), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            let mut worker = Worker::new(port, 9);
+            while !stop.load(Ordering::Acquire) {
+                worker.step();
+            }
+            worker.verify();
+        })
+    };
+    std::thread::sleep(Duration::from_millis(100));
+    let signal = |signal| {
+        let pid = rustix::process::Pid::from_raw(volume.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    };
+    signal(rustix::process::Signal::STOP);
+    wait_until("the silence is noticed", || host.session().counts().losses == 1);
+    signal(rustix::process::Signal::CONT);
+    let calls = host.session().counts().calls;
+    wait_until("work goes on", || host.session().counts().calls > calls + 50);
+    stop.store(true, Ordering::Release);
+    worker.join().unwrap();
+    let status = volume.status();
+    assert_eq!(status["attachments"].as_array().unwrap().len(), 1, "{status:#}");
+    volume.assert_clean();
+}
+
+/// Nobody asks for anything: both sides sleep.
+#[test]
+fn idle_sides_use_no_processor() {
+    let volume = Volume::new();
+    let (host, _) = connect(&volume, LossPolicy::Wait);
+    let mut port = host.session().calling_port(0).unwrap();
+    create(&mut port, "file", 0);
+    // Housekeeping of what was done ends first.
+    std::thread::sleep(Duration::from_secs(5));
+    // Ticks of both processes' processor time; other tests' threads are in this process, so that its
+    // share is judged by its threads of the link.
+    let ticks = |path: String| -> u64 {
+        let stat = std::fs::read_to_string(path).unwrap();
+        let behind = stat.rsplit(')').next().unwrap().to_owned();
+        let fields: Vec<&str> = behind.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let dpu = || ticks(format!("/proc/{}/stat", volume.pid()));
+    let before = dpu();
+    std::thread::sleep(Duration::from_secs(4));
+    let used = dpu() - before;
+    assert!(used <= 1, "{used} ticks of 10 ms in 4 s");
+    assert_eq!(call(&mut port, &Request::Noop, &[]), Ok(Reply::Empty));
 }

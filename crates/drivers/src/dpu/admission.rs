@@ -100,7 +100,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     ) -> Result<(), (Reason, String)> {
         let trusted = self.is_trusted(name);
         let connection =
-            self.peers.all.get(&name).ok_or((Reason::Closing, "hung up".to_owned()))?;
+            self.peers.all.get(&name).ok_or_else(|| (Reason::Closing, "hung up".to_owned()))?;
         self.may_use(hello, connection).map_err(|(reason, text)| {
             say_no(&connection.peer, reason, text);
             (reason, text.to_owned())
@@ -120,7 +120,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         let id = self
             .service
             .attach(caller, targets, sender)
-            .ok_or((Reason::Busy, "the session is being served".to_owned()))?;
+            .ok_or_else(|| (Reason::Busy, "the session is being served".to_owned()))?;
         self.peers.lingering.retain(|lingering| lingering.session != hello.session);
         self.sessions.insert(hello.session, Holder { uid: cred.uid, pid: cred.pid });
         link.registers().beat_dpu();

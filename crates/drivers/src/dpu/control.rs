@@ -76,7 +76,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             }
             "shutdown" => {
                 tracing::info!("asked to end");
-                self.ending.get_or_insert(clock::now());
+                self.ending.get_or_insert_with(clock::now);
                 Some(json!({"ok": true}))
             }
             other => Some(failed(&format!("unknown command {other:?}"))),

@@ -30,7 +30,7 @@ pub(super) fn run(
     while !stop.is_asked() {
         let link = world.link();
         if let Some(cause) = stay(options, &link, stop) {
-            link.declare_lost();
+            hang_up(&link);
             session.lost();
             say_lost(options, cause);
             keeper.handle(clock::now(), Input::Lost, &mut effects);
@@ -48,6 +48,9 @@ fn stay(options: &HostOptions, link: &HostLink, stop: &Stop) -> Option<&'static 
         let until = clock::now().after(Beat::period(options.beat_limit));
         if sleep(Some(link), stop, until) && is_closed(link) {
             return Some("its socket closed");
+        }
+        if link.is_lost() && !stop.is_asked() {
+            return Some("its events cannot be read");
         }
         if !beat.observe(clock::now(), registers.dpu_beat()) {
             return Some("its heartbeat stands still");
@@ -73,6 +76,14 @@ fn sleep(link: Option<&HostLink>, stop: &Stop, until: Time) -> bool {
     fds.get(1).is_some_and(|fd| !fd.revents().is_empty())
 }
 
+/// Gives a link up. A DPU side that only hung must see the socket close, though this side may still hold
+/// it: until then it takes the session for attached.
+fn hang_up(link: &HostLink) {
+    link.declare_lost();
+    // Gone already is as good.
+    let _gone = rustix::net::shutdown(link.socket(), rustix::net::Shutdown::Both);
+}
+
 /// Whether the DPU side has hung up. It says nothing else on this socket.
 fn is_closed(link: &HostLink) -> bool {
     loop {
@@ -96,7 +107,7 @@ fn come_back(
     let since = clock::now();
     let mut effects = Vec::new();
     while !stop.is_asked() && !keeper.is_attached() {
-        let until = keeper.next_deadline().unwrap_or_else(|| clock::now());
+        let until = keeper.next_deadline().unwrap_or_else(clock::now);
         sleep(None, stop, until);
         keeper.handle(clock::now(), Input::Deadline, &mut effects);
         for effect in std::mem::take(&mut effects) {
@@ -155,7 +166,7 @@ fn attach(
             true
         }
         Err(_) => {
-            link.declare_lost();
+            hang_up(&link);
             tracing::warn!("the DPU side went away again while files were handed in");
             false
         }
