@@ -281,8 +281,8 @@ fn corrupted_block(base: &Path) -> Result<()> {
     corrupt(base, Volume::stop)
 }
 
-/// Recovery may take back a block that never reached the disk. One that was synced did reach it: what
-/// is wrong with it later is a fault, and must not be mistaken for a write that was lost.
+/// Recovery may take back a block that never reached the disk. One that was synced did reach it:
+/// what is wrong with it later is a fault, and must not be mistaken for a write that was lost.
 fn corrupted_after_a_crash(base: &Path) -> Result<()> {
     corrupt(base, |volume| volume.kill(&[Side::Host, Side::Dpu]))
 }
