@@ -6,23 +6,23 @@
 //!
 //! ```text
 //! loop {
-//!     let slot = port.acquire(..)?;                    // its pages are in the region the DPU reads
-//!     readv(/dev/fuse, [header, slot.payload_ptr()])   // write data lands where the DPU takes it
+//!     let slot = port.acquire(..)?;                  // its pages are in the region the DPU reads
+//!     readv(/dev/fuse, [header, slot.payload_ptr()]) // write data lands where the DPU takes it
 //!     match port.start(slot, &call, tag) {
-//!         Started::Done(done) => answer(done),         // it came while we spun for it
-//!         Started::InFlight => {}                      // Front::complete(done) gets it, on some thread
+//!         Started::Done(done) => answer(done),       // it came while we spun for it
+//!         Started::InFlight => {}                    // Front::complete(done) gets it
 //!     }
 //! }
 //! ```
 //!
 //! [`Done::slot`] still holds the pages: a read is answered by `writev` straight from them, and the
-//! slot is free again when it is dropped. [`Port::call`] is `start` and waiting, for programs that have
-//! nothing else to do.
+//! slot is free again when it is dropped. [`Port::call`] is `start` and waiting, for programs that
+//! have nothing else to do.
 //!
 //! # Invariants
 //!
-//! 1. Every started call is completed exactly once: by the volume, by `EINTR` after [`Session::abort`],
-//!    or by the errno of a given-up loss.
+//! 1. Every started call is completed exactly once: by the volume, by `EINTR` after
+//!    [`Session::abort`], or by the errno of a given-up loss.
 //! 2. Plain writes that overlap are never in flight together, nor a write with a change of the
 //!    file's length or blocks: a replay cannot put an older write over a newer one.
 //! 3. What is in flight at a loss is sent again in the order it was started, after open handles and
@@ -79,8 +79,8 @@ pub struct Done {
 }
 
 /// What a front-end provides: where calls that were left in flight are completed, and what it must
-/// hear. Called from any thread, several at a time, with no lock of the session held; must not block,
-/// and must not start calls.
+/// hear. Called from any thread, several at a time, with no lock of the session held; must not
+/// block, and must not start calls.
 pub trait Front: Send + Sync {
     /// A call left in flight is answered.
     fn complete(&self, done: Done);
@@ -132,8 +132,8 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Four queues of 32, for a kv volume. A sleep and a wake-up cost about 45 us of each side, so no
-    /// answer is spun for longer than that.
+    /// Four queues of 32, for a kv volume. A sleep and a wake-up cost about 45 us of each side, so
+    /// no answer is spun for longer than that.
     fn default() -> Settings {
         Settings {
             queues: 4,

@@ -1,8 +1,8 @@
-//! Both sides of a link in one thread, stepped by hand: the same session and service as in production,
-//! over memory of this process, with every choice of order made by a seed.
+//! Both sides of a link in one thread, stepped by hand: the same session and service as in
+//! production, over memory of this process, with every choice of order made by a seed.
 //!
-//! For the conformance suite over a link, and for the simulation that loses the DPU side at any step.
-//! Time is the number of steps taken.
+//! For the conformance suite over a link, and for the simulation that loses the DPU side at any
+//! step. Time is the number of steps taken.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -163,8 +163,8 @@ pub struct Loopback<V> {
 }
 
 impl<V: Volume> Loopback<V> {
-    /// Both sides, attached: `queues` queue pairs of `depth`, all choices made by `seed`. One at a time
-    /// in a thread. `EINVAL` for a grid out of range.
+    /// Both sides, attached: `queues` queue pairs of `depth`, all choices made by `seed`. One at a
+    /// time in a thread. `EINVAL` for a grid out of range.
     pub fn new(volume: V, queues: u16, depth: u16, seed: u64) -> Result<Loopback<V>> {
         let layout = Layout::new(queues.saturating_add(1), depth).ok_or(Errno::EINVAL)?;
         let region = Region::anonymous(layout.region_len());
@@ -232,7 +232,8 @@ impl<V: Volume> Loopback<V> {
         Ok(())
     }
 
-    /// Gives the DPU side, in this and every later life, another calendar than one that stands still.
+    /// Gives the DPU side, in this and every later life, another calendar than one that stands
+    /// still.
     pub fn set_wall(&mut self, wall: fn() -> Timestamp) {
         self.wall.set(wall);
     }

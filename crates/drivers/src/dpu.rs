@@ -1,17 +1,18 @@
 //! The DPU side as a process: one thread that serves every link to one volume.
 //!
 //! ```text
-//! turn:  poll all queues ─▶ run what was woken ─▶ events, interrupts ─▶ (now and then) sockets, deadlines
+//! turn:  poll all queues ─▶ run what was woken ─▶ interrupts ─▶ now and then sockets, deadlines
 //!        nothing found: spin a while, yielding; then say "asleep", look once more, sleep
-//! sleep: on the bell (a host rang, storage or a thread of ours woke work), the sockets, the next deadline
+//! sleep: on the bell (a host rang, or work was woken), storage, the sockets, the next deadline
 //! ```
 //!
-//! Everything outside the queues comes over the attach socket: Hello and Detach, and control requests
-//! (`{"command": "status"}`, see [`Control`]). A host is gone when its socket closes. If its process lives
-//! (it lost patience with a side that hung), what it holds is kept for a while; if not, it goes at once.
+//! Everything outside the queues comes over the attach socket: Hello and Detach, and control
+//! requests (`{"command": "status"}`, see [`Control`]). A host is gone when its socket closes. If
+//! its process lives (it lost patience with a side that hung), what it holds is kept for a while;
+//! if not, it goes at once.
 //!
-//! Sessions are written down beside the volume, so that a DPU side that was killed knows at its next start
-//! whom to wait for before it lets go of files and locks ([`outboard_dpc::dpu::Grace`]).
+//! Sessions are written down beside the volume, so that a DPU side that was killed knows at its
+//! next start whom to wait for before it lets go of files and locks ([`outboard_dpc::dpu::Grace`]).
 
 mod admission;
 mod control;
@@ -228,8 +229,8 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         }
     }
 
-    /// Begins what hosts ask for. A look at the doorbells costs little beside the rest of a turn, and
-    /// what it finds is answered before anything else.
+    /// Begins what hosts ask for. A look at the doorbells costs little beside the rest of a turn,
+    /// and what it finds is answered before anything else.
     fn look_at_queues(&mut self) -> usize {
         for _ in 0..LOOKS_A_TURN {
             let found = self.service.poll(&*self.runtime);

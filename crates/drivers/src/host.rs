@@ -1,8 +1,8 @@
 //! A host-side process: its session on a DPU side, attached, watched and attached again.
 //!
 //! Two threads stand behind a [`Host`]. The *watcher* sleeps on the interrupt words of all watched
-//! queues and of the event ring, takes in answers nobody spun for, and passes events on. The *keeper*
-//! sleeps on the attach socket, steps the heartbeat, notices a loss, and attaches again
+//! queues and of the event ring, takes in answers nobody spun for, and passes events on. The
+//! *keeper* sleeps on the attach socket, steps the heartbeat, notices a loss, and attaches again
 //! (`outboard_dpc::host::keeper`).
 
 mod keep;
@@ -165,7 +165,8 @@ impl Host {
         !self.world.link().is_lost()
     }
 
-    /// Leaves in order: nothing may be in flight. The DPU side lets go of everything this process held.
+    /// Leaves in order: nothing may be in flight. The DPU side lets go of everything this process
+    /// held.
     pub fn detach(mut self, timeout: Duration) -> std::io::Result<()> {
         self.end_threads();
         self.world.link().detach(timeout)

@@ -1,7 +1,7 @@
 //! Two sides, whole: a host session and a DPU side with a volume on disk, each killed under work.
 //!
-//! The DPU side of these tests is this same program run again: `dpu_process` below does nothing unless
-//! its directory is named in the environment.
+//! The DPU side of these tests is this same program run again: `dpu_process` below does nothing
+//! unless its directory is named in the environment.
 
 #![allow(
     clippy::unwrap_used,
@@ -266,8 +266,9 @@ fn an_aligned_8_kib_write_costs_four_dmas() {
     assert_eq!(total(&volume.status()) - before, 40);
 }
 
-/// Work whose every answer is known: names made and removed, blocks written, bytes appended. Each step
-/// that returns is remembered; the volume must agree at the end, whatever was killed in between.
+/// Work whose every answer is known: names made and removed, blocks written, bytes appended. Each
+/// step that returns is remembered; the volume must agree at the end, whatever was killed in
+/// between.
 struct Worker {
     port: Port,
     rng: Rng,
@@ -390,8 +391,8 @@ fn kills_of_the_dpu_side(rounds: u64) {
     volume.assert_clean();
 }
 
-/// kill -9 of the DPU side under three workers: nothing answered is lost, nothing is done twice, and
-/// files without a name live on.
+/// kill -9 of the DPU side under three workers: nothing answered is lost, nothing is done twice,
+/// and files without a name live on.
 #[test]
 fn the_dpu_side_dies_and_nobody_notices() {
     kills_of_the_dpu_side(6);
@@ -593,8 +594,8 @@ fn calls_fail_in_time_when_that_is_the_policy() {
     assert_eq!(read(&mut port, file, 0, 100), b"before");
 }
 
-/// A DPU side that hangs is lost by its heartbeat; when it wakes up again, what it was doing for the
-/// old attachment has ended before the new one is served, and everything held is still held.
+/// A DPU side that hangs is lost by its heartbeat; when it wakes up again, what it was doing for
+/// the old attachment has ended before the new one is served, and everything held is still held.
 #[test]
 fn a_dpu_side_that_hangs_is_left_and_found_again() {
     let volume = Volume::new();
@@ -639,8 +640,8 @@ fn idle_sides_use_no_processor() {
     create(&mut port, "file", 0);
     // Housekeeping of what was done ends first.
     std::thread::sleep(Duration::from_secs(5));
-    // Ticks of both processes' processor time; other tests' threads are in this process, so that its
-    // share is judged by its threads of the link.
+    // Ticks of both processes' processor time; other tests' threads are in this process, so that
+    // its share is judged by its threads of the link.
     let ticks = |path: String| -> u64 {
         let stat = std::fs::read_to_string(path).unwrap();
         let behind = stat.rsplit(')').next().unwrap().to_owned();

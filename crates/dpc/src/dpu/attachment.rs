@@ -29,8 +29,8 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        // 64 MiB is 64 of the largest requests; 16 is what one DMA fetches; every lock an attachment
-        // may wait for (8,192) may be granted while its host does not look.
+        // 64 MiB is 64 of the largest requests; 16 is what one DMA fetches; every lock an
+        // attachment may wait for (8,192) may be granted while its host does not look.
         Limits { bytes_max: 64 << 20, turn_max: 16, backlog_max: 8192 }
     }
 }
@@ -156,8 +156,8 @@ impl<V: Volume> Attachment<V> {
         }
     }
 
-    /// Tells the host something. Ends of waits are kept until there is room; what merely says that a
-    /// cache is stale may be lost, and then the ring says so.
+    /// Tells the host something. Ends of waits are kept until there is room; what merely says that
+    /// a cache is stale may be lost, and then the ring says so.
     pub(super) fn tell(&self, event: Event) {
         if !matches!(event, Event::LockGranted { .. }) {
             self.sender.borrow_mut().post(&event);

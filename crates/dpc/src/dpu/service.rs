@@ -69,8 +69,8 @@ impl<V: Volume> Service<V> {
         self.core.stats.borrow()
     }
 
-    /// Serves a new attachment. `None` if its session is being served: until what runs for it has ended,
-    /// sending a request again could do it twice.
+    /// Serves a new attachment. `None` if its session is being served: until what runs for it has
+    /// ended, sending a request again could do it twice.
     pub fn attach(
         &mut self,
         caller: Caller,

@@ -9,7 +9,8 @@ use super::entry::Note;
 use super::holdings::Holdings;
 use super::ranges::Ranges;
 
-/// Most decided waits whose `Waiting` was not read yet. Only a DPU side that makes tickets up gets there.
+/// Most decided waits whose `Waiting` was not read yet. Only a DPU side that makes tickets up gets
+/// there.
 const EARLY_MAX: usize = 4096;
 
 /// A lock that is waited for. It holds no slot.

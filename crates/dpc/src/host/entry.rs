@@ -219,8 +219,8 @@ fn read_len(request: &Request<'_>) -> u32 {
     }
 }
 
-/// What sending a request takes off the books already: what it gives up must not be handed in again,
-/// since someone else may have it by then.
+/// What sending a request takes off the books already: what it gives up must not be handed in
+/// again, since someone else may have it by then.
 pub(super) fn gives_up(request: &Request<'_>, holdings: &mut Holdings) {
     match *request {
         Request::Release { ino, fh, owner } => holdings.closing(ino, fh, owner),

@@ -1,5 +1,5 @@
-//! What a session holds on the DPU side: open files and locks. After a loss they are handed in again,
-//! so the session keeps its own account of them.
+//! What a session holds on the DPU side: open files and locks. After a loss they are handed in
+//! again, so the session keeps its own account of them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -136,8 +136,8 @@ impl Holdings {
     }
 }
 
-/// Adds a lock, joined with neighbours of the same owner and kind, so that locking a file byte by byte
-/// keeps one entry.
+/// Adds a lock, joined with neighbours of the same owner and kind, so that locking a file byte by
+/// byte keeps one entry.
 fn join(held: &mut Vec<Held>, fh: Fh, mut lock: Lock) {
     held.retain(|other| {
         let same = other.lock.owner == lock.owner && other.lock.kind == lock.kind;

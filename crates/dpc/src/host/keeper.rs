@@ -120,8 +120,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Runs the keeper against a DPU side that is there from `back` on; returns when it attached and
-    /// when it gave up.
+    /// Runs the keeper against a DPU side that is there from `back` on; returns when it attached
+    /// and when it gave up.
     fn run(keeper: &mut Keeper, back: Time) -> (Time, Option<Time>) {
         let (mut now, mut gave_up, mut out) = (Time(0), None, Vec::new());
         for _ in 0..10_000 {

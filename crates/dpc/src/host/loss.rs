@@ -1,7 +1,7 @@
 //! Loss of the DPU side, and its return (`docs/internals/loss.md`).
 //!
 //! ```text
-//! lost      every queue down; slots, payloads, headers, books stay; waits for locks become requests
+//! lost      every queue down; slots, payloads, headers, books stay; waits become requests
 //! give up   (policy) what is pending fails with ENOTCONN, and so does what is started
 //! resume    1 rings empty, keeper's queue up   2 handles, then locks handed in
 //!           3 what is pending sent again in the order it was started, all queues up
@@ -37,13 +37,14 @@ pub struct Resumed {
     pub sent: usize,
 }
 
-/// The DPU side went away again before everything was handed in, or its queues are not those expected.
+/// The DPU side went away again before everything was handed in, or its queues are not those
+/// expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotResumed;
 
 impl Session {
-    /// The DPU side is lost: nothing is sent any more and what is unanswered is kept. Nothing happens
-    /// if it is known to be lost.
+    /// The DPU side is lost: nothing is sent any more and what is unanswered is kept. Nothing
+    /// happens if it is known to be lost.
     pub fn lost(self: &Arc<Session>) {
         let keeper = self.keeper();
         let mut hauls = Vec::new();
@@ -71,8 +72,9 @@ impl Session {
         }
     }
 
-    /// What the session asked for itself is not sent again: reclaims begin afresh, a wait that was being
-    /// cancelled is over, and one that was being asked for is asked for again when all is handed in.
+    /// What the session asked for itself is not sent again: reclaims begin afresh, a wait that was
+    /// being cancelled is over, and one that was being asked for is asked for again when all is
+    /// handed in.
     fn drop_own_calls(self: &Arc<Session>, cell: &mut Cell, haul: &mut Haul) {
         for cid in 0..self.settings().depth - 1 {
             let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
@@ -117,8 +119,9 @@ impl Session {
         }
     }
 
-    /// The DPU side is back, with `registers`: hands in what is held, sends what is pending. `alive` is
-    /// asked now and then; once it says no, the session is lost again and the caller attaches anew.
+    /// The DPU side is back, with `registers`: hands in what is held, sends what is pending.
+    /// `alive` is asked now and then; once it says no, the session is lost again and the caller
+    /// attaches anew.
     pub fn resume(
         self: &Arc<Session>,
         registers: &Registers,
@@ -175,8 +178,8 @@ impl Session {
         Ok(())
     }
 
-    /// A lock the new instance does not give back is held no longer. (A handle that is gone answers for
-    /// itself, with `EBADF`.)
+    /// A lock the new instance does not give back is held no longer. (A handle that is gone answers
+    /// for itself, with `EBADF`.)
     fn forget(&self, request: &Request<'_>) {
         if let Request::Setlk { ino, fh, lock: held, .. } = *request {
             let unlock = Lock { kind: LockKind::Unlock, ..held };
@@ -264,14 +267,14 @@ impl Session {
         }
     }
 
-    /// Tells the DPU side that nothing more will be handed in: its grace period need not wait for this
-    /// session. If no slot is free its time limit will do.
+    /// Tells the DPU side that nothing more will be handed in: its grace period need not wait for
+    /// this session. If no slot is free its time limit will do.
     pub(super) fn handed_in(self: &Arc<Session>) {
         self.ask(&Request::Noop, &self.own_cred(), Flags::REPLAY, Reader::Nobody);
     }
 
-    /// Ends the wait for a lock from this side; `EINTR` for who waits, unless the DPU side says it was
-    /// granted. False when that cannot be asked for now.
+    /// Ends the wait for a lock from this side; `EINTR` for who waits, unless the DPU side says it
+    /// was granted. False when that cannot be asked for now.
     pub(super) fn cancel(self: &Arc<Session>, ticket: u64) -> bool {
         let Some(parked) = lock(&self.books).parked.get(&ticket).cloned() else { return false };
         let request = Request::CancelLock { ticket };
@@ -303,9 +306,10 @@ impl Session {
         }
     }
 
-    /// Gives up the call the front-end named `tag`: it is completed with `EINTR` if that still can be,
-    /// with its answer otherwise, once in any case. False if no such call is known. A call that changes
-    /// the volume and was sent is waited for: a local file system would not interrupt it either.
+    /// Gives up the call the front-end named `tag`: it is completed with `EINTR` if that still can
+    /// be, with its answer otherwise, once in any case. False if no such call is known. A call that
+    /// changes the volume and was sent is waited for: a local file system would not interrupt it
+    /// either.
     pub fn abort(self: &Arc<Session>, tag: u64) -> bool {
         for (number, queue) in (0u16..).zip(&self.queues) {
             let mut cell = lock(&queue.cell);

@@ -1,10 +1,10 @@
 //! How long to spin for an answer: as long as experience says that it will come.
 //!
 //! Sleeping and being woken costs tens of microseconds of two processors; most metadata operations
-//! answer in a few. So each kind of operation has a moving average of its time from start to answer: a
-//! quick one is spun for, twice its average; a slow one (a read that goes to a disk) is not spun for at
-//! all. Now and then a slow one is spun for after all, because an answer taken in by a sleeper looks
-//! slower than it was.
+//! answer in a few. So each kind of operation has a moving average of its time from start to
+//! answer: a quick one is spun for, twice its average; a slow one (a read that goes to a disk) is
+//! not spun for at all. Now and then a slow one is spun for after all, because an answer taken in
+//! by a sleeper looks slower than it was.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;

@@ -40,8 +40,8 @@ impl Port {
         self.queue
     }
 
-    /// A free slot, waiting until `until` for one to come free (back-pressure); `EAGAIN` if none did.
-    /// While it waits, completions of this queue are handed to [`super::Front::complete`].
+    /// A free slot, waiting until `until` for one to come free (back-pressure); `EAGAIN` if none
+    /// did. While it waits, completions of this queue are handed to [`super::Front::complete`].
     pub fn acquire(&mut self, until: Time) -> Result<Slot> {
         loop {
             if let Some(slot) = self.session.acquire(self.queue) {
@@ -58,9 +58,9 @@ impl Port {
         }
     }
 
-    /// Submits, and spins for the answer as long as experience says it is worth it. `slot` must come
-    /// from this port. `tag` is the front-end's name for the call (unique among those in flight).
-    /// On a calling port, nobody else sleeps for the answer: it is waited for.
+    /// Submits, and spins for the answer as long as experience says it is worth it. `slot` must
+    /// come from this port. `tag` is the front-end's name for the call (unique among those in
+    /// flight). On a calling port, nobody else sleeps for the answer: it is waited for.
     pub fn start(&mut self, slot: Slot, call: &Call<'_>, tag: u64) -> Started {
         if !self.session.is_watched(self.queue) {
             return Started::Done(Done { tag, ..self.call(slot, call) });

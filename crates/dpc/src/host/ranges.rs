@@ -11,7 +11,8 @@ use outboard_wire::file::{Request, open_flags, write_flags};
 
 use super::Lane;
 
-/// Bytes of a file a call may change: `from..to`; `to` `u64::MAX` reaches to the end, wherever it is.
+/// Bytes of a file a call may change: `from..to`; `to` `u64::MAX` reaches to the end, wherever it
+/// is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) ino: Ino,
@@ -64,8 +65,8 @@ impl Ranges {
         admitted
     }
 
-    /// Gives up what the call in `lane` claimed of `ino`, admitted or not; `admit` is called with each
-    /// call that may go now.
+    /// Gives up what the call in `lane` claimed of `ino`, admitted or not; `admit` is called with
+    /// each call that may go now.
     pub(super) fn release(&mut self, lane: Lane, ino: Ino, mut admit: impl FnMut(Lane)) {
         let Some(claims) = self.inodes.get_mut(&ino) else { return };
         claims.retain(|claim| claim.lane != lane);

@@ -180,8 +180,8 @@ impl Session {
         &*self.front
     }
 
-    /// The port of queue `queue`, for [`Port::start`]; `None` if there is no such queue or its port was
-    /// taken. A thread of the world sleeps for its completions.
+    /// The port of queue `queue`, for [`Port::start`]; `None` if there is no such queue or its port
+    /// was taken. A thread of the world sleeps for its completions.
     #[must_use]
     pub fn port(self: &Arc<Session>, queue: u16) -> Option<Port> {
         self.take_port(queue, true)
@@ -278,8 +278,8 @@ impl Session {
         cell.initiator.read_buffer(Cid(cid), at, out).map_err(|_| Errno::EINVAL)
     }
 
-    /// Sleeps until [`Session::unpark`] or `until`. What happened just before the flag was set is seen
-    /// after a nap at the latest.
+    /// Sleeps until [`Session::unpark`] or `until`. What happened just before the flag was set is
+    /// seen after a nap at the latest.
     pub(super) fn park(&self, queue: u16, until: Time) {
         if let Some(it) = self.queue(queue) {
             it.parked.store(true, Release);
@@ -295,7 +295,8 @@ impl Session {
 
     // Submitting.
 
-    /// Takes a call in; true if it was sent, false if it waits (for another call, or for the DPU side).
+    /// Takes a call in; true if it was sent, false if it waits (for another call, or for the DPU
+    /// side).
     pub(super) fn submit(
         &self,
         slot: &Slot,
@@ -433,8 +434,8 @@ impl Session {
         self.look(queue, None).1
     }
 
-    /// Takes in what completed on `queue`, the call in `want` apart; what became of that, and how many
-    /// there were.
+    /// Takes in what completed on `queue`, the call in `want` apart; what became of that, and how
+    /// many there were.
     pub(super) fn look(self: &Arc<Session>, queue: u16, want: Option<u16>) -> (Own, usize) {
         let Some(mut cell) = self.cell(queue) else { return (Own::None, 0) };
         let mut haul = Haul::new(want);
@@ -579,8 +580,8 @@ impl Session {
         }
     }
 
-    /// Leaves the call in `cid` in flight: from here on an interrupt tells of its answer, unless that has
-    /// come meanwhile.
+    /// Leaves the call in `cid` in flight: from here on an interrupt tells of its answer, unless
+    /// that has come meanwhile.
     pub(super) fn leave(self: &Arc<Session>, queue: u16, cid: u16) -> Own {
         loop {
             let Some(mut cell) = self.cell(queue) else { return Own::None };
@@ -608,8 +609,8 @@ impl Session {
         }
     }
 
-    /// For the watcher of `queue`: what to sleep on, the interrupt word's value; `None` when the DPU
-    /// side is lost. Answers that have come are taken in first.
+    /// For the watcher of `queue`: what to sleep on, the interrupt word's value; `None` when the
+    /// DPU side is lost. Answers that have come are taken in first.
     pub fn watch(self: &Arc<Session>, queue: u16) -> Option<u32> {
         loop {
             let mut cell = self.cell(queue)?;

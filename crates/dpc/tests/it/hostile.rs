@@ -1,4 +1,5 @@
-//! Hosts that do not keep to the rules: each gets an error, nobody else notices (rows C1, C7; limits).
+//! Hosts that do not keep to the rules: each gets an error, nobody else notices (rows C1, C7;
+//! limits).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -204,8 +205,8 @@ fn a_session_is_served_once_until_its_last_command_has_ended() {
     assert!(side.attach(1, Cred::root()).is_some());
 }
 
-/// A host that fills its queues with large writes is not taken from beyond its limit, and comes through
-/// in the end; another host is served meanwhile.
+/// A host that fills its queues with large writes is not taken from beyond its limit, and comes
+/// through in the end; another host is served meanwhile.
 #[test]
 fn payload_under_way_is_limited_and_no_host_starves_another() {
     let limits = Limits { bytes_max: 100_000, ..Limits::default() };

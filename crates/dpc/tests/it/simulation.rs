@@ -1,9 +1,10 @@
 //! A seeded simulation: clients whose every answer is known, a DPU side that is lost at any step.
 //!
-//! Each client runs a script of its own (names, blocks, appends, locks), several calls are in flight at
-//! once, and the seed chooses who moves next and when the DPU side dies: in the middle of a commit,
-//! between a commit and its answer, while files are handed in. The store keeps what was committed, as it
-//! does when only processes die. In the end every answer was the one expected, and the volume holds it.
+//! Each client runs a script of its own (names, blocks, appends, locks), several calls are in
+//! flight at once, and the seed chooses who moves next and when the DPU side dies: in the middle of
+//! a commit, between a commit and its answer, while files are handed in. The store keeps what was
+//! committed, as it does when only processes die. In the end every answer was the one expected, and
+//! the volume holds it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -163,7 +164,8 @@ impl Client {
         link.start(&Cred::root(), &request, &payload, self.number)
     }
 
-    /// Ranges of different clients touch and never overlap: all of one file would wait for each other.
+    /// Ranges of different clients touch and never overlap: all of one file would wait for each
+    /// other.
     fn lock(&self, kind: LockKind) -> Request<'static> {
         let (ino, fh) = self.file.unwrap_or_default();
         let lock = Lock {

@@ -206,7 +206,10 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             tracing::info!(session = %gone.session, pid, "detached");
         } else if connection.is_dead() {
             self.forget(now, gone.session);
-            tracing::warn!(session = %gone.session, pid, "its process died: its files and locks are let go");
+            tracing::warn!(
+                session = %gone.session, pid,
+                "its process died: its files and locks are let go"
+            );
         } else {
             tracing::warn!(
                 session = %gone.session, pid,

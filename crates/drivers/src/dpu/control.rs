@@ -7,7 +7,8 @@
 //! {"command": "shutdown"}                     likewise; answered before the end
 //! ```
 //!
-//! An answer is an object with `"ok": true` and what was asked for, or `"ok": false, "error": text`.
+//! An answer is an object with `"ok": true` and what was asked for, or `"ok": false, "error":
+//! text`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,7 +24,8 @@ use super::{Dpu, Keeping, Runtime};
 use crate::clock;
 use crate::executor::block_on;
 
-/// Sets the log's filter; an error says why not. The program installs it with [`Dpu::on_log_filter`].
+/// Sets the log's filter; an error says why not. The program installs it with
+/// [`Dpu::on_log_filter`].
 pub type SetLog = Box<dyn Fn(&str) -> Result<(), String>>;
 
 /// Answers of control requests that take their time, on their way to their sockets.

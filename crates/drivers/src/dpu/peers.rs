@@ -49,7 +49,8 @@ pub(super) fn has_ended(process: &OwnedFd) -> bool {
     !matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
 }
 
-/// A session whose host may come back: its process lives, or had not ended yet when its socket closed.
+/// A session whose host may come back: its process lives, or had not ended yet when its socket
+/// closed.
 pub(super) struct Lingering {
     pub(super) session: SessionId,
     pub(super) until: Time,

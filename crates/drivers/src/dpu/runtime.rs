@@ -22,7 +22,8 @@ pub trait Runtime: Spawn {
     /// Polls what was woken and takes in completions of storage; how much.
     fn turn(&self) -> usize;
 
-    /// Announces sleep: from now on wakers ring the bell. False, and no sleep, if something was woken.
+    /// Announces sleep: from now on wakers ring the bell. False, and no sleep, if something was
+    /// woken.
     fn begin_sleep(&self) -> bool;
 
     /// Sleeps until storage has completed something, `wake` is readable, or `timeout`.

@@ -5,8 +5,8 @@
 //! <session, hex> <uid> <pid>
 //! ```
 //!
-//! Written anew (to a file beside it, then renamed) when a session comes or goes; not synced, because
-//! after a power loss there is nobody to wait for, which the boot id tells.
+//! Written anew (to a file beside it, then renamed) when a session comes or goes; not synced,
+//! because after a power loss there is nobody to wait for, which the boot id tells.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -33,8 +33,8 @@ pub(super) struct Sessions {
 const SESSIONS_MAX: usize = 4096;
 
 impl Sessions {
-    /// Reads what an earlier life left; sessions of another boot or of processes that are gone are not
-    /// waited for.
+    /// Reads what an earlier life left; sessions of another boot or of processes that are gone are
+    /// not waited for.
     pub(super) fn open(path: &Path) -> io::Result<Sessions> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let mut sessions =

@@ -76,8 +76,8 @@ fn sleep(link: Option<&HostLink>, stop: &Stop, until: Time) -> bool {
     fds.get(1).is_some_and(|fd| !fd.revents().is_empty())
 }
 
-/// Gives a link up. A DPU side that only hung must see the socket close, though this side may still hold
-/// it: until then it takes the session for attached.
+/// Gives a link up. A DPU side that only hung must see the socket close, though this side may still
+/// hold it: until then it takes the session for attached.
 fn hang_up(link: &HostLink) {
     link.declare_lost();
     // Gone already is as good.

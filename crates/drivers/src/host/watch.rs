@@ -67,7 +67,7 @@ fn turn(session: &Arc<Session>, link: &HostLink, receiver: &mut Receiver) {
     }
     let until: Time = clock::now().after(NAP);
     if let Err(error) = futex::wait_any(link.registers().region(), &words, until) {
-        tracing::error!(%error, "cannot sleep on the link's interrupt words (Linux 5.16 or later?)");
+        tracing::error!(%error, "cannot sleep on the link's words (this needs Linux 5.16)");
         std::thread::sleep(AWAY);
     }
 }
