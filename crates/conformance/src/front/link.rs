@@ -24,7 +24,7 @@ const STEPS_MAX: usize = 10_000_000;
 /// After so many steps a lock that was not granted waits; far more than any call takes.
 const STEPS_TO_WAIT: usize = 2_000;
 /// One call in this many sees the DPU side die, if it may.
-const LOSS_ONE_IN: u64 = 40;
+const LOSS_ONE_IN: u64 = 20;
 
 /// A volume in memory behind a link.
 pub struct LinkFront {
@@ -103,7 +103,7 @@ impl LinkFront {
         let tag = self.last_tag;
         let waits = matches!(request, Request::Setlk { wait: true, .. });
         let dies = self.losses && self.rng.chance(1, LOSS_ONE_IN);
-        let dies_at = self.rng.below(60);
+        let dies_at = self.rng.below(12);
         let mut started = false;
         for number in 0..STEPS_MAX {
             started = started || self.link.start(cred, request, payload, tag);

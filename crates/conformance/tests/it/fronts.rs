@@ -2,6 +2,7 @@
 
 use outboard_conformance::front::directory::DirectoryFront;
 use outboard_conformance::front::in_process::InProcessFront;
+use outboard_conformance::front::link::LinkFront;
 use outboard_conformance::{Front, runner};
 
 /// Runs every case; what failed is told by the panic.
@@ -22,6 +23,16 @@ fn kvfs_in_process() {
 #[test]
 fn kvfs_in_process_with_every_change_replayed() {
     passes(&mut InProcessFront::new(true).unwrap(), 0);
+}
+
+#[test]
+fn kvfs_over_a_link() {
+    passes(&mut LinkFront::new(false).unwrap(), 0);
+}
+
+#[test]
+fn kvfs_over_a_link_whose_dpu_side_dies() {
+    passes(&mut LinkFront::new(true).unwrap(), 0);
 }
 
 /// The suite itself is right if a local file system passes it. A plain user cannot be others, and

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use outboard_conformance::Front;
 use outboard_conformance::front::directory::DirectoryFront;
 use outboard_conformance::front::in_process::InProcessFront;
+use outboard_conformance::front::link::LinkFront;
 use outboard_conformance::model::{self, Effort};
 
 fn from_environment<T: FromStr>(name: &str, default: T) -> T {
@@ -33,6 +34,16 @@ fn kvfs_in_process_agrees_with_the_reference() {
 #[test]
 fn kvfs_with_every_change_replayed_agrees_with_the_reference() {
     agrees(&mut InProcessFront::new(true).unwrap());
+}
+
+#[test]
+fn kvfs_over_a_link_agrees_with_the_reference() {
+    agrees(&mut LinkFront::new(false).unwrap());
+}
+
+#[test]
+fn kvfs_over_a_link_whose_dpu_side_dies_agrees_with_the_reference() {
+    agrees(&mut LinkFront::new(true).unwrap());
 }
 
 /// The reference itself is right if a local file system agrees with it.
