@@ -1,6 +1,6 @@
 //! From a request to the function that answers it.
 
-use outboard_base::{Result, Timestamp};
+use outboard_base::{Errno, Ino, Result, Timestamp};
 use outboard_kv::Kv;
 use outboard_kv::medium::Medium;
 use outboard_wire::file::{Header, Reply, Request};
@@ -21,6 +21,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         now: Timestamp,
     ) -> Result<Answer> {
         let context = Context::new(caller, header, request.op(), now)?;
+        if !caller.trusted && !inodes(&request).into_iter().all(|ino| self.knows(caller, ino)) {
+            return Err(Errno::ESTALE);
+        }
         if header.sequence != 0 {
             self.sessions.seen(caller.attachment);
         }
@@ -28,6 +31,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             return self.answer_again(&context, &request, reply).await;
         }
         self.answer(&context, request, payload.bytes()).await
+    }
+
+    /// Numbers can be guessed: an attachment that is not trusted may only speak of inodes it has come
+    /// to by names it may search, or has open.
+    fn knows(&self, caller: &Caller, ino: Ino) -> bool {
+        self.handles.knows(caller.attachment, ino)
     }
 
     async fn answer(
@@ -131,7 +140,51 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 self.copy_file_range(cx, source, (to, to_fh, to_offset), len).await?.into()
             }
             Request::Syncfs => self.syncfs().await?.into(),
-            _ => Err(outboard_base::Errno::ENOSYS)?,
+            _ => Err(Errno::ENOSYS)?,
         })
+    }
+}
+
+/// The inodes a request speaks of, the root where it speaks of fewer than two. `Reclaim` has rules of
+/// its own.
+fn inodes(request: &Request<'_>) -> [Ino; 2] {
+    match *request {
+        Request::Noop | Request::Syncfs | Request::CancelLock { .. } | Request::Reclaim { .. } => {
+            [Ino::ROOT; 2]
+        }
+        Request::Lookup { parent, .. }
+        | Request::Symlink { parent, .. }
+        | Request::Mknod { parent, .. }
+        | Request::Mkdir { parent, .. }
+        | Request::Unlink { parent, .. }
+        | Request::Rmdir { parent, .. }
+        | Request::Create { parent, .. }
+        | Request::Tmpfile { parent, .. } => [parent, Ino::ROOT],
+        Request::Rename { parent, to_parent, .. } => [parent, to_parent],
+        Request::Link { ino, to_parent, .. } => [ino, to_parent],
+        Request::CopyFileRange { from, to, .. } => [from, to],
+        Request::Forget { ino }
+        | Request::Getattr { ino, .. }
+        | Request::Setattr { ino, .. }
+        | Request::Readlink { ino }
+        | Request::Open { ino, .. }
+        | Request::Read { ino, .. }
+        | Request::Write { ino, .. }
+        | Request::Flush { ino, .. }
+        | Request::Release { ino, .. }
+        | Request::Fsync { ino, .. }
+        | Request::Opendir { ino }
+        | Request::Readdir { ino, .. }
+        | Request::Releasedir { ino, .. }
+        | Request::Statfs { ino }
+        | Request::Getxattr { ino, .. }
+        | Request::Setxattr { ino, .. }
+        | Request::Listxattr { ino, .. }
+        | Request::Removexattr { ino, .. }
+        | Request::Access { ino, .. }
+        | Request::Getlk { ino, .. }
+        | Request::Setlk { ino, .. }
+        | Request::Fallocate { ino, .. }
+        | Request::Lseek { ino, .. } => [ino, Ino::ROOT],
     }
 }

@@ -285,14 +285,34 @@ impl Handles {
         state.let_go(ino);
     }
 
-    /// Everyone but `attachment` who was told of `ino`.
+    /// Whether an attachment was told of `ino`, or has it open. Everyone knows the root.
+    pub(crate) fn knows(&self, attachment: SessionId, ino: Ino) -> bool {
+        let state = self.state();
+        ino == Ino::ROOT
+            || state.told.get(&attachment).is_some_and(|told| told.contains(ino))
+            || (state.counts.contains_key(&ino)
+                && state
+                    .open
+                    .iter()
+                    .any(|((owner, _), handle)| *owner == attachment && handle.ino == ino))
+    }
+
+    /// Whether those who held something before the opening may still say so.
+    pub(crate) fn in_grace(&self) -> bool {
+        self.state().grace
+    }
+
+    /// Everyone but `attachment` who was told of `ino` (of anything, if it is the root).
     pub(crate) fn others_told(&self, attachment: SessionId, ino: Ino) -> Vec<SessionId> {
         let state = self.state();
         if state.told.len() < 2 && state.told.contains_key(&attachment) {
             return Vec::new();
         }
         let others = state.told.iter().filter(|(other, _)| **other != attachment);
-        others.filter(|(_, told)| told.contains(ino)).map(|(other, _)| *other).collect()
+        others
+            .filter(|(_, told)| ino == Ino::ROOT || told.contains(ino))
+            .map(|(other, _)| *other)
+            .collect()
     }
 
     /// `ino` is about to lose its last name: true if somebody holds it. If not, its end begins, and

@@ -23,6 +23,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             if cx.checked {
                 self.searched(cx, parent).await?;
             }
+            // Who was told that there is nothing must hear when there is.
+            self.handles.tell(cx.attachment, parent);
             return Err(Errno::ENOENT);
         };
         self.handles.tell(cx.attachment, inode.ino());

@@ -125,7 +125,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 
     /// Hands in `fh`, open before a loss; [`Fh::NONE`] hands in a mere reference. An attachment that
-    /// is not trusted must be allowed now what it says it was allowed then.
+    /// is not trusted hands in handles only, only in grace, and must be allowed now what it says it
+    /// was allowed then.
     pub(crate) async fn reclaim(
         &self,
         cx: &Context<'_>,
@@ -135,6 +136,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         directory: bool,
     ) -> Result<Reply> {
         check_access_mode(flags)?;
+        if !cx.trusted && (fh == Fh::NONE || !self.handles.in_grace()) {
+            return Err(Errno::EPERM);
+        }
         if fh == Fh::NONE {
             self.inode(ino).await?;
             self.handles.tell(cx.attachment, ino);

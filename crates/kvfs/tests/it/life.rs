@@ -1,6 +1,7 @@
 //! Inodes without a name: who holds them, and when they go.
 
 use outboard_base::{Errno, Fh, Ino};
+use outboard_kvfs::Event;
 use outboard_wire::file::{Request, open_flags};
 
 use crate::world::{Disk, User, Volume, assert_clean, block_on, errno, tidy};
@@ -213,4 +214,49 @@ fn a_handle_belongs_to_its_attachment_and_inode() {
     assert_eq!(errno(user.page(file.ino, fh, 0, 4096)), Errno::ENOTDIR);
     user.close(file.ino, fh).unwrap();
     assert_eq!(errno(user.close(file.ino, fh)), Errno::EBADF);
+}
+
+/// What the events of one attachment say: inodes, and names in the root.
+fn stale(volume: &Volume, who: u64) -> (Vec<Ino>, Vec<String>) {
+    let (mut inos, mut names) = (Vec::new(), Vec::new());
+    for event in volume.take_events() {
+        match event {
+            Event::StaleInode { attachment, ino } => {
+                assert_eq!(attachment.0, who);
+                inos.push(ino);
+            }
+            Event::StaleEntry { attachment, parent, name } => {
+                assert_eq!((attachment.0, parent), (who, Ino::ROOT));
+                names.push(String::from_utf8(name).unwrap());
+            }
+            Event::LockSettled { .. } => panic!("nobody locks"),
+        }
+    }
+    (inos, names)
+}
+
+#[test]
+fn others_hear_of_changes_to_what_they_were_told_of() {
+    let disk = Disk::new(2);
+    let volume = disk.open_settled();
+    let (user, other) = (User::attached(&volume, 1), User::attached(&volume, 2));
+    let ino = user.file(Ino::ROOT, "f").unwrap().ino;
+    assert_eq!(stale(&volume, 0), (vec![], vec![]), "nobody else is there");
+    assert_eq!(errno(other.lookup(Ino::ROOT, "g")), Errno::ENOENT);
+    user.file(Ino::ROOT, "g").unwrap();
+    assert_eq!(stale(&volume, 2), (vec![], vec!["g".to_owned()]));
+    user.chmod(ino, 0o600).unwrap();
+    assert_eq!(stale(&volume, 2), (vec![], vec![]), "it was not told of it");
+    other.lookup(Ino::ROOT, "f").unwrap();
+    user.chmod(ino, 0o640).unwrap();
+    assert_eq!(stale(&volume, 2), (vec![ino], vec![]));
+    other.chmod(ino, 0o600).unwrap();
+    assert_eq!(stale(&volume, 1), (vec![ino], vec![]));
+    let fh = user.open(ino, open_flags::RDWR).unwrap();
+    user.write(ino, fh, 0, b"x").unwrap();
+    assert_eq!(stale(&volume, 2), (vec![ino], vec![]));
+    user.rename((Ino::ROOT, "f"), (Ino::ROOT, "h"), 0).unwrap();
+    assert_eq!(stale(&volume, 2), (vec![ino], vec!["f".to_owned(), "h".to_owned()]));
+    user.unlink(Ino::ROOT, "h").unwrap();
+    assert_eq!(stale(&volume, 2), (vec![ino], vec!["h".to_owned()]));
 }

@@ -56,6 +56,8 @@ fn an_attachment_that_is_not_trusted_speaks_for_itself() {
     let mut user = User::attached(&volume, 9);
     user.caller = Caller { trusted: false, peer, ..user.caller };
     assert_eq!(errno(user.open(ino, 0)), Errno::EPERM, "claims to be root");
+    user.cred = Cred::user(10, 20);
+    user.lookup(Ino::ROOT, "secret").unwrap();
     user.cred = Cred::user(10, 40);
     assert_eq!(errno(user.open(ino, 0)), Errno::EPERM, "claims a group");
     user.cred = Cred { groups: vec![30], ..Cred::user(10, 30) };
@@ -64,9 +66,25 @@ fn an_attachment_that_is_not_trusted_speaks_for_itself() {
     assert_eq!(user.file(Ino::ROOT, "own").unwrap().gid, 30);
     // Handing in a handle it never had gives it nothing.
     let fh = Fh(12);
-    let request = Request::Reclaim { ino, fh, flags: open_flags::RDWR, directory: false };
-    assert_eq!(errno(user.done(request, &[])), Errno::EACCES);
+    let reclaim = |fh| Request::Reclaim { ino, fh, flags: open_flags::RDWR, directory: false };
+    assert_eq!(errno(user.done(reclaim(fh), &[])), Errno::EPERM);
+    assert_eq!(errno(user.done(reclaim(Fh::NONE), &[])), Errno::EPERM);
     assert_eq!(errno(user.read(ino, fh, 0, 1)), Errno::EBADF);
+    // Nor does guessing the number of what lies in a directory it may not search.
+    let hidden = root.mkdir_mode(Ino::ROOT, "hidden", 0o700).unwrap().ino;
+    let open_to_all = root.file(hidden, "f").unwrap().ino;
+    assert_eq!(errno(user.stat(open_to_all)), Errno::ESTALE);
+    assert_eq!(errno(user.open(open_to_all, 0)), Errno::ESTALE);
+    assert_eq!(errno(user.link(open_to_all, Ino::ROOT, "mine")), Errno::ESTALE);
+    user.lookup(Ino::ROOT, "hidden").unwrap();
+    assert_eq!(errno(user.lookup(hidden, "f")), Errno::EACCES);
+    root.chmod(hidden, 0o711).unwrap();
+    user.lookup(hidden, "f").unwrap();
+    let (fh, ino) = (user.open(open_to_all, 0).unwrap(), open_to_all);
+    user.forget(ino);
+    assert_eq!(user.read(ino, fh, 0, 1), Ok(vec![]), "it has it open");
+    user.close(ino, fh).unwrap();
+    assert_eq!(errno(user.stat(ino)), Errno::ESTALE);
     // Nor does speaking under another's session.
     let mut header = user.header();
     header.session = root.caller.attachment;
