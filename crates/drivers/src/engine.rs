@@ -15,6 +15,7 @@
 
 pub mod directory;
 mod journal;
+mod reclaim;
 mod room;
 mod syncer;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use outboard_kv::{Batch, Durability, Key, KeyVersions, Kv, KvError, Usage, Value
 
 pub use journal::JournalMark;
 pub(crate) use journal::journal_bytes;
+use reclaim::Reclaim;
 use room::Room;
 pub use room::{Reserve, disk_room};
 use syncer::Syncer;
@@ -64,6 +66,7 @@ impl Default for EngineOptions {
 pub struct Engine {
     // Dropped before the database: its thread reads the database's journals.
     syncer: Syncer,
+    reclaim: Reclaim,
     pairs: Keyspace,
     database: Database,
     commits: Mutex<Commits>,
@@ -80,6 +83,8 @@ struct Commits {
 /// Bytes committed before the journal is synced unasked: when the engine begins another journal it
 /// syncs this one under its writer lock, and then little must be left to write.
 const UNSYNCED_MAX: usize = 4 << 20;
+/// What must be free beside a compaction of everything, bytes.
+const MARGIN: u64 = 16 << 20;
 /// The one keyspace there is.
 const KEYSPACE: &str = "outboard";
 
@@ -100,6 +105,7 @@ impl Engine {
         let pairs = database.keyspace(KEYSPACE, shape).map_err(|e| open_failed(dir, e))?;
         Ok(Engine {
             syncer: Syncer::start(dir.to_path_buf())?,
+            reclaim: Reclaim::default(),
             pairs,
             database,
             commits: Mutex::new(Commits { versions: KeyVersions::new(), unsynced: 0 }),
@@ -131,7 +137,11 @@ impl Engine {
         if batch.is_empty() {
             return Ok(());
         }
-        self.room.admit(batch)?;
+        if let Err(full) = self.room.admit(batch, || self.pairs.disk_space()) {
+            let sorted = self.pairs.disk_space();
+            self.reclaim.begin(&self.pairs, self.room.now(0).0 > sorted + MARGIN);
+            return Err(full);
+        }
         let writes = batch.writes();
         let mut stored = self.database.batch().durability(Some(PersistMode::Buffer));
         // One sequence number serves the batch: a key must not occur twice in it. The last wins.
@@ -148,6 +158,7 @@ impl Engine {
             return Err(failed(&error));
         }
         commits.versions.record(batch);
+        self.reclaim.deleted(writes.iter().filter(|write| write.value.is_none()).count());
         commits.unsynced += batch.bytes();
         if commits.unsynced > UNSYNCED_MAX {
             commits.unsynced = 0;
@@ -258,7 +269,7 @@ impl Kv for Engine {
 
     fn usage(&self) -> Usage {
         let used = self.used();
-        let (free, reserve) = self.room.now();
+        let (free, reserve) = self.room.now(self.pairs.disk_space());
         Usage { capacity: used.saturating_add(free), used, reserve }
     }
 }

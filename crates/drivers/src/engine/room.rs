@@ -16,6 +16,9 @@ pub struct Reserve {
     pub one_in: u64,
 }
 
+/// Bytes of sorted files one compaction may write before it deletes what it read, about.
+const COMPACTION_MAX: u64 = 512 << 20;
+
 impl Default for Reserve {
     fn default() -> Reserve {
         Reserve { most: 256 << 20, one_in: 16 }
@@ -48,14 +51,16 @@ impl Room {
         Room { dir, reserve, credit: Mutex::new(0) }
     }
 
-    /// Bytes free, and kept back. Unknown is plenty: the write will tell.
-    pub(super) fn now(&self) -> (u64, u64) {
-        disk_room(&self.dir, self.reserve).unwrap_or((u64::MAX, 0))
+    /// Bytes free and kept back, with so many bytes of sorted files. Unknown is plenty: the write
+    /// will tell.
+    pub(super) fn now(&self, sorted: u64) -> (u64, u64) {
+        let (free, kept) = disk_room(&self.dir, self.reserve).unwrap_or((u64::MAX, 0));
+        (free, kept.saturating_add(sorted.min(COMPACTION_MAX)))
     }
 
     /// Whether `batch` may be committed. Deletes go into the reserve like [`Batch::essential`]
-    /// ones.
-    pub(super) fn admit(&self, batch: &Batch) -> Result<(), KvError> {
+    /// ones: they leave a quarter of it, and may be overtaken by one compaction.
+    pub(super) fn admit(&self, batch: &Batch, sorted: impl Fn() -> u64) -> Result<(), KvError> {
         let mut credit = self.credit.lock().unwrap_or_else(PoisonError::into_inner);
         // Once in the journal, once sorted.
         let cost = 2 * batch.bytes() as u64 + 4096;
@@ -63,9 +68,13 @@ impl Room {
             *credit = left;
             return Ok(());
         }
-        let (free, kept) = self.now();
         let shrinks = batch.is_essential() || batch.writes().iter().all(|w| w.value.is_none());
-        let kept = if shrinks { kept / UNTOUCHED } else { kept };
+        let (free, kept) = if shrinks {
+            let (free, kept) = self.now(0);
+            (free, kept / UNTOUCHED)
+        } else {
+            self.now(sorted())
+        };
         if free < kept.saturating_add(cost) {
             return Err(KvError::NoSpace);
         }
