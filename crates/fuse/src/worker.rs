@@ -94,6 +94,8 @@ impl<B: Backend> Worker<B> {
                     return Ok(());
                 }
             };
+        // What others left while this thread slept comes first: the message may be about it.
+        self.do_chores();
         let mut message = std::mem::take(&mut self.message);
         if let Err(errno) = self.serve(&header, &mut message, slot, len) {
             front.refuse(self.index, header.unique, errno);
