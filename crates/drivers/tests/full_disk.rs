@@ -1,5 +1,6 @@
-//! A disk that is really full, under the engine and under the medium: commits and writes are refused
-//! with `NoSpace`, nothing breaks, deleting works, and once space is freed so does everything.
+//! A disk that is really full, under the engine and under the medium: commits and writes are
+//! refused with `NoSpace`, nothing breaks, deleting works, and once space is freed so does
+//! everything.
 //!
 //! Needs root for a small file system of its own; says so and passes where it has none.
 
