@@ -12,7 +12,7 @@
 //! - flock: converting gives the old lock up first, as BSD and Linux do, and keeps nothing if the
 //!   new one is refused.
 //! - Locks live in memory alone. After a loss of the DPU side their holders hand them in again;
-//!   until that [`Locks::end_grace`]s, a new lock waits (or is refused with `EAGAIN`).
+//!   until that [`Locks::end_grace`]s, a new lock waits, one that would not wait too.
 //!
 //! Invariants: two held locks of one file and family that overlap and belong to different owners
 //! are both shared; an owner's own locks never overlap, and neighbours differ in kind; no waiting
@@ -139,9 +139,10 @@ impl Locks {
     }
 
     /// Takes, changes or drops a lock. `EAGAIN` when another stands in the way and `wait` is not
-    /// set, `EDEADLK`, `ENOLCK`. `reclaim` hands in a lock held before a loss of the DPU side: it
-    /// is judged like any other, but not kept waiting by grace, and never waits (`EAGAIN`: it was
-    /// lost).
+    /// set, `EDEADLK`, `ENOLCK`. In grace nobody knows yet whether one does: whoever asks waits for
+    /// that at least, and hears `EAGAIN` at its end if it would not wait longer. `reclaim` hands in
+    /// a lock held before a loss of the DPU side: it is judged like any other, but not kept waiting
+    /// by grace, and never waits (`EAGAIN`: it was lost).
     pub(crate) fn set(
         &mut self,
         ino: Ino,
@@ -165,18 +166,20 @@ impl Locks {
             self.settle(ino, out);
         }
         let held_back = self.grace && !reclaim;
-        if !held_back && self.is_free(ino, lock.style, &wanted) {
+        let free = self.is_free(ino, lock.style, &wanted);
+        if free && !held_back {
             self.apply(ino, lock.style, wanted);
             self.settle(ino, out);
             return Ok(Asked::Done);
         }
-        if !wait || reclaim {
+        let unknown = free && held_back;
+        if reclaim || !(wait || unknown) {
             return Err(Errno::EAGAIN);
         }
-        if lock.style == LockStyle::Posix && self.would_deadlock(ino, &wanted) {
+        if wait && lock.style == LockStyle::Posix && self.would_deadlock(ino, &wanted) {
             return Err(Errno::EDEADLK);
         }
-        let ticket = self.queue.push(ino, lock.style, wanted);
+        let ticket = self.queue.push(ino, lock.style, wanted, wait);
         *self.counts.entry(session).or_default() += 1;
         Ok(Asked::Waiting(ticket))
     }
@@ -289,6 +292,9 @@ impl Locks {
             if !again {
                 break;
             }
+        }
+        for waiter in self.queue.of_inode(ino).into_iter().filter(|waiter| !waiter.patient) {
+            self.end_wait(waiter, Err(Errno::EAGAIN), out);
         }
         for waiter in self.queue.of_inode(ino) {
             if waiter.style == LockStyle::Posix && self.would_deadlock(ino, &waiter.wanted) {

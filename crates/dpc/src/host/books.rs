@@ -21,6 +21,8 @@ pub(super) struct Parked {
     pub(super) ino: Ino,
     pub(super) fh: Fh,
     pub(super) lock: Lock,
+    /// It waits for others' locks; if not, only for the end of a grace period.
+    pub(super) wait: bool,
     pub(super) cred: Cred,
     pub(super) checked: bool,
 }

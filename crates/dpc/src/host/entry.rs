@@ -55,7 +55,7 @@ pub(super) enum Note {
     /// A handle on this inode (`None`: the one in the reply).
     Open { ino: Option<Ino>, flags: u32, directory: bool },
     /// A lock, and who asked for it.
-    Lock { ino: Ino, fh: Fh, lock: Lock, cred: Cred, checked: bool },
+    Lock { ino: Ino, fh: Fh, lock: Lock, wait: bool, cred: Cred, checked: bool },
 }
 
 impl Note {
@@ -66,8 +66,9 @@ impl Note {
             Request::Create { flags, .. } | Request::Tmpfile { flags, .. } => {
                 Note::Open { ino: None, flags, directory: false }
             }
-            Request::Setlk { ino, fh, lock, .. } => {
-                Note::Lock { ino, fh, lock, cred: call.cred.clone(), checked: call.checked }
+            Request::Setlk { ino, fh, lock, wait, .. } => {
+                let (cred, checked) = (call.cred.clone(), call.checked);
+                Note::Lock { ino, fh, lock, wait, cred, checked }
             }
             _ => Note::None,
         }
@@ -159,8 +160,8 @@ impl Entry {
     pub(super) fn park(&mut self) -> Option<Parked> {
         let tag = (self.reader == Reader::Front).then_some(self.tag);
         match std::mem::take(&mut self.note) {
-            Note::Lock { ino, fh, lock, cred, checked } => {
-                Some(Parked { tag, ino, fh, lock, cred, checked })
+            Note::Lock { ino, fh, lock, wait, cred, checked } => {
+                Some(Parked { tag, ino, fh, lock, wait, cred, checked })
             }
             _ => None,
         }

@@ -258,8 +258,8 @@ impl Session {
                     return Err(error);
                 }
             };
-            let Parked { ino, fh, lock: wanted, cred, checked, .. } = parked;
-            let request = Request::Setlk { ino, fh, lock: wanted, wait: true, reclaim: false };
+            let Parked { ino, fh, lock: wanted, wait, cred, checked, .. } = parked;
+            let request = Request::Setlk { ino, fh, lock: wanted, wait, reclaim: false };
             let call = Call { request: &request, cred: &cred, checked, payload_len: 0 };
             if let Started::Done(done) = port.start(slot, &call, tag) {
                 self.front().complete(done);

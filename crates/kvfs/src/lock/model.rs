@@ -43,6 +43,7 @@ struct Wait {
     file: u64,
     owner: Owner,
     lock: Lock,
+    patient: bool,
 }
 
 #[derive(Default)]
@@ -87,7 +88,8 @@ impl Reference {
             let more: BTreeSet<Owner> = self
                 .waits
                 .iter()
-                .filter(|w| w.lock.style == LockStyle::Posix && reached.contains(&w.owner))
+                .filter(|w| w.patient && w.lock.style == LockStyle::Posix)
+                .filter(|w| reached.contains(&w.owner))
                 .flat_map(|w| self.blockers(w.file, w.owner, &w.lock))
                 .collect();
             let before = reached.len();
@@ -116,6 +118,10 @@ impl Reference {
             if !granted {
                 break;
             }
+        }
+        for w in self.waits.clone().into_iter().filter(|w| w.file == file && !w.patient) {
+            self.waits.retain(|other| other.ticket != w.ticket);
+            out.push(end(&w, Err(Errno::EAGAIN)));
         }
         for w in self.waits.clone() {
             if w.file == file
@@ -149,10 +155,12 @@ impl Reference {
             }
             let in_the_way = !self.blockers(file, owner, lock).is_empty();
             if in_the_way || (self.grace && !reclaim) {
-                if !wait || reclaim {
+                let unknown = self.grace && !in_the_way;
+                if reclaim || !(wait || unknown) {
                     return Some(Err(Errno::EAGAIN));
                 }
-                let circle = lock.style == LockStyle::Posix
+                let circle = wait
+                    && lock.style == LockStyle::Posix
                     && !self.grace
                     && self.waits_for(file, owner, lock).contains(&owner);
                 return circle.then_some(Err(Errno::EDEADLK));
@@ -241,7 +249,8 @@ fn run(steps: Vec<Step>) {
                 let got = locks.set(Ino(file), who.session, lock, wait, reclaim, &mut out);
                 match (got, want) {
                     (Ok(Asked::Waiting(ticket)), None) => {
-                        reference.waits.push(Wait { ticket, file, owner: who, lock });
+                        let patient = wait;
+                        reference.waits.push(Wait { ticket, file, owner: who, lock, patient });
                     }
                     (Ok(Asked::Done), Some(Ok(()))) => {}
                     (Err(got), Some(Err(want))) => assert_eq!(got, want),

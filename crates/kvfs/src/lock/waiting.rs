@@ -15,6 +15,8 @@ pub(super) struct Waiter {
     pub(super) ino: Ino,
     pub(super) style: LockStyle,
     pub(super) wanted: Held,
+    /// It waits for others' locks. If not, only to learn at the end of grace whether there are any.
+    pub(super) patient: bool,
 }
 
 /// Every wait of the volume. Tickets grow, so their order is the order of arrival.
@@ -40,10 +42,10 @@ impl Queue {
         self.waiters.is_empty()
     }
 
-    pub(super) fn push(&mut self, ino: Ino, style: LockStyle, wanted: Held) -> u64 {
+    pub(super) fn push(&mut self, ino: Ino, style: LockStyle, wanted: Held, patient: bool) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.waiters.insert(ticket, Waiter { ticket, ino, style, wanted });
+        self.waiters.insert(ticket, Waiter { ticket, ino, style, wanted, patient });
         self.by_inode.insert((ino, ticket));
         self.by_owner.insert((wanted.owner, ticket));
         ticket
@@ -104,6 +106,7 @@ impl Queue {
             for (_, ticket) in self.by_owner.range((owner, 0)..=(owner, u64::MAX)) {
                 if let Some(waiter) = self.waiters.get(ticket)
                     && waiter.style == LockStyle::Posix
+                    && waiter.patient
                 {
                     next.extend(blockers(waiter.ino, &waiter.wanted));
                 }

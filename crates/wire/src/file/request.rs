@@ -285,7 +285,8 @@ pub enum Request<'a> {
     Access { ino: Ino, mask: u32 },
     /// Reply: `Lock`, of kind `Unlock` when nothing stands in the way.
     Getlk { ino: Ino, fh: Fh, lock: Lock },
-    /// Reply: `Empty`; `Waiting` when it must wait and `wait` is set, `EAGAIN` when it is not.
+    /// Reply: `Empty`; `Waiting` when it must wait and `wait` is set, `EAGAIN` when it is not. Soon
+    /// after a restart a lock that would not wait can be `Waiting`, too: for the end of grace.
     /// `reclaim` hands in a lock held before a loss of the DPU side.
     Setlk { ino: Ino, fh: Fh, lock: Lock, wait: bool, reclaim: bool },
     /// Reply: `Empty`, or `ENOENT` when the lock was granted meanwhile.
