@@ -35,6 +35,7 @@ use outboard_kvfs::{Kvfs, check};
 use outboard_link::beat::Beat;
 use outboard_link::dma::{Count, Ledger};
 use outboard_link::pace::{self, Pace, Step};
+use outboard_wire::nvmefs::{DEPTH_MAX, QUEUES_MAX};
 
 use crate::clock;
 use crate::link::{Bell, Grant};
@@ -122,7 +123,13 @@ impl DpuOptions {
             socket,
             socket_mode: 0o600,
             sessions,
-            grant: Grant::default(),
+            // Whatever a host may lay out: what it uses of that is limited elsewhere.
+            grant: Grant {
+                queues_max: QUEUES_MAX,
+                depth_max: DEPTH_MAX,
+                region_max: 128 << 30,
+                ..Grant::default()
+            },
             limits: Limits::default(),
             pace: pace::Config::default(),
             grace: Duration::from_secs(20),

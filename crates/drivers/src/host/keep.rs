@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::world::HostWorld;
 use super::{HostOptions, Stop};
 use crate::clock;
-use crate::link::{HostLink, HostMemory, Received};
+use crate::link::{AttachFailure, HostLink, HostMemory, Received};
 
 /// How long one attempt to attach may take.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -106,6 +106,7 @@ fn come_back(
 ) {
     let since = clock::now();
     let mut effects = Vec::new();
+    let mut said = String::new();
     while !stop.is_asked() && !keeper.is_attached() {
         let until = keeper.next_deadline().unwrap_or_else(clock::now);
         sleep(None, stop, until);
@@ -121,7 +122,7 @@ fn come_back(
                     session.give_up();
                 }
                 Effect::Connect => {
-                    let input = match attach(options, session, world, memory) {
+                    let input = match attach(options, session, world, memory, &mut said) {
                         true => Input::Attached,
                         false => Input::Failed,
                     };
@@ -136,17 +137,27 @@ fn come_back(
     }
 }
 
-/// One attempt; whether the session is whole again.
+/// One attempt; whether the session is whole again. `said` is the last reason it was refused for, so
+/// that each is logged once.
 fn attach(
     options: &HostOptions,
     session: &Arc<Session>,
     world: &HostWorld,
     memory: &HostMemory,
+    said: &mut String,
 ) -> bool {
     let link = match HostLink::attach(&options.socket, memory, ATTEMPT) {
         Ok(link) => Arc::new(link),
-        Err(error) => {
-            tracing::debug!(%error, "not attached yet");
+        Err(AttachFailure::Io(error)) => {
+            tracing::debug!(%error, "nobody listens yet");
+            return false;
+        }
+        Err(failure) => {
+            let why = failure.to_string();
+            if *said != why {
+                tracing::warn!("still lost, and tried again until it succeeds: {why}");
+                *said = why;
+            }
             return false;
         }
     };
