@@ -575,8 +575,8 @@ fn calls_fail_in_time_when_that_is_the_policy() {
     let mut watched = host.session().port(1).unwrap();
     let file = create(&mut port, "file", 0);
     write(&mut port, file, 0, b"before");
-    volume.kill();
     let since = clock::now();
+    volume.kill();
     wait_until("the loss is noticed", || host.session().counts().losses == 1);
     let cred = Cred::root();
     let getattr = Request::Getattr { ino: file.0, fh: file.1 };
