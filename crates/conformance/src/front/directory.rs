@@ -58,6 +58,7 @@ impl DirectoryFront {
             cancel_lock: false,
             any_cred: is_root,
             acl: true,
+            steady: true,
             outboard,
         };
         Ok(DirectoryFront {

@@ -59,7 +59,8 @@ impl LinkFront {
         block_on(volume.end_grace())
             .and_then(|end| end)
             .map_err(|errno| format!("the grace period does not end: {errno}"))?;
-        let features = memory::features(if losses { "loss" } else { "link" });
+        let name = if losses { "loss" } else { "link" };
+        let features = Features { steady: !losses, ..memory::features(name) };
         let link = attach(&volume, 1)?;
         Ok(LinkFront {
             features,

@@ -84,6 +84,7 @@ pub(super) fn features(name: &str) -> Features {
         cancel_lock: true,
         any_cred: true,
         acl: true,
+        steady: true,
         outboard: true,
     }
 }
