@@ -145,8 +145,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(())
     }
 
-    /// Takes away what a file that somebody else changed must not keep: set-user-id, set-group-id if
-    /// the group may execute it, file capabilities. The caller puts the inode.
+    /// Takes away what a file that somebody else changed must not keep: set-user-id, set-group-id
+    /// if the group may execute it, file capabilities. The caller puts the inode.
     pub(crate) async fn strip_privileges(
         &self,
         txn: &mut Txn<'_, Cached<K>>,

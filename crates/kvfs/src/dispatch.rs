@@ -30,11 +30,23 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if let Some(reply) = self.recorded(&context).await? {
             return self.answer_again(&context, &request, reply).await;
         }
-        self.answer(&context, request, payload.bytes()).await
+        let about = inodes(&request);
+        let answer = self.answer(&context, request, payload.bytes()).await;
+        if let Err(errno @ (Errno::EIO | Errno::EUCLEAN)) = &answer {
+            let [ino, other] = about;
+            tracing::error!(
+                op = ?context.op,
+                %ino,
+                %other,
+                %errno,
+                "bytes are damaged or the disk failed; `outboard fsck` says which"
+            );
+        }
+        answer
     }
 
-    /// Numbers can be guessed: an attachment that is not trusted may only speak of inodes it has come
-    /// to by names it may search, or has open.
+    /// Numbers can be guessed: an attachment that is not trusted may only speak of inodes it has
+    /// come to by names it may search, or has open.
     fn knows(&self, caller: &Caller, ino: Ino) -> bool {
         self.handles.knows(caller.attachment, ino)
     }
@@ -145,8 +157,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 }
 
-/// The inodes a request speaks of, the root where it speaks of fewer than two. `Reclaim` has rules of
-/// its own.
+/// The inodes a request speaks of, the root where it speaks of fewer than two. `Reclaim` has rules
+/// of its own.
 fn inodes(request: &Request<'_>) -> [Ino; 2] {
     match *request {
         Request::Noop | Request::Syncfs | Request::CancelLock { .. } | Request::Reclaim { .. } => {

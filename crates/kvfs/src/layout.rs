@@ -1,8 +1,8 @@
 //! The values that rest in the key-value store.
 //!
-//! Keys are in [`key`]. Every value carries a checksum over its key's inode and itself:
-//! a value that was damaged, or lies under another key than it was written to, is `EUCLEAN` and never
-//! returned as right. Drawn in `docs/internals/kvfs.md`.
+//! Keys are in `key`. Every value carries a checksum over its key's inode and itself:
+//! a value that was damaged, or lies under another key than it was written to, is `EUCLEAN` and
+//! never returned as right. Drawn in `docs/internals/kvfs.md`.
 
 mod bytes;
 mod entry;

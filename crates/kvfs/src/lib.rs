@@ -1,28 +1,29 @@
 //! KVFS: a POSIX file system on a key-value store (DPC 3.4; rows C17 to C23).
 //!
-//! [`Kvfs::handle`] answers one file operation of [`outboard_wire::file`]: the whole interface upward.
-//! Below are a [`Kv`](outboard_kv::Kv) for everything but the data of big files, and the object store over the same
-//! `Kv` and a [`Medium`](outboard_kv::medium::Medium) for that.
+//! [`Kvfs::handle`] answers one file operation of [`outboard_wire::file`]: the whole interface
+//! upward. Below are a [`Kv`](outboard_kv::Kv) for everything but the data of big files, and the
+//! object store over the same `Kv` and a [`Medium`](outboard_kv::medium::Medium) for that.
 //!
 //! # Invariants
 //!
 //! 1. Every operation that changes something is one atomic batch under conditions of what it read
-//!    ([`txn`]); the reply to a request that may not be done twice is recorded in the same batch.
+//!    (`txn`); the reply to a request that may not be done twice is recorded in the same batch.
 //!    What cannot be one batch (giving back the blocks of a big file) is recorded as still to be
 //!    done, and finished in bounded steps, after a restart too.
-//! 2. An inode number is never given out twice. An inode without a name lives while a handle is open
-//!    on it, or an attachment that was told of it has not forgotten it.
-//! 3. What is in memory only (handles, holds, locks) belongs to an attachment and is handed in again
-//!    by it after a restart, before [`Kvfs::end_grace`].
+//! 2. An inode number is never given out twice. An inode without a name lives while a handle is
+//!    open on it, or an attachment that was told of it has not forgotten it.
+//! 3. What is in memory only (handles, holds, locks) belongs to an attachment and is handed in
+//!    again by it after a restart, before [`Kvfs::end_grace`].
 //! 4. State in memory is behind short mutexes, never held across an await.
 //! 5. Bytes that come from the store are checked like any other: `EUCLEAN` or `EIO`, no panic.
 //!
 //! # Parts
 //!
-//! `layout` (bytes), `txn` (one batch), `context` (who asks), `dispatch`; names: `lookup`, `create`,
-//! `remove`, `rename`, `list`; inodes: `attr`, `permission`, `acl`, `xattr`; life: `handles`, `holds`,
-//! `orphan`, `volume` (open, recovery, housekeeping); data: [`mod@data`], `lock`, [`mod@check`].
-//! The page is `docs/internals/kvfs.md`, the promises are `docs/SEMANTICS.md`.
+//! `layout` (bytes), `txn` (one batch), `context` (who asks), `dispatch`, `replay`; names:
+//! `lookup`, `create`, `remove`, `rename`, `list`; inodes: `attr`, `permission`, `acl`, `xattr`;
+//! life: `open`, `handles`, `orphan`, `session`, `volume` (opening, housekeeping); data:
+//! `data`, `lock`, [`mod@check`]. The page is `docs/internals/kvfs.md`, the promises are
+//! `docs/SEMANTICS.md`.
 
 #![forbid(unsafe_code)]
 

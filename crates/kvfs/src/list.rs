@@ -1,8 +1,8 @@
 //! readdir: entries in the order of their cookies, stable while the directory changes.
 //!
 //! A name gets its cookie when it is made (or takes over the one of the name it replaces) and keeps
-//! it; cookies of a directory only grow. So a listing that goes on after a cookie sees every name that
-//! was there all the time exactly once, whatever comes and goes meanwhile.
+//! it; cookies of a directory only grow. So a listing that goes on after a cookie sees every name
+//! that was there all the time exactly once, whatever comes and goes meanwhile.
 
 use outboard_base::{Errno, Fh, Ino, Result, limits};
 use outboard_kv::medium::Medium;

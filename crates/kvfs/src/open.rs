@@ -124,9 +124,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(Reply::Opened(opening.keep()))
     }
 
-    /// Hands in `fh`, open before a loss; [`Fh::NONE`] hands in a mere reference. An attachment that
-    /// is not trusted hands in handles only, only in grace, and must be allowed now what it says it
-    /// was allowed then.
+    /// Hands in `fh`, open before a loss; [`Fh::NONE`] hands in a mere reference. An attachment
+    /// that is not trusted hands in handles only, only in grace, and must be allowed now what it
+    /// says it was allowed then.
     pub(crate) async fn reclaim(
         &self,
         cx: &Context<'_>,

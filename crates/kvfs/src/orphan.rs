@@ -21,7 +21,8 @@ use crate::handles::Handles;
 use crate::layout::{DataKind, Inode, key, marks};
 use crate::txn::{Tried, Txn};
 
-/// Steps one request does for others, at most. Each gives back some MiB; housekeeping does the rest.
+/// Steps one request does for others, at most. Each gives back some MiB; housekeeping does the
+/// rest.
 const STEPS: usize = 16;
 /// Extended attributes removed in one step.
 const XATTRS: usize = 128;

@@ -40,8 +40,8 @@ impl Context<'_> {
 }
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
-    /// `EACCES` unless the asker may do all of `mask` to `inode`: mode bits, ACL, root's rules. Always
-    /// passes for requests checked by the front-end.
+    /// `EACCES` unless the asker may do all of `mask` to `inode`: mode bits, ACL, root's rules.
+    /// Always passes for requests checked by the front-end.
     pub(crate) async fn permit(&self, cx: &Context<'_>, inode: &Inode, mask: u32) -> Result<()> {
         if cx.checked || self.permits(cx, inode, mask).await? { Ok(()) } else { Err(Errno::EACCES) }
     }

@@ -122,7 +122,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(self.permit(cx, moved, WRITE).await?)
     }
 
-    /// `EINVAL` if `dir` is `ancestor` or lies below it. The turn on the tree keeps the answer true.
+    /// `EINVAL` if `dir` is `ancestor` or lies below it. The turn on the tree keeps the answer
+    /// true.
     async fn not_inside(&self, ancestor: Ino, dir: &Inode) -> Result<()> {
         let (mut at, mut parent) = (dir.ino(), dir.parent);
         for _ in 0..DEPTH_MAX {

@@ -1,8 +1,8 @@
 //! One atomic batch: what was read becomes its conditions, what was staged is written if they hold.
 //!
-//! A body run by [`Kvfs::transact`] reads and stages through a [`Txn`]; if a condition no longer holds
-//! at the commit, the body runs again, a bounded number of times. Conflicts are rare: operations that
-//! change one directory, or one file's data, take turns ([`crate::data::turns`]).
+//! A body run by [`Kvfs::transact`] reads and stages through a [`Txn`]; if a condition no longer
+//! holds at the commit, the body runs again, a bounded number of times. Conflicts are rare:
+//! operations that change one directory, or one file's data, take turns ([`crate::data::turns`]).
 
 use outboard_base::{Errno, Ino, Result};
 use outboard_kv::medium::Medium;
@@ -48,7 +48,8 @@ impl From<KvError> for Fail {
     }
 }
 
-/// How often a body runs before the caller hears `EBUSY`. Each round means another commit went through.
+/// How often a body runs before the caller hears `EBUSY`. Each round means another commit went
+/// through.
 const ROUNDS_MAX: usize = 1000;
 
 /// Reads and writes that become one batch.
@@ -130,8 +131,8 @@ impl<'k, K: Kv> Txn<'k, K> {
         self.batch.delete(key.as_ref());
     }
 
-    /// What `entry` leads to. Whoever asks holds the turn of the entry's directory, so an entry that
-    /// leads nowhere is damage.
+    /// What `entry` leads to. Whoever asks holds the turn of the entry's directory, so an entry
+    /// that leads nowhere is damage.
     pub(crate) async fn target(&mut self, entry: &Entry) -> Tried<Inode> {
         match self.inode(entry.ino).await {
             Err(Fail::With(Errno::ESTALE)) => Err(Errno::EUCLEAN.into()),

@@ -42,8 +42,8 @@ impl Numbers {
 }
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
-    /// Opens the volume in `kv` and `medium`, or makes one if both are empty. Locks and orphans wait
-    /// until [`Kvfs::end_grace`] for those who held them before a restart.
+    /// Opens the volume in `kv` and `medium`, or makes one if both are empty. Locks and orphans
+    /// wait until [`Kvfs::end_grace`] for those who held them before a restart.
     pub async fn open(
         kv: K,
         medium: M,
@@ -113,8 +113,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).extend(events);
     }
 
-    /// The attachment is gone for good: drops its handles, holds and locks. [`Kvfs::tidy`] does what
-    /// follows from that in the store.
+    /// The attachment is gone for good: drops its handles, holds and locks. [`Kvfs::tidy`] does
+    /// what follows from that in the store.
     pub fn detach(&self, attachment: SessionId) {
         self.handles.detach(attachment);
         self.drop_locks(attachment);
@@ -122,7 +122,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 
     /// Whoever held something before the opening has handed it in, or had the time to: what nobody
-    /// holds goes, locks are granted, and replay records of sessions that did not come back are dropped.
+    /// holds goes, locks are granted, and replay records of sessions that did not come back are
+    /// dropped.
     pub async fn end_grace(&self) -> Result<()> {
         self.handles.end_grace();
         self.end_lock_grace();

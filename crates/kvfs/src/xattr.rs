@@ -47,7 +47,8 @@ impl Space {
     }
 }
 
-/// The bytes, or how many there are if none were asked for; `ERANGE` if they are more than asked for.
+/// The bytes, or how many there are if none were asked for; `ERANGE` if they are more than asked
+/// for.
 fn answer(bytes: Vec<u8>, len: u32) -> Result<Answer> {
     let size = u32::try_from(bytes.len()).map_err(|_| Errno::E2BIG)?;
     if len == 0 {

@@ -8,7 +8,7 @@ use super::bytes::{array, put, sum, u32_at, u64_at};
 /// The value of an inode KV: what a name leads to.
 ///
 /// ```text
-///  0 ino u64   8 cookie u64   16 kind u8   17 zero   20 crc u32 (directory, these bytes, name)   24
+///  0 ino u64   8 cookie u64   16 kind u8   17 zero   20 crc u32 (directory, these bytes, name)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {

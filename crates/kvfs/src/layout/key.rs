@@ -1,5 +1,5 @@
-//! Keys: a type tag, then the paper's key with its inode number big-endian, so that a prefix scan is
-//! exact and in order. Tags from 0xF0 up belong to the object store.
+//! Keys: a type tag, then the paper's key with its inode number big-endian, so that a prefix scan
+//! is exact and in order. Tags from 0xF0 up belong to the object store.
 
 use outboard_base::{Errno, Ino, Result, SessionId};
 

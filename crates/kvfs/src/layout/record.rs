@@ -8,8 +8,8 @@ use super::bytes::{array, put, sum, u16_at, u32_at, u64_at};
 /// What the volume says about itself.
 ///
 /// ```text
-///  0 magic "OUTBKVFS"   8 format u32   12 zero u32   16 id u64   24 created s i64   32 created ns u32
-/// 36 crc u32 (all before)   40
+///  0 magic "OUTBKVFS"   8 format u32   12 zero u32   16 id u64   24 created s i64
+/// 32 created ns u32   36 crc u32 (all before)   40
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
@@ -77,8 +77,8 @@ pub(crate) fn decode_counter(bytes: &[u8]) -> Result<u64> {
 /// The answer to a request that must not be done twice, kept under (session, lane).
 ///
 /// ```text
-///  0 sequence u64   8 result u64   16 op u16   18 zero u16   20 crc u32 (sequence, all other bytes)
-/// 24 reply header
+///  0 sequence u64   8 result u64   16 op u16   18 zero u16
+/// 20 crc u32 (sequence, all other bytes)   24 reply header
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayRecord {

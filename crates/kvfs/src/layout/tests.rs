@@ -115,8 +115,8 @@ fn flipped(value: &[u8], at: prop::sample::Index, bit: u32) -> Vec<u8> {
     damaged
 }
 
-/// A listed entry's checksum is over the kind it decodes to. The kind byte went through a mode, which
-/// keeps four bits: a flip above them was neither summed nor refused.
+/// A listed entry's checksum is over the kind it decodes to. The kind byte went through a mode,
+/// which keeps four bits: a flip above them was neither summed nor refused.
 #[test]
 fn bits_above_the_kind_are_damage() {
     let listed = Listed { ino: Ino(5), kind: FileKind::Regular, name: b"name" };

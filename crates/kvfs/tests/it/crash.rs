@@ -1,6 +1,6 @@
-//! The store dies at every commit of a day's work. Afterwards the volume is whole, and holds what was
-//! done up to some moment: after the death of a process every answered request, after power loss all
-//! that was synced.
+//! The store dies at every commit of a day's work. Afterwards the volume is whole, and holds what
+//! was done up to some moment: after the death of a process every answered request, after power
+//! loss all that was synced.
 
 use outboard_base::{Ino, Result};
 use outboard_wire::file::{Request, open_flags, rename_flags};
@@ -64,8 +64,8 @@ fn pictures() -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Does up to `most` steps until one fails; how many were answered, and how many were before the last
-/// sync among them.
+/// Does up to `most` steps until one fails; how many were answered, and how many were before the
+/// last sync among them.
 fn work(user: &User<'_>, most: usize) -> (usize, usize) {
     let mut synced = 0;
     for (done, step) in STEPS.iter().take(most).enumerate() {

@@ -45,7 +45,8 @@ fn what_is_no_volume_is_not_opened() {
 }
 
 /// Every pair of a small volume is damaged in turn, in several ways; then every kind of request is
-/// made. Whatever is answered, it is no panic, and attributes that come are those that were written.
+/// made. Whatever is answered, it is no panic, and attributes that come are those that were
+/// written.
 #[test]
 fn no_pair_is_believed_when_it_is_damaged() {
     let pristine = Disk::new(1);

@@ -1,7 +1,8 @@
 //! Random operations on names against a file system of a hundred lines, reply by reply.
 //!
-//! Names and inodes are picked from few, so that operations meet. The volume is opened again now and
-//! then, sometimes after a crash of a synced disk. A failure prints its seed: add it to `SEEDS`.
+//! Names and inodes are picked from few, so that operations meet. The volume is opened again now
+//! and then, sometimes after a crash of a synced disk. A failure prints its seed: add it to
+//! `SEEDS`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
