@@ -21,9 +21,6 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         now: Timestamp,
     ) -> Result<Answer> {
         let context = Context::new(caller, header, request.op(), now)?;
-        if !caller.trusted && !inodes(&request).into_iter().all(|ino| self.knows(caller, ino)) {
-            return Err(Errno::ESTALE);
-        }
         if header.sequence != 0 {
             self.sessions.seen(caller.attachment);
         }
@@ -31,6 +28,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             return self.answer_again(&context, &request, reply).await;
         }
         let about = inodes(&request);
+        if !about.into_iter().all(|ino| self.may_name(&context, ino)) {
+            return Err(Errno::ESTALE);
+        }
         let answer = self.answer(&context, request, payload.bytes()).await;
         if let Err(errno @ (Errno::EIO | Errno::EUCLEAN)) = &answer {
             let [ino, other] = about;
@@ -47,8 +47,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
 
     /// Numbers can be guessed: an attachment that is not trusted may only speak of inodes it has
     /// come to by names it may search, or has open.
-    fn knows(&self, caller: &Caller, ino: Ino) -> bool {
-        self.handles.knows(caller.attachment, ino)
+    pub(crate) fn may_name(&self, context: &Context<'_>, ino: Ino) -> bool {
+        context.trusted || self.handles.knows(context.attachment, ino)
     }
 
     async fn answer(

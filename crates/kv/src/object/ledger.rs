@@ -193,6 +193,11 @@ impl Ledger {
         (seq, flushed)
     }
 
+    /// Every record below this is durable with its blocks.
+    pub(super) fn flushed_below(&self) -> u64 {
+        self.lock().flushed_below()
+    }
+
     pub(super) fn pending(&self) -> usize {
         self.lock().pending
     }

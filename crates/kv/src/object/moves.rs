@@ -7,13 +7,17 @@
 //!        | count x { slot (1) | old entry (12) | new entry (12) } |
 //! ```
 //! All little-endian. `flushed` says: every record with a lower sequence number was durable, blocks
-//! and all, when this one was written.
+//! and all, when this one was written. Record 0, the mark, has no moves: a sync writes it to say
+//! what it proved.
 
 use outboard_codec::crc32c;
 
 use super::ObjectId;
 use super::index::{ENTRY, Entry, SLOTS};
 use crate::KvError;
+
+/// The number of the mark; records of moves are numbered from 1.
+pub(super) const MARK: u64 = 0;
 
 /// One index entry changing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use super::index::{
 };
 use super::ledger::Ledger;
 use super::map::{Map, MapPage};
-use super::moves::{self, Move};
+use super::moves::{self, MARK, Move};
 use super::pool::Pool;
 use super::sync::stage_bits;
 use super::{BLOCK, ObjectId, Objects, Options};
@@ -94,7 +94,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         let store = Objects {
             kv,
             medium,
-            ledger: Arc::new(Ledger::new(map, &options, 1)),
+            ledger: Arc::new(Ledger::new(map, &options, MARK + 1)),
             flight: Flight::new(),
             pool: Arc::new(Pool::new()),
             failed: AtomicBool::new(false),
@@ -184,7 +184,10 @@ async fn recover<K: Kv, M: Medium>(kv: &K, medium: &M) -> Result<Recovered, KvEr
         pages: BTreeMap::new(),
         changed: BTreeSet::new(),
         places: BTreeSet::new(),
-        recovered: Recovered { records: records.len() as u64, ..Recovered::default() },
+        recovered: Recovered {
+            records: records.iter().filter(|(seq, _)| *seq != MARK).count() as u64,
+            ..Recovered::default()
+        },
     };
     for m in records.iter().flat_map(|(_, moves)| moves) {
         recovery.load(m).await?;

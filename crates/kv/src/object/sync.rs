@@ -9,6 +9,7 @@ use super::Objects;
 use super::index::{TAG_MAP, TAG_MOVES, number_key};
 use super::ledger::Pair;
 use super::map::{MapPage, PAGE_BLOCKS};
+use super::moves::{self, MARK};
 use crate::medium::Medium;
 use crate::{Batch, Durability, Kv, KvError, join2};
 
@@ -51,7 +52,19 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             Ok(()) => self.ledger.flushed(epoch),
             Err(_) => self.failed.store(true, Ordering::Release),
         }
-        outcome
+        outcome?;
+        if dirty { self.mark_flushed().await } else { Ok(()) }
+    }
+
+    /// Tells the next opening what is proved. Records say it too, but only of those before them:
+    /// after the last one, a synced block that rots would be taken for one that never arrived. The
+    /// mark outlives this process; power loss may take it, and then nothing is known but the
+    /// checksum.
+    async fn mark_flushed(&self) -> Result<(), KvError> {
+        let mut batch = Batch::new();
+        batch.essential();
+        batch.put(number_key(TAG_MOVES, MARK), moves::encode(self.ledger.flushed_below(), &[]));
+        self.kv.commit(batch, Durability::Answered).await
     }
 
     /// Asks the store what became of batches nobody told us about.
@@ -97,6 +110,10 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             self.stage_map(records.iter().flat_map(|(_, pairs)| pairs), &mut batch).await?;
             for (seq, _) in &records {
                 batch.delete(number_key(TAG_MOVES, *seq));
+            }
+            if records.len() == self.ledger.count_retirable() {
+                // Nothing is left for it to speak of.
+                batch.delete(number_key(TAG_MOVES, MARK));
             }
             self.kv.commit(batch, Durability::Answered).await?;
             self.ledger.retired(records.into_iter().map(|(seq, _)| seq));

@@ -93,6 +93,43 @@ fn a_flipped_bit_is_an_error_and_never_data() {
     rig.check("healed");
 }
 
+/// A block was written and synced, the process was killed, the block rotted; the next opening took
+/// it for a write that never reached the disk, put a hole in its place and found nothing wrong.
+#[test]
+fn a_synced_block_that_rots_after_a_kill_is_not_taken_back() {
+    let mut rig = small(41);
+    write(&rig, 1, 0, &[5; 8 * LEN]).unwrap();
+    run(rig.store.sync()).unwrap();
+    rig.medium.corrupt(4 * BLOCK + 4711);
+    assert_eq!(rig.reopen().restored, 0);
+    let mut block = [0; LEN];
+    assert_eq!(run(rig.store.read(ObjectId(1), 3 * BLOCK, &mut block)), Err(KvError::Corrupt));
+    let report = run(rig.store.check(true, |_| ())).unwrap();
+    assert_eq!(report.faults, [Fault::BadBlock { id: ObjectId(1), offset: 3 * BLOCK }]);
+}
+
+/// What one life says is flushed must not vouch for the records of the next, whose numbers start
+/// again: a write of the second life that was never synced is still taken back.
+#[test]
+fn the_mark_of_one_life_says_nothing_of_the_next() {
+    let mut rig = small(42);
+    for round in 0..4 {
+        write(&rig, 1, round * 8 * BLOCK, &[5; 8 * LEN]).unwrap();
+        run(rig.store.sync()).unwrap();
+    }
+    rig.reopen();
+    run(rig.store.tidy()).unwrap();
+    assert_eq!(rig.reopen(), Recovered::default());
+    write(&rig, 1, 0, &[6; LEN]).unwrap();
+    let entry = run(rig.kv.get(&index::page_key(ObjectId(1), 0))).unwrap().unwrap();
+    let page = index::Page::decode(ObjectId(1), 0, &entry).unwrap();
+    rig.medium.corrupt(page.get(0).block * BLOCK);
+    assert_eq!(rig.reopen().restored, 1);
+    let mut block = [0; LEN];
+    run(rig.store.read(ObjectId(1), 0, &mut block)).unwrap();
+    assert_eq!(block, [5; LEN]);
+}
+
 #[test]
 fn a_corrupt_index_page_is_an_error() {
     let rig = small(5);
