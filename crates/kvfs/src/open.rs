@@ -36,7 +36,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 
     /// The kind is right and the asker has the permissions `flags` need.
-    async fn may_open(&self, cx: &Context<'_>, inode: &Inode, flags: u32) -> Result<()> {
+    pub(crate) async fn may_open(&self, cx: &Context<'_>, inode: &Inode, flags: u32) -> Result<()> {
         let handle = Handle { ino: inode.ino(), flags, directory: false };
         match inode.kind() {
             FileKind::Regular => {}

@@ -3,7 +3,7 @@
 use outboard_base::{Errno, Fh, Result};
 use outboard_kv::medium::Medium;
 use outboard_kv::{Kv, KvError};
-use outboard_wire::file::{Flags, Op, Reply, Request};
+use outboard_wire::file::{Flags, Op, Reply, Request, open_flags};
 
 use crate::context::Context;
 use crate::handles::Handle;
@@ -37,7 +37,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let attachment = context.attachment;
         let reopen = async |ino, flags| -> Result<Fh> {
             let opening = self.handles.open(attachment, Handle { ino, flags, directory: false })?;
-            self.inode(ino).await?;
+            let inode = self.inode(ino).await?;
+            if !context.trusted {
+                // The record says what was opened, but not how; and the request may say anything.
+                self.may_open(context, &inode, flags & !open_flags::TRUNC).await?;
+            }
             Ok(opening.keep())
         };
         Ok(match (reply, request) {
@@ -48,6 +52,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 let fh = reopen(attr.ino, *flags).await?;
                 self.handles.tell(attachment, attr.ino);
                 Reply::Created(attr, fh)
+            }
+            (Reply::Opened(_), &Request::Open { ino, .. }) if !self.may_name(context, ino) => {
+                return Err(Errno::ESTALE);
             }
             (Reply::Opened(_), &Request::Open { ino, flags }) => {
                 Reply::Opened(reopen(ino, flags).await?)

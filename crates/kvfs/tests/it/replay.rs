@@ -1,7 +1,8 @@
 //! Replay: every operation that changes something, asked again with the replay flag, by the same
 //! instance or by the next one, answers the same and changes nothing.
 
-use outboard_base::{Errno, Fh, Ino, Timestamp};
+use outboard_base::{Cred, Errno, Fh, Ino, Timestamp};
+use outboard_kvfs::Caller;
 use outboard_wire::file::{Flags, Reply, Request, Setattr, SetattrTime, open_flags, rename_flags};
 
 use crate::world::{Disk, User, Volume, assert_clean, block_on, errno, picture, tidy};
@@ -211,4 +212,27 @@ fn a_replayed_close_of_a_handle_nobody_knows_is_done() {
     assert_eq!(errno(user.close(ino, Fh(3))), Errno::EBADF);
     user.flags = Flags::REPLAY;
     user.close(ino, Fh(3)).unwrap();
+}
+
+/// A record of a truncating open does not say of which file. Asked again about another one, under the
+/// same sequence, it was taken for leave to open that.
+#[test]
+fn a_record_is_no_leave_to_open_something_else() {
+    let disk = Disk::new(5);
+    let volume = disk.open_settled();
+    let root = User::root(&volume);
+    let secret = root.file(Ino::ROOT, "secret").unwrap().ino;
+    root.chmod(secret, 0o600).unwrap();
+    let mut user = User::attached(&volume, 9);
+    user.cred = Cred::user(10, 10);
+    user.caller = Caller { trusted: false, peer: Cred::user(10, 10), ..user.caller };
+    let own = user.file(Ino::ROOT, "own").unwrap().ino;
+    user.open(own, open_flags::RDWR | open_flags::TRUNC).unwrap();
+    user.flags = Flags::REPLAY;
+    let open = |ino| Request::Open { ino, flags: open_flags::RDWR | open_flags::TRUNC };
+    assert_eq!(errno(user.again(open(secret), &[])), Errno::ESTALE);
+    user.lookup(Ino::ROOT, "secret").unwrap();
+    user.sequence.set(user.sequence.get() - 1);
+    assert_eq!(errno(user.again(open(secret), &[])), Errno::EACCES);
+    assert!(user.again(open(own), &[]).is_ok());
 }
