@@ -411,11 +411,13 @@ fn lose_and_return(
     link.spawn(Box::pin(async move { volume.end_grace().await.unwrap() }));
 }
 
-/// Seeds are printed by the panic message of a failing run; `SEED=n` runs one alone.
+/// The seed is in the message of a failing run; `SEED=n` runs it alone, `SEEDS=n` runs n of them.
 #[test]
 fn whatever_is_lost_each_call_is_answered_once_and_rightly() {
-    let alone = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = alone.map_or(1..40, |seed: u64| seed..seed + 1);
+    let given = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let alone = given("SEED");
+    let many = 1..given("SEEDS").unwrap_or(40);
+    let seeds = alone.map_or(many, |seed| seed..seed + 1);
     let mut replayed = 0;
     for seed in seeds {
         let run = std::panic::catch_unwind(|| simulate(seed));
