@@ -2,8 +2,8 @@
 
 /// Credentials of the process a request speaks for.
 ///
-/// On a link they are believed only as far as the socket peer allows: root's attachment may speak for
-/// anyone, another user's attachment speaks for that user only.
+/// On a link they are believed only as far as the socket peer allows: root's attachment may speak
+/// for anyone, another user's attachment speaks for that user only.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Cred {
     /// Effective (file system) user.

@@ -73,8 +73,8 @@ errnos! {
 }
 
 impl Errno {
-    /// From a raw number. Zero and numbers beyond Linux's 1..=4095 become `EIO`, so that nothing the
-    /// other side writes can be mistaken for success.
+    /// From a raw number. Zero and numbers beyond Linux's 1..=4095 become `EIO`, so that nothing
+    /// the other side writes can be mistaken for success.
     #[must_use]
     pub fn from_raw(number: u32) -> Errno {
         match u16::try_from(number) {

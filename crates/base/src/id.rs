@@ -23,8 +23,9 @@ macro_rules! id {
 }
 
 id! {
-    /// Inode number. 0 is the root directory (DPC 3.4); 1 is never given out, because FUSE calls the
-    /// root 1 and the mount swaps the two. A number is never given out twice in a volume's life.
+    /// Inode number. 0 is the root directory (DPC 3.4); 1 is never given out, because FUSE calls
+    /// the root 1 and the mount swaps the two. A number is never given out twice in a volume's
+    /// life.
     Ino
 }
 id! {
@@ -32,8 +33,8 @@ id! {
     Fh
 }
 id! {
-    /// One attachment of one host-side process across losses of the DPU side: chosen at random by the
-    /// host at its first attach and kept for its life.
+    /// One attachment of one host-side process across losses of the DPU side: chosen at random by
+    /// the host at its first attach and kept for its life.
     SessionId
 }
 

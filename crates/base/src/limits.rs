@@ -1,4 +1,5 @@
-//! Every limit in one place, each with its reason. Relations between them are checked at compile time.
+//! Every limit in one place, each with its reason. Relations between them are checked at compile
+//! time.
 
 /// Host memory page the PRP entries speak of (NVMe MPS), bytes.
 pub const PAGE: usize = 4096;

@@ -20,7 +20,8 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound`; zero when `bound` is zero. The bias is below 2^-32 for bounds under 2^32.
+    /// A number in `0..bound`; zero when `bound` is zero. The bias is below 2^-32 for bounds under
+    /// 2^32.
     pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.next_u64()) * u128::from(bound);
         u64::try_from(wide >> 64).unwrap_or(0)

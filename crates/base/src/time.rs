@@ -23,7 +23,8 @@ impl Time {
     }
 }
 
-/// Wall-clock time of a file, to the nanosecond: seconds since 1970 (may be negative) and 0..1e9 ns.
+/// Wall-clock time of a file, to the nanosecond: seconds since 1970 (may be negative) and 0..1e9
+/// ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Timestamp {
     /// Seconds since 1970-01-01 00:00 UTC.
