@@ -137,8 +137,8 @@ fn come_back(
     }
 }
 
-/// One attempt; whether the session is whole again. `said` is the last reason it was refused for, so
-/// that each is logged once.
+/// One attempt; whether the session is whole again. `said` is the last reason it was refused for,
+/// so that each is logged once.
 fn attach(
     options: &HostOptions,
     session: &Arc<Session>,
