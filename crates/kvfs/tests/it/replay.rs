@@ -214,8 +214,8 @@ fn a_replayed_close_of_a_handle_nobody_knows_is_done() {
     user.close(ino, Fh(3)).unwrap();
 }
 
-/// A record of a truncating open does not say of which file. Asked again about another one, under the
-/// same sequence, it was taken for leave to open that.
+/// A record of a truncating open does not say of which file. Asked again about another one, under
+/// the same sequence, it was taken for leave to open that.
 #[test]
 fn a_record_is_no_leave_to_open_something_else() {
     let disk = Disk::new(5);
