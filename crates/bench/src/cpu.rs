@@ -1,8 +1,8 @@
 //! Where the CPU time went: every process of a measurement, the kernel's threads, and the rest.
 //!
-//! `/proc/stat` counts what was not idle on the whole machine; `/proc/PID/stat` counts user and system
-//! time of each process, its finished threads included. What remains when the named processes and the
-//! kernel threads are taken off is shown as `other`, so that nothing hides.
+//! `/proc/stat` counts what was not idle on the whole machine; `/proc/PID/stat` counts user and
+//! system time of each process, its finished threads included. What remains when the named
+//! processes and the kernel threads are taken off is shown as `other`, so that nothing hides.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -78,8 +78,8 @@ impl CpuMoment {
     }
 }
 
-/// User and system ticks of a `/proc/PID/stat` line. The command's name may hold spaces and brackets,
-/// so fields are counted from the last closing one.
+/// User and system ticks of a `/proc/PID/stat` line. The command's name may hold spaces and
+/// brackets, so fields are counted from the last closing one.
 fn process_ticks(stat: &str) -> Option<f64> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |i: usize| fields.get(i).and_then(|text| text.parse::<f64>().ok());

@@ -1,9 +1,9 @@
 //! `bench fs`: the mounted volume against a plain directory and a plain FUSE passthrough.
 //!
-//! All three stand in one directory, so on one disk. Every round runs every workload on each of them
-//! in turn, so that a slow minute of the machine hits all; medians over the rounds and the ratios of
-//! medians are reported. CPU seconds are taken of each process apart, of kernel threads, and of the
-//! rest, and add up to all that was not idle.
+//! All three stand in one directory, so on one disk. Every round runs every workload on each of
+//! them in turn, so that a slow minute of the machine hits all; medians over the rounds and the
+//! ratios of medians are reported. CPU seconds are taken of each process apart, of kernel threads,
+//! and of the rest, and add up to all that was not idle.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -307,7 +307,8 @@ impl Report {
     pub fn table(&self) -> String {
         let mut text = format!(
             "measured: medians of {} interleaved rounds of {} s, {} cores\n\
-             CPU in us an operation, of each process, of kernel threads, and of all else that ran;\n\
+             CPU in us an operation, of each process, of kernel threads, and of all else that \
+             ran;\n\
              what a workload prepares between its measured parts is in it\n\n\
              {:<20} {:<9} {:>9} {:>7} {:>6} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7}\n",
             self.rounds,

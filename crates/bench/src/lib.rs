@@ -1,7 +1,8 @@
 //! Benchmarks, and the rivals they run against.
 //!
-//! Figures are measured, with the rivals in turn in the same run, and reported as medians and ratios
-//! with the CPU time of every process apart. Nothing here is a test: no figure fails a build.
+//! Figures are measured, with the rivals in turn in the same run, and reported as medians and
+//! ratios with the CPU time of every process apart. Nothing here is a test: no figure fails a
+//! build.
 
 #![forbid(unsafe_code)]
 #![expect(

@@ -1,9 +1,9 @@
 //! `bench link`: a request through the link and back, against the least that could do the same.
 //!
-//! - *busy*: no-op requests back to back, both sides spinning; the rival is two processes passing a word
-//!   back and forth in shared memory, which does nothing else.
-//! - *asleep*: one no-op after a pause in which both sides fell asleep; the rival is a futex round trip
-//!   between two sleeping processes, with the same pauses.
+//! - *busy*: no-op requests back to back, both sides spinning; the rival is two processes passing a
+//!   word back and forth in shared memory, which does nothing else.
+//! - *asleep*: one no-op after a pause in which both sides fell asleep; the rival is a futex round
+//!   trip between two sleeping processes, with the same pauses.
 //! - *deep*: no-ops with many in flight at once; what batching gives. It has no rival.
 //!
 //! The DPU side is the program's own, in a process of its own, with its default settings.

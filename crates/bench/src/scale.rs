@@ -2,7 +2,8 @@
 //!
 //! One directory is filled step by step; at each size the same operations are timed on names spread
 //! over the whole directory. Names looked up are ones the kernel has not seen lately: each round
-//! drops its dentry and inode caches when it may (root), so that the volume answers, not the kernel.
+//! drops its dentry and inode caches when it may (root), so that the volume answers, not the
+//! kernel.
 
 use std::fs::{self, OpenOptions};
 use std::io;

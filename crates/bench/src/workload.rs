@@ -1,7 +1,7 @@
 //! What is measured on each file system: the same calls, by the same threads, on the same sizes.
 //!
-//! A workload prepares its files outside the measured time, then runs for a while (or until its files
-//! are used up) and says how many operations it did and how long each took.
+//! A workload prepares its files outside the measured time, then runs for a while (or until its
+//! files are used up) and says how many operations it did and how long each took.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

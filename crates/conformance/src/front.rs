@@ -32,8 +32,8 @@ pub struct Features {
     pub any_cred: bool,
     /// Whether POSIX ACLs are stored and enforced.
     pub acl: bool,
-    /// Whether what answers lives on between calls. If not, the close of what is not open may be taken
-    /// for one whose answer was lost.
+    /// Whether what answers lives on between calls. If not, the close of what is not open may be
+    /// taken for one whose answer was lost.
     pub steady: bool,
     /// Whether the volume is Outboard's (else a local file system that serves as the reference).
     pub outboard: bool,

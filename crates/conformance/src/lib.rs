@@ -6,14 +6,15 @@
 //! - **in process**: KVFS over in-memory engines, requests encoded and decoded on the way;
 //! - **link**: the same behind an nvme-fs queue pair;
 //! - **directory**: any directory of any mounted file system, each request turned into the system
-//!   call it stands for. Pointed at a mount of Outboard it tests the mount; pointed at ext4 it tests
-//!   the suite, which is how its expectations were checked where a man page leaves room.
+//!   call it stands for. Pointed at a mount of Outboard it tests the mount; pointed at ext4 it
+//!   tests the suite, which is how its expectations were checked where a man page leaves room.
 //!
 //! The reference for each call is its man page, errors included. Beside the cases stands a
 //! model-based test ([`model`]): random operations against a simple file system in memory, compared
 //! reply by reply and tree by tree, with shrinking.
 //!
-//! `docs/internals/conformance.md` tells how to add a case and lists the differences between fronts.
+//! `docs/internals/conformance.md` tells how to add a case and lists the differences between
+//! fronts.
 
 #![forbid(unsafe_code)]
 

@@ -4,11 +4,11 @@
 //!   a failing sequence to a few steps (`generator`);
 //! - `Reference`: a file system in a few maps that tells for each `Action` what must be seen, or
 //!   every error that applies: POSIX leaves open which of several is told (`reference`);
-//! - [`run`]: does the same steps through a [`Front`] and compares every answer, and now and then the
-//!   whole tree (`harness`).
+//! - [`run`]: does the same steps through a [`Front`] and compares every answer, and now and then
+//!   the whole tree (`harness`).
 //!
-//! Three users take turns, so permissions are compared too. Times are not: the suite's cases are for
-//! those.
+//! Three users take turns, so permissions are compared too. Times are not: the suite's cases are
+//! for those.
 
 mod generator;
 mod harness;

@@ -1,12 +1,12 @@
 //! The real world: clocks, shared memory, sockets, wake-ups, storage.
 //!
-//! Everything that touches the operating system lives here, behind the ports and machines of the lower
-//! floors. Unsafe code is allowed in this crate; each block says why it is sound.
+//! Everything that touches the operating system lives here, behind the ports and machines of the
+//! lower floors. Unsafe code is allowed in this crate; each block says why it is sound.
 
 pub mod clock;
+pub mod dpu;
 pub mod engine;
 pub mod executor;
-pub mod dpu;
 pub mod futex;
 pub mod host;
 pub mod link;

@@ -10,8 +10,8 @@ use crate::settings::Settings;
 #[derive(Parser, Debug)]
 #[command(name = "outboard", version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// Configuration file; its keys are the long flags without dashes [default: outboard.toml in the
-    /// data directory, when it is there]
+    /// Configuration file; its keys are the long flags without dashes [default: outboard.toml in
+    /// the data directory, when it is there]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
@@ -41,7 +41,8 @@ Examples:
   outboard run --data /srv/vol --size 20G --cache none /mnt/vol
 
 The DPU side is a process of its own. If it dies it is started again and requests wait for it; if
-this process is killed, the next `outboard run` clears the dead mount point and adopts the DPU side.")]
+this process is killed, the next `outboard run` clears the dead mount point and adopts the DPU
+side.")]
     Run {
         #[command(flatten)]
         settings: Settings,

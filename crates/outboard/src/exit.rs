@@ -1,4 +1,5 @@
-//! Exit codes that mean something, and the one error type of the program: a message with its remedy.
+//! Exit codes that mean something, and the one error type of the program: a message with its
+//! remedy.
 
 use std::fmt;
 use std::process::ExitCode;

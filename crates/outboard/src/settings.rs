@@ -50,14 +50,14 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<PathBuf>,
 
-    /// Size of the volume in bytes, with K, M, G or T [default: what the data directory's file system
-    /// has free, when the volume is made]
+    /// Size of the volume in bytes, with K, M, G or T [default: what the data directory's file
+    /// system has free, when the volume is made]
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) size: Option<String>,
 
     /// Queue pairs between the mount and the DPU side [default: 2]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=63))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) queues: Option<u16>,
 
@@ -66,8 +66,8 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) depth: Option<u16>,
 
-    /// Longest time a side polls for work before it sleeps, in microseconds; `forever` on a card that
-    /// owns its cores [default: 50]
+    /// Longest time a side polls for work before it sleeps, in microseconds; `forever` on a card
+    /// that owns its cores [default: 50]
     #[arg(long, value_name = "US")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) spin: Option<String>,
@@ -135,10 +135,10 @@ impl Settings {
             ))
         })?;
         let flags = self;
-        Ok(
-            prefer!(flags, file; data, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
-            options, memory, log, log_format),
-        )
+        Ok(prefer!(
+            flags, file; data, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
+            options, memory, log, log_format
+        ))
     }
 
     /// The volume's directory.

@@ -1,8 +1,9 @@
 //! KVFS in this process, over engines in memory.
 //!
-//! Requests and replies go through their bytes on the way, so that what is tested is what can travel.
-//! Optionally every change that was answered is asked for a second time, marked as a replay: the
-//! second answer, which the volume must find instead of doing the work twice, is the one that counts.
+//! Requests and replies go through their bytes on the way, so that what is tested is what can
+//! travel. Optionally every change that was answered is asked for a second time, marked as a
+//! replay: the second answer, which the volume must find instead of doing the work twice, is the
+//! one that counts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,8 +28,8 @@ pub struct InProcessFront {
     settled: HashMap<u64, Result<()>>,
 }
 
-/// Whether an answer to `op` can be in the store. Locks and handles are in memory, and are handed in
-/// again after a loss; an `Open` that truncates does so twice without harm.
+/// Whether an answer to `op` can be in the store. Locks and handles are in memory, and are handed
+/// in again after a loss; an `Open` that truncates does so twice without harm.
 fn is_recorded(op: Op) -> bool {
     let in_memory = matches!(
         op,

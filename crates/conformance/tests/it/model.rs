@@ -1,5 +1,5 @@
-//! Random work against the reference. `MODEL_SEQUENCES`, `MODEL_STEPS` and `MODEL_SEED` make it long or
-//! repeat it; a failure tells its seed.
+//! Random work against the reference. `MODEL_SEQUENCES`, `MODEL_STEPS` and `MODEL_SEED` make it
+//! long or repeat it; a failure tells its seed.
 
 use std::str::FromStr;
 

@@ -1,7 +1,7 @@
 //! `outboard run` and `outboard mount`: the host side of a mounted volume, in this process.
 //!
-//! `run` also looks after the DPU side: starts or adopts it, starts it again when it dies, and shuts it
-//! down at the end, unless another process is still attached to it.
+//! `run` also looks after the DPU side: starts or adopts it, starts it again when it dies, and
+//! shuts it down at the end, unless another process is still attached to it.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,8 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
             format!("cannot make the data directory {}: {error}", data.display()),
         )
     })?;
-    // A child process and a daemon-like life want a path that does not depend on the working directory.
+    // A child process and a daemon-like life want a path that does not depend on the working
+    // directory.
     let data = data.canonicalize().map_err(|error| {
         Failure::new(
             Code::Data,
@@ -47,7 +48,8 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
     DataDirectory::check(&data).map_err(|error| Failure::new(Code::Data, error.to_string()))?;
     let settings = Settings { data: Some(data), ..settings };
     if clear_stale(mountpoint)? {
-        tracing::warn!(mountpoint = %mountpoint.display(), "cleared the mount an earlier process left");
+        let mountpoint = mountpoint.display();
+        tracing::warn!(%mountpoint, "cleared the mount an earlier process left");
     }
     let watch = Watch::new()?;
     let mut process = DpuProcess::new(settings.clone());

@@ -1,7 +1,8 @@
 //! Directory entries as they travel in the payload of `Readdir`.
 //!
 //! ```text
-//!  0 ino u64   8 cookie u64   16 kind u8   17 has attributes u8   18 name length u16   20 length u32
+//!  0 ino u64   8 cookie u64   16 kind u8   17 has attributes u8
+//! 18 name length u16   20 length u32
 //! 24 attributes (128 bytes, if asked for)   ..  name   ..  zeros to a multiple of 8
 //! ```
 
@@ -84,7 +85,8 @@ impl<'b> DirentsWriter<'b> {
     }
 }
 
-/// Reads the entries of a buffer; ends at its end or at the first malformed entry, which is an error.
+/// Reads the entries of a buffer; ends at its end or at the first malformed entry, which is an
+/// error.
 #[derive(Clone, Debug)]
 pub struct Dirents<'a>(&'a [u8]);
 

@@ -43,7 +43,8 @@ pub enum Reply {
     Written(u32),
     /// The size a payload would have.
     Size(u32),
-    /// A name is gone, and with it the last name of this inode, which lives on while someone holds it.
+    /// A name is gone, and with it the last name of this inode, which lives on while someone holds
+    /// it.
     Removed(Option<Ino>),
     /// Figures of the volume.
     Statfs(Statfs),

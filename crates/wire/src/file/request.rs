@@ -16,8 +16,8 @@ const ARGUMENTS: usize = 64;
 pub struct Flags(pub u16);
 
 impl Flags {
-    /// The front-end has checked permissions (the kernel, under `default_permissions`). Honoured only
-    /// from an attachment of root or of the volume's owner.
+    /// The front-end has checked permissions (the kernel, under `default_permissions`). Honoured
+    /// only from an attachment of root or of the volume's owner.
     pub const CHECKED: Flags = Flags(1);
     /// An earlier DPU instance may have executed this request.
     pub const REPLAY: Flags = Flags(2);
@@ -197,7 +197,8 @@ impl Lock {
         [self.owner, self.start, self.end, pack(kind | style << 8, self.pid)]
     }
 
-    /// The reverse of [`Lock::encode`]; refuses unknown kinds and ranges that end before they start.
+    /// The reverse of [`Lock::encode`]; refuses unknown kinds and ranges that end before they
+    /// start.
     pub(crate) fn decode(words: [u64; 4]) -> Result<Lock> {
         let [owner, start, end, last] = words;
         let (tags, pid) = unpack(last);
@@ -307,7 +308,8 @@ pub enum Request<'a> {
     },
     /// Reply: `Empty`, once everything answered is durable.
     Syncfs,
-    /// Hands in `fh`, open before a loss of the DPU side. Reply: `Empty`; `ESTALE` if the inode is gone.
+    /// Hands in `fh`, open before a loss of the DPU side. Reply: `Empty`; `ESTALE` if the inode is
+    /// gone.
     Reclaim { ino: Ino, fh: Fh, flags: u32, directory: bool },
 }
 
@@ -674,8 +676,8 @@ impl<'a> Request<'a> {
         HEADER_LEN + 4 * header.cred.groups.len() + raw.name.len() + raw.second.len()
     }
 
-    /// Encodes into the start of `into` and returns the length. `ENAMETOOLONG` for a name beyond the
-    /// limits, `EINVAL` for too many groups, `EPROTO` when `into` is too short.
+    /// Encodes into the start of `into` and returns the length. `ENAMETOOLONG` for a name beyond
+    /// the limits, `EINVAL` for too many groups, `EPROTO` when `into` is too short.
     pub fn encode(&self, header: &Header, into: &mut [u8]) -> Result<usize> {
         let raw = Raw::of(self);
         let (first, second) = name_limits(self.op());
@@ -715,8 +717,9 @@ impl<'a> Request<'a> {
         Ok(at)
     }
 
-    /// Decodes a header that ends with its bytes. Nothing is trusted: `EPROTO` for lengths and fields
-    /// that do not add up, `ENOSYS` for an unknown operation, `ENAMETOOLONG` and `EINVAL` for names.
+    /// Decodes a header that ends with its bytes. Nothing is trusted: `EPROTO` for lengths and
+    /// fields that do not add up, `ENOSYS` for an unknown operation, `ENAMETOOLONG` and `EINVAL`
+    /// for names.
     pub fn decode(from: &'a [u8]) -> Result<(Header, Request<'a>)> {
         let op = Op::from_raw(u16_at(from, 0)?)?;
         let flags = Flags(u16_at(from, 2)?);

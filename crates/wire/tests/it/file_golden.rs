@@ -201,10 +201,10 @@ fn results_are_numbers() {
 #[test]
 fn operations_keep_their_numbers() {
     let names: Vec<&str> = Op::ALL.iter().map(|op| op.name()).collect();
-    let wanted = "Noop Lookup Forget Getattr Setattr Readlink Symlink Mknod Mkdir Unlink Rmdir Rename \
-                  Link Open Create Tmpfile Read Write Flush Release Fsync Opendir Readdir Releasedir \
-                  Statfs Getxattr Setxattr Listxattr Removexattr Access Getlk Setlk CancelLock \
-                  Fallocate Lseek CopyFileRange Syncfs Reclaim";
+    let wanted = "Noop Lookup Forget Getattr Setattr Readlink Symlink Mknod Mkdir Unlink Rmdir \
+                  Rename Link Open Create Tmpfile Read Write Flush Release Fsync Opendir \
+                  Readdir Releasedir Statfs Getxattr Setxattr Listxattr Removexattr Access \
+                  Getlk Setlk CancelLock Fallocate Lseek CopyFileRange Syncfs Reclaim";
     assert_eq!(names.join(" "), wanted);
     for (number, &op) in Op::ALL.iter().enumerate() {
         assert_eq!(op as usize, number, "{}", op.name());

@@ -149,7 +149,11 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_do_not_panic(bytes in vec(any::<u8>(), 0..600), op in 0_u16..64, n in any::<u64>()) {
+    fn random_bytes_do_not_panic(
+        bytes in vec(any::<u8>(), 0..600),
+        op in 0_u16..64,
+        n in any::<u64>(),
+    ) {
         let _ = Request::decode(&bytes);
         let _ = Attr::decode(&bytes);
         let _ = Statfs::decode(&bytes);

@@ -1,8 +1,8 @@
 //! Locks: an owner is an open file of its own (`F_OFD_SETLK`, `flock`).
 //!
 //! A process has one POSIX lock owner, this one must play many; locks of an open file description
-//! conflict, split and merge by the same rules. What differs (no deadlock detection, no pid) is told
-//! by [`crate::Features::lock_owners`].
+//! conflict, split and merge by the same rules. What differs (no deadlock detection, no pid) is
+//! told by [`crate::Features::lock_owners`].
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
