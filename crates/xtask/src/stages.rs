@@ -125,10 +125,48 @@ const TEST: &[Stage] = &[
         action: Action::Command(&["target/test-fast/kill", "--rounds=10"], minutes(10)),
         needed: false,
     },
+    Stage {
+        name: "bench-link",
+        proves: "the measurement of the link runs to its end",
+        action: Action::Command(
+            &["target/test-fast/outboard", "bench", "link", "--seconds=0.2", "--rounds=1"],
+            minutes(3),
+        ),
+        needed: false,
+    },
+    Stage {
+        name: "bench-fs",
+        proves: "the measurement of the file system runs to its end, with every rival",
+        action: Action::Command(
+            &["target/test-fast/outboard", "bench", "fs", "--seconds=0.2", "--rounds=1"],
+            minutes(5),
+        ),
+        needed: false,
+    },
 ];
 
 /// The stages that `long` runs at full size.
 const LONG: &[Stage] = &[
+    Stage {
+        name: "tests",
+        proves: "every crate's tests, with hundreds of seeds, kills and cuts of power",
+        action: Action::Command(
+            &[
+                "env",
+                "OUTBOARD_SEEDS=300",
+                "OUTBOARD_KILLS=300",
+                "PROPTEST_CASES=5000",
+                "cargo",
+                "test",
+                "--workspace",
+                "--profile=test-fast",
+                "--quiet",
+                "--no-fail-fast",
+            ],
+            minutes(240),
+        ),
+        needed: false,
+    },
     Stage {
         name: "programs",
         proves: "real programs and public suites at full size",
