@@ -308,11 +308,13 @@ fn readdir(dir: &Path, threads: usize, time: Duration) -> io::Result<Outcome> {
     })
 }
 
-/// Unlinks files made outside the measured time, in rounds, until the measured time is used up.
+/// Unlinks files made outside the measured time, in rounds, until the measured time is used up or
+/// making the files has taken several times as long.
 fn unlink(dir: &Path, _threads: usize, time: Duration) -> io::Result<Outcome> {
     let inside = fresh(dir, "unlink")?;
+    let begun = Instant::now();
     let mut outcome = Outcome::default();
-    while outcome.elapsed < time {
+    while outcome.elapsed < time && (outcome.operations == 0 || begun.elapsed() < time * 4) {
         let paths: Vec<PathBuf> = (0..2000).map(|n| inside.join(format!("file-{n:04}"))).collect();
         paths.iter().cloned().try_for_each(new_file)?;
         let start = Instant::now();

@@ -92,8 +92,8 @@ pub trait Front: Send + Sync {
 pub trait World: Send + Sync {
     /// Monotonic time.
     fn now(&self) -> Time;
-    /// One pause of a spin loop.
-    fn relax(&self);
+    /// One pause of a spin loop. False: others want this core, so spinning is no use; sleep.
+    fn relax(&self) -> bool;
     /// Wakes the DPU side: it sleeps, and something was put into a queue.
     fn bell(&self);
     /// Sleeps while the interrupt word of `queue` is `seen`, until `until` at the longest.

@@ -50,8 +50,9 @@ impl World for Steps {
         Time(STEPS.get() * 1_000)
     }
 
-    fn relax(&self) {
+    fn relax(&self) -> bool {
         step();
+        true
     }
 
     fn bell(&self) {}

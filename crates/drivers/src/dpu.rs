@@ -229,7 +229,11 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             } else {
                 match self.pace.idle(now) {
                     Step::Spin => std::hint::spin_loop(),
-                    Step::Yield => rustix::thread::sched_yield(),
+                    Step::Yield => {
+                        let from = clock::now();
+                        rustix::thread::sched_yield();
+                        self.pace.yielded(from, clock::now());
+                    }
                     Step::Sleep => self.sleep()?,
                 }
             }

@@ -7,7 +7,7 @@
 //! - *sync beside commits*: a thread of ours syncs the journal through a descriptor of its own, one
 //!   sync for all who wait, while commits go on (the engine's own sync holds its writer lock);
 //! - *power loss*: the engine refuses to open on a journal whose unsynced tail was lost in pieces;
-//!   [`journal`] cuts such a tail at the last whole batch first;
+//!   `journal` cuts such a tail at the last whole batch first;
 //! - *room*: commits are refused with `NoSpace` while there is still space to delete and compact
 //!   in.
 //!

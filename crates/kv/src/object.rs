@@ -16,6 +16,9 @@
 //!
 //! Calls that change one object are serialised by the caller, from 1 to 4. Different objects, and
 //! reads of any, may run at once. See `docs/internals/objects.md` for bytes and proofs.
+//!
+//! [`Batch`]: crate::Batch
+//! [`KvError::Conflict`]: crate::KvError::Conflict
 
 mod check;
 mod edit;

@@ -6,7 +6,7 @@
 //! a directory (beside what the object store's own check keeps).
 //!
 //! Beside other work, two scans do not see the same moment. So every commit of a batch notes the
-//! inodes it touches while a check runs ([`touched`]), and nothing is said about those; and if
+//! inodes it touches while a check runs (`touched`), and nothing is said about those; and if
 //! something was found while others worked, the check is run again and only what both runs found is
 //! reported.
 //!

@@ -48,6 +48,8 @@ pub struct Pace {
     /// Long sleeps in a row.
     long: u32,
     idle_since: Option<Time>,
+    /// The core is wanted by others until then, as far as is known.
+    crowded_until: Time,
     spins: u64,
     spin_ns: u64,
     sleeps: u64,
@@ -65,12 +67,18 @@ pub struct Spent {
 }
 
 const SHIFT_MAX: u32 = 5;
+/// A yield that takes longer gave the core to somebody who wanted it.
+pub const CROWDED: Duration = Duration::from_micros(25);
+/// For this long after such a yield nobody spins: who spins on a wanted core has used up its share
+/// by the time there is work, and waits milliseconds for it; who sleeps is run as soon as woken.
+pub const CROWDED_FOR: Duration = Duration::from_millis(20);
 
 impl Pace {
     /// A fresh pace.
     #[must_use]
     pub fn new(config: Config) -> Pace {
-        Pace { config, long: 0, idle_since: None, spins: 0, spin_ns: 0, sleeps: 0 }
+        let crowded_until = Time(0);
+        Pace { config, long: 0, idle_since: None, crowded_until, spins: 0, spin_ns: 0, sleeps: 0 }
     }
 
     fn budget(&self) -> Duration {
@@ -99,7 +107,8 @@ impl Pace {
         let since = *self.idle_since.get_or_insert(now);
         self.spins += 1;
         let spun = now.since(since);
-        if spun >= self.budget() {
+        let crowded = now < self.crowded_until && self.config.spin != Duration::MAX;
+        if crowded || spun >= self.budget() {
             self.idle_since = None;
             self.charge(spun);
             Step::Sleep
@@ -107,6 +116,13 @@ impl Pace {
             Step::Yield
         } else {
             Step::Spin
+        }
+    }
+
+    /// It gave its core away at `from` and got it back at `to`.
+    pub fn yielded(&mut self, from: Time, to: Time) {
+        if to.since(from) > CROWDED {
+            self.crowded_until = to.after(CROWDED_FOR);
         }
     }
 
@@ -167,6 +183,23 @@ mod tests {
         let spent = pace.take_spent();
         assert_eq!((spent.sleeps, spent.spin_ns / US), (9, 105 + 1 + 50 + 50));
         assert_eq!(pace.take_spent(), Spent::default());
+    }
+
+    /// Under a build on both cores each file operation took milliseconds: pollers spun their share
+    /// of the core away and then waited for the compilers' turns to end.
+    #[test]
+    fn nobody_spins_on_a_core_that_others_want() {
+        let (mut pace, mut now) = (Pace::new(Config::default()), 1_000_000 * US);
+        assert_eq!(pace.idle(Time(now)), Step::Spin);
+        pace.yielded(Time(now), Time(now + 3 * US));
+        assert_eq!(pace.idle(Time(now + 4 * US)), Step::Yield, "a quick return means an idle core");
+        pace.yielded(Time(now + 4 * US), Time(now + 3000 * US));
+        now += 3001 * US;
+        pace.work(Time(now));
+        assert_eq!(pace.idle(Time(now + US)), Step::Sleep);
+        now += 30_000 * US;
+        pace.work(Time(now));
+        assert_eq!(pace.idle(Time(now + US)), Step::Spin, "it is tried again after a while");
     }
 
     #[test]

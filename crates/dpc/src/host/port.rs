@@ -140,7 +140,9 @@ impl Port {
             if looks.is_multiple_of(LOOKS) && world.now() >= until || budget == 0 {
                 return Own::None;
             }
-            world.relax();
+            if !world.relax() {
+                return Own::None;
+            }
         }
     }
 }

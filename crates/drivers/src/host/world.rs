@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use outboard_base::Time;
 use outboard_dpc::host::World;
+use outboard_link::pace;
 
 use crate::link::HostLink;
 use crate::{clock, futex};
@@ -18,6 +19,8 @@ const LOOKS_PER_YIELD: u32 = 16;
 
 thread_local! {
     static LOOKS: Cell<u32> = const { Cell::new(0) };
+    /// Others want this thread's core until then, as far as is known; zero: nobody.
+    static CROWDED_UNTIL: Cell<Time> = const { Cell::new(Time(0)) };
 }
 
 /// The link of the present life of the DPU side, and where threads park.
@@ -69,14 +72,28 @@ impl World for HostWorld {
         clock::now()
     }
 
-    fn relax(&self) {
+    fn relax(&self) -> bool {
+        let crowded_until = CROWDED_UNTIL.get();
+        if crowded_until != Time(0) {
+            if clock::now() < crowded_until {
+                return false;
+            }
+            CROWDED_UNTIL.set(Time(0));
+        }
         let looks = LOOKS.get().wrapping_add(1);
         LOOKS.set(looks);
         if looks.is_multiple_of(LOOKS_PER_YIELD) {
+            let from = clock::now();
             rustix::thread::sched_yield();
+            let to = clock::now();
+            if to.since(from) > pace::CROWDED {
+                CROWDED_UNTIL.set(to.after(pace::CROWDED_FOR));
+                return false;
+            }
         } else {
             (0..PAUSES).for_each(|_| std::hint::spin_loop());
         }
+        true
     }
 
     fn bell(&self) {

@@ -295,7 +295,10 @@ pub fn wait(
         }
         match pace.idle(now) {
             Step::Spin => {}
-            Step::Yield => rustix::thread::sched_yield(),
+            Step::Yield => {
+                rustix::thread::sched_yield();
+                pace.yielded(now, clock::now());
+            }
             Step::Sleep => {
                 let limit = deadline.since(now).min(SLICE);
                 sleep(initiator, link, pace, limit)?;
