@@ -65,15 +65,19 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
 
     /// Space of the volume.
     pub fn statfs(&self) -> Statfs {
-        statfs(self.objects.space(), self.kv.usage(), self.superblock.id)
+        let space = self.objects.space();
+        let grown = self.objects.medium().len().saturating_sub(space.used);
+        statfs(space, grown, self.kv.usage(), self.superblock.id)
     }
 }
 
-/// Figures from the space of the block store and of the key-value store, whichever is shorter.
-fn statfs(space: Space, pairs: Usage, id: u64) -> Statfs {
+/// Figures from the space of the block store and of the key-value store, whichever is shorter. Of
+/// the medium, what has `grown` and is not used is there for data whatever else the disk holds.
+fn statfs(space: Space, grown: u64, pairs: Usage, id: u64) -> Statfs {
     let pairs_free = pairs.capacity.saturating_sub(pairs.used);
-    let free = space.free.min(pairs_free) / BLOCK;
-    let available = space.free.min(pairs_free.saturating_sub(pairs.reserve)) / BLOCK;
+    let room = |of_disk: u64| space.free.min(grown.saturating_add(of_disk)) / BLOCK;
+    let free = room(pairs_free);
+    let available = room(pairs_free.saturating_sub(pairs.reserve));
     Statfs {
         block_size: BLOCK,
         blocks: space.total / BLOCK,
