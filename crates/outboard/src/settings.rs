@@ -17,7 +17,7 @@ use crate::exit::Failure;
 pub(crate) enum OnDpuLoss {
     /// Keep requests pending until it is back or the time limit passes.
     Wait,
-    /// Answer them with EIO at once.
+    /// They fail at once, with ENOTCONN.
     Fail,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) on_dpu_loss: Option<OnDpuLoss>,
 
-    /// Seconds requests wait for a lost DPU side before they fail [default: 60]
+    /// Seconds requests wait for a lost DPU side before they fail; 0: for ever [default: 60]
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dpu_loss_limit: Option<u32>,
