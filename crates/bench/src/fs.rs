@@ -3,7 +3,8 @@
 //! All three stand in one directory, so on one disk. Every round runs every workload on each of
 //! them in turn, so that a slow minute of the machine hits all; medians over the rounds and the
 //! ratios of medians are reported. CPU seconds are taken of each process apart, of kernel threads,
-//! and of the rest, and add up to all that was not idle.
+//! of interrupts and of everybody else; what these leave unexplained of all that was not idle is
+//! printed, and [`Report::check`] fails when it is more than [`UNEXPLAINED_MAX`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,6 +17,11 @@ use serde::Serialize;
 use crate::cpu::{CpuMoment, CpuSeconds};
 use crate::stats::median;
 use crate::workload::{self, Workload};
+
+/// The largest part of all CPU time that was not idle, over every workload of a system, which the
+/// parts may leave unexplained or count twice. Both accounts are kept in ticks, so a run of a few
+/// seconds is a few percent coarse.
+pub const UNEXPLAINED_MAX: f64 = 0.05;
 
 /// How `bench fs` runs.
 #[derive(Clone, Debug)]
@@ -302,15 +308,43 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
 }
 
 impl Report {
+    /// CPU seconds of each system over all workloads and rounds.
+    fn cpu_by_system(&self) -> BTreeMap<&str, CpuSeconds> {
+        let mut systems: BTreeMap<&str, CpuSeconds> = BTreeMap::new();
+        for row in &self.rows {
+            systems.entry(&row.system).or_default().add(&row.cpu);
+        }
+        systems
+    }
+
+    /// Whether the parts of the CPU time add up to all that was not idle, for each system.
+    ///
+    /// # Errors
+    /// Says which system's do not, and what is missing.
+    pub fn check(&self) -> Result<(), String> {
+        for (system, cpu) in self.cpu_by_system() {
+            if cpu.unexplained_share() > UNEXPLAINED_MAX {
+                return Err(format!(
+                    "CPU time does not add up for {system}: {:.2} s were not idle and {:.2} s of \
+                     them are in no part (at most {:.0} % may be)",
+                    cpu.not_idle,
+                    cpu.unexplained,
+                    UNEXPLAINED_MAX * 100.0
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// The figures as a table for people.
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = format!(
             "measured: medians of {} interleaved rounds of {} s, {} cores\n\
-             CPU in us an operation, of each process, of kernel threads, and of all else that \
-             ran;\n\
+             CPU in us an operation, of each process, of kernel threads, of interrupts, and of \
+             every other process;\n\
              what a workload prepares between its measured parts is in it\n\n\
-             {:<20} {:<9} {:>9} {:>7} {:>6} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7}\n",
+             {:<20} {:<9} {:>9} {:>7} {:>6} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7}\n",
             self.rounds,
             self.seconds,
             self.cores,
@@ -325,10 +359,21 @@ impl Report {
             "host",
             "DPU",
             "kernel",
-            "other"
+            "irq",
+            "others"
         );
         for row in &self.rows {
             self.write_row(&mut text, row);
+        }
+        text.push_str("\nCPU seconds that were not idle, and what the parts leave unexplained\n");
+        for (system, cpu) in self.cpu_by_system() {
+            text.push_str(&format!(
+                "{system:<20} {:>8.2}  {:>+7.2} ({:+.1} %)  stolen by the hypervisor {:.2}\n",
+                cpu.not_idle,
+                cpu.unexplained,
+                cpu.unexplained * 100.0 / cpu.not_idle.max(f64::MIN_POSITIVE),
+                cpu.stolen,
+            ));
         }
         text.push_str("\nDMAs an operation, counted by the DPU side\n");
         for row in self.rows.iter().filter(|row| !row.dma_per_op.is_empty()) {
@@ -352,7 +397,8 @@ impl Report {
             row.cpu.by_name.get(name).map_or_else(|| "-".to_owned(), |used| per_op(*used))
         };
         text.push_str(&format!(
-            "{:<20} {:<9} {:>9.0} {:>7.2} {:>6.2} {:>9.1} {:>9.1} {:>7} {:>7} {:>7} {:>7} {:>7}\n",
+            "{:<20} {:<9} {:>9.0} {:>7.2} {:>6.2} {:>9.1} {:>9.1} {:>7} {:>7} {:>7} {:>7} {:>7} \
+             {:>7}\n",
             row.workload,
             row.system,
             row.ops_per_second,
@@ -364,7 +410,29 @@ impl Report {
             process("host side"),
             process("DPU side"),
             per_op(row.cpu.kernel_threads),
+            per_op(row.cpu.interrupts),
             per_op(row.cpu.other),
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(unexplained: f64) -> Report {
+        let cpu = CpuSeconds { not_idle: 10.0, unexplained, ..CpuSeconds::default() };
+        let rounds = Rounds { cpu, operations: 1, ..Rounds::default() };
+        let rows = workload::ALL.iter().take(2).map(|w| rounds.row(w, "outboard")).collect();
+        Report { rows, rounds: 1, seconds: 1.0, cores: 2 }
+    }
+
+    #[test]
+    fn time_that_is_missing_or_counted_twice_is_refused() {
+        assert!(report(0.4).check().is_ok());
+        assert!(report(-0.4).check().is_ok());
+        assert!(report(0.6).check().unwrap_err().contains("outboard: 20.00 s"));
+        assert!(report(-0.6).check().is_err());
+        assert!(report(0.4).table().contains("(+4.0 %)"));
     }
 }

@@ -131,6 +131,9 @@ pub(crate) enum Bench {
         /// Only the measurements whose name contains this
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
+        /// Fail when the CPU time of all parts does not add up to what was not idle
+        #[arg(long)]
+        check: bool,
     },
     /// Metadata operations in a directory that grows from a thousand to a million files
     Scale {

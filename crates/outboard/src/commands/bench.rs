@@ -26,7 +26,7 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
             let report = link::run(&bench, progress).map_err(failed)?;
             print(json, &report, || report.table())
         }
-        Bench::Fs { json, seconds, rounds, dir, only } => {
+        Bench::Fs { json, seconds, rounds, dir, only, check } => {
             let dir = Scratch::new(dir.as_deref())?;
             let bench = fs::FsBench {
                 dir: dir.0.clone(),
@@ -36,7 +36,11 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
                 program: this_program()?,
             };
             let report = fs::run(&bench, progress).map_err(failed)?;
-            print(json, &report, || report.table())
+            let code = print(json, &report, || report.table())?;
+            if check {
+                report.check().map_err(Failure::internal)?;
+            }
+            Ok(code)
         }
         Bench::Scale { json, files, dir } => {
             let points = scale::run(&dir, &files, progress).map_err(failed)?;
