@@ -9,6 +9,7 @@ use crate::event::{EVENT_LEN, Event};
 use crate::file::{Attr, Dirents, DirentsWriter, Op, Reply, Request, Statfs};
 use crate::fuse::{Call, Dialect, InHeader, Opcode, init::InitIn, translate};
 use crate::nvmefs::{self, CQE_LEN, Cqe, Prp, SQE_LEN, Sqe, prp};
+use crate::virtio::{self, CHAIN_MAX, Chain, Descriptor, message};
 
 /// Submission entries.
 pub fn sqe(data: &[u8]) {
@@ -38,6 +39,35 @@ pub fn prp_list(data: &[u8]) {
     if prp::walk(entries, len, list, region_len, &mut out).is_ok() {
         assert!(out.iter().all(|extent| extent.at >= 4096 && extent.end() <= region_len));
         assert_eq!(out.iter().map(|e| u64::from(e.len)).sum::<u64>(), u64::from(len));
+    }
+}
+
+/// Virtqueues: a head, a region length, and a table of descriptors; then the same bytes as a
+/// message.
+pub fn virtqueue(data: &[u8]) {
+    let Some((head, table)) = data.split_first_chunk::<16>() else { return };
+    let table = table.as_chunks::<{ virtio::DESC_LEN }>().0;
+    let size = u16::try_from(table.len()).unwrap_or(virtio::SIZE_MAX);
+    let region_len = nvmefs::u64_at(head, 8);
+    let (mut chain, mut next) = (Chain::default(), Some(nvmefs::u16_at(head, 0)));
+    while let Some(raw) = next.and_then(|at| table.get(usize::from(at))) {
+        let Ok(descriptor) = Descriptor::parse(raw) else { break };
+        assert_eq!(Descriptor::parse(&descriptor.emit()), Ok(descriptor));
+        let Ok(behind) = chain.push(&descriptor, size, region_len) else { break };
+        next = behind;
+    }
+    assert!(chain.count() <= CHAIN_MAX);
+    let both = || chain.readable.iter().chain(&chain.writable);
+    assert!(both().all(|extent| extent.at >= 4096 && extent.end() <= region_len));
+    let (readable, writable) = (u64::from(nvmefs::u32_at(data, 0)), nvmefs::u64_at(head, 8));
+    if let Ok(frame) = message::frame(data, readable, writable) {
+        let read = frame.header_at + frame.header_len;
+        assert_eq!(read as u64 + u64::from(frame.data_len), readable);
+        assert!(frame.header_at + frame.header_len <= message::HEAD_MAX);
+    }
+    if let Some(raw) = data.first_chunk() {
+        let answer = message::Answer::parse(raw);
+        assert_eq!(message::Answer::parse(&answer.emit()), answer);
     }
 }
 
@@ -178,6 +208,27 @@ mod tests {
             seed.extend(word.to_le_bytes());
         }
         mutate("prp_list", prp_list, &[seed]);
+    }
+
+    #[test]
+    fn mutated_virtqueues() {
+        let mut chain = [0u64, 1 << 20].map(u64::to_le_bytes).concat();
+        for (at, len, writable, next) in
+            [(0x2000, 80, false, Some(1)), (0x4000, 4096, false, Some(2)), (0x3000, 24, true, None)]
+        {
+            chain.extend(Descriptor { at, len, writable, next }.emit());
+        }
+        let header = InHeader {
+            len: 80 + 4096,
+            opcode: Opcode::Write as u32,
+            unique: message::unique(1, 1),
+            ..InHeader::default()
+        };
+        let call = [&header.emit()[..], &[0; 40]].concat();
+        let header = InHeader { opcode: message::ENVELOPE, ..header };
+        let lengths = message::Lengths { header: 64, reply_room: 8, dispatch: Dispatch::Kv };
+        let envelope = [&header.emit()[..], &lengths.emit(), &[0; 64]].concat();
+        mutate("virtqueue", virtqueue, &[chain, call, envelope]);
     }
 
     #[test]

@@ -13,3 +13,4 @@ pub mod fuse;
 pub mod fuzz;
 pub mod nvmefs;
 pub mod regs;
+pub mod virtio;
