@@ -17,6 +17,7 @@ use fuser::{
 use rustix::fs::{self, AtFlags, Dir, Mode, OFlags, StatxFlags, Timestamps};
 
 use super::Options;
+use super::buffer;
 use super::nodes::{Handles, Nodes};
 
 /// Longest request, bytes; what the volume's mount asks for too.
@@ -30,12 +31,19 @@ struct Stream {
     left: Option<(u64, u64, fs::FileType, OsString)>,
 }
 
+/// An open file of the source.
+struct Open {
+    fd: OwnedFd,
+    /// It was opened with O_DIRECT: memory must be aligned.
+    direct: bool,
+}
+
 /// The file system.
 pub(super) struct Passthrough {
     options: Options,
     root: Arc<OwnedFd>,
     nodes: Nodes,
-    files: Handles<OwnedFd>,
+    files: Handles<Open>,
     dirs: Handles<Mutex<Stream>>,
 }
 
@@ -91,7 +99,7 @@ impl Passthrough {
         self.nodes.get(ino.0).ok_or(Errno::ESTALE)
     }
 
-    fn file(&self, handle: FileHandle) -> Done<Arc<OwnedFd>> {
+    fn file(&self, handle: FileHandle) -> Done<Arc<Open>> {
         self.files.get(handle.0).ok_or(Errno::EBADF)
     }
 
@@ -166,11 +174,16 @@ impl Passthrough {
         flags
     }
 
+    /// What the source is opened with: what the application asked, O_DIRECT and O_APPEND included,
+    /// so that both pay for the same disk.
     fn open_flags(flags: i32) -> OFlags {
-        // With the kernel's write-through cache O_APPEND must reach the source; O_DIRECT need not.
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
-        (flags & !(OFlags::DIRECT | OFlags::NOFOLLOW | OFlags::EXCL | OFlags::CREATE))
-            | OFlags::CLOEXEC
+        (flags & !(OFlags::NOFOLLOW | OFlags::EXCL | OFlags::CREATE)) | OFlags::CLOEXEC
+    }
+
+    fn opened(&self, fd: OwnedFd, flags: i32) -> FileHandle {
+        let direct = Self::open_flags(flags).contains(OFlags::DIRECT);
+        FileHandle(self.files.open(Open { fd, direct }))
     }
 
     fn reopen(&self, ino: INodeNo, flags: i32) -> Done<OwnedFd> {
@@ -198,7 +211,7 @@ impl Passthrough {
         }
         if let Some(size) = size {
             match handle {
-                Some(handle) => fs::ftruncate(&*self.file(handle)?, size),
+                Some(handle) => fs::ftruncate(&self.file(handle)?.fd, size),
                 None => {
                     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
                     fs::open(&path, flags, Mode::empty()).and_then(|fd| fs::ftruncate(fd, size))
@@ -469,8 +482,8 @@ impl fuser::Filesystem for Passthrough {
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        answer!(reply, self.reopen(ino, flags.0), file => {
-            reply.opened(FileHandle(self.files.open(file)), self.fopen_flags(flags.0));
+        answer!(reply, self.reopen(ino, flags.0), fd => {
+            reply.opened(self.opened(fd, flags.0), self.fopen_flags(flags.0));
         });
     }
 
@@ -493,7 +506,7 @@ impl fuser::Filesystem for Passthrough {
             Ok((self.find(&parent, name)?, file))
         });
         answer!(reply, outcome, (attr, file) => {
-            let (handle, flags) = (FileHandle(self.files.open(file)), self.fopen_flags(flags));
+            let (handle, flags) = (self.opened(file, flags), self.fopen_flags(flags));
             reply.created(&self.options.valid, &attr, Generation(0), handle, flags);
         });
     }
@@ -509,12 +522,12 @@ impl fuser::Filesystem for Passthrough {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let mut data: Vec<u8> = Vec::with_capacity(size as usize);
-        let outcome = self.file(handle).and_then(|file| {
-            rustix::io::pread(&*file, rustix::buffer::spare_capacity(&mut data), offset)
-                .map_err(errno)
+        buffer::with(size as usize, |data| {
+            let outcome = self
+                .file(handle)
+                .and_then(|file| rustix::io::pread(&file.fd, &mut *data, offset).map_err(errno));
+            answer!(reply, outcome, len => reply.data(data.get(..len).unwrap_or(&[])));
         });
-        answer!(reply, outcome, _ => reply.data(&data));
     }
 
     fn write(
@@ -529,9 +542,18 @@ impl fuser::Filesystem for Passthrough {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let outcome = self
-            .file(handle)
-            .and_then(|file| rustix::io::pwrite(&*file, data, offset).map_err(errno));
+        let outcome = self.file(handle).and_then(|file| {
+            // The data lies behind the headers of its message, so not aligned.
+            let written = if file.direct {
+                buffer::with(data.len(), |aligned| {
+                    aligned.copy_from_slice(data);
+                    rustix::io::pwrite(&file.fd, aligned, offset)
+                })
+            } else {
+                rustix::io::pwrite(&file.fd, data, offset)
+            };
+            written.map_err(errno)
+        });
         answer!(reply, outcome, len => reply.written(u32::try_from(len).unwrap_or(u32::MAX)));
     }
 
@@ -570,7 +592,7 @@ impl fuser::Filesystem for Passthrough {
         reply: ReplyEmpty,
     ) {
         let outcome = self.file(handle).and_then(|file| {
-            if data_only { fs::fdatasync(&*file) } else { fs::fsync(&*file) }.map_err(errno)
+            if data_only { fs::fdatasync(&file.fd) } else { fs::fsync(&file.fd) }.map_err(errno)
         });
         answer!(reply, outcome, () => reply.ok());
     }
