@@ -5,6 +5,7 @@
 use outboard_base::limits::{IO_MAX, REQUEST_HEADER_MAX};
 
 use crate::attach::Message;
+use crate::cache;
 use crate::event::{EVENT_LEN, Event};
 use crate::file::{Attr, Dirents, DirentsWriter, Op, Reply, Request, Statfs};
 use crate::fuse::{Call, Dialect, InHeader, Opcode, init::InitIn, translate};
@@ -83,6 +84,28 @@ pub fn event(data: &[u8]) {
 pub fn attach(data: &[u8]) {
     if let Ok(message) = Message::parse(data) {
         assert_eq!(Message::parse(&message.emit()), Ok(message));
+    }
+}
+
+/// The hybrid cache: a header, an entry and a record in a row.
+pub fn cache(data: &[u8]) {
+    if let Some(bytes) = data.first_chunk::<{ cache::Header::LEN }>()
+        && let Ok(header) = cache::Header::parse(bytes)
+    {
+        assert_eq!(cache::Header::parse(&header.emit()), Ok(header));
+    }
+    if let Some(bytes) = data.first_chunk::<{ cache::ENTRY_LEN }>()
+        && let Ok(entry) = cache::Entry::parse(bytes)
+    {
+        assert_eq!(cache::Entry::parse(&entry.emit()), Ok(entry));
+        let (alone, gone) = (entry.word.void(true), entry.word.void(false));
+        assert_eq!(alone.void(false).lock, cache::Lock::None);
+        assert!(!gone.void(true).by_dpu);
+    }
+    if let Some(bytes) = data.first_chunk::<{ cache::RECORD_LEN }>()
+        && let Ok(record) = cache::Record::parse(bytes)
+    {
+        assert_eq!(cache::Record::parse(&record.emit()), Ok(record));
     }
 }
 
@@ -240,6 +263,19 @@ mod tests {
             Message::Control { id: 1, text: "{}".into() }.emit(),
         ];
         mutate("attach", attach, &seeds);
+    }
+
+    #[test]
+    fn mutated_caches() {
+        let mode = cache::CacheMode::Write;
+        let header = cache::Header { page_size: 8192, mode, total: 64, ways: 8, records: 64 };
+        let dirty = cache::Word { status: cache::Status::Dirty, ..cache::Word::FREE };
+        let seeds = [
+            [&header.emit()[..], &[0; 64]].concat(),
+            [&dirty.emit().to_le_bytes()[..], &[3; 56]].concat(),
+            vec![0; 64],
+        ];
+        mutate("cache", super::cache, &seeds);
     }
 
     #[test]

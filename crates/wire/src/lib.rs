@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attach;
+pub mod cache;
 mod cursor;
 pub mod event;
 pub mod file;

@@ -1,0 +1,1 @@
+//! The control plane: everything the DPU side does to a cache.

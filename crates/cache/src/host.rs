@@ -1,0 +1,1 @@
+//! The data plane: everything the host side does to a cache.

@@ -1,0 +1,1 @@
+//! What to keep, fetch and flush: catalogues of algorithms.

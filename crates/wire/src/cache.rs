@@ -1,0 +1,162 @@
+//! The hybrid cache: the bytes both sides work on at once (DPC 3.3, rows C8, C9 and C11).
+//!
+//! ```text
+//! header   4096 bytes         | magic 0 | version 4 | page size 8 | mode 12 | total 16 | free 24 |
+//!                             | ways 32 | records 36 | hand 40 | 0 ...                           |
+//! records  records x 64       sets of 4 by the inode's hash
+//! entries  total x 32         buckets of `ways` entries, linked by `next`
+//! pages    total x page size  from the next multiple of 4096; entry i is of page i
+//!
+//! record   0 word | 8 inode | 16 size | 24 mtime | 32 credit | 40 dirtied | 48 0 | 56 0
+//! entry    0 word | 8 next u32 | 12 0 u32 | 16 lpn | 24 inode
+//! ```
+//!
+//! Little-endian. A word says at once who uses a page and what became of it; see [`Word`] for the
+//! steps both sides may take on one. What protocol they follow is drawn in
+//! `docs/internals/cache.md`; where things lie for a length is `outboard_cache::geometry`.
+
+mod entry;
+mod header;
+mod record;
+
+pub use entry::{Entry, Lock, Status, Word};
+pub use header::{CacheMode, Header};
+pub use record::{Grant, GrantWord, Record};
+
+use outboard_base::limits::{FILE_SIZE_MAX, PAGE};
+
+/// First word of a cache: "OBHC".
+pub const MAGIC: u32 = 0x4348_424F;
+/// Version of this layout.
+pub const VERSION: u32 = 1;
+
+/// Bytes before the records.
+pub const HEADER_LEN: u64 = PAGE as u64;
+/// Bytes of a record.
+pub const RECORD_LEN: usize = 64;
+/// Bytes of an entry.
+pub const ENTRY_LEN: usize = 32;
+
+/// Smallest page, bytes.
+pub const PAGE_SIZE_MIN: u32 = 4 << 10;
+/// Largest page, bytes.
+pub const PAGE_SIZE_MAX: u32 = 64 << 10;
+/// Page size unless told otherwise: a block of a kv volume, so that a flush never has to read.
+pub const PAGE_SIZE_DEFAULT: u32 = 8 << 10;
+/// Entries of a bucket unless told otherwise.
+pub const WAYS_DEFAULT: u32 = 8;
+/// Most entries of a bucket: it is read in one piece of at most 512 bytes.
+pub const WAYS_MAX: u32 = 16;
+/// Records of a set: an inode's record lies in one of so many places.
+pub const RECORD_WAYS: u32 = 4;
+/// Records unless told otherwise.
+pub const RECORDS_DEFAULT: u32 = 1024;
+/// Most records.
+pub const RECORDS_MAX: u32 = 1 << 16;
+/// Most pages of one cache: what `next` can name.
+pub const TOTAL_MAX: u64 = 1 << 31;
+/// `next` of the last entry of a bucket.
+pub const NEXT_NONE: u32 = u32::MAX;
+
+/// Offsets in the header of the fields that change.
+pub mod header_at {
+    /// Free pages: a hint, kept by fetch-add.
+    pub const FREE: u64 = 24;
+    /// Where the DPU side's replacement looks next; its alone.
+    pub const HAND: u64 = 40;
+}
+
+/// Offsets in a record.
+pub mod record_at {
+    /// [`super::GrantWord`], written by the DPU side alone.
+    pub const WORD: u64 = 0;
+    /// The inode, written by the DPU side alone.
+    pub const INO: u64 = 8;
+    /// Bytes of the file.
+    pub const SIZE: u64 = 16;
+    /// Time of the last cached write, nanoseconds since 1970; 0: none since the grant.
+    pub const MTIME: u64 = 24;
+    /// Pages the host may make dirty.
+    pub const CREDIT: u64 = 32;
+    /// Pages the host made dirty.
+    pub const DIRTIED: u64 = 40;
+}
+
+/// Offsets in an entry.
+pub mod entry_at {
+    /// [`super::Word`].
+    pub const WORD: u64 = 0;
+    /// Next entry of the bucket.
+    pub const NEXT: u64 = 8;
+    /// Which page of the file.
+    pub const LPN: u64 = 16;
+    /// The inode.
+    pub const INO: u64 = 24;
+}
+
+/// Why bytes are not what they should be: what both sides can write is never trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheError {
+    /// Not a cache, or another version of it.
+    Magic,
+    /// The page size is no power of two, too small or too large.
+    PageSize,
+    /// Ways, records, total or mode are out of range.
+    Shape,
+    /// A word with a lock, status or count nobody writes.
+    Word,
+    /// A page beyond the largest file, or a size beyond it.
+    Beyond,
+}
+
+impl std::fmt::Display for CacheError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            CacheError::Magic => "not a hybrid cache of this version",
+            CacheError::PageSize => "the page size is no power of two from 4 KiB to 64 KiB",
+            CacheError::Shape => "ways, records, pages or mode of the cache are out of range",
+            CacheError::Word => "a word of the cache holds a state nobody writes",
+            CacheError::Beyond => "a page or size of the cache is beyond the largest file",
+        })
+    }
+}
+
+impl std::error::Error for CacheError {}
+
+/// Spreads an inode's number over buckets and sets (the finisher of splitmix64).
+#[inline]
+#[must_use]
+pub fn spread(ino: u64) -> u64 {
+    let z = (ino ^ ino >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ z >> 31
+}
+
+/// The bucket of a file's page among `buckets` (at least 1). Pages that follow one another lie in
+/// buckets that do, so that one file fills a cache evenly.
+#[inline]
+#[must_use]
+pub fn bucket_of(ino: u64, lpn: u64, buckets: u64) -> u64 {
+    spread(ino).wrapping_add(lpn) % buckets.max(1)
+}
+
+/// The set of records an inode's record lies in, among `records` (a multiple of [`RECORD_WAYS`]).
+#[inline]
+#[must_use]
+pub fn record_set_of(ino: u64, records: u32) -> u32 {
+    let sets = u64::from((records / RECORD_WAYS).max(1));
+    u32::try_from(spread(ino) % sets).unwrap_or(0)
+}
+
+/// Whether a file may have page `lpn` of this size.
+#[inline]
+#[must_use]
+pub fn page_fits(lpn: u64, page_size: u32) -> bool {
+    lpn < FILE_SIZE_MAX / u64::from(page_size.max(1))
+}
+
+const _: () = assert!(WAYS_DEFAULT <= WAYS_MAX && RECORDS_MAX.is_multiple_of(RECORD_WAYS));
+const _: () = assert!(TOTAL_MAX < NEXT_NONE as u64);
+
+#[cfg(test)]
+mod tests;
