@@ -31,6 +31,7 @@ mod open;
 mod pool;
 mod punch;
 mod read;
+mod recent;
 mod sync;
 mod write;
 
@@ -41,12 +42,14 @@ pub use check::{Fault, Found, Report};
 pub use ledger::Staged;
 pub use open::Recovered;
 pub use pool::Lent;
+pub use write::Written;
 
 use crate::Kv;
 use crate::medium::Medium;
 use flight::Flight;
 use ledger::Ledger;
 use pool::Pool;
+use recent::Recent;
 
 /// Bytes of a block.
 pub const BLOCK: u64 = outboard_base::limits::BLOCK as u64;
@@ -113,6 +116,7 @@ pub struct Objects<K, M> {
     ledger: Arc<Ledger>,
     flight: Flight,
     pool: Arc<Pool>,
+    recent: Recent,
     /// A flush failed: what it should have written may be gone, so no later one can be believed.
     failed: AtomicBool,
     /// Somebody writes the allocation map.

@@ -78,6 +78,9 @@ pub struct Kvfs<K, M> {
     turns: Turns,
     /// The turn of who may change which directory a directory is in; taken before those.
     tree: Turns,
+    /// The turn of who commits a write to some blocks of a file, while others write other blocks of
+    /// it; taken last.
+    commits: Turns,
     fresh: Fresh,
     touched: Touched,
     numbers: Numbers,

@@ -78,6 +78,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             superblock,
             turns: Turns::default(),
             tree: Turns::default(),
+            commits: Turns::default(),
             fresh: Fresh::default(),
             touched: Touched::default(),
             numbers: Numbers(Mutex::new(0..0)),

@@ -1,6 +1,7 @@
 //! One call's changes to an object's index, gathered and then staged together.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::index::{Entry, Page, SLOTS, TAG_MOVES, locate, number_key};
@@ -39,7 +40,7 @@ impl Edit {
     }
 
     /// Those of `blocks` that are not holes, among the pages under edit.
-    pub(super) fn mapped(&self, blocks: &std::ops::Range<u64>) -> Vec<u64> {
+    pub(super) fn mapped(&self, blocks: &Range<u64>) -> Vec<u64> {
         let all = self.pages.iter().flat_map(|(number, page)| {
             let start = u64::from(*number) * SLOTS as u64;
             (start..).zip(&page.entries)
@@ -65,6 +66,21 @@ impl Edit {
 }
 
 impl<K: Kv, M: Medium> Objects<K, M> {
+    /// Brings every page of `blocks`, of which there are some, under edit, as `batch` would leave
+    /// it.
+    pub(super) async fn edit_pages(
+        &self,
+        id: ObjectId,
+        blocks: &Range<u64>,
+        batch: Option<&Batch>,
+    ) -> Result<Edit, KvError> {
+        let mut edit = Edit::new(id);
+        for number in locate(blocks.start).0..=locate(blocks.end - 1).0 {
+            edit.add(number, self.page(id, number, batch).await?);
+        }
+        Ok(edit)
+    }
+
     /// Takes `count` blocks, growing the medium or waiting for freed blocks as need be. A request
     /// that is not `growing` gives back as many as it takes, and may use the reserve.
     pub(super) async fn take(&self, count: u64, growing: bool) -> Result<Taken, KvError> {

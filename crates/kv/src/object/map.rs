@@ -16,6 +16,12 @@ pub(super) struct Run {
     pub(super) len: u64,
 }
 
+impl Run {
+    pub(super) fn has(&self, block: u64) -> bool {
+        block.checked_sub(self.start).is_some_and(|nth| nth < self.len)
+    }
+}
+
 /// One page: a set bit is a block in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MapPage {

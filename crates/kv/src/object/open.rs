@@ -21,6 +21,7 @@ use super::ledger::Ledger;
 use super::map::{Map, MapPage};
 use super::moves::{self, MARK, Move};
 use super::pool::Pool;
+use super::recent::Recent;
 use super::sync::stage_bits;
 use super::{BLOCK, ObjectId, Objects, Options};
 use crate::medium::{Buf, Medium};
@@ -97,6 +98,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             ledger: Arc::new(Ledger::new(map, &options, MARK + 1)),
             flight: Flight::new(),
             pool: Arc::new(Pool::new()),
+            recent: Recent::new(),
             failed: AtomicBool::new(false),
             retiring: AtomicBool::new(false),
             pending_blocks_max: options.pending_blocks_max,

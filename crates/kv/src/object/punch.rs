@@ -74,7 +74,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         }
         self.keep_bounds().await?;
         let (blocks, progress) = bounded(from / BLOCK, to.div_ceil(BLOCK));
-        let mut edit = self.edit_pages(id, &blocks, batch).await?;
+        let mut edit = self.edit_pages(id, &blocks, Some(batch)).await?;
         let taken = self.give_unwritten(&mut edit, blocks, |entry| entry.block == 0).await?;
         Ok((self.stage(edit, taken, batch), progress))
     }
@@ -96,7 +96,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             Clear::ToHole => self.edit_mapped(id, first, last, batch).await?,
             Clear::ToUnwritten => {
                 let (blocks, progress) = bounded(first, last + 1);
-                (self.edit_pages(id, &blocks, batch).await?, progress)
+                (self.edit_pages(id, &blocks, Some(batch)).await?, progress)
             }
         };
         let end = match progress {
@@ -160,20 +160,6 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             edit.set(file_block, Entry { block, unwritten: true, crc: 0 });
         }
         Ok(Some(taken))
-    }
-
-    /// Brings every page of `blocks` under edit.
-    async fn edit_pages(
-        &self,
-        id: ObjectId,
-        blocks: &std::ops::Range<u64>,
-        batch: &Batch,
-    ) -> Result<Edit, KvError> {
-        let mut edit = Edit::new(id);
-        for number in locate(blocks.start).0..=locate(blocks.end - 1).0 {
-            edit.add(number, self.page(id, number, Some(batch)).await?);
-        }
-        Ok(edit)
     }
 
     /// Brings the pages of blocks `first..=last` that are not all holes under edit, as many as one

@@ -105,7 +105,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     /// Like [`Objects::read`], into a buffer of the store. Where the bytes begin with a block and
     /// lie in adjacent ones, as most do, it is the very buffer the medium filled.
     pub async fn read_lent(&self, id: ObjectId, offset: u64, len: usize) -> Result<Lent, KvError> {
-        if offset.is_multiple_of(BLOCK) && len > 0 {
+        if offset.is_multiple_of(BLOCK) && len >= BLOCK_LEN {
             let entries = self.entries(id, blocks_of(offset, len)?).await?;
             if let [only] = &stretches(&entries)[..]
                 && let Ok(Some(buf)) = self.read_stretch(only.entries).await
@@ -133,6 +133,12 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         out: &mut [u8],
     ) -> Result<(), KvError> {
         let skip = usize::try_from(skip).unwrap_or(0);
+        if let [entry] = entries
+            && entry.is_data()
+            && out.len() < BLOCK_LEN
+        {
+            return self.read_part(*entry, skip, out).await;
+        }
         let stretches = stretches(entries);
         if let [only] = &stretches[..] {
             let buf = self.read_stretch(only.entries).await?;
@@ -189,8 +195,33 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         Ok(())
     }
 
+    /// Fills `out`, less than a block, from byte `skip` of a block. The rest of it is likely to be
+    /// asked for next.
+    async fn read_part(&self, entry: Entry, skip: usize, out: &mut [u8]) -> Result<(), KvError> {
+        if self.recent.copy(entry, skip, out) {
+            return Ok(());
+        }
+        let Some(buf) = self.read_stretch(&[entry]).await? else { return Ok(()) };
+        let part = buf.get(skip..skip + out.len()).ok_or(KvError::TooLarge);
+        let copied = part.map(|part| out.copy_from_slice(part));
+        self.keep(entry, buf);
+        copied
+    }
+
+    /// Keeps the bytes of a block for those who come for a part of it.
+    pub(super) fn keep(&self, entry: Entry, bytes: Buf) {
+        if let Some(old) = self.recent.keep(entry, bytes) {
+            self.pool.give(old);
+        }
+    }
+
     /// The checked bytes of one block; `None` if it reads zero.
     pub(super) async fn read_block(&self, entry: Entry) -> Result<Option<Buf>, KvError> {
+        let mut buf = self.pool.take(1);
+        if entry.is_data() && self.recent.copy(entry, 0, &mut buf) {
+            return Ok(Some(buf));
+        }
+        self.pool.give(buf);
         self.read_stretch(&[entry]).await
     }
 }

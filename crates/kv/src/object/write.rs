@@ -1,10 +1,16 @@
 //! Writing: fresh blocks, written and summed, then named by the index entries staged.
+//!
+//! The two halves may be called apart: [`Objects::write_out`] does what takes time and changes
+//! nothing anybody sees, so that writes of one object go on side by side, and [`Objects::place`]
+//! stages what came of it, quickly and one at a time.
+
+use std::ops::Range;
 
 use outboard_base::limits::IO_MAX;
 use outboard_codec::crc32c;
 
 use super::edit::Edit;
-use super::index::{Entry, locate};
+use super::index::Entry;
 use super::ledger::{Staged, Taken};
 use super::map::Run;
 use super::read::{BLOCK_LEN, blocks_of};
@@ -12,11 +18,30 @@ use super::{BLOCK, ObjectId, Objects};
 use crate::medium::{Buf, Medium};
 use crate::{Batch, Kv, KvError, join_all};
 
+/// Fresh blocks with a write's bytes on the medium, which no index names yet.
+///
+/// Dropped, it leaves nothing behind; its blocks are free after the next sync.
+#[must_use = "to be placed into a batch"]
+pub struct Written {
+    id: ObjectId,
+    /// The blocks of file written, from the first on.
+    first: u64,
+    entries: Vec<Entry>,
+    taken: Option<Taken>,
+}
+
+impl Written {
+    fn blocks(&self) -> Range<u64> {
+        self.first..self.first + self.entries.len() as u64
+    }
+}
+
 impl<K: Kv, M: Medium> Objects<K, M> {
     /// Writes `data` at `offset` (at most [`IO_MAX`] bytes; up to
     /// [`FILE_SIZE_MAX`](outboard_base::limits::FILE_SIZE_MAX); `TooLarge` beyond). Costs: parts of
-    /// blocks are read first; one medium write for each run of fresh blocks, one if space is not
-    /// fragmented; for each 256 KiB touched, an index page in the batch; 25 bytes a block of log.
+    /// blocks are read first, unless they were lately; one medium write for each run of fresh
+    /// blocks, one if space is not fragmented; for each 256 KiB touched, an index page in the
+    /// batch; 25 bytes a block of log.
     pub async fn write(
         &self,
         id: ObjectId,
@@ -24,36 +49,78 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         data: &[u8],
         batch: &mut Batch,
     ) -> Result<Staged, KvError> {
-        if data.len() > IO_MAX {
-            return Err(KvError::TooLarge);
-        }
         let blocks = blocks_of(offset, data.len())?;
         if data.is_empty() {
             return Ok(Staged::none());
         }
-        self.keep_bounds().await?;
-        let mut edit = Edit::new(id);
-        for number in locate(blocks.start).0..=locate(blocks.end - 1).0 {
-            edit.add(number, self.page(id, number, Some(batch)).await?);
-        }
-        let growing = blocks.clone().any(|block| edit.get(block).block == 0);
-        let taken = self.take(blocks.end - blocks.start, growing).await?;
-        let crcs = self.write_blocks(&edit, &taken, offset, data).await?;
-        for ((file_block, block), crc) in blocks.zip(taken.blocks()).zip(crcs) {
-            edit.set(file_block, Entry { block, unwritten: false, crc });
-        }
-        Ok(self.stage(edit, Some(taken), batch))
+        let mut edit = self.edit_pages(id, &blocks, Some(batch)).await?;
+        let written = self.write_fresh(&edit, id, offset, data).await?;
+        let taken = Self::enter(&mut edit, written);
+        Ok(self.stage(edit, taken, batch))
     }
 
-    /// Writes `data` and what surrounds it in its first and last block to the blocks taken.
-    /// Returns each block's checksum.
+    /// The first half of [`Objects::write`]: the bytes are on fresh blocks, and nobody sees them
+    /// yet. Nothing else may change blocks that this touches until it is placed or dropped.
+    pub async fn write_out(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written, KvError> {
+        let blocks = blocks_of(offset, data.len())?;
+        if data.is_empty() {
+            return Ok(Written { id, first: blocks.start, entries: Vec::new(), taken: None });
+        }
+        let edit = self.edit_pages(id, &blocks, None).await?;
+        self.write_fresh(&edit, id, offset, data).await
+    }
+
+    /// The second half: stages the index entries that name what was written. Calls for one object
+    /// are serialised from here to the end of the commit.
+    pub async fn place(&self, written: Written, batch: &mut Batch) -> Result<Staged, KvError> {
+        if written.entries.is_empty() {
+            return Ok(Staged::none());
+        }
+        let mut edit = self.edit_pages(written.id, &written.blocks(), Some(batch)).await?;
+        let taken = Self::enter(&mut edit, written);
+        Ok(self.stage(edit, taken, batch))
+    }
+
+    /// Enters what was written into the pages under edit.
+    fn enter(edit: &mut Edit, written: Written) -> Option<Taken> {
+        for (file_block, entry) in written.blocks().zip(&written.entries) {
+            edit.set(file_block, *entry);
+        }
+        written.taken
+    }
+
+    /// Writes `data` and what surrounds it in its first and last block to fresh blocks.
+    async fn write_fresh(
+        &self,
+        edit: &Edit,
+        id: ObjectId,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written, KvError> {
+        if data.len() > IO_MAX {
+            return Err(KvError::TooLarge);
+        }
+        self.keep_bounds().await?;
+        let blocks = blocks_of(offset, data.len())?;
+        let growing = blocks.clone().any(|block| edit.get(block).block == 0);
+        let taken = self.take(blocks.end - blocks.start, growing).await?;
+        let entries = self.write_blocks(edit, &taken, offset, data).await?;
+        Ok(Written { id, first: blocks.start, entries, taken: Some(taken) })
+    }
+
+    /// Writes the blocks taken. Returns the entries that will name them.
     async fn write_blocks(
         &self,
         edit: &Edit,
         taken: &Taken,
         offset: u64,
         data: &[u8],
-    ) -> Result<Vec<u32>, KvError> {
+    ) -> Result<Vec<Entry>, KvError> {
         let first = offset / BLOCK;
         let last = (offset + data.len() as u64 - 1) / BLOCK;
         let skip = usize::try_from(offset % BLOCK).unwrap_or(0);
@@ -66,12 +133,12 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         if last != first && !whole(last) {
             tail = self.read_block(edit.get(last)).await?;
         }
-        let mut crcs = Vec::new();
+        let mut entries = Vec::new();
         let mut bufs = Vec::new();
         let mut at = first;
         for run in &taken.runs {
             let mut buf = self.pool.take(run.len);
-            for bytes in buf.chunks_mut(BLOCK_LEN) {
+            for (bytes, block) in buf.chunks_mut(BLOCK_LEN).zip(run.start..) {
                 if !whole(at) {
                     let old = if at == first { &head } else { &tail };
                     match old {
@@ -80,29 +147,46 @@ impl<K: Kv, M: Medium> Objects<K, M> {
                     }
                 }
                 overlay(bytes, at - first, skip, data);
-                crcs.push(crc32c(bytes));
+                entries.push(Entry { block, unwritten: false, crc: crc32c(bytes) });
                 at += 1;
             }
             bufs.push((*run, buf));
         }
         head.into_iter().chain(tail).for_each(|buf| self.pool.give(buf));
-        self.write_runs(bufs).await?;
-        Ok(crcs)
+        let parts = (first..).zip(&entries).filter(|(at, _)| !whole(*at)).map(|(_, entry)| *entry);
+        self.write_runs(bufs, &parts.collect::<Vec<_>>()).await?;
+        Ok(entries)
     }
 
-    async fn write_run(&self, run: Run, buf: Buf) -> Result<(), KvError> {
+    /// Writes one run, and keeps those of its blocks that are in `parts`.
+    async fn write_run(&self, run: Run, buf: Buf, parts: &[Entry]) -> Result<(), KvError> {
         let (result, buf) = self.medium.write(run.start * BLOCK, buf).await;
+        if result.is_ok() {
+            let kept = parts.iter().filter(|part| run.has(part.block));
+            for part in kept {
+                if run.len == 1 {
+                    self.keep(*part, buf);
+                    return Ok(());
+                }
+                let nth = usize::try_from(part.block - run.start).unwrap_or(usize::MAX);
+                if let Some(bytes) = buf.chunks(BLOCK_LEN).nth(nth) {
+                    let mut copy = self.pool.take(1);
+                    copy.copy_from_slice(bytes);
+                    self.keep(*part, copy);
+                }
+            }
+        }
         self.pool.give(buf);
         result.map_err(KvError::from)
     }
 
-    async fn write_runs(&self, mut bufs: Vec<(Run, Buf)>) -> Result<(), KvError> {
+    async fn write_runs(&self, mut bufs: Vec<(Run, Buf)>, parts: &[Entry]) -> Result<(), KvError> {
         if bufs.len() == 1
             && let Some((run, buf)) = bufs.pop()
         {
-            return self.write_run(run, buf).await;
+            return self.write_run(run, buf, parts).await;
         }
-        let writes = bufs.into_iter().map(|(run, buf)| self.write_run(run, buf)).collect();
+        let writes = bufs.into_iter().map(|(run, buf)| self.write_run(run, buf, parts)).collect();
         join_all(writes).await.into_iter().collect()
     }
 
@@ -120,10 +204,10 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         }
         let taken = self.take(1, false).await?;
         let crc = crc32c(&buf);
-        for run in &taken.runs {
-            edit.set(file_block, Entry { block: run.start, unwritten: false, crc });
-        }
-        self.write_runs(taken.runs.iter().copied().zip([buf]).collect()).await?;
+        let block = taken.blocks().next().unwrap_or(0);
+        let entry = Entry { block, unwritten: false, crc };
+        edit.set(file_block, entry);
+        self.write_runs(taken.runs.iter().copied().zip([buf]).collect(), &[entry]).await?;
         Ok(Some(taken))
     }
 }

@@ -24,7 +24,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     ) -> Result<Answer> {
         let len = usize::try_from(len).ok().filter(|len| *len <= IO_MAX).ok_or(Errno::EINVAL)?;
         let handle = self.readable(cx, ino, fh)?;
-        let turn = self.turns.shared(ino).await;
+        let bytes = offset..offset.saturating_add(len as u64);
+        let turn = self.turns.shared_on(ino, bytes).await;
         let inode = self.inode(ino).await?;
         regular(&inode)?;
         let left = inode.attr.size.saturating_sub(offset);

@@ -11,7 +11,7 @@ use std::ops::Range;
 use outboard_base::Ino;
 use outboard_base::limits::{FILE_SIZE_MAX, SMALL_FILE_MAX};
 use outboard_kv::medium::Medium;
-use outboard_kv::object::{BLOCK, Lent, ObjectId, Objects, Progress, Staged};
+use outboard_kv::object::{BLOCK, Lent, ObjectId, Objects, Progress, Staged, Written};
 use outboard_kv::{Batch, Kv, KvError};
 
 use super::shape::{SECTOR, Shape};
@@ -151,6 +151,31 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
             self.stage_promotion(ino, shape, offset, data, batch).await?
         };
         shape.size = size;
+        shape.add_blocks(staged.blocks());
+        Ok(staged)
+    }
+
+    /// Puts `data` on fresh blocks of a big file, which nobody sees until they are staged. `TooLarge`
+    /// beyond the largest file.
+    pub(crate) async fn write_out(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written, KvError> {
+        self.objects.write_out(object(ino), offset, data).await
+    }
+
+    /// Stages what was written out, up to byte `end`.
+    pub(crate) async fn stage_written(
+        &self,
+        shape: &mut Shape,
+        written: Written,
+        end: u64,
+        batch: &mut Batch,
+    ) -> Result<Staged, KvError> {
+        let staged = self.objects.place(written, batch).await?;
+        shape.size = shape.size.max(end);
         shape.add_blocks(staged.blocks());
         Ok(staged)
     }

@@ -1,19 +1,25 @@
-//! Turns on inodes: many at once may read a file's data, one at a time may change it, in the order
-//! they came.
+//! Turns on the bytes of inodes: many at once may read, one at a time may change, block by block of
+//! file, in the order they came. Turns on other blocks of one inode do not wait for each other.
 //!
-//! A turn is held across awaits; the mutex inside never is. First come, first served: a reader does
-//! not pass a writer who waits, so neither starves. Dropping the future of [`Turns::shared`] or
-//! [`Turns::alone`] gives its place up; dropping a [`Turn`] passes it on, in a panic too.
+//! A turn is held across awaits; the mutex inside never is. First come, first served: nobody passes
+//! one who waits for the same blocks, so neither readers nor writers starve. Dropping the future of
+//! [`Turns::shared`] or [`Turns::alone`] gives its place up; dropping a [`Turn`] passes it on, in a
+//! panic too.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use outboard_base::Ino;
+use outboard_kv::object::BLOCK;
 
 /// Inodes are spread over this many mutexes.
 const SHARDS: usize = 16;
+/// Most who wait for one inode and are looked at when a turn ends: bounds the work. The first of
+/// all is always among them, so somebody goes on.
+const LOOKED_AT: usize = 64;
 
 /// Who has a turn, and who waits, inode by inode.
 #[derive(Default)]
@@ -27,55 +33,68 @@ struct Shard {
     next_place: u64,
 }
 
+/// What a turn is on, and its number.
+#[derive(Clone, Copy)]
+struct Claim {
+    place: u64,
+    /// Blocks of file, the last excluded.
+    from: u64,
+    to: u64,
+    alone: bool,
+}
+
+impl Claim {
+    /// A claim on `bytes` of the file, by whole blocks; its number is not known yet.
+    fn on(bytes: &Range<u64>, alone: bool) -> Claim {
+        Claim { place: 0, from: bytes.start / BLOCK, to: bytes.end.div_ceil(BLOCK), alone }
+    }
+
+    fn bars(&self, other: &Claim) -> bool {
+        (self.alone || other.alone) && self.from < other.to && other.from < self.to
+    }
+}
+
 /// Turns of one inode; removed when nobody holds or waits.
 #[derive(Default)]
 struct Inode {
-    readers: usize,
-    alone: bool,
-    waiting: VecDeque<Waiting>,
-    /// Places whose turn has come and whose futures do not know it yet.
-    granted: Vec<u64>,
-}
-
-struct Waiting {
-    place: u64,
-    alone: bool,
-    waker: Waker,
+    /// Turns held, and granted to futures that do not know it yet.
+    held: Vec<Claim>,
+    waiting: VecDeque<(Claim, Waker)>,
 }
 
 impl Inode {
-    fn takes(&mut self, alone: bool) -> bool {
-        let free = !self.alone && (!alone || self.readers == 0);
-        if free {
-            self.alone = alone;
-            self.readers += usize::from(!alone);
-        }
-        free
+    fn holds(&self, place: u64) -> bool {
+        self.held.iter().any(|claim| claim.place == place)
     }
 
-    /// Hands turns to those at the head of the queue; their wakers go to `woken`.
-    fn advance(&mut self, woken: &mut Vec<Waker>) {
-        while let Some(next) = self.waiting.pop_front() {
-            if !self.takes(next.alone) {
-                self.waiting.push_front(next);
-                break;
-            }
-            self.granted.push(next.place);
-            woken.push(next.waker);
-        }
+    /// Whether `claim` may begin when `ahead` of those who wait came before it.
+    fn allows(&self, claim: &Claim, ahead: usize) -> bool {
+        let waiting = self.waiting.iter().take(ahead).map(|(claim, _)| claim);
+        !self.held.iter().chain(waiting).any(|other| other.bars(claim))
     }
 
-    fn leave(&mut self, alone: bool, woken: &mut Vec<Waker>) {
-        if alone {
-            self.alone = false;
+    /// Ends the turn, or the wait, with this number; the wakers of whose turn has come go to
+    /// `woken`.
+    fn leave(&mut self, place: u64, woken: &mut Vec<Waker>) {
+        if let Some(at) = self.held.iter().position(|claim| claim.place == place) {
+            self.held.swap_remove(at);
         } else {
-            self.readers = self.readers.saturating_sub(1);
+            self.waiting.retain(|(claim, _)| claim.place != place);
         }
-        self.advance(woken);
+        let mut at = 0;
+        while let Some((claim, _)) = self.waiting.get(at).filter(|_| at < LOOKED_AT) {
+            let claim = *claim;
+            if self.allows(&claim, at) {
+                self.held.push(claim);
+                woken.extend(self.waiting.remove(at).map(|(_, waker)| waker));
+            } else {
+                at += 1;
+            }
+        }
     }
 
     fn is_idle(&self) -> bool {
-        !self.alone && self.readers == 0 && self.waiting.is_empty()
+        self.held.is_empty() && self.waiting.is_empty()
     }
 }
 
@@ -84,24 +103,37 @@ impl Inode {
 pub(crate) struct Turn<'t> {
     turns: &'t Turns,
     ino: Ino,
-    alone: bool,
+    place: u64,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.turns.change(self.ino, |inode, woken| inode.leave(self.alone, woken));
+        self.turns.leave(self.ino, self.place);
     }
 }
 
+/// All bytes of a file, and what is said of it as a whole.
+const ALL: Range<u64> = 0..u64::MAX;
+
 impl Turns {
-    /// A turn beside other readers.
+    /// A turn on the whole inode beside other readers.
     pub(crate) fn shared(&self, ino: Ino) -> impl Future<Output = Turn<'_>> {
-        self.wait(ino, false)
+        self.wait(ino, Claim::on(&ALL, false))
     }
 
-    /// A turn alone.
+    /// A turn on the whole inode alone.
     pub(crate) fn alone(&self, ino: Ino) -> impl Future<Output = Turn<'_>> {
-        self.wait(ino, true)
+        self.wait(ino, Claim::on(&ALL, true))
+    }
+
+    /// A turn beside other readers on the blocks that `bytes` touch.
+    pub(crate) fn shared_on(&self, ino: Ino, bytes: Range<u64>) -> impl Future<Output = Turn<'_>> {
+        self.wait(ino, Claim::on(&bytes, false))
+    }
+
+    /// A turn alone on the blocks that `bytes` touch.
+    pub(crate) fn alone_on(&self, ino: Ino, bytes: Range<u64>) -> impl Future<Output = Turn<'_>> {
+        self.wait(ino, Claim::on(&bytes, true))
     }
 
     /// Turns alone on two inodes (one turn if they are the same), always taken in one order, so
@@ -119,12 +151,12 @@ impl Turns {
         self.shards.get(index).unwrap_or(first).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the turns of `ino`, then wakes outside the mutex.
-    fn change(&self, ino: Ino, change: impl FnOnce(&mut Inode, &mut Vec<Waker>)) {
+    /// Ends a turn or a wait, then wakes outside the mutex.
+    fn leave(&self, ino: Ino, place: u64) {
         let mut woken = Vec::new();
         let mut shard = self.shard(ino);
         if let Some(inode) = shard.inodes.get_mut(&ino) {
-            change(inode, &mut woken);
+            inode.leave(place, &mut woken);
             if inode.is_idle() {
                 shard.inodes.remove(&ino);
             }
@@ -133,10 +165,10 @@ impl Turns {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    async fn wait(&self, ino: Ino, alone: bool) -> Turn<'_> {
-        let mut place = Place { turns: self, ino, alone, number: None };
-        poll_fn(|cx| place.poll(cx)).await;
-        Turn { turns: self, ino, alone }
+    async fn wait(&self, ino: Ino, claim: Claim) -> Turn<'_> {
+        let mut place = Place { turns: self, ino, claim, number: None };
+        let number = poll_fn(|cx| place.poll(cx)).await;
+        Turn { turns: self, ino, place: number }
     }
 }
 
@@ -144,32 +176,32 @@ impl Turns {
 struct Place<'t> {
     turns: &'t Turns,
     ino: Ino,
-    alone: bool,
+    claim: Claim,
     number: Option<u64>,
 }
 
 impl Place<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
         let mut shard = self.turns.shard(self.ino);
         let Shard { inodes, next_place } = &mut *shard;
         let inode = inodes.entry(self.ino).or_default();
         let Some(number) = self.number else {
-            if inode.waiting.is_empty() && inode.takes(self.alone) {
-                return Poll::Ready(());
-            }
-            let waker = cx.waker().clone();
-            inode.waiting.push_back(Waiting { place: *next_place, alone: self.alone, waker });
-            self.number = Some(*next_place);
+            let claim = Claim { place: *next_place, ..self.claim };
             *next_place += 1;
+            if inode.allows(&claim, usize::MAX) {
+                inode.held.push(claim);
+                return Poll::Ready(claim.place);
+            }
+            inode.waiting.push_back((claim, cx.waker().clone()));
+            self.number = Some(claim.place);
             return Poll::Pending;
         };
-        if let Some(at) = inode.granted.iter().position(|&granted| granted == number) {
-            inode.granted.swap_remove(at);
+        if inode.holds(number) {
             self.number = None;
-            return Poll::Ready(());
+            return Poll::Ready(number);
         }
-        if let Some(waiting) = inode.waiting.iter_mut().find(|w| w.place == number) {
-            waiting.waker.clone_from(cx.waker());
+        if let Some((_, waker)) = inode.waiting.iter_mut().find(|(c, _)| c.place == number) {
+            waker.clone_from(cx.waker());
         }
         Poll::Pending
     }
@@ -177,17 +209,9 @@ impl Place<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let Some(number) = self.number else { return };
-        let alone = self.alone;
-        self.turns.change(self.ino, |inode, woken| {
-            if let Some(at) = inode.granted.iter().position(|&granted| granted == number) {
-                inode.granted.swap_remove(at);
-                inode.leave(alone, woken);
-            } else {
-                inode.waiting.retain(|w| w.place != number);
-                inode.advance(woken); // Who stood behind may go now.
-            }
-        });
+        if let Some(number) = self.number {
+            self.turns.leave(self.ino, number);
+        }
     }
 }
 
@@ -209,7 +233,7 @@ mod tests {
         }
     }
 
-    fn poll<F: Future>(future: Pin<&mut F>, wakes: &Arc<Count>) -> Option<F::Output> {
+    fn poll<F: Future + ?Sized>(future: Pin<&mut F>, wakes: &Arc<Count>) -> Option<F::Output> {
         let waker = Waker::from(Arc::clone(wakes));
         match future.poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(out) => Some(out),
@@ -264,5 +288,94 @@ mod tests {
         assert!(poll(other.as_mut(), &wakes).is_some());
         let (_, second) = poll(pin!(turns.alone_on_both(Ino(4), Ino(4))), &wakes).unwrap();
         assert!(second.is_none());
+    }
+
+    #[test]
+    fn other_blocks_do_not_wait() {
+        let (turns, wakes) = (Turns::default(), Arc::new(Count::default()));
+        let ino = Ino(1);
+        let on = |from: u64, to: u64| from * BLOCK..to * BLOCK;
+        let first = poll(pin!(turns.alone_on(ino, on(0, 2))), &wakes).unwrap();
+        let other = poll(pin!(turns.alone_on(ino, on(2, 3))), &wakes).unwrap();
+        assert!(poll(pin!(turns.alone_on(ino, 2 * BLOCK - 1..2 * BLOCK)), &wakes).is_none());
+        let mut whole = pin!(turns.alone(ino));
+        assert!(poll(whole.as_mut(), &wakes).is_none());
+        let mut late = pin!(turns.shared_on(ino, on(8, 9)));
+        assert!(poll(late.as_mut(), &wakes).is_none(), "it passed one who waits for its block");
+        drop(first);
+        assert!(poll(whole.as_mut(), &wakes).is_none());
+        drop(other);
+        let all = poll(whole.as_mut(), &wakes).unwrap();
+        assert!(poll(late.as_mut(), &wakes).is_none());
+        drop(all);
+        drop(poll(late.as_mut(), &wakes).unwrap());
+        assert!(turns.shard(ino).inodes.is_empty());
+    }
+
+    type Waits<'t> = Pin<Box<dyn Future<Output = Turn<'t>> + 't>>;
+
+    fn below(rng: &mut outboard_base::Rng, len: usize) -> usize {
+        usize::try_from(rng.below(len as u64)).unwrap()
+    }
+
+    /// Random claims in random order: nobody who holds is barred by another who does, nobody passes
+    /// one who came before and is barred by it, and all get their turn.
+    #[test]
+    fn nobody_is_barred_and_nobody_starves() {
+        for seed in 0..200 {
+            let mut rng = outboard_base::Rng::new(seed);
+            let (turns, wakes) = (Turns::default(), Arc::new(Count::default()));
+            let mut waiting: Vec<(Claim, Waits<'_>)> = Vec::new();
+            let mut held: Vec<(Claim, Turn<'_>)> = Vec::new();
+            let (mut begun, mut ended) = (0, 0);
+            while ended < 100 {
+                match rng.below(4) {
+                    0 if begun < 100 => {
+                        let from = rng.below(6) * BLOCK;
+                        let bytes = if rng.chance(1, 6) { ALL } else { from..from + 2 * BLOCK };
+                        let claim = Claim { place: begun, ..Claim::on(&bytes, rng.chance(1, 2)) };
+                        let turn = turns.wait(Ino(1), claim);
+                        let mut turn: Waits<'_> = Box::pin(turn);
+                        begun += 1;
+                        match poll(turn.as_mut(), &wakes) {
+                            Some(turn) => held.push((claim, turn)),
+                            None => waiting.push((claim, turn)),
+                        }
+                    }
+                    1 if !held.is_empty() => {
+                        drop(held.swap_remove(below(&mut rng, held.len())));
+                        ended += 1;
+                    }
+                    2 if !waiting.is_empty() && rng.chance(1, 5) => {
+                        drop(waiting.remove(below(&mut rng, waiting.len())));
+                        ended += 1;
+                    }
+                    _ => {}
+                }
+                let mut at = 0;
+                while at < waiting.len() {
+                    if let Some(turn) = poll(waiting[at].1.as_mut(), &wakes) {
+                        held.push((waiting.remove(at).0, turn));
+                    } else {
+                        at += 1;
+                    }
+                }
+                for (at, (claim, _)) in held.iter().enumerate() {
+                    assert!(held[..at].iter().all(|(other, _)| !other.bars(claim)), "seed {seed}");
+                    let passed =
+                        waiting.iter().find(|(w, _)| w.place < claim.place && w.bars(claim));
+                    assert!(passed.is_none(), "seed {seed}");
+                }
+                for (at, (claim, _)) in waiting.iter().enumerate() {
+                    let earlier = waiting[..at].iter().map(|(claim, _)| claim);
+                    let mut others = held.iter().map(|(claim, _)| claim).chain(earlier);
+                    assert!(
+                        others.any(|other| other.bars(claim)),
+                        "seed {seed}: it waits for nobody"
+                    );
+                }
+            }
+            assert!(turns.shard(Ino(1)).inodes.is_empty());
+        }
     }
 }
