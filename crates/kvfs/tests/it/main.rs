@@ -7,6 +7,7 @@
     reason = "a test may panic"
 )]
 
+mod beside;
 mod check;
 mod crash;
 mod damage;

@@ -1,0 +1,269 @@
+//! One big file under many hands: writes, reads, cuts and syncs of overlapping ranges at once, polled
+//! in random order over an engine and a medium that delay, some dropped in the middle; then a new
+//! start, after power loss or without.
+//!
+//! The file is units of half a block, so that writes share blocks. Each unit is judged like a
+//! register: a read may find what any write has put there, unless another write of the unit began
+//! after that one had ended, and had itself ended before the read began. After power loss the last
+//! successful sync stands for the read.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use outboard_base::{Fh, Ino, Result, Rng, Timestamp};
+use outboard_kv::{medium, mem};
+use outboard_kvfs::{Answer, Payload};
+use outboard_wire::file::{Header, Reply, Request, Setattr};
+
+use crate::data::clean;
+use crate::world::{Disk, User, Volume, block_on, tidy};
+
+const UNIT: usize = 4096;
+/// Units the file may have: two pages of index and a bit.
+const UNITS: usize = 150;
+
+/// A write of one unit. Value 0 is what is not there: a hole, or beyond the end.
+#[derive(Clone, Copy)]
+struct Put {
+    value: u32,
+    begun: u64,
+    /// When it was answered; never, if it was given up.
+    ended: u64,
+}
+
+/// What each unit may be.
+struct Register {
+    puts: Vec<Vec<Put>>,
+}
+
+impl Register {
+    fn new(units: usize) -> Register {
+        let zero = Put { value: 0, begun: 0, ended: 0 };
+        Register { puts: vec![vec![zero]; units] }
+    }
+
+    /// Whether a look at `unit` that began at `when` may find `value`.
+    fn allows(&self, unit: usize, value: u32, when: u64) -> bool {
+        let puts = &self.puts[unit];
+        let over = |put: &Put| puts.iter().any(|p| p.begun > put.ended && p.ended < when);
+        puts.iter().any(|put| put.value == value && !over(put))
+    }
+
+    fn begin(&mut self, units: std::ops::Range<usize>, value: u32, begun: u64) {
+        for unit in units {
+            self.puts[unit].push(Put { value, begun, ended: u64::MAX });
+        }
+    }
+
+    fn end(&mut self, begun: u64, ended: u64) {
+        let all = self.puts.iter_mut().flatten();
+        all.filter(|put| put.begun == begun).for_each(|put| put.ended = ended);
+    }
+}
+
+/// The bytes of one unit: nobody else's, whatever half of it is looked at.
+fn unit(value: u32) -> [u8; UNIT] {
+    let mut bytes = [0; UNIT];
+    bytes.chunks_mut(4).for_each(|four| four.copy_from_slice(&value.to_le_bytes()));
+    bytes
+}
+
+fn value(bytes: &[u8], why: &str) -> u32 {
+    let value = u32::from_le_bytes(bytes[..4].try_into().unwrap());
+    assert!(bytes == &unit(value)[..bytes.len()], "{why}: a unit of several writes");
+    value
+}
+
+enum What {
+    Write(u32, std::ops::Range<usize>),
+    Cut(usize),
+    Read(std::ops::Range<usize>),
+    Sync,
+}
+
+struct Slot<'v> {
+    running: Option<Pin<Box<dyn Future<Output = Result<Answer>> + 'v>>>,
+    what: What,
+    begun: u64,
+}
+
+fn draw(rng: &mut Rng, begun: u64) -> What {
+    let from = rng.below(UNITS as u64) as usize;
+    let most = if rng.chance(1, 10) { 60 } else { 5 };
+    let units = from..(from + 1 + rng.below(most) as usize).min(UNITS);
+    match rng.below(20) {
+        0..=11 => What::Write(begun as u32, units),
+        12 if rng.chance(1, 3) => What::Cut(3 + from),
+        13 => What::Sync,
+        _ => What::Read(units),
+    }
+}
+
+impl<'v> Slot<'v> {
+    fn start(&mut self, volume: &'v Volume, (ino, fh): (Ino, Fh), lane: u16) {
+        let offset = |unit: usize| (unit * UNIT) as u64;
+        let (request, payload) = match &self.what {
+            What::Write(value, units) => {
+                let request = Request::Write { ino, fh, offset: offset(units.start), flags: 0 };
+                (request, unit(*value).repeat(units.len()))
+            }
+            What::Cut(units) => {
+                let set = Setattr { size: Some(offset(*units)), ..Setattr::default() };
+                (Request::Setattr { ino, fh: Fh::NONE, set }, Vec::new())
+            }
+            What::Read(units) => {
+                let len = (units.len() * UNIT) as u32;
+                let offset = offset(units.start);
+                (Request::Read { ino, fh, offset, len, flags: 0 }, Vec::new())
+            }
+            What::Sync => (Request::Fsync { ino, fh, data_only: true }, Vec::new()),
+        };
+        let caller = User::root(volume).caller;
+        let now = Timestamp { sec: 3_000_000 + self.begun as i64, nsec: 0 };
+        let (session, sequence) = (caller.attachment, 1000 + self.begun);
+        self.running = Some(Box::pin(async move {
+            let header = Header { session, sequence, lane, ..Header::default() };
+            volume.handle(&caller, &header, request, Payload::Bytes(payload), now).await
+        }));
+    }
+}
+
+fn judge(register: &Register, units: std::ops::Range<usize>, bytes: &[u8], when: u64, why: &str) {
+    for (nth, at) in units.enumerate() {
+        let found = bytes.get(nth * UNIT..).unwrap_or_default();
+        let found = found.get(..UNIT).unwrap_or(found);
+        let found = if found.is_empty() { 0 } else { value(found, why) };
+        assert!(register.allows(at, found, when), "{why}: unit {at} is {found} at {when}");
+    }
+}
+
+fn run(seed: u64, power: bool, drops: bool) {
+    let why = format!("seed {seed}");
+    let mut rng = Rng::new(seed);
+    let disk = Disk::new(seed);
+    let volume = disk.open_settled();
+    let user = User::root(&volume);
+    let (attr, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
+    let ino = attr.ino;
+    let mut register = Register::new(UNITS);
+    register.begin(0..100, 1, 1);
+    user.write(ino, fh, 0, &unit(1).repeat(100)).unwrap();
+    register.end(1, 2);
+    user.sync().unwrap();
+    let conflicts = if seed.is_multiple_of(2) { 15 } else { 0 };
+    let faults =
+        mem::Faults { delay_polls: seed % 4, commit_conflicts: conflicts, ..<_>::default() };
+    disk.kv.set_faults(faults);
+    let slow = medium::mem::Faults { delay_polls: 6, ..medium::mem::Faults::default() };
+    disk.medium.set_faults(slow);
+    let idle = || Slot { running: None, what: What::Sync, begun: 0 };
+    let mut slots: Vec<Slot<'_>> = (0..8).map(|_| idle()).collect();
+    // The moment of the last sync that is known to have succeeded began.
+    let (mut clock, mut synced) = (10, 2);
+    for _ in 0..3000 {
+        clock += 1;
+        let lane = rng.below(8) as u16;
+        let slot = &mut slots[usize::from(lane)];
+        let Some(running) = &mut slot.running else {
+            (slot.what, slot.begun) = (draw(&mut rng, clock), clock);
+            match &slot.what {
+                What::Write(value, units) => register.begin(units.clone(), *value, clock),
+                What::Cut(units) => register.begin(*units.min(&UNITS)..UNITS, 0, clock),
+                _ => {}
+            }
+            slot.start(&volume, (ino, fh), lane);
+            continue;
+        };
+        if drops && rng.chance(1, 150) {
+            slot.running = None;
+            continue;
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready(answer) = running.as_mut().poll(&mut context) else { continue };
+        slot.running = None;
+        let answer = answer.unwrap_or_else(|errno| panic!("{why}: {errno}"));
+        match &slot.what {
+            What::Write(_, units) => {
+                assert_eq!(answer.reply, Reply::Written((units.len() * UNIT) as u32), "{why}");
+                register.end(slot.begun, clock);
+            }
+            What::Cut(_) => register.end(slot.begun, clock),
+            What::Read(units) => {
+                judge(&register, units.clone(), answer.payload.bytes(), slot.begun, &why);
+            }
+            What::Sync => synced = synced.max(slot.begun),
+        }
+    }
+    drop(slots);
+    drop(volume);
+    if power {
+        disk.kv.crash();
+        disk.medium.crash();
+    } else {
+        synced = clock;
+    }
+    disk.kv.set_faults(mem::Faults::default());
+    disk.medium.set_faults(medium::mem::Faults::default());
+    let volume = disk.open_settled();
+    clean(&volume);
+    let user = User::root(&volume);
+    let fh = user.open(ino, 2).unwrap();
+    let found = user.read(ino, fh, 0, 1 << 20).unwrap();
+    judge(&register, 0..UNITS, &found, synced, &why);
+    user.set(ino, Setattr { size: Some(0), ..Setattr::default() }).unwrap();
+    tidy(&volume);
+    assert_eq!(volume.objects().space().used, 0, "{why}: a block is nobody's");
+    clean(&volume);
+}
+
+#[test]
+fn nobody_sees_half_a_write_or_an_older_one() {
+    (0..20).for_each(|seed| run(seed, false, false));
+}
+
+#[test]
+fn and_some_are_given_up_in_the_middle() {
+    (100..120).for_each(|seed| run(seed, false, true));
+}
+
+#[test]
+fn and_the_power_fails() {
+    (200..240).for_each(|seed| run(seed, true, seed.is_multiple_of(2)));
+}
+
+/// Eight overwrites of one file went one disk access after the other: each held the file until it
+/// was committed.
+#[test]
+fn writes_of_one_file_wait_for_the_disk_together() {
+    let disk = Disk::new(1);
+    let volume = disk.open_settled();
+    let user = User::root(&volume);
+    let (attr, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
+    let ino = attr.ino;
+    user.write(ino, fh, 0, &[1; 64 * UNIT]).unwrap();
+    let rounds = |writers: usize| {
+        disk.medium.set_faults(medium::mem::Faults { delay_polls: 100, ..<_>::default() });
+        let mut slots: Vec<Slot<'_>> = Vec::new();
+        for nth in 0..writers {
+            let what = What::Write(7, 2 * nth..2 * nth + 2);
+            let mut slot = Slot { running: None, what, begun: nth as u64 };
+            slot.start(&volume, (ino, fh), nth as u16);
+            slots.push(slot);
+        }
+        let mut all: Vec<_> = slots.into_iter().filter_map(|slot| slot.running).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        let rounds = (1..).find(|_| {
+            all.retain_mut(|running| running.as_mut().poll(&mut context).is_pending());
+            all.is_empty()
+        });
+        disk.medium.set_faults(medium::mem::Faults::default());
+        rounds.unwrap()
+    };
+    assert!((0..20).map(|_| rounds(8)).max().unwrap() <= 110, "they waited for each other");
+    assert_eq!(user.read(ino, fh, 0, 17 * UNIT as u32).unwrap(), {
+        let mut bytes = unit(7).repeat(16);
+        bytes.extend([1; UNIT]);
+        bytes
+    });
+    block_on(volume.tidy()).unwrap();
+}
