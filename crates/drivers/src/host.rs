@@ -37,6 +37,9 @@ pub struct HostOptions {
     pub connect_timeout: Duration,
     /// A DPU side whose heartbeat stands still for this long is lost.
     pub beat_limit: Duration,
+    /// Called first on each thread behind the host: a library that shares its process with a
+    /// program tells its own threads from the program's.
+    pub on_thread: Option<fn()>,
 }
 
 impl HostOptions {
@@ -53,6 +56,7 @@ impl HostOptions {
             connect_timeout: Duration::from_secs(30),
             // Longer than a disk may keep a DPU side busy, shorter than a user's patience.
             beat_limit: Duration::from_secs(20),
+            on_thread: None,
         }
     }
 }
@@ -131,12 +135,18 @@ impl Host {
     fn start(&mut self, options: HostOptions, memory: Arc<HostMemory>) -> std::io::Result<()> {
         let (session, world, stop) =
             (Arc::clone(&self.session), Arc::clone(&self.world), Arc::clone(&self.stop));
-        let watched = Arc::clone(&memory);
-        let watcher = move || watch::run(&session, &world, &watched, &stop);
+        let (watched, on_thread) = (Arc::clone(&memory), options.on_thread);
+        let watcher = move || {
+            on_thread.into_iter().for_each(|begin| begin());
+            watch::run(&session, &world, &watched, &stop);
+        };
         self.threads.push(std::thread::Builder::new().name("link-watch".into()).spawn(watcher)?);
         let (session, world, stop) =
             (Arc::clone(&self.session), Arc::clone(&self.world), Arc::clone(&self.stop));
-        let keeper = move || keep::run(&options, &session, &world, &memory, &stop);
+        let keeper = move || {
+            on_thread.into_iter().for_each(|begin| begin());
+            keep::run(&options, &session, &world, &memory, &stop);
+        };
         self.threads.push(std::thread::Builder::new().name("link-keep".into()).spawn(keeper)?);
         Ok(())
     }

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod dpu;
 pub mod engine;
 pub mod executor;
+pub mod fds;
 pub mod futex;
 pub mod host;
 pub mod link;

@@ -100,6 +100,7 @@ impl Shared {
         // Never executable; kernels before 6.3 do not know the flag.
         let fd = rustix::fs::memfd_create(&name, flags | MemfdFlags::NOEXEC_SEAL)
             .or_else(|_| rustix::fs::memfd_create(&name, flags))?;
+        let fd = crate::fds::lift(fd)?;
         rustix::fs::ftruncate(&fd, len)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let region = map(fd.as_fd(), usize::try_from(len).map_err(io::Error::other)?)?;

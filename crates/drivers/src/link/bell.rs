@@ -28,7 +28,7 @@ const DRAIN: usize = 64;
 impl Bell {
     /// A bell nobody can ring yet but its owner.
     pub fn new() -> io::Result<Bell> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = crate::fds::lift(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
         let own = Ringer::attach_to(&epoll)?;
         Ok(Bell { epoll, own })
     }
@@ -70,7 +70,8 @@ impl Bell {
 
 impl Ringer {
     fn attach_to(epoll: &OwnedFd) -> io::Result<Ringer> {
-        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let event = crate::fds::lift(rustix::event::eventfd(0, flags)?)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(epoll, &event, epoll::EventData::new_u64(0), flags)?;
         Ok(Ringer(event))

@@ -63,7 +63,7 @@ fn address(path: &Path) -> io::Result<SocketAddrUnix> {
 /// # Errors
 /// `NotFound` or `ConnectionRefused` when none listens there; the caller may try again.
 pub fn connect(path: &Path) -> io::Result<Peer> {
-    let fd = unix_socket()?;
+    let fd = crate::fds::lift(unix_socket()?)?;
     rustix::net::connect(&fd, &address(path)?)?;
     Ok(Peer { fd })
 }
@@ -179,7 +179,9 @@ impl Peer {
         let mut fds = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights);
+                for fd in rights {
+                    fds.push(crate::fds::lift(fd)?);
+                }
             }
         }
         if got == 0 {

@@ -1,0 +1,55 @@
+//! A kv volume from inside a program: file calls go straight into nvme-fs queue pairs of the
+//! program's own, and the kernel is not asked.
+//!
+//! ```no_run
+//! use outboard_client::{Connect, OpenOptions, Volume};
+//!
+//! let volume = Volume::connect(Connect::new("data/dpu.sock"))?;
+//! let file = volume.open("notes.txt", OpenOptions::new().read().write().create(0o644))?;
+//! file.write_at(b"hello", 0)?;
+//! file.sync(false)?;
+//! let mut bytes = [0; 5];
+//! assert_eq!(file.read_at(&mut bytes, 0)?, 5);
+//! volume.rename("notes.txt", "greetings.txt")?;
+//! volume.disconnect()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What a mount leaves to the kernel is done here: a path is walked component by component by
+//! [`walk`] (symbolic links, `..`, the limit of 40). What a mount has the kernel check is checked
+//! by the volume: a request of this crate never claims to be checked.
+//!
+//! # Invariants
+//!
+//! 1. A call is answered once, whatever becomes of the DPU side; while that is lost, calls wait or
+//!    fail as [`Connect::on_loss`] says.
+//! 2. One queue pair is used by one thread at a time. A thread returns to the queue it had.
+//! 3. File data passes through one place, [`mod@data`], where a cache can be put.
+//! 4. An answered read or write costs no allocation, and no system call but the pauses of a
+//!    spinning thread, unless its DPU side must be woken or waited for asleep.
+//!
+//! The page is `docs/internals/preload.md`.
+
+#![forbid(unsafe_code)]
+
+pub mod data;
+mod dir;
+mod file;
+mod link;
+mod names;
+mod open;
+mod volume;
+pub mod walk;
+
+pub use dir::{Dir, Entry};
+pub use file::File;
+pub use link::{Connect, ConnectError, LossPolicy};
+pub use names::Xattr;
+pub use open::{How, OpenOptions, Opened};
+pub use outboard_base::{Cred, Errno, Fh, Ino, Result, Timestamp};
+pub use outboard_wire::file::{
+    Attr, FileKind, LockKind, LockStyle, Setattr, SetattrTime, Statfs, mode, open_flags,
+    rename_flags, xattr_flags,
+};
+pub use volume::Volume;
+pub use walk::{Place, Spot, Walked};

@@ -1,0 +1,185 @@
+//! A volume as a program sees it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use outboard_base::{Cred, Errno, Fh, Ino, Result, limits};
+use outboard_dpc::host::Counts;
+use outboard_wire::file::{Attr, Reply, Request, Setattr, Statfs};
+
+use crate::dir::Dir;
+use crate::file::File;
+use crate::link::{Connect, ConnectError, Link};
+use crate::open::{self, How, OpenOptions, Opened};
+use crate::walk::{Place, Spot, Walked, Walker};
+
+/// How often a path is walked again because what it led to went meanwhile.
+const WALKS: usize = 16;
+
+/// A volume this process has attached to. Every method may be called from any thread. Dropped, it
+/// leaves as a killed process would; [`Volume::disconnect`] leaves in order.
+pub struct Volume {
+    pub(crate) link: Arc<Link>,
+    prefix: Option<Vec<u8>>,
+    umask: AtomicU32,
+}
+
+impl Volume {
+    /// Attaches.
+    pub fn connect(how: Connect) -> std::result::Result<Volume, ConnectError> {
+        let prefix = how.prefix.clone();
+        Ok(Volume { link: Arc::new(Link::connect(how)?), prefix, umask: AtomicU32::new(0) })
+    }
+
+    /// Lets go of everything in order. Files and directories that are still open must not be used
+    /// any more.
+    pub fn disconnect(&self) -> std::io::Result<()> {
+        self.link.disconnect()
+    }
+
+    /// Figures since the attachment.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.link.counts()
+    }
+
+    /// Takes these bits from the permissions of what is made by path. None at first: the umask of
+    /// the process is not looked at.
+    pub fn set_umask(&self, umask: u32) {
+        self.umask.store(umask & 0o777, Ordering::Relaxed);
+    }
+
+    pub(crate) fn umask(&self) -> u32 {
+        self.umask.load(Ordering::Relaxed)
+    }
+
+    /// Who asks: this process as it is now.
+    #[must_use]
+    pub fn cred() -> Cred {
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        let pid = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
+        let groups = match uid {
+            // Root needs none.
+            0 => Vec::new(),
+            _ => rustix::process::getgroups().unwrap_or_default(),
+        };
+        let groups = groups.iter().take(limits::GROUPS_MAX).map(|group| group.as_raw()).collect();
+        Cred { uid, gid, pid, groups }
+    }
+
+    // By place.
+
+    /// Walks `path` from `start`, or from the root if it begins with a slash.
+    pub fn walk(&self, start: &Place, path: &[u8], follow: bool) -> Result<Walked> {
+        let cred = Volume::cred();
+        let walker = Walker { link: &self.link, cred: &cred, prefix: self.prefix.as_deref() };
+        walker.walk(start, path, follow)
+    }
+
+    /// Opens what `spot` leads to. `ESTALE`: it went meanwhile, walk again.
+    pub fn open_at(&self, spot: &Spot, how: &How) -> Result<Opened> {
+        open::open(&self.link, &Volume::cred(), spot, how)
+    }
+
+    /// Makes and opens a file without a name in the directory `spot` leads to.
+    pub fn tmpfile_at(&self, spot: &Spot, how: &How) -> Result<Opened> {
+        open::tmpfile(&self.link, &Volume::cred(), spot, how)
+    }
+
+    /// Opens a file by its number, as `flags` (`open_flags`) say: for a process that inherited it.
+    /// A process that is neither root's nor the volume owner's must have walked to it before.
+    pub fn open_ino(&self, ino: Ino, flags: u32) -> Result<File> {
+        let cred = Volume::cred();
+        match self.link.reply(&cred, &Request::Open { ino, flags })? {
+            Reply::Opened(fh) => {
+                let cred = Cred { groups: Vec::new(), ..cred };
+                let handle = crate::data::Handle { ino, fh, flags, cred };
+                Ok(File::new(Arc::clone(&self.link), handle))
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Opens a directory by its number.
+    pub fn open_dir_ino(&self, ino: Ino) -> Result<Dir> {
+        Dir::open(&self.link, &Volume::cred(), ino)
+    }
+
+    /// The attributes of an inode.
+    pub fn attr(&self, ino: Ino) -> Result<Attr> {
+        self.expect_attr(&Request::Getattr { ino, fh: Fh::NONE })
+    }
+
+    /// Changes attributes of an inode.
+    pub fn set_attr(&self, ino: Ino, set: Setattr) -> Result<Attr> {
+        self.expect_attr(&Request::Setattr { ino, fh: Fh::NONE, set })
+    }
+
+    fn expect_attr(&self, request: &Request<'_>) -> Result<Attr> {
+        match self.link.reply(&Volume::cred(), request)? {
+            Reply::Attr(attr) => Ok(attr),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Space and inodes.
+    pub fn statfs(&self) -> Result<Statfs> {
+        match self.link.reply(&Volume::cred(), &Request::Statfs { ino: Ino::ROOT })? {
+            Reply::Statfs(figures) => Ok(figures),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Makes everything answered so far durable.
+    pub fn sync(&self) -> Result<()> {
+        self.link.reply(&Volume::cred(), &Request::Syncfs).map(drop)
+    }
+
+    // By path from the root.
+
+    /// Where `path` leads; absolute or not, it begins at the root.
+    pub(crate) fn spot(&self, path: &Path, follow: bool) -> Result<Spot> {
+        use std::os::unix::ffi::OsStrExt;
+        match self.walk(&Place::root(), path.as_os_str().as_bytes(), follow)? {
+            Walked::Inside(spot) => Ok(spot),
+            Walked::Outside(_) => Err(Errno::EXDEV),
+        }
+    }
+
+    /// Does something to what `path` leads to, walking again if that went meanwhile.
+    pub(crate) fn at<T>(
+        &self,
+        path: &Path,
+        follow: bool,
+        act: impl Fn(&Spot) -> Result<T>,
+    ) -> Result<T> {
+        for _ in 1..WALKS {
+            match act(&self.spot(path, follow)?) {
+                Err(Errno::ESTALE) => {}
+                done => return done,
+            }
+        }
+        act(&self.spot(path, follow)?)
+    }
+
+    /// Opens a file. `EISDIR` for a directory, `ENXIO` for a fifo or a device node.
+    pub fn open(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<File> {
+        let how = How { umask: self.umask(), ..options.how()? };
+        match self.at(path.as_ref(), how.follows(), |spot| self.open_at(spot, &how))? {
+            Opened::File(file, _) => Ok(file),
+            Opened::Dir(..) => Err(Errno::EISDIR),
+            Opened::Special(_) => Err(Errno::ENXIO),
+        }
+    }
+
+    /// Opens a directory for listing.
+    pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Dir> {
+        let how = How { directory: true, ..How::default() };
+        match self.at(path.as_ref(), true, |spot| self.open_at(spot, &how))? {
+            Opened::Dir(dir, _) => Ok(dir),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+}

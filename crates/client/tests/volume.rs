@@ -1,0 +1,317 @@
+//! A volume on disk behind a DPU side of its own process, used by this one.
+//!
+//! The DPU side is this same program run again: `dpu_process` does nothing unless its directory is
+//! named in the environment; likewise `as_a_plain_user`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_client::{
+    Connect, Errno, LockKind, LockStyle, OpenOptions, Place, Setattr, Volume, Walked,
+};
+use outboard_drivers::clock;
+use outboard_drivers::dpu::{Dpu, DpuOptions, Poller};
+use outboard_drivers::engine::directory::DataDirectory;
+use outboard_drivers::engine::{Engine, EngineOptions};
+use outboard_drivers::executor::block_on;
+use outboard_drivers::link::Bell;
+use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
+use outboard_kvfs::{Kvfs, Options};
+
+const DIR: &str = "OUTBOARD_CLIENT_DIR";
+const SOCKET: &str = "OUTBOARD_CLIENT_SOCKET";
+const HIDDEN: &str = "OUTBOARD_CLIENT_HIDDEN";
+const NOBODY: u32 = 65534;
+
+/// Not a test by itself: the DPU side of the others.
+#[test]
+#[ignore = "the child of the tests below"]
+fn dpu_process() {
+    let Some(dir) = std::env::var_os(DIR) else { return };
+    let dir = PathBuf::from(dir);
+    let directory = DataDirectory::open(&dir.join("data")).unwrap();
+    let engine = Engine::open(&directory.kv(), EngineOptions::default()).unwrap();
+    let medium = FileMedium::open(&directory.blocks(), MediumOptions::default()).unwrap();
+    let options = Options { capacity: 256 << 20, segment: 4 << 20, id: 7, ..Options::default() };
+    let volume = block_on(Kvfs::open(engine, medium, options, clock::wall())).unwrap();
+    let bell = Arc::new(Bell::new().unwrap());
+    let runtime = Rc::new(Poller::new(Arc::clone(&bell), Reactor::install(64).ok()));
+    let options = DpuOptions {
+        socket_mode: 0o666,
+        grace: Duration::from_secs(5),
+        ..DpuOptions::new(dir.join("socket"), dir.join("sessions"))
+    };
+    let mut dpu = Dpu::new(Arc::new(volume), runtime, bell, options).unwrap();
+    dpu.run(&|| false).unwrap();
+}
+
+struct Rig {
+    dir: tempfile::TempDir,
+    dpu: Option<Child>,
+}
+
+fn this_test(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", name, "--nocapture"]).stdout(Stdio::null());
+    command
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let mut rig = Rig { dir: tempfile::tempdir().unwrap(), dpu: None };
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(rig.dir.path(), open).unwrap();
+        rig.start();
+        rig
+    }
+
+    fn start(&mut self) {
+        self.dpu = Some(this_test("dpu_process").env(DIR, self.dir.path()).spawn().unwrap());
+    }
+
+    fn kill(&mut self) {
+        let mut child = self.dpu.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    fn volume(&self) -> Volume {
+        Volume::connect(Connect::new(self.socket())).unwrap()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if self.dpu.is_some() {
+            self.kill();
+        }
+    }
+}
+
+fn new_file(volume: &Volume, path: &str) -> outboard_client::File {
+    volume.open(path, OpenOptions::new().read().write().create(0o644)).unwrap()
+}
+
+#[test]
+fn bytes_names_and_attributes() {
+    let rig = Rig::new();
+    let volume = rig.volume();
+    let file = new_file(&volume, "a");
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|n| n.to_le_bytes()[0]).collect();
+    assert_eq!(file.write_at(&bytes, 5).unwrap(), bytes.len());
+    let mut back = vec![1; bytes.len() + 100];
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), bytes.len() + 5, "short at the end only");
+    assert_eq!(back[..5], [0; 5]);
+    assert!(back[5..5 + bytes.len()] == bytes[..]);
+    file.sync(false).unwrap();
+    assert_eq!(volume.stat("a").unwrap().size, file.attr().unwrap().size);
+
+    volume.mkdir("d", 0o755).unwrap();
+    assert_eq!(volume.mkdir("d", 0o755), Err(Errno::EEXIST));
+    volume.rename("a", "d/b").unwrap();
+    assert_eq!(volume.stat("a"), Err(Errno::ENOENT));
+    volume.link("d/b", "c").unwrap();
+    assert_eq!(volume.stat("c").unwrap().nlink, 2);
+    let names = |path| -> Vec<Vec<u8>> {
+        volume.open_dir(path).unwrap().read(0).unwrap().into_iter().map(|e| e.name).collect()
+    };
+    assert_eq!(names("/"), [b"d".to_vec(), b"c".to_vec()]);
+    assert_eq!(names("d/../d/."), [b"b".to_vec()]);
+    assert_eq!(volume.rmdir("d"), Err(Errno::ENOTEMPTY));
+    assert_eq!(volume.unlink("d"), Err(Errno::EISDIR));
+    volume.unlink("d/b").unwrap();
+    volume.rmdir("d/").unwrap();
+    volume.unlink("c").unwrap();
+    // Open and without a name it is whole.
+    assert_eq!(file.read_at(&mut back, 5).unwrap(), bytes.len());
+    assert_eq!(file.attr().unwrap().nlink, 0);
+    drop(file);
+    volume.disconnect().unwrap();
+}
+
+#[test]
+fn paths_are_walked_as_the_kernel_walks_them() {
+    let rig = Rig::new();
+    let volume = rig.volume();
+    volume.mkdir("d", 0o755).unwrap();
+    drop(new_file(&volume, "d/f"));
+    volume.symlink("d/f", "relative").unwrap();
+    volume.symlink("/d/f", "absolute").unwrap();
+    volume.symlink("loop", "loop").unwrap();
+    volume.symlink("d/new", "dangling").unwrap();
+    let ino = volume.stat("d/f").unwrap().ino;
+    for path in ["relative", "absolute", "/d/./f", "d/../relative", "d//f"] {
+        assert_eq!(volume.stat(path).map(|attr| attr.ino), Ok(ino), "{path}");
+    }
+    assert_ne!(volume.lstat("relative").unwrap().ino, ino);
+    for (path, errno) in [
+        ("loop", Errno::ELOOP),
+        ("dangling", Errno::ENOENT),
+        ("d/f/", Errno::ENOTDIR),
+        ("d/f/x", Errno::ENOTDIR),
+        ("relative/", Errno::ENOTDIR),
+        ("nothing/x", Errno::ENOENT),
+        ("", Errno::ENOENT),
+    ] {
+        assert_eq!(volume.stat(path).map(|attr| attr.ino), Err(errno), "{path}");
+    }
+    let long = "n".repeat(256);
+    assert_eq!(volume.stat(&long), Err(Errno::ENAMETOOLONG));
+    let exclusive = OpenOptions::new().write().create(0o600).exclusive();
+    assert_eq!(volume.open("dangling", exclusive).unwrap_err(), Errno::EEXIST);
+    drop(new_file(&volume, "dangling"));
+    assert_eq!(volume.stat("d/new").unwrap().size, 0, "made where the link leads");
+    assert_eq!(volume.readlink("relative").unwrap(), b"d/f");
+    assert_eq!(volume.readlink("d/f"), Err(Errno::EINVAL));
+}
+
+/// With a prefix, what leads out of the volume is handed back as the path it leads to.
+#[test]
+fn ways_out_are_named() {
+    let rig = Rig::new();
+    let mut how = Connect::new(rig.socket());
+    how.prefix = Some(b"/mnt/volume".to_vec());
+    let volume = Volume::connect(how).unwrap();
+    volume.mkdir("d", 0o755).unwrap();
+    volume.symlink("/etc", "out").unwrap();
+    volume.symlink("/mnt/volume/d", "in").unwrap();
+    volume.symlink("/mnt/volume", "top").unwrap();
+    let leads = |path: &str| match volume.walk(&Place::root(), path.as_bytes(), true).unwrap() {
+        Walked::Outside(path) => String::from_utf8(path).unwrap(),
+        Walked::Inside(spot) => format!("inside {}", String::from_utf8(spot.path()).unwrap()),
+    };
+    assert_eq!(leads("out/passwd"), "/etc/passwd");
+    assert_eq!(leads("d/../../other/x"), "/mnt/other/x");
+    assert_eq!(leads("in"), "inside /d");
+    assert_eq!(leads("top/in/new"), "inside /d/new");
+    assert_eq!(leads("top"), "inside ");
+}
+
+#[test]
+fn many_threads_share_the_queues() {
+    let rig = Rig::new();
+    let volume = rig.volume();
+    let file = new_file(&volume, "f");
+    file.truncate(64 * 8192).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..24u8 {
+            let (file, volume) = (&file, &volume);
+            scope.spawn(move || {
+                let mine = u64::from(thread);
+                for round in 0..20 {
+                    let bytes = [thread ^ round; 8192];
+                    file.write_at(&bytes, mine * 8192).unwrap();
+                    let mut back = [0; 8192];
+                    assert_eq!(file.read_at(&mut back, mine * 8192).unwrap(), 8192);
+                    assert_eq!(back, bytes);
+                    assert_eq!(volume.stat("f").unwrap().size, 64 * 8192);
+                }
+            });
+        }
+    });
+}
+
+/// kill -9 of the DPU side under a writer: calls wait, and nothing answered is lost.
+#[test]
+fn the_dpu_side_is_killed_under_a_writer() {
+    let mut rig = Rig::new();
+    let volume = rig.volume();
+    let file = new_file(&volume, "f");
+    let unnamed = new_file(&volume, "gone");
+    volume.unlink("gone").unwrap();
+    for round in 0..3u8 {
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for block in 0..400u64 {
+                    let bytes = [round.wrapping_add(block.to_le_bytes()[0]); 4096];
+                    assert_eq!(file.write_at(&bytes, block * 4096).unwrap(), 4096);
+                }
+                unnamed.write_at(&[round], u64::from(round)).unwrap();
+            });
+            std::thread::sleep(Duration::from_millis(10));
+            rig.kill();
+            rig.start();
+            writer.join().unwrap();
+        });
+        let mut back = vec![0; 400 * 4096];
+        assert_eq!(file.read_at(&mut back, 0).unwrap(), back.len());
+        for (block, bytes) in (0u64..).zip(back.chunks(4096)) {
+            let expected = round.wrapping_add(block.to_le_bytes()[0]);
+            assert!(bytes.iter().all(|byte| *byte == expected), "round {round} block {block}");
+        }
+    }
+    assert_eq!(unnamed.attr().unwrap().size, 3, "an open file without a name lives on");
+}
+
+#[test]
+fn a_process_that_dies_leaves_no_lock() {
+    let rig = Rig::new();
+    let (one, two) = (rig.volume(), rig.volume());
+    let (a, b) = (new_file(&one, "f"), new_file(&two, "f"));
+    let whole = (0, u64::MAX);
+    a.lock(LockStyle::Posix, 1, LockKind::Write, whole, false).unwrap();
+    let taken = b.lock(LockStyle::Posix, 1, LockKind::Write, whole, false);
+    assert_eq!(taken, Err(Errno::EAGAIN));
+    assert_eq!(b.test_lock(1, LockKind::Write, whole).unwrap().map(|l| l.0), Some(LockKind::Write));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| b.lock(LockStyle::Posix, 1, LockKind::Write, whole, true));
+        std::thread::sleep(Duration::from_millis(20));
+        one.disconnect().unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    std::mem::forget(a);
+}
+
+/// Not a test by itself: what a plain user may do, by its own process.
+#[test]
+#[ignore = "the child of the test below"]
+fn as_a_plain_user() {
+    let Some(socket) = std::env::var_os(SOCKET) else { return };
+    let volume = Volume::connect(Connect::new(Path::new(&socket))).unwrap();
+    assert_eq!(Volume::cred().uid, NOBODY);
+    let read = OpenOptions::new().read();
+    assert_eq!(volume.open("secret", read).unwrap_err(), Errno::EACCES);
+    assert_eq!(volume.open("locked/readable", read).unwrap_err(), Errno::EACCES);
+    assert_eq!(volume.unlink("public"), Err(Errno::EACCES));
+    assert_eq!(volume.mkdir("mine", 0o755), Err(Errno::EACCES));
+    let file = volume.open("public", read).unwrap();
+    assert_eq!(file.read_at(&mut [0; 3], 0), Ok(3));
+    let mode = Setattr { mode: Some(0o777), ..Setattr::default() };
+    assert_eq!(volume.change("public", &mode), Err(Errno::EPERM));
+    // Inode numbers can be guessed: one that was never walked to opens nothing, though its
+    // permissions would allow it.
+    let hidden = std::env::var(HIDDEN).unwrap().parse().unwrap();
+    assert_eq!(volume.open_ino(outboard_client::Ino(hidden), 0).unwrap_err(), Errno::ESTALE);
+    let open = OpenOptions::new().write().create(0o644);
+    let own = volume.open("tmp/own", open).unwrap();
+    assert_eq!(own.attr().unwrap().uid, NOBODY);
+}
+
+#[test]
+fn a_plain_user_may_do_what_the_volume_allows() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let volume = rig.volume();
+    let file = new_file(&volume, "public");
+    file.write_at(b"abc", 0).unwrap();
+    volume.open("secret", OpenOptions::new().write().create(0o600)).unwrap();
+    volume.mkdir("locked", 0o700).unwrap();
+    let hidden = new_file(&volume, "locked/readable").ino();
+    volume.mkdir("tmp", 0o777).unwrap();
+    // The umask of this process does not count; the directory is for everybody.
+    let mut child = this_test("as_a_plain_user");
+    child.env(SOCKET, rig.socket()).env(HIDDEN, hidden.to_string()).uid(NOBODY).gid(NOBODY);
+    assert!(child.status().unwrap().success());
+}
