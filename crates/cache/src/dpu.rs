@@ -1,1 +1,165 @@
-//! The control plane: everything the DPU side does to a cache.
+//! The control plane: everything the DPU side does to a cache (DPC 3.3; rows C11 to C14, C16).
+//!
+//! A [`Control`] is the DPU side's hand in one host's cache. It reaches the cache only through
+//! [`Dma`], one step of the lock protocol at a time; what is done when, and to whose order, is the
+//! gate's of `outboard_dpc::dpu`, which holds the turns.
+//!
+//! # Invariants
+//!
+//! 1. Every byte is read once, checked, then used. The geometry is read at attach and kept. Work is
+//!    bounded by the geometry: nothing follows `next`.
+//! 2. No lock is held between two calls: a call that takes one lets it go before it returns, so a
+//!    future that is dropped leaves none.
+//! 3. Bytes are pulled under a shared lock and replaced under the write lock, after the entry's
+//!    identity was read again.
+//! 4. A page is marked clean only if its version is the one that was pulled.
+
+mod pages;
+mod records;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outboard_link::dma::{Dma, DmaError, Kind};
+use outboard_wire::cache::{CacheMode, Header};
+
+use crate::geometry::{Area, Geometry, GeometryError};
+use crate::policy::{Replace, replace};
+
+pub use pages::{Filled, Found, Pulled, TakenOut};
+pub use records::{NoRecord, Slot};
+
+use records::Records;
+
+/// Why a cache cannot be managed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachError {
+    /// The header does not describe a cache that fits its area.
+    Geometry(GeometryError),
+    /// The region cannot be reached.
+    Dma(DmaError),
+}
+
+impl std::fmt::Display for AttachError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            AttachError::Geometry(error) => error.fmt(f),
+            AttachError::Dma(error) => write!(f, "the cache cannot be read: {error:?}"),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {}
+
+/// What was done to one cache, since it was attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pages put in.
+    pub filled: u64,
+    /// Pages pulled for a write-back.
+    pub pulled: u64,
+    /// Pages that were dirty again when their write-back was done.
+    pub dirty_again: u64,
+    /// Pages that made room for others.
+    pub replaced: u64,
+    /// Pages taken out because a file changed behind the cache, or a grant ended.
+    pub taken_out: u64,
+    /// Entries and records that held what nobody writes, and were set free.
+    pub repaired: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    filled: AtomicU64,
+    pulled: AtomicU64,
+    dirty_again: AtomicU64,
+    replaced: AtomicU64,
+    taken_out: AtomicU64,
+    repaired: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One host's cache, from beyond the bus. Share it by `Arc` between threads.
+pub struct Control {
+    dma: Arc<dyn Dma>,
+    geometry: Geometry,
+    replace: Mutex<Box<dyn Replace>>,
+    records: Mutex<Records>,
+    counters: Counters,
+}
+
+impl Control {
+    /// Reads and checks the cache in `area`, and voids what locks an earlier life of the DPU side
+    /// left. Its records and pages are as that life left them.
+    ///
+    /// # Errors
+    /// [`AttachError`]; the host can only blame itself.
+    pub fn attach(
+        dma: Arc<dyn Dma>,
+        area: Area,
+        policy: replace::Name,
+    ) -> Result<Control, AttachError> {
+        let end = area.at.checked_add(area.len).filter(|end| *end <= dma.region_len());
+        if end.is_none() {
+            return Err(AttachError::Geometry(GeometryError::Place));
+        }
+        let mut bytes = [0; Header::LEN];
+        dma.read(Kind::Cache, area.at, &mut bytes).map_err(AttachError::Dma)?;
+        let header = Header::parse(&bytes).map_err(|error| AttachError::Geometry(error.into()))?;
+        let geometry = Geometry::check(area, header).map_err(AttachError::Geometry)?;
+        let total = u32::try_from(geometry.total()).unwrap_or(u32::MAX);
+        let control = Control {
+            replace: Mutex::new(policy.build(total, geometry.ways())),
+            records: Mutex::new(Records::new(geometry.records())),
+            counters: Counters::default(),
+            dma,
+            geometry,
+        };
+        control.adopt_records().map_err(AttachError::Dma)?;
+        control.void_locks(true).map_err(AttachError::Dma)?;
+        Ok(control)
+    }
+
+    /// The layout.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Whether the host may ever write into it.
+    #[must_use]
+    pub fn takes_writes(&self) -> bool {
+        self.geometry.header().mode == CacheMode::Write
+    }
+
+    /// What was done to it.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Counters { filled, pulled, dirty_again, replaced, taken_out, repaired } =
+            &self.counters;
+        Counts {
+            filled: of(filled),
+            pulled: of(pulled),
+            dirty_again: of(dirty_again),
+            replaced: of(replaced),
+            taken_out: of(taken_out),
+            repaired: of(repaired),
+        }
+    }
+
+    fn replace(&self) -> MutexGuard<'_, Box<dyn Replace>> {
+        self.replace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers")]
+mod tests;

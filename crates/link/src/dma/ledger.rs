@@ -21,11 +21,17 @@ pub enum Kind {
     Event,
     /// Compare-and-swap and fetch-add.
     Atomic,
+    /// Entries and records of the hybrid cache.
+    Cache,
+    /// Pages pulled from the hybrid cache, host to DPU.
+    CacheIn,
+    /// Pages put into the hybrid cache, DPU to host.
+    CacheOut,
 }
 
 impl Kind {
     /// All kinds, in the order of the tables.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Sqe,
         Kind::Locate,
         Kind::DataIn,
@@ -34,6 +40,9 @@ impl Kind {
         Kind::Cqe,
         Kind::Event,
         Kind::Atomic,
+        Kind::Cache,
+        Kind::CacheIn,
+        Kind::CacheOut,
     ];
 
     /// A short name for tables and JSON.
@@ -48,6 +57,9 @@ impl Kind {
             Kind::Cqe => "cqe",
             Kind::Event => "event",
             Kind::Atomic => "atomic",
+            Kind::Cache => "cache",
+            Kind::CacheIn => "cache_in",
+            Kind::CacheOut => "cache_out",
         }
     }
 }

@@ -1,0 +1,294 @@
+use std::sync::atomic::Ordering;
+
+use outboard_base::{Ino, Rng};
+use outboard_link::Region;
+use outboard_link::dma::{Counted, Direct, Ledger};
+use outboard_wire::cache::{Entry, Grant, Lock, Status, Word, record_at};
+
+use super::*;
+
+const PAGE: usize = 4096;
+
+/// A cache of 4 buckets of 4 pages and 8 records, with a ledger.
+struct Rig {
+    region: Arc<Region>,
+    ledger: Arc<Ledger>,
+    control: Control,
+}
+
+fn area(region: &Region) -> Area {
+    Area { at: 4096, len: region.len() - 4096 }
+}
+
+fn formatted() -> Arc<Region> {
+    let len = Geometry::len_for(16, PAGE as u32, 4, 8);
+    let region = Region::anonymous(len + 4096);
+    let fit = Geometry::fit(area(&region), PAGE as u32, 4, 8, CacheMode::Write).unwrap();
+    assert_eq!(fit.total(), 16);
+    region.write_from(fit.header_at(0), &fit.header().emit()).unwrap();
+    for index in 0..fit.total() {
+        let next = fit.next_of(index);
+        let entry = Entry { word: Word::FREE, next, lpn: 0, ino: 0 };
+        region.write_from(fit.entry_at(index), &entry.emit()).unwrap();
+    }
+    region
+}
+
+impl Rig {
+    fn over(region: Arc<Region>) -> Rig {
+        let ledger = Arc::new(Ledger::new());
+        let dma = Counted::new(Direct::new(Arc::clone(&region)), Arc::clone(&ledger));
+        let control = Control::attach(Arc::new(dma), area(&region), replace::Name::Clock).unwrap();
+        Rig { region, ledger, control }
+    }
+
+    fn new() -> Rig {
+        Rig::over(formatted())
+    }
+
+    fn word(&self, index: u64) -> Word {
+        let at = self.control.geometry().entry_at(index);
+        Word::parse(self.region.load_u64(at, Ordering::Relaxed).unwrap()).unwrap()
+    }
+
+    fn set_word(&self, index: u64, word: Word) {
+        let at = self.control.geometry().entry_at(index);
+        self.region.store_u64(at, word.emit(), Ordering::Relaxed).unwrap();
+    }
+
+    fn fill(&self, ino: u64, page: u64) -> Filled {
+        self.control.fill(Ino(ino), page, &[page as u8; PAGE], || true).unwrap()
+    }
+
+    fn find(&self, ino: u64) -> Vec<Found> {
+        self.control.find(Ino(ino), 0..1 << 20).unwrap()
+    }
+
+    /// As the host: writes a page that is there.
+    fn write(&self, found: &Found, byte: u8) {
+        let at = self.control.geometry().page_at(found.index);
+        self.region.write_from(at, &[byte; PAGE]).unwrap();
+        self.set_word(found.index, self.word(found.index).unlock(Status::Dirty, true));
+    }
+
+    fn dmas(&self, what: impl FnOnce()) -> u64 {
+        let before = self.ledger.snapshot().total().ops;
+        what();
+        self.ledger.snapshot().total().ops - before
+    }
+}
+
+#[test]
+fn a_page_is_filled_found_pulled_and_taken_out() {
+    let rig = Rig::new();
+    assert_eq!(rig.fill(7, 3), Filled::Done);
+    assert_eq!(rig.fill(7, 3), Filled::Present);
+    assert_eq!(rig.fill(7, 4), Filled::Done);
+    let found = rig.find(7);
+    assert_eq!(found.iter().map(|f| f.entry.lpn).collect::<Vec<_>>(), [3, 4]);
+    assert!(rig.find(8).is_empty());
+    assert!(rig.control.find(Ino(7), 0..3).unwrap().is_empty());
+    let mut out = vec![0; PAGE];
+    let pulled = rig.control.pull(&found[0], &mut out).unwrap();
+    assert!(matches!(pulled, Pulled::Bytes { dirty: false, .. }) && out == [3; PAGE]);
+    assert_eq!(rig.control.take_out(&found[0], false), Ok(TakenOut::Free));
+    assert_eq!(rig.find(7).len(), 1);
+    assert_eq!(rig.control.pull(&found[0], &mut out), Ok(Pulled::Gone));
+    let free = rig.region.load_u64(rig.control.geometry().header_at(24), Ordering::Relaxed);
+    assert_eq!(free, Ok(15));
+}
+
+#[test]
+fn what_is_written_again_stays_dirty() {
+    let rig = Rig::new();
+    rig.fill(7, 3);
+    rig.write(&rig.find(7)[0], 9);
+    let found = rig.find(7)[0];
+    assert!(found.is_dirty());
+    assert_eq!(rig.control.take_out(&found, false), Ok(TakenOut::Dirty));
+    let mut out = vec![0; PAGE];
+    let Pulled::Bytes { version, dirty: true } = rig.control.pull(&found, &mut out).unwrap() else {
+        panic!("it is there")
+    };
+    rig.write(&found, 10);
+    assert_eq!(rig.control.cleaned(&found, version), Ok(false));
+    let Pulled::Bytes { version, .. } = rig.control.pull(&found, &mut out).unwrap() else {
+        panic!("it is there")
+    };
+    assert!(out == [10; PAGE]);
+    assert_eq!(rig.control.cleaned(&found, version), Ok(true));
+    assert!(!rig.find(7)[0].is_dirty());
+    assert_eq!(rig.control.counts().dirty_again, 1);
+}
+
+#[test]
+fn a_full_bucket_makes_room_by_clean_pages_only() {
+    let rig = Rig::new();
+    // Four buckets: every fourth page falls into one.
+    (0..4).for_each(|nth| assert_eq!(rig.fill(7, nth * 4), Filled::Done));
+    rig.write(&rig.find(7)[0], 1);
+    for nth in 4..40 {
+        assert_eq!(rig.fill(7, nth * 4), Filled::Done);
+        let pages: Vec<u64> = rig.find(7).iter().map(|f| f.entry.lpn).collect();
+        assert!(pages.len() == 4 && pages[0] == 0 && pages.contains(&(nth * 4)), "{pages:?}");
+    }
+    for found in rig.find(7) {
+        rig.write(&found, 1);
+    }
+    assert_eq!(rig.fill(7, 400), Filled::Full);
+    assert_eq!(rig.control.make_room_for(Ino(7), 400), Ok(false));
+    assert_eq!(rig.control.make_room_for(Ino(7), 401), Ok(true));
+}
+
+#[test]
+fn a_stale_fill_leaves_nothing() {
+    let rig = Rig::new();
+    let filled = rig.control.fill(Ino(7), 0, &[1; PAGE], || false);
+    assert_eq!(filled, Ok(Filled::Stale));
+    assert!(rig.control.find_all().unwrap().is_empty());
+}
+
+#[test]
+fn locks_of_the_dead_are_void_and_those_of_the_living_are_not() {
+    let rig = Rig::new();
+    rig.fill(7, 0);
+    rig.write(&rig.find(7)[0], 5);
+    let found = rig.find(7)[0];
+    let host = rig.word(found.index).lock(false).unwrap();
+    rig.set_word(found.index, host);
+    let mut out = vec![0; PAGE];
+    assert_eq!(rig.control.pull(&rig.find(7)[0], &mut out), Ok(Pulled::Busy));
+    assert_eq!(rig.control.take_out(&rig.find(7)[0], true), Ok(TakenOut::Busy));
+    rig.control.void_locks(true).unwrap();
+    assert_eq!(rig.word(found.index), host);
+    rig.control.void_locks(false).unwrap();
+    assert_eq!(rig.word(found.index).lock, Lock::None);
+    assert!(rig.find(7)[0].is_dirty());
+    // What this side holds, the next life voids as it attaches.
+    rig.set_word(found.index, rig.word(found.index).share_by_dpu().unwrap());
+    let next = Rig::over(Arc::clone(&rig.region));
+    assert_eq!(next.word(found.index).lock, Lock::None);
+}
+
+#[test]
+fn records_are_granted_frozen_and_read_back() {
+    let rig = Rig::new();
+    let slot = rig.control.grant(Ino(9), Grant::Write, 100, 5).unwrap();
+    let record = rig.control.record(slot, Ino(9)).unwrap().unwrap();
+    assert_eq!((record.word.grant, record.size, record.credit), (Grant::Write, 100, 5));
+    rig.control.raise_size(slot, 300).unwrap();
+    rig.control.raise_size(slot, 200).unwrap();
+    rig.control.set_credit(slot, 8).unwrap();
+    rig.control.set(slot, Grant::Frozen).unwrap();
+    let frozen = rig.control.record(slot, Ino(9)).unwrap().unwrap();
+    assert_eq!((frozen.word.grant, frozen.size, frozen.credit), (Grant::Frozen, 300, 8));
+    assert!(frozen.word.epoch > record.word.epoch);
+    // A host that writes where it must not is neither believed nor followed.
+    let at = rig.control.geometry().record_at(slot.0);
+    rig.region.store_u64(at + record_at::SIZE, u64::MAX, Ordering::Relaxed).unwrap();
+    assert_eq!(rig.control.record(slot, Ino(9)), Ok(None));
+    rig.region.store_u64(at + record_at::WORD, 77, Ordering::Relaxed).unwrap();
+    rig.control.set(slot, Grant::Free).unwrap();
+    let raw = rig.region.load_u64(at, Ordering::Relaxed).unwrap();
+    assert_eq!(raw & 7, 0);
+    // The next life knows what this one granted.
+    rig.control.grant(Ino(10), Grant::Read, 1, 0).unwrap();
+    let next = Rig::over(Arc::clone(&rig.region));
+    assert_eq!(next.control.recorded().len(), 1);
+    assert_eq!(next.control.recorded()[0].0, Ino(10));
+}
+
+#[test]
+fn a_full_set_names_who_was_used_longest_ago() {
+    let rig = Rig::new();
+    let granted = |ino| rig.control.grant(Ino(ino), Grant::Read, 0, 0);
+    let first = (1..).find(|ino| granted(*ino).is_err()).unwrap();
+    let Err(NoRecord::Full(oldest)) = granted(first) else { panic!("it was full") };
+    let (_, slot, _) = *rig.control.recorded().iter().find(|r| r.0 == oldest).unwrap();
+    rig.control.set(slot, Grant::Free).unwrap();
+    assert!(granted(first).is_ok());
+}
+
+/// What each step costs on the bus: the table of `docs/internals/cache.md`.
+#[test]
+fn each_step_has_its_price() {
+    let rig = Rig::new();
+    // Bucket, lock, identity, count and fence, bucket, page, unlock.
+    assert_eq!(rig.dmas(|| assert_eq!(rig.fill(7, 0), Filled::Done)), 7);
+    // Present: the bucket alone.
+    assert_eq!(rig.dmas(|| assert_eq!(rig.fill(7, 0), Filled::Present)), 1);
+    // A range of any length: 64 KiB of entries at a time.
+    assert_eq!(rig.dmas(|| assert_eq!(rig.find(7).len(), 1)), 1);
+    rig.write(&rig.find(7)[0], 1);
+    let found = rig.find(7)[0];
+    let mut out = vec![0; PAGE];
+    // Lock, identity, page, unlock; then clean.
+    assert_eq!(rig.dmas(|| assert!(rig.control.pull(&found, &mut out).is_ok())), 4);
+    let version = found.entry.word.version;
+    assert_eq!(rig.dmas(|| assert!(rig.control.cleaned(&found, version).is_ok())), 1);
+    // Lock, identity, unlock, count.
+    let found = rig.find(7)[0];
+    assert_eq!(rig.dmas(|| assert!(rig.control.take_out(&found, false).is_ok())), 4);
+    assert_eq!(rig.dmas(|| assert!(rig.control.grant(Ino(7), Grant::Read, 0, 0).is_ok())), 2);
+}
+
+/// Random bytes anywhere, between steps of every kind: each call ends, none panics, and a cache put
+/// in order afterwards works.
+#[test]
+fn a_hostile_host_is_survived() {
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let rig = Rig::new();
+        let slot = rig.control.grant(Ino(7), Grant::Write, 100, 5).unwrap();
+        let meta = rig.control.geometry().page_at(0) - 4096;
+        for _ in 0..200 {
+            let at = 4096 + rng.below(meta);
+            let mut noise = vec![0; 1 + rng.below(16) as usize];
+            rng.fill(&mut noise);
+            if rng.chance(1, 2) {
+                // Nearly right is worse than wrong.
+                noise = vec![rng.below(64) as u8];
+            }
+            rig.region.write_from(at, &noise).unwrap();
+            let (ino, page) = (rng.below(9), rng.below(20));
+            let mut out = vec![0; PAGE];
+            match rng.below(8) {
+                0 => _ = rig.fill(ino, page),
+                1 => drop(rig.find(ino)),
+                2 => rig.control.void_locks(rng.chance(1, 2)).unwrap(),
+                3 => _ = rig.control.record(slot, Ino(7)).unwrap(),
+                4 => rig.control.raise_size(slot, rng.next_u64()).unwrap(),
+                5 => _ = rig.control.make_room_for(Ino(ino), page).unwrap(),
+                _ => {
+                    for found in rig.control.find_all().unwrap() {
+                        rig.control.pull(&found, &mut out).unwrap();
+                        rig.control.cleaned(&found, found.entry.word.version).unwrap();
+                        rig.control.take_out(&found, rng.chance(1, 2)).unwrap();
+                    }
+                }
+            }
+        }
+        rig.control.void_locks(true).unwrap();
+        rig.control.void_locks(false).unwrap();
+        for found in rig.control.find_all().unwrap() {
+            rig.control.take_out(&found, true).unwrap();
+        }
+        assert_eq!(rig.fill(7, 1), Filled::Done, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_cache_that_cannot_be_is_refused() {
+    let region = formatted();
+    let dma: Arc<dyn Dma> = Arc::new(Direct::new(Arc::clone(&region)));
+    let attach = |area| Control::attach(Arc::clone(&dma), area, replace::Name::Lru).map(drop);
+    let good = area(&region);
+    assert!(attach(good).is_ok());
+    let place = Err(AttachError::Geometry(GeometryError::Place));
+    assert_eq!(attach(Area { len: good.len + 1, ..good }), place);
+    assert_eq!(attach(Area { at: u64::MAX - 4095, ..good }), place);
+    let small = attach(Area { len: good.len - 2 * PAGE as u64, ..good });
+    assert!(matches!(small, Err(AttachError::Geometry(GeometryError::Small { .. }))));
+    region.write_from(good.at, b"nonsense").unwrap();
+    assert!(matches!(attach(good), Err(AttachError::Geometry(GeometryError::Header(_)))));
+}
