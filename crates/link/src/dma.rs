@@ -40,8 +40,9 @@ pub trait Dma: Send + Sync {
     /// memory.
     fn read(&self, kind: Kind, at: u64, out: &mut [u8]) -> Result<(), DmaError>;
 
-    /// Copies to host memory. Whole 8-byte-aligned entries of at most [`ENTRY_MAX`] bytes become
-    /// visible in ascending order, after all earlier writes; longer writes in any order.
+    /// Copies to host memory. Whole 8-byte-aligned entries of at most [`ENTRY_MAX`] bytes and
+    /// aligned words of 4 bytes become visible in ascending order, after all earlier writes;
+    /// other writes in any order.
     fn write(&self, kind: Kind, at: u64, data: &[u8]) -> Result<(), DmaError>;
 
     /// Writes `new` where `expected` stands, atomically for host and DPU; returns what was found.

@@ -5,7 +5,8 @@
 //! * [`dma`]: the DPU's only access to host memory, with the ledger that counts what hardware would
 //!   charge;
 //! * [`registers`]: doorbells and interrupt words;
-//! * [`queue`]: nvme-fs queue pairs, the initiator of the host and the target of the DPU;
+//! * [`queue`]: queue pairs, the initiator of the host and the target of the DPU: nvme-fs, and
+//!   virtio-fs as its rival;
 //! * [`events`]: the ring of notices from the DPU to the host;
 //! * [`layout`]: where the rings and slots lie in a region;
 //! * [`pace`]: when to spin and when to sleep; [`beat`]: when the other side counts as dead.

@@ -5,10 +5,12 @@
 //! that a command nobody answered can be submitted again to the DPU's next life. The DPU polls
 //! commands, moves their data by DMA and completes each exactly once, in any order.
 //!
-//! [`nvmefs`] is the transport of DPC 3.2. The suite in `tests/it/conformance.rs` holds for each
-//! transport.
+//! [`nvmefs`] is the transport of DPC 3.2, [`virtiofs`] its rival of DPC 2.3. The suite in
+//! `tests/it/conformance.rs` holds for each transport.
 
 pub mod nvmefs;
+mod running;
+pub mod virtiofs;
 
 use std::sync::Arc;
 
@@ -155,6 +157,8 @@ pub enum Fault {
     Doorbell,
     /// The rings cannot be read or written.
     Dma,
+    /// A chain of descriptors that cannot be followed.
+    Chain,
 }
 
 /// The DPU's end of one queue pair.
@@ -164,10 +168,12 @@ pub trait DpuQueue {
     /// from the queue.
     fn poll(&mut self, budget: usize, out: &mut Vec<Arrival>) -> usize;
 
-    /// Answers a command. With [`Status::Ok`] the reply header goes first, if there is one.
+    /// Answers a command. With [`Status::Ok`] the reply header goes first, if there is one. The
+    /// host may see the answer only after [`DpuQueue::flush`].
     fn complete(&mut self, command: Command, status: Status, result: u64, reply_header: &[u8]);
 
-    /// After a batch of completions: true when the host must be interrupted.
+    /// After a batch of completions: shows the host what it does not see yet. True when the host
+    /// must be interrupted.
     #[must_use]
     fn flush(&mut self) -> bool;
 
@@ -199,11 +205,13 @@ pub struct Command {
     id: CommandId,
     dispatch: Dispatch,
     parts: Parts,
-    /// Header bytes at the front of the write stream.
+    /// Bytes of the write stream before the data: the header and what else the queue puts there.
     header_len: u32,
     /// Data bytes behind them.
     write_len: u32,
-    /// Reply header room at the front of the read stream.
+    /// Bytes at the front of the read stream that the queue itself writes.
+    answer_len: u32,
+    /// Reply header room behind them.
     reply_room: u16,
     /// Data room behind it.
     read_len: u32,
@@ -269,7 +277,8 @@ impl Command {
     /// The range is longer than the room, or a DMA failed.
     pub fn write_data(&self, offset: u32, data: &[u8]) -> Result<(), DmaError> {
         let start = within(offset, data.len(), self.read_len)?;
-        self.put(Kind::DataOut, u64::from(self.reply_room) + start, data)
+        let front = u64::from(self.answer_len) + u64::from(self.reply_room);
+        self.put(Kind::DataOut, front + start, data)
     }
 
     /// Writes into the read stream.

@@ -28,6 +28,11 @@ impl Dma for Direct {
     }
 
     fn write(&self, _: Kind, at: u64, data: &[u8]) -> Result<(), DmaError> {
+        if let Ok(word) = <[u8; 4]>::try_from(data)
+            && at.is_multiple_of(4)
+        {
+            return Ok(self.0.store_u32(at, u32::from_le_bytes(word), Ordering::Release)?);
+        }
         let entry = data.len() <= ENTRY_MAX && data.len().is_multiple_of(8);
         if entry && at.is_multiple_of(8) {
             Ok(self.0.publish(at, data)?)

@@ -3,16 +3,24 @@
 
 use outboard_base::{Errno, Rng};
 use outboard_link::queue::{
-    Arrival, Cid, CommandId, DpuQueue, HostQueue, SlotError, Span, Submission,
+    Arrival, Cid, Command, CommandId, DpuQueue, HostQueue, SlotError, Span, Submission,
 };
 use outboard_wire::nvmefs::{Dispatch, QueueError, Status};
 
-use crate::rig::{Nvmefs, Transport, arrivals, commands, completions, ring, submission};
+use crate::rig::{
+    Dpfs, Nvmefs, Transport, Tuned, arrivals, commands, completions, ring, submission,
+};
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     Rng::new(seed).fill(&mut out);
     out
+}
+
+/// Answers, and shows the host: an answer may stay unseen until the flush.
+fn answer(dpu: &mut impl DpuQueue, command: Command, status: Status, result: u64, reply: &[u8]) {
+    dpu.complete(command, status, result, reply);
+    assert!(!dpu.flush(), "the host is awake");
 }
 
 /// Header and data of every length and alignment arrive as they were sent, both ways, and so do
@@ -50,7 +58,7 @@ fn bytes_cross_unchanged<T: Transport>() {
             got.reverse();
             command.write_data(u32::try_from(half).unwrap(), &got[half..]).unwrap();
             command.write_data(0, &got[..half]).unwrap();
-            dpu.complete(command, Status::Ok, seed, &[7; 128][..usize::from(reply_header) / 2]);
+            answer(&mut dpu, command, Status::Ok, seed, &[7; 128][..usize::from(reply_header) / 2]);
             let done = completions(&mut host).pop().unwrap();
             assert_eq!((done.cid, done.status, done.result), (cid, Status::Ok, seed));
             let mut back = vec![0; len];
@@ -81,7 +89,7 @@ fn a_full_queue_pushes_back<T: Transport>() {
             ring(&mut host);
             for command in commands(&mut dpu) {
                 assert_eq!(command.header(), round.to_le_bytes());
-                dpu.complete(command, Status::Ok, round, &[]);
+                answer(&mut dpu, command, Status::Ok, round, &[]);
             }
             let done = completions(&mut host);
             assert_eq!(done.iter().map(|c| c.cid).collect::<Vec<_>>(), cids);
@@ -125,7 +133,7 @@ fn completions_come_in_any_order<T: Transport>() {
             let pick = usize::try_from(rng.below(work.len() as u64)).unwrap();
             let command = work.swap_remove(pick);
             let mark = u64::from_le_bytes(command.header().try_into().unwrap());
-            dpu.complete(command, Status::Ok, !mark, &[]);
+            answer(&mut dpu, command, Status::Ok, !mark, &[]);
         }
         for done in completions(&mut host) {
             let at = sent.iter().position(|(cid, _)| *cid == done.cid).unwrap();
@@ -151,7 +159,7 @@ fn statuses_arrive<T: Transport>() {
         host.submit(cid, &submission(b"x")).unwrap();
         ring(&mut host);
         let command = commands(&mut dpu).pop().unwrap();
-        dpu.complete(command, status, 5, &[]);
+        answer(&mut dpu, command, status, 5, &[]);
         assert_eq!(completions(&mut host).pop().unwrap().status, status);
         host.release(cid).unwrap();
     }
@@ -172,7 +180,7 @@ fn lengths_are_kept<T: Transport>() {
         assert!(command.write_data(offset, &vec![0; len]).is_err());
     }
     command.read_data(100, &mut []).unwrap();
-    dpu.complete(command, Status::Ok, 0, &[0; 9]);
+    answer(&mut dpu, command, Status::Ok, 0, &[0; 9]);
     let done = completions(&mut host).pop().unwrap();
     assert_eq!(done.status, Status::Queue(QueueError::InvalidLength));
 }
@@ -196,8 +204,8 @@ fn aborts_reach_their_command<T: Transport>() {
     let _asleep = host.abort(b_id);
     assert_eq!(aborts(&arrivals(&mut dpu)), [b_id]);
     assert!(arrivals(&mut dpu).is_empty(), "once");
-    dpu.complete(work.pop().unwrap(), Status::Queue(QueueError::Aborted), 0, &[]);
-    dpu.complete(work.pop().unwrap(), Status::Ok, 0, &[]);
+    answer(&mut dpu, work.pop().unwrap(), Status::Queue(QueueError::Aborted), 0, &[]);
+    answer(&mut dpu, work.pop().unwrap(), Status::Ok, 0, &[]);
     assert_eq!(completions(&mut host).len(), 2, "each completes once");
     // Too late: the command is answered, and the slot's next use must not suffer for it.
     let _asleep = host.abort(a_id);
@@ -278,7 +286,7 @@ fn slots_keep_their_turn<T: Transport>() {
     assert_eq!(host.release(Cid(999)), Err(SlotError::State));
     ring(&mut host);
     let command = commands(&mut dpu).pop().unwrap();
-    dpu.complete(command, Status::Ok, 0, &[]);
+    answer(&mut dpu, command, Status::Ok, 0, &[]);
     assert_eq!(completions(&mut host).len(), 1);
     host.release(cid).unwrap();
     assert_eq!(host.release(cid), Err(SlotError::State));
@@ -294,6 +302,14 @@ macro_rules! conformance {
 
 conformance! {
     Nvmefs, nvmefs:
+        bytes_cross_unchanged a_full_queue_pushes_back doorbells_batch completions_come_in_any_order
+        statuses_arrive lengths_are_kept aborts_reach_their_command sleepers_are_woken
+        slots_keep_their_turn;
+    Dpfs, virtiofs_dpfs:
+        bytes_cross_unchanged a_full_queue_pushes_back doorbells_batch completions_come_in_any_order
+        statuses_arrive lengths_are_kept aborts_reach_their_command sleepers_are_woken
+        slots_keep_their_turn;
+    Tuned, virtiofs_tuned:
         bytes_cross_unchanged a_full_queue_pushes_back doorbells_batch completions_come_in_any_order
         statuses_arrive lengths_are_kept aborts_reach_their_command sleepers_are_woken
         slots_keep_their_turn;

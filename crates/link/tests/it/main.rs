@@ -1,4 +1,5 @@
-//! The link from outside: what every transport must do, and what nvme-fs does beyond that.
+//! The link from outside: what every transport must do, and what nvme-fs and virtio-fs do
+//! beyond that.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,3 +17,6 @@ mod loss;
 mod rig;
 mod simulation;
 mod threads;
+mod virtio_count;
+mod virtio_hostile;
+mod virtio_life;

@@ -7,14 +7,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use outboard_base::{Errno, Rng};
-use outboard_link::dma::{Count, Counted, Direct, Dma, Faults, Faulty, Ledger};
-use outboard_link::queue::nvmefs::Target;
+use outboard_link::dma::{Counted, Direct, Dma, Faults, Faulty, Ledger};
 use outboard_link::queue::{
     Arrival, Cid, Command, CommandId, DpuQueue, HostQueue, Span, Submission,
 };
 use outboard_wire::nvmefs::{QueueError, Status};
 
-use crate::rig::{Rig, registers, submission};
+use crate::rig::{DpfsRig, Mortal, Rig, TunedRig, submission};
 
 /// Data comes back elsewhere than it went out from, or a command could not be asked twice.
 const READ_AT: u32 = 512 << 10;
@@ -27,9 +26,9 @@ struct Sent {
     aborted: bool,
 }
 
-struct World {
+struct World<M> {
     rng: Rng,
-    rig: Rig,
+    rig: M,
     faults: Faults,
     lives: u64,
     sent: HashMap<Cid, Sent>,
@@ -55,11 +54,11 @@ fn data_of(mark: u64, len: usize) -> Vec<u8> {
     mark.to_le_bytes().into_iter().cycle().take(len).collect()
 }
 
-impl World {
-    fn new(seed: u64, faults: Faults) -> World {
+impl<M: Mortal> World<M> {
+    fn new(seed: u64, faults: Faults) -> Self {
         let mut rng = Rng::new(seed);
         let depth = 2 << rng.below(5);
-        let rig = Rig::with(depth, |region, ledger| engine(&region, ledger, faults, seed));
+        let rig = M::build(depth, |region, ledger| engine(&region, ledger, faults, seed));
         World {
             rng,
             rig,
@@ -80,21 +79,21 @@ impl World {
     }
 
     fn submit(&mut self) {
-        let Some(cid) = self.rig.host.acquire() else { return };
+        let Some(cid) = self.rig.host().acquire() else { return };
         let mark = self.marks;
         self.marks += 1;
         let len = self.pick(3) * self.pick(9000);
-        self.rig.host.write_buffer(cid, 0, &data_of(mark, len)).unwrap();
+        self.rig.host().write_buffer(cid, 0, &data_of(mark, len)).unwrap();
         let write = Span::first(u32::try_from(len).unwrap());
         let read = Span { offset: READ_AT, len: write.len };
         let header = mark.to_le_bytes();
         let sub = Submission { write, read, reply_header: 8, ..submission(&header) };
-        let id = self.rig.host.submit(cid, &sub).unwrap();
+        let id = self.rig.host().submit(cid, &sub).unwrap();
         self.sent.insert(cid, Sent { mark, len, id, aborted: false });
     }
 
     fn ring(&mut self) {
-        if self.rig.host.ring() {
+        if self.rig.host().ring() {
             assert!(self.asleep, "only a sleeper is woken");
             self.asleep = false;
         }
@@ -103,7 +102,7 @@ impl World {
     fn abort(&mut self) {
         let Some(sent) = self.sent.values_mut().next() else { return };
         sent.aborted = true;
-        if self.rig.host.abort(sent.id) {
+        if self.rig.host().abort(sent.id) {
             self.asleep = false;
         }
     }
@@ -111,7 +110,7 @@ impl World {
     fn reap(&mut self) {
         let mut done = Vec::new();
         let budget = self.pick(8);
-        self.rig.host.poll(budget, &mut done);
+        self.rig.host().poll(budget, &mut done);
         for completion in done {
             let sent = self.sent.remove(&completion.cid).expect("answered once");
             let faulty = self.faults != Faults::default();
@@ -125,14 +124,14 @@ impl World {
                 other => panic!("{other:?}"),
             }
             self.answered += 1;
-            self.rig.host.release(completion.cid).unwrap();
+            self.rig.host().release(completion.cid).unwrap();
         }
     }
 
     fn check_answer(&mut self, cid: Cid, sent: &Sent, result: u64) {
         let (mut reply, mut data) = ([0; 8], vec![0; sent.len]);
-        self.rig.host.reply_header(cid, &mut reply).unwrap();
-        self.rig.host.read_buffer(cid, READ_AT, &mut data).unwrap();
+        self.rig.host().reply_header(cid, &mut reply).unwrap();
+        self.rig.host().read_buffer(cid, READ_AT, &mut data).unwrap();
         if self.faults.corrupt == 0 {
             assert_eq!((result, u64::from_le_bytes(reply)), (!sent.mark, sent.mark));
             assert!(data == data_of(!sent.mark, sent.len));
@@ -140,10 +139,10 @@ impl World {
     }
 
     fn poll_dpu(&mut self) {
-        self.rig.dpu.awake();
+        self.rig.dpu().awake();
         self.asleep = false;
         let (mut out, budget) = (Vec::new(), self.pick(6));
-        self.rig.dpu.poll(budget, &mut out);
+        self.rig.dpu().poll(budget, &mut out);
         for arrival in out {
             match arrival {
                 Arrival::Command(command) => self.working.push(command),
@@ -161,11 +160,11 @@ impl World {
         let id = command.id();
         if let Some(at) = self.aborts.iter().position(|abort| *abort == id) {
             self.aborts.swap_remove(at);
-            return self.rig.dpu.complete(command, Status::Queue(QueueError::Aborted), 0, &[]);
+            return self.rig.dpu().complete(command, Status::Queue(QueueError::Aborted), 0, &[]);
         }
         let Ok(header) = <[u8; 8]>::try_from(command.header()) else {
             assert!(self.faults.corrupt > 0);
-            return self.rig.dpu.complete(command, Status::Errno(Errno::EIO), 0, &[]);
+            return self.rig.dpu().complete(command, Status::Errno(Errno::EIO), 0, &[]);
         };
         let mark = u64::from_le_bytes(header);
         let mut data = vec![0; command.write_len() as usize];
@@ -177,11 +176,11 @@ impl World {
         let stored = command.write_data(0, &data_of(!mark, room));
         let status =
             if fetched.and(stored).is_ok() { Status::Ok } else { Status::Errno(Errno::EIO) };
-        self.rig.dpu.complete(command, status, !mark, &mark.to_le_bytes());
+        self.rig.dpu().complete(command, status, !mark, &mark.to_le_bytes());
     }
 
     fn flush(&mut self) {
-        if self.rig.dpu.flush() {
+        if self.rig.dpu().flush() {
             assert!(self.host_asleep);
             self.host_asleep = false;
         }
@@ -189,9 +188,9 @@ impl World {
 
     fn sleep(&mut self) {
         if self.rng.chance(1, 2) {
-            self.asleep = self.rig.dpu.may_sleep();
+            self.asleep = self.rig.dpu().may_sleep();
         } else {
-            self.host_asleep = self.rig.host.may_sleep().is_some();
+            self.host_asleep = self.rig.host().may_sleep().is_some();
         }
     }
 
@@ -201,11 +200,9 @@ impl World {
         self.working.clear();
         self.aborts.clear();
         (self.asleep, self.host_asleep) = (false, false);
-        let next = registers(self.rig.layout, self.lives);
-        self.rig.host.reattach(&next).unwrap();
-        let dma = engine(&self.rig.region, &self.rig.ledger, self.faults, self.lives);
-        self.rig.dpu = Target::new(dma, &next, 0, Arc::clone(&self.rig.ledger)).unwrap();
-        assert_eq!(self.rig.host.resubmit(), self.sent.len());
+        let (faults, life) = (self.faults, self.lives);
+        self.rig.lose(life, |region, ledger| engine(&region, ledger, faults, life));
+        assert_eq!(self.rig.resubmit(), self.sent.len());
         self.ring();
     }
 
@@ -222,11 +219,11 @@ impl World {
             _ if self.rng.chance(1, 10) => self.lose_dpu(),
             _ => {}
         }
-        if self.rig.dpu.fault().is_some() {
+        if self.rig.dpu().fault().is_some() {
             assert_ne!(self.faults, Faults::default(), "an honest host is never at fault");
             self.lose_dpu();
         }
-        assert_eq!(self.rig.host.in_flight(), self.sent.len());
+        assert_eq!(self.rig.host().in_flight(), self.sent.len());
     }
 
     /// No more faults and no more work: everything that was sent must be answered. Whoever sleeps
@@ -242,12 +239,12 @@ impl World {
                     self.answer();
                 }
                 self.flush();
-                self.asleep = self.rig.dpu.may_sleep();
+                self.asleep = self.rig.dpu().may_sleep();
             }
             if !self.host_asleep {
-                self.rig.host.awake();
+                self.rig.host().awake();
                 self.reap();
-                self.host_asleep = self.rig.host.may_sleep().is_some();
+                self.host_asleep = self.rig.host().may_sleep().is_some();
             }
             if self.sent.is_empty() {
                 return;
@@ -257,15 +254,15 @@ impl World {
     }
 }
 
-fn run(seed: u64, faults: Faults) {
-    let mut world = World::new(seed, faults);
+fn run<M: Mortal>(seed: u64, faults: Faults) {
+    let mut world = World::<M>::new(seed, faults);
     for _ in 0..3000 {
         world.turn();
     }
     world.settle();
     assert_eq!(world.answered, world.marks);
     if faults == Faults::default() {
-        assert_eq!(world.rig.host_ledger.snapshot().count(Count::Violations), 0);
+        assert_eq!(world.rig.violations(), 0);
     }
 }
 
@@ -277,24 +274,50 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-fn each_seed(faults: Faults) {
+fn each_seed<M: Mortal>(faults: Faults) {
     for seed in seeds() {
-        let outcome = std::panic::catch_unwind(|| run(seed, faults));
+        let outcome = std::panic::catch_unwind(|| run::<M>(seed, faults));
         assert!(outcome.is_ok(), "OUTBOARD_SEED={seed} with {faults:?}");
     }
 }
 
-#[test]
-fn every_command_is_answered_once_by_a_sound_engine() {
-    each_seed(Faults::default());
+fn every_command_is_answered_once_by_a_sound_engine<M: Mortal>() {
+    each_seed::<M>(Faults::default());
 }
 
-#[test]
-fn every_command_is_answered_once_by_an_engine_that_fails_and_tears() {
-    each_seed(Faults { fail: 600, tear: 600, corrupt: 0 });
+fn every_command_is_answered_once_by_an_engine_that_fails_and_tears<M: Mortal>() {
+    each_seed::<M>(Faults { fail: 600, tear: 600, corrupt: 0 });
 }
 
-#[test]
-fn a_host_whose_memory_changes_under_the_dpu_is_served_to_the_end() {
-    each_seed(Faults { fail: 0, tear: 0, corrupt: 2000 });
+fn a_host_whose_memory_changes_under_the_dpu_is_served_to_the_end<M: Mortal>() {
+    each_seed::<M>(Faults { fail: 0, tear: 0, corrupt: 2000 });
+}
+
+macro_rules! simulations {
+    ($($rig:ident, $module:ident;)*) => {$(
+        mod $module {
+            use super::$rig;
+
+            #[test]
+            fn every_command_is_answered_once_by_a_sound_engine() {
+                super::every_command_is_answered_once_by_a_sound_engine::<$rig>();
+            }
+
+            #[test]
+            fn every_command_is_answered_once_by_an_engine_that_fails_and_tears() {
+                super::every_command_is_answered_once_by_an_engine_that_fails_and_tears::<$rig>();
+            }
+
+            #[test]
+            fn a_host_whose_memory_changes_under_the_dpu_is_served_to_the_end() {
+                super::a_host_whose_memory_changes_under_the_dpu_is_served_to_the_end::<$rig>();
+            }
+        }
+    )*};
+}
+
+simulations! {
+    Rig, nvmefs;
+    DpfsRig, virtiofs_dpfs;
+    TunedRig, virtiofs_tuned;
 }

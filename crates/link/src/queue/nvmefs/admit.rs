@@ -46,6 +46,7 @@ pub(super) fn admit(
         parts,
         header_len: wh_len,
         write_len: sqe.write_data_len(),
+        answer_len: 0,
         reply_room: sqe.rh_len,
         read_len: sqe.read_data_len(),
         dma: Arc::clone(dma),

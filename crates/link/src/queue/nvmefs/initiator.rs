@@ -73,6 +73,10 @@ pub struct Aborter {
 }
 
 impl Aborter {
+    pub(in crate::queue) fn new(registers: QueueRegisters, bell: Arc<AtomicU32>) -> Aborter {
+        Aborter { registers, bell }
+    }
+
     /// Asks the DPU to give up on a command. True when its bell must be rung.
     #[must_use]
     pub fn abort(&self, id: CommandId) -> bool {
