@@ -16,3 +16,4 @@ pub mod dpu;
 pub mod geometry;
 pub mod host;
 pub mod policy;
+mod sync;

@@ -148,6 +148,14 @@ impl Region {
         Ok(())
     }
 
+    /// Copies bytes from one place to another.
+    pub fn copy(&self, from: u64, to: u64, len: usize) -> Result<(), OutOfRegion> {
+        self.check(to, len, 1)?;
+        let mut bytes = vec![0; len];
+        self.read_into(from, &mut bytes)?;
+        self.write_from(to, &bytes)
+    }
+
     /// Copies an entry in ascending order, its last word with release.
     pub fn publish(&self, at: u64, entry: &[u8]) -> Result<(), OutOfRegion> {
         let (words, _) = entry.as_chunks::<8>();

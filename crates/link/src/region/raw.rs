@@ -179,6 +179,15 @@ impl Region {
         Ok(())
     }
 
+    /// Copies bytes from one place to another, also where they overlap. Torn as any copy may be.
+    pub fn copy(&self, from: u64, to: u64, len: usize) -> Result<(), OutOfRegion> {
+        let (from, to) = (self.check(from, len)?, self.check(to, len)?);
+        // SAFETY: both ranges are in bounds of one mapping that is readable and writable; an
+        // overlap is what `copy_to` allows.
+        unsafe { self.base.as_ptr().add(from).copy_to(self.base.as_ptr().add(to), len) };
+        Ok(())
+    }
+
     /// Copies an 8-byte-aligned entry of whole words in ascending order, the last word with
     /// release: who reads that word with acquire sees the others. How a card's small posted write
     /// becomes visible.
@@ -235,6 +244,7 @@ mod tests {
             assert!(region.write_from(at, &vec![0; len]).is_err());
             assert!(region.zero(at, len).is_err());
             assert!(region.pointer(at, len).is_err());
+            assert!(region.copy(at, 0, len).is_err() && region.copy(0, at, len).is_err());
         }
         assert!(region.read_into(4095, &mut one).is_ok());
         assert!(region.read_into(4096, &mut []).is_ok());
@@ -246,6 +256,16 @@ mod tests {
         }
         assert!(region.publish(4088, &[0; 16]).is_err());
         assert!(region.publish(0, &[0; 12]).is_err());
+    }
+
+    #[test]
+    fn bytes_are_copied_within() {
+        let region = Region::anonymous(4096);
+        region.write_from(10, b"abcdef").unwrap();
+        region.copy(10, 12, 6).unwrap();
+        let mut out = [0; 8];
+        region.read_into(10, &mut out).unwrap();
+        assert_eq!(&out, b"ababcdef");
     }
 
     #[test]

@@ -158,7 +158,16 @@ impl Word {
     #[inline]
     #[must_use]
     pub fn lock(self, by_dpu: bool) -> Option<Word> {
-        (self.lock == Lock::None).then_some(Word { lock: Lock::Write, by_dpu, ..self })
+        let referenced = self.referenced || !by_dpu;
+        let locked = Word { lock: Lock::Write, by_dpu, referenced, ..self };
+        (self.lock == Lock::None).then_some(locked)
+    }
+
+    /// Nobody uses it, and it holds nothing.
+    #[inline]
+    #[must_use]
+    pub fn is_free(self) -> bool {
+        self.lock == Lock::None && self.status == Status::Free
     }
 
     /// Lets the write lock go, with the bytes (or whose they are) changed or not.

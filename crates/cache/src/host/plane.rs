@@ -1,0 +1,147 @@
+//! The plane: a region, what lies where in it, and the changes on their way through.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use outboard_link::Region;
+use outboard_link::region::OutOfRegion;
+use outboard_wire::cache::{Header, RECORD_LEN, entry_at, spread};
+
+use crate::geometry::Geometry;
+use crate::sync::{Mutex, MutexGuard, lock};
+
+/// Locks for changes; unrelated files seldom share one, and hits take none.
+const STRIPES: usize = if cfg!(loom) { 1 } else { 256 };
+/// Counters, spread so that cores do not fight for them.
+const TALLIES: usize = 8;
+
+/// What a process does with its cache. Share it by `Arc`; all threads use it at once.
+pub struct Plane {
+    pub(super) region: Arc<Region>,
+    pub(super) geometry: Geometry,
+    /// Changes on their way through, by inode.
+    changes: Box<[Mutex<u32>]>,
+    tallies: [Tally; TALLIES],
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Tally {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    writes: AtomicU64,
+    through: AtomicU64,
+}
+
+/// Requests since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads answered here.
+    pub hits: u64,
+    /// Reads that went through although the file may be cached.
+    pub misses: u64,
+    /// Writes taken here.
+    pub writes: u64,
+    /// Writes that went through although the file may be cached.
+    pub through: u64,
+}
+
+/// What became of a request, for the counters.
+#[derive(Clone, Copy)]
+pub(super) enum Event {
+    Hit,
+    Miss,
+    Write,
+    Through,
+}
+
+impl Plane {
+    /// Lays an empty cache out in `region`. Nobody else may use the area yet.
+    ///
+    /// # Errors
+    /// The area lies outside the region.
+    pub fn format(region: Arc<Region>, geometry: Geometry) -> Result<Plane, OutOfRegion> {
+        region.write_from(geometry.header_at(0), &geometry.header().emit())?;
+        let rest = geometry.record_at(0) - geometry.header_at(Header::LEN as u64);
+        zero(&region, geometry.header_at(Header::LEN as u64), rest)?;
+        let records = u64::from(geometry.records()) * RECORD_LEN as u64;
+        zero(&region, geometry.record_at(0), records)?;
+        for index in 0..geometry.total() {
+            let at = geometry.entry_at(index);
+            region.store_u64(at + entry_at::WORD, 0, Relaxed)?;
+            let next = u64::from(geometry.next_of(index));
+            region.store_u64(at + entry_at::NEXT, next, Relaxed)?;
+            region.store_u64(at + entry_at::LPN, 0, Relaxed)?;
+            region.store_u64(at + entry_at::INO, 0, Relaxed)?;
+        }
+        let changes = (0..STRIPES).map(|_| Mutex::new(0)).collect();
+        Ok(Plane { region, geometry, changes, tallies: Default::default() })
+    }
+
+    /// What lies where.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Figures since the start.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for tally in &self.tallies {
+            counts.hits += tally.hits.load(Relaxed);
+            counts.misses += tally.misses.load(Relaxed);
+            counts.writes += tally.writes.load(Relaxed);
+            counts.through += tally.through.load(Relaxed);
+        }
+        counts
+    }
+
+    pub(super) fn count(&self, lpn: u64, event: Event) {
+        let index = usize::try_from(lpn).unwrap_or(0) % TALLIES;
+        let Some(tally) = self.tallies.get(index) else { return };
+        let counter = match event {
+            Event::Hit => &tally.hits,
+            Event::Miss => &tally.misses,
+            Event::Write => &tally.writes,
+            Event::Through => &tally.through,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// A change of the file (a write that goes through, a truncation) is about to be sent: until
+    /// [`Plane::end_change`], no cached write makes pages or grows the file. Waits for one that is
+    /// being copied.
+    pub fn begin_change(&self, ino: u64) {
+        if let Some(mut changes) = self.changes(ino) {
+            *changes = changes.saturating_add(1);
+        }
+    }
+
+    /// A change is answered. Once for each [`Plane::begin_change`].
+    pub fn end_change(&self, ino: u64) {
+        if let Some(mut changes) = self.changes(ino) {
+            debug_assert!(*changes > 0, "a change ended that never began");
+            *changes = changes.saturating_sub(1);
+        }
+    }
+
+    /// How many changes of the file (or of one that shares its lock) are on their way through; none
+    /// begins while this is held.
+    pub(super) fn changes(&self, ino: u64) -> Option<MutexGuard<'_, u32>> {
+        let stripe = usize::try_from(spread(ino) % self.changes.len().max(1) as u64).ok()?;
+        self.changes.get(stripe).map(lock)
+    }
+}
+
+/// Zeroes whole words one by one: under loom, words nobody made yet are zero.
+fn zero(region: &Region, at: u64, len: u64) -> Result<(), OutOfRegion> {
+    region.zero(at, usize::try_from(len).map_err(|_| OutOfRegion)?)
+}
+
+impl std::fmt::Debug for Plane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plane").field("geometry", &self.geometry).finish_non_exhaustive()
+    }
+}
