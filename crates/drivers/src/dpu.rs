@@ -37,6 +37,7 @@ use outboard_link::dma::{Count, Ledger};
 use outboard_link::pace::{self, Pace, Step};
 use outboard_wire::nvmefs::{DEPTH_MAX, QUEUES_MAX};
 
+use crate::alone;
 use crate::clock;
 use crate::link::{Bell, Grant};
 use peers::Peers;
@@ -52,6 +53,12 @@ pub trait Keeping: Volume + Clone + Send {
 
     /// Housekeeping; true if there is more to do at once.
     fn tidy(&self) -> impl Future<Output = Result<bool>>;
+
+    /// Whether something is left to note down when nobody asks for anything.
+    fn has_notes(&self) -> bool;
+
+    /// Notes it down.
+    fn note(&self) -> impl Future<Output = Result<()>>;
 
     /// Makes everything answered durable: before an orderly end.
     fn sync(&self) -> impl Future<Output = Result<()>>;
@@ -70,6 +77,14 @@ impl<K: Kv, M: Medium> Keeping for Arc<Kvfs<K, M>> {
 
     fn tidy(&self) -> impl Future<Output = Result<bool>> {
         Kvfs::tidy(self)
+    }
+
+    fn has_notes(&self) -> bool {
+        self.objects().is_unmarked()
+    }
+
+    async fn note(&self) -> Result<()> {
+        self.objects().mark().await.map_err(outboard_kv::KvError::errno)
     }
 
     async fn sync(&self) -> Result<()> {
@@ -244,7 +259,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     /// and what it finds is answered before anything else.
     fn look_at_queues(&mut self) -> usize {
         for _ in 0..LOOKS_A_TURN {
-            let found = self.service.poll(&*self.runtime);
+            let found = alone::looking(|| self.service.poll(&*self.runtime));
             if found > 0 {
                 self.flush();
                 return found;
@@ -326,6 +341,15 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     fn sleep(&mut self) -> io::Result<()> {
         // What was posted or started since the last turn is taken care of before.
         self.flush();
+        if self.service.volume().has_notes() {
+            let volume = self.service.volume().clone();
+            self.start(async move {
+                if let Err(errno) = volume.note().await {
+                    tracing::error!(%errno, "cannot note down what is durable");
+                }
+            });
+            return Ok(());
+        }
         if !self.runtime.begin_sleep() {
             return Ok(());
         }

@@ -4,8 +4,11 @@
 //! - *conditions*: commits pass one lock, under which a batch's conditions are judged;
 //! - *answered means handed over*: every batch is pushed through the engine's journal buffer to the
 //!   operating system before its commit ends;
-//! - *sync beside commits*: a thread of ours syncs the journal through a descriptor of its own, one
-//!   sync for all who wait, while commits go on (the engine's own sync holds its writer lock);
+//! - *sync beside commits*: the journal is synced through a descriptor of our own, one sync for all
+//!   who wait, while commits go on (the engine's own sync holds its writer lock): by a thread, or by
+//!   who asks if it is alone;
+//! - *one write and one flush a sync*: the journal's space is written ahead of the engine, so that a
+//!   sync makes the file system change nothing of its own;
 //! - *power loss*: the engine refuses to open on a journal whose unsynced tail was lost in pieces;
 //!   `journal` cuts such a tail at the last whole batch first;
 //! - *room*: commits are refused with `NoSpace` while there is still space to delete and compact
@@ -13,6 +16,7 @@
 //!
 //! See `docs/internals/kv.md`.
 
+mod current;
 pub mod directory;
 mod journal;
 mod reclaim;
@@ -31,6 +35,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice};
 use outboard_base::Errno;
 use outboard_kv::{Batch, Durability, Key, KeyVersions, Kv, KvError, Usage, Value, Version};
 
+use current::Current;
 pub use journal::JournalMark;
 pub(crate) use journal::journal_bytes;
 use reclaim::Reclaim;
@@ -94,6 +99,7 @@ impl Engine {
     pub fn open(dir: &Path, options: EngineOptions) -> io::Result<Engine> {
         std::fs::create_dir_all(dir)?;
         journal::repair(dir)?;
+        let before = journals(dir)?.pop().map(|(number, _)| number);
         let database = Database::builder(dir)
             .cache_size(options.cache)
             .max_journaling_size(options.journal.max(64 << 20))
@@ -104,7 +110,7 @@ impl Engine {
         let shape = || KeyspaceCreateOptions::default().max_memtable_size(options.memtable);
         let pairs = database.keyspace(KEYSPACE, shape).map_err(|e| open_failed(dir, e))?;
         Ok(Engine {
-            syncer: Syncer::start(dir.to_path_buf())?,
+            syncer: Syncer::start(Current::find(dir, before)?)?,
             reclaim: Reclaim::default(),
             pairs,
             database,
@@ -157,6 +163,7 @@ impl Engine {
             self.syncer.poison();
             return Err(failed(&error));
         }
+        self.syncer.committed(journal::encoded_len(batch));
         commits.versions.record(batch);
         self.reclaim.deleted(writes.iter().filter(|write| write.value.is_none()).count());
         commits.unsynced += batch.bytes();
@@ -261,6 +268,10 @@ impl Kv for Engine {
 
     async fn sync(&self) -> Result<(), KvError> {
         self.syncer.sync().await
+    }
+
+    fn is_synced(&self) -> bool {
+        self.syncer.is_synced()
     }
 
     fn version(&self) -> Version {

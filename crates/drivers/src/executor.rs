@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use crate::alone;
 use crate::medium::Reactor;
 
 /// What wakers and the owner share.
@@ -128,6 +129,7 @@ impl<F: Future> Executor<F> {
         place.future.set(Some(future));
         place.generation += 1;
         let id = TaskId { place: at, generation: place.generation };
+        alone::present(self.running());
         Ok(match self.poll_place(at) {
             Some((_, output)) => Started::Done(output),
             None => Started::Running(id),
@@ -158,6 +160,7 @@ impl<F: Future> Executor<F> {
         if let Some(place) = self.places.get_mut(at) {
             place.future.set(None);
             self.free.push(at);
+            alone::present(self.running());
         }
     }
 
@@ -209,6 +212,21 @@ impl<F: Future> Executor<F> {
     }
 }
 
+/// While there is one, this thread serves one piece of work.
+struct Alone(usize);
+
+impl Alone {
+    fn new() -> Alone {
+        Alone(alone::present(1))
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        alone::present(self.0);
+    }
+}
+
 /// Runs one future to its end on this thread, sleeping while it waits: for tools and tests. Polls
 /// the thread's [`Reactor`] if it has one.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -225,6 +243,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
+    let _alone = Alone::new();
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return output;

@@ -3,6 +3,7 @@
 //! Everything that touches the operating system lives here, behind the ports and machines of the
 //! lower floors. Unsafe code is allowed in this crate; each block says why it is sound.
 
+mod alone;
 pub mod clock;
 pub mod dpu;
 pub mod engine;

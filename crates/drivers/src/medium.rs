@@ -6,12 +6,21 @@
 //! | none, but the medium has threads | either | `pread`, `pwrite` on those threads |
 //! | none, and no threads | either | the same, here and now (tools, tests) |
 //!
+//! A small write that is alone on its thread goes [through the page cache](passing) all the same,
+//! where the kernel can do that without keeping it.
+//!
+//! On ext4, a sync of any file ends in a flush of the device, and it has nothing to write for this
+//! file but its bytes: its blocks are allocated and written before they are used. So where the
+//! key-value store's files lie on the same file system, a sync of theirs is the flush of this one
+//! ([`FileMedium::beside`]).
+//!
 //! The file is locked through the very descriptor its I/O uses: after kill -9 the kernel may still
 //! be finishing writes, which hold that descriptor open, and the next process gets the lock only
 //! when they are done. So no write of a dead process lands on a block the next one has given to
 //! somebody else.
 
 mod gate;
+mod passing;
 mod reactor;
 #[cfg(test)]
 mod tests;
@@ -26,10 +35,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use outboard_base::Errno;
 use outboard_kv::medium::{ALIGN, Buf, Medium};
+use rustix::fs::{AtFlags, StatxFlags};
 
+use crate::alone;
 use crate::engine::directory::{LOCK_PATIENCE, lock_within};
 use crate::engine::{Reserve, disk_room};
 use gate::{Gate, Orphans};
+use passing::Passing;
 pub use reactor::Reactor;
 use reactor::{Action, Operation};
 use threads::Threads;
@@ -56,6 +68,9 @@ pub struct FileMedium {
     file: Arc<File>,
     path: PathBuf,
     direct: bool,
+    /// The way through the page cache, if the other is direct.
+    passing: Option<Passing>,
+    flushed_by_store: bool,
     len: AtomicU64,
     reserve: Reserve,
     threads: Option<Threads>,
@@ -82,10 +97,13 @@ impl FileMedium {
         })?;
         // A crash amid a growth leaves a part that is not whole pages.
         let len = file.metadata()?.len() / ALIGN as u64 * ALIGN as u64;
+        let passing = direct.then(|| OpenOptions::new().read(true).write(true).open(path));
         Ok(FileMedium {
             file: Arc::new(file),
             path: path.to_path_buf(),
             direct,
+            passing: passing.transpose()?.map(Passing::new),
+            flushed_by_store: false,
             len: AtomicU64::new(len),
             reserve: options.reserve,
             threads: (options.threads > 0).then(|| Threads::start(options.threads)).transpose()?,
@@ -93,6 +111,13 @@ impl FileMedium {
             orphans: Arc::new(Orphans::default()),
             failed: AtomicBool::new(false),
         })
+    }
+
+    /// Tells it that the key-value store's files lie in `dir`: if on the same file system, and of
+    /// a kind known to allow it, their syncs are its flushes.
+    pub fn beside(mut self, dir: &Path) -> io::Result<FileMedium> {
+        self.flushed_by_store = self.direct && shares_flush(&self.file, dir)?;
+        Ok(self)
     }
 
     /// Whether it goes past the page cache.
@@ -103,17 +128,43 @@ impl FileMedium {
 
     /// Does one thing, wherever this thread's I/O is done.
     async fn act(&self, action: Action, buf: Option<Buf>) -> (Result<usize, Errno>, Option<Buf>) {
+        self.act_on(&self.file, action, buf).await
+    }
+
+    async fn act_on(
+        &self,
+        file: &Arc<File>,
+        action: Action,
+        buf: Option<Buf>,
+    ) -> (Result<usize, Errno>, Option<Buf>) {
         if Reactor::is_installed() {
             let orphans = action.writes().then(|| Arc::clone(&self.orphans));
-            return Operation::new(Arc::clone(&self.file), action, buf, orphans).await;
+            return Operation::new(Arc::clone(file), action, buf, orphans).await;
         }
         match &self.threads {
             Some(threads) => {
                 let orphans = action.writes().then(|| Arc::clone(&self.orphans));
-                threads.act(Arc::clone(&self.file), action, buf, orphans).await
+                threads.act(Arc::clone(file), action, buf, orphans).await
             }
-            None => act_here(&self.file, action, buf),
+            None => act_here(file, action, buf),
         }
+    }
+
+    /// Does what makes writes safe: a failure is final. Here, if nobody else is to be served.
+    async fn finally(&self, action: Action, file: &Arc<File>) -> Result<(), Errno> {
+        if self.failed.load(Ordering::Acquire) {
+            return Err(Errno::EIO);
+        }
+        self.orphans.none().await;
+        let (outcome, _) = if alone::may_wait() {
+            alone::wait(|| act_here(file, action, None))
+        } else {
+            self.act_on(file, action, None).await
+        };
+        if outcome.is_err() {
+            self.failed.store(true, Ordering::Release);
+        }
+        outcome.map(|_| ())
     }
 
     /// Reads or writes a whole buffer.
@@ -172,6 +223,22 @@ fn open_file(path: &Path, direct: bool) -> io::Result<(File, bool)> {
     Ok((options.open(path)?, false))
 }
 
+/// Whether a sync of a file in `dir` flushes the device under `file`, with nothing else to do for
+/// writes to it. That is ext4's way: a sync ends in a flush of the device, or in a commit of its
+/// journal, which begins with one; and a direct write to blocks that were written before changes
+/// nothing but them. Where direct I/O is not what it says (data in ext4's journal), `statx` says so.
+fn shares_flush(file: &File, dir: &Path) -> io::Result<bool> {
+    const EXT4: u64 = 0xEF53;
+    const DIRECT_ALIGNMENT: StatxFlags = StatxFlags::from_bits_retain(0x2000);
+    let same = rustix::fs::fstat(file)?.st_dev == rustix::fs::stat(dir)?.st_dev;
+    if !same || u64::try_from(rustix::fs::fstatfs(file)?.f_type) != Ok(EXT4) {
+        return Ok(false);
+    }
+    let about = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, DIRECT_ALIGNMENT)?;
+    let told = StatxFlags::from_bits_retain(about.stx_mask).contains(DIRECT_ALIGNMENT);
+    Ok(told && about.stx_dio_offset_align > 0)
+}
+
 /// Does one thing on this thread, blocking.
 fn act_here(
     file: &File,
@@ -188,6 +255,7 @@ fn act_here(
             let flags = rustix::fs::FallocateFlags::empty();
             rustix::fs::fallocate(file, flags, offset, len).map(|()| 0).map_err(Into::into)
         }
+        (Action::HandOver { offset, len }, _) => passing::wait_for(file, offset, len).map(|()| 0),
         (Action::SyncData, _) => file.sync_data().map(|()| 0),
         (Action::SyncAll, _) => file.sync_all().map(|()| 0),
         (Action::Read { .. } | Action::Write { .. }, None) => {
@@ -209,19 +277,43 @@ impl Medium for FileMedium {
         if !self.within(offset, &buf) {
             return (Err(Errno::EIO), buf);
         }
+        if let Some(passing) = self.passing.as_ref().filter(|_| alone::is_alone())
+            && let Some(outcome) = passing.write(offset, &buf)
+        {
+            return (outcome, buf);
+        }
         self.transfer(Action::Write { offset }, buf).await
     }
 
     async fn flush(&self) -> Result<(), Errno> {
+        let on_their_way = self.passing.as_ref().and_then(Passing::on_their_way);
+        self.finally(Action::SyncData, &self.file).await?;
+        if let (Some(passing), Some((_, bytes))) = (&self.passing, on_their_way) {
+            passing.arrived(bytes);
+        }
+        Ok(())
+    }
+
+    fn is_flushed_by_store(&self) -> bool {
+        self.flushed_by_store
+    }
+
+    async fn hand_over(&self) -> Result<(), Errno> {
+        if !self.flushed_by_store {
+            return self.flush().await;
+        }
         if self.failed.load(Ordering::Acquire) {
             return Err(Errno::EIO);
         }
         self.orphans.none().await;
-        let outcome = self.act(Action::SyncData, None).await.0;
-        if outcome.is_err() {
-            self.failed.store(true, Ordering::Release);
+        if let Some(passing) = &self.passing
+            && let Some((range, bytes)) = passing.on_their_way()
+        {
+            let action = Action::HandOver { offset: range.start, len: range.end - range.start };
+            self.finally(action, passing.file()).await?;
+            passing.arrived(bytes);
         }
-        outcome.map(|_| ())
+        Ok(())
     }
 
     async fn grow(&self, len: u64) -> Result<(), Errno> {

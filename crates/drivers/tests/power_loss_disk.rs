@@ -15,6 +15,7 @@ use outboard_drivers::engine::{Engine, EngineOptions, Reserve};
 use outboard_drivers::executor::block_on;
 use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_drivers::recorder::disk::RecordedDisk;
+use outboard_kv::medium::Medium;
 use outboard_kv::object::{ObjectId, Objects, Options};
 use outboard_kv::{Batch, Cached, Durability, Kv};
 
@@ -77,7 +78,13 @@ fn open(dir: &Path) -> Result<(Arc<Cached<Engine>>, Store), String> {
     let engine = Engine::open(&dir.join("kv"), options).map_err(|e| e.to_string())?;
     let kv = Arc::new(Cached::new(engine, 1 << 20));
     let options = MediumOptions { reserve, ..MediumOptions::default() };
-    let medium = FileMedium::open(&dir.join("blocks"), options).map_err(|e| e.to_string())?;
+    let medium = FileMedium::open(&dir.join("blocks"), options)
+        .and_then(|medium| medium.beside(&dir.join("kv")))
+        .map_err(|e| e.to_string())?;
+    // So that it is this what the power loss is tried on.
+    if !medium.is_flushed_by_store() {
+        return Err("the medium must be flushed on its own".to_string());
+    }
     let options = Options { capacity: 8 << 20, segment: 2 << 20, ..Options::default() };
     let (store, recovered) =
         block_on(Objects::open(kv.clone(), medium, options)).map_err(|e| e.to_string())?;

@@ -257,6 +257,10 @@ impl<K: Kv> Kv for Cached<K> {
         self.inner.sync()
     }
 
+    fn is_synced(&self) -> bool {
+        self.inner.is_synced()
+    }
+
     fn version(&self) -> Version {
         self.inner.version()
     }

@@ -77,6 +77,18 @@ pub trait Medium: Send + Sync + 'static {
     /// Makes every write answered before the call durable.
     fn flush(&self) -> impl Future<Output = Result<(), Errno>>;
 
+    /// Whether every sync of the key-value store beside it flushes the device this lies on. Then
+    /// [`Medium::hand_over`] and a sync of the store begun after it are as good as a flush.
+    fn is_flushed_by_store(&self) -> bool {
+        false
+    }
+
+    /// Hands every write answered before the call to the device: one that a flush of the device
+    /// begun later makes durable. A failure is final, as that of a flush.
+    fn hand_over(&self) -> impl Future<Output = Result<(), Errno>> {
+        self.flush()
+    }
+
     /// Makes the medium at least `len` bytes long, its space really there; `ENOSPC` if it is not.
     fn grow(&self, len: u64) -> impl Future<Output = Result<(), Errno>>;
 
@@ -100,6 +112,14 @@ impl<M: Medium> Medium for Arc<M> {
 
     fn flush(&self) -> impl Future<Output = Result<(), Errno>> {
         (**self).flush()
+    }
+
+    fn is_flushed_by_store(&self) -> bool {
+        (**self).is_flushed_by_store()
+    }
+
+    fn hand_over(&self) -> impl Future<Output = Result<(), Errno>> {
+        (**self).hand_over()
     }
 
     fn grow(&self, len: u64) -> impl Future<Output = Result<(), Errno>> {

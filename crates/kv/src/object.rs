@@ -119,6 +119,8 @@ pub struct Objects<K, M> {
     recent: Recent,
     /// A flush failed: what it should have written may be gone, so no later one can be believed.
     failed: AtomicBool,
+    /// A sync proved what no record and no mark vouches for yet.
+    unmarked: AtomicBool,
     /// Somebody writes the allocation map.
     retiring: AtomicBool,
     pending_blocks_max: usize,

@@ -117,6 +117,11 @@ pub trait Kv: Send + Sync + 'static {
     /// poisoned, since the operating system may have dropped what it could not write.
     fn sync(&self) -> impl Future<Output = Result<(), KvError>>;
 
+    /// Whether every commit answered is known to be durable: then a sync would find nothing to do.
+    fn is_synced(&self) -> bool {
+        false
+    }
+
     /// A moment not after this call: reads begun later see at least every commit up to it.
     fn version(&self) -> Version;
 
@@ -156,6 +161,10 @@ impl<K: Kv> Kv for Arc<K> {
 
     fn sync(&self) -> impl Future<Output = Result<(), KvError>> {
         (**self).sync()
+    }
+
+    fn is_synced(&self) -> bool {
+        (**self).is_synced()
     }
 
     fn version(&self) -> Version {

@@ -56,6 +56,7 @@ pub(crate) fn open(settings: &Settings, create: bool) -> Result<Open, Failure> {
     let engine = Engine::open(&directory.kv(), engine).map_err(|error| failed("engine", &error))?;
     let medium = MediumOptions { threads, ..MediumOptions::default() };
     let medium = FileMedium::open(&directory.blocks(), medium)
+        .and_then(|medium| medium.beside(&directory.kv()))
         .map_err(|error| failed("data file", &error))?;
     if !medium.is_direct() {
         tracing::info!("the file system refuses O_DIRECT: the data file is buffered");

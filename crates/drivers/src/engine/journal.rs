@@ -29,6 +29,8 @@ const CLEAR: u8 = 4;
 const TRAILER: &[u8; 4] = b"FJL\x03";
 /// Bytes of an item after its tag and before its key.
 const ITEM_HEAD: usize = 20;
+/// Bytes of a batch's start and end.
+const FRAME: usize = 13 + 13;
 
 /// Cuts the last journal in `dir` after its last whole batch, if what follows is not empty.
 pub(super) fn repair(dir: &Path) -> io::Result<()> {
@@ -93,6 +95,12 @@ impl JournalMark {
         let bytes = written(&path, from)?;
         Ok(JournalMark { journal, len: from + whole_batches(&bytes) as u64 })
     }
+}
+
+/// Bytes a batch takes in a journal, at most.
+pub(super) fn encoded_len(batch: &outboard_kv::Batch) -> u64 {
+    let items = batch.writes().len() * (1 + ITEM_HEAD);
+    (FRAME + items + batch.bytes()) as u64
 }
 
 /// Length of the whole batches `bytes` starts with.

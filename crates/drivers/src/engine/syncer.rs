@@ -1,9 +1,8 @@
-//! The thread that makes the journal durable: one sync for all who wait, beside the commits.
+//! Making the journal durable: one sync for all who wait, beside the commits. A thread of ours does
+//! it, or who asks does it itself when nobody else is there to be served meanwhile ([`alone`]).
 
-use std::fs::File;
 use std::future::poll_fn;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
@@ -12,25 +11,59 @@ use outboard_base::Errno;
 use outboard_kv::KvError;
 use tracing::error;
 
+use super::current::Current;
+use crate::alone;
+
 #[derive(Default)]
 struct State {
     /// Syncs asked for and done, as tickets: a sync begun after ticket n was given serves it.
     asked: u64,
     done: u64,
+    /// Batches committed, and those among them that are durable.
+    committed: u64,
+    durable: u64,
     poisoned: bool,
     stopping: bool,
     waiting: Vec<(u64, Waker)>,
 }
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     asked: Condvar,
+    journal: Mutex<Current>,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Current> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Syncs for all who have asked, `state` being locked; locks it again.
+    fn serve<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let (serves, durable) = (state.asked, state.committed);
+        drop(state);
+        let file = self.journal().file();
+        let outcome = file.and_then(|file| file.sync_data());
+        let mut state = self.lock();
+        match outcome {
+            Ok(()) => {
+                state.done = state.done.max(serves);
+                state.durable = state.durable.max(durable);
+            }
+            Err(cause) => {
+                error!(%cause, "cannot sync the key-value journal: every later commit is refused");
+                state.poisoned = true;
+            }
+        }
+        let (all, done) = (state.poisoned, state.done);
+        for (_, waker) in state.waiting.extract_if(.., |(ticket, _)| all || *ticket <= done) {
+            waker.wake();
+        }
+        state
     }
 }
 
@@ -43,13 +76,16 @@ pub(super) struct Syncer {
 const DEAD: KvError = KvError::Io(Errno::EIO);
 
 impl Syncer {
-    /// Starts the thread for the journals in `dir`.
-    pub(super) fn start(dir: PathBuf) -> io::Result<Syncer> {
-        let shared = Arc::new(Shared::default());
+    /// Starts the thread for the journal being written.
+    pub(super) fn start(journal: Current) -> io::Result<Syncer> {
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            asked: Condvar::new(),
+            journal: Mutex::new(journal),
+        });
         let theirs = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("outboard-sync".into())
-            .spawn(move || run(&theirs, &dir))?;
+        let thread =
+            std::thread::Builder::new().name("outboard-sync".into()).spawn(move || run(&theirs))?;
         Ok(Syncer { shared, thread: Some(thread) })
     }
 
@@ -63,6 +99,18 @@ impl Syncer {
         self.shared.lock().poisoned = true;
     }
 
+    /// A batch was handed over, so many bytes of journal; the lock of commits is held.
+    pub(super) fn committed(&self, bytes: u64) {
+        self.shared.lock().committed += 1;
+        self.shared.journal().committed(bytes);
+    }
+
+    /// Whether everything handed over is durable.
+    pub(super) fn is_synced(&self) -> bool {
+        let state = self.shared.lock();
+        !state.poisoned && state.durable == state.committed
+    }
+
     /// Asks for a sync nobody waits for.
     pub(super) fn nudge(&self) {
         self.shared.lock().asked += 1;
@@ -74,9 +122,15 @@ impl Syncer {
         let ticket = {
             let mut state = self.shared.lock();
             state.asked += 1;
-            state.asked
+            let ticket = state.asked;
+            if !state.poisoned && alone::may_wait() {
+                drop(alone::wait(|| self.shared.serve(state)));
+            } else {
+                drop(state);
+                self.shared.asked.notify_one();
+            }
+            ticket
         };
-        self.shared.asked.notify_one();
         poll_fn(|cx| {
             let mut state = self.shared.lock();
             if state.poisoned {
@@ -107,42 +161,13 @@ impl Drop for Syncer {
     }
 }
 
-fn run(shared: &Shared, dir: &Path) {
-    let mut journal = None;
+fn run(shared: &Shared) {
     let mut state = shared.lock();
     while !state.stopping {
         if state.asked == state.done || state.poisoned {
             state = shared.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
-            continue;
+        } else {
+            state = shared.serve(state);
         }
-        let serves = state.asked;
-        drop(state);
-        let outcome = sync_last(dir, &mut journal);
-        state = shared.lock();
-        match outcome {
-            Ok(()) => state.done = serves,
-            Err(cause) => {
-                error!(%cause, "cannot sync the key-value journal: every later commit is refused");
-                state.poisoned = true;
-            }
-        }
-        let all = state.poisoned;
-        for (_, waker) in state.waiting.extract_if(.., |(ticket, _)| all || *ticket <= serves) {
-            waker.wake();
-        }
-    }
-}
-
-/// Syncs the journal being written. If the engine began another meanwhile, it has synced this one,
-/// and what was asked for lies in this one.
-fn sync_last(dir: &Path, open: &mut Option<(u64, File)>) -> io::Result<()> {
-    if let Some((number, path)) = super::journals(dir)?.pop()
-        && open.as_ref().is_none_or(|(known, _)| *known != number)
-    {
-        *open = Some((number, File::open(path)?));
-    }
-    match open {
-        Some((_, file)) => file.sync_data(),
-        None => Err(io::ErrorKind::NotFound.into()),
     }
 }

@@ -17,13 +17,26 @@ use outboard_kv::medium::Buf;
 use rustix::event::{PollFd, PollFlags};
 
 use super::gate::Orphans;
+use super::passing::WAIT;
 
 /// One thing to do with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    Read { offset: u64 },
-    Write { offset: u64 },
-    Allocate { offset: u64, len: u64 },
+    Read {
+        offset: u64,
+    },
+    Write {
+        offset: u64,
+    },
+    Allocate {
+        offset: u64,
+        len: u64,
+    },
+    /// Wait for what passes through the page cache.
+    HandOver {
+        offset: u64,
+        len: u64,
+    },
     SyncData,
     SyncAll,
 }
@@ -291,6 +304,11 @@ fn entry(action: Action, held: &mut Held) -> squeue::Entry {
         Action::Read { offset } => opcode::Read::new(fd, pointer, len).offset(offset).build(),
         Action::Write { offset } => opcode::Write::new(fd, pointer, len).offset(offset).build(),
         Action::Allocate { offset, len } => opcode::Fallocate::new(fd, len).offset(offset).build(),
+        Action::HandOver { offset, len } => {
+            // 0 is as far as the file goes.
+            let len = u32::try_from(len).unwrap_or(0);
+            opcode::SyncFileRange::new(fd, len).offset(offset).flags(WAIT).build()
+        }
         Action::SyncData => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         Action::SyncAll => opcode::Fsync::new(fd).build(),
     }

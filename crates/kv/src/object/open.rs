@@ -100,6 +100,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             pool: Arc::new(Pool::new()),
             recent: Recent::new(),
             failed: AtomicBool::new(false),
+            unmarked: AtomicBool::new(false),
             retiring: AtomicBool::new(false),
             pending_blocks_max: options.pending_blocks_max,
         };

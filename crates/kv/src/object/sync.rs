@@ -30,7 +30,8 @@ impl Drop for Retiring<'_> {
 impl<K: Kv, M: Medium> Objects<K, M> {
     /// Makes durable everything committed and answered before the call: block writes, and *every*
     /// commit of the key-value store. This is fsync; callers at the same time share one. Its cost
-    /// is one medium flush (none if no block was written) and one store sync, side by side. A
+    /// is one medium flush (none if no block was written) and one store sync, side by side; only
+    /// the latter where it flushes the medium's device too; nothing where nothing was committed. A
     /// failure is final until reopened.
     pub async fn sync(&self) -> Result<(), KvError> {
         self.flight.join(|| self.sync_once()).await?;
@@ -43,24 +44,49 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         }
         self.resolve_doubts().await?;
         let (epoch, dirty) = self.ledger.close_epoch();
-        // Side by side, because either may land first: an index without its block is found and
-        // undone by the record's checksum, a block without its index is free space.
-        let flush = async { if dirty { self.medium.flush().await } else { Ok(()) } };
-        let (flushed, synced) = join2(flush, self.kv.sync()).await;
-        let outcome = flushed.map_err(KvError::from).and(synced);
+        if !dirty && self.kv.is_synced() {
+            return Ok(());
+        }
+        let outcome = self.make_durable(dirty).await;
         match outcome {
             Ok(()) => self.ledger.flushed(epoch),
             Err(_) => self.failed.store(true, Ordering::Release),
         }
-        outcome?;
-        if dirty { self.mark_flushed().await } else { Ok(()) }
+        if dirty {
+            self.unmarked.store(true, Ordering::Release);
+        }
+        outcome
     }
 
-    /// Tells the next opening what is proved. Records say it too, but only of those before them:
-    /// after the last one, a synced block that rots would be taken for one that never arrived. The
-    /// mark outlives this process; power loss may take it, and then nothing is known but the
-    /// checksum.
-    async fn mark_flushed(&self) -> Result<(), KvError> {
+    /// Flushes the medium, if it is dirty, and syncs the store.
+    async fn make_durable(&self, dirty: bool) -> Result<(), KvError> {
+        if !dirty {
+            return self.kv.sync().await;
+        }
+        if self.medium.is_flushed_by_store() {
+            self.medium.hand_over().await?;
+            return self.kv.sync().await;
+        }
+        // Side by side, because either may land first: an index without its block is found and
+        // undone by the record's checksum, a block without its index is free space.
+        let (flushed, synced) = join2(self.medium.flush(), self.kv.sync()).await;
+        flushed.map_err(KvError::from).and(synced)
+    }
+
+    /// Whether [`Objects::mark`] has something to tell.
+    pub fn is_unmarked(&self) -> bool {
+        self.unmarked.load(Ordering::Acquire) && !self.failed.load(Ordering::Acquire)
+    }
+
+    /// Tells the next opening what syncs have proved; for a moment when nobody waits. Records say
+    /// it too, but only of those before them: after the last one, a synced block that rots would be
+    /// taken for one that never arrived. The mark outlives this process; power loss may take it,
+    /// and then nothing is known but the checksum.
+    pub async fn mark(&self) -> Result<(), KvError> {
+        if !self.is_unmarked() {
+            return Ok(());
+        }
+        self.unmarked.store(false, Ordering::Release);
         let mut batch = Batch::new();
         batch.essential();
         batch.put(number_key(TAG_MOVES, MARK), moves::encode(self.ledger.flushed_below(), &[]));
@@ -113,6 +139,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             }
             if records.len() == self.ledger.count_retirable() {
                 // Nothing is left for it to speak of.
+                self.unmarked.store(false, Ordering::Release);
                 batch.delete(number_key(TAG_MOVES, MARK));
             }
             self.kv.commit(batch, Durability::Answered).await?;

@@ -70,6 +70,37 @@ fn fallocated_space_is_there_when_the_volume_is_full() {
     assert!(out.iter().all(|b| *b == 3));
 }
 
+/// What was put aside is there for whom it was promised to, however full others fill the volume;
+/// and nobody is promised what is not there.
+#[test]
+fn reserved_space_is_there_when_the_volume_is_full() {
+    let rig = small(31);
+    let common = fill(&small(31));
+    assert_eq!(run(rig.store.reserve(common + 1)), Err(KvError::NoSpace));
+    run(rig.store.reserve(20)).unwrap();
+    assert_eq!(fill(&rig), common - 20);
+    assert_eq!((rig.store.space().free, run(rig.store.reserve(1))), (0, Err(KvError::NoSpace)));
+    let put = |at: u64, room: Room| {
+        let written = run(rig.store.write_out(ObjectId(9), at * BLOCK, &[3; LEN], room))?;
+        let mut batch = Batch::new();
+        let staged = run(rig.store.place(written, &mut batch)).unwrap();
+        run(rig.kv.commit(batch, Durability::Answered)).unwrap();
+        staged.committed();
+        Ok(())
+    };
+    assert_eq!(put(0, Room::Common), Err(KvError::NoSpace));
+    (0..20).for_each(|at| put(at, Room::Reserved).unwrap());
+    rig.store.unreserve(20);
+    assert_eq!(write(&rig, 1, 0, &[9; LEN]), Ok(0), "the reserve of overwrites is untouched");
+    // A disk that is full is not promised either.
+    let rig = small(32);
+    rig.medium.set_faults(medium_mem::Faults { len_max: 1 << 20, ..Default::default() });
+    assert_eq!(run(rig.store.reserve((1 << 20) / BLOCK)), Err(KvError::NoSpace));
+    run(rig.store.reserve((1 << 20) / BLOCK - 1)).unwrap();
+    assert_eq!(write(&rig, 1, 0, b"x"), Err(KvError::NoSpace));
+    rig.check("reserved");
+}
+
 #[test]
 fn a_flipped_bit_is_an_error_and_never_data() {
     let rig = small(4);
@@ -100,6 +131,7 @@ fn a_synced_block_that_rots_after_a_kill_is_not_taken_back() {
     let mut rig = small(41);
     write(&rig, 1, 0, &[5; 8 * LEN]).unwrap();
     run(rig.store.sync()).unwrap();
+    run(rig.store.mark()).unwrap();
     rig.medium.corrupt(4 * BLOCK + 4711);
     assert_eq!(rig.reopen().restored, 0);
     let mut block = [0; LEN];
@@ -116,6 +148,7 @@ fn the_mark_of_one_life_says_nothing_of_the_next() {
     for round in 0..4 {
         write(&rig, 1, round * 8 * BLOCK, &[5; 8 * LEN]).unwrap();
         run(rig.store.sync()).unwrap();
+        run(rig.store.mark()).unwrap();
     }
     rig.reopen();
     run(rig.store.tidy()).unwrap();

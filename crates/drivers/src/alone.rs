@@ -1,0 +1,137 @@
+//! Whether a thread serves one piece of work only. Then it waits for the device itself: handing the
+//! wait to another thread costs a wake-up of another core there and one back, as long as the device
+//! takes, and nobody is served meanwhile.
+//!
+//! Who was alone when it began to wait may not be when it ends. What others lose by that is bounded:
+//! one wait of one sync, and if anybody was found waiting after it, or the device was slow, the next
+//! [`SHY`] waits are handed over.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// Waits handed over after one that kept somebody waiting.
+const SHY: u32 = 256;
+/// A wait this long is not for the thread that serves everybody, whoever may come.
+const LONG: Duration = Duration::from_millis(1);
+
+#[derive(Clone, Copy)]
+struct State {
+    /// Pieces of work under way on this thread; 0 where nobody counts them.
+    present: usize,
+    /// Waits to hand over before the next that is not.
+    shy: u32,
+    /// Waited since somebody last looked for others.
+    waited: bool,
+}
+
+thread_local! {
+    static STATE: Cell<State> =
+        const { Cell::new(State { present: 0, shy: 0, waited: false }) };
+}
+
+fn change(how: impl FnOnce(&mut State)) {
+    STATE.with(|cell| {
+        let mut state = cell.get();
+        how(&mut state);
+        cell.set(state);
+    });
+}
+
+/// So many pieces of work are under way on this thread; what was said before.
+pub(crate) fn present(count: usize) -> usize {
+    STATE.with(|cell| {
+        let state = cell.get();
+        cell.set(State { present: count, ..state });
+        state.present
+    })
+}
+
+/// Whether the only piece of work may wait here. Says no a number of times after a wait that was
+/// not welcome.
+pub(crate) fn may_wait() -> bool {
+    let mut may = false;
+    change(|state| {
+        if state.present == 1 {
+            may = state.shy == 0;
+            state.shy = state.shy.saturating_sub(1);
+        }
+    });
+    may
+}
+
+/// Whether one piece of work is under way here, for what does not wait long.
+pub(crate) fn is_alone() -> bool {
+    STATE.with(|cell| cell.get().present == 1)
+}
+
+/// Waits for the device in `work`, on this thread.
+pub(crate) fn wait<T>(work: impl FnOnce() -> T) -> T {
+    let from = Instant::now();
+    let done = work();
+    change(|state| {
+        state.waited = true;
+        if from.elapsed() > LONG {
+            state.shy = SHY;
+        }
+    });
+    done
+}
+
+/// Looks for commands by `look`, which says how many it found and begins them. Those found at once
+/// after a wait, or beside the one that waited, were kept waiting.
+pub(crate) fn looking(look: impl FnOnce() -> usize) -> usize {
+    let before = STATE.with(|cell| cell.get().waited);
+    change(|state| state.waited = false);
+    let found = look();
+    change(|state| {
+        if (before && found > 0) || (state.waited && found > 1) {
+            state.shy = SHY;
+        }
+    });
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_kept_others_waiting_waits_elsewhere_for_a_while() {
+        std::thread::spawn(|| {
+            assert!(!may_wait(), "nobody counts here");
+            present(1);
+            assert!(may_wait() && is_alone());
+            // One command, which waits; then nobody is there.
+            assert_eq!(looking(|| wait(|| 1)), 1);
+            assert_eq!(looking(|| 0), 0);
+            assert!(may_wait());
+            // One command, which waits; and another is found right after.
+            looking(|| wait(|| 1));
+            looking(|| 1);
+            for _ in 0..SHY {
+                assert!(!may_wait());
+            }
+            assert!(may_wait());
+            // Two commands in one look, one of which waits.
+            looking(|| wait(|| 2));
+            assert!(!may_wait());
+            present(2);
+            for _ in 0..2 * SHY {
+                assert!(!may_wait(), "never in company");
+            }
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_slow_device_is_waited_for_elsewhere() {
+        std::thread::spawn(|| {
+            present(1);
+            wait(|| std::thread::sleep(2 * LONG));
+            assert!(!may_wait());
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,192 @@
+//! The journal being written: found, followed when the engine begins another, and prepared.
+//!
+//! The engine makes a journal 64 MiB of holes and writes it from the start. A write into a hole makes
+//! the file system allocate, and the sync after it commit the file system's own journal: twice the
+//! device's work. So zeros are written ahead of the engine, 512 KiB at a time. They never land on
+//! what the engine wrote, because
+//! - they are written with the lock held that every commit passes, so the engine is not writing; and
+//! - only where the file has a hole up to its end: where anybody wrote, it has none.
+//!
+//! A journal that was there when the engine opened is written by appending, and must not be longer
+//! than what is in it. After its first commit the engine's descriptor stands at its end; then the
+//! append flag is taken off it, and it is a journal like any other.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, SeekFrom, fcntl_getfl, fcntl_setfl, seek};
+use rustix::io::Errno;
+use tracing::debug;
+
+use super::journals;
+
+/// Bytes of zeros written at a time.
+const STEP: u64 = 512 << 10;
+/// They are written when fewer are left than this.
+const LOW: u64 = 128 << 10;
+/// The engine does not change journals while they are shorter than this.
+const SHORT: u64 = 32 << 20;
+
+/// How the engine writes a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    /// At its end, wherever that is.
+    Appending,
+    /// From where it left off.
+    InPlace,
+    /// Unknown, or nothing is to be gained: it is left alone.
+    LeftAlone,
+}
+
+/// The journal being written.
+pub(super) struct Current {
+    dir: PathBuf,
+    number: u64,
+    file: Arc<File>,
+    written: Written,
+    /// About where the engine writes next; never taken for more than a hint.
+    position: u64,
+    /// Up to here the file is not holes.
+    prepared: u64,
+}
+
+fn path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number}.jnl"))
+}
+
+fn open(path: &Path) -> io::Result<Arc<File>> {
+    Ok(Arc::new(File::options().read(true).write(true).open(path)?))
+}
+
+impl Current {
+    /// The last journal in `dir`; `before` is the last there was before the engine opened.
+    pub(super) fn find(dir: &Path, before: Option<u64>) -> io::Result<Current> {
+        let (number, path) = journals(dir)?.pop().ok_or(io::ErrorKind::NotFound)?;
+        let file = open(&path)?;
+        let appending = before.is_some_and(|before| number <= before);
+        let position = if appending { file.metadata()?.len() } else { 0 };
+        let written = if appending { Written::Appending } else { Written::InPlace };
+        Ok(Current { dir: dir.to_path_buf(), number, file, written, position, prepared: 0 })
+    }
+
+    /// The file whose sync makes all durable that was committed before this call: when the engine
+    /// begins another journal, it has synced the one before.
+    pub(super) fn file(&mut self) -> io::Result<Arc<File>> {
+        self.follow()?;
+        Ok(Arc::clone(&self.file))
+    }
+
+    /// Goes on to the newest journal; whether there is a newer.
+    fn follow(&mut self) -> io::Result<bool> {
+        let mut newer = false;
+        loop {
+            let next = path(&self.dir, self.number + 1);
+            match open(&next) {
+                Ok(file) => {
+                    self.file = file;
+                    self.number += 1;
+                    self.written = Written::InPlace;
+                    (self.position, self.prepared) = (0, 0);
+                    newer = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(newer),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// To be told of each commit after it was handed over, with the lock of commits held and the
+    /// engine healthy; `bytes` is what it takes in the journal.
+    pub(super) fn committed(&mut self, bytes: u64) {
+        self.position += bytes;
+        if self.written == Written::LeftAlone || self.position + LOW <= self.prepared {
+            return;
+        }
+        if let Err(error) = self.prepare() {
+            // Syncs are slower without, and that is all.
+            debug!(%error, journal = self.number, "cannot prepare the journal");
+            self.written = Written::LeftAlone;
+        }
+    }
+
+    fn prepare(&mut self) -> io::Result<()> {
+        self.follow()?;
+        let len = self.file.metadata()?.len();
+        if self.written == Written::Appending {
+            self.written = Written::LeftAlone;
+            if len < SHORT && stop_appending(&path(&self.dir, self.number), len)? {
+                self.written = Written::InPlace;
+                (self.position, self.prepared) = (len, len);
+            }
+        }
+        if self.written == Written::InPlace {
+            self.write_zeros(len)?;
+        }
+        Ok(())
+    }
+
+    fn write_zeros(&mut self, len: u64) -> io::Result<()> {
+        let from = match seek(&self.file, SeekFrom::Hole(self.prepared)) {
+            Ok(from) => from,
+            Err(Errno::NXIO) => len,
+            Err(error) => return Err(error.into()),
+        };
+        if self.prepared == 0 {
+            if from == len {
+                // A file system that has no holes has nothing to prepare.
+                self.written = Written::LeftAlone;
+                return Ok(());
+            }
+            self.position = from;
+        }
+        // From there on all is a hole, or beyond the end: nobody ever wrote there.
+        if seek(&self.file, SeekFrom::Data(from)) != Err(Errno::NXIO) {
+            return Err(io::Error::other("there is data behind a hole"));
+        }
+        self.file.write_all_at(&ZEROS, from)?;
+        self.prepared = from + STEP;
+        self.position = self.position.min(self.prepared);
+        Ok(())
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "512 KiB")]
+static ZEROS: [u8; STEP as usize] = [0; STEP as usize];
+
+/// Takes the append flag off this process's descriptor that appends to `path`, if there is one and
+/// it stands at `len`, the end of the file. Nobody may write there meanwhile.
+fn stop_appending(path: &Path, len: u64) -> io::Result<bool> {
+    let path = path.canonicalize()?;
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let entry = entry?;
+        // Descriptors come and go while they are listed.
+        if !std::fs::read_link(entry.path()).is_ok_and(|target| target == path) {
+            continue;
+        }
+        let name = entry.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.parse::<RawFd>().ok()) else {
+            continue;
+        };
+        // SAFETY: the number was just read as an open descriptor of this process for this journal.
+        // Besides ours, which stays open, that is the engine's, which it closes only when it
+        // changes journals: not while this one is short, which the caller made sure of.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        if stop_one(fd.as_fd(), len)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn stop_one(fd: BorrowedFd<'_>, len: u64) -> io::Result<bool> {
+    let flags = fcntl_getfl(fd)?;
+    if !flags.contains(OFlags::APPEND) || seek(fd, SeekFrom::Current(0))? != len {
+        return Ok(false);
+    }
+    fcntl_setfl(fd, flags - OFlags::APPEND)?;
+    Ok(true)
+}

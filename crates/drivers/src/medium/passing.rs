@@ -1,0 +1,120 @@
+//! Small writes through the page cache, and on to the device at once.
+//!
+//! A direct write is answered when the device has it: who writes and then syncs waits for the device
+//! twice. A write that is alone and small is instead copied into the page cache
+//! and its way to the device begun (`RWF_DONTCACHE`: the cache lets go of it when it arrived). It is
+//! answered as any write is: the operating system has it. Before a flush of the device those on their
+//! way are waited for.
+//!
+//! What is on its way is bounded: beyond that writes are direct again, and so wait.
+
+use std::fs::File;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outboard_base::Errno;
+use rustix::io::ReadWriteFlags;
+
+/// Bytes of a write that may pass through, at most.
+const WRITE_MAX: usize = 64 << 10;
+/// Bytes on their way, at most.
+const UNDER_WAY_MAX: u64 = 1 << 20;
+
+/// Not to be kept in the page cache when it is on the device.
+const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
+/// How `sync_file_range` is asked to see them to the device.
+pub(super) const WAIT: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+    | libc::SYNC_FILE_RANGE_WRITE
+    | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+
+#[derive(Default)]
+struct UnderWay {
+    /// The writes lie within, if there are any.
+    range: Option<Range<u64>>,
+    bytes: u64,
+}
+
+/// The medium's file by the page cache.
+pub(super) struct Passing {
+    file: Arc<File>,
+    refused: AtomicBool,
+    under_way: Mutex<UnderWay>,
+}
+
+impl Passing {
+    /// `file` was not opened for direct I/O.
+    pub(super) fn new(file: File) -> Passing {
+        let (refused, under_way) = (AtomicBool::new(false), Mutex::default());
+        Passing { file: Arc::new(file), refused, under_way }
+    }
+
+    pub(super) fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, UnderWay> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes `bytes`, if that may be done this way; `None` if it must be done another.
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Option<Result<(), Errno>> {
+        if bytes.len() > WRITE_MAX || self.refused.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut under_way = self.under_way();
+        let total = under_way.bytes + bytes.len() as u64;
+        if total > UNDER_WAY_MAX {
+            return None;
+        }
+        let slice = [IoSlice::new(bytes)];
+        match rustix::io::pwritev2(&self.file, &slice, offset, DONTCACHE) {
+            Ok(written) if written == bytes.len() => {
+                let (mut start, mut end) = (offset, offset + bytes.len() as u64);
+                if let Some(range) = &under_way.range {
+                    (start, end) = (start.min(range.start), end.max(range.end));
+                }
+                *under_way = UnderWay { range: Some(start..end), bytes: total };
+                Some(Ok(()))
+            }
+            // A part of it: the direct write does it all again.
+            Ok(_) => None,
+            Err(_) => {
+                // An old kernel, another file system, an error: the direct write will tell.
+                self.refused.store(true, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Where writes are on their way, and how many bytes.
+    pub(super) fn on_their_way(&self) -> Option<(Range<u64>, u64)> {
+        let under_way = self.under_way();
+        under_way.range.clone().map(|range| (range, under_way.bytes))
+    }
+
+    /// So many bytes of those on their way have arrived: the ones there were some time ago.
+    pub(super) fn arrived(&self, bytes: u64) {
+        let mut under_way = self.under_way();
+        under_way.bytes = under_way.bytes.saturating_sub(bytes);
+        if under_way.bytes == 0 {
+            under_way.range = None;
+        }
+    }
+}
+
+/// Waits until what was written through the page cache in a range is with the device; an error of any write on its way
+/// there since the last time is told.
+pub(super) fn wait_for(file: &File, offset: u64, len: u64) -> std::io::Result<()> {
+    let offset = i64::try_from(offset).map_err(std::io::Error::other)?;
+    let len = i64::try_from(len).map_err(std::io::Error::other)?;
+    // SAFETY: the call takes no pointers, and the descriptor is open as long as `file`.
+    if unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, WAIT) } == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
