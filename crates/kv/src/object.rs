@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 pub use check::{Fault, Found, Report};
-pub use ledger::Staged;
+pub use ledger::{Room, Staged};
 pub use open::Recovered;
 pub use pool::Lent;
 pub use write::Written;

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::index::{Entry, Page, SLOTS, TAG_MOVES, locate, number_key};
-use super::ledger::{Pair, Staged, Taken};
+use super::ledger::{Pair, Room, Staged, Take, Taken};
 use super::moves::{self, Move};
-use super::{BLOCK, ObjectId, Objects, ledger};
+use super::{BLOCK, ObjectId, Objects};
 use crate::medium::Medium;
 use crate::{Batch, Kv, KvError};
 
@@ -83,16 +83,46 @@ impl<K: Kv, M: Medium> Objects<K, M> {
 
     /// Takes `count` blocks, growing the medium or waiting for freed blocks as need be. A request
     /// that is not `growing` gives back as many as it takes, and may use the reserve.
-    pub(super) async fn take(&self, count: u64, growing: bool) -> Result<Taken, KvError> {
+    pub(super) async fn take(
+        &self,
+        count: u64,
+        growing: bool,
+        room: Room,
+    ) -> Result<Taken, KvError> {
         for _ in 0..TAKE_ROUNDS {
-            match self.ledger.take(count, growing) {
-                ledger::Take::Got(runs) => return Ok(Taken::new(Arc::clone(&self.ledger), runs)),
-                ledger::Take::Grow(len) => self.grow(len).await?,
-                ledger::Take::Sync => self.sync().await?,
-                ledger::Take::Full => return Err(KvError::NoSpace),
+            match self.ledger.take(count, growing, room) {
+                Take::Got(runs) => return Ok(Taken::new(Arc::clone(&self.ledger), runs)),
+                short => self.find_room(short).await?,
             }
         }
         Err(KvError::NoSpace)
+    }
+
+    /// Puts `blocks` aside for writes out of [`Room::Reserved`]: they will not want for space,
+    /// whatever others write. `NoSpace` if there is not as much.
+    pub async fn reserve(&self, blocks: u64) -> Result<(), KvError> {
+        for _ in 0..TAKE_ROUNDS {
+            match self.ledger.reserve(blocks) {
+                None => return Ok(()),
+                Some(short) => self.find_room(short).await?,
+            }
+        }
+        Err(KvError::NoSpace)
+    }
+
+    /// Gives back `blocks` put aside, used or not: taking them out of [`Room::Reserved`] does not.
+    pub fn unreserve(&self, blocks: u64) {
+        self.ledger.unreserve(blocks);
+    }
+
+    /// Does what a request for blocks that came back short asks for.
+    async fn find_room(&self, short: Take) -> Result<(), KvError> {
+        match short {
+            Take::Got(_) => Ok(()),
+            Take::Grow(len) => self.grow(len).await,
+            Take::Sync => self.sync().await,
+            Take::Full => Err(KvError::NoSpace),
+        }
     }
 
     /// Grows the medium; a refusal for want of space is remembered, not an error.

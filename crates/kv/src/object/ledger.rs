@@ -29,6 +29,16 @@ struct Committed {
     flushed: bool,
 }
 
+/// Out of which space blocks are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// What is free to all. Overwrites give a block back for each they take, and may use the space
+    /// kept in reserve for them.
+    Common,
+    /// What [`Objects::reserve`](super::Objects::reserve) put aside for the caller.
+    Reserved,
+}
+
 /// What became of a request for blocks.
 pub(super) enum Take {
     Got(Vec<Run>),
@@ -44,6 +54,8 @@ pub(super) struct State {
     capacity: u64,
     segment: u64,
     reserve: u64,
+    /// Blocks put aside for those who were promised them.
+    reserved: u64,
     /// The medium refused to grow; not asked again until the next tidying.
     cannot_grow: bool,
     /// Commits told of now belong to this epoch; a flush closes it.
@@ -90,6 +102,21 @@ impl State {
             || self.committed.values().any(|c| !c.flushed && c.pairs.iter().any(|p| p.old != 0))
     }
 
+    /// What to do before `count` blocks can be had that leave `reserve` blocks of the capacity, and
+    /// `reserved` blocks that are there, to others.
+    fn short_of(&self, count: u64, reserve: u64, reserved: u64) -> Option<Take> {
+        let wait = || Some(if self.waits() { Take::Sync } else { Take::Full });
+        if self.map.used() + count + reserve + reserved > self.capacity {
+            return wait();
+        }
+        let missing = (count + reserved).checked_sub(self.map.free()).filter(|short| *short > 0)?;
+        if self.map.len() == self.capacity || self.cannot_grow {
+            return wait();
+        }
+        let more = missing.next_multiple_of(self.segment);
+        Some(Take::Grow((self.map.len() + more).min(self.capacity) * BLOCK))
+    }
+
     /// Every record below this is durable with its blocks.
     fn flushed_below(&self) -> u64 {
         self.unproved.first().copied().unwrap_or(self.next_seq)
@@ -127,6 +154,7 @@ impl Ledger {
                 capacity: options.capacity / BLOCK,
                 segment: options.segment / BLOCK,
                 reserve: options.reserve / BLOCK,
+                reserved: 0,
                 cannot_grow: false,
                 epoch: 1,
                 next_seq,
@@ -145,25 +173,39 @@ impl Ledger {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `count` blocks. `growing` requests leave the reserve alone.
-    pub(super) fn take(&self, count: u64, growing: bool) -> Take {
+    /// Takes `count` blocks out of `room`. `growing` requests leave the reserve alone.
+    pub(super) fn take(&self, count: u64, growing: bool, room: Room) -> Take {
         let mut state = self.lock();
-        let kept = if growing { state.reserve } else { 0 };
-        if state.map.used() + count + kept > state.capacity {
-            return if state.waits() { Take::Sync } else { Take::Full };
+        let (reserve, reserved) = match room {
+            Room::Common => (if growing { state.reserve } else { 0 }, state.reserved),
+            Room::Reserved => (0, 0),
+        };
+        if let Some(short) = state.short_of(count, reserve, reserved) {
+            return short;
         }
-        if let Some(runs) = state.map.take(count) {
-            for run in &runs {
-                state.in_flight.extend(run.start..run.start + run.len);
-            }
-            return Take::Got(runs);
+        let Some(runs) = state.map.take(count) else { return Take::Full };
+        for run in &runs {
+            state.in_flight.extend(run.start..run.start + run.len);
         }
-        if state.map.len() < state.capacity && !state.cannot_grow {
-            let missing = count - state.map.free();
-            let more = missing.next_multiple_of(state.segment);
-            return Take::Grow((state.map.len() + more).min(state.capacity) * BLOCK);
+        Take::Got(runs)
+    }
+
+    /// Puts `count` blocks aside, which the medium has grown by; what is to be done first, if
+    /// anything is.
+    pub(super) fn reserve(&self, count: u64) -> Option<Take> {
+        let mut state = self.lock();
+        let (reserve, reserved) = (state.reserve, state.reserved);
+        let short = state.short_of(count, reserve, reserved);
+        if short.is_none() {
+            state.reserved += count;
         }
-        if state.waits() { Take::Sync } else { Take::Full }
+        short
+    }
+
+    /// Gives blocks back that were put aside.
+    pub(super) fn unreserve(&self, count: u64) {
+        let mut state = self.lock();
+        state.reserved = state.reserved.saturating_sub(count);
     }
 
     /// Bytes to grow the medium to so that half a segment is free, if it is not and can be.
@@ -209,7 +251,7 @@ impl Ledger {
         Space {
             total: capacity * BLOCK,
             used: used * BLOCK,
-            free: capacity.saturating_sub(used + state.reserve) * BLOCK,
+            free: capacity.saturating_sub(used + state.reserve + state.reserved) * BLOCK,
         }
     }
 

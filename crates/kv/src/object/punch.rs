@@ -8,7 +8,7 @@ use super::edit::Edit;
 use super::index::{
     Entry, PAGE_SPAN, Page, SLOTS, locate, object_prefix, page_key, parse_page_key,
 };
-use super::ledger::{Staged, Taken};
+use super::ledger::{Room, Staged, Taken};
 use super::{BLOCK, ObjectId, Objects, Progress};
 use crate::medium::Medium;
 use crate::{Batch, Kv, KvError, Value};
@@ -155,7 +155,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             return Ok(None);
         }
         let growing = wanted.iter().any(|block| edit.get(*block).block == 0);
-        let taken = self.take(wanted.len() as u64, growing).await?;
+        let taken = self.take(wanted.len() as u64, growing, Room::Common).await?;
         for (file_block, block) in wanted.into_iter().zip(taken.blocks()) {
             edit.set(file_block, Entry { block, unwritten: true, crc: 0 });
         }

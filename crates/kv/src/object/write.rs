@@ -11,7 +11,7 @@ use outboard_codec::crc32c;
 
 use super::edit::Edit;
 use super::index::Entry;
-use super::ledger::{Staged, Taken};
+use super::ledger::{Room, Staged, Taken};
 use super::map::Run;
 use super::read::{BLOCK_LEN, blocks_of};
 use super::{BLOCK, ObjectId, Objects};
@@ -41,7 +41,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     /// [`FILE_SIZE_MAX`](outboard_base::limits::FILE_SIZE_MAX); `TooLarge` beyond). Costs: parts of
     /// blocks are read first, unless they were lately; one medium write for each run of fresh
     /// blocks, one if space is not fragmented; for each 256 KiB touched, an index page in the
-    /// batch; 25 bytes a block of log.
+    /// batch; 25 bytes a block of log. An essential batch writes out of [`Room::Reserved`].
     pub async fn write(
         &self,
         id: ObjectId,
@@ -54,7 +54,8 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             return Ok(Staged::none());
         }
         let mut edit = self.edit_pages(id, &blocks, Some(batch)).await?;
-        let written = self.write_fresh(&edit, id, offset, data).await?;
+        let room = if batch.is_essential() { Room::Reserved } else { Room::Common };
+        let written = self.write_fresh(&edit, (id, offset), data, room).await?;
         let taken = Self::enter(&mut edit, written);
         Ok(self.stage(edit, taken, batch))
     }
@@ -66,13 +67,14 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         id: ObjectId,
         offset: u64,
         data: &[u8],
+        room: Room,
     ) -> Result<Written, KvError> {
         let blocks = blocks_of(offset, data.len())?;
         if data.is_empty() {
             return Ok(Written { id, first: blocks.start, entries: Vec::new(), taken: None });
         }
         let edit = self.edit_pages(id, &blocks, None).await?;
-        self.write_fresh(&edit, id, offset, data).await
+        self.write_fresh(&edit, (id, offset), data, room).await
     }
 
     /// The second half: stages the index entries that name what was written. Calls for one object
@@ -98,9 +100,9 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     async fn write_fresh(
         &self,
         edit: &Edit,
-        id: ObjectId,
-        offset: u64,
+        (id, offset): (ObjectId, u64),
         data: &[u8],
+        room: Room,
     ) -> Result<Written, KvError> {
         if data.len() > IO_MAX {
             return Err(KvError::TooLarge);
@@ -108,7 +110,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         self.keep_bounds().await?;
         let blocks = blocks_of(offset, data.len())?;
         let growing = blocks.clone().any(|block| edit.get(block).block == 0);
-        let taken = self.take(blocks.end - blocks.start, growing).await?;
+        let taken = self.take(blocks.end - blocks.start, growing, room).await?;
         let entries = self.write_blocks(edit, &taken, offset, data).await?;
         Ok(Written { id, first: blocks.start, entries, taken: Some(taken) })
     }
@@ -202,7 +204,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         if let Some(part) = buf.get_mut(from..to) {
             part.fill(0);
         }
-        let taken = self.take(1, false).await?;
+        let taken = self.take(1, false, Room::Common).await?;
         let crc = crc32c(&buf);
         let block = taken.blocks().next().unwrap_or(0);
         let entry = Entry { block, unwritten: false, crc };

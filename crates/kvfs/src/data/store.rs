@@ -11,7 +11,7 @@ use std::ops::Range;
 use outboard_base::Ino;
 use outboard_base::limits::{FILE_SIZE_MAX, SMALL_FILE_MAX};
 use outboard_kv::medium::Medium;
-use outboard_kv::object::{BLOCK, Lent, ObjectId, Objects, Progress, Staged, Written};
+use outboard_kv::object::{BLOCK, Lent, ObjectId, Objects, Progress, Room, Staged, Written};
 use outboard_kv::{Batch, Kv, KvError};
 
 use super::shape::{SECTOR, Shape};
@@ -162,8 +162,9 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         ino: Ino,
         offset: u64,
         data: &[u8],
+        room: Room,
     ) -> Result<Written, KvError> {
-        self.objects.write_out(object(ino), offset, data).await
+        self.objects.write_out(object(ino), offset, data, room).await
     }
 
     /// Stages what was written out, up to byte `end`.

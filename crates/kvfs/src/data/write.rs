@@ -7,6 +7,7 @@
 use outboard_base::limits::{FILE_SIZE_MAX, IO_MAX};
 use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_kv::medium::Medium;
+use outboard_kv::object::Room;
 use outboard_kv::{Cached, Kv, KvError};
 use outboard_wire::file::{Reply, open_flags, write_flags};
 
@@ -93,7 +94,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let data = write.clipped(offset)?;
         let end = offset + data.len() as u64;
         let store = self.store();
-        let mut written = Some(store.write_out(ino, offset, data).await.map_err(KvError::errno)?);
+        let mut written = Some(store.write_out(ino, offset, data, Room::Common).await.map_err(KvError::errno)?);
         let _commit = self.commits.alone(ino).await;
         self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
@@ -102,7 +103,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             // What was written out went with the batch that failed.
             let written = match written.take() {
                 Some(written) => written,
-                None => store.write_out(ino, offset, data).await?,
+                None => store.write_out(ino, offset, data, Room::Common).await?,
             };
             let staged = store.stage_written(&mut shape, written, end, txn.batch()).await?;
             txn.stage(staged);

@@ -246,3 +246,48 @@ fn what_operations_cost_the_medium() {
     assert_eq!(cost(&small_write), (0, 0, 0));
     assert_eq!(cost(&|| drop(user.read(small.ino, small_fh, 0, 8192).unwrap())), (0, 0, 0));
 }
+
+/// What a program that writes less than a block costs: a log that grows by lines, a database whose
+/// pages are half a block. Each write was a read of the block, before blocks lately written in part
+/// were kept.
+#[test]
+fn what_parts_of_blocks_cost() {
+    let disk = Disk::new(6);
+    let volume = open(&disk, 64 << 20);
+    let user = User::root(&volume);
+    let (attr, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
+    user.write(attr.ino, fh, 0, &[1; 1 << 20]).unwrap();
+    let cost = |work: &dyn Fn()| {
+        disk.kv.dies_after(1000);
+        let before = disk.medium.counts();
+        work();
+        let after = disk.medium.counts();
+        (after.reads - before.reads, after.writes - before.writes, 1000 - disk.kv.left())
+    };
+    let write = |at: u64, data: &[u8]| {
+        assert_eq!(user.write(attr.ino, fh, at, data).unwrap(), data.len());
+    };
+    // A write-ahead log: 24 bytes and 4,096, to the end and beyond.
+    let mut at = 1 << 20;
+    for frame in 0..20 {
+        assert_eq!(cost(&|| write(at, &[frame; 24])), (0, 1, 1));
+        assert_eq!(cost(&|| write(at + 24, &[frame; 4096])), (0, 1, 1));
+        at += 4120;
+    }
+    // A database: pages of 4 KiB here and there, each block read once.
+    assert_eq!(cost(&|| write(5 << 13, &[2; 4096])), (1, 1, 1));
+    assert_eq!(cost(&|| write(7 << 13, &[3; 4096])), (1, 1, 1));
+    assert_eq!(cost(&|| write((5 << 13) + 4096, &[4; 4096])), (0, 1, 1));
+    assert_eq!(cost(&|| write(7 << 13, &[5; 4096])), (0, 1, 1));
+    let read = |at: u64, len: u32| user.read(attr.ino, fh, at, len).unwrap();
+    read(0, 8192); // Moves the time of access.
+    assert_eq!(cost(&|| assert_eq!(read((5 << 13) + 4096, 4096), [4; 4096])), (0, 0, 0));
+    // One after the other, as a reader in small steps goes.
+    assert_eq!(cost(&|| assert_eq!(read(9 << 13, 4096), [1; 4096])), (1, 0, 0));
+    assert_eq!(cost(&|| assert_eq!(read((9 << 13) + 4096, 4096), [1; 4096])), (0, 0, 0));
+    // A write of several blocks that begins and ends inside some.
+    assert_eq!(cost(&|| write((20 << 13) + 100, &[6; 20_000])), (2, 1, 1));
+    assert_eq!(cost(&|| write((20 << 13) + 100, &[7; 20_000])), (0, 1, 1));
+    disk.kv.dies_after(u64::MAX);
+    clean(&volume);
+}
