@@ -13,7 +13,7 @@ use crate::permission::WRITE;
 use crate::txn::{Tried, Txn};
 
 /// File capabilities: gone with the set-id bits.
-const CAPABILITY: &[u8] = b"security.capability";
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
     pub(crate) async fn getattr(&self, _cx: &Context<'_>, ino: Ino) -> Result<Reply> {

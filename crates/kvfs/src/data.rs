@@ -62,7 +62,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
 }
 
 /// A regular file; `EINVAL` for anything else but a directory, which is `EISDIR`.
-fn regular(inode: &Inode) -> Result<()> {
+pub(crate) fn regular(inode: &Inode) -> Result<()> {
     match inode.kind() {
         FileKind::Regular => Ok(()),
         FileKind::Directory => Err(Errno::EISDIR),

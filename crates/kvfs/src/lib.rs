@@ -30,6 +30,7 @@
 mod acl;
 mod api;
 mod attr;
+mod cached;
 pub mod check;
 mod context;
 mod create;
@@ -52,6 +53,7 @@ mod volume;
 mod xattr;
 
 pub use api::{Answer, Caller, Event, OpenError, Options, Payload};
+pub use data::turns::{Turn, Turns};
 
 use std::sync::{Arc, Mutex};
 
@@ -60,7 +62,6 @@ use outboard_kv::object::{Objects, Recovered};
 
 use check::touched::Touched;
 use data::fresh::Fresh;
-use data::turns::Turns;
 use handles::Handles;
 use layout::Superblock;
 use lock::Locks;

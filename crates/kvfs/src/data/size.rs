@@ -53,7 +53,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 
     /// Gives back all that lies beyond the size of `ino`; its turn is held.
-    pub(super) async fn trim(&self, ino: Ino) -> Result<()> {
+    pub(crate) async fn trim(&self, ino: Ino) -> Result<()> {
         while self.trim_step(ino).await? {}
         Ok(())
     }

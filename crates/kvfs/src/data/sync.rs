@@ -46,7 +46,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
 
     /// Called with staged changes, before their commit: flushes the blocks that will stand for
     /// bytes which may have been synced elsewhere (see [`super::fresh`]).
-    pub(super) async fn keep_synced(&self, ino: Ino, before: &Shape, after: &Shape) -> Result<()> {
+    pub(crate) async fn keep_synced(&self, ino: Ino, before: &Shape, after: &Shape) -> Result<()> {
         if before.data == DataKind::None && after.data == DataKind::Small {
             self.fresh.begins(ino);
         }

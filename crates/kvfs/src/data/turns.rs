@@ -23,7 +23,7 @@ const LOOKED_AT: usize = 64;
 
 /// Who has a turn, and who waits, inode by inode.
 #[derive(Default)]
-pub(crate) struct Turns {
+pub struct Turns {
     shards: [Mutex<Shard>; SHARDS],
 }
 
@@ -100,7 +100,7 @@ impl Inode {
 
 /// A turn on one inode; ends when dropped.
 #[must_use = "a turn ends when it is dropped"]
-pub(crate) struct Turn<'t> {
+pub struct Turn<'t> {
     turns: &'t Turns,
     ino: Ino,
     place: u64,
@@ -117,12 +117,12 @@ const ALL: Range<u64> = 0..u64::MAX;
 
 impl Turns {
     /// A turn on the whole inode beside other readers.
-    pub(crate) fn shared(&self, ino: Ino) -> impl Future<Output = Turn<'_>> {
+    pub fn shared(&self, ino: Ino) -> impl Future<Output = Turn<'_>> {
         self.wait(ino, Claim::on(&ALL, false))
     }
 
     /// A turn on the whole inode alone.
-    pub(crate) fn alone(&self, ino: Ino) -> impl Future<Output = Turn<'_>> {
+    pub fn alone(&self, ino: Ino) -> impl Future<Output = Turn<'_>> {
         self.wait(ino, Claim::on(&ALL, true))
     }
 
@@ -138,7 +138,7 @@ impl Turns {
 
     /// Turns alone on two inodes (one turn if they are the same), always taken in one order, so
     /// that two who want the same pair never wait for each other.
-    pub(crate) async fn alone_on_both(&self, a: Ino, b: Ino) -> (Turn<'_>, Option<Turn<'_>>) {
+    pub async fn alone_on_both(&self, a: Ino, b: Ino) -> (Turn<'_>, Option<Turn<'_>>) {
         let first = self.alone(a.min(b)).await;
         let second = if a == b { None } else { Some(self.alone(a.max(b)).await) };
         (first, second)
