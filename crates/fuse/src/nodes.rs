@@ -3,9 +3,13 @@
 //! ```text
 //! answer that names an inode ─▶ lookups + 1        FORGET n ─▶ lookups - n
 //! answer that takes its last name ─▶ nameless      0 left: dropped; if nameless, the volume hears
+//! answer that ends it ─▶ gone                      the volume does not hear: it has forgotten
 //! ```
+//! What is gone and still referred to is answered from here, as it was at its end.
 //!
 //! Counted before the answer is written, since the kernel may forget what it got at once.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outboard_base::{Fh, Ino};
 use outboard_wire::file::{Attr, FileKind};
@@ -17,6 +21,8 @@ struct Node {
     lookups: u64,
     /// No name leads to it: once the kernel forgets it, the volume may drop it.
     nameless: bool,
+    /// Its last attributes: the volume has it no more.
+    gone: Option<Box<Attr>>,
     /// The directory above, for directories.
     parent: Ino,
     /// Through which handles whom POSIX locks were asked for, until that owner closes a descriptor.
@@ -25,7 +31,11 @@ struct Node {
 
 /// The inodes the kernel knows. The root, which it never forgets, is not among them.
 #[derive(Debug, Default)]
-pub(crate) struct Nodes(Table<Node>);
+pub(crate) struct Nodes {
+    table: Table<Node>,
+    /// How many of them are gone.
+    gone: AtomicUsize,
+}
 
 impl Nodes {
     /// The kernel is about to be told of an inode, found in `parent`.
@@ -33,7 +43,7 @@ impl Nodes {
         if attr.ino == Ino::ROOT {
             return;
         }
-        let mut shard = self.0.shard(attr.ino.0);
+        let mut shard = self.table.shard(attr.ino.0);
         let node = shard.entry(attr.ino.0).or_default();
         node.lookups += 1;
         if attr.kind() == Ok(FileKind::Directory) {
@@ -44,21 +54,43 @@ impl Nodes {
     /// The kernel drops `count` references. True: the volume must be told.
     #[must_use]
     pub(crate) fn forgotten(&self, ino: Ino, count: u64) -> bool {
-        let mut shard = self.0.shard(ino.0);
+        let mut shard = self.table.shard(ino.0);
         let Some(node) = shard.get_mut(&ino.0) else { return false };
         node.lookups = node.lookups.saturating_sub(count);
         if node.lookups > 0 {
             return false;
         }
-        let nameless = node.nameless;
+        let (nameless, gone) = (node.nameless, node.gone.is_some());
         shard.remove(&ino.0);
-        nameless
+        if gone {
+            self.gone.fetch_sub(1, Ordering::Relaxed);
+        }
+        nameless && !gone
+    }
+
+    /// An inode is gone; `last` is how it looked.
+    pub(crate) fn gone(&self, last: &Attr) {
+        if let Some(node) = self.table.shard(last.ino.0).get_mut(&last.ino.0)
+            && node.gone.replace(Box::new(last.clone())).is_none()
+        {
+            self.gone.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How an inode that is gone looked.
+    pub(crate) fn last(&self, ino: Ino) -> Option<Box<Attr>> {
+        // The kernel asks after the answer that ended it was given, on whichever thread that was:
+        // the answer went through the kernel, which orders the two.
+        if self.gone.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.table.shard(ino.0).get(&ino.0)?.gone.clone()
     }
 
     /// The last name of an inode is gone. True: the kernel does not refer to it, tell the volume.
     #[must_use]
     pub(crate) fn unnamed(&self, ino: Ino) -> bool {
-        match self.0.shard(ino.0).get_mut(&ino.0) {
+        match self.table.shard(ino.0).get_mut(&ino.0) {
             Some(node) => node.nameless = true,
             None => return true,
         }
@@ -67,19 +99,19 @@ impl Nodes {
 
     /// A directory was moved.
     pub(crate) fn moved(&self, ino: Ino, parent: Ino) {
-        if let Some(node) = self.0.shard(ino.0).get_mut(&ino.0) {
+        if let Some(node) = self.table.shard(ino.0).get_mut(&ino.0) {
             node.parent = parent;
         }
     }
 
     /// The directory above a directory; the root above itself.
     pub(crate) fn parent(&self, ino: Ino) -> Ino {
-        self.0.shard(ino.0).get(&ino.0).map_or(Ino::ROOT, |node| node.parent)
+        self.table.shard(ino.0).get(&ino.0).map_or(Ino::ROOT, |node| node.parent)
     }
 
     /// A POSIX lock is being asked for by `owner`, through `fh`.
     pub(crate) fn locking(&self, ino: Ino, fh: Fh, owner: u64) {
-        if let Some(node) = self.0.shard(ino.0).get_mut(&ino.0)
+        if let Some(node) = self.table.shard(ino.0).get_mut(&ino.0)
             && !node.lockers.contains(&(fh, owner))
         {
             node.lockers.push((fh, owner));
@@ -89,7 +121,7 @@ impl Nodes {
     /// `owner` closes a descriptor, which drops its POSIX locks. True: it may have some.
     #[must_use]
     pub(crate) fn closing(&self, ino: Ino, owner: u64) -> bool {
-        let mut shard = self.0.shard(ino.0);
+        let mut shard = self.table.shard(ino.0);
         let Some(node) = shard.get_mut(&ino.0) else { return true };
         let before = node.lockers.len();
         node.lockers.retain(|&(_, locker)| locker != owner);
@@ -100,14 +132,14 @@ impl Nodes {
     /// open files (`F_OFD_SETLK`), whose closing the kernel does not tell otherwise.
     #[must_use]
     pub(crate) fn released(&self, ino: Ino, fh: Fh) -> Vec<u64> {
-        let mut shard = self.0.shard(ino.0);
+        let mut shard = self.table.shard(ino.0);
         let Some(node) = shard.get_mut(&ino.0) else { return Vec::new() };
         node.lockers.extract_if(.., |(through, _)| *through == fh).map(|(_, owner)| owner).collect()
     }
 
     /// Every inode known.
     pub(crate) fn all(&self) -> Vec<Ino> {
-        self.0
+        self.table
             .shards()
             .flat_map(|shard| shard.keys().map(|&ino| Ino(ino)).collect::<Vec<_>>())
             .collect()
@@ -135,6 +167,22 @@ mod tests {
         assert!(nodes.forgotten(Ino(3), 1));
         assert!(!nodes.forgotten(Ino(3), 1));
         assert!(nodes.unnamed(Ino(4)), "the kernel never knew it");
+    }
+
+    #[test]
+    fn what_is_gone_is_answered_until_forgotten_and_the_volume_does_not_hear() {
+        let nodes = Nodes::default();
+        nodes.gone(&file(2));
+        assert_eq!(nodes.last(Ino(2)), None, "the kernel does not know it");
+        nodes.seen(&file(2), Ino::ROOT);
+        nodes.seen(&file(3), Ino::ROOT);
+        nodes.gone(&file(2));
+        nodes.gone(&file(2));
+        assert_eq!(nodes.last(Ino(2)).map(|attr| attr.ino), Some(Ino(2)));
+        assert_eq!(nodes.last(Ino(3)), None);
+        assert!(!nodes.forgotten(Ino(2), 1));
+        assert_eq!(nodes.last(Ino(2)), None);
+        assert_eq!(nodes.gone.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 
 use std::io;
 
-use outboard_base::{Errno, Result};
-use outboard_wire::file::Reply;
+use outboard_base::{Errno, Ino, Result};
+use outboard_wire::file::{Attr, Reply};
 use outboard_wire::fuse::{answer, out_header};
 
 use crate::backend::Answer;
@@ -87,9 +87,12 @@ impl<S: Slot> Front<S> {
                 if let Some(ino) = nameless {
                     self.unnamed(ino);
                 }
-                for (parent, name) in moved {
-                    self.push_chore(Chore::Moved { parent: *parent, name: name.clone() });
-                }
+                self.moved(moved);
+                send(&[]);
+            }
+            (Shape::Removed { moved }, Reply::Gone(last)) => {
+                self.nodes.gone(&last);
+                self.moved(moved);
                 send(&[]);
             }
             (Shape::Statfs, Reply::Statfs(figures)) => send(&answer::statfs(&figures)),
@@ -108,6 +111,27 @@ impl<S: Slot> Front<S> {
             _ => return Err(Errno::EPROTO),
         }
         Ok(())
+    }
+
+    fn moved(&self, moved: &[(Ino, Vec<u8>)]) {
+        for (parent, name) in moved {
+            self.push_chore(Chore::Moved { parent: *parent, name: name.clone() });
+        }
+    }
+
+    /// Answers GETATTR and STATX with attributes that are known here.
+    pub(crate) fn tell(&self, device: usize, unique: u64, attr: &Attr, statx: bool) {
+        let valid = self.valid().attr;
+        let written = |body: &[u8]| {
+            if let Some(device) = self.device(device) {
+                report(device.write(&out_header(unique, None, body.len()), body), unique);
+            }
+        };
+        if statx {
+            written(&answer::statx(attr, valid));
+        } else {
+            written(&answer::attr(attr, valid));
+        }
     }
 
     /// Answers the kernel with an error.

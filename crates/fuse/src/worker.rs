@@ -158,6 +158,11 @@ impl<B: Backend> Worker<B> {
                 self.drop_locks(ino, Fh(fh));
                 return Ok(false);
             }
+            Call::Getattr { .. } | Call::Statx { .. } => {
+                let Some(last) = self.front.nodes.last(ino) else { return Ok(false) };
+                let statx = matches!(call, Call::Statx { .. });
+                self.front.tell(self.index, header.unique, &last, statx);
+            }
             Call::Destroy => self.front.accept(self.index, header.unique),
             Call::NotifyReply => {}
             Call::Ioctl => return Err(Errno::ENOTTY),

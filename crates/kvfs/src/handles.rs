@@ -29,6 +29,17 @@ impl Handle {
     }
 }
 
+/// Who holds an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// Nobody.
+    Nobody,
+    /// The asker was told of it. Nobody else was, and nobody has it open.
+    Asker,
+    /// It is open, or others were told of it, or it is not known yet who does.
+    Others,
+}
+
 /// Inode numbers an attachment was told of: a bit each, as numbers are dense.
 #[derive(Default)]
 struct Told(HashMap<u64, Box<[u64; Told::WORDS]>>);
@@ -96,6 +107,25 @@ impl State {
         self.grace
             || self.counts.contains_key(&ino)
             || self.told.values().any(|told| told.contains(ino))
+    }
+
+    fn hold(&self, asker: SessionId, ino: Ino) -> Hold {
+        if self.grace || self.counts.contains_key(&ino) {
+            return Hold::Others;
+        }
+        let mut hold = Hold::Nobody;
+        for (&attachment, _) in self.told.iter().filter(|(_, told)| told.contains(ino)) {
+            if attachment != asker {
+                return Hold::Others;
+            }
+            hold = Hold::Asker;
+        }
+        hold
+    }
+
+    /// Nobody was told of `ino`, as it were.
+    fn untell(&mut self, ino: Ino) {
+        self.told.values_mut().for_each(|told| told.remove(ino));
     }
 
     /// Something let go of `ino`: if it was the last, and the inode has no name, its end has come.
@@ -315,15 +345,21 @@ impl Handles {
             .collect()
     }
 
-    /// `ino` is about to lose its last name: true if somebody holds it. If not, its end begins, and
-    /// the caller ends that by [`Handles::spare`] or [`Handles::buried`].
-    pub(crate) fn held_or_dying(&self, ino: Ino) -> bool {
+    /// `ino` is about to lose its last name: who holds it. Unless that is somebody whose hold is
+    /// respected (`lingers`), its end begins, and the caller ends that by [`Handles::spare`],
+    /// [`Handles::ending`] or [`Handles::buried`].
+    pub(crate) fn last_name(
+        &self,
+        asker: SessionId,
+        ino: Ino,
+        lingers: impl FnOnce(Hold) -> bool,
+    ) -> Hold {
         let mut state = self.state();
-        let held = state.held(ino);
-        if !held {
+        let hold = state.hold(asker, ino);
+        if !lingers(hold) {
             state.dying.insert(ino);
         }
-        held
+        hold
     }
 
     /// The end of `ino` is called off (its name stays).
@@ -336,9 +372,14 @@ impl Handles {
         let mut state = self.state();
         state.dying.remove(&ino);
         state.failed.remove(&ino);
-        for told in state.told.values_mut() {
-            told.remove(ino);
-        }
+        state.untell(ino);
+    }
+
+    /// The end of `ino`, which is dying, takes further batches.
+    pub(crate) fn ending(&self, ino: Ino) {
+        let mut state = self.state();
+        state.untell(ino);
+        state.unheld.push_back(ino);
     }
 
     /// `ino` has no name any more (or never had one): it goes when nobody holds it.

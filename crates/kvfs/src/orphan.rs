@@ -6,20 +6,25 @@
 //!     |  ^                               |                      ^
 //!     |  '------ link (tmpfile) ---------'                      |
 //!     '---------- last name gone, not held ---------------------'
-//!                 (all in that batch if it is little)
+//!                 (the first step in that batch, which is often all)
 //! ```
+//! A regular file that only the asker was told of, and nobody has open, counts as not held: the
+//! asker gets its last attributes with the reply, and need not forget it (decision 0095).
+//!
 //! "Orphaned" is recorded under its own tag in the batch that took the name, so what a crash leaves
 //! is found at the next opening. "Dying" is in memory: nobody may open the inode any more.
 
-use outboard_base::{Errno, Ino, Result};
+use outboard_base::{Errno, Ino, Result, SessionId};
 use outboard_kv::medium::Medium;
 use outboard_kv::{Cached, Kv};
+use outboard_wire::file::{FileKind, Reply};
 
 use crate::Kvfs;
 use crate::context::Context;
-use crate::handles::Handles;
+use crate::data::turns::Turn;
+use crate::handles::{Handles, Hold};
 use crate::layout::{DataKind, Inode, key, marks};
-use crate::txn::{Tried, Txn};
+use crate::txn::{Fail, Tried, Txn};
 
 /// Steps one request does for others, at most. Each gives back some MiB; housekeeping does the
 /// rest.
@@ -34,7 +39,7 @@ pub(crate) enum Fate {
     Named,
     /// Somebody holds it.
     Orphaned,
-    /// Nobody does, but its end takes more than this batch.
+    /// Its end has begun, but takes more than this batch.
     Ending,
     /// It is gone with the batch.
     Gone,
@@ -51,24 +56,28 @@ enum Step {
 }
 
 /// Keeps the handles' view of an inode that loses a name in step with what becomes of the batch.
-pub(crate) struct Parting<'h> {
-    handles: &'h Handles,
+pub(crate) struct Parting<'v> {
+    handles: &'v Handles,
     /// The inode considered, and whether its end has begun (else somebody holds it).
     considered: Option<(Ino, bool)>,
     fate: Fate,
+    /// On the inode, while its data goes.
+    turn: Option<Turn<'v>>,
 }
 
-impl<'h> Parting<'h> {
-    pub(crate) fn new(handles: &'h Handles) -> Parting<'h> {
-        Parting { handles, considered: None, fate: Fate::Named }
+impl<'v> Parting<'v> {
+    pub(crate) fn new(handles: &'v Handles) -> Parting<'v> {
+        Parting { handles, considered: None, fate: Fate::Named, turn: None }
     }
 
-    /// Whether somebody holds `ino`; if not, its end begins.
-    fn held(&mut self, ino: Ino) -> bool {
+    /// Who holds `inode`; its end begins unless that keeps it.
+    fn hold(&mut self, asker: SessionId, inode: &Inode) -> Hold {
         self.spare();
-        let held = self.handles.held_or_dying(ino);
-        self.considered = Some((ino, !held));
-        held
+        let ino = inode.ino();
+        let lingers = |hold| lingers(inode, hold);
+        let hold = self.handles.last_name(asker, ino, lingers);
+        self.considered = Some((ino, !lingers(hold)));
+        hold
     }
 
     /// `ino` is being made without a name; its maker holds it.
@@ -78,6 +87,7 @@ impl<'h> Parting<'h> {
     }
 
     fn spare(&mut self) {
+        self.turn = None;
         if let Some((ino, true)) = self.considered.take() {
             self.handles.spare(ino);
         }
@@ -87,7 +97,8 @@ impl<'h> Parting<'h> {
     pub(crate) fn committed(mut self) {
         match (self.considered.take(), self.fate) {
             (Some((ino, _)), Fate::Gone) => self.handles.buried(ino),
-            (Some((ino, _)), Fate::Orphaned | Fate::Ending) => self.handles.orphaned(ino),
+            (Some((ino, _)), Fate::Ending) => self.handles.ending(ino),
+            (Some((ino, _)), Fate::Orphaned) => self.handles.orphaned(ino),
             _ => {}
         }
     }
@@ -104,14 +115,14 @@ impl Drop for Parting<'_> {
 }
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
-    /// Stages the loss of one name of `inode` (a directory: its only one).
-    pub(crate) fn unname(
-        &self,
+    /// Stages the loss of one name of `inode` (a directory: its only one), and says what to reply.
+    pub(crate) async fn unname<'v>(
+        &'v self,
         cx: &Context<'_>,
         txn: &mut Txn<'_, Cached<K>>,
-        inode: &mut Inode,
-        parting: &mut Parting<'_>,
-    ) -> Tried<Fate> {
+        mut inode: Inode,
+        parting: &mut Parting<'v>,
+    ) -> Tried<Reply> {
         inode.attr.nlink = if inode.is_directory() {
             0
         } else {
@@ -119,25 +130,47 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         };
         inode.touch(cx.now);
         txn.essential();
-        let fate = if inode.attr.nlink > 0 {
-            Fate::Named
-        } else if parting.held(inode.ino()) {
-            Fate::Orphaned
-        } else if is_little(inode) {
-            Fate::Gone
-        } else {
-            Fate::Ending
-        };
-        match fate {
-            Fate::Named => txn.put_inode(inode)?,
-            Fate::Gone => txn.delete_inode(inode),
-            Fate::Orphaned | Fate::Ending => {
-                txn.put(key::of(key::Tag::Orphan, inode.ino()), []);
-                txn.put_inode(inode)?;
-            }
+        let ino = inode.ino();
+        if inode.attr.nlink > 0 {
+            parting.fate = Fate::Named;
+            txn.put_inode(&inode)?;
+            return Ok(Reply::Removed(None));
         }
-        parting.fate = fate;
-        Ok(fate)
+        let hold = parting.hold(cx.attachment, &inode);
+        if lingers(&inode, hold) {
+            parting.fate = Fate::Orphaned;
+            txn.put(key::of(key::Tag::Orphan, ino), []);
+            txn.put_inode(&inode)?;
+            return Ok(Reply::Removed(Some(ino)));
+        }
+        if inode.data == DataKind::Big || inode.has(marks::TRIMMING) {
+            parting.turn = Some(self.turns.alone(ino).await);
+        }
+        let last = inode.attr.clone();
+        parting.fate = match self.stage_end(txn, &mut inode).await {
+            Ok(true) => Fate::Gone,
+            Err(Fail::Again) => return Err(Fail::Again),
+            // What cannot be given back now, as it is damaged, does not keep the name.
+            Ok(false) | Err(Fail::With(_)) => {
+                txn.put(key::of(key::Tag::Orphan, ino), []);
+                txn.put_inode(&inode)?;
+                Fate::Ending
+            }
+        };
+        Ok(if hold == Hold::Asker { Reply::Gone(last) } else { Reply::Removed(None) })
+    }
+
+    /// Stages what one batch can do of the end of an inode without a name: true if nothing is left
+    /// then.
+    async fn stage_end(&self, txn: &mut Txn<'_, Cached<K>>, inode: &mut Inode) -> Tried<bool> {
+        let empty = self.stage_drop(txn, inode).await?;
+        let bare = !has_xattrs(inode) || self.drop_xattrs(txn, inode.ino()).await?;
+        if empty && bare {
+            txn.delete(key::inode(inode.ino()));
+        } else {
+            txn.put_inode(inode)?;
+        }
+        Ok(empty && bare)
     }
 
     /// Does some of what inodes without name or holder left to do; true if there is more to do at
@@ -174,15 +207,10 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             if inode.attr.nlink > 0 {
                 return Ok(Step::Named);
             }
-            let empty = self.stage_drop(txn, &mut inode).await?;
-            let bare = !has_xattrs(&inode) || self.drop_xattrs(txn, ino).await?;
-            if empty && bare {
-                txn.delete_inode(&inode);
-                txn.delete(key::of(key::Tag::Orphan, ino));
-            } else {
-                txn.put_inode(&inode)?;
+            if !self.stage_end(txn, &mut inode).await? {
                 return Ok(Step::More);
             }
+            txn.delete(key::of(key::Tag::Orphan, ino));
             Ok(Step::Gone)
         });
         step.await
@@ -232,7 +260,13 @@ fn has_xattrs(inode: &Inode) -> bool {
     inode.has(marks::ACL | marks::DEFAULT_ACL | marks::XATTRS)
 }
 
-/// Whether an inode and all that belongs to it fits the batch that takes its last name.
-fn is_little(inode: &Inode) -> bool {
-    inode.data != DataKind::Big && !inode.has(marks::TRIMMING) && !has_xattrs(inode)
+/// Whether a hold keeps an inode without a name. Of a regular file that nobody has open the
+/// attributes are all that can be asked for, and those go with the reply. What is behind a
+/// directory, a link, a fifo or a device may still be in use without the volume knowing.
+fn lingers(inode: &Inode, hold: Hold) -> bool {
+    match hold {
+        Hold::Nobody => false,
+        Hold::Asker => inode.kind() != FileKind::Regular,
+        Hold::Others => true,
+    }
 }

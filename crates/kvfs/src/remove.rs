@@ -8,7 +8,7 @@ use outboard_wire::file::Reply;
 use crate::Kvfs;
 use crate::context::Context;
 use crate::layout::{Entry, Inode};
-use crate::orphan::{Fate, Parting};
+use crate::orphan::Parting;
 use crate::permission::{EXECUTE, WRITE};
 use crate::rename::remove_entry;
 use crate::txn::{Tried, Txn};
@@ -33,7 +33,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let mut parting = Parting::new(&self.handles);
         let removed = self.transact(async |txn| {
             let mut dir = txn.directory(parent).await?;
-            let (entry, mut inode) = self.named(cx, txn, &dir, name).await?;
+            let (entry, inode) = self.named(cx, txn, &dir, name).await?;
             self.may_delete(cx, &dir, &inode).await?;
             match (directory, inode.is_directory()) {
                 (true, false) => return Err(Errno::ENOTDIR.into()),
@@ -44,10 +44,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             txn.delete_entry(parent, name, entry.cookie);
             remove_entry(cx, &mut dir, directory);
             txn.put_inode(&dir)?;
-            let fate = self.unname(cx, txn, &mut inode, &mut parting)?;
-            let reply = Reply::Removed((fate == Fate::Orphaned).then_some(inode.ino()));
+            let reply = self.unname(cx, txn, inode, &mut parting).await?;
             txn.record(cx, &reply)?;
-            Ok((inode.ino(), reply))
+            Ok((entry.ino, reply))
         });
         let (ino, reply) = removed.await?;
         parting.committed();

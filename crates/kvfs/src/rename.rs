@@ -9,7 +9,7 @@ use crate::Kvfs;
 use crate::context::Context;
 use crate::create::add_entry;
 use crate::layout::{Entry, Inode};
-use crate::orphan::{Fate, Parting};
+use crate::orphan::Parting;
 use crate::permission::WRITE;
 use crate::txn::{Fail, Tried, Txn};
 
@@ -139,14 +139,14 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Err(Errno::EUCLEAN)
     }
 
-    async fn replace(
-        &self,
+    async fn replace<'v>(
+        &'v self,
         cx: &Context<'_>,
         txn: &mut Txn<'_, Cached<K>>,
         mut dirs: Dirs,
         mut from: End<'_>,
         (to_name, to): (&[u8], Option<End<'_>>),
-        parting: &mut Parting<'_>,
+        parting: &mut Parting<'v>,
     ) -> Tried<(Reply, Vec<Ino>)> {
         self.may_move(cx, &dirs.from, &from.inode, dirs.to()).await?;
         let directory = from.inode.is_directory();
@@ -168,22 +168,20 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if directory {
             from.inode.parent = dirs.to().ino();
         }
-        let (mut touched, mut orphan) = (vec![from.inode.ino()], None);
+        let (mut touched, mut reply) = (vec![from.inode.ino()], Reply::Removed(None));
         match to {
             None => add_entry(cx, txn, dirs.to_mut(), to_name, &from.inode)?,
-            Some(mut to) => {
+            Some(to) => {
                 // The name stays where it is in its directory's order; what it leads to changes.
                 let entry = Entry { cookie: to.entry.cookie, ..from.entry };
                 txn.put_entry(dirs.to().ino(), to_name, &entry)?;
                 dirs.to_mut().modify(cx.now);
-                let fate = self.unname(cx, txn, &mut to.inode, parting)?;
-                orphan = (fate == Fate::Orphaned).then_some(to.inode.ino());
                 touched.push(to.inode.ino());
+                reply = self.unname(cx, txn, to.inode, parting).await?;
             }
         }
         txn.put_inode(&from.inode)?;
         self.put_dirs(txn, &dirs)?;
-        let reply = Reply::Removed(orphan);
         txn.record(cx, &reply)?;
         Ok((reply, touched))
     }

@@ -11,7 +11,7 @@ use outboard_kv::{Batch, Cached, Durability, Kv, KvError, Value};
 
 use crate::Kvfs;
 use crate::context::Context;
-use crate::layout::{DataKind, Entry, Inode, Listed, ReplayRecord, key};
+use crate::layout::{Entry, Inode, Listed, ReplayRecord, key};
 use outboard_wire::file::Reply;
 
 /// Why a body gives up.
@@ -137,14 +137,6 @@ impl<'k, K: Kv> Txn<'k, K> {
         match self.inode(entry.ino).await {
             Err(Fail::With(Errno::ESTALE)) => Err(Errno::EUCLEAN.into()),
             found => found,
-        }
-    }
-
-    /// Removes an inode whose data is one pair or none.
-    pub(crate) fn delete_inode(&mut self, inode: &Inode) {
-        self.delete(key::inode(inode.ino()));
-        if inode.data == DataKind::Small {
-            self.delete(key::of(key::Tag::Small, inode.ino()));
         }
     }
 

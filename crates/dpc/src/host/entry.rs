@@ -189,7 +189,9 @@ impl Entry {
             | Op::Getattr
             | Op::Setattr
             | Op::Create
-            | Op::Tmpfile => ATTR_LEN,
+            | Op::Tmpfile
+            | Op::Unlink
+            | Op::Rename => ATTR_LEN,
             Op::Statfs => STATFS_LEN,
             Op::Getlk => LOCK_LEN,
             _ => 0,

@@ -337,6 +337,34 @@ fn an_unlinked_open_file_still_reads_and_writes() {
     });
 }
 
+/// A volume that keeps nothing of a file nobody has open: whoever still refers to it, by a
+/// descriptor that opens nothing, sees its last attributes, and the volume is not asked again.
+#[test]
+fn a_file_that_is_gone_is_remembered_as_long_as_somebody_refers_to_it() {
+    each("gone", |mount| {
+        let path = mount.dir.join("f");
+        fs::write(&path, b"12345").unwrap();
+        let place = rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap();
+        eventually("nobody has it open", || mount.backend.toy.asked(Op::Release) == 1);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(mount.backend.toy.inodes(), 1, "gone at once");
+        let stat = rustix::fs::fstat(&place).unwrap();
+        assert_eq!((stat.st_nlink, stat.st_size), (0, 5));
+        assert_eq!(rustix::fs::fstat(&place).unwrap().st_nlink, 0);
+        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&place));
+        let error = File::open(link).unwrap_err();
+        use rustix::io::Errno;
+        assert!(matches!(errno(&error), Some(Errno::STALE | Errno::NOENT)), "{error}");
+        drop(place);
+        // Another file under the name is another file.
+        fs::write(&path, b"new").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().nlink(), 1);
+        fs::remove_file(&path).unwrap();
+        let _ = fs::metadata(mount.dir.join("nothing"));
+        assert_eq!(mount.backend.toy.asked(Op::Forget), 0, "there is nothing to forget");
+    });
+}
+
 #[test]
 fn a_directory_of_ten_thousand_is_listed_whole() {
     each("ten_thousand", |mount| {

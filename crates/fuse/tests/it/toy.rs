@@ -218,7 +218,14 @@ impl State {
             }
             Request::Unlink { parent, name } => {
                 let ino = self.leave(parent, name)?;
-                Reply::Removed(self.drop_name(ino)?)
+                let orphan = self.drop_name(ino)?;
+                let open = self.handles.values().any(|opened| *opened == ino);
+                let last = self.attr(ino)?;
+                if orphan.is_some() && !open && last.kind()? == FileKind::Regular {
+                    self.inodes.remove(&ino);
+                    return Ok(Reply::Gone(last));
+                }
+                Reply::Removed(orphan)
             }
             Request::Rmdir { parent, name } => {
                 let ino = self.child(parent, name)?;

@@ -190,6 +190,7 @@ proptest! {
         let replies = [
             (Op::Mkdir, Reply::Entry(attr(number))),
             (Op::Unlink, Reply::Removed((number != 0).then_some(Ino(number)))),
+            (Op::Unlink, Reply::Gone(attr(number))),
             (Op::Setxattr, Reply::Empty),
         ];
         for (op, reply) in replies {

@@ -2,7 +2,7 @@
 
 use outboard_base::{Errno, Fh, Ino};
 use outboard_kvfs::Event;
-use outboard_wire::file::{Request, open_flags};
+use outboard_wire::file::{Attr, Reply, Request, open_flags};
 
 use crate::world::{Disk, User, Volume, assert_clean, block_on, errno, tidy};
 
@@ -59,6 +59,98 @@ fn who_was_told_holds_it_until_they_forget() {
     user.forget(ino);
     assert_eq!(user.unlink(Ino::ROOT, "g"), Ok(None));
     assert_eq!(errno(user.stat(ino)), Errno::ESTALE);
+    assert_clean(&volume);
+}
+
+/// Unlinks `name`; the attributes that come back if the inode is gone for the asker.
+fn gone(user: &User<'_>, name: &str) -> Option<Attr> {
+    let request = Request::Unlink { parent: Ino::ROOT, name: name.as_bytes() };
+    match user.ask(request, &[]).unwrap().0 {
+        Reply::Gone(attr) => Some(attr),
+        Reply::Removed(_) => None,
+        reply => panic!("{reply:?}"),
+    }
+}
+
+/// What only the asker was told of, and nobody has open, goes with its name: in one batch, if it is
+/// no very big file.
+#[test]
+fn a_file_only_its_remover_knew_of_goes_with_its_name() {
+    for size in SIZES {
+        let disk = Disk::new(2);
+        let volume = disk.open_settled();
+        let (user, other) = (User::attached(&volume, 1), User::attached(&volume, 2));
+        let (attr, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
+        let ino = attr.ino;
+        user.write(ino, fh, 0, &BIG[..size]).unwrap();
+        user.setxattr(ino, "user.note", b"text", 0).unwrap();
+        user.close(ino, fh).unwrap();
+        disk.kv.dies_after(1);
+        let last = gone(&user, "f").unwrap();
+        assert_eq!(disk.kv.left(), 0, "one batch");
+        disk.kv.dies_after(u64::MAX);
+        assert_eq!((last.ino, last.nlink, last.size), (ino, 0, size as u64));
+        for user in [&user, &other] {
+            assert_eq!(errno(user.stat(ino)), Errno::ESTALE);
+            assert_eq!(errno(user.open(ino, 0)), Errno::ESTALE);
+        }
+        user.forget(ino);
+        assert_clean(&volume);
+        assert_eq!(orphans(&volume), 0);
+        // Replaced by rename is removed, too.
+        let old = user.file(Ino::ROOT, "old").unwrap().ino;
+        user.file(Ino::ROOT, "new").unwrap();
+        assert_eq!(user.rename((Ino::ROOT, "new"), (Ino::ROOT, "old"), 0), Ok(None));
+        assert_eq!(errno(user.stat(old)), Errno::ESTALE);
+        assert_clean(&volume);
+    }
+}
+
+/// More than one batch can give back: the name goes at once, and for good; the rest follows, after
+/// a crash too.
+#[test]
+fn the_rest_of_a_very_big_file_follows_its_name() {
+    const PAGES: u64 = 20 * 128;
+    const PAGE_SPAN: u64 = 256 << 10;
+    for crashes in [false, true] {
+        let disk = Disk::new(2);
+        let volume = disk.open_settled();
+        let user = User::root(&volume);
+        let (attr, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
+        for page in 0..PAGES {
+            user.write(attr.ino, fh, page * PAGE_SPAN, b"here and there").unwrap();
+        }
+        user.close(attr.ino, fh).unwrap();
+        disk.kv.dies_after(if crashes { 2 } else { u64::MAX });
+        assert_eq!(gone(&user, "f").unwrap().size, (PAGES - 1) * PAGE_SPAN + 14);
+        assert_eq!(errno(user.open(attr.ino, 0)), Errno::ESTALE);
+        disk.kv.dies_after(u64::MAX);
+        let volume = if crashes { disk.open_settled() } else { volume };
+        let user = User::root(&volume);
+        assert_eq!(errno(user.lookup(Ino::ROOT, "f")), Errno::ENOENT);
+        tidy(&volume);
+        assert_eq!(errno(user.stat(attr.ino)), Errno::ESTALE);
+        assert_clean(&volume);
+        assert_eq!(orphans(&volume), 0);
+    }
+}
+
+/// What may be in use without the volume knowing (a fifo, a working directory) waits to be
+/// forgotten.
+#[test]
+fn what_is_no_regular_file_waits_to_be_forgotten() {
+    let disk = Disk::new(2);
+    let volume = disk.open_settled();
+    let user = User::root(&volume);
+    let fifo = user.mknod(Ino::ROOT, "fifo", 0o010_600).unwrap().ino;
+    let dir = user.mkdir(Ino::ROOT, "dir").unwrap().ino;
+    assert_eq!(user.unlink(Ino::ROOT, "fifo"), Ok(Some(fifo)));
+    assert_eq!(user.rmdir(Ino::ROOT, "dir"), Ok(Some(dir)));
+    for ino in [fifo, dir] {
+        assert_eq!(user.stat(ino).unwrap().nlink, 0);
+        user.forget(ino);
+        assert_eq!(errno(user.stat(ino)), Errno::ESTALE);
+    }
     assert_clean(&volume);
 }
 

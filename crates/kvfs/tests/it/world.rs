@@ -265,6 +265,10 @@ impl<'v> User<'v> {
     fn removed(&self, request: Request<'_>) -> Result<Option<Ino>> {
         match self.ask(request, &[])?.0 {
             Reply::Removed(orphan) => Ok(orphan),
+            Reply::Gone(last) => {
+                assert_eq!(last.nlink, 0);
+                Ok(None)
+            }
             reply => panic!("{reply:?}"),
         }
     }

@@ -20,6 +20,7 @@ use crate::cursor::{put_u64, u64_at};
 /// Written    bytes taken         -
 /// Size       bytes               -        (told from Data by bit 63 of the result)
 /// Removed    orphaned inode or 0 -
+/// Gone       bit 63              attributes (128)
 /// Statfs     0                   figures (64)
 /// Lock       0                   lock (32)
 /// Waiting    ticket (never 0)    -
@@ -46,6 +47,9 @@ pub enum Reply {
     /// A name is gone, and with it the last name of this inode, which lives on while someone holds
     /// it.
     Removed(Option<Ino>),
+    /// A name is gone, and with it the inode, of which only the asker knew: nobody need forget it.
+    /// These were its attributes; whoever still refers to it is answered by them.
+    Gone(Attr),
     /// Figures of the volume.
     Statfs(Statfs),
     /// The lock in the way, or one of kind `Unlock`.
@@ -57,6 +61,7 @@ pub enum Reply {
 }
 
 const SIZE: u64 = 1 << 63;
+const GONE: u64 = 1 << 63;
 
 impl Reply {
     /// Encodes: the result number, and the reply header's length in `into`.
@@ -75,6 +80,10 @@ impl Reply {
             Reply::Data(len) | Reply::Written(len) => (u64::from(*len), 0),
             Reply::Size(len) => (u64::from(*len) | SIZE, 0),
             Reply::Removed(orphan) => (orphan.map_or(0, |ino| ino.0), 0),
+            Reply::Gone(attr) => {
+                attr.encode(into)?;
+                (GONE, Attr::LEN)
+            }
             Reply::Statfs(figures) => {
                 figures.encode(into)?;
                 (0, Statfs::LEN)
@@ -107,6 +116,7 @@ impl Reply {
                 Reply::Data(count()?)
             }
             Op::Write | Op::CopyFileRange => Reply::Written(count()?),
+            Op::Unlink | Op::Rename if result == GONE => Reply::Gone(Attr::decode(header)?),
             Op::Unlink | Op::Rmdir | Op::Rename => {
                 Reply::Removed((result != 0).then_some(Ino(result)))
             }

@@ -242,11 +242,11 @@ pub enum Request<'a> {
     Mknod { parent: Ino, name: &'a [u8], mode: u32, umask: u32, rdev: u32 },
     /// Reply: `Entry`.
     Mkdir { parent: Ino, name: &'a [u8], mode: u32, umask: u32 },
-    /// Reply: `Removed`.
+    /// Reply: `Removed` or `Gone`.
     Unlink { parent: Ino, name: &'a [u8] },
     /// Reply: `Removed`.
     Rmdir { parent: Ino, name: &'a [u8] },
-    /// Reply: `Removed` (what the new name had pointed to).
+    /// Reply: `Removed` or `Gone` (what the new name had pointed to).
     Rename { parent: Ino, name: &'a [u8], to_parent: Ino, to_name: &'a [u8], flags: u32 },
     /// Reply: `Entry`.
     Link { ino: Ino, to_parent: Ino, to_name: &'a [u8] },

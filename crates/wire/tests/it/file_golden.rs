@@ -195,6 +195,8 @@ fn results_are_numbers() {
     ] {
         assert_eq!(reply.encode(&mut none), Ok((result, 0)), "{reply:?}");
     }
+    let gone = Reply::Gone(Attr { mode: 0o100_644, ..Attr::default() });
+    assert_eq!(gone.encode(&mut [0; 128]), Ok((1 << 63, 128)));
 }
 
 /// Numbers are never reused: each operation keeps its own for ever.

@@ -77,8 +77,9 @@ fn reply() -> impl Strategy<Value = (Op, Reply)> {
                     Reply::Data(word)
                 }
                 Op::Write | Op::CopyFileRange => Reply::Written(word),
+                Op::Unlink | Op::Rename if other => Reply::Gone(attr),
                 Op::Unlink | Op::Rmdir | Op::Rename => {
-                    Reply::Removed((long != 0 && other).then_some(Ino(long)))
+                    Reply::Removed((long != 0 && long != 1 << 63).then_some(Ino(long)))
                 }
                 Op::Statfs => Reply::Statfs(figures),
                 Op::Getlk => Reply::Lock(lock),
