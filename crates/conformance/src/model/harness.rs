@@ -371,7 +371,10 @@ impl Pair<'_> {
             Action::Write { handle, at, data } => {
                 let file = self.open_file(*handle);
                 let kill = if self.actor.cred.is_root() { 0 } else { write_flags::KILL_SUIDGID };
-                let count = self.actor.write_with(file, *at, &data.0, kill)?;
+                // As the kernel's front-ends do, each write says that its handle appends.
+                let appends = self.reference.handle(*handle).append;
+                let append = if appends { write_flags::APPEND } else { 0 };
+                let count = self.actor.write_with(file, *at, &data.0, kill | append)?;
                 Ok(Seen::Count(count.into()))
             }
             Action::Read { handle, at, len } => {

@@ -79,6 +79,21 @@ pub(super) const CASES: &[Case] = &[
         t.close(ino, fh)?;
         same("content", t.contents(ino)?, b"onthree".to_vec())
     }),
+    case("open/APPEND of an open file can be set and cleared", |t| {
+        let ino = t.file(t.dir, "f", b"one")?;
+        let fh = t.open(ino, open_flags::WRONLY)?;
+        t.write_with((ino, fh), 0, b"two", write_flags::APPEND)?;
+        t.write_with((ino, fh), 0, b"O", 0)?;
+        t.write_with((ino, fh), 0, b"three", write_flags::APPEND)?;
+        t.close(ino, fh)?;
+        same("set later", t.contents(ino)?, b"Onetwothree".to_vec())?;
+        needs(t.features().kernel, "a handle opened to append does so for good")?;
+        let fh = t.open(ino, open_flags::WRONLY | open_flags::APPEND)?;
+        t.write_with((ino, fh), 0, b"N", 0)?;
+        t.write_with((ino, fh), 0, b"!", write_flags::APPEND)?;
+        t.close(ino, fh)?;
+        same("cleared", t.contents(ino)?, b"Nnetwothree!".to_vec())
+    }),
     case("open/two appenders lose nothing", |t| {
         let ino = t.touch(t.dir, "f")?;
         let flags = open_flags::WRONLY | open_flags::APPEND;

@@ -32,11 +32,11 @@ pub struct Translated<'a> {
     pub payload: &'a [u8],
 }
 
-/// Open flags that travel. `O_DIRECT` and the rest are the kernel's business.
+/// Open flags that travel. `O_APPEND` does not: `fcntl(F_SETFL)` may set or clear it at any time, and
+/// each write says what it is by then. The rest are the kernel's business.
 const OPEN_FLAGS: u32 = open_flags::ACCMODE
     | open_flags::EXCL
     | open_flags::TRUNC
-    | open_flags::APPEND
     | open_flags::SYNC
     | open_flags::DIRECT
     | open_flags::NOATIME

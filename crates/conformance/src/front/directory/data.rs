@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use outboard_base::{Errno, Fh, Ino, Result};
-use outboard_wire::file::{Reply, Request, open_flags, seek};
+use outboard_wire::file::{Reply, Request, open_flags, seek, write_flags};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 
 use super::attributes::data_reply;
@@ -42,7 +42,8 @@ impl DirectoryFront {
                 let got = rustix::io::pread(self.handle(fh)?, out.as_mut_slice(), offset);
                 data_reply(out, got.map_err(errno)?)
             }
-            Request::Write { fh, offset, .. } => {
+            Request::Write { fh, offset, flags, .. } => {
+                self.appends(fh, flags & write_flags::APPEND != 0)?;
                 let took = rustix::io::pwrite(self.handle(fh)?, payload, offset).map_err(errno)?;
                 written(took)
             }
@@ -70,6 +71,17 @@ impl DirectoryFront {
             }
             _ => Err(Errno::ENOSYS),
         }
+    }
+
+    /// Has the open file append or not, as the write at hand says, by `fcntl(2)`.
+    fn appends(&self, fh: Fh, appends: bool) -> Result<()> {
+        let file = self.handle(fh)?;
+        let mut flags = rustix::fs::fcntl_getfl(file).map_err(errno)?;
+        if flags.contains(OFlags::APPEND) == appends {
+            return Ok(());
+        }
+        flags.set(OFlags::APPEND, appends);
+        rustix::fs::fcntl_setfl(file, flags).map_err(errno)
     }
 
     fn created(&mut self, fd: OwnedFd) -> Result<Reply> {
