@@ -16,6 +16,7 @@ use crate::nodes::Nodes;
 use crate::notifier::Notice;
 use crate::options::MountOptions;
 use crate::pending::Pending;
+use crate::releases::Releases;
 use crate::sys::{Device, Slot};
 use crate::table::{Table, lock};
 
@@ -51,6 +52,7 @@ pub struct Front<S> {
     pub(crate) options: MountOptions,
     pub(crate) nodes: Nodes,
     pub(crate) pending: Pending,
+    pub(crate) releases: Releases,
     /// Threads that wait for an answer themselves, by tag.
     pub(crate) waiting: Table<SyncSender<Answer<S>>>,
     devices: OnceLock<Vec<Device>>,
@@ -69,6 +71,7 @@ impl<S: Slot> Front<S> {
     pub fn new(options: MountOptions) -> Front<S> {
         let (notices, notices_out) = sync_channel(NOTICES);
         Front {
+            releases: Releases::new(options.workers.max(1)),
             options,
             nodes: Nodes::default(),
             pending: Pending::default(),

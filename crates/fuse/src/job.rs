@@ -1,6 +1,6 @@
 //! What a request under way needs to be answered.
 
-use outboard_base::Ino;
+use outboard_base::{Fh, Ino};
 use outboard_wire::fuse::answer::Listing;
 
 /// How an answer looks to the kernel.
@@ -26,6 +26,8 @@ pub(crate) enum Shape {
     Written64,
     /// Nothing.
     Empty,
+    /// Nothing: a handle through which the inode was locked is gone.
+    Released { ino: Ino, fh: Fh },
     /// A name is gone, or moved; `moved` holds (directory, name) of what came to another directory.
     Removed { moved: Vec<(Ino, Vec<u8>)> },
     /// Figures of the volume.

@@ -32,6 +32,7 @@ mod nodes;
 mod notifier;
 mod options;
 mod pending;
+mod releases;
 mod reply;
 mod session;
 #[allow(unsafe_code, reason = "system calls on memory the DPU side shares")]

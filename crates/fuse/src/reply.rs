@@ -27,6 +27,9 @@ impl<S: Slot> Front<S> {
     /// pending ones, so that this happens once.
     pub(crate) fn finish(&self, job: Job, answer: Answer<S>) {
         let Answer { tag, outcome, slot } = answer;
+        if let Shape::Released { ino, fh } = job.shape {
+            self.releases.gone(ino, fh);
+        }
         let outcome = match (&job.shape, outcome) {
             (Shape::Forget, Ok(_)) => return,
             (Shape::Forget, Err(errno)) => {
@@ -82,7 +85,7 @@ impl<S: Slot> Front<S> {
                 send(&answer::size(len));
             }
             (Shape::Written64, Reply::Written(len)) => send(&answer::offset(len.into())),
-            (Shape::Empty, Reply::Empty) => send(&[]),
+            (Shape::Empty | Shape::Released { .. }, Reply::Empty) => send(&[]),
             (Shape::Removed { moved }, Reply::Removed(nameless)) => {
                 if let Some(ino) = nameless {
                     self.unnamed(ino);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result};
 use outboard_dpc::host::Call as Ask;
-use outboard_wire::file::{LockStyle, Request, open_flags};
+use outboard_wire::file::{LockKind, LockStyle, Request, open_flags};
 use outboard_wire::fuse::answer::Listing;
 use outboard_wire::fuse::translate::{ino_of, request};
 use outboard_wire::fuse::{
@@ -54,6 +54,7 @@ impl<B: Backend> Worker<B> {
 
     /// Serves until the file system is unmounted, and hands the port back.
     pub(crate) fn run(mut self) -> End<B::Port> {
+        self.front.releases.enter(self.index);
         loop {
             match self.turn() {
                 Ok(()) => {}
@@ -77,6 +78,7 @@ impl<B: Backend> Worker<B> {
         let front = Arc::clone(&self.front);
         let device = front.device(self.index).ok_or(io::ErrorKind::NotConnected)?;
         self.message.resize(WRITE_HEAD_LEN, 0);
+        front.releases.reads(self.index);
         let len = match device.read(&mut self.message, &slot) {
             Ok(len) => len,
             Err(error) => {
@@ -94,14 +96,32 @@ impl<B: Backend> Worker<B> {
                     return Ok(());
                 }
             };
+        let release = self.look(&header);
+        front.releases.has_looked(self.index);
         // What others left while this thread slept comes first: the message may be about it.
         self.do_chores();
         let mut message = std::mem::take(&mut self.message);
         if let Err(errno) = self.serve(&header, &mut message, slot, len) {
+            if let Some(fh) = release {
+                front.releases.gone(ino_of(header.node), fh);
+            }
             front.refuse(self.index, header.unique, errno);
         }
         self.message = message;
         Ok(())
+    }
+
+    /// Makes a release known before anything else is done that may take time. Its handle, if locks
+    /// go with it.
+    fn look(&self, header: &InHeader) -> Option<Fh> {
+        if Opcode::from_raw(header.opcode) != Ok(Opcode::Release) {
+            return None;
+        }
+        let body = self.message.get(IN_HEADER_LEN..header.len as usize)?;
+        let Ok(Call::Release { fh, .. }) = Call::parse(Opcode::Release, body, self.dialect) else {
+            return None;
+        };
+        self.front.releases.going(ino_of(header.node), Fh(fh)).then_some(Fh(fh))
     }
 
     /// Serves the message in `message` and, beyond [`WRITE_HEAD_LEN`], in the slot. An error is the
@@ -217,8 +237,15 @@ impl<B: Backend> Worker<B> {
             Request::Read { flags, .. } if self.front.options.no_atime => {
                 *flags |= open_flags::NOATIME;
             }
-            Request::Setlk { fh, lock, .. } if lock.style == LockStyle::Posix => {
-                self.front.nodes.locking(ino, *fh, lock.owner);
+            Request::Setlk { fh, lock, .. } => {
+                if lock.style == LockStyle::Posix {
+                    self.front.nodes.locking(ino, *fh, lock.owner);
+                }
+                let meets_others =
+                    lock.kind != LockKind::Unlock && self.front.releases.locks(ino, *fh);
+                if meets_others && opcode == Opcode::Setlk {
+                    self.front.releases.wait(self.index, ino);
+                }
             }
             _ => {}
         }
@@ -278,6 +305,7 @@ impl<B: Backend> Worker<B> {
                 Shape::Removed { moved }
             }
             Call::Statfs => Shape::Statfs,
+            Call::Release { fh, .. } => Shape::Released { ino, fh: Fh(fh) },
             Call::Getlk(_) => Shape::Lock,
             Call::Lseek { .. } => Shape::Offset,
             _ => Shape::Empty,

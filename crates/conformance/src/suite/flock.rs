@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outboard_base::{Errno, Result};
+use outboard_base::Errno;
 use outboard_wire::file::LockKind::{Read, Unlock, Write};
 use outboard_wire::file::open_flags;
 
@@ -10,19 +10,6 @@ use crate::actor::Actor;
 use crate::case::{Case, case, check, refused, same};
 
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Tries what the release of an open file makes possible. Through a mount it may take a moment: the
-/// kernel tells the volume of a release behind the back of the close.
-fn soon(t: &mut Actor<'_>, mut work: impl FnMut(&mut Actor<'_>) -> Result<()>) -> Result<()> {
-    let tries = if t.features().kernel && t.features().outboard { 100 } else { 1 };
-    for _ in 1..tries {
-        match work(t) {
-            Err(Errno::EAGAIN) => super::tick(),
-            end => return end,
-        }
-    }
-    work(t)
-}
 
 pub(super) const CASES: &[Case] = &[
     case("flock/shared by readers, alone for a writer", |t| {
@@ -57,7 +44,7 @@ pub(super) const CASES: &[Case] = &[
         t.flush(ino, fh, 1)?;
         refused("still held", t.lock(ino, other, Actor::whole(2, Write)), Errno::EAGAIN)?;
         t.release(ino, fh, 1)?;
-        soon(t, |t| t.lock(ino, other, Actor::whole(2, Write)))?;
+        t.lock(ino, other, Actor::whole(2, Write))?;
         t.release(ino, other, 2)?;
         Ok(())
     }),

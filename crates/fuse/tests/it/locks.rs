@@ -43,6 +43,26 @@ fn locker(mount: &Mount) -> String {
     )
 }
 
+/// A worker that had read the RELEASE of a closed file could be overtaken by another that had read a
+/// later SETLK, which was then refused for a holder that was gone: one `flock` in some hundreds,
+/// on two cores.
+#[test]
+fn a_lock_is_free_as_soon_as_its_holder_has_closed() {
+    each("lock_after_close", |mount| {
+        let path = mount.dir.join("f");
+        fs::write(&path, b"").unwrap();
+        let mut held = File::open(&path).unwrap();
+        flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
+        for round in 0..500 {
+            let next = File::open(&path).unwrap();
+            drop(held);
+            flock(&next, FlockOperation::NonBlockingLockExclusive)
+                .unwrap_or_else(|error| panic!("round {round}: {error}"));
+            held = next;
+        }
+    });
+}
+
 #[test]
 fn a_waiting_lock_is_granted_when_the_holder_goes() {
     each("lock_granted", |mount| {
