@@ -6,8 +6,8 @@
 
 use outboard_base::limits::PAGE;
 use outboard_wire::cache::{
-    CacheError, CacheMode, ENTRY_LEN, HEADER_LEN, Header, RECORD_LEN, RECORD_WAYS, TOTAL_MAX,
-    bucket_of, record_set_of,
+    CacheError, CacheMode, ENTRY_LEN, HEADER_LEN, Header, PAGE_SIZE_DEFAULT, RECORD_LEN,
+    RECORD_WAYS, RECORDS_DEFAULT, TOTAL_MAX, WAYS_DEFAULT, bucket_of, record_set_of,
 };
 
 /// Why a cache cannot lie there.
@@ -43,6 +43,46 @@ impl std::error::Error for GeometryError {}
 impl From<CacheError> for GeometryError {
     fn from(why: CacheError) -> GeometryError {
         GeometryError::Header(why)
+    }
+}
+
+/// How a host wants its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of pages.
+    pub len: u64,
+    /// Bytes of a page.
+    pub page_size: u32,
+    /// Entries of a bucket.
+    pub ways: u32,
+    /// Records: inodes that may be cached at a time.
+    pub records: u32,
+    /// What the cache is for.
+    pub mode: CacheMode,
+}
+
+impl Default for Shape {
+    /// 64 MiB of 8 KiB pages, read and written.
+    fn default() -> Shape {
+        Shape {
+            len: 64 << 20,
+            page_size: PAGE_SIZE_DEFAULT,
+            ways: WAYS_DEFAULT,
+            records: RECORDS_DEFAULT,
+            mode: CacheMode::Write,
+        }
+    }
+}
+
+impl Shape {
+    /// The cache of this shape that begins at `at`.
+    ///
+    /// # Errors
+    /// [`GeometryError`].
+    pub fn at(&self, at: u64) -> Result<Geometry, GeometryError> {
+        let pages = self.len / u64::from(self.page_size.max(1));
+        let len = Geometry::len_for(pages, self.page_size, self.ways, self.records);
+        Geometry::fit(Area { at, len }, self.page_size, self.ways, self.records, self.mode)
     }
 }
 
@@ -105,13 +145,13 @@ impl Geometry {
         Ok(Geometry { header, area, pages_at: area.at + pages_at })
     }
 
-    /// Bytes an area needs for at least `pages` pages.
+    /// Bytes an area needs for at least `pages` pages, or for the most there may be.
     #[must_use]
     pub fn len_for(pages: u64, page_size: u32, ways: u32, records: u32) -> u64 {
-        let total = pages.next_multiple_of(u64::from(ways.max(1)));
+        let total = pages.min(TOTAL_MAX).next_multiple_of(u64::from(ways.max(1)));
         let each = ENTRY_LEN as u64 + u64::from(page_size);
         let fixed = HEADER_LEN + u64::from(records) * RECORD_LEN as u64 + PAGE as u64 - 1;
-        total.saturating_mul(each).saturating_add(fixed).div_ceil(PAGE as u64) * PAGE as u64
+        (total * each + fixed).next_multiple_of(PAGE as u64)
     }
 
     /// The header as laid out.
@@ -242,6 +282,17 @@ mod tests {
         assert_eq!(Geometry::check(beyond, fit.header()), Err(GeometryError::Place));
         let huge = Header { total: TOTAL_MAX, page_size: 64 << 10, ways: 1, ..fit.header() };
         assert!(matches!(Geometry::check(area, huge), Err(GeometryError::Small { .. })));
+    }
+
+    #[test]
+    fn a_shape_has_room_for_what_it_asks() {
+        let geometry = Shape::default().at(8192).unwrap();
+        assert_eq!((geometry.total(), geometry.page_size()), (8192, 8192));
+        let none = Shape { len: 100, ..Shape::default() }.at(0).map(|geometry| geometry.total());
+        assert!(matches!(none, Err(GeometryError::Small { .. })));
+        let huge = Shape { len: u64::MAX, ..Shape::default() }.at(0).unwrap();
+        assert_eq!(huge.total(), TOTAL_MAX);
+        assert!(Shape { page_size: 0, ..Shape::default() }.at(0).is_err());
     }
 
     proptest! {

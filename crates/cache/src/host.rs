@@ -15,8 +15,8 @@
 //! 3. Bytes of a page beyond the file's size are zero. A write raises the size while it holds the
 //!    page.
 //! 4. A page becomes dirty only against credit, counted before its lock is let go.
-//! 5. Writes that make pages or grow the file exclude one another and every change of the file that
-//!    is on its way through ([`Plane::begin_change`]).
+//! 5. Writes that make pages or grow the file exclude one another and overwrites, and nothing is
+//!    written here while a change of the file is on its way through ([`Plane::begin_change`]).
 //!
 //! Waits are bounded: who meets a held lock for too long goes through, where the DPU side waits.
 

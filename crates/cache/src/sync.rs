@@ -1,9 +1,9 @@
 //! The seam to loom: locks of this process, and pauses of a spin.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::{Mutex, MutexGuard};
+pub(crate) use loom::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(not(loom))]
-pub(crate) use std::sync::{Mutex, MutexGuard};
+pub(crate) use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Looks at a lock another holds before a request goes through instead. Copying a page takes about
 /// as long as 100 looks.
@@ -18,7 +18,12 @@ pub(crate) fn pause() {
     std::hint::spin_loop();
 }
 
-/// The lock, also after a holder panicked: what it guards is a number.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+/// The lock, shared; also after a holder panicked: what it guards is a number.
+pub(crate) fn shared<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The lock, alone.
+pub(crate) fn alone<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -28,8 +28,11 @@
 //! 3. What is in flight at a loss is sent again in the order it was started, after open handles and
 //!    held locks were handed in.
 //! 4. A lock that must be waited for holds no slot.
+//! 5. What the hybrid cache answers was never sent: it is no call, and nothing of it is sent again
+//!    after a loss. Its pages are host memory; hits go on while the DPU side is away.
 
 mod books;
+mod cached;
 mod entry;
 mod holdings;
 pub mod keeper;
@@ -42,7 +45,7 @@ mod slot;
 
 use std::time::Duration;
 
-use outboard_base::{Cred, Result, Time};
+use outboard_base::{Cred, Result, Time, Timestamp};
 use outboard_wire::event::Event;
 use outboard_wire::file::{Op, Reply, Request};
 use outboard_wire::nvmefs::Dispatch;
@@ -92,6 +95,8 @@ pub trait Front: Send + Sync {
 pub trait World: Send + Sync {
     /// Monotonic time.
     fn now(&self) -> Time;
+    /// The wall clock: when a write that is answered here was made.
+    fn wall(&self) -> Timestamp;
     /// One pause of a spin loop. False: others want this core, so spinning is no use; sleep.
     fn relax(&self) -> bool;
     /// Wakes the DPU side: it sleeps, and something was put into a queue.
@@ -168,4 +173,6 @@ pub struct Counts {
     pub handles: usize,
     /// Locks held now.
     pub locks: usize,
+    /// What the hybrid cache answered, and what went through.
+    pub cache: outboard_cache::host::Counts,
 }

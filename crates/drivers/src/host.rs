@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_base::SessionId;
+use outboard_cache::geometry::Shape;
 use outboard_dpc::host::{Front, LossPolicy, Session, Settings, World};
 use outboard_link::dma::Ledger;
 
@@ -37,6 +38,8 @@ pub struct HostOptions {
     pub connect_timeout: Duration,
     /// A DPU side whose heartbeat stands still for this long is lost.
     pub beat_limit: Duration,
+    /// The hybrid cache: pages of file data in this process's memory; `None` for none.
+    pub cache: Option<Shape>,
     /// Called first on each thread behind the host: a library that shares its process with a
     /// program tells its own threads from the program's.
     pub on_thread: Option<fn()>,
@@ -56,6 +59,7 @@ impl HostOptions {
             connect_timeout: Duration::from_secs(30),
             // Longer than a disk may keep a DPU side busy, shorter than a user's patience.
             beat_limit: Duration::from_secs(20),
+            cache: None,
             on_thread: None,
         }
     }
@@ -114,7 +118,9 @@ impl Host {
         let id = random_session()?;
         let settings = options.settings;
         let queues = settings.queues.saturating_add(1);
-        let memory = Arc::new(HostMemory::create(id, queues, settings.depth)?);
+        let memory = Arc::new(HostMemory::create_with(
+            id, queues, settings.depth, options.cache.as_ref())?);
+        let plane = memory.format_cache()?;
         let link = Arc::new(first_link(&options, &memory)?);
         let ledger = Arc::new(Ledger::default());
         let no_queues = |text: &str| ConnectError::Io(std::io::Error::other(text.to_owned()));
@@ -123,7 +129,7 @@ impl Host {
             .map_err(|_| no_queues("the link's queues do not fit its memory"))?;
         let world = Arc::new(HostWorld::new(Arc::clone(&link), usize::from(queues)));
         let as_world: Arc<dyn World> = Arc::clone(&world) as Arc<dyn World>;
-        let session = Session::new(id, settings, initiators, as_world, front)
+        let session = Session::with_cache(id, settings, initiators, as_world, front, plane)
             .map_err(|errno| no_queues(&format!("queues and depth do not go together: {errno}")))?;
         let stop =
             Arc::new(Stop { asked: AtomicBool::new(false), bell: crate::link::Bell::new()? });

@@ -503,7 +503,14 @@ fn what_is_wrong_with_a_hello_is_said() {
             other => panic!("{other:?}"),
         }
     };
-    let hello = Hello { session: SessionId(2), region_len: 1 << 20, queues: 1, depth: 8 };
+    let hello = Hello {
+        session: SessionId(2),
+        region_len: 1 << 20,
+        queues: 1,
+        depth: 8,
+        cache_at: 0,
+        cache_len: 0,
+    };
     let shared = Shared::create("t", 1 << 20).unwrap();
     let file = tempfile::tempfile().unwrap();
     file.set_len(1 << 20).unwrap();

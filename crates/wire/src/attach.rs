@@ -4,7 +4,8 @@
 //! byte  0-3  magic "OBAT"    4-5  version    6-7  kind    8-11  bytes of body    12..  body
 //!
 //! kind  name             body                                             descriptors
-//!  1    Hello            session u64, region bytes u64, queues u16, depth u16  region
+//!  1    Hello            session u64, region bytes u64, queues u16, depth u16,
+//!                        cache: place u64, bytes u64 (0: none)          region
 //!  2    Welcome          instance u64, register bytes u64, queues u16, depth u16,
 //!                        most bytes of one payload u32                  registers, event
 //!  3    Refused          reason u16, text
@@ -14,16 +15,17 @@
 //! ```
 //!
 //! A connection that only sends Control needs no Hello. The version is that of everything shared:
-//! these messages, the registers, the rings and the entries.
+//! these messages, the registers, the rings, the entries and the cache.
 
 use outboard_base::SessionId;
+use outboard_base::limits::PAGE;
 
 use crate::nvmefs::{DEPTH_MAX, DEPTH_MIN, QUEUES_MAX, put, u16_at, u32_at, u64_at};
 
 /// First bytes of a message: "OBAT".
 pub const MAGIC: u32 = 0x5441_424F;
 /// Version of all that is shared over a link.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes before the body.
 pub const HEADER_LEN: usize = 12;
 /// Longest text of a control message, bytes.
@@ -42,6 +44,10 @@ pub struct Hello {
     pub queues: u16,
     /// Depth wanted: a power of two, [`DEPTH_MIN`]..=[`DEPTH_MAX`].
     pub depth: u16,
+    /// Where in the region the hybrid cache begins: at a page, and within the region.
+    pub cache_at: u64,
+    /// Bytes of the hybrid cache; 0: there is none.
+    pub cache_len: u64,
 }
 
 /// What the DPU grants.
@@ -157,6 +163,13 @@ fn grid_ok(queues: u16, depth: u16) -> bool {
         && depth.is_power_of_two()
 }
 
+fn cache_ok(hello: &Hello) -> bool {
+    let end = hello.cache_at.checked_add(hello.cache_len);
+    hello.cache_len == 0
+        || hello.cache_at.is_multiple_of(PAGE as u64)
+            && end.is_some_and(|end| end <= hello.region_len)
+}
+
 impl Message {
     fn kind(&self) -> u16 {
         match self {
@@ -179,6 +192,8 @@ impl Message {
                 body.extend(hello.region_len.to_le_bytes());
                 body.extend(hello.queues.to_le_bytes());
                 body.extend(hello.depth.to_le_bytes());
+                body.extend(hello.cache_at.to_le_bytes());
+                body.extend(hello.cache_len.to_le_bytes());
             }
             Message::Welcome(welcome) => {
                 body.extend(welcome.instance.to_le_bytes());
@@ -225,7 +240,7 @@ impl Message {
         let sized =
             |len: usize| if body.len() == len { Ok(()) } else { Err(AttachError::Malformed) };
         match u16_at(bytes, 6) {
-            1 => sized(20).and_then(|()| hello(body)),
+            1 => sized(36).and_then(|()| hello(body)),
             2 => sized(24).and_then(|()| welcome(body)),
             3 => refused(body),
             4 => sized(0).map(|()| Message::Detach),
@@ -242,8 +257,10 @@ fn hello(body: &[u8]) -> Result<Message, AttachError> {
         region_len: u64_at(body, 8),
         queues: u16_at(body, 16),
         depth: u16_at(body, 18),
+        cache_at: u64_at(body, 20),
+        cache_len: u64_at(body, 28),
     };
-    if !grid_ok(hello.queues, hello.depth) {
+    if !grid_ok(hello.queues, hello.depth) || !cache_ok(&hello) {
         return Err(AttachError::OutOfRange);
     }
     Ok(Message::Hello(hello))
@@ -300,11 +317,14 @@ mod tests {
             region_len: 0x10_0000,
             queues: 4,
             depth: 128,
+            cache_at: 0x8_0000,
+            cache_len: 0x8_0000,
         });
         #[rustfmt::skip]
         let golden = [
-            b'O', b'B', b'A', b'T', 1, 0, 1, 0, 20, 0, 0, 0,
+            b'O', b'B', b'A', b'T', 2, 0, 1, 0, 36, 0, 0, 0,
             1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x10, 0, 0, 0, 0, 0, 4, 0, 128, 0,
+            0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0,
         ];
         assert_eq!(hello.emit(), golden);
         assert_eq!(Message::parse(&golden), Ok(hello));
@@ -312,6 +332,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
+        let session = SessionId(1);
+        let (queues, depth) = (1, 2);
+        let plain = Hello { session, region_len: 1, queues, depth, cache_at: 0, cache_len: 0 };
         let good = Message::Detach.emit();
         assert_eq!(Message::parse(&good[..11]), Err(AttachError::Malformed));
         let mut other = good.clone();
@@ -324,7 +347,14 @@ mod tests {
         other.push(0);
         assert_eq!(Message::parse(&other), Err(AttachError::Malformed));
         for (queues, depth) in [(0, 2), (1, 0), (1, 3), (1, 2048), (65, 2)] {
-            let hello = Hello { session: SessionId(1), region_len: 1, queues, depth };
+            let hello = Hello { queues, depth, ..plain };
+            assert_eq!(Message::parse(&Message::Hello(hello).emit()), Err(AttachError::OutOfRange));
+        }
+        let region_len = 1 << 20;
+        for (cache_at, cache_len) in
+            [(4096, 1 << 20), (100, 4096), (1 << 20, 1), (u64::MAX - 4095, 8192)]
+        {
+            let hello = Hello { region_len, cache_at, cache_len, ..plain };
             assert_eq!(Message::parse(&Message::Hello(hello).emit()), Err(AttachError::OutOfRange));
         }
     }
@@ -342,7 +372,16 @@ mod tests {
         prop_oneof![
             (any::<[u64; 2]>(), 1u16..=64, depth.clone()).prop_map(
                 |([s, region_len], queues, depth)| {
-                    Message::Hello(Hello { session: SessionId(s), region_len, queues, depth })
+                    let (cache_at, cache_len) = (region_len / 8192 * 4096, region_len / 2);
+                    let session = SessionId(s);
+                    Message::Hello(Hello {
+                        session,
+                        region_len,
+                        queues,
+                        depth,
+                        cache_at,
+                        cache_len,
+                    })
                 }
             ),
             (any::<[u64; 2]>(), 1u16..=64, depth, any::<u32>()).prop_map(

@@ -256,7 +256,14 @@ mod tests {
 
     #[test]
     fn mutated_messages() {
-        let hello = Hello { session: SessionId(1), region_len: 1 << 20, queues: 2, depth: 64 };
+        let hello = Hello {
+            session: SessionId(1),
+            region_len: 1 << 20,
+            queues: 2,
+            depth: 64,
+            cache_at: 1 << 19,
+            cache_len: 1 << 16,
+        };
         let seeds = [
             Message::Hello(hello).emit(),
             Message::Refused { reason: Reason::Full, text: "full".into() }.emit(),

@@ -9,10 +9,10 @@ use outboard_link::region::OutOfRegion;
 use outboard_wire::cache::{Header, RECORD_LEN, entry_at, spread};
 
 use crate::geometry::Geometry;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{RwLock, alone};
 
-/// Locks for changes; unrelated files seldom share one, and hits take none.
-const STRIPES: usize = if cfg!(loom) { 1 } else { 256 };
+/// Locks for changes. Reads take none, overwrites share one; unrelated files seldom meet in one.
+const STRIPES: usize = if cfg!(loom) { 1 } else { 1024 };
 /// Counters, spread so that cores do not fight for them.
 const TALLIES: usize = 8;
 
@@ -21,7 +21,7 @@ pub struct Plane {
     pub(super) region: Arc<Region>,
     pub(super) geometry: Geometry,
     /// Changes on their way through, by inode.
-    changes: Box<[Mutex<u32>]>,
+    changes: Box<[RwLock<u32>]>,
     tallies: [Tally; TALLIES],
 }
 
@@ -75,7 +75,7 @@ impl Plane {
             region.store_u64(at + entry_at::LPN, 0, Relaxed)?;
             region.store_u64(at + entry_at::INO, 0, Relaxed)?;
         }
-        let changes = (0..STRIPES).map(|_| Mutex::new(0)).collect();
+        let changes = (0..STRIPES).map(|_| RwLock::new(0)).collect();
         Ok(Plane { region, geometry, changes, tallies: Default::default() })
     }
 
@@ -111,27 +111,29 @@ impl Plane {
     }
 
     /// A change of the file (a write that goes through, a truncation) is about to be sent: until
-    /// [`Plane::end_change`], no cached write makes pages or grows the file. Waits for one that is
-    /// being copied.
+    /// [`Plane::end_change`], nothing of the file is written here. Waits for writes that are being
+    /// copied.
+    ///
+    /// So a write that is answered here is never older than one in flight, which may be sent again
+    /// after a loss; and no page is made that a change on its way would be hidden by.
     pub fn begin_change(&self, ino: u64) {
-        if let Some(mut changes) = self.changes(ino) {
+        if let Some(mut changes) = self.changes(ino).map(alone) {
             *changes = changes.saturating_add(1);
         }
     }
 
     /// A change is answered. Once for each [`Plane::begin_change`].
     pub fn end_change(&self, ino: u64) {
-        if let Some(mut changes) = self.changes(ino) {
+        if let Some(mut changes) = self.changes(ino).map(alone) {
             debug_assert!(*changes > 0, "a change ended that never began");
             *changes = changes.saturating_sub(1);
         }
     }
 
-    /// How many changes of the file (or of one that shares its lock) are on their way through; none
-    /// begins while this is held.
-    pub(super) fn changes(&self, ino: u64) -> Option<MutexGuard<'_, u32>> {
+    /// How many changes of the file (or of one that shares its lock) are on their way through.
+    pub(super) fn changes(&self, ino: u64) -> Option<&RwLock<u32>> {
         let stripe = usize::try_from(spread(ino) % self.changes.len().max(1) as u64).ok()?;
-        self.changes.get(stripe).map(lock)
+        self.changes.get(stripe)
     }
 }
 

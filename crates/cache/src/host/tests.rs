@@ -237,14 +237,15 @@ fn appends_go_to_the_end_and_pages_full_of_others_go_through() {
 }
 
 #[test]
-fn a_change_on_its_way_through_keeps_files_from_growing_here() {
+fn a_change_on_its_way_through_takes_all_writes_with_it() {
     let rig = Rig::new(16);
     rig.grant(Grant::Write, 100);
     assert_eq!(rig.write(0, &[1; PAGE]), Some(PAGE_SIZE));
     rig.plane.begin_change(FILE);
     rig.plane.begin_change(FILE);
     assert_eq!(rig.write(PAGE as u64, &[1; PAGE]), None);
-    assert_eq!(rig.write(5, &[2; 9]), Some(9), "an overwrite is the page's affair");
+    assert_eq!(rig.write(5, &[2; 9]), None, "it must not be older when the other is sent again");
+    assert_eq!(rig.read(0, 4).unwrap(), [1; 4]);
     rig.plane.end_change(FILE);
     assert_eq!(rig.write(PAGE as u64, &[1; PAGE]), None);
     rig.plane.end_change(FILE);

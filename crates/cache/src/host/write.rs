@@ -7,6 +7,7 @@ use super::plane::Event;
 use super::read::Range;
 use super::record::Found;
 use super::{PAGES_MAX, Plane};
+use crate::sync::{alone, shared};
 
 /// Times a write looks for its pages again when the DPU side filled one it was about to make.
 const TRIES: u32 = 3;
@@ -94,9 +95,11 @@ impl Plane {
         }
     }
 
-    /// Pages that are there, of a file that stays as long: no lock but theirs.
+    /// Pages that are there, of a file that stays as long: beside others of their kind.
     fn overwrite(&self, write: &Write<'_>, place: Place, len: u32) -> Result<(), No> {
         let Place::At(offset) = place else { return Err(No::Missing) };
+        let beside = self.changes(write.ino).map(shared).filter(|changes| **changes == 0);
+        let _beside = beside.ok_or(No::Through)?;
         let range = self.range(offset, len).ok_or(No::Through)?;
         if write.record.size(&self.region).is_none_or(|size| range.end > size) {
             return Err(No::Missing);
@@ -106,7 +109,7 @@ impl Plane {
 
     /// Pages that are made, or a file that grows: alone with the file's changes.
     fn extend(&self, write: &Write<'_>, place: Place, len: u32) -> Result<(), No> {
-        let alone = self.changes(write.ino).filter(|changes| **changes == 0);
+        let alone = self.changes(write.ino).map(alone).filter(|changes| **changes == 0);
         let _alone = alone.ok_or(No::Through)?;
         for _ in 0..TRIES {
             let size = write.record.size(&self.region).ok_or(No::Through)?;

@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::{Errno, Result, SessionId, Time, limits};
+use outboard_cache::host::Plane;
 use outboard_link::queue::nvmefs::Initiator;
 use outboard_link::queue::{Cid, Completion, HostQueue, Span as Part, Submission};
 use outboard_wire::file::{Flags, Header, Op, Reply};
 use outboard_wire::nvmefs::{QueueError, Status};
 
 use super::books::Books;
+use super::cached::Cached;
 use super::entry::{self, Entry, Note, Reader, State};
 use super::loss::ended;
 use super::patience::Patience;
@@ -40,6 +42,7 @@ pub struct Session {
     /// Calls sent again after a loss and not yet answered.
     pub(super) replaying: AtomicUsize,
     pub(super) counters: Counters,
+    pub(super) cached: Option<Cached>,
 }
 
 /// One queue pair and what is in it.
@@ -129,6 +132,18 @@ impl Session {
         world: Arc<dyn World>,
         front: Arc<dyn Front>,
     ) -> Result<Arc<Session>> {
+        Session::with_cache(id, settings, initiators, world, front, None)
+    }
+
+    /// The same with a hybrid cache, empty so far, in the region of the queues.
+    pub fn with_cache(
+        id: SessionId,
+        settings: Settings,
+        initiators: Vec<Initiator>,
+        world: Arc<dyn World>,
+        front: Arc<dyn Front>,
+        plane: Option<Plane>,
+    ) -> Result<Arc<Session>> {
         if initiators.len() != usize::from(settings.queues) + 1 {
             return Err(Errno::EINVAL);
         }
@@ -157,6 +172,7 @@ impl Session {
             losses: AtomicU64::new(0),
             replaying: AtomicUsize::new(0),
             counters: Counters::default(),
+            cached: plane.map(Cached::new),
         }))
     }
 
@@ -334,6 +350,9 @@ impl Session {
         entry.order = self.order.fetch_add(1, Relaxed);
         (entry.tag, entry.reader, entry.started) = (tag, reader, self.world.now());
         entry.state = State::Pending;
+        if let Some(cached) = &self.cached {
+            cached.sending(call.request, span);
+        }
         if span.is_some() || entry::is_giving_up(op) {
             let mut books = lock(&self.books);
             entry::gives_up(call.request, &mut books.holdings);
@@ -359,6 +378,7 @@ impl Session {
         let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
         entry.state = State::Idle;
         if let Some(span) = entry.span.take() {
+            self.changed(span);
             let mut admitted = Vec::new();
             lock(&self.books).ranges.release(lane, span.ino, |lane| admitted.push(lane));
             debug_assert!(admitted.is_empty(), "nobody waits for a call that was just taken in");
@@ -526,10 +546,14 @@ impl Session {
         if entry.span.is_some() || !matches!(entry.note, Note::None) {
             let mut books = lock(&self.books);
             if let Some(span) = entry.span.take() {
+                self.changed(span);
                 books.ranges.release(lane, span.ino, |lane| haul.admitted.push(lane));
             }
             if let Some((fh, handle)) = outcome.as_ref().ok().and_then(|r| entry.note.handle(r)) {
                 books.holdings.opened(fh, handle);
+                if let Some(cached) = &self.cached {
+                    cached.opened(fh, handle);
+                }
             }
             outcome = books.lock_answered(&entry.note, outcome);
             if let Ok(Reply::Waiting(ticket)) = outcome {
@@ -666,6 +690,14 @@ impl Session {
             losses: self.losses.load(Relaxed),
             handles,
             locks,
+            cache: self.cached.as_ref().map(Cached::counts).unwrap_or_default(),
+        }
+    }
+
+    /// A change of a file ended.
+    fn changed(&self, span: Span) {
+        if let Some(cached) = &self.cached {
+            cached.changed(span);
         }
     }
 

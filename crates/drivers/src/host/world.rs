@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use outboard_base::Time;
+use outboard_base::{Time, Timestamp};
 use outboard_dpc::host::World;
 use outboard_link::pace;
 
@@ -70,6 +70,10 @@ impl HostWorld {
 impl World for HostWorld {
     fn now(&self) -> Time {
         clock::now()
+    }
+
+    fn wall(&self) -> Timestamp {
+        clock::wall()
     }
 
     fn relax(&self) -> bool {

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outboard_base::{Deadline, SessionId};
+use outboard_cache::geometry::{Area, Geometry, Shape};
+use outboard_cache::host::Plane;
 use outboard_link::Region;
 use outboard_link::dma::{Count, Ledger};
 use outboard_link::events::Receiver;
@@ -27,6 +29,7 @@ use crate::{clock, futex};
 pub struct HostMemory {
     session: SessionId,
     layout: Layout,
+    cache: Option<Geometry>,
     shared: Shared,
 }
 
@@ -36,9 +39,42 @@ impl HostMemory {
     /// # Errors
     /// `InvalidInput` when the grid is out of range.
     pub fn create(session: SessionId, queues: u16, depth: u16) -> io::Result<HostMemory> {
+        HostMemory::create_with(session, queues, depth, None)
+    }
+
+    /// The same, with room for a hybrid cache behind the slots; its pages are taken from the
+    /// kernel when they are first used.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the grid is out of range, or the cache cannot have that shape.
+    pub fn create_with(
+        session: SessionId,
+        queues: u16,
+        depth: u16,
+        cache: Option<&Shape>,
+    ) -> io::Result<HostMemory> {
         let layout = Layout::new(queues, depth).ok_or(io::ErrorKind::InvalidInput)?;
-        let shared = Shared::create("outboard-host", layout.region_len())?;
-        Ok(HostMemory { session, layout, shared })
+        let at = layout.region_len();
+        let cache = cache.map(|shape| shape.at(at)).transpose();
+        let cache = cache.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let len = cache.map_or(at, |geometry| at + geometry.area().len);
+        let shared = Shared::create("outboard-host", len)?;
+        Ok(HostMemory { session, layout, cache, shared })
+    }
+
+    /// Lays the hybrid cache out, empty: once, before the first attachment.
+    ///
+    /// # Errors
+    /// None that a region of the right length meets.
+    pub fn format_cache(&self) -> io::Result<Option<Plane>> {
+        let plane = |geometry| Plane::format(Arc::clone(self.region()), geometry);
+        self.cache.map(plane).transpose().map_err(io::Error::other)
+    }
+
+    /// Where the hybrid cache lies, if there is one.
+    #[must_use]
+    pub fn cache(&self) -> Option<Geometry> {
+        self.cache
     }
 
     /// The memory.
@@ -124,11 +160,14 @@ impl HostLink {
         let deadline = clock::now().after(timeout);
         let peer = connect(path)?;
         Receiver::clear(memory.region(), memory.layout).map_err(io::Error::other)?;
+        let area = memory.cache.map_or(Area { at: 0, len: 0 }, |geometry| geometry.area());
         let hello = Hello {
             session: memory.session,
             region_len: memory.region().len(),
             queues: memory.layout.queues(),
             depth: memory.layout.depth(),
+            cache_at: area.at,
+            cache_len: area.len,
         };
         peer.send(&Message::Hello(hello), &[memory.shared.fd()])?;
         match peer.receive_by(deadline)? {

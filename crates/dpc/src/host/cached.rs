@@ -1,0 +1,155 @@
+//! The hybrid cache between calls and queues: which calls it may answer.
+//!
+//! Only plain reads and writes through handles the session knows and that ask for nothing more: no
+//! `O_DIRECT`, no `O_SYNC`, no write-back of a page cache (which moves no times). Everything else is
+//! sent, and what changes bytes or length of a file is made known to the plane until it is
+//! answered.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Acquire;
+use std::sync::{PoisonError, RwLock};
+
+use outboard_base::{Fh, Ino, Timestamp};
+use outboard_cache::host::{Counts, Place, Plane, Sink, Source};
+use outboard_link::layout::Layout;
+use outboard_wire::file::{Reply, Request, open_flags, write_flags};
+
+use super::holdings::Handle;
+use super::ranges::Span;
+use super::{Call, Session, Slot};
+
+/// Maps of handles: opens and closes in one wait for no read of another.
+const SHARDS: usize = 64;
+
+/// A session's cache.
+pub(super) struct Cached {
+    plane: Plane,
+    handles: [RwLock<HashMap<Fh, Handle>>; SHARDS],
+}
+
+impl Cached {
+    pub(super) fn new(plane: Plane) -> Cached {
+        Cached { plane, handles: std::array::from_fn(|_| RwLock::default()) }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.plane.counts()
+    }
+
+    /// A call is about to be sent.
+    pub(super) fn sending(&self, request: &Request<'_>, span: Option<Span>) {
+        if let Some(span) = span {
+            self.plane.begin_change(span.ino.0);
+        }
+        if let Request::Release { fh, .. } = *request
+            && let Some(shard) = self.shard(fh)
+        {
+            shard.write().unwrap_or_else(PoisonError::into_inner).remove(&fh);
+        }
+    }
+
+    /// A call that changed a file is answered.
+    pub(super) fn changed(&self, span: Span) {
+        self.plane.end_change(span.ino.0);
+    }
+
+    /// A handle was opened.
+    pub(super) fn opened(&self, fh: Fh, handle: Handle) {
+        if let Some(shard) = self.shard(fh).filter(|_| !handle.directory) {
+            shard.write().unwrap_or_else(PoisonError::into_inner).insert(fh, handle);
+        }
+    }
+
+    fn shard(&self, fh: Fh) -> Option<&RwLock<HashMap<Fh, Handle>>> {
+        self.handles.get(usize::try_from(fh.0 % SHARDS as u64).ok()?)
+    }
+
+    /// The flags a handle on `ino` was opened with.
+    fn flags(&self, ino: Ino, fh: Fh) -> Option<u32> {
+        let handles = self.shard(fh)?.read().unwrap_or_else(PoisonError::into_inner);
+        handles.get(&fh).filter(|handle| handle.ino == ino).map(|handle| handle.flags)
+    }
+
+    fn read(&self, ino: Ino, fh: Fh, offset: u64, flags: u32, sink: Sink<'_>) -> Option<u32> {
+        let opened = self.flags(ino, fh)?;
+        let plain = (opened | flags) & open_flags::DIRECT == 0
+            && opened & open_flags::ACCMODE != open_flags::WRONLY;
+        plain.then(|| self.plane.read(ino.0, offset, sink)).flatten()
+    }
+
+    fn write(
+        &self,
+        ino: Ino,
+        fh: Fh,
+        offset: u64,
+        flags: u32,
+        source: Source<'_>,
+        now: Timestamp,
+    ) -> Option<u32> {
+        const THROUGH: u32 = write_flags::DSYNC | write_flags::WRITEBACK;
+        let opened = self.flags(ino, fh)?;
+        let access = opened & open_flags::ACCMODE;
+        let plain = flags & THROUGH == 0
+            && opened & (open_flags::DIRECT | open_flags::DSYNC) == 0
+            && (access == open_flags::WRONLY || access == open_flags::RDWR);
+        if !plain {
+            return None;
+        }
+        let appends = flags & write_flags::APPEND != 0 || opened & open_flags::APPEND != 0;
+        let place = if appends { Place::End } else { Place::At(offset) };
+        let second = i64::from(Timestamp::NSEC_PER_SEC);
+        let now = now.sec.checked_mul(second)?.checked_add(i64::from(now.nsec))?;
+        self.plane.write(ino.0, place, source, now)
+    }
+}
+
+impl Session {
+    /// Answers a call from the cache, if that can be.
+    pub(super) fn from_cache(&self, slot: &Slot, call: &Call<'_>) -> Option<Reply> {
+        let cached = self.cached()?;
+        match *call.request {
+            Request::Read { ino, fh, offset, len, flags } => {
+                let sink = Sink::Region { at: self.payload_at(slot)?, len };
+                cached.read(ino, fh, offset, flags, sink).map(Reply::Data)
+            }
+            Request::Write { ino, fh, offset, flags } => {
+                let len = u32::try_from(call.payload_len).ok()?;
+                let source = Source::Region { at: self.payload_at(slot)?, len };
+                let now = self.world().wall();
+                cached.write(ino, fh, offset, flags, source, now).map(Reply::Written)
+            }
+            _ => None,
+        }
+    }
+
+    /// Reads from the cache into memory of this process, without a slot: how many bytes; `None` if
+    /// the request must be made as a call.
+    #[must_use]
+    pub fn read_cached(&self, ino: Ino, fh: Fh, offset: u64, into: &mut [u8]) -> Option<usize> {
+        let read = self.cached()?.read(ino, fh, offset, 0, Sink::Memory(into))?;
+        usize::try_from(read).ok()
+    }
+
+    /// Writes all of `bytes` into the cache, at the end where the handle appends; false if the
+    /// request must be made as a call, and nothing was changed.
+    #[must_use]
+    pub fn write_cached(&self, ino: Ino, fh: Fh, offset: u64, bytes: &[u8]) -> bool {
+        let write = |cached: &Cached| {
+            let now = self.world().wall();
+            cached.write(ino, fh, offset, 0, Source::Memory(bytes), now)
+        };
+        self.cached().and_then(write).is_some()
+    }
+
+    /// The cache, while calls may be answered at all: after a loss was given up, a write taken here
+    /// would wait for a DPU side nobody expects back.
+    fn cached(&self) -> Option<&Cached> {
+        self.cached.as_ref().filter(|_| !self.given_up.load(Acquire))
+    }
+
+    /// Where in the region a slot's payload lies.
+    fn payload_at(&self, slot: &Slot) -> Option<u64> {
+        let layout = Layout::new(self.queues(), self.settings().depth)?;
+        Some(layout.slot(slot.queue(), slot.index()).buffer)
+    }
+}
