@@ -4,24 +4,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use outboard_wire::nvmefs::{Cqe, QueueError, SQE_LEN, Sqe, Status, cid_of};
-use outboard_wire::regs::queue::{DELETE, DELETED, RUNNING};
 
 use super::admit::admit;
 use super::{NoSuchQueue, SQE_BATCH, next};
 use crate::dma::{Count, Dma, Kind, Ledger};
 use crate::layout::Layout;
-use crate::queue::{Arrival, Cid, Command, CommandId, DpuQueue, Fault, Parts, recycle};
+use crate::queue::running::Running;
+use crate::queue::{Arrival, Command, DpuQueue, Fault, Parts, recycle};
 use crate::region::fence;
 use crate::registers::{QueueRegisters, Registers};
-
-/// Where the life of the queue stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
-    Running,
-    /// The host asked for the end; what is in flight is being aborted.
-    Deleting,
-    Deleted,
-}
 
 /// The DPU's end of one nvme-fs queue pair.
 pub struct Target {
@@ -37,15 +28,10 @@ pub struct Target {
     phase: bool,
     /// The host's completion doorbell as last read.
     cq_head: u16,
-    /// Tags of the commands in flight, by command id; 0: none.
-    tags: Vec<u32>,
-    in_flight: usize,
+    running: Running,
     /// Completions that found the ring full. At most one for each command in flight and one batch.
     held: VecDeque<Cqe>,
     posted: bool,
-    abort_bell: u32,
-    aborts: Vec<u32>,
-    life: Life,
     fault: Option<Fault>,
     scratch: Vec<u8>,
     batch: Box<[[u8; SQE_LEN]; SQE_BATCH]>,
@@ -75,13 +61,9 @@ impl Target {
             cq_tail: 0,
             phase: true,
             cq_head: 0,
-            tags: vec![0; usize::from(layout.depth())],
-            in_flight: 0,
+            running: Running::new(layout.depth()),
             held: VecDeque::new(),
             posted: false,
-            abort_bell: 0,
-            aborts: vec![0; usize::from(layout.depth())],
-            life: Life::Running,
             fault: None,
             scratch: Vec::new(),
             batch: Box::new([[0; SQE_LEN]; SQE_BATCH]),
@@ -115,61 +97,6 @@ impl Target {
         self.fault.get_or_insert(fault);
     }
 
-    fn follow_control(&mut self, out: &mut Vec<Arrival>) {
-        let delete = self.registers.control() == DELETE;
-        match self.life {
-            Life::Running if delete => {
-                self.life = Life::Deleting;
-                self.abort_all(out);
-            }
-            Life::Deleted if !delete => self.restart(),
-            _ => {}
-        }
-    }
-
-    fn abort_all(&self, out: &mut Vec<Arrival>) {
-        for (cid, tag) in (0u16..).zip(&self.tags) {
-            if *tag != 0 {
-                self.ledger.count(Count::Aborts, 1);
-                out.push(Arrival::Abort(CommandId { cid: Cid(cid), tag: *tag }));
-            }
-        }
-    }
-
-    fn restart(&mut self) {
-        (self.sq_head, self.cq_tail, self.cq_head, self.phase) = (0, 0, 0, true);
-        self.life = Life::Running;
-        self.registers.set_state(RUNNING);
-    }
-
-    fn end_if_drained(&mut self, tail: u16) {
-        let drained = self.sq_head == tail && self.in_flight == 0 && self.held.is_empty();
-        if self.life == Life::Deleting && drained {
-            self.life = Life::Deleted;
-            self.registers.set_state(DELETED);
-        }
-    }
-
-    /// Reads the abort words when their bell changed. The caller has read the submission doorbell
-    /// before: an abort older than a reuse of its command id is then seen before that reuse.
-    fn follow_aborts(&mut self, out: &mut Vec<Arrival>) {
-        let bell = self.registers.abort_bell();
-        if bell == self.abort_bell {
-            return;
-        }
-        self.abort_bell = bell;
-        for (cid, (seen, running)) in (0u16..).zip(self.aborts.iter_mut().zip(&self.tags)) {
-            let tag = self.registers.abort(cid);
-            if tag != *seen {
-                *seen = tag;
-                if tag != 0 && tag == *running {
-                    self.ledger.count(Count::Aborts, 1);
-                    out.push(Arrival::Abort(CommandId { cid: Cid(cid), tag }));
-                }
-            }
-        }
-    }
-
     /// Fetches entries up to `tail`, one DMA for each run.
     fn fetch(&mut self, tail: u16, budget: usize, out: &mut Vec<Arrival>) -> usize {
         let mut taken = 0;
@@ -196,16 +123,12 @@ impl Target {
     fn take(&mut self, entry: &[u8; SQE_LEN], out: &mut Vec<Arrival>) {
         match self.admit(entry) {
             Ok(command) => {
-                let id = command.id;
-                if let Some(tag) = self.tags.get_mut(usize::from(id.cid.0)) {
-                    *tag = id.tag;
-                }
-                self.in_flight += 1;
+                let abort = self.running.begin(command.id);
                 self.ledger.count(Count::Commands, 1);
                 out.push(Arrival::Command(command));
-                if self.aborts.get(usize::from(id.cid.0)) == Some(&id.tag) {
+                if let Some(abort) = abort {
                     self.ledger.count(Count::Aborts, 1);
-                    out.push(Arrival::Abort(id));
+                    out.push(abort);
                 }
             }
             Err(error) => {
@@ -217,10 +140,10 @@ impl Target {
 
     fn admit(&mut self, entry: &[u8; SQE_LEN]) -> Result<Command, QueueError> {
         let sqe = Sqe::parse(entry)?;
-        if self.tags.get(usize::from(sqe.cid)) != Some(&0) {
+        if !self.running.is_free(sqe.cid) {
             return Err(QueueError::InvalidCid);
         }
-        if self.life != Life::Running {
+        if !self.running.is_running() {
             return Err(QueueError::Aborted);
         }
         let parts = self.spare.pop().unwrap_or_default();
@@ -266,13 +189,10 @@ impl Target {
     }
 
     fn has_work(&mut self) -> bool {
-        let delete = self.registers.control() == DELETE;
-        if self.life == Life::Deleted {
-            return !delete;
-        }
-        self.registers.tail_hint() != u32::from(self.sq_head)
-            || self.registers.abort_bell() != self.abort_bell
-            || (delete && self.life == Life::Running)
+        let behind =
+            !self.running.is_deleted() && self.registers.tail_hint() != u32::from(self.sq_head);
+        behind
+            || self.running.has_work(&self.registers)
             || (!self.held.is_empty() && self.has_room())
     }
 }
@@ -283,26 +203,25 @@ impl DpuQueue for Target {
             return 0;
         }
         self.post_held();
-        self.follow_control(out);
-        if self.life == Life::Deleted {
+        if self.running.follow_control(&self.registers, &self.ledger, out) {
+            (self.sq_head, self.cq_tail, self.cq_head, self.phase) = (0, 0, 0, true);
+        }
+        if self.running.is_deleted() {
             return 0;
         }
         let Some(tail) = self.tail() else { return 0 };
-        self.follow_aborts(out);
+        self.running.follow_aborts(&self.registers, &self.ledger, out);
         let taken = self.fetch(tail, budget, out);
-        self.end_if_drained(tail);
+        let drained = self.sq_head == tail && self.held.is_empty();
+        self.running.end_if(drained, &self.registers);
         taken
     }
 
     fn complete(&mut self, command: Command, status: Status, result: u64, reply_header: &[u8]) {
-        let id = command.id;
-        let Some(tag) = self.tags.get_mut(usize::from(id.cid.0)).filter(|tag| **tag == id.tag)
-        else {
+        if !self.running.end(command.id) {
             debug_assert!(false, "a command of another queue");
             return;
-        };
-        *tag = 0;
-        self.in_flight -= 1;
+        }
         let mut status = status;
         if status == Status::Ok && !reply_header.is_empty() {
             if reply_header.len() > usize::from(command.reply_room) {
@@ -311,8 +230,8 @@ impl DpuQueue for Target {
                 status = Status::Queue(QueueError::TransferFailed);
             }
         }
-        self.answer(id.cid.0, status, result);
-        if self.spare.len() < self.tags.len() {
+        self.answer(command.id.cid.0, status, result);
+        if self.spare.len() < usize::from(self.layout.depth()) {
             self.spare.push(recycle(command.parts));
         }
     }
@@ -348,7 +267,7 @@ impl DpuQueue for Target {
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight
+        self.running.in_flight()
     }
 
     fn fault(&self) -> Option<Fault> {
