@@ -7,6 +7,12 @@
 //! - *deep*: no-ops with many in flight at once; what batching gives. It has no rival.
 //!
 //! The DPU side is the program's own, in a process of its own, with its default settings.
+//!
+//! [`figure6`] measures nvme-fs against virtio-fs instead, with a [`device`] that only moves bytes.
+
+pub mod device;
+pub mod figure6;
+mod lane;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

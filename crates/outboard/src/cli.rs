@@ -113,6 +113,20 @@ pub(crate) enum Bench {
         /// Interleaved rounds; medians are reported
         #[arg(long, default_value_t = 5)]
         rounds: u32,
+        /// Measure a figure of the DPC paper instead: 6, nvme-fs against virtio-fs by threads
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(6..=6))]
+        figure: Option<u8>,
+        /// With --figure: the time a DMA takes, as on a named bus
+        #[arg(long, default_value = "none", requires = "figure",
+              value_parser = ["none", "pcie3x16", "pcie4x16"])]
+        price: String,
+        /// With --figure: numbers of threads
+        #[arg(long, value_delimiter = ',', requires = "figure",
+              default_values_t = [1, 2, 4, 8, 16, 32, 64, 128])]
+        threads: Vec<usize>,
+        /// With --figure: also write it to this file, as SVG
+        #[arg(long, value_name = "FILE", requires = "figure")]
+        svg: Option<PathBuf>,
     },
     /// File operations on a mounted volume, a plain directory and a plain FUSE passthrough, in turn
     Fs {
@@ -153,6 +167,22 @@ pub(crate) enum Bench {
         source: PathBuf,
         /// An existing directory
         mountpoint: PathBuf,
+    },
+    /// The DPU side of `link --figure 6`; region and registers are its standard input and output
+    #[command(hide = true)]
+    NullDevice {
+        /// `nvme-fs`, `virtio-fs` or `virtio-fs-mq`
+        system: String,
+        /// Queues
+        queues: u16,
+        /// Entries of each
+        depth: u16,
+        /// Bytes of each operation
+        io: u32,
+        /// Threads
+        workers: usize,
+        /// What the bus charges
+        price: String,
     },
     /// The rivals' other process of `link`; the shared memory is its standard input
     #[command(hide = true)]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use outboard_bench::link::{device, figure6};
 use outboard_bench::{fs, link, passthrough, scale};
 use serde::Serialize;
 
@@ -15,7 +16,23 @@ use crate::watch::{Happened, Watch};
 /// Runs one of the benchmarks.
 pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
     match what {
-        Bench::Link { json, seconds, rounds } => {
+        Bench::Link { json, seconds, rounds, figure: Some(_), price, threads, svg } => {
+            let figure = figure6::Figure6 {
+                time: time(seconds)?,
+                rounds,
+                threads: ascending(threads)?,
+                price: price_of(&price)?,
+                program: this_program()?,
+            };
+            let report = figure6::run(&figure, progress).map_err(failed)?;
+            if let Some(file) = svg {
+                std::fs::write(&file, report.svg()).map_err(|error| {
+                    Failure::internal(format!("cannot write {}: {error}", file.display()))
+                })?;
+            }
+            print(json, &report, || report.table())
+        }
+        Bench::Link { json, seconds, rounds, figure: None, .. } => {
             let dir = Scratch::new(None)?;
             let bench = link::LinkBench {
                 time: time(seconds)?,
@@ -47,11 +64,35 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
             print(json, &points, || scale::table(&points))
         }
         Bench::Passthrough { source, mountpoint } => passthrough(&source, &mountpoint),
+        Bench::NullDevice { system, queues, depth, io, workers, price } => {
+            let system = device::System::from_name(&system)
+                .ok_or_else(|| Failure::usage(format!("there is no transport {system}")))?;
+            let price = price_of(&price)?;
+            let shape = device::Shape { system, queues, depth, io, workers, price };
+            device::serve(&shape).map_err(failed)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Bench::PingPongPeer { how } => {
             link::peer(how == "futex").map_err(failed)?;
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn price_of(name: &str) -> Result<device::NamedPrice, Failure> {
+    device::NamedPrice::from_name(name)
+        .ok_or_else(|| Failure::usage(format!("there is no price {name}")))
+}
+
+fn ascending(mut threads: Vec<usize>) -> Result<Vec<usize>, Failure> {
+    threads.sort_unstable();
+    threads.dedup();
+    let fits = |threads: &usize| (1..=figure6::THREADS_MAX).contains(threads);
+    if threads.is_empty() || !threads.iter().all(fits) {
+        let most = figure6::THREADS_MAX;
+        return Err(Failure::usage(format!("--threads takes numbers from 1 to {most}")));
+    }
+    Ok(threads)
 }
 
 fn failed(error: std::io::Error) -> Failure {
