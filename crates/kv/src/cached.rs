@@ -6,11 +6,19 @@
 //!   value. A fill is stored only if its ticket still stands in the entry; a commit takes it out.
 //! - *two commits at once*: whose value is newer is known to the store behind only. Entries under
 //!   more than one writer end up empty, not guessed.
+//! - *two keys of one hash*: entries lie under a seeded hash of their key. The second key is not
+//!   cached while the first is; a commit that could not mark its key empties what it finds there.
+//!
+//! `many` answers many gets at once, with one scan where what is missing lies close together.
+
+mod many;
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::hash::{KeyHash, Plain};
 use crate::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
 
 /// How often the cache answered.
@@ -35,22 +43,32 @@ enum Held {
 }
 
 struct Entry {
+    key: Key,
     held: Held,
     /// New, or used since the hand last passed.
     referenced: bool,
 }
 
-/// Bookkeeping per entry, about, bytes.
-const OVERHEAD: usize = 128;
+/// Bookkeeping per entry, about, bytes: its place in the map and in the ring, two allocations.
+const OVERHEAD: usize = 160;
 /// Entries the hand looks at for one insertion.
 const HAND_STEPS: usize = 64;
 const SHARDS: usize = 16;
 
-/// One part of the cache. The ring holds each key of the map once: entries leave by the hand only.
+/// Whether entries that a look-up makes are to outlive those that others will use again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// It was asked for by itself.
+    Own,
+    /// It passes by with many others.
+    Passing,
+}
+
+/// One part of the cache. The ring holds each hash of the map once: entries leave by the hand only.
 #[derive(Default)]
 struct Shard {
-    entries: HashMap<Key, Entry>,
-    ring: VecDeque<Key>,
+    entries: HashMap<u64, Entry, BuildHasherDefault<Plain>>,
+    ring: VecDeque<u64>,
     bytes: usize,
     tickets: u64,
 }
@@ -63,18 +81,28 @@ impl Shard {
         }
     }
 
-    fn hold(&mut self, key: &Key, held: Held) {
-        self.bytes += Self::weight(&held);
-        match self.entries.get_mut(key) {
-            Some(entry) => {
-                self.bytes -= Self::weight(&entry.held);
-                entry.held = held;
-            }
-            None => {
-                self.bytes += key.len() + OVERHEAD;
-                self.ring.push_back(key.clone());
-                self.entries.insert(key.clone(), Entry { held, referenced: true });
-            }
+    /// The entry of `key`, if that is what lies under its hash.
+    fn entry(&mut self, hash: u64, key: &[u8]) -> Option<&mut Entry> {
+        self.entries.get_mut(&hash).filter(|entry| &entry.key[..] == key)
+    }
+
+    /// Changes what is held for `key`, which has an entry.
+    fn change(&mut self, hash: u64, key: &[u8], change: impl FnOnce(&Held) -> Option<Held>) {
+        let Some(entry) = self.entry(hash, key) else { return };
+        let Some(held) = change(&entry.held) else { return };
+        let before = Self::weight(&entry.held);
+        let after = Self::weight(&held);
+        entry.held = held;
+        self.bytes = self.bytes + after - before;
+    }
+
+    /// Makes an entry for `key`, unless its hash is taken.
+    fn insert(&mut self, hash: u64, key: Key, held: Held, referenced: bool) {
+        let added = key.len() + OVERHEAD + Self::weight(&held);
+        if let std::collections::hash_map::Entry::Vacant(vacant) = self.entries.entry(hash) {
+            vacant.insert(Entry { key, held, referenced });
+            self.bytes += added;
+            self.ring.push_back(hash);
         }
     }
 
@@ -84,35 +112,48 @@ impl Shard {
             if self.bytes <= limit {
                 return;
             }
-            let Some(key) = self.ring.pop_front() else { return };
-            let Some(entry) = self.entries.get_mut(&key) else { continue };
+            let Some(hash) = self.ring.pop_front() else { return };
+            let Some(entry) = self.entries.get_mut(&hash) else { continue };
             let busy = matches!(entry.held, Held::Writing { .. });
             if std::mem::take(&mut entry.referenced) || busy {
-                self.ring.push_back(key);
+                self.ring.push_back(hash);
             } else {
-                self.bytes -= Self::weight(&entry.held) + key.len() + OVERHEAD;
-                self.entries.remove(&key);
+                self.bytes -= Self::weight(&entry.held) + entry.key.len() + OVERHEAD;
+                self.entries.remove(&hash);
             }
         }
     }
 
-    fn begin_write(&mut self, key: &Key) {
-        let writers = match self.entries.get(key) {
-            Some(Entry { held: Held::Writing { writers, .. }, .. }) => *writers + 1,
-            _ => 1,
-        };
-        self.hold(key, Held::Writing { writers, alone: writers == 1 });
+    fn begin_write(&mut self, hash: u64, key: &Key) {
+        if self.entry(hash, key).is_none() {
+            let held = Held::Writing { writers: 1, alone: true };
+            return self.insert(hash, key.clone(), held, true);
+        }
+        self.change(hash, key, |held| {
+            let writers = if let Held::Writing { writers, .. } = held { writers + 1 } else { 1 };
+            Some(Held::Writing { writers, alone: writers == 1 })
+        });
     }
 
-    fn end_write(&mut self, key: &Key, value: Option<Option<Value>>) {
-        if let Some(Entry { held: Held::Writing { writers, alone }, .. }) = self.entries.get(key) {
-            let held = match (writers, alone, value) {
+    fn end_write(&mut self, hash: u64, key: &Key, value: Option<Option<Value>>) {
+        self.change(hash, key, |held| {
+            let Held::Writing { writers, alone } = *held else {
+                // Its hash was taken when the commit began: what came since may be old.
+                return Some(Held::Empty);
+            };
+            Some(match (writers, alone, value) {
                 (1, true, Some(value)) => Held::Known(value),
                 (1, ..) => Held::Empty,
                 (writers, ..) => Held::Writing { writers: writers - 1, alone: false },
-            };
-            self.hold(key, held);
-        }
+            })
+        });
+    }
+
+    /// The value a reader with this ticket has fetched.
+    fn fill(&mut self, hash: u64, key: &[u8], ticket: u64, value: Option<Value>) {
+        self.change(hash, key, |held| {
+            matches!(held, Held::Filling(at) if *at == ticket).then_some(Held::Known(value))
+        });
     }
 }
 
@@ -120,6 +161,7 @@ impl Shard {
 /// and costs a hash, an uncontended lock and a reference count.
 pub struct Cached<K> {
     inner: K,
+    hash: KeyHash,
     shards: [Mutex<Shard>; SHARDS],
     /// Bytes a shard may hold.
     limit: usize,
@@ -137,8 +179,8 @@ struct Writing<'a, K: Kv> {
 impl<K: Kv> Drop for Writing<'_, K> {
     fn drop(&mut self) {
         for write in self.writes.drain(..) {
-            let mut shard = self.cache.shard(&write.key);
-            shard.end_write(&write.key, self.applied.then_some(write.value));
+            let (hash, mut shard) = self.cache.shard(&write.key);
+            shard.end_write(hash, &write.key, self.applied.then_some(write.value));
             shard.evict(self.cache.limit);
         }
     }
@@ -149,6 +191,7 @@ impl<K: Kv> Cached<K> {
     pub fn new(inner: K, bytes: usize) -> Cached<K> {
         Cached {
             inner,
+            hash: KeyHash::new(),
             shards: std::array::from_fn(|_| Mutex::new(Shard::default())),
             limit: bytes / SHARDS,
             hits: AtomicU64::new(0),
@@ -169,39 +212,54 @@ impl<K: Kv> Cached<K> {
         }
     }
 
-    /// The shard of a key: by its last bytes, where neighbours differ.
-    fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
-        let tail = key.iter().rev().take(8);
-        let mixed = tail.fold(key.len(), |hash, byte| {
-            (hash ^ usize::from(*byte)).wrapping_mul(0x9E37_79B9).rotate_right(13)
-        });
-        // The index is below the length by the remainder, so the first is never taken instead.
+    /// The hash of a key and the shard it lies in.
+    fn shard(&self, key: &[u8]) -> (u64, MutexGuard<'_, Shard>) {
+        let hash = self.hash.of(key);
+        // The high bits: the map below takes the low ones. The index is below the length by the
+        // remainder, so the first is never taken instead.
         let [first, ..] = &self.shards;
-        let shard = self.shards.get(mixed % SHARDS).unwrap_or(first);
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        let at = usize::try_from((hash >> 48) % SHARDS as u64).unwrap_or(0);
+        let shard = self.shards.get(at).unwrap_or(first);
+        (hash, shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The cached answer, or the ticket to fill with.
-    fn look(&self, key: &[u8]) -> Result<Option<Value>, Option<u64>> {
-        let mut shard = self.shard(key);
+    fn look(&self, key: &[u8], use_: Use) -> Result<Option<Value>, Option<u64>> {
+        let (hash, mut shard) = self.shard(key);
         shard.tickets += 1;
         let ticket = shard.tickets;
-        match shard.entries.get_mut(key) {
-            Some(Entry { held: Held::Known(value), referenced }) => {
-                *referenced = true;
+        let Some(entry) = shard.entries.get_mut(&hash) else {
+            shard.insert(hash, key.into(), Held::Filling(ticket), use_ == Use::Own);
+            shard.evict(self.limit);
+            return Err(Some(ticket));
+        };
+        if &entry.key[..] != key {
+            return Err(None);
+        }
+        match &entry.held {
+            Held::Known(value) => {
+                entry.referenced |= use_ == Use::Own;
                 Ok(value.clone())
             }
-            Some(Entry { held: Held::Writing { .. }, .. }) => Err(None),
-            Some(entry) => {
+            Held::Writing { .. } => Err(None),
+            Held::Empty | Held::Filling(_) => {
                 entry.held = Held::Filling(ticket);
                 Err(Some(ticket))
             }
-            None => {
-                shard.hold(&Key::from(key), Held::Filling(ticket));
-                shard.evict(self.limit);
-                Err(Some(ticket))
-            }
         }
+    }
+
+    /// Keeps what was fetched, if the ticket still stands.
+    fn keep(&self, key: &[u8], ticket: Option<u64>, value: &Option<Value>) {
+        let Some(ticket) = ticket else { return };
+        let (hash, mut shard) = self.shard(key);
+        shard.fill(hash, key, ticket, value.clone());
+        shard.evict(self.limit);
+    }
+
+    fn count(&self, hits: u64, misses: u64) {
+        self.hits.fetch_add(hits, Ordering::Relaxed);
+        self.misses.fetch_add(misses, Ordering::Relaxed);
     }
 }
 
@@ -211,26 +269,21 @@ impl<K: Kv> Kv for Cached<K> {
     const BATCH_MAX: usize = K::BATCH_MAX;
 
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, KvError> {
-        let ticket = match self.look(key) {
+        let ticket = match self.look(key, Use::Own) {
             Ok(value) => {
-                self.hits.fetch_add(1, Ordering::Relaxed);
+                self.count(1, 0);
                 return Ok(value);
             }
             Err(ticket) => ticket,
         };
-        self.misses.fetch_add(1, Ordering::Relaxed);
+        self.count(0, 1);
         let value = self.inner.get(key).await?;
-        if let Some(ticket) = ticket {
-            let mut shard = self.shard(key);
-            if let Some((key, entry)) = shard.entries.get_key_value(key)
-                && matches!(entry.held, Held::Filling(t) if t == ticket)
-            {
-                let key = key.clone();
-                shard.hold(&key, Held::Known(value.clone()));
-                shard.evict(self.limit);
-            }
-        }
+        self.keep(key, ticket, &value);
         Ok(value)
+    }
+
+    fn get_many(&self, keys: &[Key]) -> impl Future<Output = Result<Vec<Option<Value>>, KvError>> {
+        self.look_many(keys)
     }
 
     fn scan(
@@ -245,7 +298,8 @@ impl<K: Kv> Kv for Cached<K> {
     async fn commit(&self, batch: Batch, durability: Durability) -> Result<(), KvError> {
         let writes = batch.writes().to_vec();
         for write in &writes {
-            self.shard(&write.key).begin_write(&write.key);
+            let (hash, mut shard) = self.shard(&write.key);
+            shard.begin_write(hash, &write.key);
         }
         let mut writing = Writing { cache: self, writes, applied: false };
         let outcome = self.inner.commit(batch, durability).await;
@@ -289,14 +343,19 @@ mod tests {
         }
     }
 
-    /// What a task is doing: a get that began when the key had seen so many writes, or a commit.
+    type Values = Vec<Option<Value>>;
+
+    /// What a task is doing: a get of keys that had seen so many writes when it began, or a commit.
     enum Task<'a> {
-        Get(u8, usize, Pin<Box<dyn Future<Output = Result<Option<Value>, KvError>> + 'a>>),
+        Get(Vec<(u8, usize)>, Pin<Box<dyn Future<Output = Result<Values, KvError>> + 'a>>),
         Put(u8, u64, Pin<Box<dyn Future<Output = Result<(), KvError>> + 'a>>),
     }
 
+    const KEYS: u8 = 14;
+
     /// Many gets and commits at once, polled in random order, some dropped half way: a get never
-    /// returns a value overwritten by a commit that had ended before the get began.
+    /// returns a value overwritten by a commit that had ended before the get began. Nor does a get
+    /// of many keys, which may scan.
     #[test]
     fn a_get_is_never_older_than_what_was_committed_before_it() {
         for seed in 0..150 {
@@ -311,13 +370,19 @@ mod tests {
             let mut next = 0u64;
             let mut cx = Context::from_waker(Waker::noop());
             for _ in 0..2000 {
-                let key = u8::try_from(rng.below(6)).unwrap();
+                let key = u8::try_from(rng.below(KEYS.into())).unwrap();
                 if tasks.len() < 8 && rng.chance(1, 2) {
-                    if rng.chance(1, 2) {
-                        let known = ended.get(&key).map_or(0, Vec::len);
-                        let cache = &cache;
-                        let get = Box::pin(async move { cache.get(&[key]).await });
-                        tasks.push(Task::Get(key, known, get));
+                    let known = |key| (key, ended.get(&key).map_or(0, Vec::len));
+                    let cache = &cache;
+                    if rng.chance(1, 8) {
+                        // All of them, one twice.
+                        let keys: Vec<u8> = (0..KEYS).chain([key]).collect();
+                        let asked: Vec<Key> = keys.iter().map(|&key| [key].into()).collect();
+                        let get = Box::pin(async move { cache.get_many(&asked).await });
+                        tasks.push(Task::Get(keys.into_iter().map(known).collect(), get));
+                    } else if rng.chance(1, 2) {
+                        let get = Box::pin(async move { Ok(vec![cache.get(&[key]).await?]) });
+                        tasks.push(Task::Get(vec![known(key)], get));
                     } else {
                         next += 1;
                         let mut batch = Batch::new();
@@ -335,23 +400,25 @@ mod tests {
                     // Dropped commits may or may not have been applied: forget what is known.
                     if let Task::Put(key, ..) = tasks.swap_remove(at) {
                         ended.remove(&key);
-                        tasks.retain(|t| !matches!(t, Task::Get(k, ..) if *k == key));
+                        let about = |keys: &[(u8, usize)]| keys.iter().any(|(k, _)| *k == key);
+                        tasks.retain(|t| !matches!(t, Task::Get(keys, _) if about(keys)));
                     }
                     continue;
                 }
                 let done = match &mut tasks[at] {
-                    Task::Get(key, known, get) => match get.as_mut().poll(&mut cx) {
+                    Task::Get(keys, get) => match get.as_mut().poll(&mut cx) {
                         Poll::Pending => false,
-                        Poll::Ready(value) => {
-                            let value = value.unwrap();
-                            let ended = ended.get(key).map_or(&[][..], |v| &v[..]);
-                            if let Some(value) = value {
+                        Poll::Ready(values) => {
+                            for ((key, known), value) in keys.iter().zip(values.unwrap()) {
+                                let ended = ended.get(key).map_or(&[][..], |v| &v[..]);
+                                let Some(value) = value else {
+                                    assert_eq!(*known, 0, "seed {seed}");
+                                    continue;
+                                };
                                 let number = u64::from_be_bytes(value[..].try_into().unwrap());
                                 // Older only if it ended before the last one known at the start.
                                 let at = ended.iter().position(|n| *n == number);
                                 assert!(at.is_none_or(|at| at + 1 >= *known), "seed {seed}");
-                            } else {
-                                assert_eq!(*known, 0, "seed {seed}");
                             }
                             true
                         }
@@ -373,10 +440,66 @@ mod tests {
             drop(tasks);
             // At rest the cache says what the store says.
             cache.inner().set_faults(Faults::default());
-            for key in 0..6 {
+            for key in 0..KEYS {
                 assert_eq!(run(cache.get(&[key])), run(cache.inner().get(&[key])), "seed {seed}");
             }
         }
+    }
+
+    /// Keys in any order, some twice, some absent, dense and thinly sown, before a cache that has
+    /// some of them.
+    #[test]
+    fn many_gets_answer_what_each_would() {
+        for seed in 0..200 {
+            let mut rng = Rng::new(seed);
+            let cache = Cached::new(MemKv::new(seed), 64 << 10);
+            let span = [30_u64, 300, 3000][usize::try_from(seed % 3).unwrap()];
+            let mut batch = Batch::new();
+            for n in 0..span {
+                if rng.chance(2, 3) {
+                    batch.put([&b"k"[..], &n.to_be_bytes()].concat(), n.to_le_bytes());
+                }
+                if rng.chance(1, 20) {
+                    batch.put([&b"k"[..], &n.to_be_bytes(), b"tail"].concat(), *b"longer");
+                }
+            }
+            run(cache.inner().commit(batch, Durability::Answered)).unwrap();
+            let key =
+                |rng: &mut Rng| Key::from([&b"k"[..], &rng.below(span).to_be_bytes()].concat());
+            for _ in 0..rng.below(20) {
+                run(cache.get(&key(&mut rng))).unwrap();
+            }
+            let keys: Vec<Key> = (0..rng.below(120)).map(|_| key(&mut rng)).collect();
+            let wanted: Values = keys.iter().map(|k| run(cache.inner().get(k)).unwrap()).collect();
+            assert_eq!(run(cache.get_many(&keys)), Ok(wanted.clone()), "seed {seed}");
+            let before = cache.counts();
+            assert_eq!(run(cache.get_many(&keys)), Ok(wanted), "seed {seed}");
+            assert_eq!(cache.counts().misses, before.misses, "seed {seed}: all of it was kept");
+        }
+    }
+
+    /// Two keys under one hash: the first is cached, the second never wrongly.
+    #[test]
+    fn keys_of_one_hash_do_not_answer_for_each_other() {
+        let mut shard = Shard::default();
+        let (one, two) = (Key::from(b"one"), Key::from(b"two"));
+        shard.begin_write(7, &one);
+        shard.begin_write(7, &two);
+        shard.end_write(7, &two, Some(Some(Value::from(b"2"))));
+        shard.end_write(7, &one, Some(Some(Value::from(b"1"))));
+        let held = shard.entry(7, b"one").map(|entry| matches!(&entry.held, Held::Known(Some(_))));
+        assert_eq!(held, Some(true));
+        assert!(shard.entry(7, b"two").is_none());
+        // The first leaves while the second is written; a reader comes with what was before.
+        shard.begin_write(7, &two);
+        shard.entries.get_mut(&7).unwrap().referenced = false;
+        shard.evict(0);
+        assert!(shard.entries.is_empty() && shard.bytes == 0);
+        shard.insert(7, two.clone(), Held::Filling(1), true);
+        shard.fill(7, b"two", 1, Some(Value::from(b"old")));
+        shard.end_write(7, &two, Some(Some(Value::from(b"new"))));
+        let held = shard.entry(7, b"two").map(|entry| matches!(entry.held, Held::Empty));
+        assert_eq!(held, Some(true));
     }
 
     #[test]

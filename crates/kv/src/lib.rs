@@ -29,6 +29,7 @@
 mod batch;
 mod bytes;
 mod cached;
+mod hash;
 pub mod conformance;
 mod join;
 pub mod medium;

@@ -1,7 +1,6 @@
 //! Which keys were committed to since a version: lets an engine skip looking conditions up.
 
-use std::hash::{BuildHasher, RandomState};
-
+use crate::hash::KeyHash;
 use crate::{Batch, Version};
 
 /// For each of a fixed number of buckets of keys, the version that last wrote one of them.
@@ -9,7 +8,7 @@ use crate::{Batch, Version};
 /// Two keys of one bucket cost a needless look-up, never a wrong answer.
 pub struct KeyVersions {
     buckets: Vec<u64>,
-    hasher: RandomState,
+    hash: KeyHash,
     now: u64,
 }
 
@@ -20,11 +19,11 @@ impl KeyVersions {
     /// No commit yet.
     #[must_use]
     pub fn new() -> KeyVersions {
-        KeyVersions { buckets: vec![0; Self::BUCKETS], hasher: RandomState::new(), now: 0 }
+        KeyVersions { buckets: vec![0; Self::BUCKETS], hash: KeyHash::new(), now: 0 }
     }
 
     fn bucket(&self, key: &[u8]) -> usize {
-        usize::try_from(self.hasher.hash_one(key) % Self::BUCKETS as u64).unwrap_or(0)
+        usize::try_from(self.hash.of(key) % Self::BUCKETS as u64).unwrap_or(0)
     }
 
     /// The version of the last commit.

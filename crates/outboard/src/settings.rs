@@ -92,7 +92,8 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) options: Option<String>,
 
-    /// Memory the DPU side may use for its metadata cache, with K, M or G [default: 128M]
+    /// Memory the DPU side may use for its metadata cache, with K, M or G; a million files take
+    /// some 700M [default: a 16th of the machine's memory, between 128M and 1G]
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<String>,
@@ -158,7 +159,7 @@ impl Settings {
 
     /// Bytes for the metadata cache.
     pub(crate) fn memory(&self) -> Result<u64, Failure> {
-        self.memory.as_deref().map_or(Ok(128 << 20), |text| bytes("memory", text))
+        self.memory.as_deref().map_or_else(|| Ok(default_memory()), |text| bytes("memory", text))
     }
 
     /// Queue pairs.
@@ -222,6 +223,13 @@ impl Settings {
             })
             .collect())
     }
+}
+
+/// Metadata of a million files fits on any machine of 16G; a small one keeps what it has.
+fn default_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    let total = info.totalram.saturating_mul(u64::from(info.mem_unit));
+    (total / 16).clamp(128 << 20, 1 << 30)
 }
 
 /// Parses `12`, `512M`, `1.5G` and the like; units are powers of 1024.

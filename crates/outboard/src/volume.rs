@@ -52,7 +52,7 @@ pub(crate) fn open(settings: &Settings, create: bool) -> Result<Open, Failure> {
     let threads = if reactor.is_some() { 0 } else { 8 };
     let runtime = Rc::new(Poller::new(Arc::clone(&bell), reactor));
     let memory = settings.memory()?;
-    let engine = EngineOptions { cache: memory / 4, ..EngineOptions::default() };
+    let engine = EngineOptions { cache: memory / 8, ..EngineOptions::default() };
     let engine = Engine::open(&directory.kv(), engine).map_err(|error| failed("engine", &error))?;
     let medium = MediumOptions { threads, ..MediumOptions::default() };
     let medium = FileMedium::open(&directory.blocks(), medium)
@@ -63,7 +63,7 @@ pub(crate) fn open(settings: &Settings, create: bool) -> Result<Open, Failure> {
     }
     let options = Options {
         capacity: capacity(settings, &directory)?,
-        cache_bytes: usize::try_from(memory / 2).unwrap_or(usize::MAX),
+        cache_bytes: usize::try_from(memory / 4 * 3).unwrap_or(usize::MAX),
         id: random_id().map_err(|error| failed("source of random numbers", &error))?,
         owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
         ..Options::default()
