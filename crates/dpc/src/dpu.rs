@@ -18,6 +18,7 @@
 //! executor.
 
 mod attachment;
+mod gate;
 mod grace;
 mod serve;
 mod service;
@@ -27,14 +28,16 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use outboard_base::{Result, SessionId, Timestamp};
-use outboard_kv::Kv;
+use outboard_base::{Ino, Result, SessionId, Timestamp};
 use outboard_kv::medium::Medium;
+use outboard_kv::object::BLOCK;
+use outboard_kv::{Kv, KvError};
 use outboard_kvfs::{Answer, Caller, Event, Kvfs, Payload};
-use outboard_wire::file::{Header, Request};
+use outboard_wire::file::{Attr, Header, Request};
 use outboard_wire::nvmefs::Dispatch;
 
 pub use attachment::{Attachment, Limits};
+pub use gate::{CacheSetup, Figures, Gate};
 pub use grace::Grace;
 pub use service::{AttachmentId, Gone, Service};
 pub use stats::{Histogram, OpStats, Stats};
@@ -59,6 +62,34 @@ pub trait Volume: 'static {
 
     /// What attachments must be told.
     fn take_events(&self) -> Vec<Event>;
+
+    /// Attributes of a regular file, and whether a host may change its bytes in a cache.
+    fn cacheable(&self, ino: Ino) -> impl Future<Output = Result<(Attr, bool)>>;
+
+    /// Whether the peer behind an attachment may write to a file now.
+    fn may_write(&self, caller: &Caller, ino: Ino) -> impl Future<Output = Result<bool>>;
+
+    /// Writes pages of a cache back, changed at `mtime`; `ESTALE` if the file is gone.
+    fn write_back(
+        &self,
+        session: SessionId,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        mtime: Option<Timestamp>,
+    ) -> impl Future<Output = Result<()>>;
+
+    /// Cuts a file to no bytes.
+    fn cut(&self, ino: Ino, now: Timestamp) -> impl Future<Output = Result<()>>;
+
+    /// Sessions other than this one hear that a file is not what they were told.
+    fn tell_changed(&self, session: SessionId, ino: Ino);
+
+    /// Puts space aside for so many pages of `page_size` bytes to be written back.
+    fn reserve(&self, pages: u64, page_size: u64) -> impl Future<Output = Result<()>>;
+
+    /// Gives it back.
+    fn unreserve(&self, pages: u64, page_size: u64);
 }
 
 impl<K: Kv, M: Medium> Volume for Arc<Kvfs<K, M>> {
@@ -84,6 +115,46 @@ impl<K: Kv, M: Medium> Volume for Arc<Kvfs<K, M>> {
     fn take_events(&self) -> Vec<Event> {
         Kvfs::take_events(self)
     }
+
+    fn cacheable(&self, ino: Ino) -> impl Future<Output = Result<(Attr, bool)>> {
+        Kvfs::cacheable(self, ino)
+    }
+
+    fn may_write(&self, caller: &Caller, ino: Ino) -> impl Future<Output = Result<bool>> {
+        Kvfs::may_write(self, caller, ino)
+    }
+
+    fn write_back(
+        &self,
+        session: SessionId,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        mtime: Option<Timestamp>,
+    ) -> impl Future<Output = Result<()>> {
+        Kvfs::write_back(self, session, ino, offset, data, mtime)
+    }
+
+    fn cut(&self, ino: Ino, now: Timestamp) -> impl Future<Output = Result<()>> {
+        Kvfs::cut(self, ino, now)
+    }
+
+    fn tell_changed(&self, session: SessionId, ino: Ino) {
+        Kvfs::tell_changed(self, session, ino);
+    }
+
+    async fn reserve(&self, pages: u64, page_size: u64) -> Result<()> {
+        self.objects().reserve(blocks(pages, page_size)).await.map_err(KvError::errno)
+    }
+
+    fn unreserve(&self, pages: u64, page_size: u64) {
+        self.objects().unreserve(blocks(pages, page_size));
+    }
+}
+
+/// Blocks that so many pages may take, wherever in the file they lie.
+fn blocks(pages: u64, page_size: u64) -> u64 {
+    pages.saturating_mul(page_size.div_ceil(BLOCK))
 }
 
 /// Work that waits for something.

@@ -78,7 +78,7 @@ pub trait Replace: Send {
 
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "small numbers")]
-#[expect(clippy::cast_possible_wrap, clippy::cast_sign_loss, reason = "small numbers")]
+#[expect(clippy::cast_sign_loss, reason = "small numbers")]
 mod tests {
     use super::*;
     use outboard_base::Rng;

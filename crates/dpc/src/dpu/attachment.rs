@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use outboard_base::{SessionId, Time, Timestamp};
 use outboard_kvfs::Caller;
@@ -12,6 +13,7 @@ use outboard_link::queue::{Arrival, Command, CommandId, DpuQueue, Fault};
 use outboard_wire::event::Event;
 use outboard_wire::nvmefs::Status;
 
+use super::gate::Gate;
 use super::serve::{self, Running};
 use super::stats::Stats;
 use super::{Spawn, Volume};
@@ -45,6 +47,8 @@ pub(super) struct Core<V> {
     pub(super) turn: Cell<u64>,
     /// The world's time of day.
     pub(super) wall: Box<dyn Fn() -> Timestamp>,
+    /// Where every request passes before the volume sees it.
+    pub(super) gate: Arc<Gate>,
     /// Sessions that said they have handed in everything.
     pub(super) handed_in: RefCell<Vec<SessionId>>,
 }
@@ -61,6 +65,8 @@ pub struct Attachment<V> {
     pub(super) commands: Cell<usize>,
     pub(super) bytes: Cell<u64>,
     gone: Cell<bool>,
+    /// It has a cache that must be written back before it is let go.
+    pub(super) cached: Cell<bool>,
     /// Which queue is looked at first: each gets its turn.
     first: Cell<usize>,
     backlog: RefCell<VecDeque<Event>>,
@@ -85,6 +91,7 @@ impl<V: Volume> Attachment<V> {
             commands: Cell::new(0),
             bytes: Cell::new(0),
             gone: Cell::new(false),
+            cached: Cell::new(false),
             first: Cell::new(0),
             backlog: RefCell::default(),
             arrivals: RefCell::default(),

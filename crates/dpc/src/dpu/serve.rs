@@ -7,13 +7,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use outboard_base::{Errno, Result, limits};
-use outboard_kvfs::{Answer, Payload};
+use outboard_kvfs::Payload;
 use outboard_link::dma::DmaError;
 use outboard_link::queue::{Command, CommandId};
 use outboard_wire::file::{Direction, Flags, Header, Op, Reply, Request};
 use outboard_wire::nvmefs::{QueueError, Status};
 
 use super::attachment::Attachment;
+use super::gate::{Ask, Passed};
 use super::{Spawn, Volume};
 
 /// A command that waits for something, as an abort sees it.
@@ -175,7 +176,9 @@ async fn answer<V: Volume>(
         Err(status) => return failed(status),
     };
     let core = &attachment.core;
-    let handle = core.volume.handle(&attachment.caller, &header, request, payload, (core.wall)());
+    let (caller, now) = (&attachment.caller, (core.wall)());
+    let ask = Ask { caller, header: &header, request, payload, now };
+    let handle = core.gate.pass(&core.volume, ask);
     // What changes the volume runs to its end: whoever asked is told what became of it.
     let answer = if op.changes() {
         Some(handle.await)
@@ -222,8 +225,12 @@ fn transfer_failed(_: DmaError) -> Status {
 }
 
 /// Stores an answer's payload at the host and prepares its completion.
-fn store(command: &Command, op: Op, answer: &Answer) -> Ending {
-    let bytes = answer.payload.bytes();
+fn store(command: &Command, op: Op, passed: &Passed) -> Ending {
+    let Passed { answer, skip } = passed;
+    let mut bytes = answer.payload.bytes().get(*skip..).unwrap_or_default();
+    if let Reply::Data(len) = answer.reply {
+        bytes = bytes.get(..len as usize).unwrap_or(bytes);
+    }
     let mut ending = Ending::failed(Some(op), Status::Ok);
     ending.bytes = bytes.len() as u64 + u64::from(command.write_len());
     let fits = u32::try_from(bytes.len()).is_ok_and(|len| len <= command.read_len());
@@ -249,9 +256,9 @@ fn store(command: &Command, op: Op, answer: &Answer) -> Ending {
 
 /// `None` once the command is aborted.
 async fn unless_aborted(
-    handle: impl Future<Output = Result<Answer>>,
+    handle: impl Future<Output = Result<Passed>>,
     running: &Running,
-) -> Option<Result<Answer>> {
+) -> Option<Result<Passed>> {
     let mut handle = std::pin::pin!(handle);
     std::future::poll_fn(|context: &mut Context<'_>| {
         if running.aborted.get() {

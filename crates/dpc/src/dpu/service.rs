@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use outboard_base::{SessionId, Time, Timestamp};
 use outboard_kvfs::{Caller, Event as VolumeEvent};
@@ -10,8 +11,9 @@ use outboard_link::queue::nvmefs::Target;
 use outboard_wire::event::Event;
 
 use super::attachment::{Attachment, Core, Limits};
+use super::gate::{CacheSetup, Gate};
 use super::stats::Stats;
-use super::{Spawn, Volume};
+use super::{Spawn, Volume, Work};
 
 /// Names an attachment of a service; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,6 +55,7 @@ impl<V: Volume> Service<V> {
             turn: Cell::new(0),
             wall,
             handed_in: RefCell::default(),
+            gate: Arc::default(),
         };
         Service { core: Rc::new(core), limits, attachments: Vec::new(), next: 1, first: 0 }
     }
@@ -82,10 +85,48 @@ impl<V: Volume> Service<V> {
         }
         let id = AttachmentId(self.next);
         self.next += 1;
+        self.core.gate.is_back(caller.attachment);
         let attachment =
             Attachment::new(Rc::clone(&self.core), caller, self.limits, targets, sender);
         self.attachments.push((id, attachment));
         Some(id)
+    }
+
+    /// The gate: what it holds of whom, and what is to be done for the caches now and then.
+    #[must_use]
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.core.gate
+    }
+
+    /// An attachment brings a cache. The work writes back what an earlier life of the DPU side left
+    /// in it; until it has ended, requests wait.
+    pub fn attach_cache(&self, id: AttachmentId, setup: CacheSetup) -> Option<Work> {
+        let (_, attachment) = self.attachments.iter().find(|(other, _)| *other == id)?;
+        let attachment = Rc::clone(attachment);
+        let cache = self.core.gate.attach(attachment.caller.clone(), setup);
+        attachment.cached.set(true);
+        // Like a command under way: it is not let go before.
+        attachment.commands.set(attachment.commands.get() + 1);
+        Some(Box::pin(async move {
+            let core = &attachment.core;
+            core.gate.adopt(&core.volume, cache).await;
+            attachment.commands.set(attachment.commands.get().saturating_sub(1));
+        }))
+    }
+
+    /// Writes back what an attachment that is gone left in its cache.
+    fn part(attachment: &Rc<Attachment<V>>, spawn: &dyn Spawn) {
+        if !attachment.is_gone() || attachment.in_flight() > 0 || !attachment.cached.get() {
+            return;
+        }
+        attachment.cached.set(false);
+        attachment.commands.set(attachment.commands.get() + 1);
+        let attachment = Rc::clone(attachment);
+        spawn.spawn(Box::pin(async move {
+            let core = &attachment.core;
+            core.gate.part(&core.volume, attachment.session()).await;
+            attachment.commands.set(attachment.commands.get().saturating_sub(1));
+        }));
     }
 
     /// Whether a session is attached, or something still runs for it.
@@ -106,11 +147,13 @@ impl<V: Volume> Service<V> {
         }
     }
 
-    /// Lets go of attachments that are gone and for which nothing runs any more.
+    /// Lets go of attachments that are gone, for which nothing runs any more and whose caches are
+    /// written back.
     pub fn sweep(&mut self) -> Vec<Gone> {
         let mut gone = Vec::new();
         self.attachments.retain(|(id, attachment)| {
-            let over = attachment.is_gone() && attachment.in_flight() == 0;
+            let idle = attachment.in_flight() == 0 && !attachment.cached.get();
+            let over = attachment.is_gone() && idle;
             if over {
                 gone.push(Gone { id: *id, session: attachment.session() });
             }
@@ -130,7 +173,12 @@ impl<V: Volume> Service<V> {
         let len = self.attachments.len();
         self.first = if self.first + 1 < len { self.first + 1 } else { 0 };
         let (before, from) = self.attachments.split_at(self.first.min(len));
-        from.iter().chain(before).map(|(_, attachment)| attachment.poll(spawn)).sum()
+        let mut taken = 0;
+        for (_, attachment) in from.iter().chain(before) {
+            taken += attachment.poll(spawn);
+            Self::part(attachment, spawn);
+        }
+        taken
     }
 
     /// After the work of a turn: passes on what the volume tells, and names the interrupts to raise

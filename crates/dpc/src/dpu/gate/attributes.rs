@@ -1,0 +1,135 @@
+//! Attributes, where a host knows newer ones than the volume.
+//!
+//! Of an inode its own session may write in its cache, size and times are laid over what the volume
+//! says. Any other session that asks has the grant taken down to reading first: from then on changes
+//! reach the volume as they are made, and whoever was told of the inode hears of them.
+
+use outboard_base::{Ino, Result, SessionId};
+use outboard_kvfs::{Answer, Payload};
+use outboard_wire::cache::Grant;
+use outboard_wire::file::{Attr, Dirents, DirentsWriter, Reply, Request, open_flags};
+
+use super::flush::stamp;
+use super::{Ask, Gate, unreachable};
+use crate::dpu::Volume;
+
+impl Gate {
+    pub(super) async fn getattr<V: Volume>(
+        &self,
+        volume: &V,
+        ask: Ask<'_>,
+        ino: Ino,
+    ) -> Result<Answer> {
+        let session = ask.caller.attachment;
+        self.seen_by(volume, session, ino).await?;
+        let mut answer = ask.of(volume).await?;
+        if let Reply::Attr(attr) = &mut answer.reply {
+            self.overlay(session, attr)?;
+        }
+        Ok(answer)
+    }
+
+    /// A session is about to be told attributes: nobody else may change them unseen. Whether
+    /// somebody could.
+    async fn seen_by<V: Volume>(&self, volume: &V, session: SessionId, ino: Ino) -> Result<bool> {
+        let hidden = self.book().view(ino, session).other_writes;
+        if hidden {
+            let _turn = self.turns.alone(ino).await;
+            self.clear_others(volume, session, ino, Grant::Read).await?;
+        }
+        Ok(hidden)
+    }
+
+    /// Lays what the session's own record says over attributes: one DMA, if it may write.
+    fn overlay(&self, session: SessionId, attr: &mut Attr) -> Result<()> {
+        let mine = self.book().view(attr.ino, session).mine;
+        let Some(hand) = mine.filter(super::book::Hand::writes) else { return Ok(()) };
+        let record = hand.cache.control.record(hand.slot, attr.ino).map_err(unreachable)?;
+        let Some(record) = record else { return Ok(()) };
+        attr.size = attr.size.max(record.size);
+        if let Some(mtime) = stamp(&record) {
+            attr.mtime = attr.mtime.max(mtime);
+            attr.ctime = attr.ctime.max(mtime);
+            attr.change = attr.change.saturating_add(record.dirtied);
+        }
+        Ok(())
+    }
+
+    /// Attributes of an inode as `session` is to see them, `attr` being what the volume said.
+    async fn seen<V: Volume>(&self, volume: &V, session: SessionId, attr: &mut Attr) -> Result<()> {
+        if self.seen_by(volume, session, attr.ino).await? {
+            *attr = volume.cacheable(attr.ino).await?.0;
+        }
+        self.overlay(session, attr)
+    }
+
+    /// A request that answers with the attributes of what a name leads to.
+    pub(super) async fn names<V: Volume>(&self, volume: &V, ask: Ask<'_>) -> Result<Answer> {
+        let session = ask.caller.attachment;
+        let now = ask.now;
+        let opened = match ask.request {
+            Request::Create { flags, .. } | Request::Tmpfile { flags, .. } => Some(flags),
+            _ => None,
+        };
+        let mut answer = ask.of(volume).await?;
+        if let (Some(flags), Reply::Created(attr, fh)) = (opened, &mut answer.reply) {
+            if flags & open_flags::TRUNC != 0 && !self.book().hands(attr.ino).is_empty() {
+                self.cut(volume, session, attr, now).await?;
+            }
+            self.grant(volume, session, (attr.ino, *fh), flags).await;
+        }
+        match &mut answer.reply {
+            Reply::Entry(attr) | Reply::Created(attr, _) => {
+                self.seen(volume, session, attr).await?;
+            }
+            _ => {}
+        }
+        Ok(answer)
+    }
+
+    /// A file found by its name was cut to nothing. Whoever has it cached has it cut now: what they
+    /// wrote since the volume did counts as written before.
+    async fn cut<V: Volume>(
+        &self,
+        volume: &V,
+        session: SessionId,
+        attr: &mut Attr,
+        now: outboard_base::Timestamp,
+    ) -> Result<()> {
+        let ino = attr.ino;
+        let _turn = self.turns.alone(ino).await;
+        for hand in self.book().hands(ino) {
+            self.recall(volume, &hand, ino, Grant::Free).await?;
+        }
+        volume.cut(ino, now).await?;
+        volume.tell_changed(session, ino);
+        *attr = volume.cacheable(ino).await?.0;
+        Ok(())
+    }
+
+    /// A directory with attributes of what is in it.
+    pub(super) async fn listing<V: Volume>(&self, volume: &V, ask: Ask<'_>) -> Result<Answer> {
+        let session = ask.caller.attachment;
+        let mut answer = ask.of(volume).await?;
+        let about = |ino: Ino| {
+            let view = self.book().view(ino, session);
+            view.other_writes || view.mine.is_some_and(|hand| hand.writes())
+        };
+        let entries = || Dirents::new(answer.payload.bytes()).flatten();
+        if !entries().any(|entry| entry.attr.is_some() && about(entry.ino)) {
+            return Ok(answer);
+        }
+        let mut bytes = vec![0; answer.payload.bytes().len()];
+        let mut writer = DirentsWriter::new(&mut bytes);
+        for mut entry in Dirents::new(answer.payload.bytes()).flatten() {
+            if about(entry.ino)
+                && let Some(attr) = &mut entry.attr
+            {
+                self.seen(volume, session, attr).await?;
+            }
+            writer.push(&entry)?;
+        }
+        answer.payload = Payload::Bytes(bytes);
+        Ok(answer)
+    }
+}

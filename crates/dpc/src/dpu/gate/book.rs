@@ -1,0 +1,299 @@
+//! Who may cache what: the gate's own tables, of which the records in host memory are a copy.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+
+use outboard_base::{Errno, Fh, Ino, SessionId, Time};
+use outboard_cache::dpu::{Control, Slot};
+use outboard_cache::policy::{Flush, Policies, Prefetch, flush};
+use outboard_kvfs::Caller;
+use outboard_wire::cache::Grant;
+
+/// What a world brings with a cache.
+pub struct CacheSetup {
+    /// The DPU side's hand in it.
+    pub control: Control,
+    /// Its algorithms.
+    pub policies: Policies,
+    /// Whether the process whose memory it is, is gone for good.
+    pub is_dead: Box<dyn Fn() -> bool + Send + Sync>,
+    /// The world's clock.
+    pub clock: fn() -> Time,
+}
+
+/// The cache of one session.
+pub(in crate::dpu) struct Cache {
+    pub(super) caller: Caller,
+    pub(super) control: Control,
+    pub(super) policies: Policies,
+    pub(super) flush: Box<dyn Flush>,
+    pub(super) is_dead: Box<dyn Fn() -> bool + Send + Sync>,
+    pub(super) clock: fn() -> Time,
+    /// Pages the host may still make dirty or has, over all inodes: space is put aside for them.
+    pub(super) promised: AtomicU64,
+    /// Reads and writes that went through although their inode may be cached.
+    pub(super) through: AtomicU64,
+    /// Pages read ahead of need.
+    pub(super) ahead: AtomicU64,
+}
+
+impl Cache {
+    pub(super) fn new(caller: Caller, setup: CacheSetup) -> Cache {
+        let CacheSetup { control, policies, is_dead, clock } = setup;
+        Cache {
+            caller,
+            control,
+            policies,
+            flush: policies.flush.build(),
+            is_dead,
+            clock,
+            promised: AtomicU64::new(0),
+            through: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn session(&self) -> SessionId {
+        self.caller.attachment
+    }
+
+    pub(super) fn page_size(&self) -> u64 {
+        u64::from(self.control.geometry().page_size())
+    }
+
+    /// Most pages that may be dirty at a time.
+    pub(super) fn dirty_max(&self) -> u64 {
+        (self.control.geometry().total() * flush::LIMIT / 100).max(1)
+    }
+
+    pub(super) fn count(counter: &AtomicU64, by: u64) {
+        counter.fetch_add(by, Ordering::Relaxed);
+    }
+}
+
+/// A session's grant, as those who act on it need it.
+#[derive(Clone)]
+pub(super) struct Hand {
+    pub(super) cache: Arc<Cache>,
+    pub(super) slot: Slot,
+    pub(super) grant: Grant,
+}
+
+impl Hand {
+    /// Whether there may be dirty pages.
+    pub(super) fn writes(&self) -> bool {
+        matches!(self.grant, Grant::Write | Grant::Frozen)
+    }
+}
+
+/// A session that may cache an inode.
+pub(super) struct Holder {
+    pub(super) hand: Hand,
+    /// Pages the host may make dirty, since the grant.
+    pub(super) credit: u64,
+    /// Of the pages it made dirty, so many are known to be in the volume.
+    pub(super) settled: u64,
+    /// Since when there is something to flush.
+    pub(super) dirty_since: Option<Time>,
+    /// Its handles that are open for writing.
+    pub(super) writers: Vec<Fh>,
+    pub(super) stream: Box<dyn Prefetch>,
+}
+
+/// An inode that somebody may cache.
+pub(super) struct Known {
+    /// Differs between two times that an inode was known.
+    pub(super) serial: u64,
+    /// Counts beginnings and ends of changes in the volume.
+    pub(super) changes: u64,
+    /// When another session last took a grant for writing back.
+    pub(super) contested: Option<Time>,
+    /// A write-back failed, and nobody was told yet.
+    pub(super) failed: Option<Errno>,
+    pub(super) holders: Vec<Holder>,
+}
+
+impl Known {
+    pub(super) fn holder(&mut self, session: SessionId) -> Option<&mut Holder> {
+        self.holders.iter_mut().find(|holder| holder.hand.cache.session() == session)
+    }
+}
+
+/// A moment in an inode's life: while it is the same, nothing changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment {
+    serial: u64,
+    changes: u64,
+}
+
+/// How an inode stands to a session.
+#[derive(Default)]
+pub(super) struct View {
+    /// Its own grant.
+    pub(super) mine: Option<Hand>,
+    /// Whether others have one.
+    pub(super) others: bool,
+    /// Whether one of those may have dirty pages.
+    pub(super) other_writes: bool,
+}
+
+/// All of it.
+#[derive(Default)]
+pub(super) struct Book {
+    caches: BTreeMap<SessionId, Arc<Cache>>,
+    inodes: HashMap<Ino, Known>,
+    /// Sessions that may hold dirty pages nobody looked at since the start.
+    expected: BTreeSet<SessionId>,
+    waiting: Vec<Waker>,
+    serial: u64,
+}
+
+impl Book {
+    pub(super) fn concerns(&self) -> usize {
+        self.caches.len() + self.expected.len()
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.expected.is_empty()
+    }
+
+    pub(super) fn wait(&mut self, waker: &Waker) {
+        if !self.waiting.iter().any(|other| other.will_wake(waker)) {
+            self.waiting.push(waker.clone());
+        }
+    }
+
+    pub(super) fn expect(&mut self, session: SessionId) {
+        self.expected.insert(session);
+    }
+
+    /// Nothing is to be expected of `session` (of nobody: `None`) any more; whom to wake.
+    pub(super) fn is_back(&mut self, session: Option<SessionId>) -> Vec<Waker> {
+        match session {
+            Some(session) => _ = self.expected.remove(&session),
+            None => self.expected.clear(),
+        }
+        if self.expected.is_empty() { std::mem::take(&mut self.waiting) } else { Vec::new() }
+    }
+
+    pub(super) fn insert(&mut self, cache: Arc<Cache>) {
+        self.caches.insert(cache.session(), cache);
+    }
+
+    pub(super) fn remove(&mut self, session: SessionId) {
+        self.caches.remove(&session);
+        self.inodes.retain(|_, known| {
+            known.holders.retain(|holder| holder.hand.cache.session() != session);
+            !known.holders.is_empty()
+        });
+    }
+
+    pub(super) fn cache(&self, session: SessionId) -> Option<Arc<Cache>> {
+        self.caches.get(&session).cloned()
+    }
+
+    pub(super) fn caches(&self) -> Vec<Arc<Cache>> {
+        self.caches.values().cloned().collect()
+    }
+
+    pub(super) fn known(&mut self, ino: Ino) -> Option<&mut Known> {
+        self.inodes.get_mut(&ino)
+    }
+
+    pub(super) fn holder(&mut self, ino: Ino, session: SessionId) -> Option<&mut Holder> {
+        self.inodes.get_mut(&ino)?.holder(session)
+    }
+
+    /// Who may cache `ino`.
+    pub(super) fn hands(&self, ino: Ino) -> Vec<Hand> {
+        let known = self.inodes.get(&ino).map(|known| known.holders.iter());
+        known.into_iter().flatten().map(|holder| holder.hand.clone()).collect()
+    }
+
+    pub(super) fn view(&self, ino: Ino, session: SessionId) -> View {
+        let Some(known) = self.inodes.get(&ino) else { return View::default() };
+        let mut view = View::default();
+        for Holder { hand, .. } in &known.holders {
+            if hand.cache.session() == session {
+                view.mine = Some(hand.clone());
+            } else {
+                view.others = true;
+                view.other_writes |= hand.writes();
+            }
+        }
+        view
+    }
+
+    /// Inodes somebody may cache for writing.
+    pub(super) fn written(&self) -> Vec<Ino> {
+        let writes = |known: &Known| known.holders.iter().any(|holder| holder.hand.writes());
+        self.inodes.iter().filter(|(_, known)| writes(known)).map(|(ino, _)| *ino).collect()
+    }
+
+    /// Inodes a session may cache.
+    pub(super) fn held(&self, session: SessionId) -> Vec<(Ino, Hand)> {
+        let of = |known: &Known| {
+            let mut holders = known.holders.iter();
+            holders.find(|h| h.hand.cache.session() == session).map(|h| h.hand.clone())
+        };
+        self.inodes.iter().filter_map(|(ino, known)| Some((*ino, of(known)?))).collect()
+    }
+
+    /// Notes a grant.
+    pub(super) fn granted(&mut self, ino: Ino, hand: Hand, credit: u64) {
+        self.serial += 1;
+        let serial = self.serial;
+        let known = self.inodes.entry(ino).or_insert_with(|| Known {
+            serial,
+            changes: 0,
+            contested: None,
+            failed: None,
+            holders: Vec::new(),
+        });
+        if let Some(holder) = known.holder(hand.cache.session()) {
+            (holder.hand, holder.credit) = (hand, credit);
+            (holder.settled, holder.dirty_since) = (0, None);
+            return;
+        }
+        let geometry = hand.cache.control.geometry();
+        let window = (geometry.total() / 8).clamp(1, READ_AHEAD / hand.cache.page_size());
+        let stream = hand.cache.policies.prefetch.build(window);
+        known.holders.push(Holder {
+            hand,
+            credit,
+            settled: 0,
+            dirty_since: None,
+            writers: Vec::new(),
+            stream,
+        });
+    }
+
+    /// A grant is over.
+    pub(super) fn ended(&mut self, ino: Ino, session: SessionId) -> Option<Holder> {
+        let known = self.inodes.get_mut(&ino)?;
+        let at = known.holders.iter().position(|h| h.hand.cache.session() == session)?;
+        let holder = known.holders.swap_remove(at);
+        if known.holders.is_empty() && known.failed.is_none() {
+            self.inodes.remove(&ino);
+        }
+        Some(holder)
+    }
+
+    /// The inode's present moment, if anybody may cache it.
+    pub(super) fn moment(&self, ino: Ino) -> Option<Moment> {
+        let known = self.inodes.get(&ino)?;
+        Some(Moment { serial: known.serial, changes: known.changes })
+    }
+
+    /// A change of the inode in the volume begins or ends.
+    pub(super) fn changes(&mut self, ino: Ino) {
+        if let Some(known) = self.inodes.get_mut(&ino) {
+            known.changes += 1;
+        }
+    }
+}
+
+/// Most bytes read ahead: with what was asked for they are one request of the volume.
+const READ_AHEAD: u64 = outboard_base::limits::IO_MAX as u64 / 2;

@@ -1,0 +1,103 @@
+//! What a request means to the caches.
+
+use outboard_base::{Fh, Ino};
+use outboard_kvfs::Payload;
+use outboard_wire::file::{Request, open_flags, write_flags};
+
+/// What becomes of the pages of an inode that changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drops {
+    /// They stay: the bytes do not change.
+    Nothing,
+    /// All go.
+    Pages,
+}
+
+/// What the gate does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// No file's bytes, size or times are in it.
+    Plain,
+    /// Reads bytes.
+    Read { ino: Ino, fh: Fh, offset: u64, len: u32, flags: u32 },
+    /// Writes bytes.
+    Write { ino: Ino, offset: u64, len: u64, appends: bool },
+    /// Changes one inode, or reads one (the lower stands first) and changes another.
+    Change { ino: Ino, other: Option<Ino>, drops: Drops },
+    /// Asks for attributes, or what follows from size and bytes.
+    Attributes { ino: Ino },
+    /// Opens a file.
+    Open { ino: Ino, flags: u32 },
+    /// Answers with attributes of what a name leads to.
+    Names,
+    /// Answers with attributes of many.
+    Listing,
+    /// Makes a file durable.
+    Sync { ino: Ino },
+    /// Makes everything durable.
+    SyncAll,
+    /// Closes a file.
+    Release { ino: Ino, fh: Fh },
+    /// Takes a name away, and with it perhaps an inode.
+    Removal,
+}
+
+pub(super) fn of(request: &Request<'_>, payload: &Payload) -> Class {
+    let change = |ino, drops| Class::Change { ino, other: None, drops };
+    match *request {
+        Request::Read { ino, fh, offset, len, flags } => {
+            Class::Read { ino, fh, offset, len, flags }
+        }
+        Request::Write { ino, offset, flags, .. } => {
+            let appends = flags & write_flags::APPEND != 0;
+            Class::Write { ino, offset, len: payload.bytes().len() as u64, appends }
+        }
+        Request::Setattr { ino, ref set, .. } => {
+            change(ino, if set.size.is_some() { Drops::Pages } else { Drops::Nothing })
+        }
+        Request::Setxattr { ino, .. } | Request::Removexattr { ino, .. } => {
+            change(ino, Drops::Nothing)
+        }
+        Request::Fallocate { ino, .. } => change(ino, Drops::Pages),
+        Request::CopyFileRange { from, to, .. } => {
+            Class::Change { ino: to, other: (from != to).then_some(from), drops: Drops::Pages }
+        }
+        Request::Getattr { ino, .. } => Class::Attributes { ino },
+        // What is not in the volume yet would count as a hole.
+        Request::Lseek { ino, .. } => change(ino, Drops::Nothing),
+        Request::Open { ino, flags } => Class::Open { ino, flags },
+        Request::Lookup { .. }
+        | Request::Create { .. }
+        | Request::Tmpfile { .. }
+        | Request::Link { .. } => Class::Names,
+        Request::Readdir { with_attributes: true, .. } => Class::Listing,
+        Request::Fsync { ino, .. } => Class::Sync { ino },
+        Request::Syncfs => Class::SyncAll,
+        Request::Release { ino, fh, .. } => Class::Release { ino, fh },
+        Request::Unlink { .. } | Request::Rename { .. } => Class::Removal,
+        Request::Noop
+        | Request::Forget { .. }
+        | Request::Readlink { .. }
+        | Request::Symlink { .. }
+        | Request::Mknod { .. }
+        | Request::Mkdir { .. }
+        | Request::Rmdir { .. }
+        | Request::Flush { .. }
+        | Request::Opendir { .. }
+        | Request::Readdir { with_attributes: false, .. }
+        | Request::Releasedir { .. }
+        | Request::Statfs { .. }
+        | Request::Getxattr { .. }
+        | Request::Listxattr { .. }
+        | Request::Access { .. }
+        | Request::Getlk { .. }
+        | Request::Setlk { .. }
+        | Request::CancelLock { .. }
+        | Request::Reclaim { .. } => Class::Plain,
+    }
+}
+
+/// Whether a file opened so is written to.
+pub(super) fn writes(flags: u32) -> bool {
+    matches!(flags & open_flags::ACCMODE, open_flags::WRONLY | open_flags::RDWR)
+}

@@ -1,0 +1,209 @@
+//! Writing dirty pages back.
+
+use std::ops::Range;
+
+use outboard_base::limits::IO_MAX;
+use outboard_base::{Errno, Fh, Ino, Result, SessionId, Timestamp};
+use outboard_cache::dpu::{Found, Pulled};
+use outboard_wire::cache::{Grant, Record, Status};
+
+use super::book::{Cache, Hand};
+use super::{BUSY_LIMIT, Gate, pause, unreachable};
+use crate::dpu::Volume;
+
+/// All pages of a file.
+pub(super) const ALL: Range<u64> = 0..u64::MAX;
+
+/// Pages in a row, pulled.
+#[derive(Default)]
+struct Run {
+    pages: Vec<(Found, u32)>,
+    bytes: Vec<u8>,
+}
+
+impl Run {
+    /// Whether a page directly follows, and there is room for it.
+    fn takes(&self, page: u64, page_size: usize) -> bool {
+        let next = self.pages.last().map(|(found, _)| found.entry.lpn.wrapping_add(1));
+        next.is_none_or(|next| next == page && self.bytes.len() + page_size <= IO_MAX)
+    }
+}
+
+impl Gate {
+    /// Writes the dirty pages among `pages` back. With `still` (nobody makes any more), also waits
+    /// for those being made. What cannot be written stays dirty, and is said.
+    pub(super) async fn flush<V: Volume>(
+        &self,
+        volume: &V,
+        hand: &Hand,
+        ino: Ino,
+        pages: Range<u64>,
+        still: bool,
+    ) -> Result<()> {
+        let _turn = self.flushing.alone(ino).await;
+        let Hand { cache, slot, .. } = hand;
+        let before = cache.control.record(*slot, ino).map_err(unreachable)?;
+        let mut dirty_again = 0;
+        let deadline = (cache.clock)().after(BUSY_LIMIT);
+        let page_size = usize::try_from(cache.page_size()).map_err(|_| Errno::EIO)?;
+        let mut run = Run::default();
+        let mut page = vec![0; page_size];
+        let mut todo = cache.control.find(ino, pages.clone()).map_err(unreachable)?;
+        loop {
+            let mut busy = Vec::new();
+            for found in todo {
+                if !(found.is_dirty() || (still && found.is_being_written())) {
+                    continue;
+                }
+                if !run.takes(found.entry.lpn, page_size) {
+                    dirty_again += self.put(volume, hand, ino, &mut run).await?;
+                }
+                match cache.control.pull(&found, &mut page).map_err(unreachable)? {
+                    Pulled::Bytes { version, dirty: true } => {
+                        run.pages.push((found, version));
+                        run.bytes.extend_from_slice(&page);
+                    }
+                    Pulled::Bytes { .. } | Pulled::Gone => {}
+                    Pulled::Busy => busy.push(found.entry.lpn),
+                }
+            }
+            dirty_again += self.put(volume, hand, ino, &mut run).await?;
+            let (Some(first), Some(last)) = (busy.iter().min(), busy.iter().max()) else { break };
+            if (cache.clock)() >= deadline {
+                tracing::warn!(%ino, session = %cache.session(),
+                    "a host holds a page of its cache for too long: it cannot be written back");
+                return Err(Errno::EIO);
+            }
+            pause().await;
+            let span = *first..last.saturating_add(1);
+            todo = cache.control.find(ino, span).map_err(unreachable)?;
+            todo.retain(|found| busy.contains(&found.entry.lpn));
+        }
+        if pages == ALL
+            && let Some(before) = before
+        {
+            self.settled(volume, cache, ino, before.dirtied.saturating_sub(dirty_again));
+        }
+        Ok(())
+    }
+
+    /// Writes a run back and marks its pages clean; how many were dirty again by then.
+    async fn put<V: Volume>(
+        &self,
+        volume: &V,
+        hand: &Hand,
+        ino: Ino,
+        run: &mut Run,
+    ) -> Result<u64> {
+        let Run { pages, mut bytes } = std::mem::take(run);
+        let Some((first, _)) = pages.first() else { return Ok(0) };
+        let cache = &hand.cache;
+        // Read after the pages: whoever wrote them had raised the size before it let them go.
+        let record = cache.control.record(hand.slot, ino).map_err(unreachable)?;
+        let size = match record {
+            Some(record) => record.size,
+            None => volume.cacheable(ino).await.map_or(0, |(attr, _)| attr.size),
+        };
+        let offset = first.entry.lpn.saturating_mul(cache.page_size());
+        let within = size.saturating_sub(offset);
+        bytes.truncate(usize::try_from(within).unwrap_or(usize::MAX));
+        if !bytes.is_empty() {
+            self.book().changes(ino);
+            let mtime = record.and_then(|record| stamp(&record));
+            let written = volume.write_back(cache.session(), ino, offset, &bytes, mtime).await;
+            self.book().changes(ino);
+            match written {
+                // Of a file that is gone nothing is kept.
+                Ok(()) | Err(Errno::ESTALE) => {}
+                Err(errno) => {
+                    tracing::error!(%ino, %errno, "pages of a cache cannot be written back");
+                    return Err(errno);
+                }
+            }
+        }
+        let mut dirty_again = 0;
+        for (mut found, version) in pages {
+            found.entry.word.status = Status::Dirty;
+            let clean = cache.control.cleaned(&found, version).map_err(unreachable)?;
+            dirty_again += u64::from(!clean);
+        }
+        Ok(dirty_again)
+    }
+
+    /// Of the pages a session made dirty in an inode, so many are in the volume: the space put
+    /// aside for them is free again.
+    fn settled<V: Volume>(&self, volume: &V, cache: &Cache, ino: Ino, dirtied: u64) {
+        let freed = {
+            let mut book = self.book();
+            let Some(holder) = book.holder(ino, cache.session()) else { return };
+            let now = dirtied.clamp(holder.settled, holder.credit.max(holder.settled));
+            let freed = now - holder.settled;
+            holder.settled = now;
+            holder.dirty_since = None;
+            freed
+        };
+        give_back(volume, cache, freed);
+    }
+
+    /// Before a sync: what any session has in its cache of `ino` goes to the volume, and what
+    /// failed to since the last sync is said.
+    pub(super) async fn flush_for_sync<V: Volume>(&self, volume: &V, ino: Ino) -> Result<()> {
+        let _turn = self.turns.shared(ino).await;
+        let hands = self.book().hands(ino);
+        for hand in hands.iter().filter(|hand| hand.writes()) {
+            self.flush(volume, hand, ino, ALL, false).await?;
+        }
+        let failed = self.book().known(ino).and_then(|known| known.failed.take());
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Before a file is closed: with the last handle that writes, the session's right to write in
+    /// its cache goes, and what it wrote goes to the volume.
+    pub(super) async fn released<V: Volume>(
+        &self,
+        volume: &V,
+        session: SessionId,
+        ino: Ino,
+        fh: Fh,
+    ) {
+        let last = self.book().holder(ino, session).is_some_and(|holder| {
+            let before = holder.writers.len();
+            holder.writers.retain(|writer| *writer != fh);
+            before > 0 && holder.writers.is_empty()
+        });
+        if !last {
+            return;
+        }
+        let _turn = self.turns.alone(ino).await;
+        let mine = self.book().holder(ino, session).map(|h| (h.hand.clone(), h.writers.is_empty()));
+        if let Some((hand, true)) = mine
+            && hand.writes()
+            && let Err(errno) = self.recall(volume, &hand, ino, Grant::Read).await
+        {
+            self.failed(ino, errno);
+        }
+    }
+
+    /// A write-back that nobody waits for failed: the next sync says so.
+    pub(super) fn failed(&self, ino: Ino, errno: Errno) {
+        if let Some(known) = self.book().known(ino) {
+            known.failed = Some(errno);
+        }
+    }
+}
+
+/// Gives back space put aside for so many pages.
+pub(super) fn give_back<V: Volume>(volume: &V, cache: &Cache, pages: u64) {
+    if pages > 0 {
+        volume.unreserve(pages, cache.page_size());
+        cache.promised.fetch_sub(pages, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+/// When the host last wrote, by its record.
+pub(super) fn stamp(record: &Record) -> Option<Timestamp> {
+    const SECOND: i64 = Timestamp::NSEC_PER_SEC as i64;
+    let nsec = u32::try_from(record.mtime.rem_euclid(SECOND)).ok()?;
+    let stamp = Timestamp::new(record.mtime.div_euclid(SECOND), nsec)?;
+    (record.mtime != 0).then_some(stamp)
+}

@@ -1,0 +1,389 @@
+//! Giving the right to cache, and taking it back.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use outboard_base::{Errno, Fh, Ino, Result, SessionId};
+use outboard_cache::dpu::{NoRecord, TakenOut};
+use outboard_kvfs::Answer;
+use outboard_wire::cache::Grant;
+use outboard_wire::file::open_flags;
+
+use super::book::{Cache, Hand};
+use super::class::{Drops, writes};
+use super::flush::{ALL, give_back};
+use super::{Ask, BUSY_LIMIT, Gate, pause, unreachable};
+use crate::dpu::Volume;
+
+/// Pages a host may make dirty of a file it just opened. A writer that uses them up gets as many
+/// again as it had, up to its share of what may be dirty.
+const CREDIT_FIRST: u64 = 64;
+/// One writer's share of what may be dirty.
+const CREDIT_SHARE: u64 = 4;
+
+impl Gate {
+    /// After an open: its session may cache the inode, if it can. What stands in the way is left
+    /// alone: without a grant requests go through.
+    pub(super) async fn grant<V: Volume>(
+        &self,
+        volume: &V,
+        session: SessionId,
+        (ino, fh): (Ino, Fh),
+        flags: u32,
+    ) {
+        let Some(cache) = self.book().cache(session) else { return };
+        if flags & open_flags::DIRECT != 0 {
+            return;
+        }
+        let durable = flags & open_flags::DSYNC != 0;
+        let wants = writes(flags) && !durable && cache.control.takes_writes();
+        // Twice: the first time all places for the record may be taken.
+        for _ in 0..2 {
+            let enough = |hand: &Hand| match hand.grant {
+                Grant::Write => true,
+                Grant::Read => !wants,
+                Grant::Free | Grant::Frozen | Grant::None => false,
+            };
+            if self.book().view(ino, session).mine.as_ref().is_some_and(enough) {
+                break;
+            }
+            let turn = self.turns.alone(ino).await;
+            let victim = match self.grant_alone(volume, &cache, ino, wants).await {
+                Ok(None) => break,
+                Ok(Some(victim)) => victim,
+                Err(errno) => {
+                    tracing::debug!(%ino, %session, %errno, "not cached");
+                    return;
+                }
+            };
+            drop(turn);
+            let turn = self.turns.alone(victim).await;
+            let hand = self.book().view(victim, session).mine;
+            if let Some(hand) = hand
+                && self.recall(volume, &hand, victim, Grant::Free).await.is_err()
+            {
+                return;
+            }
+            drop(turn);
+        }
+        if wants && let Some(holder) = self.book().holder(ino, session) {
+            holder.writers.push(fh);
+        }
+    }
+
+    /// Grants, the turn held. An inode comes back whose grant must go first.
+    async fn grant_alone<V: Volume>(
+        &self,
+        volume: &V,
+        cache: &Arc<Cache>,
+        ino: Ino,
+        wants: bool,
+    ) -> Result<Option<Ino>> {
+        let session = cache.session();
+        self.clear_others(volume, session, ino, if wants { Grant::Free } else { Grant::Read })
+            .await?;
+        if let Some(hand) = self.book().view(ino, session).mine.filter(Hand::writes) {
+            self.recall(volume, &hand, ino, Grant::Read).await?;
+        }
+        let (attr, writable) = volume.cacheable(ino).await?;
+        let grant = if wants && writable { Grant::Write } else { Grant::Read };
+        let credit =
+            if grant == Grant::Write { self.promise(volume, cache, CREDIT_FIRST).await } else { 0 };
+        match cache.control.grant(ino, grant, attr.size, credit) {
+            Ok(slot) => {
+                let hand = Hand { cache: Arc::clone(cache), slot, grant };
+                self.book().granted(ino, hand, credit);
+            }
+            Err(no) => {
+                give_back(volume, cache, credit);
+                return match no {
+                    NoRecord::Full(victim) => Ok(Some(victim)),
+                    NoRecord::Dma(error) => Err(unreachable(error)),
+                };
+            }
+        }
+        if grant == Grant::Write {
+            // What others were told of it will not be true for long: they ask again, and then the
+            // grant becomes one to read.
+            volume.tell_changed(session, ino);
+        }
+        Ok(None)
+    }
+
+    /// Puts space aside for pages a host may make dirty: how many.
+    async fn promise<V: Volume>(&self, volume: &V, cache: &Cache, pages: u64) -> u64 {
+        let most = cache.dirty_max();
+        let share = pages.min(most / CREDIT_SHARE).max(1);
+        let before = cache.promised.fetch_add(share, Ordering::SeqCst);
+        let fits = before + share <= most;
+        if fits && volume.reserve(share, cache.page_size()).await.is_ok() {
+            return share;
+        }
+        cache.promised.fetch_sub(share, Ordering::SeqCst);
+        0
+    }
+
+    /// More credit for a writer that has used up most of its own. Nothing more while too much is
+    /// dirty or space is short: then its writes go through.
+    pub(super) async fn top_up<V: Volume>(&self, volume: &V, hand: &Hand, ino: Ino) -> Result<()> {
+        let Hand { cache, slot, .. } = hand;
+        let Some(record) = cache.control.record(*slot, ino).map_err(unreachable)? else {
+            return Ok(());
+        };
+        let credit = self.book().holder(ino, cache.session()).map_or(0, |holder| holder.credit);
+        let share =
+            credit.clamp(CREDIT_FIRST, (cache.dirty_max() / CREDIT_SHARE).max(CREDIT_FIRST));
+        if credit.saturating_sub(record.dirtied) > share / 2 {
+            return Ok(());
+        }
+        if cache.promised.load(Ordering::SeqCst) + share > cache.dirty_max() {
+            self.flush(volume, hand, ino, ALL, false).await?;
+        }
+        let more = self.promise(volume, cache, share).await;
+        let credit = {
+            let mut book = self.book();
+            match book.holder(ino, cache.session()) {
+                Some(holder) if holder.hand.grant == Grant::Write => {
+                    holder.credit += more;
+                    holder.credit
+                }
+                _ => {
+                    drop(book);
+                    give_back(volume, cache, more);
+                    return Ok(());
+                }
+            }
+        };
+        cache.control.set_credit(*slot, credit).map_err(unreachable)
+    }
+
+    /// Others than `session` may at most do `to` (read, or nothing) with an inode; the turn is
+    /// held alone.
+    pub(super) async fn clear_others<V: Volume>(
+        &self,
+        volume: &V,
+        session: SessionId,
+        ino: Ino,
+        to: Grant,
+    ) -> Result<()> {
+        for hand in self.book().hands(ino) {
+            let other = hand.cache.session() != session;
+            if other && (hand.writes() || to == Grant::Free) {
+                self.recall(volume, &hand, ino, to).await?;
+                let now = (hand.cache.clock)();
+                if let Some(known) = self.book().known(ino) {
+                    known.contested = Some(now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what a session may do, there and here.
+    pub(super) fn set(&self, hand: &Hand, ino: Ino, grant: Grant) -> Result<()> {
+        hand.cache.control.set(hand.slot, grant).map_err(unreachable)?;
+        if let Some(holder) = self.book().holder(ino, hand.cache.session()) {
+            holder.hand.grant = grant;
+        }
+        Ok(())
+    }
+
+    /// Takes a grant back, down to reading (the pages stay) or altogether; the turn is held alone.
+    /// If that fails the inode stays frozen: nothing is lost, and everything goes through.
+    pub(super) async fn recall<V: Volume>(
+        &self,
+        volume: &V,
+        hand: &Hand,
+        ino: Ino,
+        to: Grant,
+    ) -> Result<()> {
+        let cache = &hand.cache;
+        self.set(hand, ino, Grant::Frozen)?;
+        if hand.writes() {
+            self.flush(volume, hand, ino, ALL, true).await?;
+        }
+        if to == Grant::Read {
+            let outstanding = {
+                let mut book = self.book();
+                let holder = book.holder(ino, cache.session());
+                holder.map_or(0, |holder| {
+                    let outstanding = holder.credit.saturating_sub(holder.settled);
+                    holder.settled = holder.credit;
+                    outstanding
+                })
+            };
+            give_back(volume, cache, outstanding);
+            return self.set(hand, ino, Grant::Read);
+        }
+        self.take_out(volume, hand, ino, ALL).await?;
+        self.end(volume, hand, ino)
+    }
+
+    /// A grant is over, and no page of it is left.
+    pub(super) fn end<V: Volume>(&self, volume: &V, hand: &Hand, ino: Ino) -> Result<()> {
+        let holder = self.book().ended(ino, hand.cache.session());
+        if let Some(holder) = holder {
+            give_back(volume, &hand.cache, holder.credit.saturating_sub(holder.settled));
+        }
+        hand.cache.control.set(hand.slot, Grant::Free).map_err(unreachable)
+    }
+
+    /// Takes pages out. What is dirty among them is flushed first, if the session may write; else
+    /// it was never allowed, and goes.
+    pub(super) async fn take_out<V: Volume>(
+        &self,
+        volume: &V,
+        hand: &Hand,
+        ino: Ino,
+        pages: Range<u64>,
+    ) -> Result<()> {
+        let cache = &hand.cache;
+        let deadline = (cache.clock)().after(BUSY_LIMIT);
+        let drops = !hand.writes();
+        loop {
+            let (mut busy, mut dirty) = (false, false);
+            for found in cache.control.find(ino, pages.clone()).map_err(unreachable)? {
+                match cache.control.take_out(&found, drops).map_err(unreachable)? {
+                    TakenOut::Free => {}
+                    TakenOut::Busy => busy = true,
+                    TakenOut::Dirty => dirty = true,
+                }
+            }
+            if !busy && !dirty {
+                return Ok(());
+            }
+            if (cache.clock)() >= deadline {
+                tracing::warn!(%ino, session = %cache.session(),
+                    "a host holds a page of its cache for too long: it cannot be taken back");
+                return Err(Errno::EIO);
+            }
+            if dirty {
+                self.flush(volume, hand, ino, pages.clone(), false).await?;
+            }
+            pause().await;
+        }
+    }
+
+    /// Runs a request that changes `ino` and, if it copies, reads the other.
+    pub(super) async fn change<V: Volume>(
+        &self,
+        volume: &V,
+        ask: Ask<'_>,
+        (ino, other): (Ino, Option<Ino>),
+        drops: Drops,
+    ) -> Result<Answer> {
+        let session = ask.caller.attachment;
+        let (first, second) = match other {
+            Some(other) => (ino.min(other), Some(ino.max(other))),
+            None => (ino, None),
+        };
+        {
+            let _first = self.turns.shared(first).await;
+            let _second = match second {
+                Some(second) => Some(self.turns.shared(second).await),
+                None => None,
+            };
+            let known = |ino: Ino| !self.book().hands(ino).is_empty();
+            if !known(ino) && !other.is_some_and(known) {
+                return ask.of(volume).await;
+            }
+        }
+        let _turns = self.turns.alone_on_both(first, second.unwrap_or(first)).await;
+        let to = if drops == Drops::Pages { Grant::Free } else { Grant::Read };
+        self.clear_others(volume, session, ino, to).await?;
+        if let Some(other) = other {
+            self.clear_others(volume, session, other, Grant::Read).await?;
+            if let Some(hand) = self.book().view(other, session).mine.filter(Hand::writes) {
+                self.flush(volume, &hand, other, ALL, false).await?;
+            }
+        }
+        let mine = self.book().view(ino, session).mine;
+        if let Some(hand) = &mine {
+            self.still(volume, hand, ino, drops).await?;
+        }
+        let now = ask.now;
+        self.book().changes(ino);
+        let answer = ask.of(volume).await;
+        self.book().changes(ino);
+        if let Some(hand) = mine {
+            self.grant_again(volume, &hand, ino, now).await?;
+        }
+        answer
+    }
+
+    /// Before a change by its own session: nothing is dirty, and nothing moves.
+    async fn still<V: Volume>(
+        &self,
+        volume: &V,
+        hand: &Hand,
+        ino: Ino,
+        drops: Drops,
+    ) -> Result<()> {
+        if hand.writes() || drops == Drops::Pages {
+            self.set(hand, ino, Grant::Frozen)?;
+        }
+        if hand.writes() {
+            self.flush(volume, hand, ino, ALL, true).await?;
+        }
+        if drops == Drops::Pages {
+            self.take_out(volume, hand, ino, ALL).await?;
+        }
+        Ok(())
+    }
+
+    /// After it: as before, with the size the file has now.
+    async fn grant_again<V: Volume>(
+        &self,
+        volume: &V,
+        hand: &Hand,
+        ino: Ino,
+        now: outboard_base::Timestamp,
+    ) -> Result<()> {
+        let cache = &hand.cache;
+        let held = self.book().holder(ino, cache.session()).map(|h| (h.credit, h.settled));
+        let Some((credit, settled)) = held else { return Ok(()) };
+        let Ok((attr, writable)) = volume.cacheable(ino).await else {
+            // Gone, or unreadable: whatever is asked for next says so.
+            return self.recall(volume, hand, ino, Grant::Free).await;
+        };
+        // A time set ahead of the clock is not moved back by a write that comes late to the volume.
+        let writes = hand.grant == Grant::Write && writable && attr.mtime <= now;
+        let outstanding = credit.saturating_sub(settled);
+        let (grant, credit) = if writes { (Grant::Write, outstanding) } else { (Grant::Read, 0) };
+        if !writes {
+            give_back(volume, cache, outstanding);
+        }
+        match cache.control.grant(ino, grant, attr.size, credit) {
+            Ok(slot) => {
+                let hand = Hand { cache: Arc::clone(cache), slot, grant };
+                self.book().granted(ino, hand, credit);
+                Ok(())
+            }
+            // It has one, so there was a place.
+            Err(NoRecord::Full(_)) => Err(Errno::EIO),
+            Err(NoRecord::Dma(error)) => Err(unreachable(error)),
+        }
+    }
+
+    /// The inode is gone: nothing of it is kept.
+    pub(super) async fn bury<V: Volume>(&self, volume: &V, ino: Ino) {
+        if self.book().hands(ino).is_empty() {
+            return;
+        }
+        let _turn = self.turns.alone(ino).await;
+        for hand in self.book().hands(ino) {
+            let over = async {
+                self.set(&hand, ino, Grant::Frozen)?;
+                for found in hand.cache.control.find(ino, ALL).map_err(unreachable)? {
+                    hand.cache.control.take_out(&found, true).map_err(unreachable)?;
+                }
+                self.take_out(volume, &hand, ino, ALL).await?;
+                self.end(volume, &hand, ino)
+            };
+            if let Err(errno) = over.await {
+                tracing::debug!(%ino, %errno, "pages of a file that is gone stay for now");
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What nobody asks for: writing back in time, making room ahead of need; and figures.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use outboard_base::{Ino, Result, SessionId, Time};
+use outboard_cache::dpu::Counts;
+use outboard_cache::policy::{Policies, flush::Dirty};
+use outboard_wire::cache::{Grant, Status};
+
+use super::book::{Cache, Hand};
+use super::flush::ALL;
+use super::{Gate, unreachable};
+use crate::dpu::Volume;
+
+/// How one cache does.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// Whose it is.
+    pub session: SessionId,
+    /// Bytes of a page.
+    pub page_size: u64,
+    /// Pages.
+    pub total: u64,
+    /// Pages that hold nothing.
+    pub free: u64,
+    /// Pages the volume does not hold yet.
+    pub dirty: u64,
+    /// Inodes it may cache.
+    pub inodes: u64,
+    /// Pages promised to writers, for which space is put aside.
+    pub promised: u64,
+    /// Reads and writes that went through although their inode may be cached.
+    pub through: u64,
+    /// Pages read ahead of need.
+    pub ahead: u64,
+    /// What was done to its pages.
+    pub counts: Counts,
+    /// Its algorithms.
+    pub policies: Policies,
+}
+
+impl Gate {
+    /// One round over all caches: writes back what the policy says it is time for, gives writers
+    /// credit, and makes room in buckets of caches that are written to. Whether there is anything
+    /// to come back for: while nobody may write in its cache, there is not.
+    pub async fn tend<V: Volume>(&self, volume: &V) -> bool {
+        let caches = self.book().caches();
+        let mut written = false;
+        for cache in caches {
+            let held = self.book().held(cache.session());
+            let held: Vec<_> = held.into_iter().filter(|(_, hand)| hand.writes()).collect();
+            if held.is_empty() {
+                continue;
+            }
+            written = true;
+            if let Err(errno) = self.tend_one(volume, &cache, held).await {
+                tracing::debug!(session = %cache.session(), %errno, "a cache cannot be tended");
+            }
+        }
+        written
+    }
+
+    async fn tend_one<V: Volume>(
+        &self,
+        volume: &V,
+        cache: &Arc<Cache>,
+        held: Vec<(Ino, Hand)>,
+    ) -> Result<()> {
+        let now = (cache.clock)();
+        let total = cache.control.geometry().total().max(1);
+        let mut stale = Vec::new();
+        let mut dirty = 0;
+        for (ino, hand) in held {
+            let record = cache.control.record(hand.slot, ino).map_err(unreachable)?;
+            let dirtied = record.map_or(0, |record| record.dirtied);
+            let mut book = self.book();
+            let Some(holder) = book.holder(ino, cache.session()) else { continue };
+            let unsettled = dirtied.saturating_sub(holder.settled);
+            if unsettled == 0 && hand.grant == Grant::Write {
+                holder.dirty_since = None;
+                continue;
+            }
+            dirty += unsettled;
+            let since = *holder.dirty_since.get_or_insert(now);
+            stale.push((ino, since));
+        }
+        let any = dirty > 0;
+        for (ino, since) in stale {
+            let age = now.since(since);
+            if cache.flush.now(Dirty { share: dirty * 100 / total, age }) {
+                self.tend_inode(volume, cache, ino).await;
+            }
+        }
+        if any { self.make_room(cache).await } else { Ok(()) }
+    }
+
+    async fn tend_inode<V: Volume>(&self, volume: &V, cache: &Arc<Cache>, ino: Ino) {
+        let frozen = {
+            let _turn = self.turns.shared(ino).await;
+            let Some(hand) = self.book().view(ino, cache.session()).mine else { return };
+            if hand.grant == Grant::Write {
+                let flushed = self.flush(volume, &hand, ino, ALL, false).await;
+                if let Err(errno) = flushed {
+                    self.failed(ino, errno);
+                } else if let Err(errno) = self.top_up(volume, &hand, ino).await {
+                    tracing::debug!(%ino, %errno, "no more credit");
+                }
+                return;
+            }
+            hand.grant == Grant::Frozen
+        };
+        if !frozen {
+            return;
+        }
+        // What failed before is tried again, until it can be read again at least.
+        let _turn = self.turns.alone(ino).await;
+        let mine = self.book().view(ino, cache.session()).mine;
+        if let Some(hand) = mine.filter(|hand| hand.grant == Grant::Frozen)
+            && let Err(errno) = self.recall(volume, &hand, ino, Grant::Read).await
+        {
+            self.failed(ino, errno);
+        }
+    }
+
+    /// Leaves an entry free in each bucket, if a clean page can go: what the host writes anew finds
+    /// a place then.
+    async fn make_room(&self, cache: &Arc<Cache>) -> Result<()> {
+        let ways = u64::from(cache.control.geometry().ways());
+        let mut used: std::collections::HashMap<u64, (u64, Ino, u64)> =
+            std::collections::HashMap::new();
+        for found in cache.control.find_all().map_err(unreachable)? {
+            let bucket = used.entry(found.index / ways).or_default();
+            *bucket = (bucket.0 + 1, Ino(found.entry.ino), found.entry.lpn);
+        }
+        for (_, (count, ino, page)) in used {
+            if count >= ways {
+                cache.control.make_room_for(ino, page).map_err(unreachable)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How each cache does. Reads all entries: for people who look.
+    pub fn figures(&self) -> Vec<Figures> {
+        let caches = self.book().caches();
+        let figures = |cache: Arc<Cache>| {
+            let found = cache.control.find_all().unwrap_or_default();
+            let total = cache.control.geometry().total();
+            let of = |status| {
+                let is = found.iter().filter(|found| found.entry.word.status == status);
+                is.count() as u64
+            };
+            let (clean, dirty) = (of(Status::Clean), of(Status::Dirty));
+            Figures {
+                session: cache.session(),
+                page_size: cache.page_size(),
+                total,
+                free: total.saturating_sub(clean + dirty),
+                dirty,
+                inodes: self.book().held(cache.session()).len() as u64,
+                promised: cache.promised.load(Ordering::Relaxed),
+                through: cache.through.load(Ordering::Relaxed),
+                ahead: cache.ahead.load(Ordering::Relaxed),
+                counts: cache.control.counts(),
+                policies: cache.policies,
+            }
+        };
+        caches.into_iter().map(figures).collect()
+    }
+
+    /// How often [`Gate::tend`] is to be called.
+    pub const TEND_EVERY: Duration = Duration::from_secs(1);
+
+    /// When [`Gate::tend`] is due next.
+    #[must_use]
+    pub fn next_tend(now: Time) -> Time {
+        now.after(Self::TEND_EVERY)
+    }
+}
