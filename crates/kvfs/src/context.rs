@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use outboard_base::{Cred, Errno, Result, SessionId, Timestamp};
-use outboard_wire::file::{Flags, Header, Op};
+use outboard_wire::file::{Flags, Header, Op, Reply};
 
 use crate::Caller;
-use crate::layout::key;
+use crate::layout::{ReplayRecord, key};
 
 /// One request's surroundings.
 pub(crate) struct Context<'a> {
@@ -47,6 +47,14 @@ impl<'a> Context<'a> {
             checked: caller.trusted && header.flags.has(Flags::CHECKED),
             now,
         })
+    }
+
+    /// The pair that records `reply`, if this request has one.
+    pub(crate) fn record(&self, reply: &Reply) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let Some(key) = self.replay_key() else { return Ok(None) };
+        let sequence = self.header.sequence;
+        let record = ReplayRecord { sequence, op: self.op, reply: reply.clone() };
+        Ok(Some((key, record.encode()?)))
     }
 
     /// Where this request's replay record lies, if it has one.

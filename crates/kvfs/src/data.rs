@@ -17,13 +17,14 @@
 mod copy;
 mod fallocate;
 pub(crate) mod fresh;
+pub(crate) mod gather;
 mod read;
 pub(crate) mod shape;
 mod size;
 mod store;
 mod sync;
 pub(crate) mod turns;
-mod write;
+pub(crate) mod write;
 
 use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_kv::medium::Medium;

@@ -62,6 +62,8 @@ use outboard_kv::object::{Objects, Recovered};
 
 use check::touched::Touched;
 use data::fresh::Fresh;
+use data::gather::Gather;
+use data::write::Change;
 use handles::Handles;
 use layout::Superblock;
 use lock::Locks;
@@ -79,9 +81,8 @@ pub struct Kvfs<K, M> {
     turns: Turns,
     /// The turn of who may change which directory a directory is in; taken before those.
     tree: Turns,
-    /// The turn of who commits a write to some blocks of a file, while others write other blocks of
-    /// it; taken last.
-    commits: Turns,
+    /// Writes to some blocks of a file, which are committed together.
+    writes: Gather<Change>,
     fresh: Fresh,
     touched: Touched,
     numbers: Numbers,

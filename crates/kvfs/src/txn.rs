@@ -11,7 +11,7 @@ use outboard_kv::{Batch, Cached, Durability, Kv, KvError, Value};
 
 use crate::Kvfs;
 use crate::context::Context;
-use crate::layout::{Entry, Inode, Listed, ReplayRecord, key};
+use crate::layout::{Entry, Inode, Listed, key};
 use outboard_wire::file::Reply;
 
 /// Why a body gives up.
@@ -50,7 +50,7 @@ impl From<KvError> for Fail {
 
 /// How often a body runs before the caller hears `EBUSY`. Each round means another commit went
 /// through.
-const ROUNDS_MAX: usize = 1000;
+pub(crate) const ROUNDS_MAX: usize = 1000;
 
 /// Reads and writes that become one batch.
 pub(crate) struct Txn<'k, K> {
@@ -142,10 +142,8 @@ impl<'k, K: Kv> Txn<'k, K> {
 
     /// Records `reply`, so that a replay of this request is answered and not repeated.
     pub(crate) fn record(&mut self, context: &Context<'_>, reply: &Reply) -> Result<()> {
-        if let Some(key) = context.replay_key() {
-            let sequence = context.header.sequence;
-            let record = ReplayRecord { sequence, op: context.op, reply: reply.clone() };
-            self.batch.put(key, record.encode()?);
+        if let Some((key, value)) = context.record(reply)? {
+            self.batch.put(key, value);
         }
         Ok(())
     }
@@ -197,24 +195,31 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         mut body: impl AsyncFnMut(&mut Txn<'_, Cached<K>>) -> Tried<T>,
     ) -> Result<T> {
         for _ in 0..ROUNDS_MAX {
-            let mut txn = Txn::new(&*self.kv);
-            let outcome = match body(&mut txn).await {
-                Ok(value) => {
-                    self.touched.note(&txn.batch);
-                    txn.commit().await.map(|()| value)
-                }
-                Err(fail) => {
-                    txn.abort();
-                    Err(fail)
-                }
-            };
-            match outcome {
+            match self.attempt(&mut body).await {
                 Ok(value) => return Ok(value),
                 Err(Fail::Again) => {}
                 Err(Fail::With(errno)) => return Err(errno),
             }
         }
         Err(Errno::EBUSY)
+    }
+
+    /// Runs `body` and commits what it staged, once.
+    pub(crate) async fn attempt<T>(
+        &self,
+        body: impl AsyncFnOnce(&mut Txn<'_, Cached<K>>) -> Tried<T>,
+    ) -> Tried<T> {
+        let mut txn = Txn::new(&*self.kv);
+        match body(&mut txn).await {
+            Ok(value) => {
+                self.touched.note(&txn.batch);
+                txn.commit().await.map(|()| value)
+            }
+            Err(fail) => {
+                txn.abort();
+                Err(fail)
+            }
+        }
     }
 
     /// The inode, outside any batch; `ESTALE` if there is none.

@@ -11,6 +11,7 @@ use outboard_wire::file::mode;
 
 use crate::check::touched::Touched;
 use crate::data::fresh::Fresh;
+use crate::data::gather::Gather;
 use crate::data::turns::Turns;
 use crate::handles::Handles;
 use crate::layout::key::{self, Counter};
@@ -78,7 +79,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             superblock,
             turns: Turns::default(),
             tree: Turns::default(),
-            commits: Turns::default(),
+            writes: Gather::default(),
             fresh: Fresh::default(),
             touched: Touched::default(),
             numbers: Numbers(Mutex::new(0..0)),

@@ -75,10 +75,23 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         batch: Option<&Batch>,
     ) -> Result<Edit, KvError> {
         let mut edit = Edit::new(id);
-        for number in locate(blocks.start).0..=locate(blocks.end - 1).0 {
-            edit.add(number, self.page(id, number, batch).await?);
-        }
+        self.add_pages(&mut edit, blocks, batch).await?;
         Ok(edit)
+    }
+
+    /// Brings those pages of `blocks` under edit that are not yet.
+    pub(super) async fn add_pages(
+        &self,
+        edit: &mut Edit,
+        blocks: &Range<u64>,
+        batch: Option<&Batch>,
+    ) -> Result<(), KvError> {
+        for number in locate(blocks.start).0..=locate(blocks.end - 1).0 {
+            if !edit.pages.contains_key(&number) {
+                edit.add(number, self.page(edit.id, number, batch).await?);
+            }
+        }
+        Ok(())
     }
 
     /// Takes `count` blocks, growing the medium or waiting for freed blocks as need be. A request

@@ -23,7 +23,6 @@ use crate::{Batch, Kv, KvError, join_all};
 /// Dropped, it leaves nothing behind; its blocks are free after the next sync.
 #[must_use = "to be placed into a batch"]
 pub struct Written {
-    id: ObjectId,
     /// The blocks of file written, from the first on.
     first: u64,
     entries: Vec<Entry>,
@@ -55,7 +54,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         }
         let mut edit = self.edit_pages(id, &blocks, Some(batch)).await?;
         let room = if batch.is_essential() { Room::Reserved } else { Room::Common };
-        let written = self.write_fresh(&edit, (id, offset), data, room).await?;
+        let written = self.write_fresh(&edit, offset, data, room).await?;
         let taken = Self::enter(&mut edit, written);
         Ok(self.stage(edit, taken, batch))
     }
@@ -71,20 +70,29 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     ) -> Result<Written, KvError> {
         let blocks = blocks_of(offset, data.len())?;
         if data.is_empty() {
-            return Ok(Written { id, first: blocks.start, entries: Vec::new(), taken: None });
+            return Ok(Written { first: blocks.start, entries: Vec::new(), taken: None });
         }
         let edit = self.edit_pages(id, &blocks, None).await?;
-        self.write_fresh(&edit, (id, offset), data, room).await
+        self.write_fresh(&edit, offset, data, room).await
     }
 
-    /// The second half: stages the index entries that name what was written. Calls for one object
-    /// are serialised from here to the end of the commit.
-    pub async fn place(&self, written: Written, batch: &mut Batch) -> Result<Staged, KvError> {
-        if written.entries.is_empty() {
-            return Ok(Staged::none());
+    /// The second half: stages the index entries that name what was written to `id`, by one or
+    /// several, under one record. Calls for one object are serialised from here to the end of the
+    /// commit, or the batch is under a condition that fails when another has been committed.
+    pub async fn place(
+        &self,
+        id: ObjectId,
+        mut written: Vec<Written>,
+        batch: &mut Batch,
+    ) -> Result<Staged, KvError> {
+        // In their order on the pages, so that the record names each page once.
+        written.sort_unstable_by_key(|written| written.first);
+        let mut edit = Edit::new(id);
+        let mut taken = Vec::with_capacity(written.len());
+        for written in written.into_iter().filter(|written| !written.entries.is_empty()) {
+            self.add_pages(&mut edit, &written.blocks(), Some(batch)).await?;
+            taken.extend(Self::enter(&mut edit, written));
         }
-        let mut edit = self.edit_pages(written.id, &written.blocks(), Some(batch)).await?;
-        let taken = Self::enter(&mut edit, written);
         Ok(self.stage(edit, taken, batch))
     }
 
@@ -100,7 +108,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     async fn write_fresh(
         &self,
         edit: &Edit,
-        (id, offset): (ObjectId, u64),
+        offset: u64,
         data: &[u8],
         room: Room,
     ) -> Result<Written, KvError> {
@@ -112,7 +120,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         let growing = blocks.clone().any(|block| edit.get(block).block == 0);
         let taken = self.take(blocks.end - blocks.start, growing, room).await?;
         let entries = self.write_blocks(edit, &taken, offset, data).await?;
-        Ok(Written { id, first: blocks.start, entries, taken: Some(taken) })
+        Ok(Written { first: blocks.start, entries, taken: Some(taken) })
     }
 
     /// Writes the blocks taken. Returns the entries that will name them.

@@ -167,16 +167,15 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         self.objects.write_out(object(ino), offset, data, room).await
     }
 
-    /// Stages what was written out, up to byte `end`.
+    /// Stages what was written out, by one or several; the size is the caller's to set.
     pub(crate) async fn stage_written(
         &self,
+        ino: Ino,
         shape: &mut Shape,
-        written: Written,
-        end: u64,
+        written: Vec<Written>,
         batch: &mut Batch,
     ) -> Result<Staged, KvError> {
-        let staged = self.objects.place(written, batch).await?;
-        shape.size = shape.size.max(end);
+        let staged = self.objects.place(object(ino), written, batch).await?;
         shape.add_blocks(staged.blocks());
         Ok(staged)
     }

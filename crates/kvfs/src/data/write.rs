@@ -1,22 +1,24 @@
 //! Writing.
 //!
 //! To a big file, at a place of its own, a write has two halves: its blocks go out while others
-//! write, read and append elsewhere in the file; then it takes the turn to commit. A write that
-//! must know the size, or that changes the file's form, is alone with the file.
+//! write and read elsewhere in the file; then those whose blocks are out at the same time commit
+//! together ([`super::gather`]). A write that must know the size, or that changes the file's form,
+//! is alone with the file.
 
 use outboard_base::limits::{FILE_SIZE_MAX, IO_MAX};
-use outboard_base::{Errno, Fh, Ino, Result};
+use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
 use outboard_kv::medium::Medium;
-use outboard_kv::object::Room;
+use outboard_kv::object::{Room, Written};
 use outboard_kv::{Cached, Kv, KvError};
 use outboard_wire::file::{Reply, open_flags, write_flags};
 
+use super::gather::{Lead, Outcome, Turn};
 use super::regular;
 use super::shape::Shape;
 use crate::Kvfs;
 use crate::context::Context;
 use crate::layout::{DataKind, Inode};
-use crate::txn::{Fail, Tried, Txn};
+use crate::txn::{Fail, ROUNDS_MAX, Tried, Txn};
 
 /// A write, as far as its effect is concerned.
 struct Write<'a> {
@@ -31,12 +33,32 @@ impl Write<'_> {
         self.flags & write_flags::WRITEBACK != 0
     }
 
+    /// The times it sets, if any.
+    fn mtime(&self, cx: &Context<'_>) -> Option<Timestamp> {
+        (!self.cached()).then_some(cx.now)
+    }
+
+    fn strips(&self, cx: &Context<'_>) -> bool {
+        self.flags & write_flags::KILL_SUIDGID != 0 || (!self.cached() && !cx.passes())
+    }
+
     /// The part of the data that fits a file at `offset`; `EFBIG` if none does.
     fn clipped(&self, offset: u64) -> Result<&[u8]> {
         let room = FILE_SIZE_MAX.checked_sub(offset).filter(|room| *room > 0);
         let room = usize::try_from(room.ok_or(Errno::EFBIG)?).unwrap_or(usize::MAX);
         Ok(self.data.get(..room).unwrap_or(self.data))
     }
+}
+
+/// A write to some blocks of a big file whose bytes are out.
+pub(crate) struct Change {
+    written: Written,
+    /// Where it ends; beyond the size, it grows the file.
+    end: u64,
+    mtime: Option<Timestamp>,
+    strips: bool,
+    /// To be put if it grows the file.
+    record: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
@@ -93,29 +115,68 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
         let data = write.clipped(offset)?;
         let end = offset + data.len() as u64;
-        let store = self.store();
-        let mut written = Some(store.write_out(ino, offset, data, Room::Common).await.map_err(KvError::errno)?);
-        let _commit = self.commits.alone(ino).await;
-        self.transact(async |txn| {
-            let mut inode = txn.inode(ino).await?;
-            let before = Shape::of(&inode);
-            let mut shape = before;
-            // What was written out went with the batch that failed.
-            let written = match written.take() {
-                Some(written) => written,
-                None => store.write_out(ino, offset, data, Room::Common).await?,
+        let taken = u32::try_from(data.len()).map_err(|_| Errno::EIO)?;
+        let record = if end > shape.size { cx.record(&Reply::Written(taken))? } else { None };
+        let work = self.writes.begin(ino);
+        let mut apart = false;
+        for _ in 0..ROUNDS_MAX {
+            let written = self.store().write_out(ino, offset, data, Room::Common).await;
+            let written = written.map_err(KvError::errno)?;
+            let (mtime, strips) = (write.mtime(cx), write.strips(cx));
+            let change = Change { written, end, mtime, strips, record: record.clone() };
+            let outcome = match work.commit(change, apart).await {
+                Turn::Told(outcome) => outcome,
+                Turn::Lead(lead) => self.commit_gathered(ino, lead).await,
             };
-            let staged = store.stage_written(&mut shape, written, end, txn.batch()).await?;
-            txn.stage(staged);
-            shape.put(&mut inode);
-            self.put_written(cx, txn, write, &mut inode).await?;
-            let taken = u32::try_from(data.len()).map_err(|_| Errno::EIO)?;
-            if shape.size > before.size {
-                txn.record(cx, &Reply::Written(taken))?;
+            match outcome {
+                Outcome::Done => return Ok(Some(taken)),
+                Outcome::Failed(errno) => return Err(errno),
+                Outcome::Again => {}
+                Outcome::Apart => apart = true,
             }
-            Ok(Some(taken))
-        })
-        .await
+        }
+        Err(Errno::EBUSY)
+    }
+
+    /// Commits the writes of those who have gathered, and tells them.
+    async fn commit_gathered(&self, ino: Ino, mut lead: Lead<'_, Change>) -> Outcome {
+        let changes = lead.gathered();
+        let committed = self.attempt(async |txn| self.stage_changes(ino, txn, changes).await).await;
+        let outcome = match committed {
+            Ok(()) => Outcome::Done,
+            Err(Fail::Again) => Outcome::Again,
+            Err(Fail::With(_)) if lead.has_followers() => Outcome::Apart,
+            Err(Fail::With(errno)) => Outcome::Failed(errno),
+        };
+        lead.tell(outcome);
+        outcome
+    }
+
+    async fn stage_changes(
+        &self,
+        ino: Ino,
+        txn: &mut Txn<'_, Cached<K>>,
+        changes: Vec<Change>,
+    ) -> Tried<()> {
+        let mut inode = txn.inode(ino).await?;
+        let mut shape = Shape::of(&inode);
+        let mut written = Vec::with_capacity(changes.len());
+        for change in changes {
+            if change.end > shape.size {
+                shape.size = change.end;
+                if let Some((key, value)) = change.record {
+                    txn.put(key, value);
+                }
+            }
+            self.count_change(txn, &mut inode, change.mtime, change.strips).await?;
+            written.push(change.written);
+        }
+        let store = self.store();
+        let staged = store.stage_written(ino, &mut shape, written, txn.batch()).await?;
+        txn.stage(staged);
+        shape.put(&mut inode);
+        txn.put_inode(&inode)?;
+        Ok(())
     }
 
     /// Writes at `place`, or at the end. Returns how much was taken.
@@ -146,7 +207,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             txn.stage(staged);
             self.keep_synced(ino, &before, &shape).await?;
             shape.put(&mut inode);
-            self.put_written(cx, txn, write, &mut inode).await?;
+            let (mtime, strips) = (write.mtime(cx), write.strips(cx));
+            self.count_change(txn, &mut inode, mtime, strips).await?;
+            txn.put_inode(&inode)?;
             let taken = u32::try_from(data.len()).map_err(|_| Errno::EIO)?;
             if place.is_none() || shape.size > before.size {
                 txn.record(cx, &Reply::Written(taken))?;
@@ -156,25 +219,21 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         .await
     }
 
-    /// Puts the inode of a file that was written, with what else of it a write changes.
-    async fn put_written(
+    /// What a write does to an inode beside its size.
+    async fn count_change(
         &self,
-        cx: &Context<'_>,
         txn: &mut Txn<'_, Cached<K>>,
-        write: &Write<'_>,
         inode: &mut Inode,
+        mtime: Option<Timestamp>,
+        strips: bool,
     ) -> Tried<()> {
-        let strips =
-            write.flags & write_flags::KILL_SUIDGID != 0 || (!write.cached() && !cx.passes());
         if strips {
             self.strip_privileges(txn, inode).await?;
         }
-        if write.cached() {
-            inode.attr.change = inode.attr.change.saturating_add(1);
-        } else {
-            inode.modify(cx.now);
+        match mtime {
+            Some(now) => inode.modify(now),
+            None => inode.attr.change = inode.attr.change.saturating_add(1),
         }
-        txn.put_inode(inode)?;
         Ok(())
     }
 }

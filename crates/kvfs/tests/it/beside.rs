@@ -232,7 +232,7 @@ fn and_the_power_fails() {
 }
 
 /// Eight overwrites of one file went one disk access after the other: each held the file until it
-/// was committed.
+/// was committed. Those whose blocks are out at the same time are one batch.
 #[test]
 fn writes_of_one_file_wait_for_the_disk_together() {
     let disk = Disk::new(1);
@@ -241,8 +241,8 @@ fn writes_of_one_file_wait_for_the_disk_together() {
     let (attr, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
     let ino = attr.ino;
     user.write(ino, fh, 0, &[1; 64 * UNIT]).unwrap();
-    let rounds = |writers: usize| {
-        disk.medium.set_faults(medium::mem::Faults { delay_polls: 100, ..<_>::default() });
+    let rounds = |writers: usize, delay_polls: u64| {
+        disk.medium.set_faults(medium::mem::Faults { delay_polls, ..<_>::default() });
         let mut slots: Vec<Slot<'_>> = Vec::new();
         for nth in 0..writers {
             let what = What::Write(7, 2 * nth..2 * nth + 2);
@@ -259,7 +259,13 @@ fn writes_of_one_file_wait_for_the_disk_together() {
         disk.medium.set_faults(medium::mem::Faults::default());
         rounds.unwrap()
     };
-    assert!((0..20).map(|_| rounds(8)).max().unwrap() <= 110, "they waited for each other");
+    assert!((0..20).map(|_| rounds(8, 100)).max().unwrap() <= 110, "they waited for each other");
+    for writers in [1, 2, 8] {
+        disk.kv.dies_after(1000);
+        rounds(writers, 0);
+        assert_eq!(1000 - disk.kv.left(), 1, "batches of {writers} writers");
+    }
+    disk.kv.dies_after(u64::MAX);
     assert_eq!(user.read(ino, fh, 0, 17 * UNIT as u32).unwrap(), {
         let mut bytes = unit(7).repeat(16);
         bytes.extend([1; UNIT]);

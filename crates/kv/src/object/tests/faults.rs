@@ -83,7 +83,7 @@ fn reserved_space_is_there_when_the_volume_is_full() {
     let put = |at: u64, room: Room| {
         let written = run(rig.store.write_out(ObjectId(9), at * BLOCK, &[3; LEN], room))?;
         let mut batch = Batch::new();
-        let staged = run(rig.store.place(written, &mut batch)).unwrap();
+        let staged = run(rig.store.place(ObjectId(9), vec![written], &mut batch)).unwrap();
         run(rig.kv.commit(batch, Durability::Answered)).unwrap();
         staged.committed();
         Ok(())
