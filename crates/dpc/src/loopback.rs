@@ -293,6 +293,16 @@ impl<V: Volume> Loopback<V> {
         events.into_iter().for_each(|event| self.session.event(event));
     }
 
+    /// The event ring overflows: what the DPU side has told and the host side has not heard is
+    /// lost, and that is all the host side hears.
+    pub fn lose_events(&mut self) {
+        let mut lost = Vec::new();
+        if let Some(receiver) = &mut self.receiver {
+            while receiver.poll(64, &mut lost) > 0 {}
+        }
+        self.session.event(Event::Overflow);
+    }
+
     /// What was answered since the last call.
     pub fn take_answered(&mut self) -> Vec<Answered> {
         std::mem::take(&mut *self.inbox.answered.lock().unwrap_or_else(PoisonError::into_inner))

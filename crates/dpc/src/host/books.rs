@@ -33,8 +33,10 @@ pub(super) struct Books {
     pub(super) holdings: Holdings,
     /// Waits, by ticket of the present instance of the DPU side.
     pub(super) parked: HashMap<u64, Parked>,
-    /// Waits an earlier instance knew of: to be asked for again.
+    /// Waits an earlier instance knew of, or that were ended for it: to be asked for again.
     pub(super) again: Vec<Parked>,
+    /// Tickets of waits whose end may have been told in an event that was lost.
+    pub(super) doubtful: Vec<u64>,
     /// Waits decided before their `Waiting` was read: the event overtook the completion.
     early: HashMap<u64, Option<Errno>>,
 }
@@ -75,9 +77,26 @@ impl Books {
         parked
     }
 
+    /// Events were lost. Waits whose caller was told the ticket are that caller's to ask for again.
+    pub(super) fn events_lost(&mut self) {
+        let mine = self.parked.iter().filter(|(_, parked)| parked.tag.is_some());
+        self.doubtful = mine.map(|(&ticket, _)| ticket).collect();
+    }
+
+    /// The next wait in doubt that is still one, and who asked for it.
+    pub(super) fn next_doubtful(&mut self) -> Option<(u64, Cred)> {
+        while let Some(ticket) = self.doubtful.pop() {
+            if let Some(parked) = self.parked.get(&ticket) {
+                return Some((ticket, parked.cred.clone()));
+            }
+        }
+        None
+    }
+
     /// The DPU side is lost: its tickets mean nothing any more.
     pub(super) fn lost(&mut self) {
         self.early.clear();
+        self.doubtful.clear();
         self.again.extend(self.parked.drain().map(|(_, parked)| parked));
     }
 }

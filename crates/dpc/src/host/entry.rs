@@ -42,6 +42,11 @@ pub(super) enum Reader {
         /// The ticket of the wait.
         ticket: u64,
     },
+    /// The session itself: the wait for a lock is ended, to be asked for anew.
+    Renew {
+        /// The ticket of the wait.
+        ticket: u64,
+    },
     /// Nobody: the session told the DPU side something.
     Nobody,
 }
@@ -93,6 +98,8 @@ pub(super) struct Entry {
     pub(super) state: State,
     /// Calls are numbered as they start: the order in which they are sent again.
     pub(super) order: u64,
+    /// How often events had been lost when it was taken in.
+    pub(super) overflows: u64,
     pub(super) tag: u64,
     pub(super) op: Op,
     pub(super) started: Time,
@@ -116,6 +123,7 @@ impl Entry {
         Entry {
             state: State::Idle,
             order: 0,
+            overflows: 0,
             tag: 0,
             op: Op::Noop,
             started: Time(0),

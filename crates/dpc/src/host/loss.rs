@@ -82,7 +82,7 @@ impl Session {
                 continue;
             }
             let outcome = match entry.reader {
-                Reader::Cancel { .. } => Ok(Reply::Empty),
+                Reader::Cancel { .. } | Reader::Renew { .. } => Ok(Reply::Empty),
                 Reader::Front if !entry.aborted => Err(Errno::EAGAIN),
                 Reader::Front => Err(Errno::EINTR),
                 Reader::Caller | Reader::Nobody => Err(Errno::ENOTCONN),
@@ -281,6 +281,44 @@ impl Session {
         self.ask(&request, &parked.cred, Flags::default(), Reader::Cancel { ticket })
     }
 
+    /// Goes on with the waits in doubt, as far as there are slots: each is ended at the DPU side and
+    /// asked for again. One that was granted meanwhile is granted at once, since an owner's own lock
+    /// is never in its way. Every answer leads here again.
+    pub(super) fn renew_waits(self: &Arc<Session>) {
+        // A loss asks again by itself, when it is time.
+        if !self.queue(0).is_some_and(|queue| lock(&queue.cell).up) {
+            return;
+        }
+        loop {
+            let again = lock(&self.books).again.pop();
+            let Some(parked) = again else { break };
+            if !self.ask_for_lock(&parked) {
+                lock(&self.books).again.push(parked);
+                return;
+            }
+        }
+        loop {
+            let next = lock(&self.books).next_doubtful();
+            let Some((ticket, cred)) = next else { return };
+            let request = Request::CancelLock { ticket };
+            if !self.ask(&request, &cred, Flags::default(), Reader::Renew { ticket }) {
+                lock(&self.books).doubtful.push(ticket);
+                return;
+            }
+        }
+    }
+
+    /// Asks for a lock again, for who waits for it; false if it cannot be sent now.
+    fn ask_for_lock(self: &Arc<Session>, parked: &Parked) -> bool {
+        let Parked { tag, ino, fh, lock, wait, cred, checked } = parked;
+        let request =
+            Request::Setlk { ino: *ino, fh: *fh, lock: *lock, wait: *wait, reclaim: false };
+        let call = Call { request: &request, cred, checked: *checked, payload_len: 0 };
+        let flags = if *checked { Flags::CHECKED } else { Flags::default() };
+        // Waits that nobody else asks for again have a tag.
+        tag.is_some_and(|tag| self.send_own(&call, tag, flags, Reader::Front))
+    }
+
     /// Sends a request of the session's own; false if it cannot be sent now.
     fn ask(
         self: &Arc<Session>,
@@ -289,10 +327,19 @@ impl Session {
         flags: Flags,
         reader: Reader,
     ) -> bool {
-        let Some(slot) = self.acquire(self.keeper()) else { return false };
         let call = Call { request, cred, checked: true, payload_len: 0 };
-        let flags = flags.with(Flags::CHECKED);
-        match self.submit_with(&slot, &call, 0, reader, flags) {
+        self.send_own(&call, 0, flags.with(Flags::CHECKED), reader)
+    }
+
+    fn send_own(
+        self: &Arc<Session>,
+        call: &Call<'_>,
+        tag: u64,
+        flags: Flags,
+        reader: Reader,
+    ) -> bool {
+        let Some(slot) = self.acquire(self.keeper()) else { return false };
+        match self.submit_with(&slot, call, tag, reader, flags) {
             Ok(true) => {
                 slot.launch();
                 self.arm(self.keeper());
@@ -365,6 +412,11 @@ impl Session {
     /// Something the DPU side tells. Ends of waits are the session's; the rest is the front-end's.
     pub fn event(self: &Arc<Session>, event: Event) {
         let Event::LockGranted { ticket, errno } = event else {
+            if event == Event::Overflow {
+                self.overflows.fetch_add(1, AcqRel);
+                lock(&self.books).events_lost();
+                self.renew_waits();
+            }
             return self.front().event(event);
         };
         let parked = lock(&self.books).decided(ticket, errno);

@@ -39,6 +39,8 @@ pub struct Session {
     sequence: AtomicU64,
     pub(super) given_up: AtomicBool,
     pub(super) losses: AtomicU64,
+    /// Times that events were lost.
+    pub(super) overflows: AtomicU64,
     /// Calls sent again after a loss and not yet answered.
     pub(super) replaying: AtomicUsize,
     pub(super) counters: Counters,
@@ -91,6 +93,8 @@ pub(super) struct Haul {
     done: Vec<Done>,
     admitted: Vec<Lane>,
     cancel: Vec<u64>,
+    /// Waits in doubt can be gone on with.
+    renew: bool,
     wake: bool,
     bell: bool,
     replays_over: bool,
@@ -105,6 +109,7 @@ impl Haul {
             done: Vec::new(),
             admitted: Vec::new(),
             cancel: Vec::new(),
+            renew: false,
             wake: false,
             bell: false,
             replays_over: false,
@@ -170,6 +175,7 @@ impl Session {
             sequence: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
             losses: AtomicU64::new(0),
+            overflows: AtomicU64::new(0),
             replaying: AtomicUsize::new(0),
             counters: Counters::default(),
             cached: plane.map(Cached::new),
@@ -348,6 +354,7 @@ impl Session {
         let entry = cell.entries.get_mut(usize::from(cid)).ok_or(Errno::EINVAL)?;
         entry.load(call, &header, span)?;
         entry.order = self.order.fetch_add(1, Relaxed);
+        entry.overflows = self.overflows.load(Acquire);
         (entry.tag, entry.reader, entry.started) = (tag, reader, self.world.now());
         entry.state = State::Pending;
         if let Some(cached) = &self.cached {
@@ -564,6 +571,11 @@ impl Session {
                 if let Some(wait) = entry.park() {
                     books.parked.insert(ticket, wait);
                 }
+                // Its end may have been told, and lost, before this answer was read.
+                if parked && entry.overflows != self.overflows.load(Acquire) {
+                    books.doubtful.push(ticket);
+                    haul.renew = true;
+                }
             }
         }
         if let Some(it) = self.queue(queue) {
@@ -599,6 +611,21 @@ impl Session {
                     let tag = parked.and_then(|parked| parked.tag);
                     haul.done.extend(tag.map(|tag| ended(tag, Some(Errno::EINTR))));
                 }
+            }
+            Reader::Renew { ticket } => {
+                self.free(cell, cid, haul);
+                let cancelled =
+                    |e: &Entry| e.state == State::Pending && e.reader == Reader::Cancel { ticket };
+                let mut books = lock(&self.books);
+                if let Some(parked) = books.parked.remove(&ticket) {
+                    // Ended, or decided and nobody was told: what it was must be asked anew. Unless
+                    // who waits wants no more.
+                    match parked.tag.filter(|_| cell.entries.iter().any(cancelled)) {
+                        Some(tag) => haul.done.push(ended(tag, Some(Errno::EINTR))),
+                        None => books.again.push(parked),
+                    }
+                }
+                haul.renew = true;
             }
             Reader::Nobody => self.free(cell, cid, haul),
         }
@@ -722,6 +749,9 @@ impl Session {
         }
         if haul.replays_over {
             self.handed_in();
+        }
+        if haul.renew {
+            self.renew_waits();
         }
         for done in haul.done {
             self.front.complete(done);

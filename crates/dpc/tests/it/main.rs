@@ -9,4 +9,5 @@
 )]
 
 mod hostile;
+mod overflow;
 mod simulation;
