@@ -54,6 +54,15 @@ pub struct OpenOptions {
     write: bool,
 }
 
+impl From<How> for OpenOptions {
+    fn from(how: How) -> OpenOptions {
+        let access = how.flags & open_flags::ACCMODE;
+        let flags = how.flags & !open_flags::ACCMODE;
+        let (read, write) = (access != open_flags::WRONLY, access != 0);
+        OpenOptions { how: How { flags, ..how }, read, write }
+    }
+}
+
 impl OpenOptions {
     /// Neither for reading nor for writing yet.
     #[must_use]

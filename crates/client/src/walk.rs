@@ -31,6 +31,13 @@ impl Place {
         self.steps.last().map_or(Ino::ROOT, |(_, ino)| *ino)
     }
 
+    /// The directory above it; the root is above itself.
+    #[must_use]
+    pub fn parent(&self) -> Ino {
+        let above = self.steps.len().checked_sub(2).and_then(|at| self.steps.get(at));
+        above.map_or(Ino::ROOT, |(_, ino)| *ino)
+    }
+
     /// Whether it is the root.
     #[must_use]
     pub fn is_root(&self) -> bool {
@@ -295,6 +302,7 @@ mod tests {
         place.push(b"a".to_vec(), Ino(5));
         place.push(b"b".to_vec(), Ino(6));
         assert_eq!((place.path(), place.ino()), (b"/a/b".to_vec(), Ino(6)));
+        assert_eq!((place.parent(), Place::root().parent()), (Ino(5), Ino::ROOT));
         assert!(place.up() && place.ino() == Ino(5) && place.up() && !place.up());
         assert_eq!((place.path(), place.ino()), (Vec::new(), Ino::ROOT));
         assert_eq!(parent_of(b"/a/b"), b"/a");

@@ -26,11 +26,20 @@ pub fn is_ours(fd: RawFd) -> bool {
     bit(fd).is_some_and(|bit| GIVEN.load(Ordering::Acquire) & bit != 0)
 }
 
+/// The descriptors that are a link's, or were, in order.
+#[must_use]
+pub fn ours() -> Vec<RawFd> {
+    named(GIVEN.load(Ordering::Acquire))
+}
+
 /// Forgets which descriptors are a link's, and names them: for a process that was forked off and
 /// has copies of them.
 #[must_use]
 pub fn take_ours() -> Vec<RawFd> {
-    let given = GIVEN.swap(0, Ordering::AcqRel);
+    named(GIVEN.swap(0, Ordering::AcqRel))
+}
+
+fn named(given: u64) -> Vec<RawFd> {
     let floor = FLOOR.load(Ordering::Acquire);
     (floor..).take(SPAN).filter(|fd| bit(*fd).is_some_and(|bit| given & bit != 0)).collect()
 }
