@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_base::SessionId;
-use outboard_cache::geometry::Shape;
+pub use outboard_cache::geometry::Shape;
 use outboard_dpc::host::{Front, LossPolicy, Session, Settings, World};
 use outboard_link::dma::Ledger;
 

@@ -14,6 +14,9 @@ pub enum Cache {
     /// attachment changes it. Writes go through to the volume before they are answered.
     #[default]
     Kernel,
+    /// None; it lies in the hybrid cache of the mount's link, which the backend keeps. Names and
+    /// attributes stay in the kernel as with [`Cache::Kernel`].
+    Hybrid,
 }
 
 /// Options of a mount. The default is what root gets: open to every user, permissions checked.
@@ -130,7 +133,7 @@ impl MountOptions {
     pub(crate) fn fopen_directory(&self) -> u32 {
         match self.cache {
             Cache::None => 0,
-            Cache::Kernel => fopen::KEEP_CACHE | fopen::CACHE_DIR,
+            Cache::Kernel | Cache::Hybrid => fopen::KEEP_CACHE | fopen::CACHE_DIR,
         }
     }
 }

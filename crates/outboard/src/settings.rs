@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use outboard_drivers::host::Shape;
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
@@ -27,6 +28,9 @@ pub(crate) enum OnDpuLoss {
 pub(crate) enum CacheMode {
     /// The kernel's page cache, write-through, invalidated when another attachment changes a file.
     Kernel,
+    /// The hybrid cache: pages in this process's memory that the DPU side manages; the kernel keeps
+    /// no file data.
+    Hybrid,
     /// None: every read and write crosses the link.
     None,
 }
@@ -87,6 +91,12 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cache: Option<CacheMode>,
 
+    /// Size of the hybrid cache's pages, with K, M or G; memory is taken as it is used
+    /// [default: 64M]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cache_size: Option<String>,
+
     /// Mount options, separated by commas: ro, noatime, nodev, nosuid, noexec, allow_other
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,6 +119,10 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_format: Option<LogFormat>,
 }
+
+/// Largest hybrid cache, bytes: with its metadata it stays well below the largest region a DPU side
+/// takes.
+const CACHE_SIZE_MAX: u64 = 8 << 30;
 
 macro_rules! prefer {
     ($flags:ident, $file:ident; $($field:ident),*) => {
@@ -138,7 +152,7 @@ impl Settings {
         let flags = self;
         Ok(prefer!(
             flags, file; data, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
-            options, memory, log, log_format
+            cache_size, options, memory, log, log_format
         ))
     }
 
@@ -199,6 +213,24 @@ impl Settings {
     /// Caches in use.
     pub(crate) fn cache(&self) -> CacheMode {
         self.cache.unwrap_or(CacheMode::Kernel)
+    }
+
+    /// The hybrid cache a mount asks for; `None` where another mode is set.
+    pub(crate) fn hybrid(&self) -> Result<Option<Shape>, Failure> {
+        if self.cache() != CacheMode::Hybrid {
+            return Ok(None);
+        }
+        let default = Shape::default();
+        let given = self.cache_size.as_deref().map(|text| bytes("cache-size", text)).transpose()?;
+        let shape = Shape { len: given.unwrap_or(default.len), ..default };
+        let least = u64::from(shape.page_size) * u64::from(shape.ways);
+        if (least..=CACHE_SIZE_MAX).contains(&shape.len) {
+            return Ok(Some(shape));
+        }
+        Err(Failure::usage(format!(
+            "--cache-size {} is out of range; take 64K to 8G",
+            self.cache_size.as_deref().unwrap_or_default()
+        )))
     }
 
     /// The log filter.
@@ -273,6 +305,23 @@ mod tests {
         }
         for text in ["", "M", "12Q", "-1", "1.", "99999999999T", "1.2.3"] {
             assert!(bytes("size", text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_hybrid_cache_has_a_size_that_makes_sense() {
+        let with = |cache, size: Option<&str>| Settings {
+            cache,
+            cache_size: size.map(str::to_owned),
+            ..Settings::default()
+        };
+        assert_eq!(with(None, Some("1G")).hybrid().unwrap(), None);
+        let hybrid = Some(CacheMode::Hybrid);
+        assert_eq!(with(hybrid, None).hybrid().unwrap(), Some(Shape::default()));
+        assert_eq!(with(hybrid, Some("1G")).hybrid().unwrap().unwrap().len, 1 << 30);
+        for size in ["0", "63K", "9G", "much"] {
+            let message = with(hybrid, Some(size)).hybrid().unwrap_err().to_string();
+            assert!(message.contains(size), "{message}");
         }
     }
 

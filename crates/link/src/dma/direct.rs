@@ -5,8 +5,10 @@ use std::sync::atomic::Ordering;
 
 use super::{Dma, DmaError, ENTRY_MAX, Kind};
 use crate::Region;
+use crate::region::fence;
 
-/// Copies between the region and DPU memory.
+/// Copies between the region and DPU memory. An atomic operation is done before what follows it, as
+/// on a bus that answers it; on some processors that takes a fence.
 #[derive(Clone, Debug)]
 pub struct Direct(Arc<Region>);
 
@@ -42,10 +44,14 @@ impl Dma for Direct {
     }
 
     fn compare_and_swap(&self, at: u64, expected: u64, new: u64) -> Result<u64, DmaError> {
-        Ok(self.0.cas_u64(at, expected, new, Ordering::SeqCst)?)
+        let found = self.0.cas_u64(at, expected, new, Ordering::SeqCst)?;
+        fence();
+        Ok(found)
     }
 
     fn fetch_add(&self, at: u64, by: u64) -> Result<u64, DmaError> {
-        Ok(self.0.add_u64(at, by, Ordering::SeqCst)?)
+        let found = self.0.add_u64(at, by, Ordering::SeqCst)?;
+        fence();
+        Ok(found)
     }
 }

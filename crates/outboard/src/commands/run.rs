@@ -102,6 +102,7 @@ fn mount_options(settings: &Settings) -> Result<MountOptions, Failure> {
         workers: usize::from(settings.queues()),
         cache: match settings.cache() {
             CacheMode::Kernel => Cache::Kernel,
+            CacheMode::Hybrid => Cache::Hybrid,
             CacheMode::None => Cache::None,
         },
         ..MountOptions::default()
@@ -120,6 +121,7 @@ fn host_options(settings: &Settings) -> Result<HostOptions, Failure> {
         spin_max: settings.spin()?.unwrap_or(Duration::MAX),
         ..options.settings
     };
+    options.cache = settings.hybrid()?;
     options.on_loss = match settings.on_dpu_loss() {
         (OnDpuLoss::Fail, _) => LossPolicy::Fail { after: Duration::ZERO },
         (OnDpuLoss::Wait, limit) if limit.is_zero() => LossPolicy::Wait,
