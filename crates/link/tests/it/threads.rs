@@ -9,7 +9,7 @@ use outboard_base::Rng;
 use outboard_link::queue::{Arrival, DpuQueue, HostQueue, Span, Submission};
 use outboard_wire::nvmefs::Status;
 
-use crate::rig::{Rig, submission};
+use crate::rig::{Dpfs, Nvmefs, Transport, Tuned, submission};
 
 /// A bell that remembers one ring. Waiting a long time means that a wake-up was lost.
 #[derive(Default)]
@@ -32,8 +32,17 @@ impl TestBell {
 
 #[test]
 fn every_answer_arrives_and_no_wake_up_is_lost() {
-    const COMMANDS: u64 = 30_000;
-    let Rig { mut host, mut dpu, .. } = Rig::new(8);
+    exchange::<Nvmefs>(30_000);
+}
+
+#[test]
+fn every_answer_arrives_and_no_wake_up_is_lost_by_virtio_fs() {
+    exchange::<Dpfs>(15_000);
+    exchange::<Tuned>(15_000);
+}
+
+fn exchange<T: Transport<Dpu: Send + 'static>>(commands: u64) {
+    let (mut host, mut dpu) = T::pair(8);
     let (to_dpu, to_host) = (Arc::new(TestBell::default()), Arc::new(TestBell::default()));
     let stop = Arc::new(AtomicBool::new(false));
     let (bell, wake, stopped) = (Arc::clone(&to_dpu), Arc::clone(&to_host), Arc::clone(&stop));
@@ -69,9 +78,9 @@ fn every_answer_arrives_and_no_wake_up_is_lost() {
     let mut rng = Rng::new(2);
     let (mut sent, mut answered, mut marks) = (0, 0, vec![0; 8]);
     let mut done = Vec::new();
-    while answered < COMMANDS {
+    while answered < commands {
         for _ in 0..=rng.below(4) {
-            if sent == COMMANDS {
+            if sent == commands {
                 break;
             }
             let Some(cid) = host.acquire() else { break };
