@@ -105,7 +105,7 @@ impl Cached {
 
 impl Session {
     /// Answers a call from the cache, if that can be.
-    pub(super) fn from_cache(&self, slot: &Slot, call: &Call<'_>) -> Option<Reply> {
+    pub(super) fn cached_answer(&self, slot: &Slot, call: &Call<'_>) -> Option<Reply> {
         let cached = self.cached()?;
         match *call.request {
             Request::Read { ino, fh, offset, len, flags } => {

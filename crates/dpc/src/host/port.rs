@@ -63,7 +63,7 @@ impl Port {
     /// come from this port. `tag` is the front-end's name for the call (unique among those in
     /// flight). On a calling port, nobody else sleeps for the answer: it is waited for.
     pub fn start(&mut self, slot: Slot, call: &Call<'_>, tag: u64) -> Started {
-        if let Some(reply) = self.session.from_cache(&slot, call) {
+        if let Some(reply) = self.session.cached_answer(&slot, call) {
             return Started::Done(answered(slot, call, tag, reply));
         }
         if !self.session.is_watched(self.queue) {
@@ -109,7 +109,7 @@ impl Port {
     /// Submits and waits for the answer, spinning first and then asleep. A lock that must be waited
     /// for is answered with `Reply::Waiting`, and [`super::Front::event`] hears of its end.
     pub fn call(&mut self, slot: Slot, call: &Call<'_>) -> Done {
-        if let Some(reply) = self.session.from_cache(&slot, call) {
+        if let Some(reply) = self.session.cached_answer(&slot, call) {
             return answered(slot, call, 0, reply);
         }
         self.call_watching(slot, call, &|| {})
