@@ -10,9 +10,9 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// Waits handed over after one that kept somebody waiting.
-const SHY: u32 = 256;
-/// A wait this long is not for the thread that serves everybody, whoever may come.
-const LONG: Duration = Duration::from_millis(1);
+const SHY: u32 = 64;
+/// A device that needs this long is in trouble, and not for the thread that serves everybody.
+const LONG: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy)]
 struct State {
@@ -77,18 +77,16 @@ pub(crate) fn wait<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Looks for commands by `look`, which says how many it found and begins them. Those found at once
-/// after a wait, or beside the one that waited, were kept waiting.
-pub(crate) fn looking(look: impl FnOnce() -> usize) -> usize {
-    let before = STATE.with(|cell| cell.get().waited);
-    change(|state| state.waited = false);
-    let found = look();
-    change(|state| {
-        if (before && found > 0) || (state.waited && found > 1) {
-            state.shy = SHY;
-        }
-    });
-    found
+/// Whether somebody waited here since the last call.
+pub(crate) fn has_waited() -> bool {
+    let mut waited = false;
+    change(|state| waited = std::mem::replace(&mut state.waited, false));
+    waited
+}
+
+/// Somebody else was kept waiting meanwhile.
+pub(crate) fn was_unwelcome() {
+    change(|state| state.shy = SHY);
 }
 
 #[cfg(test)]
@@ -101,20 +99,14 @@ mod tests {
             assert!(!may_wait(), "nobody counts here");
             present(1);
             assert!(may_wait() && is_alone());
-            // One command, which waits; then nobody is there.
-            assert_eq!(looking(|| wait(|| 1)), 1);
-            assert_eq!(looking(|| 0), 0);
-            assert!(may_wait());
-            // One command, which waits; and another is found right after.
-            looking(|| wait(|| 1));
-            looking(|| 1);
+            assert_eq!(wait(|| 7), 7);
+            assert!(has_waited() && !has_waited());
+            assert!(may_wait(), "nobody minded");
+            was_unwelcome();
             for _ in 0..SHY {
                 assert!(!may_wait());
             }
             assert!(may_wait());
-            // Two commands in one look, one of which waits.
-            looking(|| wait(|| 2));
-            assert!(!may_wait());
             present(2);
             for _ in 0..2 * SHY {
                 assert!(!may_wait(), "never in company");

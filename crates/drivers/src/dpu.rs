@@ -226,6 +226,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         loop {
             let mut found = self.look_at_queues();
             found += self.runtime.turn();
+            found += self.look_for_kept_waiting(0);
             if found > 0 {
                 self.flush();
             }
@@ -259,7 +260,8 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     /// and what it finds is answered before anything else.
     fn look_at_queues(&mut self) -> usize {
         for _ in 0..LOOKS_A_TURN {
-            let found = alone::looking(|| self.service.poll(&*self.runtime));
+            let mut found = self.service.poll(&*self.runtime);
+            found += self.look_for_kept_waiting(found.saturating_sub(1));
             if found > 0 {
                 self.flush();
                 return found;
@@ -267,6 +269,19 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             std::hint::spin_loop();
         }
         0
+    }
+
+    /// If somebody waited for the device here: whom that kept waiting is there now, before anybody
+    /// is answered, or was among the `others` begun with it. How many were found.
+    fn look_for_kept_waiting(&mut self, others: usize) -> usize {
+        if !alone::has_waited() {
+            return 0;
+        }
+        let late = self.service.poll(&*self.runtime);
+        if others + late > 0 {
+            alone::was_unwelcome();
+        }
+        late
     }
 
     fn flush(&mut self) {

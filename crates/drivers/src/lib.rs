@@ -15,3 +15,4 @@ pub mod link;
 pub mod medium;
 pub mod recorder;
 pub mod shm;
+mod writing;

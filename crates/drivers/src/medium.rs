@@ -40,6 +40,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 use crate::alone;
 use crate::engine::directory::{LOCK_PATIENCE, lock_within};
 use crate::engine::{Reserve, disk_room};
+use crate::writing;
 use gate::{Gate, Orphans};
 use passing::Passing;
 pub use reactor::Reactor;
@@ -255,7 +256,7 @@ fn act_here(
             let flags = rustix::fs::FallocateFlags::empty();
             rustix::fs::fallocate(file, flags, offset, len).map(|()| 0).map_err(Into::into)
         }
-        (Action::HandOver { offset, len }, _) => passing::wait_for(file, offset, len).map(|()| 0),
+        (Action::HandOver { offset, len }, _) => writing::wait(file, offset, len).map(|()| 0),
         (Action::SyncData, _) => file.sync_data().map(|()| 0),
         (Action::SyncAll, _) => file.sync_all().map(|()| 0),
         (Action::Read { .. } | Action::Write { .. }, None) => {

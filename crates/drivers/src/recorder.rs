@@ -4,7 +4,8 @@
 //! - [`Recorder`] stands before a [`Medium`]: it keeps every write with its bytes, and when it and
 //!   every flush began and ended. [`Recorder::replay`] writes the medium as it could be found: what
 //!   a flush begun after the write's answer had ended is there; of the rest, any subset by 512-byte
-//!   sectors.
+//!   sectors. A flush of the whole device by somebody else ([`OnDevice`]) makes durable only what
+//!   had been handed over to the device before it began.
 //! - [`JournalWatch`] stands before an [`Engine`](crate::engine::Engine) and notes how much of its
 //!   journal each sync covered. [`JournalWatch::replay`] copies the engine's files and takes away
 //!   any subset, by 4 KiB pages, of what no sync covered. The engine's sorted files are taken at
@@ -19,7 +20,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::{Errno, Rng};
 use outboard_kv::medium::{Buf, Medium};
@@ -37,12 +38,24 @@ struct Written {
     bytes: Box<[u8]>,
     /// When it was answered; none while under way, or if it failed.
     answered: Option<u64>,
+    /// When a handing over that began after the answer had ended.
+    handed_over: Option<u64>,
 }
 
-/// When a flush that succeeded began and ended.
+/// When a flush that succeeded began and ended, and whether it was one of the device.
 struct Flushed {
     begun: u64,
     ended: u64,
+    of_device: bool,
+}
+
+/// What lies on a device that somebody else flushes.
+pub trait OnDevice: Send + Sync {
+    /// A flush of the device begins; when.
+    fn flush_begins(&self) -> u64;
+
+    /// The one that began then has succeeded.
+    fn flush_ended(&self, begun: u64);
 }
 
 #[derive(Default)]
@@ -82,7 +95,10 @@ impl<M: Medium> Recorder<M> {
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
         file.set_len(self.inner.len())?;
         for write in &log.writes {
-            let kept = |flush: &Flushed| write.answered.is_some_and(|at| at < flush.begun);
+            let kept = |flush: &Flushed| {
+                let there = if flush.of_device { write.handed_over } else { write.answered };
+                there.is_some_and(|at| at < flush.begun)
+            };
             let durable = log.flushes.iter().any(|flush| kept(flush) && flush.ended <= log.now);
             // All of it, none of it, or a mixture: the ends are likelier than they were by sector.
             let fate = rng.below(3);
@@ -96,6 +112,18 @@ impl<M: Medium> Recorder<M> {
     }
 }
 
+impl<M: Medium> OnDevice for Recorder<M> {
+    fn flush_begins(&self) -> u64 {
+        self.log().tick()
+    }
+
+    fn flush_ended(&self, begun: u64) {
+        let mut log = self.log();
+        let ended = log.tick();
+        log.flushes.push(Flushed { begun, ended, of_device: true });
+    }
+}
+
 impl<M: Medium> Medium for Recorder<M> {
     fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Result<(), Errno>, Buf)> {
         self.inner.read(offset, buf)
@@ -105,7 +133,8 @@ impl<M: Medium> Medium for Recorder<M> {
         let at = {
             let mut log = self.log();
             log.tick();
-            log.writes.push(Written { offset, bytes: buf.to_vec().into(), answered: None });
+            let bytes = buf.to_vec().into();
+            log.writes.push(Written { offset, bytes, answered: None, handed_over: None });
             log.writes.len() - 1
         };
         let (result, buf) = self.inner.write(offset, buf).await;
@@ -122,7 +151,22 @@ impl<M: Medium> Medium for Recorder<M> {
         self.inner.flush().await?;
         let mut log = self.log();
         let ended = log.tick();
-        log.flushes.push(Flushed { begun, ended });
+        log.flushes.push(Flushed { begun, ended, of_device: false });
+        Ok(())
+    }
+
+    fn is_flushed_by_store(&self) -> bool {
+        self.inner.is_flushed_by_store()
+    }
+
+    async fn hand_over(&self) -> Result<(), Errno> {
+        let begun = self.log().tick();
+        self.inner.hand_over().await?;
+        let mut log = self.log();
+        let ended = log.tick();
+        for write in log.writes.iter_mut().filter(|w| w.answered.is_some_and(|at| at < begun)) {
+            write.handed_over.get_or_insert(ended);
+        }
         Ok(())
     }
 
@@ -140,13 +184,23 @@ pub struct JournalWatch<K> {
     inner: K,
     dir: PathBuf,
     synced: Mutex<JournalMark>,
+    /// What lies on the same device.
+    flushes: Option<Arc<dyn OnDevice>>,
 }
 
 impl<K: Kv> JournalWatch<K> {
     /// Watches `inner`, an engine whose files lie in `dir` and all of whose commits are synced.
     pub fn new(inner: K, dir: &Path) -> io::Result<JournalWatch<K>> {
         let synced = JournalMark::of(dir, JournalMark::default())?;
-        Ok(JournalWatch { inner, dir: dir.to_path_buf(), synced: Mutex::new(synced) })
+        let synced = Mutex::new(synced);
+        Ok(JournalWatch { inner, dir: dir.to_path_buf(), synced, flushes: None })
+    }
+
+    /// Each sync flushes the device `other` lies on.
+    #[must_use]
+    pub fn flushing(mut self, other: Arc<dyn OnDevice>) -> JournalWatch<K> {
+        self.flushes = Some(other);
+        self
     }
 
     fn synced(&self) -> MutexGuard<'_, JournalMark> {
@@ -158,7 +212,11 @@ impl<K: Kv> JournalWatch<K> {
         work: impl Future<Output = Result<T, KvError>>,
     ) -> Result<T, KvError> {
         let before = JournalMark::of(&self.dir, *self.synced()).map_err(|e| Errno::from(&e))?;
+        let begun = self.flushes.as_ref().map(|other| other.flush_begins());
         let done = work.await?;
+        if let (Some(other), Some(begun)) = (&self.flushes, begun) {
+            other.flush_ended(begun);
+        }
         let mut synced = self.synced();
         *synced = (*synced).max(before);
         Ok(done)

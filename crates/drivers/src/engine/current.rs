@@ -23,13 +23,14 @@ use rustix::io::Errno;
 use tracing::debug;
 
 use super::journals;
+use crate::writing;
 
 /// Bytes of zeros written at a time.
 const STEP: u64 = 512 << 10;
 /// They are written when fewer are left than this.
 const LOW: u64 = 128 << 10;
-/// The engine does not change journals while they are shorter than this.
-const SHORT: u64 = 32 << 20;
+/// The engine does not change journals while they are shorter than this (its limit is 64,000,000).
+const SHORT: u64 = 60_000_000;
 
 /// How the engine writes a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +79,11 @@ impl Current {
     pub(super) fn file(&mut self) -> io::Result<Arc<File>> {
         self.follow()?;
         Ok(Arc::clone(&self.file))
+    }
+
+    /// Begins to write to the device what was committed.
+    pub(super) fn begin_writing(&self) -> io::Result<()> {
+        writing::begin(&self.file)
     }
 
     /// Goes on to the newest journal; whether there is a newer.

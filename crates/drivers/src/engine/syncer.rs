@@ -22,9 +22,32 @@ struct State {
     /// Batches committed, and those among them that are durable.
     committed: u64,
     durable: u64,
+    rhythm: Rhythm,
     poisoned: bool,
     stopping: bool,
     waiting: Vec<(u64, Waker)>,
+}
+
+/// How many batches come between two syncs. Where it is the same number each time, the next sync is
+/// foreseen: the journal's way to the device begins with the last batch before it.
+#[derive(Default)]
+struct Rhythm {
+    /// Batches committed when the last sync began.
+    last: u64,
+    beat: u64,
+    steady: bool,
+}
+
+impl Rhythm {
+    fn sync(&mut self, committed: u64) {
+        let beat = committed - self.last;
+        self.steady = beat > 0 && beat == self.beat;
+        (self.last, self.beat) = (committed, beat);
+    }
+
+    fn foresees_a_sync(&self, committed: u64) -> bool {
+        self.steady && committed - self.last == self.beat
+    }
 }
 
 struct Shared {
@@ -43,8 +66,9 @@ impl Shared {
     }
 
     /// Syncs for all who have asked, `state` being locked; locks it again.
-    fn serve<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn serve<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let (serves, durable) = (state.asked, state.committed);
+        state.rhythm.sync(durable);
         drop(state);
         let file = self.journal().file();
         let outcome = file.and_then(|file| file.sync_data());
@@ -101,8 +125,17 @@ impl Syncer {
 
     /// A batch was handed over, so many bytes of journal; the lock of commits is held.
     pub(super) fn committed(&self, bytes: u64) {
-        self.shared.lock().committed += 1;
-        self.shared.journal().committed(bytes);
+        let foreseen = {
+            let mut state = self.shared.lock();
+            state.committed += 1;
+            alone::is_alone() && state.rhythm.foresees_a_sync(state.committed)
+        };
+        let mut journal = self.shared.journal();
+        journal.committed(bytes);
+        if foreseen && let Err(cause) = journal.begin_writing() {
+            error!(%cause, "cannot write the key-value journal: every later commit is refused");
+            self.poison();
+        }
     }
 
     /// Whether everything handed over is durable.
@@ -169,5 +202,35 @@ fn run(shared: &Shared) {
         } else {
             state = shared.serve(state);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_rhythm_foresees_the_sync() {
+        let mut rhythm = Rhythm::default();
+        let mut committed = 0;
+        let mut round = |rhythm: &mut Rhythm, batches: u64| {
+            let foreseen = (0..batches)
+                .filter(|_| {
+                    committed += 1;
+                    rhythm.foresees_a_sync(committed)
+                })
+                .count();
+            let last = rhythm.foresees_a_sync(committed);
+            rhythm.sync(committed);
+            (foreseen, last)
+        };
+        assert_eq!(round(&mut rhythm, 2), (0, false));
+        assert_eq!(round(&mut rhythm, 2), (0, false));
+        for _ in 0..3 {
+            assert_eq!(round(&mut rhythm, 2), (1, true), "with the second, not the first");
+        }
+        assert_eq!(round(&mut rhythm, 5), (1, false), "wrong once");
+        assert_eq!(round(&mut rhythm, 0), (0, false));
+        assert_eq!(round(&mut rhythm, 0), (0, false), "nothing to foresee");
     }
 }

@@ -135,3 +135,108 @@ fn it_refuses_to_fill_the_disk_but_still_deletes() {
     essential.essential();
     assert_eq!(run(engine.commit(essential, Durability::Answered)), Ok(()));
 }
+
+/// How far the journal being written is not a hole, and how far it is written.
+fn prepared(dir: &Path) -> (u64, u64) {
+    let (_, path) = journals(dir).unwrap().pop().unwrap();
+    let bytes = journal::journal_bytes(&path).unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)).unwrap();
+    (hole, journal::whole_batches(&bytes) as u64)
+}
+
+/// A sync was two commits of the device when it met a hole of the journal. Zeros are written ahead;
+/// they must never land on what the engine wrote: whatever the sizes of batches, over changes of
+/// the journal, and where a journal is taken up again, a copy of the living files has everything.
+#[test]
+fn the_journal_is_prepared_and_never_damaged() {
+    let mut rng = outboard_base::Rng::new(7);
+    let mut dir = tempfile::tempdir().unwrap();
+    let mut number = 0u32;
+    let sum = |number: u32| u8::try_from(number.wrapping_mul(2_654_435_761) >> 24).unwrap();
+    for life in 0..4 {
+        // The third life is long enough for the engine to change journals.
+        let memtable = if life == 2 { 8 << 20 } else { 32 << 20 };
+        let options = EngineOptions { memtable, ..EngineOptions::default() };
+        let engine = Engine::open(dir.path(), options).unwrap();
+        let mut left: u64 = if life == 2 { 90 << 20 } else { 5 << 20 };
+        while left > 0 {
+            let mut batch = Batch::new();
+            // Mostly small, some larger than what is prepared at a time.
+            let pairs = if rng.chance(1, 20) { 1 + rng.below(12) } else { 1 };
+            for _ in 0..pairs {
+                let len = if pairs > 1 { 100_000 } else { 1 + rng.below(9000) };
+                batch.put(number.to_be_bytes(), vec![sum(number); usize::try_from(len).unwrap()]);
+                number += 1;
+            }
+            left = left.saturating_sub(batch.bytes() as u64);
+            let durability =
+                if rng.chance(1, 50) { Durability::Durable } else { Durability::Answered };
+            run(engine.commit(batch, durability)).unwrap();
+        }
+        if life != 2 {
+            let (hole, written) = prepared(dir.path());
+            assert!(hole >= written + (64 << 10), "life {life}: {written} written of {hole}");
+        } else {
+            assert!(journals(dir.path()).unwrap().last().unwrap().0 > 0, "it changed journals");
+        }
+        // As kill -9 leaves it; the engine's threads may be changing files.
+        let after = loop {
+            let after = tempfile::tempdir().unwrap();
+            let before = journals(dir.path()).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            if std::panic::catch_unwind(|| copy(dir.path(), after.path())).is_ok()
+                && journals(dir.path()).unwrap() == before
+            {
+                break after;
+            }
+        };
+        drop(engine);
+        dir = after;
+        let engine = open(dir.path());
+        for at in 0..number {
+            let value = run(engine.get(&at.to_be_bytes())).unwrap();
+            let value = value.unwrap_or_else(|| panic!("life {life}: pair {at} of {number}"));
+            assert!(value.iter().all(|byte| *byte == sum(at)), "life {life}: pair {at}");
+        }
+        drop(engine);
+    }
+}
+
+/// A sync of what is durable already asked the device for another flush: each `O_DSYNC` write was
+/// two, since the kernel sends an fsync after it.
+#[test]
+fn what_is_durable_is_known_to_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    let put = |durability| {
+        let mut batch = Batch::new();
+        batch.put(b"k", b"v");
+        run(engine.commit(batch, durability)).unwrap();
+    };
+    put(Durability::Answered);
+    assert!(!engine.is_synced());
+    run(engine.sync()).unwrap();
+    assert!(engine.is_synced());
+    put(Durability::Answered);
+    assert!(!engine.is_synced());
+    put(Durability::Durable);
+    assert!(engine.is_synced());
+}
+
+/// The same, by the thread that asks.
+#[test]
+fn who_is_alone_syncs_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    let before = crate::alone::present(1);
+    for i in 0..20u8 {
+        let mut batch = Batch::new();
+        batch.put([i], [i; 3000]);
+        let mut commit = pin!(engine.commit(batch, Durability::Durable));
+        let outcome = commit.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(outcome, Poll::Ready(Ok(())), "it waits for nobody");
+        assert!(engine.is_synced() && crate::alone::has_waited());
+    }
+    crate::alone::present(before);
+}

@@ -11,7 +11,6 @@
 use std::fs::File;
 use std::io::IoSlice;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,11 +24,6 @@ const UNDER_WAY_MAX: u64 = 1 << 20;
 
 /// Not to be kept in the page cache when it is on the device.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
-
-/// How `sync_file_range` is asked to see them to the device.
-pub(super) const WAIT: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE
-    | libc::SYNC_FILE_RANGE_WRITE
-    | libc::SYNC_FILE_RANGE_WAIT_AFTER;
 
 #[derive(Default)]
 struct UnderWay {
@@ -103,18 +97,5 @@ impl Passing {
         if under_way.bytes == 0 {
             under_way.range = None;
         }
-    }
-}
-
-/// Waits until what was written through the page cache in a range is with the device; an error of any write on its way
-/// there since the last time is told.
-pub(super) fn wait_for(file: &File, offset: u64, len: u64) -> std::io::Result<()> {
-    let offset = i64::try_from(offset).map_err(std::io::Error::other)?;
-    let len = i64::try_from(len).map_err(std::io::Error::other)?;
-    // SAFETY: the call takes no pointers, and the descriptor is open as long as `file`.
-    if unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, WAIT) } == 0 {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
     }
 }

@@ -17,7 +17,7 @@ use outboard_kv::medium::Buf;
 use rustix::event::{PollFd, PollFlags};
 
 use super::gate::Orphans;
-use super::passing::WAIT;
+use crate::writing::WAIT;
 
 /// One thing to do with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

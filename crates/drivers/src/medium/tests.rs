@@ -126,3 +126,50 @@ fn growth_leaves_the_reserve() {
     assert_eq!(block_on(medium.grow(512 << 20)), Err(Errno::ENOSPC));
     assert_eq!(medium.len(), 0);
 }
+
+/// Small writes that are alone do not wait for the device, up to a bound; handing over waits for
+/// them, and what is read is what was written whichever way it went.
+#[test]
+fn small_writes_pass_through_the_page_cache() {
+    for ring in [true, false] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let dir = tempfile::tempdir().unwrap();
+                let path = dir.path().join("blocks");
+                let medium = FileMedium::open(&path, MediumOptions::default()).unwrap();
+                let medium = medium.beside(dir.path()).unwrap();
+                let _reactor = ring.then(|| Reactor::install(8).unwrap());
+                block_on(medium.grow(8 << 20)).unwrap();
+                let passing = |medium: &FileMedium| {
+                    medium.passing.as_ref().and_then(Passing::on_their_way).map(|(_, bytes)| bytes)
+                };
+                for round in 0..3u8 {
+                    for at in 0..200u64 {
+                        let write = medium.write(at * 2 * 8192, filled(8192, round + 1));
+                        assert_eq!(block_on(write).0, Ok(()));
+                        assert!(passing(&medium).is_none_or(|bytes| bytes <= 1 << 20));
+                    }
+                    match round {
+                        0 => block_on(medium.hand_over()).unwrap(),
+                        1 => block_on(medium.flush()).unwrap(),
+                        _ => {
+                            // In company, by the ring if there is one.
+                            let mut cx = Context::from_waker(Waker::noop());
+                            let mut handing_over = pin!(medium.hand_over());
+                            while handing_over.as_mut().poll(&mut cx).is_pending() {
+                                Reactor::poll_installed();
+                            }
+                        }
+                    }
+                    assert_eq!(passing(&medium), None, "round {round}");
+                    for at in 0..200u64 {
+                        let read = medium.read(at * 2 * 8192, Buf::zeroed(8192));
+                        let (result, buf) = block_on(read);
+                        result.unwrap();
+                        assert!(buf.iter().all(|b| *b == round + 1), "round {round} at {at}");
+                    }
+                }
+            });
+        });
+    }
+}
