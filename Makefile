@@ -33,4 +33,5 @@ bench:
 	@scripts/setup run
 	@cargo build --release --bin outboard
 	@$(TARGET)/release/outboard bench link
+	@$(TARGET)/release/outboard bench link --figure 6 --price pcie3x16 --seconds 0.2 --rounds 3
 	@$(TARGET)/release/outboard bench fs

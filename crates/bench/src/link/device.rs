@@ -13,7 +13,9 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_base::limits::PAGE;
@@ -278,14 +280,8 @@ pub fn serve(shape: &Shape) -> io::Result<()> {
     let memory = Shared::open(memory, shape.region_len()?).map_err(io::Error::other)?;
     let pages: OwnedFd = io::stdout().as_fd().try_clone_to_owned()?;
     let pages = Shared::open(pages, shape.pages_len()).map_err(io::Error::other)?;
-    let registers = Registers::create(Arc::clone(pages.region()), shape.layout()?, 1)
-        .map_err(|_| shape.out_of_range())?;
-    let ledger = Arc::new(Ledger::new());
-    let page = Page::new(Arc::clone(pages.region()), shape);
-    for number in 0..shape.workers {
-        let worker = Worker::new(shape, number, memory.region(), &registers, &ledger)?;
-        std::thread::Builder::new().name(format!("device-{number}")).spawn(move || worker.run())?;
-    }
+    let device = Device::start(shape, memory.region(), pages.region())?;
+    let page = &device.page;
     let parent = rustix::process::getppid();
     // The host waits for the first answer before it begins.
     let mut answered = 0;
@@ -295,15 +291,62 @@ pub fn serve(shape: &Shape) -> io::Result<()> {
             futex::wait(pages.region(), page.at + ASK, ask, Duration::from_secs(1))?;
             continue;
         }
-        let now = ledger.snapshot();
-        let (total, commands) = (now.total(), now.count(Count::Commands));
-        page.answer(
-            &Spent { cpu_ns: cpu_ns(), dmas: total.ops, bytes: total.bytes, commands },
-            ask,
-        )?;
+        page.answer(&device.spent(), ask)?;
         answered = ask;
     }
     Ok(())
+}
+
+/// The workers of a device; they end when it is dropped.
+pub(super) struct Device {
+    page: Page,
+    ledger: Arc<Ledger>,
+    stop: Arc<AtomicBool>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Device {
+    /// Over the host's region and the pages of the registers.
+    pub(super) fn start(
+        shape: &Shape,
+        memory: &Arc<Region>,
+        pages: &Arc<Region>,
+    ) -> io::Result<Device> {
+        let registers = Registers::create(Arc::clone(pages), shape.layout()?, 1)
+            .map_err(|_| shape.out_of_range())?;
+        let mut device = Device {
+            page: Page::new(Arc::clone(pages), shape),
+            ledger: Arc::new(Ledger::new()),
+            stop: Arc::new(AtomicBool::new(false)),
+            workers: Vec::new(),
+        };
+        for number in 0..shape.workers {
+            let worker = Worker::new(shape, number, memory, &registers, &device.ledger)?;
+            let (name, stop) = (format!("device-{number}"), Arc::clone(&device.stop));
+            let thread = std::thread::Builder::new().name(name).spawn(move || worker.run(&stop))?;
+            device.workers.push(thread);
+        }
+        Ok(device)
+    }
+
+    /// What it has spent so far.
+    pub(super) fn spent(&self) -> Spent {
+        let now = self.ledger.snapshot();
+        let (total, commands) = (now.total(), now.count(Count::Commands));
+        Spent { cpu_ns: cpu_ns(), dmas: total.ops, bytes: total.bytes, commands }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        for (number, worker) in self.workers.drain(..).enumerate() {
+            // One that sleeps looks again within a second in any case; one that panicked has said
+            // so.
+            let _rung = self.page.ring(number);
+            let _ended = worker.join();
+        }
+    }
 }
 
 /// One thread of a device, with the queues it serves.
@@ -343,9 +386,9 @@ impl Worker {
         })
     }
 
-    fn run(mut self) {
+    fn run(mut self, stop: &AtomicBool) {
         let mut pace = Pace::new(Config::default());
-        loop {
+        while !stop.load(Relaxed) {
             let found = match self.turn() {
                 Ok(found) => found,
                 // The host sees that nothing is answered any more.

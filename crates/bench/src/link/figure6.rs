@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use outboard_drivers::shm::Shared;
+use outboard_link::Region;
 use outboard_link::dma::Ledger;
 use outboard_link::pace::{Config, Pace};
 use outboard_link::queue::{nvmefs, virtiofs};
@@ -141,27 +142,7 @@ impl Rig {
         let page = Page::new(Arc::clone(pages.region()), shape);
         // Its first answer says that the registers are there.
         page.ask()?;
-        let layout = shape.layout()?;
-        let registers = Registers::open(Arc::clone(pages.region()), layout)
-            .map_err(|_| io::Error::other("the device has other registers"))?;
-        let ledger = Arc::new(Ledger::new());
-        let lane = |queue: u16| -> io::Result<Lane> {
-            let (region, ledger) = (Arc::clone(memory.region()), Arc::clone(&ledger));
-            let no_queue = |_| io::Error::other("the device has no such queue");
-            let initiator = match shape.system {
-                System::Nvmefs => Queue::Nvmefs(
-                    nvmefs::Initiator::new(region, &registers, queue, ledger).map_err(no_queue)?,
-                ),
-                System::Dpfs | System::Tuned => Queue::Virtiofs(
-                    virtiofs::Initiator::new(region, &registers, shape.rings()?, queue, ledger)
-                        .map_err(no_queue)?,
-                ),
-            };
-            let worker = shape.worker_of(queue.into());
-            let pages = Arc::clone(pages.region());
-            Ok(Lane::new(initiator, layout.slots(), page.clone(), worker, pages))
-        };
-        let lanes = (0..shape.queues).map(lane).collect::<io::Result<_>>()?;
+        let lanes = lanes(shape, memory.region(), pages.region())?;
         Ok(Rig { lanes, page, _device: device, _memory: memory })
     }
 
@@ -200,6 +181,30 @@ impl Rig {
     fn moment(&self) -> io::Result<(u64, Spent)> {
         Ok((cpu_ns(), self.page.ask()?))
     }
+}
+
+/// The host's ends of every queue.
+fn lanes(shape: &Shape, memory: &Arc<Region>, pages: &Arc<Region>) -> io::Result<Vec<Lane>> {
+    let layout = shape.layout()?;
+    let registers = Registers::open(Arc::clone(pages), layout)
+        .map_err(|_| io::Error::other("the device has other registers"))?;
+    let (page, ledger) = (Page::new(Arc::clone(pages), shape), Arc::new(Ledger::new()));
+    let lane = |queue: u16| -> io::Result<Lane> {
+        let (region, ledger) = (Arc::clone(memory), Arc::clone(&ledger));
+        let no_queue = |_| io::Error::other("the device has no such queue");
+        let initiator = match shape.system {
+            System::Nvmefs => Queue::Nvmefs(
+                nvmefs::Initiator::new(region, &registers, queue, ledger).map_err(no_queue)?,
+            ),
+            System::Dpfs | System::Tuned => Queue::Virtiofs(
+                virtiofs::Initiator::new(region, &registers, shape.rings()?, queue, ledger)
+                    .map_err(no_queue)?,
+            ),
+        };
+        let worker = shape.worker_of(queue.into());
+        Ok(Lane::new(initiator, layout.slots(), page.clone(), worker, Arc::clone(pages)))
+    };
+    (0..shape.queues).map(lane).collect()
 }
 
 /// What one thread measured.
@@ -386,5 +391,72 @@ impl Report {
             y: axis(label, if latency { Scale::Log10 } else { Scale::Linear }),
             series: System::ALL.into_iter().map(line).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::device::Device;
+    use super::*;
+
+    /// Every system: a device and the host's threads in one process, two threads a queue, until
+    /// every operation is answered; the device has counted each, and the DMAs its transport needs.
+    #[test]
+    fn threads_that_share_a_queue_each_get_their_own_answer() {
+        const EACH: u64 = 400;
+        for (system, write_dmas) in [(System::Nvmefs, 4), (System::Dpfs, 11), (System::Tuned, 7)] {
+            let price = NamedPrice::from_name("none").unwrap();
+            let queues = if system == System::Dpfs { 1 } else { 2 };
+            let shape = Shape { system, queues, depth: 8, io: 8192, workers: 1, price };
+            let memory = Region::anonymous(shape.region_len().unwrap());
+            let pages = Region::anonymous(shape.pages_len());
+            let device = Device::start(&shape, &memory, &pages).unwrap();
+            let lanes = lanes(&shape, &memory, &pages).unwrap();
+            let asks = [true, false].map(|write| Ask::new(write, 8192).unwrap());
+            std::thread::scope(|scope| {
+                for number in 0..4 {
+                    let (lane, ask) = (&lanes[number % lanes.len()], &asks[number / 2]);
+                    scope.spawn(move || {
+                        let mut pace = Pace::new(Config::default());
+                        for _ in 0..EACH {
+                            lane.round_trip(ask, &mut pace).unwrap();
+                        }
+                    });
+                }
+            });
+            let spent = device.spent();
+            assert_eq!(spent.commands, 4 * EACH, "{system}");
+            let most = spent.commands * write_dmas;
+            if system == System::Dpfs {
+                assert_eq!(spent.dmas, most, "each pays for itself");
+            } else {
+                assert!((3 * spent.commands..=most).contains(&spent.dmas), "{system}: {spent:?}");
+            }
+            assert!(spent.bytes >= spent.commands * 8192, "{system} moves the data");
+        }
+    }
+
+    #[test]
+    fn a_report_is_drawn_and_tabled() {
+        let row = |system, threads, per_second| Row {
+            system,
+            operation: "write",
+            size: 8192,
+            threads,
+            per_second,
+            mean_us: 10.0,
+            p50_us: 9.0,
+            p99_us: 30.0,
+            host_cpu_us: 1.0,
+            dpu_cpu_us: 2.0,
+            dmas: 4.0,
+        };
+        let rows = vec![row(System::Nvmefs, 1, 30_000.0), row(System::Dpfs, 1, 10_000.0)];
+        let report = Report { note: "measured".to_owned(), price: "none", rows };
+        let table = report.table();
+        assert!(table.contains(" 3.00 ") && table.contains("virtio-fs"), "{table}");
+        let svg = report.svg();
+        assert_eq!(svg.matches("<polyline").count(), 4 * System::ALL.len());
+        assert!(svg.contains("write, 8 KiB") && svg.contains("measured"));
     }
 }

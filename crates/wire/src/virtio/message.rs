@@ -9,7 +9,7 @@
 //!   opcode is one FUSE does not use; the body begins with the lengths that FUSE implies:
 //!
 //! ```text
-//! device reads  | in header 40 | header length u16, reply room u16, dispatch u16, 0 | header | data
+//! device reads  | in header 40 | header length, reply room, dispatch, 0: u16 | header | data
 //! device writes | out header 16 | result u64 | reply header | data
 //! ```
 //!
