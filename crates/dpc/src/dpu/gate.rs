@@ -33,17 +33,17 @@ mod leaving;
 mod tend;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use outboard_base::{Errno, Result, Timestamp};
+use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_kvfs::{Answer, Caller, Payload, Turns};
 use outboard_link::dma::DmaError;
 use outboard_wire::file::{Header, Reply, Request, open_flags};
 
 use super::Volume;
-use book::Book;
+use book::{Book, Cache, Hand, View};
 use class::{Class, Drops};
 
 pub use book::CacheSetup;
@@ -98,6 +98,27 @@ impl Gate {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Who may cache `ino`. This and its like give the book back before anybody acts on it.
+    fn hands(&self, ino: Ino) -> Vec<Hand> {
+        self.book().hands(ino)
+    }
+
+    fn view(&self, ino: Ino, session: SessionId) -> View {
+        self.book().view(ino, session)
+    }
+
+    fn held(&self, session: SessionId) -> Vec<(Ino, Hand)> {
+        self.book().held(session)
+    }
+
+    fn written(&self) -> Vec<Ino> {
+        self.book().written()
+    }
+
+    fn caches(&self) -> Vec<Arc<Cache>> {
+        self.book().caches()
+    }
+
     /// Changes who is concerned.
     fn concern<T>(&self, change: impl FnOnce(&mut Book) -> T) -> T {
         let mut book = self.book();
@@ -140,7 +161,7 @@ impl Gate {
                 ask.of(volume).await.map(Passed::from)
             }
             Class::SyncAll => {
-                for ino in self.book().written() {
+                for ino in self.written() {
                     self.flush_for_sync(volume, ino).await?;
                 }
                 ask.of(volume).await.map(Passed::from)
@@ -151,7 +172,7 @@ impl Gate {
             }
             Class::Removal => {
                 let answer = ask.of(volume).await?;
-                if let Reply::Gone(attr) = &answer.reply {
+                if let Reply::Gone { last: attr, .. } = &answer.reply {
                     self.bury(volume, attr.ino).await;
                 }
                 Ok(answer.into())
@@ -164,7 +185,7 @@ impl Gate {
         &self,
         volume: &V,
         ask: Ask<'_>,
-        ino: outboard_base::Ino,
+        ino: Ino,
         flags: u32,
     ) -> Result<Answer> {
         let session = ask.caller.attachment;
@@ -218,3 +239,7 @@ async fn pause() {
 fn unreachable(_: DmaError) -> Errno {
     Errno::EIO
 }
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers")]
+mod tests;

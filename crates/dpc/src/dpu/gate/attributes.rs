@@ -32,7 +32,7 @@ impl Gate {
     /// A session is about to be told attributes: nobody else may change them unseen. Whether
     /// somebody could.
     async fn seen_by<V: Volume>(&self, volume: &V, session: SessionId, ino: Ino) -> Result<bool> {
-        let hidden = self.book().view(ino, session).other_writes;
+        let hidden = self.view(ino, session).other_writes;
         if hidden {
             let _turn = self.turns.alone(ino).await;
             self.clear_others(volume, session, ino, Grant::Read).await?;
@@ -42,7 +42,7 @@ impl Gate {
 
     /// Lays what the session's own record says over attributes: one DMA, if it may write.
     fn overlay(&self, session: SessionId, attr: &mut Attr) -> Result<()> {
-        let mine = self.book().view(attr.ino, session).mine;
+        let mine = self.view(attr.ino, session).mine;
         let Some(hand) = mine.filter(super::book::Hand::writes) else { return Ok(()) };
         let record = hand.cache.control.record(hand.slot, attr.ino).map_err(unreachable)?;
         let Some(record) = record else { return Ok(()) };
@@ -73,7 +73,7 @@ impl Gate {
         };
         let mut answer = ask.of(volume).await?;
         if let (Some(flags), Reply::Created(attr, fh)) = (opened, &mut answer.reply) {
-            if flags & open_flags::TRUNC != 0 && !self.book().hands(attr.ino).is_empty() {
+            if flags & open_flags::TRUNC != 0 && !self.hands(attr.ino).is_empty() {
                 self.cut(volume, session, attr, now).await?;
             }
             self.grant(volume, session, (attr.ino, *fh), flags).await;
@@ -98,7 +98,7 @@ impl Gate {
     ) -> Result<()> {
         let ino = attr.ino;
         let _turn = self.turns.alone(ino).await;
-        for hand in self.book().hands(ino) {
+        for hand in self.hands(ino) {
             self.recall(volume, &hand, ino, Grant::Free).await?;
         }
         volume.cut(ino, now).await?;
@@ -112,7 +112,7 @@ impl Gate {
         let session = ask.caller.attachment;
         let mut answer = ask.of(volume).await?;
         let about = |ino: Ino| {
-            let view = self.book().view(ino, session);
+            let view = self.view(ino, session);
             view.other_writes || view.mine.is_some_and(|hand| hand.writes())
         };
         let entries = || Dirents::new(answer.payload.bytes()).flatten();

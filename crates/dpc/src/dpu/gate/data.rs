@@ -33,13 +33,13 @@ impl Gate {
     ) -> Result<Passed> {
         let session = ask.caller.attachment;
         let mut turn = self.turns.shared(ino).await;
-        if self.book().view(ino, session).other_writes {
+        if self.view(ino, session).other_writes {
             drop(turn);
             turn = self.turns.alone(ino).await;
             self.clear_others(volume, session, ino, Grant::Read).await?;
         }
         let _turn = turn;
-        let Some(hand) = self.book().view(ino, session).mine else {
+        let Some(hand) = self.view(ino, session).mine else {
             return ask.of(volume).await.map(Passed::from);
         };
         Cache::count(&hand.cache.through, 1);
@@ -172,13 +172,13 @@ impl Gate {
         let session = ask.caller.attachment;
         {
             let _turn = self.turns.shared(ino).await;
-            if self.book().hands(ino).is_empty() {
+            if self.hands(ino).is_empty() {
                 return ask.of(volume).await;
             }
         }
         let _turn = self.turns.alone(ino).await;
         self.clear_others(volume, session, ino, Grant::Free).await?;
-        let Some(mut hand) = self.book().view(ino, session).mine else {
+        let Some(mut hand) = self.view(ino, session).mine else {
             return ask.of(volume).await;
         };
         Cache::count(&hand.cache.through, 1);

@@ -149,7 +149,7 @@ impl Gate {
     /// failed to since the last sync is said.
     pub(super) async fn flush_for_sync<V: Volume>(&self, volume: &V, ino: Ino) -> Result<()> {
         let _turn = self.turns.shared(ino).await;
-        let hands = self.book().hands(ino);
+        let hands = self.hands(ino);
         for hand in hands.iter().filter(|hand| hand.writes()) {
             self.flush(volume, hand, ino, ALL, false).await?;
         }

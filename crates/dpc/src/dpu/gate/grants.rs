@@ -45,7 +45,7 @@ impl Gate {
                 Grant::Read => !wants,
                 Grant::Free | Grant::Frozen | Grant::None => false,
             };
-            if self.book().view(ino, session).mine.as_ref().is_some_and(enough) {
+            if self.view(ino, session).mine.as_ref().is_some_and(enough) {
                 break;
             }
             let turn = self.turns.alone(ino).await;
@@ -59,7 +59,7 @@ impl Gate {
             };
             drop(turn);
             let turn = self.turns.alone(victim).await;
-            let hand = self.book().view(victim, session).mine;
+            let hand = self.view(victim, session).mine;
             if let Some(hand) = hand
                 && self.recall(volume, &hand, victim, Grant::Free).await.is_err()
             {
@@ -83,7 +83,7 @@ impl Gate {
         let session = cache.session();
         self.clear_others(volume, session, ino, if wants { Grant::Free } else { Grant::Read })
             .await?;
-        if let Some(hand) = self.book().view(ino, session).mine.filter(Hand::writes) {
+        if let Some(hand) = self.view(ino, session).mine.filter(Hand::writes) {
             self.recall(volume, &hand, ino, Grant::Read).await?;
         }
         let (attr, writable) = volume.cacheable(ino).await?;
@@ -167,7 +167,7 @@ impl Gate {
         ino: Ino,
         to: Grant,
     ) -> Result<()> {
-        for hand in self.book().hands(ino) {
+        for hand in self.hands(ino) {
             let other = hand.cache.session() != session;
             if other && (hand.writes() || to == Grant::Free) {
                 self.recall(volume, &hand, ino, to).await?;
@@ -284,7 +284,7 @@ impl Gate {
                 Some(second) => Some(self.turns.shared(second).await),
                 None => None,
             };
-            let known = |ino: Ino| !self.book().hands(ino).is_empty();
+            let known = |ino: Ino| !self.hands(ino).is_empty();
             if !known(ino) && !other.is_some_and(known) {
                 return ask.of(volume).await;
             }
@@ -294,11 +294,11 @@ impl Gate {
         self.clear_others(volume, session, ino, to).await?;
         if let Some(other) = other {
             self.clear_others(volume, session, other, Grant::Read).await?;
-            if let Some(hand) = self.book().view(other, session).mine.filter(Hand::writes) {
+            if let Some(hand) = self.view(other, session).mine.filter(Hand::writes) {
                 self.flush(volume, &hand, other, ALL, false).await?;
             }
         }
-        let mine = self.book().view(ino, session).mine;
+        let mine = self.view(ino, session).mine;
         if let Some(hand) = &mine {
             self.still(volume, hand, ino, drops).await?;
         }
@@ -368,11 +368,11 @@ impl Gate {
 
     /// The inode is gone: nothing of it is kept.
     pub(super) async fn bury<V: Volume>(&self, volume: &V, ino: Ino) {
-        if self.book().hands(ino).is_empty() {
+        if self.hands(ino).is_empty() {
             return;
         }
         let _turn = self.turns.alone(ino).await;
-        for hand in self.book().hands(ino) {
+        for hand in self.hands(ino) {
             let over = async {
                 self.set(&hand, ino, Grant::Frozen)?;
                 for found in hand.cache.control.find(ino, ALL).map_err(unreachable)? {

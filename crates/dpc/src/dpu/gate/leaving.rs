@@ -51,7 +51,7 @@ impl Gate {
     /// Its host leaves, or is dead: everything dirty is written back, and the cache forgotten.
     pub(in crate::dpu) async fn part<V: Volume>(&self, volume: &V, session: SessionId) {
         let Some(cache) = self.book().cache(session) else { return };
-        let held = self.book().held(session);
+        let held = self.held(session);
         let written = held
             .iter()
             .filter(|(_, hand): &&(Ino, Hand)| hand.writes())

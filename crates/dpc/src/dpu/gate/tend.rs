@@ -46,10 +46,10 @@ impl Gate {
     /// credit, and makes room in buckets of caches that are written to. Whether there is anything
     /// to come back for: while nobody may write in its cache, there is not.
     pub async fn tend<V: Volume>(&self, volume: &V) -> bool {
-        let caches = self.book().caches();
+        let caches = self.caches();
         let mut written = false;
         for cache in caches {
-            let held = self.book().held(cache.session());
+            let held = self.held(cache.session());
             let held: Vec<_> = held.into_iter().filter(|(_, hand)| hand.writes()).collect();
             if held.is_empty() {
                 continue;
@@ -99,7 +99,7 @@ impl Gate {
     async fn tend_inode<V: Volume>(&self, volume: &V, cache: &Arc<Cache>, ino: Ino) {
         let frozen = {
             let _turn = self.turns.shared(ino).await;
-            let Some(hand) = self.book().view(ino, cache.session()).mine else { return };
+            let Some(hand) = self.view(ino, cache.session()).mine else { return };
             if hand.grant == Grant::Write {
                 let flushed = self.flush(volume, &hand, ino, ALL, false).await;
                 if let Err(errno) = flushed {
@@ -116,7 +116,7 @@ impl Gate {
         }
         // What failed before is tried again, until it can be read again at least.
         let _turn = self.turns.alone(ino).await;
-        let mine = self.book().view(ino, cache.session()).mine;
+        let mine = self.view(ino, cache.session()).mine;
         if let Some(hand) = mine.filter(|hand| hand.grant == Grant::Frozen)
             && let Err(errno) = self.recall(volume, &hand, ino, Grant::Read).await
         {
@@ -144,7 +144,7 @@ impl Gate {
 
     /// How each cache does. Reads all entries: for people who look.
     pub fn figures(&self) -> Vec<Figures> {
-        let caches = self.book().caches();
+        let caches = self.caches();
         let figures = |cache: Arc<Cache>| {
             let found = cache.control.find_all().unwrap_or_default();
             let total = cache.control.geometry().total();
@@ -159,7 +159,7 @@ impl Gate {
                 total,
                 free: total.saturating_sub(clean + dirty),
                 dirty,
-                inodes: self.book().held(cache.session()).len() as u64,
+                inodes: self.held(cache.session()).len() as u64,
                 promised: cache.promised.load(Ordering::Relaxed),
                 through: cache.through.load(Ordering::Relaxed),
                 ahead: cache.ahead.load(Ordering::Relaxed),

@@ -1,0 +1,452 @@
+//! The gate between real caches and a real volume, both in memory. One step
+//! after the other.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use outboard_base::{Cred, Errno, Fh, Ino, Result, SessionId, Time, Timestamp};
+use outboard_cache::dpu::Control;
+use outboard_cache::geometry::Shape;
+use outboard_cache::host::{Place, Plane, Sink, Source};
+use outboard_cache::policy::{Policies, prefetch};
+use outboard_kv::medium::mem::MemMedium;
+use outboard_kv::mem::MemKv;
+use outboard_kvfs::{Caller, Kvfs, Options, Payload};
+use outboard_link::Region;
+use outboard_link::dma::{Counted, Direct, Dma, DmaError, Kind, Ledger};
+use outboard_wire::cache::CacheMode;
+use outboard_wire::file::{Header, Reply, Request, Setattr, open_flags, write_flags};
+
+use super::{Ask, CacheSetup, Gate};
+
+type Volume = Arc<Kvfs<Arc<MemKv>, Arc<MemMedium>>>;
+type Asked = Pin<Box<dyn Future<Output = Result<(Reply, Vec<u8>)>>>>;
+
+const PAGE: u64 = 4096;
+
+thread_local! {
+    static STEPS: Cell<u64> = const { Cell::new(0) };
+    /// What happens between two DMAs.
+    static BETWEEN: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
+}
+
+/// An engine that lets hosts act before each of its operations.
+struct Stepped<D>(D);
+
+fn between() {
+    let hook = BETWEEN.with_borrow(Option::clone);
+    if let Some(hook) = hook {
+        hook();
+    }
+}
+
+impl<D: Dma> Dma for Stepped<D> {
+    fn region_len(&self) -> u64 {
+        self.0.region_len()
+    }
+
+    fn read(&self, kind: Kind, at: u64, out: &mut [u8]) -> std::result::Result<(), DmaError> {
+        between();
+        self.0.read(kind, at, out)
+    }
+
+    fn write(&self, kind: Kind, at: u64, data: &[u8]) -> std::result::Result<(), DmaError> {
+        between();
+        self.0.write(kind, at, data)
+    }
+
+    fn compare_and_swap(
+        &self,
+        at: u64,
+        expected: u64,
+        new: u64,
+    ) -> std::result::Result<u64, DmaError> {
+        between();
+        self.0.compare_and_swap(at, expected, new)
+    }
+
+    fn fetch_add(&self, at: u64, by: u64) -> std::result::Result<u64, DmaError> {
+        between();
+        self.0.fetch_add(at, by)
+    }
+}
+
+/// Each look at the clock is a millisecond later.
+fn clock() -> Time {
+    STEPS.set(STEPS.get() + 1);
+    Time(STEPS.get() * 1_000_000)
+}
+
+fn wall() -> Timestamp {
+    Timestamp { sec: 1_700_000_000, nsec: 0 }
+}
+
+fn poll<T>(future: &mut Pin<Box<dyn Future<Output = T>>>) -> Option<T> {
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+fn finish<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    for _ in 0..1_000_000 {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return output;
+        }
+    }
+    panic!("it never ends");
+}
+
+fn open(kv: &Arc<MemKv>, medium: &Arc<MemMedium>) -> Volume {
+    let options = Options { capacity: 64 << 20, segment: 1 << 20, id: 1, ..Options::default() };
+    let volume = Kvfs::open(Arc::clone(kv), Arc::clone(medium), options, wall());
+    Arc::new(finish(volume).unwrap())
+}
+
+/// One host-side process with its cache.
+struct Host {
+    caller: Caller,
+    region: Arc<Region>,
+    plane: Plane,
+    ledger: Arc<Ledger>,
+    dead: Arc<AtomicBool>,
+}
+
+impl Host {
+    fn new(session: u64, pages: u64) -> Host {
+        let shape = Shape {
+            len: pages * PAGE,
+            page_size: PAGE as u32,
+            ways: 4,
+            records: 8,
+            mode: CacheMode::Write,
+        };
+        let geometry = shape.at(PAGE).unwrap();
+        let region = Region::anonymous(PAGE + geometry.area().len);
+        let plane = Plane::format(Arc::clone(&region), geometry).unwrap();
+        let caller = Caller { attachment: SessionId(session), trusted: true, peer: Cred::root() };
+        let (ledger, dead) = (Arc::new(Ledger::new()), Arc::new(AtomicBool::new(false)));
+        Host { caller, region, plane, ledger, dead }
+    }
+
+    fn setup(&self, policies: Policies) -> CacheSetup {
+        let engine = Counted::new(Direct::new(Arc::clone(&self.region)), Arc::clone(&self.ledger));
+        let area = self.plane.geometry().area();
+        let control = Control::attach(Arc::new(Stepped(engine)), area, policies.replace).unwrap();
+        let dead = Arc::clone(&self.dead);
+        let is_dead = Box::new(move || dead.load(Ordering::Relaxed));
+        CacheSetup { control, policies, is_dead, clock }
+    }
+
+    fn read(&self, ino: Ino, offset: u64, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let read = self.plane.read(ino.0, offset, Sink::Memory(&mut bytes))?;
+        bytes.truncate(read as usize);
+        Some(bytes)
+    }
+
+    fn write(&self, ino: Ino, place: Place, bytes: &[u8]) -> bool {
+        let now = wall().sec * 1_000_000_000 + 5;
+        self.plane.write(ino.0, place, Source::Memory(bytes), now).is_some()
+    }
+}
+
+/// A request on its way through.
+fn ask(
+    gate: &Arc<Gate>,
+    volume: &Volume,
+    caller: &Caller,
+    request: Request<'static>,
+    payload: Vec<u8>,
+) -> Asked {
+    let (gate, volume, caller) = (Arc::clone(gate), Arc::clone(volume), caller.clone());
+    Box::pin(async move {
+        let header = Header { cred: Cred::root(), session: caller.attachment, ..Header::default() };
+        let payload = Payload::Bytes(payload);
+        let ask = Ask { caller: &caller, header: &header, request, payload, now: wall() };
+        let passed = gate.pass(&volume, ask).await?;
+        let bytes = passed.answer.payload.bytes().get(passed.skip..).unwrap_or_default();
+        let len = match passed.answer.reply {
+            Reply::Data(len) => len as usize,
+            _ => bytes.len(),
+        };
+        Ok((passed.answer.reply, bytes.get(..len).unwrap().to_vec()))
+    })
+}
+
+/// Hosts, a gate and a volume, one request at a time.
+struct Rig {
+    gate: Arc<Gate>,
+    volume: Volume,
+    hosts: Vec<Host>,
+}
+
+impl Rig {
+    fn new(hosts: u64, policies: Policies) -> Rig {
+        let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(1)));
+        let volume = open(&kv, &medium);
+        finish(volume.end_grace()).unwrap();
+        let gate = Arc::new(Gate::default());
+        let hosts: Vec<Host> = (1..=hosts).map(|session| Host::new(session, 256)).collect();
+        for host in &hosts {
+            let cache = gate.attach(host.caller.clone(), host.setup(policies));
+            finish(gate.adopt(&volume, cache));
+        }
+        Rig { gate, volume, hosts }
+    }
+
+    fn ask(
+        &self,
+        host: usize,
+        request: Request<'static>,
+        payload: &[u8],
+    ) -> Result<(Reply, Vec<u8>)> {
+        let caller = &self.hosts[host].caller;
+        finish(ask(&self.gate, &self.volume, caller, request, payload.to_vec()))
+    }
+
+    fn create(&self, host: usize, name: &'static [u8], flags: u32) -> (Ino, Fh) {
+        let request = Request::Create { parent: Ino::ROOT, name, mode: 0o644, umask: 0, flags };
+        match self.ask(host, request, &[]) {
+            Ok((Reply::Created(attr, fh), _)) => (attr.ino, fh),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn open(&self, host: usize, ino: Ino, flags: u32) -> Fh {
+        match self.ask(host, Request::Open { ino, flags }, &[]) {
+            Ok((Reply::Opened(fh), _)) => fh,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Reads through.
+    fn read(&self, host: usize, (ino, fh): (Ino, Fh), offset: u64, len: u32) -> Vec<u8> {
+        self.ask(host, Request::Read { ino, fh, offset, len, flags: 0 }, &[]).unwrap().1
+    }
+
+    fn write(&self, host: usize, (ino, fh): (Ino, Fh), offset: u64, flags: u32, bytes: &[u8]) {
+        let host_plane = &self.hosts[host].plane;
+        host_plane.begin_change(ino.0);
+        let (reply, _) = self.ask(host, Request::Write { ino, fh, offset, flags }, bytes).unwrap();
+        host_plane.end_change(ino.0);
+        assert_eq!(reply, Reply::Written(bytes.len() as u32));
+    }
+
+    fn size(&self, host: usize, ino: Ino) -> u64 {
+        match self.ask(host, Request::Getattr { ino, fh: Fh::NONE }, &[]) {
+            Ok((Reply::Attr(attr), _)) => attr.size,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn dmas(&self, host: usize, what: impl FnOnce()) -> u64 {
+        let ops = || self.hosts[host].ledger.snapshot().total().ops;
+        let before = ops();
+        what();
+        ops() - before
+    }
+}
+
+const RDWR: u32 = open_flags::RDWR;
+
+#[test]
+fn a_hit_costs_nothing_and_a_write_reaches_the_volume_when_it_must() {
+    let rig = Rig::new(1, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    let host = &rig.hosts[0];
+    let bytes = [7; 10_000];
+    let none = rig.dmas(0, || {
+        assert!(host.write(file.0, Place::At(0), &bytes));
+        assert_eq!(host.read(file.0, 0, 20_000).unwrap(), bytes);
+    });
+    assert_eq!(none, 0);
+    // The size is told from the record; the volume knows nothing yet.
+    assert_eq!(rig.size(0, file.0), 10_000);
+    assert_eq!(finish(rig.volume.cacheable(file.0)).unwrap().0.size, 0);
+    rig.ask(0, Request::Fsync { ino: file.0, fh: file.1, data_only: false }, &[]).unwrap();
+    let (attr, _) = finish(rig.volume.cacheable(file.0)).unwrap();
+    assert_eq!((attr.size, attr.mtime.nsec), (10_000, 5));
+    assert_eq!(rig.read(0, file, 0, 20_000), bytes);
+    // A write that goes through, over the middle of a cached page and beyond the end.
+    rig.write(0, file, 9_990, 0, &[8; 100]);
+    assert_eq!(host.read(file.0, 9_980, 20).unwrap_or_else(|| rig.read(0, file, 9_980, 20)), {
+        let mut expected = vec![7; 10];
+        expected.extend([8; 10]);
+        expected
+    });
+    assert_eq!(rig.size(0, file.0), 10_090);
+    rig.write(0, file, 0, write_flags::APPEND, &[9; 10]);
+    assert_eq!(rig.read(0, file, 10_085, 100), [[8; 5].as_slice(), &[9; 10]].concat());
+}
+
+#[test]
+fn a_miss_is_filled_and_then_a_hit() {
+    let rig = Rig::new(1, Policies { prefetch: prefetch::Name::None, ..Policies::default() });
+    let file = rig.create(0, b"f", RDWR | open_flags::DIRECT);
+    rig.write(0, file, 0, 0, &[5; 9000]);
+    let fh = rig.open(0, file.0, 0);
+    let host = &rig.hosts[0];
+    assert_eq!(host.read(file.0, 100, 50), None);
+    assert_eq!(rig.read(0, (file.0, fh), 100, 50), [5; 50]);
+    assert_eq!(host.read(file.0, 200, 50).unwrap(), [5; 50]);
+    assert_eq!(host.read(file.0, 5000, 50), None);
+    assert_eq!(rig.read(0, (file.0, fh), 8990, 50), [5; 10]);
+    assert_eq!(host.read(file.0, 8990, 50).unwrap(), [5; 10]);
+    // Cut and grown again: zeros, not what was there.
+    for size in [10, 9000] {
+        let set = Setattr { size: Some(size), ..Setattr::default() };
+        rig.ask(0, Request::Setattr { ino: file.0, fh: Fh::NONE, set }, &[]).unwrap();
+    }
+    assert_eq!(host.read(file.0, 200, 50), None);
+    assert_eq!(rig.read(0, (file.0, fh), 5, 10), [[5; 5], [0; 5]].concat());
+    assert_eq!(host.read(file.0, 5, 10).unwrap(), [[5; 5], [0; 5]].concat());
+}
+
+#[test]
+fn what_one_session_writes_in_its_cache_another_reads() {
+    let rig = Rig::new(2, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    let (one, two) = (&rig.hosts[0], &rig.hosts[1]);
+    assert!(one.write(file.0, Place::At(0), &[1; 5000]));
+    let other = (file.0, rig.open(1, file.0, 0));
+    assert_eq!(rig.size(1, file.0), 5000);
+    assert_eq!(rig.read(1, other, 0, 5000), [1; 5000]);
+    assert_eq!(two.read(file.0, 0, 5000).unwrap(), [1; 5000]);
+    // Both read now; a write takes the other's pages away before it is answered.
+    assert!(!one.write(file.0, Place::At(0), &[2; 100]));
+    rig.write(0, file, 0, 0, &[2; 100]);
+    assert_eq!(two.read(file.0, 0, 100), None);
+    assert_eq!(rig.read(1, other, 0, 100), [2; 100]);
+    // The writer's own page went, too.
+    assert_eq!(one.read(file.0, 0, 100).unwrap_or_else(|| rig.read(0, file, 0, 100)), [2; 100]);
+    // Whoever opens for writing next may write again.
+    let again = rig.open(0, file.0, RDWR);
+    assert!(
+        one.write(file.0, Place::At(0), &[3; 4096]) || {
+            rig.read(0, (file.0, again), 0, 10);
+            one.write(file.0, Place::At(0), &[3; 4096])
+        }
+    );
+    assert_eq!(rig.read(1, other, 0, 1), [3]);
+}
+
+#[test]
+fn closing_a_writer_writes_back_and_pages_outlive_the_handle() {
+    let rig = Rig::new(1, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    let host = &rig.hosts[0];
+    assert!(host.write(file.0, Place::At(0), &[1; 5000]));
+    rig.ask(0, Request::Release { ino: file.0, fh: file.1, owner: 0 }, &[]).unwrap();
+    assert_eq!(finish(rig.volume.cacheable(file.0)).unwrap().0.size, 5000);
+    assert!(!host.write(file.0, Place::At(0), &[2; 10]), "nobody may write any more");
+    assert_eq!(host.read(file.0, 0, 5000).unwrap(), [1; 5000]);
+    assert_eq!(rig.gate.figures()[0].promised, 0);
+    // Gone altogether: so are the pages.
+    rig.ask(0, Request::Unlink { parent: Ino::ROOT, name: b"f" }, &[]).unwrap();
+    assert_eq!(rig.gate.figures()[0].free, rig.gate.figures()[0].total);
+}
+
+#[test]
+fn a_name_opened_with_truncation_has_nothing_left_in_any_cache() {
+    let rig = Rig::new(2, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 5000]));
+    let (same, _) = rig.create(1, b"f", RDWR | open_flags::TRUNC);
+    assert_eq!((same, rig.size(1, same)), (file.0, 0));
+    assert_eq!(rig.read(0, file, 0, 10), []);
+    assert_eq!(rig.hosts[0].read(file.0, 0, 10), None);
+    rig.open(0, file.0, RDWR | open_flags::TRUNC);
+    assert_eq!(rig.size(0, file.0), 0);
+}
+
+#[test]
+fn a_hole_written_behind_reads_zero() {
+    let rig = Rig::new(1, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    assert!(rig.hosts[0].write(file.0, Place::At(50_000), &[1; 10]));
+    assert_eq!(rig.read(0, file, 10_000, 100), [0; 100]);
+    assert_eq!(rig.read(0, file, 49_999, 100), [[0].as_slice(), &[1; 10]].concat());
+    let found = rig.ask(0, Request::Lseek { ino: file.0, fh: file.1, offset: 0, whence: 3 }, &[]);
+    assert!(matches!(found, Ok((Reply::Offset(at), _)) if at > 0 && at <= 50_000), "{found:?}");
+}
+
+#[test]
+fn set_id_files_are_not_written_in_a_cache() {
+    let rig = Rig::new(1, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    let host = &rig.hosts[0];
+    assert!(host.write(file.0, Place::At(0), &[1; 10]));
+    let set = Setattr { mode: Some(0o4755), ..Setattr::default() };
+    rig.ask(0, Request::Setattr { ino: file.0, fh: Fh::NONE, set }, &[]).unwrap();
+    assert!(!host.write(file.0, Place::At(0), &[2; 10]));
+    rig.open(0, file.0, RDWR);
+    assert!(!host.write(file.0, Place::At(0), &[2; 10]));
+    assert_eq!(rig.read(0, file, 0, 10), [1; 10]);
+}
+
+#[test]
+fn a_host_that_dies_loses_nothing_it_was_told_is_written() {
+    let mut rig = Rig::new(2, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 9000]));
+    let dead = rig.hosts.remove(0);
+    dead.dead.store(true, Ordering::Relaxed);
+    finish(rig.gate.part(&rig.volume, dead.caller.attachment));
+    let fh = rig.open(0, file.0, 0);
+    assert_eq!(rig.read(0, (file.0, fh), 0, 20_000), [1; 9000]);
+    assert_eq!(rig.gate.figures().len(), 1);
+}
+
+#[test]
+fn the_next_life_of_the_dpu_side_finds_what_was_written() {
+    let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(1)));
+    let mut rig = Rig::new(1, Policies::default());
+    rig.volume = open(&kv, &medium);
+    let file = rig.create(0, b"f", RDWR);
+    assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 9000]));
+    // It dies; its host goes on writing.
+    rig.volume = open(&kv, &medium);
+    rig.gate = Arc::new(Gate::default());
+    assert!(rig.hosts[0].write(file.0, Place::At(0), &[2; 100]));
+    let host = &rig.hosts[0];
+    rig.gate.expect([host.caller.attachment, SessionId(77)]);
+    let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
+    let request = Request::Getattr { ino: file.0, fh: Fh::NONE };
+    let mut early = ask(&rig.gate, &rig.volume, &host.caller, request, Vec::new());
+    assert!(poll(&mut early).is_none());
+    finish(rig.gate.adopt(&rig.volume, cache));
+    assert!(poll(&mut early).is_none(), "another session may have written, too");
+    rig.gate.expect_nobody();
+    assert!(matches!(finish(early), Ok((Reply::Attr(attr), _)) if attr.size == 9000));
+    let fh = rig.open(0, file.0, 0);
+    assert_eq!(rig.read(0, (file.0, fh), 0, 200), [[2; 100], [1; 100]].concat());
+}
+
+#[test]
+fn a_page_held_for_ever_is_not_waited_for_for_ever() {
+    let rig = Rig::new(2, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    let host = &rig.hosts[0];
+    assert!(host.write(file.0, Place::At(0), &[1; 10]));
+    let geometry = host.plane.geometry();
+    let index = geometry
+        .bucket(file.0.0, 0)
+        .find(|index| host.region.load_u64(geometry.entry_at(*index), Ordering::Relaxed) != Ok(0));
+    let at = geometry.entry_at(index.unwrap());
+    let word = host.region.load_u64(at, Ordering::Relaxed).unwrap();
+    host.region.store_u64(at, word | 1, Ordering::Relaxed).unwrap();
+    let fh = rig.open(1, file.0, 0);
+    let request = Request::Read { ino: file.0, fh, offset: 0, len: 10, flags: 0 };
+    assert_eq!(rig.ask(1, request, &[]).map(drop), Err(Errno::EIO));
+    // Let go, it is there.
+    host.region.store_u64(at, word, Ordering::Relaxed).unwrap();
+    finish(rig.gate.tend(&rig.volume));
+    assert_eq!(rig.read(1, (file.0, fh), 0, 10), [1; 10]);
+}
