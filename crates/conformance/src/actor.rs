@@ -90,7 +90,7 @@ impl<'f> Actor<'f> {
     fn removed(&mut self, request: &Request<'_>) -> Result<Option<Ino>> {
         match self.ask(request, &[])?.0 {
             Reply::Removed(orphan) => Ok(orphan),
-            Reply::Gone(last) => Ok(Some(last.ino)),
+            Reply::Gone { last, .. } => Ok(Some(last.ino)),
             _ => Err(Errno::EPROTO),
         }
     }

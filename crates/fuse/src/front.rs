@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use outboard_base::Ino;
 use outboard_wire::event::Event;
-use outboard_wire::fuse::answer::Valid;
+use outboard_wire::fuse::answer::{Valid, fopen};
 use outboard_wire::fuse::init::{InitOut, flags};
 
 use crate::backend::Answer;
+use crate::directories::Directories;
 use crate::job::Chore;
 use crate::nodes::Nodes;
 use crate::notifier::Notice;
@@ -51,6 +52,7 @@ impl Agreed {
 pub struct Front<S> {
     pub(crate) options: MountOptions,
     pub(crate) nodes: Nodes,
+    pub(crate) directories: Directories,
     pub(crate) pending: Pending,
     pub(crate) releases: Releases,
     /// Threads that wait for an answer themselves, by tag.
@@ -74,6 +76,7 @@ impl<S: Slot> Front<S> {
             releases: Releases::new(options.workers.max(1)),
             options,
             nodes: Nodes::default(),
+            directories: Directories::default(),
             pending: Pending::default(),
             waiting: Table::default(),
             devices: OnceLock::new(),
@@ -101,6 +104,7 @@ impl<S: Slot> Front<S> {
 
     /// The DPU side tells something. Any thread; does not block.
     pub fn event(&self, event: Event) {
+        self.directories.forget();
         self.notice(Notice::Event(event));
     }
 
@@ -126,6 +130,13 @@ impl<S: Slot> Front<S> {
             Some(agreed) if agreed.has_epochs() => valid,
             _ => valid.min(VALID_WITHOUT_EPOCHS),
         }
+    }
+
+    /// Whether directories are listed without being opened at the volume. The kernel then keeps
+    /// their entries between listings, so that only a mount that lets it can do so.
+    pub(crate) fn opens_no_directories(&self) -> bool {
+        self.options.fopen_directory() & fopen::CACHE_DIR != 0
+            && self.agreed().is_some_and(|agreed| agreed.init.has(flags::NO_OPENDIR_SUPPORT))
     }
 
     /// The other end of [`Front::notice`], once.

@@ -3,6 +3,8 @@
 use outboard_base::{Fh, Ino};
 use outboard_wire::fuse::answer::Listing;
 
+use crate::directories::Change;
+
 /// How an answer looks to the kernel.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
@@ -53,6 +55,8 @@ pub(crate) struct Job {
     pub(crate) pid: u32,
     /// It waits for a lock: any signal ends it.
     pub(crate) waits_for_lock: bool,
+    /// It may change a directory.
+    pub(crate) change: Option<Change>,
     /// Which operation, for the log.
     pub(crate) what: &'static str,
     /// The answer's form.

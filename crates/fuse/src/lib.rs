@@ -24,6 +24,7 @@
 #![deny(unsafe_code)]
 
 mod backend;
+mod directories;
 mod dpc;
 mod front;
 mod job;

@@ -27,6 +27,13 @@ impl<S: Slot> Front<S> {
     /// pending ones, so that this happens once.
     pub(crate) fn finish(&self, job: Job, answer: Answer<S>) {
         let Answer { tag, outcome, slot } = answer;
+        if let Some(change) = job.change {
+            let left = match &outcome {
+                Ok(Reply::Gone { parent, .. }) => parent.as_ref(),
+                _ => None,
+            };
+            self.directories.end(change, left);
+        }
         if let Shape::Released { ino, fh } = job.shape {
             self.releases.gone(ino, fh);
         }
@@ -93,7 +100,7 @@ impl<S: Slot> Front<S> {
                 self.moved(moved);
                 send(&[]);
             }
-            (Shape::Removed { moved }, Reply::Gone(last)) => {
+            (Shape::Removed { moved }, Reply::Gone { last, .. }) => {
                 self.nodes.gone(&last);
                 self.moved(moved);
                 send(&[]);

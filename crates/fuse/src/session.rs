@@ -36,6 +36,7 @@ const WANTED: u64 = flags::ASYNC_READ
     | flags::POSIX_ACL
     | flags::MAX_PAGES
     | flags::CACHE_SYMLINKS
+    | flags::NO_OPENDIR_SUPPORT
     | flags::EXPLICIT_INVAL_DATA
     | flags::HANDLE_KILLPRIV_V2
     | flags::SETXATTR_EXT

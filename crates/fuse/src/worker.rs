@@ -16,6 +16,7 @@ use outboard_wire::fuse::{
 };
 
 use crate::backend::{Answer, Backend, Port, Started};
+use crate::directories::Directories;
 use crate::front::Front;
 use crate::job::{Chore, Job, Shape};
 use crate::notifier::{Notice, is_dying};
@@ -179,10 +180,15 @@ impl<B: Backend> Worker<B> {
                 return Ok(false);
             }
             Call::Getattr { .. } | Call::Statx { .. } => {
-                let Some(last) = self.front.nodes.last(ino) else { return Ok(false) };
+                let last = self.front.nodes.last(ino).map(|last| *last);
+                let Some(attr) = last.or_else(|| self.front.directories.get(ino)) else {
+                    return Ok(false);
+                };
                 let statx = matches!(call, Call::Statx { .. });
-                self.front.tell(self.index, header.unique, &last, statx);
+                self.front.tell(self.index, header.unique, &attr, statx);
             }
+            // The kernel then opens directories by itself, for good.
+            Call::Opendir { .. } if self.front.opens_no_directories() => return Err(Errno::ENOSYS),
             Call::Destroy => self.front.accept(self.index, header.unique),
             Call::NotifyReply => {}
             Call::Ioctl => return Err(Errno::ENOTTY),
@@ -253,6 +259,7 @@ impl<B: Backend> Worker<B> {
             device: self.index,
             pid: header.pid,
             waits_for_lock: opcode == Opcode::Setlkw,
+            change: Directories::may_change(asked.op()).then(|| self.front.directories.begin()),
             what: opcode.name(),
             shape,
         };
@@ -384,7 +391,14 @@ impl<B: Backend> Worker<B> {
                 Chore::Forget(_) => (Shape::Forget, "Forget"),
                 Chore::Moved { parent, .. } => (Shape::Moved { parent }, "Moved"),
             };
-            let job = Job { device: self.index, pid: 0, waits_for_lock: false, what, shape };
+            let job = Job {
+                device: self.index,
+                pid: 0,
+                waits_for_lock: false,
+                change: None,
+                what,
+                shape,
+            };
             let request = match &chore {
                 Chore::Forget(ino) => Request::Forget { ino: *ino },
                 Chore::Moved { parent, name } => Request::Lookup { parent: *parent, name },

@@ -11,6 +11,7 @@ use outboard_wire::file::{Attr, Dirent, DirentsWriter, Reply};
 
 use crate::context::Context;
 use crate::layout::{Inode, Listed, key};
+use crate::permission::READ;
 use crate::{Answer, Kvfs, Payload};
 
 /// Entries fetched at a time.
@@ -28,7 +29,13 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         len: u32,
         with_attributes: bool,
     ) -> Result<Answer> {
-        if !self.handles.get(cx.attachment, fh, ino)?.directory {
+        if fh == Fh::NONE {
+            let inode = self.inode(ino).await?;
+            if !inode.is_directory() {
+                return Err(Errno::ENOTDIR);
+            }
+            self.permit(cx, &inode, READ).await?;
+        } else if !self.handles.get(cx.attachment, fh, ino)?.directory {
             return Err(Errno::ENOTDIR);
         }
         if cookie == 0 {

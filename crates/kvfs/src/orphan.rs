@@ -157,7 +157,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 Fate::Ending
             }
         };
-        Ok(if hold == Hold::Asker { Reply::Gone(last) } else { Reply::Removed(None) })
+        Ok(if hold == Hold::Asker {
+            Reply::Gone { last, parent: None }
+        } else {
+            Reply::Removed(None)
+        })
     }
 
     /// Stages what one batch can do of the end of an inode without a name: true if nothing is left

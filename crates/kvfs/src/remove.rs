@@ -46,6 +46,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             txn.put_inode(&dir)?;
             let reply = self.unname(cx, txn, inode, &mut parting).await?;
             txn.record(cx, &reply)?;
+            let reply = match reply {
+                // Not in the record: a replay says what was, and this may have changed since.
+                Reply::Gone { last, .. } => Reply::Gone { last, parent: Some(dir.attr) },
+                reply => reply,
+            };
             Ok((entry.ino, reply))
         });
         let (ino, reply) = removed.await?;

@@ -198,8 +198,8 @@ impl Entry {
             | Op::Setattr
             | Op::Create
             | Op::Tmpfile
-            | Op::Unlink
             | Op::Rename => ATTR_LEN,
+            Op::Unlink => 2 * ATTR_LEN,
             Op::Statfs => STATFS_LEN,
             Op::Getlk => LOCK_LEN,
             _ => 0,

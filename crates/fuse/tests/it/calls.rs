@@ -456,6 +456,62 @@ fn what_the_kernel_keeps_is_not_asked_again() {
     assert_eq!(after[3], 0, "no lock was taken, so no close is told");
 }
 
+/// The kernel asks for a directory's attributes before each removal, as the one before made it
+/// forget them: the volume need not be asked. Nor is what is answered ever stale.
+#[test]
+fn a_removal_is_one_request() {
+    if !can_mount("a_removal_is_one_request") {
+        return;
+    }
+    let mount = toy_mount(MountOptions::default(), None);
+    let toy = &mount.backend.toy;
+    for n in 0..50 {
+        File::create(mount.dir.join(format!("f{n}"))).unwrap();
+    }
+    eventually("nobody has one open", || toy.asked(Op::Release) == 50);
+    let times = || fs::metadata(&mount.dir).map(|meta| (meta.mtime(), meta.ctime())).unwrap();
+    let (mut before, asked) = (times(), toy.asked(Op::Getattr));
+    for n in 0..50 {
+        fs::remove_file(mount.dir.join(format!("f{n}"))).unwrap();
+        assert!(times() > before, "each change shows");
+        before = times();
+    }
+    assert_eq!(toy.asked(Op::Getattr), asked);
+    File::create(mount.dir.join("g")).unwrap();
+    assert!(times() > before);
+    fs::remove_file(mount.dir.join("g")).unwrap();
+    fs::set_permissions(&mount.dir, fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(fs::metadata(&mount.dir).unwrap().mode() & 0o777, 0o700);
+}
+
+/// A mount that lets the kernel keep entries lists directories without opening them; a change is in
+/// the next listing.
+#[test]
+fn directories_are_listed_without_being_opened() {
+    if !can_mount("directories_are_listed_without_being_opened") {
+        return;
+    }
+    let none = MountOptions { cache: outboard_fuse::Cache::None, ..MountOptions::default() };
+    for (options, kept) in [(MountOptions::default(), true), (none, false)] {
+        let mount = toy_mount(options, None);
+        let toy = &mount.backend.toy;
+        let mut wanted = Vec::new();
+        for round in 0..3 {
+            let name = format!("file-{round}");
+            File::create(mount.dir.join(&name)).unwrap();
+            wanted.push(name);
+            assert_eq!(names(&mount.dir), wanted);
+            let asked = toy.asked(Op::Readdir);
+            assert_eq!(names(&mount.dir), wanted);
+            assert_eq!(toy.asked(Op::Readdir) == asked, kept, "entries stay in the kernel");
+        }
+        fs::remove_file(mount.dir.join("file-1")).unwrap();
+        assert_eq!(names(&mount.dir), ["file-0", "file-2"]);
+        let opened = toy.asked(Op::Opendir) + toy.asked(Op::Releasedir);
+        assert_eq!(opened == 0, kept);
+    }
+}
+
 #[test]
 fn options_show_and_hold() {
     if !can_mount("options_show_and_hold") {

@@ -223,7 +223,8 @@ impl State {
                 let last = self.attr(ino)?;
                 if orphan.is_some() && !open && last.kind()? == FileKind::Regular {
                     self.inodes.remove(&ino);
-                    return Ok(Reply::Gone(last));
+                    let parent = Some(self.attr(parent)?);
+                    return Ok(Reply::Gone { last, parent });
                 }
                 Reply::Removed(orphan)
             }

@@ -190,7 +190,7 @@ proptest! {
         let replies = [
             (Op::Mkdir, Reply::Entry(attr(number))),
             (Op::Unlink, Reply::Removed((number != 0).then_some(Ino(number)))),
-            (Op::Unlink, Reply::Gone(attr(number))),
+            (Op::Unlink, Reply::Gone { last: attr(number), parent: None }),
             (Op::Setxattr, Reply::Empty),
         ];
         for (op, reply) in replies {

@@ -66,7 +66,10 @@ fn who_was_told_holds_it_until_they_forget() {
 fn gone(user: &User<'_>, name: &str) -> Option<Attr> {
     let request = Request::Unlink { parent: Ino::ROOT, name: name.as_bytes() };
     match user.ask(request, &[]).unwrap().0 {
-        Reply::Gone(attr) => Some(attr),
+        Reply::Gone { last, parent } => {
+            assert_eq!(parent, Some(user.stat(Ino::ROOT).unwrap()), "how the directory is now");
+            Some(last)
+        }
         Reply::Removed(_) => None,
         reply => panic!("{reply:?}"),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use outboard_base::{Errno, Ino, Rng};
+use outboard_base::{Errno, Fh, Ino, Rng};
 use outboard_wire::file::{Dirents, Request, rename_flags};
 
 use crate::world::{Disk, User, errno};
@@ -47,6 +47,23 @@ fn what_is_there_all_the_time_is_listed_exactly_once() {
         let once: BTreeSet<_> = stayed.iter().collect();
         assert_eq!((stayed.len(), once.len()), (300, 300), "seed {seed}");
     }
+}
+
+/// Without a handle permission is asked for with each page.
+#[test]
+fn a_directory_is_listed_without_being_opened() {
+    let disk = Disk::new(1);
+    let volume = disk.open_settled();
+    let root = User::root(&volume);
+    let dir = root.mkdir_mode(Ino::ROOT, "d", 0o700).unwrap().ino;
+    let file = root.file(dir, "f").unwrap().ino;
+    assert_eq!(root.page(dir, Fh::NONE, 0, 4096).unwrap().len(), 1);
+    assert_eq!(errno(root.page(file, Fh::NONE, 0, 4096)), Errno::ENOTDIR);
+    assert_eq!(errno(root.page(Ino(99_999), Fh::NONE, 0, 4096)), Errno::ESTALE);
+    let user = root.by(10, 10);
+    assert_eq!(errno(user.page(dir, Fh::NONE, 0, 4096)), Errno::EACCES);
+    root.chmod(dir, 0o755).unwrap();
+    assert_eq!(user.page(dir, Fh::NONE, 0, 4096).unwrap().len(), 1);
 }
 
 #[test]

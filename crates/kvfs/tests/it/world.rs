@@ -265,7 +265,7 @@ impl<'v> User<'v> {
     fn removed(&self, request: Request<'_>) -> Result<Option<Ino>> {
         match self.ask(request, &[])?.0 {
             Reply::Removed(orphan) => Ok(orphan),
-            Reply::Gone(last) => {
+            Reply::Gone { last, .. } => {
                 assert_eq!(last.nlink, 0);
                 Ok(None)
             }

@@ -21,6 +21,7 @@ use crate::cursor::{put_u64, u64_at};
 /// Size       bytes               -        (told from Data by bit 63 of the result)
 /// Removed    orphaned inode or 0 -
 /// Gone       bit 63              attributes (128)
+///            bits 63, 62         attributes, the directory's attributes (256)
 /// Statfs     0                   figures (64)
 /// Lock       0                   lock (32)
 /// Waiting    ticket (never 0)    -
@@ -48,8 +49,12 @@ pub enum Reply {
     /// it.
     Removed(Option<Ino>),
     /// A name is gone, and with it the inode, of which only the asker knew: nobody need forget it.
-    /// These were its attributes; whoever still refers to it is answered by them.
-    Gone(Attr),
+    Gone {
+        /// These were its attributes; whoever still refers to it is answered by them.
+        last: Attr,
+        /// These are the directory's, after an `Unlink` that was not answered before.
+        parent: Option<Attr>,
+    },
     /// Figures of the volume.
     Statfs(Statfs),
     /// The lock in the way, or one of kind `Unlock`.
@@ -62,6 +67,7 @@ pub enum Reply {
 
 const SIZE: u64 = 1 << 63;
 const GONE: u64 = 1 << 63;
+const WITH_PARENT: u64 = 1 << 62;
 
 impl Reply {
     /// Encodes: the result number, and the reply header's length in `into`.
@@ -80,9 +86,14 @@ impl Reply {
             Reply::Data(len) | Reply::Written(len) => (u64::from(*len), 0),
             Reply::Size(len) => (u64::from(*len) | SIZE, 0),
             Reply::Removed(orphan) => (orphan.map_or(0, |ino| ino.0), 0),
-            Reply::Gone(attr) => {
-                attr.encode(into)?;
+            Reply::Gone { last, parent: None } => {
+                last.encode(into)?;
                 (GONE, Attr::LEN)
+            }
+            Reply::Gone { last, parent: Some(parent) } => {
+                last.encode(into)?;
+                parent.encode(into.get_mut(Attr::LEN..).ok_or(Errno::EPROTO)?)?;
+                (GONE | WITH_PARENT, 2 * Attr::LEN)
             }
             Reply::Statfs(figures) => {
                 figures.encode(into)?;
@@ -116,7 +127,14 @@ impl Reply {
                 Reply::Data(count()?)
             }
             Op::Write | Op::CopyFileRange => Reply::Written(count()?),
-            Op::Unlink | Op::Rename if result == GONE => Reply::Gone(Attr::decode(header)?),
+            Op::Unlink | Op::Rename if result == GONE => {
+                Reply::Gone { last: Attr::decode(header)?, parent: None }
+            }
+            Op::Unlink if result == GONE | WITH_PARENT => {
+                let parent = header.get(Attr::LEN..).ok_or(Errno::EPROTO)?;
+                let parent = Some(Attr::decode(parent)?);
+                Reply::Gone { last: Attr::decode(header)?, parent }
+            }
             Op::Unlink | Op::Rmdir | Op::Rename => {
                 Reply::Removed((result != 0).then_some(Ino(result)))
             }

@@ -195,8 +195,10 @@ fn results_are_numbers() {
     ] {
         assert_eq!(reply.encode(&mut none), Ok((result, 0)), "{reply:?}");
     }
-    let gone = Reply::Gone(Attr { mode: 0o100_644, ..Attr::default() });
-    assert_eq!(gone.encode(&mut [0; 128]), Ok((1 << 63, 128)));
+    let last = Attr { mode: 0o100_644, ..Attr::default() };
+    let gone = |parent| Reply::Gone { last: last.clone(), parent };
+    assert_eq!(gone(None).encode(&mut [0; 128]), Ok((1 << 63, 128)));
+    assert_eq!(gone(Some(last.clone())).encode(&mut [0; 256]), Ok((3 << 62, 256)));
 }
 
 /// Numbers are never reused: each operation keeps its own for ever.

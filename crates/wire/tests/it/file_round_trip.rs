@@ -77,9 +77,12 @@ fn reply() -> impl Strategy<Value = (Op, Reply)> {
                     Reply::Data(word)
                 }
                 Op::Write | Op::CopyFileRange => Reply::Written(word),
-                Op::Unlink | Op::Rename if other => Reply::Gone(attr),
+                Op::Unlink if other && word % 2 == 0 => {
+                    Reply::Gone { last: attr.clone(), parent: Some(attr) }
+                }
+                Op::Unlink | Op::Rename if other => Reply::Gone { last: attr, parent: None },
                 Op::Unlink | Op::Rmdir | Op::Rename => {
-                    Reply::Removed((long != 0 && long != 1 << 63).then_some(Ino(long)))
+                    Reply::Removed((long != 0 && long >> 62 == 0).then_some(Ino(long)))
                 }
                 Op::Statfs => Reply::Statfs(figures),
                 Op::Getlk => Reply::Lock(lock),
