@@ -14,8 +14,10 @@
 //! 4. on success `staged.committed()`; on [`KvError::Conflict`] `staged.abort()`; if the outcome is
 //!    unknown, drop it: its blocks stay out of use until the next sync.
 //!
-//! Calls that change one object are serialised by the caller, from 1 to 4. Different objects, and
-//! reads of any, may run at once. See `docs/internals/objects.md` for bytes and proofs.
+//! Calls that change one object are serialised by the caller, from 1 to 4; but what takes time in
+//! a write, [`Objects::write_out`], needs only that nobody else changes the same blocks, and what
+//! several have written out is staged together by [`Objects::place`]. Different objects, and reads
+//! of any, may run at once. See `docs/internals/objects.md` for bytes and proofs.
 //!
 //! [`Batch`]: crate::Batch
 //! [`KvError::Conflict`]: crate::KvError::Conflict

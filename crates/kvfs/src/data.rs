@@ -5,11 +5,11 @@
 //! change in the same batch as the bytes.
 //!
 //! - Who changes a file's bytes holds its turn alone, who reads them a shared turn ([`turns`]), so
-//!   a read never sees half a write.
-//! - An operation is one batch. Two are not, when the file is large: a truncation shows its new
-//!   size at once and gives blocks back step by step, and is finished before the file grows, or
-//!   after a restart ([`size`]); `fallocate` fills a range step by step, and its size shows at the
-//!   end.
+//!   a read never sees half a write. Turns are on blocks: writes of a big file go on side by side.
+//! - An operation is one batch, or part of one ([`gather`]). Two are not, when the file is large: a
+//!   truncation shows its new size at once and gives blocks back step by step, and is finished
+//!   before the file grows, or after a restart ([`size`]); `fallocate` fills a range step by step,
+//!   and its size shows at the end.
 //! - Bytes that were synced are never traded for bytes that were not: see [`fresh`].
 //!
 //! See `docs/internals/kvfs-data.md`.

@@ -2,8 +2,7 @@
 //!
 //! To a big file, at a place of its own, a write has two halves: its blocks go out while others
 //! write and read elsewhere in the file; then those whose blocks are out at the same time commit
-//! together ([`super::gather`]). A write that must know the size, or that changes the file's form,
-//! is alone with the file.
+//! together ([`super::gather`]). A write that changes the file's form is alone with the file.
 
 use outboard_base::limits::{FILE_SIZE_MAX, IO_MAX};
 use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
@@ -13,8 +12,8 @@ use outboard_kv::{Cached, Kv, KvError};
 use outboard_wire::file::{Reply, open_flags, write_flags};
 
 use super::gather::{Lead, Outcome, Turn};
-use super::regular;
 use super::shape::Shape;
+use super::{regular, turns};
 use crate::Kvfs;
 use crate::context::Context;
 use crate::layout::{DataKind, Inode};
@@ -82,10 +81,10 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let appends = flags & write_flags::APPEND != 0
             || (!write.cached() && handle.flags & open_flags::APPEND != 0);
         let durable = flags & write_flags::DSYNC != 0 || handle.flags & open_flags::DSYNC != 0;
-        let beside = if appends { None } else { self.write_beside(cx, &write, offset).await? };
-        let taken = match beside {
+        let place = (!appends).then_some(offset);
+        let taken = match self.write_beside(cx, &write, place).await? {
             Some(taken) => taken,
-            None => self.write_alone(cx, &write, (!appends).then_some(offset)).await?,
+            None => self.write_alone(cx, &write, place).await?,
         };
         if taken > 0 {
             self.changed(cx, ino);
@@ -96,23 +95,21 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(Reply::Written(taken))
     }
 
-    /// Writes some blocks of a big file, beside those who use others. `None` if it is not big.
+    /// Writes some blocks of a big file, at `place` or from the end on, beside those who use others.
+    /// `None` if it is not big.
     async fn write_beside(
         &self,
         cx: &Context<'_>,
         write: &Write<'_>,
-        offset: u64,
+        place: Option<u64>,
     ) -> Result<Option<u32>> {
         let ino = write.ino;
-        let bytes = offset..offset.saturating_add(write.data.len() as u64);
-        let _turn = self.turns.alone_on(ino, bytes).await;
-        let inode = self.inode(ino).await?;
-        regular(&inode)?;
-        let shape = Shape::of(&inode);
-        // None of this changes while anybody has a turn on any block.
+        let (_turn, shape) = self.turn_to_write(write, place).await?;
+        // Nobody changes this while anybody has a turn on any block.
         if shape.data != DataKind::Big || shape.trimming || write.data.is_empty() {
             return Ok(None);
         }
+        let offset = place.unwrap_or(shape.size);
         let data = write.clipped(offset)?;
         let end = offset + data.len() as u64;
         let taken = u32::try_from(data.len()).map_err(|_| Errno::EIO)?;
@@ -136,6 +133,30 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             }
         }
         Err(Errno::EBUSY)
+    }
+
+    /// The turn on the blocks a write touches, and the file's shape since then. Who appends has all
+    /// from the end on, so that the end is nobody else's to move.
+    async fn turn_to_write(
+        &self,
+        write: &Write<'_>,
+        place: Option<u64>,
+    ) -> Result<(turns::Turn<'_>, Shape)> {
+        let ino = write.ino;
+        let mut bytes = match place {
+            Some(offset) => offset..offset.saturating_add(write.data.len() as u64),
+            None => self.inode(ino).await?.attr.size..u64::MAX,
+        };
+        loop {
+            let turn = self.turns.alone_on(ino, bytes.clone()).await;
+            let inode = self.inode(ino).await?;
+            regular(&inode)?;
+            if place.is_some() || bytes.start <= inode.attr.size {
+                return Ok((turn, Shape::of(&inode)));
+            }
+            // It was cut meanwhile.
+            bytes.start = inode.attr.size;
+        }
     }
 
     /// Commits the writes of those who have gathered, and tells them.

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use outboard_base::{Fh, Ino, Result, Rng, Timestamp};
 use outboard_kv::{medium, mem};
 use outboard_kvfs::{Answer, Payload};
-use outboard_wire::file::{Header, Reply, Request, Setattr};
+use outboard_wire::file::{Header, Reply, Request, Setattr, write_flags};
 
 use crate::data::clean;
 use crate::world::{Disk, User, Volume, block_on, tidy};
@@ -76,6 +76,7 @@ fn value(bytes: &[u8], why: &str) -> u32 {
 
 enum What {
     Write(u32, std::ops::Range<usize>),
+    Append(u8, usize),
     Cut(usize),
     Read(std::ops::Range<usize>),
     Sync,
@@ -106,6 +107,10 @@ impl<'v> Slot<'v> {
             What::Write(value, units) => {
                 let request = Request::Write { ino, fh, offset: offset(units.start), flags: 0 };
                 (request, unit(*value).repeat(units.len()))
+            }
+            What::Append(value, len) => {
+                let flags = write_flags::APPEND;
+                (Request::Write { ino, fh, offset: 0, flags }, vec![*value; *len])
             }
             What::Cut(units) => {
                 let set = Setattr { size: Some(offset(*units)), ..Setattr::default() };
@@ -188,6 +193,7 @@ fn run(seed: u64, power: bool, drops: bool) {
                 register.end(slot.begun, clock);
             }
             What::Cut(_) => register.end(slot.begun, clock),
+            What::Append(..) => unreachable!("not drawn"),
             What::Read(units) => {
                 judge(&register, units.clone(), answer.payload.bytes(), slot.begun, &why);
             }
@@ -271,4 +277,84 @@ fn writes_of_one_file_wait_for_the_disk_together() {
         bytes
     });
     block_on(volume.tidy()).unwrap();
+}
+
+/// Many append to one big file while others read and write its beginning; some are given up. Every
+/// record that was answered is there once and whole, each writer's in its order, and none between
+/// them that nobody wrote.
+#[test]
+fn appends_find_the_end_beside_other_writes() {
+    const RECORD: usize = 3000;
+    for seed in 0..30 {
+        let mut rng = Rng::new(seed);
+        let disk = Disk::new(seed);
+        let volume = disk.open_settled();
+        let user = User::root(&volume);
+        let (attr, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
+        let ino = attr.ino;
+        user.write(ino, fh, 0, &[255; 20_000]).unwrap();
+        let conflicts = if seed.is_multiple_of(3) { 15 } else { 0 };
+        let delays =
+            mem::Faults { delay_polls: seed % 3, commit_conflicts: conflicts, ..<_>::default() };
+        disk.kv.set_faults(delays);
+        disk.medium.set_faults(medium::mem::Faults { delay_polls: 6, ..<_>::default() });
+        let mut running: Vec<Option<Slot<'_>>> = (0..6).map(|_| None).collect();
+        // What each has appended: answered, and the one it may have.
+        let mut answered: Vec<Vec<u8>> = vec![Vec::new(); 4];
+        let mut may: Vec<Vec<u8>> = vec![Vec::new(); 4];
+        let mut next = 0;
+        for clock in 1..1500 {
+            let lane = rng.below(6) as usize;
+            let Some(slot) = &mut running[lane] else {
+                let mut slot = Slot { running: None, what: What::Sync, begun: clock };
+                if lane < 4 {
+                    next = next % 250 + 1;
+                    may[lane].push(next);
+                    slot.what = What::Append(next, RECORD);
+                } else if rng.chance(1, 2) {
+                    slot.what = What::Write(7, 0..2);
+                } else {
+                    slot.what = What::Read(0..4);
+                }
+                slot.start(&volume, (ino, fh), lane as u16);
+                running[lane] = Some(slot);
+                continue;
+            };
+            if rng.chance(1, 100) {
+                running[lane] = None;
+                continue;
+            }
+            let Some(future) = &mut slot.running else { unreachable!() };
+            let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let Poll::Ready(answer) = polled else { continue };
+            answer.unwrap_or_else(|errno| panic!("seed {seed}: {errno}"));
+            if let What::Append(value, _) = slot.what {
+                answered[lane].push(value);
+            }
+            running[lane] = None;
+        }
+        drop(running);
+        disk.kv.set_faults(mem::Faults::default());
+        disk.medium.set_faults(medium::mem::Faults::default());
+        clean(&volume);
+        let size = user.stat(ino).unwrap().size as usize;
+        let found: Vec<u8> = (20_000..size)
+            .step_by(RECORD)
+            .map(|at| {
+                let record = user.read(ino, fh, at as u64, RECORD as u32).unwrap();
+                assert_eq!(record, [record[0]; RECORD], "seed {seed}: a record in pieces at {at}");
+                record[0]
+            })
+            .collect();
+        assert!(next < 250, "values come once");
+        for lane in 0..4 {
+            let own: Vec<u8> = found.iter().copied().filter(|v| may[lane].contains(v)).collect();
+            let order = |v: &&u8| may[lane].iter().position(|m| m == *v);
+            assert!(own.is_sorted_by_key(|v| order(&v)), "seed {seed}: out of order");
+            let once = |v: &u8| own.iter().filter(|found| *found == v).count() == 1;
+            assert!(answered[lane].iter().all(once), "seed {seed}: answered and not there once");
+        }
+        let known = |v: &u8| may.iter().any(|may| may.contains(v));
+        assert!(found.iter().all(known), "seed {seed}: what nobody wrote");
+    }
 }

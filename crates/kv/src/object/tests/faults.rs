@@ -1,6 +1,7 @@
 //! The full volume, the failing device, the flipped bit, the caller who walks away.
 
 use super::*;
+use crate::join_all;
 
 fn small(seed: u64) -> Rig {
     let kv = Arc::new(MemKv::new(seed));
@@ -303,6 +304,63 @@ fn objects_change_side_by_side() {
             }
         }
         drop(tasks);
+        run(rig.store.tidy()).unwrap();
+        rig.check(&format!("seed {seed}"));
+    }
+}
+
+/// Writes of one object that go out side by side and are placed together, under one record, are as
+/// safe as one by one: through aborts, syncs and power loss.
+#[test]
+fn writes_placed_together_are_as_safe_as_one_by_one() {
+    for seed in seeds(30) {
+        let mut rng = Rng::new(seed);
+        let mut rig = Rig::new(seed);
+        let (id, mut history) = (ObjectId(1), History::new());
+        for step in 0..40 {
+            let why = format!("seed {seed} step {step}");
+            let slow = medium_mem::Faults { delay_polls: 4, ..Default::default() };
+            rig.medium.set_faults(slow);
+            let mut writes = Vec::new();
+            let mut block = rng.below(8);
+            while block < FILE - 3 {
+                let offset = block * BLOCK + rng.below(2) * rng.below(BLOCK);
+                let mut data = vec![0; 1 + rng.below(2 * BLOCK) as usize];
+                rng.fill(&mut data);
+                writes.push((offset, data));
+                block += 3 + rng.below(20);
+            }
+            // The order in which they are ready is nobody's.
+            if rng.chance(1, 2) {
+                writes.reverse();
+            }
+            let out =
+                writes.iter().map(|(at, data)| rig.store.write_out(id, *at, data, Room::Common));
+            let written: Result<Vec<_>, _> = run(join_all(out.collect())).into_iter().collect();
+            let mut batch = Batch::new();
+            let staged = run(rig.store.place(id, written.unwrap(), &mut batch)).unwrap();
+            if rng.chance(1, 8) {
+                staged.abort();
+                continue;
+            }
+            run(rig.kv.commit(batch, Durability::Answered)).unwrap();
+            staged.committed();
+            for (offset, data) in writes {
+                history.apply(&Op::Write { offset, data });
+            }
+            if rng.chance(1, 5) {
+                run(rig.store.sync()).unwrap();
+                history.may.clear();
+            }
+            if rng.chance(1, 6) {
+                rig.kv.crash();
+                rig.medium.crash();
+                assert_eq!(rig.reopen().lost, 0, "{why}");
+                rig.check(&why);
+                history.survive(&read_all(&rig, id, &why), false, &why);
+            }
+            assert!(read_all(&rig, id, &why) == history.now.bytes, "{why}");
+        }
         run(rig.store.tidy()).unwrap();
         rig.check(&format!("seed {seed}"));
     }
