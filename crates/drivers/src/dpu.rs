@@ -15,6 +15,7 @@
 //! next start whom to wait for before it lets go of files and locks ([`outboard_dpc::dpu::Grace`]).
 
 mod admission;
+mod cache;
 mod control;
 mod peers;
 mod runtime;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_base::{Result, Time};
+use outboard_cache::policy::Policies;
 use outboard_dpc::dpu::{AttachmentId, Grace, Limits, Service, Volume, Work};
 use outboard_kv::Kv;
 use outboard_kv::medium::Medium;
@@ -128,6 +130,8 @@ pub struct DpuOptions {
     pub beat_limit: Duration,
     /// User who may speak for others, beside root: the volume's owner.
     pub owner: u32,
+    /// How hosts' caches are managed.
+    pub policies: Policies,
 }
 
 impl DpuOptions {
@@ -152,6 +156,7 @@ impl DpuOptions {
             tidy_every: Duration::from_secs(3),
             beat_limit: Duration::from_secs(20),
             owner: rustix::process::geteuid().as_raw(),
+            policies: Policies::default(),
         }
     }
 }
@@ -179,6 +184,7 @@ pub struct Dpu<V, R> {
     next_beat: Time,
     tidying: tidying::Tidying,
     control: Control,
+    tender: cache::Tender,
     ending: Option<Time>,
 }
 
@@ -197,13 +203,11 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         let sessions = Sessions::open(&options.sessions)?;
         let grace = Grace::new(sessions.expected(), now, options.grace);
         let peers = Peers::listen(&options.socket, options.socket_mode, &bell)?;
+        let service =
+            Service::new(volume, options.limits, Box::new(clock::now), Box::new(clock::wall));
+        service.gate().expect(sessions.with_caches());
         Ok(Dpu {
-            service: Service::new(
-                volume,
-                options.limits,
-                Box::new(clock::now),
-                Box::new(clock::wall),
-            ),
+            service,
             runtime,
             bell,
             peers,
@@ -216,6 +220,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             next_beat: now,
             tidying: tidying::Tidying::new(now),
             control: Control::default(),
+            tender: cache::Tender::default(),
             ending: None,
             options,
         })
@@ -317,6 +322,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     }
 
     fn end_grace(&mut self) {
+        self.service.gate().expect_nobody();
         let missing: Vec<_> = self.grace.missing().collect();
         for session in missing {
             tracing::warn!(%session, "did not come back in time: its files and locks are let go");
@@ -391,10 +397,15 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     /// The end: everything durable, hosts see their sockets close and wait for the next life.
     fn close(&mut self) -> io::Result<()> {
         self.flush();
+        self.tender.end();
         let volume = self.service.volume().clone();
+        let gate = Arc::clone(self.service.gate());
         let outcome = Rc::new(std::cell::Cell::new(None));
         let told = Rc::clone(&outcome);
-        self.start(async move { told.set(Some(volume.sync().await)) });
+        self.start(async move {
+            let flushed = gate.flush_all(&volume).await;
+            told.set(Some(volume.sync().await.and(flushed)));
+        });
         let deadline = clock::now().after(END_LIMIT);
         while outcome.get().is_none() && clock::now() < deadline {
             if self.runtime.turn() == 0 {

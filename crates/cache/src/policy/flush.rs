@@ -59,7 +59,7 @@ pub struct Dirty {
 }
 
 /// Decides about one inode at a round.
-pub trait Flush: Send {
+pub trait Flush: Send + Sync {
     /// Whether its dirty pages are written back now.
     fn now(&self, dirty: Dirty) -> bool;
 }

@@ -164,6 +164,7 @@ impl<V: Volume> Service<V> {
 
     /// A session will not come back: its handles, locks and records go.
     pub fn forget(&self, session: SessionId) {
+        self.core.gate.is_back(session);
         self.core.volume.detach(session);
     }
 

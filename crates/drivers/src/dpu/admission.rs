@@ -5,14 +5,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use outboard_base::{Cred, Time};
-use outboard_dpc::dpu::Gone;
+use outboard_dpc::dpu::{AttachmentId, Gone};
 use outboard_kvfs::Caller;
 use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_wire::attach::{Hello, Message, Reason};
 
 use super::peers::{Connection, Lingering, PEERS_MAX, has_ended};
 use super::sessions::Holder;
-use super::{Attached, Dpu, Keeping, Runtime};
+use super::{Attached, Dpu, Keeping, Runtime, cache};
 use crate::link::{DpuAttachment, Peer, Received};
 
 /// Messages taken from one socket in one turn.
@@ -52,7 +52,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
                 Ok(Received::Nothing) => return,
                 Ok(Received::Message(message, fds)) => self.obey(name, message, fds),
                 Ok(Received::Garbage(error)) => {
-                    say_no(&connection.peer, Reason::Malformed, &error.to_string());
+                    say_no(&connection.peer, error.reason(), &error.to_string());
                     return self.lose(name);
                 }
                 Ok(Received::Closed) | Err(_) => return self.lose(name),
@@ -121,8 +121,10 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             .service
             .attach(caller, targets, sender)
             .ok_or_else(|| (Reason::Busy, "the session is being served".to_owned()))?;
+        self.admit_cache(name, id, hello, dma);
         self.peers.lingering.retain(|lingering| lingering.session != hello.session);
-        self.sessions.insert(hello.session, Holder { uid: cred.uid, pid: cred.pid });
+        let cached = hello.cache_len > 0;
+        self.sessions.insert(hello.session, Holder { uid: cred.uid, pid: cred.pid, cached });
         link.registers().beat_dpu();
         self.peers.attach(name, Attached { id, link }, hello.session);
         tracing::info!(
@@ -130,6 +132,31 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             queues = hello.queues, depth = hello.depth, "attached"
         );
         Ok(())
+    }
+
+    /// Takes the host's cache in, if it brings one. One that is not as it must be is left alone:
+    /// without grants its host sends everything.
+    fn admit_cache(&mut self, name: u64, id: AttachmentId, hello: &Hello, dma: Arc<dyn Dma>) {
+        if hello.cache_len == 0 {
+            return;
+        }
+        let process = self.peers.all.get(&name).and_then(|connection| {
+            connection.process.as_ref().and_then(|process| process.try_clone().ok())
+        });
+        let setup = match cache::take_in(hello, dma, process, self.options.policies) {
+            Ok(setup) => setup,
+            Err(error) => {
+                tracing::warn!(session = %hello.session, %error, "a host's cache is not used");
+                return;
+            }
+        };
+        if let Some(work) = self.service.attach_cache(id, setup) {
+            self.runtime.spawn(work);
+        }
+        let tended = self.tender.tend(self.service.volume(), self.service.gate(), &self.bell);
+        if let Err(error) = tended {
+            tracing::warn!(%error, "no thread to tend caches: they are flushed on demand only");
+        }
     }
 
     /// Whether a host may attach under a session.

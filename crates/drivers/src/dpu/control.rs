@@ -20,7 +20,7 @@ use outboard_wire::attach::Message;
 use outboard_wire::file::Op;
 use serde_json::{Value, json};
 
-use super::{Dpu, Keeping, Runtime};
+use super::{Dpu, Keeping, Runtime, cache};
 use crate::clock;
 use crate::executor::block_on;
 
@@ -144,6 +144,8 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             "malformed": self.service.stats().malformed,
             "misrouted": self.service.stats().misrouted,
             "aborted": self.service.stats().aborted,
+            "caches": self.service.gate().figures().iter().map(cache::json).collect::<Vec<_>>(),
+            "cache_cpu_s": self.tender.cpu_seconds(),
             "ledger": self.ledger_json(),
             "lingering": self.lingering_json(now),
         })

@@ -1,8 +1,8 @@
 //! Which sessions are served, written down for the next start.
 //!
 //! ```text
-//! outboard sessions 1 <boot id>
-//! <session, hex> <uid> <pid>
+//! outboard sessions 2 <boot id>
+//! <session, hex> <uid> <pid> <1: it brought a cache, 0: it did not>
 //! ```
 //!
 //! Written anew (to a file beside it, then renamed) when a session comes or goes; not synced,
@@ -20,6 +20,8 @@ use outboard_base::SessionId;
 pub(super) struct Holder {
     pub(super) uid: u32,
     pub(super) pid: u32,
+    /// Its cache may hold what the volume does not.
+    pub(super) cached: bool,
 }
 
 /// The sessions of a volume.
@@ -51,7 +53,7 @@ impl Sessions {
     }
 
     fn head(&self) -> String {
-        format!("outboard sessions 1 {}", self.boot)
+        format!("outboard sessions 2 {}", self.boot)
     }
 
     /// Lines that are not sessions are dropped: at worst somebody is not waited for.
@@ -63,9 +65,9 @@ impl Sessions {
         let session = |line: &str| {
             let mut words = line.split(' ');
             let id = u64::from_str_radix(words.next()?, 16).ok()?;
-            let holder =
-                Holder { uid: words.next()?.parse().ok()?, pid: words.next()?.parse().ok()? };
-            Some((SessionId(id), holder))
+            let mut number = || words.next()?.parse().ok();
+            let (uid, pid, cached) = (number()?, number()?, number()? != 0);
+            Some((SessionId(id), Holder { uid, pid, cached }))
         };
         lines.take(SESSIONS_MAX).filter_map(session).collect()
     }
@@ -73,6 +75,12 @@ impl Sessions {
     /// Whom to wait for.
     pub(super) fn expected(&self) -> Vec<SessionId> {
         self.all.keys().copied().collect()
+    }
+
+    /// Those among them that brought a cache.
+    pub(super) fn with_caches(&self) -> Vec<SessionId> {
+        let cached = self.all.iter().filter(|(_, holder)| holder.cached);
+        cached.map(|(session, _)| *session).collect()
     }
 
     /// Who a session belongs to.
@@ -107,9 +115,9 @@ impl Sessions {
     fn write(&self) -> io::Result<()> {
         let mut text = self.head();
         text.push('\n');
-        for (session, Holder { uid, pid }) in &self.all {
+        for (session, Holder { uid, pid, cached }) in &self.all {
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "{:x} {uid} {pid}", session.0);
+            let _ = writeln!(text, "{:x} {uid} {pid} {}", session.0, u32::from(*cached));
         }
         let beside = self.path.with_extension("new");
         std::fs::write(&beside, text)?;
@@ -133,9 +141,9 @@ mod tests {
     fn living_sessions_are_found_again_and_others_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sessions");
-        let me = Holder { uid: 7, pid: std::process::id() };
+        let me = Holder { uid: 7, pid: std::process::id(), cached: true };
         // Above the largest pid Linux gives out.
-        let dead = Holder { uid: 7, pid: 1 << 23 };
+        let dead = Holder { uid: 7, pid: 1 << 23, cached: false };
         let mut sessions = Sessions::open(&path).unwrap();
         sessions.insert(SessionId(1), me);
         sessions.insert(SessionId(u64::MAX), me);
@@ -145,15 +153,16 @@ mod tests {
         assert_eq!(again.expected(), [SessionId(u64::MAX)]);
         assert_eq!(again.holder(SessionId(u64::MAX)), Some(me));
         assert_eq!(again.holder(SessionId(3)), None);
+        assert_eq!(again.with_caches(), [SessionId(u64::MAX)]);
     }
 
     #[test]
     fn another_boot_or_a_damaged_file_means_nobody() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sessions");
-        let line = format!("1 7 {}\n", std::process::id());
+        let line = format!("1 7 {} 0\n", std::process::id());
         for text in [
-            format!("outboard sessions 1 another-boot\n{line}"),
+            format!("outboard sessions 2 another-boot\n{line}"),
             format!("nonsense\n{line}"),
             String::new(),
         ] {
@@ -161,7 +170,7 @@ mod tests {
             assert!(Sessions::open(&path).unwrap().expected().is_empty());
         }
         let mut sessions = Sessions::open(&path).unwrap();
-        sessions.insert(SessionId(1), Holder { uid: 7, pid: std::process::id() });
+        sessions.insert(SessionId(1), Holder { uid: 7, pid: std::process::id(), cached: true });
         let mut text = std::fs::read_to_string(&path).unwrap();
         text.push_str("zz 1 1\n5\n\n");
         std::fs::write(&path, text).unwrap();

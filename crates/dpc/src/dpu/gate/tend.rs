@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use outboard_base::{Ino, Result, SessionId, Time};
+use outboard_base::{Ino, Result, SessionId};
 use outboard_cache::dpu::Counts;
 use outboard_cache::policy::{Policies, flush::Dirty};
 use outboard_wire::cache::{Grant, Status};
@@ -142,6 +142,20 @@ impl Gate {
         Ok(())
     }
 
+    /// Writes back what is dirty in all caches: before an orderly end.
+    pub async fn flush_all<V: Volume>(&self, volume: &V) -> Result<()> {
+        let mut outcome = Ok(());
+        for ino in self.written() {
+            outcome = outcome.and(self.flush_for_sync(volume, ino).await);
+        }
+        outcome
+    }
+
+    /// Whether anybody has a cache, or brings one.
+    pub fn has_caches(&self) -> bool {
+        self.concerns.load(Ordering::Relaxed) > 0
+    }
+
     /// How each cache does. Reads all entries: for people who look.
     pub fn figures(&self) -> Vec<Figures> {
         let caches = self.caches();
@@ -172,10 +186,4 @@ impl Gate {
 
     /// How often [`Gate::tend`] is to be called.
     pub const TEND_EVERY: Duration = Duration::from_secs(1);
-
-    /// When [`Gate::tend`] is due next.
-    #[must_use]
-    pub fn next_tend(now: Time) -> Time {
-        now.after(Self::TEND_EVERY)
-    }
 }
