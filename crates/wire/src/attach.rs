@@ -142,6 +142,19 @@ pub enum AttachError {
     OutOfRange,
 }
 
+impl AttachError {
+    /// What a sender of such bytes is told.
+    #[must_use]
+    pub fn reason(self) -> Reason {
+        match self {
+            AttachError::Version(_) => Reason::Version,
+            AttachError::Malformed | AttachError::Unknown | AttachError::OutOfRange => {
+                Reason::Malformed
+            }
+        }
+    }
+}
+
 impl std::fmt::Display for AttachError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
