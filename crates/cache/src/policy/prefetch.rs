@@ -125,6 +125,19 @@ mod tests {
         }
     }
 
+    /// A cache of eight pages lets one page be fetched ahead, less than a window begins with: the
+    /// window was once clamped between the two, which panics.
+    #[test]
+    fn a_window_may_be_smaller_than_it_begins() {
+        for name in Name::ALL {
+            for most in 0..8 {
+                let (mut policy, mut ahead) = (name.build(most), Vec::new());
+                (0..20).for_each(|page| policy.missed(page..page + 1, &mut ahead));
+                assert!(ahead.iter().all(|range| range.end - range.start <= most), "{name:?}");
+            }
+        }
+    }
+
     #[test]
     fn no_page_number_is_too_large() {
         for name in Name::ALL {

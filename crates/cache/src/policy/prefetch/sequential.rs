@@ -26,7 +26,7 @@ impl Sequential {
 impl Prefetch for Sequential {
     fn missed(&mut self, read: Range<u64>, ahead: &mut Vec<Range<u64>>) {
         if read.start == self.next || (read.contains(&self.next) && self.window > 0) {
-            self.window = (self.window * 2).clamp(WINDOW_MIN, self.window_max.max(1));
+            self.window = (self.window * 2).max(WINDOW_MIN).min(self.window_max);
         } else {
             self.window = 0;
         }

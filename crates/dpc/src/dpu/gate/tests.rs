@@ -1,5 +1,7 @@
-//! The gate between real caches and a real volume, both in memory. One step
-//! after the other.
+//! The gate between real caches and a real volume, both in memory. [`simulation`] is many hosts at
+//! once; here is one step after the other.
+
+mod simulation;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
