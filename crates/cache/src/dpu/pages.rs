@@ -92,7 +92,8 @@ impl Control {
             return Ok(found);
         }
         let ways = u64::from(self.geometry.ways());
-        let first = self.geometry.bucket(ino.0, pages.start).start;
+        let all = count == buckets;
+        let first = if all { 0 } else { self.geometry.bucket(ino.0, pages.start).start };
         // Round the end of the table, at most once.
         let tail = (count * ways).min(self.geometry.total() - first);
         for range in [first..first + tail, 0..count * ways - tail] {

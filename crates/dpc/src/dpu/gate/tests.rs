@@ -431,6 +431,44 @@ fn the_next_life_of_the_dpu_side_finds_what_was_written() {
     assert_eq!(rig.read(0, (file.0, fh), 0, 200), [[2; 100], [1; 100]].concat());
 }
 
+/// The table of `docs/internals/cache.md`: DMAs of the cache beside those of the request itself.
+#[test]
+fn what_each_request_costs_beside_its_own() {
+    let rig = Rig::new(1, Policies { prefetch: prefetch::Name::None, ..Policies::default() });
+    let mut file = (Ino::ROOT, Fh::NONE);
+    let host = &rig.hosts[0];
+    let costs = |what: &mut dyn FnMut()| rig.dmas(0, what);
+    // A new file, granted to be written: two for its record.
+    assert_eq!(costs(&mut || file = rig.create(0, b"f", RDWR)), 2 + 1, "and its size is looked up");
+    let (ino, fh) = file;
+    assert_eq!(costs(&mut || assert!(host.write(ino, Place::At(0), &[1; 4096]))), 0);
+    assert_eq!(costs(&mut || assert_eq!(host.read(ino, 0, 10).unwrap(), [1; 10])), 0);
+    assert_eq!(costs(&mut || assert_eq!(rig.size(0, ino), 4096)), 1);
+    let sync = || {
+        rig.ask(0, Request::Fsync { ino, fh, data_only: false }, &[]).unwrap();
+    };
+    // Record, entries; lock, identity, page, unlock; record; clean.
+    assert_eq!(costs(&mut || sync()), 8);
+    // Nothing to flush: record and entries.
+    assert_eq!(costs(&mut || sync()), 2);
+    // A hundred pages: four to pull each, one to mark each clean; entries and record for all.
+    for page in 0..100 {
+        assert!(host.write(ino, Place::At(page * PAGE), &[2; 4096]) || page >= 24);
+    }
+    let dirty = rig.gate.figures()[0].dirty;
+    assert_eq!(costs(&mut || sync()), 2 + 5 * dirty + 1);
+    // To read only: a miss is filled by seven.
+    rig.ask(0, Request::Release { ino, fh, owner: 0 }, &[]).unwrap();
+    let set = Setattr { size: Some(3 * PAGE), ..Setattr::default() };
+    rig.ask(0, Request::Setattr { ino, fh: Fh::NONE, set }, &[]).unwrap();
+    let fh = rig.open(0, ino, 0);
+    assert_eq!(costs(&mut || drop(rig.read(0, (ino, fh), 0, 100))), 7);
+    // Without a grant there is nothing to do.
+    let other = rig.create(0, b"g", RDWR | open_flags::DIRECT);
+    assert_eq!(costs(&mut || rig.write(0, other, 0, 0, &[1; 8192])), 0);
+    assert_eq!(costs(&mut || drop(rig.read(0, other, 0, 8192))), 0);
+}
+
 #[test]
 fn a_page_held_for_ever_is_not_waited_for_for_ever() {
     let rig = Rig::new(2, Policies::default());
