@@ -79,6 +79,23 @@ impl Volume {
         run_limited(command, STATUS_LIMIT, &self.base.join("outboard.log"))
     }
 
+    /// Where the DPU side listens.
+    pub fn socket(&self) -> PathBuf {
+        self.data().join("dpu.sock")
+    }
+
+    /// Has a command and all it starts use the volume through `liboutboard_preload.so`, which lies
+    /// beside the program under test.
+    pub fn preload(&self, command: &mut Command) -> Result<()> {
+        let library = self.program.with_file_name("liboutboard_preload.so");
+        if !library.is_file() {
+            return Err(format!("no {}; build the package outboard-preload", library.display()));
+        }
+        command.env("LD_PRELOAD", library);
+        command.env("OUTBOARD_PREFIX", self.mountpoint()).env("OUTBOARD_SOCKET", self.socket());
+        Ok(())
+    }
+
     /// The log of every `outboard run` so far.
     pub fn log(&self) -> PathBuf {
         self.base.join("run.log")

@@ -208,10 +208,20 @@ fn open_mounted(config: &Config, device: u64, it: &Description) -> Option<OwnedF
 /// Has the kernel forget what it knows of a file's size and bytes: this process has gone past it.
 pub(crate) fn refresh(real: impl std::os::fd::AsFd) {
     let real = real.as_fd();
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-    // What cannot be refreshed is as fresh as the mount's own events make it.
-    let _size = rustix::fs::statx(real, c"", flags, StatxFlags::BASIC_STATS);
-    let _bytes = rustix::fs::fadvise(real, 0, None, Advice::DontNeed);
+    let size = |how: AtFlags| {
+        let flags = AtFlags::EMPTY_PATH | how;
+        rustix::fs::statx(real, c"", flags, StatxFlags::SIZE).map(|found| found.stx_size)
+    };
+    for _ in 0..TRIES {
+        // The kernel does not take a new size while the mount is telling it that the old one is
+        // stale: ask, and look whether it did.
+        match (size(AtFlags::STATX_FORCE_SYNC), size(AtFlags::STATX_DONT_SYNC)) {
+            (Ok(true_size), Ok(known)) if true_size != known => std::thread::sleep(PAUSE),
+            _ => break,
+        }
+    }
+    // What cannot be dropped is as fresh as the mount's own events make it.
+    let _dropped = rustix::fs::fadvise(real, 0, None, Advice::DontNeed);
 }
 
 /// Before other programs get to use this one's descriptors.

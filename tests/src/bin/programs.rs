@@ -15,11 +15,13 @@ use std::time::{Duration, Instant};
 use outboard_tests::{Result, Volume, context, note_skip, run_limited};
 
 const USAGE: &str = "\
-programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY] [--base=DIRECTORY] [--keep]
+programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY | --preload]
+         [--base=DIRECTORY] [--keep]
 
   --size   how much work each program does [default: small]
   --only   run just these
   --dir    run in this plain directory instead of a volume: the control
+  --preload  with liboutboard_preload.so in every process: past the kernel
   --base   where the volume's data and mount point go [default: a new folder in /tmp]
   --keep   leave data and logs there
 ";
@@ -27,10 +29,12 @@ programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY] [--base=DIRECTOR
 /// Exit code by which a workload says that this computer cannot run it.
 const SKIPPED: i32 = 77;
 
+#[derive(Default)]
 struct Options {
     size: String,
     only: Vec<String>,
     plain: Option<PathBuf>,
+    preload: bool,
     base: Option<PathBuf>,
     keep: bool,
 }
@@ -55,8 +59,7 @@ fn main() -> ExitCode {
 
 impl Options {
     fn parse(args: impl Iterator<Item = String>) -> Result<Self> {
-        let mut options =
-            Self { size: "small".into(), only: Vec::new(), plain: None, base: None, keep: false };
+        let mut options = Self { size: "small".into(), ..Self::default() };
         for arg in args {
             match arg.split_once('=') {
                 Some(("--size", size @ ("small" | "full"))) => options.size = size.into(),
@@ -64,6 +67,7 @@ impl Options {
                 Some(("--dir", path)) => options.plain = Some(path.into()),
                 Some(("--base", path)) => options.base = Some(path.into()),
                 None if arg == "--keep" => options.keep = true,
+                None if arg == "--preload" => options.preload = true,
                 _ => return Err(format!("unknown argument `{arg}`\n{USAGE}")),
             }
         }
@@ -84,7 +88,7 @@ fn run(options: &Options) -> Result<bool> {
         let start = Instant::now();
         let verdict = match &options.plain {
             Some(plain) => in_plain_directory(workload, plain, &base, &options.size),
-            None => on_volume(workload, &base, &options.size),
+            None => on_volume(workload, &base, &options.size, options.preload),
         };
         let verdict = verdict.unwrap_or_else(Verdict::Failed);
         let seconds = start.elapsed().as_secs_f64();
@@ -138,12 +142,22 @@ fn limit(size: &str) -> Duration {
     Duration::from_secs(if size == "full" { 7200 } else { 600 })
 }
 
-/// `front` tells the script whether it is on a volume (`mount`) or on the control (`dir`).
-fn run_script(script: &Path, dir: &Path, base: &Path, size: &str, front: &str) -> Result<Verdict> {
+/// Runs a script in `dir`. On a volume it is told so; a `preloaded` one is used past the kernel.
+fn run_script(
+    script: &Path,
+    dir: &Path,
+    base: &Path,
+    size: &str,
+    on: Option<(&Volume, bool)>,
+) -> Result<Verdict> {
     let here = context(env::current_exe(), || "cannot find this program".to_owned())?;
     let mut command = Command::new(script);
-    command.arg(dir).arg(size).env("OUTBOARD_FRONT", front);
+    command.arg(dir).arg(size);
+    command.env("OUTBOARD_FRONT", if on.is_some() { "mount" } else { "dir" });
     command.env("OUTBOARD_BIN", here.parent().unwrap_or(&here));
+    if let Some((volume, true)) = on {
+        volume.preload(&mut command)?;
+    }
     let log = base.join(format!("{}.log", name_of(script)));
     let ended = run_limited(command, limit(size), &log)?;
     Ok(match ended.code() {
@@ -160,17 +174,17 @@ fn run_script(script: &Path, dir: &Path, base: &Path, size: &str, front: &str) -
 fn in_plain_directory(script: &Path, plain: &Path, base: &Path, size: &str) -> Result<Verdict> {
     let dir = plain.join(name_of(script));
     context(fs::create_dir_all(&dir), || format!("cannot make {}", dir.display()))?;
-    let verdict = run_script(script, &dir, base, size, "dir");
+    let verdict = run_script(script, &dir, base, size, None);
     context(fs::remove_dir_all(&dir), || format!("cannot remove {}", dir.display()))?;
     verdict
 }
 
-fn on_volume(script: &Path, base: &Path, size: &str) -> Result<Verdict> {
+fn on_volume(script: &Path, base: &Path, size: &str, preload: bool) -> Result<Verdict> {
     let mut volume = Volume::new(base, &[])?;
     volume.start()?;
     let dir = volume.mountpoint().join(name_of(script));
     context(fs::create_dir_all(&dir), || format!("cannot make {}", dir.display()))?;
-    let verdict = run_script(script, &dir, base, size, "mount")?;
+    let verdict = run_script(script, &dir, base, size, Some((&volume, preload)))?;
     if !matches!(verdict, Verdict::Passed) {
         return Ok(verdict);
     }

@@ -205,6 +205,15 @@ pub(crate) fn move_bytes(fds: [i32; 2]) -> Route<isize> {
     Route::Kernel
 }
 
+/// Before the kernel is asked to read or write at `fd` in a way that is not stood in for.
+pub(crate) fn left_to_kernel(fd: i32) {
+    if let Some(description) = slots::get(fd)
+        && !shadow::become_real(&description)
+    {
+        crate::say_once("asynchronous reads and writes need the volume to be mounted");
+    }
+}
+
 /// Before `mmap(2)`: the mount's descriptor takes the place, and has fresh bytes.
 pub(crate) fn mapping(fd: i32) -> Route<*mut libc::c_void> {
     let Some(description) = slots::get(fd) else { return Route::Kernel };

@@ -2,14 +2,16 @@
 //! it knows what a process is, and what `fork`, `exec` and `close` do to its locks. Without a mount
 //! they are taken for this process alone.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outboard_client::{Errno, File, LockKind, LockStyle, Result};
+use outboard_client::{Errno, File, Ino, LockKind, LockStyle, Result};
 
 use crate::shadow;
 use crate::sys::export::Route;
+use crate::sys::lock::Lock;
 use crate::sys::signals;
 use crate::sys::slots;
 use crate::table::{Description, Kind};
@@ -20,8 +22,9 @@ const PROCESS: u64 = u64::MAX;
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
-/// Whether this process may hold POSIX locks of its own.
-static LOCKED: AtomicBool = AtomicBool::new(false);
+/// Inodes on which this process may hold POSIX locks.
+static LOCKED: Lock<BTreeSet<Ino>> = Lock::new(BTreeSet::new());
+static ANY_LOCKED: AtomicBool = AtomicBool::new(false);
 
 /// Has the kernel do it if the volume is mounted; if not, `act` does.
 fn locking<T>(fd: i32, act: impl FnOnce(&Arc<Description>, &File) -> Result<T>) -> Route<T> {
@@ -93,9 +96,12 @@ impl Asked {
 
 /// `F_SETLK`, `F_SETLKW`.
 pub(crate) fn set(fd: i32, asked: &Asked, wait: bool) -> Route<i32> {
+    if let Some(description) = slots::get(fd) {
+        LOCKED.with(|locked| locked.insert(description.ino));
+        ANY_LOCKED.store(true, Ordering::Release);
+    }
     locking(fd, |_, file| {
         let (kind, range) = (asked.kind()?, asked.range(fd, file)?);
-        LOCKED.store(true, Ordering::Relaxed);
         until_taken(wait, || file.lock(LockStyle::Posix, PROCESS, kind, range, false))
     })
 }
@@ -127,11 +133,22 @@ fn until_taken(wait: bool, take: impl Fn() -> Result<()>) -> Result<i32> {
     }
 }
 
-/// A descriptor was closed: the process's POSIX locks on its file go.
+/// A descriptor was closed: the process's POSIX locks on its file go, whichever descriptor they
+/// were taken by.
 pub(crate) fn closed(description: &Description) {
-    if LOCKED.load(Ordering::Relaxed) && description.kind == Kind::File && !description.is_real() {
-        // A file that cannot be reached any more has lost its locks, too.
-        let _dropped = description.file().and_then(|file| file.drop_locks(PROCESS));
+    let ino = description.ino;
+    let locked = ANY_LOCKED.load(Ordering::Acquire) && LOCKED.with(|locked| locked.remove(&ino));
+    // The kernel sees to it if the descriptor was one of its own.
+    if !locked || description.kind != Kind::File || description.is_real() {
+        return;
+    }
+    let others = slots::all();
+    match others.iter().find(|(_, other)| other.ino == ino && other.is_real()) {
+        Some((fd, _)) => signals::unlock(*fd),
+        None => {
+            // A file that cannot be reached any more has lost its locks, too.
+            let _dropped = description.file().and_then(|file| file.drop_locks(PROCESS));
+        }
     }
 }
 

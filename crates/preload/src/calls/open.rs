@@ -113,6 +113,19 @@ pub(crate) fn closing(fd: i32) {
     }
 }
 
+/// `close(2)`.
+pub(crate) fn close(fd: i32) -> Route<i32> {
+    let keeps = slots::get(fd).is_some_and(|description| !shadow::is_mapped(&description));
+    closing(fd);
+    if !keeps {
+        return Route::Kernel;
+    }
+    // Every answered write is the volume's by now: that the mount could not be told of the close,
+    // being gone, is no failure.
+    signals::close(fd);
+    Route::Ours(Ok(0))
+}
+
 /// After `dup(2)` and its like: `new` stands for what `old` stands for.
 pub(crate) fn duplicated(old: i32, new: i32) {
     if old == new {
@@ -164,4 +177,44 @@ pub(crate) fn close_range(first: u32, last: u32, flags: i32) -> Route<i32> {
         signals::close_range(from, last);
     }
     Route::Ours(Ok(0))
+}
+
+/// How often another name is tried for a temporary file.
+const NAMES: u32 = 1000;
+const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// `mkstemp(3)` and its like: puts letters in place of the six `X` before the last `suffix` bytes,
+/// and makes what `make` makes of that path.
+pub(crate) fn temporary(
+    template: &mut [u8],
+    suffix: usize,
+    make: impl Fn(&[u8]) -> Route<i32>,
+) -> Route<i32> {
+    if aim::aim(libc::AT_FDCWD, template).is_none() {
+        return Route::Kernel;
+    }
+    let end = template.len().checked_sub(suffix);
+    let place = end.and_then(|end| end.checked_sub(6).map(|from| from..end));
+    let Some(place) = place.filter(|it| template.get(it.clone()) == Some(b"XXXXXX")) else {
+        return Route::Ours(Err(Errno::EINVAL));
+    };
+    for _ in 0..NAMES {
+        let mut random = [0u8; 6];
+        signals::random(&mut random);
+        for (to, byte) in template.iter_mut().skip(place.start).zip(random) {
+            *to = LETTERS.get(usize::from(byte) % LETTERS.len()).copied().unwrap_or(b'0');
+        }
+        match make(template) {
+            Route::Ours(Err(Errno::EEXIST)) => {}
+            // Named through a link that leads elsewhere: libc is asked with the X as they were.
+            Route::Kernel | Route::Elsewhere(_) => {
+                if let Some(letters) = template.get_mut(place) {
+                    letters.copy_from_slice(b"XXXXXX");
+                }
+                return Route::Kernel;
+            }
+            made => return made,
+        }
+    }
+    Route::Ours(Err(Errno::EEXIST))
 }

@@ -1,6 +1,6 @@
 //! Reading, writing, and what else is done to an open file.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_long, c_uint, c_void};
 
 use outboard_client::Errno;
 
@@ -127,6 +127,9 @@ stand_in! {
     ) -> isize {
         files::move_bytes([to, from])
     }
+    fn io_submit(context: *mut c_void, count: c_long, blocks: *mut *mut IoBlock) -> c_int {
+        { announced(count, blocks); Route::Kernel }
+    }
     fn mmap(
         at: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, from: i64,
     ) -> *mut c_void {
@@ -136,6 +139,30 @@ stand_in! {
         at: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, from: i64,
     ) -> *mut c_void {
         mapping(fd, flags)
+    }
+}
+
+/// The beginning of a control block of libaio.
+#[repr(C)]
+pub struct IoBlock {
+    data: *mut c_void,
+    key: u32,
+    flags: u32,
+    opcode: i16,
+    priority: i16,
+    fd: c_int,
+}
+
+/// The kernel works on these files by itself.
+///
+/// # Safety
+/// As `io_submit(2)` has it.
+unsafe fn announced(count: c_long, blocks: *mut *mut IoBlock) {
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: as the caller promises.
+        if let Some(block) = unsafe { blocks.add(at).read().as_ref() } {
+            files::left_to_kernel(block.fd);
+        }
     }
 }
 

@@ -4,9 +4,9 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use outboard_client::Errno;
 
-use super::export::{Next, Route, path as bytes, returned, stand_in};
+use super::export::{Next, Route, path as bytes, returned, room, stand_in};
 use super::guard;
-use crate::calls::{files, locks, open};
+use crate::calls::{files, locks, names, open};
 
 const CWD: c_int = libc::AT_FDCWD;
 const CREATE: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
@@ -46,8 +46,7 @@ stand_in! {
         if open::is_guarded(fd) {
             Route::Ours(Err(Errno::EBADF))
         } else {
-            open::closing(fd);
-            Route::Kernel
+            open::close(fd)
         }
     }
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -77,6 +76,50 @@ stand_in! {
     fn lockf64(fd: c_int, command: c_int, len: i64) -> c_int {
         lockf_asked(fd, command, len)
     }
+}
+
+stand_in! {
+    fn mkstemp(template: *mut c_char) -> c_int {
+        temporary_file(template, 0, 0)
+    }
+    fn mkstemp64(template: *mut c_char) -> c_int {
+        temporary_file(template, 0, 0)
+    }
+    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int {
+        temporary_file(template, 0, flags)
+    }
+    fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int {
+        temporary_file(template, 0, flags)
+    }
+    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int {
+        temporary_file(template, suffix, 0)
+    }
+    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+        temporary_file(template, suffix, flags)
+    }
+    fn mkdtemp(template: *mut c_char) -> *mut c_char {
+        open::temporary(letters(template), 0, |path| names::mkdir(CWD, path, 0o700))
+            .then(|_| Ok(template))
+    }
+}
+
+/// The bytes of a template, to be written.
+///
+/// # Safety
+/// `template` is null or a C string that may be written.
+unsafe fn letters<'a>(template: *mut c_char) -> &'a mut [u8] {
+    // SAFETY: as the caller promises; the terminator is not part of it.
+    unsafe { room(template.cast(), bytes(template).len()) }
+}
+
+/// # Safety
+/// As for [`letters`].
+unsafe fn temporary_file(template: *mut c_char, suffix: c_int, flags: c_int) -> Route<c_int> {
+    let Ok(suffix) = usize::try_from(suffix) else { return Route::Ours(Err(Errno::EINVAL)) };
+    let flags = (flags & !libc::O_ACCMODE) | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    // SAFETY: as the caller promises.
+    let template = unsafe { letters(template) };
+    open::temporary(template, suffix, |path| open::openat(CWD, path, flags, 0o600))
 }
 
 fn guarded() -> Route<c_int> {

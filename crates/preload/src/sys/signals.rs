@@ -20,8 +20,9 @@ pub(crate) fn blocked<R>(act: impl FnOnce() -> R) -> R {
 
 /// Closes a descriptor this library knows by number.
 pub(crate) fn close(fd: i32) {
-    // SAFETY: closing a number cannot break memory; the caller owns what it names.
-    unsafe { rustix::io::close(fd) };
+    // SAFETY: closing a number cannot break memory; the caller owns what it names. It is closed also
+    // if the call fails.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
 }
 
 /// A descriptor the program handed in, for one system call.
@@ -62,4 +63,20 @@ pub(crate) fn umask() -> u32 {
         libc::umask(umask);
         umask
     }
+}
+
+/// Drops the process's POSIX locks on what is open at `fd`.
+pub(crate) fn unlock(fd: i32) {
+    // SAFETY: every field is a number; the call reads it.
+    unsafe {
+        let mut whole: libc::flock = std::mem::zeroed();
+        whole.l_type = libc::c_short::try_from(libc::F_UNLCK).unwrap_or_default();
+        libc::fcntl(fd, libc::F_SETLK, &raw const whole);
+    }
+}
+
+/// Random bytes, or what was there if there are none to be had.
+pub(crate) fn random(bytes: &mut [u8]) {
+    // SAFETY: the buffer is as long as told.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
 }
