@@ -222,19 +222,24 @@ fn run(seed: u64, power: bool, drops: bool) {
     clean(&volume);
 }
 
+/// The seeds of a test: a few, or as many as asked for (`OUTBOARD_SEEDS`).
+fn seeds(few: u64) -> std::ops::Range<u64> {
+    0..std::env::var("OUTBOARD_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(few)
+}
+
 #[test]
 fn nobody_sees_half_a_write_or_an_older_one() {
-    (0..20).for_each(|seed| run(seed, false, false));
+    seeds(20).for_each(|seed| run(seed, false, false));
 }
 
 #[test]
 fn and_some_are_given_up_in_the_middle() {
-    (100..120).for_each(|seed| run(seed, false, true));
+    seeds(20).for_each(|seed| run(seed, false, true));
 }
 
 #[test]
 fn and_the_power_fails() {
-    (200..240).for_each(|seed| run(seed, true, seed.is_multiple_of(2)));
+    seeds(40).for_each(|seed| run(seed, true, seed.is_multiple_of(2)));
 }
 
 /// Eight overwrites of one file went one disk access after the other: each held the file until it
@@ -285,7 +290,7 @@ fn writes_of_one_file_wait_for_the_disk_together() {
 #[test]
 fn appends_find_the_end_beside_other_writes() {
     const RECORD: usize = 3000;
-    for seed in 0..30 {
+    for seed in seeds(30) {
         let mut rng = Rng::new(seed);
         let disk = Disk::new(seed);
         let volume = disk.open_settled();
