@@ -11,6 +11,10 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Result, Rng, SessionId, Time, Timestamp};
+use outboard_cache::dpu::Control;
+use outboard_cache::geometry::{Area, Geometry, Shape};
+use outboard_cache::host::Plane;
+use outboard_cache::policy::Policies;
 use outboard_kvfs::Caller;
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Direct, Dma, Ledger};
@@ -23,7 +27,7 @@ use outboard_wire::file::{Reply, Request};
 use outboard_wire::nvmefs::Dispatch;
 use outboard_wire::regs::registers_len;
 
-use crate::dpu::{Limits, Service, Spawn, Volume, Work};
+use crate::dpu::{CacheSetup, Limits, Service, Spawn, Volume, Work};
 use crate::host::{
     Call, Done, Front, NotResumed, Port, Resumed, Session, Settings, Started, World,
 };
@@ -32,6 +36,13 @@ thread_local! {
     /// What a step of the other side is, for a session that waits inside a call.
     static STEP: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
     static STEPS: Cell<u64> = const { Cell::new(0) };
+    /// The calendar of both sides.
+    static WALL: Cell<fn() -> Timestamp> = const { Cell::new(standing) };
+}
+
+/// A calendar that stands still.
+fn standing() -> Timestamp {
+    Timestamp { sec: 1_700_000_000, nsec: 0 }
 }
 
 /// A world in which waiting lets the other side take a step.
@@ -51,7 +62,7 @@ impl World for Steps {
     }
 
     fn wall(&self) -> Timestamp {
-        Timestamp { sec: 1_700_000_000, nsec: 0 }
+        WALL.get()()
     }
 
     fn relax(&self) -> bool {
@@ -151,6 +162,13 @@ impl<V: Volume> Life<V> {
     }
 }
 
+/// The DPU side's hand in a cache.
+fn setup(dma: Arc<dyn Dma>, area: Area) -> Result<CacheSetup> {
+    let policies = Policies::default();
+    let control = Control::attach(dma, area, policies.replace).map_err(|_| Errno::EINVAL)?;
+    Ok(CacheSetup { control, policies, is_dead: Box::new(|| false), clock: || Steps.now() })
+}
+
 /// A session and its DPU side.
 pub struct Loopback<V> {
     session: Arc<Session>,
@@ -164,15 +182,32 @@ pub struct Loopback<V> {
     rng: Rng,
     id: SessionId,
     lives: u64,
-    wall: Rc<Cell<fn() -> Timestamp>>,
+    cache: Option<Geometry>,
 }
 
 impl<V: Volume> Loopback<V> {
     /// Both sides, attached: `queues` queue pairs of `depth`, all choices made by `seed`. One at a
     /// time in a thread. `EINVAL` for a grid out of range.
     pub fn new(volume: V, queues: u16, depth: u16, seed: u64) -> Result<Loopback<V>> {
+        Loopback::with_cache(volume, queues, depth, seed, None)
+    }
+
+    /// The same with a hybrid cache. `EINVAL` also for a shape that cannot be.
+    pub fn with_cache(
+        volume: V,
+        queues: u16,
+        depth: u16,
+        seed: u64,
+        shape: Option<Shape>,
+    ) -> Result<Loopback<V>> {
+        WALL.set(standing);
         let layout = Layout::new(queues.saturating_add(1), depth).ok_or(Errno::EINVAL)?;
-        let region = Region::anonymous(layout.region_len());
+        let cache = shape.map(|shape| shape.at(layout.region_len())).transpose();
+        let cache = cache.map_err(|_| Errno::EINVAL)?;
+        let len = cache.map_or(0, |geometry| geometry.area().len);
+        let region = Region::anonymous(layout.region_len() + len);
+        let plane = cache.map(|geometry| Plane::format(Arc::clone(&region), geometry));
+        let plane = plane.transpose().map_err(|_| Errno::EINVAL)?;
         let ledger = Arc::new(Ledger::new());
         let registers = registers(layout, 1)?;
         let initiators = (0..layout.queues())
@@ -191,7 +226,8 @@ impl<V: Volume> Loopback<V> {
         };
         let inbox = Arc::new(Inbox::default());
         let front = Arc::clone(&inbox) as Arc<dyn Front>;
-        let session = Session::new(id, settings, initiators, Arc::new(Steps), front)?;
+        let world = Arc::new(Steps);
+        let session = Session::with_cache(id, settings, initiators, world, front, plane)?;
         let ports = (0..queues).filter_map(|queue| session.port(queue)).collect();
         let mut loopback = Loopback {
             session,
@@ -205,7 +241,7 @@ impl<V: Volume> Loopback<V> {
             rng: Rng::new(seed),
             id,
             lives: 1,
-            wall: Rc::new(Cell::new(|| Timestamp { sec: 1_700_000_000, nsec: 0 })),
+            cache,
         };
         loopback.begin(volume, &registers)?;
         Ok(loopback)
@@ -218,29 +254,34 @@ impl<V: Volume> Loopback<V> {
             .map(|queue| Target::new(Arc::clone(&dma), registers, queue, Arc::clone(&self.ledger)))
             .collect::<std::result::Result<Vec<_>, _>>()
             .map_err(|_| Errno::EINVAL)?;
-        let sender = Sender::new(dma, registers.clone(), Arc::clone(&self.ledger));
+        let sender = Sender::new(Arc::clone(&dma), registers.clone(), Arc::clone(&self.ledger));
         Receiver::clear(&self.region, self.layout).map_err(|_| Errno::EINVAL)?;
         let receiver = Receiver::new(Arc::clone(&self.region), registers.clone());
         self.receiver = Some(receiver.map_err(|_| Errno::EINVAL)?);
         let clock = Box::new(|| Steps.now());
-        let wall = Rc::clone(&self.wall);
-        let wall = Box::new(move || (wall.get())());
+        let wall = Box::new(|| Steps.wall());
         let mut service = Service::new(volume, Limits::default(), clock, wall);
         let caller = Caller { attachment: self.id, trusted: true, peer: Cred::root() };
-        service.attach(caller, targets, sender).ok_or(Errno::EINVAL)?;
+        let attachment = service.attach(caller, targets, sender).ok_or(Errno::EINVAL)?;
+        let adopts = match self.cache {
+            Some(geometry) => service.attach_cache(attachment, setup(dma, geometry.area())?),
+            None => None,
+        };
         let life = Rc::new(Life {
             service: RefCell::new(service),
             works: Works::default(),
             rng: RefCell::new(Rng::new(self.rng.next_u64())),
         });
+        if let Some(work) = adopts {
+            life.works.spawn(work);
+        }
         self.life = Some(life);
         Ok(())
     }
 
-    /// Gives the DPU side, in this and every later life, another calendar than one that stands
-    /// still.
+    /// Gives both sides, in this and every later life, another calendar than one that stands still.
     pub fn set_wall(&mut self, wall: fn() -> Timestamp) {
-        self.wall.set(wall);
+        WALL.set(wall);
     }
 
     /// The session.
