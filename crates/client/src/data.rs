@@ -1,7 +1,6 @@
 //! File data: the one place where bytes of files pass between a program and the volume.
 //!
-//! A cache will stand here: what it holds is answered from it, and the rest goes on to the queues
-//! as it does now.
+//! What the hybrid cache holds, if there is one, is answered from it; the rest goes on to the queues.
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result, limits};
 use outboard_wire::file::{Reply, Request, open_flags, write_flags};
@@ -25,10 +24,18 @@ pub struct Handle {
 pub(crate) fn read(link: &Link, it: &Handle, out: &mut [u8], offset: u64) -> Result<usize> {
     let mut done = 0;
     for chunk in out.chunks_mut(limits::IO_MAX) {
+        let offset = offset.checked_add(done as u64).ok_or(Errno::EINVAL)?;
+        if let Some(len) = link.read_cached(it, offset, chunk) {
+            done += len;
+            if len < chunk.len() {
+                break;
+            }
+            continue;
+        }
         let request = Request::Read {
             ino: it.ino,
             fh: it.fh,
-            offset: offset.checked_add(done as u64).ok_or(Errno::EINVAL)?,
+            offset,
             len: u32::try_from(chunk.len()).map_err(|_| Errno::EINVAL)?,
             flags: it.flags & open_flags::NOATIME,
         };
@@ -54,6 +61,10 @@ pub(crate) fn write(link: &Link, it: &Handle, data: &[u8], offset: u64) -> Resul
     let mut done = 0;
     for chunk in data.chunks(limits::IO_MAX) {
         let offset = offset.checked_add(done as u64).ok_or(Errno::EFBIG)?;
+        if link.write_cached(it, offset, chunk) {
+            done += chunk.len();
+            continue;
+        }
         let request = Request::Write { ino: it.ino, fh: it.fh, offset, flags };
         let written = link.ask(&it.cred, &request, chunk, |reply, _| match reply {
             Reply::Written(len) => Ok(len as usize),

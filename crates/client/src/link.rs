@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Ino, Result};
 use outboard_dpc::host::{Call, Done, Front, Port, Session, Slot, World};
-use outboard_drivers::host::{Host, HostOptions};
+use outboard_drivers::host::{Host, HostOptions, Shape};
 use outboard_wire::event::Event;
 use outboard_wire::file::{Reply, Request};
+
+use crate::data::Handle;
 
 pub use outboard_dpc::host::LossPolicy;
 pub use outboard_drivers::host::ConnectError;
@@ -65,6 +67,15 @@ impl Connect {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Connect {
         self.options.connect_timeout = timeout;
+        self
+    }
+
+    /// Keeps pages of files in `bytes` of this process's memory, which the DPU side manages: re-reads
+    /// and small writes cost no request. None by default. `O_DIRECT` and `O_SYNC` pass it by.
+    #[must_use]
+    pub fn cache(mut self, bytes: u64) -> Connect {
+        let shape = Shape { len: bytes, ..Shape::default() };
+        self.options.cache = (bytes > 0).then_some(shape);
         self
     }
 
@@ -166,6 +177,16 @@ impl Link {
             }
         }
         self.ports.get(home % count).map(lock).ok_or(Errno::EIO)
+    }
+
+    /// Reads from the cache; `None` if the volume must be asked.
+    pub(crate) fn read_cached(&self, it: &Handle, offset: u64, out: &mut [u8]) -> Option<usize> {
+        self.session.read_cached(it.ino, it.fh, offset, out)
+    }
+
+    /// Writes into the cache; false if the volume must be asked.
+    pub(crate) fn write_cached(&self, it: &Handle, offset: u64, bytes: &[u8]) -> bool {
+        self.session.write_cached(it.ino, it.fh, offset, bytes)
     }
 
     /// Asks, and takes the answer from the slot.

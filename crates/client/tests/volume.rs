@@ -88,6 +88,10 @@ impl Rig {
     fn volume(&self) -> Volume {
         Volume::connect(Connect::new(self.socket())).unwrap()
     }
+
+    fn cached_volume(&self) -> Volume {
+        Volume::connect(Connect::new(self.socket()).cache(16 << 20)).unwrap()
+    }
 }
 
 impl Drop for Rig {
@@ -105,8 +109,17 @@ fn new_file(volume: &Volume, path: &str) -> outboard_client::File {
 #[test]
 fn bytes_names_and_attributes() {
     let rig = Rig::new();
-    let volume = rig.volume();
-    let file = new_file(&volume, "a");
+    use_a_volume(&rig.volume());
+}
+
+#[test]
+fn bytes_names_and_attributes_with_a_cache() {
+    let rig = Rig::new();
+    use_a_volume(&rig.cached_volume());
+}
+
+fn use_a_volume(volume: &Volume) {
+    let file = new_file(volume, "a");
     let bytes: Vec<u8> = (0..3_000_000u32).map(|n| n.to_le_bytes()[0]).collect();
     assert_eq!(file.write_at(&bytes, 5).unwrap(), bytes.len());
     let mut back = vec![1; bytes.len() + 100];
@@ -200,12 +213,39 @@ fn ways_out_are_named() {
 #[test]
 fn many_threads_share_the_queues() {
     let rig = Rig::new();
-    let volume = rig.volume();
-    let file = new_file(&volume, "f");
+    share(&rig.volume());
+}
+
+/// What one process has in its cache, another sees, and the DPU side keeps when the first is gone.
+#[test]
+fn many_threads_share_the_cache() {
+    let rig = Rig::new();
+    let volume = rig.cached_volume();
+    share(&volume);
+    let other = rig.cached_volume();
+    let mut seen = vec![0; 24 * 8192];
+    let file = other.open("f", OpenOptions::new().read()).unwrap();
+    assert_eq!(file.read_at(&mut seen, 0), Ok(seen.len()));
+    for (thread, bytes) in (0u8..).zip(seen.chunks(8192)) {
+        assert!(bytes.iter().all(|byte| *byte == thread ^ 19), "thread {thread}");
+    }
+    let file = new_file(&volume, "small");
+    file.write_at(b"kept", 0).unwrap();
+    drop(volume);
+    assert_eq!(other.stat("small").unwrap().size, 4);
+    let small = other.open("small", OpenOptions::new().read()).unwrap();
+    let mut back = [0; 8];
+    assert_eq!(small.read_at(&mut back, 0), Ok(4));
+    assert_eq!(&back[..4], b"kept");
+    std::mem::forget(file);
+}
+
+fn share(volume: &Volume) {
+    let file = new_file(volume, "f");
     file.truncate(64 * 8192).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..24u8 {
-            let (file, volume) = (&file, &volume);
+            let file = &file;
             scope.spawn(move || {
                 let mine = u64::from(thread);
                 for round in 0..20 {

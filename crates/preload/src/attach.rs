@@ -58,6 +58,7 @@ fn attach() -> Result<&'static Attached> {
     let mut how = Connect::new(&config.socket)
         .on_loss(config.on_loss)
         .timeout(patience)
+        .cache(config.cache)
         .on_thread(guard::mine);
     how.prefix = Some(config.prefix.clone());
     // The program's signals are not for the threads of the library.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use outboard_client::LossPolicy;
 use outboard_client::walk::below;
 
-/// `OUTBOARD_PREFIX`, `OUTBOARD_SOCKET`, `OUTBOARD_ON_LOSS`.
+/// `OUTBOARD_PREFIX`, `OUTBOARD_SOCKET`, `OUTBOARD_ON_LOSS`, `OUTBOARD_CACHE`.
 pub(crate) struct Config {
     /// The prefix as given, without a slash at its end.
     given: Vec<u8>,
@@ -17,6 +17,8 @@ pub(crate) struct Config {
     pub(crate) prefix: Vec<u8>,
     pub(crate) socket: PathBuf,
     pub(crate) on_loss: LossPolicy,
+    /// Bytes of cached pages; 0: none.
+    pub(crate) cache: u64,
     device: OnceLock<Option<u64>>,
 }
 
@@ -64,8 +66,16 @@ pub(crate) fn read() -> bool {
             }
         },
     };
-    let canonical = canonical(&given);
-    let config = Config { prefix: canonical, given, socket, on_loss, device: OnceLock::new() };
+    let mebibytes = std::env::var("OUTBOARD_CACHE").map_or(Ok(0), |size| size.parse::<u32>());
+    let cache = mebibytes.map_or_else(
+        |_| {
+            crate::say("OUTBOARD_CACHE is a number of MiB; nothing is cached");
+            0
+        },
+        |mebibytes| u64::from(mebibytes) << 20,
+    );
+    let prefix = canonical(&given);
+    let config = Config { given, prefix, socket, on_loss, cache, device: OnceLock::new() };
     CONFIG.set(config).is_ok()
 }
 
