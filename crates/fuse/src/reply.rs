@@ -29,7 +29,7 @@ impl<S: Slot> Front<S> {
         let Answer { tag, outcome, slot } = answer;
         if let Some(change) = job.change {
             let left = match &outcome {
-                Ok(Reply::Gone { parent, .. }) => parent.as_ref(),
+                Ok(Reply::Gone { parent, .. }) => parent.as_deref(),
                 _ => None,
             };
             self.directories.end(change, left);

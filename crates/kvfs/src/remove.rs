@@ -48,7 +48,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             txn.record(cx, &reply)?;
             let reply = match reply {
                 // Not in the record: a replay says what was, and this may have changed since.
-                Reply::Gone { last, .. } => Reply::Gone { last, parent: Some(dir.attr) },
+                Reply::Gone { last, .. } => Reply::Gone { last, parent: Some(dir.attr.into()) },
                 reply => reply,
             };
             Ok((entry.ino, reply))

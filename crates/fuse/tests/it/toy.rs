@@ -223,7 +223,7 @@ impl State {
                 let last = self.attr(ino)?;
                 if orphan.is_some() && !open && last.kind()? == FileKind::Regular {
                     self.inodes.remove(&ino);
-                    let parent = Some(self.attr(parent)?);
+                    let parent = Some(self.attr(parent)?.into());
                     return Ok(Reply::Gone { last, parent });
                 }
                 Reply::Removed(orphan)

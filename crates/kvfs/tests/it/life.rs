@@ -67,7 +67,8 @@ fn gone(user: &User<'_>, name: &str) -> Option<Attr> {
     let request = Request::Unlink { parent: Ino::ROOT, name: name.as_bytes() };
     match user.ask(request, &[]).unwrap().0 {
         Reply::Gone { last, parent } => {
-            assert_eq!(parent, Some(user.stat(Ino::ROOT).unwrap()), "how the directory is now");
+            let now = user.stat(Ino::ROOT).unwrap();
+            assert_eq!(parent, Some(now.into()), "how the directory is");
             Some(last)
         }
         Reply::Removed(_) => None,

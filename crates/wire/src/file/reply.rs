@@ -53,7 +53,7 @@ pub enum Reply {
         /// These were its attributes; whoever still refers to it is answered by them.
         last: Attr,
         /// These are the directory's, after an `Unlink` that was not answered before.
-        parent: Option<Attr>,
+        parent: Option<Box<Attr>>,
     },
     /// Figures of the volume.
     Statfs(Statfs),
@@ -132,7 +132,7 @@ impl Reply {
             }
             Op::Unlink if result == GONE | WITH_PARENT => {
                 let parent = header.get(Attr::LEN..).ok_or(Errno::EPROTO)?;
-                let parent = Some(Attr::decode(parent)?);
+                let parent = Some(Box::new(Attr::decode(parent)?));
                 Reply::Gone { last: Attr::decode(header)?, parent }
             }
             Op::Unlink | Op::Rmdir | Op::Rename => {

@@ -198,7 +198,7 @@ fn results_are_numbers() {
     let last = Attr { mode: 0o100_644, ..Attr::default() };
     let gone = |parent| Reply::Gone { last: last.clone(), parent };
     assert_eq!(gone(None).encode(&mut [0; 128]), Ok((1 << 63, 128)));
-    assert_eq!(gone(Some(last.clone())).encode(&mut [0; 256]), Ok((3 << 62, 256)));
+    assert_eq!(gone(Some(last.clone().into())).encode(&mut [0; 256]), Ok((3 << 62, 256)));
 }
 
 /// Numbers are never reused: each operation keeps its own for ever.

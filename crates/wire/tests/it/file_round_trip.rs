@@ -78,7 +78,7 @@ fn reply() -> impl Strategy<Value = (Op, Reply)> {
                 }
                 Op::Write | Op::CopyFileRange => Reply::Written(word),
                 Op::Unlink if other && word % 2 == 0 => {
-                    Reply::Gone { last: attr.clone(), parent: Some(attr) }
+                    Reply::Gone { last: attr.clone(), parent: Some(attr.into()) }
                 }
                 Op::Unlink | Op::Rename if other => Reply::Gone { last: attr, parent: None },
                 Op::Unlink | Op::Rmdir | Op::Rename => {
