@@ -2,8 +2,9 @@
 //! file system in the same process. It is built on the `fuser` crate at its best settings: threads
 //! with a clone of the device each, 1 MiB requests, inodes held by descriptor so that no path is
 //! walked twice, no FLUSH, the kernel's caches with the same time-outs as the volume it is measured
-//! against. A file opened with `O_DIRECT` is opened so in the source too: "direct" means the disk on
-//! both sides of a comparison (the data of a write is copied once, to be aligned). Kernel passthrough (`FUSE_PASSTHROUGH`) is off: it would leave nothing to compare.
+//! against. A file opened with `O_DIRECT` is opened so in the source too: "direct" means the disk
+//! on both sides of a comparison (the data of a write is copied once, to be aligned). Kernel
+//! passthrough (`FUSE_PASSTHROUGH`) is off: it would leave nothing to compare.
 //!
 //! The source must not be changed by others while it is mounted, and should lie on one file system:
 //! inode numbers are passed on.
@@ -83,9 +84,19 @@ pub fn mount(source: &Path, mountpoint: &Path, options: &Options) -> io::Result<
 #[cfg(test)]
 mod tests {
     use std::fs::{self, File, OpenOptions};
+    use std::io::Write;
     use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 
     use super::*;
+
+    /// Says what cannot be run here, and tells `make test`, which counts it.
+    fn note_skip(name: &str, reason: &str) {
+        eprintln!("SKIPPED {name}: {reason}");
+        if let Some(path) = std::env::var_os("OUTBOARD_SKIPS") {
+            let mut skips = File::options().create(true).append(true).open(path).unwrap();
+            writeln!(skips, "{name}: {reason}").unwrap();
+        }
+    }
 
     /// What is written with O_DIRECT is the source's, and what O_DIRECT refuses there is refused
     /// here: proof that the source is opened so, where its file system knows O_DIRECT.
@@ -96,7 +107,7 @@ mod tests {
             .custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed())
             .open(path);
         let Ok(direct) = direct else {
-            eprintln!("SKIPPED: no O_DIRECT below {}", path.display());
+            note_skip("passthrough-direct", &format!("no O_DIRECT below {}", path.display()));
             return;
         };
         buffer::with(8192, |data| {
@@ -114,7 +125,7 @@ mod tests {
     #[test]
     fn what_is_done_at_the_mount_is_found_in_the_source() {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("SKIPPED: mounting needs root and /dev/fuse");
+            note_skip("passthrough", "mounting needs root and /dev/fuse");
             return;
         }
         for keep_cache in [true, false] {

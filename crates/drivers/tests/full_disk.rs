@@ -6,6 +6,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests say so when they fail")]
 
+mod skips;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +18,7 @@ use outboard_drivers::executor::block_on;
 use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_kv::object::{ObjectId, Objects, Options, Progress};
 use outboard_kv::{Batch, Cached, Durability, Kv, KvError};
+use skips::note_skip;
 
 type Store = Objects<Cached<Engine>, FileMedium>;
 
@@ -149,6 +152,6 @@ fn a_full_disk_works_again_once_space_is_freed() {
     let dir = tempfile::tempdir().unwrap();
     match SmallDisk::new(dir.path(), 192 << 20) {
         Ok(disk) => scenario(&disk.0),
-        Err(error) => println!("SKIPPED: no small file system here: {error}"),
+        Err(error) => note_skip("full-disk", &format!("no small file system here: {error}")),
     }
 }

@@ -6,6 +6,8 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests say so when they fail")]
 
+mod skips;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use outboard_drivers::recorder::disk::RecordedDisk;
 use outboard_kv::medium::Medium;
 use outboard_kv::object::{ObjectId, Objects, Options};
 use outboard_kv::{Batch, Cached, Durability, Kv};
+use skips::note_skip;
 
 type Store = Objects<Cached<Engine>, FileMedium>;
 
@@ -201,14 +204,14 @@ fn scenario(base: &Path, seed: u64, cuts: u64) -> Result<(), String> {
 #[test]
 fn nothing_synced_is_lost_from_a_real_disk() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: a recorded disk needs root");
+        note_skip("power-loss-disk", "a recorded disk needs root");
         return;
     }
     let number = |name, few| std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(few);
     for seed in 0..number("OUTBOARD_SEEDS", 1) {
         let base = tempfile::tempdir().unwrap();
         if let Err(error) = scenario(base.path(), seed, number("OUTBOARD_CUTS", 8)) {
-            println!("SKIPPED: no recorded disk here: {error}");
+            note_skip("power-loss-disk", &format!("no recorded disk here: {error}"));
             return;
         }
     }

@@ -30,6 +30,7 @@ use outboard_drivers::host::{Host, HostOptions};
 use outboard_drivers::link::{Bell, control};
 use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_kvfs::{Kvfs, Options};
+use outboard_wire::attach::{Message, Reason, VERSION};
 use outboard_wire::event::Event;
 use outboard_wire::file::{Lock, LockKind, LockStyle, Reply, Request, open_flags};
 use serde_json::Value;
@@ -122,6 +123,38 @@ impl Drop for Volume {
             child.wait().ok();
         }
     }
+}
+
+/// Sends bytes to the DPU side as some program might; what it answers.
+fn said_to(socket: &Path, bytes: &[u8]) -> Message {
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send,
+        socket as new_socket, sockopt,
+    };
+    let fd = new_socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(PATIENCE)).unwrap();
+    connect(&fd, &SocketAddrUnix::new(socket).unwrap()).unwrap();
+    send(&fd, bytes, SendFlags::empty()).unwrap();
+    let mut answer = vec![0; 65_536];
+    let (len, _) = recv(&fd, answer.as_mut_slice(), RecvFlags::empty()).unwrap();
+    Message::parse(&answer[..len]).unwrap()
+}
+
+/// Two programs of different versions must say so, and not that one of them talks nonsense.
+#[test]
+fn a_host_of_another_version_is_told_so() {
+    let volume = Volume::new();
+    let (_host, _) = connect(&volume, LossPolicy::Wait);
+    let detach = Message::Detach.emit();
+    let mut other = detach.clone();
+    other[4..6].copy_from_slice(&(VERSION + 1).to_le_bytes());
+    let Message::Refused { reason, text } = said_to(&volume.socket(), &other) else { panic!() };
+    assert_eq!(reason, Reason::Version);
+    assert!(text.contains(&format!("version {}", VERSION + 1)), "{text}");
+    let mut nonsense = detach;
+    nonsense[0] ^= 1;
+    let Message::Refused { reason, .. } = said_to(&volume.socket(), &nonsense) else { panic!() };
+    assert_eq!(reason, Reason::Malformed);
 }
 
 // The host side.

@@ -1,7 +1,8 @@
 //! The event ring overflows while locks are waited for.
 //!
 //! The grant of a waiting lock is told by an event alone. A session that heard of an overflow told
-//! its front-end and nobody else, so that a `SETLKW` whose grant was among the lost waited for ever.
+//! its front-end and nobody else, so that a `SETLKW` whose grant was among the lost waited for
+//! ever.
 
 use std::sync::Arc;
 

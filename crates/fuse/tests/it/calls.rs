@@ -13,7 +13,7 @@ use rustix::fs::{
     AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom as Seeking, XattrFlags,
 };
 
-use crate::harness::{can_mount, each, eventually, toy_mount};
+use crate::harness::{can_mount, each, eventually, note_skip, toy_mount};
 
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
@@ -423,7 +423,7 @@ fn shared_mappings_write_through() {
         );
         let Ok(status) = std::process::Command::new("python3").arg("-c").arg(script).status()
         else {
-            eprintln!("SKIPPED mmap: there is no python3");
+            note_skip("mmap", "there is no python3");
             return;
         };
         assert!(status.success());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Mount, each, eventually};
+use crate::harness::{Mount, each, eventually, note_skip};
 
 /// A python program, started; it says "ready" first. `None` when there is no python.
 fn python(script: &str) -> Option<Child> {
@@ -18,7 +18,7 @@ fn python(script: &str) -> Option<Child> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(|error| eprintln!("SKIPPED: no python3 ({error})"))
+        .map_err(|error| note_skip("locks", &format!("no python3 ({error})")))
         .ok()
 }
 
