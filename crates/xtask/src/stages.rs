@@ -72,6 +72,26 @@ const TEST: &[Stage] = &[
         needed: false,
     },
     Stage {
+        name: "loom",
+        proves: "no wake-up is lost in any interleaving of both ends of a queue",
+        action: Action::Command(
+            &[
+                "env",
+                "RUSTFLAGS=--cfg loom",
+                "cargo",
+                "test",
+                "--profile=test-fast",
+                "--quiet",
+                "--target-dir",
+                "target/loom",
+                "--package=outboard-link",
+                "--test=loom",
+            ],
+            minutes(10),
+        ),
+        needed: false,
+    },
+    Stage {
         name: "docs",
         proves: "the API documentation builds and its links resolve",
         action: Action::Command(
@@ -165,6 +185,24 @@ const TEST: &[Stage] = &[
         needed: false,
     },
     Stage {
+        name: "bench-figure-6",
+        proves: "nvme-fs and virtio-fs are measured side by side, at the price of a bus",
+        action: Action::Command(
+            &[
+                "target/test-fast/outboard",
+                "bench",
+                "link",
+                "--figure=6",
+                "--price=pcie3x16",
+                "--threads=1,4",
+                "--seconds=0.1",
+                "--rounds=1",
+            ],
+            minutes(3),
+        ),
+        needed: false,
+    },
+    Stage {
         name: "bench-fs",
         proves: "the file system is measured with every rival, and all CPU time is accounted for",
         action: Action::Command(
@@ -185,6 +223,7 @@ const LONG: &[Stage] = &[
                 "env",
                 "OUTBOARD_SEEDS=300",
                 "OUTBOARD_KILLS=300",
+                "MODEL_SEQUENCES=2000",
                 "PROPTEST_CASES=5000",
                 "cargo",
                 "test",
@@ -194,6 +233,43 @@ const LONG: &[Stage] = &[
                 "--no-fail-fast",
             ],
             minutes(240),
+        ),
+        needed: false,
+    },
+    Stage {
+        name: "loom",
+        proves: "every interleaving of a queue's ends, and of two hosts and a flusher on a cache",
+        action: Action::Command(
+            &[
+                "env",
+                "RUSTFLAGS=--cfg loom",
+                "cargo",
+                "test",
+                "--profile=test-fast",
+                "--quiet",
+                "--target-dir",
+                "target/loom",
+                "--package=outboard-link",
+                "--package=outboard-cache",
+                "--test=loom",
+            ],
+            minutes(120),
+        ),
+        needed: false,
+    },
+    Stage {
+        name: "deny",
+        proves: "dependencies pass `cargo deny`, where that is installed",
+        action: Action::Command(
+            &[
+                "sh",
+                "-c",
+                "if command -v cargo-deny >/dev/null; \
+                 then cargo deny check licenses bans sources; \
+                 else echo 'cargo-deny: not installed; licences are checked by cargo x' \
+                 >>\"$OUTBOARD_SKIPS\"; fi",
+            ],
+            minutes(10),
         ),
         needed: false,
     },
