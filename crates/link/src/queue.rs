@@ -10,6 +10,7 @@
 
 pub mod nvmefs;
 mod running;
+mod slots;
 pub mod virtiofs;
 
 use std::sync::Arc;

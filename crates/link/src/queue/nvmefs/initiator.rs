@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use outboard_base::limits::{IO_MAX, REPLY_HEADER_MAX, REQUEST_HEADER_MAX};
+use outboard_base::limits::{REPLY_HEADER_MAX, REQUEST_HEADER_MAX};
 use outboard_wire::nvmefs::{Cqe, Sqe};
 use outboard_wire::regs::queue::{DELETE, DELETED, RUN, RUNNING};
 
@@ -12,32 +12,15 @@ use super::place::Place;
 use super::{NoSuchQueue, next};
 use crate::Region;
 use crate::dma::{Count, Ledger};
-use crate::layout::{Layout, SlotPages};
+use crate::layout::Layout;
+use crate::queue::slots::{Slots, check};
 use crate::queue::{Cid, CommandId, Completion, HostQueue, SlotError, Span, Submission};
 use crate::region::{OutOfRegion, fence};
 use crate::registers::{QueueRegisters, Registers};
 
-/// What a slot is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Nobody's.
-    Free,
-    /// The caller's, before submission or after completion.
-    Owned,
-    /// Submitted to the DPU of these registers.
-    InFlight,
-    /// Submitted to a DPU that is gone.
-    Orphaned,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    state: State,
-    /// Which use this is.
-    tag: u32,
-    /// When it was submitted, among all of this queue.
-    order: u64,
-    /// What was submitted, kept here so that the DPU's side of memory is never read back.
+/// What is remembered of a submission.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
     sqe: Option<Sqe>,
     reply_at: u64,
     reply_room: u16,
@@ -51,10 +34,7 @@ pub struct Initiator {
     queue: u16,
     registers: QueueRegisters,
     ledger: Arc<Ledger>,
-    slots: Vec<Slot>,
-    free: Vec<u16>,
-    submitted: u64,
-    in_flight: usize,
+    slots: Slots<Sent>,
     /// Next submission entry; what the doorbell says is `rung`.
     tail: u16,
     rung: u16,
@@ -104,18 +84,13 @@ impl Initiator {
         if region.len() < layout.region_len() {
             return Err(NoSuchQueue);
         }
-        let slot =
-            Slot { state: State::Free, tag: 0, order: 0, sqe: None, reply_at: 0, reply_room: 0 };
         let mut initiator = Initiator {
+            slots: Slots::new(Arc::clone(&region), layout, queue),
             region,
             layout,
             queue,
             registers: block,
             ledger,
-            slots: vec![slot; usize::from(layout.slots())],
-            free: (0..layout.slots()).rev().collect(),
-            submitted: 0,
-            in_flight: 0,
             tail: 0,
             rung: 0,
             head: 0,
@@ -148,9 +123,7 @@ impl Initiator {
     /// The DPU is lost: what is in flight waits for [`Self::reattach`] and [`Self::resubmit`], or
     /// is given up by [`Self::abandon`].
     pub fn lose(&mut self) {
-        for slot in self.slots.iter_mut().filter(|slot| slot.state == State::InFlight) {
-            slot.state = State::Orphaned;
-        }
+        self.slots.lose();
     }
 
     /// After the loss of the DPU: goes on with the next one's registers, of the same layout. Rings
@@ -170,21 +143,13 @@ impl Initiator {
     /// Submits what the last DPU never answered, in the order it was first submitted; returns how
     /// many commands that was. [`HostQueue::ring`] shows them.
     pub fn resubmit(&mut self) -> usize {
-        let mut orphans: Vec<(u64, Sqe)> = self
-            .slots
-            .iter()
-            .filter(|slot| slot.state == State::Orphaned)
-            .filter_map(|slot| Some((slot.order, slot.sqe?)))
-            .collect();
-        orphans.sort_unstable_by_key(|(order, _)| *order);
         let mut count = 0;
-        for (_, sqe) in orphans {
+        for (cid, sent) in self.slots.orphans() {
+            let Some(sqe) = sent.sqe else { continue };
             if self.enqueue(&sqe).is_err() {
                 break;
             }
-            if let Some(slot) = self.slots.get_mut(usize::from(sqe.cid)) {
-                slot.state = State::InFlight;
-            }
+            self.slots.resume(cid);
             count += 1;
         }
         count
@@ -192,15 +157,7 @@ impl Initiator {
 
     /// Gives up on what the last DPU never answered: the slots are their callers' again.
     pub fn abandon(&mut self) -> Vec<Cid> {
-        let mut cids = Vec::new();
-        for (cid, slot) in (0u16..).zip(&mut self.slots) {
-            if slot.state == State::Orphaned {
-                slot.state = State::Owned;
-                self.in_flight -= 1;
-                cids.push(Cid(cid));
-            }
-        }
-        cids
+        self.slots.abandon()
     }
 
     /// Asks for the end of this queue: what is in flight completes (aborted, unless it is done
@@ -224,7 +181,7 @@ impl Initiator {
     /// [`Self::is_running`].
     #[must_use]
     pub fn recreate(&mut self) -> bool {
-        if !self.is_deleted() || self.in_flight > 0 || self.clear_rings().is_err() {
+        if !self.is_deleted() || self.slots.in_flight() > 0 || self.clear_rings().is_err() {
             return false;
         }
         self.registers.set_tail(0);
@@ -249,21 +206,6 @@ impl Initiator {
         self.region.zero(self.layout.cqe_at(self.queue, 0), depth * 16)?;
         (self.tail, self.rung, self.head, self.phase) = (0, 0, 0, true);
         Ok(())
-    }
-
-    fn slot(&self, cid: Cid) -> Result<&Slot, SlotError> {
-        self.slots.get(usize::from(cid.0)).ok_or(SlotError::State)
-    }
-
-    fn owned(&self, cid: Cid) -> Result<&Slot, SlotError> {
-        self.slot(cid).and_then(|slot| match slot.state {
-            State::Owned => Ok(slot),
-            _ => Err(SlotError::State),
-        })
-    }
-
-    fn pages(&self, cid: Cid) -> SlotPages {
-        self.layout.slot(self.queue, cid.0)
     }
 
     fn enqueue(&mut self, sqe: &Sqe) -> Result<(), SlotError> {
@@ -292,45 +234,29 @@ impl Initiator {
 
     /// Believes a completion only when it answers something.
     fn settle(&mut self, cqe: &Cqe) -> Option<Completion> {
-        let slot = self.slots.get_mut(usize::from(cqe.cid))?;
-        if slot.state != State::InFlight || cqe.queue != self.queue {
+        if cqe.queue != self.queue {
             return None;
         }
-        slot.state = State::Owned;
-        self.in_flight -= 1;
+        self.slots.settle(Cid(cqe.cid))?;
         Some(Completion { cid: Cid(cqe.cid), status: cqe.status, result: cqe.result })
     }
 }
 
 impl HostQueue for Initiator {
     fn acquire(&mut self) -> Option<Cid> {
-        let cid = self.free.pop()?;
-        let slot = self.slots.get_mut(usize::from(cid))?;
-        slot.state = State::Owned;
-        (slot.sqe, slot.reply_room) = (None, 0);
-        Some(Cid(cid))
+        self.slots.acquire()
     }
 
     fn write_buffer(&mut self, cid: Cid, offset: u32, data: &[u8]) -> Result<(), SlotError> {
-        self.owned(cid)?;
-        check_span(u64::from(offset), data.len() as u64)?;
-        let at = self.pages(cid).buffer + u64::from(offset);
-        self.region.write_from(at, data).map_err(|_| SlotError::TooLong)
+        self.slots.write_buffer(cid, offset, data)
     }
 
     fn read_buffer(&self, cid: Cid, offset: u32, out: &mut [u8]) -> Result<(), SlotError> {
-        self.owned(cid)?;
-        check_span(u64::from(offset), out.len() as u64)?;
-        let at = self.pages(cid).buffer + u64::from(offset);
-        self.region.read_into(at, out).map_err(|_| SlotError::TooLong)
+        self.slots.read_buffer(cid, offset, out)
     }
 
     fn buffer(&self, cid: Cid, span: Span) -> Result<*mut u8, SlotError> {
-        self.owned(cid)?;
-        check_span(u64::from(span.offset), u64::from(span.len))?;
-        let at = self.pages(cid).buffer + u64::from(span.offset);
-        let len = usize::try_from(span.len).map_err(|_| SlotError::TooLong)?;
-        self.region.pointer(at, len).map_err(|_| SlotError::TooLong)
+        self.slots.buffer(cid, span)
     }
 
     fn submit(&mut self, cid: Cid, submission: &Submission<'_>) -> Result<CommandId, SlotError> {
@@ -341,12 +267,12 @@ impl HostQueue for Initiator {
         if header.len() > REQUEST_HEADER_MAX || usize::from(reply_header) > REPLY_HEADER_MAX {
             return Err(SlotError::TooLong);
         }
-        check_span(u64::from(write.offset), u64::from(write.len))?;
-        check_span(u64::from(read.offset), u64::from(read.len))?;
+        check(write)?;
+        check(read)?;
         let wh_len = u16::try_from(header.len()).map_err(|_| SlotError::TooLong)?;
-        let tag = self.owned(cid)?.tag.wrapping_add(1).max(1);
+        let tag = self.slots.next_tag(cid)?;
         let (wh, rh) = (u32::from(wh_len), u32::from(reply_header));
-        let place = Place::new(self.pages(cid), wh, write, rh, read)?;
+        let place = Place::new(self.slots.pages(cid), wh, write, rh, read)?;
         let out_of_region = |_| SlotError::TooLong;
         self.region.write_from(place.header_at, header).map_err(out_of_region)?;
         if reply_header > 0 {
@@ -365,18 +291,8 @@ impl HostQueue for Initiator {
             rh_len: reply_header,
         };
         self.enqueue(&sqe)?;
-        if let Some(slot) = self.slots.get_mut(usize::from(cid.0)) {
-            *slot = Slot {
-                state: State::InFlight,
-                tag,
-                order: self.submitted,
-                sqe: Some(sqe),
-                reply_at: place.reply_at,
-                reply_room: reply_header,
-            };
-        }
-        self.submitted += 1;
-        self.in_flight += 1;
+        let sent = Sent { sqe: Some(sqe), reply_at: place.reply_at, reply_room: reply_header };
+        self.slots.begin(cid, tag, sent);
         Ok(CommandId { cid, tag })
     }
 
@@ -418,20 +334,15 @@ impl HostQueue for Initiator {
     }
 
     fn reply_header(&self, cid: Cid, out: &mut [u8]) -> Result<usize, SlotError> {
-        let slot = self.owned(cid)?;
-        let len = out.len().min(usize::from(slot.reply_room));
+        let sent = self.slots.sent(cid)?;
+        let len = out.len().min(usize::from(sent.reply_room));
         let part = out.get_mut(..len).unwrap_or_default();
-        self.region.read_into(slot.reply_at, part).map_err(|_| SlotError::TooLong)?;
+        self.region.read_into(sent.reply_at, part).map_err(|_| SlotError::TooLong)?;
         Ok(len)
     }
 
     fn release(&mut self, cid: Cid) -> Result<(), SlotError> {
-        self.owned(cid)?;
-        if let Some(slot) = self.slots.get_mut(usize::from(cid.0)) {
-            slot.state = State::Free;
-            self.free.push(cid.0);
-        }
-        Ok(())
+        self.slots.release(cid)
     }
 
     fn abort(&mut self, id: CommandId) -> bool {
@@ -454,11 +365,6 @@ impl HostQueue for Initiator {
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight
+        self.slots.in_flight()
     }
-}
-
-fn check_span(offset: u64, len: u64) -> Result<(), SlotError> {
-    let fits = offset.checked_add(len).is_some_and(|end| end <= IO_MAX as u64);
-    if fits { Ok(()) } else { Err(SlotError::TooLong) }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use outboard_base::limits::{IO_MAX, PAGE, REPLY_HEADER_MAX, REQUEST_HEADER_MAX};
+use outboard_base::limits::{PAGE, REPLY_HEADER_MAX, REQUEST_HEADER_MAX};
 use outboard_wire::fuse::{IN_HEADER_LEN, InHeader, OUT_HEADER_LEN};
 use outboard_wire::nvmefs::{QueueError, Status};
 use outboard_wire::regs::queue::{DELETE, DELETED, RUN, RUNNING};
@@ -18,30 +18,14 @@ use crate::Region;
 use crate::dma::{Count, Ledger};
 use crate::layout::SlotPages;
 use crate::queue::nvmefs::Aborter;
+use crate::queue::slots::{Slots, check};
 use crate::queue::{Cid, CommandId, Completion, HostQueue, SlotError, Span, Submission};
 use crate::region::{OutOfRegion, fence};
 use crate::registers::{QueueRegisters, Registers};
 
-/// What a slot is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Nobody's.
-    Free,
-    /// The caller's, before submission or after completion.
-    Owned,
-    /// Submitted to the DPU of these registers.
-    InFlight,
-    /// Submitted to a DPU that is gone.
-    Orphaned,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    state: State,
-    /// Which use this is.
-    tag: u32,
-    /// When it was submitted, among all of this queue.
-    order: u64,
+/// What is remembered of a submission.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
     envelope: bool,
     reply_room: u16,
     read_len: u32,
@@ -70,10 +54,7 @@ pub struct Initiator {
     virtqueue: Virtqueue,
     registers: QueueRegisters,
     ledger: Arc<Ledger>,
-    slots: Vec<Slot>,
-    free: Vec<u16>,
-    submitted: u64,
-    in_flight: usize,
+    slots: Slots<Sent>,
     /// Next avail entry, and what the doorbell says; both run freely.
     tail: u16,
     rung: u16,
@@ -99,26 +80,14 @@ impl Initiator {
         if registers.layout() != rings.layout() || region.len() < rings.region_len() {
             return Err(NoSuchQueue);
         }
-        let slots = rings.layout().slots();
-        let slot = Slot {
-            state: State::Free,
-            tag: 0,
-            order: 0,
-            envelope: false,
-            reply_room: 0,
-            read_len: 0,
-        };
         let mut initiator = Initiator {
+            slots: Slots::new(Arc::clone(&region), rings.layout(), queue),
             region,
             rings,
             queue,
             virtqueue,
             registers: block,
             ledger,
-            slots: vec![slot; usize::from(slots)],
-            free: (0..slots).rev().collect(),
-            submitted: 0,
-            in_flight: 0,
             tail: 0,
             rung: 0,
             head: 0,
@@ -152,9 +121,7 @@ impl Initiator {
     /// The DPU is lost: what is in flight waits for [`Self::reattach`] and [`Self::resubmit`], or
     /// is given up by [`Self::abandon`].
     pub fn lose(&mut self) {
-        for slot in self.slots.iter_mut().filter(|slot| slot.state == State::InFlight) {
-            slot.state = State::Orphaned;
-        }
+        self.slots.lose();
     }
 
     /// After the loss of the DPU: goes on with the next one's registers, of the same layout. Rings
@@ -173,17 +140,12 @@ impl Initiator {
     /// Submits what the last DPU never answered, in the order it was first submitted; returns how
     /// many commands that was. [`HostQueue::ring`] shows them.
     pub fn resubmit(&mut self) -> usize {
-        let orphans = (0u16..).zip(&self.slots).filter(|(_, slot)| slot.state == State::Orphaned);
-        let mut orphans: Vec<(u64, u16)> = orphans.map(|(cid, slot)| (slot.order, cid)).collect();
-        orphans.sort_unstable();
         let mut count = 0;
-        for (_, cid) in orphans {
+        for (cid, _) in self.slots.orphans() {
             if self.enqueue(cid).is_err() {
                 break;
             }
-            if let Some(slot) = self.slots.get_mut(usize::from(cid)) {
-                slot.state = State::InFlight;
-            }
+            self.slots.resume(cid);
             count += 1;
         }
         count
@@ -191,15 +153,7 @@ impl Initiator {
 
     /// Gives up on what the last DPU never answered: the slots are their callers' again.
     pub fn abandon(&mut self) -> Vec<Cid> {
-        let mut cids = Vec::new();
-        for (cid, slot) in (0u16..).zip(&mut self.slots) {
-            if slot.state == State::Orphaned {
-                slot.state = State::Owned;
-                self.in_flight -= 1;
-                cids.push(Cid(cid));
-            }
-        }
-        cids
+        self.slots.abandon()
     }
 
     /// Asks for the end of this queue: what is in flight completes (aborted, unless it is done
@@ -223,7 +177,7 @@ impl Initiator {
     /// [`Self::is_running`].
     #[must_use]
     pub fn recreate(&mut self) -> bool {
-        if !self.is_deleted() || self.in_flight > 0 || self.clear_rings().is_err() {
+        if !self.is_deleted() || self.slots.in_flight() > 0 || self.clear_rings().is_err() {
             return false;
         }
         self.registers.set_tail(0);
@@ -248,25 +202,10 @@ impl Initiator {
         Ok(())
     }
 
-    fn slot(&self, cid: Cid) -> Result<&Slot, SlotError> {
-        self.slots.get(usize::from(cid.0)).ok_or(SlotError::State)
-    }
-
-    fn owned(&self, cid: Cid) -> Result<&Slot, SlotError> {
-        self.slot(cid).and_then(|slot| match slot.state {
-            State::Owned => Ok(slot),
-            _ => Err(SlotError::State),
-        })
-    }
-
-    fn pages(&self, cid: Cid) -> SlotPages {
-        self.rings.layout().slot(self.queue, cid.0)
-    }
-
     /// Puts a slot's chain into the avail ring; idx follows with the doorbell.
-    fn enqueue(&mut self, cid: u16) -> Result<(), OutOfRegion> {
+    fn enqueue(&mut self, cid: Cid) -> Result<(), OutOfRegion> {
         let at = self.virtqueue.avail_entry_at(self.tail);
-        self.region.write_from(at, &self.rings.head(cid).to_le_bytes())?;
+        self.region.write_from(at, &self.rings.head(cid.0).to_le_bytes())?;
         self.tail = self.tail.wrapping_add(1);
         Ok(())
     }
@@ -275,10 +214,10 @@ impl Initiator {
         if self.deleting {
             return Err(SlotError::Deleted);
         }
-        let tag = self.owned(cid)?.tag.wrapping_add(1).max(1);
+        let tag = self.slots.next_tag(cid)?;
         message.check(self.rings.io_max())?;
         let out_of_region = |_| SlotError::TooLong;
-        let pages = self.pages(cid);
+        let pages = self.slots.pages(cid);
         self.scratch.clear();
         message.emit(unique(cid.0, tag), &mut self.scratch)?;
         self.region.write_from(pages.header, &self.scratch).map_err(out_of_region)?;
@@ -289,19 +228,13 @@ impl Initiator {
         message.chain(pages, self.rings.head(cid.0), head_len, &mut self.scratch);
         let table = self.virtqueue.descriptor_at(self.rings.head(cid.0));
         self.region.write_from(table, &self.scratch).map_err(out_of_region)?;
-        self.enqueue(cid.0).map_err(out_of_region)?;
-        if let Some(slot) = self.slots.get_mut(usize::from(cid.0)) {
-            *slot = Slot {
-                state: State::InFlight,
-                tag,
-                order: self.submitted,
-                envelope: message.lengths.is_some(),
-                reply_room: message.reply,
-                read_len: message.read.len,
-            };
-        }
-        self.submitted += 1;
-        self.in_flight += 1;
+        self.enqueue(cid).map_err(out_of_region)?;
+        let sent = Sent {
+            envelope: message.lengths.is_some(),
+            reply_room: message.reply,
+            read_len: message.read.len,
+        };
+        self.slots.begin(cid, tag, sent);
         Ok(CommandId { cid, tag })
     }
 
@@ -320,40 +253,34 @@ impl Initiator {
     fn settle(&mut self) -> Option<Completion> {
         let mut raw = [0; USED_LEN];
         self.region.read_into(self.virtqueue.used_entry_at(self.head), &mut raw).ok()?;
-        let cid = self.rings.slot_of(Used::parse(&raw).id)?;
-        let slot = self.slots.get_mut(usize::from(cid))?;
-        if slot.state != State::InFlight {
-            return None;
-        }
-        slot.state = State::Owned;
-        self.in_flight -= 1;
-        let slot = *slot;
+        let cid = Cid(self.rings.slot_of(Used::parse(&raw).id)?);
+        let (tag, sent) = self.slots.settle(cid)?;
         let protocol = (Status::Queue(QueueError::Protocol), 0);
-        let (status, result) = self.answer(Cid(cid), &slot).unwrap_or(protocol);
-        Some(Completion { cid: Cid(cid), status, result })
+        let (status, result) = self.answer(cid, tag, sent).unwrap_or(protocol);
+        Some(Completion { cid, status, result })
     }
 
     /// Reads a slot's out header; `None` when it is not the answer to what was asked.
-    fn answer(&self, cid: Cid, slot: &Slot) -> Option<(Status, u64)> {
+    fn answer(&self, cid: Cid, tag: u32, sent: Sent) -> Option<(Status, u64)> {
         let mut raw = [0; ENVELOPE_ANSWER_LEN];
-        self.region.read_into(self.pages(cid).reply, &mut raw).ok()?;
+        self.region.read_into(self.slots.pages(cid).reply, &mut raw).ok()?;
         let (header, result) = raw.split_first_chunk::<OUT_HEADER_LEN>()?;
         let answer = Answer::parse(header);
         let behind = answer.len.checked_sub(u32::try_from(OUT_HEADER_LEN).ok()?)?;
-        let most = u32::from(slot.reply_room) + if slot.envelope { 8 } else { slot.read_len };
-        if answer.unique != unique(cid.0, slot.tag) || behind > most {
+        let most = u32::from(sent.reply_room) + if sent.envelope { 8 } else { sent.read_len };
+        if answer.unique != unique(cid.0, tag) || behind > most {
             return None;
         }
-        let result = if slot.envelope {
+        let result = if sent.envelope {
             u64::from_le_bytes(result.try_into().ok()?)
         } else {
-            u64::from(behind.saturating_sub(u32::from(slot.reply_room)))
+            u64::from(behind.saturating_sub(u32::from(sent.reply_room)))
         };
         Some((answer.status, result))
     }
 
-    fn front_of(slot: &Slot) -> u64 {
-        (if slot.envelope { ENVELOPE_ANSWER_LEN } else { OUT_HEADER_LEN }) as u64
+    fn front_of(sent: &Sent) -> u64 {
+        (if sent.envelope { ENVELOPE_ANSWER_LEN } else { OUT_HEADER_LEN }) as u64
     }
 }
 
@@ -373,8 +300,8 @@ impl Outgoing<'_> {
         let too_long = self.body.len() > REQUEST_HEADER_MAX
             || usize::from(self.reply) > REPLY_HEADER_MAX
             || self.write.len.max(self.read.len) > io_max;
-        check_span(u64::from(self.write.offset), u64::from(self.write.len))?;
-        check_span(u64::from(self.read.offset), u64::from(self.read.len))?;
+        check(self.write)?;
+        check(self.read)?;
         if too_long { Err(SlotError::TooLong) } else { Ok(()) }
     }
 
@@ -427,33 +354,19 @@ fn pieces(buffer: u64, span: Span) -> impl Iterator<Item = (u64, u32)> {
 
 impl HostQueue for Initiator {
     fn acquire(&mut self) -> Option<Cid> {
-        let cid = self.free.pop()?;
-        let slot = self.slots.get_mut(usize::from(cid))?;
-        slot.state = State::Owned;
-        slot.reply_room = 0;
-        Some(Cid(cid))
+        self.slots.acquire()
     }
 
     fn write_buffer(&mut self, cid: Cid, offset: u32, data: &[u8]) -> Result<(), SlotError> {
-        self.owned(cid)?;
-        check_span(u64::from(offset), data.len() as u64)?;
-        let at = self.pages(cid).buffer + u64::from(offset);
-        self.region.write_from(at, data).map_err(|_| SlotError::TooLong)
+        self.slots.write_buffer(cid, offset, data)
     }
 
     fn read_buffer(&self, cid: Cid, offset: u32, out: &mut [u8]) -> Result<(), SlotError> {
-        self.owned(cid)?;
-        check_span(u64::from(offset), out.len() as u64)?;
-        let at = self.pages(cid).buffer + u64::from(offset);
-        self.region.read_into(at, out).map_err(|_| SlotError::TooLong)
+        self.slots.read_buffer(cid, offset, out)
     }
 
     fn buffer(&self, cid: Cid, span: Span) -> Result<*mut u8, SlotError> {
-        self.owned(cid)?;
-        check_span(u64::from(span.offset), u64::from(span.len))?;
-        let at = self.pages(cid).buffer + u64::from(span.offset);
-        let len = usize::try_from(span.len).map_err(|_| SlotError::TooLong)?;
-        self.region.pointer(at, len).map_err(|_| SlotError::TooLong)
+        self.slots.buffer(cid, span)
     }
 
     fn submit(&mut self, cid: Cid, submission: &Submission<'_>) -> Result<CommandId, SlotError> {
@@ -508,21 +421,16 @@ impl HostQueue for Initiator {
     }
 
     fn reply_header(&self, cid: Cid, out: &mut [u8]) -> Result<usize, SlotError> {
-        let slot = self.owned(cid)?;
-        let len = out.len().min(usize::from(slot.reply_room));
+        let sent = self.slots.sent(cid)?;
+        let len = out.len().min(usize::from(sent.reply_room));
         let part = out.get_mut(..len).unwrap_or_default();
-        let at = self.pages(cid).reply + Self::front_of(slot);
+        let at = self.slots.pages(cid).reply + Self::front_of(sent);
         self.region.read_into(at, part).map_err(|_| SlotError::TooLong)?;
         Ok(len)
     }
 
     fn release(&mut self, cid: Cid) -> Result<(), SlotError> {
-        self.owned(cid)?;
-        if let Some(slot) = self.slots.get_mut(usize::from(cid.0)) {
-            slot.state = State::Free;
-            self.free.push(cid.0);
-        }
-        Ok(())
+        self.slots.release(cid)
     }
 
     fn abort(&mut self, id: CommandId) -> bool {
@@ -545,13 +453,8 @@ impl HostQueue for Initiator {
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight
+        self.slots.in_flight()
     }
-}
-
-fn check_span(offset: u64, len: u64) -> Result<(), SlotError> {
-    let fits = offset.checked_add(len).is_some_and(|end| end <= IO_MAX as u64);
-    if fits { Ok(()) } else { Err(SlotError::TooLong) }
 }
 
 const _: () = assert!(HEAD_MAX <= PAGE && ENVELOPE_ANSWER_LEN + REPLY_HEADER_MAX <= PAGE);
