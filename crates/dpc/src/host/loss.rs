@@ -281,9 +281,9 @@ impl Session {
         self.ask(&request, &parked.cred, Flags::default(), Reader::Cancel { ticket })
     }
 
-    /// Goes on with the waits in doubt, as far as there are slots: each is ended at the DPU side and
-    /// asked for again. One that was granted meanwhile is granted at once, since an owner's own lock
-    /// is never in its way. Every answer leads here again.
+    /// Goes on with the waits in doubt, as far as there are slots: each is ended at the DPU side
+    /// and asked for again. One that was granted meanwhile is granted at once, since an owner's own
+    /// lock is never in its way. Every answer leads here again.
     pub(super) fn renew_waits(self: &Arc<Session>) {
         // A loss asks again by itself, when it is time.
         if !self.queue(0).is_some_and(|queue| lock(&queue.cell).up) {

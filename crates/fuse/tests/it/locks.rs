@@ -43,8 +43,8 @@ fn locker(mount: &Mount) -> String {
     )
 }
 
-/// A worker that had read the RELEASE of a closed file could be overtaken by another that had read a
-/// later SETLK, which was then refused for a holder that was gone: one `flock` in some hundreds,
+/// A worker that had read the RELEASE of a closed file could be overtaken by another that had read
+/// a later SETLK, which was then refused for a holder that was gone: one `flock` in some hundreds,
 /// on two cores.
 #[test]
 fn a_lock_is_free_as_soon_as_its_holder_has_closed() {

@@ -32,8 +32,8 @@ pub struct Translated<'a> {
     pub payload: &'a [u8],
 }
 
-/// Open flags that travel. `O_APPEND` does not: `fcntl(F_SETFL)` may set or clear it at any time, and
-/// each write says what it is by then. The rest are the kernel's business.
+/// Open flags that travel. `O_APPEND` does not: `fcntl(F_SETFL)` may set or clear it at any time,
+/// and each write says what it is by then. The rest are the kernel's business.
 const OPEN_FLAGS: u32 = open_flags::ACCMODE
     | open_flags::EXCL
     | open_flags::TRUNC
