@@ -1,6 +1,7 @@
 //! File data: the one place where bytes of files pass between a program and the volume.
 //!
-//! What the hybrid cache holds, if there is one, is answered from it; the rest goes on to the queues.
+//! What the hybrid cache holds, if there is one, is answered from it; the rest goes on to the
+//! queues.
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result, limits};
 use outboard_wire::file::{Reply, Request, open_flags, write_flags};

@@ -70,8 +70,9 @@ impl Connect {
         self
     }
 
-    /// Keeps pages of files in `bytes` of this process's memory, which the DPU side manages: re-reads
-    /// and small writes cost no request. None by default. `O_DIRECT` and `O_SYNC` pass it by.
+    /// Keeps pages of files in `bytes` of this process's memory, which the DPU side manages:
+    /// re-reads and small writes cost no request. None by default. `O_DIRECT` and `O_SYNC` pass it
+    /// by.
     #[must_use]
     pub fn cache(mut self, bytes: u64) -> Connect {
         let shape = Shape { len: bytes, ..Shape::default() };

@@ -1,7 +1,8 @@
 //! Unmodified programs on a kv volume, past the kernel: `liboutboard_preload.so`.
 //!
 //! ```text
-//! LD_PRELOAD=liboutboard_preload.so OUTBOARD_PREFIX=/mnt/volume OUTBOARD_SOCKET=data/dpu.sock cp a /mnt/volume/
+//! export OUTBOARD_PREFIX=/mnt/volume OUTBOARD_SOCKET=data/dpu.sock
+//! LD_PRELOAD=liboutboard_preload.so cp a /mnt/volume/
 //! ```
 //!
 //! The functions of libc that take a path or a descriptor are stood in for ([`sys`]). What lies

@@ -27,7 +27,7 @@ use crate::table::{Description, Kind};
 const NAME: &str = "outboard:";
 /// Longest name the kernel gives a memfd, with room for its own words.
 const NAME_MAX: usize = 240;
-/// How often the mount is asked for a file of which it may not have heard yet, and how long between.
+/// How often the mount is asked for a file of which it may not have heard yet, and the pause.
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(1);
 

@@ -76,14 +76,14 @@ fn output(command: Command, base: &Path) -> Result<String> {
 }
 
 fn sources() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."));
     root.join("crates/preload")
 }
 
 /// The example is compiled against the header and run; the mount sees what it did.
 fn c_interface(volume: &mut Volume, base: &Path) -> Result<()> {
     let library = outboard_tests::program()?;
-    let library = library.parent().unwrap_or(Path::new("."));
+    let library = library.parent().unwrap_or_else(|| Path::new("."));
     let program = base.join("notes");
     let mut compile = Command::new("cc");
     compile.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);

@@ -189,7 +189,7 @@ macro_rules! stand_in {
                         let ($go, $path) = (next, to.as_ptr());
                         $call
                     })?
-                    #[allow(unreachable_patterns, reason = "calls without a path lead nowhere else")]
+                    #[allow(unreachable_patterns, reason = "for calls without a path")]
                     Route::Elsewhere(_) => {
                         drop(inside);
                         returned(Err(Errno::EXDEV))

@@ -45,10 +45,14 @@ stand_in! {
     fn preadv64(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> isize {
         scattered(fd, parts, count, Some(at))
     }
-    fn preadv2(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, _flags: c_int) -> isize {
+    fn preadv2(
+        fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, _flags: c_int,
+    ) -> isize {
         scattered(fd, parts, count, (at != -1).then_some(at))
     }
-    fn preadv64v2(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, _flags: c_int) -> isize {
+    fn preadv64v2(
+        fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, _flags: c_int,
+    ) -> isize {
         scattered(fd, parts, count, (at != -1).then_some(at))
     }
     fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
@@ -60,10 +64,14 @@ stand_in! {
     fn pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> isize {
         gathered(fd, parts, count, Some(at))
     }
-    fn pwritev2(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, flags: c_int) -> isize {
+    fn pwritev2(
+        fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, flags: c_int,
+    ) -> isize {
         with_flags(fd, parts, count, at, flags)
     }
-    fn pwritev64v2(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, flags: c_int) -> isize {
+    fn pwritev64v2(
+        fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, flags: c_int,
+    ) -> isize {
         with_flags(fd, parts, count, at, flags)
     }
     fn lseek(fd: c_int, by: i64, whence: c_int) -> i64 {

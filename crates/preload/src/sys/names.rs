@@ -223,7 +223,8 @@ stand_in! {
         names::symlink(bytes(target), dir, bytes(path)); else |go, p| go(target, CWD, p)
     }
     fn readlink(path: *const c_char, to: *mut c_char, len: usize) -> isize {
-        link_to(names::readlink(CWD, bytes(path)), room(to.cast(), len)); else |go, p| go(p, to, len)
+        link_to(names::readlink(CWD, bytes(path)), room(to.cast(), len));
+        else |go, p| go(p, to, len)
     }
     fn readlinkat(dir: c_int, path: *const c_char, to: *mut c_char, len: usize) -> isize {
         link_to(names::readlink(dir, bytes(path)), room(to.cast(), len));
@@ -255,7 +256,8 @@ stand_in! {
         names::set(fd, b"", EMPTY, &names::mode(mode))
     }
     fn fchmodat(dir: c_int, path: *const c_char, mode: c_uint, flags: c_int) -> c_int {
-        names::set(dir, bytes(path), flags, &names::mode(mode)); else |go, p| go(CWD, p, mode, flags)
+        names::set(dir, bytes(path), flags, &names::mode(mode));
+        else |go, p| go(CWD, p, mode, flags)
     }
     fn chown(path: *const c_char, uid: c_uint, gid: c_uint) -> c_int {
         names::set(CWD, bytes(path), 0, &names::owner(uid, gid)); else |go, p| go(p, uid, gid)

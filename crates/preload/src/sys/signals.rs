@@ -20,8 +20,8 @@ pub(crate) fn blocked<R>(act: impl FnOnce() -> R) -> R {
 
 /// Closes a descriptor this library knows by number.
 pub(crate) fn close(fd: i32) {
-    // SAFETY: closing a number cannot break memory; the caller owns what it names. It is closed also
-    // if the call fails.
+    // SAFETY: closing a number cannot break memory; the caller owns what it names. It is closed
+    // also if the call fails.
     unsafe { libc::syscall(libc::SYS_close, fd) };
 }
 
