@@ -268,8 +268,8 @@ pub enum Request<'a> {
     Fsync { ino: Ino, fh: Fh, data_only: bool },
     /// Reply: `Opened`.
     Opendir { ino: Ino },
-    /// Entries after `cookie` (0: from the start), at most `len` bytes. With [`Fh::NONE`] whoever asks
-    /// must have read permission now, not when something was opened. Reply: `Data`.
+    /// Entries after `cookie` (0: from the start), at most `len` bytes. With [`Fh::NONE`] whoever
+    /// asks must have read permission now, not when something was opened. Reply: `Data`.
     Readdir { ino: Ino, fh: Fh, cookie: u64, len: u32, with_attributes: bool },
     /// Reply: `Empty`.
     Releasedir { ino: Ino, fh: Fh },
