@@ -56,6 +56,9 @@ pub trait Keeping: Volume + Clone + Send {
     /// Housekeeping; true if there is more to do at once.
     fn tidy(&self) -> impl Future<Output = Result<bool>>;
 
+    /// Nobody asks for anything right now: called often, and does not wait.
+    fn idle(&self);
+
     /// Whether something is left to note down when nobody asks for anything.
     fn has_notes(&self) -> bool;
 
@@ -79,6 +82,10 @@ impl<K: Kv, M: Medium> Keeping for Arc<Kvfs<K, M>> {
 
     fn tidy(&self) -> impl Future<Output = Result<bool>> {
         Kvfs::tidy(self)
+    }
+
+    fn idle(&self) {
+        self.objects().kv().idle();
     }
 
     fn has_notes(&self) -> bool {
@@ -248,6 +255,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             if found > 0 {
                 self.pace.work(now);
             } else {
+                self.service.volume().idle();
                 match self.pace.idle(now) {
                     Step::Spin => std::hint::spin_loop(),
                     Step::Yield => {

@@ -274,6 +274,10 @@ impl Kv for Engine {
         self.syncer.is_synced()
     }
 
+    fn idle(&self) {
+        self.syncer.idle();
+    }
+
     fn version(&self) -> Version {
         self.commits().versions.now()
     }

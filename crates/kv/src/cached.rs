@@ -315,6 +315,10 @@ impl<K: Kv> Kv for Cached<K> {
         self.inner.is_synced()
     }
 
+    fn idle(&self) {
+        self.inner.idle();
+    }
+
     fn version(&self) -> Version {
         self.inner.version()
     }

@@ -122,6 +122,10 @@ pub trait Kv: Send + Sync + 'static {
         false
     }
 
+    /// Nobody asks for anything at the moment: what makes the next sync shorter is begun, if that
+    /// waits for nothing.
+    fn idle(&self) {}
+
     /// A moment not after this call: reads begun later see at least every commit up to it.
     fn version(&self) -> Version;
 
@@ -165,6 +169,10 @@ impl<K: Kv> Kv for Arc<K> {
 
     fn is_synced(&self) -> bool {
         (**self).is_synced()
+    }
+
+    fn idle(&self) {
+        (**self).idle();
     }
 
     fn version(&self) -> Version {

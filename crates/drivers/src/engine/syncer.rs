@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
@@ -29,7 +30,7 @@ struct State {
 }
 
 /// How many batches come between two syncs. Where it is the same number each time, the next sync is
-/// foreseen: the journal's way to the device begins with the last batch before it.
+/// foreseen: the journal's way to the device begins when the last batch before it was answered.
 #[derive(Default)]
 struct Rhythm {
     /// Batches committed when the last sync began.
@@ -54,6 +55,8 @@ struct Shared {
     state: Mutex<State>,
     asked: Condvar,
     journal: Mutex<Current>,
+    /// The last batch before a sync was committed, as it seems.
+    foreseen: AtomicBool,
 }
 
 impl Shared {
@@ -69,6 +72,7 @@ impl Shared {
     fn serve<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let (serves, durable) = (state.asked, state.committed);
         state.rhythm.sync(durable);
+        self.foreseen.store(false, Ordering::Relaxed);
         drop(state);
         let file = self.journal().file();
         let outcome = file.and_then(|file| file.sync_data());
@@ -106,6 +110,7 @@ impl Syncer {
             state: Mutex::default(),
             asked: Condvar::new(),
             journal: Mutex::new(journal),
+            foreseen: AtomicBool::new(false),
         });
         let theirs = Arc::clone(&shared);
         let thread =
@@ -125,14 +130,21 @@ impl Syncer {
 
     /// A batch was handed over, so many bytes of journal; the lock of commits is held.
     pub(super) fn committed(&self, bytes: u64) {
-        let foreseen = {
-            let mut state = self.shared.lock();
-            state.committed += 1;
-            alone::is_alone() && state.rhythm.foresees_a_sync(state.committed)
-        };
-        let mut journal = self.shared.journal();
-        journal.committed(bytes);
-        if foreseen && let Err(cause) = journal.begin_writing() {
+        let mut state = self.shared.lock();
+        state.committed += 1;
+        if alone::is_alone() && state.rhythm.foresees_a_sync(state.committed) {
+            self.shared.foreseen.store(true, Ordering::Relaxed);
+        }
+        drop(state);
+        self.shared.journal().committed(bytes);
+    }
+
+    /// The journal's way to the device begins, if a sync is foreseen.
+    pub(super) fn idle(&self) {
+        if self.shared.foreseen.load(Ordering::Relaxed)
+            && self.shared.foreseen.swap(false, Ordering::Relaxed)
+            && let Err(cause) = self.shared.journal().begin_writing()
+        {
             error!(%cause, "cannot write the key-value journal: every later commit is refused");
             self.poison();
         }

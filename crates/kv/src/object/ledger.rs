@@ -64,6 +64,8 @@ pub(super) struct State {
     /// Staged, doubtful or committed, but not flushed.
     unproved: BTreeSet<u64>,
     committed: BTreeMap<u64, Committed>,
+    /// How many of them are flushed.
+    flushed: usize,
     doubtful: BTreeMap<u64, Vec<Pair>>,
     /// Blocks of calls dropped amid their writes, by epoch.
     quarantine: Vec<(u64, Vec<Run>)>,
@@ -160,6 +162,7 @@ impl Ledger {
                 next_seq,
                 unproved: BTreeSet::new(),
                 committed: BTreeMap::new(),
+                flushed: 0,
                 doubtful: BTreeMap::new(),
                 quarantine: Vec::new(),
                 pending: 0,
@@ -290,6 +293,7 @@ impl Ledger {
                 proved.push((*seq, record.pairs.len()));
             }
         }
+        state.flushed += proved.len();
         for (seq, blocks) in proved {
             state.unproved.remove(&seq);
             state.pending = state.pending.saturating_sub(blocks);
@@ -321,13 +325,15 @@ impl Ledger {
     }
 
     pub(super) fn count_retirable(&self) -> usize {
-        self.lock().committed.values().filter(|record| record.flushed).count()
+        self.lock().flushed
     }
 
     pub(super) fn retired(&self, seqs: impl IntoIterator<Item = u64>) {
         let mut state = self.lock();
         for seq in seqs {
-            state.committed.remove(&seq);
+            if state.committed.remove(&seq).is_some_and(|record| record.flushed) {
+                state.flushed = state.flushed.saturating_sub(1);
+            }
         }
     }
 
