@@ -87,6 +87,8 @@ struct World {
     /// The tender's round and other work of the DPU side's own.
     works: Vec<Pin<Box<dyn Future<Output = ()>>>>,
     hits: u64,
+    /// Hosts whose caches are still being written back after their death.
+    parting: Rc<Cell<usize>>,
 }
 
 impl World {
@@ -126,6 +128,7 @@ impl World {
             next_session: many + 1,
             works: Vec::new(),
             hits: 0,
+            parting: Rc::default(),
         };
         let maker = Caller { attachment: SessionId(99), trusted: true, peer: Cred::root() };
         let (parent, name) = (Ino::ROOT, b"f".as_slice());
@@ -291,15 +294,22 @@ impl World {
         }
         dead.dead.store(true, Ordering::SeqCst);
         let (gate, volume) = (Arc::clone(&self.gate), Arc::clone(&self.volume));
+        let parting = Rc::clone(&self.parting);
+        parting.set(parting.get() + 1);
         self.works.push(Box::pin(async move {
             gate.part(&volume, dead.caller.attachment).await;
             volume.detach(dead.caller.attachment);
+            parting.set(parting.get() - 1);
         }));
         self.attach(at);
     }
 
     /// The DPU side dies, and with it everything under way; hosts go on in their caches meanwhile.
+    /// Not while it writes back what a dead host left: then both would have died.
     fn dpu_dies(&mut self) {
+        if self.parting.get() > 0 {
+            return;
+        }
         self.works.clear();
         for at in 0..ACTORS {
             if matches!(self.actors[at].doing, Some((Doing::Write(..), _))) {
