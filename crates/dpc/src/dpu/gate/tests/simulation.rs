@@ -9,7 +9,7 @@
 //! holding locks), the DPU side dies with everything under way. A write that was under way then may
 //! have happened or not; all others must have.
 //!
-//! `SEED=n` runs one seed alone, `SEEDS=n` so many.
+//! `OUTBOARD_SEED=n` runs one seed alone, `OUTBOARD_SEEDS=n` so many.
 
 use outboard_base::Rng;
 use outboard_cache::policy::{flush, replace};
@@ -420,13 +420,13 @@ fn simulate(seed: u64) -> u64 {
 #[test]
 fn whoever_dies_everybody_reads_what_it_wrote() {
     let given = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let alone = given("SEED");
-    let seeds = alone.map_or(1..given("SEEDS").unwrap_or(30), |seed| seed..seed + 1);
+    let (alone, many) = (given("OUTBOARD_SEED"), 1..given("OUTBOARD_SEEDS").unwrap_or(20));
+    let seeds = alone.map_or(many, |seed| seed..seed + 1);
     let mut hits = 0;
     for seed in seeds {
         let run = std::panic::catch_unwind(|| simulate(seed));
         BETWEEN.set(None);
-        hits += run.unwrap_or_else(|_| panic!("SEED={seed}"));
+        hits += run.unwrap_or_else(|_| panic!("OUTBOARD_SEED={seed}"));
     }
     assert!(hits > 1_000 || alone.is_some(), "the caches served nothing: {hits}");
 }
