@@ -5,10 +5,10 @@
 //! - *answered means handed over*: every batch is pushed through the engine's journal buffer to the
 //!   operating system before its commit ends;
 //! - *sync beside commits*: the journal is synced through a descriptor of our own, one sync for all
-//!   who wait, while commits go on (the engine's own sync holds its writer lock): by a thread, or by
-//!   who asks if it is alone;
-//! - *one write and one flush a sync*: the journal's space is written ahead of the engine, so that a
-//!   sync makes the file system change nothing of its own;
+//!   who wait, while commits go on (the engine's own sync holds its writer lock): by a thread, or
+//!   by who asks if it is alone;
+//! - *one write and one flush a sync*: the journal's space is written ahead of the engine, so that
+//!   a sync makes the file system change nothing of its own;
 //! - *power loss*: the engine refuses to open on a journal whose unsynced tail was lost in pieces;
 //!   `journal` cuts such a tail at the last whole batch first;
 //! - *room*: commits are refused with `NoSpace` while there is still space to delete and compact

@@ -6,7 +6,7 @@
 //! | none, but the medium has threads | either | `pread`, `pwrite` on those threads |
 //! | none, and no threads | either | the same, here and now (tools, tests) |
 //!
-//! A small write that is alone on its thread goes [through the page cache](passing) all the same,
+//! A small write that is alone on its thread goes through the page cache all the same (`passing`),
 //! where the kernel can do that without keeping it.
 //!
 //! On ext4, a sync of any file ends in a flush of the device, and it has nothing to write for this
@@ -227,7 +227,8 @@ fn open_file(path: &Path, direct: bool) -> io::Result<(File, bool)> {
 /// Whether a sync of a file in `dir` flushes the device under `file`, with nothing else to do for
 /// writes to it. That is ext4's way: a sync ends in a flush of the device, or in a commit of its
 /// journal, which begins with one; and a direct write to blocks that were written before changes
-/// nothing but them. Where direct I/O is not what it says (data in ext4's journal), `statx` says so.
+/// nothing but them. Where direct I/O is not what it says (data in ext4's journal), `statx` says
+/// so.
 fn shares_flush(file: &File, dir: &Path) -> io::Result<bool> {
     const EXT4: u64 = 0xEF53;
     const DIRECT_ALIGNMENT: StatxFlags = StatxFlags::from_bits_retain(0x2000);

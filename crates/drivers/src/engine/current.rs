@@ -1,10 +1,11 @@
 //! The journal being written: found, followed when the engine begins another, and prepared.
 //!
-//! The engine makes a journal 64 MiB of holes and writes it from the start. A write into a hole makes
-//! the file system allocate, and the sync after it commit the file system's own journal: twice the
-//! device's work. So zeros are written ahead of the engine, 512 KiB at a time. They never land on
-//! what the engine wrote, because
-//! - they are written with the lock held that every commit passes, so the engine is not writing; and
+//! The engine makes a journal 64 MiB of holes and writes it from the start. A write into a hole
+//! makes the file system allocate, and the sync after it commit the file system's own journal:
+//! twice the device's work. So zeros are written ahead of the engine, 512 KiB at a time. They never
+//! land on what the engine wrote, because
+//! - they are written with the lock held that every commit passes, so the engine is not writing;
+//!   and
 //! - only where the file has a hole up to its end: where anybody wrote, it has none.
 //!
 //! A journal that was there when the engine opened is written by appending, and must not be longer

@@ -1,10 +1,10 @@
 //! Small writes through the page cache, and on to the device at once.
 //!
-//! A direct write is answered when the device has it: who writes and then syncs waits for the device
-//! twice. A write that is alone and small is instead copied into the page cache
-//! and its way to the device begun (`RWF_DONTCACHE`: the cache lets go of it when it arrived). It is
-//! answered as any write is: the operating system has it. Before a flush of the device those on their
-//! way are waited for.
+//! A direct write is answered when the device has it: who writes and then syncs waits for the
+//! device twice. A write that is alone and small is instead copied into the page cache and its way
+//! to the device begun (`RWF_DONTCACHE`: the cache lets go of it when it arrived). It is answered
+//! as any write is: the operating system has it. Before a flush of the device those on their way
+//! are waited for.
 //!
 //! What is on its way is bounded: beyond that writes are direct again, and so wait.
 
