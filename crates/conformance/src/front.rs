@@ -35,6 +35,8 @@ pub struct Features {
     /// Whether what answers lives on between calls. If not, the close of what is not open may be
     /// taken for one whose answer was lost.
     pub steady: bool,
+    /// Whether every read reaches who keeps access times. What a hybrid cache answers does not.
+    pub reads_seen: bool,
     /// Whether the volume is Outboard's (else a local file system that serves as the reference).
     pub outboard: bool,
 }

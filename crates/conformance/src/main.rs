@@ -26,8 +26,11 @@ FRONT is one of
   replay      the same, every change asked for twice: the second answer counts
   link        KVFS behind queue pairs in memory, both sides in one thread
   loss        the same, the DPU side dying and returning in the middle of calls
+  cached      as link, with a small hybrid cache
+  cached-loss as loss, with a small hybrid cache
   dir:DIR     any directory (of ext4, say): system calls against a local file system
   mount:DIR   a directory on a mount of Outboard
+  hybrid:DIR  the same, of a mount with `--cache hybrid`
 ";
 
 fn main() -> ExitCode {
@@ -102,11 +105,15 @@ fn open(name: &str) -> Result<Box<dyn Front>, String> {
     match name {
         "inprocess" | "replay" => return Ok(Box::new(InProcessFront::new(name == "replay")?)),
         "link" | "loss" => return Ok(Box::new(LinkFront::new(name == "loss")?)),
+        "cached" | "cached-loss" => {
+            return Ok(Box::new(LinkFront::cached(name == "cached-loss")?));
+        }
         _ => {}
     }
     match name.split_once(':') {
         Some(("dir", path)) => Ok(Box::new(directory(path, false)?)),
         Some(("mount", path)) => Ok(Box::new(directory(path, true)?)),
+        Some(("hybrid", path)) => Ok(Box::new(directory(path, true)?.with_hybrid_cache())),
         _ => Err(format!("no front is called {name}; see --help")),
     }
 }

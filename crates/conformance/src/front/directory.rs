@@ -43,6 +43,13 @@ pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
 }
 
 impl DirectoryFront {
+    /// The same directory, of a mount with a hybrid cache: what that answers nobody else sees.
+    #[must_use]
+    pub fn with_hybrid_cache(mut self) -> DirectoryFront {
+        self.features.reads_seen = false;
+        self
+    }
+
     /// The directory at `path`. `outboard` tells whether it lies on a mount of Outboard.
     pub fn new(path: &Path, outboard: bool) -> Result<DirectoryFront> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -59,6 +66,7 @@ impl DirectoryFront {
             any_cred: is_root,
             acl: true,
             steady: true,
+            reads_seen: true,
             outboard,
         };
         Ok(DirectoryFront {

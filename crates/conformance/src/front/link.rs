@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Result, Rng, SessionId};
+use outboard_cache::geometry::Shape;
 use outboard_dpc::loopback::Loopback;
 use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
@@ -38,14 +39,26 @@ pub struct LinkFront {
     answers: HashMap<u64, (Result<Reply>, Vec<u8>)>,
     rng: Rng,
     losses: bool,
+    cache: bool,
 }
+
+/// A cache so small that pages, records and buckets are always short.
+const CACHE: Shape = Shape {
+    len: 128 << 10,
+    page_size: 8 << 10,
+    ways: 4,
+    records: 8,
+    mode: outboard_wire::cache::CacheMode::Write,
+};
 
 fn attach(
     volume: &Arc<Volume>,
     session: u64,
+    cache: bool,
 ) -> std::result::Result<Loopback<Arc<Volume>>, String> {
+    let cache = cache.then_some(CACHE);
     // The loopback names its session by its seed, with the lowest bit set.
-    let mut link = Loopback::new(Arc::clone(volume), QUEUES, DEPTH, session)
+    let mut link = Loopback::with_cache(Arc::clone(volume), QUEUES, DEPTH, session, cache)
         .map_err(|errno| format!("no link: {errno}"))?;
     link.set_wall(memory::now);
     Ok(link)
@@ -54,14 +67,28 @@ fn attach(
 impl LinkFront {
     /// An empty volume. `losses`: the DPU side dies and returns now and then.
     pub fn new(losses: bool) -> std::result::Result<LinkFront, String> {
+        LinkFront::open(losses, false)
+    }
+
+    /// The same with a hybrid cache between.
+    pub fn cached(losses: bool) -> std::result::Result<LinkFront, String> {
+        LinkFront::open(losses, true)
+    }
+
+    fn open(losses: bool, cache: bool) -> std::result::Result<LinkFront, String> {
         let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(2)));
         let volume = Arc::new(memory::open(&kv, &medium)?);
         block_on(volume.end_grace())
             .and_then(|end| end)
             .map_err(|errno| format!("the grace period does not end: {errno}"))?;
-        let name = if losses { "loss" } else { "link" };
-        let features = Features { steady: !losses, ..memory::features(name) };
-        let link = attach(&volume, 1)?;
+        let name = match (losses, cache) {
+            (false, false) => "link",
+            (true, false) => "loss",
+            (false, true) => "cached",
+            (true, true) => "cached-loss",
+        };
+        let features = Features { steady: !losses, reads_seen: !cache, ..memory::features(name) };
+        let link = attach(&volume, 1, cache)?;
         Ok(LinkFront {
             features,
             kv,
@@ -73,6 +100,7 @@ impl LinkFront {
             answers: HashMap::new(),
             rng: Rng::new(3),
             losses,
+            cache,
         })
     }
 
@@ -161,11 +189,15 @@ impl Front for LinkFront {
     }
 
     fn settle(&mut self) -> Result<()> {
+        if self.cache {
+            // Both sides go at once below: what only the cache holds would go with them.
+            self.link.call(&Cred::root(), &Request::Syncfs, &[])?;
+        }
         self.link.crash();
         self.volume.detach(SessionId(self.session));
         self.session += 2;
         self.answers.clear();
-        self.link = attach(&self.volume, self.session).map_err(|_| Errno::EIO)?;
+        self.link = attach(&self.volume, self.session, self.cache).map_err(|_| Errno::EIO)?;
         memory::tidy(&self.volume)
     }
 

@@ -85,6 +85,7 @@ pub(super) fn features(name: &str) -> Features {
         any_cred: true,
         acl: true,
         steady: true,
+        reads_seen: true,
         outboard: true,
     }
 }

@@ -17,22 +17,32 @@ fn passes(front: &mut dyn Front, skips: usize) {
 
 #[test]
 fn kvfs_in_process() {
-    passes(&mut InProcessFront::new(false).unwrap(), 0);
+    passes(&mut InProcessFront::new(false).unwrap(), 1);
 }
 
 #[test]
 fn kvfs_in_process_with_every_change_replayed() {
-    passes(&mut InProcessFront::new(true).unwrap(), 0);
+    passes(&mut InProcessFront::new(true).unwrap(), 1);
 }
 
 #[test]
 fn kvfs_over_a_link() {
-    passes(&mut LinkFront::new(false).unwrap(), 0);
+    passes(&mut LinkFront::new(false).unwrap(), 1);
 }
 
 #[test]
 fn kvfs_over_a_link_whose_dpu_side_dies() {
-    passes(&mut LinkFront::new(true).unwrap(), 0);
+    passes(&mut LinkFront::new(true).unwrap(), 1);
+}
+
+#[test]
+fn kvfs_over_a_link_with_a_hybrid_cache() {
+    passes(&mut LinkFront::cached(false).unwrap(), 2);
+}
+
+#[test]
+fn kvfs_over_a_link_with_a_hybrid_cache_whose_dpu_side_dies() {
+    passes(&mut LinkFront::cached(true).unwrap(), 2);
 }
 
 /// The suite itself is right if a local file system passes it. A plain user cannot be others, and

@@ -46,6 +46,16 @@ fn kvfs_over_a_link_whose_dpu_side_dies_agrees_with_the_reference() {
     agrees(&mut LinkFront::new(true).unwrap());
 }
 
+#[test]
+fn kvfs_over_a_link_with_a_hybrid_cache_agrees_with_the_reference() {
+    agrees(&mut LinkFront::cached(false).unwrap());
+}
+
+#[test]
+fn kvfs_with_a_hybrid_cache_whose_dpu_side_dies_agrees_with_the_reference() {
+    agrees(&mut LinkFront::cached(true).unwrap());
+}
+
 /// The reference itself is right if a local file system agrees with it.
 #[test]
 fn the_local_file_system_agrees_with_the_reference() {
