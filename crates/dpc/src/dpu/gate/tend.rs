@@ -84,12 +84,12 @@ impl Gate {
             }
             dirty += unsettled;
             let since = *holder.dirty_since.get_or_insert(now);
-            stale.push((ino, since));
+            stale.push((ino, since, hand.grant == Grant::Frozen));
         }
         let any = dirty > 0;
-        for (ino, since) in stale {
+        for (ino, since, frozen) in stale {
             let age = now.since(since);
-            if cache.flush.now(Dirty { share: dirty * 100 / total, age }) {
+            if frozen || cache.flush.now(Dirty { share: dirty * 100 / total, age }) {
                 self.tend_inode(volume, cache, ino).await;
             }
         }

@@ -21,7 +21,7 @@ use outboard_kv::mem::MemKv;
 use outboard_kvfs::{Caller, Kvfs, Options, Payload};
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Direct, Dma, DmaError, Kind, Ledger};
-use outboard_wire::cache::CacheMode;
+use outboard_wire::cache::{CacheMode, Grant, Status, Word};
 use outboard_wire::file::{Header, Reply, Request, Setattr, open_flags, write_flags};
 
 use super::{Ask, CacheSetup, Gate};
@@ -429,6 +429,80 @@ fn the_next_life_of_the_dpu_side_finds_what_was_written() {
     assert!(matches!(finish(early), Ok((Reply::Attr(attr), _)) if attr.size == 9000));
     let fh = rig.open(0, file.0, 0);
     assert_eq!(rig.read(0, (file.0, fh), 0, 200), [[2; 100], [1; 100]].concat());
+}
+
+/// A host that marks pages dirty it was never allowed to write.
+fn forge(host: &Host, ino: Ino) {
+    let geometry = host.plane.geometry();
+    for index in 0..geometry.total() {
+        let at = geometry.entry_at(index);
+        let raw = host.region.load_u64(at, Ordering::SeqCst).unwrap();
+        let mut word = Word::parse(raw).unwrap();
+        word.status = Status::Dirty;
+        let page = geometry.page_at(index);
+        host.region.write_from(page, &[66; PAGE as usize]).unwrap();
+        host.region.store_u64(at + 16, index, Ordering::SeqCst).unwrap();
+        host.region.store_u64(at + 24, ino.0, Ordering::SeqCst).unwrap();
+        host.region.store_u64(at, word.emit(), Ordering::SeqCst).unwrap();
+    }
+}
+
+#[test]
+fn a_grant_to_read_writes_nothing_whatever_the_host_marks() {
+    let mut rig = Rig::new(2, Policies::default());
+    let file = rig.create(0, b"f", RDWR | open_flags::DIRECT);
+    rig.write(0, file, 0, 0, &[5; 9000]);
+    let fh = rig.open(1, file.0, 0);
+    rig.read(1, (file.0, fh), 0, 9000);
+    forge(&rig.hosts[1], file.0);
+    rig.ask(1, Request::Fsync { ino: file.0, fh, data_only: false }, &[]).unwrap();
+    rig.write(0, file, 0, 0, &[6; 10]);
+    assert_eq!(rig.read(0, file, 0, 9000), [[6; 10].as_slice(), &[5; 8990]].concat());
+    rig.open(1, file.0, 0);
+    forge(&rig.hosts[1], file.0);
+    finish(rig.gate.tend(&rig.volume));
+    let gone = rig.hosts.remove(1);
+    gone.dead.store(true, Ordering::Relaxed);
+    finish(rig.gate.part(&rig.volume, gone.caller.attachment));
+    assert_eq!(rig.read(0, file, 0, 9000), [[6; 10].as_slice(), &[5; 8990]].concat());
+    assert_eq!(rig.size(0, file.0), 9000);
+}
+
+#[test]
+fn the_next_life_believes_a_record_only_as_far_as_its_peer_may_write() {
+    let rig = Rig::new(1, Policies::default());
+    let file = rig.create(0, b"f", RDWR | open_flags::DIRECT);
+    rig.write(0, file, 0, 0, &[5; 9000]);
+    for (uid, kept) in [(1000, 5), (0, 66)] {
+        let mut host = Host::new(50 + u64::from(uid), 16);
+        let peer = Cred { uid, gid: uid, pid: 1, groups: Vec::new() };
+        host.caller = Caller { trusted: false, peer, ..host.caller };
+        let setup = host.setup(Policies::default());
+        // As a host may write it: "I may write this file."
+        setup.control.grant(file.0, Grant::Write, 9000, 9).unwrap();
+        forge(&host, file.0);
+        let setup = host.setup(Policies::default());
+        let cache = rig.gate.attach(host.caller.clone(), setup);
+        finish(rig.gate.adopt(&rig.volume, cache));
+        assert_eq!(rig.read(0, file, 4096, 1), [kept], "uid {uid}");
+        assert_eq!(rig.size(0, file.0), 9000);
+    }
+}
+
+#[test]
+fn what_was_synced_outlives_both_sides() {
+    let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(1)));
+    let mut rig = Rig::new(1, Policies::default());
+    rig.volume = open(&kv, &medium);
+    let file = rig.create(0, b"f", RDWR);
+    assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 9000]));
+    rig.ask(0, Request::Fsync { ino: file.0, fh: file.1, data_only: false }, &[]).unwrap();
+    assert!(rig.hosts[0].write(file.0, Place::At(0), &[2; 9000]));
+    // Both die: the next life has neither this cache nor anybody to ask.
+    let next = Rig::new(1, Policies::default());
+    let next = Rig { volume: open(&kv, &medium), ..next };
+    let fh = next.open(0, file.0, 0);
+    assert_eq!(next.read(0, (file.0, fh), 0, 20_000), [1; 9000]);
 }
 
 /// The table of `docs/internals/cache.md`: DMAs of the cache beside those of the request itself.

@@ -15,7 +15,6 @@ use outboard_base::Rng;
 use outboard_cache::policy::{flush, replace};
 use outboard_kv::mem::Faults;
 use outboard_kvfs::check;
-use outboard_wire::cache::{Status, Word};
 
 use super::*;
 
