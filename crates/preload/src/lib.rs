@@ -5,8 +5,8 @@
 //! LD_PRELOAD=liboutboard_preload.so cp a /mnt/volume/
 //! ```
 //!
-//! The functions of libc that take a path or a descriptor are stood in for ([`sys`]). What lies
-//! below the prefix goes straight into queue pairs of this process ([`attach`], the crate
+//! The functions of libc that take a path or a descriptor are stood in for (`sys`). What lies
+//! below the prefix goes straight into queue pairs of this process (`attach`, the crate
 //! `outboard-client`); everything else goes to libc untouched. The same library holds the C
 //! interface of `include/outboard.h`.
 //!

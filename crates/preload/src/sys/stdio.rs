@@ -9,7 +9,7 @@ use outboard_client::{Errno, Result};
 use super::export::{Next, Route, given, path as bytes, returned, room, stand_in};
 use super::{guard, signals, slots};
 use crate::calls::{files, open};
-use crate::{config, shadow};
+use crate::shadow;
 
 type Stream = *mut libc::FILE;
 
@@ -202,24 +202,19 @@ fn reopened(stream: Stream) -> Route<Stream> {
 /// The standard streams as libc made them.
 static MADE: [AtomicPtr<libc::FILE>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
 
-/// Descriptor `fd`, 0 to 2, stands for something else now. Where the volume is not mounted, libc's
-/// own stream cannot reach it there: ours takes its place.
+/// Descriptor `fd`, 0 to 2, stands for something else now. If that is a placeholder, libc's own
+/// stream cannot reach the file: ours takes its place. Nothing is written out here: what a stream
+/// holds may be a copy that a fork made.
 pub(crate) fn standard(fd: c_int, on_volume: bool) {
     let Some(made) = usize::try_from(fd).ok().and_then(|fd| MADE.get(fd)) else { return };
-    if config::get().is_none_or(|config| config.device().is_some()) {
-        return;
-    }
     // SAFETY: libc's variables, which a program may set; `fd` is 0, 1 or 2. A stream that is
-    // replaced is written out first and kept, since somebody may still use it.
+    // replaced is kept, since somebody may still use it.
     unsafe {
         let (place, mode) = match fd {
             0 => (&raw mut stdin, c"r"),
             1 => (&raw mut stdout, c"w"),
             _ => (&raw mut stderr, c"w"),
         };
-        if !place.read().is_null() && fd != 0 {
-            libc::fflush(place.read());
-        }
         if on_volume {
             let Ok(new) = stream(fd, mode.as_ptr()) else { return };
             if fd == 2 {
