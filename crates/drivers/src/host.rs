@@ -118,8 +118,8 @@ impl Host {
         let id = random_session()?;
         let settings = options.settings;
         let queues = settings.queues.saturating_add(1);
-        let memory = Arc::new(HostMemory::create_with(
-            id, queues, settings.depth, options.cache.as_ref())?);
+        let memory =
+            Arc::new(HostMemory::create_with(id, queues, settings.depth, options.cache.as_ref())?);
         let plane = memory.format_cache()?;
         let link = Arc::new(first_link(&options, &memory)?);
         let ledger = Arc::new(Ledger::default());

@@ -29,8 +29,8 @@
 mod batch;
 mod bytes;
 mod cached;
-mod hash;
 pub mod conformance;
+mod hash;
 mod join;
 pub mod medium;
 pub mod mem;
