@@ -9,7 +9,8 @@ work() {
     cp "$scratch/numbers" "$d/a" && md5sum <"$d/a"
     cp -p "$d/a" "$d/b" && mv "$d/b" "$d/c" && ln "$d/c" "$d/hard" && ln -s c "$d/soft"
     wc -l <"$d/soft"
-    (cd "$d" && stat -c '%n %s %h %F %a' c soft && readlink soft && readlink -f soft | xargs basename)
+    (cd "$d" && stat -c '%n %s %h %F %a' c soft && readlink soft &&
+        readlink -f soft | xargs basename)
     mkdir -p "$d/x/y/z" && touch "$d/x/y/z/f" && cp -r "$d/x" "$d/x2" && (cd "$d" && ls -R)
     head -3 "$d/a" && tail -2 "$d/a" && sort -rn "$d/a" -o "$d/sorted" && head -1 "$d/sorted"
     dd if=/dev/zero of="$d/z" bs=4096 count=10 conv=fsync status=none
@@ -36,6 +37,7 @@ work() {
 }
 
 mkdir "$scratch/plain" "$dir/volume"
-work "$scratch/plain" >"$scratch/expected" || fail "on the plain directory: $(tail -3 "$scratch/expected")"
+work "$scratch/plain" >"$scratch/expected" ||
+    fail "on the plain directory: $(tail -3 "$scratch/expected")"
 work "$dir/volume" >"$scratch/found" || fail "after: $(tail -3 "$scratch/found")"
 diff "$scratch/expected" "$scratch/found" || fail "they print something else"

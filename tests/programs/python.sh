@@ -7,7 +7,8 @@ mkdir "$scratch/plain" "$dir/volume"
 # Not every plain directory has extended attributes.
 attributes=none
 : >"$scratch/probe"
-python3 -c 'import os, sys; os.setxattr(sys.argv[1], "user.k", b"v")' "$scratch/probe" 2>/dev/null &&
+python3 -c 'import os, sys; os.setxattr(sys.argv[1], "user.k", b"v")' "$scratch/probe" \
+    2>/dev/null &&
     attributes=xattr
 run() { python3 "$programs/helpers/files.py" "$1" "$attributes"; }
 run "$scratch/plain" >"$scratch/expected" || fail "on the plain directory"

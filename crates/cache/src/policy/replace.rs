@@ -6,9 +6,9 @@
 //!
 //! | name | rule | good at | bad at |
 //! |---|---|---|---|
-//! | `clock` | the first entry without the bit, round the bucket | anything, for one bit a page | scans push out what is used |
-//! | `lru` | the entry whose bit was seen set longest ago | recent use repeats | scans, loops larger than the cache |
-//! | `s3fifo` | new pages must prove themselves in a small queue | scans and pages used once | what is used again late |
+//! | `clock` | first entry without the bit | one bit a page | scans push out what is used |
+//! | `lru` | bit seen set longest ago | recent use repeats | scans, loops beyond the cache |
+//! | `s3fifo` | a small queue to prove oneself | scans, pages used once | use again late |
 
 mod clock;
 mod lru;

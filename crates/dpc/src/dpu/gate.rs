@@ -6,19 +6,19 @@
 //!
 //! # Invariants
 //!
-//! 1. An inode is cached for writing by one session and by no other at all, or for reading by any
+//! 1. An inode is cached for writing by one session and by no other, or for reading by any
 //!    number.
-//! 2. A clean page holds what the volume holds, under a turn: who changes an inode in the volume has
-//!    taken the pages out before, or holds them frozen, and what a fill read before a change began
-//!    or ended is dropped.
-//! 3. What a host was told is written is in a dirty page or in the volume; a dirty page becomes free
-//!    or clean only after its bytes are in the volume.
+//! 2. A clean page holds what the volume holds, under a turn: who changes an inode in the volume
+//!    has taken the pages out before, or holds them frozen, and what a fill read before a change
+//!    began or ended is dropped.
+//! 3. What a host was told is written is in a dirty page or in the volume; a dirty page becomes
+//!    free or clean only after its bytes are in the volume.
 //!
 //! # Order of locks
 //!
 //! The gate's turn on an inode (of two: the lower number first), then the turn to flush it, then
-//! what the volume takes. Locks of pages are held for single steps, never across an await. The mutex
-//! of the book is held for look-ups. No host is ever waited for but for the end of a copy, and that
+//! what the volume takes. Locks of pages are held for single steps, never across an await. The
+//! mutex of the book is held for look-ups. No host is ever waited for but for the end of a copy, and that
 //! not for longer than [`BUSY_LIMIT`].
 //!
 //! Where nobody has a cache, a request passes after one look at a counter.

@@ -155,7 +155,7 @@ impl<'o, K: Kv, M: Medium> Store<'o, K, M> {
         Ok(staged)
     }
 
-    /// Puts `data` on fresh blocks of a big file, which nobody sees until they are staged. `TooLarge`
+    /// Puts `data` on fresh blocks of a big file, seen by nobody until they are staged. `TooLarge`
     /// beyond the largest file.
     pub(crate) async fn write_out(
         &self,

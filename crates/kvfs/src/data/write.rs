@@ -95,7 +95,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(Reply::Written(taken))
     }
 
-    /// Writes some blocks of a big file, at `place` or from the end on, beside those who use others.
+    /// Writes some blocks of a big file, at `place` or from the end on, beside users of others.
     /// `None` if it is not big.
     async fn write_beside(
         &self,

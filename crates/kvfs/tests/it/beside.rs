@@ -1,5 +1,5 @@
-//! One big file under many hands: writes, reads, cuts and syncs of overlapping ranges at once, polled
-//! in random order over an engine and a medium that delay, some dropped in the middle; then a new
+//! One big file under many hands: writes, reads, cuts and syncs of overlapping ranges at once,
+//! polled in random order over an engine and a medium that delay, some dropped in the middle; then a new
 //! start, after power loss or without.
 //!
 //! The file is units of half a block, so that writes share blocks. Each unit is judged like a

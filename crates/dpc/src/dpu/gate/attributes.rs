@@ -1,7 +1,7 @@
 //! Attributes, where a host knows newer ones than the volume.
 //!
 //! Of an inode its own session may write in its cache, size and times are laid over what the volume
-//! says. Any other session that asks has the grant taken down to reading first: from then on changes
+//! says. Any other session that asks has the grant taken down to reading: from then on changes
 //! reach the volume as they are made, and whoever was told of the inode hears of them.
 
 use outboard_base::{Ino, Result, SessionId};

@@ -60,7 +60,7 @@ impl Actor {
         let known = stripe_now.0.iter().find(|bytes| bytes.as_slice() == found).cloned();
         let Some(known) = known else {
             panic!(
-                "actor {number}, stripe {stripe}, {how}: {} bytes that nobody wrote ({:?} for {:?})",
+                "actor {number}, stripe {stripe}, {how}: {} bytes nobody wrote ({:?} for {:?})",
                 found.len(),
                 found.get(..4),
                 stripe_now.0.iter().map(|b| b.get(..4)).collect::<Vec<_>>()
