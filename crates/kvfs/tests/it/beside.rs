@@ -1,6 +1,6 @@
 //! One big file under many hands: writes, reads, cuts and syncs of overlapping ranges at once,
-//! polled in random order over an engine and a medium that delay, some dropped in the middle; then a new
-//! start, after power loss or without.
+//! polled in random order over an engine and a medium that delay, some dropped in the middle;
+//! then a new start, after power loss or without.
 //!
 //! The file is units of half a block, so that writes share blocks. Each unit is judged like a
 //! register: a read may find what any write has put there, unless another write of the unit began
