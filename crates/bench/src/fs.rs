@@ -5,16 +5,23 @@
 //! ratios of medians are reported. CPU seconds are taken of each process apart, of kernel threads,
 //! of interrupts and of everybody else; what these leave unexplained of all that was not idle is
 //! printed, and [`Report::check`] fails when it is more than [`UNEXPLAINED_MAX`].
+//!
+//! [`figure`] measures the paper's figures of a standalone volume (DPC 4.2) on the same subjects
+//! and on more: each cache mode, and the path past the kernel.
+
+pub mod figure;
+mod reach;
+mod subject;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cpu::{CpuMoment, CpuSeconds};
+use self::subject::{APPLICATION, Ask, DPU, HOST, Run, Subject};
+use crate::cpu::CpuSeconds;
 use crate::stats::median;
 use crate::workload::{self, Workload};
 
@@ -51,6 +58,8 @@ pub struct Row {
     pub system: String,
     /// Operations a second, measured; median of the rounds.
     pub ops_per_second: f64,
+    /// Mean latency, microseconds; median of the rounds.
+    pub mean_us: f64,
     /// Median latency, microseconds; median of the rounds.
     pub p50_us: f64,
     /// 99th percentile of latency, microseconds; median of the rounds.
@@ -78,176 +87,55 @@ pub struct Report {
     pub cores: usize,
 }
 
-/// One file system under measurement, and the processes that serve it.
-struct Subject {
-    name: &'static str,
-    dir: PathBuf,
-    processes: Vec<(String, u32)>,
-    serving: Option<Serving>,
-    /// Where the DPU side is asked for its ledger.
-    data: Option<PathBuf>,
-}
-
-impl Subject {
-    /// DMAs so far, by kind.
-    fn dmas(&self, program: &Path) -> io::Result<BTreeMap<String, u64>> {
-        let Some(data) = &self.data else { return Ok(BTreeMap::new()) };
-        let status = status(program, data)?;
-        let kinds = status.pointer("/dpu/ledger/dma").and_then(serde_json::Value::as_object);
-        let kinds = kinds.ok_or_else(|| io::Error::other("`status --json` has no DMA ledger"))?;
-        let count = |figures: &serde_json::Value| {
-            figures.get("operations").and_then(serde_json::Value::as_u64).unwrap_or(0)
-        };
-        Ok(kinds.iter().map(|(kind, figures)| (kind.clone(), count(figures))).collect())
-    }
-}
-
-/// A child that mounts something until it is told to stop.
-struct Serving {
-    child: Child,
-    mountpoint: PathBuf,
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        // A child that has already ended is what we want.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let end = Instant::now() + Duration::from_secs(20);
-        while Instant::now() < end {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        eprintln!("bench: {} did not stop in 20 s; killing it", self.mountpoint.display());
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn device(path: &Path) -> io::Result<u64> {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).map(|meta| meta.dev())
-}
-
-impl Serving {
-    /// Starts `program args.. mountpoint` and waits until something is mounted there.
-    fn start(program: &Path, args: &[&str], mountpoint: &Path) -> io::Result<Serving> {
-        std::fs::create_dir_all(mountpoint)?;
-        let before = device(mountpoint)?;
-        let child = Command::new(program)
-            .args(args)
-            .arg(mountpoint)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()?;
-        let mut serving = Serving { child, mountpoint: mountpoint.to_owned() };
-        let end = Instant::now() + Duration::from_secs(30);
-        while Instant::now() < end {
-            if device(mountpoint).is_ok_and(|now| now != before) {
-                return Ok(serving);
-            }
-            if let Some(status) = serving.child.try_wait()? {
-                return Err(io::Error::other(format!("`{}` ended: {status}", args.join(" "))));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Err(io::Error::other(format!("nothing was mounted at {} in 30 s", mountpoint.display())))
-    }
-}
-
-/// What the program says of both sides.
-fn status(program: &Path, data: &Path) -> io::Result<serde_json::Value> {
-    let output = Command::new(program).args(["status", "--json", "--data"]).arg(data).output()?;
-    Ok(serde_json::from_slice(&output.stdout)?)
-}
-
-/// Pids of the two sides.
-fn sides(program: &Path, data: &Path) -> io::Result<Vec<(String, u32)>> {
-    let status = status(program, data)?;
-    let pid = |key: &str| {
-        let pid = status.get(key).and_then(|side| side.get("pid"));
-        pid.and_then(serde_json::Value::as_u64).and_then(|pid| u32::try_from(pid).ok())
-    };
-    let missing = || io::Error::other("`status --json` names no pid of a side");
-    Ok(vec![
-        ("host side".to_owned(), pid("host").ok_or_else(missing)?),
-        ("DPU side".to_owned(), pid("dpu").ok_or_else(missing)?),
-    ])
-}
-
-fn subjects(bench: &FsBench) -> io::Result<Vec<Subject>> {
-    let text = |path: PathBuf| {
-        path.into_os_string().into_string().map_err(|_| io::Error::other("the path is not UTF-8"))
-    };
-    let me = ("application".to_owned(), std::process::id());
-    let plain = bench.dir.join("plain");
-    let source = text(bench.dir.join("fuse-source"))?;
-    let data = bench.dir.join("data");
-    let data_text = text(data.clone())?;
-    std::fs::create_dir_all(&plain)?;
-    std::fs::create_dir_all(&source)?;
-
-    let mountpoint = bench.dir.join("mnt");
-    let outboard =
-        Serving::start(&bench.program, &["run", "--log=warn", "--data", &data_text], &mountpoint)?;
-    let mut processes = sides(&bench.program, &data)?;
-    processes.push(me.clone());
-    let outboard = Subject {
-        name: "outboard",
-        dir: mountpoint,
-        processes,
-        serving: Some(outboard),
-        data: Some(data),
-    };
-
-    let mountpoint = bench.dir.join("fuse");
-    let rival = Serving::start(&bench.program, &["bench", "passthrough", &source], &mountpoint)?;
-    let processes = vec![("host side".to_owned(), rival.child.id()), me.clone()];
-    let fuse =
-        Subject { name: "fuse", dir: mountpoint, processes, serving: Some(rival), data: None };
-
-    let plain =
-        Subject { name: "plain", dir: plain, processes: vec![me], serving: None, data: None };
-    Ok(vec![outboard, plain, fuse])
-}
-
 /// What the rounds of one workload on one subject gave.
 #[derive(Default)]
 struct Rounds {
     ops_per_second: Vec<f64>,
+    mean_us: Vec<f64>,
     p50_us: Vec<f64>,
     p99_us: Vec<f64>,
     cpu: CpuSeconds,
+    /// The time in which that CPU time was used.
+    wall: Duration,
     operations: u64,
     dmas: BTreeMap<String, u64>,
 }
 
 impl Rounds {
-    fn add(&mut self, outcome: &workload::Outcome, cpu: &CpuSeconds) {
+    fn add(&mut self, run: &Run) {
+        let Run { outcome, cpu, wall, dmas } = run;
         self.ops_per_second.push(outcome.operations as f64 / outcome.elapsed.as_secs_f64());
+        self.mean_us.push(outcome.latencies.mean() / 1e3);
         self.p50_us.push(outcome.latencies.percentile(50) as f64 / 1e3);
         self.p99_us.push(outcome.latencies.percentile(99) as f64 / 1e3);
         self.operations += outcome.operations;
         self.cpu.add(cpu);
+        self.wall += *wall;
+        for (kind, count) in dmas {
+            *self.dmas.entry(kind.clone()).or_insert(0) += count;
+        }
+    }
+
+    /// CPU microseconds an operation.
+    fn per_op(&self, seconds: f64) -> f64 {
+        seconds * 1e6 / self.operations.max(1) as f64
     }
 
     fn row(&self, workload: &Workload, system: &str) -> Row {
-        let per_op = |used: &f64| used * 1e6 / self.operations.max(1) as f64;
         Row {
             workload: workload.name.to_owned(),
             operation: workload.operation.to_owned(),
             threads: workload.threads,
             system: system.to_owned(),
             ops_per_second: median(&self.ops_per_second),
+            mean_us: median(&self.mean_us),
             p50_us: median(&self.p50_us),
             p99_us: median(&self.p99_us),
             cpu_us_per_op: self
                 .cpu
                 .by_name
                 .iter()
-                .map(|(n, used)| (n.clone(), per_op(used)))
+                .map(|(n, used)| (n.clone(), self.per_op(*used)))
                 .collect(),
             cpu: self.cpu.clone(),
             operations: self.operations,
@@ -274,7 +162,9 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
             names.join(", ")
         )));
     }
-    let subjects = subjects(bench)?;
+    let ask = Ask { dir: &bench.dir, program: &bench.program };
+    let subjects =
+        [Subject::outboard(&ask, "outboard", &[])?, Subject::plain(&ask)?, Subject::fuse(&ask)?];
     let mut rows = Vec::new();
     for workload in chosen {
         let mut rounds: Vec<Rounds> = subjects.iter().map(|_| Rounds::default()).collect();
@@ -283,26 +173,18 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
                 progress(&format!("{} on {}, round {round}", workload.name, subject.name));
                 // Round 0 prepares files and warms what would be warm; it is not counted.
                 let time = if round == 0 { bench.time / 10 } else { bench.time };
-                let dmas = subject.dmas(&bench.program)?;
-                let before = CpuMoment::now(&subject.processes)?;
-                let outcome = workload.run(&subject.dir, time).map_err(|error| {
+                let run = subject.watch(&bench.program, || workload.run(&subject.dir, time));
+                let run = run.map_err(|error| {
                     io::Error::other(format!("{} on {}: {error}", workload.name, subject.name))
                 })?;
-                let cpu = CpuMoment::now(&subject.processes)?.since(&before);
                 if round > 0 {
-                    into.add(&outcome, &cpu);
-                    for (kind, count) in subject.dmas(&bench.program)? {
-                        let before = dmas.get(&kind).copied().unwrap_or(0);
-                        *into.dmas.entry(kind).or_insert(0) += count.saturating_sub(before);
-                    }
+                    into.add(&run);
                 }
             }
         }
         rows.extend(subjects.iter().zip(&rounds).map(|(s, r)| r.row(workload, s.name)));
     }
-    for subject in subjects {
-        drop(subject.serving);
-    }
+    drop(subjects);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Ok(Report { rows, rounds: bench.rounds, seconds: bench.time.as_secs_f64(), cores })
 }
@@ -406,9 +288,9 @@ impl Report {
             self.ratio(row, "fuse"),
             row.p50_us,
             row.p99_us,
-            process("application"),
-            process("host side"),
-            process("DPU side"),
+            process(APPLICATION),
+            process(HOST),
+            process(DPU),
             per_op(row.cpu.kernel_threads),
             per_op(row.cpu.interrupts),
             per_op(row.cpu.other),

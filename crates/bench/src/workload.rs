@@ -16,8 +16,8 @@ use crate::stats::Latencies;
 
 const BLOCK: usize = 8192;
 const BIG_FILE: u64 = 128 << 20;
-const MEGABYTE: usize = 1 << 20;
-const O_DIRECT: i32 = 0o40000;
+pub(crate) const MEGABYTE: usize = 1 << 20;
+pub(crate) const O_DIRECT: i32 = 0o40000;
 
 /// What one run of a workload did.
 #[derive(Clone, Debug, Default)]
@@ -116,21 +116,21 @@ impl Workload {
 }
 
 /// A buffer whose slice starts at a multiple of the page size, as O_DIRECT asks.
-struct Aligned {
+pub(crate) struct Aligned {
     bytes: Vec<u8>,
     at: usize,
     len: usize,
 }
 
 impl Aligned {
-    fn new(len: usize, seed: u64) -> Aligned {
+    pub(crate) fn new(len: usize, seed: u64) -> Aligned {
         let mut bytes = vec![0; len + 4096];
         let at = bytes.as_ptr().align_offset(4096);
         Rng::new(seed).fill(&mut bytes[at..at + len]);
         Aligned { bytes, at, len }
     }
 
-    fn slice(&mut self) -> &mut [u8] {
+    pub(crate) fn slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.at..self.at + self.len]
     }
 }
@@ -155,7 +155,7 @@ fn direct(path: &Path) -> io::Result<File> {
 }
 
 /// Runs `operation` on `threads` threads until the time is over; each gets its number and a count.
-fn repeat<F>(
+pub(crate) fn repeat<F>(
     threads: usize,
     time: Duration,
     make: impl Fn(u64) -> io::Result<F>,

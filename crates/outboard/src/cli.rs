@@ -133,21 +133,35 @@ pub(crate) enum Bench {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Seconds for each measurement
-        #[arg(long, default_value_t = 2.0)]
-        seconds: f64,
+        /// Seconds for each measurement [default: 2, with --figure 0.5]
+        #[arg(long)]
+        seconds: Option<f64>,
         /// Interleaved rounds; medians are reported
         #[arg(long, default_value_t = 3)]
         rounds: u32,
-        /// Directory for the three file systems' data [default: a temporary one]
+        /// Directory for the data of all file systems [default: a temporary one]
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
         /// Only the measurements whose name contains this
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", conflicts_with = "figure")]
         only: Option<String>,
         /// Fail when the CPU time of all parts does not add up to what was not idle
-        #[arg(long)]
+        #[arg(long, conflicts_with = "figure")]
         check: bool,
+        /// Measure a figure of the DPC paper instead: 7, direct by threads; 8, by cache; table2,
+        /// sequential
+        #[arg(long, value_name = "NAME", value_parser = ["7", "8", "table2"])]
+        figure: Option<String>,
+        /// With --figure: numbers of threads [default: 1 to 256, for 8: 1,8,32, for table2: 1,32]
+        #[arg(long, value_delimiter = ',', requires = "figure")]
+        threads: Vec<usize>,
+        /// With --figure: size of each system's file, MiB
+        #[arg(long, value_name = "MIB", default_value_t = 128, requires = "figure",
+              value_parser = clap::value_parser!(u64).range(8..=65_536))]
+        file_size: u64,
+        /// With --figure: also write it to this file, as SVG
+        #[arg(long, value_name = "FILE", requires = "figure")]
+        svg: Option<PathBuf>,
     },
     /// Metadata operations in a directory that grows from a thousand to a million files
     Scale {

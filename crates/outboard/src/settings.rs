@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use outboard_cache::policy::{Policies, prefetch};
 use outboard_drivers::host::Shape;
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +98,12 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cache_size: Option<String>,
 
+    /// What the DPU side reads ahead into hybrid caches: none, sequential, or strided, which also
+    /// knows reads at a constant distance [default: sequential]
+    #[arg(long, value_name = "ALGORITHM")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prefetch: Option<String>,
+
     /// Mount options, separated by commas: ro, noatime, nodev, nosuid, noexec, allow_other
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,7 +159,7 @@ impl Settings {
         let flags = self;
         Ok(prefer!(
             flags, file; data, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
-            cache_size, options, memory, log, log_format
+            cache_size, prefetch, options, memory, log, log_format
         ))
     }
 
@@ -231,6 +238,16 @@ impl Settings {
             "--cache-size {} is out of range; take 64K to 8G",
             self.cache_size.as_deref().unwrap_or_default()
         )))
+    }
+
+    /// How the DPU side manages hybrid caches.
+    pub(crate) fn policies(&self) -> Result<Policies, Failure> {
+        let Some(name) = self.prefetch.as_deref() else { return Ok(Policies::default()) };
+        let prefetch = prefetch::Name::parse(name).ok_or_else(|| {
+            let all = prefetch::Name::ALL.map(prefetch::Name::as_str).join(", ");
+            Failure::usage(format!("--prefetch {name} is not known; take one of {all}"))
+        })?;
+        Ok(Policies { prefetch, ..Policies::default() })
     }
 
     /// The log filter.
@@ -323,6 +340,20 @@ mod tests {
             let message = with(hybrid, Some(size)).hybrid().unwrap_err().to_string();
             assert!(message.contains(size), "{message}");
         }
+    }
+
+    #[test]
+    fn what_is_read_ahead_has_a_name() {
+        let with = |name: Option<&str>| Settings {
+            prefetch: name.map(str::to_owned),
+            ..Settings::default()
+        };
+        assert_eq!(with(None).policies().unwrap(), Policies::default());
+        for name in prefetch::Name::ALL {
+            assert_eq!(with(Some(name.as_str())).policies().unwrap().prefetch, name);
+        }
+        let message = with(Some("psychic")).policies().unwrap_err().to_string();
+        assert!(message.contains("psychic") && message.contains("strided"), "{message}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use outboard_bench::fs::figure::{Figure, FsFigure};
 use outboard_bench::link::{device, figure6};
 use outboard_bench::{fs, link, passthrough, scale};
 use serde::Serialize;
@@ -25,11 +26,7 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
                 program: this_program()?,
             };
             let report = figure6::run(&figure, progress).map_err(failed)?;
-            if let Some(file) = svg {
-                std::fs::write(&file, report.svg()).map_err(|error| {
-                    Failure::internal(format!("cannot write {}: {error}", file.display()))
-                })?;
-            }
+            write_svg(svg.as_deref(), || report.svg())?;
             print(json, &report, || report.table())
         }
         Bench::Link { json, seconds, rounds, figure: None, .. } => {
@@ -43,11 +40,39 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
             let report = link::run(&bench, progress).map_err(failed)?;
             print(json, &report, || report.table())
         }
-        Bench::Fs { json, seconds, rounds, dir, only, check } => {
+        Bench::Fs {
+            json,
+            seconds,
+            rounds,
+            dir,
+            figure: Some(name),
+            threads,
+            file_size,
+            svg,
+            ..
+        } => {
+            let figure = Figure::from_name(&name)
+                .ok_or_else(|| Failure::usage(format!("there is no figure {name}")))?;
+            let threads = if threads.is_empty() { figure.threads().to_vec() } else { threads };
+            let dir = Scratch::new(dir.as_deref())?;
+            let figure = FsFigure {
+                figure,
+                dir: dir.0.clone(),
+                time: time(seconds.unwrap_or(0.5))?,
+                rounds,
+                threads: ascending(threads)?,
+                file_len: file_size << 20,
+                program: this_program()?,
+            };
+            let report = fs::figure::run(&figure, progress).map_err(failed)?;
+            write_svg(svg.as_deref(), || report.svg())?;
+            print(json, &report, || report.table())
+        }
+        Bench::Fs { json, seconds, rounds, dir, only, check, figure: None, .. } => {
             let dir = Scratch::new(dir.as_deref())?;
             let bench = fs::FsBench {
                 dir: dir.0.clone(),
-                time: time(seconds)?,
+                time: time(seconds.unwrap_or(2.0))?,
                 rounds,
                 only,
                 program: this_program()?,
@@ -77,6 +102,12 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn write_svg(file: Option<&Path>, svg: impl FnOnce() -> String) -> Result<(), Failure> {
+    let Some(file) = file else { return Ok(()) };
+    std::fs::write(file, svg())
+        .map_err(|error| Failure::internal(format!("cannot write {}: {error}", file.display())))
 }
 
 fn price_of(name: &str) -> Result<device::NamedPrice, Failure> {

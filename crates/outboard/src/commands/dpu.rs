@@ -19,6 +19,7 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     log::start(settings)?;
     let Open { volume, runtime, bell, directory } = volume::open(settings, true)?;
     let mut options = DpuOptions::new(settings.socket(), directory.path().join("sessions"));
+    options.policies = settings.policies()?;
     options.pace.spin = settings.spin()?.unwrap_or(Duration::MAX);
     let cannot = |what: &str, error: &dyn std::fmt::Display| {
         Failure::internal(format!("the DPU side cannot {what}: {error}"))

@@ -47,6 +47,8 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
     })?;
     DataDirectory::check(&data).map_err(|error| Failure::new(Code::Data, error.to_string()))?;
     let settings = Settings { data: Some(data), ..settings };
+    // The DPU side's to use, but a mistake is said here, where it was made.
+    settings.policies()?;
     if clear_stale(mountpoint)? {
         let mountpoint = mountpoint.display();
         tracing::warn!(%mountpoint, "cleared the mount an earlier process left");
