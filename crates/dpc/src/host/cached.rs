@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{PoisonError, RwLock};
 
-use outboard_base::{Fh, Ino, Timestamp};
+use outboard_base::{Fh, Ino, Timestamp, limits};
 use outboard_cache::host::{Counts, Place, Plane, Sink, Source};
 use outboard_link::layout::Layout;
 use outboard_wire::file::{Reply, Request, open_flags, write_flags};
@@ -109,11 +109,12 @@ impl Session {
         let cached = self.cached()?;
         match *call.request {
             Request::Read { ino, fh, offset, len, flags } => {
+                let len = fits(len)?;
                 let sink = Sink::Region { at: self.payload_at(slot)?, len };
                 cached.read(ino, fh, offset, flags, sink).map(Reply::Data)
             }
             Request::Write { ino, fh, offset, flags } => {
-                let len = u32::try_from(call.payload_len).ok()?;
+                let len = fits(u32::try_from(call.payload_len).ok()?)?;
                 let source = Source::Region { at: self.payload_at(slot)?, len };
                 let now = self.world().wall();
                 cached.write(ino, fh, offset, flags, source, now).map(Reply::Written)
@@ -152,4 +153,9 @@ impl Session {
         let layout = Layout::new(self.queues(), self.settings().depth)?;
         Some(layout.slot(slot.queue(), slot.index()).buffer)
     }
+}
+
+/// A length, if a slot has room for it; what is longer is refused where calls are encoded.
+fn fits(len: u32) -> Option<u32> {
+    (u64::from(len) <= limits::IO_MAX as u64).then_some(len)
 }
