@@ -294,7 +294,7 @@ fn the_dpu_side_is_killed_under_a_writer() {
 }
 
 #[test]
-fn a_process_that_dies_leaves_no_lock() {
+fn who_leaves_keeps_no_lock() {
     let rig = Rig::new();
     let (one, two) = (rig.volume(), rig.volume());
     let (a, b) = (new_file(&one, "f"), new_file(&two, "f"));
