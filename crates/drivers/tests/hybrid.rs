@@ -272,8 +272,8 @@ fn they_do_while_the_dpu_side_dies_and_returns() {
     work_together(&Volume::new(), 60, 3, 2);
 }
 
-/// Alone with a file, a host reads and writes without the link; what it was told is written is there
-/// for everybody when it has left, and is written back when another asks.
+/// Alone with a file, a host reads and writes without the link; what it was told is written is
+/// written back when another asks.
 #[test]
 fn a_hit_crosses_no_link() {
     let volume = Volume::new();

@@ -1,9 +1,8 @@
 //! The hybrid cache between calls and queues: which calls it may answer.
 //!
 //! Only plain reads and writes through handles the session knows and that ask for nothing more: no
-//! `O_DIRECT`, no `O_SYNC`, no write-back of a page cache (which moves no times). Everything else is
-//! sent, and what changes bytes or length of a file is made known to the plane until it is
-//! answered.
+//! `O_DIRECT`, no `O_SYNC`, no write-back of a page cache (which moves no times). All else is sent,
+//! and what changes bytes or length of a file is made known to the plane until it is answered.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Acquire;
