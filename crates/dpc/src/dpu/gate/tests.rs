@@ -311,6 +311,29 @@ fn a_miss_is_filled_and_then_a_hit() {
     assert_eq!(host.read(file.0, 5, 10).unwrap(), [[5; 5], [0; 5]].concat());
 }
 
+/// A file twice as large as the cache, read page by page.
+#[test]
+fn a_sequential_reader_seldom_asks() {
+    for (prefetch, most) in [(prefetch::Name::None, 512), (prefetch::Name::Sequential, 30)] {
+        let rig = Rig::new(1, Policies { prefetch, ..Policies::default() });
+        let file = rig.create(0, b"f", RDWR | open_flags::DIRECT);
+        for page in 0..512 {
+            rig.write(0, file, page * PAGE, 0, &[page as u8; PAGE as usize]);
+        }
+        let fh = rig.open(0, file.0, 0);
+        let mut asked = 0;
+        for page in 0..512 {
+            let found = rig.hosts[0].read(file.0, page * PAGE, PAGE as usize);
+            let found = found.unwrap_or_else(|| {
+                asked += 1;
+                rig.read(0, (file.0, fh), page * PAGE, PAGE as u32)
+            });
+            assert!(found == [page as u8; PAGE as usize], "page {page}");
+        }
+        assert!(asked <= most && (asked == 512 || prefetch != prefetch::Name::None), "{asked}");
+    }
+}
+
 #[test]
 fn what_one_session_writes_in_its_cache_another_reads() {
     let rig = Rig::new(2, Policies::default());
