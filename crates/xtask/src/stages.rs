@@ -146,6 +146,26 @@ const TEST: &[Stage] = &[
         needed: false,
     },
     Stage {
+        name: "hybrid",
+        proves: "real programs and the conformance suite work through the hybrid cache",
+        action: Action::Command(
+            &[
+                "target/test-fast/programs",
+                "--size=small",
+                "--cache=hybrid",
+                "--only=append",
+                "--only=conformance",
+                "--only=fio",
+                "--only=fsx",
+                "--only=python",
+                "--only=sparse",
+                "--only=sqlite",
+            ],
+            minutes(25),
+        ),
+        needed: false,
+    },
+    Stage {
         name: "user",
         proves: "a plain user mounts through fusermount3 and works there",
         action: Action::Command(

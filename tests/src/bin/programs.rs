@@ -16,12 +16,13 @@ use outboard_tests::{Result, Volume, context, note_skip, run_limited};
 
 const USAGE: &str = "\
 programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY | --preload]
-         [--base=DIRECTORY] [--keep]
+         [--cache=MODE] [--base=DIRECTORY] [--keep]
 
   --size   how much work each program does [default: small]
   --only   run just these
   --dir    run in this plain directory instead of a volume: the control
   --preload  with liboutboard_preload.so in every process: past the kernel
+  --cache  the mount's cache: kernel, hybrid or none [default: the program's]
   --base   where the volume's data and mount point go [default: a new folder in /tmp]
   --keep   leave data and logs there
 ";
@@ -35,6 +36,7 @@ struct Options {
     only: Vec<String>,
     plain: Option<PathBuf>,
     preload: bool,
+    cache: Option<String>,
     base: Option<PathBuf>,
     keep: bool,
 }
@@ -65,6 +67,7 @@ impl Options {
                 Some(("--size", size @ ("small" | "full"))) => options.size = size.into(),
                 Some(("--only", name)) => options.only.push(name.into()),
                 Some(("--dir", path)) => options.plain = Some(path.into()),
+                Some(("--cache", mode)) => options.cache = Some(mode.into()),
                 Some(("--base", path)) => options.base = Some(path.into()),
                 None if arg == "--keep" => options.keep = true,
                 None if arg == "--preload" => options.preload = true,
@@ -88,7 +91,7 @@ fn run(options: &Options) -> Result<bool> {
         let start = Instant::now();
         let verdict = match &options.plain {
             Some(plain) => in_plain_directory(workload, plain, &base, &options.size),
-            None => on_volume(workload, &base, &options.size, options.preload),
+            None => on_volume(workload, &base, options),
         };
         let verdict = verdict.unwrap_or_else(Verdict::Failed);
         let seconds = start.elapsed().as_secs_f64();
@@ -142,20 +145,25 @@ fn limit(size: &str) -> Duration {
     Duration::from_secs(if size == "full" { 7200 } else { 600 })
 }
 
-/// Runs a script in `dir`. On a volume it is told so; a `preloaded` one is used past the kernel.
+/// Runs a script in `dir`. On a volume it is told how that is used.
 fn run_script(
     script: &Path,
     dir: &Path,
     base: &Path,
     size: &str,
-    on: Option<(&Volume, bool)>,
+    on: Option<(&Volume, &Options)>,
 ) -> Result<Verdict> {
     let here = context(env::current_exe(), || "cannot find this program".to_owned())?;
     let mut command = Command::new(script);
     command.arg(dir).arg(size);
-    command.env("OUTBOARD_FRONT", if on.is_some() { "mount" } else { "dir" });
+    let front = match on {
+        None => "dir",
+        Some((_, options)) if options.cache.as_deref() == Some("hybrid") => "hybrid",
+        Some(_) => "mount",
+    };
+    command.env("OUTBOARD_FRONT", front);
     command.env("OUTBOARD_BIN", here.parent().unwrap_or(&here));
-    if let Some((volume, true)) = on {
+    if let Some((volume, _)) = on.filter(|(_, options)| options.preload) {
         volume.preload(&mut command)?;
     }
     let log = base.join(format!("{}.log", name_of(script)));
@@ -179,12 +187,13 @@ fn in_plain_directory(script: &Path, plain: &Path, base: &Path, size: &str) -> R
     verdict
 }
 
-fn on_volume(script: &Path, base: &Path, size: &str, preload: bool) -> Result<Verdict> {
-    let mut volume = Volume::new(base, &[])?;
+fn on_volume(script: &Path, base: &Path, options: &Options) -> Result<Verdict> {
+    let cache = options.cache.as_ref().map(|mode| format!("--cache={mode}"));
+    let mut volume = Volume::new(base, &cache.iter().map(String::as_str).collect::<Vec<_>>())?;
     volume.start()?;
     let dir = volume.mountpoint().join(name_of(script));
     context(fs::create_dir_all(&dir), || format!("cannot make {}", dir.display()))?;
-    let verdict = run_script(script, &dir, base, size, Some((&volume, preload)))?;
+    let verdict = run_script(script, &dir, base, &options.size, Some((&volume, options)))?;
     if !matches!(verdict, Verdict::Passed) {
         return Ok(verdict);
     }
