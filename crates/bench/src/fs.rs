@@ -162,7 +162,7 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
             names.join(", ")
         )));
     }
-    let ask = Ask { dir: &bench.dir, program: &bench.program };
+    let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[] };
     let subjects =
         [Subject::outboard(&ask, "outboard", &[])?, Subject::plain(&ask)?, Subject::fuse(&ask)?];
     let mut rows = Vec::new();

@@ -20,6 +20,7 @@
 //! somebody else.
 
 mod gate;
+mod late;
 mod passing;
 mod reactor;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use outboard_base::Errno;
 use outboard_kv::medium::{ALIGN, Buf, Medium};
@@ -42,6 +44,7 @@ use crate::engine::directory::{LOCK_PATIENCE, lock_within};
 use crate::engine::{Reserve, disk_room};
 use crate::writing;
 use gate::{Gate, Orphans};
+use late::Late;
 use passing::Passing;
 pub use reactor::Reactor;
 use reactor::{Action, Operation};
@@ -56,11 +59,14 @@ pub struct MediumOptions {
     pub threads: usize,
     /// Space of the disk that growth leaves free.
     pub reserve: Reserve,
+    /// Every read takes this much longer; for measuring.
+    pub read_delay: Duration,
 }
 
 impl Default for MediumOptions {
     fn default() -> MediumOptions {
-        MediumOptions { direct: true, threads: 0, reserve: Reserve::default() }
+        let (reserve, read_delay) = (Reserve::default(), Duration::ZERO);
+        MediumOptions { direct: true, threads: 0, reserve, read_delay }
     }
 }
 
@@ -75,6 +81,8 @@ pub struct FileMedium {
     len: AtomicU64,
     reserve: Reserve,
     threads: Option<Threads>,
+    /// What makes reads late, if they are to be.
+    late: Option<Late>,
     /// One growth at a time: it writes zeros where nobody may have written yet.
     growing: Gate,
     /// Writes under way whose futures were dropped.
@@ -108,6 +116,9 @@ impl FileMedium {
             len: AtomicU64::new(len),
             reserve: options.reserve,
             threads: (options.threads > 0).then(|| Threads::start(options.threads)).transpose()?,
+            late: (!options.read_delay.is_zero())
+                .then(|| Late::start(options.read_delay))
+                .transpose()?,
             growing: Gate::default(),
             orphans: Arc::new(Orphans::default()),
             failed: AtomicBool::new(false),
@@ -271,6 +282,9 @@ impl Medium for FileMedium {
     async fn read(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
         if !self.within(offset, &buf) {
             return (Err(Errno::EIO), buf);
+        }
+        if let Some(late) = &self.late {
+            late.pass().await;
         }
         self.transfer(Action::Read { offset }, buf).await
     }

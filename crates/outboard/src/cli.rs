@@ -159,6 +159,11 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "MIB", default_value_t = 128, requires = "figure",
               value_parser = clap::value_parser!(u64).range(8..=65_536))]
         file_size: u64,
+        /// With --figure: microseconds each read of a volume's data file takes longer, as if it lay
+        /// far away; the rivals' do not
+        #[arg(long, value_name = "US", default_value_t = 0, requires = "figure",
+              value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+        read_delay: u32,
         /// With --figure: also write it to this file, as SVG
         #[arg(long, value_name = "FILE", requires = "figure")]
         svg: Option<PathBuf>,

@@ -104,6 +104,12 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prefetch: Option<String>,
 
+    /// Microseconds each read of the data file takes longer, for measuring [default: 0]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(..=1_000_000),
+          hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) read_delay: Option<u32>,
+
     /// Mount options, separated by commas: ro, noatime, nodev, nosuid, noexec, allow_other
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,7 +165,7 @@ impl Settings {
         let flags = self;
         Ok(prefer!(
             flags, file; data, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
-            cache_size, prefetch, options, memory, log, log_format
+            cache_size, prefetch, read_delay, options, memory, log, log_format
         ))
     }
 
@@ -248,6 +254,11 @@ impl Settings {
             Failure::usage(format!("--prefetch {name} is not known; take one of {all}"))
         })?;
         Ok(Policies { prefetch, ..Policies::default() })
+    }
+
+    /// What each read of the data file takes longer.
+    pub(crate) fn read_delay(&self) -> Duration {
+        Duration::from_micros(self.read_delay.unwrap_or(0).into())
     }
 
     /// The log filter.

@@ -54,7 +54,8 @@ pub(crate) fn open(settings: &Settings, create: bool) -> Result<Open, Failure> {
     let memory = settings.memory()?;
     let engine = EngineOptions { cache: memory / 8, ..EngineOptions::default() };
     let engine = Engine::open(&directory.kv(), engine).map_err(|error| failed("engine", &error))?;
-    let medium = MediumOptions { threads, ..MediumOptions::default() };
+    let read_delay = settings.read_delay();
+    let medium = MediumOptions { threads, read_delay, ..MediumOptions::default() };
     let medium = FileMedium::open(&directory.blocks(), medium)
         .and_then(|medium| medium.beside(&directory.kv()))
         .map_err(|error| failed("data file", &error))?;

@@ -78,6 +78,8 @@ pub struct FsFigure {
     pub threads: Vec<usize>,
     /// Bytes of the file, in whole MiB.
     pub file_len: u64,
+    /// What each read of a volume's data file takes longer.
+    pub read_delay: Duration,
     /// The program, started anew for volumes and passthrough.
     pub program: PathBuf,
 }
@@ -155,12 +157,14 @@ pub fn run(figure: &FsFigure, mut progress: impl FnMut(&str)) -> io::Result<Repo
         rows.extend(contestants.iter().zip(&rounds).map(|(c, r)| row(&job, c, r)));
     }
     let note = format!(
-        "measured {} on {}; medians of {} interleaved rounds of {} s; a file of {} MiB",
+        "measured {} on {}; medians of {} interleaved rounds of {} s; a file of {} MiB; {} us \
+         added to each read of a volume's medium",
         today(),
         machine(),
         figure.rounds,
         figure.time.as_secs_f64(),
         figure.file_len >> 20,
+        figure.read_delay.as_micros(),
     );
     Ok(Report { figure: figure.figure, note, rows })
 }

@@ -32,6 +32,8 @@ pub(super) struct Ask<'a> {
     pub(super) dir: &'a Path,
     /// The program, started anew for each.
     pub(super) program: &'a Path,
+    /// What every volume is mounted with.
+    pub(super) flags: &'a [&'a str],
 }
 
 /// One file system under measurement, and the processes that serve it.
@@ -57,7 +59,7 @@ impl Subject {
     ) -> io::Result<Subject> {
         let data = ask.dir.join(format!("{name}-data"));
         let mut args = vec!["run", "--log=warn", "--data", text(&data)?];
-        args.extend(flags);
+        args.extend(ask.flags.iter().chain(flags));
         let dir = ask.dir.join(name);
         let serving = Serving::start(ask.program, &args, &dir)?;
         let mut processes = sides(ask.program, &data)?;

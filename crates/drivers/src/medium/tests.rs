@@ -55,6 +55,24 @@ fn what_is_written_is_read() {
     });
 }
 
+#[test]
+fn late_reads_are_late_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let delay = Duration::from_millis(100);
+    let options = MediumOptions { read_delay: delay, ..MediumOptions::default() };
+    let medium = FileMedium::open(&dir.path().join("blocks"), options).unwrap();
+    block_on(async {
+        medium.grow(1 << 20).await.unwrap();
+        let begun = std::time::Instant::now();
+        let reads = (0..40u64).map(|i| medium.read(i * 8192, Buf::zeroed(8192))).collect();
+        for (result, _) in outboard_kv::join_all(reads).await {
+            assert_eq!(result, Ok(()));
+        }
+        let took = begun.elapsed();
+        assert!(took >= delay && took < delay * 20, "{took:?}");
+    });
+}
+
 /// A future dropped amid its write leaves the buffer to the kernel, and the next flush waits for
 /// it.
 #[test]

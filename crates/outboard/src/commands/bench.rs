@@ -46,6 +46,7 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
             rounds,
             dir,
             figure: Some(name),
+            read_delay,
             threads,
             file_size,
             svg,
@@ -62,6 +63,7 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
                 rounds,
                 threads: ascending(threads)?,
                 file_len: file_size << 20,
+                read_delay: Duration::from_micros(read_delay.into()),
                 program: this_program()?,
             };
             let report = fs::figure::run(&figure, progress).map_err(failed)?;

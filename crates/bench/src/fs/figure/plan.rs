@@ -154,7 +154,8 @@ impl Drop for Field {
 impl Field {
     /// Starts them all, each with its file made.
     pub(super) fn new(figure: &FsFigure, mut progress: impl FnMut(&str)) -> io::Result<Field> {
-        let ask = Ask { dir: &figure.dir, program: &figure.program };
+        let delay = format!("--read-delay={}", figure.read_delay.as_micros());
+        let ask = Ask { dir: &figure.dir, program: &figure.program, flags: &[&delay] };
         let mut field = Field(Vec::new());
         match figure.figure {
             Figure::Figure7 | Figure::Table2 => field.direct(&ask)?,
@@ -236,8 +237,9 @@ mod tests {
 
     fn figure(figure: Figure) -> FsFigure {
         let (dir, program) = ("".into(), "".into());
-        let (time, rounds, threads, file_len) = (Duration::ZERO, 1, vec![1, 3, 256], 8 << 20);
-        FsFigure { figure, dir, time, rounds, threads, file_len, program }
+        let (time, read_delay, rounds) = (Duration::ZERO, Duration::ZERO, 1);
+        let (threads, file_len) = (vec![1, 3, 256], 8 << 20);
+        FsFigure { figure, dir, time, rounds, threads, file_len, read_delay, program }
     }
 
     /// No thread of any point leaves the file, and a sequential one visits its part in order, once

@@ -82,7 +82,7 @@ impl Report {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
-                "{:<28} {:>5} {:>4}  {:<9} {:>10.0} {:>8.1} {:>7.2} {:>6.2} {:>9.1} {:>9.1} \
+                "{:<28} {:>5} {:>4}  {:<9} {:>10.0} {:>8.1} {:>7} {:>6} {:>9.1} {:>9.1} \
                  {:>9.1} {:>8.1} {:>8.1} {:>8.1} {:>6.1} {:>6}",
                 row.operation,
                 size_name(row.size),
@@ -106,11 +106,12 @@ impl Report {
     }
 
     /// How many times the rate of `system` at the same point this row's is.
-    fn ratio(&self, row: &Row, system: &str) -> f64 {
+    fn ratio(&self, row: &Row, system: &str) -> String {
         let same = |other: &&Row| {
             (other.operation, other.threads, other.system) == (row.operation, row.threads, system)
         };
-        self.rows.iter().find(same).map_or(f64::NAN, |other| row.per_second / other.per_second)
+        let rival = self.rows.iter().find(same);
+        rival.map_or_else(|| "-".to_owned(), |o| format!("{:.2}", row.per_second / o.per_second))
     }
 
     /// The figure by threads: a row of panels for each operation, and for Figure 8, which is about
@@ -188,7 +189,7 @@ mod tests {
     fn each_row_is_held_against_its_rivals_at_the_same_point() {
         let table = report(Figure::Figure7).table();
         assert!(table.contains("   3.00 ") && table.contains("   1.50 "), "{table}");
-        assert!(table.contains("NaN"), "no such rival was measured");
+        assert!(!table.contains("NaN"), "no plain FUSE was measured");
         assert!(table.contains("245.8") && table.contains("  25.0   4.00"), "{table}");
     }
 
