@@ -156,17 +156,22 @@ pub fn run(figure: &FsFigure, mut progress: impl FnMut(&str)) -> io::Result<Repo
         }
         rows.extend(contestants.iter().zip(&rounds).map(|(c, r)| row(&job, c, r)));
     }
-    let note = format!(
-        "measured {} on {}; medians of {} interleaved rounds of {} s; a file of {} MiB; {} us \
-         added to each read of a volume's medium",
+    Ok(Report { figure: figure.figure, note: note(figure), rows })
+}
+
+fn note(figure: &FsFigure) -> String {
+    let mut note = format!(
+        "measured {} on {}; medians of {} rounds of {} s, in turn; {} MiB each",
         today(),
         machine(),
         figure.rounds,
         figure.time.as_secs_f64(),
         figure.file_len >> 20,
-        figure.read_delay.as_micros(),
     );
-    Ok(Report { figure: figure.figure, note, rows })
+    if !figure.read_delay.is_zero() {
+        note += &format!("; volumes' media +{} us", figure.read_delay.as_micros());
+    }
+    note
 }
 
 fn warm_up(contestant: &Contestant, job: &Job, time: Duration) -> io::Result<()> {
