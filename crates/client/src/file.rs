@@ -46,14 +46,6 @@ impl File {
         self.handle.flags
     }
 
-    /// Appends from now on, or not (`F_SETFL`).
-    pub fn set_append(&mut self, append: bool) {
-        self.handle.flags &= !open_flags::APPEND;
-        if append {
-            self.handle.flags |= open_flags::APPEND;
-        }
-    }
-
     /// Reads at `offset`; fewer bytes than asked for only at the end of the file.
     pub fn read_at(&self, out: &mut [u8], offset: u64) -> Result<usize> {
         if self.flags() & open_flags::ACCMODE == open_flags::WRONLY {

@@ -100,7 +100,7 @@ impl Front for Hearing {
     fn complete(&self, _: Done) {}
 
     fn event(&self, event: Event) {
-        // Nothing is cached here that could be stale.
+        // Nothing here could be stale: a hybrid cache is kept right by its grants, not by events.
         if let Event::LockGranted { ticket, errno } = event {
             let mut settled = lock(&self.settled);
             if settled.len() >= SETTLED_MAX {

@@ -4,7 +4,9 @@
 //! written down once, as cases over `Request` and `Reply`, and run through each [`Front`]:
 //!
 //! - **in process**: KVFS over in-memory engines, requests encoded and decoded on the way;
-//! - **link**: the same behind an nvme-fs queue pair;
+//! - **replay**: the same, every change asked for twice;
+//! - **link**: the same behind nvme-fs queue pairs, and with the loss of the DPU side or a hybrid
+//!   cache between, or both;
 //! - **directory**: any directory of any mounted file system, each request turned into the system
 //!   call it stands for. Pointed at a mount of Outboard it tests the mount; pointed at ext4 it
 //!   tests the suite, which is how its expectations were checked where a man page leaves room.

@@ -45,7 +45,7 @@ use crate::link::{Bell, Grant};
 use peers::Peers;
 use sessions::Sessions;
 
-pub use control::{Control, SetLog, report_json};
+pub use control::{Control, report_json};
 pub use runtime::{Poller, Runtime};
 
 /// A volume with a life of its own. Shared with the thread of a check.

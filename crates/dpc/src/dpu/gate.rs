@@ -49,7 +49,7 @@ use class::{Class, Drops};
 pub use book::CacheSetup;
 pub use tend::Figures;
 
-/// How long a page that its host is changing is waited for. An honest host copies 64 KiB meanwhile.
+/// How long a page that its host is changing is waited for. An honest host copies 1 MiB meanwhile.
 const BUSY_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is asked, by whom.

@@ -3,7 +3,6 @@
 //! ```text
 //! {"command": "status"}                       anyone who may connect
 //! {"command": "check", "contents": false}     root and the volume's owner; answered when done
-//! {"command": "log", "filter": "debug"}       likewise
 //! {"command": "shutdown"}                     likewise; answered before the end
 //! ```
 //!
@@ -24,15 +23,10 @@ use super::{Dpu, Keeping, Runtime, cache};
 use crate::clock;
 use crate::executor::block_on;
 
-/// Sets the log's filter; an error says why not. The program installs it with
-/// [`Dpu::on_log_filter`].
-pub type SetLog = Box<dyn Fn(&str) -> Result<(), String>>;
-
 /// Answers of control requests that take their time, on their way to their sockets.
 #[derive(Default)]
 pub struct Control {
     answers: Arc<Mutex<Vec<(u64, u32, Value)>>>,
-    set_log: Option<SetLog>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -40,11 +34,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<V: Keeping, R: Runtime> Dpu<V, R> {
-    /// What the `log` request does.
-    pub fn on_log_filter(&mut self, set: SetLog) {
-        self.control.set_log = Some(set);
-    }
-
     pub(super) fn control(&mut self, name: u64, id: u32, text: &str, trusted: bool) {
         let answer = match serde_json::from_str::<Value>(text) {
             Err(error) => Some(failed(&format!("not JSON: {error}"))),
@@ -59,22 +48,13 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         let command = request.get("command").and_then(Value::as_str).unwrap_or_default();
         match command {
             "status" => Some(self.status()),
-            "check" | "log" | "shutdown" if !trusted => {
+            "check" | "shutdown" if !trusted => {
                 Some(failed("only root and the volume's owner may ask for this"))
             }
             "check" => {
                 let contents = request.get("contents").and_then(Value::as_bool).unwrap_or(false);
                 self.check(name, id, contents);
                 None
-            }
-            "log" => {
-                let filter = request.get("filter").and_then(Value::as_str).unwrap_or_default();
-                let set = self.control.set_log.as_ref().map(|set| set(filter));
-                Some(match set {
-                    Some(Ok(())) => json!({"ok": true}),
-                    Some(Err(error)) => failed(&error),
-                    None => failed("this DPU side's log cannot be changed"),
-                })
             }
             "shutdown" => {
                 tracing::info!("asked to end");
