@@ -132,6 +132,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         txn.essential();
         let ino = inode.ino();
         if inode.attr.nlink > 0 {
+            // An earlier round may have begun its end before a link came between.
+            parting.spare();
             parting.fate = Fate::Named;
             txn.put_inode(&inode)?;
             return Ok(Reply::Removed(None));

@@ -216,3 +216,38 @@ fn from_threads() {
     let report = block_on(volume.check(Default::default())).unwrap();
     assert_eq!(report.counts.orphans, 0);
 }
+
+/// A link came between the two rounds of a removal: the first had begun the file's end, the second
+/// found another name and left the end begun, and nobody could open the file any more.
+#[test]
+fn a_link_saves_a_file_that_is_being_removed() {
+    let disk = Disk::new(5);
+    let volume = disk.open_settled();
+    furnish(&volume);
+    let user = User::attached(&volume, 1);
+    let to_dir = user.lookup(Ino::ROOT, "dir0").unwrap().ino;
+    disk.kv.set_faults(Faults { delay_polls: 3, ..Faults::default() });
+    let mut saved = 0;
+    for polls in 0..60 {
+        let ino = user.file(Ino::ROOT, "file").unwrap().ino;
+        let header = Header::default();
+        let unlink = Request::Unlink { parent: Ino::ROOT, name: b"file" };
+        let now = Timestamp { sec: 3_000_000, nsec: 0 };
+        let mut removal =
+            Box::pin(volume.handle(&user.caller, &header, unlink, Payload::None, now));
+        let mut context = Context::from_waker(Waker::noop());
+        let over = (0..polls).any(|_| removal.as_mut().poll(&mut context).is_ready());
+        if over {
+            break;
+        }
+        let linked = user.link(ino, to_dir, &format!("kept{polls}"));
+        let removed = block_on(removal).unwrap().reply;
+        if linked.is_ok() {
+            saved += 1;
+            assert_eq!(removed, Reply::Removed(None), "after {polls} polls");
+            let opened = user.open(ino, open_flags::RDWR);
+            assert!(opened.is_ok(), "after {polls} polls: {opened:?}");
+        }
+    }
+    assert!(saved > 0);
+}
