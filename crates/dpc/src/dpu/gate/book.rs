@@ -79,12 +79,29 @@ pub(super) struct Hand {
     pub(super) cache: Arc<Cache>,
     pub(super) slot: Slot,
     pub(super) grant: Grant,
+    /// It was granted to write, and what it wrote was not all fetched since.
+    written: bool,
 }
 
 impl Hand {
-    /// Whether there may be dirty pages.
+    pub(super) fn new(cache: &Arc<Cache>, slot: Slot, grant: Grant) -> Hand {
+        Hand { cache: Arc::clone(cache), slot, grant, written: grant == Grant::Write }
+    }
+
+    /// Whether there may be dirty pages. A grant to read that is frozen has none: what its host
+    /// marks dirty it was never allowed to write.
     pub(super) fn writes(&self) -> bool {
-        matches!(self.grant, Grant::Write | Grant::Frozen)
+        self.written
+    }
+
+    /// Notes another grant; one that is frozen may have the dirty pages it had.
+    pub(super) fn set(&mut self, grant: Grant) {
+        self.grant = grant;
+        match grant {
+            Grant::Frozen => {}
+            Grant::Write => self.written = true,
+            Grant::Free | Grant::Read | Grant::None => self.written = false,
+        }
     }
 }
 

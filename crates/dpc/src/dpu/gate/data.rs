@@ -185,7 +185,7 @@ impl Gate {
         if hand.grant == Grant::Frozen {
             // Something failed before: whatever is still dirty goes first.
             self.recall(volume, &hand, ino, Grant::Read).await?;
-            hand.grant = Grant::Read;
+            hand.set(Grant::Read);
         }
         self.set(&hand, ino, Grant::Frozen)?;
         let outcome = self.write_still(volume, ask, &hand, ino, bytes, appends).await;

@@ -92,7 +92,7 @@ impl Gate {
             if grant == Grant::Write { self.promise(volume, cache, CREDIT_FIRST).await } else { 0 };
         match cache.control.grant(ino, grant, attr.size, credit) {
             Ok(slot) => {
-                let hand = Hand { cache: Arc::clone(cache), slot, grant };
+                let hand = Hand::new(cache, slot, grant);
                 self.book().granted(ino, hand, credit);
             }
             Err(no) => {
@@ -184,7 +184,7 @@ impl Gate {
     pub(super) fn set(&self, hand: &Hand, ino: Ino, grant: Grant) -> Result<()> {
         hand.cache.control.set(hand.slot, grant).map_err(unreachable)?;
         if let Some(holder) = self.book().holder(ino, hand.cache.session()) {
-            holder.hand.grant = grant;
+            holder.hand.set(grant);
         }
         Ok(())
     }
@@ -356,7 +356,7 @@ impl Gate {
         }
         match cache.control.grant(ino, grant, attr.size, credit) {
             Ok(slot) => {
-                let hand = Hand { cache: Arc::clone(cache), slot, grant };
+                let hand = Hand::new(cache, slot, grant);
                 self.book().granted(ino, hand, credit);
                 Ok(())
             }

@@ -50,7 +50,8 @@ impl Gate {
         let mut written = false;
         for cache in caches {
             let held = self.held(cache.session());
-            let held: Vec<_> = held.into_iter().filter(|(_, hand)| hand.writes()).collect();
+            let concerns = |hand: &Hand| hand.writes() || hand.grant == Grant::Frozen;
+            let held: Vec<_> = held.into_iter().filter(|(_, hand)| concerns(hand)).collect();
             if held.is_empty() {
                 continue;
             }

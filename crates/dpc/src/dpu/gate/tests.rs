@@ -491,6 +491,38 @@ fn a_grant_to_read_writes_nothing_whatever_the_host_marks() {
     assert_eq!(rig.size(0, file.0), 9000);
 }
 
+/// A host may look at a file and no more. It kept a page of it locked until a recall gave up, so
+/// that its record stayed frozen; then it marked pages dirty. Whoever tried the recall again took
+/// a frozen record for one that had been granted to write, and wrote the host's bytes to the file.
+#[test]
+fn a_grant_to_read_that_is_stuck_in_a_recall_writes_nothing_either() {
+    let mut rig = Rig::new(2, Policies::default());
+    let file = rig.create(0, b"f", RDWR | open_flags::DIRECT);
+    rig.write(0, file, 0, 0, &[5; 9000]);
+    let fh = rig.open(1, file.0, 0);
+    rig.read(1, (file.0, fh), 0, 9000);
+    let host = &rig.hosts[1];
+    let geometry = host.plane.geometry();
+    let entry = geometry
+        .bucket(file.0.0, 0)
+        .find(|index| host.region.load_u64(geometry.entry_at(*index), Ordering::Relaxed) != Ok(0));
+    let at = geometry.entry_at(entry.unwrap());
+    let word = host.region.load_u64(at, Ordering::Relaxed).unwrap();
+    host.region.store_u64(at, word | 1, Ordering::Relaxed).unwrap();
+    let set = Setattr { size: Some(1), ..Setattr::default() };
+    let cut = Request::Setattr { ino: file.0, fh: Fh::NONE, set };
+    assert_eq!(rig.ask(0, cut, &[]).map(drop), Err(Errno::EIO));
+    host.region.store_u64(at, word, Ordering::Relaxed).unwrap();
+    forge(host, file.0);
+    finish(rig.gate.tend(&rig.volume));
+    rig.ask(1, Request::Fsync { ino: file.0, fh, data_only: false }, &[]).unwrap();
+    forge(&rig.hosts[1], file.0);
+    let gone = rig.hosts.remove(1);
+    gone.dead.store(true, Ordering::Relaxed);
+    finish(rig.gate.part(&rig.volume, gone.caller.attachment));
+    assert_eq!(rig.read(0, file, 0, 10_000), [5; 9000]);
+}
+
 #[test]
 fn the_next_life_believes_a_record_only_as_far_as_its_peer_may_write() {
     let rig = Rig::new(1, Policies::default());
