@@ -1,6 +1,7 @@
 //! A worker: reads the kernel's messages, starts what they ask, answers what came at once.
 
 use std::io;
+use std::iter::{chain, once};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -380,10 +381,11 @@ impl<B: Backend> Worker<B> {
 
     /// Asks the volume what nobody waits for.
     fn do_chores(&mut self) {
-        for chore in self.front.take_chores() {
-            // Slots are only short for a while; the chore comes back otherwise.
+        let mut chores = self.front.take_chores().into_iter();
+        while let Some(chore) = chores.next() {
+            // Slots are only short for a while; this chore and those behind it come back.
             let Ok(slot) = self.port.acquire() else {
-                self.front.push_chore(chore);
+                chain(once(chore), chores).for_each(|chore| self.front.push_chore(chore));
                 return;
             };
             let tag = self.front.pending.own_tag();

@@ -77,22 +77,47 @@ fn rename_with_its_flags() {
 #[test]
 fn dot_dot_names_the_directory_above_also_after_a_move() {
     each("dot_dot", |mount| {
-        use rustix::fs::Dir;
         let dir = &mount.dir;
         for name in ["one", "two", "one/moved"] {
             fs::create_dir(dir.join(name)).unwrap();
         }
-        let above = || {
-            let mut listing = Dir::read_from(File::open(dir.join("two/moved")).unwrap()).unwrap();
-            let found = listing.find(|entry| {
-                entry.as_ref().is_ok_and(|entry| entry.file_name().to_bytes() == b"..")
-            });
-            found.unwrap().unwrap().ino()
-        };
         fs::rename(dir.join("one/moved"), dir.join("two/moved")).unwrap();
         eventually("`..` is the new directory", || {
-            above() == fs::metadata(dir.join("two")).unwrap().ino()
+            above(&dir.join("two/moved")) == fs::metadata(dir.join("two")).unwrap().ino()
         });
+    });
+}
+
+/// What the listing of a directory says is above it.
+fn above(dir: &Path) -> u64 {
+    let mut listing = rustix::fs::Dir::read_from(File::open(dir).unwrap()).unwrap();
+    let found = listing
+        .find(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name().to_bytes() == b".."));
+    found.unwrap().unwrap().ino()
+}
+
+/// Of several things to ask the volume, those behind the first were lost when no slot was free for
+/// that one: a directory kept a wrong `..`, a nameless inode was never forgotten.
+#[test]
+fn nothing_to_ask_is_lost_for_want_of_a_slot() {
+    if !can_mount("chores") {
+        return;
+    }
+    let mount = toy_mount(MountOptions { workers: 1, ..MountOptions::default() }, None);
+    let dir = &mount.dir;
+    for name in ["one", "two", "one/a", "two/b"] {
+        fs::create_dir(dir.join(name)).unwrap();
+    }
+    let (one, two) = (dir.join("one"), dir.join("two"));
+    let ino = |dir: &Path| fs::metadata(dir).unwrap().ino();
+    let (from, to) = (File::open(&one).unwrap(), File::open(&two).unwrap());
+    // All known to the kernel: the rename is one message, for which the worker holds a slot.
+    assert!([&one, &two, &one.join("a"), &two.join("b")].into_iter().all(|dir| ino(dir) > 1));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    mount.backend.run_short(1);
+    rustix::fs::renameat_with(&from, "a", &to, "b", RenameFlags::EXCHANGE).unwrap();
+    eventually("`..` is right on both sides", || {
+        above(&one.join("a")) == ino(&one) && above(&two.join("b")) == ino(&two)
     });
 }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ pub(crate) struct ToyBackend {
     late: Option<Duration>,
     /// Where each request's answer is held until it is let go.
     held: Mutex<Option<Vec<u64>>>,
+    /// So many times from now on no slot is free.
+    short: AtomicU32,
 }
 
 impl ToyBackend {
@@ -77,6 +80,11 @@ impl ToyBackend {
     /// From now on Getattr requests hang until they are aborted.
     pub(crate) fn hold(&self) {
         *self.held.lock().unwrap() = Some(Vec::new());
+    }
+
+    /// So many times from now on no slot is free.
+    pub(crate) fn run_short(&self, times: u32) {
+        self.short.store(times, Ordering::Relaxed);
     }
 
     /// How many requests hang.
@@ -131,7 +139,11 @@ impl Port for ToyPort {
     type Slot = HeapSlot;
 
     fn acquire(&mut self) -> Result<HeapSlot> {
-        Ok(HeapSlot::default())
+        let short = &self.backend.short;
+        match short.try_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
+            Ok(_) => Err(Errno::EAGAIN),
+            Err(_) => Ok(HeapSlot::default()),
+        }
     }
 
     fn start(&mut self, mut slot: HeapSlot, call: &Call<'_>, tag: u64) -> Started<HeapSlot> {
@@ -218,6 +230,7 @@ pub(crate) fn mount_at(
         waiters: Mutex::default(),
         late,
         held: Mutex::default(),
+        short: AtomicU32::new(0),
     });
     let front = Arc::new(Front::new(options));
     assert!(backend.front.set(Arc::clone(&front)).is_ok());
