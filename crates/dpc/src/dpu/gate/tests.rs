@@ -544,6 +544,32 @@ fn the_next_life_believes_a_record_only_as_far_as_its_peer_may_write() {
     }
 }
 
+/// git makes its objects with mode 0444 and writes them through the handle it got. The DPU side was
+/// killed with such a file in a cache; its next life looked at the mode, and dropped what had been
+/// answered, for the owner as for a mount that speaks for everybody.
+#[test]
+fn the_next_life_keeps_what_was_written_to_files_made_read_only() {
+    let rig = Rig::new(1, Policies::default());
+    for (session, trusted, uid, kept) in
+        [(60, false, 1000, 66), (61, true, 1001, 66), (62, false, 1001, 5)]
+    {
+        let file = rig.create(0, b"f", RDWR | open_flags::DIRECT);
+        rig.write(0, file, 0, 0, &[5; 9000]);
+        let owned = Setattr { mode: Some(0o444), uid: Some(1000), ..Setattr::default() };
+        rig.ask(0, Request::Setattr { ino: file.0, fh: Fh::NONE, set: owned }, &[]).unwrap();
+        let mut host = Host::new(session, 16);
+        let peer = Cred { uid, gid: uid, pid: 1, groups: Vec::new() };
+        host.caller = Caller { trusted, peer, ..host.caller };
+        let setup = host.setup(Policies::default());
+        setup.control.grant(file.0, Grant::Write, 9000, 9).unwrap();
+        forge(&host, file.0);
+        let setup = host.setup(Policies::default());
+        let cache = rig.gate.attach(host.caller.clone(), setup);
+        finish(rig.gate.adopt(&rig.volume, cache));
+        assert_eq!(rig.read(0, file, 4096, 1), [kept], "session {session}");
+    }
+}
+
 #[test]
 fn what_was_synced_outlives_both_sides() {
     let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(1)));
