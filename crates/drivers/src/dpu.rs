@@ -41,7 +41,7 @@ use outboard_wire::nvmefs::{DEPTH_MAX, QUEUES_MAX};
 
 use crate::alone;
 use crate::clock;
-use crate::link::{Bell, Grant};
+use crate::link::{Bell, Terms};
 use peers::Peers;
 use sessions::Sessions;
 
@@ -122,7 +122,7 @@ pub struct DpuOptions {
     /// Where the sessions it serves are written down.
     pub sessions: PathBuf,
     /// Queues, depth and memory of one attachment.
-    pub grant: Grant,
+    pub terms: Terms,
     /// What one attachment may use.
     pub limits: Limits,
     /// Spinning and sleeping.
@@ -150,11 +150,11 @@ impl DpuOptions {
             socket_mode: 0o600,
             sessions,
             // Whatever a host may lay out: what it uses of that is limited elsewhere.
-            grant: Grant {
+            terms: Terms {
                 queues_max: QUEUES_MAX,
                 depth_max: DEPTH_MAX,
                 region_max: 128 << 30,
-                ..Grant::default()
+                ..Terms::default()
             },
             limits: Limits::default(),
             pace: pace::Config::default(),
@@ -204,8 +204,8 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         mut options: DpuOptions,
     ) -> io::Result<Dpu<V, R>> {
         let now = clock::now();
-        if options.grant.instance == 0 {
-            options.grant.instance = now.0 | 1;
+        if options.terms.instance == 0 {
+            options.terms.instance = now.0 | 1;
         }
         let sessions = Sessions::open(&options.sessions)?;
         let grace = Grace::new(sessions.expected(), now, options.grace);

@@ -14,6 +14,6 @@ mod host;
 mod socket;
 
 pub use bell::{Bell, Ringer};
-pub use dpu::{DpuAttachment, Grant};
+pub use dpu::{DpuAttachment, Terms};
 pub use host::{AttachFailure, HostLink, HostMemory, control, wait};
 pub use socket::{Listener, Peer, PeerCred, Received, connect};

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use outboard_base::{SessionId, Time};
 use outboard_drivers::link::{
-    AttachFailure, Bell, DpuAttachment, Grant, HostLink, HostMemory, Listener, Peer, Received,
+    AttachFailure, Bell, DpuAttachment, HostLink, HostMemory, Listener, Peer, Received, Terms,
     connect, control, wait,
 };
 use outboard_drivers::{clock, futex, shm::Shared};
@@ -118,7 +118,7 @@ impl Dpu {
         rustix::event::poll(&mut fds, None).unwrap();
     }
 
-    fn sockets(&mut self, bell: &Bell, listener: &Listener, grant: &Grant) -> bool {
+    fn sockets(&mut self, bell: &Bell, listener: &Listener, terms: &Terms) -> bool {
         while let Some(peer) = listener.accept().unwrap() {
             self.fresh.push(peer);
         }
@@ -126,7 +126,7 @@ impl Dpu {
             match peer.receive().unwrap() {
                 Received::Nothing => self.fresh.push(peer),
                 Received::Message(Message::Hello(hello), fds) => {
-                    self.attach(peer, &hello, fds, bell, grant);
+                    self.attach(peer, &hello, fds, bell, terms);
                 }
                 Received::Message(Message::Control { id, text }, _) => {
                     if text == "stop" {
@@ -165,9 +165,9 @@ impl Dpu {
         hello: &Hello,
         fds: Vec<std::os::fd::OwnedFd>,
         bell: &Bell,
-        grant: &Grant,
+        terms: &Terms,
     ) {
-        let Ok(attachment) = DpuAttachment::admit(&peer, hello, fds, grant, bell) else { return };
+        let Ok(attachment) = DpuAttachment::admit(&peer, hello, fds, terms, bell) else { return };
         let direct = Direct::new(Arc::clone(attachment.region()));
         let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(&self.ledger)));
         let targets = attachment.targets(&dma, &self.ledger);
@@ -179,7 +179,7 @@ impl Dpu {
 fn serve(socket: &Path) {
     let (bell, listener) = (Bell::new().unwrap(), Listener::bind(socket, 0o600).unwrap());
     let instance = u64::from(std::process::id());
-    let grant = Grant { instance, queues_max: 4, depth_max: 64, region_max: 1 << 30 };
+    let terms = Terms { instance, queues_max: 4, depth_max: 64, region_max: 1 << 30 };
     let (mut dpu, mut pace) = (Dpu::default(), Pace::new(Config::default()));
     let mut looks = 0u32;
     loop {
@@ -202,7 +202,7 @@ fn serve(socket: &Path) {
             }
         }
         looks = looks.wrapping_add(1);
-        if looks % 4096 == 1 && !dpu.sockets(&bell, &listener, &grant) {
+        if looks % 4096 == 1 && !dpu.sockets(&bell, &listener, &terms) {
             return;
         }
     }

@@ -106,7 +106,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             (reason, text.to_owned())
         })?;
         let link =
-            DpuAttachment::admit(&connection.peer, hello, fds, &self.options.grant, &self.bell)?;
+            DpuAttachment::admit(&connection.peer, hello, fds, &self.options.terms, &self.bell)?;
         let cred = connection.cred.clone();
         let caller = Caller {
             attachment: hello.session,

@@ -105,7 +105,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         json!({
             "ok": true,
             "pid": std::process::id(),
-            "instance": self.options.grant.instance,
+            "instance": self.options.terms.instance,
             "uptime_s": now.since(self.started).as_secs_f64(),
             "cpu_s": cpu_seconds(),
             "grace": self.grace.lasts(),

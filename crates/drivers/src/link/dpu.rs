@@ -18,9 +18,9 @@ use super::{Bell, Peer};
 use crate::futex;
 use crate::shm::Shared;
 
-/// What a DPU side is willing to give.
+/// What a DPU side agrees to, for each attachment.
 #[derive(Clone, Copy, Debug)]
-pub struct Grant {
+pub struct Terms {
     /// Which life of the DPU side this is.
     pub instance: u64,
     /// Most queue pairs of one attachment.
@@ -31,9 +31,9 @@ pub struct Grant {
     pub region_max: u64,
 }
 
-impl Default for Grant {
-    fn default() -> Grant {
-        Grant { instance: 0, queues_max: 16, depth_max: 256, region_max: 16 << 30 }
+impl Default for Terms {
+    fn default() -> Terms {
+        Terms { instance: 0, queues_max: 16, depth_max: 256, region_max: 16 << 30 }
     }
 }
 
@@ -53,12 +53,12 @@ impl DpuAttachment {
         peer: &Peer,
         hello: &Hello,
         fds: Vec<OwnedFd>,
-        grant: &Grant,
+        terms: &Terms,
         bell: &Bell,
     ) -> Result<DpuAttachment, (Reason, String)> {
-        match prepare(hello, fds, grant) {
+        match prepare(hello, fds, terms) {
             Ok((attachment, pages)) => {
-                attachment.welcome(peer, &pages, grant, bell).map_err(|error| {
+                attachment.welcome(peer, &pages, terms, bell).map_err(|error| {
                     (Reason::Closing, format!("the Welcome could not be sent: {error}"))
                 })?;
                 Ok(attachment)
@@ -70,10 +70,10 @@ impl DpuAttachment {
         }
     }
 
-    fn welcome(&self, peer: &Peer, pages: &Shared, grant: &Grant, bell: &Bell) -> io::Result<()> {
+    fn welcome(&self, peer: &Peer, pages: &Shared, terms: &Terms, bell: &Bell) -> io::Result<()> {
         let layout = self.registers.layout();
         let welcome = Welcome {
-            instance: grant.instance,
+            instance: terms.instance,
             registers_len: self.registers.region().len(),
             queues: layout.queues(),
             depth: layout.depth(),
@@ -142,15 +142,15 @@ pub(crate) fn refuse(peer: &Peer, reason: Reason, text: &str) {
 fn prepare(
     hello: &Hello,
     mut fds: Vec<OwnedFd>,
-    grant: &Grant,
+    terms: &Terms,
 ) -> Result<(DpuAttachment, Shared), (Reason, String)> {
-    let (queues, depth) = (hello.queues.min(grant.queues_max), hello.depth.min(grant.depth_max));
+    let (queues, depth) = (hello.queues.min(terms.queues_max), hello.depth.min(terms.depth_max));
     let layout = Layout::new(queues, depth)
         .ok_or_else(|| (Reason::Malformed, "queues or depth out of range".to_owned()))?;
     let (Some(fd), true) = (fds.pop(), fds.is_empty()) else {
         return Err((Reason::Malformed, "a Hello brings exactly one region".to_owned()));
     };
-    if hello.region_len < layout.rings_len() || hello.region_len > grant.region_max {
+    if hello.region_len < layout.rings_len() || hello.region_len > terms.region_max {
         let text = format!("a region of {} bytes is too small or too large", hello.region_len);
         return Err((Reason::Region, text));
     }
@@ -159,7 +159,7 @@ fn prepare(
     let no_room = |text: String| (Reason::Full, text);
     let pages = Shared::create("outboard-registers", registers_len(queues, depth))
         .map_err(|error| no_room(format!("no memory for registers: {error}")))?;
-    let registers = Registers::create(Arc::clone(pages.region()), layout, grant.instance)
+    let registers = Registers::create(Arc::clone(pages.region()), layout, terms.instance)
         .map_err(|_| no_room("registers do not fit their pages".to_owned()))?;
     let region = Arc::clone(shared.region());
     Ok((DpuAttachment { hello: *hello, region, registers }, pages))
