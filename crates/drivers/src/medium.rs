@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use outboard_base::Errno;
 use outboard_kv::medium::{ALIGN, Buf, Medium};
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags};
 
 use crate::alone;
 use crate::engine::directory::{LOCK_PATIENCE, lock_within};
@@ -49,6 +49,9 @@ use passing::Passing;
 pub use reactor::Reactor;
 use reactor::{Action, Operation};
 use threads::Threads;
+
+/// How space is allocated: the file's length stays what it is.
+const ALLOCATE: FallocateFlags = FallocateFlags::KEEP_SIZE;
 
 /// How the medium is opened.
 #[derive(Clone, Copy, Debug)]
@@ -104,8 +107,12 @@ impl FileMedium {
                 format!("{} is in use by another process", path.display()),
             ),
         })?;
-        // A crash amid a growth leaves a part that is not whole pages.
+        // A crash amid a growth leaves a part that is not whole pages; what the last process did to
+        // the file's size and blocks may not be on the device yet.
         let len = file.metadata()?.len() / ALIGN as u64 * ALIGN as u64;
+        if len > 0 {
+            file.sync_all()?;
+        }
         let passing = direct.then(|| OpenOptions::new().read(true).write(true).open(path));
         Ok(FileMedium {
             file: Arc::new(file),
@@ -126,9 +133,11 @@ impl FileMedium {
     }
 
     /// Tells it that the key-value store's files lie in `dir`: if on the same file system, and of
-    /// a kind known to allow it, their syncs are its flushes.
+    /// a kind known to allow it, their syncs are its flushes. Not if it has holes (a copy that left
+    /// zeros out): a block's first write is then more than its bytes.
     pub fn beside(mut self, dir: &Path) -> io::Result<FileMedium> {
-        self.flushed_by_store = self.direct && shares_flush(&self.file, dir)?;
+        self.flushed_by_store =
+            self.direct && shares_flush(&self.file, dir)? && is_written(&self.file, self.len())?;
         Ok(self)
     }
 
@@ -195,7 +204,8 @@ impl FileMedium {
     }
 
     /// Makes the file longer by allocated, written zeros: a block's first write then costs no more
-    /// than a later one, and its flush needs no journal commit of the file system.
+    /// than a later one, and its flush needs no journal commit of the file system. The zeros make
+    /// it longer, not the allocation: a crash leaves it as long as it is written.
     async fn extend(&self, from: u64, to: u64) -> Result<(), Errno> {
         let (free, kept) = disk_room(self.path.parent().unwrap_or(&self.path), self.reserve)
             .map_err(|e| Errno::from(&e))?;
@@ -252,6 +262,11 @@ fn shares_flush(file: &File, dir: &Path) -> io::Result<bool> {
     Ok(told && about.stx_dio_offset_align > 0)
 }
 
+/// Whether every block of the first `len` bytes was written: none is a hole, or allocated only.
+fn is_written(file: &File, len: u64) -> io::Result<bool> {
+    Ok(len == 0 || rustix::fs::seek(file, SeekFrom::Hole(0))? >= len)
+}
+
 /// Does one thing on this thread, blocking.
 fn act_here(
     file: &File,
@@ -265,8 +280,7 @@ fn act_here(
         }
         (Action::Write { offset }, Some(buf)) => file.write_all_at(buf, offset).map(|()| buf.len()),
         (Action::Allocate { offset, len }, _) => {
-            let flags = rustix::fs::FallocateFlags::empty();
-            rustix::fs::fallocate(file, flags, offset, len).map(|()| 0).map_err(Into::into)
+            rustix::fs::fallocate(file, ALLOCATE, offset, len).map(|()| 0).map_err(Into::into)
         }
         (Action::HandOver { offset, len }, _) => writing::wait(file, offset, len).map(|()| 0),
         (Action::SyncData, _) => file.sync_data().map(|()| 0),
@@ -304,8 +318,8 @@ impl Medium for FileMedium {
     async fn flush(&self) -> Result<(), Errno> {
         let on_their_way = self.passing.as_ref().and_then(Passing::on_their_way);
         self.finally(Action::SyncData, &self.file).await?;
-        if let (Some(passing), Some((_, bytes))) = (&self.passing, on_their_way) {
-            passing.arrived(bytes);
+        if let (Some(passing), Some((_, begun))) = (&self.passing, on_their_way) {
+            passing.arrived(begun);
         }
         Ok(())
     }
@@ -323,11 +337,11 @@ impl Medium for FileMedium {
         }
         self.orphans.none().await;
         if let Some(passing) = &self.passing
-            && let Some((range, bytes)) = passing.on_their_way()
+            && let Some((range, begun)) = passing.on_their_way()
         {
             let action = Action::HandOver { offset: range.start, len: range.end - range.start };
             self.finally(action, passing.file()).await?;
-            passing.arrived(bytes);
+            passing.arrived(begun);
         }
         Ok(())
     }

@@ -29,7 +29,16 @@ const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 struct UnderWay {
     /// The writes lie within, if there are any.
     range: Option<Range<u64>>,
-    bytes: u64,
+    /// Bytes ever sent on their way, and those of them that have surely arrived. Counted from the
+    /// beginning, since several may wait for the same ones.
+    begun: u64,
+    arrived: u64,
+}
+
+impl UnderWay {
+    fn bytes(&self) -> u64 {
+        self.begun - self.arrived
+    }
 }
 
 /// The medium's file by the page cache.
@@ -60,18 +69,19 @@ impl Passing {
             return None;
         }
         let mut under_way = self.under_way();
-        let total = under_way.bytes + bytes.len() as u64;
-        if total > UNDER_WAY_MAX {
+        let len = bytes.len() as u64;
+        if under_way.bytes() + len > UNDER_WAY_MAX {
             return None;
         }
         let slice = [IoSlice::new(bytes)];
         match rustix::io::pwritev2(&self.file, &slice, offset, DONTCACHE) {
             Ok(written) if written == bytes.len() => {
-                let (mut start, mut end) = (offset, offset + bytes.len() as u64);
+                let (mut start, mut end) = (offset, offset + len);
                 if let Some(range) = &under_way.range {
                     (start, end) = (start.min(range.start), end.max(range.end));
                 }
-                *under_way = UnderWay { range: Some(start..end), bytes: total };
+                under_way.range = Some(start..end);
+                under_way.begun += len;
                 Some(Ok(()))
             }
             // A part of it: the direct write does it all again.
@@ -84,18 +94,25 @@ impl Passing {
         }
     }
 
-    /// Where writes are on their way, and how many bytes.
+    /// Where writes are on their way, and what [`Passing::arrived`] is told when they are there.
     pub(super) fn on_their_way(&self) -> Option<(Range<u64>, u64)> {
         let under_way = self.under_way();
-        under_way.range.clone().map(|range| (range, under_way.bytes))
+        under_way.range.clone().map(|range| (range, under_way.begun))
     }
 
-    /// So many bytes of those on their way have arrived: the ones there were some time ago.
-    pub(super) fn arrived(&self, bytes: u64) {
+    /// Those that were on their way at some time have arrived; `begun` was told then.
+    pub(super) fn arrived(&self, begun: u64) {
         let mut under_way = self.under_way();
-        under_way.bytes = under_way.bytes.saturating_sub(bytes);
-        if under_way.bytes == 0 {
+        under_way.arrived = under_way.arrived.max(begun);
+        if under_way.bytes() == 0 {
             under_way.range = None;
         }
+    }
+
+    /// Bytes on their way, if there are any.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> Option<u64> {
+        let under_way = self.under_way();
+        under_way.range.as_ref().map(|_| under_way.bytes())
     }
 }

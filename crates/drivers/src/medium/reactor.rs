@@ -16,6 +16,7 @@ use outboard_base::Errno;
 use outboard_kv::medium::Buf;
 use rustix::event::{PollFd, PollFlags};
 
+use super::ALLOCATE;
 use super::gate::Orphans;
 use crate::writing::WAIT;
 
@@ -303,7 +304,10 @@ fn entry(action: Action, held: &mut Held) -> squeue::Entry {
     match action {
         Action::Read { offset } => opcode::Read::new(fd, pointer, len).offset(offset).build(),
         Action::Write { offset } => opcode::Write::new(fd, pointer, len).offset(offset).build(),
-        Action::Allocate { offset, len } => opcode::Fallocate::new(fd, len).offset(offset).build(),
+        Action::Allocate { offset, len } => {
+            let mode = ALLOCATE.bits().cast_signed();
+            opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
+        }
         Action::HandOver { offset, len } => {
             // 0 is as far as the file goes.
             let len = u32::try_from(len).unwrap_or(0);
