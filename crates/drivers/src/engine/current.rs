@@ -15,7 +15,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -87,22 +87,23 @@ impl Current {
         writing::begin(&self.file)
     }
 
-    /// Goes on to the newest journal; whether there is a newer.
-    fn follow(&mut self) -> io::Result<bool> {
-        let mut newer = false;
+    /// Goes on to the newest journal. The one being written is never deleted; if this one is, the
+    /// next may be, too.
+    fn follow(&mut self) -> io::Result<()> {
         loop {
-            let next = path(&self.dir, self.number + 1);
-            match open(&next) {
-                Ok(file) => {
-                    self.file = file;
-                    self.number += 1;
-                    self.written = Written::InPlace;
-                    (self.position, self.prepared) = (0, 0);
-                    newer = true;
+            let mut number = self.number + 1;
+            let file = match open(&path(&self.dir, number)) {
+                Ok(file) => file,
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Err(_) if self.file.metadata()?.nlink() > 0 => return Ok(()),
+                Err(_) => {
+                    let newest = journals(&self.dir)?.pop().ok_or(io::ErrorKind::NotFound)?;
+                    number = newest.0;
+                    open(&newest.1)?
                 }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(newer),
-                Err(error) => return Err(error),
-            }
+            };
+            (self.file, self.number, self.written) = (file, number, Written::InPlace);
+            (self.position, self.prepared) = (0, 0);
         }
     }
 
@@ -196,4 +197,34 @@ fn stop_one(fd: BorrowedFd<'_>, len: u64) -> io::Result<bool> {
     }
     fcntl_setfl(fd, flags - OFlags::APPEND)?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The engine may begin two journals and delete the first between two syncs. The next number
+    /// was then missing for ever, and every later sync was one of a file that was gone.
+    #[test]
+    fn a_journal_missed_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |number: u64| std::fs::write(path(dir.path(), number), "batches").unwrap();
+        write(3);
+        let mut current = Current::find(dir.path(), None).unwrap();
+        let number = |current: &mut Current| {
+            current.file().unwrap();
+            current.number
+        };
+        assert_eq!(number(&mut current), 3);
+        write(4);
+        write(5);
+        assert_eq!(number(&mut current), 5);
+        for number in [3, 4] {
+            std::fs::remove_file(path(dir.path(), number)).unwrap();
+        }
+        assert_eq!(number(&mut current), 5);
+        write(7);
+        std::fs::remove_file(path(dir.path(), 5)).unwrap();
+        assert_eq!(number(&mut current), 7);
+    }
 }

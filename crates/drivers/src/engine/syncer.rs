@@ -24,6 +24,8 @@ struct State {
     committed: u64,
     durable: u64,
     rhythm: Rhythm,
+    /// Somebody syncs. One at a time: the kernel tells a failure to one of those who wait for it.
+    serving: bool,
     poisoned: bool,
     stopping: bool,
     waiting: Vec<(u64, Waker)>,
@@ -51,6 +53,14 @@ impl Rhythm {
     }
 }
 
+impl State {
+    /// Nothing works from now on, and who waits hears it.
+    fn poison(&mut self) {
+        self.poisoned = true;
+        self.waiting.drain(..).for_each(|(_, waker)| waker.wake());
+    }
+}
+
 struct Shared {
     state: Mutex<State>,
     asked: Condvar,
@@ -68,15 +78,17 @@ impl Shared {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Syncs for all who have asked, `state` being locked; locks it again.
+    /// Syncs for all who have asked, `state` being locked and nobody syncing; locks it again.
     fn serve<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let (serves, durable) = (state.asked, state.committed);
         state.rhythm.sync(durable);
+        state.serving = true;
         self.foreseen.store(false, Ordering::Relaxed);
         drop(state);
         let file = self.journal().file();
         let outcome = file.and_then(|file| file.sync_data());
         let mut state = self.lock();
+        state.serving = false;
         match outcome {
             Ok(()) => {
                 state.done = state.done.max(serves);
@@ -84,12 +96,15 @@ impl Shared {
             }
             Err(cause) => {
                 error!(%cause, "cannot sync the key-value journal: every later commit is refused");
-                state.poisoned = true;
+                state.poison();
             }
         }
-        let (all, done) = (state.poisoned, state.done);
-        for (_, waker) in state.waiting.extract_if(.., |(ticket, _)| all || *ticket <= done) {
+        let done = state.done;
+        for (_, waker) in state.waiting.extract_if(.., |(ticket, _)| *ticket <= done) {
             waker.wake();
+        }
+        if state.asked != done {
+            self.asked.notify_one();
         }
         state
     }
@@ -125,7 +140,7 @@ impl Syncer {
 
     /// From now on nothing works.
     pub(super) fn poison(&self) {
-        self.shared.lock().poisoned = true;
+        self.shared.lock().poison();
     }
 
     /// A batch was handed over, so many bytes of journal; the lock of commits is held.
@@ -168,7 +183,7 @@ impl Syncer {
             let mut state = self.shared.lock();
             state.asked += 1;
             let ticket = state.asked;
-            if !state.poisoned && alone::may_wait() {
+            if !state.poisoned && !state.serving && alone::may_wait() {
                 drop(alone::wait(|| self.shared.serve(state)));
             } else {
                 drop(state);
@@ -209,7 +224,7 @@ impl Drop for Syncer {
 fn run(shared: &Shared) {
     let mut state = shared.lock();
     while !state.stopping {
-        if state.asked == state.done || state.poisoned {
+        if state.asked == state.done || state.serving || state.poisoned {
             state = shared.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
         } else {
             state = shared.serve(state);
@@ -219,7 +234,63 @@ fn run(shared: &Shared) {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Context, Wake};
+
     use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn shared(dir: &std::path::Path) -> Arc<Shared> {
+        std::fs::write(dir.join("0.jnl"), [0; 4096]).unwrap();
+        Arc::new(Shared {
+            state: Mutex::default(),
+            asked: Condvar::new(),
+            journal: Mutex::new(Current::find(dir, None).unwrap()),
+            foreseen: AtomicBool::new(false),
+        })
+    }
+
+    /// A commit that failed poisoned the engine while somebody waited for the sync thread. The
+    /// thread does nothing for a poisoned engine, and nobody told who waited: an fsync hung.
+    #[test]
+    fn who_waits_for_a_sync_hears_of_the_poison() {
+        let dir = tempfile::tempdir().unwrap();
+        let syncer = Syncer { shared: shared(dir.path()), thread: None };
+        let wakes = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut cx = Context::from_waker(&waker);
+        let mut sync = pin!(syncer.sync());
+        assert!(sync.as_mut().poll(&mut cx).is_pending(), "the thread is busy elsewhere");
+        syncer.poison();
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "somebody told it");
+        assert_eq!(sync.as_mut().poll(&mut cx), Poll::Ready(Err(DEAD)));
+    }
+
+    /// Who was alone synced beside the thread. The kernel tells a failed write to one of two who
+    /// sync one descriptor: the other said that all was durable.
+    #[test]
+    fn one_at_a_time_syncs() {
+        let dir = tempfile::tempdir().unwrap();
+        let syncer = Syncer { shared: shared(dir.path()), thread: None };
+        let before = alone::present(1);
+        let mut cx = Context::from_waker(Waker::noop());
+        syncer.shared.lock().serving = true;
+        let mut second = pin!(syncer.sync());
+        assert!(second.as_mut().poll(&mut cx).is_pending(), "it syncs beside another");
+        drop(syncer.shared.serve(syncer.shared.lock()));
+        assert_eq!(second.as_mut().poll(&mut cx), Poll::Ready(Ok(())));
+        assert_eq!(pin!(syncer.sync()).poll(&mut cx), Poll::Ready(Ok(())), "alone again");
+        alone::present(before);
+    }
 
     #[test]
     fn a_steady_rhythm_foresees_the_sync() {
