@@ -111,7 +111,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             match self.find(parent, name).await? {
                 Some(_) if exclusive => return Err(Errno::EEXIST),
                 Some(inode) => match self.open_inode(cx, inode.ino(), flags).await {
-                    Err(Errno::ESTALE) => {} // Removed meanwhile.
+                    // Its removal has begun; the directory's turn ends with it.
+                    Err(Errno::ESTALE) => drop(self.turns.shared(parent).await),
                     Err(errno) => return Err(errno),
                     Ok((fh, attr)) => {
                         self.handles.tell(cx.attachment, attr.ino);
