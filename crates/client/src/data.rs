@@ -17,7 +17,7 @@ pub struct Handle {
     pub fh: Fh,
     /// How it was opened (`open_flags`).
     pub flags: u32,
-    /// Who opened it; without supplementary groups, since no permission depends on them any more.
+    /// Who opened it; without supplementary groups: nothing asked under it depends on them.
     pub cred: Cred,
 }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use outboard_base::{Errno, Fh, Ino, Result};
+use outboard_base::{Cred, Errno, Fh, Ino, Result};
 use outboard_wire::file::{
     Attr, Lock, LockKind, LockStyle, Reply, Request, Setattr, open_flags, seek,
 };
 
 use crate::data::{self, Handle};
 use crate::link::Link;
+use crate::volume::Volume;
 
 /// An open regular file. Reads and writes name their place; there is no file offset.
 /// Closed when dropped.
@@ -70,17 +71,18 @@ impl File {
     /// Its attributes.
     pub fn attr(&self) -> Result<Attr> {
         let Handle { ino, fh, .. } = self.handle;
-        self.expect_attr(&Request::Getattr { ino, fh })
+        self.expect_attr(&self.handle.cred, &Request::Getattr { ino, fh })
     }
 
     /// Changes attributes; `size` needs a file open for writing.
     pub fn set_attr(&self, set: Setattr) -> Result<Attr> {
         let Handle { ino, fh, .. } = self.handle;
-        self.expect_attr(&Request::Setattr { ino, fh, set })
+        // Who may change what depends on who asks now, and on all groups.
+        self.expect_attr(&Volume::cred(), &Request::Setattr { ino, fh, set })
     }
 
-    fn expect_attr(&self, request: &Request<'_>) -> Result<Attr> {
-        match self.link.reply(&self.handle.cred, request)? {
+    fn expect_attr(&self, cred: &Cred, request: &Request<'_>) -> Result<Attr> {
+        match self.link.reply(cred, request)? {
             Reply::Attr(attr) => Ok(attr),
             _ => Err(Errno::EPROTO),
         }

@@ -226,6 +226,8 @@ pub(crate) fn tmpfile(link: &Arc<Link>, cred: &Cred, spot: &Spot, how: &How) -> 
     let request = Request::Tmpfile { parent, mode, umask, flags };
     match link.reply(cred, &request)? {
         Reply::Created(attr, fh) => {
+            // This side refers to it no more than it has it open.
+            link.forget(cred, attr.ino);
             let handle = handle(&attr, fh, flags, cred);
             Ok(Opened::File(File::new(Arc::clone(link), handle), attr))
         }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_client::{
-    Connect, Errno, LockKind, LockStyle, OpenOptions, Place, Setattr, Volume, Walked,
+    Connect, Errno, How, LockKind, LockStyle, OpenOptions, Opened, Place, Setattr, Volume, Walked,
+    open_flags,
 };
 use outboard_drivers::clock;
 use outboard_drivers::dpu::{Dpu, DpuOptions, Poller};
@@ -186,6 +187,24 @@ fn paths_are_walked_as_the_kernel_walks_them() {
     assert_eq!(volume.stat("d/new").unwrap().size, 0, "made where the link leads");
     assert_eq!(volume.readlink("relative").unwrap(), b"d/f");
     assert_eq!(volume.readlink("d/f"), Err(Errno::EINVAL));
+}
+
+/// A file made without a name kept its space until the process let go of the volume, since this side
+/// never said that it refers to it no more.
+#[test]
+fn a_file_made_without_a_name_goes_when_it_is_closed() {
+    let rig = Rig::new();
+    let volume = rig.volume();
+    let Ok(Walked::Inside(root)) = volume.walk(&Place::root(), b"/", true) else { panic!() };
+    let how = How { flags: open_flags::RDWR, mode: 0o600, ..How::default() };
+    let Opened::File(file, attr) = volume.tmpfile_at(&root, &how).unwrap() else { panic!() };
+    file.write_at(&[7; 100_000], 0).unwrap();
+    let mut back = [0; 100_000];
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), back.len());
+    assert!(back == [7; 100_000], "open it is whole");
+    assert_eq!(attr.nlink, 0);
+    drop(file);
+    assert_eq!(volume.attr(attr.ino).map(|attr| attr.nlink), Err(Errno::ESTALE));
 }
 
 /// With a prefix, what leads out of the volume is handed back as the path it leads to.
