@@ -3,12 +3,14 @@
 //! A program that writes or reads less than a block comes back for the rest of it: a log grows by
 //! lines, a database writes pages of 4 KiB. What is here need not be read from the medium again.
 //!
-//! Nothing need be invalidated. A block's bytes are taken from here only if number *and* checksum
-//! are those of the index entry, and that is the proof bytes from the medium must give, too.
+//! A block's bytes are taken from here only if number *and* checksum are those of the index entry,
+//! and that is the proof bytes from the medium must give, too. A block written anew is forgotten all
+//! the same: other bytes with the same checksum are easily made by who wants to.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::index::Entry;
+use super::map::Run;
 use crate::medium::Buf;
 
 /// Blocks kept: 4 MiB.
@@ -42,6 +44,17 @@ impl Recent {
         match self.places().get_mut(at) {
             Some(place) => place.replace(Kept { entry, bytes }).map(|kept| kept.bytes),
             None => Some(bytes),
+        }
+    }
+
+    /// The blocks of `run` are written anew.
+    pub(super) fn forget(&self, run: Run) {
+        let mut places = self.places();
+        for block in run.start..run.start + run.len {
+            let at = usize::try_from(block % BLOCKS as u64).unwrap_or(0);
+            if let Some(place) = places.get_mut(at) {
+                place.take_if(|kept| kept.entry.block == block);
+            }
         }
     }
 
@@ -82,5 +95,19 @@ mod tests {
         assert!(recent.keep(other, bytes).is_some_and(|old| *old == [1; 8192]));
         assert!(!recent.copy(entry, 0, &mut out));
         assert!(recent.copy(other, 0, &mut out) && out == [2; 8192]);
+    }
+
+    /// A block was freed and written anew, whole, with bytes of the same checksum: who read a part
+    /// of it got the bytes before. Checksums of this kind are no secret, so anybody could bring it
+    /// about for bytes he knew would be written.
+    #[test]
+    fn a_block_written_anew_is_forgotten() {
+        let (recent, mut out) = (Recent::new(), [0; 8192]);
+        let [(first, a), (second, b)] = [block(7, 1), block(8, 2)];
+        assert!(recent.keep(first, a).is_none() && recent.keep(second, b).is_none());
+        recent.forget(Run { start: 8 + BLOCKS as u64, len: 3 });
+        recent.forget(Run { start: 6, len: 2 });
+        assert!(!recent.copy(first, 0, &mut out));
+        assert!(recent.copy(second, 0, &mut out) && out == [2; 8192]);
     }
 }

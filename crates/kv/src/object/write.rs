@@ -171,6 +171,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     /// Writes one run, and keeps those of its blocks that are in `parts`.
     async fn write_run(&self, run: Run, buf: Buf, parts: &[Entry]) -> Result<(), KvError> {
         let (result, buf) = self.medium.write(run.start * BLOCK, buf).await;
+        self.recent.forget(run);
         if result.is_ok() {
             let kept = parts.iter().filter(|part| run.has(part.block));
             for part in kept {
