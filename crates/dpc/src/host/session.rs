@@ -3,6 +3,8 @@
 //! Locks: a queue's cell, then the books; never two cells, but for [`Session::resume`], which takes
 //! all of them in order. [`Front`] is called with none held.
 
+mod taking;
+
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,20 +13,16 @@ use outboard_base::{Errno, Result, SessionId, Time, limits};
 use outboard_cache::host::Plane;
 use outboard_link::queue::nvmefs::Initiator;
 use outboard_link::queue::{Cid, Completion, HostQueue, Span as Part, Submission};
-use outboard_wire::file::{Flags, Header, Op, Reply};
-use outboard_wire::nvmefs::{QueueError, Status};
+use outboard_wire::file::{Flags, Header, Op};
 
 use super::books::Books;
 use super::cached::Cached;
-use super::entry::{self, Entry, Note, Reader, State};
-use super::loss::ended;
+use super::entry::{self, Entry, Reader, State};
 use super::patience::Patience;
-use super::port::NAP;
 use super::ranges::Span;
-use super::{Call, Counts, Done, Front, Lane, Port, Settings, Slot, World};
+use super::{Call, Counts, Front, Lane, Port, Settings, Slot, World};
 
-/// Completions taken in at one look.
-const LOOK_MAX: usize = 64;
+pub(super) use taking::{Haul, Own};
 
 /// One host-side process and its DPU. Share it by `Arc`.
 pub struct Session {
@@ -74,52 +72,6 @@ pub(super) struct Counters {
     pub(super) slept: AtomicU64,
     pub(super) bells: AtomicU64,
     pub(super) replayed: AtomicU64,
-}
-
-/// What a look found out about one call.
-pub(super) enum Own {
-    /// It is answered.
-    Done(Done),
-    /// It waits for a lock and holds no slot any more.
-    Parked,
-    /// Nothing yet.
-    None,
-}
-
-/// What taking in completions has brought, to be acted upon once no lock is held.
-pub(super) struct Haul {
-    want: Option<u16>,
-    own: Own,
-    done: Vec<Done>,
-    admitted: Vec<Lane>,
-    cancel: Vec<u64>,
-    /// Waits in doubt can be gone on with.
-    renew: bool,
-    wake: bool,
-    bell: bool,
-    replays_over: bool,
-    taken: usize,
-}
-
-impl Haul {
-    pub(super) fn new(want: Option<u16>) -> Haul {
-        Haul {
-            want,
-            own: Own::None,
-            done: Vec::new(),
-            admitted: Vec::new(),
-            cancel: Vec::new(),
-            renew: false,
-            wake: false,
-            bell: false,
-            replays_over: false,
-            taken: 0,
-        }
-    }
-
-    pub(super) fn ring(&mut self, bell: bool) {
-        self.bell |= bell;
-    }
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -453,254 +405,15 @@ impl Session {
         self.queue(queue).map_or(0, |queue| queue.patience.budget(op))
     }
 
-    // Taking in.
-
-    /// Takes in what completed on `queue` and hands it to [`Front::complete`]; how many. For the
-    /// thread that sleeps for completions nobody spins for.
-    pub fn drain(self: &Arc<Session>, queue: u16) -> usize {
-        self.look(queue, None).1
-    }
-
-    /// Takes in what completed on `queue`, the call in `want` apart; what became of that, and how
-    /// many there were.
-    pub(super) fn look(self: &Arc<Session>, queue: u16, want: Option<u16>) -> (Own, usize) {
-        let Some(mut cell) = self.cell(queue) else { return (Own::None, 0) };
-        let mut haul = Haul::new(want);
-        self.take_in(&mut cell, queue, &mut haul);
-        drop(cell);
-        self.act(queue, haul)
-    }
-
-    fn take_in(self: &Arc<Session>, cell: &mut Cell, queue: u16, haul: &mut Haul) {
-        if cell.up {
-            let mut completions = std::mem::take(&mut cell.completions);
-            cell.initiator.poll(LOOK_MAX, &mut completions);
-            haul.taken = completions.len();
-            for completion in completions.drain(..) {
-                self.settle(cell, queue, &completion, haul);
-            }
-            cell.completions = completions;
-        }
-        let Some(cid) = haul.want else { return };
-        let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
-        if matches!(entry.state, State::Answered(_)) {
-            let State::Answered(outcome) = std::mem::replace(&mut entry.state, State::Idle) else {
-                return;
-            };
-            let (tag, op) = (entry.tag, entry.op);
-            haul.own = Own::Done(Done { tag, op, outcome, slot: self.slot_of(cell, queue, cid) });
-        }
-    }
-
-    fn slot_of(self: &Arc<Session>, cell: &Cell, queue: u16, cid: u16) -> Option<Slot> {
-        let whole = Part { offset: 0, len: PAYLOAD };
-        let payload = cell.initiator.buffer(Cid(cid), whole).ok()?;
-        Some(Slot::new(Arc::clone(self), queue, cid, payload))
-    }
-
-    /// One completion: what it answers, and what that changes.
-    fn settle(
-        self: &Arc<Session>,
-        cell: &mut Cell,
-        queue: u16,
-        completion: &Completion,
-        haul: &mut Haul,
-    ) {
-        let cid = completion.cid.0;
-        let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
-        if entry.state != State::Pending {
-            return;
-        }
-        let mut header = [0; limits::REPLY_HEADER_MAX];
-        let ended = match completion.status {
-            // Nobody here asked for it: not the caller's doing.
-            Status::Queue(QueueError::Aborted) if !entry.aborted => Err(Errno::EIO),
-            status => status.to_result(),
-        };
-        let outcome = ended.and_then(|()| {
-            let room = usize::from(entry.reply_room());
-            let header = header.get_mut(..room).ok_or(Errno::EPROTO)?;
-            cell.initiator.reply_header(Cid(cid), header).map_err(|_| Errno::EPROTO)?;
-            Reply::decode(entry.op, completion.result, header)
-        });
-        let outcome = match outcome {
-            Ok(reply) if entry.exceeds(&reply) => Err(Errno::EPROTO),
-            outcome => outcome,
-        };
-        self.answer(cell, queue, cid, outcome, haul);
-    }
-
-    /// Ends a call with `outcome`: books, ranges, reader.
-    pub(super) fn answer(
-        self: &Arc<Session>,
-        cell: &mut Cell,
-        queue: u16,
-        cid: u16,
-        mut outcome: Result<Reply>,
-        haul: &mut Haul,
-    ) {
-        let lane = self.lane(queue, cid);
-        let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
-        let closes = matches!(entry.op, Op::Release | Op::Releasedir);
-        if closes && outcome == Err(Errno::EBADF) && self.losses.load(Relaxed) > 0 {
-            // Closed before the loss and so not handed in again: closed it is.
-            outcome = Ok(Reply::Empty);
-        }
-        if entry.replayed && self.replaying.fetch_sub(1, AcqRel) == 1 {
-            haul.replays_over = true;
-        }
-        let mut parked = false;
-        if entry.span.is_some() || !matches!(entry.note, Note::None) {
-            let mut books = lock(&self.books);
-            if let Some(span) = entry.span.take() {
-                self.changed(span);
-                books.ranges.release(lane, span.ino, |lane| haul.admitted.push(lane));
-            }
-            if let Some((fh, handle)) = outcome.as_ref().ok().and_then(|r| entry.note.handle(r)) {
-                books.holdings.opened(fh, handle);
-                if let Some(cached) = &self.cached {
-                    cached.opened(fh, handle);
-                }
-            }
-            outcome = books.lock_answered(&entry.note, outcome);
-            if let Ok(Reply::Waiting(ticket)) = outcome {
-                parked = entry.reader == Reader::Front;
-                if entry.aborted {
-                    haul.cancel.push(ticket);
-                }
-                if let Some(wait) = entry.park() {
-                    books.parked.insert(ticket, wait);
-                }
-                // Its end may have been told, and lost, before this answer was read.
-                if parked && entry.overflows != self.overflows.load(Acquire) {
-                    books.doubtful.push(ticket);
-                    haul.renew = true;
-                }
-            }
-        }
-        if let Some(it) = self.queue(queue) {
-            it.patience.learn(entry.op, self.world.now().since(entry.started));
-        }
-        let (tag, op, reader) = (entry.tag, entry.op, entry.reader);
-        entry.state = State::Idle;
-        match reader {
-            _ if parked => {
-                self.free(cell, cid, haul);
-                if haul.want == Some(cid) {
-                    haul.own = Own::Parked;
-                }
-            }
-            Reader::Front => {
-                let done = Done { tag, op, outcome, slot: self.slot_of(cell, queue, cid) };
-                if haul.want == Some(cid) {
-                    haul.own = Own::Done(done);
-                } else {
-                    haul.done.push(done);
-                }
-            }
-            Reader::Caller => {
-                if let Some(entry) = cell.entries.get_mut(usize::from(cid)) {
-                    entry.state = State::Answered(outcome);
-                }
-                haul.wake = true;
-            }
-            Reader::Cancel { ticket } => {
-                self.free(cell, cid, haul);
-                if outcome.is_ok() {
-                    let parked = lock(&self.books).parked.remove(&ticket);
-                    let tag = parked.and_then(|parked| parked.tag);
-                    haul.done.extend(tag.map(|tag| ended(tag, Some(Errno::EINTR))));
-                }
-            }
-            Reader::Renew { ticket } => {
-                self.free(cell, cid, haul);
-                let cancelled =
-                    |e: &Entry| e.state == State::Pending && e.reader == Reader::Cancel { ticket };
-                let mut books = lock(&self.books);
-                if let Some(parked) = books.parked.remove(&ticket) {
-                    // Ended, or decided and nobody was told: what it was must be asked anew. Unless
-                    // who waits wants no more.
-                    match parked.tag.filter(|_| cell.entries.iter().any(cancelled)) {
-                        Some(tag) => haul.done.push(ended(tag, Some(Errno::EINTR))),
-                        None => books.again.push(parked),
-                    }
-                }
-                haul.renew = true;
-            }
-            Reader::Nobody => self.free(cell, cid, haul),
-        }
-    }
-
-    /// Leaves the call in `cid` in flight: from here on an interrupt tells of its answer, unless
-    /// that has come meanwhile.
-    pub(super) fn leave(self: &Arc<Session>, queue: u16, cid: u16) -> Own {
-        loop {
-            let Some(mut cell) = self.cell(queue) else { return Own::None };
-            if !cell.up || cell.initiator.may_sleep().is_some() {
-                return Own::None;
-            }
-            drop(cell);
-            match self.look(queue, Some(cid)).0 {
-                Own::None => {}
-                own => return own,
-            }
-        }
-    }
-
-    /// Has the watcher of `queue` told of answers nobody spins for.
-    pub(super) fn arm(self: &Arc<Session>, queue: u16) {
-        loop {
-            let Some(mut cell) = self.cell(queue) else { return };
-            let nothing = !cell.up || cell.initiator.in_flight() == 0;
-            if nothing || cell.initiator.may_sleep().is_some() {
-                return;
-            }
-            drop(cell);
-            self.drain(queue);
-        }
-    }
-
-    /// For the watcher of `queue`: what to sleep on, the interrupt word's value; `None` when the
-    /// DPU side is lost. Answers that have come are taken in first.
-    pub fn watch(self: &Arc<Session>, queue: u16) -> Option<u32> {
-        loop {
-            let mut cell = self.cell(queue)?;
-            if !cell.up {
-                return None;
-            }
-            // With nothing in flight no interrupt is wanted; who leaves something will arm it.
-            let word = match cell.initiator.in_flight() {
-                0 => Some(cell.initiator.registers().interrupt()),
-                _ => cell.initiator.may_sleep(),
-            };
-            drop(cell);
-            if word.is_some() {
-                return word;
-            }
-            self.drain(queue);
-        }
-    }
-
-    /// Sleeps for the call in `cid`, not longer than a nap.
-    pub(super) fn sleep(self: &Arc<Session>, queue: u16, cid: u16) -> Own {
-        self.counters.slept.fetch_add(1, Relaxed);
-        let until = self.world.now().after(NAP);
-        let Some(mut cell) = self.cell(queue) else { return Own::None };
-        if cell.up {
-            let word = cell.initiator.may_sleep();
-            drop(cell);
-            if let Some(seen) = word {
-                self.world.wait(queue, seen, until);
-            }
-        } else {
-            drop(cell);
-            self.park(queue, until);
-        }
-        self.look(queue, Some(cid)).0
-    }
-
     pub(super) fn count_spun(&self) {
         self.counters.spun.fetch_add(1, Relaxed);
+    }
+
+    /// A change of a file ended.
+    fn changed(&self, span: Span) {
+        if let Some(cached) = &self.cached {
+            cached.changed(span);
+        }
     }
 
     /// Figures since the start.
@@ -719,44 +432,6 @@ impl Session {
             locks,
             cache: self.cached.as_ref().map(Cached::counts).unwrap_or_default(),
         }
-    }
-
-    /// A change of a file ended.
-    fn changed(&self, span: Span) {
-        if let Some(cached) = &self.cached {
-            cached.changed(span);
-        }
-    }
-
-    /// Frees a slot nobody holds.
-    fn free(&self, cell: &mut Cell, cid: u16, haul: &mut Haul) {
-        let freed = cell.initiator.release(Cid(cid));
-        debug_assert!(freed.is_ok(), "slot {cid}: {freed:?}");
-        haul.wake = true;
-    }
-
-    /// Does what a haul asks for, no lock held.
-    pub(super) fn act(self: &Arc<Session>, queue: u16, haul: Haul) -> (Own, usize) {
-        self.bell(haul.bell);
-        if haul.wake {
-            self.unpark(queue);
-        }
-        for lane in haul.admitted {
-            self.admit(lane);
-        }
-        for ticket in haul.cancel {
-            self.cancel(ticket);
-        }
-        if haul.replays_over {
-            self.handed_in();
-        }
-        if haul.renew {
-            self.renew_waits();
-        }
-        for done in haul.done {
-            self.front.complete(done);
-        }
-        (haul.own, haul.taken)
     }
 }
 
