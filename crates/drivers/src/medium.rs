@@ -225,8 +225,12 @@ impl FileMedium {
             buf = back;
             at += len;
         }
-        self.act(Action::SyncAll, None).await.0?;
-        Ok(())
+        let synced = self.act(Action::SyncAll, None).await.0;
+        if synced.is_err() {
+            // Others' writes may be among what failed, and the kernel says so once.
+            self.failed.store(true, Ordering::Release);
+        }
+        synced.map(|_| ())
     }
 }
 
