@@ -66,6 +66,8 @@ impl Haul {
 impl Session {
     /// Takes in what completed on `queue` and hands it to [`Front::complete`]; how many. For the
     /// thread that sleeps for completions nobody spins for.
+    ///
+    /// [`Front::complete`]: crate::host::Front::complete
     pub fn drain(self: &Arc<Session>, queue: u16) -> usize {
         self.look(queue, None).1
     }
