@@ -4,8 +4,8 @@
 //! lines, a database writes pages of 4 KiB. What is here need not be read from the medium again.
 //!
 //! A block's bytes are taken from here only if number *and* checksum are those of the index entry,
-//! and that is the proof bytes from the medium must give, too. A block written anew is forgotten all
-//! the same: other bytes with the same checksum are easily made by who wants to.
+//! and that is the proof bytes from the medium must give, too. A block written anew is forgotten
+//! all the same: other bytes with the same checksum are easily made by who wants to.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
