@@ -189,8 +189,8 @@ fn paths_are_walked_as_the_kernel_walks_them() {
     assert_eq!(volume.readlink("d/f"), Err(Errno::EINVAL));
 }
 
-/// A file made without a name kept its space until the process let go of the volume, since this side
-/// never said that it refers to it no more.
+/// A file made without a name kept its space until the process let go of the volume, since this
+/// side never said that it refers to it no more.
 #[test]
 fn a_file_made_without_a_name_goes_when_it_is_closed() {
     let rig = Rig::new();

@@ -121,7 +121,32 @@ fn describe(status: &Status) -> String {
             let _ = writeln!(text, "{kind:<16} {operations:>12} {bytes:>14}");
         }
     }
+    describe_caches(all, &mut text);
     text
+}
+
+/// The hybrid caches, a line each; nothing where there are none.
+fn describe_caches(all: &Value, text: &mut String) {
+    use std::fmt::Write;
+    const COLUMNS: [(&str, &str); 7] = [
+        ("pages", "pages"),
+        ("free", "free"),
+        ("dirty", "dirty"),
+        ("filled", "filled"),
+        ("read_ahead", "read ahead"),
+        ("written_back", "written back"),
+        ("replaced", "replaced"),
+    ];
+    let caches = all.get("caches").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for (at, cache) in caches.iter().enumerate() {
+        if at == 0 {
+            let titles = COLUMNS.map(|(_, title)| format!(" {title:>12}")).concat();
+            let _ = writeln!(text, "\n{:<16}{titles}", "hybrid cache of");
+        }
+        let session = cache.get("session").and_then(Value::as_str).unwrap_or("?");
+        let figures = COLUMNS.map(|(key, _)| format!(" {:>12}", number(cache, &[key]))).concat();
+        let _ = writeln!(text, "{session:<16.16}{figures}");
+    }
 }
 
 /// Bytes the volume holds at most.
@@ -181,5 +206,29 @@ impl Line {
             let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
         }
         self.before = Some((now, operations));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caches_are_shown_when_there_are_some() {
+        let text = |caches: Value| {
+            let mut text = String::new();
+            describe_caches(&json!({ "caches": caches }), &mut text);
+            text
+        };
+        assert_eq!(text(json!([])), "");
+        let two = json!([
+            {"session": "abc", "pages": 8192, "dirty": 17},
+            {"session": "0123456789abcdef0123", "written_back": 5},
+        ]);
+        let shown = text(two);
+        let lines: Vec<Vec<&str>> =
+            shown.trim().lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["abc", "8192", "0", "17", "0", "0", "0", "0"]);
+        assert_eq!(lines[2], ["0123456789abcdef", "0", "0", "0", "0", "0", "5", "0"]);
     }
 }
