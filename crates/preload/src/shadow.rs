@@ -150,25 +150,30 @@ pub(crate) fn become_real(description: &Arc<Description>) -> bool {
     }
     let Some(config) = config::get() else { return false };
     let Some(device) = config.device() else { return false };
-    let numbers: Vec<i32> = slots::all()
-        .into_iter()
-        .filter(|(_, other)| Arc::ptr_eq(other, description))
-        .map(|(fd, _)| fd)
-        .collect();
-    let Some(first) = numbers.first().and_then(|fd| borrowed(*fd)) else { return false };
     let Some(real) = open_mounted(config, device, description) else { return false };
     refresh(&real);
+    let numbers = slots::all().into_iter().filter(|(_, other)| Arc::ptr_eq(other, description));
     description.place_lock.with(|()| {
-        if let Ok(offset) = rustix::fs::seek(first, SeekFrom::Current(0)) {
-            // Directories of a mount take offsets of their own kind.
-            let _moved = rustix::fs::seek(&real, SeekFrom::Start(offset));
+        if description.is_real() {
+            return true;
         }
-        for number in numbers {
-            replace(&real, number);
+        let mut placed = false;
+        for (number, _) in numbers {
+            // Opening took a while: another thread may have closed this one, and the number may be
+            // another file's by now.
+            slots::while_at(number, description, || {
+                let offset = (!placed).then(|| rustix::fs::tell(borrowed(number)?).ok()).flatten();
+                if let Some(offset) = offset {
+                    // Directories of a mount take offsets of their own kind.
+                    let _moved = rustix::fs::seek(&real, SeekFrom::Start(offset));
+                }
+                placed = true;
+                replace(&real, number);
+            });
         }
-        description.real.store(true, Ordering::Release);
-    });
-    true
+        description.real.store(placed, Ordering::Release);
+        placed
+    })
 }
 
 fn replace(real: &OwnedFd, number: i32) {

@@ -123,13 +123,19 @@ impl Description {
         })
     }
 
-    /// What is open is closed, and opened again when it is next used.
-    pub(crate) fn open_anew(&self) {
-        let life = attach::life();
-        self.open.with(|open| match open.take() {
-            Some((opened, open)) if opened == life => drop(open),
+    /// What is open, if anything is, is opened again as the flags say now, and closed then: a file
+    /// without a name would be gone if nobody had it open in between.
+    pub(crate) fn open_anew(&self) -> Result<()> {
+        if self.open.with(|open| open.is_none()) {
+            return Ok(());
+        }
+        let attached = attached()?;
+        let fresh = self.open_again(attached)?;
+        match self.open.with(|open| open.replace((attached.life, fresh))) {
+            Some((opened, open)) if opened == attached.life => drop(open),
             other => std::mem::forget(other),
-        });
+        }
+        Ok(())
     }
 
     fn open_again(&self, attached: &Attached) -> Result<Open> {

@@ -23,6 +23,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("dpu-killed", dpu_killed),
     ("host-killed", host_killed),
     ("program-killed", program_killed),
+    ("forks", forks),
 ];
 
 fn main() -> ExitCode {
@@ -78,6 +79,95 @@ fn output(command: Command, base: &Path) -> Result<String> {
 fn sources() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."));
     root.join("crates/preload")
+}
+
+/// A program that forks and changes flags of a file without a name, `$1` being a directory of the
+/// volume and `$2` one elsewhere.
+const FORKS: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <signal.h>
+#include <unistd.h>
+#define CHECK(it) if (!(it)) { perror(#it); fflush(stderr); _exit(1); }
+static char ours[4096], other[4096];
+static int kept, elsewhere;
+static volatile int done;
+static void tick(int signal) { char byte; (void)signal; (void)!pread(kept, &byte, 1, 0); }
+static void *busy(void *none) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, 0);
+    while (!done) {
+        int fd = open(ours, O_RDWR);
+        CHECK(fd >= 0);
+        close(fd);
+        struct stat found;
+        int fds[4];
+        for (int n = 0; n < 4; n++) CHECK((fds[n] = open(other, O_RDWR)) >= 0);
+        for (int n = 0; n < 4; n++) {
+            for (int look = 0; look < 20; look++) {
+                CHECK(fstat(fds[n], &found) == 0);
+                CHECK((int)found.st_dev == elsewhere);
+            }
+            close(fds[n]);
+        }
+    }
+    return none;
+}
+int main(int count, char **given) {
+    CHECK(count == 3);
+    struct stat found;
+    snprintf(ours, sizeof ours, "%s/ours", given[1]);
+    snprintf(other, sizeof other, "%s/other", given[2]);
+    CHECK((kept = open(ours, O_RDWR | O_CREAT | O_APPEND, 0600)) >= 0);
+    CHECK(unlink(ours) == 0 && write(kept, "kept", 4) == 4);
+    CHECK(fcntl(kept, F_SETFL, 0) == 0);
+    CHECK(pwrite(kept, "K", 1, 0) == 1 && fstat(kept, &found) == 0 && found.st_size == 4);
+    int fd = open(other, O_RDWR | O_CREAT, 0600);
+    CHECK(fd >= 0 && fstat(fd, &found) == 0);
+    elsewhere = (int)found.st_dev;
+    close(fd);
+    close(open(ours, O_RDWR | O_CREAT, 0600));
+    signal(SIGALRM, tick);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, 0, busy, 0) == 0);
+    for (int n = 1; n <= 100; n++) {
+        struct itimerval once = { { 0, 0 }, { 0, 20 * n } };
+        setitimer(ITIMER_REAL, &once, 0);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) _exit(0);
+        while (waitpid(child, 0, 0) < 0) {}
+    }
+    signal(SIGALRM, SIG_IGN);
+    done = 1;
+    pthread_join(thread, 0);
+    puts("well");
+    return 0;
+}
+"#;
+
+/// Forks beside signal handlers that read, and beside a thread that opens and closes: nobody waits
+/// for ever, and no descriptor of another file is taken for the volume's. Before, a handler that
+/// ran during a fork waited for locks that its own thread held. `F_SETFL` closed a file before it
+/// opened it again: one without a name was gone.
+fn forks(volume: &mut Volume, base: &Path) -> Result<()> {
+    let (source, program) = (base.join("forks.c"), base.join("forks-program"));
+    context(fs::write(&source, FORKS), || "the source".to_owned())?;
+    let mut compile = Command::new("cc");
+    compile.args(["-Wall", "-Werror", "-pthread", "-o"]).arg(&program).arg(&source);
+    output(compile, base)?;
+    let mut run = Command::new(&program);
+    run.arg(volume.mountpoint()).arg(base);
+    volume.preload(&mut run)?;
+    let said = output(run, base)?;
+    if said == "well\n" { Ok(()) } else { Err(format!("it says {said:?}")) }
 }
 
 /// The example is compiled against the header and run; the mount sees what it did.

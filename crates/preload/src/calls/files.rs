@@ -249,8 +249,11 @@ pub(crate) fn set_status(fd: i32, flags: i32) -> Route<i32> {
     let new = old & !CHANGEABLE | flags & CHANGEABLE;
     description.flags.store(new, Ordering::Relaxed);
     if (old ^ new) & libc::O_APPEND != 0 {
-        // How it writes is said at open: it is opened anew when next used.
-        description.open_anew();
+        // How it writes is said at open: it is opened anew.
+        if let Err(errno) = description.open_anew() {
+            description.flags.store(old, Ordering::Relaxed);
+            return Route::Ours(Err(errno));
+        }
     }
     if description.is_real() { Route::Kernel } else { Route::Ours(Ok(0)) }
 }

@@ -1,5 +1,6 @@
 //! `fork`, `exec`, and ends of processes.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 
 use super::export::{Next, Route, returned, stand_in};
@@ -77,27 +78,43 @@ macro_rules! ends {
 
 ends! { _exit _Exit }
 
-/// Before a fork.
+thread_local! {
+    /// This thread forks, and [`before`] took the locks.
+    static FORKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Before a fork. Until it is over this thread's calls go to libc: one by a signal handler, or by
+/// what others have done before a fork, would wait for the locks for ever.
 extern "C" fn before() {
-    let Some(_inside) = guard::enter() else { return };
+    let Some(inside) = guard::enter() else { return };
+    let errno = guard::errno();
     sharing();
     attach::ATTACHING.hold();
     attach::CURRENT.hold();
+    FORKING.set(true);
+    guard::stay(inside);
+    guard::set_errno(errno);
 }
 
 /// After it, in the parent.
 extern "C" fn parent() {
-    let Some(_inside) = guard::enter() else { return };
+    if !FORKING.replace(false) {
+        return;
+    }
     // SAFETY: `before` took both, on this thread.
     unsafe {
         attach::CURRENT.free();
         attach::ATTACHING.free();
     }
+    guard::leave();
 }
 
 /// After it, in the child.
 extern "C" fn child() {
-    let Some(_inside) = guard::enter() else { return };
+    if !FORKING.replace(false) {
+        return;
+    }
+    let errno = guard::errno();
     // SAFETY: `before` took the first two, and the child's only thread is this one.
     unsafe {
         attach::CURRENT.free();
@@ -105,6 +122,8 @@ extern "C" fn child() {
         super::slots::free();
     }
     attach::abandon();
+    guard::leave();
+    guard::set_errno(errno);
 }
 
 /// Has forks announced.

@@ -106,6 +106,10 @@ impl Next {
     }
 }
 
+/// Most bytes Linux moves in one call. It also keeps lengths that cannot be true from becoming
+/// slices.
+const MOST: usize = 0x7fff_f000;
+
 /// The bytes of a path.
 ///
 /// # Safety
@@ -127,7 +131,7 @@ pub(crate) unsafe fn room<'a>(at: *mut c_void, len: usize) -> &'a mut [u8] {
         return &mut [];
     }
     // SAFETY: as the caller promises; bytes of any value are valid.
-    unsafe { std::slice::from_raw_parts_mut(at.cast(), len) }
+    unsafe { std::slice::from_raw_parts_mut(at.cast(), len.min(MOST)) }
 }
 
 /// Bytes the caller of a libc function hands in.
@@ -139,7 +143,7 @@ pub(crate) unsafe fn given<'a>(at: *const c_void, len: usize) -> &'a [u8] {
         return &[];
     }
     // SAFETY: as the caller promises.
-    unsafe { std::slice::from_raw_parts(at.cast(), len) }
+    unsafe { std::slice::from_raw_parts(at.cast(), len.min(MOST)) }
 }
 
 /// Copies bytes to where a C program wants them, no more than there is room for; how many.

@@ -269,7 +269,14 @@ unsafe fn gathered(
         Err(errno) => return Route::Ours(Err(errno)),
     };
     // One write, so that an append is whole.
-    let mut bytes = Vec::with_capacity(list.iter().map(|part| part.iov_len).sum());
+    let whole = list.iter().try_fold(0usize, |len, part| len.checked_add(part.iov_len));
+    let Some(whole) = whole.filter(|len| isize::try_from(*len).is_ok()) else {
+        return Route::Ours(Err(Errno::EINVAL));
+    };
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(whole).is_err() {
+        return Route::Ours(Err(Errno::ENOMEM));
+    }
     for part in list {
         // SAFETY: as the caller promises.
         bytes.extend_from_slice(unsafe { given(part.iov_base, part.iov_len) });

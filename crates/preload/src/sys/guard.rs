@@ -35,6 +35,16 @@ impl Drop for Inside {
     }
 }
 
+/// The calls of this thread stay the library's own until [`leave`].
+pub(crate) fn stay(inside: Inside) {
+    std::mem::forget(inside);
+}
+
+/// The calls of this thread are the program's again.
+pub(crate) fn leave() {
+    INSIDE.set(false);
+}
+
 /// The errno of a call that fails though it returns a value.
 pub(crate) fn fail_with(errno: i32) {
     FAILURE.set(errno);

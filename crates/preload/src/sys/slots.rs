@@ -34,6 +34,17 @@ pub(crate) fn put(fd: i32, new: Option<Arc<Description>>) -> Option<Arc<Descript
     old
 }
 
+/// Does something at `fd` if `description` is what is open there. Whoever closes that waits, so the
+/// number stays what it is meanwhile. `act` must not look for slots.
+pub(crate) fn while_at(fd: i32, description: &Arc<Description>, act: impl FnOnce()) {
+    let Some(slot) = slot(fd) else { return };
+    slot.with(|slot| {
+        if slot.as_ref().is_some_and(|at| Arc::ptr_eq(at, description)) {
+            act();
+        }
+    });
+}
+
 /// Whether a descriptor number can be the volume's.
 pub(crate) fn fits(fd: i32) -> bool {
     slot(fd).is_some()
