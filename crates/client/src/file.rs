@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outboard_base::{Cred, Errno, Fh, Ino, Result};
+use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_wire::file::{
     Attr, Lock, LockKind, LockStyle, Reply, Request, Setattr, open_flags, seek,
 };
@@ -71,21 +71,14 @@ impl File {
     /// Its attributes.
     pub fn attr(&self) -> Result<Attr> {
         let Handle { ino, fh, .. } = self.handle;
-        self.expect_attr(&self.handle.cred, &Request::Getattr { ino, fh })
+        self.link.attributes(&self.handle.cred, &Request::Getattr { ino, fh })
     }
 
     /// Changes attributes; `size` needs a file open for writing.
     pub fn set_attr(&self, set: Setattr) -> Result<Attr> {
         let Handle { ino, fh, .. } = self.handle;
         // Who may change what depends on who asks now, and on all groups.
-        self.expect_attr(&Volume::cred(), &Request::Setattr { ino, fh, set })
-    }
-
-    fn expect_attr(&self, cred: &Cred, request: &Request<'_>) -> Result<Attr> {
-        match self.link.reply(cred, request)? {
-            Reply::Attr(attr) => Ok(attr),
-            _ => Err(Errno::EPROTO),
-        }
+        self.link.attributes(&Volume::cred(), &Request::Setattr { ino, fh, set })
     }
 
     /// Sets the length.

@@ -11,7 +11,7 @@ use outboard_base::{Cred, Errno, Ino, Result};
 use outboard_dpc::host::{Call, Done, Front, Port, Session, Slot, World};
 use outboard_drivers::host::{Host, HostOptions, Shape};
 use outboard_wire::event::Event;
-use outboard_wire::file::{Reply, Request};
+use outboard_wire::file::{Attr, Reply, Request};
 
 use crate::data::Handle;
 
@@ -216,6 +216,14 @@ impl Link {
     /// Asks what is answered without payload.
     pub(crate) fn reply(&self, cred: &Cred, request: &Request<'_>) -> Result<Reply> {
         self.ask(cred, request, &[], |reply, _| Ok(reply))
+    }
+
+    /// Asks what is answered by attributes.
+    pub(crate) fn attributes(&self, cred: &Cred, request: &Request<'_>) -> Result<Attr> {
+        match self.reply(cred, request)? {
+            Reply::Attr(attr) => Ok(attr),
+            _ => Err(Errno::EPROTO),
+        }
     }
 
     /// Asks for bytes; how many came.

@@ -109,19 +109,12 @@ impl Volume {
 
     /// The attributes of an inode.
     pub fn attr(&self, ino: Ino) -> Result<Attr> {
-        self.expect_attr(&Request::Getattr { ino, fh: Fh::NONE })
+        self.link.attributes(&Volume::cred(), &Request::Getattr { ino, fh: Fh::NONE })
     }
 
     /// Changes attributes of an inode.
     pub fn set_attr(&self, ino: Ino, set: Setattr) -> Result<Attr> {
-        self.expect_attr(&Request::Setattr { ino, fh: Fh::NONE, set })
-    }
-
-    fn expect_attr(&self, request: &Request<'_>) -> Result<Attr> {
-        match self.link.reply(&Volume::cred(), request)? {
-            Reply::Attr(attr) => Ok(attr),
-            _ => Err(Errno::EPROTO),
-        }
+        self.link.attributes(&Volume::cred(), &Request::Setattr { ino, fh: Fh::NONE, set })
     }
 
     /// Space and inodes.
