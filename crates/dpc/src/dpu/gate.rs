@@ -136,7 +136,8 @@ impl Gate {
         if class == Class::Plain {
             return ask.of(volume).await.map(Passed::from);
         }
-        self.everybody_is_back().await;
+        let session = ask.caller.attachment;
+        self.everybody_is_back(session).await;
         match class {
             Class::Plain => ask.of(volume).await.map(Passed::from),
             Class::Read { ino, fh, offset, len, flags } => {
@@ -157,17 +158,17 @@ impl Gate {
             Class::Names => self.names(volume, ask).await.map(Passed::from),
             Class::Listing => self.listing(volume, ask).await.map(Passed::from),
             Class::Sync { ino } => {
-                self.flush_for_sync(volume, ino).await?;
+                self.flush_for_sync(volume, ino, Some(session)).await?;
                 ask.of(volume).await.map(Passed::from)
             }
             Class::SyncAll => {
                 for ino in self.written() {
-                    self.flush_for_sync(volume, ino).await?;
+                    self.flush_for_sync(volume, ino, Some(session)).await?;
                 }
                 ask.of(volume).await.map(Passed::from)
             }
             Class::Release { ino, fh } => {
-                self.released(volume, ask.caller.attachment, ino, fh).await;
+                self.released(volume, session, ino, fh).await;
                 ask.of(volume).await.map(Passed::from)
             }
             Class::Removal => {
@@ -202,11 +203,11 @@ impl Gate {
     }
 
     /// Waits until every session that had files open before a restart has come back and its cache
-    /// is flushed, or had the time to.
-    async fn everybody_is_back(&self) {
+    /// is flushed, or had the time to; and until its own is, whenever it came.
+    async fn everybody_is_back(&self, session: SessionId) {
         std::future::poll_fn(|context| {
             let mut book = self.book();
-            if book.is_complete() {
+            if book.is_complete(session) {
                 return Poll::Ready(());
             }
             book.wait(context.waker());

@@ -127,8 +127,6 @@ pub(super) struct Known {
     pub(super) changes: u64,
     /// When another session last took a grant for writing back.
     pub(super) contested: Option<Time>,
-    /// A write-back failed, and nobody was told yet.
-    pub(super) failed: Option<Errno>,
     pub(super) holders: Vec<Holder>,
 }
 
@@ -163,17 +161,25 @@ pub(super) struct Book {
     inodes: HashMap<Ino, Known>,
     /// Sessions that may hold dirty pages nobody looked at since the start.
     expected: BTreeSet<SessionId>,
+    /// After a start, until whoever is missing is given up.
+    returning: bool,
+    /// Sessions whose caches are being emptied, and whether everybody waits for that.
+    adopting: BTreeMap<SessionId, bool>,
+    /// What could not be written back, and who was not told yet (`None`: whoever asks first).
+    failed: BTreeMap<(Ino, Option<SessionId>), Errno>,
     waiting: Vec<Waker>,
     serial: u64,
 }
 
 impl Book {
     pub(super) fn concerns(&self) -> usize {
-        self.caches.len() + self.expected.len()
+        self.caches.len() + self.expected.len() + self.adopting.len() + self.failed.len()
     }
 
-    pub(super) fn is_complete(&self) -> bool {
-        self.expected.is_empty()
+    /// Whether the volume holds all that `session` may have to see.
+    pub(super) fn is_complete(&self, session: SessionId) -> bool {
+        let waits = |(other, all): (&SessionId, &bool)| *all || *other == session;
+        self.expected.is_empty() && !self.adopting.iter().any(waits)
     }
 
     pub(super) fn wait(&mut self, waker: &Waker) {
@@ -184,15 +190,45 @@ impl Book {
 
     pub(super) fn expect(&mut self, session: SessionId) {
         self.expected.insert(session);
+        self.returning = true;
     }
 
     /// Nothing is to be expected of `session` (of nobody: `None`) any more; whom to wake.
     pub(super) fn is_back(&mut self, session: Option<SessionId>) -> Vec<Waker> {
         match session {
             Some(session) => _ = self.expected.remove(&session),
-            None => self.expected.clear(),
+            None => {
+                self.expected.clear();
+                self.returning = false;
+            }
         }
-        if self.expected.is_empty() { std::mem::take(&mut self.waiting) } else { Vec::new() }
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// The cache of `session` is being emptied. After a start others may have to read what is in
+    /// it; later, who comes with a cache makes nobody wait but itself.
+    pub(super) fn adopts(&mut self, session: SessionId) {
+        self.expected.remove(&session);
+        self.adopting.insert(session, self.returning);
+    }
+
+    /// It is empty, and in use if it comes along; whom to wake.
+    pub(super) fn adopted(&mut self, session: SessionId, cache: Option<Arc<Cache>>) -> Vec<Waker> {
+        self.adopting.remove(&session);
+        cache.into_iter().for_each(|cache| self.insert(cache));
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// What was written could not be written back: who syncs next hears it; if it is `session`'s
+    /// own affair, when that does.
+    pub(super) fn failed(&mut self, ino: Ino, session: Option<SessionId>, errno: Errno) {
+        self.failed.insert((ino, session), errno);
+    }
+
+    /// What `session` must hear of an inode, once.
+    pub(super) fn take_failure(&mut self, ino: Ino, session: Option<SessionId>) -> Option<Errno> {
+        let own = session.and_then(|_| self.failed.remove(&(ino, session)));
+        self.failed.remove(&(ino, None)).or(own)
     }
 
     pub(super) fn insert(&mut self, cache: Arc<Cache>) {
@@ -201,6 +237,7 @@ impl Book {
 
     pub(super) fn remove(&mut self, session: SessionId) {
         self.caches.remove(&session);
+        self.failed.retain(|(_, whose), _| *whose != Some(session));
         self.inodes.retain(|_, known| {
             known.holders.retain(|holder| holder.hand.cache.session() != session);
             !known.holders.is_empty()
@@ -243,10 +280,12 @@ impl Book {
         view
     }
 
-    /// Inodes somebody may cache for writing.
+    /// Inodes somebody may cache for writing, and those of which something is to be said.
     pub(super) fn written(&self) -> Vec<Ino> {
         let writes = |known: &Known| known.holders.iter().any(|holder| holder.hand.writes());
-        self.inodes.iter().filter(|(_, known)| writes(known)).map(|(ino, _)| *ino).collect()
+        let written = self.inodes.iter().filter(|(_, known)| writes(known)).map(|(ino, _)| *ino);
+        let all: BTreeSet<_> = written.chain(self.failed.keys().map(|(ino, _)| *ino)).collect();
+        all.into_iter().collect()
     }
 
     /// Inodes a session may cache.
@@ -266,7 +305,6 @@ impl Book {
             serial,
             changes: 0,
             contested: None,
-            failed: None,
             holders: Vec::new(),
         });
         if let Some(holder) = known.holder(hand.cache.session()) {
@@ -292,7 +330,7 @@ impl Book {
         let known = self.inodes.get_mut(&ino)?;
         let at = known.holders.iter().position(|h| h.hand.cache.session() == session)?;
         let holder = known.holders.swap_remove(at);
-        if known.holders.is_empty() && known.failed.is_none() {
+        if known.holders.is_empty() {
             self.inodes.remove(&ino);
         }
         Some(holder)

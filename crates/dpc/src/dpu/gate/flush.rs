@@ -49,6 +49,9 @@ impl Gate {
         let mut run = Run::default();
         let mut page = vec![0; page_size];
         let mut todo = cache.control.find(ino, pages.clone()).map_err(unreachable)?;
+        // Counted by their writers already, and not dirty yet: left to the next round.
+        let becoming = |found: &&Found| found.is_being_written() && !found.is_dirty() && !still;
+        let unfinished = todo.iter().filter(becoming).count() as u64;
         loop {
             let mut busy = Vec::new();
             for found in todo {
@@ -82,7 +85,12 @@ impl Gate {
         if pages == ALL
             && let Some(before) = before
         {
-            self.settled(volume, cache, ino, before.dirtied.saturating_sub(dirty_again));
+            self.settled(
+                volume,
+                cache,
+                ino,
+                before.dirtied.saturating_sub(dirty_again + unfinished),
+            );
         }
         Ok(())
     }
@@ -147,13 +155,18 @@ impl Gate {
 
     /// Before a sync: what any session has in its cache of `ino` goes to the volume, and what
     /// failed to since the last sync is said.
-    pub(super) async fn flush_for_sync<V: Volume>(&self, volume: &V, ino: Ino) -> Result<()> {
+    pub(super) async fn flush_for_sync<V: Volume>(
+        &self,
+        volume: &V,
+        ino: Ino,
+        session: Option<SessionId>,
+    ) -> Result<()> {
         let _turn = self.turns.shared(ino).await;
         let hands = self.hands(ino);
         for hand in hands.iter().filter(|hand| hand.writes()) {
             self.flush(volume, hand, ino, ALL, false).await?;
         }
-        let failed = self.book().known(ino).and_then(|known| known.failed.take());
+        let failed = self.concern(|book| book.take_failure(ino, session));
         failed.map_or(Ok(()), Err)
     }
 
@@ -186,9 +199,7 @@ impl Gate {
 
     /// A write-back that nobody waits for failed: the next sync says so.
     pub(super) fn failed(&self, ino: Ino, errno: Errno) {
-        if let Some(known) = self.book().known(ino) {
-            known.failed = Some(errno);
-        }
+        self.concern(|book| book.failed(ino, None, errno));
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outboard_base::{Errno, Ino, Result, SessionId};
-use outboard_cache::dpu::{Found, Pulled, Slot, TakenOut};
+use outboard_cache::dpu::{Found, Pulled, Slot};
 use outboard_kvfs::Caller;
 use outboard_wire::cache::Grant;
 
@@ -32,20 +32,22 @@ impl Gate {
         woken.into_iter().for_each(std::task::Waker::wake);
     }
 
-    /// A session brings a cache. Until [`Gate::adopt`] has ended, requests wait.
+    /// A session brings a cache. Until [`Gate::adopt`] has ended, its requests wait, and after a
+    /// start everybody's.
     pub(in crate::dpu) fn attach(&self, caller: Caller, setup: CacheSetup) -> Arc<Cache> {
         let cache = Arc::new(Cache::new(caller, setup));
-        self.concern(|book| book.expect(cache.session()));
+        self.concern(|book| book.adopts(cache.session()));
         cache
     }
 
     /// Writes back what an earlier life of the DPU side left dirty in a cache, as far as its
-    /// session may write those files; then it is empty, and in use.
+    /// session may write those files; then it is empty, and in use. One that cannot be emptied is
+    /// not used.
     pub(in crate::dpu) async fn adopt<V: Volume>(&self, volume: &V, cache: Arc<Cache>) {
-        self.empty(volume, &cache, None).await;
         let session = cache.session();
-        self.concern(|book| book.insert(cache));
-        self.is_back(session);
+        let emptied = self.empty(volume, &cache, None).await;
+        let woken = self.concern(|book| book.adopted(session, emptied.then_some(cache)));
+        woken.into_iter().for_each(std::task::Waker::wake);
     }
 
     /// Its host leaves, or is dead: everything dirty is written back, and the cache forgotten.
@@ -67,12 +69,20 @@ impl Gate {
     }
 
     /// Freezes every record, writes every dirty page back that its session may have written (the
-    /// inodes `written`, if they are known), and sets all free.
-    async fn empty<V: Volume>(&self, volume: &V, cache: &Cache, written: Option<BTreeSet<Ino>>) {
-        if let Err(errno) = self.try_empty(volume, cache, written).await {
+    /// inodes `written`, if they are known), and sets all free: whether it is empty. What is lost
+    /// is said at the next sync.
+    async fn empty<V: Volume>(
+        &self,
+        volume: &V,
+        cache: &Cache,
+        written: Option<BTreeSet<Ino>>,
+    ) -> bool {
+        let emptied = self.try_empty(volume, cache, written).await;
+        if let Err(errno) = &emptied {
             tracing::error!(session = %cache.session(), %errno,
                 "not all that was written in a cache could be written back");
         }
+        emptied.is_ok()
     }
 
     async fn try_empty<V: Volume>(
@@ -94,9 +104,9 @@ impl Gate {
             })
             .map(|(ino, slot, _)| (*ino, *slot))
             .collect();
-        let mut may = BTreeMap::new();
+        let mut may: BTreeMap<Ino, bool> = BTreeMap::new();
         let deadline = (cache.clock)().after(BUSY_LIMIT);
-        let mut outcome = Ok(());
+        let mut last = false;
         loop {
             if (cache.is_dead)() {
                 cache.control.void_locks(false).map_err(unreachable)?;
@@ -105,7 +115,8 @@ impl Gate {
             if found.is_empty() {
                 break;
             }
-            let late = (cache.clock)() >= deadline;
+            // A host that puts new pages in for ever is not followed for ever.
+            let over = std::mem::replace(&mut last, (cache.clock)() >= deadline);
             for found in found {
                 let ino = Ino(found.entry.ino);
                 let slot = slots.get(&ino).copied();
@@ -119,23 +130,40 @@ impl Gate {
                         now
                     }
                 };
+                let holds = slot.is_some() && (found.is_dirty() || found.is_being_written());
+                let lost = |errno| {
+                    // Its word alone that it was written: told to nobody else.
+                    let whose = (!may).then_some(cache.session());
+                    self.concern(|book| book.failed(ino, whose, errno));
+                };
+                if over {
+                    if holds {
+                        lost(Errno::EIO);
+                    }
+                    continue;
+                }
                 let mut drops = !may;
-                if let (true, Some(slot), true) = (may, slot, found.is_dirty()) {
-                    let saved = self.save(volume, cache, slot, &found).await;
-                    drops = saved.is_err();
-                    outcome = outcome.and(saved);
+                if let (Some(slot), true) = (slot, found.is_dirty()) {
+                    let saved = match may {
+                        true => self.save(volume, cache, slot, &found).await,
+                        false => Err(Errno::EIO),
+                    };
+                    if let Err(errno) = saved {
+                        drops = true;
+                        lost(errno);
+                    }
                 }
-                let taken = cache.control.take_out(&found, drops).map_err(unreachable)?;
-                if taken != TakenOut::Free && late {
-                    return Err(Errno::EIO);
-                }
+                cache.control.take_out(&found, drops).map_err(unreachable)?;
+            }
+            if over {
+                return Err(Errno::EIO);
             }
             pause().await;
         }
         for (_, slot, _) in recorded {
             cache.control.set(slot, Grant::Free).map_err(unreachable)?;
         }
-        outcome
+        Ok(())
     }
 
     /// Writes one page back.
@@ -148,6 +176,8 @@ impl Gate {
     ) -> Result<()> {
         let ino = Ino(found.entry.ino);
         let _turn = self.turns.alone(ino).await;
+        // Who comes late may find that others have the file.
+        self.clear_others(volume, cache.session(), ino, Grant::Free).await?;
         let mut page = vec![0; usize::try_from(cache.page_size()).map_err(|_| Errno::EIO)?];
         let pulled = cache.control.pull(found, &mut page).map_err(unreachable)?;
         let Pulled::Bytes { dirty: true, version } = pulled else { return Ok(()) };

@@ -147,7 +147,7 @@ impl Gate {
     pub async fn flush_all<V: Volume>(&self, volume: &V) -> Result<()> {
         let mut outcome = Ok(());
         for ino in self.written() {
-            outcome = outcome.and(self.flush_for_sync(volume, ino).await);
+            outcome = outcome.and(self.flush_for_sync(volume, ino, None).await);
         }
         outcome
     }

@@ -570,6 +570,81 @@ fn the_next_life_keeps_what_was_written_to_files_made_read_only() {
     }
 }
 
+/// After a restart everybody had handed in its files, which ends the wait for who is missing; a
+/// cache was still being written back. The host's next write overtook that and went through, and
+/// then the older page came over it.
+#[test]
+fn the_end_of_the_grace_period_lets_nobody_overtake_a_cache() {
+    let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(1)));
+    let mut rig = Rig::new(1, Policies::default());
+    rig.volume = open(&kv, &medium);
+    let file = rig.create(0, b"f", RDWR);
+    assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 9000]));
+    rig.volume = open(&kv, &medium);
+    rig.gate = Arc::new(Gate::default());
+    let host = &rig.hosts[0];
+    rig.gate.expect([host.caller.attachment]);
+    rig.gate.is_back(host.caller.attachment);
+    let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
+    rig.gate.expect_nobody();
+    let request = Request::Getattr { ino: file.0, fh: Fh::NONE };
+    let mut own = ask(&rig.gate, &rig.volume, &host.caller, request.clone(), Vec::new());
+    let other = Caller { attachment: SessionId(78), ..host.caller.clone() };
+    let mut others = ask(&rig.gate, &rig.volume, &other, request, Vec::new());
+    assert!(poll(&mut own).is_none() && poll(&mut others).is_none());
+    finish(rig.gate.adopt(&rig.volume, cache));
+    for asked in [own, others] {
+        assert!(matches!(finish(asked), Ok((Reply::Attr(attr), _)) if attr.size == 9000));
+    }
+}
+
+/// What a cache held could not be written back after a restart (here: the right to write was taken
+/// away), and the next fsync said that all was well.
+#[test]
+fn what_is_lost_with_a_cache_is_said_at_the_next_sync() {
+    let rig = Rig::new(1, Policies::default());
+    let file = rig.create(0, b"f", RDWR | open_flags::DIRECT);
+    rig.write(0, file, 0, 0, &[5; 9000]);
+    let mut host = Host::new(60, 16);
+    let peer = Cred { uid: 1000, gid: 1000, pid: 1, groups: Vec::new() };
+    host.caller = Caller { trusted: false, peer, ..host.caller };
+    let setup = host.setup(Policies::default());
+    setup.control.grant(file.0, Grant::Write, 9000, 9).unwrap();
+    forge(&host, file.0);
+    let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
+    finish(rig.gate.adopt(&rig.volume, cache));
+    let sync = |session: u64| {
+        let session = Some(SessionId(session));
+        finish(rig.gate.flush_for_sync(&rig.volume, file.0, session))
+    };
+    // Of its own word only: nobody else hears of it.
+    assert_eq!([sync(61), sync(60), sync(60)], [Ok(()), Err(Errno::EIO), Ok(())]);
+}
+
+/// A host put a page in again as often as it was taken out, and its cache was emptied for ever;
+/// everybody waited for that.
+#[test]
+fn a_cache_that_is_never_empty_is_not_emptied_for_ever() {
+    let rig = Rig::new(1, Policies::default());
+    let mut host = Host::new(60, 16);
+    host.caller.trusted = false;
+    let setup = host.setup(Policies::default());
+    let (region, at) = (Arc::clone(&host.region), host.plane.geometry().entry_at(3));
+    let dirty = Word { status: Status::Dirty, ..Word::FREE }.emit();
+    let again = move || region.store_u64(at, dirty, Ordering::SeqCst).unwrap();
+    let cache = rig.gate.attach(host.caller.clone(), setup);
+    let request = Request::Getattr { ino: Ino::ROOT, fh: Fh::NONE };
+    BETWEEN.set(Some(Rc::new(again)));
+    let mut own = ask(&rig.gate, &rig.volume, &host.caller, request.clone(), Vec::new());
+    assert!(poll(&mut own).is_none());
+    // Who did not ask for it does not wait for it either.
+    rig.ask(0, request, &[]).unwrap();
+    finish(rig.gate.adopt(&rig.volume, cache));
+    BETWEEN.set(None);
+    assert!(poll(&mut own).is_some());
+    assert_eq!(rig.gate.figures().len(), 1, "the cache is not used");
+}
+
 #[test]
 fn what_was_synced_outlives_both_sides() {
     let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(1)));
