@@ -33,8 +33,9 @@
 //!
 //! A call fails with the [`Errno`] the system call of its name gives (`docs/SEMANTICS.md` says
 //! where a volume differs). Beside those, any call: `ENOTCONN` once a loss of the DPU side is given
-//! up ([`Connect::on_loss`]), `EPROTO` for an answer that makes no sense, `EIO` for bytes the volume
-//! cannot read or write, `EUCLEAN` for damaged names and attributes. Offsets and lengths are bytes.
+//! up ([`Connect::on_loss`]), `EPROTO` for an answer that makes no sense, `EIO` for bytes the
+//! volume cannot read or write, `EUCLEAN` for damaged names and attributes. Offsets and
+//! lengths are bytes.
 //!
 //! The page is `docs/internals/preload.md`.
 
