@@ -4,7 +4,7 @@
 //! Two accounts that the kernel keeps apart are held against each other:
 //!
 //! ```text
-//! /proc/stat         user + nice + system + irq + softirq of all cores          = not idle
+//! all cores' time    - idle - iowait - stolen, of /proc/stat                    = not idle
 //! /proc/PID/stat     the named processes                 their finished threads, and the
 //!                    + kernel threads                    children they waited for, included
 //!                    + every other process
@@ -13,9 +13,10 @@
 //! unexplained = not idle - explained
 //! ```
 //!
-//! The first is sampled at the tick, the second is what the scheduler summed up, in hundredths of a
-//! second: over a short measurement they differ by a few ticks either way, over a long one by
-//! little. A process that ends stays counted, since whoever waits for it inherits its time. Lost is
+//! Idle time is what the kernel clocked; its count of user and system time is sampled at the tick,
+//! which misses a tenth of work that comes in short bursts between two sleeps, and is not used. The
+//! second account is what the scheduler summed up. Both are read in hundredths of a second: over a
+//! short measurement they differ by a few of them either way, over a long one by little. A process that ends stays counted, since whoever waits for it inherits its time. Lost is
 //! one that nobody waits for (its parent ignores SIGCHLD): its time shows as unexplained. Without
 //! `CONFIG_IRQ_TIME_ACCOUNTING` the time of an interrupt is also that of the task it hit, so that
 //! it may be counted twice; it is shown apart. Time stolen by the hypervisor is neither idle nor
@@ -24,6 +25,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -123,8 +125,10 @@ impl CpuMoment {
             .sum();
         let other = (self.other - earlier.other).max(0.0);
         let interrupts = self.machine.interrupts - earlier.machine.interrupts;
-        let not_idle = self.machine.not_idle - earlier.machine.not_idle;
         let stolen = self.machine.stolen - earlier.machine.stolen;
+        let whole = self.machine.at.duration_since(earlier.machine.at).as_secs_f64();
+        let not_idle =
+            whole * self.machine.cores - (self.machine.idle - earlier.machine.idle) - stolen;
         let named: f64 = by_name.values().sum();
         let unexplained = not_idle - named - kernel_threads - other - interrupts;
         CpuSeconds { by_name, kernel_threads, other, interrupts, not_idle, unexplained, stolen }
@@ -166,7 +170,9 @@ impl Account {
 /// The counters of all cores, seconds.
 #[derive(Debug)]
 struct Machine {
-    not_idle: f64,
+    at: Instant,
+    cores: f64,
+    idle: f64,
     interrupts: f64,
     stolen: f64,
 }
@@ -174,20 +180,23 @@ struct Machine {
 impl Machine {
     fn now() -> io::Result<Machine> {
         let stat = fs::read_to_string("/proc/stat")?;
-        let line = stat.lines().next().unwrap_or_default();
-        Machine::parse(line).ok_or_else(|| io::Error::other("/proc/stat makes no sense"))
+        Machine::parse(&stat).ok_or_else(|| io::Error::other("/proc/stat makes no sense"))
     }
 
-    /// The fields of the line `cpu`: user, nice, system, idle, iowait, irq, softirq, steal.
-    fn parse(line: &str) -> Option<Machine> {
+    /// The fields of the line `cpu`: user, nice, system, idle, iowait, irq, softirq, steal; a line
+    /// `cpuN` a core.
+    fn parse(stat: &str) -> Option<Machine> {
+        let at = Instant::now();
+        let line = stat.lines().next()?;
+        let cores = stat.lines().skip(1).take_while(|line| line.starts_with("cpu")).count();
         let fields: Vec<f64> =
             line.split_whitespace().skip(1).filter_map(|text| text.parse().ok()).collect();
-        let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = fields[..] else {
+        let [_user, _nice, _system, idle, iowait, irq, softirq, steal, ..] = fields[..] else {
             return None;
         };
         let interrupts = (irq + softirq) * tick();
-        let not_idle = (user + nice + system) * tick() + interrupts;
-        Some(Machine { not_idle, interrupts, stolen: steal * tick() })
+        let idle = (idle + iowait) * tick();
+        Some(Machine { at, cores: cores as f64, idle, interrupts, stolen: steal * tick() })
     }
 }
 
@@ -234,10 +243,12 @@ mod tests {
 
     #[test]
     fn interrupts_are_not_idle_and_stolen_time_is_not_used() {
-        let machine = Machine::parse("cpu  100 20 30 4000 500 6 7 80 9 9").unwrap();
-        assert!((machine.not_idle - 163.0 * tick()).abs() < 1e-9);
+        let stat = "cpu  100 20 30 4000 500 6 7 80 9 9\ncpu0 1\ncpu1 1\nintr 1\n";
+        let machine = Machine::parse(stat).unwrap();
+        assert!((machine.idle - 4500.0 * tick()).abs() < 1e-9);
         assert!((machine.interrupts - 13.0 * tick()).abs() < 1e-9);
         assert!((machine.stolen - 80.0 * tick()).abs() < 1e-9);
+        assert!((machine.cores - 2.0).abs() < 1e-9);
         assert!(Machine::parse("cpu 1 2").is_none());
     }
 }
