@@ -16,7 +16,8 @@
 //! Idle time is what the kernel clocked; its count of user and system time is sampled at the tick,
 //! which misses a tenth of work that comes in short bursts between two sleeps, and is not used. The
 //! second account is what the scheduler summed up. Both are read in hundredths of a second: over a
-//! short measurement they differ by a few of them either way, over a long one by little. A process that ends stays counted, since whoever waits for it inherits its time. Lost is
+//! short measurement they differ by a few of them either way, over a long one by little. A
+//! process that ends stays counted, since whoever waits for it inherits its time. Lost is
 //! one that nobody waits for (its parent ignores SIGCHLD): its time shows as unexplained. Without
 //! `CONFIG_IRQ_TIME_ACCOUNTING` the time of an interrupt is also that of the task it hit, so that
 //! it may be counted twice; it is shown apart. Time stolen by the hypervisor is neither idle nor
