@@ -100,6 +100,8 @@ pub enum Walked {
 struct Rest {
     names: VecDeque<Vec<u8>>,
     slash: bool,
+    /// It ends with `.`: the last name is walked through, and what it leads to has no name.
+    dot: bool,
 }
 
 impl Rest {
@@ -110,7 +112,8 @@ impl Rest {
         if path.len() > PATH_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        Ok(Rest { names: names(path), slash: ends_as_directory(path) })
+        let (slash, dot) = (ends_as_directory(path), ends_with_dot(path));
+        Ok(Rest { names: names(path), slash, dot })
     }
 
     /// Goes on with a link's target before the rest.
@@ -120,6 +123,7 @@ impl Rest {
         }
         if self.names.is_empty() {
             self.slash |= ends_as_directory(target);
+            self.dot |= ends_with_dot(target);
         }
         let mut all = names(target);
         all.append(&mut self.names);
@@ -148,6 +152,10 @@ fn names(path: &[u8]) -> VecDeque<Vec<u8>> {
 
 fn ends_as_directory(path: &[u8]) -> bool {
     path.ends_with(b"/") || matches!(path.rsplit(|byte| *byte == b'/').next(), Some(b"." | b".."))
+}
+
+fn ends_with_dot(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').rfind(|name| !name.is_empty()) == Some(b".")
 }
 
 /// What follows the prefix, if `path` begins with it: nothing, or a path with a slash before it.
@@ -180,7 +188,7 @@ impl Walker<'_> {
                 }
                 continue;
             }
-            let last = rest.names.is_empty();
+            let last = rest.names.is_empty() && !rest.dot;
             let found = match self.lookup(at.ino(), &name) {
                 Ok(attr) => attr,
                 Err(Errno::ENOENT) if last => {

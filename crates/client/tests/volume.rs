@@ -179,6 +179,15 @@ fn paths_are_walked_as_the_kernel_walks_them() {
     ] {
         assert_eq!(volume.stat(path).map(|attr| attr.ino), Err(errno), "{path}");
     }
+    // A last `.` was dropped: `rmdir("d/.")` removed d.
+    volume.mkdir("e", 0o755).unwrap();
+    assert_eq!(volume.rmdir("e/."), Err(Errno::EINVAL));
+    assert_eq!(volume.rename("e/./", "g"), Err(Errno::EBUSY));
+    assert_eq!(volume.unlink("e/."), Err(Errno::EISDIR));
+    assert_eq!(volume.stat("relative/."), Err(Errno::ENOTDIR));
+    assert_eq!(volume.mkdir("h/.", 0o755).map(drop), Err(Errno::ENOENT));
+    assert_eq!(volume.stat("e/.").map(|attr| attr.ino), volume.stat("e").map(|attr| attr.ino));
+    volume.rmdir("e/").unwrap();
     let long = "n".repeat(256);
     assert_eq!(volume.stat(&long), Err(Errno::ENAMETOOLONG));
     let exclusive = OpenOptions::new().write().create(0o600).exclusive();
