@@ -190,11 +190,17 @@ impl Gate {
         self.set(&hand, ino, Grant::Frozen)?;
         let outcome = self.write_still(volume, ask, &hand, ino, bytes, appends).await;
         let outcome = outcome?;
-        self.set(&hand, ino, if hand.writes() { Grant::Write } else { Grant::Read })?;
-        if hand.writes() {
-            self.top_up(volume, &hand, ino).await?;
+        // What the volume has done stays answered; a record that stays frozen is recalled.
+        if let Err(errno) = self.thaw(volume, &hand, ino).await {
+            tracing::warn!(%ino, %errno, "a written file is not cached as before");
         }
         outcome
+    }
+
+    /// After a write through: as granted before, with space for more.
+    async fn thaw<V: Volume>(&self, volume: &V, hand: &Hand, ino: Ino) -> Result<()> {
+        self.set(hand, ino, if hand.writes() { Grant::Write } else { Grant::Read })?;
+        if hand.writes() { self.top_up(volume, hand, ino).await } else { Ok(()) }
     }
 
     /// Writes to the volume while the session's own pages stand still. The outer error means that

@@ -307,7 +307,10 @@ impl Gate {
         let answer = ask.of(volume).await;
         self.book().changes(ino);
         if let Some(hand) = mine {
-            self.grant_again(volume, &hand, ino, now).await?;
+            // What the volume has done stays answered; the record stays frozen, and is recalled.
+            if let Err(errno) = self.grant_again(volume, &hand, ino, now).await {
+                tracing::warn!(%ino, %errno, "a changed file is not cached any more");
+            }
         }
         answer
     }
