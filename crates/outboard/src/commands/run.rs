@@ -134,9 +134,14 @@ fn host_options(settings: &Settings) -> Result<HostOptions, Failure> {
 
 fn greet(settings: &Settings, mountpoint: &Path) {
     let at = mountpoint.display();
-    println!("mounted the volume in {} at {at}", settings.data().display());
-    println!("try:  cp -r /usr/share/doc {at}/  ;  du -sh {at}  ;  outboard status");
-    println!("end:  Ctrl-C here, or `outboard umount {at}`");
+    let data = settings.data();
+    let data = data.display();
+    // As it can be typed: the program need not be on the path.
+    let program = std::env::current_exe().unwrap_or_else(|_| "outboard".into());
+    let program = program.display();
+    println!("mounted the volume in {data} at {at}");
+    println!("try:  cp -r /usr/share/doc {at}/  ;  du -sh {at}  ;  {program} status --data {data}");
+    println!("end:  Ctrl-C here, or `{program} umount {at}`");
 }
 
 /// Until unmounted or told to end; a DPU side that dies is started again.
