@@ -60,9 +60,6 @@ impl Figure {
     }
 }
 
-/// Bytes of the file, unless another size is asked for.
-pub const FILE_LEN: u64 = 128 << 20;
-
 /// How a figure is measured.
 #[derive(Clone, Debug)]
 pub struct FsFigure {
