@@ -1,0 +1,1 @@
+//! The DPU's side: files, the pump, and offloading (sections 4.3, 5 and 6).

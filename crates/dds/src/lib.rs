@@ -1,0 +1,14 @@
+//! The page server (DDS, the paper's sections 3 to 9; rows D1-D25): a storage server whose DPU
+//! side owns the files and answers reads without waking the host.
+//!
+//! * [`host`]: the file library an application links: directories, files, notification groups;
+//! * [`dpu`]: what runs beyond the bus: files on segments, the pump between rings and files, and
+//!   what offloads requests of remote clients.
+//!
+//! The rings between the two are `outboard_link::ring`, their messages `outboard_wire::dds`. As
+//! everything below floor 4 this owns no clock, thread, socket or file: `drivers` does.
+
+#![forbid(unsafe_code)]
+
+pub mod dpu;
+pub mod host;
