@@ -12,6 +12,9 @@
 //!   never overwritten in place, checksummed in the file's index, so that a crash between a block
 //!   and its checksum costs neither the old nor a synced new block.
 //!
+//! - [`pool::Pool`] is the port of engines that are atomic within one object only, distributed ones;
+//!   over it stand the same key-value store and medium, and the claim that lets one writer in.
+//!
 //! # What every implementation promises
 //!
 //! 1. A commit is atomic: all of its writes, or none; its conditions are judged at the same moment.
@@ -35,6 +38,7 @@ mod join;
 pub mod medium;
 pub mod mem;
 pub mod object;
+pub mod pool;
 mod port;
 mod versions;
 

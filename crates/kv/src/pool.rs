@@ -1,0 +1,13 @@
+//! A key-value volume on an engine that is atomic within one object only.
+//!
+//! DPC keeps its files in a disaggregated store (DPC 2.3, 3.4, 4.2). Such stores (Ceph RADOS is the
+//! one driven here) answer for one object at a time: bytes and an ordered map, changed together
+//! under a guard. This module builds the rest once, for any of them:
+//!
+//! - [`Pool`] is the port: what such an engine must do, and what it may do to us.
+//!
+//! The words, the bytes and the failure cases are in `docs/internals/pool.md`.
+
+mod port;
+
+pub use port::{Guard, Op, Pool, PoolError, PoolUsage, Scan, Step};
