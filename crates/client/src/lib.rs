@@ -23,10 +23,11 @@
 //!
 //! 1. A call is answered once, whatever becomes of the DPU side; while that is lost, calls wait or
 //!    fail as [`Connect::on_loss`] says.
-//! 2. One queue pair is used by one thread at a time. A thread returns to the queue it had.
+//! 2. One queue pair is used by one thread at a time. A thread returns to the queue it had while
+//!    nobody has to wait for one; who waits is served in order.
 //! 3. File data passes through one place, [`mod@data`]. Where there is a hybrid cache
 //!    ([`Connect::cache`]) that is asked first.
-//! 4. An answered read or write costs no allocation, and no system call but the pauses of a
+//! 4. An answered read or write costs no allocation unless all queues are taken, and no system call but the pauses of a
 //!    spinning thread, unless its DPU side must be woken or waited for asleep.
 //!
 //! # Errors
@@ -47,6 +48,7 @@ mod file;
 mod link;
 mod names;
 mod open;
+mod ports;
 mod volume;
 pub mod walk;
 

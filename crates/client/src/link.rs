@@ -1,10 +1,8 @@
 //! The attachment of this process, and calls through it.
 
-use std::cell::Cell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Ino, Result};
@@ -14,6 +12,7 @@ use outboard_wire::event::Event;
 use outboard_wire::file::{Attr, Reply, Request};
 
 use crate::data::Handle;
+use crate::ports::Ports;
 
 pub use outboard_dpc::host::LossPolicy;
 pub use outboard_drivers::host::ConnectError;
@@ -30,12 +29,6 @@ const SETTLED_MAX: usize = 1024;
 const SLOT_WAIT: Duration = Duration::from_secs(1);
 /// How long the DPU side may take to let go in order.
 const DETACH: Duration = Duration::from_secs(5);
-
-thread_local! {
-    /// The queue this thread used last.
-    static HOME: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-static NEXT_HOME: AtomicUsize = AtomicUsize::new(0);
 
 /// How to attach.
 #[derive(Clone, Debug)]
@@ -128,7 +121,7 @@ pub(crate) struct Link {
     host: Mutex<Option<Host>>,
     session: Arc<Session>,
     world: Arc<dyn World>,
-    ports: Vec<Mutex<Port>>,
+    ports: Ports<Port>,
     hearing: Arc<Hearing>,
     told: Mutex<Told>,
 }
@@ -141,7 +134,7 @@ impl Link {
         let session = Arc::clone(host.session());
         let ports = (0..queues).filter_map(|queue| session.calling_port(queue));
         Ok(Link {
-            ports: ports.map(Mutex::new).collect(),
+            ports: Ports::new(ports),
             world: host.world(),
             session,
             host: Mutex::new(Some(host)),
@@ -158,26 +151,6 @@ impl Link {
     /// Figures since the attachment.
     pub(crate) fn counts(&self) -> outboard_dpc::host::Counts {
         self.session.counts()
-    }
-
-    /// A queue for the calling thread: the one it had before if nobody uses that now.
-    fn port(&self) -> Result<MutexGuard<'_, Port>> {
-        let count = self.ports.len();
-        let home = match HOME.get() {
-            usize::MAX => NEXT_HOME.fetch_add(1, Ordering::Relaxed),
-            home => home,
-        };
-        for place in home..home.wrapping_add(count) {
-            match self.ports.get(place % count).map(Mutex::try_lock) {
-                Some(Ok(port)) => {
-                    HOME.set(place % count);
-                    return Ok(port);
-                }
-                Some(Err(TryLockError::Poisoned(poisoned))) => return Ok(poisoned.into_inner()),
-                _ => {}
-            }
-        }
-        self.ports.get(home % count).map(lock).ok_or(Errno::EIO)
     }
 
     /// Reads from the cache; `None` if the volume must be asked.
@@ -198,7 +171,7 @@ impl Link {
         payload: &[u8],
         take: impl FnOnce(Reply, Option<Slot>) -> Result<T>,
     ) -> Result<T> {
-        let mut port = self.port()?;
+        let mut port = self.ports.take()?;
         let mut slot = loop {
             match port.acquire(self.world.now().after(SLOT_WAIT)) {
                 Err(Errno::EAGAIN) => {}
