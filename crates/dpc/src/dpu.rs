@@ -69,13 +69,13 @@ pub trait Volume: 'static {
     /// Whether the peer behind an attachment may write to a file now.
     fn may_write(&self, caller: &Caller, ino: Ino) -> impl Future<Output = Result<bool>>;
 
-    /// Writes pages of a cache back, changed at `mtime`; `ESTALE` if the file is gone.
+    /// Writes runs of pages of a cache back (an offset and at most 1 MiB each), changed at `mtime`;
+    /// `ESTALE` if the file is gone.
     fn write_back(
         &self,
         session: SessionId,
         ino: Ino,
-        offset: u64,
-        data: &[u8],
+        runs: &[(u64, &[u8])],
         mtime: Option<Timestamp>,
     ) -> impl Future<Output = Result<()>>;
 
@@ -128,11 +128,10 @@ impl<K: Kv, M: Medium> Volume for Arc<Kvfs<K, M>> {
         &self,
         session: SessionId,
         ino: Ino,
-        offset: u64,
-        data: &[u8],
+        runs: &[(u64, &[u8])],
         mtime: Option<Timestamp>,
     ) -> impl Future<Output = Result<()>> {
-        Kvfs::write_back(self, session, ino, offset, data, mtime)
+        Kvfs::write_back(self, session, ino, runs, mtime)
     }
 
     fn cut(&self, ino: Ino, now: Timestamp) -> impl Future<Output = Result<()>> {

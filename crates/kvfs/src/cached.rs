@@ -5,17 +5,18 @@
 //! recorded for a replay. Who asks has granted the right to cache when a file was opened.
 
 use outboard_base::{Ino, Result, SessionId, Timestamp};
-use outboard_kv::Kv;
 use outboard_kv::medium::Medium;
+use outboard_kv::object::Room;
+use outboard_kv::{Cached, Kv, join_all};
 use outboard_wire::file::{Attr, Header, Op, mode};
 
 use crate::attr::CAPABILITY;
 use crate::context::Context;
 use crate::data::regular;
 use crate::data::shape::Shape;
-use crate::layout::{key, marks};
+use crate::layout::{DataKind, key, marks};
 use crate::permission::WRITE;
-use crate::txn::Fail;
+use crate::txn::{Fail, Tried, Txn};
 use crate::{Caller, Event, Kvfs};
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
@@ -45,42 +46,71 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(believed || self.permit(&context, &inode, WRITE).await.is_ok())
     }
 
-    /// Writes pages back, at most 1 MiB: they were changed at `mtime`, if that is known. `ESTALE`
-    /// if the file is gone.
+    /// Writes runs of pages back, each an offset and at most 1 MiB, none touching a block of
+    /// another: they were changed at `mtime`, if that is known. `ESTALE` if the file is gone.
+    ///
+    /// To a big file all of them go out side by side and are one batch; what fails leaves none of
+    /// them written.
     pub async fn write_back(
         &self,
         attachment: SessionId,
         ino: Ino,
-        offset: u64,
-        data: &[u8],
+        runs: &[(u64, &[u8])],
         mtime: Option<Timestamp>,
     ) -> Result<()> {
-        let turn = self.turns.alone(ino).await;
-        self.transact(async |txn| {
-            txn.essential();
-            let mut inode = txn.inode(ino).await?;
-            regular(&inode)?;
-            let mut shape = Shape::of(&inode);
-            if shape.trimming {
-                self.trim(ino).await?;
-                return Err(Fail::Again);
+        let mut left = runs;
+        // A file that is not big yet becomes so with one of the first, or stays small to the last.
+        while let Some((first, rest)) = left.split_first() {
+            let turn = self.turns.alone(ino).await;
+            let big = Shape::of(&self.inode(ino).await?).data == DataKind::Big;
+            let now = if big { std::mem::take(&mut left) } else { std::slice::from_ref(first) };
+            if !big {
+                left = rest;
             }
-            let before = shape;
-            let store = self.store();
-            let staged = store.stage_write(ino, &mut shape, offset, data, txn.batch()).await?;
-            txn.stage(staged);
-            self.keep_synced(ino, &before, &shape).await?;
-            shape.put(&mut inode);
-            let attr = &mut inode.attr;
-            attr.mtime = mtime.map_or(attr.mtime, |mtime| attr.mtime.max(mtime));
-            attr.ctime = attr.ctime.max(attr.mtime);
-            attr.change = attr.change.saturating_add(1);
-            txn.put_inode(&inode)?;
-            Ok(())
-        })
-        .await?;
-        drop(turn);
+            self.transact(async |txn| self.stage_back(ino, txn, now, mtime).await).await?;
+            drop(turn);
+        }
         self.tell_changed(attachment, ino);
+        Ok(())
+    }
+
+    /// Stages runs of pages; several only into a big file. The turn on the file is held.
+    async fn stage_back(
+        &self,
+        ino: Ino,
+        txn: &mut Txn<'_, Cached<K>>,
+        runs: &[(u64, &[u8])],
+        mtime: Option<Timestamp>,
+    ) -> Tried<()> {
+        txn.essential();
+        let mut inode = txn.inode(ino).await?;
+        regular(&inode)?;
+        let mut shape = Shape::of(&inode);
+        if shape.trimming {
+            self.trim(ino).await?;
+            return Err(Fail::Again);
+        }
+        let before = shape;
+        let store = self.store();
+        let staged = if let [(offset, data)] = runs {
+            store.stage_write(ino, &mut shape, *offset, data, txn.batch()).await?
+        } else {
+            let out = runs.iter().map(|(at, data)| store.write_out(ino, *at, data, Room::Reserved));
+            let written: std::result::Result<Vec<_>, _> =
+                join_all(out.collect()).await.into_iter().collect();
+            let written = written?;
+            let ends = runs.iter().map(|(at, data)| at.saturating_add(data.len() as u64));
+            shape.size = ends.fold(shape.size, u64::max);
+            store.stage_written(ino, &mut shape, written, txn.batch()).await?
+        };
+        txn.stage(staged);
+        self.keep_synced(ino, &before, &shape).await?;
+        shape.put(&mut inode);
+        let attr = &mut inode.attr;
+        attr.mtime = mtime.map_or(attr.mtime, |mtime| attr.mtime.max(mtime));
+        attr.ctime = attr.ctime.max(attr.mtime);
+        attr.change = attr.change.saturating_add(1);
+        txn.put_inode(&inode)?;
         Ok(())
     }
 

@@ -7,6 +7,7 @@
     reason = "a test may panic"
 )]
 
+mod back;
 mod beside;
 mod check;
 mod crash;

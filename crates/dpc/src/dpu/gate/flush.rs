@@ -14,18 +14,47 @@ use crate::dpu::Volume;
 /// All pages of a file.
 pub(super) const ALL: Range<u64> = 0..u64::MAX;
 
-/// Pages in a row, pulled.
+/// Bytes written back by one change of the volume, at most: as many as cost little memory and keep
+/// nobody waiting for long.
+const BATCH: usize = 2 * IO_MAX;
+/// Runs of pages in one, at most: each is a write of the medium.
+const RUNS: usize = 128;
+
+/// Pages, pulled, in their order: some in a row, some apart.
 #[derive(Default)]
-struct Run {
+struct Batch {
     pages: Vec<(Found, u32)>,
     bytes: Vec<u8>,
+    /// The first page of each run, and where its bytes begin.
+    runs: Vec<(u64, usize)>,
 }
 
-impl Run {
-    /// Whether a page directly follows, and there is room for it.
-    fn takes(&self, page: u64, page_size: usize) -> bool {
+impl Batch {
+    /// Whether there is room for one more page.
+    fn has_room(&self, page_size: usize) -> bool {
+        self.bytes.len() + page_size <= BATCH && self.runs.len() < RUNS
+    }
+
+    fn push(&mut self, found: Found, version: u32, bytes: &[u8]) {
+        let page = found.entry.lpn;
         let next = self.pages.last().map(|(found, _)| found.entry.lpn.wrapping_add(1));
-        next.is_none_or(|next| next == page && self.bytes.len() + page_size <= IO_MAX)
+        let run = self.runs.last().map_or(0, |(_, from)| self.bytes.len() - from);
+        if next != Some(page) || run + bytes.len() > IO_MAX {
+            self.runs.push((page, self.bytes.len()));
+        }
+        self.pages.push((found, version));
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Offsets and bytes of the runs, as far as a file of `size` bytes goes.
+    fn within(&self, size: u64, page_size: u64) -> Vec<(u64, &[u8])> {
+        let ends = self.runs.iter().skip(1).map(|(_, from)| *from).chain([self.bytes.len()]);
+        let each = self.runs.iter().zip(ends).map(|((page, from), end)| {
+            let offset = page.saturating_mul(page_size);
+            let most = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+            (offset, self.bytes.get(*from..end.min(from.saturating_add(most))).unwrap_or_default())
+        });
+        each.filter(|(_, bytes)| !bytes.is_empty()).collect()
     }
 }
 
@@ -46,7 +75,7 @@ impl Gate {
         let mut dirty_again = 0;
         let deadline = (cache.clock)().after(BUSY_LIMIT);
         let page_size = usize::try_from(cache.page_size()).map_err(|_| Errno::EIO)?;
-        let mut run = Run::default();
+        let mut batch = Batch::default();
         let mut page = vec![0; page_size];
         let mut todo = cache.control.find(ino, pages.clone()).map_err(unreachable)?;
         // Counted by their writers already, and not dirty yet: left to the next round.
@@ -58,19 +87,18 @@ impl Gate {
                 if !(found.is_dirty() || (still && found.is_being_written())) {
                     continue;
                 }
-                if !run.takes(found.entry.lpn, page_size) {
-                    dirty_again += self.put(volume, hand, ino, &mut run).await?;
+                if !batch.has_room(page_size) {
+                    dirty_again += self.put(volume, hand, ino, &mut batch).await?;
                 }
                 match cache.control.pull(&found, &mut page).map_err(unreachable)? {
                     Pulled::Bytes { version, dirty: true } => {
-                        run.pages.push((found, version));
-                        run.bytes.extend_from_slice(&page);
+                        batch.push(found, version, &page);
                     }
                     Pulled::Bytes { .. } | Pulled::Gone => {}
                     Pulled::Busy => busy.push(found.entry.lpn),
                 }
             }
-            dirty_again += self.put(volume, hand, ino, &mut run).await?;
+            dirty_again += self.put(volume, hand, ino, &mut batch).await?;
             let (Some(first), Some(last)) = (busy.iter().min(), busy.iter().max()) else { break };
             if (cache.clock)() >= deadline {
                 tracing::warn!(%ino, session = %cache.session(),
@@ -95,16 +123,18 @@ impl Gate {
         Ok(())
     }
 
-    /// Writes a run back and marks its pages clean; how many were dirty again by then.
+    /// Writes pages back and marks them clean; how many were dirty again by then.
     async fn put<V: Volume>(
         &self,
         volume: &V,
         hand: &Hand,
         ino: Ino,
-        run: &mut Run,
+        batch: &mut Batch,
     ) -> Result<u64> {
-        let Run { pages, mut bytes } = std::mem::take(run);
-        let Some((first, _)) = pages.first() else { return Ok(0) };
+        let batch = std::mem::take(batch);
+        if batch.pages.is_empty() {
+            return Ok(0);
+        }
         let cache = &hand.cache;
         // Read after the pages: whoever wrote them had raised the size before it let them go.
         let record = cache.control.record(hand.slot, ino).map_err(unreachable)?;
@@ -112,13 +142,11 @@ impl Gate {
             Some(record) => record.size,
             None => volume.cacheable(ino).await.map_or(0, |(attr, _)| attr.size),
         };
-        let offset = first.entry.lpn.saturating_mul(cache.page_size());
-        let within = size.saturating_sub(offset);
-        bytes.truncate(usize::try_from(within).unwrap_or(usize::MAX));
-        if !bytes.is_empty() {
+        let runs = batch.within(size, cache.page_size());
+        if !runs.is_empty() {
             self.book().changes(ino);
             let mtime = record.and_then(|record| stamp(&record));
-            let written = volume.write_back(cache.session(), ino, offset, &bytes, mtime).await;
+            let written = volume.write_back(cache.session(), ino, &runs, mtime).await;
             self.book().changes(ino);
             match written {
                 // Of a file that is gone nothing is kept.
@@ -130,7 +158,7 @@ impl Gate {
             }
         }
         let mut dirty_again = 0;
-        for (mut found, version) in pages {
+        for (mut found, version) in batch.pages {
             found.entry.word.status = Status::Dirty;
             let clean = cache.control.cleaned(&found, version).map_err(unreachable)?;
             dirty_again += u64::from(!clean);

@@ -191,7 +191,7 @@ impl Gate {
         page.truncate(usize::try_from(within).unwrap_or(usize::MAX));
         if !page.is_empty() {
             let mtime = record.and_then(|record| stamp(&record));
-            match volume.write_back(cache.session(), ino, offset, &page, mtime).await {
+            match volume.write_back(cache.session(), ino, &[(offset, &page)], mtime).await {
                 Ok(()) | Err(Errno::ESTALE) => {}
                 Err(errno) => return Err(errno),
             }
