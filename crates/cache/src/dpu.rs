@@ -14,6 +14,7 @@
 //!    identity was read again.
 //! 4. A page is marked clean only if its version is the one that was pulled.
 
+mod ahead;
 mod pages;
 mod records;
 
@@ -21,14 +22,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_link::dma::{Dma, DmaError, Kind};
-use outboard_wire::cache::{CacheMode, Header};
+use outboard_wire::cache::{CacheMode, Header, TALLIES, TALLY_LEN, Tallied, header_at};
 
 use crate::geometry::{Area, Geometry, GeometryError};
-use crate::policy::{Replace, replace};
+use crate::policy::{Policies, Replace};
 
 pub use pages::{Filled, Found, Pulled, TakenOut};
 pub use records::{NoRecord, Slot};
 
+use ahead::Ahead;
 use records::Records;
 
 /// Why a cache cannot be managed.
@@ -66,6 +68,10 @@ pub struct Counts {
     pub taken_out: u64,
     /// Entries and records that held what nobody writes, and were set free.
     pub repaired: u64,
+    /// Pages put in ahead of need.
+    pub ahead: u64,
+    /// Of those, used since; as far as it was looked.
+    pub ahead_used: u64,
 }
 
 #[derive(Default)]
@@ -86,21 +92,24 @@ fn count(counter: &AtomicU64) {
 pub struct Control {
     dma: Arc<dyn Dma>,
     geometry: Geometry,
+    policies: Policies,
     replace: Mutex<Box<dyn Replace>>,
+    ahead: Mutex<Ahead>,
     records: Mutex<Records>,
     counters: Counters,
 }
 
 impl Control {
     /// Reads and checks the cache in `area`, and voids what locks an earlier life of the DPU side
-    /// left. Its records and pages are as that life left them.
+    /// left. Its records and pages are as that life left them. It is managed by `policies` where
+    /// its host wishes nothing else.
     ///
     /// # Errors
     /// [`AttachError`]; the host can only blame itself.
     pub fn attach(
         dma: Arc<dyn Dma>,
         area: Area,
-        policy: replace::Name,
+        policies: Policies,
     ) -> Result<Control, AttachError> {
         let end = area.at.checked_add(area.len).filter(|end| *end <= dma.region_len());
         if end.is_none() {
@@ -111,8 +120,11 @@ impl Control {
         let header = Header::parse(&bytes).map_err(|error| AttachError::Geometry(error.into()))?;
         let geometry = Geometry::check(area, header).map_err(AttachError::Geometry)?;
         let total = u32::try_from(geometry.total()).unwrap_or(u32::MAX);
+        let policies = policies.with(header.wishes);
         let control = Control {
-            replace: Mutex::new(policy.build(total, geometry.ways())),
+            policies,
+            replace: Mutex::new(policies.replace.build(total, geometry.ways())),
+            ahead: Mutex::new(Ahead::new(total)),
             records: Mutex::new(Records::new(geometry.records())),
             counters: Counters::default(),
             dma,
@@ -129,6 +141,22 @@ impl Control {
         &self.geometry
     }
 
+    /// By what it is managed.
+    #[must_use]
+    pub fn policies(&self) -> Policies {
+        self.policies
+    }
+
+    /// What its host says it counted. For people: a host may say what it likes.
+    ///
+    /// # Errors
+    /// [`DmaError`].
+    pub fn tallied(&self) -> Result<Tallied, DmaError> {
+        let mut bytes = [0; TALLIES * TALLY_LEN];
+        self.dma.read(Kind::Cache, self.geometry.header_at(header_at::TALLIES), &mut bytes)?;
+        Ok(Tallied::parse(&bytes))
+    }
+
     /// Whether the host may ever write into it.
     #[must_use]
     pub fn takes_writes(&self) -> bool {
@@ -141,6 +169,7 @@ impl Control {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Counters { filled, pulled, dirty_again, replaced, taken_out, repaired } =
             &self.counters;
+        let (ahead, ahead_used) = self.ahead().counts();
         Counts {
             filled: of(filled),
             pulled: of(pulled),
@@ -148,11 +177,17 @@ impl Control {
             replaced: of(replaced),
             taken_out: of(taken_out),
             repaired: of(repaired),
+            ahead,
+            ahead_used,
         }
     }
 
     fn replace(&self) -> MutexGuard<'_, Box<dyn Replace>> {
         self.replace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, Ahead> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {

@@ -7,7 +7,7 @@
 use outboard_base::limits::PAGE;
 use outboard_wire::cache::{
     CacheError, CacheMode, ENTRY_LEN, HEADER_LEN, Header, PAGE_SIZE_DEFAULT, RECORD_LEN,
-    RECORD_WAYS, RECORDS_DEFAULT, TOTAL_MAX, WAYS_DEFAULT, bucket_of, record_set_of,
+    RECORD_WAYS, RECORDS_DEFAULT, TOTAL_MAX, WAYS_DEFAULT, Wishes, bucket_of, record_set_of,
 };
 
 /// Why a cache cannot lie there.
@@ -59,6 +59,8 @@ pub struct Shape {
     pub records: u32,
     /// What the cache is for.
     pub mode: CacheMode,
+    /// How it is to be managed: `policy::Choice::wishes`.
+    pub wishes: Wishes,
 }
 
 impl Default for Shape {
@@ -70,6 +72,7 @@ impl Default for Shape {
             ways: WAYS_DEFAULT,
             records: RECORDS_DEFAULT,
             mode: CacheMode::Write,
+            wishes: Wishes::default(),
         }
     }
 }
@@ -82,7 +85,9 @@ impl Shape {
     pub fn at(&self, at: u64) -> Result<Geometry, GeometryError> {
         let pages = self.len / u64::from(self.page_size.max(1));
         let len = Geometry::len_for(pages, self.page_size, self.ways, self.records);
-        Geometry::fit(Area { at, len }, self.page_size, self.ways, self.records, self.mode)
+        let area = Area { at, len };
+        let fit = Geometry::fit(area, self.page_size, self.ways, self.records, self.mode)?;
+        Geometry::check(area, Header { wishes: self.wishes, ..fit.header() })
     }
 }
 
@@ -115,7 +120,8 @@ impl Geometry {
         records: u32,
         mode: CacheMode,
     ) -> Result<Geometry, GeometryError> {
-        let one = Header { page_size, mode, total: u64::from(ways), ways, records };
+        let wishes = Wishes::default();
+        let one = Header { page_size, mode, total: u64::from(ways), ways, records, wishes };
         one.check()?;
         let bucket = u64::from(ways) * (ENTRY_LEN as u64 + u64::from(page_size));
         // Entries are followed by at most a page of padding.

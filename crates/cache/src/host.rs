@@ -29,7 +29,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use plane::{Counts, Plane};
+pub use plane::Plane;
 pub use read::Sink;
 pub use write::{Place, Source};
 

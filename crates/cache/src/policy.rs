@@ -8,12 +8,17 @@ pub mod flush;
 pub mod prefetch;
 pub mod replace;
 
+use outboard_wire::cache::Wishes;
+
 pub use flush::Flush;
 pub use prefetch::Prefetch;
 pub use replace::Replace;
 
-/// The algorithms of one mount.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Most pages that may be dirty, of 100: the rest is for reading, and for what is replaced.
+pub const DIRTY_MAX: u8 = 90;
+
+/// The algorithms of one cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policies {
     /// Which page makes room.
     pub replace: replace::Name,
@@ -21,4 +26,97 @@ pub struct Policies {
     pub prefetch: prefetch::Name,
     /// Which dirty pages are written back ahead of need.
     pub flush: flush::Name,
+    /// Pages that may be dirty, of 100: 1 to [`DIRTY_MAX`].
+    pub dirty: u8,
+}
+
+impl Default for Policies {
+    fn default() -> Policies {
+        Policies {
+            replace: replace::Name::default(),
+            prefetch: prefetch::Name::default(),
+            flush: flush::Name::default(),
+            dirty: flush::LIMIT,
+        }
+    }
+}
+
+impl Policies {
+    /// These, where a host wishes nothing else.
+    #[must_use]
+    pub fn with(self, wishes: Wishes) -> Policies {
+        fn known<T: Copy>(all: &[T], code: impl Fn(T) -> u8, wish: u8) -> Option<T> {
+            all.iter().copied().find(|name| code(*name) == wish)
+        }
+        let Wishes { replace, prefetch, flush, dirty } = wishes;
+        Policies {
+            replace: known(&replace::Name::ALL, replace::Name::code, replace)
+                .unwrap_or(self.replace),
+            prefetch: known(&prefetch::Name::ALL, prefetch::Name::code, prefetch)
+                .unwrap_or(self.prefetch),
+            flush: known(&flush::Name::ALL, flush::Name::code, flush).unwrap_or(self.flush),
+            dirty: if (1..=DIRTY_MAX).contains(&dirty) { dirty } else { self.dirty },
+        }
+    }
+}
+
+/// What a host chooses; the rest is the DPU side's to choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Which page makes room.
+    pub replace: Option<replace::Name>,
+    /// Which pages are fetched before they are asked for.
+    pub prefetch: Option<prefetch::Name>,
+    /// Which dirty pages are written back ahead of need.
+    pub flush: Option<flush::Name>,
+    /// Pages that may be dirty, of 100: 1 to [`DIRTY_MAX`].
+    pub dirty: Option<u8>,
+}
+
+impl Choice {
+    /// As the cache's header says it.
+    #[must_use]
+    pub fn wishes(self) -> Wishes {
+        Wishes {
+            replace: self.replace.map_or(0, replace::Name::code),
+            prefetch: self.prefetch.map_or(0, prefetch::Name::code),
+            flush: self.flush.map_or(0, flush::Name::code),
+            dirty: self.dirty.unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_s_choice_goes_before_the_dpu_side_s() {
+        let ours = Policies { replace: replace::Name::Lru, ..Policies::default() };
+        assert_eq!(ours.with(Choice::default().wishes()), ours);
+        for replace in replace::Name::ALL {
+            for prefetch in prefetch::Name::ALL {
+                for flush in flush::Name::ALL {
+                    let choice = Choice {
+                        replace: Some(replace),
+                        prefetch: Some(prefetch),
+                        flush: Some(flush),
+                        dirty: Some(7),
+                    };
+                    let chosen = Policies { replace, prefetch, flush, dirty: 7 };
+                    assert_eq!(ours.with(choice.wishes()), chosen);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_nobody_knows_choose_nothing() {
+        let ours = Policies::default();
+        for code in [0, 9, 91, 255] {
+            let wishes = Wishes { replace: code, prefetch: code, flush: code, dirty: 0 };
+            assert_eq!(ours.with(wishes), ours);
+        }
+        assert_eq!(ours.with(Wishes { dirty: 91, ..Wishes::default() }).dirty, ours.dirty);
+    }
 }

@@ -174,5 +174,5 @@ pub struct Counts {
     /// Locks held now.
     pub locks: usize,
     /// What the hybrid cache answered, and what went through.
-    pub cache: outboard_cache::host::Counts,
+    pub cache: outboard_wire::cache::Tallied,
 }

@@ -165,8 +165,8 @@ impl<V: Volume> Life<V> {
 /// The DPU side's hand in a cache.
 fn setup(dma: Arc<dyn Dma>, area: Area) -> Result<CacheSetup> {
     let policies = Policies::default();
-    let control = Control::attach(dma, area, policies.replace).map_err(|_| Errno::EINVAL)?;
-    Ok(CacheSetup { control, policies, is_dead: Box::new(|| false), clock: || Steps.now() })
+    let control = Control::attach(dma, area, policies).map_err(|_| Errno::EINVAL)?;
+    Ok(CacheSetup { control, is_dead: Box::new(|| false), clock: || Steps.now() })
 }
 
 /// A session and its DPU side.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use outboard_cache::policy::{Policies, prefetch};
+use outboard_cache::policy::{self, Choice, Policies, flush, prefetch, replace};
 use outboard_drivers::host::Shape;
 use serde::{Deserialize, Serialize};
 
@@ -98,11 +98,29 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cache_size: Option<String>,
 
-    /// What the DPU side reads ahead into hybrid caches: none, sequential, or strided, which also
-    /// knows reads at a constant distance [default: sequential]
+    /// Which page of the hybrid cache makes room for another: clock, lru, or s3fifo, which a scan
+    /// does not empty [default: s3fifo]
+    #[arg(long, value_name = "ALGORITHM")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) replace: Option<String>,
+
+    /// What the DPU side reads ahead into the hybrid cache: none, sequential, or strided, which
+    /// also knows reads at a constant distance [default: sequential]
     #[arg(long, value_name = "ALGORITHM")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prefetch: Option<String>,
+
+    /// When written pages of the hybrid cache are written back: eager, every second, or aged, when
+    /// they are 5 s old or many [default: aged]
+    #[arg(long, value_name = "ALGORITHM")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) flush: Option<String>,
+
+    /// Pages of the hybrid cache that may wait to be written back, of 100 [default: 40]
+    #[arg(long, value_name = "PERCENT",
+          value_parser = clap::value_parser!(u8).range(1..=i64::from(policy::DIRTY_MAX)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dirty_limit: Option<u8>,
 
     /// Microseconds each read of the data file takes longer, for measuring [default: 0]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(..=1_000_000),
@@ -165,7 +183,7 @@ impl Settings {
         let flags = self;
         Ok(prefer!(
             flags, file; data, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
-            cache_size, prefetch, read_delay, options, memory, log, log_format
+            cache_size, replace, prefetch, flush, dirty_limit, read_delay, options, memory, log, log_format
         ))
     }
 
@@ -235,7 +253,8 @@ impl Settings {
         }
         let default = Shape::default();
         let given = self.cache_size.as_deref().map(|text| bytes("cache-size", text)).transpose()?;
-        let shape = Shape { len: given.unwrap_or(default.len), ..default };
+        let wishes = self.choice()?.wishes();
+        let shape = Shape { len: given.unwrap_or(default.len), wishes, ..default };
         let least = u64::from(shape.page_size) * u64::from(shape.ways);
         if (least..=CACHE_SIZE_MAX).contains(&shape.len) {
             return Ok(Some(shape));
@@ -246,14 +265,43 @@ impl Settings {
         )))
     }
 
-    /// How the DPU side manages hybrid caches.
+    /// How a hybrid cache is to be managed, as far as it was said.
+    fn choice(&self) -> Result<Choice, Failure> {
+        fn named<T>(
+            flag: &str,
+            given: Option<&String>,
+            parse: fn(&str) -> Option<T>,
+            all: &[&str],
+        ) -> Result<Option<T>, Failure> {
+            let Some(name) = given else { return Ok(None) };
+            parse(name).map(Some).ok_or_else(|| {
+                let all = all.join(", ");
+                Failure::usage(format!("--{flag} {name} is not known; take one of {all}"))
+            })
+        }
+        let replaces = replace::Name::ALL.map(replace::Name::as_str);
+        let prefetches = prefetch::Name::ALL.map(prefetch::Name::as_str);
+        let flushes = flush::Name::ALL.map(flush::Name::as_str);
+        if self.dirty_limit.is_some_and(|limit| !(1..=policy::DIRTY_MAX).contains(&limit)) {
+            let most = policy::DIRTY_MAX;
+            return Err(Failure::usage(format!("--dirty-limit is a percentage from 1 to {most}")));
+        }
+        Ok(Choice {
+            replace: named("replace", self.replace.as_ref(), replace::Name::parse, &replaces)?,
+            prefetch: named(
+                "prefetch",
+                self.prefetch.as_ref(),
+                prefetch::Name::parse,
+                &prefetches,
+            )?,
+            flush: named("flush", self.flush.as_ref(), flush::Name::parse, &flushes)?,
+            dirty: self.dirty_limit,
+        })
+    }
+
+    /// How the DPU side manages hybrid caches whose hosts choose nothing.
     pub(crate) fn policies(&self) -> Result<Policies, Failure> {
-        let Some(name) = self.prefetch.as_deref() else { return Ok(Policies::default()) };
-        let prefetch = prefetch::Name::parse(name).ok_or_else(|| {
-            let all = prefetch::Name::ALL.map(prefetch::Name::as_str).join(", ");
-            Failure::usage(format!("--prefetch {name} is not known; take one of {all}"))
-        })?;
-        Ok(Policies { prefetch, ..Policies::default() })
+        Ok(Policies::default().with(self.choice()?.wishes()))
     }
 
     /// What each read of the data file takes longer.
@@ -354,17 +402,41 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_ahead_has_a_name() {
-        let with = |name: Option<&str>| Settings {
-            prefetch: name.map(str::to_owned),
-            ..Settings::default()
-        };
-        assert_eq!(with(None).policies().unwrap(), Policies::default());
-        for name in prefetch::Name::ALL {
-            assert_eq!(with(Some(name.as_str())).policies().unwrap().prefetch, name);
+    fn how_a_cache_is_managed_has_names() {
+        let given = |text: &str| toml::from_str::<Settings>(text).unwrap().policies();
+        assert_eq!(given("").unwrap(), Policies::default());
+        for name in replace::Name::ALL {
+            let text = format!("replace = \"{}\"", name.as_str());
+            assert_eq!(given(&text).unwrap(), Policies { replace: name, ..Policies::default() });
         }
-        let message = with(Some("psychic")).policies().unwrap_err().to_string();
-        assert!(message.contains("psychic") && message.contains("strided"), "{message}");
+        for name in prefetch::Name::ALL {
+            let text = format!("prefetch = \"{}\"", name.as_str());
+            assert_eq!(given(&text).unwrap(), Policies { prefetch: name, ..Policies::default() });
+        }
+        for name in flush::Name::ALL {
+            let text = format!("flush = \"{}\"", name.as_str());
+            assert_eq!(given(&text).unwrap(), Policies { flush: name, ..Policies::default() });
+        }
+        assert_eq!(given("dirty-limit = 90").unwrap().dirty, 90);
+        for (flag, value, known) in [
+            ("prefetch", "\"psychic\"", "strided"),
+            ("replace", "\"best\"", "s3fifo"),
+            ("flush", "\"never\"", "aged"),
+            ("dirty-limit", "91", "1 to 90"),
+        ] {
+            let message = given(&format!("{flag} = {value}")).unwrap_err().to_string();
+            assert!(message.contains(flag) && message.contains(known), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_mount_says_in_its_cache_how_it_is_managed() {
+        let settings: Settings =
+            toml::from_str("cache = \"hybrid\"\nreplace = \"lru\"\ndirty-limit = 7").unwrap();
+        let wishes = settings.hybrid().unwrap().unwrap().wishes;
+        let lru = replace::Name::Lru;
+        let expected = Policies { replace: lru, dirty: 7, ..Policies::default() };
+        assert_eq!(Policies::default().with(wishes), expected);
     }
 
     #[test]

@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! header   4096 bytes         | magic 0 | version 4 | page size 8 | mode 12 | total 16 | free 24 |
-//!                             | ways 32 | records 36 | hand 40 | 0 ...                           |
+//!                             | ways 32 | records 36 | hand 40 | wishes 48 | 0 ...               |
+//!                             | tallies 512: 8 x 64 bytes | 0 ...                                |
 //! records  records x 64       sets of 4 by the inode's hash
 //! entries  total x 32         buckets of `ways` entries, linked by `next`
 //! pages    total x page size  from the next multiple of 4096; entry i is of page i
 //!
 //! record   0 word | 8 inode | 16 size | 24 mtime | 32 credit | 40 dirtied | 48 0 | 56 0
 //! entry    0 word | 8 next u32 | 12 0 u32 | 16 lpn | 24 inode
+//! wishes   0 replace u8 | 1 prefetch u8 | 2 flush u8 | 3 dirty u8 | 4 0 u32
+//! tally    0 hits | 8 misses | 16 writes | 24 through | 32 0 ...
 //! ```
 //!
 //! Little-endian. A word says at once who uses a page and what became of it; see [`Word`] for the
@@ -20,7 +23,7 @@ mod header;
 mod record;
 
 pub use entry::{Entry, Lock, Status, Word};
-pub use header::{CacheMode, Header};
+pub use header::{CacheMode, Header, Tallied, Wishes};
 pub use record::{Grant, GrantWord, Record};
 
 use outboard_base::limits::{FILE_SIZE_MAX, PAGE};
@@ -28,7 +31,7 @@ use outboard_base::limits::{FILE_SIZE_MAX, PAGE};
 /// First word of a cache: "OBHC".
 pub const MAGIC: u32 = 0x4348_424F;
 /// Version of this layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Bytes before the records.
 pub const HEADER_LEN: u64 = PAGE as u64;
@@ -55,6 +58,10 @@ pub const RECORDS_DEFAULT: u32 = 1024;
 pub const RECORDS_MAX: u32 = 1 << 16;
 /// Most pages of one cache: what `next` can name.
 pub const TOTAL_MAX: u64 = 1 << 31;
+/// Counters of requests, so many times: so cores do not fight for them.
+pub const TALLIES: usize = 8;
+/// Bytes of a tally.
+pub const TALLY_LEN: usize = 64;
 /// `next` of the last entry of a bucket.
 pub const NEXT_NONE: u32 = u32::MAX;
 
@@ -64,6 +71,20 @@ pub mod header_at {
     pub const FREE: u64 = 24;
     /// Where the DPU side's replacement looks next; its alone.
     pub const HAND: u64 = 40;
+    /// What the host counted, for people: nothing is decided by it. The host's alone.
+    pub const TALLIES: u64 = 512;
+}
+
+/// Offsets in a tally.
+pub mod tally_at {
+    /// Reads answered from the cache.
+    pub const HITS: u64 = 0;
+    /// Reads of files that may be cached, sent on.
+    pub const MISSES: u64 = 8;
+    /// Writes taken by the cache.
+    pub const WRITES: u64 = 16;
+    /// Writes to files that may be cached, sent on.
+    pub const THROUGH: u64 = 24;
 }
 
 /// Offsets in a record.

@@ -116,11 +116,14 @@ impl Control {
     /// [`DmaError`].
     pub fn find_all(&self) -> Result<Vec<Found>, DmaError> {
         let mut found = Vec::new();
+        let mut ahead = self.ahead();
         self.each(0..self.geometry.total(), |at| {
+            ahead.looked(at.index, at.entry.word.referenced);
             if at.entry.word.status != Status::Free || at.entry.word.lock != Lock::None {
                 found.push(at);
             }
         })?;
+        drop(ahead);
         found.sort_unstable_by_key(|at| (at.entry.ino, at.entry.lpn));
         Ok(found)
     }
@@ -294,6 +297,7 @@ impl Control {
     }
 
     fn now_free(&self, index: u64, before: Word) -> Result<(), DmaError> {
+        self.ahead().looked(index, before.referenced);
         if before.status != Status::Free {
             self.dma.fetch_add(self.geometry.header_at(header_at::FREE), 1)?;
         }
@@ -309,7 +313,7 @@ impl Control {
 
     /// Puts a page the volume holds into the cache: `bytes` are a whole page, zero beyond the end
     /// of file. `valid` is asked once the entry is claimed: whoever changes the page from then on
-    /// finds the entry.
+    /// finds the entry. `ahead`: nobody asked for it yet.
     ///
     /// # Errors
     /// [`DmaError`].
@@ -318,6 +322,7 @@ impl Control {
         ino: Ino,
         page: u64,
         bytes: &[u8],
+        ahead: bool,
         valid: impl Fn() -> bool,
     ) -> Result<Filled, DmaError> {
         let is_it = |found: &Found| {
@@ -370,6 +375,7 @@ impl Control {
                 count(&self.counters.filled);
                 let index = u32::try_from(found.index).unwrap_or(u32::MAX);
                 self.replace().filled(index, fingerprint(ino, page));
+                self.ahead().filled(found.index, ahead);
             } else {
                 self.dma.fetch_add(free, 1)?;
             }
@@ -396,6 +402,7 @@ impl Control {
             let at = u32::try_from(*index).unwrap_or(u32::MAX);
             let referenced = entry.word.referenced;
             self.replace().looked(at, referenced);
+            self.ahead().looked(*index, referenced);
             if referenced {
                 // Somebody came between: it is used, and keeps its bit.
                 let _used =

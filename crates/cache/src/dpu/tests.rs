@@ -6,6 +6,7 @@ use outboard_link::dma::{Counted, Direct, Ledger};
 use outboard_wire::cache::{Entry, Grant, Lock, Status, Word, record_at};
 
 use super::*;
+use crate::policy::replace;
 
 const PAGE: usize = 4096;
 
@@ -38,7 +39,8 @@ impl Rig {
     fn over(region: Arc<Region>) -> Rig {
         let ledger = Arc::new(Ledger::new());
         let dma = Counted::new(Direct::new(Arc::clone(&region)), Arc::clone(&ledger));
-        let control = Control::attach(Arc::new(dma), area(&region), replace::Name::Clock).unwrap();
+        let policies = Policies { replace: replace::Name::Clock, ..Policies::default() };
+        let control = Control::attach(Arc::new(dma), area(&region), policies).unwrap();
         Rig { region, ledger, control }
     }
 
@@ -57,7 +59,7 @@ impl Rig {
     }
 
     fn fill(&self, ino: u64, page: u64) -> Filled {
-        self.control.fill(Ino(ino), page, &[page as u8; PAGE], || true).unwrap()
+        self.control.fill(Ino(ino), page, &[page as u8; PAGE], false, || true).unwrap()
     }
 
     fn find(&self, ino: u64) -> Vec<Found> {
@@ -143,7 +145,7 @@ fn a_full_bucket_makes_room_by_clean_pages_only() {
 #[test]
 fn a_stale_fill_leaves_nothing() {
     let rig = Rig::new();
-    let filled = rig.control.fill(Ino(7), 0, &[1; PAGE], || false);
+    let filled = rig.control.fill(Ino(7), 0, &[1; PAGE], false, || false);
     assert_eq!(filled, Ok(Filled::Stale));
     assert!(rig.control.find_all().unwrap().is_empty());
 }
@@ -281,7 +283,7 @@ fn a_hostile_host_is_survived() {
 fn a_cache_that_cannot_be_is_refused() {
     let region = formatted();
     let dma: Arc<dyn Dma> = Arc::new(Direct::new(Arc::clone(&region)));
-    let attach = |area| Control::attach(Arc::clone(&dma), area, replace::Name::Lru).map(drop);
+    let attach = |area| Control::attach(Arc::clone(&dma), area, Policies::default()).map(drop);
     let good = area(&region);
     assert!(attach(good).is_ok());
     let place = Err(AttachError::Geometry(GeometryError::Place));

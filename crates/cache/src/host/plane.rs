@@ -1,20 +1,19 @@
 //! The plane: a region, what lies where in it, and the changes on their way through.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use outboard_link::Region;
 use outboard_link::region::OutOfRegion;
-use outboard_wire::cache::{Header, RECORD_LEN, entry_at, spread};
+use outboard_wire::cache::{
+    Header, RECORD_LEN, TALLIES, TALLY_LEN, Tallied, entry_at, header_at, spread, tally_at,
+};
 
 use crate::geometry::Geometry;
 use crate::sync::{RwLock, alone};
 
 /// Locks for changes. Reads take none, overwrites share one; unrelated files seldom meet in one.
 const STRIPES: usize = if cfg!(loom) { 1 } else { 1024 };
-/// Counters, spread so that cores do not fight for them.
-const TALLIES: usize = 8;
 
 /// What a process does with its cache. Share it by `Arc`; all threads use it at once.
 pub struct Plane {
@@ -22,29 +21,6 @@ pub struct Plane {
     pub(super) geometry: Geometry,
     /// Changes on their way through, by inode.
     changes: Box<[RwLock<u32>]>,
-    tallies: [Tally; TALLIES],
-}
-
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Tally {
-    hits: AtomicU64,
-    misses: AtomicU64,
-    writes: AtomicU64,
-    through: AtomicU64,
-}
-
-/// Requests since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Reads answered here.
-    pub hits: u64,
-    /// Reads that went through although the file may be cached.
-    pub misses: u64,
-    /// Writes taken here.
-    pub writes: u64,
-    /// Writes that went through although the file may be cached.
-    pub through: u64,
 }
 
 /// What became of a request, for the counters.
@@ -76,7 +52,7 @@ impl Plane {
             region.store_u64(at + entry_at::INO, 0, Relaxed)?;
         }
         let changes = (0..STRIPES).map(|_| RwLock::new(0)).collect();
-        Ok(Plane { region, geometry, changes, tallies: Default::default() })
+        Ok(Plane { region, geometry, changes })
     }
 
     /// What lies where.
@@ -87,27 +63,28 @@ impl Plane {
 
     /// Figures since the start.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
-        for tally in &self.tallies {
-            counts.hits += tally.hits.load(Relaxed);
-            counts.misses += tally.misses.load(Relaxed);
-            counts.writes += tally.writes.load(Relaxed);
-            counts.through += tally.through.load(Relaxed);
-        }
-        counts
+    pub fn counts(&self) -> Tallied {
+        let mut bytes = [0; TALLIES * TALLY_LEN];
+        let read = self.region.read_into(self.geometry.header_at(header_at::TALLIES), &mut bytes);
+        debug_assert!(read.is_ok(), "the tallies lie in the header");
+        Tallied::parse(&bytes)
     }
 
     pub(super) fn count(&self, lpn: u64, event: Event) {
-        let index = usize::try_from(lpn).unwrap_or(0) % TALLIES;
-        let Some(tally) = self.tallies.get(index) else { return };
-        let counter = match event {
-            Event::Hit => &tally.hits,
-            Event::Miss => &tally.misses,
-            Event::Write => &tally.writes,
-            Event::Through => &tally.through,
+        if cfg!(loom) {
+            return; // Counters order nothing: interleaving them would explore in vain.
+        }
+        let field = match event {
+            Event::Hit => tally_at::HITS,
+            Event::Miss => tally_at::MISSES,
+            Event::Write => tally_at::WRITES,
+            Event::Through => tally_at::THROUGH,
         };
-        counter.fetch_add(1, Relaxed);
+        // In the region, where the DPU side reads them for its figures; one of several, so that
+        // cores do not fight for them.
+        let tally = header_at::TALLIES + lpn % TALLIES as u64 * TALLY_LEN as u64;
+        let added = self.region.add_u64(self.geometry.header_at(tally + field), 1, Relaxed);
+        debug_assert!(added.is_ok(), "the tallies lie in the header");
     }
 
     /// A change of the file (a write that goes through, a truncation) is about to be sent: until

@@ -165,7 +165,11 @@ fn a_fresh_cache_is_linked_bucket_by_bucket_and_free() {
         assert_eq!(entry.word, Word::FREE);
     }
     assert_eq!((rig.read(0, 10), rig.write(0, &[1; PAGE])), (None, None));
-    assert_eq!(rig.plane.counts(), super::Counts::default(), "nothing may be cached: no figures");
+    assert_eq!(
+        rig.plane.counts(),
+        outboard_wire::cache::Tallied::default(),
+        "nothing may be cached: no figures"
+    );
 }
 
 #[test]

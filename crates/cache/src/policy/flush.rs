@@ -1,14 +1,15 @@
 //! Which dirty pages are written back before somebody asks for it.
 //!
-//! What is dirty beyond [`LIMIT`] throttles writers, whatever the policy: the control plane gives
-//! no more credit, so their writes go through, at the volume's pace.
+//! What is dirty beyond a limit ([`Policies::dirty`](super::Policies::dirty)) throttles writers,
+//! whatever the policy: the control plane gives no more credit, so their writes go through, at the
+//! volume's pace.
 
 use std::time::Duration;
 
-/// Share of the cache that may be dirty, of 100.
-pub const LIMIT: u64 = 40;
-/// Share that starts writing back what is young, too.
-pub const WATERMARK: u64 = 10;
+/// Share of the cache that may be dirty, of 100, unless told otherwise.
+pub const LIMIT: u8 = 40;
+/// Of what may be dirty, so much (1 in so many) starts writing back what is young, too.
+pub const WATERMARK: u64 = 4;
 
 /// A catalogue entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,18 +34,24 @@ impl Name {
         }
     }
 
+    /// Its number in a cache's header; 0 is none's.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
     /// The algorithm of this name, if there is one.
     #[must_use]
     pub fn parse(name: &str) -> Option<Name> {
         Name::ALL.into_iter().find(|known| known.as_str() == name)
     }
 
-    /// The algorithm.
+    /// The algorithm, for a cache of which `limit` (of 100) may be dirty.
     #[must_use]
-    pub fn build(self) -> Box<dyn Flush> {
+    pub fn build(self, limit: u8) -> Box<dyn Flush> {
         match self {
             Name::Eager => Box::new(Eager),
-            Name::Aged => Box::new(Aged),
+            Name::Aged => Box::new(Aged { watermark: (u64::from(limit) / WATERMARK).max(1) }),
         }
     }
 }
@@ -75,11 +82,14 @@ impl Flush for Eager {
 /// What was written may soon be written again, or removed: it waits this long.
 const AGE: Duration = Duration::from_secs(5);
 
-struct Aged;
+struct Aged {
+    /// Of 100 pages.
+    watermark: u64,
+}
 
 impl Flush for Aged {
     fn now(&self, dirty: Dirty) -> bool {
-        dirty.age >= AGE || dirty.share >= WATERMARK
+        dirty.age >= AGE || dirty.share >= self.watermark
     }
 }
 
@@ -89,15 +99,15 @@ mod tests {
 
     #[test]
     fn young_pages_wait_unless_there_are_many() {
-        let (eager, aged) = (Name::Eager.build(), Name::Aged.build());
+        let (eager, aged) = (Name::Eager.build(LIMIT), Name::Aged.build(LIMIT));
         let young = Dirty { share: 1, age: Duration::from_secs(1) };
         let old = Dirty { age: Duration::from_secs(9), ..young };
-        let many = Dirty { share: WATERMARK, ..young };
+        let many = Dirty { share: 10, ..young };
         assert!(!aged.now(young) && aged.now(old) && aged.now(many));
         assert!([young, old, many].into_iter().all(|dirty| eager.now(dirty)));
         for name in Name::ALL {
             assert_eq!(Name::parse(name.as_str()), Some(name));
         }
-        const { assert!(WATERMARK < LIMIT && LIMIT < 100) };
+        assert!(!Name::Aged.build(80).now(many) && Name::Aged.build(1).now(young));
     }
 }

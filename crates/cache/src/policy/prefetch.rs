@@ -39,6 +39,12 @@ impl Name {
         }
     }
 
+    /// Its number in a cache's header; 0 is none's.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
     /// The algorithm of this name, if there is one.
     #[must_use]
     pub fn parse(name: &str) -> Option<Name> {

@@ -44,6 +44,12 @@ impl Name {
         }
     }
 
+    /// Its number in a cache's header; 0 is none's.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
     /// The algorithm of this name, if there is one.
     #[must_use]
     pub fn parse(name: &str) -> Option<Name> {
@@ -170,6 +176,36 @@ mod tests {
         let [clock, lru, s3fifo] = all(&trace);
         assert!(lru < 20 && clock < 20, "{clock} {lru}");
         assert!(s3fifo > 300, "{s3fifo}");
+    }
+
+    /// The table of `docs/internals/cache.md`: hits of 1000, clock, lru, s3fifo, in a cache of 1024
+    /// pages. `-- --nocapture` prints it.
+    #[test]
+    fn hit_ratios_of_the_catalogue() {
+        let mut rng = Rng::new(7);
+        let hot: Vec<u64> = (0..60_000).map(|_| zipf(&mut rng, 20_000)).collect();
+        let scan: Vec<u64> = (0..60_000).collect();
+        let mut mixed = Vec::new();
+        for round in 0..100u64 {
+            mixed.extend((0..400).map(|_| zipf(&mut rng, 2_000)));
+            mixed.extend((0..600).map(|at| (1 << 50) + round * 600 + at));
+        }
+        let near: Vec<u64> = (0..60_000u64).map(|at| at / 8 + 600 - rng.below(600)).collect();
+        let round = |pages: u64| (0..60_000).map(move |at| at % pages).collect::<Vec<u64>>();
+        let rows = [
+            ("zipf, 20,000 pages", hot, [575, 591, 655]),
+            ("scan, once", scan, [0, 0, 0]),
+            ("zipf beside scans", mixed, [232, 249, 328]),
+            ("recent use", near, [867, 867, 788]),
+            ("loop of 900 pages", round(900), [985, 985, 985]),
+            ("loop of 1,536 pages", round(1536), [0, 0, 332]),
+        ];
+        for (name, trace, expected) in rows {
+            let found = all(&trace);
+            println!("| {name} | {} | {} | {} |", found[0], found[1], found[2]);
+            let close = found.iter().zip(expected).all(|(found, it)| found.abs_diff(it) <= 3);
+            assert!(close, "{name}: {found:?}, not {expected:?}");
+        }
     }
 
     #[test]

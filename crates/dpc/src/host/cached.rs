@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering::Acquire;
 use std::sync::{PoisonError, RwLock};
 
 use outboard_base::{Fh, Ino, Timestamp, limits};
-use outboard_cache::host::{Counts, Place, Plane, Sink, Source};
+use outboard_cache::host::{Place, Plane, Sink, Source};
 use outboard_link::layout::Layout;
+use outboard_wire::cache::Tallied;
 use outboard_wire::file::{Reply, Request, open_flags, write_flags};
 
 use super::holdings::Handle;
@@ -31,7 +32,7 @@ impl Cached {
         Cached { plane, handles: std::array::from_fn(|_| RwLock::default()) }
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Tallied {
         self.plane.counts()
     }
 

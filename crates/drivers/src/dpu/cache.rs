@@ -24,7 +24,8 @@ use crate::clock;
 use crate::executor::block_on;
 use crate::link::Bell;
 
-/// Takes a host's cache in. `process` is the host's, if it can be watched.
+/// Takes a host's cache in, managed by `policies` where the host chooses nothing. `process` is the
+/// host's, if it can be watched.
 pub(super) fn take_in(
     hello: &Hello,
     dma: Arc<dyn Dma>,
@@ -32,9 +33,9 @@ pub(super) fn take_in(
     policies: Policies,
 ) -> Result<CacheSetup, AttachError> {
     let area = Area { at: hello.cache_at, len: hello.cache_len };
-    let control = Control::attach(dma, area, policies.replace)?;
+    let control = Control::attach(dma, area, policies)?;
     let is_dead = Box::new(move || process.as_ref().is_none_or(has_ended));
-    Ok(CacheSetup { control, policies, is_dead, clock: clock::now })
+    Ok(CacheSetup { control, is_dead, clock: clock::now })
 }
 
 /// The thread that tends the caches, once there are any.
@@ -139,7 +140,7 @@ impl<V: Keeping> Round<V> {
 
 /// Figures of one cache for `status`.
 pub(super) fn json(figures: &Figures) -> Value {
-    let Figures { counts, policies, .. } = figures;
+    let Figures { counts, policies, tallied, .. } = figures;
     json!({
         "session": format!("{:x}", figures.session.0),
         "page_size": figures.page_size,
@@ -149,7 +150,12 @@ pub(super) fn json(figures: &Figures) -> Value {
         "inodes": figures.inodes,
         "promised": figures.promised,
         "through": figures.through,
-        "read_ahead": figures.ahead,
+        "hits": tallied.hits,
+        "misses": tallied.misses,
+        "written_in_cache": tallied.writes,
+        "written_through": tallied.through,
+        "read_ahead": counts.ahead,
+        "read_ahead_used": counts.ahead_used,
         "filled": counts.filled,
         "written_back": counts.pulled,
         "dirty_again": counts.dirty_again,
@@ -159,5 +165,6 @@ pub(super) fn json(figures: &Figures) -> Value {
         "replace": policies.replace.as_str(),
         "prefetch": policies.prefetch.as_str(),
         "flush": policies.flush.as_str(),
+        "dirty_limit": policies.dirty,
     })
 }

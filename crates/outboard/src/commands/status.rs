@@ -125,15 +125,14 @@ fn describe(status: &Status) -> String {
     text
 }
 
-/// The hybrid caches, a line each; nothing where there are none.
+/// The hybrid caches, two lines each; nothing where there are none.
 fn describe_caches(all: &Value, text: &mut String) {
     use std::fmt::Write;
-    const COLUMNS: [(&str, &str); 7] = [
+    const COLUMNS: [(&str, &str); 6] = [
         ("pages", "pages"),
         ("free", "free"),
         ("dirty", "dirty"),
         ("filled", "filled"),
-        ("read_ahead", "read ahead"),
         ("written_back", "written back"),
         ("replaced", "replaced"),
     ];
@@ -143,9 +142,35 @@ fn describe_caches(all: &Value, text: &mut String) {
             let titles = COLUMNS.map(|(_, title)| format!(" {title:>12}")).concat();
             let _ = writeln!(text, "\n{:<16}{titles}", "hybrid cache of");
         }
+        let of = |part: &str, whole: &[&str]| {
+            let whole = whole.iter().map(|key| number(cache, &[key])).sum::<u64>();
+            percent(number(cache, &[part]), whole)
+        };
+        let name = |key: &str| cache.get(key).and_then(Value::as_str).unwrap_or("?");
         let session = cache.get("session").and_then(Value::as_str).unwrap_or("?");
         let figures = COLUMNS.map(|(key, _)| format!(" {:>12}", number(cache, &[key]))).concat();
         let _ = writeln!(text, "{session:<16.16}{figures}");
+        let _ = writeln!(
+            text,
+            "  reads: {} hit; writes: {} taken; read ahead: {} pages, {} of them used; \
+             replace {}, prefetch {}, flush {}, dirty at most {} %",
+            of("hits", &["hits", "misses"]),
+            of("written_in_cache", &["written_in_cache", "written_through"]),
+            number(cache, &["read_ahead"]),
+            of("read_ahead_used", &["read_ahead"]),
+            name("replace"),
+            name("prefetch"),
+            name("flush"),
+            number(cache, &["dirty_limit"]),
+        );
+    }
+}
+
+/// A share, in words.
+fn percent(part: u64, whole: u64) -> String {
+    match part.saturating_mul(1000).checked_div(whole) {
+        Some(mille) => format!("{}.{} %", mille / 10, mille % 10),
+        None => "none".to_owned(),
     }
 }
 
@@ -222,13 +247,17 @@ mod tests {
         };
         assert_eq!(text(json!([])), "");
         let two = json!([
-            {"session": "abc", "pages": 8192, "dirty": 17},
+            {"session": "abc", "pages": 8192, "dirty": 17, "hits": 3, "misses": 1,
+             "read_ahead": 8, "read_ahead_used": 1, "replace": "lru", "dirty_limit": 40},
             {"session": "0123456789abcdef0123", "written_back": 5},
         ]);
         let shown = text(two);
         let lines: Vec<Vec<&str>> =
             shown.trim().lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines[1], ["abc", "8192", "0", "17", "0", "0", "0", "0"]);
-        assert_eq!(lines[2], ["0123456789abcdef", "0", "0", "0", "0", "0", "5", "0"]);
+        assert_eq!(lines[1], ["abc", "8192", "0", "17", "0", "0", "0"]);
+        let said = lines[2].join(" ");
+        assert!(said.starts_with("reads: 75.0 % hit; writes: none taken;"), "{said}");
+        assert!(said.contains("8 pages, 12.5 % of them used; replace lru,"), "{said}");
+        assert_eq!(lines[3], ["0123456789abcdef", "0", "0", "0", "0", "5", "0"]);
     }
 }

@@ -1,8 +1,8 @@
 //! The header: what the host laid out, read once by the DPU side at attach.
 
 use super::{
-    CacheError, HEADER_LEN, MAGIC, PAGE_SIZE_MAX, PAGE_SIZE_MIN, RECORD_WAYS, RECORDS_MAX,
-    TOTAL_MAX, VERSION, WAYS_MAX,
+    CacheError, HEADER_LEN, MAGIC, PAGE_SIZE_MAX, PAGE_SIZE_MIN, RECORD_WAYS, RECORDS_MAX, TALLIES,
+    TALLY_LEN, TOTAL_MAX, VERSION, WAYS_MAX, header_at, tally_at,
 };
 use crate::nvmefs::{put, u32_at, u64_at};
 
@@ -14,6 +14,49 @@ pub enum CacheMode {
     Read = 0,
     /// Pages are read and written.
     Write = 1,
+}
+
+/// How its host wants a cache managed: numbers of `outboard_cache::policy`'s catalogues. 0 leaves
+/// the choice to the DPU side, and so does a number it does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Which page makes room.
+    pub replace: u8,
+    /// What is read ahead.
+    pub prefetch: u8,
+    /// What is written back before somebody asks.
+    pub flush: u8,
+    /// Pages that may be dirty, of 100.
+    pub dirty: u8,
+}
+
+/// What a host counted, all tallies together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tallied {
+    /// Reads answered from the cache.
+    pub hits: u64,
+    /// Reads of files that may be cached, sent on.
+    pub misses: u64,
+    /// Writes taken by the cache.
+    pub writes: u64,
+    /// Writes to files that may be cached, sent on.
+    pub through: u64,
+}
+
+impl Tallied {
+    /// Adds the tallies up. Any bytes are some counts: nothing is decided by them.
+    #[must_use]
+    pub fn parse(bytes: &[u8; TALLIES * TALLY_LEN]) -> Tallied {
+        let mut sum = Tallied::default();
+        for tally in bytes.as_chunks::<TALLY_LEN>().0 {
+            let at = |field: u64| u64_at(tally, usize::try_from(field).unwrap_or(0));
+            sum.hits = sum.hits.wrapping_add(at(tally_at::HITS));
+            sum.misses = sum.misses.wrapping_add(at(tally_at::MISSES));
+            sum.writes = sum.writes.wrapping_add(at(tally_at::WRITES));
+            sum.through = sum.through.wrapping_add(at(tally_at::THROUGH));
+        }
+        sum
+    }
 }
 
 /// The header's fixed fields. `free` and `hand` are words of their own
@@ -30,11 +73,13 @@ pub struct Header {
     pub ways: u32,
     /// Records.
     pub records: u32,
+    /// How it is to be managed.
+    pub wishes: Wishes,
 }
 
 impl Header {
-    /// Bytes of the fields: the rest of the header is zero.
-    pub const LEN: usize = 48;
+    /// Bytes of the fields: behind them come the tallies.
+    pub const LEN: usize = 56;
 
     /// Reads and checks the fields. Whether the cache lies within its area is the geometry's to
     /// say.
@@ -50,12 +95,14 @@ impl Header {
             1 => CacheMode::Write,
             _ => return Err(CacheError::Shape),
         };
+        let [replace, prefetch, flush, dirty] = u32_at(bytes, 48).to_le_bytes();
         let header = Header {
             page_size: u32_at(bytes, 8),
             mode,
             total: u64_at(bytes, 16),
             ways: u32_at(bytes, 32),
             records: u32_at(bytes, 36),
+            wishes: Wishes { replace, prefetch, flush, dirty },
         };
         header.check().map(|()| header)
     }
@@ -91,8 +138,13 @@ impl Header {
         put(&mut out, 24, &self.total.to_le_bytes());
         put(&mut out, 32, &self.ways.to_le_bytes());
         put(&mut out, 36, &self.records.to_le_bytes());
+        let Wishes { replace, prefetch, flush, dirty } = self.wishes;
+        put(&mut out, 48, &[replace, prefetch, flush, dirty]);
         out
     }
 }
 
-const _: () = assert!((Header::LEN as u64) < HEADER_LEN);
+const _: () = {
+    let tallies_end = header_at::TALLIES + (TALLIES * TALLY_LEN) as u64;
+    assert!(Header::LEN as u64 <= header_at::TALLIES && tallies_end <= HEADER_LEN);
+};

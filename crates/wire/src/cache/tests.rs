@@ -6,12 +6,15 @@ use super::*;
 #[test]
 fn golden_bytes() {
     assert_eq!(MAGIC.to_le_bytes(), *b"OBHC");
-    let header = Header { page_size: 8192, mode: CacheMode::Write, total: 8, ways: 8, records: 4 };
+    let wishes = Wishes { replace: 1, prefetch: 2, flush: 3, dirty: 40 };
+    let mode = CacheMode::Write;
+    let header = Header { page_size: 8192, mode, total: 8, ways: 8, records: 4, wishes };
     #[rustfmt::skip]
     let golden = [
-        b'O', b'B', b'H', b'C', 1, 0, 0, 0, 0, 32, 0, 0, 1, 0, 0, 0,
+        b'O', b'B', b'H', b'C', 2, 0, 0, 0, 0, 32, 0, 0, 1, 0, 0, 0,
         8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0,
         8, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        1, 2, 3, 40, 0, 0, 0, 0,
     ];
     assert_eq!(header.emit(), golden);
     let word = Word {
@@ -41,7 +44,8 @@ fn golden_bytes() {
 
 #[test]
 fn hostile_headers_are_refused_by_name() {
-    let good = Header { page_size: 8192, mode: CacheMode::Read, total: 64, ways: 8, records: 64 };
+    let (mode, wishes) = (CacheMode::Read, Wishes::default());
+    let good = Header { page_size: 8192, mode, total: 64, ways: 8, records: 64, wishes };
     let refused = |change: fn(&mut Header)| {
         let mut bad = good;
         change(&mut bad);
@@ -60,7 +64,7 @@ fn hostile_headers_are_refused_by_name() {
     assert_eq!(refused(|h| h.records = 0), Err(CacheError::Shape));
     assert_eq!(refused(|h| h.records = 5), Err(CacheError::Shape));
     let mut other = good.emit();
-    other[4] = 2;
+    other[4] = 1;
     assert_eq!(Header::parse(&other), Err(CacheError::Magic));
     other = good.emit();
     other[12] = 2;
@@ -177,11 +181,28 @@ proptest! {
     #[test]
     fn headers_come_back(
         shift in 12u32..=16, write in any::<bool>(), buckets in 1u64..1 << 20, ways in 1u32..=16,
-        sets in 1u32..=1 << 14,
+        sets in 1u32..=1 << 14, wishes in any::<[u8; 4]>(),
     ) {
+        let [replace, prefetch, flush, dirty] = wishes;
+        let wishes = Wishes { replace, prefetch, flush, dirty };
         let mode = if write { CacheMode::Write } else { CacheMode::Read };
         let total = buckets * u64::from(ways);
-        let header = Header { page_size: 1 << shift, mode, total, ways, records: sets * 4 };
+        let records = sets * 4;
+        let header = Header { page_size: 1 << shift, mode, total, ways, records, wishes };
         prop_assert_eq!(Header::parse(&header.emit()), Ok(header));
     }
+}
+
+#[test]
+fn tallies_add_up_whatever_they_hold() {
+    let mut bytes = [0; TALLIES * TALLY_LEN];
+    for at in (0..bytes.len()).step_by(TALLY_LEN) {
+        for (field, value) in [(0, 1), (8, 2), (16, 3), (24, 4), (32, 9)] {
+            bytes[at + field] = value;
+        }
+    }
+    let expected = Tallied { hits: 8, misses: 16, writes: 24, through: 32 };
+    assert_eq!(Tallied::parse(&bytes), expected);
+    // A host may say what it likes.
+    let _any = Tallied::parse(&[0xFF; TALLIES * TALLY_LEN]);
 }

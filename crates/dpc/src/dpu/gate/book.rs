@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use outboard_base::{Errno, Fh, Ino, SessionId, Time};
 use outboard_cache::dpu::{Control, Slot};
-use outboard_cache::policy::{Flush, Policies, Prefetch, flush};
+use outboard_cache::policy::{Flush, Prefetch};
 use outboard_kvfs::Caller;
 use outboard_wire::cache::Grant;
 
@@ -15,8 +15,6 @@ use outboard_wire::cache::Grant;
 pub struct CacheSetup {
     /// The DPU side's hand in it.
     pub control: Control,
-    /// Its algorithms.
-    pub policies: Policies,
     /// Whether the process whose memory it is, is gone for good.
     pub is_dead: Box<dyn Fn() -> bool + Send + Sync>,
     /// The world's clock.
@@ -27,7 +25,6 @@ pub struct CacheSetup {
 pub(in crate::dpu) struct Cache {
     pub(super) caller: Caller,
     pub(super) control: Control,
-    pub(super) policies: Policies,
     pub(super) flush: Box<dyn Flush>,
     pub(super) is_dead: Box<dyn Fn() -> bool + Send + Sync>,
     pub(super) clock: fn() -> Time,
@@ -35,23 +32,20 @@ pub(in crate::dpu) struct Cache {
     pub(super) promised: AtomicU64,
     /// Reads and writes that went through although their inode may be cached.
     pub(super) through: AtomicU64,
-    /// Pages read ahead of need.
-    pub(super) ahead: AtomicU64,
 }
 
 impl Cache {
     pub(super) fn new(caller: Caller, setup: CacheSetup) -> Cache {
-        let CacheSetup { control, policies, is_dead, clock } = setup;
+        let CacheSetup { control, is_dead, clock } = setup;
+        let policies = control.policies();
         Cache {
             caller,
             control,
-            policies,
-            flush: policies.flush.build(),
+            flush: policies.flush.build(policies.dirty),
             is_dead,
             clock,
             promised: AtomicU64::new(0),
             through: AtomicU64::new(0),
-            ahead: AtomicU64::new(0),
         }
     }
 
@@ -65,7 +59,7 @@ impl Cache {
 
     /// Most pages that may be dirty at a time.
     pub(super) fn dirty_max(&self) -> u64 {
-        (self.control.geometry().total() * flush::LIMIT / 100).max(1)
+        (self.control.geometry().total() * u64::from(self.control.policies().dirty) / 100).max(1)
     }
 
     pub(super) fn count(counter: &AtomicU64, by: u64) {
@@ -314,7 +308,7 @@ impl Book {
         }
         let geometry = hand.cache.control.geometry();
         let window = (geometry.total() / 8).clamp(1, READ_AHEAD / hand.cache.page_size());
-        let stream = hand.cache.policies.prefetch.build(window);
+        let stream = hand.cache.control.policies().prefetch.build(window);
         known.holders.push(Holder {
             hand,
             credit,

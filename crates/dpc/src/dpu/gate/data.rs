@@ -63,11 +63,12 @@ impl Gate {
             // What was read beside it may be what failed.
             _ => return ask.of(volume).await.map(Passed::from),
         };
-        self.fill(&hand, ino, plan.whole.start, &answer, plan.moment);
+        let asked = pages_of(&bytes, &hand.cache);
+        self.fill(&hand, ino, plan.whole.start, &answer, (plan.moment, &asked));
         for (bytes, answer) in plan.apart.iter().zip(answers) {
             // What nobody asked for may fail unheard.
             if let Ok(answer) = answer {
-                self.fill(&hand, ino, bytes.start, &answer, plan.moment);
+                self.fill(&hand, ino, bytes.start, &answer, (plan.moment, &asked));
             }
         }
         Ok(clipped(answer, &plan.whole, &bytes))
@@ -129,8 +130,6 @@ impl Gate {
             return Plan { whole: bytes.clone(), apart: Vec::new(), moment: None };
         }
         ahead.retain(|range| range.end - range.start <= most);
-        let fetched = ahead.iter().map(|range| range.end - range.start).sum::<u64>();
-        Cache::count(&hand.cache.ahead, fetched + whole.end - pages.end);
         let in_bytes = |pages: &Range<u64>| {
             pages.start.saturating_mul(page_size)..pages.end.saturating_mul(page_size)
         };
@@ -138,8 +137,15 @@ impl Gate {
     }
 
     /// Puts what was read from `from` on into the cache, unless the inode changed since. What does
-    /// not fit is not kept.
-    fn fill(&self, hand: &Hand, ino: Ino, from: u64, answer: &Answer, moment: Option<Moment>) {
+    /// not fit is not kept. Pages other than `asked` are ahead of need.
+    fn fill(
+        &self,
+        hand: &Hand,
+        ino: Ino,
+        from: u64,
+        answer: &Answer,
+        (moment, asked): (Option<Moment>, &Range<u64>),
+    ) {
         let Some(moment) = moment else { return };
         let page_size = hand.cache.page_size();
         let Ok(len) = usize::try_from(page_size) else { return };
@@ -154,7 +160,8 @@ impl Gate {
                 &last
             };
             let valid = || self.book().moment(ino) == Some(moment);
-            if let Err(error) = hand.cache.control.fill(ino, page, bytes, valid) {
+            let ahead = !asked.contains(&page);
+            if let Err(error) = hand.cache.control.fill(ino, page, bytes, ahead, valid) {
                 tracing::debug!(%ino, ?error, "a page was not put into its cache");
                 return;
             }

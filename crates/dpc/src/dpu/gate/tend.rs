@@ -7,7 +7,7 @@ use std::time::Duration;
 use outboard_base::{Ino, Result, SessionId};
 use outboard_cache::dpu::Counts;
 use outboard_cache::policy::{Policies, flush::Dirty};
-use outboard_wire::cache::{Grant, Status};
+use outboard_wire::cache::{Grant, Status, Tallied};
 
 use super::book::{Cache, Hand};
 use super::flush::ALL;
@@ -33,8 +33,8 @@ pub struct Figures {
     pub promised: u64,
     /// Reads and writes that went through although their inode may be cached.
     pub through: u64,
-    /// Pages read ahead of need.
-    pub ahead: u64,
+    /// What its host says it counted.
+    pub tallied: Tallied,
     /// What was done to its pages.
     pub counts: Counts,
     /// Its algorithms.
@@ -177,9 +177,9 @@ impl Gate {
                 inodes: self.held(cache.session()).len() as u64,
                 promised: cache.promised.load(Ordering::Relaxed),
                 through: cache.through.load(Ordering::Relaxed),
-                ahead: cache.ahead.load(Ordering::Relaxed),
+                tallied: cache.control.tallied().unwrap_or_default(),
                 counts: cache.control.counts(),
-                policies: cache.policies,
+                policies: cache.control.policies(),
             }
         };
         caches.into_iter().map(figures).collect()

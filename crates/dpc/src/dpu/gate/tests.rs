@@ -57,6 +57,26 @@ impl<D: Dma> Dma for Stepped<D> {
         self.0.read(kind, at, out)
     }
 
+    fn read_words(
+        &self,
+        kind: Kind,
+        at: u64,
+        out: &mut [u64],
+    ) -> std::result::Result<(), DmaError> {
+        between();
+        self.0.read_words(kind, at, out)
+    }
+
+    fn write_gathered(
+        &self,
+        kind: Kind,
+        at: u64,
+        parts: &[&[u8]],
+    ) -> std::result::Result<(), DmaError> {
+        between();
+        self.0.write_gathered(kind, at, parts)
+    }
+
     fn write(&self, kind: Kind, at: u64, data: &[u8]) -> std::result::Result<(), DmaError> {
         between();
         self.0.write(kind, at, data)
@@ -127,7 +147,7 @@ impl Host {
             page_size: PAGE as u32,
             ways: 4,
             records: 8,
-            mode: CacheMode::Write,
+            ..Shape::default()
         };
         let geometry = shape.at(PAGE).unwrap();
         let region = Region::anonymous(PAGE + geometry.area().len);
@@ -140,10 +160,10 @@ impl Host {
     fn setup(&self, policies: Policies) -> CacheSetup {
         let engine = Counted::new(Direct::new(Arc::clone(&self.region)), Arc::clone(&self.ledger));
         let area = self.plane.geometry().area();
-        let control = Control::attach(Arc::new(Stepped(engine)), area, policies.replace).unwrap();
+        let control = Control::attach(Arc::new(Stepped(engine)), area, policies).unwrap();
         let dead = Arc::clone(&self.dead);
         let is_dead = Box::new(move || dead.load(Ordering::Relaxed));
-        CacheSetup { control, policies, is_dead, clock }
+        CacheSetup { control, is_dead, clock }
     }
 
     fn read(&self, ino: Ino, offset: u64, len: usize) -> Option<Vec<u8>> {

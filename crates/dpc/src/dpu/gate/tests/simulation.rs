@@ -12,7 +12,7 @@
 //! `OUTBOARD_SEED=n` runs one seed alone, `OUTBOARD_SEEDS=n` so many.
 
 use outboard_base::Rng;
-use outboard_cache::policy::{flush, replace};
+use outboard_cache::policy::{DIRTY_MAX, flush, replace};
 use outboard_kv::mem::Faults;
 use outboard_kvfs::check;
 
@@ -101,6 +101,7 @@ impl World {
             replace: replace::Name::ALL[pick(&mut rng, 3)],
             prefetch: prefetch::Name::ALL[pick(&mut rng, 3)],
             flush: flush::Name::ALL[pick(&mut rng, 2)],
+            dirty: 1 + rng.below(u64::from(DIRTY_MAX)) as u8,
         };
         let gate = Arc::new(Gate::default());
         let (many, pages) = (1 + rng.below(2), if rng.chance(1, 2) { 8 } else { 64 });
