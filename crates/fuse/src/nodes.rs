@@ -97,6 +97,14 @@ impl Nodes {
         false
     }
 
+    /// An inode got a name, maybe its first (`O_TMPFILE`, linked). The kernel holds the inode's
+    /// lock until it has the answer, so a removal of that name is not overtaken.
+    pub(crate) fn named(&self, ino: Ino) {
+        if let Some(node) = self.table.shard(ino.0).get_mut(&ino.0) {
+            node.nameless = false;
+        }
+    }
+
     /// A directory was moved.
     pub(crate) fn moved(&self, ino: Ino, parent: Ino) {
         if let Some(node) = self.table.shard(ino.0).get_mut(&ino.0) {
@@ -167,6 +175,18 @@ mod tests {
         assert!(nodes.forgotten(Ino(3), 1));
         assert!(!nodes.forgotten(Ino(3), 1));
         assert!(nodes.unnamed(Ino(4)), "the kernel never knew it");
+    }
+
+    /// A file made by `O_TMPFILE` and linked later still counted as nameless: the volume was told
+    /// to forget it, and told of no change of it by others from then on.
+    #[test]
+    fn a_nameless_inode_that_is_linked_has_a_name() {
+        let nodes = Nodes::default();
+        nodes.seen(&file(2), Ino::ROOT);
+        assert!(!nodes.unnamed(Ino(2)), "the kernel refers to it");
+        nodes.seen(&file(2), Ino::ROOT);
+        nodes.named(Ino(2));
+        assert!(!nodes.forgotten(Ino(2), 2), "it has a name");
     }
 
     #[test]

@@ -72,6 +72,9 @@ impl<S: Slot> Front<S> {
         match (&job.shape, reply) {
             (Shape::Lookup { parent } | Shape::Entry { parent }, Reply::Entry(attr)) => {
                 self.nodes.seen(&attr, *parent);
+                if matches!(job.shape, Shape::Entry { .. }) {
+                    self.nodes.named(attr.ino);
+                }
                 send(&answer::entry(&attr, valid));
             }
             (Shape::Attr, Reply::Attr(attr)) => send(&answer::attr(&attr, valid.attr)),

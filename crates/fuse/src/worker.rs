@@ -156,6 +156,10 @@ impl<B: Backend> Worker<B> {
         if self.serve_here(header, &call)? {
             return Ok(());
         }
+        let slot = match call {
+            Call::Release { fh, .. } => self.drop_locks(ino_of(header.node), Fh(fh), slot)?,
+            _ => slot,
+        };
         let mut cred = header.cred(extensions).map_err(|_| Errno::EIO)?;
         if makes_inode(opcode) && cred.uid != 0 && !self.names_groups() {
             cred.groups = supplementary_groups(header.pid);
@@ -175,10 +179,6 @@ impl<B: Backend> Worker<B> {
             // Without POSIX locks a close asks nothing: writes were answered by the volume.
             Call::Flush { owner, .. } if !self.front.nodes.closing(ino, owner) => {
                 self.front.accept(self.index, header.unique);
-            }
-            Call::Release { fh, .. } => {
-                self.drop_locks(ino, Fh(fh));
-                return Ok(false);
             }
             Call::Getattr { .. } | Call::Statx { .. } => {
                 let last = self.front.nodes.last(ino).map(|last| *last);
@@ -357,19 +357,22 @@ impl<B: Backend> Worker<B> {
         self.front.finish(job, answer);
     }
 
-    /// Drops the locks whose owner is the open file that goes.
-    fn drop_locks(&mut self, ino: Ino, fh: Fh) {
+    /// Drops the locks whose owner is the open file that goes, in the slot its release came in:
+    /// whether another is free must not decide whether a lock stays.
+    fn drop_locks(&mut self, ino: Ino, fh: Fh, mut slot: B::Slot) -> Result<B::Slot> {
         for owner in self.front.nodes.released(ino, fh) {
-            let outcome = self.port.acquire().and_then(|slot| {
-                let (request, cred) = (Request::Flush { ino, fh, owner }, Cred::root());
-                let request = &request;
-                let ask = Ask { request, cred: &cred, checked: true, payload_len: 0 };
-                self.wait_for(slot, &ask).outcome
-            });
-            if let Err(errno) = outcome {
+            let (request, cred) = (Request::Flush { ino, fh, owner }, Cred::root());
+            let ask = Ask { request: &request, cred: &cred, checked: true, payload_len: 0 };
+            let answer = self.wait_for(slot, &ask);
+            if let Err(errno) = answer.outcome {
                 tracing::error!(%ino, %errno, "locks of a closed file could not be dropped");
             }
+            slot = match answer.slot {
+                Some(slot) => slot,
+                None => self.port.acquire()?,
+            };
         }
+        Ok(slot)
     }
 
     fn forget(&mut self, node: u64, count: u64) {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ pub(crate) struct ToyBackend {
     held: Mutex<Option<Vec<u64>>>,
     /// So many times from now on no slot is free.
     short: AtomicU32,
+    /// A worker gets one slot, and none while it has that.
+    scarce: AtomicBool,
 }
 
 impl ToyBackend {
@@ -87,6 +89,11 @@ impl ToyBackend {
         self.short.store(times, Ordering::Relaxed);
     }
 
+    /// From now on a worker that has a slot gets no other.
+    pub(crate) fn be_scarce(&self) {
+        self.scarce.store(true, Ordering::Relaxed);
+    }
+
     /// How many requests hang.
     pub(crate) fn hanging(&self) -> usize {
         self.held.lock().unwrap().as_ref().map_or(0, Vec::len)
@@ -105,6 +112,8 @@ pub(crate) struct Shared(pub(crate) Arc<ToyBackend>);
 
 pub(crate) struct ToyPort {
     backend: Arc<ToyBackend>,
+    /// The last slot asked for was given.
+    gave: bool,
 }
 
 impl Backend for Shared {
@@ -112,7 +121,7 @@ impl Backend for Shared {
     type Port = ToyPort;
 
     fn port(&self, _worker: usize) -> Result<ToyPort> {
-        Ok(ToyPort { backend: Arc::clone(&self.0) })
+        Ok(ToyPort { backend: Arc::clone(&self.0), gave: false })
     }
 
     fn abort(&self, tag: u64) -> bool {
@@ -139,6 +148,11 @@ impl Port for ToyPort {
     type Slot = HeapSlot;
 
     fn acquire(&mut self) -> Result<HeapSlot> {
+        // The worker asks once for each message: twice in a row is asking while it has one.
+        self.gave = !self.gave || !self.backend.scarce.load(Ordering::Relaxed);
+        if !self.gave {
+            return Err(Errno::EAGAIN);
+        }
         let short = &self.backend.short;
         match short.try_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
             Ok(_) => Err(Errno::EAGAIN),
@@ -231,6 +245,7 @@ pub(crate) fn mount_at(
         late,
         held: Mutex::default(),
         short: AtomicU32::new(0),
+        scarce: AtomicBool::new(false),
     });
     let front = Arc::new(Front::new(options));
     assert!(backend.front.set(Arc::clone(&front)).is_ok());
