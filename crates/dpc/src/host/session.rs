@@ -292,11 +292,15 @@ impl Session {
     ) -> Result<bool> {
         let (queue, cid) = (slot.queue(), slot.index());
         // The keeper's calls are what ends the giving up.
+        let op = call.request.op();
         if queue != self.keeper() && self.given_up.load(Acquire) {
+            // What it gives up was the lost side's to take, and is not handed in to the next.
+            if entry::is_giving_up(op) {
+                entry::gives_up(call.request, &mut lock(&self.books).holdings);
+            }
             return Err(Errno::ENOTCONN);
         }
         let lane = self.lane(queue, cid);
-        let op = call.request.op();
         let span = Span::of(call.request, call.payload_len);
         let sequence = if op.changes() { self.sequence.fetch_add(1, Relaxed) + 1 } else { 0 };
         let header =

@@ -130,3 +130,23 @@ fn who_gives_up_while_a_wait_is_in_doubt_is_told_so_once() {
         assert_eq!(world.answer(3), Ok(Reply::Empty), "seed {seed}: it did not take the lock");
     }
 }
+
+/// With the DPU side given up, a close and an unlock were refused and forgotten: when the side came
+/// back, the session handed in a handle and a lock that nobody had any more, for as long as it
+/// lived.
+#[test]
+fn what_is_closed_while_nobody_is_there_is_not_handed_in() {
+    let mut world = World::new(7);
+    world.ask(1, LockKind::Write);
+    assert_eq!(world.answer(1), Ok(Reply::Empty));
+    world.link.crash();
+    world.link.give_up();
+    world.ask(1, LockKind::Unlock);
+    assert_eq!(world.answer(1), Err(Errno::ENOTCONN));
+    let (ino, fh) = world.file;
+    let release = Request::Release { ino, fh, owner: 0 };
+    assert!(world.link.start(&Cred::root(), &release, &[], 2));
+    assert_eq!(world.answer(2), Err(Errno::ENOTCONN));
+    let counts = world.link.session().counts();
+    assert_eq!((counts.handles, counts.locks), (0, 0));
+}
