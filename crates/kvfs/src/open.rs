@@ -57,6 +57,19 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(())
     }
 
+    /// A handle comes back whose opening nobody remembers: what may be opened now, and whatever the
+    /// owner says it had. Who makes a file may write through that handle whatever the mode is, and
+    /// could set the mode to what is asked here.
+    pub(crate) async fn may_reopen(
+        &self,
+        cx: &Context<'_>,
+        inode: &Inode,
+        flags: u32,
+    ) -> Result<()> {
+        let owned = inode.kind() == FileKind::Regular && cx.owns(inode);
+        if owned { Ok(()) } else { self.may_open(cx, inode, flags & !open_flags::TRUNC).await }
+    }
+
     /// `O_TRUNC`: to no bytes, with new times even if there were none.
     async fn truncate(&self, cx: &Context<'_>, ino: Ino) -> Result<Inode> {
         let _turn = self.turns.alone(ino).await;
@@ -154,7 +167,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             (false, true) => return Err(Errno::EISDIR),
             _ if cx.trusted => {}
             (true, true) => self.permit(cx, &inode, READ).await?,
-            (false, false) => self.may_open(cx, &inode, flags & !open_flags::TRUNC).await?,
+            (false, false) => self.may_reopen(cx, &inode, flags).await?,
         }
         opening.keep();
         // Whoever has it open was told of it.

@@ -3,7 +3,7 @@
 use outboard_base::{Errno, Fh, Result};
 use outboard_kv::medium::Medium;
 use outboard_kv::{Kv, KvError};
-use outboard_wire::file::{Flags, Op, Reply, Request, open_flags};
+use outboard_wire::file::{Flags, Op, Reply, Request};
 
 use crate::context::Context;
 use crate::handles::Handle;
@@ -40,7 +40,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             let inode = self.inode(ino).await?;
             if !context.trusted {
                 // The record says what was opened, but not how; and the request may say anything.
-                self.may_open(context, &inode, flags & !open_flags::TRUNC).await?;
+                self.may_reopen(context, &inode, flags).await?;
             }
             Ok(opening.keep())
         };
@@ -62,6 +62,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             (Reply::Entry(attr), _) => {
                 self.handles.tell(attachment, attr.ino);
                 Reply::Entry(attr)
+            }
+            (reply @ Reply::Written(_), &Request::Write { ino, fh, flags, .. }) => {
+                // What it had written may never have been synced.
+                let handle = self.handles.get(attachment, fh, ino)?;
+                self.sync_written(handle, flags).await?;
+                reply
             }
             (reply, _) => {
                 debug_assert!(!matches!(context.op, Op::Create | Op::Open | Op::Tmpfile));

@@ -8,6 +8,7 @@
     reason = "a test may panic"
 )]
 
+mod feud;
 mod hostile;
 mod overflow;
 mod simulation;

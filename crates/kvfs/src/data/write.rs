@@ -3,6 +3,9 @@
 //! To a big file, at a place of its own, a write has two halves: its blocks go out while others
 //! write and read elsewhere in the file; then those whose blocks are out at the same time commit
 //! together ([`super::gather`]). A write that changes the file's form is alone with the file.
+//!
+//! Every write puts its replay record in its own batch: one that was done before the DPU side was
+//! lost is answered when it is sent again, and cannot come over what others wrote since.
 
 use outboard_base::limits::{FILE_SIZE_MAX, IO_MAX};
 use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
@@ -16,6 +19,7 @@ use super::shape::Shape;
 use super::{regular, turns};
 use crate::Kvfs;
 use crate::context::Context;
+use crate::handles::Handle;
 use crate::layout::{DataKind, Inode};
 use crate::txn::{Fail, ROUNDS_MAX, Tried, Txn};
 
@@ -56,7 +60,7 @@ pub(crate) struct Change {
     end: u64,
     mtime: Option<Timestamp>,
     strips: bool,
-    /// To be put if it grows the file.
+    /// Its answer, to be put with it.
     record: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -80,7 +84,6 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         // Cached pages come back with their own places, whatever way the file was opened.
         let appends = flags & write_flags::APPEND != 0
             || (!write.cached() && handle.flags & open_flags::APPEND != 0);
-        let durable = flags & write_flags::DSYNC != 0 || handle.flags & open_flags::DSYNC != 0;
         let place = (!appends).then_some(offset);
         let taken = match self.write_beside(cx, &write, place).await? {
             Some(taken) => taken,
@@ -89,10 +92,14 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if taken > 0 {
             self.changed(cx, ino);
         }
-        if durable {
-            self.sync().await?;
-        }
+        self.sync_written(handle, flags).await?;
         Ok(Reply::Written(taken))
+    }
+
+    /// After a write through `handle`: makes it durable, if that is what was asked for.
+    pub(crate) async fn sync_written(&self, handle: Handle, flags: u32) -> Result<()> {
+        let durable = flags & write_flags::DSYNC != 0 || handle.flags & open_flags::DSYNC != 0;
+        if durable { self.sync().await } else { Ok(()) }
     }
 
     /// Writes some blocks of a big file, at `place` or from the end on, beside users of others.
@@ -113,7 +120,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let data = write.clipped(offset)?;
         let end = offset + data.len() as u64;
         let taken = u32::try_from(data.len()).map_err(|_| Errno::EIO)?;
-        let record = if end > shape.size { cx.record(&Reply::Written(taken))? } else { None };
+        let record = cx.record(&Reply::Written(taken))?;
         let work = self.writes.begin(ino);
         let mut apart = false;
         for _ in 0..ROUNDS_MAX {
@@ -183,11 +190,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let mut shape = Shape::of(&inode);
         let mut written = Vec::with_capacity(changes.len());
         for change in changes {
-            if change.end > shape.size {
-                shape.size = change.end;
-                if let Some((key, value)) = change.record {
-                    txn.put(key, value);
-                }
+            shape.size = shape.size.max(change.end);
+            if let Some((key, value)) = change.record {
+                txn.put(key, value);
             }
             self.count_change(txn, &mut inode, change.mtime, change.strips).await?;
             written.push(change.written);
@@ -232,9 +237,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             self.count_change(txn, &mut inode, mtime, strips).await?;
             txn.put_inode(&inode)?;
             let taken = u32::try_from(data.len()).map_err(|_| Errno::EIO)?;
-            if place.is_none() || shape.size > before.size {
-                txn.record(cx, &Reply::Written(taken))?;
-            }
+            txn.record(cx, &Reply::Written(taken))?;
             Ok(taken)
         })
         .await

@@ -3,7 +3,9 @@
 
 use outboard_base::{Cred, Errno, Fh, Ino, Timestamp};
 use outboard_kvfs::Caller;
-use outboard_wire::file::{Flags, Reply, Request, Setattr, SetattrTime, open_flags, rename_flags};
+use outboard_wire::file::{
+    Flags, Reply, Request, Setattr, SetattrTime, open_flags, rename_flags, write_flags,
+};
 
 use crate::world::{Disk, User, Volume, assert_clean, block_on, errno, picture, tidy};
 
@@ -235,4 +237,112 @@ fn a_record_is_no_leave_to_open_something_else() {
     user.sequence.set(user.sequence.get() - 1);
     assert_eq!(errno(user.again(open(secret), &[])), Errno::EACCES);
     assert!(user.again(open(own), &[]).is_ok());
+}
+
+/// Attachment 1 overwrites a block, and the DPU side dies before it answers. By then attachment 2
+/// had seen those bytes and written over them. The replay of the first write carried no record, was
+/// done again, and lay over the newer bytes. In a small file as in a big one, and whether the
+/// instance is still there (a host that hung up) or the next one.
+#[test]
+fn a_write_sent_again_does_not_come_over_a_newer_one() {
+    for (size, restart) in [(9000, false), (9000, true), (100, false), (100, true)] {
+        let disk = Disk::new(5);
+        let volume = disk.open_settled();
+        let (mut one, two) = (User::attached(&volume, 1), User::attached(&volume, 2));
+        let (file, fh) = one.create(Ino::ROOT, "file", 0).unwrap();
+        one.write(file.ino, fh, 0, &vec![b'0'; size]).unwrap();
+        two.lookup(Ino::ROOT, "file").unwrap();
+        let other = two.open(file.ino, open_flags::RDWR).unwrap();
+        assert_eq!(one.write(file.ino, fh, 10, b"older"), Ok(5));
+        assert_eq!(two.read(file.ino, other, 10, 5).unwrap(), b"older");
+        assert_eq!(two.write(file.ino, other, 10, b"newer"), Ok(5));
+        let again = Request::Write { ino: file.ino, fh, offset: 10, flags: 0 };
+        one.flags = Flags::REPLAY;
+        if !restart {
+            assert_eq!(one.again(again, b"older").unwrap().0, Reply::Written(5));
+            assert_eq!(two.read(file.ino, other, 10, 5).unwrap(), b"newer");
+            continue;
+        }
+        let sequence = one.sequence.get();
+        drop(volume);
+        let volume = disk.open();
+        let mut one = User::attached(&volume, 1);
+        let flags = open_flags::RDWR;
+        one.done(Request::Reclaim { ino: file.ino, fh, flags, directory: false }, &[]).unwrap();
+        (one.flags, one.sequence) = (Flags::REPLAY, sequence.into());
+        assert_eq!(one.again(again, b"older").unwrap().0, Reply::Written(5));
+        assert_eq!(one.read(file.ino, fh, 10, 5).unwrap(), b"newer", "size {size}");
+        assert_clean(&volume);
+    }
+}
+
+/// An `O_DSYNC` write was committed and recorded, and the DPU side died before the sync that was to
+/// follow. Its replay was answered from the record at once, so that a power loss then took what its
+/// program was told is durable.
+#[test]
+fn a_durable_write_answered_from_its_record_is_durable() {
+    for seed in 0..20 {
+        let disk = Disk::new(seed);
+        let volume = disk.open_settled();
+        let one = User::root(&volume);
+        let (file, fh) = one.create(Ino::ROOT, "file", 0).unwrap();
+        one.write(file.ino, fh, 0, &[b'0'; 9000]).unwrap();
+        one.sync().unwrap();
+        one.write(file.ino, fh, 0, &[b'1'; 8192]).unwrap();
+        let sequence = one.sequence.get();
+        drop(volume);
+        let volume = disk.open();
+        let mut one = User::root(&volume);
+        let flags = open_flags::RDWR;
+        one.done(Request::Reclaim { ino: file.ino, fh, flags, directory: false }, &[]).unwrap();
+        (one.flags, one.sequence) = (Flags::REPLAY, sequence.into());
+        let again = Request::Write { ino: file.ino, fh, offset: 0, flags: write_flags::DSYNC };
+        assert_eq!(one.again(again, &[b'1'; 8192]).unwrap().0, Reply::Written(8192));
+        drop(volume);
+        disk.crash();
+        let volume = disk.open_settled();
+        let one = User::root(&volume);
+        let fh = one.open(file.ino, open_flags::RDWR).unwrap();
+        let found = one.read(file.ino, fh, 0, 8192).unwrap();
+        assert!(found == [b'1'; 8192], "seed {seed}: a durable write is lost");
+    }
+}
+
+/// A user on an attachment that is not trusted.
+fn plain(volume: &Volume, attachment: u64, uid: u32) -> User<'_> {
+    let mut user = User::attached(volume, attachment);
+    user.cred = Cred::user(uid, uid);
+    user.caller = Caller { trusted: false, peer: Cred::user(uid, uid), ..user.caller };
+    user
+}
+
+/// A plain user made a file of mode 0444 and held the handle to write that making it gave. After a
+/// loss of the DPU side the handle was judged by the mode, refused, and every write failed with
+/// `EBADF`. What the mode refuses to others stays refused.
+#[test]
+fn the_owner_keeps_a_handle_to_write_a_file_nobody_may_write() {
+    let disk = Disk::new(5);
+    let volume = disk.open_settled();
+    let create = Request::Create {
+        parent: Ino::ROOT,
+        name: b"made",
+        mode: 0o444,
+        umask: 0,
+        flags: open_flags::RDWR,
+    };
+    let owner = plain(&volume, 9, 10);
+    let Reply::Created(attr, fh) = owner.ask(create, &[]).unwrap().0 else { panic!() };
+    owner.write(attr.ino, fh, 0, b"before").unwrap();
+    let sequence = owner.sequence.get();
+    drop(volume);
+    let volume = disk.open();
+    let reclaim =
+        |fh| Request::Reclaim { ino: attr.ino, fh, flags: open_flags::RDWR, directory: false };
+    let other = plain(&volume, 10, 11);
+    assert_eq!(errno(other.ask(reclaim(fh), &[])), Errno::EACCES);
+    let owner = plain(&volume, 9, 10);
+    owner.sequence.set(sequence);
+    owner.done(reclaim(fh), &[]).unwrap();
+    assert_eq!(owner.write(attr.ino, fh, 0, b"after "), Ok(6));
+    assert_eq!(owner.read(attr.ino, fh, 0, 6).unwrap(), b"after ");
 }
