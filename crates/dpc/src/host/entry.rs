@@ -1,6 +1,6 @@
 //! What a session remembers of a call until it is answered: enough to send it again.
 
-use outboard_base::{Cred, Errno, Fh, Ino, Result, Time, limits};
+use outboard_base::{Cred, Errno, Fh, Ino, Result, limits};
 use outboard_link::queue::CommandId;
 use outboard_wire::file::{
     Attr, Flags, Header, Lock, LockKind, LockStyle, Op, Reply, Request, Statfs,
@@ -102,7 +102,6 @@ pub(super) struct Entry {
     pub(super) overflows: u64,
     pub(super) tag: u64,
     pub(super) op: Op,
-    pub(super) started: Time,
     /// The encoded request header: the DPU side cannot reach this copy.
     pub(super) header: Vec<u8>,
     pub(super) payload_len: u32,
@@ -126,7 +125,6 @@ impl Entry {
             overflows: 0,
             tag: 0,
             op: Op::Noop,
-            started: Time(0),
             header: Vec::new(),
             payload_len: 0,
             read_len: 0,

@@ -79,11 +79,8 @@ impl Port {
         if !sent {
             return Started::InFlight;
         }
-        match self.spin(cid, self.session.budget(self.queue, call.request.op())) {
-            Own::Done(done) => {
-                self.session.count_spun();
-                Started::Done(done)
-            }
+        match self.spin_for(cid, call) {
+            Own::Done(done) => Started::Done(done),
             Own::Parked => Started::InFlight,
             Own::None => match self.session.leave(self.queue, cid) {
                 Own::Done(done) => Started::Done(done),
@@ -121,17 +118,35 @@ impl Port {
             return refused(slot, call, 0, errno);
         }
         slot.launch();
-        let mut budget = self.session.budget(self.queue, call.request.op());
+        if let Own::Done(done) = self.spin_for(cid, call) {
+            return done;
+        }
         loop {
-            if let Own::Done(done) = self.spin(cid, budget) {
-                return done;
-            }
             watch();
             if let Own::Done(done) = self.session.sleep(self.queue, cid) {
                 return done;
             }
-            budget = 0;
         }
+    }
+
+    /// Spins for the answer of the call in `cid` as long as that is worth it, and remembers what
+    /// came of it.
+    fn spin_for(&self, cid: u16, call: &Call<'_>) -> Own {
+        let op = call.request.op();
+        let budget = self.session.budget(self.queue, op);
+        let from = self.session.world().now();
+        let own = self.spin(cid, budget);
+        let took = self.session.world().now().since(from);
+        match own {
+            // Cut short because others want this core: nothing is learnt.
+            Own::None if u128::from(budget) > took.as_nanos() => {}
+            Own::None if budget > 0 => self.session.has_spun(self.queue, op, None),
+            Own::Done(_) | Own::Parked if budget > 0 => {
+                self.session.has_spun(self.queue, op, Some(took));
+            }
+            _ => {}
+        }
+        own
     }
 
     /// Looks for the answer of the call in `cid` for `budget` nanoseconds, at least once.

@@ -8,6 +8,7 @@ mod taking;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use outboard_base::{Errno, Result, SessionId, Time, limits};
 use outboard_cache::host::Plane;
@@ -311,7 +312,7 @@ impl Session {
         entry.load(call, &header, span)?;
         entry.order = self.order.fetch_add(1, Relaxed);
         entry.overflows = self.overflows.load(Acquire);
-        (entry.tag, entry.reader, entry.started) = (tag, reader, self.world.now());
+        (entry.tag, entry.reader) = (tag, reader);
         entry.state = State::Pending;
         if let Some(cached) = &self.cached {
             cached.sending(call.request, span);
@@ -409,8 +410,16 @@ impl Session {
         self.queue(queue).map_or(0, |queue| queue.patience.budget(op))
     }
 
-    pub(super) fn count_spun(&self) {
-        self.counters.spun.fetch_add(1, Relaxed);
+    /// What came of spinning for the answer to `op`: it was found after `took`, or not at all.
+    pub(super) fn has_spun(&self, queue: u16, op: Op, took: Option<Duration>) {
+        let Some(it) = self.queue(queue) else { return };
+        match took {
+            Some(took) => {
+                self.counters.spun.fetch_add(1, Relaxed);
+                it.patience.found(op, took);
+            }
+            None => it.patience.missed(op),
+        }
     }
 
     /// A change of a file ended.

@@ -193,9 +193,6 @@ impl Session {
                 }
             }
         }
-        if let Some(it) = self.queue(queue) {
-            it.patience.learn(entry.op, self.world.now().since(entry.started));
-        }
         let (tag, op, reader) = (entry.tag, entry.op, entry.reader);
         entry.state = State::Idle;
         match reader {
