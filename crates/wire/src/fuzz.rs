@@ -6,6 +6,7 @@ use outboard_base::limits::{IO_MAX, REQUEST_HEADER_MAX};
 
 use crate::attach::Message;
 use crate::cache;
+use crate::dds;
 use crate::event::{EVENT_LEN, Event};
 use crate::file::{Attr, Dirents, DirentsWriter, Op, Reply, Request, Statfs};
 use crate::fuse::{Call, Dialect, InHeader, Opcode, init::InitIn, translate};
@@ -109,6 +110,36 @@ pub fn cache(data: &[u8]) {
     }
 }
 
+/// The page server's rings: a run of frames, and each message as a request, as a response and as a
+/// listing.
+pub fn ring(data: &[u8]) {
+    let mut taken = 0;
+    for (position, message) in dds::frames(data, 64).flatten() {
+        taken += dds::frame_len(message.len());
+        assert!(position.is_multiple_of(8) && taken <= data.len());
+        ring_message(message);
+    }
+    ring_message(data);
+}
+
+fn ring_message(message: &[u8]) {
+    if let Ok((id, request)) = dds::Request::parse(message) {
+        let at = message.len() - request.data().len();
+        let head = request.head(id, at, request.data().len());
+        let mut again = message.to_vec();
+        again[..head.len()].copy_from_slice(&head);
+        assert_eq!(dds::Request::parse(&again), Ok((id, request)));
+    }
+    if let Ok(response) = dds::Response::parse(message) {
+        assert!(response.data.len() <= message.len());
+    }
+    let listed = dds::Listing::new(message).map_while(Result::ok);
+    let mut out = Vec::new();
+    for entry in listed {
+        assert!(dds::put_listed(&mut out, &entry, message.len()));
+    }
+}
+
 /// Request headers of file operations.
 pub fn request(data: &[u8]) {
     if let Ok((header, request)) = Request::decode(data) {
@@ -204,6 +235,27 @@ mod tests {
     }
 
     #[test]
+    fn mutated_rings() {
+        let request = dds::Request::CreateFile { directory: dds::DirectoryId(3), name: b"pages" };
+        let mut message = request.head(7, 32, 5).to_vec();
+        message.extend(b"pages");
+        let mut head = dds::ResponseHead::pending(7, 32, 40);
+        (head.status, head.data_len) = (0, 24);
+        let mut answer = head.emit().to_vec();
+        dds::put_listed(&mut answer, &dds::Listed { id: 4, size: 5, name: b"log" }, 4096);
+        answer.resize(head.message_len(), 0);
+        let mut frames = Vec::new();
+        for bytes in [&message, &answer] {
+            let position = 64 + frames.len() as u64;
+            let stamp = dds::Stamp { position, is_nothing: false };
+            frames.extend(stamp.head(u32::try_from(bytes.len()).unwrap()).to_le_bytes());
+            frames.extend(bytes);
+            frames.resize(frames.len().next_multiple_of(8), 0);
+        }
+        mutate("ring", ring, &[message, answer, frames]);
+    }
+
+    #[test]
     fn mutated_entries() {
         let good = Sqe {
             cid: 3,
@@ -275,7 +327,9 @@ mod tests {
     #[test]
     fn mutated_caches() {
         let mode = cache::CacheMode::Write;
-        let header = cache::Header { page_size: 8192, mode, total: 64, ways: 8, records: 64 };
+        let wishes = cache::Wishes::default();
+        let header =
+            cache::Header { page_size: 8192, mode, total: 64, ways: 8, records: 64, wishes };
         let dirty = cache::Word { status: cache::Status::Dirty, ..cache::Word::FREE };
         let seeds = [
             [&header.emit()[..], &[0; 64]].concat(),

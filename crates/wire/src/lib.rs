@@ -7,6 +7,7 @@
 pub mod attach;
 pub mod cache;
 mod cursor;
+pub mod dds;
 pub mod event;
 pub mod file;
 pub mod fuse;
