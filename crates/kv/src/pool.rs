@@ -4,10 +4,16 @@
 //! one driven here) answer for one object at a time: bytes and an ordered map, changed together
 //! under a guard. This module builds the rest once, for any of them:
 //!
-//! - [`Pool`] is the port: what such an engine must do, and what it may do to us.
+//! - [`Pool`] is the port: what such an engine must do, and what it may do to us. [`mem::MemPool`] does the
+//!   worst of it.
+//! - [`Claim`] lets one writer in at a time.
 //!
 //! The words, the bytes and the failure cases are in `docs/internals/pool.md`.
 
+mod claim;
+mod head;
+pub mod mem;
 mod port;
 
+pub use claim::{Claim, ClaimError, Me, Taken, Taking, Terms, Wanted};
 pub use port::{Guard, Op, Pool, PoolError, PoolUsage, Scan, Step};
