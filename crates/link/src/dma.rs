@@ -40,6 +40,24 @@ pub trait Dma: Send + Sync {
     /// memory.
     fn read(&self, kind: Kind, at: u64, out: &mut [u8]) -> Result<(), DmaError>;
 
+    /// Copies aligned words of 8 bytes from host memory, each whole and in ascending order: what the
+    /// host wrote before a word that is read here is seen by every read after it.
+    /// One operation, unless an engine has only [`Dma::read`] and asks for each word by itself.
+    fn read_words(&self, kind: Kind, at: u64, out: &mut [u64]) -> Result<(), DmaError> {
+        for (place, word) in (at..).step_by(8).zip(out) {
+            let mut bytes = [0; 8];
+            self.read(kind, place, &mut bytes)?;
+            *word = u64::from_le_bytes(bytes);
+        }
+        Ok(())
+    }
+
+    /// Copies several pieces to one contiguous range of host memory, as one operation: the pieces
+    /// lie in the DPU's own memory, where gathering costs the bus nothing.
+    fn write_gathered(&self, kind: Kind, at: u64, parts: &[&[u8]]) -> Result<(), DmaError> {
+        self.write(kind, at, &parts.concat())
+    }
+
     /// Copies to host memory. Whole 8-byte-aligned entries of at most [`ENTRY_MAX`] bytes and
     /// aligned words of 4 bytes become visible in ascending order, after all earlier writes;
     /// other writes in any order.

@@ -8,6 +8,7 @@
 //! * [`queue`]: queue pairs, the initiator of the host and the target of the DPU: nvme-fs, and
 //!   virtio-fs as its rival;
 //! * [`events`]: the ring of notices from the DPU to the host;
+//! * [`ring`]: rings of messages, the page server's;
 //! * [`layout`]: where the rings and slots lie in a region;
 //! * [`pace`]: when to spin and when to sleep; [`beat`]: when the other side counts as dead.
 //!
@@ -31,5 +32,6 @@ pub mod queue;
 )]
 pub mod region;
 pub mod registers;
+pub mod ring;
 
 pub use region::Region;

@@ -7,6 +7,7 @@
 //! response  0 status u32 | 4 data_at u16 | 6 0 | 8 id | 16 data_len u32 | 20 room u32 | 24 value |
 //!           32 0 ... | data_at: data, then unused up to `room` bytes, the end
 //! listed    0 id u32 | 4 0 u16 | 6 name length u16 | 8 size | 16 name | 0 to a multiple of 8
+//! stamp     0 always 1 | 1-30 position / 8 | 31 nothing here: pass over it
 //! ```
 //!
 //! Little-endian. Every frame begins at a multiple of 8 and is whole: one that would reach beyond

@@ -66,6 +66,17 @@ impl<D: Dma> Dma for Delayed<D> {
         self.inner.write(kind, at, data)
     }
 
+    fn read_words(&self, kind: Kind, at: u64, out: &mut [u64]) -> Result<(), DmaError> {
+        (self.pause)(self.price.of(self.price.round_trip_ns, size_of_val(out)));
+        self.inner.read_words(kind, at, out)
+    }
+
+    fn write_gathered(&self, kind: Kind, at: u64, parts: &[&[u8]]) -> Result<(), DmaError> {
+        let bytes = parts.iter().map(|part| part.len()).sum();
+        (self.pause)(self.price.of(self.price.posted_ns, bytes));
+        self.inner.write_gathered(kind, at, parts)
+    }
+
     fn compare_and_swap(&self, at: u64, expected: u64, new: u64) -> Result<u64, DmaError> {
         (self.pause)(self.price.of(self.price.round_trip_ns, 8));
         self.inner.compare_and_swap(at, expected, new)

@@ -43,6 +43,22 @@ impl Dma for Direct {
         }
     }
 
+    fn read_words(&self, _: Kind, at: u64, out: &mut [u64]) -> Result<(), DmaError> {
+        for (place, word) in (at..).step_by(8).zip(out) {
+            *word = self.0.load_u64(place, Ordering::Acquire)?;
+        }
+        Ok(())
+    }
+
+    fn write_gathered(&self, _: Kind, at: u64, parts: &[&[u8]]) -> Result<(), DmaError> {
+        let mut at = at;
+        for part in parts {
+            self.0.write_from(at, part)?;
+            at = at.saturating_add(part.len() as u64);
+        }
+        Ok(())
+    }
+
     fn compare_and_swap(&self, at: u64, expected: u64, new: u64) -> Result<u64, DmaError> {
         let found = self.0.cas_u64(at, expected, new, Ordering::SeqCst)?;
         fence();

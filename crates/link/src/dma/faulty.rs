@@ -69,6 +69,28 @@ impl<D: Dma> Dma for Faulty<D> {
         self.inner.write(kind, at, data)
     }
 
+    fn read_words(&self, kind: Kind, at: u64, out: &mut [u64]) -> Result<(), DmaError> {
+        self.may_fail()?;
+        self.inner.read_words(kind, at, out)?;
+        if let Some(dice) = self.roll(self.faults.corrupt) {
+            let place = usize::try_from(dice >> 8).unwrap_or(0) % out.len().max(1);
+            if let Some(word) = out.get_mut(place) {
+                *word ^= 1 << (dice % 64);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_gathered(&self, kind: Kind, at: u64, parts: &[&[u8]]) -> Result<(), DmaError> {
+        self.may_fail()?;
+        if let Some(dice) = self.roll(self.faults.tear) {
+            let keep = usize::try_from(dice).unwrap_or(0) % parts.len().max(1);
+            self.inner.write_gathered(kind, at, parts.get(..keep).unwrap_or_default())?;
+            return Err(DmaError::Failed);
+        }
+        self.inner.write_gathered(kind, at, parts)
+    }
+
     fn compare_and_swap(&self, at: u64, expected: u64, new: u64) -> Result<u64, DmaError> {
         self.may_fail()?;
         self.inner.compare_and_swap(at, expected, new)

@@ -27,11 +27,17 @@ pub enum Kind {
     CacheIn,
     /// Pages put into the hybrid cache, DPU to host.
     CacheOut,
+    /// The pointers of a ring: progress and tail in one, heads, flags.
+    RingWords,
+    /// Messages of a ring, host to DPU.
+    RingIn,
+    /// Messages of a ring, DPU to host.
+    RingOut,
 }
 
 impl Kind {
     /// All kinds, in the order of the tables.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Sqe,
         Kind::Locate,
         Kind::DataIn,
@@ -43,6 +49,9 @@ impl Kind {
         Kind::Cache,
         Kind::CacheIn,
         Kind::CacheOut,
+        Kind::RingWords,
+        Kind::RingIn,
+        Kind::RingOut,
     ];
 
     /// A short name for tables and JSON.
@@ -60,6 +69,9 @@ impl Kind {
             Kind::Cache => "cache",
             Kind::CacheIn => "cache_in",
             Kind::CacheOut => "cache_out",
+            Kind::RingWords => "ring_words",
+            Kind::RingIn => "ring_in",
+            Kind::RingOut => "ring_out",
         }
     }
 }

@@ -15,6 +15,7 @@ mod dma_count;
 mod hostile;
 mod loss;
 mod rig;
+mod rings;
 mod simulation;
 mod threads;
 mod virtio_count;

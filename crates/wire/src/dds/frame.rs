@@ -6,6 +6,8 @@ use super::InvalidMessage;
 pub const FRAME_HEAD: usize = 8;
 /// The bit of a stamp that says: there is no message here, go on behind it.
 const NOTHING: u32 = 1 << 31;
+/// The bit of every stamp: memory nobody wrote is no frame.
+const WRITTEN: u32 = 1;
 
 /// Bytes of a frame whose message has `message` bytes.
 #[inline]
@@ -18,7 +20,7 @@ pub fn frame_len(message: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Position of the frame's first byte, since the ring began: a multiple of 8, of which the
-    /// stamp keeps 34 bits.
+    /// stamp keeps 33 bits.
     pub position: u64,
     /// Whether there is no message.
     pub is_nothing: bool,
@@ -28,7 +30,7 @@ impl Stamp {
     #[expect(clippy::cast_possible_truncation, reason = "the low bits are what is kept")]
     #[inline]
     fn raw(self) -> u32 {
-        let place = (self.position >> 3) as u32 & !NOTHING;
+        let place = (self.position >> 2) as u32 & !NOTHING | WRITTEN;
         if self.is_nothing { place | NOTHING } else { place }
     }
 
