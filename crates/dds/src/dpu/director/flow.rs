@@ -1,0 +1,380 @@
+//! One flow: what waits on its two legs, and the slots that keep its answers in order.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use outboard_kv::medium::Buf;
+
+use super::limits::{ANSWER_MAX, INPUT_MAX, SLOTS_MAX, TO_CLIENT_MAX, TO_HOST_MAX};
+use crate::dpu::offload::{Head, Key, Touches};
+
+/// Names a flow of one [`super::Director`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowId {
+    pub(super) at: usize,
+    pub(super) generation: u64,
+}
+
+/// Bytes that come at one end and go at the other.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Stream {
+    pub(super) fn as_slice(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        if self.start > 0 && self.start >= self.bytes.len() / 2 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(super) fn take(&mut self, n: usize) {
+        self.start = (self.start + n).min(self.bytes.len());
+        if self.start == self.bytes.len() {
+            self.bytes.clear();
+            self.start = 0;
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.start = 0;
+    }
+}
+
+/// Bytes for a client.
+#[derive(Debug)]
+pub enum Piece {
+    /// Copied.
+    Bytes(Vec<u8>),
+    /// What a read left in its buffer, sent from there.
+    Read {
+        /// Stands before it.
+        head: Head,
+        /// The buffer.
+        buffer: Buf,
+        /// Of the buffer.
+        payload: Range<usize>,
+    },
+}
+
+impl Piece {
+    /// Its bytes, in two runs.
+    #[must_use]
+    pub fn runs(&self) -> [&[u8]; 2] {
+        match self {
+            Piece::Bytes(bytes) => [bytes, &[]],
+            Piece::Read { head, buffer, payload } => {
+                [head, buffer.get(payload.clone()).unwrap_or_default()]
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.runs().iter().map(|run| run.len()).sum()
+    }
+}
+
+/// The place of one answer.
+#[derive(Debug)]
+pub(super) enum Slot {
+    Ready(Piece),
+    /// A read is under way; the request is kept for the check and for the host.
+    Dpu {
+        request: Vec<u8>,
+        key: Key,
+    },
+    /// The host was asked.
+    Host,
+    /// All that the host sends from here on.
+    Rest,
+}
+
+/// One flow.
+#[derive(Debug, Default)]
+pub struct Flow {
+    /// Of the client, not yet divided.
+    pub(super) input: Stream,
+    /// Framing can say nothing before there are so many bytes.
+    pub(super) needs: usize,
+    /// What comes is forwarded.
+    pub(super) foreign: bool,
+    /// A request of the host waits for reads of this flow to end.
+    pub(super) stalled: bool,
+    pub(super) slots: VecDeque<Slot>,
+    /// Number of the first slot.
+    pub(super) first: u64,
+    /// Slots that wait for reads.
+    pub(super) reading: usize,
+    /// Bytes in slots that are ready.
+    pub(super) held: usize,
+    /// Slots in the order in which the host was asked, with what the requests touch.
+    pub(super) asked: VecDeque<(u64, Touches)>,
+    pub(super) to_host: Stream,
+    /// Of the host, no whole answer yet.
+    pub(super) from_host: Stream,
+    pub(super) answer_needs: usize,
+    to_client: VecDeque<Piece>,
+    to_client_len: usize,
+    /// Bytes of the first piece that were taken.
+    taken: usize,
+    pub(super) client_ended: bool,
+    /// Something was put on the host's leg.
+    pub(super) host_used: bool,
+    pub(super) host_ended: bool,
+    /// The director keeps it in its list of flows with news.
+    pub(super) has_news: bool,
+    /// Cannot go on: both legs are to be reset.
+    pub(super) broken: bool,
+}
+
+impl Flow {
+    /// What to send to the client next.
+    #[must_use]
+    pub fn to_client(&self) -> impl Iterator<Item = &[u8]> {
+        let mut skip = self.taken;
+        self.to_client.iter().flat_map(Piece::runs).filter_map(move |run| {
+            let skipped = skip.min(run.len());
+            skip -= skipped;
+            run.get(skipped..).filter(|run| !run.is_empty())
+        })
+    }
+
+    /// Bytes that wait for the client.
+    #[must_use]
+    pub fn to_client_len(&self) -> usize {
+        self.to_client_len
+    }
+
+    /// What to send to the host next. Its leg is to be opened when there is something.
+    #[must_use]
+    pub fn to_host(&self) -> &[u8] {
+        if self.host_ended { &[] } else { self.to_host.as_slice() }
+    }
+
+    /// Whether to read from the client: there is room, or what it sends is thrown away.
+    #[must_use]
+    pub fn wants_client(&self) -> bool {
+        !self.client_ended && (self.host_ended || (self.input.len() < INPUT_MAX && self.has_room()))
+    }
+
+    /// Whether to read from the host.
+    #[must_use]
+    pub fn wants_host(&self) -> bool {
+        // An answer that the first slot waits for is always read on: all others wait behind it.
+        let awaited = matches!(self.slots.front(), Some(Slot::Host | Slot::Rest) | None);
+        self.host_used
+            && !self.host_ended
+            && self.to_client_len < TO_CLIENT_MAX
+            && (awaited || self.held + self.from_host.len() < TO_CLIENT_MAX)
+            && self.from_host.len() < ANSWER_MAX
+    }
+
+    /// Whether the host is to be told that the client sends no more.
+    #[must_use]
+    pub fn ends_host(&self) -> bool {
+        let nothing_more = self.input.is_empty() && self.to_host.is_empty() && self.reading == 0;
+        self.client_ended && self.host_used && nothing_more
+    }
+
+    /// Whether the client is to be told that no more comes.
+    #[must_use]
+    pub fn ends_client(&self) -> bool {
+        let no_more =
+            self.host_ended || (self.client_ended && !self.host_used && self.input.is_empty());
+        no_more && self.slots.is_empty() && self.to_client.is_empty()
+    }
+
+    /// Whether both legs are to be reset: a side sent what cannot be understood.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Whether another message may be divided.
+    pub(super) fn has_room(&self) -> bool {
+        !self.stalled
+            && self.slots.len() < SLOTS_MAX
+            && self.to_host.len() < TO_HOST_MAX
+            && self.to_client_len + self.held < TO_CLIENT_MAX
+    }
+
+    /// Whether a read that was begun for this flow may touch what a request of the host does.
+    pub(super) fn reads(&self, touches: Touches) -> bool {
+        self.reading > 0
+            && self.slots.iter().any(|slot| match slot {
+                Slot::Dpu { key, .. } => touches.include(*key),
+                _ => false,
+            })
+    }
+
+    /// Whether the host has a request of this flow that may touch `key`.
+    pub(super) fn asks_about(&self, key: Key) -> bool {
+        self.asked.iter().any(|(_, touches)| touches.include(key))
+    }
+
+    /// A slot for the next answer; its number.
+    pub(super) fn push_slot(&mut self, slot: Slot) -> u64 {
+        self.slots.push_back(slot);
+        self.first + (self.slots.len() - 1) as u64
+    }
+
+    pub(super) fn slot_mut(&mut self, number: u64) -> Option<&mut Slot> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.slots.get_mut(at)
+    }
+
+    /// Known bytes of an answer.
+    pub(super) fn push_literal(&mut self, bytes: &[u8]) {
+        if self.slots.is_empty() {
+            self.send(bytes);
+        } else {
+            self.held += bytes.len();
+            self.push_slot(Slot::Ready(Piece::Bytes(bytes.to_vec())));
+        }
+    }
+
+    /// Copies bytes behind what the client gets.
+    fn send(&mut self, bytes: &[u8]) {
+        self.to_client_len += bytes.len();
+        // A piece that is being sent may grow: what was taken of it is counted from its start.
+        if let Some(Piece::Bytes(last)) = self.to_client.back_mut()
+            && last.len() + bytes.len() <= 64 << 10
+        {
+            last.extend_from_slice(bytes);
+        } else if !bytes.is_empty() {
+            self.to_client.push_back(Piece::Bytes(bytes.to_vec()));
+        }
+    }
+
+    /// Asks the host; the answer takes a new slot.
+    pub(super) fn ask_in_order(&mut self, request: &[u8], touches: Touches) {
+        let slot = self.push_slot(Slot::Host);
+        self.ask(slot, request, touches);
+    }
+
+    /// Asks the host on behalf of a slot.
+    pub(super) fn ask(&mut self, slot: u64, request: &[u8], touches: Touches) {
+        self.host_used = true;
+        self.asked.push_back((slot, touches));
+        self.to_host.push(request);
+    }
+
+    /// A whole answer of the host: the first `len` bytes of what it sent.
+    pub(super) fn answered(&mut self, len: usize) {
+        let Some((slot, _)) = self.asked.pop_front() else { return };
+        let from_host = std::mem::take(&mut self.from_host);
+        let bytes = from_host.as_slice().get(..len).unwrap_or_default();
+        if slot == self.first {
+            self.send(bytes);
+            self.slots.pop_front();
+            self.first += 1;
+        } else {
+            let piece = Piece::Bytes(bytes.to_vec());
+            if let Some(place) = self.slot_mut(slot) {
+                *place = Slot::Ready(piece);
+                self.held += len;
+            }
+        }
+        self.from_host = from_host;
+        self.from_host.take(len);
+        self.settle();
+    }
+
+    /// Moves what is ready at the front to the client.
+    pub(super) fn settle(&mut self) {
+        while matches!(self.slots.front(), Some(Slot::Ready(_))) {
+            let Some(Slot::Ready(piece)) = self.slots.pop_front() else { return };
+            self.first += 1;
+            self.held = self.held.saturating_sub(piece.len());
+            match piece {
+                Piece::Bytes(bytes) => self.send(&bytes),
+                read @ Piece::Read { .. } => {
+                    self.to_client_len += read.len();
+                    self.to_client.push_back(read);
+                }
+            }
+        }
+    }
+
+    /// What the host sends that answers no request, or that nobody frames, goes to the client.
+    pub(super) fn pass(&mut self) {
+        let unasked = self.slots.is_empty() && self.asked.is_empty();
+        if unasked || matches!(self.slots.front(), Some(Slot::Rest)) {
+            let from_host = std::mem::take(&mut self.from_host);
+            self.send(from_host.as_slice());
+            self.from_host = from_host;
+            self.from_host.clear();
+        }
+    }
+
+    /// The host sends no more: what it was asked and did not answer, and all behind it, never
+    /// comes. Gives back what was kept there.
+    pub(super) fn host_is_gone(&mut self) -> Vec<Slot> {
+        self.pass();
+        self.host_ended = true;
+        self.input.clear();
+        self.to_host.clear();
+        let lost = self.slots.iter().position(|slot| matches!(slot, Slot::Host | Slot::Rest));
+        let mut rest = Vec::new();
+        if let Some(at) = lost {
+            rest.extend(self.slots.drain(at..));
+            let next = self.first + at as u64;
+            if !self.from_host.is_empty() && self.asked.front().is_some_and(|a| a.0 == next) {
+                // Part of an answer: a server without a director would have sent that, too.
+                let piece = Piece::Bytes(self.from_host.as_slice().to_vec());
+                self.held += piece.len();
+                self.push_slot(Slot::Ready(piece));
+            }
+        }
+        self.asked.clear();
+        self.from_host.clear();
+        self.reading = self.slots.iter().filter(|slot| matches!(slot, Slot::Dpu { .. })).count();
+        self.settle();
+        rest
+    }
+
+    /// The client took `n` bytes; buffers that are done with are given to `free`.
+    pub(super) fn client_took(&mut self, n: usize, mut free: impl FnMut(Buf)) {
+        self.taken += n.min(self.to_client_len);
+        self.to_client_len = self.to_client_len.saturating_sub(n);
+        while let Some(front) = self.to_client.front() {
+            let len = front.len();
+            if self.taken < len {
+                return;
+            }
+            self.taken -= len;
+            if let Some(Piece::Read { buffer, .. }) = self.to_client.pop_front() {
+                free(buffer);
+            }
+        }
+    }
+
+    /// Ends it: gives every buffer to `free`.
+    pub(super) fn dissolve(self, mut free: impl FnMut(Buf)) {
+        let ready = self.slots.into_iter().filter_map(|slot| match slot {
+            Slot::Ready(piece) => Some(piece),
+            _ => None,
+        });
+        for piece in self.to_client.into_iter().chain(ready) {
+            if let Piece::Read { buffer, .. } = piece {
+                free(buffer);
+            }
+        }
+    }
+}

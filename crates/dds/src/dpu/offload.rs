@@ -1,0 +1,24 @@
+//! Offloading (sections 6.1 and 6.2, rows D16-D23): what a user writes, and what runs it.
+//!
+//! One [`Application`] object is all that an application gives: how its messages are framed, which
+//! of a message's requests the DPU side answers ([`Application::off_pred`]), which file read
+//! answers one ([`Application::off_func`]), and what the file service tells the cache table
+//! ([`Application::cache`], [`Application::invalidate`]).
+//!
+//! * [`engine`]: the context ring of Figure 13 and the pool its buffers come from;
+//! * [`contained`]: calls of user code that may panic or overrun their time.
+//!
+//! What holds: a request is answered by exactly one side; contexts complete in the order in which
+//! they were begun; whoever finds the ring full or the pool empty is told so before anything was
+//! begun, and goes to the host; a buffer that was read into is the packet's payload, and returns to
+//! the pool when the packet was taken by the network.
+
+mod api;
+pub mod contained;
+pub mod engine;
+pub mod pool;
+
+pub use api::WriteOp;
+pub use api::{Answer, Application, Division, Framing, Head, Lookup, Part, ReadOp, Span, Touches};
+
+pub use crate::table::{Item, Key};
