@@ -3,12 +3,16 @@
 //!
 //! * [`host`]: the file library an application links: directories, files, notification groups;
 //! * [`dpu`]: what runs beyond the bus: files on segments, the pump between rings and files, and
-//!   what offloads requests of remote clients.
+//!   what offloads requests of remote clients;
+//! * [`table`]: the cache table, what the DPU side knows about objects in files.
 //!
 //! The rings between the two are `outboard_link::ring`, their messages `outboard_wire::dds`. As
 //! everything below floor 4 this owns no clock, thread, socket or file: `drivers` does.
 
 #![forbid(unsafe_code)]
+#![allow(unexpected_cfgs, reason = "`--cfg loom` is set by hand, for tests/loom.rs")]
 
 pub mod dpu;
 pub mod host;
+mod sync;
+pub mod table;
