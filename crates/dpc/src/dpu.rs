@@ -28,7 +28,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use outboard_base::{Ino, Result, SessionId, Timestamp};
+use outboard_base::{Fh, Ino, Result, SessionId, Timestamp};
 use outboard_kv::medium::Medium;
 use outboard_kv::object::BLOCK;
 use outboard_kv::{Kv, KvError};
@@ -78,6 +78,9 @@ pub trait Volume: 'static {
         runs: &[(u64, &[u8])],
         mtime: Option<Timestamp>,
     ) -> impl Future<Output = Result<()>>;
+
+    /// Whether a handle of an attachment was opened to append.
+    fn appends(&self, session: SessionId, ino: Ino, fh: Fh) -> bool;
 
     /// Cuts a file to no bytes.
     fn cut(&self, ino: Ino, now: Timestamp) -> impl Future<Output = Result<()>>;
@@ -132,6 +135,10 @@ impl<K: Kv, M: Medium> Volume for Arc<Kvfs<K, M>> {
         mtime: Option<Timestamp>,
     ) -> impl Future<Output = Result<()>> {
         Kvfs::write_back(self, session, ino, runs, mtime)
+    }
+
+    fn appends(&self, session: SessionId, ino: Ino, fh: Fh) -> bool {
+        Kvfs::appends(self, session, ino, fh)
     }
 
     fn cut(&self, ino: Ino, now: Timestamp) -> impl Future<Output = Result<()>> {

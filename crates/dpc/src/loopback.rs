@@ -166,7 +166,12 @@ impl<V: Volume> Life<V> {
 fn setup(dma: Arc<dyn Dma>, area: Area) -> Result<CacheSetup> {
     let policies = Policies::default();
     let control = Control::attach(dma, area, policies).map_err(|_| Errno::EINVAL)?;
-    Ok(CacheSetup { control, is_dead: Box::new(|| false), clock: || Steps.now() })
+    Ok(CacheSetup {
+        control,
+        is_dead: Box::new(|| false),
+        clock: || Steps.now(),
+        wall: || Steps.wall(),
+    })
 }
 
 /// A session and its DPU side.

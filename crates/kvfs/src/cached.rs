@@ -4,11 +4,11 @@
 //! None of this is a request: nobody's permission is asked, no handle is needed, nothing is
 //! recorded for a replay. Who asks has granted the right to cache when a file was opened.
 
-use outboard_base::{Ino, Result, SessionId, Timestamp};
+use outboard_base::{Fh, Ino, Result, SessionId, Timestamp};
 use outboard_kv::medium::Medium;
 use outboard_kv::object::Room;
 use outboard_kv::{Cached, Kv, join_all};
-use outboard_wire::file::{Attr, Header, Op, mode};
+use outboard_wire::file::{Attr, Header, Op, mode, open_flags};
 
 use crate::attr::CAPABILITY;
 use crate::context::Context;
@@ -112,6 +112,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         attr.change = attr.change.saturating_add(1);
         txn.put_inode(&inode)?;
         Ok(())
+    }
+
+    /// Whether a handle of an attachment was opened to append.
+    pub fn appends(&self, attachment: SessionId, ino: Ino, fh: Fh) -> bool {
+        let handle = self.handles.get(attachment, fh, ino);
+        handle.is_ok_and(|handle| handle.flags & open_flags::APPEND != 0)
     }
 
     /// Cuts a file to no bytes, as opening it with `O_TRUNC` did just before: what was written back

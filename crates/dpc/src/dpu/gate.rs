@@ -80,6 +80,8 @@ pub struct Gate {
     book: Mutex<Book>,
     /// Caches, and sessions still expected: while it is 0 nothing is looked at.
     concerns: AtomicUsize,
+    /// When this life of the DPU side began, if anybody may bring a cache from an earlier one.
+    began: Option<Timestamp>,
 }
 
 impl Default for Gate {
@@ -89,11 +91,17 @@ impl Default for Gate {
             flushing: Turns::default(),
             book: Mutex::default(),
             concerns: AtomicUsize::new(0),
+            began: None,
         }
     }
 }
 
 impl Gate {
+    /// The gate of a life of the DPU side that begins now.
+    pub(in crate::dpu) fn begin(now: Timestamp) -> Gate {
+        Gate { began: Some(now), ..Gate::default() }
+    }
+
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,9 +152,9 @@ impl Gate {
                 self.read(volume, ask, (ino, fh), offset..offset.saturating_add(len.into()), flags)
                     .await
             }
-            Class::Write { ino, offset, len, appends } => {
+            Class::Write { ino, fh, offset, len, flags } => {
                 let at = offset..offset.saturating_add(len);
-                self.write(volume, ask, ino, at, appends).await.map(Passed::from)
+                self.write(volume, ask, (ino, fh), at, flags).await.map(Passed::from)
             }
             Class::Change { ino, other, drops } => {
                 self.change(volume, ask, (ino, other), drops).await.map(Passed::from)

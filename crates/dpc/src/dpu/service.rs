@@ -48,6 +48,7 @@ impl<V: Volume> Service<V> {
         clock: Box<dyn Fn() -> Time>,
         wall: Box<dyn Fn() -> Timestamp>,
     ) -> Service<V> {
+        let gate = Arc::new(Gate::begin(wall()));
         let core = Core {
             volume,
             stats: RefCell::default(),
@@ -55,7 +56,7 @@ impl<V: Volume> Service<V> {
             turn: Cell::new(0),
             wall,
             handed_in: RefCell::default(),
-            gate: Arc::default(),
+            gate,
         };
         Service { core: Rc::new(core), limits, attachments: Vec::new(), next: 1, first: 0 }
     }

@@ -35,7 +35,7 @@ pub(super) fn take_in(
     let area = Area { at: hello.cache_at, len: hello.cache_len };
     let control = Control::attach(dma, area, policies)?;
     let is_dead = Box::new(move || process.as_ref().is_none_or(has_ended));
-    Ok(CacheSetup { control, is_dead, clock: clock::now })
+    Ok(CacheSetup { control, is_dead, clock: clock::now, wall: clock::wall })
 }
 
 /// The thread that tends the caches, once there are any.

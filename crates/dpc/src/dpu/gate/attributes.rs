@@ -47,7 +47,7 @@ impl Gate {
         let record = hand.cache.control.record(hand.slot, attr.ino).map_err(unreachable)?;
         let Some(record) = record else { return Ok(()) };
         attr.size = attr.size.max(record.size);
-        if let Some(mtime) = stamp(&record) {
+        if let Some(mtime) = stamp(&record, (hand.cache.wall)()) {
             attr.mtime = attr.mtime.max(mtime);
             attr.ctime = attr.ctime.max(mtime);
             attr.change = attr.change.saturating_add(record.dirtied);

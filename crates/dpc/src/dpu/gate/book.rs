@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
-use outboard_base::{Errno, Fh, Ino, SessionId, Time};
+use outboard_base::{Errno, Fh, Ino, SessionId, Time, Timestamp};
 use outboard_cache::dpu::{Control, Slot};
 use outboard_cache::policy::{Flush, Prefetch};
 use outboard_kvfs::Caller;
@@ -19,6 +19,8 @@ pub struct CacheSetup {
     pub is_dead: Box<dyn Fn() -> bool + Send + Sync>,
     /// The world's clock.
     pub clock: fn() -> Time,
+    /// Its calendar.
+    pub wall: fn() -> Timestamp,
 }
 
 /// The cache of one session.
@@ -28,6 +30,7 @@ pub(in crate::dpu) struct Cache {
     pub(super) flush: Box<dyn Flush>,
     pub(super) is_dead: Box<dyn Fn() -> bool + Send + Sync>,
     pub(super) clock: fn() -> Time,
+    pub(super) wall: fn() -> Timestamp,
     /// Pages the host may still make dirty or has, over all inodes: space is put aside for them.
     pub(super) promised: AtomicU64,
     /// Reads and writes that went through although their inode may be cached.
@@ -36,7 +39,7 @@ pub(in crate::dpu) struct Cache {
 
 impl Cache {
     pub(super) fn new(caller: Caller, setup: CacheSetup) -> Cache {
-        let CacheSetup { control, is_dead, clock } = setup;
+        let CacheSetup { control, is_dead, clock, wall } = setup;
         let policies = control.policies();
         Cache {
             caller,
@@ -44,6 +47,7 @@ impl Cache {
             flush: policies.flush.build(policies.dirty),
             is_dead,
             clock,
+            wall,
             promised: AtomicU64::new(0),
             through: AtomicU64::new(0),
         }
@@ -204,6 +208,11 @@ impl Book {
     pub(super) fn adopts(&mut self, session: SessionId) {
         self.expected.remove(&session);
         self.adopting.insert(session, self.returning);
+    }
+
+    /// The cache of `session` is being emptied, and nobody waited for it.
+    pub(super) fn adopts_late(&self, session: SessionId) -> bool {
+        self.adopting.get(&session) == Some(&false)
     }
 
     /// It is empty, and in use if it comes along; whom to wake.

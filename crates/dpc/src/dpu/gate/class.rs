@@ -2,7 +2,7 @@
 
 use outboard_base::{Fh, Ino};
 use outboard_kvfs::Payload;
-use outboard_wire::file::{Request, open_flags, write_flags};
+use outboard_wire::file::{Request, open_flags};
 
 /// What becomes of the pages of an inode that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum Class {
     /// Reads bytes.
     Read { ino: Ino, fh: Fh, offset: u64, len: u32, flags: u32 },
     /// Writes bytes.
-    Write { ino: Ino, offset: u64, len: u64, appends: bool },
+    Write { ino: Ino, fh: Fh, offset: u64, len: u64, flags: u32 },
     /// Changes one inode, or reads one (the lower stands first) and changes another.
     Change { ino: Ino, other: Option<Ino>, drops: Drops },
     /// Asks for attributes, or what follows from size and bytes.
@@ -48,9 +48,8 @@ pub(super) fn of(request: &Request<'_>, payload: &Payload) -> Class {
         Request::Read { ino, fh, offset, len, flags } => {
             Class::Read { ino, fh, offset, len, flags }
         }
-        Request::Write { ino, offset, flags, .. } => {
-            let appends = flags & write_flags::APPEND != 0;
-            Class::Write { ino, offset, len: payload.bytes().len() as u64, appends }
+        Request::Write { ino, fh, offset, flags } => {
+            Class::Write { ino, fh, offset, len: payload.bytes().len() as u64, flags }
         }
         Request::Setattr { ino, ref set, .. } => {
             change(ino, if set.size.is_some() { Drops::Pages } else { Drops::Nothing })

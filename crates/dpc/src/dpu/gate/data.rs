@@ -7,7 +7,7 @@ use outboard_base::{Fh, Ino, Result};
 use outboard_kv::join_all;
 use outboard_kvfs::{Answer, Payload};
 use outboard_wire::cache::Grant;
-use outboard_wire::file::{Reply, Request, open_flags};
+use outboard_wire::file::{Reply, Request, open_flags, write_flags};
 
 use super::book::{Cache, Hand, Moment};
 use super::{Ask, Gate, Passed, unreachable};
@@ -172,9 +172,9 @@ impl Gate {
         &self,
         volume: &V,
         ask: Ask<'_>,
-        ino: Ino,
+        (ino, fh): (Ino, Fh),
         bytes: Range<u64>,
-        appends: bool,
+        flags: u32,
     ) -> Result<Answer> {
         let session = ask.caller.attachment;
         {
@@ -185,33 +185,39 @@ impl Gate {
         }
         let _turn = self.turns.alone(ino).await;
         self.clear_others(volume, session, ino, Grant::Free).await?;
-        let Some(mut hand) = self.view(ino, session).mine else {
+        let Some(hand) = self.view(ino, session).mine else {
             return ask.of(volume).await;
         };
         Cache::count(&hand.cache.through, 1);
         if hand.grant == Grant::Frozen {
             // Something failed before: whatever is still dirty goes first.
-            self.recall(volume, &hand, ino, Grant::Read).await?;
-            hand.set(Grant::Read);
+            self.recall(volume, &hand, ino, Grant::Free).await?;
+            return ask.of(volume).await;
         }
+        let appends = flags & write_flags::APPEND != 0
+            || (flags & write_flags::WRITEBACK == 0 && volume.appends(session, ino, fh));
         self.set(&hand, ino, Grant::Frozen)?;
-        let outcome = self.write_still(volume, ask, &hand, ino, bytes, appends).await;
-        let outcome = outcome?;
+        let (outcome, size) = self.write_still(volume, ask, &hand, ino, bytes, appends).await?;
         // What the volume has done stays answered; a record that stays frozen is recalled.
-        if let Err(errno) = self.thaw(volume, &hand, ino).await {
-            tracing::warn!(%ino, %errno, "a written file is not cached as before");
+        if let Err(errno) = self.thaw(volume, &hand, ino, size).await {
+            tracing::warn!(%ino, %errno, "a written file is not cached any more");
         }
         outcome
     }
 
-    /// After a write through: as granted before, with space for more.
-    async fn thaw<V: Volume>(&self, volume: &V, hand: &Hand, ino: Ino) -> Result<()> {
+    /// After a write through to a file that had `size` bytes: as granted before, with the size it
+    /// has now and space for more.
+    async fn thaw<V: Volume>(&self, volume: &V, hand: &Hand, ino: Ino, size: u64) -> Result<()> {
+        let (after, _) = volume.cacheable(ino).await?;
+        if after.size > size {
+            hand.cache.control.raise_size(hand.slot, after.size).map_err(unreachable)?;
+        }
         self.set(hand, ino, if hand.writes() { Grant::Write } else { Grant::Read })?;
         if hand.writes() { self.top_up(volume, hand, ino).await } else { Ok(()) }
     }
 
-    /// Writes to the volume while the session's own pages stand still. The outer error means that
-    /// they do not.
+    /// Writes to the volume while the session's own pages stand still; the size the file had
+    /// before. The outer error means that they do not, and nothing was written.
     async fn write_still<V: Volume>(
         &self,
         volume: &V,
@@ -220,7 +226,7 @@ impl Gate {
         ino: Ino,
         bytes: Range<u64>,
         appends: bool,
-    ) -> Result<Result<Answer>> {
+    ) -> Result<(Result<Answer>, u64)> {
         let cache = &hand.cache;
         let (before, _) = volume.cacheable(ino).await?;
         let mut bytes = bytes;
@@ -238,13 +244,7 @@ impl Gate {
         self.book().changes(ino);
         let answer = ask.of(volume).await;
         self.book().changes(ino);
-        if let Ok(Reply::Written(_)) = answer.as_ref().map(|answer| &answer.reply) {
-            let (after, _) = volume.cacheable(ino).await?;
-            if after.size > before.size {
-                cache.control.raise_size(hand.slot, after.size).map_err(unreachable)?;
-            }
-        }
-        Ok(answer)
+        Ok((answer, before.size))
     }
 }
 

@@ -145,7 +145,7 @@ impl Gate {
         let runs = batch.within(size, cache.page_size());
         if !runs.is_empty() {
             self.book().changes(ino);
-            let mtime = record.and_then(|record| stamp(&record));
+            let mtime = record.and_then(|record| stamp(&record, (cache.wall)()));
             let written = volume.write_back(cache.session(), ino, &runs, mtime).await;
             self.book().changes(ino);
             match written {
@@ -239,10 +239,11 @@ pub(super) fn give_back<V: Volume>(volume: &V, cache: &Cache, pages: u64) {
     }
 }
 
-/// When the host last wrote, by its record.
-pub(super) fn stamp(record: &Record) -> Option<Timestamp> {
+/// When the host last wrote, by its record, and not later than `now`: who may write a file need not
+/// own it, and may not date it into the future.
+pub(super) fn stamp(record: &Record, now: Timestamp) -> Option<Timestamp> {
     const SECOND: i64 = Timestamp::NSEC_PER_SEC as i64;
     let nsec = u32::try_from(record.mtime.rem_euclid(SECOND)).ok()?;
     let stamp = Timestamp::new(record.mtime.div_euclid(SECOND), nsec)?;
-    (record.mtime != 0).then_some(stamp)
+    (record.mtime != 0).then_some(stamp.min(now))
 }

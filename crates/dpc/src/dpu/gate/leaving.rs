@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use outboard_base::{Errno, Ino, Result, SessionId};
+use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_cache::dpu::{Found, Pulled, Slot};
 use outboard_kvfs::Caller;
 use outboard_wire::cache::Grant;
@@ -12,6 +13,83 @@ use super::book::{Cache, CacheSetup, Hand};
 use super::flush::{give_back, stamp};
 use super::{BUSY_LIMIT, Gate, pause, unreachable};
 use crate::dpu::Volume;
+
+/// Rounds in which a page that cannot be written back is tried again: a disk that was full or slow
+/// for a moment costs nothing. Each begins twice as late as the one before, 3 s later in all.
+const RETRIES: u32 = 5;
+/// Half of the first pause between two rounds.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+
+/// Which inodes a session may have written in its cache.
+enum Written {
+    /// These: the gate granted it.
+    Known(BTreeSet<Ino>),
+    /// What its records, which it can write itself, say of an earlier life of the DPU side. It came
+    /// late if there is a time: what was changed since, by others, is newer than its pages.
+    Claimed { since: Option<Timestamp> },
+}
+
+/// A cache being emptied.
+struct Emptying<'a> {
+    cache: &'a Cache,
+    written: Written,
+    /// The records of inodes that may have been written.
+    slots: BTreeMap<Ino, Slot>,
+    /// Inodes whose bytes go to the volume, and whose do not, as far as somebody asked.
+    may: BTreeMap<Ino, bool>,
+    /// Inodes of which something is lost.
+    lost: BTreeSet<Ino>,
+    /// Pages that could not be written back and are tried again.
+    failures: u64,
+    /// Rounds in which there were such.
+    rounds: u32,
+}
+
+impl<'a> Emptying<'a> {
+    fn new(cache: &'a Cache, written: Written, recorded: &[(Ino, Slot, Grant)]) -> Emptying<'a> {
+        let concerns = |ino: &Ino, grant: Grant| match &written {
+            Written::Known(inodes) => inodes.contains(ino),
+            Written::Claimed { .. } => matches!(grant, Grant::Write | Grant::Frozen),
+        };
+        let slots = recorded
+            .iter()
+            .filter(|(ino, _, grant)| concerns(ino, *grant))
+            .map(|(ino, slot, _)| (*ino, *slot))
+            .collect();
+        let (may, lost) = (BTreeMap::new(), BTreeSet::new());
+        Emptying { cache, written, slots, may, lost, failures: 0, rounds: 0 }
+    }
+
+    /// Whether dirty pages of an inode go to the volume.
+    async fn may_go<V: Volume>(&mut self, volume: &V, ino: Ino, slot: Option<Slot>) -> bool {
+        if slot.is_none() {
+            return false;
+        }
+        let Written::Claimed { since } = self.written else { return true };
+        if let Some(known) = self.may.get(&ino) {
+            return *known;
+        }
+        let may = volume.may_write(&self.cache.caller, ino).await.unwrap_or(false);
+        let newer = match since {
+            Some(since) => volume.cacheable(ino).await.is_ok_and(|(attr, _)| attr.mtime >= since),
+            None => false,
+        };
+        if newer {
+            tracing::warn!(%ino, session = %self.cache.session(),
+                "others wrote a file while the process that had it in its cache was away too long");
+        }
+        self.may.insert(ino, may && !newer);
+        may && !newer
+    }
+
+    /// Something of an inode is lost; said once.
+    fn is_lost(&mut self, ino: Ino, errno: Errno) {
+        if self.lost.insert(ino) {
+            tracing::error!(%ino, session = %self.cache.session(), %errno,
+                "what was written in a cache is lost: it cannot be written back");
+        }
+    }
+}
 
 impl Gate {
     /// These sessions had files open before the start, and may have written what the volume does
@@ -45,7 +123,9 @@ impl Gate {
     /// not used.
     pub(in crate::dpu) async fn adopt<V: Volume>(&self, volume: &V, cache: Arc<Cache>) {
         let session = cache.session();
-        let emptied = self.empty(volume, &cache, None).await;
+        // Who comes in time makes all others wait.
+        let since = self.began.filter(|_| self.book().adopts_late(session));
+        let emptied = self.empty(volume, &cache, Written::Claimed { since }).await;
         let woken = self.concern(|book| book.adopted(session, emptied.then_some(cache)));
         woken.into_iter().for_each(std::task::Waker::wake);
     }
@@ -59,7 +139,7 @@ impl Gate {
             .filter(|(_, hand): &&(Ino, Hand)| hand.writes())
             .map(|(ino, _)| *ino)
             .collect();
-        self.empty(volume, &cache, Some(written)).await;
+        self.empty(volume, &cache, Written::Known(written)).await;
         for (ino, _) in held {
             let holder = self.book().ended(ino, session);
             let outstanding = holder.map_or(0, |h| h.credit.saturating_sub(h.settled));
@@ -68,15 +148,9 @@ impl Gate {
         self.concern(|book| book.remove(session));
     }
 
-    /// Freezes every record, writes every dirty page back that its session may have written (the
-    /// inodes `written`, if they are known), and sets all free: whether it is empty. What is lost
-    /// is said at the next sync.
-    async fn empty<V: Volume>(
-        &self,
-        volume: &V,
-        cache: &Cache,
-        written: Option<BTreeSet<Ino>>,
-    ) -> bool {
+    /// Freezes every record, writes every dirty page back that its session may have written, and
+    /// sets all free: whether it is empty. What is lost is said at the next sync.
+    async fn empty<V: Volume>(&self, volume: &V, cache: &Cache, written: Written) -> bool {
         let emptied = self.try_empty(volume, cache, written).await;
         if let Err(errno) = &emptied {
             tracing::error!(session = %cache.session(), %errno,
@@ -89,22 +163,13 @@ impl Gate {
         &self,
         volume: &V,
         cache: &Cache,
-        written: Option<BTreeSet<Ino>>,
+        written: Written,
     ) -> Result<()> {
         let recorded = cache.control.recorded();
         for (_, slot, _) in &recorded {
             cache.control.set(*slot, Grant::Frozen).map_err(unreachable)?;
         }
-        let writes = |grant: Grant| matches!(grant, Grant::Write | Grant::Frozen);
-        let slots: BTreeMap<Ino, Slot> = recorded
-            .iter()
-            .filter(|(ino, _, grant)| match &written {
-                Some(written) => written.contains(ino),
-                None => writes(*grant),
-            })
-            .map(|(ino, slot, _)| (*ino, *slot))
-            .collect();
-        let mut may: BTreeMap<Ino, bool> = BTreeMap::new();
+        let mut emptying = Emptying::new(cache, written, &recorded);
         let deadline = (cache.clock)().after(BUSY_LIMIT);
         let mut last = false;
         loop {
@@ -117,52 +182,72 @@ impl Gate {
             }
             // A host that puts new pages in for ever is not followed for ever.
             let over = std::mem::replace(&mut last, (cache.clock)() >= deadline);
-            for found in found {
-                let ino = Ino(found.entry.ino);
-                let slot = slots.get(&ino).copied();
-                let may = match (slot, may.get(&ino), &written) {
-                    (None, ..) => false,
-                    (Some(_), _, Some(_)) => true,
-                    (Some(_), Some(known), None) => *known,
-                    (Some(_), None, None) => {
-                        let now = volume.may_write(&cache.caller, ino).await.unwrap_or(false);
-                        may.insert(ino, now);
-                        now
-                    }
-                };
-                let holds = slot.is_some() && (found.is_dirty() || found.is_being_written());
-                let lost = |errno| {
-                    // Its word alone that it was written: told to nobody else.
-                    let whose = (!may).then_some(cache.session());
-                    self.concern(|book| book.failed(ino, whose, errno));
-                };
-                if over {
-                    if holds {
-                        lost(Errno::EIO);
-                    }
-                    continue;
-                }
-                let mut drops = !may;
-                if let (Some(slot), true) = (slot, found.is_dirty()) {
-                    let saved = match may {
-                        true => self.save(volume, cache, slot, &found).await,
-                        false => Err(Errno::EIO),
-                    };
-                    if let Err(errno) = saved {
-                        drops = true;
-                        lost(errno);
-                    }
-                }
-                cache.control.take_out(&found, drops).map_err(unreachable)?;
+            let failures = emptying.failures;
+            for found in &found {
+                self.empty_one(volume, &mut emptying, found, over).await?;
             }
             if over {
                 return Err(Errno::EIO);
+            }
+            if emptying.failures > failures {
+                emptying.rounds += 1;
+                let until = (cache.clock)().after(RETRY_AFTER * (1 << emptying.rounds.min(8)));
+                while (cache.clock)() < until {
+                    pause().await;
+                }
             }
             pause().await;
         }
         for (_, slot, _) in recorded {
             cache.control.set(slot, Grant::Free).map_err(unreachable)?;
         }
+        Ok(())
+    }
+
+    /// One page: into the volume if it is dirty and may go there, and out of the cache. With `over`
+    /// it is given up where it is.
+    async fn empty_one<V: Volume>(
+        &self,
+        volume: &V,
+        emptying: &mut Emptying<'_>,
+        found: &Found,
+        over: bool,
+    ) -> Result<()> {
+        let cache = emptying.cache;
+        let ino = Ino(found.entry.ino);
+        let slot = emptying.slots.get(&ino).copied();
+        let may = emptying.may_go(volume, ino, slot).await;
+        // Its word alone that it was written: told to nobody else.
+        let whose = (!may).then_some(cache.session());
+        let lost = |emptying: &mut Emptying<'_>, errno| {
+            self.concern(|book| book.failed(ino, whose, errno));
+            emptying.is_lost(ino, errno);
+        };
+        if over {
+            if slot.is_some() && (found.is_dirty() || found.is_being_written()) {
+                lost(emptying, Errno::EIO);
+            }
+            return Ok(());
+        }
+        let mut drops = !may;
+        if let (Some(slot), true) = (slot, found.is_dirty()) {
+            let saved = match may {
+                true => self.save(volume, cache, slot, found).await,
+                false => Err(Errno::EIO),
+            };
+            match saved {
+                Ok(()) => {}
+                Err(_) if may && emptying.rounds < RETRIES => {
+                    emptying.failures += 1;
+                    return Ok(());
+                }
+                Err(errno) => {
+                    drops = true;
+                    lost(emptying, errno);
+                }
+            }
+        }
+        cache.control.take_out(found, drops).map_err(unreachable)?;
         Ok(())
     }
 
@@ -190,7 +275,7 @@ impl Gate {
         let within = size.saturating_sub(offset);
         page.truncate(usize::try_from(within).unwrap_or(usize::MAX));
         if !page.is_empty() {
-            let mtime = record.and_then(|record| stamp(&record));
+            let mtime = record.and_then(|record| stamp(&record, (cache.wall)()));
             match volume.write_back(cache.session(), ino, &[(offset, &page)], mtime).await {
                 Ok(()) | Err(Errno::ESTALE) => {}
                 Err(errno) => return Err(errno),

@@ -115,11 +115,11 @@ impl Gate {
         if !frozen {
             return;
         }
-        // What failed before is tried again, until it can be read again at least.
+        // What failed before is tried again, until nothing of it is left.
         let _turn = self.turns.alone(ino).await;
         let mine = self.view(ino, cache.session()).mine;
         if let Some(hand) = mine.filter(|hand| hand.grant == Grant::Frozen)
-            && let Err(errno) = self.recall(volume, &hand, ino, Grant::Read).await
+            && let Err(errno) = self.recall(volume, &hand, ino, Grant::Free).await
         {
             self.failed(ino, errno);
         }
