@@ -1,16 +1,16 @@
 //! The plane: a region, what lies where in it, and the changes on their way through.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use outboard_link::Region;
 use outboard_link::region::OutOfRegion;
 use outboard_wire::cache::{
-    Header, RECORD_LEN, TALLIES, TALLY_LEN, Tallied, entry_at, header_at, spread, tally_at,
+    Grant, Header, RECORD_LEN, TALLIES, TALLY_LEN, Tallied, entry_at, header_at, spread, tally_at,
 };
 
 use crate::geometry::Geometry;
-use crate::sync::{RwLock, alone};
+use crate::sync::{RwLock, alone, shared};
 
 /// Locks for changes. Reads take none, overwrites share one; unrelated files seldom meet in one.
 const STRIPES: usize = if cfg!(loom) { 1 } else { 1024 };
@@ -20,7 +20,16 @@ pub struct Plane {
     pub(super) region: Arc<Region>,
     pub(super) geometry: Geometry,
     /// Changes on their way through, by inode.
-    changes: Box<[RwLock<u32>]>,
+    changes: Box<[Changes]>,
+}
+
+/// Changes of some inodes on their way through.
+#[derive(Default)]
+struct Changes {
+    count: RwLock<u32>,
+    /// Held to look whether to wait, and to say that there is nothing to wait for.
+    waiters: Mutex<()>,
+    over: Condvar,
 }
 
 /// What became of a request, for the counters.
@@ -51,7 +60,7 @@ impl Plane {
             region.store_u64(at + entry_at::LPN, 0, Relaxed)?;
             region.store_u64(at + entry_at::INO, 0, Relaxed)?;
         }
-        let changes = (0..STRIPES).map(|_| RwLock::new(0)).collect();
+        let changes = (0..STRIPES).map(|_| Changes::default()).collect();
         Ok(Plane { region, geometry, changes })
     }
 
@@ -101,14 +110,45 @@ impl Plane {
 
     /// A change is answered. Once for each [`Plane::begin_change`].
     pub fn end_change(&self, ino: u64) {
-        if let Some(mut changes) = self.changes(ino).map(alone) {
-            debug_assert!(*changes > 0, "a change ended that never began");
-            *changes = changes.saturating_sub(1);
+        let Some(changes) = self.stripe(ino) else { return };
+        {
+            let mut count = alone(&changes.count);
+            debug_assert!(*count > 0, "a change ended that never began");
+            *count = count.saturating_sub(1);
+            if *count > 0 {
+                return;
+            }
         }
+        let _looked = changes.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        changes.over.notify_all();
+    }
+
+    /// Whether the file may be written here, now or when its record is not frozen any more.
+    #[must_use]
+    pub fn is_for_writing(&self, ino: u64) -> bool {
+        let record = self.record(ino);
+        record.is_some_and(|record| record.grant.writes() || record.grant == Grant::Frozen)
+    }
+
+    /// Waits for the changes of the file that are on their way through, as long as they take;
+    /// whether there were any. Not for threads that have to take answers in.
+    pub fn await_changes(&self, ino: u64) -> bool {
+        let Some(changes) = self.stripe(ino) else { return false };
+        let mut looking = changes.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waited = false;
+        while *shared(&changes.count) > 0 {
+            looking = changes.over.wait(looking).unwrap_or_else(PoisonError::into_inner);
+            waited = true;
+        }
+        waited
     }
 
     /// How many changes of the file (or of one that shares its lock) are on their way through.
     pub(super) fn changes(&self, ino: u64) -> Option<&RwLock<u32>> {
+        self.stripe(ino).map(|changes| &changes.count)
+    }
+
+    fn stripe(&self, ino: u64) -> Option<&Changes> {
         let stripe = usize::try_from(spread(ino) % self.changes.len().max(1) as u64).ok()?;
         self.changes.get(stripe)
     }

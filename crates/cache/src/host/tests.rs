@@ -249,11 +249,38 @@ fn a_change_on_its_way_through_takes_all_writes_with_it() {
     rig.plane.begin_change(FILE);
     assert_eq!(rig.write(PAGE as u64, &[1; PAGE]), None);
     assert_eq!(rig.write(5, &[2; 9]), None, "it must not be older when the other is sent again");
+    assert!(rig.plane.is_for_writing(FILE) && !rig.plane.is_for_writing(FILE + 1));
     assert_eq!(rig.read(0, 4).unwrap(), [1; 4]);
     rig.plane.end_change(FILE);
     assert_eq!(rig.write(PAGE as u64, &[1; PAGE]), None);
     rig.plane.end_change(FILE);
     assert_eq!(rig.write(PAGE as u64, &[1; PAGE]), Some(PAGE_SIZE));
+}
+
+/// Eight threads wrote one file: once one write went through, there was always another on its way,
+/// and none was taken by the cache again.
+#[test]
+fn who_waits_for_changes_on_their_way_is_woken_by_the_last() {
+    let rig = Rig::new(16);
+    rig.grant(Grant::Write, 100);
+    assert!(!rig.plane.await_changes(FILE), "there are none");
+    rig.plane.begin_change(FILE);
+    rig.plane.begin_change(FILE);
+    std::thread::scope(|scope| {
+        let waiters: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    rig.plane.await_changes(FILE);
+                    rig.write(0, &[1; PAGE]).is_some()
+                })
+            })
+            .collect();
+        rig.plane.end_change(FILE);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
+        rig.plane.end_change(FILE);
+        assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap()));
+    });
 }
 
 #[test]

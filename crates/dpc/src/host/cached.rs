@@ -21,6 +21,9 @@ use super::{Call, Session, Slot};
 /// Maps of handles: opens and closes in one wait for no read of another.
 const SHARDS: usize = 64;
 
+/// Times a write is tried in the cache before it is made a call.
+const TURNS: u32 = 3;
+
 /// A session's cache.
 pub(super) struct Cached {
     plane: Plane,
@@ -88,11 +91,7 @@ impl Cached {
     ) -> Option<u32> {
         const THROUGH: u32 = write_flags::DSYNC | write_flags::WRITEBACK;
         let opened = self.flags(ino, fh)?;
-        let access = opened & open_flags::ACCMODE;
-        let plain = flags & THROUGH == 0
-            && opened & (open_flags::DIRECT | open_flags::DSYNC) == 0
-            && (access == open_flags::WRONLY || access == open_flags::RDWR);
-        if !plain {
+        if flags & THROUGH != 0 || !writes(opened) {
             return None;
         }
         let appends = flags & write_flags::APPEND != 0 || opened & open_flags::APPEND != 0;
@@ -101,6 +100,18 @@ impl Cached {
         let now = now.sec.checked_mul(second)?.checked_add(i64::from(now.nsec))?;
         self.plane.write(ino.0, place, source, now)
     }
+
+    /// Whether writes through a handle may be taken, now or once its inode is not frozen any more.
+    fn is_for_writing(&self, ino: Ino, fh: Fh) -> bool {
+        self.flags(ino, fh).is_some_and(writes) && self.plane.is_for_writing(ino.0)
+    }
+}
+
+/// Whether a handle opened like this may write in a cache.
+fn writes(opened: u32) -> bool {
+    let access = opened & open_flags::ACCMODE;
+    opened & (open_flags::DIRECT | open_flags::DSYNC) == 0
+        && (access == open_flags::WRONLY || access == open_flags::RDWR)
 }
 
 impl Session {
@@ -133,13 +144,24 @@ impl Session {
 
     /// Writes all of `bytes` into the cache, at the end where the handle appends; false if the
     /// request must be made as a call, and nothing was changed.
+    ///
+    /// A change of the file by this session that is on its way is waited for, and then the cache is
+    /// tried again: as a rule it brings new credit. Else one write that went through would have all
+    /// others follow it, for as long as there is always one on its way.
     #[must_use]
     pub fn write_cached(&self, ino: Ino, fh: Fh, offset: u64, bytes: &[u8]) -> bool {
-        let write = |cached: &Cached| {
-            let now = self.world().wall();
-            cached.write(ino, fh, offset, 0, Source::Memory(bytes), now)
-        };
-        self.cached().and_then(write).is_some()
+        let Some(cached) = self.cached() else { return false };
+        let now = self.world().wall();
+        let source = Source::Memory(bytes);
+        for _ in 1..TURNS {
+            if cached.write(ino, fh, offset, 0, source, now).is_some() {
+                return true;
+            }
+            if !cached.is_for_writing(ino, fh) || !cached.plane.await_changes(ino.0) {
+                return false;
+            }
+        }
+        self.cached().is_some_and(|it| it.write(ino, fh, offset, 0, source, now).is_some())
     }
 
     /// The cache, while calls may be answered at all: after a loss was given up, a write taken here
