@@ -139,11 +139,7 @@ impl File {
         let Handle { ino, fh, .. } = self.handle;
         let lock = Lock { owner, start, end, kind, style, pid: self.handle.cred.pid };
         let request = Request::Setlk { ino, fh, lock, wait, reclaim: false };
-        match self.link.reply(&self.handle.cred, &request)? {
-            Reply::Empty => Ok(()),
-            Reply::Waiting(ticket) => self.link.settled(ticket),
-            _ => Err(Errno::EPROTO),
-        }
+        self.link.lock(&self.handle.cred, &request)
     }
 
     /// The lock that would stand in the way of a POSIX lock: its kind, range and process.

@@ -49,6 +49,7 @@ mod link;
 mod names;
 mod open;
 mod ports;
+mod told;
 mod volume;
 pub mod walk;
 
@@ -62,5 +63,6 @@ pub use outboard_wire::file::{
     Attr, FileKind, LockKind, LockStyle, Setattr, SetattrTime, Statfs, mode, open_flags,
     rename_flags, xattr_flags,
 };
+pub use told::Held;
 pub use volume::Volume;
 pub use walk::{Place, Spot, Walked};

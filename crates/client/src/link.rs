@@ -1,6 +1,6 @@
 //! The attachment of this process, and calls through it.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use outboard_wire::file::{Attr, Reply, Request};
 
 use crate::data::Handle;
 use crate::ports::Ports;
+use crate::told::Told;
 
 pub use outboard_dpc::host::LossPolicy;
 pub use outboard_drivers::host::ConnectError;
@@ -21,10 +22,6 @@ pub use outboard_drivers::host::ConnectError;
 const QUEUES: u16 = 16;
 /// Each serves one call at a time; the smallest ring holds three.
 const DEPTH: u16 = 4;
-/// Inodes this side has been told of and has not forgotten; beyond it the oldest half is forgotten.
-const TOLD_MAX: usize = 4096;
-/// Ends of waits for locks that nobody asked for yet.
-const SETTLED_MAX: usize = 1024;
 /// A slot comes free when a call is answered; this is only how often a waiter looks.
 const SLOT_WAIT: Duration = Duration::from_secs(1);
 /// How long the DPU side may take to let go in order.
@@ -81,10 +78,41 @@ impl Connect {
     }
 }
 
+/// Ends of waits for locks that came before who waits asked for them, oldest first.
+#[derive(Default)]
+struct Settled {
+    ends: VecDeque<(u64, Option<Errno>)>,
+    /// How many calls may wait. Each has one end: what is more than that was told for nobody.
+    waiting: usize,
+}
+
+impl Settled {
+    /// A call that may wait for a lock begins (`true`) or is over.
+    fn waits(&mut self, begins: bool) {
+        self.waiting = if begins { self.waiting + 1 } else { self.waiting.saturating_sub(1) };
+        self.bound();
+    }
+
+    fn came(&mut self, ticket: u64, errno: Option<Errno>) {
+        self.ends.push_back((ticket, errno));
+        self.bound();
+    }
+
+    fn bound(&mut self) {
+        let more = self.ends.len().saturating_sub(self.waiting);
+        self.ends.drain(..more);
+    }
+
+    fn take(&mut self, ticket: u64) -> Option<Option<Errno>> {
+        let at = self.ends.iter().position(|(other, _)| *other == ticket)?;
+        self.ends.remove(at).map(|(_, errno)| errno)
+    }
+}
+
 /// What the DPU side tells beside answers.
 #[derive(Default)]
 struct Hearing {
-    settled: Mutex<HashMap<u64, Option<Errno>>>,
+    settled: Mutex<Settled>,
     came: Condvar,
 }
 
@@ -95,11 +123,7 @@ impl Front for Hearing {
     fn event(&self, event: Event) {
         // Nothing here could be stale: a hybrid cache is kept right by its grants, not by events.
         if let Event::LockGranted { ticket, errno } = event {
-            let mut settled = lock(&self.settled);
-            if settled.len() >= SETTLED_MAX {
-                settled.clear();
-            }
-            settled.insert(ticket, errno);
+            lock(&self.settled).came(ticket, errno);
             self.came.notify_all();
         }
     }
@@ -107,13 +131,6 @@ impl Front for Hearing {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Inodes the DPU side has told this one of, oldest first.
-#[derive(Default)]
-struct Told {
-    order: VecDeque<Ino>,
-    known: HashSet<Ino>,
 }
 
 /// The attachment.
@@ -213,21 +230,17 @@ impl Link {
 
     /// This side was told of `ino`. Now and then that means forgetting others.
     pub(crate) fn told(&self, cred: &Cred, ino: Ino) {
-        let mut old = Vec::new();
-        {
-            let mut told = lock(&self.told);
-            if told.known.insert(ino) {
-                told.order.push_back(ino);
-            }
-            if told.order.len() > TOLD_MAX {
-                old.extend(told.order.drain(..TOLD_MAX / 2));
-                for ino in &old {
-                    told.known.remove(ino);
-                }
-            }
-        }
+        let old = lock(&self.told).add(ino);
         for ino in old {
             self.forget(cred, ino);
+        }
+    }
+
+    /// Inodes are referred to by their numbers, or (`false`) are so no more.
+    pub(crate) fn hold(&self, inos: &[Ino], holds: bool) {
+        let mut told = lock(&self.told);
+        for ino in inos {
+            told.hold(*ino, holds);
         }
     }
 
@@ -237,14 +250,62 @@ impl Link {
         let _forgotten = self.reply(cred, &Request::Forget { ino });
     }
 
+    /// Asks for a lock, and waits for it if `request` says so.
+    pub(crate) fn lock(&self, cred: &Cred, request: &Request<'_>) -> Result<()> {
+        let waits = |begins| lock(&self.hearing.settled).waits(begins);
+        waits(true);
+        let outcome = match self.reply(cred, request) {
+            Ok(Reply::Empty) => Ok(()),
+            Ok(Reply::Waiting(ticket)) => self.settled(ticket),
+            Ok(_) => Err(Errno::EPROTO),
+            Err(errno) => Err(errno),
+        };
+        waits(false);
+        outcome
+    }
+
     /// Waits for the end of a wait for a lock.
-    pub(crate) fn settled(&self, ticket: u64) -> Result<()> {
+    fn settled(&self, ticket: u64) -> Result<()> {
         let mut settled = lock(&self.hearing.settled);
         loop {
-            if let Some(errno) = settled.remove(&ticket) {
+            if let Some(errno) = settled.take(ticket) {
                 return errno.map_or(Ok(()), Err);
             }
             settled = self.hearing.came.wait(settled).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Beyond 1,024 ends of waits that nobody had asked for yet all were forgotten, and who asked
+    /// then waited for ever.
+    #[test]
+    fn an_end_that_somebody_will_ask_for_is_kept() {
+        let mut settled = Settled::default();
+        settled.came(7, None);
+        assert_eq!(settled.take(7), None, "nobody waits");
+        for _ in 0..5_000 {
+            settled.waits(true);
+        }
+        settled.came(1_000_000, Some(Errno::EDEADLK));
+        for ticket in 1..5_000 {
+            settled.came(ticket, None);
+        }
+        assert_eq!(settled.take(1_000_000), Some(Some(Errno::EDEADLK)));
+        for ticket in 1..5_000 {
+            assert_eq!(settled.take(ticket), Some(None));
+        }
+        // Whatever is told for nobody takes no more room than those who wait.
+        for ticket in 0..100_000 {
+            settled.came(ticket, None);
+        }
+        assert_eq!(settled.ends.len(), 5_000);
+        for _ in 0..5_000 {
+            settled.waits(false);
+        }
+        assert!(settled.ends.is_empty());
     }
 }

@@ -12,6 +12,7 @@ use crate::dir::Dir;
 use crate::file::File;
 use crate::link::{Connect, ConnectError, Link};
 use crate::open::{self, How, OpenOptions, Opened};
+use crate::told::Held;
 use crate::walk::{Place, Spot, Walked, Walker};
 
 /// How often a path is walked again because what it led to went meanwhile.
@@ -42,6 +43,14 @@ impl Volume {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.link.counts()
+    }
+
+    /// Keeps `ino`, referred to by its number from now on, and the directories on the way to `place`
+    /// from being forgotten. To be called right after they were come to.
+    #[must_use]
+    pub fn hold(&self, ino: Ino, place: &Place) -> Held {
+        let inos = place.inos().chain([ino]).filter(|ino| *ino != Ino::ROOT).collect();
+        Held::new(&self.link, inos)
     }
 
     /// Takes these bits from the permissions of what is made by path. None at first: the umask of

@@ -31,6 +31,11 @@ impl Place {
         self.steps.last().map_or(Ino::ROOT, |(_, ino)| *ino)
     }
 
+    /// The inodes from below the root down to it.
+    pub(crate) fn inos(&self) -> impl Iterator<Item = Ino> {
+        self.steps.iter().map(|(_, ino)| *ino)
+    }
+
     /// The directory above it; the root is above itself.
     #[must_use]
     pub fn parent(&self) -> Ino {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use outboard_client::{Dir, Errno, File, Ino, Place, Result, Walked, open_flags};
+use outboard_client::{Dir, Errno, File, Held, Ino, Place, Result, Walked, open_flags};
 
 use crate::attach::{self, Attached, attached};
 use crate::sys::lock::Lock;
@@ -47,6 +47,8 @@ pub(crate) struct Description {
     pub(crate) open: Lock<Option<(u32, Open)>>,
     /// Held while the offset is used and moved.
     pub(crate) place_lock: Lock<()>,
+    /// What must not be forgotten meanwhile, and in which life of the attachment.
+    held: Option<(u32, Held)>,
 }
 
 static OWNERS: AtomicU64 = AtomicU64::new(1);
@@ -71,7 +73,14 @@ impl Description {
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
             open: Lock::new(open),
             place_lock: Lock::new(()),
+            held: None,
         }
+    }
+
+    /// Its inode, and its way from the root, are referred to as long as it is there.
+    pub(crate) fn holding(mut self, attached: &Attached) -> Description {
+        self.held = Some((attached.life, attached.volume.hold(self.ino, &self.place)));
+        self
     }
 
     pub(crate) fn flags(&self) -> i32 {
@@ -171,6 +180,9 @@ impl Drop for Description {
             // Another attachment's.
             other => std::mem::forget(other),
         });
+        if self.held.as_ref().is_some_and(|(held, _)| *held != life) {
+            std::mem::forget(self.held.take());
+        }
     }
 }
 

@@ -87,7 +87,8 @@ fn open(attached: &Attached, spot: &Spot, flags: i32, how: &How) -> Result<Optio
         Opened::Dir(dir, attr) => {
             let (kept, open) = (kept | libc::O_DIRECTORY, Open::Dir(Arc::new(dir)));
             let place = into_place(spot);
-            Some(Description::new(Kind::Dir, attr.ino, place, path, kept, Some((life, open))))
+            let it = Description::new(Kind::Dir, attr.ino, place, path, kept, Some((life, open)));
+            Some(it.holding(attached))
         }
         Opened::Special(_) => None,
     })
@@ -100,7 +101,8 @@ fn path_only(attached: &Attached, spot: &Spot, flags: i32) -> Result<Description
         return Err(Errno::ENOTDIR);
     }
     let place = if is_dir { into_place(spot) } else { spot.dir.clone() };
-    Ok(Description::new(Kind::Path, attr.ino, place, spot.path(), flags & !ONCE, None))
+    let it = Description::new(Kind::Path, attr.ino, place, spot.path(), flags & !ONCE, None);
+    Ok(it.holding(attached))
 }
 
 /// Before `close(2)`: what was open at `fd` goes; whether it was the volume's.

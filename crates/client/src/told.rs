@@ -1,0 +1,123 @@
+//! Inodes the DPU side has told this one of.
+//!
+//! A process that is not trusted may only speak of inodes it was told of or has open, so none may
+//! be forgotten that is still referred to; and the list must not grow with every path walked.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use outboard_base::Ino;
+
+use crate::link::Link;
+
+/// Inodes told of and not forgotten; beyond it the oldest half is forgotten, but for those held.
+const TOLD_MAX: usize = 4096;
+
+/// What this side was told of, oldest first.
+#[derive(Default)]
+pub(crate) struct Told {
+    order: VecDeque<Ino>,
+    known: HashSet<Ino>,
+    held: HashMap<Ino, usize>,
+    /// How many may be known before some are forgotten: more while many are held.
+    most: usize,
+}
+
+impl Told {
+    /// This side was told of `ino`; those to be forgotten for it.
+    pub(crate) fn add(&mut self, ino: Ino) -> Vec<Ino> {
+        if self.known.insert(ino) {
+            self.order.push_back(ino);
+        }
+        let mut old = Vec::new();
+        if self.order.len() > self.most.max(TOLD_MAX) {
+            for ino in self.order.drain(..self.order.len() / 2).collect::<Vec<_>>() {
+                if self.held.contains_key(&ino) {
+                    self.order.push_back(ino);
+                } else {
+                    self.known.remove(&ino);
+                    old.push(ino);
+                }
+            }
+            self.most = self.order.len() + TOLD_MAX / 2;
+        }
+        old
+    }
+
+    /// `ino` is referred to by its number once more, or once less.
+    pub(crate) fn hold(&mut self, ino: Ino, holds: bool) {
+        let count = self.held.entry(ino).or_default();
+        *count = if holds { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            self.held.remove(&ino);
+        }
+    }
+}
+
+/// Inodes referred to by their numbers, as `O_PATH` does, and directories on the way to one: not
+/// forgotten before this is dropped.
+pub struct Held {
+    link: Arc<Link>,
+    inos: Vec<Ino>,
+}
+
+impl Held {
+    pub(crate) fn new(link: &Arc<Link>, inos: Vec<Ino>) -> Held {
+        link.hold(&inos, true);
+        Held { link: Arc::clone(link), inos }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.link.hold(&self.inos, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory held by `O_PATH` alone was forgotten after some thousands of look-ups: `ESTALE`
+    /// for a process that is not trusted.
+    #[test]
+    fn what_is_held_is_not_forgotten_and_the_rest_is_bounded() {
+        let mut told = Told::default();
+        let held = [Ino(3), Ino(4), Ino(2_000)];
+        for ino in held {
+            assert!(told.add(ino).is_empty());
+            told.hold(ino, true);
+        }
+        told.hold(Ino(4), true);
+        let mut forgotten = 0;
+        for ino in 10_000..100_000 {
+            let old = told.add(Ino(ino));
+            assert!(!old.iter().any(|ino| held.contains(ino)));
+            forgotten += old.len();
+        }
+        assert!(told.order.len() <= TOLD_MAX && told.known.len() == told.order.len());
+        assert_eq!(forgotten + told.order.len(), 90_000 + held.len());
+        for ino in held {
+            told.hold(ino, false);
+        }
+        let mut old = Vec::new();
+        for ino in 200_000..210_000 {
+            old.extend(told.add(Ino(ino)));
+        }
+        assert!(!old.contains(&Ino(4)), "held twice, let go once");
+        assert!(old.contains(&Ino(3)) && old.contains(&Ino(2_000)));
+    }
+
+    /// More held than the list is long: it grows with them, and looking does not get dear.
+    #[test]
+    fn more_may_be_held_than_is_kept_otherwise() {
+        let mut told = Told::default();
+        for ino in 0..20_000 {
+            assert!(told.add(Ino(ino)).is_empty());
+            told.hold(Ino(ino), true);
+        }
+        let old: Vec<Ino> = (100_000..200_000).flat_map(|ino| told.add(Ino(ino))).collect();
+        assert!(old.iter().all(|ino| ino.0 >= 100_000));
+        assert!(told.order.len() <= 20_000 + 2 * TOLD_MAX);
+    }
+}
