@@ -51,14 +51,19 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Makes the folders; nothing runs yet. `flags` go to `outboard run`.
+    /// Makes the folders; nothing runs yet. `flags` go to `outboard run`. Where `OUTBOARD_STORE`
+    /// names a pool, the volume lies in a namespace of its own there.
     pub fn new(base: &Path, flags: &[&str]) -> Result<Self> {
         let base = context(fs::canonicalize(base), || format!("no folder {}", base.display()))?;
         for folder in ["data", "mnt"] {
             let path = base.join(folder);
             context(fs::create_dir_all(&path), || format!("cannot make {}", path.display()))?;
         }
-        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        if let Ok(store) = env::var("OUTBOARD_STORE") {
+            let base = base.display().to_string().replace('/', "-");
+            flags.push(format!("--store={store}&namespace=test{base}"));
+        }
         Ok(Self { program: program()?, base, flags, child: None })
     }
 

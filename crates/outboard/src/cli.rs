@@ -88,6 +88,22 @@ side.")]
         #[arg(long)]
         json: bool,
     },
+    /// Copy a volume that is not running from one store to another, and compare
+    #[command(after_help = "\
+Examples:
+  outboard migrate ./data /srv/vol
+  outboard migrate ./data ./far --store 'rados://vols?conf=/etc/ceph/ceph.conf'
+
+If it is interrupted, run it again: it goes on. Until it is done the copy cannot be opened.")]
+    Migrate {
+        /// Data directory of the volume
+        from: PathBuf,
+        /// Data directory of the copy; with --store it holds only what is this host's own
+        to: PathBuf,
+        /// Where the copy is kept: rados://POOL?conf=PATH [default: in its data directory]
+        #[arg(long, value_name = "URL")]
+        store: Option<String>,
+    },
     /// Measure the link or the file system, with its rivals, in one run
     Bench {
         #[command(subcommand)]

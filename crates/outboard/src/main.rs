@@ -7,7 +7,9 @@ mod commands;
 mod dpu_process;
 mod exit;
 mod log;
+mod migrate;
 mod settings;
+mod store;
 mod volume;
 mod watch;
 
@@ -42,6 +44,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Status { settings, json } => {
             commands::status::status(&settings.load(config)?, json)
         }
+        Command::Migrate { from, to, store } => commands::migrate::migrate(from, to, store),
         Command::Bench { what } => commands::bench::bench(what),
         Command::Completions { shell } => Ok(commands::completions(shell)),
     }

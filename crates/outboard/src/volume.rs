@@ -1,4 +1,5 @@
-//! Opening the kv volume of a data directory: lock, engine, data file, KVFS over them.
+//! Opening a kv volume: lock, engine and data file of its data directory or claim and pool, KVFS
+//! over them.
 
 use std::io::Read;
 use std::path::Path;
@@ -16,43 +17,106 @@ use outboard_kv::object::Recovered;
 use outboard_kvfs::{Kvfs, OpenError, Options};
 
 use crate::exit::{Code, Failure};
+use crate::migrate;
 use crate::settings::Settings;
+use crate::store::{self, Blocks, Store};
 
 /// Operations of storage under way at once, at most.
-const RING_DEPTH: u32 = 1024;
+pub(crate) const RING_DEPTH: u32 = 1024;
 
-/// The volume of the embedded engine.
-pub(crate) type Volume = Arc<Kvfs<Engine, FileMedium>>;
+/// A volume in whichever store.
+pub(crate) type Volume = Arc<Kvfs<Store, Blocks>>;
 
 /// An open volume with the thread's runtime, which must drive it.
 pub(crate) struct Open {
     pub(crate) volume: Volume,
     pub(crate) runtime: Rc<Poller>,
     pub(crate) bell: Arc<Bell>,
+    /// To be dropped after the volume: then it may become another host's.
+    pub(crate) hold: Hold,
     pub(crate) directory: DataDirectory,
 }
 
-/// Opens the volume in the settings' data directory, or makes one there if `create`.
-pub(crate) fn open(settings: &Settings, create: bool) -> Result<Open, Failure> {
+/// What keeps a volume ours, beside the lock of the data directory.
+pub(crate) enum Hold {
+    /// Nothing more.
+    Directory,
+    /// A claim in the pool, and who keeps it.
+    #[cfg(feature = "rados")]
+    Pool(store::Claimed),
+}
+
+impl Hold {
+    /// Lets the volume go, after it was closed.
+    pub(crate) fn release(self) {}
+}
+
+/// Engine and medium, before there is a volume over them.
+pub(crate) struct Parts {
+    pub(crate) kv: Store,
+    pub(crate) blocks: Blocks,
+    pub(crate) hold: Hold,
+    /// The number a new volume gets.
+    pub(crate) id: u64,
+    /// Bytes the medium may grow to.
+    pub(crate) capacity: u64,
+}
+
+/// The data directory of the settings, locked, and what its volume is kept in: one that is there,
+/// or a new one if `create`.
+pub(crate) fn parts(settings: &Settings, create: bool) -> Result<(DataDirectory, Parts), Failure> {
     let data = settings.data();
-    if !create && !data.join("format").is_file() {
+    let store = store::of(&data, settings.store.as_deref())?;
+    if !create && store.is_none() && !data.join("format").is_file() {
         return Err(Failure::new(
             Code::Data,
             format!("{} holds no volume; name another with --data", data.display()),
         ));
     }
     let directory = DataDirectory::open(&data).map_err(|error| directory_failure(&error))?;
-    let failed = |what: &str, error: &dyn std::fmt::Display| {
-        Failure::new(Code::Data, format!("cannot open the {what} in {}: {error}", data.display()))
+    let parts = match store {
+        None => in_directory(settings, &directory)?,
+        Some(store) => in_pool(settings, &directory, &store, create)?,
     };
-    let bell = Arc::new(Bell::new().map_err(|error| failed("wake event", &error))?);
-    let reactor = Reactor::install(RING_DEPTH)
-        .inspect_err(|error| tracing::warn!(%error, "no io_uring here: storage I/O uses threads"))
-        .ok();
-    let threads = if reactor.is_some() { 0 } else { 8 };
-    let runtime = Rc::new(Poller::new(Arc::clone(&bell), reactor));
-    let memory = settings.memory()?;
-    let engine = EngineOptions { cache: memory / 8, ..EngineOptions::default() };
+    Ok((directory, parts))
+}
+
+#[cfg(not(feature = "rados"))]
+fn in_pool(_: &Settings, _: &DataDirectory, store: &str, _: bool) -> Result<Parts, Failure> {
+    Err(Failure::usage(format!(
+        "this build cannot use the store {store}; build one that can with `cargo build --release \
+         --features rados --bin outboard` (Debian: librados-dev)"
+    )))
+}
+
+#[cfg(feature = "rados")]
+fn in_pool(
+    settings: &Settings,
+    directory: &DataDirectory,
+    store: &str,
+    create: bool,
+) -> Result<Parts, Failure> {
+    let location = store::location(store)?;
+    let claimed = store::claim(&location, directory.path(), create)?;
+    let given = size(settings, directory)?;
+    let (kv, blocks) = claimed.parts()?;
+    store::remember(directory.path(), store)?;
+    Ok(Parts {
+        kv: Store::Pool(kv),
+        blocks: Blocks::Pool(blocks),
+        id: claimed.volume(),
+        capacity: match given {
+            Some(size) => size,
+            None => claimed.capacity()?.max(MIN_SIZE),
+        },
+        hold: Hold::Pool(claimed),
+    })
+}
+
+fn in_directory(settings: &Settings, directory: &DataDirectory) -> Result<Parts, Failure> {
+    let failed = |what, error: &dyn std::fmt::Display| failed(directory.path(), what, error);
+    let threads = if Reactor::is_installed() { 0 } else { 8 };
+    let engine = EngineOptions { cache: settings.memory()? / 8, ..EngineOptions::default() };
     let engine = Engine::open(&directory.kv(), engine).map_err(|error| failed("engine", &error))?;
     let read_delay = settings.read_delay();
     let medium = MediumOptions { threads, read_delay, ..MediumOptions::default() };
@@ -62,20 +126,55 @@ pub(crate) fn open(settings: &Settings, create: bool) -> Result<Open, Failure> {
     if !medium.is_direct() {
         tracing::info!("the file system refuses O_DIRECT: the data file is buffered");
     }
-    let options = Options {
-        capacity: capacity(settings, &directory)?,
-        cache_bytes: usize::try_from(memory / 4 * 3).unwrap_or(usize::MAX),
+    Ok(Parts {
+        kv: Store::Directory(Box::new(engine)),
+        blocks: Blocks::Directory(Box::new(medium)),
+        hold: Hold::Directory,
         id: random_id().map_err(|error| failed("source of random numbers", &error))?,
+        capacity: match size(settings, directory)? {
+            Some(size) => size,
+            None => room(directory).map_err(|error| failed("disk", &error))?,
+        },
+    })
+}
+
+fn failed(data: &Path, what: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Code::Data, format!("cannot open the {what} in {}: {error}", data.display()))
+}
+
+/// Opens the volume of the settings' data directory, or makes one if `create`.
+pub(crate) fn open(settings: &Settings, create: bool) -> Result<Open, Failure> {
+    let data = settings.data();
+    let bell = Arc::new(Bell::new().map_err(|error| failed(&data, "wake event", &error))?);
+    let reactor = Reactor::install(RING_DEPTH)
+        .inspect_err(|error| tracing::warn!(%error, "no io_uring here: storage I/O uses threads"))
+        .ok();
+    let runtime = Rc::new(Poller::new(Arc::clone(&bell), reactor));
+    let (directory, parts) = parts(settings, create)?;
+    if block_on(migrate::is_unfinished(&parts.kv)).map_err(|e| failed(&data, "volume", &e))? {
+        return Err(Failure::new(
+            Code::Data,
+            format!(
+                "{} holds an unfinished copy of a volume: finish it with `outboard migrate`",
+                data.display()
+            ),
+        ));
+    }
+    let memory = settings.memory()?;
+    let options = Options {
+        capacity: parts.capacity,
+        cache_bytes: usize::try_from(memory / 4 * 3).unwrap_or(usize::MAX),
+        id: parts.id,
         owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
         ..Options::default()
     };
-    let opening = Kvfs::open(engine, medium, options, clock::wall());
+    let opening = Kvfs::open(parts.kv, parts.blocks, options, clock::wall());
     let volume = block_on(opening).map_err(|error| match error {
-        OpenError::Store(error) => failed("volume", &error),
+        OpenError::Store(error) => failed(&data, "volume", &error),
         error => Failure::new(Code::Data, format!("{}: {error}", data.display())),
     })?;
     report(volume.recovered());
-    Ok(Open { volume: Arc::new(volume), runtime, bell, directory })
+    Ok(Open { volume: Arc::new(volume), runtime, bell, hold: parts.hold, directory })
 }
 
 /// Says what a crash had left behind.
@@ -96,9 +195,8 @@ fn directory_failure(error: &DirectoryError) -> Failure {
     Failure::new(Code::Data, error.to_string())
 }
 
-/// Size of the data file at most. `--size` is remembered in the directory; without either, what the
-/// disk has free.
-fn capacity(settings: &Settings, directory: &DataDirectory) -> Result<u64, Failure> {
+/// The size that `--size` asks for, now or when it was last given: it is remembered in the directory.
+fn size(settings: &Settings, directory: &DataDirectory) -> Result<Option<u64>, Failure> {
     let path = directory.path().join("size");
     let io = |error: std::io::Error| {
         Failure::new(Code::Data, format!("cannot use {}: {error}", path.display()))
@@ -110,25 +208,28 @@ fn capacity(settings: &Settings, directory: &DataDirectory) -> Result<u64, Failu
             )));
         }
         std::fs::write(&path, format!("{size}\n")).map_err(io)?;
-        return Ok(size);
+        return Ok(Some(size));
     }
     match std::fs::read_to_string(&path) {
-        Ok(text) => text.trim().parse().map_err(|_| {
+        Ok(text) => text.trim().parse().map(Some).map_err(|_| {
             Failure::new(Code::Data, format!("{} holds no number; give --size", path.display()))
         }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let (free, reserve) = disk_room(directory.path(), Reserve::default()).map_err(io)?;
-            let used = std::fs::metadata(directory.blocks()).map_or(0, |file| file.len());
-            Ok(used.saturating_add(free.saturating_sub(reserve)).max(MIN_SIZE))
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(io(error)),
     }
+}
+
+/// Size of the data file at most: what it has, and what the disk has free.
+fn room(directory: &DataDirectory) -> std::io::Result<u64> {
+    let (free, reserve) = disk_room(directory.path(), Reserve::default())?;
+    let used = std::fs::metadata(directory.blocks()).map_or(0, |file| file.len());
+    Ok(used.saturating_add(free.saturating_sub(reserve)).max(MIN_SIZE))
 }
 
 /// Two segments: below that nothing of use fits.
 const MIN_SIZE: u64 = 128 << 20;
 
-fn random_id() -> std::io::Result<u64> {
+pub(crate) fn random_id() -> std::io::Result<u64> {
     let mut bytes = [0; 8];
     std::fs::File::open(Path::new("/dev/urandom"))?.read_exact(&mut bytes)?;
     Ok(u64::from_le_bytes(bytes))

@@ -17,7 +17,7 @@ use crate::watch::{Happened, Watch};
 /// Opens the volume and serves it until told to end.
 pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     log::start(settings)?;
-    let Open { volume, runtime, bell, directory } = volume::open(settings, true)?;
+    let Open { volume, runtime, bell, directory, hold } = volume::open(settings, true)?;
     let mut options = DpuOptions::new(settings.socket(), directory.path().join("sessions"));
     options.policies = settings.policies()?;
     options.pace.spin = settings.spin()?.unwrap_or(Duration::MAX);
@@ -30,6 +30,8 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
         .map_err(|error| cannot(&format!("listen at {}", settings.socket().display()), &error))?;
     tracing::info!(socket = %settings.socket().display(), pid = std::process::id(), "serving");
     dpu.run(&|| stop.load(Ordering::Acquire)).map_err(|error| cannot("go on", &error))?;
+    drop(dpu);
+    hold.release();
     tracing::info!("ended in order");
     Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod dpu;
 pub(crate) mod fsck;
+pub(crate) mod migrate;
 pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod umount;

@@ -1,0 +1,221 @@
+//! A volume in a pool of a Ceph cluster: connecting, claiming, and keeping the claim.
+//!
+//! While the volume is open two threads look after it: one works on what the pool's key-value store
+//! does behind commits, one renews the claim. When the claim is lost, or cannot be renewed before
+//! others may take it, the process ends there and then: the engine lets none of its late writes
+//! land, hosts wait as for any DPU side that died, and `run` starts another, which is told who owns
+//! the volume or takes it up again.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use outboard_base::Time;
+use outboard_drivers::clock;
+use outboard_drivers::executor::block_on;
+use outboard_kv::pool::{
+    Claim, ClaimError, Me, Pool, PoolError, PooledKv, Striped, Taken, Taking, Terms, Wanted,
+};
+use outboard_rados::{Location, Rados};
+
+use crate::exit::{Code, Failure};
+use crate::volume::random_id;
+
+/// The key-value store of a volume in a pool.
+pub(crate) type PoolKv = Arc<PooledKv<Arc<Rados>>>;
+/// Its medium.
+pub(crate) type PoolMedium = Striped<Arc<Rados>>;
+
+/// Between two looks whether the claim's keeper is told to end.
+const NAP: Duration = Duration::from_millis(200);
+/// An owner expires this long after an operation of its own would have failed.
+const MARGIN: Duration = Duration::from_secs(15);
+
+/// A volume in a pool that is ours until this is dropped.
+pub(crate) struct Claimed {
+    pool: Arc<Rados>,
+    kv: PoolKv,
+    volume: u64,
+    keeper: Keeper,
+}
+
+/// The location that a `--store` names.
+pub(crate) fn location(store: &str) -> Result<Location, Failure> {
+    store.parse().map_err(|error| Failure::usage(format!("--store {error}")))
+}
+
+fn refused(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Code::Data, error.to_string())
+}
+
+/// Connects, and takes the volume there, or makes one if `create`. `data` is the data directory,
+/// whose lock is held.
+pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Claimed, Failure> {
+    let pool = Arc::new(Rados::connect(location).map_err(|error| refused(&error))?);
+    let terms = terms(location);
+    let claim = take(&pool, data, terms, create)?;
+    let volume = claim.volume();
+    let opening = PooledKv::open(Arc::clone(&pool), claim.epoch());
+    let kv = Arc::new(block_on(opening).map_err(|error| refused(&error))?);
+    let keeper = Keeper::start(Arc::clone(&pool), Arc::clone(&kv), claim)?;
+    Ok(Claimed { pool, kv, volume, keeper })
+}
+
+/// What others may rely on: an owner whose operations would long have failed is a dead one.
+fn terms(location: &Location) -> Terms {
+    Terms { renew: Duration::from_secs(5), expiry: location.timeout + MARGIN }
+}
+
+/// Takes the claim; waits while another's may have expired.
+fn take(pool: &Arc<Rados>, data: &Path, terms: Terms, create: bool) -> Result<Claim, Failure> {
+    let random = || random_id().map_err(|error| refused(&error));
+    let wanted = if create { Wanted::OrNew(random()?) } else { Wanted::Any };
+    let me = Me { name: me(data), place: place(data)? };
+    let mut taking = Taking::new(me, wanted, terms);
+    let mut told = false;
+    loop {
+        match block_on(taking.step(pool, clock::now())) {
+            Ok(Taken::Mine(claim)) => return Ok(claim),
+            Ok(Taken::Wait(until)) => {
+                let wait = until.since(clock::now());
+                if !told && wait > NAP {
+                    tracing::info!(
+                        expiry = ?terms.expiry,
+                        "the volume has an owner: waiting whether it still renews its claim"
+                    );
+                    told = true;
+                }
+                std::thread::sleep(wait);
+            }
+            Err(error) => return Err(refused(&format!("{}: {error}", pool.identity()))),
+        }
+    }
+}
+
+/// What another host is told that wants the volume.
+fn me(data: &Path) -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("process {} of host {host}, data directory {}", std::process::id(), data.display())
+}
+
+/// The number of this data directory, by which its next owner knows that the last one is dead: its
+/// lock, which went with the process, is ours.
+fn place(data: &Path) -> Result<u64, Failure> {
+    let path = data.join("place");
+    let cannot =
+        |error: std::io::Error| refused(&format!("cannot use {}: {error}", path.display()));
+    match std::fs::read_to_string(&path) {
+        Ok(text) => u64::from_str_radix(text.trim(), 16)
+            .map_err(|_| refused(&format!("{} holds no number; remove it", path.display()))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let place = random_id().map_err(cannot)? | 1;
+            std::fs::write(&path, format!("{place:016x}\n")).map_err(cannot)?;
+            Ok(place)
+        }
+        Err(error) => Err(cannot(error)),
+    }
+}
+
+impl Claimed {
+    /// Store and medium.
+    pub(crate) fn parts(&self) -> Result<(PoolKv, PoolMedium), Failure> {
+        let medium = block_on(Striped::open(Arc::clone(&self.pool)));
+        Ok((Arc::clone(&self.kv), medium.map_err(|error| refused(&error))?))
+    }
+
+    /// The volume's number.
+    pub(crate) fn volume(&self) -> u64 {
+        self.volume
+    }
+
+    /// What the pool can hold, bytes.
+    pub(crate) fn capacity(&self) -> Result<u64, Failure> {
+        block_on(self.pool.usage()).map(|usage| usage.capacity).map_err(|error| refused(&error))
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let Some(claim) = self.keeper.end() else { return };
+        if let Err(error) = block_on(claim.release(&self.pool)) {
+            tracing::warn!(%error, "the claim could not be given up: the next owner has to wait");
+        }
+    }
+}
+
+/// The threads beside an open volume.
+struct Keeper {
+    stop: Arc<AtomicBool>,
+    claim: Arc<Mutex<Option<Claim>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Keeper {
+    fn start(pool: Arc<Rados>, kv: PoolKv, claim: Claim) -> Result<Keeper, Failure> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let claim = Arc::new(Mutex::new(Some(claim)));
+        let (told, held) = (Arc::clone(&stop), Arc::clone(&claim));
+        let working = Arc::clone(&kv);
+        let renew = move || {
+            while !told.load(Ordering::Acquire) {
+                std::thread::sleep(NAP);
+                look_after(&pool, &kv, &held);
+            }
+        };
+        let work = move || block_on(working.work());
+        let named = |name: &str| std::thread::Builder::new().name(name.into());
+        let cannot = |error: std::io::Error| Failure::internal(format!("no thread: {error}"));
+        let threads = vec![
+            named("outboard-claim").spawn(renew).map_err(cannot)?,
+            named("outboard-pool").spawn(work).map_err(cannot)?,
+        ];
+        Ok(Keeper { stop, claim, threads })
+    }
+
+    /// Ends both threads; the claim.
+    fn end(&mut self) -> Option<Claim> {
+        self.stop.store(true, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store panicked");
+            }
+        }
+        self.claim.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Renews the claim when that is due; ends the process when it is lost.
+fn look_after(pool: &Arc<Rados>, kv: &PoolKv, held: &Mutex<Option<Claim>>) {
+    let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(claim) = held.as_mut() else { return };
+    if kv.is_poisoned() {
+        end(
+            "the store failed amid a commit; what was answered is safe, and the next start goes on",
+        );
+    }
+    let now = clock::now();
+    if now < claim.renew_at() {
+        return;
+    }
+    match block_on(claim.renew(pool, now)) {
+        Ok(()) => {}
+        Err(ClaimError::Held(name)) => end(&format!("the volume was taken over by {name}")),
+        Err(ClaimError::Pool(PoolError::Fenced)) => {
+            end("the volume was taken over: the cluster refuses this process");
+        }
+        Err(error) => tracing::warn!(%error, "the claim on the volume could not be renewed yet"),
+    }
+    if clock::now() >= claim.serves_until() {
+        end("the claim on the volume could not be renewed in time: somebody else may have it");
+    }
+}
+
+/// Ends the process without another word to the store: nothing it still has to say may count.
+fn end(why: &str) -> ! {
+    // As every failure of the program is said; the log may be gone, and that is no matter now.
+    let _ = writeln!(std::io::stderr(), "outboard: {why}");
+    std::process::abort();
+}
