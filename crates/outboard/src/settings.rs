@@ -55,8 +55,15 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<PathBuf>,
 
+    /// Where the volume's files are kept: rados://POOL?conf=PATH for a pool of a Ceph cluster; the
+    /// data directory then holds only what is this host's own, and remembers the store [default:
+    /// in the data directory]
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<String>,
+
     /// Size of the volume in bytes, with K, M, G or T [default: what the data directory's file
-    /// system has free, when the volume is made]
+    /// system, or the pool, has free, when the volume is made]
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) size: Option<String>,
@@ -182,8 +189,9 @@ impl Settings {
         })?;
         let flags = self;
         Ok(prefer!(
-            flags, file; data, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
-            cache_size, replace, prefetch, flush, dirty_limit, read_delay, options, memory, log, log_format
+            flags, file; data, store, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
+            cache_size, replace, prefetch, flush, dirty_limit, read_delay, options, memory, log,
+            log_format
         ))
     }
 
