@@ -5,6 +5,7 @@
 
 mod alone;
 pub mod clock;
+pub mod dds;
 pub mod dpu;
 pub mod engine;
 pub mod executor;

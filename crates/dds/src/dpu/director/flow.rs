@@ -15,6 +15,14 @@ pub struct FlowId {
     pub(super) generation: u64,
 }
 
+impl FlowId {
+    /// A small number, for tables; used again after the flow was closed.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.at
+    }
+}
+
 /// Bytes that come at one end and go at the other.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
@@ -145,7 +153,6 @@ pub struct Flow {
 
 impl Flow {
     /// What to send to the client next.
-    #[must_use]
     pub fn to_client(&self) -> impl Iterator<Item = &[u8]> {
         let mut skip = self.taken;
         self.to_client.iter().flat_map(Piece::runs).filter_map(move |run| {
@@ -198,6 +205,12 @@ impl Flow {
         let no_more =
             self.host_ended || (self.client_ended && !self.host_used && self.input.is_empty());
         no_more && self.slots.is_empty() && self.to_client.is_empty()
+    }
+
+    /// Whether the client sends no more.
+    #[must_use]
+    pub fn client_has_ended(&self) -> bool {
+        self.client_ended
     }
 
     /// Whether both legs are to be reset: a side sent what cannot be understood.

@@ -1,0 +1,135 @@
+//! Listens for clients and spreads them over workers.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use outboard_dds::dpu::director::{Flow5, Transport, symmetric_hash};
+
+use super::sockets::{Address, Listener, Ready, Sockets};
+use super::worker::{Files, Inbox, Setup, Tally, Worker};
+use crate::link::Bell;
+
+/// A pause after a connection could not be accepted: descriptors or memory may be back.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The director's threads. Dropping it ends them and their connections.
+pub struct Front {
+    address: Address,
+    tally: Arc<Tally>,
+    stop: Arc<(AtomicBool, Bell)>,
+    workers: Vec<Arc<Inbox>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Front {
+    /// Listens at `address`, with so many workers.
+    pub fn start<F: Files>(
+        address: &Address,
+        workers: usize,
+        setup: &Setup<F>,
+    ) -> io::Result<Front> {
+        let listener = Listener::bind(address)?;
+        let mut front = Front {
+            address: listener.address().clone(),
+            tally: Arc::default(),
+            stop: Arc::new((AtomicBool::new(false), Bell::new()?)),
+            workers: Vec::new(),
+            threads: Vec::new(),
+        };
+        for n in 0..workers.max(1) {
+            front.start_worker(n, setup)?;
+        }
+        let (stop, workers) = (Arc::clone(&front.stop), front.workers.clone());
+        let accepting =
+            std::thread::Builder::new().name("director-accept".into()).spawn(move || {
+                if let Err(error) = accept(&listener, &stop, &workers) {
+                    tracing::error!(%error, "the director cannot wait for clients any more");
+                }
+            })?;
+        front.threads.push(accepting);
+        Ok(front)
+    }
+
+    fn start_worker<F: Files>(&mut self, n: usize, setup: &Setup<F>) -> io::Result<()> {
+        let inbox = Arc::new(Inbox::new()?);
+        self.workers.push(Arc::clone(&inbox));
+        let (setup, tally) = (setup.clone(), Arc::clone(&self.tally));
+        let serve = move || {
+            let served = Worker::new(setup, inbox, tally).and_then(|mut worker| worker.run());
+            if let Err(error) = served {
+                tracing::error!(%error, "a worker of the director ended; its flows are closed");
+            }
+        };
+        let name = format!("director-{n}");
+        self.threads.push(std::thread::Builder::new().name(name).spawn(serve)?);
+        Ok(())
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.stop.0.store(true, Ordering::Release);
+        self.stop.1.ring();
+        self.workers.iter().for_each(|inbox| inbox.stop());
+        for thread in self.threads.drain(..) {
+            // A panic was printed by the thread itself.
+            let _ended = thread.join();
+        }
+    }
+}
+
+fn accept(
+    listener: &Listener,
+    stop: &(AtomicBool, Bell),
+    workers: &[Arc<Inbox>],
+) -> io::Result<()> {
+    let mut sockets = Sockets::new()?;
+    sockets.watch_listener(listener)?;
+    sockets.watch_bell(&stop.1)?;
+    let mut ready = Vec::new();
+    let mut next = 0u64;
+    while !stop.0.load(Ordering::Acquire) {
+        sockets.look(None, &mut ready)?;
+        if !ready.drain(..).any(|what| what == Ready::Listener) {
+            continue;
+        }
+        loop {
+            match listener.accept() {
+                Ok(Some(stream)) => {
+                    next += 1;
+                    let hash = stream.ends.map_or(next, |(client, server)| {
+                        symmetric_hash(&Flow5 { client, server, transport: Transport::Tcp })
+                    });
+                    let at = usize::try_from(hash % workers.len() as u64).unwrap_or(0);
+                    if let Some(worker) = workers.get(at) {
+                        worker.push(stream);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    let fd = listener.as_fd();
+                    tracing::warn!(%error, ?fd, "cannot accept a client; raise `ulimit -n`?");
+                    std::thread::sleep(PAUSE);
+                    break;
+                }
+            }
+        }
+    }
+    Ok(())
+}

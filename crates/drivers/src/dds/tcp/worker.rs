@@ -1,0 +1,509 @@
+//! One worker: a director over sockets, and the reads it begins.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use outboard_dds::dpu::director::{
+    Counts, Director, Flow, Flow5, FlowId, Signature, ToRead, Transport,
+};
+use outboard_dds::dpu::offload::engine::{Filled, Ticket};
+use outboard_dds::dpu::offload::pool::Pool;
+use outboard_dds::dpu::offload::{Application, Lookup, ReadOp};
+use outboard_kv::medium::Buf;
+
+use super::sockets::{Address, ConnId, PIECES, Read, Ready, Sockets, Stream, Wrote};
+use crate::executor::{Executor, Started};
+use crate::link::Bell;
+use crate::medium::Reactor;
+
+/// The file service, as the offload engine asks it. Called on worker threads, whose own
+/// [`Reactor`] moves what it waits for.
+pub trait Files: Send + Sync + 'static {
+    /// Reads `read` into `buffer`, widened to whole blocks as [`ToRead::window`] says.
+    fn read(&self, read: ReadOp, buffer: Buf) -> impl Future<Output = Filled>;
+}
+
+/// How a worker is set up.
+pub struct Setup<F> {
+    /// What divides the messages.
+    pub app: Arc<dyn Application>,
+    /// The cache table.
+    pub table: Arc<dyn Lookup>,
+    /// Where reads go.
+    pub files: Arc<F>,
+    /// Which flows are divided; others are forwarded.
+    pub signature: Option<Signature>,
+    /// Where the host serves.
+    pub host: Address,
+    /// Reads of one worker under way at most.
+    pub contexts: usize,
+    /// Bytes of buffers of one worker.
+    pub pool: usize,
+}
+
+impl<F> Clone for Setup<F> {
+    fn clone(&self) -> Self {
+        Setup {
+            app: Arc::clone(&self.app),
+            table: Arc::clone(&self.table),
+            files: Arc::clone(&self.files),
+            signature: self.signature,
+            host: self.host.clone(),
+            contexts: self.contexts,
+            pool: self.pool,
+        }
+    }
+}
+
+/// What workers did, for whoever asks.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Requests answered on the DPU side.
+    pub offloaded: AtomicU64,
+    /// Requests sent to the host.
+    pub to_host: AtomicU64,
+    /// Requests sent to the host for want of a context or a buffer.
+    pub refused: AtomicU64,
+    /// Requests begun here and then sent to the host.
+    pub fell_back: AtomicU64,
+    /// Connections there are.
+    pub flows: AtomicU64,
+}
+
+/// A worker's inbox: what other threads hand it.
+pub struct Inbox {
+    streams: Mutex<Vec<Stream>>,
+    bell: Bell,
+    stop: AtomicBool,
+}
+
+impl Inbox {
+    pub(super) fn new() -> io::Result<Inbox> {
+        let (streams, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        Ok(Inbox { streams, bell: Bell::new()?, stop })
+    }
+
+    pub(super) fn push(&self, stream: Stream) {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+        self.bell.ring();
+    }
+
+    /// Tells the worker to end.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    fn take(&self) -> Vec<Stream> {
+        std::mem::take(&mut *self.streams.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+type Reading = Pin<Box<dyn Future<Output = (Ticket, Filled)>>>;
+
+/// The two legs of a flow.
+struct Legs {
+    flow: FlowId,
+    client: ConnId,
+    host: Option<ConnId>,
+    client_told: bool,
+    host_told: bool,
+    queued: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Client,
+    Host,
+}
+
+/// Longest sleep: nothing waits for it, it only bounds what a lost wake-up could cost.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// Bytes of one read from a socket.
+const CHUNK: usize = 64 << 10;
+/// How long a worker looks for the ends of reads before it sleeps: as long as a quick device takes.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// One thread's part of the director.
+pub(super) struct Worker<F: Files> {
+    setup: Setup<F>,
+    inbox: Arc<Inbox>,
+    tally: Arc<Tally>,
+    told: Counts,
+    sockets: Sockets,
+    director: Director,
+    executor: Executor<Reading>,
+    reactor: Option<Reactor>,
+    /// By the number of the flow.
+    legs: Vec<Option<Legs>>,
+    /// Whose a connection is, by its number.
+    owners: Vec<Option<(FlowId, Side)>>,
+    /// Flows to look at.
+    queue: VecDeque<FlowId>,
+    chunk: Vec<u8>,
+}
+
+impl<F: Files> Worker<F> {
+    /// For the thread it is called on.
+    pub(super) fn new(setup: Setup<F>, inbox: Arc<Inbox>, tally: Arc<Tally>) -> io::Result<Self> {
+        let sockets = Sockets::new()?;
+        sockets.watch_bell(&inbox.bell)?;
+        let reactor = match Reactor::install(256) {
+            Ok(reactor) => Some(reactor),
+            Err(error) => {
+                tracing::warn!(%error, "no io_uring for offloaded reads; threads serve them");
+                None
+            }
+        };
+        let ringer = inbox.bell.ringer()?;
+        let begun = Instant::now();
+        let clock = move || u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let director = Director::new(
+            Arc::clone(&setup.app),
+            Arc::clone(&setup.table),
+            setup.contexts,
+            Pool::new(setup.pool),
+            Box::new(clock),
+        );
+        Ok(Worker {
+            executor: Executor::new(setup.contexts, move || ringer.ring()),
+            setup,
+            inbox,
+            tally,
+            told: Counts::default(),
+            sockets,
+            director,
+            reactor,
+            legs: Vec::new(),
+            owners: Vec::new(),
+            queue: VecDeque::new(),
+            chunk: vec![0; CHUNK],
+        })
+    }
+
+    /// Serves until told to stop.
+    pub(super) fn run(&mut self) -> io::Result<()> {
+        let mut ready = Vec::new();
+        while !self.inbox.stop.load(Ordering::Acquire) {
+            let wait = if self.queue.is_empty() { None } else { Some(Duration::ZERO) };
+            match wait {
+                None => self.sleep(&mut ready)?,
+                Some(_) => self.sockets.look(wait, &mut ready)?,
+            }
+            for what in ready.drain(..) {
+                match what {
+                    Ready::Conn(conn) => self.enqueue_owner(conn),
+                    Ready::Bell => {
+                        self.inbox.bell.drain()?;
+                        self.inbox.take().into_iter().for_each(|stream| self.welcome(stream));
+                    }
+                    Ready::Listener => {}
+                }
+            }
+            let turn = self.queue.len();
+            for _ in 0..turn {
+                let Some(id) = self.queue.pop_front() else { break };
+                self.pump(id);
+            }
+            self.begin_reads();
+            self.reap();
+            self.hear_news();
+            self.tell();
+        }
+        Ok(())
+    }
+
+    /// Waits for sockets, the bell or the ends of reads.
+    fn sleep(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+        if self.executor.running() == 0 {
+            return self.sockets.look(Some(SLEEP_MAX), ready);
+        }
+        let since = Instant::now();
+        while since.elapsed() < SPIN {
+            if self.reap() > 0 {
+                return self.sockets.look(Some(Duration::ZERO), ready);
+            }
+            std::hint::spin_loop();
+        }
+        if self.executor.begin_sleep() {
+            let slept = match &self.reactor {
+                Some(reactor) => reactor.sleep(self.sockets.fd(), SLEEP_MAX),
+                None => self.sockets.look(Some(SLEEP_MAX), ready),
+            };
+            self.executor.end_sleep();
+            slept?;
+        }
+        self.reap();
+        self.sockets.look(Some(Duration::ZERO), ready)
+    }
+
+    /// Takes ended reads to the director; how many.
+    fn reap(&mut self) -> usize {
+        if self.executor.running() == 0 {
+            return 0;
+        }
+        if let Some(reactor) = &self.reactor {
+            reactor.poll();
+        }
+        let director = &mut self.director;
+        let mut ended = 0;
+        self.executor.poll(|_, (ticket, filled)| {
+            ended += 1;
+            director.read_ended(ticket, filled);
+        });
+        if ended > 0 {
+            self.hear_news();
+        }
+        ended
+    }
+
+    fn begin_reads(&mut self) {
+        while let Some(ToRead { ticket, read, buffer }) = self.director.next_read() {
+            let files = Arc::clone(&self.setup.files);
+            let reading: Reading =
+                Box::pin(async move { (ticket, files.read(read, buffer).await) });
+            // The ring of contexts is as long as the executor: there is room.
+            if let Ok(Started::Done((ticket, filled))) = self.executor.start(reading) {
+                self.director.read_ended(ticket, filled);
+            }
+        }
+    }
+
+    fn hear_news(&mut self) {
+        while let Some(id) = self.director.next_news() {
+            self.enqueue(id);
+        }
+    }
+
+    fn tell(&mut self) {
+        let now = self.director.counts();
+        if now == self.told {
+            return;
+        }
+        let add = |to: &AtomicU64, now: u64, told: u64| {
+            to.fetch_add(now - told, Ordering::Relaxed);
+        };
+        add(&self.tally.offloaded, now.offloaded, self.told.offloaded);
+        add(&self.tally.to_host, now.to_host, self.told.to_host);
+        add(&self.tally.refused, now.refused, self.told.refused);
+        add(&self.tally.fell_back, now.fell_back, self.told.fell_back);
+        self.told = now;
+    }
+
+    fn welcome(&mut self, stream: Stream) {
+        let ours = self.is_ours(stream.ends);
+        let client = match self.sockets.add(stream) {
+            Ok(client) => client,
+            Err(error) => return tracing::warn!(%error, "cannot serve a connection; closed"),
+        };
+        let flow = self.director.open(ours);
+        let legs =
+            Legs { flow, client, host: None, client_told: false, host_told: false, queued: false };
+        let at = flow.index();
+        if self.legs.len() <= at {
+            self.legs.resize_with(at + 1, || None);
+        }
+        if let Some(place) = self.legs.get_mut(at) {
+            *place = Some(legs);
+        }
+        self.own(client, flow, Side::Client);
+        self.tally.flows.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_ours(&self, ends: Option<(SocketAddr, SocketAddr)>) -> bool {
+        match (&self.setup.signature, ends) {
+            (Some(signature), Some((client, server))) => {
+                signature.matches(&Flow5 { client, server, transport: Transport::Tcp })
+            }
+            _ => true,
+        }
+    }
+
+    fn own(&mut self, conn: ConnId, flow: FlowId, side: Side) {
+        let at = conn.index();
+        if self.owners.len() <= at {
+            self.owners.resize_with(at + 1, || None);
+        }
+        if let Some(place) = self.owners.get_mut(at) {
+            *place = Some((flow, side));
+        }
+    }
+
+    fn enqueue_owner(&mut self, conn: ConnId) {
+        if let Some(Some((flow, _))) = self.owners.get(conn.index()) {
+            self.enqueue(*flow);
+        }
+    }
+
+    fn legs(&mut self, id: FlowId) -> Option<&mut Legs> {
+        self.legs.get_mut(id.index())?.as_mut().filter(|legs| legs.flow == id)
+    }
+
+    fn enqueue(&mut self, id: FlowId) {
+        if let Some(legs) = self.legs(id)
+            && !std::mem::replace(&mut legs.queued, true)
+        {
+            self.queue.push_back(id);
+        }
+    }
+
+    /// Moves what can be moved on both legs of a flow, one read from each.
+    fn pump(&mut self, id: FlowId) {
+        let Some(legs) = self.legs(id) else { return };
+        legs.queued = false;
+        let client = legs.client;
+        if self.flow(id).is_some_and(Flow::wants_client) {
+            match self.sockets.read(client, &mut self.chunk) {
+                Read::Bytes(n) => {
+                    self.director.client_bytes(id, self.chunk.get(..n).unwrap_or_default());
+                }
+                Read::Ended => self.director.client_ended(id),
+                Read::Reset => return self.end(id, true),
+                Read::Blocked => {}
+            }
+        }
+        if !self.pump_host(id) || !self.send_client(id, client) {
+            return self.end(id, true);
+        }
+        let Some(flow) = self.flow(id) else { return };
+        if flow.is_broken() {
+            return self.end(id, true);
+        }
+        let (ends, client_ended) = (flow.ends_client(), flow.client_has_ended());
+        let again = flow.wants_client();
+        if ends {
+            if client_ended {
+                return self.end(id, false);
+            }
+            if let Some(legs) = self.legs(id)
+                && !std::mem::replace(&mut legs.client_told, true)
+            {
+                self.sockets.shutdown(client);
+            }
+        }
+        // It is looked at again at once only if there is more to read; else news or sockets wake.
+        if again && self.sockets.is_readable(client) {
+            self.enqueue(id);
+        }
+    }
+
+    fn flow(&self, id: FlowId) -> Option<&Flow> {
+        self.director.flow(id)
+    }
+
+    /// Both ways of the host's leg; false if the client has to be reset, too.
+    fn pump_host(&mut self, id: FlowId) -> bool {
+        let Some(flow) = self.director.flow(id) else { return true };
+        let host = self.legs.get(id.index()).and_then(Option::as_ref).and_then(|legs| legs.host);
+        let host = match host {
+            Some(host) => host,
+            None if flow.to_host().is_empty() => return true,
+            None => match self.connect(id) {
+                Some(host) => host,
+                None => return true,
+            },
+        };
+        let Some(flow) = self.director.flow(id) else { return true };
+        let to_host = flow.to_host();
+        if !to_host.is_empty() {
+            match self.sockets.write(host, &[IoSlice::new(to_host)]) {
+                Wrote::Bytes(n) => self.director.host_took(id, n),
+                Wrote::Blocked => {}
+                Wrote::Reset => self.drop_host(id),
+            }
+        }
+        if self.flow(id).is_some_and(Flow::wants_host) {
+            match self.sockets.read(host, &mut self.chunk) {
+                Read::Bytes(n) => {
+                    self.director.host_bytes(id, self.chunk.get(..n).unwrap_or_default());
+                }
+                Read::Blocked => {}
+                Read::Ended => self.drop_host(id),
+                // A host that resets is passed on as it is.
+                Read::Reset => return false,
+            }
+        }
+        if self.flow(id).is_some_and(Flow::ends_host)
+            && let Some(legs) = self.legs(id)
+            && !std::mem::replace(&mut legs.host_told, true)
+        {
+            self.sockets.shutdown(host);
+        }
+        if self.sockets.is_readable(host) && self.flow(id).is_some_and(Flow::wants_host) {
+            self.enqueue(id);
+        }
+        true
+    }
+
+    /// Makes the host's leg. A host that cannot be reached has ended.
+    fn connect(&mut self, id: FlowId) -> Option<ConnId> {
+        let made = Stream::connect(&self.setup.host).and_then(|s| self.sockets.add(s));
+        match made {
+            Ok(host) => {
+                if let Some(legs) = self.legs(id) {
+                    legs.host = Some(host);
+                }
+                self.own(host, id, Side::Host);
+                Some(host)
+            }
+            Err(error) => {
+                let at = &self.setup.host;
+                tracing::debug!(%error, %at, "the host application does not answer");
+                self.director.host_ended(id);
+                None
+            }
+        }
+    }
+
+    fn drop_host(&mut self, id: FlowId) {
+        self.director.host_ended(id);
+        if let Some(host) = self.legs(id).and_then(|legs| legs.host.take()) {
+            self.disown(host);
+            self.sockets.close(host, false);
+        }
+        // No more comes: but nothing may be sent through it either.
+        if let Some(legs) = self.legs(id) {
+            legs.host_told = true;
+        }
+    }
+
+    fn disown(&mut self, conn: ConnId) {
+        if let Some(place) = self.owners.get_mut(conn.index()) {
+            *place = None;
+        }
+    }
+
+    /// Sends what waits for the client; false if it is gone.
+    fn send_client(&mut self, id: FlowId, client: ConnId) -> bool {
+        loop {
+            let Some(flow) = self.director.flow(id) else { return true };
+            if flow.to_client_len() == 0 {
+                return true;
+            }
+            let pieces: Vec<IoSlice<'_>> =
+                flow.to_client().take(PIECES).map(IoSlice::new).collect();
+            match self.sockets.write(client, &pieces) {
+                Wrote::Bytes(n) => self.director.client_took(id, n),
+                Wrote::Blocked => return true,
+                Wrote::Reset => return false,
+            }
+        }
+    }
+
+    /// Ends a flow and both its legs.
+    fn end(&mut self, id: FlowId, reset: bool) {
+        let Some(legs) = self.legs.get_mut(id.index()).and_then(Option::take) else { return };
+        self.director.close(id);
+        for conn in [Some(legs.client), legs.host].into_iter().flatten() {
+            self.disown(conn);
+            self.sockets.close(conn, reset);
+        }
+        self.tally.flows.fetch_sub(1, Ordering::Relaxed);
+    }
+}
