@@ -3,3 +3,4 @@
 pub mod director;
 pub mod files;
 pub mod offload;
+pub mod pump;

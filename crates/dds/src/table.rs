@@ -23,6 +23,7 @@
 //! ```
 
 mod bucket;
+mod changes;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod writer;
@@ -30,6 +31,7 @@ mod writer;
 use std::sync::Arc;
 
 use bucket::{Bucket, Found};
+pub use changes::{Changes, NoChanges};
 pub use writer::Writer;
 
 use crate::sync::{AtomicU64, Ordering};

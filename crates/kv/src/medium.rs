@@ -6,7 +6,7 @@
 pub mod mem;
 
 use std::future::Future;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
 use outboard_base::Errno;
@@ -15,12 +15,21 @@ use outboard_base::Errno;
 pub const ALIGN: usize = 4096;
 
 /// An owned buffer whose start and length are multiples of [`ALIGN`].
+///
+/// It may be a part of one that others read too ([`Buf::part`]): then it is written to the medium
+/// from where it lies, and copied before it changes.
 #[derive(Debug)]
 pub struct Buf {
-    // Over-allocated so that an aligned range fits; never resized, so never moved.
-    bytes: Vec<u8>,
+    bytes: Bytes,
     start: usize,
     len: usize,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    // Over-allocated so that an aligned range fits; never resized, so never moved.
+    Own(Vec<u8>),
+    Shared(Arc<Buf>),
 }
 
 impl Buf {
@@ -30,15 +39,25 @@ impl Buf {
         let len = len.next_multiple_of(ALIGN);
         let bytes = vec![0; len + ALIGN];
         let start = bytes.as_ptr().addr().next_multiple_of(ALIGN) - bytes.as_ptr().addr();
-        Buf { bytes, start, len }
+        Buf { bytes: Bytes::Own(bytes), start, len }
     }
-}
 
-impl Buf {
+    /// The bytes `range` of a buffer that stays where it is as long as anybody has a part of it.
+    /// `None` unless they lie within, at multiples of [`ALIGN`].
+    #[must_use]
+    pub fn part(whole: &Arc<Buf>, range: Range<usize>) -> Option<Buf> {
+        let len = whole.get(range.clone())?.len();
+        let is_aligned = range.start.is_multiple_of(ALIGN) && len.is_multiple_of(ALIGN);
+        is_aligned.then(|| Buf { bytes: Bytes::Shared(Arc::clone(whole)), start: range.start, len })
+    }
+
     /// Most bytes it can hold without moving.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.bytes.len().saturating_sub(ALIGN)
+        match &self.bytes {
+            Bytes::Own(bytes) => bytes.len().saturating_sub(ALIGN),
+            Bytes::Shared(_) => self.len,
+        }
     }
 
     /// Makes it `len` bytes long, rounded up to [`ALIGN`] and down to its capacity. Keeps the
@@ -51,13 +70,26 @@ impl Buf {
 impl Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        self.bytes.get(self.start..self.start + self.len).unwrap_or_default()
+        let bytes = match &self.bytes {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Shared(whole) => &whole[..],
+        };
+        bytes.get(self.start..self.start + self.len).unwrap_or_default()
     }
 }
 
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.bytes.get_mut(self.start..self.start + self.len).unwrap_or_default()
+        if let Bytes::Shared(_) = self.bytes {
+            let mut own = Buf::zeroed(self.len);
+            own.copy_from_slice(self);
+            *self = own;
+        }
+        match &mut self.bytes {
+            Bytes::Own(bytes) => bytes.get_mut(self.start..self.start + self.len),
+            Bytes::Shared(_) => None,
+        }
+        .unwrap_or_default()
     }
 }
 
@@ -128,5 +160,26 @@ impl<M: Medium> Medium for Arc<M> {
 
     fn len(&self) -> u64 {
         (**self).len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_lies_where_the_whole_does_and_is_copied_before_it_changes() {
+        let mut whole = Buf::zeroed(3 * ALIGN);
+        whole[ALIGN..].fill(7);
+        let whole = Arc::new(whole);
+        let mut part = Buf::part(&whole, ALIGN..2 * ALIGN).unwrap();
+        assert_eq!((part.as_ptr(), part.capacity()), (whole[ALIGN..].as_ptr(), ALIGN));
+        assert!(part.iter().all(|byte| *byte == 7));
+        part[0] = 9;
+        assert_eq!((part[0], part[1], part.len(), whole[ALIGN]), (9, 7, ALIGN, 7));
+        assert!(part.as_ptr().addr().is_multiple_of(ALIGN));
+        for odd in [1..ALIGN, 0..1, ALIGN..4 * ALIGN] {
+            assert!(Buf::part(&whole, odd).is_none());
+        }
     }
 }

@@ -30,6 +30,7 @@ mod state;
 mod tests;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Errno;
@@ -38,6 +39,7 @@ use outboard_wire::dds::{DirectoryId, FileId, NAME_MAX};
 
 use format::{BLOCK, Record, Superblock};
 use gate::Gate;
+pub use io::Data;
 use log::Log;
 use state::State;
 
@@ -221,6 +223,8 @@ pub struct FileService<M> {
     reserving: Gate,
     /// Where the next change is written; of who is in `changing`.
     log: Mutex<Log>,
+    /// Bytes of data copied between buffers since last asked.
+    copied: AtomicU64,
 }
 
 fn checked(name: &[u8]) -> Result<Vec<u8>, FileError> {
@@ -255,6 +259,7 @@ impl<M: Medium> FileService<M> {
             changing: Gate::default(),
             reserving: Gate::default(),
             log: Mutex::new(log),
+            copied: AtomicU64::new(0),
         };
         // From here on nothing an earlier life wrote behind the checkpoint can be mistaken for
         // this one's.
@@ -264,6 +269,13 @@ impl<M: Medium> FileService<M> {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of data it copied from one buffer to another since this was last asked, because they
+    /// did not lie as the medium wants them: for the ledger.
+    #[must_use]
+    pub fn take_copied(&self) -> u64 {
+        self.copied.swap(0, Ordering::Relaxed)
     }
 
     /// What tells this volume from others.

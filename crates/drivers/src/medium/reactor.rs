@@ -297,13 +297,18 @@ impl Inner {
 
 fn entry(action: Action, held: &mut Held) -> squeue::Entry {
     let fd = types::Fd(held._file.as_raw_fd());
-    let (pointer, len) = match &mut held.buf {
-        Some(buf) => (buf.as_mut_ptr(), u32::try_from(buf.len()).unwrap_or(0)),
-        None => (std::ptr::null_mut(), 0),
-    };
+    let len = held.buf.as_ref().map_or(0, |buf| u32::try_from(buf.len()).unwrap_or(0));
+    let none = std::ptr::null_mut();
     match action {
-        Action::Read { offset } => opcode::Read::new(fd, pointer, len).offset(offset).build(),
-        Action::Write { offset } => opcode::Write::new(fd, pointer, len).offset(offset).build(),
+        Action::Read { offset } => {
+            let into = held.buf.as_mut().map_or(none, |buf| buf.as_mut_ptr());
+            opcode::Read::new(fd, into, len).offset(offset).build()
+        }
+        Action::Write { offset } => {
+            // Only read: a part of a buffer others read too stays where it lies.
+            let from = held.buf.as_ref().map_or(none.cast_const(), |buf| buf.as_ptr());
+            opcode::Write::new(fd, from, len).offset(offset).build()
+        }
         Action::Allocate { offset, len } => {
             let mode = ALLOCATE.bits().cast_signed();
             opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()

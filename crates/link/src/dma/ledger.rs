@@ -101,11 +101,13 @@ pub enum Count {
     Sleeps,
     /// Wake-ups sent to a sleeping side.
     Wakes,
+    /// Bytes of data a processor of the DPU side copied from one of its buffers to another.
+    Copied,
 }
 
 impl Count {
     /// All counters, in the order of the tables.
-    pub const ALL: [Count; 11] = [
+    pub const ALL: [Count; 12] = [
         Count::Commands,
         Count::Refused,
         Count::Violations,
@@ -117,6 +119,7 @@ impl Count {
         Count::SpinNs,
         Count::Sleeps,
         Count::Wakes,
+        Count::Copied,
     ];
 
     /// A short name for tables and JSON.
@@ -134,6 +137,7 @@ impl Count {
             Count::SpinNs => "spin_ns",
             Count::Sleeps => "sleeps",
             Count::Wakes => "wakes",
+            Count::Copied => "copied_bytes",
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::future::poll_fn;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
 
 use outboard_kv::join_all;
@@ -64,6 +66,35 @@ fn pieces(state: &State, file: u32, blocks: &Range<u64>) -> Option<Vec<Piece>> {
 
 fn len(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// What is written.
+#[derive(Clone, Debug)]
+pub enum Data<'a> {
+    /// Bytes, which are copied to where the medium can take them from.
+    Bytes(&'a [u8]),
+    /// A range of a buffer that nobody changes meanwhile: whole blocks go to the medium from where
+    /// they lie, if that is at a multiple of the block too.
+    Lying(&'a Arc<Buf>, Range<usize>),
+}
+
+impl Data<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Data::Bytes(bytes) => bytes,
+            Data::Lying(buf, range) => buf.get(range.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// The very bytes, if they can be written from where they lie.
+    fn part(&self, offset: u64) -> Option<Buf> {
+        match self {
+            Data::Lying(buf, range) if offset.is_multiple_of(BLOCK as u64) => {
+                Buf::part(buf, range.clone())
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What a write must do before its data.
@@ -132,6 +163,10 @@ impl<M: Medium> FileService<M> {
         (result.map(|()| skip..skip + len(there)), buf)
     }
 
+    fn count_copy(&self, bytes: usize) {
+        self.copied.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// Reads pieces one behind the other.
     async fn read_pieces(&self, pieces: &[Piece], mut buf: Buf) -> (Result<(), FileError>, Buf) {
         let all = len(pieces.iter().map(|piece| piece.bytes).sum());
@@ -154,6 +189,7 @@ impl<M: Medium> FileService<M> {
             }
             let Some((to, behind)) = rest.split_at_mut_checked(part.len()) else { break };
             to.copy_from_slice(&part);
+            self.count_copy(part.len());
             rest = behind;
         }
         (Ok(()), buf)
@@ -169,10 +205,10 @@ impl<M: Medium> FileService<M> {
         &self,
         file: FileId,
         offset: u64,
-        data: &[u8],
+        data: Data<'_>,
         done: impl FnOnce(),
     ) -> Result<(), FileError> {
-        let size = data.len() as u64;
+        let size = data.bytes().len() as u64;
         let end = offset.checked_add(size).filter(|end| *end <= FILE_MAX);
         let end = end.ok_or(FileError::Range)?;
         if size == 0 {
@@ -198,7 +234,7 @@ impl<M: Medium> FileService<M> {
                 self.clean(file).await?;
             }
             self.reserve(file, end).await?;
-            if let Err(error) = self.put(file, offset, data).await {
+            if let Err(error) = self.put(file, offset, &data).await {
                 let mut state = self.state();
                 if let Ok(it) = state.file_mut(file.0) {
                     it.junk = it.junk.max(end.next_multiple_of(BLOCK as u64));
@@ -213,15 +249,19 @@ impl<M: Medium> FileService<M> {
 
     /// Writes bytes where the file has segments; parts of blocks are read, changed and written
     /// back. The caller has the turn.
-    async fn put(&self, file: FileId, offset: u64, data: &[u8]) -> Result<(), FileError> {
-        let end = offset + data.len() as u64;
-        let range = blocks(offset, data.len() as u64);
+    async fn put(&self, file: FileId, offset: u64, data: &Data<'_>) -> Result<(), FileError> {
+        let end = offset + data.bytes().len() as u64;
+        let range = blocks(offset, end - offset);
         let (size, places) = {
             let state = self.state();
             let it = state.file(file.0)?;
             (it.size, pieces(&state, file.0, &range))
         };
         let places = places.ok_or(FileError::Io(outboard_base::Errno::EIO))?;
+        if let Some(part) = data.part(offset) {
+            return self.write_pieces(&places, part).await;
+        }
+        let data = data.bytes();
         let bytes = len((range.end - range.start) * BLOCK as u64);
         let mut buf = Buf::zeroed(bytes);
         let front = range.start * BLOCK as u64;
@@ -239,6 +279,7 @@ impl<M: Medium> FileService<M> {
         let skip = len(offset - front);
         if let Some(to) = buf.get_mut(skip..skip + data.len()) {
             to.copy_from_slice(data);
+            self.count_copy(data.len());
         }
         self.write_pieces(&places, buf).await
     }
@@ -259,6 +300,7 @@ impl<M: Medium> FileService<M> {
         let there = len((size - block * BLOCK as u64).min(BLOCK as u64));
         if let (Some(to), Some(from)) = (buf.get_mut(at..at + there), old.get(..there)) {
             to.copy_from_slice(from);
+            self.count_copy(there);
         }
         Ok(())
     }
@@ -267,14 +309,12 @@ impl<M: Medium> FileService<M> {
         if let [piece] = places {
             return self.medium.write(piece.at, buf).await.0.map_err(FileError::from);
         }
-        let mut rest = &buf[..];
+        let (whole, mut from) = (Arc::new(buf), 0);
         let mut writes = Vec::with_capacity(places.len());
         for piece in places {
-            let Some((bytes, behind)) = rest.split_at_checked(len(piece.bytes)) else { break };
-            let mut part = Buf::zeroed(bytes.len());
-            part.copy_from_slice(bytes);
+            let Some(part) = Buf::part(&whole, from..from + len(piece.bytes)) else { break };
+            from += part.len();
             writes.push(self.medium.write(piece.at, part));
-            rest = behind;
         }
         let results = join_all(writes).await;
         results.into_iter().try_for_each(|(result, _)| result.map_err(FileError::from))
@@ -294,7 +334,7 @@ impl<M: Medium> FileService<M> {
         }
         while from < junk {
             let step = (ZEROS - from % ZEROS).min(junk - from);
-            self.put(file, from, &vec![0; len(step)]).await?;
+            self.put(file, from, &Data::Bytes(&vec![0; len(step)])).await?;
             from += step;
         }
         self.medium.flush().await?;
