@@ -7,13 +7,22 @@
 //! - [`Pool`] is the port: what such an engine must do, and what it may do to us. [`mem::MemPool`] does the
 //!   worst of it.
 //! - [`Claim`] lets one writer in at a time.
+//! - [`PooledKv`] is the key-value store: pairs in ranges, each in the map of one object, changed
+//!   together through a redo journal.
 //!
 //! The words, the bytes and the failure cases are in `docs/internals/pool.md`.
 
 mod claim;
 mod head;
+mod journal;
 pub mod mem;
+mod overlay;
 mod port;
+mod register;
+mod root;
+mod store;
+mod turn;
 
 pub use claim::{Claim, ClaimError, Me, Taken, Taking, Terms, Wanted};
 pub use port::{Guard, Op, Pool, PoolError, PoolUsage, Scan, Step};
+pub use store::{Counts, Options, PooledKv};

@@ -23,6 +23,7 @@ use outboard_base::Time;
 
 use super::head::{HEAD, HEAD_MAX, Head};
 use super::port::{Guard, Op, Pool, PoolError, Step};
+use super::register::Owner;
 use crate::Bytes;
 
 /// Why the volume cannot be had, or no longer.
@@ -229,7 +230,10 @@ impl Taking {
         now: Time,
     ) -> Result<Taken, ClaimError> {
         match pool.apply(HEAD, swap(guard, mine.encode())).await {
-            Ok(()) => Ok(Taken::Mine(Claim { head: mine, confirmed: now, terms: self.terms })),
+            Ok(()) => {
+                let owner = Owner::new(mine.epoch);
+                Ok(Taken::Mine(Claim { head: mine, confirmed: now, terms: self.terms, owner }))
+            }
             // Somebody was quicker, or an operation of ours that was in doubt has landed: look.
             Err(PoolError::Guard | PoolError::NotFound) => Ok(Taken::Wait(now)),
             Err(error) => Err(error.into()),
@@ -248,6 +252,7 @@ pub struct Claim {
     /// When the last step that found it ours was begun.
     confirmed: Time,
     terms: Terms,
+    owner: Owner,
 }
 
 impl Claim {
@@ -261,6 +266,11 @@ impl Claim {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.head.epoch
+    }
+
+    /// What the store's changes are made under.
+    pub(super) fn owner(&self) -> Owner {
+        self.owner.clone()
     }
 
     /// When to renew.
