@@ -37,7 +37,7 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// The defaults, for a DPU side listening at `socket`: calls wait for a lost DPU side.
+    /// The defaults, for a DPU side listening at `socket`: calls wait a minute for a lost DPU side.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Connect {
         let mut options = HostOptions::new(socket.into());

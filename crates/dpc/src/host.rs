@@ -121,6 +121,22 @@ pub enum LossPolicy {
     },
 }
 
+impl LossPolicy {
+    /// They wait so long, and for ever if that is no time.
+    #[must_use]
+    pub fn within(limit: Duration) -> LossPolicy {
+        if limit.is_zero() { LossPolicy::Wait } else { LossPolicy::Fail { after: limit } }
+    }
+}
+
+impl Default for LossPolicy {
+    /// A minute, for a mount and for who goes past the kernel: a DPU side that is started again is
+    /// back in seconds.
+    fn default() -> LossPolicy {
+        LossPolicy::Fail { after: Duration::from_secs(60) }
+    }
+}
+
 /// How a session is laid out and behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {

@@ -119,6 +119,8 @@ pub struct DpuOptions {
     pub socket: PathBuf,
     /// Permissions of the socket file: who may attach at all.
     pub socket_mode: u32,
+    /// Its group, if not that of this process.
+    pub socket_group: Option<u32>,
     /// Where the sessions it serves are written down.
     pub sessions: PathBuf,
     /// Queues, depth and memory of one attachment.
@@ -139,6 +141,8 @@ pub struct DpuOptions {
     pub owner: u32,
     /// How hosts' caches are managed.
     pub policies: Policies,
+    /// How it was started, for whoever asks for its status.
+    pub told: serde_json::Map<String, serde_json::Value>,
 }
 
 impl DpuOptions {
@@ -148,6 +152,7 @@ impl DpuOptions {
         DpuOptions {
             socket,
             socket_mode: 0o600,
+            socket_group: None,
             sessions,
             // Whatever a host may lay out: what it uses of that is limited elsewhere.
             terms: Terms {
@@ -164,6 +169,7 @@ impl DpuOptions {
             beat_limit: Duration::from_secs(20),
             owner: rustix::process::geteuid().as_raw(),
             policies: Policies::default(),
+            told: serde_json::Map::new(),
         }
     }
 }
@@ -209,7 +215,8 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         }
         let sessions = Sessions::open(&options.sessions)?;
         let grace = Grace::new(sessions.expected(), now, options.grace);
-        let peers = Peers::listen(&options.socket, options.socket_mode, &bell)?;
+        let allowed = (options.socket_mode, options.socket_group);
+        let peers = Peers::listen(&options.socket, allowed, &bell)?;
         let service =
             Service::new(volume, options.limits, Box::new(clock::now), Box::new(clock::wall));
         service.gate().expect(sessions.with_caches());

@@ -28,6 +28,7 @@ mod tests;
 use std::collections::HashSet;
 use std::io;
 use std::ops::Bound;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -97,7 +98,7 @@ impl Engine {
     /// Opens the engine's files in `dir`, making them if there are none. The caller holds the data
     /// directory's lock.
     pub fn open(dir: &Path, options: EngineOptions) -> io::Result<Engine> {
-        std::fs::create_dir_all(dir)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         journal::repair(dir)?;
         let before = journals(dir)?.pop().map(|(number, _)| number);
         let database = Database::builder(dir)

@@ -55,7 +55,7 @@ impl HostOptions {
                 owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
                 ..Settings::default()
             },
-            on_loss: LossPolicy::Wait,
+            on_loss: LossPolicy::default(),
             connect_timeout: Duration::from_secs(30),
             // Longer than a disk may keep a DPU side busy, shorter than a user's patience.
             beat_limit: Duration::from_secs(20),

@@ -236,7 +236,7 @@ impl FileMedium {
 
 fn open_file(path: &Path, direct: bool) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
     if direct {
         let flag = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).unwrap_or(0);
         if let Ok(file) = options.clone().custom_flags(flag).open(path) {

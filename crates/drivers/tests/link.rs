@@ -177,7 +177,7 @@ impl Dpu {
 }
 
 fn serve(socket: &Path) {
-    let (bell, listener) = (Bell::new().unwrap(), Listener::bind(socket, 0o600).unwrap());
+    let (bell, listener) = (Bell::new().unwrap(), Listener::bind(socket, 0o600, None).unwrap());
     let instance = u64::from(std::process::id());
     let terms = Terms { instance, queues_max: 4, depth_max: 64, region_max: 1 << 30 };
     let (mut dpu, mut pace) = (Dpu::default(), Pace::new(Config::default()));
@@ -528,8 +528,8 @@ fn what_is_wrong_with_a_hello_is_said() {
 #[test]
 fn a_second_listener_is_refused_and_a_stale_socket_is_replaced() {
     let place = place();
-    let first = Listener::bind(&place.socket, 0o600).unwrap();
-    let second = Listener::bind(&place.socket, 0o600).unwrap_err();
+    let first = Listener::bind(&place.socket, 0o600, None).unwrap();
+    let second = Listener::bind(&place.socket, 0o600, None).unwrap_err();
     assert_eq!(second.kind(), std::io::ErrorKind::AddrInUse);
     drop(first);
     // What a killed process leaves: a socket file nobody listens on.
@@ -543,10 +543,22 @@ fn a_second_listener_is_refused_and_a_stale_socket_is_replaced() {
     eventually("it listens", || control(&place.socket, "x", PATIENCE).ok());
     stale.kill();
     assert!(place.socket.exists());
-    Listener::bind(&place.socket, 0o600).unwrap();
+    Listener::bind(&place.socket, 0o600, None).unwrap();
     let long = place.socket.with_file_name("x".repeat(120));
-    let text = Listener::bind(&long, 0o600).unwrap_err().to_string();
+    let text = Listener::bind(&long, 0o600, None).unwrap_err().to_string();
     assert!(text.contains("too long"), "{text}");
+}
+
+#[test]
+fn a_socket_is_for_whom_its_mode_and_group_say() {
+    use std::os::unix::fs::MetadataExt;
+    let place = place();
+    // Only root may give a file to a group it is not in.
+    let own = rustix::process::getegid().as_raw();
+    let group = if rustix::process::geteuid().is_root() { 54_321 } else { own };
+    let _listener = Listener::bind(&place.socket, 0o660, Some(group)).unwrap();
+    let made = std::fs::metadata(&place.socket).unwrap();
+    assert_eq!((made.mode() & 0o7777, made.gid()), (0o660, group));
 }
 
 // What the link is measured against: two threads and one word of shared memory, without a protocol.

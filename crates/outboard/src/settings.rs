@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use outboard_cache::policy::{self, Choice, Policies, flush, prefetch, replace};
 use outboard_drivers::host::Shape;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::exit::Failure;
 
@@ -93,6 +94,18 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dpu_loss_limit: Option<u32>,
+
+    /// Who may attach processes of their own, as permissions of the DPU side's socket: 660 with
+    /// --socket-group for a group, 666 for everybody; root and the volume's owner always may
+    /// [default: 600]
+    #[arg(long, value_name = "MODE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) socket_mode: Option<String>,
+
+    /// The group of the DPU side's socket, by name or number [default: that of this process]
+    #[arg(long, value_name = "GROUP")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) socket_group: Option<String>,
 
     /// Caches between applications and the volume [default: kernel]
     #[arg(long, value_name = "MODE")]
@@ -191,7 +204,7 @@ impl Settings {
         Ok(prefer!(
             flags, file; data, store, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
             cache_size, replace, prefetch, flush, dirty_limit, read_delay, options, memory, log,
-            log_format
+            log_format, socket_mode, socket_group
         ))
     }
 
@@ -244,9 +257,63 @@ impl Settings {
     }
 
     /// What requests do while the DPU side is gone, and for how long.
-    pub(crate) fn on_dpu_loss(&self) -> (OnDpuLoss, Duration) {
-        let limit = Duration::from_secs(self.dpu_loss_limit.unwrap_or(60).into());
+    pub(crate) fn on_dpu_loss(&self) -> (OnDpuLoss, Option<Duration>) {
+        let limit = self.dpu_loss_limit.map(|seconds| Duration::from_secs(seconds.into()));
         (self.on_dpu_loss.unwrap_or(OnDpuLoss::Wait), limit)
+    }
+
+    /// Permissions of the socket.
+    pub(crate) fn socket_mode(&self) -> Result<u32, Failure> {
+        let Some(text) = self.socket_mode.as_deref() else { return Ok(0o600) };
+        match u32::from_str_radix(text, 8) {
+            Ok(mode) if mode & !0o666 == 0 && mode & 0o600 == 0o600 => Ok(mode),
+            _ => Err(Failure::usage(format!(
+                "--socket-mode {text} is no mode of a socket; take 600, 660 or 666"
+            ))),
+        }
+    }
+
+    /// The socket's group, if one was chosen.
+    pub(crate) fn socket_group(&self) -> Result<Option<u32>, Failure> {
+        let Some(name) = self.socket_group.as_deref() else { return Ok(None) };
+        let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+        group_of(name, &groups).map(Some).ok_or_else(|| {
+            Failure::usage(format!("--socket-group {name}: there is no such group; see /etc/group"))
+        })
+    }
+
+    /// What concerns the DPU side alone, as it is in force there: `status` tells it.
+    pub(crate) fn of_the_dpu_side(&self) -> Result<serde_json::Map<String, Value>, Failure> {
+        let spin = self.spin()?.map_or_else(|| json!("forever"), |spin| json!(spin.as_micros()));
+        let all = [
+            ("memory", json!(self.memory()?)),
+            ("size", json!(self.size()?)),
+            ("spin", spin),
+            ("socket-mode", json!(format!("{:o}", self.socket_mode()?))),
+            ("socket-group", json!(self.socket_group()?)),
+            ("log", json!(self.log())),
+            ("read-delay", json!(self.read_delay().as_micros())),
+        ];
+        Ok(all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+    }
+
+    /// Of what was asked for here, that which a DPU side that runs already does not do: the flag, and
+    /// what is in force. A size is remembered, and none is missing where none was given.
+    pub(crate) fn not_done_by(&self, running: &Value) -> Result<Vec<(String, String)>, Failure> {
+        let asked = toml::Table::try_from(self)
+            .map_err(|error| Failure::internal(format!("settings do not serialise: {error}")))?;
+        let mut differ = Vec::new();
+        for (key, here) in self.of_the_dpu_side()? {
+            let there = running.get(&key).unwrap_or(&Value::Null);
+            // One that says nothing of it is older than this program.
+            let known = running.get(&key).is_some();
+            if asked.contains_key(&key) && known && here != *there {
+                let there =
+                    if there.is_null() { "as it was".to_owned() } else { there.to_string() };
+                differ.push((key, there));
+            }
+        }
+        Ok(differ)
     }
 
     /// Caches in use.
@@ -339,6 +406,16 @@ impl Settings {
             })
             .collect())
     }
+}
+
+/// The number of a group: itself, or as a line `name:x:number:members` says.
+fn group_of(name: &str, groups: &str) -> Option<u32> {
+    name.parse().ok().or_else(|| {
+        let mut fields = groups.lines().map(|line| line.split(':'));
+        let mut line =
+            fields.find_map(|mut fields| (fields.next() == Some(name)).then_some(fields))?;
+        line.nth(1)?.parse().ok()
+    })
 }
 
 /// Metadata of a million files fits on any machine of 16G; a small one keeps what it has.
@@ -461,6 +538,40 @@ mod tests {
         let message = Settings::default().load(Some(&file)).unwrap_err().to_string();
         assert!(message.contains("quees") && message.contains("--help"), "{message}");
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn who_may_attach_is_a_mode_and_a_group() {
+        let given = |text: &str| toml::from_str::<Settings>(text).unwrap();
+        assert_eq!(given("").socket_mode().unwrap(), 0o600);
+        assert_eq!(given("socket-mode = \"660\"").socket_mode().unwrap(), 0o660);
+        for wrong in ["060", "700", "x", "1666", "-1"] {
+            let message = given(&format!("socket-mode = \"{wrong}\"")).socket_mode().unwrap_err();
+            assert!(message.to_string().contains(wrong), "{message}");
+        }
+        let groups = "root:x:0:\nusers:x:100:anna,bert\nbroken\nempty:x::\n";
+        assert_eq!(group_of("users", groups), Some(100));
+        assert_eq!(group_of("7", groups), Some(7));
+        for absent in ["user", "anna", "broken", "empty", ""] {
+            assert_eq!(group_of(absent, groups), None, "{absent}");
+        }
+        assert!(given("socket-group = \"no such group\"").socket_group().is_err());
+    }
+
+    /// A DPU side that had outlived an earlier `run` was adopted with `--memory 2G`, and nobody was
+    /// told that it goes on with what it has.
+    #[test]
+    fn what_an_adopted_dpu_side_does_not_do_is_known() {
+        let given = |text: &str| toml::from_str::<Settings>(text).unwrap();
+        let running = given("memory = \"512M\"\nspin = \"20\"").of_the_dpu_side().unwrap();
+        let running = Value::Object(running);
+        let differ = |text: &str| given(text).not_done_by(&running).unwrap();
+        assert_eq!(differ(""), [], "nothing was asked for");
+        assert_eq!(differ("memory = \"0.5G\"\nspin = \"20\"\ncache = \"none\""), []);
+        let keys = |text: &str| differ(text).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+        assert_eq!(keys("memory = \"2G\""), ["memory"]);
+        assert_eq!(keys("size = \"20G\"\nsocket-mode = \"666\""), ["size", "socket-mode"]);
+        assert_eq!(given("memory = \"2G\"").not_done_by(&Value::Null).unwrap(), [], "an older one");
     }
 
     #[test]

@@ -57,12 +57,13 @@ pub(crate) fn read() -> bool {
         return false;
     }
     let on_loss = match std::env::var("OUTBOARD_ON_LOSS").as_deref() {
-        Err(_) | Ok("wait") => LossPolicy::Wait,
+        Err(_) | Ok("wait") => LossPolicy::default(),
+        Ok("fail") => LossPolicy::Fail { after: Duration::ZERO },
         Ok(seconds) => match seconds.parse() {
-            Ok(seconds) => LossPolicy::Fail { after: Duration::from_secs(seconds) },
+            Ok(seconds) => LossPolicy::within(Duration::from_secs(seconds)),
             Err(_) => {
-                crate::say("OUTBOARD_ON_LOSS is `wait` or a number of seconds; it waits");
-                LossPolicy::Wait
+                crate::say("OUTBOARD_ON_LOSS is `wait`, `fail` or a number of seconds; it waits");
+                LossPolicy::default()
             }
         },
     };

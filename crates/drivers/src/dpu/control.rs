@@ -109,6 +109,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             "uptime_s": now.since(self.started).as_secs_f64(),
             "cpu_s": cpu_seconds(),
             "grace": self.grace.lasts(),
+            "settings": self.options.told,
             "waiting": self.runtime.waiting(),
             "volume": {
                 "id": figures.id,

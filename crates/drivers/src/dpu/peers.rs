@@ -68,8 +68,13 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn listen(path: &Path, mode: u32, bell: &Bell) -> io::Result<Peers> {
-        let listener = Listener::bind(path, mode)?;
+    /// Listens for those whom the file's mode and group allow.
+    pub(super) fn listen(
+        path: &Path,
+        (mode, group): (u32, Option<u32>),
+        bell: &Bell,
+    ) -> io::Result<Peers> {
+        let listener = Listener::bind(path, mode, group)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(LISTENER);
         epoll::add(&epoll, listener.fd(), data, epoll::EventFlags::IN)?;

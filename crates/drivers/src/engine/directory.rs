@@ -8,8 +8,9 @@
 //! ```
 
 use std::fmt;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -118,6 +119,7 @@ impl DataDirectory {
             Ok(_) => return Err(DirectoryError::NotOurs { dir: dir.to_path_buf() }),
             Err(error) => return Err(failed(error)),
         }
+        keep_private(dir);
         Ok(DataDirectory { dir: dir.to_path_buf(), _lock: lock })
     }
 
@@ -161,6 +163,19 @@ fn is_empty(dir: &Path) -> io::Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// What the volume's permissions protect must not be read beside it: the directory itself may be
+/// searched by those who may attach. New files are made so; this mends those of earlier programs.
+fn keep_private(dir: &Path) {
+    for (name, mode) in [("kv", 0o700), ("blocks", 0o600)] {
+        match std::fs::set_permissions(dir.join(name), Permissions::from_mode(mode)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(dir = %dir.display(), name, %error,
+                "cannot keep the volume's files from other users; see their permissions"),
+        }
+    }
 }
 
 /// The format is written whole or not at all, and durable before anything is stored.
@@ -222,6 +237,28 @@ mod tests {
         assert!(refused.contains("stop that process"), "{refused}");
         drop(held);
         DataDirectory::open(&path).unwrap();
+    }
+
+    /// The engine's files and the blocks had the modes of any new file: whoever could search the
+    /// data directory read what the volume kept from them.
+    #[test]
+    fn nobody_reads_a_volume_beside_its_permissions() {
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let dir = tempfile::tempdir().unwrap();
+        for round in 0..2 {
+            let held = DataDirectory::open(dir.path()).unwrap();
+            let engine = crate::engine::EngineOptions::default();
+            drop(crate::engine::Engine::open(&held.kv(), engine).unwrap());
+            let options = crate::medium::MediumOptions::default();
+            drop(crate::medium::FileMedium::open(&held.blocks(), options).unwrap());
+            assert_eq!((mode(&held.kv()), mode(&held.blocks())), (0o700, 0o600), "round {round}");
+            // As an earlier program left them.
+            for (path, mode) in [(held.kv(), 0o755), (held.blocks(), 0o644)] {
+                std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            }
+        }
+        drop(DataDirectory::open(dir.path()).unwrap());
+        assert_eq!(mode(&dir.path().join("kv")), 0o700);
     }
 
     #[test]

@@ -76,12 +76,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`, with file permissions `mode`. A socket file nobody listens on any more is
-    /// replaced.
+    /// Listens at `path`, with file permissions `mode`, for `group` if one is given. A socket file
+    /// nobody listens on any more is replaced.
     ///
     /// # Errors
     /// `AddrInUse` when somebody listens there.
-    pub fn bind(path: &Path, mode: u32) -> io::Result<Listener> {
+    pub fn bind(path: &Path, mode: u32, group: Option<u32>) -> io::Result<Listener> {
         let fd = unix_socket()?;
         let at = address(path)?;
         if let Err(rustix::io::Errno::ADDRINUSE) = rustix::net::bind(&fd, &at) {
@@ -93,6 +93,8 @@ impl Listener {
                 _ => return Err(io::ErrorKind::AddrInUse.into()),
             }
         }
+        // The group before the mode: nobody else's group is let in meanwhile.
+        std::os::unix::fs::chown(path, None, group)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
         rustix::net::listen(&fd, 64)?;
         Ok(Listener { fd, path: path.to_owned() })

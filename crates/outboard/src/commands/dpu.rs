@@ -20,6 +20,9 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     let Open { volume, runtime, bell, directory, hold } = volume::open(settings, true)?;
     let mut options = DpuOptions::new(settings.socket(), directory.path().join("sessions"));
     options.policies = settings.policies()?;
+    (options.socket_mode, options.socket_group) =
+        (settings.socket_mode()?, settings.socket_group()?);
+    options.told = settings.of_the_dpu_side()?;
     options.pace.spin = settings.spin()?.unwrap_or(Duration::MAX);
     let cannot = |what: &str, error: &dyn std::fmt::Display| {
         Failure::internal(format!("the DPU side cannot {what}: {error}"))

@@ -48,6 +48,7 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
     DataDirectory::check(&data).map_err(|error| Failure::new(Code::Data, error.to_string()))?;
     let settings = Settings { data: Some(data), ..settings };
     // The DPU side's to use, but a mistake is said here, where it was made.
+    settings.of_the_dpu_side()?;
     settings.policies()?;
     if clear_stale(mountpoint)? {
         let mountpoint = mountpoint.display();
@@ -57,10 +58,29 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
     let mut process = DpuProcess::new(settings.clone());
     if process.ensure()? == Found::Adopted {
         tracing::info!("adopted the DPU side that was already running");
+        say_what_is_not_done(&settings);
     }
     let outcome = serve(&settings, mountpoint, watch, Some(&mut process));
     let ended = shut_down(&settings, &mut process);
     outcome.and_then(|code| ended.map(|()| code))
+}
+
+/// The DPU side that was adopted goes on as it was started: says what of the settings that concerns.
+fn say_what_is_not_done(settings: &Settings) {
+    let differ = Dpu::of(settings).status().and_then(|status| {
+        settings.not_done_by(status.all.get("settings").unwrap_or(&serde_json::Value::Null))
+    });
+    match differ {
+        Ok(differ) => {
+            for (key, there) in differ {
+                tracing::warn!(
+                    "--{key} is not in force: the DPU side that was already running goes on as it \
+                     was started ({there}); to change it, end this with Ctrl-C and run it again"
+                );
+            }
+        }
+        Err(failure) => tracing::warn!(%failure, "cannot tell how the DPU side was started"),
+    }
 }
 
 /// Mounts the volume of a DPU side that already runs, and stays until unmounted or told to end.
@@ -126,8 +146,8 @@ fn host_options(settings: &Settings) -> Result<HostOptions, Failure> {
     options.cache = settings.hybrid()?;
     options.on_loss = match settings.on_dpu_loss() {
         (OnDpuLoss::Fail, _) => LossPolicy::Fail { after: Duration::ZERO },
-        (OnDpuLoss::Wait, limit) if limit.is_zero() => LossPolicy::Wait,
-        (OnDpuLoss::Wait, limit) => LossPolicy::Fail { after: limit },
+        (OnDpuLoss::Wait, None) => LossPolicy::default(),
+        (OnDpuLoss::Wait, Some(limit)) => LossPolicy::within(limit),
     };
     Ok(options)
 }
