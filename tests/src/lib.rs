@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod coherence;
 mod command;
 pub mod crash;
 mod skips;

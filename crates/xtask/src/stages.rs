@@ -133,6 +133,7 @@ const TEST: &[Stage] = &[
                 "--only=attributes",
                 "--only=coreutils",
                 "--only=fio",
+                "--only=leveldb",
                 "--only=links",
                 "--only=locks",
                 "--only=python",
@@ -193,6 +194,15 @@ const TEST: &[Stage] = &[
         name: "kill",
         proves: "kill -9 of either side or both loses nothing answered and repeats nothing",
         action: Action::Command(&["target/test-fast/kill", "--rounds=10"], minutes(10)),
+        needed: false,
+    },
+    Stage {
+        name: "coherence",
+        proves: "processes killed at random, by every way to a volume, see one file",
+        action: Action::Command(
+            &["target/test-fast/coherence", "--rounds=8", "--flag=--replace=clock"],
+            minutes(10),
+        ),
         needed: false,
     },
     Stage {
@@ -303,6 +313,12 @@ const LONG: &[Stage] = &[
         name: "kill",
         proves: "two hundred kills",
         action: Action::Command(&["target/test-fast/kill", "--rounds=200"], minutes(240)),
+        needed: false,
+    },
+    Stage {
+        name: "coherence",
+        proves: "two hundred rounds of kills of sides and processes that share files",
+        action: Action::Command(&["target/test-fast/coherence", "--rounds=200"], minutes(120)),
         needed: false,
     },
 ];
