@@ -9,6 +9,7 @@
 //! - [`Claim`] lets one writer in at a time.
 //! - [`PooledKv`] is the key-value store: pairs in ranges, each in the map of one object, changed
 //!   together through a redo journal.
+//! - [`Striped`] is the medium: big files' bytes, over objects of 4 MiB.
 //!
 //! The words, the bytes and the failure cases are in `docs/internals/pool.md`.
 
@@ -21,8 +22,10 @@ mod port;
 mod register;
 mod root;
 mod store;
+mod striped;
 mod turn;
 
 pub use claim::{Claim, ClaimError, Me, Taken, Taking, Terms, Wanted};
 pub use port::{Guard, Op, Pool, PoolError, PoolUsage, Scan, Step};
 pub use store::{Counts, Options, PooledKv};
+pub use striped::Striped;

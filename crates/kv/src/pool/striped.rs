@@ -1,0 +1,235 @@
+//! A medium over the objects of a pool: 4 MiB each, many under way at once.
+//!
+//! ```text
+//! medium  "a"  the stamp of a register
+//!         "l"  the medium's length (8)                                             big-endian
+//! data.N       bytes N * 4 MiB to (N + 1) * 4 MiB; what was never written reads zero
+//! ```
+//!
+//! What a pool has answered is durable, so a flush has nothing to do but to wait for writes whose
+//! futures were dropped. A write in doubt may land at any time, on a block that has long been given
+//! to another: after one every flush fails, no block is given away any more, and only a new life,
+//! whose fence shuts the late write out, goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use outboard_base::Errno;
+
+use super::claim::Claim;
+use super::port::{Op, Pool, PoolError, Step};
+use super::register::{Owner, Refused, Register};
+use super::root::set;
+use super::turn::Turn;
+use crate::join_all;
+use crate::medium::{ALIGN, Buf, Medium};
+
+/// Bytes of an object.
+const STRIPE: u64 = 4 << 20;
+const OBJECT: &str = "medium";
+const LEN: &[u8] = b"l";
+
+/// The medium. See the module.
+pub struct Striped<P> {
+    pool: Arc<P>,
+    owner: Owner,
+    register: Register,
+    growing: Turn,
+    len: AtomicU64,
+    /// Writes whose futures were dropped since the last flush.
+    dropped: AtomicU64,
+    failed: AtomicBool,
+}
+
+/// A part of a range that lies in one object.
+struct Part {
+    object: String,
+    within: u64,
+    start: usize,
+    len: usize,
+}
+
+fn parts(offset: u64, len: usize) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut done = 0;
+    while done < len {
+        let at = offset + done as u64;
+        let within = at % STRIPE;
+        let rest = usize::try_from(STRIPE - within).unwrap_or(usize::MAX);
+        let part = rest.min(len - done);
+        let object = format!("data.{:012}", at / STRIPE);
+        parts.push(Part { object, within, start: done, len: part });
+        done += part;
+    }
+    parts
+}
+
+fn errno(error: PoolError) -> Errno {
+    match error {
+        PoolError::NoSpace => Errno::ENOSPC,
+        PoolError::Io(errno) => errno,
+        _ => Errno::EIO,
+    }
+}
+
+fn refused(refused: Refused) -> Errno {
+    match refused {
+        Refused::Pool(error) => errno(error),
+        Refused::Lost | Refused::Corrupt | Refused::Exists => Errno::EIO,
+    }
+}
+
+/// Counts a write that is dropped on its way.
+struct Writing<'a> {
+    dropped: &'a AtomicU64,
+    over: bool,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.dropped.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl<P: Pool> Striped<P> {
+    /// Opens the volume's medium under the claim, making it if there is none. May be tried again.
+    ///
+    /// # Errors
+    ///
+    /// The pool failed, or the object that names its length is damaged.
+    pub async fn open(pool: Arc<P>, claim: &Claim) -> Result<Striped<P>, Errno> {
+        let medium = Striped {
+            pool,
+            owner: claim.owner(),
+            register: Register::new(OBJECT.into()),
+            growing: Turn::default(),
+            len: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+        };
+        medium.find().await.map_err(refused)?;
+        Ok(medium)
+    }
+
+    async fn find(&self) -> Result<(), Refused> {
+        match self.pool.stat(OBJECT).await {
+            Ok(_) => {}
+            Err(PoolError::NotFound) => {
+                match self.register.make(&*self.pool, &self.owner, vec![set(LEN, 0)]).await {
+                    Ok(()) | Err(Refused::Exists) => {}
+                    Err(refused) => return Err(refused),
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        // Nothing that was in doubt lands after this.
+        self.register.change(&*self.pool, &self.owner, Vec::new(), |p, b| (p, b)).await?;
+        let found = self.pool.map_get(OBJECT, &[LEN.into()]).await?;
+        let len = found.into_iter().next().flatten().ok_or(Refused::Corrupt)?;
+        let len = len[..].try_into().map_err(|_| Refused::Corrupt)?;
+        self.len.store(u64::from_be_bytes(len), Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether a write is in doubt, or a flush has failed: every flush fails from now on.
+    pub fn is_poisoned(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    fn within(&self, offset: u64, len: usize) -> bool {
+        offset.is_multiple_of(ALIGN as u64)
+            && offset.checked_add(len as u64).is_some_and(|end| end <= self.len())
+    }
+
+    async fn read_all(&self, offset: u64, buf: &mut Buf) -> Result<(), Errno> {
+        let parts = parts(offset, buf.len());
+        let asked = parts.iter().map(|p| self.pool.read(&p.object, p.within, p.len)).collect();
+        for (part, answer) in parts.iter().zip(join_all(asked).await) {
+            let bytes = match answer {
+                Ok(bytes) => bytes,
+                Err(PoolError::NotFound) => Vec::new(),
+                Err(error) => return Err(errno(error)),
+            };
+            let to = buf.get_mut(part.start..part.start + part.len).ok_or(Errno::EIO)?;
+            let (read, zeros) = to.split_at_mut(bytes.len().min(part.len));
+            read.copy_from_slice(bytes.get(..read.len()).unwrap_or_default());
+            zeros.fill(0);
+        }
+        Ok(())
+    }
+
+    async fn write_all(&self, offset: u64, buf: &Buf) -> Result<(), Errno> {
+        let parts = parts(offset, buf.len());
+        let write = async |part: &Part| {
+            let bytes = buf.get(part.start..part.start + part.len).unwrap_or_default();
+            // Growing has asked for the space.
+            let op = Op::new().then(Step::Write(part.within, bytes.into())).essential();
+            self.pool.apply(&part.object, op).await
+        };
+        let outcomes = join_all(parts.iter().map(write).collect()).await;
+        if outcomes.iter().any(|outcome| outcome.is_err_and(PoolError::in_doubt)) {
+            self.failed.store(true, Ordering::Release);
+        }
+        outcomes.into_iter().collect::<Result<(), _>>().map_err(errno)
+    }
+
+    async fn grow_to(&self, len: u64) -> Result<(), Errno> {
+        let usage = self.pool.usage().await.map_err(errno)?;
+        if usage.capacity.saturating_sub(usage.used) < len.saturating_sub(self.len()) {
+            return Err(Errno::ENOSPC);
+        }
+        let steps = vec![set(LEN, len)];
+        let change = self.register.change(&*self.pool, &self.owner, steps, |p, b| (p, b));
+        change.await.map_err(refused)?;
+        self.len.store(len, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl<P: Pool> Medium for Striped<P> {
+    async fn read(&self, offset: u64, mut buf: Buf) -> (Result<(), Errno>, Buf) {
+        if !self.within(offset, buf.len()) {
+            return (Err(Errno::EIO), buf);
+        }
+        let outcome = self.read_all(offset, &mut buf).await;
+        (outcome, buf)
+    }
+
+    async fn write(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
+        if !self.within(offset, buf.len()) {
+            return (Err(Errno::EIO), buf);
+        }
+        let mut writing = Writing { dropped: &self.dropped, over: false };
+        let outcome = self.write_all(offset, &buf).await;
+        writing.over = true;
+        (outcome, buf)
+    }
+
+    async fn flush(&self) -> Result<(), Errno> {
+        let dropped = self.dropped.load(Ordering::Acquire);
+        if dropped > 0 {
+            if self.pool.settle().await.is_err() {
+                self.failed.store(true, Ordering::Release);
+            }
+            self.dropped.fetch_sub(dropped, Ordering::AcqRel);
+        }
+        if self.is_poisoned() { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    async fn grow(&self, len: u64) -> Result<(), Errno> {
+        let long_enough = || (self.len() >= len).then_some(());
+        match self.growing.take(long_enough).await {
+            Err(()) => Ok(()),
+            Ok(_turn) => self.grow_to(len).await,
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests;
