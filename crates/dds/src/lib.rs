@@ -2,6 +2,7 @@
 //! side owns the files and answers reads without waking the host.
 //!
 //! * [`host`]: the file library an application links: directories, files, notification groups;
+//! * [`groups`]: where the rings of an attachment lie;
 //! * [`dpu`]: what runs beyond the bus: files on segments, the pump between rings and files, and
 //!   what offloads requests of remote clients;
 //! * [`table`]: the cache table, what the DPU side knows about objects in files.
@@ -13,6 +14,7 @@
 #![allow(unexpected_cfgs, reason = "`--cfg loom` is set by hand, for tests/loom.rs")]
 
 pub mod dpu;
+pub mod groups;
 pub mod host;
 mod sync;
 pub mod table;

@@ -3,9 +3,9 @@
 //! ```text
 //! frame     0 length u32 | 4 stamp u32 | 8 message: `length` bytes | 0 to the next multiple of 8
 //! request   0 opcode u8 | 1 0 | 2 data_at u16 | 4 data_len u32 | 8 id | 16 file or directory u32 |
-//!           20 bytes u32 | 24 offset | 32 0 ... | data_at: data, data_len bytes, the end
+//!           20 bytes u32 | 24 offset | 32 unused | data_at: data, data_len bytes, the end
 //! response  0 status u32 | 4 data_at u16 | 6 0 | 8 id | 16 data_len u32 | 20 room u32 | 24 value |
-//!           32 0 ... | data_at: data, then unused up to `room` bytes, the end
+//!           32 unused | data_at: data, then unused up to `room` bytes, the end
 //! listed    0 id u32 | 4 0 u16 | 6 name length u16 | 8 size | 16 name | 0 to a multiple of 8
 //! stamp     0 always 1 | 1-30 position / 8 | 31 nothing here: pass over it
 //! ```

@@ -229,6 +229,24 @@ impl Owners {
         Ok(None)
     }
 
+    /// Says that `line` is `who`'s from now on.
+    #[inline]
+    pub(super) fn rename(&self, line: Line, who: u64) -> Result<(), OutOfRegion> {
+        self.bytes.region.store_u64(line.at, who.max(1), Release)
+    }
+
+    /// Whether somebody dead was about to take something.
+    pub(super) fn has_left(&self, is_dead: &dyn Fn(u64) -> bool) -> Result<bool, OutOfRegion> {
+        for owner in 0..OWNERS_MAX {
+            let at = self.bytes.place.owner(owner);
+            let intends = self.bytes.region.load_u64(at + 8, Acquire)? != 0;
+            if intends && is_dead(self.bytes.region.load_u64(at, Acquire)?) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     pub(super) fn leave(&self, line: Line) -> Result<(), OutOfRegion> {
         self.clear(line)?;
         self.bytes.region.store_u64(line.at, 0, Release)

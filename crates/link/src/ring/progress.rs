@@ -99,6 +99,24 @@ impl Ring {
         usize::try_from(frame).unwrap_or(usize::MAX).saturating_sub(FRAME_HEAD)
     }
 
+    /// The progress, while producers have reserved and not finished. If it stays the same, one may
+    /// have died.
+    #[must_use]
+    pub fn unfinished(&self) -> Option<u64> {
+        let word = |word| self.bytes.load(word).unwrap_or(0);
+        let (progress, tail) = (word(PROGRESS), word(TAIL));
+        (progress != tail).then_some(progress)
+    }
+
+    /// Whether a dead producer left something to [recover](Ring::recover): asked first, as
+    /// recovery stops all others for a while.
+    ///
+    /// # Errors
+    /// If the ring does not lie in its region.
+    pub fn has_left(&self, is_dead: &dyn Fn(u64) -> bool) -> Result<bool, OutOfRegion> {
+        self.owners.has_left(is_dead)
+    }
+
     /// Frees what dead producers hold. One caller at a time; work is bounded by the ring's bytes.
     ///
     /// # Errors
@@ -165,6 +183,15 @@ impl Drop for Producer {
 }
 
 impl Producer {
+    /// Another thread uses this producer from now on: `who` it is, not 0.
+    ///
+    /// # Errors
+    /// If the ring does not lie in its region.
+    #[inline]
+    pub fn rename(&mut self, who: u64) -> Result<(), OutOfRegion> {
+        self.ring.owners.rename(self.line, who)
+    }
+
     /// Reserves room for a message; the data of its shape will lie aligned.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use super::frames::{Bytes, HELD, Intent, Line};
 use super::{Fault, Owners, Place, Recovery};
 use crate::Region;
 use crate::dma::{Dma, Kind};
-use crate::region::OutOfRegion;
+use crate::region::{OutOfRegion, fence};
 
 const HEAD: u64 = 0;
 const CLAIMED: u64 = 64;
@@ -58,6 +58,23 @@ impl Ring {
     pub fn is_ready(&self) -> bool {
         let word = |word| self.bytes.load(word).unwrap_or(0);
         word(TAIL) > word(CLAIMED) & !HELD
+    }
+
+    /// The head, while consumers have claimed and not read. If it stays the same, one may have
+    /// died.
+    #[must_use]
+    pub fn unfinished(&self) -> Option<u64> {
+        let word = |word| self.bytes.load(word).unwrap_or(0);
+        let (head, claimed) = (word(HEAD), word(CLAIMED));
+        (head != claimed).then_some(head)
+    }
+
+    /// Whether a dead consumer left something to [recover](Ring::recover).
+    ///
+    /// # Errors
+    /// If the ring does not lie in its region.
+    pub fn has_left(&self, is_dead: &dyn Fn(u64) -> bool) -> Result<bool, OutOfRegion> {
+        self.owners.has_left(is_dead)
     }
 
     /// Frees what dead consumers hold; their messages are gone with them. One caller at a time.
@@ -146,6 +163,15 @@ impl Drop for Consumer {
 }
 
 impl Consumer {
+    /// Another thread uses this consumer from now on: `who` it is, not 0.
+    ///
+    /// # Errors
+    /// If the ring does not lie in its region.
+    #[inline]
+    pub fn rename(&mut self, who: u64) -> Result<(), OutOfRegion> {
+        self.ring.owners.rename(self.line, who)
+    }
+
     /// Claims the next message and copies it into `out`, which becomes as long as it; whether there
     /// was one.
     ///
@@ -157,6 +183,9 @@ impl Consumer {
             let copied = if frame.is_nothing { Ok(()) } else { self.copy(position, frame, out) };
             self.ring.mark(position, frame.bytes())?;
             self.ring.owners.clear(self.line)?;
+            // Of two that mark neighbours at once, one at least sees both marks: else each could
+            // leave the head to the other.
+            fence();
             self.ring.advance()?;
             copied?;
             if !frame.is_nothing {

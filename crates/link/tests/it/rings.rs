@@ -71,7 +71,10 @@ fn lanes_rig(producers: u64) -> Rig {
     Rig { producers, consumer: Box::new(lanes::Consumer::new(dma, lanes).unwrap()), ledger }
 }
 
-const RIGS: [(&str, fn(u64) -> Rig); 4] =
+/// Makes a ring with so many producers.
+type Make = fn(u64) -> Rig;
+
+const RIGS: [(&str, Make); 4] =
     [("progress", progress_rig), ("locked", locked_rig), ("farm", farm_rig), ("lanes", lanes_rig)];
 
 fn take(rig: &mut Rig) -> Vec<Vec<u8>> {

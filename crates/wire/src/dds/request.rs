@@ -301,7 +301,7 @@ impl<'a> Request<'a> {
     }
 
     /// The message's first bytes, its data to begin at `data_at`, which is [`super::data_at`] of
-    /// [`REQUEST_HEAD`], and to have `data_len` bytes. What is between head and data is zero.
+    /// [`REQUEST_HEAD`], and to have `data_len` bytes. Nobody reads what is between.
     #[must_use]
     pub fn head(&self, id: u64, data_at: usize, data_len: usize) -> [u8; REQUEST_HEAD] {
         let mut head = [0; REQUEST_HEAD];

@@ -1,0 +1,143 @@
+//! What is under way: operations booked under the id their response will have.
+
+/// What an operation needs when its response comes.
+#[derive(Debug)]
+pub(super) struct Booked {
+    pub(super) user: u64,
+    /// Buffers to fill, for a read.
+    pub(super) buffers: Vec<Vec<u8>>,
+    /// What the result is if all went well: the value answered, or a number known before.
+    pub(super) result: Outcome,
+}
+
+/// What a completion's result is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The bytes that came.
+    Read,
+    /// The bytes that were written, all of them.
+    Written(u64),
+    /// The value of the response.
+    Value,
+}
+
+/// Most operations under way at a seat.
+const BOOKED_MAX: usize = 1 << 16;
+/// Bits of an id that say which seat, and which place there.
+const SEAT_BITS: u32 = 8;
+const PLACE_BITS: u32 = 24;
+
+/// An id, as requests carry it: unique until its completion is taken, and for 2^32 uses of a place
+/// after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Id {
+    pub(super) seat: usize,
+    place: usize,
+    generation: u32,
+}
+
+impl Id {
+    pub(super) fn raw(self) -> u64 {
+        let low = (self.place << SEAT_BITS | self.seat) as u64;
+        u64::from(self.generation) << (SEAT_BITS + PLACE_BITS) | low
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "taking the id apart")]
+    pub(super) fn of(raw: u64) -> Id {
+        let bits = |from: u32, count: u32| (raw >> from & ((1 << count) - 1)) as usize;
+        Id {
+            seat: bits(0, SEAT_BITS),
+            place: bits(SEAT_BITS, PLACE_BITS),
+            generation: (raw >> (SEAT_BITS + PLACE_BITS)) as u32,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    booked: Option<Booked>,
+}
+
+/// The operations of one seat.
+#[derive(Debug, Default)]
+pub(super) struct Bookings {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+}
+
+impl Bookings {
+    /// Books an operation; it is given back when there are too many.
+    pub(super) fn book(&mut self, seat: usize, booked: Booked) -> Result<Id, Booked> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.slots.len() < BOOKED_MAX => {
+                self.slots.push(Slot::default());
+                self.slots.len() - 1
+            }
+            None => return Err(booked),
+        };
+        let Some(slot) = self.slots.get_mut(place) else { return Err(booked) };
+        slot.booked = Some(booked);
+        Ok(Id { seat, place, generation: slot.generation })
+    }
+
+    /// Takes what was booked under an id; `None` if nothing is (any more).
+    pub(super) fn take(&mut self, id: Id) -> Option<Booked> {
+        let slot = self.slots.get_mut(id.place)?;
+        if slot.generation != id.generation {
+            return None;
+        }
+        let booked = slot.booked.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(id.place);
+        Some(booked)
+    }
+
+    /// Takes everything.
+    pub(super) fn take_all(&mut self) -> Vec<Booked> {
+        let mut all = Vec::new();
+        for (place, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(booked) = slot.booked.take() {
+                slot.generation = slot.generation.wrapping_add(1);
+                self.free.push(place);
+                all.push(booked);
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn booked(user: u64) -> Booked {
+        Booked { user, buffers: Vec::new(), result: Outcome::Value }
+    }
+
+    #[test]
+    fn an_id_is_good_for_one_taking() {
+        let mut bookings = Bookings::default();
+        let first = bookings.book(3, booked(1)).unwrap();
+        let second = bookings.book(3, booked(2)).unwrap();
+        assert_eq!(Id::of(first.raw()), first);
+        assert_ne!(first.raw(), second.raw());
+        assert_eq!(bookings.take(first).unwrap().user, 1);
+        assert!(bookings.take(first).is_none());
+        let third = bookings.book(3, booked(3)).unwrap();
+        assert!(bookings.take(first).is_none(), "its place is used again under another id");
+        assert_eq!((bookings.take(third).unwrap().user, bookings.take_all().len()), (3, 1));
+        assert!(bookings.take(second).is_none());
+        assert!(bookings.take(Id::of(u64::MAX)).is_none());
+    }
+
+    #[test]
+    fn their_number_is_bounded() {
+        let mut bookings = Bookings::default();
+        let ids: Vec<_> = (0..).map_while(|n| bookings.book(0, booked(n)).ok()).collect();
+        assert_eq!(ids.len(), BOOKED_MAX);
+        assert!(ids.iter().all(|id| bookings.take(*id).is_some()));
+        assert!(bookings.book(0, booked(0)).is_ok());
+    }
+}

@@ -1,0 +1,243 @@
+//! One group's rings, and the seats threads take to use them.
+//!
+//! A seat is a producer of the one ring and a consumer of the other, with what was asked there. A
+//! thread takes a free one for the length of a call, first the one its number points at, so that
+//! threads seldom meet; it never waits for one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use outboard_base::{Errno, Result, Time};
+use outboard_link::Region;
+use outboard_link::region::OutOfRegion;
+use outboard_link::ring::progress::{self, Shape};
+use outboard_link::ring::{Place, PushError, Recovery, response};
+use outboard_wire::dds::{REQUEST_HEAD, Request, Response};
+
+use super::booking::{Booked, Bookings, Id, Outcome};
+use super::{Completion, STUCK, World};
+
+/// Seats of a group: as many threads may be inside calls at once.
+const SEATS: usize = 64;
+/// The owner of a seat nobody sits in.
+const NOBODY: u64 = u64::MAX;
+
+/// Locks what no panic leaves half done.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Ends {
+    producer: progress::Producer,
+    consumer: response::Consumer,
+    message: Vec<u8>,
+}
+
+struct Seat {
+    ends: Mutex<Ends>,
+    bookings: Mutex<Bookings>,
+}
+
+/// Where the rings stood when they were last seen to stand still, and since when.
+#[derive(Clone, Copy, Debug, Default)]
+struct Still {
+    requests: Option<(u64, Time)>,
+    responses: Option<(u64, Time)>,
+}
+
+/// One group.
+pub(super) struct Group {
+    seats: Vec<Seat>,
+    requests: progress::Ring,
+    responses: response::Ring,
+    align: usize,
+    still: Mutex<Still>,
+}
+
+impl Group {
+    pub(super) fn new(
+        region: &Arc<Region>,
+        (requests, responses): (Place, Place),
+        align: u32,
+    ) -> std::result::Result<Group, OutOfRegion> {
+        let requests = progress::Ring::new(Arc::clone(region), requests, requests.bytes())?;
+        let responses = response::Ring::new(Arc::clone(region), responses)?;
+        let seat = |_| {
+            let (producer, consumer) = (requests.producer(NOBODY)?, responses.consumer(NOBODY)?);
+            let ends = Mutex::new(Ends { producer, consumer, message: Vec::new() });
+            Some(Seat { ends, bookings: Mutex::default() })
+        };
+        let seats = (0..SEATS).map_while(seat).collect();
+        let still = Mutex::default();
+        Ok(Group { seats, requests, responses, align: align as usize, still })
+    }
+
+    /// A free seat, and its number.
+    fn sit(&self, who: u64) -> Option<(usize, &Seat, MutexGuard<'_, Ends>)> {
+        let first = usize::try_from(who).unwrap_or(0) % self.seats.len().max(1);
+        let all = self.seats.iter().enumerate();
+        let mut seats = all.clone().skip(first).chain(all.take(first));
+        seats.find_map(|(number, seat)| match seat.ends.try_lock() {
+            Ok(ends) => Some((number, seat, ends)),
+            Err(TryLockError::Poisoned(ends)) => Some((number, seat, ends.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        })
+    }
+
+    /// Puts a request with its data into the ring; what was booked is given back if that fails.
+    pub(super) fn submit(
+        &self,
+        who: u64,
+        request: &Request<'_>,
+        data: &[&[u8]],
+        booked: Booked,
+    ) -> std::result::Result<(), (Errno, Booked)> {
+        let Some((number, seat, mut ends)) = self.sit(who) else {
+            return Err((Errno::EAGAIN, booked));
+        };
+        let id = lock(&seat.bookings).book(number, booked).map_err(|back| (Errno::EAGAIN, back))?;
+        let pushed = push(&mut ends.producer, who, self.align, request, id.raw(), data);
+        let Err(error) = pushed else { return Ok(()) };
+        let errno = match error {
+            PushError::Retry => Errno::EAGAIN,
+            PushError::TooLong => Errno::E2BIG,
+            PushError::Broken => Errno::EIO,
+        };
+        // Nothing was published, so nobody else has taken it.
+        lock(&seat.bookings).take(id).map_or(Ok(()), |booked| Err((errno, booked)))
+    }
+
+    /// Takes completions, up to `most`. Whether the ring can be followed.
+    pub(super) fn take(&self, who: u64, out: &mut Vec<Completion>, most: usize) -> Result<()> {
+        let Some((_, _, mut ends)) = self.sit(who) else { return Ok(()) };
+        let Ends { consumer, message, .. } = &mut *ends;
+        consumer.rename(who).map_err(|_| Errno::EIO)?;
+        let mut left = most;
+        let done = loop {
+            if left == 0 {
+                break Ok(());
+            }
+            match consumer.take(message) {
+                Ok(true) => {}
+                Ok(false) => break Ok(()),
+                Err(_) => break Err(Errno::EIO),
+            }
+            let Ok(response) = Response::parse(message) else { break Err(Errno::EIO) };
+            let id = Id::of(response.id);
+            let seat = self.seats.get(id.seat);
+            // An answer to nothing is passed over: it can complete nothing.
+            if let Some(booked) = seat.and_then(|seat| lock(&seat.bookings).take(id)) {
+                out.push(complete(booked, &response));
+                left -= 1;
+            }
+        };
+        consumer.rename(NOBODY).map_err(|_| Errno::EIO)?;
+        done
+    }
+
+    /// Ends everything that is under way: the DPU side is gone, or cannot be followed.
+    pub(super) fn fail_all(&self, out: &mut Vec<Completion>) {
+        for seat in &self.seats {
+            for booked in lock(&seat.bookings).take_all() {
+                let Booked { user, buffers, .. } = booked;
+                out.push(Completion { user, result: Err(Errno::EIO), buffers });
+            }
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.responses.is_ready()
+    }
+
+    /// Looks after threads that died within a call, once a ring has stood still for [`STUCK`].
+    pub(super) fn tend(&self, world: &dyn World) -> Result<()> {
+        let (requests, responses) = (self.requests.unfinished(), self.responses.unfinished());
+        // Somebody else looks already.
+        let Ok(mut still) = self.still.try_lock() else { return Ok(()) };
+        if requests.is_none() && responses.is_none() {
+            *still = Still::default();
+            return Ok(());
+        }
+        let now = world.now();
+        let is_dead = |who: u64| who != NOBODY && world.is_dead(who);
+        if stands(&mut still.requests, requests, now)
+            && self.requests.has_left(&is_dead).map_err(|_| Errno::EIO)?
+        {
+            recovered(self.requests.recover(&is_dead))?;
+        }
+        if stands(&mut still.responses, responses, now)
+            && self.responses.has_left(&is_dead).map_err(|_| Errno::EIO)?
+        {
+            recovered(self.responses.recover(&is_dead))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a pointer has been where it is for [`STUCK`].
+fn stands(still: &mut Option<(u64, Time)>, now_at: Option<u64>, now: Time) -> bool {
+    match (*still, now_at) {
+        (Some((at, since)), Some(now_at)) if at == now_at => now.since(since) >= STUCK,
+        (_, at) => {
+            *still = at.map(|at| (at, now));
+            false
+        }
+    }
+}
+
+fn recovered(recovery: std::result::Result<Recovery, OutOfRegion>) -> Result<()> {
+    match recovery {
+        Ok(Recovery::Lost) | Err(_) => Err(Errno::EIO),
+        Ok(Recovery::Waiting | Recovery::Done { .. }) => Ok(()),
+    }
+}
+
+fn push(
+    producer: &mut progress::Producer,
+    who: u64,
+    align: usize,
+    request: &Request<'_>,
+    id: u64,
+    data: &[&[u8]],
+) -> std::result::Result<(), PushError> {
+    producer.rename(who)?;
+    let len = data.iter().map(|part| part.len()).sum();
+    let mut put = || {
+        let align = if len > 0 { align } else { 8 };
+        let reservation = producer.reserve(Shape { head: REQUEST_HEAD, data: len, align })?;
+        let mut at = reservation.data_at();
+        reservation.write(0, &request.head(id, at, len))?;
+        for part in data {
+            reservation.write(at, part)?;
+            at += part.len();
+        }
+        Ok(reservation.publish()?)
+    };
+    let done = put();
+    producer.rename(NOBODY)?;
+    done
+}
+
+/// Fills the buffers of a read, and says how it went.
+fn complete(booked: Booked, response: &Response<'_>) -> Completion {
+    let Booked { user, mut buffers, result } = booked;
+    let result = match (response.result, result) {
+        (Err(errno), _) => Err(errno),
+        (Ok(_), Outcome::Written(bytes)) => Ok(bytes),
+        (Ok(value), Outcome::Value) => Ok(value),
+        (Ok(_), Outcome::Read) => {
+            let room = buffers.iter().map(Vec::len).sum::<usize>();
+            let fits = response.data.len() <= room;
+            let mut data = response.data;
+            for buffer in &mut buffers {
+                let (now, rest) = data.split_at(buffer.len().min(data.len()));
+                if let Some(to) = buffer.get_mut(..now.len()) {
+                    to.copy_from_slice(now);
+                }
+                data = rest;
+            }
+            // More than was asked for is no answer to this.
+            if fits { Ok(response.data.len() as u64) } else { Err(Errno::EIO) }
+        }
+    };
+    Completion { user, result, buffers }
+}
