@@ -1,4 +1,4 @@
-//! KVFS in this process, over engines in memory.
+//! KVFS in this process, over engines in memory or any others.
 //!
 //! Requests and replies go through their bytes on the way, so that what is tested is what can
 //! travel. Optionally every change that was answered is asked for a second time, marked as a
@@ -6,22 +6,23 @@
 //! one that counts.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Result, SessionId, limits};
+use outboard_kv::Kv;
+use outboard_kv::medium::Medium;
 use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
-use outboard_kvfs::{Answer, Caller, Event, Payload};
+use outboard_kvfs::{Answer, Caller, Event, Kvfs, Payload};
 use outboard_wire::file::{Attr, Flags, Header, Op, Reply, Request};
 
-use super::memory::{self, Volume, block_on};
+use super::memory::{self, block_on};
 use super::{Features, Front};
 
-/// A volume in memory that answers requests.
-pub struct InProcessFront {
+/// A volume that answers requests.
+pub struct InProcessFront<K = MemKv, M = MemMedium> {
     features: Features,
-    volume: Volume,
+    volume: Kvfs<K, M>,
     caller: Caller,
     sequence: u64,
     replays: bool,
@@ -45,9 +46,20 @@ fn is_recorded(op: Op) -> bool {
 }
 
 impl InProcessFront {
-    /// An empty volume. `replays`: every change is asked for twice.
+    /// An empty volume in memory. `replays`: every change is asked for twice.
     pub fn new(replays: bool) -> std::result::Result<InProcessFront, String> {
-        let volume = memory::open(&Arc::new(MemKv::new(1)), &Arc::new(MemMedium::new(2)))?;
+        Self::over(MemKv::new(1), MemMedium::new(2), replays)
+    }
+}
+
+impl<K: Kv, M: Medium> InProcessFront<K, M> {
+    /// The volume in two engines, which are empty or hold one.
+    pub fn over(
+        kv: K,
+        medium: M,
+        replays: bool,
+    ) -> std::result::Result<InProcessFront<K, M>, String> {
+        let volume = memory::open(kv, medium)?;
         block_on(volume.end_grace())
             .and_then(|end| end)
             .map_err(|errno| format!("the grace period does not end: {errno}"))?;
@@ -91,7 +103,7 @@ impl InProcessFront {
     }
 }
 
-impl Front for InProcessFront {
+impl<K: Kv, M: Medium> Front for InProcessFront<K, M> {
     fn features(&self) -> &Features {
         &self.features
     }

@@ -43,20 +43,17 @@ pub struct LinkFront {
 }
 
 /// A cache so small that pages, records and buckets are always short.
-const CACHE: Shape = Shape {
-    len: 128 << 10,
-    page_size: 8 << 10,
-    ways: 4,
-    records: 8,
-    mode: outboard_wire::cache::CacheMode::Write,
-};
+fn small_cache() -> Shape {
+    let mode = outboard_wire::cache::CacheMode::Write;
+    Shape { len: 128 << 10, page_size: 8 << 10, ways: 4, records: 8, mode, ..Shape::default() }
+}
 
 fn attach(
     volume: &Arc<Volume>,
     session: u64,
     cache: bool,
 ) -> std::result::Result<Loopback<Arc<Volume>>, String> {
-    let cache = cache.then_some(CACHE);
+    let cache = cache.then_some(small_cache());
     // The loopback names its session by its seed, with the lowest bit set.
     let mut link = Loopback::with_cache(Arc::clone(volume), QUEUES, DEPTH, session, cache)
         .map_err(|errno| format!("no link: {errno}"))?;
@@ -77,7 +74,7 @@ impl LinkFront {
 
     fn open(losses: bool, cache: bool) -> std::result::Result<LinkFront, String> {
         let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(2)));
-        let volume = Arc::new(memory::open(&kv, &medium)?);
+        let volume = Arc::new(memory::open(Arc::clone(&kv), Arc::clone(&medium))?);
         block_on(volume.end_grace())
             .and_then(|end| end)
             .map_err(|errno| format!("the grace period does not end: {errno}"))?;
@@ -114,7 +111,8 @@ impl LinkFront {
     /// The DPU side dies, and another comes over the same store.
     fn lose(&mut self) -> Result<()> {
         self.link.crash();
-        let volume = memory::open(&self.kv, &self.medium).map_err(|_| Errno::EIO)?;
+        let volume =
+            memory::open(Arc::clone(&self.kv), Arc::clone(&self.medium)).map_err(|_| Errno::EIO)?;
         self.volume = Arc::new(volume);
         self.link.restart(Arc::clone(&self.volume))?.map_err(|_| Errno::EIO)?;
         for _ in 0..STEPS_MAX {
