@@ -11,6 +11,7 @@
 )]
 
 pub mod cpu;
+pub mod dds;
 pub mod fs;
 pub mod link;
 pub mod passthrough;

@@ -184,6 +184,27 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "FILE", requires = "figure")]
         svg: Option<PathBuf>,
     },
+    /// The page server's parts and their rivals: a figure of the DDS paper
+    Dds {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// 17: rings of messages, by the number of producers
+        #[arg(long, value_name = "N", value_parser = ["17"])]
+        figure: String,
+        /// Seconds for each measurement
+        #[arg(long, default_value_t = 0.3)]
+        seconds: f64,
+        /// Interleaved rounds; medians are reported
+        #[arg(long, default_value_t = 3)]
+        rounds: u32,
+        /// Numbers of threads
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64])]
+        threads: Vec<usize>,
+        /// Also write the figure to this file, as SVG
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
     /// Metadata operations in a directory that grows from a thousand to a million files
     Scale {
         /// Print JSON

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use outboard_bench::dds::ring;
 use outboard_bench::fs::figure::{Figure, FsFigure};
 use outboard_bench::link::{device, figure6};
 use outboard_bench::{fs, link, passthrough, scale};
@@ -21,7 +22,7 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
             let figure = figure6::Figure6 {
                 time: time(seconds)?,
                 rounds,
-                threads: ascending(threads)?,
+                threads: ascending(threads, figure6::THREADS_MAX)?,
                 price: price_of(&price)?,
                 program: this_program()?,
             };
@@ -61,7 +62,7 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
                 dir: dir.0.clone(),
                 time: time(seconds.unwrap_or(0.5))?,
                 rounds,
-                threads: ascending(threads)?,
+                threads: ascending(threads, figure6::THREADS_MAX)?,
                 file_len: file_size << 20,
                 read_delay: Duration::from_micros(read_delay.into()),
                 program: this_program()?,
@@ -86,6 +87,16 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
             }
             Ok(code)
         }
+        Bench::Dds { json, figure, seconds, rounds, threads, svg } => match figure.as_str() {
+            "17" => {
+                let producers = ascending(threads, ring::PRODUCERS_MAX)?;
+                let figure = ring::RingFigure { time: time(seconds)?, rounds, producers };
+                let report = ring::run(&figure, progress).map_err(failed)?;
+                write_svg(svg.as_deref(), || report.svg())?;
+                print(json, &report, || report.table())
+            }
+            _ => Err(Failure::usage(format!("there is no figure {figure}"))),
+        },
         Bench::Scale { json, files, dir } => {
             let points = scale::run(&dir, &files, progress).map_err(failed)?;
             print(json, &points, || scale::table(&points))
@@ -117,12 +128,11 @@ fn price_of(name: &str) -> Result<device::NamedPrice, Failure> {
         .ok_or_else(|| Failure::usage(format!("there is no price {name}")))
 }
 
-fn ascending(mut threads: Vec<usize>) -> Result<Vec<usize>, Failure> {
+fn ascending(mut threads: Vec<usize>, most: usize) -> Result<Vec<usize>, Failure> {
     threads.sort_unstable();
     threads.dedup();
-    let fits = |threads: &usize| (1..=figure6::THREADS_MAX).contains(threads);
+    let fits = |threads: &usize| (1..=most).contains(threads);
     if threads.is_empty() || !threads.iter().all(fits) {
-        let most = figure6::THREADS_MAX;
         return Err(Failure::usage(format!("--threads takes numbers from 1 to {most}")));
     }
     Ok(threads)

@@ -1,0 +1,5 @@
+//! The page server's figures (DDS, section 8).
+//!
+//! * [`ring`]: figure 17, rings of messages between host and DPU by the number of producers.
+
+pub mod ring;
