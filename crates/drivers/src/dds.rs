@@ -1,3 +1,6 @@
 //! The page server's world: sockets of the traffic director, and what serves files.
 
+pub mod bells;
+pub mod host;
+pub mod server;
 pub mod tcp;

@@ -441,6 +441,14 @@ impl<M: Medium> FileService<M> {
         self.state().file(file.0)?;
         self.medium.flush().await.map_err(FileError::Io)
     }
+
+    /// The same, before an orderly end.
+    ///
+    /// # Errors
+    /// The medium's, which is final.
+    pub async fn flush_all(&self) -> Result<(), Errno> {
+        self.medium.flush().await
+    }
 }
 
 /// The blocks that `len` bytes from `offset` touch.

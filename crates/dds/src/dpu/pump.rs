@@ -177,6 +177,12 @@ impl<M: Medium> Pump<M> {
         self.responses.deadline(&self.config)
     }
 
+    /// Whether requests wait for the host to read responses, which it does not announce.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.has_depth() && self.batches.iter().any(|batch| !batch.left.is_empty())
+    }
+
     fn has_depth(&self) -> bool {
         self.under_way < self.config.depth
     }

@@ -1,0 +1,143 @@
+//! One host, attached: its pumps and its bells.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_base::Time;
+use outboard_dds::dpu::pump::summary::Summary;
+use outboard_dds::dpu::pump::{Config, Pump, Turn};
+use outboard_dds::groups::Shape;
+use outboard_dpc::dpu::Spawn;
+use outboard_link::dma::{Count, Counted, Direct, Dma, Ledger};
+use outboard_link::ring::Fault;
+use outboard_wire::attach::Message;
+use serde_json::{Value, json};
+
+use super::Files;
+use crate::clock;
+use crate::dds::bells::{Bells, bells_len};
+use crate::dpu::Poller;
+use crate::link::{Bell, Peer};
+use crate::medium::FileMedium;
+use crate::shm::Shared;
+
+/// Bytes of a host's region at most.
+const REGION_MAX: u64 = 4 << 30;
+
+/// While a host's ring of responses is full it is looked at this often.
+const SHORT: Duration = Duration::from_micros(500);
+
+/// What attached hosts are served with.
+pub(super) struct Terms<'a> {
+    pub(super) files: &'a Arc<Files>,
+    pub(super) summary: &'a Arc<Summary>,
+    pub(super) config: Config,
+    pub(super) ledger: &'a Arc<Ledger>,
+    pub(super) bell: &'a Bell,
+}
+
+/// One group.
+struct Group {
+    pump: Pump<Arc<FileMedium>>,
+    fault: Option<Fault>,
+}
+
+/// A host.
+pub(super) struct Attached {
+    groups: Vec<Group>,
+    bells: Bells,
+    summary: Arc<Summary>,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.summary.forget();
+    }
+}
+
+impl Attached {
+    /// Takes a host in as it asks, and answers it; or says why not.
+    pub(super) fn admit(
+        peer: &Peer,
+        id: u32,
+        ask: &Value,
+        fds: Vec<OwnedFd>,
+        terms: &Terms<'_>,
+    ) -> Result<Attached, String> {
+        let number = |name: &str| ask[name].as_u64().ok_or(format!("an attachment has no {name}"));
+        let region_len = number("region")?;
+        let groups = u16::try_from(number("groups")?).unwrap_or(0);
+        let align = u32::try_from(number("align")?).unwrap_or(0);
+        let shape = Shape::new(groups, number("requests")?, number("responses")?, align)
+            .ok_or("rings are powers of two from a page to 1 GiB, and groups 2 to 64")?;
+        if region_len < shape.region_len() || region_len > REGION_MAX {
+            return Err(format!("a region of {region_len} bytes is too small or too large"));
+        }
+        let Ok([region]) = <[OwnedFd; 1]>::try_from(fds) else {
+            return Err("an attachment brings exactly one region".to_owned());
+        };
+        let shared = Shared::open(region, region_len).map_err(|error| error.to_string())?;
+        let direct = Direct::new(Arc::clone(shared.region()));
+        let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(terms.ledger)));
+        let mut all = Vec::new();
+        for places in (0..groups).filter_map(|group| shape.rings(group)) {
+            let (files, summary) = (Arc::clone(terms.files), Arc::clone(terms.summary));
+            let ledger = Arc::clone(terms.ledger);
+            let pump = Pump::new(files, summary, &dma, places, terms.config, ledger)
+                .map_err(|error| error.to_string())?;
+            all.push(Group { pump, fault: None });
+        }
+        let bells = welcome(peer, id, groups, terms.bell)
+            .map_err(|error| format!("the answer could not be sent: {error}"))?;
+        Ok(Attached { groups: all, bells, summary: Arc::clone(terms.summary) })
+    }
+
+    /// One turn of every group; how much was found.
+    pub(super) fn turn(&mut self, now: Time, runtime: &Poller, ledger: &Ledger) -> usize {
+        let mut found = 0;
+        for (group, number) in self.groups.iter_mut().zip(0..) {
+            if group.fault.is_some() {
+                continue;
+            }
+            match group.pump.turn(now, &mut |work| runtime.spawn(work)) {
+                Ok(Turn { begun, delivered, .. }) => {
+                    found += begun + delivered;
+                    if delivered > 0 && self.bells.interrupt(number).unwrap_or(false) {
+                        ledger.count(Count::Interrupts, 1);
+                    }
+                }
+                Err(fault) => group.fault = Some(fault),
+            }
+        }
+        found
+    }
+
+    /// What makes it impossible to follow this host any further.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        self.groups.iter().find_map(|group| group.fault)
+    }
+
+    /// When to come back although nobody rings: for responses that wait for company, or for a host
+    /// that has to read some first.
+    pub(super) fn next_deadline(&self, now: Time) -> Option<Time> {
+        let healthy = self.groups.iter().filter(|group| group.fault.is_none());
+        let pumps = healthy.map(|group| &group.pump);
+        let short = |pump: &Pump<_>| pump.is_short().then(|| now.after(SHORT));
+        pumps.filter_map(|pump| pump.next_deadline().or_else(|| short(pump))).min()
+    }
+
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        self.bells.set_asleep(asleep);
+    }
+}
+
+fn welcome(peer: &Peer, id: u32, groups: u16, bell: &Bell) -> io::Result<Bells> {
+    let bytes = bells_len(groups);
+    let pages = Shared::create("outboard-bells", bytes)?;
+    let ringer = bell.ringer()?;
+    let text = json!({ "attached": clock::now().0 | 1, "bells": bytes }).to_string();
+    peer.send(&Message::ControlReply { id, text }, &[pages.fd(), ringer.fd()])?;
+    Ok(Bells::new(Arc::clone(pages.region())))
+}
