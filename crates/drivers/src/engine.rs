@@ -19,6 +19,7 @@
 mod current;
 pub mod directory;
 mod journal;
+mod pressure;
 mod reclaim;
 mod room;
 mod syncer;
@@ -39,6 +40,7 @@ use outboard_kv::{Batch, Durability, Key, KeyVersions, Kv, KvError, Usage, Value
 use current::Current;
 pub use journal::JournalMark;
 pub(crate) use journal::journal_bytes;
+use pressure::Pressure;
 use reclaim::Reclaim;
 use room::Room;
 pub use room::{Reserve, disk_room};
@@ -76,6 +78,7 @@ pub struct Engine {
     pairs: Keyspace,
     database: Database,
     commits: Mutex<Commits>,
+    pressure: Pressure,
     room: Room,
 }
 
@@ -116,6 +119,7 @@ impl Engine {
             pairs,
             database,
             commits: Mutex::new(Commits { versions: KeyVersions::new(), unsynced: 0 }),
+            pressure: Pressure::default(),
             room: Room::new(dir.to_path_buf(), options.reserve),
         })
     }
@@ -126,6 +130,17 @@ impl Engine {
 
     fn look(&self, key: &[u8]) -> Result<Option<Slice>, KvError> {
         self.pairs.get(key).map_err(|e| failed(&e))
+    }
+
+    /// Waits until the engine takes a commit without holding it.
+    async fn has_room_in_memory(&self) -> Result<(), KvError> {
+        // Refused by an engine whose worker has died.
+        let works = || self.database.persist(PersistMode::Buffer).map_err(|e| failed(&e));
+        let subsided = self.pressure.subsides(&self.pairs, works).await;
+        if subsided.is_err() {
+            self.syncer.poison();
+        }
+        subsided
     }
 
     /// Judges and applies a batch. Answered when it returns.
@@ -168,6 +183,7 @@ impl Engine {
         commits.versions.record(batch);
         self.reclaim.deleted(writes.iter().filter(|write| write.value.is_none()).count());
         commits.unsynced += batch.bytes();
+        self.pressure.committed(batch.bytes());
         if commits.unsynced > UNSYNCED_MAX {
             commits.unsynced = 0;
             self.syncer.nudge();
@@ -260,6 +276,7 @@ impl Kv for Engine {
     }
 
     async fn commit(&self, batch: Batch, durability: Durability) -> Result<(), KvError> {
+        self.has_room_in_memory().await?;
         self.apply(&batch)?;
         match durability {
             Durability::Answered => Ok(()),

@@ -49,11 +49,29 @@ pub(super) struct Current {
     dir: PathBuf,
     number: u64,
     file: Arc<File>,
+    /// The one before, while nothing is in `file`: should the engine fail between making a journal
+    /// and using it, what is committed until it has noticed goes there.
+    before: Option<Arc<File>>,
     written: Written,
     /// About where the engine writes next; never taken for more than a hint.
     position: u64,
     /// Up to here the file is not holes.
     prepared: u64,
+}
+
+/// What is to be synced.
+pub(super) struct Files {
+    before: Option<Arc<File>>,
+    file: Arc<File>,
+}
+
+impl Files {
+    pub(super) fn sync(&self) -> io::Result<()> {
+        if let Some(before) = &self.before {
+            before.sync_data()?;
+        }
+        self.file.sync_data()
+    }
 }
 
 fn path(dir: &Path, number: u64) -> PathBuf {
@@ -72,14 +90,20 @@ impl Current {
         let appending = before.is_some_and(|before| number <= before);
         let position = if appending { file.metadata()?.len() } else { 0 };
         let written = if appending { Written::Appending } else { Written::InPlace };
-        Ok(Current { dir: dir.to_path_buf(), number, file, written, position, prepared: 0 })
+        let dir = dir.to_path_buf();
+        Ok(Current { dir, number, file, before: None, written, position, prepared: 0 })
     }
 
-    /// The file whose sync makes all durable that was committed before this call: when the engine
-    /// begins another journal, it has synced the one before.
-    pub(super) fn file(&mut self) -> io::Result<Arc<File>> {
+    /// The files whose sync makes all durable that was committed before this call: one, since the
+    /// engine has synced a journal when it begins another, or two while the other is empty.
+    pub(super) fn files(&mut self) -> io::Result<Files> {
         self.follow()?;
-        Ok(Arc::clone(&self.file))
+        let mut first = [0];
+        // A batch begins with a tag that is not zero.
+        if self.before.is_some() && self.file.read_at(&mut first, 0)? > 0 && first != [0] {
+            self.before = None;
+        }
+        Ok(Files { before: self.before.clone(), file: Arc::clone(&self.file) })
     }
 
     /// Begins to write to the device what was committed.
@@ -102,7 +126,8 @@ impl Current {
                     open(&newest.1)?
                 }
             };
-            (self.file, self.number, self.written) = (file, number, Written::InPlace);
+            self.before = Some(std::mem::replace(&mut self.file, file));
+            (self.number, self.written) = (number, Written::InPlace);
             (self.position, self.prepared) = (0, 0);
         }
     }
@@ -203,6 +228,33 @@ fn stop_one(fd: BorrowedFd<'_>, len: u64) -> io::Result<bool> {
 mod tests {
     use super::*;
 
+    /// The engine made a journal and failed before it used it. What was committed until it had
+    /// noticed went to the journal before; syncs went to the new one, and said that all is durable.
+    #[test]
+    fn until_a_journal_is_used_the_one_before_is_synced_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |number: u64, bytes: &[u8]| std::fs::write(path(dir.path(), number), bytes);
+        make(3, b"batches").unwrap();
+        let mut current = Current::find(dir.path(), None).unwrap();
+        let synced = |current: &mut Current| {
+            let files = current.files().unwrap();
+            files.sync().unwrap();
+            let inode = |file: &File| file.metadata().unwrap().ino();
+            (files.before.as_deref().map(inode), inode(&files.file))
+        };
+        let third = std::fs::metadata(path(dir.path(), 3)).unwrap().ino();
+        assert_eq!(synced(&mut current), (None, third));
+        // As the engine makes one: nothing at first, then zeros, then batches.
+        for zeros in [0, 4096] {
+            make(4, &vec![0; zeros]).unwrap();
+            let fourth = std::fs::metadata(path(dir.path(), 4)).unwrap().ino();
+            assert_eq!(synced(&mut current), (Some(third), fourth));
+        }
+        make(4, b"\x01batches").unwrap();
+        assert_eq!(synced(&mut current).0, None);
+        assert_eq!(synced(&mut current).0, None);
+    }
+
     /// The engine may begin two journals and delete the first between two syncs. The next number
     /// was then missing for ever, and every later sync was one of a file that was gone.
     #[test]
@@ -212,7 +264,7 @@ mod tests {
         write(3);
         let mut current = Current::find(dir.path(), None).unwrap();
         let number = |current: &mut Current| {
-            current.file().unwrap();
+            current.files().unwrap();
             current.number
         };
         assert_eq!(number(&mut current), 3);

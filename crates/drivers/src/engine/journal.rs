@@ -12,8 +12,8 @@
 //! be there or not, in any subset. The engine drops an incomplete last batch, but calls a batch
 //! with a hole inside (its checksum fails) damage, and does not open. What follows the first batch
 //! that is not whole was never synced, because a sync makes all before it whole; so it is cut off
-//! here. Only the last journal can have such a tail: the engine syncs a journal before it begins
-//! the next.
+//! here. Only the last journal can have such a tail, since the engine syncs a journal before it
+//! begins the next; or the one before, if the engine made the last and failed before it used it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -32,21 +32,32 @@ const ITEM_HEAD: usize = 20;
 /// Bytes of a batch's start and end.
 const FRAME: usize = 13 + 13;
 
-/// Cuts the last journal in `dir` after its last whole batch, if what follows is not empty.
+/// Cuts the last journal in `dir` after its last whole batch, if what follows is not empty; where
+/// nothing is in it, the one before, too, which may have been written until the end.
 pub(super) fn repair(dir: &Path) -> io::Result<()> {
-    let Some((_, path)) = super::journals(dir)?.pop() else { return Ok(()) };
-    let bytes = written(&path, 0)?;
+    for (_, path) in super::journals(dir)?.into_iter().rev().take(2) {
+        if repair_one(&path)? > 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// How many bytes of whole batches a journal has, after all else was cut off.
+fn repair_one(path: &Path) -> io::Result<usize> {
+    let bytes = written(path, 0)?;
     let whole = whole_batches(&bytes);
     let tail = bytes.get(whole..).unwrap_or_default();
-    let Some(last) = tail.iter().rposition(|byte| *byte != 0) else { return Ok(()) };
+    let Some(last) = tail.iter().rposition(|byte| *byte != 0) else { return Ok(whole) };
     warn!(
         journal = %path.display(),
         bytes = last + 1,
         "cutting the journal's tail: it was being written when the computer or the process died"
     );
-    let file = OpenOptions::new().write(true).open(&path)?;
+    let file = OpenOptions::new().write(true).open(path)?;
     file.set_len(whole as u64)?;
-    file.sync_all()
+    file.sync_all()?;
+    Ok(whole)
 }
 
 /// Bytes of a journal looked at together. The engine makes a journal 64 MiB of zeros at first.

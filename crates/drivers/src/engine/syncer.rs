@@ -85,8 +85,8 @@ impl Shared {
         state.serving = true;
         self.foreseen.store(false, Ordering::Relaxed);
         drop(state);
-        let file = self.journal().file();
-        let outcome = file.and_then(|file| file.sync_data());
+        let files = self.journal().files();
+        let outcome = files.and_then(|files| files.sync());
         let mut state = self.lock();
         state.serving = false;
         match outcome {

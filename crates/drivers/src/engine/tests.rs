@@ -63,6 +63,29 @@ fn syncs_from_many_threads_are_shared() {
     assert_eq!(run(engine.scan(b"", None, 1000)).unwrap().len(), 200);
 }
 
+/// The engine made a journal and failed before it used it; then power failed, too. The tail of the
+/// journal before was taken for damage.
+#[test]
+fn a_torn_tail_before_an_empty_journal_opens() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    for i in 0..10u8 {
+        let mut batch = Batch::new();
+        batch.put([i], [i; 700]);
+        run(engine.commit(batch, Durability::Answered)).unwrap();
+    }
+    let after = tempfile::tempdir().unwrap();
+    copy(dir.path(), after.path());
+    let (number, path) = journals(after.path()).unwrap().pop().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let whole = journal::whole_batches(&bytes);
+    bytes[whole - 900..whole - 800].fill(0);
+    std::fs::write(&path, bytes).unwrap();
+    std::fs::write(path.with_file_name(format!("{}.jnl", number + 1)), b"").unwrap();
+    let found = run(open(after.path()).scan(b"", None, 100)).unwrap();
+    assert!((7..10).contains(&found.len()), "{}", found.len());
+}
+
 /// A journal whose unsynced tail lost pages in the middle made the engine refuse to open
 /// ("checksum mismatch"): power loss then cost the whole volume, not the tail.
 #[test]
@@ -97,6 +120,35 @@ fn a_journal_with_a_hole_in_its_unsynced_tail_opens() {
             assert_eq!(key[..4], u32::try_from(at / 2).unwrap().to_be_bytes(), "a prefix");
         }
     }
+}
+
+/// The engine's worker died of an I/O error while memtables waited for it, and a commit that was in
+/// the engine then waited for ever.
+#[test]
+fn commits_end_when_the_engine_s_worker_has_died() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EngineOptions { memtable: 8 << 20, ..EngineOptions::default() };
+    let engine = std::sync::Arc::new(Engine::open(dir.path(), options).unwrap());
+    let put = |i: u32| {
+        let mut batch = Batch::new();
+        batch.put(i.to_be_bytes(), vec![7; 100_000]);
+        run(engine.commit(batch, Durability::Answered))
+    };
+    put(0).unwrap();
+    // Tables cannot be written any more: where they go is a file.
+    let keyspaces = dir.path().join("keyspaces");
+    for keyspace in std::fs::read_dir(&keyspaces).unwrap() {
+        let tables = keyspace.unwrap().path().join("tables");
+        std::fs::rename(&tables, tables.with_extension("away")).unwrap();
+        std::fs::write(&tables, b"").unwrap();
+    }
+    let begun = std::time::Instant::now();
+    let failed = (1..2_000).find(|i| put(*i).is_err());
+    assert!(failed.is_some(), "200 MB went into memtables nobody can write");
+    assert_eq!(put(1_000_000), Err(KvError::Io(outboard_base::Errno::EIO)));
+    assert_eq!(run(engine.sync()), Err(KvError::Io(outboard_base::Errno::EIO)));
+    assert!(begun.elapsed().as_secs() < 60);
+    assert!(run(engine.get(&0u32.to_be_bytes())).unwrap().is_some(), "it can be read");
 }
 
 /// Copies a directory tree.
