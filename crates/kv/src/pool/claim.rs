@@ -182,14 +182,15 @@ impl Taking {
         if self.me.place != 0 && found.place == self.me.place {
             return Ok(None);
         }
-        let fenced = self.fenced.as_ref() == Some(&found.instance);
         let (seen, since) = self.watched.get_or_insert_with(|| (found.clone(), now));
         if seen != found {
-            if !fenced {
+            // Watched anew, should this be called again.
+            (*seen, *since) = (found.clone(), now);
+            // One we have fenced had its last beat beside the fence: it may answer from memory
+            // until that expires. Any other lives.
+            if self.fenced.as_ref() != Some(&found.instance) {
                 return Err(ClaimError::Held(found.name.clone()));
             }
-            // Its last beat came in beside the fence: it may answer from memory until that expires.
-            (*seen, *since) = (found.clone(), now);
         }
         let until = since.after(self.terms.expiry);
         Ok((now < until).then(|| until.min(now.after(self.terms.renew))))
