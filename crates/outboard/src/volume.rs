@@ -48,7 +48,13 @@ pub(crate) enum Hold {
 
 impl Hold {
     /// Lets the volume go, after it was closed.
-    pub(crate) fn release(self) {}
+    pub(crate) fn release(self) {
+        match self {
+            Self::Directory => {}
+            #[cfg(feature = "rados")]
+            Self::Pool(claimed) => drop(claimed),
+        }
+    }
 }
 
 /// Engine and medium, before there is a volume over them.
@@ -99,7 +105,7 @@ fn in_pool(
     let location = store::location(store)?;
     let claimed = store::claim(&location, directory.path(), create)?;
     let given = size(settings, directory)?;
-    let (kv, blocks) = claimed.parts()?;
+    let (kv, blocks) = claimed.parts();
     store::remember(directory.path(), store)?;
     Ok(Parts {
         kv: Store::Pool(kv),

@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use outboard_base::Time;
 use outboard_drivers::clock;
 use outboard_drivers::executor::block_on;
 use outboard_kv::pool::{
-    Claim, ClaimError, Me, Pool, PoolError, PooledKv, Striped, Taken, Taking, Terms, Wanted,
+    Claim, ClaimError, Me, Options, Pool, PoolError, PooledKv, Striped, Taken, Taking, Terms,
+    Wanted,
 };
 use outboard_rados::{Location, Rados};
 
@@ -25,21 +25,30 @@ use crate::exit::{Code, Failure};
 use crate::volume::random_id;
 
 /// The key-value store of a volume in a pool.
-pub(crate) type PoolKv = Arc<PooledKv<Arc<Rados>>>;
+pub(crate) type PoolKv = Arc<PooledKv<Rados>>;
 /// Its medium.
-pub(crate) type PoolMedium = Striped<Arc<Rados>>;
+pub(crate) type PoolMedium = Arc<Striped<Rados>>;
 
 /// Between two looks whether the claim's keeper is told to end.
 const NAP: Duration = Duration::from_millis(200);
+/// Before work behind the commits that failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 /// An owner expires this long after an operation of its own would have failed.
 const MARGIN: Duration = Duration::from_secs(15);
 
 /// A volume in a pool that is ours until this is dropped.
 pub(crate) struct Claimed {
-    pool: Arc<Rados>,
-    kv: PoolKv,
+    parts: Parts,
     volume: u64,
     keeper: Keeper,
+}
+
+/// Everything that lies in the pool.
+#[derive(Clone)]
+struct Parts {
+    pool: Arc<Rados>,
+    kv: PoolKv,
+    medium: PoolMedium,
 }
 
 /// The location that a `--store` names.
@@ -58,10 +67,13 @@ pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Cl
     let terms = terms(location);
     let claim = take(&pool, data, terms, create)?;
     let volume = claim.volume();
-    let opening = PooledKv::open(Arc::clone(&pool), claim.epoch());
-    let kv = Arc::new(block_on(opening).map_err(|error| refused(&error))?);
-    let keeper = Keeper::start(Arc::clone(&pool), Arc::clone(&kv), claim)?;
-    Ok(Claimed { pool, kv, volume, keeper })
+    let kv = PooledKv::open(Arc::clone(&pool), &claim, Options::default());
+    let kv = Arc::new(block_on(kv).map_err(|error| refused(&error))?);
+    let medium = Striped::open(Arc::clone(&pool), &claim);
+    let medium = Arc::new(block_on(medium).map_err(|error| refused(&error))?);
+    let parts = Parts { pool, kv, medium };
+    let keeper = Keeper::start(parts.clone(), claim)?;
+    Ok(Claimed { parts, volume, keeper })
 }
 
 /// What others may rely on: an owner whose operations would long have failed is a dead one.
@@ -77,7 +89,7 @@ fn take(pool: &Arc<Rados>, data: &Path, terms: Terms, create: bool) -> Result<Cl
     let mut taking = Taking::new(me, wanted, terms);
     let mut told = false;
     loop {
-        match block_on(taking.step(pool, clock::now())) {
+        match block_on(taking.step(&**pool, clock::now())) {
             Ok(Taken::Mine(claim)) => return Ok(claim),
             Ok(Taken::Wait(until)) => {
                 let wait = until.since(clock::now());
@@ -121,9 +133,8 @@ fn place(data: &Path) -> Result<u64, Failure> {
 
 impl Claimed {
     /// Store and medium.
-    pub(crate) fn parts(&self) -> Result<(PoolKv, PoolMedium), Failure> {
-        let medium = block_on(Striped::open(Arc::clone(&self.pool)));
-        Ok((Arc::clone(&self.kv), medium.map_err(|error| refused(&error))?))
+    pub(crate) fn parts(&self) -> (PoolKv, PoolMedium) {
+        (Arc::clone(&self.parts.kv), Arc::clone(&self.parts.medium))
     }
 
     /// The volume's number.
@@ -133,14 +144,20 @@ impl Claimed {
 
     /// What the pool can hold, bytes.
     pub(crate) fn capacity(&self) -> Result<u64, Failure> {
-        block_on(self.pool.usage()).map(|usage| usage.capacity).map_err(|error| refused(&error))
+        block_on(self.parts.pool.usage())
+            .map(|usage| usage.capacity)
+            .map_err(|error| refused(&error))
     }
 }
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        let Some(claim) = self.keeper.end() else { return };
-        if let Err(error) = block_on(claim.release(&self.pool)) {
+        let Parts { pool, kv, .. } = &self.parts;
+        if let Err(error) = block_on(kv.drain()) {
+            tracing::warn!(%error, "the journal could not be emptied: the next start reads it");
+        }
+        let Some(claim) = self.keeper.end(kv) else { return };
+        if let Err(error) = block_on(claim.release(&**pool)) {
             tracing::warn!(%error, "the claim could not be given up: the next owner has to wait");
         }
     }
@@ -150,48 +167,60 @@ impl Drop for Claimed {
 struct Keeper {
     stop: Arc<AtomicBool>,
     claim: Arc<Mutex<Option<Claim>>>,
-    threads: Vec<JoinHandle<()>>,
+    renewing: Option<JoinHandle<()>>,
+    working: Option<JoinHandle<()>>,
 }
 
 impl Keeper {
-    fn start(pool: Arc<Rados>, kv: PoolKv, claim: Claim) -> Result<Keeper, Failure> {
+    fn start(parts: Parts, claim: Claim) -> Result<Keeper, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
         let claim = Arc::new(Mutex::new(Some(claim)));
         let (told, held) = (Arc::clone(&stop), Arc::clone(&claim));
-        let working = Arc::clone(&kv);
+        let (ended, kv) = (Arc::clone(&stop), Arc::clone(&parts.kv));
         let renew = move || {
             while !told.load(Ordering::Acquire) {
                 std::thread::sleep(NAP);
-                look_after(&pool, &kv, &held);
+                look_after(&parts, &held);
             }
         };
-        let work = move || block_on(working.work());
+        let work = move || {
+            while let Err(error) = block_on(kv.work()) {
+                if ended.load(Ordering::Acquire) || kv.is_poisoned() {
+                    return;
+                }
+                tracing::warn!(%error, "work behind the commits failed: it is tried again");
+                std::thread::sleep(RETRY);
+            }
+        };
         let named = |name: &str| std::thread::Builder::new().name(name.into());
         let cannot = |error: std::io::Error| Failure::internal(format!("no thread: {error}"));
-        let threads = vec![
-            named("outboard-claim").spawn(renew).map_err(cannot)?,
-            named("outboard-pool").spawn(work).map_err(cannot)?,
-        ];
-        Ok(Keeper { stop, claim, threads })
+        let renewing = Some(named("outboard-claim").spawn(renew).map_err(cannot)?);
+        let working = Some(named("outboard-pool").spawn(work).map_err(cannot)?);
+        Ok(Keeper { stop, claim, renewing, working })
     }
 
-    /// Ends both threads; the claim.
-    fn end(&mut self) -> Option<Claim> {
+    /// Ends both threads, and the store's life; the claim.
+    fn end(&mut self, kv: &PoolKv) -> Option<Claim> {
         self.stop.store(true, Ordering::Release);
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the store panicked");
-            }
-        }
+        // In this order: a store that was stopped looks to the other thread like one that failed.
+        join(self.renewing.take());
+        kv.stop();
+        join(self.working.take());
         self.claim.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
+fn join(thread: Option<JoinHandle<()>>) {
+    if thread.is_some_and(|thread| thread.join().is_err()) {
+        tracing::error!("a thread of the store panicked");
+    }
+}
+
 /// Renews the claim when that is due; ends the process when it is lost.
-fn look_after(pool: &Arc<Rados>, kv: &PoolKv, held: &Mutex<Option<Claim>>) {
+fn look_after(parts: &Parts, held: &Mutex<Option<Claim>>) {
     let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(claim) = held.as_mut() else { return };
-    if kv.is_poisoned() {
+    if parts.kv.is_poisoned() || parts.medium.is_poisoned() {
         end(
             "the store failed amid a commit; what was answered is safe, and the next start goes on",
         );
@@ -200,7 +229,7 @@ fn look_after(pool: &Arc<Rados>, kv: &PoolKv, held: &Mutex<Option<Claim>>) {
     if now < claim.renew_at() {
         return;
     }
-    match block_on(claim.renew(pool, now)) {
+    match block_on(claim.renew(&*parts.pool, now)) {
         Ok(()) => {}
         Err(ClaimError::Held(name)) => end(&format!("the volume was taken over by {name}")),
         Err(ClaimError::Pool(PoolError::Fenced)) => {
