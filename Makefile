@@ -35,3 +35,6 @@ bench:
 	@$(TARGET)/release/outboard bench link
 	@$(TARGET)/release/outboard bench link --figure 6 --price pcie3x16 --seconds 0.2 --rounds 3
 	@$(TARGET)/release/outboard bench fs
+	@$(TARGET)/release/outboard bench fs --figure 7
+	@$(TARGET)/release/outboard bench fs --figure 8
+	@$(TARGET)/release/outboard bench fs --figure table2

@@ -79,8 +79,8 @@ pub trait Volume: 'static {
         mtime: Option<Timestamp>,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Whether a handle of an attachment was opened to append.
-    fn appends(&self, session: SessionId, ino: Ino, fh: Fh) -> bool;
+    /// The flags a handle of an attachment was opened with.
+    fn opened(&self, session: SessionId, ino: Ino, fh: Fh) -> Option<u32>;
 
     /// Cuts a file to no bytes.
     fn cut(&self, ino: Ino, now: Timestamp) -> impl Future<Output = Result<()>>;
@@ -137,8 +137,8 @@ impl<K: Kv, M: Medium> Volume for Arc<Kvfs<K, M>> {
         Kvfs::write_back(self, session, ino, runs, mtime)
     }
 
-    fn appends(&self, session: SessionId, ino: Ino, fh: Fh) -> bool {
-        Kvfs::appends(self, session, ino, fh)
+    fn opened(&self, session: SessionId, ino: Ino, fh: Fh) -> Option<u32> {
+        Kvfs::opened(self, session, ino, fh)
     }
 
     fn cut(&self, ino: Ino, now: Timestamp) -> impl Future<Output = Result<()>> {

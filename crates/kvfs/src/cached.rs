@@ -8,7 +8,7 @@ use outboard_base::{Fh, Ino, Result, SessionId, Timestamp};
 use outboard_kv::medium::Medium;
 use outboard_kv::object::Room;
 use outboard_kv::{Cached, Kv, join_all};
-use outboard_wire::file::{Attr, Header, Op, mode, open_flags};
+use outboard_wire::file::{Attr, Header, Op, mode};
 
 use crate::attr::CAPABILITY;
 use crate::context::Context;
@@ -114,10 +114,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(())
     }
 
-    /// Whether a handle of an attachment was opened to append.
-    pub fn appends(&self, attachment: SessionId, ino: Ino, fh: Fh) -> bool {
-        let handle = self.handles.get(attachment, fh, ino);
-        handle.is_ok_and(|handle| handle.flags & open_flags::APPEND != 0)
+    /// The flags a handle of an attachment was opened with.
+    pub fn opened(&self, attachment: SessionId, ino: Ino, fh: Fh) -> Option<u32> {
+        self.handles.get(attachment, fh, ino).ok().map(|handle| handle.flags)
     }
 
     /// Cuts a file to no bytes, as opening it with `O_TRUNC` did just before: what was written back

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use outboard_link::Region;
 use outboard_link::region::OutOfRegion;
@@ -130,15 +131,23 @@ impl Plane {
         record.is_some_and(|record| record.grant.writes() || record.grant == Grant::Frozen)
     }
 
-    /// Waits for the changes of the file that are on their way through, as long as they take;
-    /// whether there were any. Not for threads that have to take answers in.
-    pub fn await_changes(&self, ino: u64) -> bool {
+    /// Waits for the changes of the file that are on their way through, as long as they take or, if
+    /// there is a limit, until then; whether there were any and are none now. Without a limit, not
+    /// for threads that have to take answers in.
+    pub fn await_changes(&self, ino: u64, limit: Option<Duration>) -> bool {
         let Some(changes) = self.stripe(ino) else { return false };
         let mut looking = changes.waiters.lock().unwrap_or_else(PoisonError::into_inner);
         let mut waited = false;
         while *shared(&changes.count) > 0 {
-            looking = changes.over.wait(looking).unwrap_or_else(PoisonError::into_inner);
-            waited = true;
+            let Some(limit) = limit else {
+                looking = changes.over.wait(looking).unwrap_or_else(PoisonError::into_inner);
+                waited = true;
+                continue;
+            };
+            // Once: who wakes without need goes through earlier than it might.
+            let woken = changes.over.wait_timeout(looking, limit);
+            let (_looking, _timed_out) = woken.unwrap_or_else(PoisonError::into_inner);
+            return *shared(&changes.count) == 0;
         }
         waited
     }

@@ -263,14 +263,15 @@ fn a_change_on_its_way_through_takes_all_writes_with_it() {
 fn who_waits_for_changes_on_their_way_is_woken_by_the_last() {
     let rig = Rig::new(16);
     rig.grant(Grant::Write, 100);
-    assert!(!rig.plane.await_changes(FILE), "there are none");
+    assert!(!rig.plane.await_changes(FILE, None), "there are none");
     rig.plane.begin_change(FILE);
     rig.plane.begin_change(FILE);
+    assert!(!rig.plane.await_changes(FILE, Some(std::time::Duration::from_millis(1))));
     std::thread::scope(|scope| {
         let waiters: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
-                    rig.plane.await_changes(FILE);
+                    rig.plane.await_changes(FILE, None);
                     rig.write(0, &[1; PAGE]).is_some()
                 })
             })

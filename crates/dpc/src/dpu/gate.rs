@@ -149,12 +149,16 @@ impl Gate {
         match class {
             Class::Plain => ask.of(volume).await.map(Passed::from),
             Class::Read { ino, fh, offset, len, flags } => {
-                self.read(volume, ask, (ino, fh), offset..offset.saturating_add(len.into()), flags)
-                    .await
+                let at = offset..offset.saturating_add(len.into());
+                let passed = self.read(volume, ask, (ino, fh), at, flags).await?;
+                self.grant_after_a_loss(volume, session, (ino, fh)).await;
+                Ok(passed)
             }
             Class::Write { ino, fh, offset, len, flags } => {
                 let at = offset..offset.saturating_add(len);
-                self.write(volume, ask, (ino, fh), at, flags).await.map(Passed::from)
+                let answer = self.write(volume, ask, (ino, fh), at, flags).await?;
+                self.grant_after_a_loss(volume, session, (ino, fh)).await;
+                Ok(answer.into())
             }
             Class::Change { ino, other, drops } => {
                 self.change(volume, ask, (ino, other), drops).await.map(Passed::from)

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
 
 use outboard_base::{Fh, Ino, Timestamp, limits};
 use outboard_cache::host::{Place, Plane, Sink, Source};
@@ -23,6 +24,10 @@ const SHARDS: usize = 64;
 
 /// Times a write is tried in the cache before it is made a call.
 const TURNS: u32 = 3;
+
+/// How long a thread that serves many waits for changes of a file on their way: about as long as one
+/// takes.
+const SHORT: Duration = Duration::from_micros(500);
 
 /// A session's cache.
 pub(super) struct Cached {
@@ -128,7 +133,14 @@ impl Session {
                 let len = fits(u32::try_from(call.payload_len).ok()?)?;
                 let source = Source::Region { at: self.payload_at(slot)?, len };
                 let now = self.world().wall();
-                cached.write(ino, fh, offset, flags, source, now).map(Reply::Written)
+                let write = || cached.write(ino, fh, offset, flags, source, now);
+                let again = || {
+                    // As in `write_cached`, but others wait for this thread.
+                    let waits = cached.is_for_writing(ino, fh);
+                    let over = waits && cached.plane.await_changes(ino.0, Some(SHORT));
+                    over.then(write).flatten()
+                };
+                write().or_else(again).map(Reply::Written)
             }
             _ => None,
         }
@@ -157,7 +169,7 @@ impl Session {
             if cached.write(ino, fh, offset, 0, source, now).is_some() {
                 return true;
             }
-            if !cached.is_for_writing(ino, fh) || !cached.plane.await_changes(ino.0) {
+            if !cached.is_for_writing(ino, fh) || !cached.plane.await_changes(ino.0, None) {
                 return false;
             }
         }

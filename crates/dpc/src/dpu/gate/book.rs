@@ -165,6 +165,9 @@ pub(super) struct Book {
     adopting: BTreeMap<SessionId, bool>,
     /// What could not be written back, and who was not told yet (`None`: whoever asks first).
     failed: BTreeMap<(Ino, Option<SessionId>), Errno>,
+    /// Inodes that sessions had in their caches in an earlier life of the DPU side, and may have
+    /// open still; and whether one was cached again to be read.
+    before: BTreeMap<(SessionId, Ino), bool>,
     waiting: Vec<Waker>,
     serial: u64,
 }
@@ -241,10 +244,31 @@ impl Book {
     pub(super) fn remove(&mut self, session: SessionId) {
         self.caches.remove(&session);
         self.failed.retain(|(_, whose), _| *whose != Some(session));
+        self.before.retain(|(whose, _), _| *whose != session);
         self.inodes.retain(|_, known| {
             known.holders.retain(|holder| holder.hand.cache.session() != session);
             !known.holders.is_empty()
         });
+    }
+
+    /// An earlier life of the DPU side had let `session` cache these.
+    pub(super) fn had(&mut self, session: SessionId, inodes: impl Iterator<Item = Ino>) {
+        self.before.extend(inodes.map(|ino| ((session, ino), false)));
+    }
+
+    /// Whether `session` had cached `ino` before a loss of the DPU side.
+    pub(super) fn had_cached(&self, session: SessionId, ino: Ino) -> bool {
+        self.before.contains_key(&(session, ino))
+    }
+
+    /// Whether it is to be cached again for a handle that writes, or does not: once each at most,
+    /// and not to be read after it was to be written.
+    pub(super) fn caches_again(&mut self, session: SessionId, ino: Ino, writes: bool) -> bool {
+        let key = (session, ino);
+        if writes {
+            return self.before.remove(&key).is_some();
+        }
+        self.before.get_mut(&key).is_some_and(|read| !std::mem::replace(read, true))
     }
 
     pub(super) fn cache(&self, session: SessionId) -> Option<Arc<Cache>> {

@@ -194,8 +194,9 @@ impl Gate {
             self.recall(volume, &hand, ino, Grant::Free).await?;
             return ask.of(volume).await;
         }
+        let opened = volume.opened(session, ino, fh).unwrap_or(0);
         let appends = flags & write_flags::APPEND != 0
-            || (flags & write_flags::WRITEBACK == 0 && volume.appends(session, ino, fh));
+            || (flags & write_flags::WRITEBACK == 0 && opened & open_flags::APPEND != 0);
         self.set(&hand, ino, Grant::Frozen)?;
         let (outcome, size) = self.write_still(volume, ask, &hand, ino, bytes, appends).await?;
         // What the volume has done stays answered; a record that stays frozen is recalled.

@@ -72,6 +72,27 @@ impl Gate {
         }
     }
 
+    /// A file that stayed open while the DPU side was lost is cached again once it is used, as if
+    /// its handle had been opened just now.
+    pub(super) async fn grant_after_a_loss<V: Volume>(
+        &self,
+        volume: &V,
+        session: SessionId,
+        (ino, fh): (Ino, Fh),
+    ) {
+        if !self.book().had_cached(session, ino) {
+            return;
+        }
+        let Some(flags) = volume.opened(session, ino, fh) else { return };
+        if flags & open_flags::DIRECT != 0 {
+            return;
+        }
+        let again = self.book().caches_again(session, ino, writes(flags));
+        if again {
+            self.grant(volume, session, (ino, fh), flags).await;
+        }
+    }
+
     /// Grants, the turn held. An inode comes back whose grant must go first.
     async fn grant_alone<V: Volume>(
         &self,

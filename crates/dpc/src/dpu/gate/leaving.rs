@@ -125,8 +125,14 @@ impl Gate {
         let session = cache.session();
         // Who comes in time makes all others wait.
         let since = self.began.filter(|_| self.book().adopts_late(session));
+        let had: Vec<Ino> = cache.control.recorded().into_iter().map(|(ino, ..)| ino).collect();
         let emptied = self.empty(volume, &cache, Written::Claimed { since }).await;
-        let woken = self.concern(|book| book.adopted(session, emptied.then_some(cache)));
+        let woken = self.concern(|book| {
+            if emptied {
+                book.had(session, had.into_iter());
+            }
+            book.adopted(session, emptied.then_some(cache))
+        });
         woken.into_iter().for_each(std::task::Waker::wake);
     }
 

@@ -21,7 +21,7 @@ use outboard_kv::mem::{Faults, MemKv};
 use outboard_kvfs::{Caller, Kvfs, Options, Payload};
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Direct, Dma, DmaError, Kind, Ledger};
-use outboard_wire::cache::{CacheMode, Grant, Status, Word};
+use outboard_wire::cache::{Grant, Status, Word};
 use outboard_wire::file::{Header, Reply, Request, Setattr, open_flags, write_flags};
 
 use super::{Ask, CacheSetup, Gate};
@@ -482,6 +482,33 @@ fn the_next_life_of_the_dpu_side_finds_what_was_written() {
     assert!(matches!(finish(early), Ok((Reply::Attr(attr), _)) if attr.size == 9000));
     let fh = rig.open(0, file.0, 0);
     assert_eq!(rig.read(0, (file.0, fh), 0, 200), [[2; 100], [1; 100]].concat());
+}
+
+/// Files that stayed open were not cached any more, until they were opened again: a loss of the DPU
+/// side of a second made a data base slow for a day.
+#[test]
+fn a_file_that_stays_open_is_cached_again_by_the_next_life() {
+    let mut rig = Rig::new(1, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 9000]));
+    let reader = rig.open(0, file.0, 0);
+    // The handles are handed in again: the volume knows them.
+    rig.gate = Arc::new(Gate::default());
+    let host = &rig.hosts[0];
+    let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
+    finish(rig.gate.adopt(&rig.volume, cache));
+    assert!(host.read(file.0, 0, 10).is_none() && !host.write(file.0, Place::At(0), &[2; 10]));
+    assert_eq!(rig.read(0, (file.0, reader), 0, 10), [1; 10]);
+    assert_eq!(rig.read(0, (file.0, reader), 0, 10), [1; 10], "granted, and then filled");
+    assert_eq!(host.read(file.0, 0, 10).unwrap(), [1; 10]);
+    assert!(!host.write(file.0, Place::At(0), &[2; 10]), "only by a handle that writes");
+    rig.write(0, file, 0, 0, &[3; 10]);
+    assert!(host.write(file.0, Place::At(8192), &[5; 818]));
+    rig.ask(0, Request::Fsync { ino: file.0, fh: file.1, data_only: false }, &[]).unwrap();
+    assert_eq!(rig.size(0, file.0), 9010);
+    // With its last writer it is no more written in the cache.
+    rig.ask(0, Request::Release { ino: file.0, fh: file.1, owner: 0 }, &[]).unwrap();
+    assert!(!host.write(file.0, Place::At(8192), &[6; 818]));
 }
 
 /// A host that marks pages dirty it was never allowed to write.
