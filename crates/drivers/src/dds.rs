@@ -2,5 +2,6 @@
 
 pub mod bells;
 pub mod host;
+pub mod library;
 pub mod server;
 pub mod tcp;

@@ -202,7 +202,8 @@ fn push(
     producer.rename(who)?;
     let len = data.iter().map(|part| part.len()).sum();
     let mut put = || {
-        let align = if len > 0 { align } else { 8 };
+        // What is less than a block is copied beyond the bus anyway.
+        let align = if len >= align { align } else { 8 };
         let reservation = producer.reserve(Shape { head: REQUEST_HEAD, data: len, align })?;
         let mut at = reservation.data_at();
         reservation.write(0, &request.head(id, at, len))?;
