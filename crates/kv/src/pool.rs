@@ -5,7 +5,7 @@
 //! under a guard. This module builds the rest once, for any of them:
 //!
 //! - [`Pool`] is the port: what such an engine must do, and what it may do to us. [`mem::MemPool`] does the
-//!   worst of it.
+//!   worst of it; [`conformance`] is the suite every implementation passes.
 //! - [`Claim`] lets one writer in at a time.
 //! - [`PooledKv`] is the key-value store: pairs in ranges, each in the map of one object, changed
 //!   together through a redo journal.
@@ -14,6 +14,7 @@
 //! The words, the bytes and the failure cases are in `docs/internals/pool.md`.
 
 mod claim;
+pub mod conformance;
 mod head;
 mod journal;
 pub mod mem;

@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use outboard_kv::mem::{Faults, MemKv};
+use outboard_kv::pool::{self, mem::MemCluster};
 use outboard_kv::{Batch, Cached, Durability, Kv, KvError, conformance};
 
 fn run<T>(future: impl Future<Output = T>) -> T {
@@ -23,6 +24,17 @@ fn the_engine_in_memory() {
         let kv = MemKv::new(seed);
         kv.set_faults(Faults { delay_polls: seed % 3, ..Faults::default() });
         run(conformance::agrees_with_a_map(&kv, seed, 1500));
+    }
+}
+
+#[test]
+fn the_pool_in_memory() {
+    for delay_polls in [0, 5] {
+        let cluster = MemCluster::new(delay_polls);
+        cluster.set_faults(pool::mem::Faults { delay_polls, ..Default::default() });
+        let (one, other) = (cluster.client(), cluster.client());
+        run(pool::conformance::rules(&one));
+        run(pool::conformance::fencing(&one, &other));
     }
 }
 
