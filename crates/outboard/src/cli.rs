@@ -189,8 +189,9 @@ pub(crate) enum Bench {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// 17: rings of messages, by the number of producers
-        #[arg(long, value_name = "N", value_parser = ["17"])]
+        /// 17: rings of messages, by the number of producers; 22: the cache table, by the number of
+        /// threads that look up
+        #[arg(long, value_name = "N", value_parser = ["17", "22"])]
         figure: String,
         /// Seconds for each measurement
         #[arg(long, default_value_t = 0.3)]

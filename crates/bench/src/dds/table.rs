@@ -1,0 +1,357 @@
+//! Figure 22 of DDS: the cache table. One writer fills it to its stated number of items; then threads
+//! look random keys up that are there, by themselves and beside a writer that goes on changing
+//! items. The rival is the standard library's hash map behind a read-write lock, in turn in the
+//! same rounds.
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use outboard_base::Rng;
+use outboard_dds::table::{self, Item, Key, Reader, Writer};
+use serde::Serialize;
+
+use crate::plot::{Axis, Figure, Panel, Scale, Series};
+use crate::stats::median;
+use crate::{machine, today};
+
+/// How Figure 22 is measured.
+#[derive(Clone, Debug)]
+pub struct TableFigure {
+    /// Length of each measurement of look-ups.
+    pub time: Duration,
+    /// Interleaved rounds.
+    pub rounds: u32,
+    /// Numbers of threads that look up, ascending.
+    pub readers: Vec<usize>,
+}
+
+/// Most threads that look up.
+pub const READERS_MAX: usize = 64;
+/// Items of each table.
+const ITEMS: [usize; 3] = [1 << 16, 1 << 20, 1 << 22];
+/// Look-ups between two looks at the clock.
+const CHUNK: usize = 256;
+
+/// One of the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum System {
+    /// The cache table.
+    Cuckoo,
+    /// A hash map behind a lock.
+    Locked,
+}
+
+impl System {
+    const ALL: [System; 2] = [System::Cuckoo, System::Locked];
+
+    fn name(self) -> &'static str {
+        match self {
+            System::Cuckoo => "cuckoo",
+            System::Locked => "locked",
+        }
+    }
+}
+
+/// One table at one point: medians of the rounds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Which table.
+    pub system: System,
+    /// Items in it.
+    pub items: usize,
+    /// Threads that look up.
+    pub readers: usize,
+    /// Items stored a second, by one thread, until it is full.
+    pub inserts: f64,
+    /// Look-ups a second, of all threads, nobody writing.
+    pub lookups: f64,
+    /// The same beside a writer that never stops.
+    pub lookups_beside: f64,
+    /// Changes a second of that writer.
+    pub changes: f64,
+    /// Places in use when it is full, of all there are; 0 where that is not told.
+    pub load: f64,
+}
+
+/// What a whole run found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// How it was measured, where and when.
+    pub note: String,
+    /// The figures.
+    pub rows: Vec<Row>,
+}
+
+fn key(n: u64) -> Key {
+    n.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+fn item(n: u64) -> Item {
+    [n, n << 12, 4096, 1]
+}
+
+/// A table to fill and to look into.
+trait Table: Sync {
+    fn get(&self, key: Key) -> Option<Item>;
+    /// Whether there was room.
+    fn put(&self, key: Key, item: Item) -> bool;
+    fn load(&self) -> f64;
+}
+
+/// The writer in a lock of its own that nobody else takes: it is one thread's.
+struct Cuckoo(Reader, RwLock<Writer>);
+
+impl Table for Cuckoo {
+    fn get(&self, key: Key) -> Option<Item> {
+        self.0.get(key)
+    }
+
+    fn put(&self, key: Key, item: Item) -> bool {
+        self.1.write().unwrap_or_else(PoisonError::into_inner).insert(key, item).is_ok()
+    }
+
+    fn load(&self) -> f64 {
+        self.0.load_factor()
+    }
+}
+
+impl Table for RwLock<HashMap<Key, Item>> {
+    fn get(&self, key: Key) -> Option<Item> {
+        self.read().unwrap_or_else(PoisonError::into_inner).get(&key).copied()
+    }
+
+    fn put(&self, key: Key, item: Item) -> bool {
+        self.write().unwrap_or_else(PoisonError::into_inner).insert(key, item);
+        true
+    }
+
+    fn load(&self) -> f64 {
+        0.0
+    }
+}
+
+fn make(system: System, items: usize) -> io::Result<Box<dyn Table>> {
+    Ok(match system {
+        System::Cuckoo => {
+            let (writer, reader) = table::with_capacity(items, 1).map_err(io::Error::other)?;
+            Box::new(Cuckoo(reader, RwLock::new(writer)))
+        }
+        System::Locked => Box::new(RwLock::new(HashMap::<Key, Item>::with_capacity(items))),
+    })
+}
+
+/// Items stored a second.
+fn fill(table: &dyn Table, items: usize) -> io::Result<f64> {
+    let from = Instant::now();
+    for n in 0..items as u64 {
+        if !table.put(key(n), item(n)) {
+            return Err(io::Error::other("a table is full before its stated number of items"));
+        }
+    }
+    Ok(items as f64 / from.elapsed().as_secs_f64())
+}
+
+/// Look-ups a second of so many threads, and changes of a writer beside them if there is one.
+fn look(
+    table: &dyn Table,
+    items: usize,
+    readers: usize,
+    time: Duration,
+    writes: bool,
+) -> io::Result<(f64, f64)> {
+    let (stop, looked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let from = Instant::now();
+    let missed = AtomicU64::new(0);
+    let changed = std::thread::scope(|scope| {
+        for seed in 0..readers as u64 {
+            let (stop, looked, missed) = (&stop, &looked, &missed);
+            scope.spawn(move || {
+                let (mut rng, mut count, mut misses) = (Rng::new(seed), 0u64, 0u64);
+                while !stop.load(Relaxed) {
+                    for _ in 0..CHUNK {
+                        let found = table.get(key(rng.below(items as u64)));
+                        misses += u64::from(black_box(found).is_none());
+                    }
+                    count += CHUNK as u64;
+                }
+                looked.fetch_add(count, Relaxed);
+                missed.fetch_add(misses, Relaxed);
+            });
+        }
+        let (mut rng, mut changed) = (Rng::new(u64::MAX), 0u64);
+        while from.elapsed() < time {
+            if writes {
+                for _ in 0..CHUNK {
+                    let n = rng.below(items as u64);
+                    table.put(key(n), item(n));
+                }
+                changed += CHUNK as u64;
+            } else {
+                std::thread::sleep(time.saturating_sub(from.elapsed()));
+            }
+        }
+        stop.store(true, Relaxed);
+        changed
+    });
+    let seconds = from.elapsed().as_secs_f64();
+    let (looked, missed) = (looked.into_inner(), missed.into_inner());
+    // Items do not move when they are changed in place, so every key is found, but for a reader
+    // that gave up on a bucket that was being written.
+    if missed as f64 > 0.01 * looked as f64 {
+        return Err(io::Error::other("keys that are stored were not found"));
+    }
+    Ok((looked as f64 / seconds, changed as f64 / seconds))
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    inserts: f64,
+    lookups: f64,
+    beside: f64,
+    changes: f64,
+    load: f64,
+}
+
+/// Measures; `progress` is told what comes next.
+///
+/// # Errors
+/// No memory, or a table that loses items.
+pub fn run(figure: &TableFigure, mut progress: impl FnMut(&str)) -> io::Result<Report> {
+    measure(figure, &ITEMS, &mut progress)
+}
+
+fn measure(
+    figure: &TableFigure,
+    sizes: &[usize],
+    progress: &mut dyn FnMut(&str),
+) -> io::Result<Report> {
+    let mut rows = Vec::new();
+    for &items in sizes {
+        let mut samples: Vec<(System, usize, Vec<Sample>)> = Vec::new();
+        for &readers in &figure.readers {
+            samples.extend(System::ALL.map(|system| (system, readers, Vec::new())));
+        }
+        for round in 1..=figure.rounds {
+            for system in System::ALL {
+                progress(&format!("round {round}: {items} items, {}", system.name()));
+                let table = make(system, items)?;
+                let inserts = fill(&*table, items)?;
+                let mine = samples.iter_mut().filter(|(of, ..)| *of == system);
+                for (_, readers, samples) in mine {
+                    let (lookups, _) = look(&*table, items, *readers, figure.time, false)?;
+                    let (beside, changes) = look(&*table, items, *readers, figure.time, true)?;
+                    let load = table.load();
+                    samples.push(Sample { inserts, lookups, beside, changes, load });
+                }
+            }
+        }
+        rows.extend(
+            samples.iter().map(|(system, readers, all)| row(*system, items, *readers, all)),
+        );
+    }
+    let note = format!(
+        "{}, {}; items of 4 words under keys of 8 bytes; look-ups of random keys that are there; \
+         medians of {} rounds of {:?}",
+        machine(),
+        today(),
+        figure.rounds,
+        figure.time
+    );
+    Ok(Report { note, rows })
+}
+
+fn row(system: System, items: usize, readers: usize, samples: &[Sample]) -> Row {
+    let middle = |of: fn(&Sample) -> f64| median(&samples.iter().map(of).collect::<Vec<_>>());
+    Row {
+        system,
+        items,
+        readers,
+        inserts: middle(|s| s.inserts),
+        lookups: middle(|s| s.lookups),
+        lookups_beside: middle(|s| s.beside),
+        changes: middle(|s| s.changes),
+        load: middle(|s| s.load),
+    }
+}
+
+impl Report {
+    /// The figures as a table for people, in millions a second.
+    #[must_use]
+    pub fn table(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!(
+            "{}\nmillions a second; beside: while a writer changes items without pause\n\n\
+             {:<8} {:>9} {:>5} {:>9} {:>9} {:>9} {:>9} {:>6}\n",
+            self.note, "table", "items", "thr", "inserts", "lookups", "beside", "changes", "load"
+        );
+        for row in &self.rows {
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "{:<8} {:>9} {:>5} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>6.3}",
+                row.system.name(),
+                row.items,
+                row.readers,
+                row.inserts / 1e6,
+                row.lookups / 1e6,
+                row.lookups_beside / 1e6,
+                row.changes / 1e6,
+                row.load
+            );
+        }
+        text
+    }
+
+    /// Look-ups a second by threads, a panel for each number of items.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        let mut sizes: Vec<usize> = self.rows.iter().map(|row| row.items).collect();
+        sizes.dedup();
+        let panels = sizes.into_iter().map(|items| self.panel(items)).collect();
+        let title = "the cache table (after DDS, Figure 22)".to_owned();
+        Figure { title, note: self.note.clone(), columns: 3, panels }.svg()
+    }
+
+    fn panel(&self, items: usize) -> Panel {
+        let line = |system: System, name: &str, of: fn(&Row) -> f64| {
+            let rows = self.rows.iter().filter(|row| row.system == system && row.items == items);
+            let points = rows.map(|row| (row.readers as f64, of(row))).collect();
+            Series { name: format!("{} {name}", system.name()), points }
+        };
+        let lines = System::ALL.into_iter().flat_map(|system| {
+            [
+                line(system, "alone", |row| row.lookups),
+                line(system, "beside a writer", |row| row.lookups_beside),
+            ]
+        });
+        let axis = |label: &str, scale| Axis { label: label.to_owned(), scale };
+        Panel {
+            title: format!("{items} items"),
+            x: axis("threads that look up", Scale::Log2),
+            y: axis("look-ups a second", Scale::Log10),
+            series: lines.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_tables_are_filled_and_looked_into() {
+        let time = Duration::from_millis(5);
+        let figure = TableFigure { time, rounds: 1, readers: vec![1, 2] };
+        let report = measure(&figure, &[1000], &mut |_| ()).unwrap();
+        assert_eq!(report.rows.len(), 4);
+        assert!(report.rows.iter().all(|row| row.inserts > 0.0 && row.lookups > 0.0));
+        assert!(report.rows.iter().any(|row| row.load > 0.8));
+        assert!(report.table().contains("cuckoo"));
+        assert_eq!(report.svg().matches("<polyline").count(), 4);
+    }
+}
