@@ -54,16 +54,22 @@ impl Volume {
     /// Makes the folders; nothing runs yet. `flags` go to `outboard run`. Where `OUTBOARD_STORE`
     /// names a pool, the volume lies in a namespace of its own there.
     pub fn new(base: &Path, flags: &[&str]) -> Result<Self> {
+        let mut volume = Self::with(base, flags)?;
+        if let Ok(store) = env::var("OUTBOARD_STORE") {
+            let space = volume.base.display().to_string().replace('/', "-");
+            volume.flags.push(format!("--store={store}&namespace=test{space}"));
+        }
+        Ok(volume)
+    }
+
+    /// As [`Volume::new`], in whichever store `flags` name.
+    pub fn with(base: &Path, flags: &[&str]) -> Result<Self> {
         let base = context(fs::canonicalize(base), || format!("no folder {}", base.display()))?;
         for folder in ["data", "mnt"] {
             let path = base.join(folder);
             context(fs::create_dir_all(&path), || format!("cannot make {}", path.display()))?;
         }
-        let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        if let Ok(store) = env::var("OUTBOARD_STORE") {
-            let base = base.display().to_string().replace('/', "-");
-            flags.push(format!("--store={store}&namespace=test{base}"));
-        }
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         Ok(Self { program: program()?, base, flags, child: None })
     }
 

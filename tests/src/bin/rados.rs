@@ -1,0 +1,437 @@
+//! Volumes in a pool of a Ceph cluster: daemons killed, paused and gone, two hosts that want one
+//! volume, pools that are wrong or full, and the way from store to store.
+//!
+//! Needs a cluster of `scripts/cluster` and two variables: `OUTBOARD_STORE`, the pool (with a time
+//! limit of a few seconds, `&timeout=5`), and `OUTBOARD_CLUSTER`, the cluster's directory.
+
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use outboard_tests::{Ended, Result, Side, Volume, context, program, run_limited};
+
+/// Time for anything that should succeed once the cluster is well.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+struct Cluster {
+    dir: PathBuf,
+    store: String,
+    base: PathBuf,
+}
+
+type Case = (&'static str, fn(&Cluster) -> Result<()>);
+
+const CASES: &[Case] = &[
+    ("refused", refused),
+    ("one-writer", one_writer),
+    ("migrate", migrate),
+    ("daemon-killed", daemon_killed),
+    ("paused", paused),
+    ("gone", gone),
+    ("full", full),
+];
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("rados: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<bool> {
+    let only: Vec<String> =
+        env::args().skip(1).filter_map(|arg| Some(arg.strip_prefix("--only=")?.into())).collect();
+    let named = |name: &str| env::var(name).map_err(|_| format!("{name} is not set"));
+    let base = env::temp_dir().join(format!("outboard-rados-{}", std::process::id()));
+    let store = named("OUTBOARD_STORE")?;
+    let cluster = Cluster { dir: named("OUTBOARD_CLUSTER")?.into(), store, base };
+    let mut failed = 0;
+    for (name, case) in CASES {
+        if !only.is_empty() && !only.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        let start = Instant::now();
+        let outcome = case(&cluster);
+        // Whatever was done to the daemons is undone for the next.
+        let healed = cluster.heal();
+        let seconds = start.elapsed().as_secs_f64();
+        match outcome.and(healed) {
+            Ok(()) => println!("pass  {name:<14} {seconds:>6.1} s"),
+            Err(reason) => {
+                println!("FAIL  {name:<14} {seconds:>6.1} s  {reason}");
+                failed += 1;
+            }
+        }
+    }
+    if failed == 0 {
+        _ = fs::remove_dir_all(&cluster.base);
+    } else {
+        println!("data and logs are in {}", cluster.base.display());
+    }
+    Ok(failed == 0)
+}
+
+impl Cluster {
+    /// `scripts/cluster VERB DIR REST..`.
+    fn script(&self, verb: &str, rest: &[&str]) -> Result<()> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/cluster");
+        let mut command = Command::new(script);
+        command.arg(verb).arg(&self.dir).args(rest);
+        self.must(command, &format!("cluster {verb} {}", rest.join(" "))).map(drop)
+    }
+
+    /// A command of Ceph's own.
+    fn ceph(&self, program: &str, args: &[&str]) -> Result<String> {
+        let mut command = Command::new(program);
+        command.arg("-c").arg(self.dir.join("ceph.conf")).args(args);
+        self.must(command, &format!("{program} {}", args.join(" ")))
+    }
+
+    fn must(&self, command: Command, what: &str) -> Result<String> {
+        context(fs::create_dir_all(&self.base), || "no directory for logs".to_owned())?;
+        let ended = run_limited(command, Duration::from_secs(180), &self.base.join("cluster.log"))?;
+        if ended.code() == Some(0) {
+            return Ok(ended.output);
+        }
+        Err(format!("{what} failed: {}", ended.tail(5)))
+    }
+
+    fn heal(&self) -> Result<()> {
+        self.script("revive", &["all"])
+    }
+
+    fn folder(&self, name: &str) -> Result<PathBuf> {
+        let path = self.base.join(name);
+        context(fs::create_dir_all(&path), || format!("cannot make {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// A volume of its own, mounted.
+    fn volume(&self, name: &str) -> Result<Volume> {
+        let mut volume = Volume::new(&self.folder(name)?, &[])?;
+        volume.start()?;
+        Ok(volume)
+    }
+
+    /// Runs the program to its end.
+    fn outboard(&self, args: &[&OsStr]) -> Result<Ended> {
+        let mut command = Command::new(program()?);
+        command.args(args);
+        run_limited(command, PATIENCE, &self.base.join("outboard.log"))
+    }
+
+    /// `outboard run` with a data directory of its own, which must be refused; what it says.
+    fn refusal(&self, name: &str, store: &str) -> Result<String> {
+        let base = self.folder(name)?;
+        let (data, mount) = (base.join("data"), base.join("mnt"));
+        context(fs::create_dir_all(&mount), || "no mount point".to_owned())?;
+        let store = format!("--store={store}");
+        let words = [OsStr::new("run"), OsStr::new(&store), OsStr::new("--data"), data.as_ref()];
+        let ended = self.outboard(&[&words[..], &[mount.as_ref()]].concat())?;
+        match ended.code() {
+            Some(2 | 4) => Ok(ended.output),
+            code => Err(format!("{name}: ended with {code:?}, not refused:\n{}", ended.tail(5))),
+        }
+    }
+}
+
+fn expect(said: &str, words: &[&str]) -> Result<()> {
+    match words.iter().find(|word| !said.contains(**word)) {
+        None => Ok(()),
+        Some(word) => Err(format!("it does not say `{word}` but: {said}")),
+    }
+}
+
+/// Writes a file that tells its own name, durably.
+fn put(path: &Path, kib: usize) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(&content(path, kib))?;
+    file.sync_all()
+}
+
+fn content(path: &Path, kib: usize) -> Vec<u8> {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    name.iter().copied().cycle().take(kib << 10).collect()
+}
+
+fn check(path: &Path, kib: usize) -> Result<()> {
+    let found = context(fs::read(path), || format!("cannot read {}", path.display()))?;
+    if found == content(path, kib) {
+        return Ok(());
+    }
+    Err(format!("{} is not what was written ({} bytes)", path.display(), found.len()))
+}
+
+/// Tries again until it succeeds.
+fn at_last<T>(what: &str, mut attempt: impl FnMut() -> io::Result<T>) -> Result<T> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match attempt() {
+            Ok(done) => return Ok(done),
+            Err(error) if Instant::now() > end => return Err(format!("{what}: {error}")),
+            Err(_) => sleep(Duration::from_millis(200)),
+        }
+    }
+}
+
+fn refused(cluster: &Cluster) -> Result<()> {
+    let store = &cluster.store;
+    let (pool, query) = store.split_once('?').unwrap_or((store, ""));
+    let said = cluster.refusal("wrong-pool", &format!("{pool}-not-there?{query}"))?;
+    expect(&said, &["has no pool", "ceph osd pool create"])?;
+    let said = cluster.refusal("wrong-conf", &format!("{pool}?conf=/nowhere/ceph.conf"))?;
+    expect(&said, &["/nowhere/ceph.conf", "conf=PATH"])?;
+    let said = cluster.refusal("wrong-option", &format!("{store}&colour=red"))?;
+    expect(&said, &["`colour` is not known"])?;
+    let space = format!("foreign-{}", std::process::id());
+    let pool = pool.trim_start_matches("rados://");
+    cluster.ceph("rados", &["-p", pool, "-N", &space, "put", "thesis", "/etc/hostname"])?;
+    let said = cluster.refusal("foreign", &format!("{store}&namespace={space}"))?;
+    expect(&said, &["no volume of ours"])?;
+    cluster.ceph("rados", &["-p", pool, "-N", &space, "stat", "thesis"]).map(drop)
+}
+
+fn one_writer(cluster: &Cluster) -> Result<()> {
+    let mut first = cluster.volume("first")?;
+    let store = context(fs::read_to_string(first.data().join("store")), || "store".to_owned())?;
+    let store = store.trim().to_owned();
+    let file = |volume: &Volume, name: &str| volume.mountpoint().join(name);
+    context(put(&file(&first, "one"), 64), || "writing".to_owned())?;
+    let said = cluster.refusal("second", &store)?;
+    let owner = first.pid(Side::Dpu)?.as_raw_nonzero().to_string();
+    expect(&said, &["in use by", &format!("process {owner} ")])?;
+    first.kill(&[Side::Host, Side::Dpu])?;
+    // The same host's next process does not wait: its directory's lock says that the owner is dead.
+    let start = Instant::now();
+    first.start()?;
+    if start.elapsed() > Duration::from_secs(15) {
+        return Err(format!("it waited {:?} for its own dead owner", start.elapsed()));
+    }
+    check(&file(&first, "one"), 64)?;
+    first.kill(&[Side::Host, Side::Dpu])?;
+    // Another host's waits until the claim has expired.
+    let base = cluster.folder("second")?;
+    let mut second = Volume::with(&base, &[&format!("--store={store}")])?;
+    second.start()?;
+    check(&file(&second, "one"), 64)?;
+    context(put(&file(&second, "two"), 64), || "writing".to_owned())?;
+    second.check()?;
+    second.stop()?;
+    // Given up in order: nobody waits.
+    first.start()?;
+    check(&file(&first, "two"), 64)?;
+    first.stop()?;
+    first.check()
+}
+
+fn migrate(cluster: &Cluster) -> Result<()> {
+    let mut far = cluster.volume("far")?;
+    let dir = far.mountpoint().join("dir");
+    let fill = || -> io::Result<()> {
+        fs::create_dir(&dir)?;
+        for number in 0..200 {
+            put(&dir.join(format!("file-{number}")), number % 40)?;
+        }
+        put(&far.mountpoint().join("big"), 20 << 10)
+    };
+    context(fill(), || "filling".to_owned())?;
+    far.stop()?;
+    let near = cluster.folder("near")?;
+    let go = |from: &Path, to: &Path, more: &[&str]| {
+        let mut words: Vec<&OsStr> = vec![OsStr::new("migrate"), from.as_ref(), to.as_ref()];
+        words.extend(more.iter().map(|word| OsStr::new(*word)));
+        let ended = cluster.outboard(&words)?;
+        match ended.code() {
+            Some(0) => Ok(()),
+            code => Err(format!("migrate ended with {code:?}: {}", ended.tail(5))),
+        }
+    };
+    go(&far.data(), &near.join("data"), &[])?;
+    let back = cluster.folder("back")?;
+    let store = format!("{}&namespace=back-{}", cluster.store, std::process::id());
+    go(&near.join("data"), &back.join("data"), &["--store", &store])?;
+    for base in [near, back] {
+        let mut volume = Volume::with(&base, &[])?;
+        volume.start()?;
+        for number in 0..200 {
+            check(&volume.mountpoint().join(format!("dir/file-{number}")), number % 40)?;
+        }
+        check(&volume.mountpoint().join("big"), 20 << 10)?;
+        volume.stop()?;
+        volume.check()?;
+    }
+    Ok(())
+}
+
+/// Threads that write files durably; how many each has acknowledged.
+struct Load {
+    stop: Arc<AtomicBool>,
+    written: Arc<[AtomicU64; 4]>,
+    threads: Vec<thread::JoinHandle<io::Result<()>>>,
+}
+
+const LOAD_KIB: usize = 48;
+
+impl Load {
+    fn start(dir: &Path) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let written: Arc<[AtomicU64; 4]> = Arc::default();
+        let threads = (0..4)
+            .map(|thread| {
+                let (stop, written) = (Arc::clone(&stop), Arc::clone(&written));
+                let dir = dir.to_owned();
+                thread::spawn(move || {
+                    for number in 0.. {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        put(&name(&dir, thread, number), LOAD_KIB)?;
+                        written[thread].fetch_add(1, Ordering::Relaxed);
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        Load { stop, written, threads }
+    }
+
+    fn total(&self) -> u64 {
+        self.written.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Waits for `more` files than there are.
+    fn goes_on(&self, more: u64) -> Result<()> {
+        let wanted = self.total() + more;
+        at_last("the load stands still", || {
+            if self.total() >= wanted { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+        })
+    }
+
+    fn end(self, dir: &Path) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            let ended = thread.join().map_err(|_| "a writer panicked".to_owned())?;
+            context(ended, || "a writer failed".to_owned())?;
+        }
+        for (thread, written) in self.written.iter().enumerate() {
+            for number in 0..written.load(Ordering::Relaxed) {
+                check(&name(dir, thread, number), LOAD_KIB)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name(dir: &Path, thread: usize, number: u64) -> PathBuf {
+    dir.join(format!("file-{thread}-{number}"))
+}
+
+fn daemon_killed(cluster: &Cluster) -> Result<()> {
+    let mut volume = cluster.volume("killed")?;
+    let dir = volume.mountpoint();
+    let load = Load::start(&dir);
+    load.goes_on(50)?;
+    cluster.script("kill", &["1"])?;
+    load.goes_on(50)?;
+    cluster.script("revive", &["1"])?;
+    load.goes_on(50)?;
+    load.end(&dir)?;
+    volume.check()?;
+    volume.stop()?;
+    volume.check()
+}
+
+fn paused(cluster: &Cluster) -> Result<()> {
+    let mut volume = cluster.volume("paused")?;
+    let dir = volume.mountpoint();
+    let load = Load::start(&dir);
+    load.goes_on(20)?;
+    cluster.script("pause", &["all"])?;
+    sleep(Duration::from_secs(1));
+    let before = load.total();
+    sleep(Duration::from_secs(2));
+    let after = load.total();
+    cluster.script("resume", &["all"])?;
+    if before != after {
+        return Err(format!("{} files were acknowledged by nobody", after - before));
+    }
+    load.goes_on(20)?;
+    load.end(&dir)?;
+    volume.stop()?;
+    volume.check()
+}
+
+fn gone(cluster: &Cluster) -> Result<()> {
+    let mut volume = cluster.volume("gone")?;
+    let dir = volume.mountpoint();
+    context(put(&dir.join("before"), 100), || "writing".to_owned())?;
+    cluster.script("pause", &["all"])?;
+    let start = Instant::now();
+    let failed = put(&dir.join("amid"), 100);
+    let took = start.elapsed();
+    let failed = failed.err().and_then(|error| error.raw_os_error());
+    // EIO; what came when the DPU side was already starting anew waits for it, and is told so.
+    if failed != Some(5) || took > Duration::from_secs(30) {
+        return Err(format!("a write without a cluster: {failed:?} after {took:?}"));
+    }
+    sleep(Duration::from_secs(10));
+    cluster.script("resume", &["all"])?;
+    at_last("the mount does not recover", || put(&dir.join("after"), 100))?;
+    check(&dir.join("before"), 100)?;
+    check(&dir.join("after"), 100)?;
+    volume.check()?;
+    volume.stop()?;
+    volume.check()
+}
+
+fn full(cluster: &Cluster) -> Result<()> {
+    let pool = format!("small-{}", std::process::id());
+    let ours = cluster.store.trim_start_matches("rados://").split('?').next().unwrap_or_default();
+    let base = cluster.folder("full")?;
+    let store = cluster.store.replacen(ours, &pool, 1);
+    cluster.ceph("ceph", &["osd", "pool", "create", &pool, "4"])?;
+    cluster.ceph("ceph", &["osd", "pool", "application", "enable", &pool, "outboard"])?;
+    let quota = (96u64 << 20).to_string();
+    cluster.ceph("ceph", &["osd", "pool", "set-quota", &pool, "max_bytes", &quota])?;
+    let mut volume = Volume::with(&base, &[&format!("--store={store}"), "--size=1G"])?;
+    volume.start()?;
+    let dir = volume.mountpoint();
+    let mut number = 0;
+    // The cluster notices late that a quota is used up: more than the quota may fit.
+    let refused = loop {
+        if number > 400 {
+            return Err("400 MiB fitted into a pool of 96".to_owned());
+        }
+        match put(&dir.join(format!("file-{number}")), 1024) {
+            Ok(()) => number += 1,
+            Err(error) => break error,
+        }
+    };
+    if refused.kind() != io::ErrorKind::StorageFull {
+        return Err(format!("a full pool is told as {refused}"));
+    }
+    for file in 0..number {
+        check(&dir.join(format!("file-{file}")), 1024)?;
+    }
+    cluster.ceph("ceph", &["osd", "pool", "set-quota", &pool, "max_bytes", "0"])?;
+    at_last("the volume stays full", || put(&dir.join("after"), 1024))?;
+    volume.check()?;
+    volume.stop()?;
+    volume.check()?;
+    drop(volume);
+    let delete = [&pool, &pool, "--yes-i-really-really-mean-it"];
+    cluster.ceph("ceph", &[&["osd", "pool", "delete"][..], &delete[..]].concat()).map(drop)
+}
