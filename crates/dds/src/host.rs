@@ -104,56 +104,60 @@ impl File {
 
 /// What was asked for and has ended.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Completion {
+pub struct Completion<B = Vec<u8>> {
     /// As the caller gave it.
     pub user: u64,
     /// Bytes read (fewer than asked for at the end of a file) or written; for other requests the
     /// value they have. Or why not.
     pub result: Result<u64>,
     /// The buffers of a read, filled one after another.
-    pub buffers: Vec<Vec<u8>>,
+    pub buffers: Vec<B>,
 }
 
 /// A request that was not begun.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NotBegun {
+pub struct NotBegun<B = Vec<u8>> {
     /// `EAGAIN`: the ring is full, poll first. `E2BIG`: longer than a ring takes. `EIO`: the DPU
     /// side is gone.
     pub errno: Errno,
     /// The buffers of a read.
-    pub buffers: Vec<Vec<u8>>,
+    pub buffers: Vec<B>,
 }
 
-impl From<NotBegun> for Errno {
-    fn from(not_begun: NotBegun) -> Errno {
+impl<B> From<NotBegun<B>> for Errno {
+    fn from(not_begun: NotBegun<B>) -> Errno {
         not_begun.errno
     }
 }
 
-/// One attachment. All calls may be made by any thread at any time.
-pub struct Library<W> {
+/// One attachment, whose reads end in buffers of one kind. All calls may be made by any thread at
+/// any time.
+pub struct Library<W, B = Vec<u8>> {
     world: W,
     shape: Shape,
-    groups: Vec<Group>,
+    /// Group 0, of the library itself.
+    own: Group<Vec<u8>>,
+    /// The others, from group [`FIRST`] on.
+    groups: Vec<Group<B>>,
     /// Groups given out.
     polls: Mutex<u16>,
     /// Who asks about names and sizes: one at a time.
     control: Mutex<u64>,
 }
 
-impl<W: World> Library<W> {
+impl<W: World, B: AsMut<[u8]>> Library<W, B> {
     /// Over the fresh region of an attachment.
     ///
     /// # Errors
     /// `EINVAL`, if the rings do not lie in it.
-    pub fn new(region: &Arc<Region>, shape: Shape, world: W) -> Result<Library<W>> {
-        let group = |group| {
-            let rings = shape.rings(group).ok_or(Errno::EINVAL)?;
-            Group::new(region, rings, shape.align()).map_err(|_| Errno::EINVAL)
-        };
-        let groups = (0..shape.groups()).map(group).collect::<Result<Vec<_>>>()?;
+    pub fn new(region: &Arc<Region>, shape: Shape, world: W) -> Result<Library<W, B>> {
+        let rings = |group| shape.rings(group).ok_or(Errno::EINVAL);
+        let broken = |_| Errno::EINVAL;
+        let own = Group::new(region, rings(0)?, shape.align()).map_err(broken)?;
+        let group = |group| Group::new(region, rings(group)?, shape.align()).map_err(broken);
+        let groups = (FIRST..shape.groups()).map(group).collect::<Result<Vec<_>>>()?;
         let (polls, control) = (Mutex::new(FIRST + 1), Mutex::new(0));
-        Ok(Library { world, shape, groups, polls, control })
+        Ok(Library { world, shape, own, groups, polls, control })
     }
 
     /// The shape of its rings.
@@ -201,12 +205,13 @@ impl<W: World> Library<W> {
         Ok(())
     }
 
-    fn group(&self, group: u16) -> Result<&Group> {
-        self.groups.get(usize::from(group)).ok_or(Errno::EINVAL)
+    fn group(&self, group: u16) -> Result<&Group<B>> {
+        let number = group.checked_sub(FIRST).ok_or(Errno::EINVAL)?;
+        self.groups.get(usize::from(number)).ok_or(Errno::EINVAL)
     }
 }
 
-impl<W> std::fmt::Debug for Library<W> {
+impl<W, B> std::fmt::Debug for Library<W, B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Library").field("shape", &self.shape).finish_non_exhaustive()
     }

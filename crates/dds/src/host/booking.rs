@@ -2,10 +2,10 @@
 
 /// What an operation needs when its response comes.
 #[derive(Debug)]
-pub(super) struct Booked {
+pub(super) struct Booked<B> {
     pub(super) user: u64,
     /// Buffers to fill, for a read.
-    pub(super) buffers: Vec<Vec<u8>>,
+    pub(super) buffers: Vec<B>,
     /// What the result is if all went well: the value answered, or a number known before.
     pub(super) result: Outcome,
 }
@@ -53,26 +53,32 @@ impl Id {
     }
 }
 
-#[derive(Debug, Default)]
-struct Slot {
+#[derive(Debug)]
+struct Slot<B> {
     generation: u32,
-    booked: Option<Booked>,
+    booked: Option<Booked<B>>,
 }
 
 /// The operations of one seat.
-#[derive(Debug, Default)]
-pub(super) struct Bookings {
-    slots: Vec<Slot>,
+#[derive(Debug)]
+pub(super) struct Bookings<B> {
+    slots: Vec<Slot<B>>,
     free: Vec<usize>,
 }
 
-impl Bookings {
+impl<B> Default for Bookings<B> {
+    fn default() -> Bookings<B> {
+        Bookings { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<B> Bookings<B> {
     /// Books an operation; it is given back when there are too many.
-    pub(super) fn book(&mut self, seat: usize, booked: Booked) -> Result<Id, Booked> {
+    pub(super) fn book(&mut self, seat: usize, booked: Booked<B>) -> Result<Id, Booked<B>> {
         let place = match self.free.pop() {
             Some(place) => place,
             None if self.slots.len() < BOOKED_MAX => {
-                self.slots.push(Slot::default());
+                self.slots.push(Slot { generation: 0, booked: None });
                 self.slots.len() - 1
             }
             None => return Err(booked),
@@ -83,7 +89,7 @@ impl Bookings {
     }
 
     /// Takes what was booked under an id; `None` if nothing is (any more).
-    pub(super) fn take(&mut self, id: Id) -> Option<Booked> {
+    pub(super) fn take(&mut self, id: Id) -> Option<Booked<B>> {
         let slot = self.slots.get_mut(id.place)?;
         if slot.generation != id.generation {
             return None;
@@ -95,7 +101,7 @@ impl Bookings {
     }
 
     /// Takes everything.
-    pub(super) fn take_all(&mut self) -> Vec<Booked> {
+    pub(super) fn take_all(&mut self) -> Vec<Booked<B>> {
         let mut all = Vec::new();
         for (place, slot) in self.slots.iter_mut().enumerate() {
             if let Some(booked) = slot.booked.take() {
@@ -112,7 +118,7 @@ impl Bookings {
 mod tests {
     use super::*;
 
-    fn booked(user: u64) -> Booked {
+    fn booked(user: u64) -> Booked<Vec<u8>> {
         Booked { user, buffers: Vec::new(), result: Outcome::Value }
     }
 

@@ -7,10 +7,10 @@ use outboard_wire::dds::{DirectoryId, FileId, Listing, NAME_MAX, Request};
 
 use super::booking::{Booked, Outcome};
 use super::seat::lock;
-use super::{CONTROL_TIME, File, Library, Poll, World};
+use super::{CONTROL_TIME, File, Library, World};
 
 /// The group of these calls.
-const CONTROL: Poll = Poll { group: 0 };
+const OWN: u16 = 0;
 /// Room for entries in one answer.
 const LIST_BYTES: usize = 32 << 10;
 /// Before a full ring is tried again.
@@ -35,7 +35,7 @@ fn check(name: &[u8]) -> Result<()> {
     }
 }
 
-impl<W: World> Library<W> {
+impl<W: World, B: AsMut<[u8]>> Library<W, B> {
     /// `CreateDirectory`. Waits for the answer.
     ///
     /// # Errors
@@ -148,17 +148,18 @@ impl<W: World> Library<W> {
         let left = || until.since(self.world.now());
         let result = if buffer.is_empty() { Outcome::Value } else { Outcome::Read };
         let mut booked = Booked { user, buffers: vec![buffer], result };
-        while let Err(not_begun) = self.begin(CONTROL.group, request, &[request.data()], booked) {
+        let begin = |booked| self.begin_in(OWN, &self.own, request, &[request.data()], booked);
+        while let Err(not_begun) = begin(booked) {
             if not_begun.errno != Errno::EAGAIN || left().is_zero() {
                 let full = not_begun.errno == Errno::EAGAIN;
                 return Err(if full { Errno::EIO } else { not_begun.errno });
             }
             booked = Booked { user, buffers: not_begun.buffers, result };
-            self.world.sleep(CONTROL.group, &|| false, RETRY);
+            self.world.sleep(OWN, &|| false, RETRY);
         }
         let mut out = Vec::new();
         loop {
-            self.poll_wait(CONTROL, &mut out, 1, left())?;
+            self.wait_in(OWN, &self.own, &mut out, 1, left());
             // What comes late of a call that gave up is passed over.
             if let Some(mut done) = out.drain(..).find(|done| done.user == user) {
                 return Ok((done.result?, done.buffers.pop().unwrap_or_default()));

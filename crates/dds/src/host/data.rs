@@ -7,12 +7,13 @@ use outboard_base::{Errno, Result};
 use outboard_wire::dds::{DATA_MAX, Request};
 
 use super::booking::{Booked, Outcome};
+use super::seat::Group;
 use super::{Completion, File, Library, NotBegun, Poll, World};
 
 /// Longest sleep at once: after it, threads that died and a DPU side that is gone are looked for.
 const NAP: Duration = Duration::from_millis(500);
 
-impl<W: World> Library<W> {
+impl<W: World, B: AsMut<[u8]>> Library<W, B> {
     /// `ReadFile`: fills `buffer` from `offset`. Does not block.
     ///
     /// # Errors
@@ -21,9 +22,9 @@ impl<W: World> Library<W> {
         &self,
         file: &File,
         offset: u64,
-        buffer: Vec<u8>,
+        buffer: B,
         user: u64,
-    ) -> std::result::Result<(), NotBegun> {
+    ) -> std::result::Result<(), NotBegun<B>> {
         self.read_scattered(file, offset, vec![buffer], user)
     }
 
@@ -37,10 +38,10 @@ impl<W: World> Library<W> {
         &self,
         file: &File,
         offset: u64,
-        buffers: Vec<Vec<u8>>,
+        mut buffers: Vec<B>,
         user: u64,
-    ) -> std::result::Result<(), NotBegun> {
-        let bytes = buffers.iter().map(Vec::len).sum::<usize>();
+    ) -> std::result::Result<(), NotBegun<B>> {
+        let bytes = buffers.iter_mut().map(|buffer| buffer.as_mut().len()).sum::<usize>();
         let fits = u32::try_from(bytes).ok().filter(|_| bytes <= self.shape.read_max());
         let Some(bytes) = fits else { return Err(NotBegun { errno: Errno::E2BIG, buffers }) };
         let request = Request::Read { file: file.id, offset, bytes };
@@ -58,7 +59,7 @@ impl<W: World> Library<W> {
         offset: u64,
         data: &[u8],
         user: u64,
-    ) -> std::result::Result<(), NotBegun> {
+    ) -> std::result::Result<(), NotBegun<B>> {
         self.write_gathered(file, offset, &[data], user)
     }
 
@@ -72,7 +73,7 @@ impl<W: World> Library<W> {
         offset: u64,
         data: &[&[u8]],
         user: u64,
-    ) -> std::result::Result<(), NotBegun> {
+    ) -> std::result::Result<(), NotBegun<B>> {
         let bytes = data.iter().map(|part| part.len()).sum::<usize>();
         if bytes > DATA_MAX {
             return Err(NotBegun { errno: Errno::E2BIG, buffers: Vec::new() });
@@ -87,7 +88,7 @@ impl<W: World> Library<W> {
     ///
     /// # Errors
     /// [`NotBegun`].
-    pub fn flush_file(&self, file: &File, user: u64) -> std::result::Result<(), NotBegun> {
+    pub fn flush_file(&self, file: &File, user: u64) -> std::result::Result<(), NotBegun<B>> {
         let booked = Booked { user, buffers: Vec::new(), result: Outcome::Value };
         let request = Request::Flush { file: file.id };
         self.begin(file.group.load(Relaxed), &request, &[], booked)
@@ -103,36 +104,48 @@ impl<W: World> Library<W> {
         poll: Poll,
         changes: &[u8],
         user: u64,
-    ) -> std::result::Result<(), NotBegun> {
+    ) -> std::result::Result<(), NotBegun<B>> {
         let booked = Booked { user, buffers: Vec::new(), result: Outcome::Value };
         let request = Request::Table { changes: &[] };
         self.begin(poll.group, &request, &[changes], booked)
     }
 
-    pub(super) fn begin(
+    fn begin(
         &self,
         group: u16,
         request: &Request<'_>,
         data: &[&[u8]],
-        booked: Booked,
-    ) -> std::result::Result<(), NotBegun> {
-        let refuse = |errno, booked: Booked| NotBegun { errno, buffers: booked.buffers };
-        let Ok(rings) = self.group(group) else { return Err(refuse(Errno::EINVAL, booked)) };
+        booked: Booked<B>,
+    ) -> std::result::Result<(), NotBegun<B>> {
+        match self.group(group) {
+            Ok(rings) => self.begin_in(group, rings, request, data, booked),
+            Err(errno) => Err(NotBegun { errno, buffers: booked.buffers }),
+        }
+    }
+
+    pub(super) fn begin_in<C: AsMut<[u8]>>(
+        &self,
+        group: u16,
+        rings: &Group<C>,
+        request: &Request<'_>,
+        data: &[&[u8]],
+        booked: Booked<C>,
+    ) -> std::result::Result<(), NotBegun<C>> {
         if self.world.is_lost() {
-            return Err(refuse(Errno::EIO, booked));
+            return Err(NotBegun { errno: Errno::EIO, buffers: booked.buffers });
         }
         match rings.submit(self.world.who(), request, data, booked) {
             Ok(()) => {
                 self.world.work(group);
                 Ok(())
             }
-            Err((mut errno, booked)) => {
+            Err((mut errno, Booked { buffers, .. })) => {
                 if errno == Errno::EAGAIN
                     && let Err(broken) = rings.tend(&self.world)
                 {
                     errno = broken;
                 }
-                Err(refuse(errno, booked))
+                Err(NotBegun { errno, buffers })
             }
         }
     }
@@ -145,11 +158,21 @@ impl<W: World> Library<W> {
     pub fn poll_wait(
         &self,
         poll: Poll,
-        out: &mut Vec<Completion>,
+        out: &mut Vec<Completion<B>>,
         most: usize,
         at_most: Duration,
     ) -> Result<usize> {
-        let rings = self.group(poll.group)?;
+        Ok(self.wait_in(poll.group, self.group(poll.group)?, out, most, at_most))
+    }
+
+    pub(super) fn wait_in<C: AsMut<[u8]>>(
+        &self,
+        group: u16,
+        rings: &Group<C>,
+        out: &mut Vec<Completion<C>>,
+        most: usize,
+        at_most: Duration,
+    ) -> usize {
         let had = out.len();
         let mut until = None;
         loop {
@@ -166,14 +189,14 @@ impl<W: World> Library<W> {
                 until.get_or_insert_with(|| now.after(at_most)).since(now)
             };
             if out.len() > had || most == 0 || left.is_zero() || is_lost {
-                return Ok(out.len() - had);
+                return out.len() - had;
             }
             if rings.tend(&self.world).is_err() {
                 rings.fail_all(out);
                 continue;
             }
             let is_ready = || rings.is_ready() || self.world.is_lost();
-            self.world.sleep(poll.group, &is_ready, left.min(NAP));
+            self.world.sleep(group, &is_ready, left.min(NAP));
         }
     }
 }

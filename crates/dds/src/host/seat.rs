@@ -32,9 +32,9 @@ struct Ends {
     message: Vec<u8>,
 }
 
-struct Seat {
+struct Seat<B> {
     ends: Mutex<Ends>,
-    bookings: Mutex<Bookings>,
+    bookings: Mutex<Bookings<B>>,
 }
 
 /// Where the rings stood when they were last seen to stand still, and since when.
@@ -45,20 +45,23 @@ struct Still {
 }
 
 /// One group.
-pub(super) struct Group {
-    seats: Vec<Seat>,
+pub(super) struct Group<B> {
+    seats: Vec<Seat<B>>,
     requests: progress::Ring,
     responses: response::Ring,
     align: usize,
     still: Mutex<Still>,
 }
 
-impl Group {
+/// A free seat: its number, itself, and its ends.
+type Free<'a, B> = (usize, &'a Seat<B>, MutexGuard<'a, Ends>);
+
+impl<B: AsMut<[u8]>> Group<B> {
     pub(super) fn new(
         region: &Arc<Region>,
         (requests, responses): (Place, Place),
         align: u32,
-    ) -> std::result::Result<Group, OutOfRegion> {
+    ) -> std::result::Result<Group<B>, OutOfRegion> {
         let requests = progress::Ring::new(Arc::clone(region), requests, requests.bytes())?;
         let responses = response::Ring::new(Arc::clone(region), responses)?;
         let seat = |_| {
@@ -71,8 +74,8 @@ impl Group {
         Ok(Group { seats, requests, responses, align: align as usize, still })
     }
 
-    /// A free seat, and its number.
-    fn sit(&self, who: u64) -> Option<(usize, &Seat, MutexGuard<'_, Ends>)> {
+    /// A free seat, first the one a thread's number points at.
+    fn sit(&self, who: u64) -> Option<Free<'_, B>> {
         let first = usize::try_from(who).unwrap_or(0) % self.seats.len().max(1);
         let all = self.seats.iter().enumerate();
         let mut seats = all.clone().skip(first).chain(all.take(first));
@@ -89,8 +92,8 @@ impl Group {
         who: u64,
         request: &Request<'_>,
         data: &[&[u8]],
-        booked: Booked,
-    ) -> std::result::Result<(), (Errno, Booked)> {
+        booked: Booked<B>,
+    ) -> std::result::Result<(), (Errno, Booked<B>)> {
         let Some((number, seat, mut ends)) = self.sit(who) else {
             return Err((Errno::EAGAIN, booked));
         };
@@ -107,7 +110,7 @@ impl Group {
     }
 
     /// Takes completions, up to `most`. Whether the ring can be followed.
-    pub(super) fn take(&self, who: u64, out: &mut Vec<Completion>, most: usize) -> Result<()> {
+    pub(super) fn take(&self, who: u64, out: &mut Vec<Completion<B>>, most: usize) -> Result<()> {
         let Some((_, _, mut ends)) = self.sit(who) else { return Ok(()) };
         let Ends { consumer, message, .. } = &mut *ends;
         consumer.rename(who).map_err(|_| Errno::EIO)?;
@@ -135,7 +138,7 @@ impl Group {
     }
 
     /// Ends everything that is under way: the DPU side is gone, or cannot be followed.
-    pub(super) fn fail_all(&self, out: &mut Vec<Completion>) {
+    pub(super) fn fail_all(&self, out: &mut Vec<Completion<B>>) {
         for seat in &self.seats {
             for booked in lock(&seat.bookings).take_all() {
                 let Booked { user, buffers, .. } = booked;
@@ -219,17 +222,16 @@ fn push(
 }
 
 /// Fills the buffers of a read, and says how it went.
-fn complete(booked: Booked, response: &Response<'_>) -> Completion {
+fn complete<B: AsMut<[u8]>>(booked: Booked<B>, response: &Response<'_>) -> Completion<B> {
     let Booked { user, mut buffers, result } = booked;
     let result = match (response.result, result) {
         (Err(errno), _) => Err(errno),
         (Ok(_), Outcome::Written(bytes)) => Ok(bytes),
         (Ok(value), Outcome::Value) => Ok(value),
         (Ok(_), Outcome::Read) => {
-            let room = buffers.iter().map(Vec::len).sum::<usize>();
-            let fits = response.data.len() <= room;
             let mut data = response.data;
             for buffer in &mut buffers {
+                let buffer = buffer.as_mut();
                 let (now, rest) = data.split_at(buffer.len().min(data.len()));
                 if let Some(to) = buffer.get_mut(..now.len()) {
                     to.copy_from_slice(now);
@@ -237,7 +239,7 @@ fn complete(booked: Booked, response: &Response<'_>) -> Completion {
                 data = rest;
             }
             // More than was asked for is no answer to this.
-            if fits { Ok(response.data.len() as u64) } else { Err(Errno::EIO) }
+            if data.is_empty() { Ok(response.data.len() as u64) } else { Err(Errno::EIO) }
         }
     };
     Completion { user, result, buffers }

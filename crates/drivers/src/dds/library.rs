@@ -70,6 +70,7 @@ impl World for Attachment {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "a test may panic")]
 mod tests {
     use std::time::Instant;
 
