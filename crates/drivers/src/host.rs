@@ -10,7 +10,8 @@ mod watch;
 mod world;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -112,14 +113,22 @@ impl Stop {
     }
 }
 
+/// Whether the DPU side behind a socket will take huge pages from this process: it runs as the user
+/// whose file that is.
+fn takes_huge_pages(socket: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    own == 0 || std::fs::metadata(socket).is_ok_and(|found| found.uid() == own)
+}
+
 impl Host {
     /// Attaches to a DPU side, waiting until it is there.
     pub fn connect(options: HostOptions, front: Arc<dyn Front>) -> Result<Host, ConnectError> {
         let id = random_session()?;
         let settings = options.settings;
         let queues = settings.queues.saturating_add(1);
-        let memory =
-            Arc::new(HostMemory::create_with(id, queues, settings.depth, options.cache.as_ref())?);
+        let (cache, large) = (options.cache.as_ref(), takes_huge_pages(&options.socket));
+        let memory = HostMemory::create_with(id, queues, settings.depth, cache, large)?;
+        let memory = Arc::new(memory);
         let plane = memory.format_cache()?;
         let link = Arc::new(first_link(&options, &memory)?);
         let ledger = Arc::new(Ledger::default());

@@ -2,8 +2,12 @@
 //!
 //! The receiver of a descriptor maps it only when nothing its sender does later can make an access
 //! fail: it must be a memfd of the small-page kind (so that a punched hole reads as zeroes instead
-//! of failing for want of a huge page), sealed against shrinking, and long enough. Huge pages come
-//! from the kernel's transparent ones, asked for by advice and used when it has them.
+//! of failing for want of a huge page), sealed against shrinking, and long enough.
+//!
+//! Huge pages come from those the computer has put aside, if there are enough for all of a region,
+//! else from the kernel's transparent ones, asked for by advice and used when it has them. A memfd
+//! of the former kind is taken only from a sender who could end the receiver anyway (decision
+//! 0153). Its pages are put aside for it when it is mapped, so that no access wants one in vain.
 
 use std::ffi::CString;
 use std::io;
@@ -17,6 +21,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// `f_type` of the file system memfds of ordinary pages live in.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
+/// And of that of huge pages.
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+/// Sizes of huge pages there are, bytes.
+const HUGE: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
 
 /// A shared region and the descriptor to hand it over with.
 #[derive(Debug)]
@@ -28,7 +36,7 @@ pub struct Shared {
 /// Why a received descriptor is not mapped.
 #[derive(Debug)]
 pub enum NotShareable {
-    /// Not a memfd of ordinary pages.
+    /// Not a memfd of ordinary pages, or of huge ones from somebody who may.
     Kind,
     /// Not sealed against shrinking.
     Unsealed,
@@ -41,7 +49,9 @@ pub enum NotShareable {
 impl std::fmt::Display for NotShareable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            NotShareable::Kind => f.write_str("the region is not a memfd of ordinary pages"),
+            NotShareable::Kind => {
+                f.write_str("the region is not a memfd of pages that are taken from this process")
+            }
             NotShareable::Unsealed => f.write_str("the region is not sealed against shrinking"),
             NotShareable::Short => f.write_str("the region is shorter than announced"),
             NotShareable::Io(error) => write!(f, "the region cannot be mapped: {error}"),
@@ -76,41 +86,118 @@ impl Drop for Mapping {
     }
 }
 
-fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Arc<Region>> {
+/// The pages of a memfd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pages {
+    Ordinary,
+    /// Of so many bytes.
+    Huge(u64),
+}
+
+impl Pages {
+    /// `None` for what is no memfd.
+    fn of(fd: BorrowedFd<'_>) -> io::Result<Option<Pages>> {
+        let found = rustix::fs::fstatfs(fd)?;
+        let size = u64::try_from(found.f_bsize).unwrap_or(0);
+        Ok(match found.f_type {
+            TMPFS_MAGIC => Some(Pages::Ordinary),
+            HUGETLBFS_MAGIC if HUGE.contains(&size) && size.is_power_of_two() => {
+                Some(Pages::Huge(size))
+            }
+            _ => None,
+        })
+    }
+}
+
+fn map(fd: BorrowedFd<'_>, len: usize, pages: Pages) -> io::Result<Arc<Region>> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    let (flags, mapped) = match pages {
+        Pages::Ordinary => (MapFlags::SHARED | MapFlags::NORESERVE, Some(len)),
+        // Put aside now, or refused now.
+        Pages::Huge(size) => {
+            let size = usize::try_from(size).map_err(io::Error::other)?;
+            (MapFlags::SHARED, len.checked_next_multiple_of(size))
+        }
+    };
+    let mapped = mapped.ok_or(io::ErrorKind::OutOfMemory)?;
     // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of this
     // program.
-    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, fd, 0)? };
+    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped, prot, flags, fd, 0)? };
     let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-    let keep = Box::new(Mapping { base, len });
+    let keep = Box::new(Mapping { base, len: mapped });
     // SAFETY: just mapped with this length. Advice changes no contents; without huge pages it
     // fails.
     let _advised = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxHugepage) };
     // SAFETY: page-aligned by mmap; backed for all of `len` because the callers checked the file's
-    // length and its seal against shrinking; unmapped when `keep` drops.
+    // length, its seal against shrinking, and whether its sender may use pages that can be wanting;
+    // unmapped when `keep` drops.
     Ok(Arc::new(unsafe { Region::from_raw(base, len, keep) }))
 }
 
 impl Shared {
     /// Fresh zeroed memory of a fixed length, sealed, mapped here. Pages are taken when touched.
     pub fn create(name: &str, len: u64) -> io::Result<Shared> {
+        Shared::create_of(name, len, Pages::Ordinary)
+    }
+
+    /// The same, of huge pages where this computer has enough of them put aside, of the default
+    /// size. For whom [`Shared::open_of_trusted`] opens it.
+    pub fn create_large(name: &str, len: u64) -> io::Result<Shared> {
+        match Shared::create_huge(name, len) {
+            Ok(shared) => Ok(shared),
+            Err(error) => {
+                tracing::debug!(name, len, %error, "no huge pages: ordinary ones");
+                Shared::create(name, len)
+            }
+        }
+    }
+
+    fn create_huge(name: &str, len: u64) -> io::Result<Shared> {
+        // The size is the kernel's choice, and known once there is one.
+        let probe = rustix::fs::memfd_create(c"outboard-probe", MemfdFlags::HUGETLB)?;
+        match Pages::of(probe.as_fd())? {
+            // Of less than one page, most would be lost.
+            Some(pages @ Pages::Huge(size)) if len >= size => Shared::create_of(name, len, pages),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn create_of(name: &str, len: u64, pages: Pages) -> io::Result<Shared> {
         let name = CString::new(name).map_err(io::Error::other)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let (flags, length) = match pages {
+            Pages::Ordinary => (flags, Some(len)),
+            Pages::Huge(size) => (flags | MemfdFlags::HUGETLB, len.checked_next_multiple_of(size)),
+        };
         // Never executable; kernels before 6.3 do not know the flag.
         let fd = rustix::fs::memfd_create(&name, flags | MemfdFlags::NOEXEC_SEAL)
             .or_else(|_| rustix::fs::memfd_create(&name, flags))?;
         let fd = crate::fds::lift(fd)?;
-        rustix::fs::ftruncate(&fd, len)?;
+        rustix::fs::ftruncate(&fd, length.ok_or(io::ErrorKind::OutOfMemory)?)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let region = map(fd.as_fd(), usize::try_from(len).map_err(io::Error::other)?)?;
+        let region = map(fd.as_fd(), usize::try_from(len).map_err(io::Error::other)?, pages)?;
         Ok(Shared { fd, region })
     }
 
     /// Maps memory another process made, after checking that it cannot be taken away.
     pub fn open(fd: OwnedFd, len: u64) -> Result<Shared, NotShareable> {
+        Shared::open_if(fd, len, |pages| pages == Pages::Ordinary)
+    }
+
+    /// The same from a sender who could end this process anyway, and so may use huge pages: one
+    /// taken out again (a hole punched) can be wanting.
+    pub fn open_of_trusted(fd: OwnedFd, len: u64) -> Result<Shared, NotShareable> {
+        Shared::open_if(fd, len, |_| true)
+    }
+
+    fn open_if(
+        fd: OwnedFd,
+        len: u64,
+        may: impl FnOnce(Pages) -> bool,
+    ) -> Result<Shared, NotShareable> {
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| NotShareable::Kind)?;
-        if rustix::fs::fstatfs(&fd)?.f_type != TMPFS_MAGIC {
+        let pages = Pages::of(fd.as_fd()).map_err(NotShareable::Io)?.ok_or(NotShareable::Kind)?;
+        if !may(pages) {
             return Err(NotShareable::Kind);
         }
         if !seals.contains(SealFlags::SHRINK) {
@@ -121,7 +208,7 @@ impl Shared {
             return Err(NotShareable::Short);
         }
         let len = usize::try_from(len).map_err(|_| NotShareable::Short)?;
-        let region = map(fd.as_fd(), len).map_err(NotShareable::Io)?;
+        let region = map(fd.as_fd(), len, pages).map_err(NotShareable::Io)?;
         Ok(Shared { fd, region })
     }
 

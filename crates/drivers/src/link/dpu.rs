@@ -56,7 +56,7 @@ impl DpuAttachment {
         terms: &Terms,
         bell: &Bell,
     ) -> Result<DpuAttachment, (Reason, String)> {
-        match prepare(hello, fds, terms) {
+        match prepare(peer, hello, fds, terms) {
             Ok((attachment, pages)) => {
                 attachment.welcome(peer, &pages, terms, bell).map_err(|error| {
                     (Reason::Closing, format!("the Welcome could not be sent: {error}"))
@@ -139,7 +139,14 @@ pub(crate) fn refuse(peer: &Peer, reason: Reason, text: &str) {
     let _unheard = peer.send(&Message::Refused { reason, text: text.to_owned() }, &[]);
 }
 
+/// Whether the peer is root, or the user this process runs as.
+fn could_end_us(peer: &Peer) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    peer.cred().is_ok_and(|cred| cred.uid == 0 || cred.uid == own)
+}
+
 fn prepare(
+    peer: &Peer,
     hello: &Hello,
     mut fds: Vec<OwnedFd>,
     terms: &Terms,
@@ -154,8 +161,8 @@ fn prepare(
         let text = format!("a region of {} bytes is too small or too large", hello.region_len);
         return Err((Reason::Region, text));
     }
-    let shared =
-        Shared::open(fd, hello.region_len).map_err(|error| (Reason::Region, error.to_string()))?;
+    let open = if could_end_us(peer) { Shared::open_of_trusted } else { Shared::open };
+    let shared = open(fd, hello.region_len).map_err(|error| (Reason::Region, error.to_string()))?;
     let no_room = |text: String| (Reason::Full, text);
     let pages = Shared::create("outboard-registers", registers_len(queues, depth))
         .map_err(|error| no_room(format!("no memory for registers: {error}")))?;

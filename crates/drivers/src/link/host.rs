@@ -39,11 +39,11 @@ impl HostMemory {
     /// # Errors
     /// `InvalidInput` when the grid is out of range.
     pub fn create(session: SessionId, queues: u16, depth: u16) -> io::Result<HostMemory> {
-        HostMemory::create_with(session, queues, depth, None)
+        HostMemory::create_with(session, queues, depth, None, false)
     }
 
     /// The same, with room for a hybrid cache behind the slots; its pages are taken from the
-    /// kernel when they are first used.
+    /// kernel when they are first used. `large`: the DPU side will take huge pages from here.
     ///
     /// # Errors
     /// `InvalidInput` when the grid is out of range, or the cache cannot have that shape.
@@ -52,13 +52,15 @@ impl HostMemory {
         queues: u16,
         depth: u16,
         cache: Option<&Shape>,
+        large: bool,
     ) -> io::Result<HostMemory> {
         let layout = Layout::new(queues, depth).ok_or(io::ErrorKind::InvalidInput)?;
         let at = layout.region_len();
         let cache = cache.map(|shape| shape.at(at)).transpose();
         let cache = cache.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let len = cache.map_or(at, |geometry| at + geometry.area().len);
-        let shared = Shared::create("outboard-host", len)?;
+        let create = if large { Shared::create_large } else { Shared::create };
+        let shared = create("outboard-host", len)?;
         Ok(HostMemory { session, layout, cache, shared })
     }
 
