@@ -68,7 +68,7 @@ impl std::fmt::Display for TableError {
 
 impl std::error::Error for TableError {}
 
-/// Most items of one table: about 45 GiB.
+/// Most items of one table: about 48 GiB.
 pub const ITEMS_MAX: usize = 1 << 30;
 
 /// Longest chain behind a bucket.

@@ -206,6 +206,15 @@ const TEST: &[Stage] = &[
         needed: false,
     },
     Stage {
+        name: "rados",
+        proves: "volumes in a pool of a Ceph cluster of our own, its daemons killed and paused",
+        action: Action::Command(
+            &["scripts/test-rados", "target/test-fast", "test-fast"],
+            minutes(30),
+        ),
+        needed: false,
+    },
+    Stage {
         name: "bench-link",
         proves: "the measurement of the link runs to its end",
         action: Action::Command(
@@ -268,7 +277,7 @@ const LONG: &[Stage] = &[
     },
     Stage {
         name: "loom",
-        proves: "every interleaving of a queue's ends, and of two hosts and a flusher on a cache",
+        proves: "every interleaving of a queue's ends, of two hosts and a flusher on a cache, and of tables",
         action: Action::Command(
             &[
                 "env",
@@ -281,6 +290,7 @@ const LONG: &[Stage] = &[
                 "target/loom",
                 "--package=outboard-link",
                 "--package=outboard-cache",
+                "--package=outboard-dds",
                 "--test=loom",
             ],
             minutes(120),

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::pin::Pin;
+use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -298,15 +299,14 @@ impl Inner {
 fn entry(action: Action, held: &mut Held) -> squeue::Entry {
     let fd = types::Fd(held._file.as_raw_fd());
     let len = held.buf.as_ref().map_or(0, |buf| u32::try_from(buf.len()).unwrap_or(0));
-    let none = std::ptr::null_mut();
     match action {
         Action::Read { offset } => {
-            let into = held.buf.as_mut().map_or(none, |buf| buf.as_mut_ptr());
+            let into = held.buf.as_mut().map_or(ptr::null_mut(), |buf| buf.as_mut_ptr());
             opcode::Read::new(fd, into, len).offset(offset).build()
         }
         Action::Write { offset } => {
             // Only read: a part of a buffer others read too stays where it lies.
-            let from = held.buf.as_ref().map_or(none.cast_const(), |buf| buf.as_ptr());
+            let from = held.buf.as_ref().map_or(ptr::null(), |buf| buf.as_ptr());
             opcode::Write::new(fd, from, len).offset(offset).build()
         }
         Action::Allocate { offset, len } => {

@@ -66,7 +66,8 @@ impl Attached {
         fds: Vec<OwnedFd>,
         terms: &Terms<'_>,
     ) -> Result<Attached, String> {
-        let number = |name: &str| ask[name].as_u64().ok_or(format!("an attachment has no {name}"));
+        let number =
+            |name: &str| ask[name].as_u64().ok_or_else(|| format!("an attachment has no {name}"));
         let region_len = number("region")?;
         let groups = u16::try_from(number("groups")?).unwrap_or(0);
         let align = u32::try_from(number("align")?).unwrap_or(0);
