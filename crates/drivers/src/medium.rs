@@ -29,7 +29,7 @@ mod threads;
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -109,7 +109,7 @@ impl FileMedium {
         })?;
         // A crash amid a growth leaves a part that is not whole pages; what the last process did to
         // the file's size and blocks may not be on the device yet.
-        let len = file.metadata()?.len() / ALIGN as u64 * ALIGN as u64;
+        let len = len_of(&file)? / ALIGN as u64 * ALIGN as u64;
         if len > 0 {
             file.sync_all()?;
         }
@@ -247,6 +247,15 @@ fn open_file(path: &Path, direct: bool) -> io::Result<(File, bool)> {
         }
     }
     Ok((options.open(path)?, false))
+}
+
+/// Bytes of a file, or of a block device, which cannot grow.
+fn len_of(file: &File) -> io::Result<u64> {
+    let about = file.metadata()?;
+    if about.file_type().is_block_device() {
+        return Ok(rustix::fs::seek(file, SeekFrom::End(0))?);
+    }
+    Ok(about.len())
 }
 
 /// Whether a sync of a file in `dir` flushes the device under `file`, with nothing else to do for

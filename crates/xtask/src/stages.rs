@@ -277,7 +277,7 @@ const LONG: &[Stage] = &[
     },
     Stage {
         name: "loom",
-        proves: "every interleaving of a queue's ends, of two hosts and a flusher on a cache, and of tables",
+        proves: "every interleaving of a queue's ends, of a cache's users and of a table's",
         action: Action::Command(
             &[
                 "env",

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
 
+use outboard_base::Errno;
 use outboard_kv::join_all;
 use outboard_kv::medium::{Buf, Medium};
 use outboard_wire::dds::FileId;
@@ -16,6 +17,8 @@ use super::{FILE_MAX, FileError, FileService, ReadOp, blocks};
 
 /// Segments put on record as used at a time, before the first of them is: a flush each.
 const MARK: u32 = 64;
+/// The medium grows to multiples of so many bytes.
+const AHEAD: u64 = 8 << 20;
 /// Bytes of zeros written at a time.
 const ZEROS: u64 = 1 << 20;
 
@@ -156,7 +159,7 @@ impl<M: Medium> FileService<M> {
         };
         // A size on record has its segments on record.
         let Some(pieces) = pieces else {
-            return (Err(FileError::Io(outboard_base::Errno::EIO)), buf);
+            return (Err(FileError::Io(Errno::EIO)), buf);
         };
         let skip = len(offset % BLOCK as u64);
         let (result, buf) = self.read_pieces(&pieces, buf).await;
@@ -257,7 +260,7 @@ impl<M: Medium> FileService<M> {
             let it = state.file(file.0)?;
             (it.size, pieces(&state, file.0, &range))
         };
-        let places = places.ok_or(FileError::Io(outboard_base::Errno::EIO))?;
+        let places = places.ok_or(FileError::Io(Errno::EIO))?;
         if let Some(part) = data.part(offset) {
             return self.write_pieces(&places, part).await;
         }
@@ -294,7 +297,7 @@ impl<M: Medium> FileService<M> {
         at: usize,
     ) -> Result<(), FileError> {
         let places = pieces(&self.state(), file.0, &(block..block + 1));
-        let places = places.ok_or(FileError::Io(outboard_base::Errno::EIO))?;
+        let places = places.ok_or(FileError::Io(Errno::EIO))?;
         let (result, old) = self.read_pieces(&places, Buf::zeroed(BLOCK)).await;
         result?;
         let there = len((size - block * BLOCK as u64).min(BLOCK as u64));
@@ -399,10 +402,7 @@ impl<M: Medium> FileService<M> {
             // Durably: after a crash nobody takes what they hold for zeros.
             self.medium.flush().await?;
         }
-        let end = u64::from(used) * segment;
-        if self.medium.len() < end {
-            self.medium.grow(end).await?;
-        }
+        self.lengthen(u64::from(used) * segment).await?;
         let dirty = taken.iter().filter(|(_, was)| *was || !self.superblock.was_zeros);
         let mut cleaned = false;
         for (dirty, _) in dirty {
@@ -418,6 +418,19 @@ impl<M: Medium> FileService<M> {
             self.medium.flush().await?;
         }
         Ok(())
+    }
+
+    /// Makes the medium reach to `end`, and further if it can: growing costs a flush.
+    async fn lengthen(&self, end: u64) -> Result<(), FileError> {
+        if self.medium.len() >= end {
+            return Ok(());
+        }
+        let capacity = self.superblock.segment * u64::from(self.superblock.segments);
+        let ahead = end.next_multiple_of(AHEAD).min(capacity).max(end);
+        match self.medium.grow(ahead).await {
+            Err(Errno::ENOSPC) if ahead > end => Ok(self.medium.grow(end).await?),
+            other => Ok(other?),
+        }
     }
 
     /// Puts a file's new size on record, and its new segments; with it what others wait for.
