@@ -49,7 +49,6 @@ pub mod limits {
     /// Bytes of answers not yet taken by the client; beyond, nothing more is divided or taken from
     /// the host.
     pub const TO_CLIENT_MAX: usize = 1 << 20;
-    /// Bytes of the host's answers not yet whole: the largest answer that is told from the next.
-    /// An answer that is larger passes in pieces once it is the next to be sent.
-    pub const ANSWER_MAX: usize = 2 << 20;
+    /// The largest answer of the host, bytes; a flow with a larger one is reset.
+    pub const ANSWER_MAX: usize = 32 << 20;
 }

@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 use outboard_dds::dpu::director::{
     Counts, Director, Flow, Flow5, FlowId, Signature, ToRead, Transport,
 };
+use outboard_dds::dpu::files::{self, FileService};
 use outboard_dds::dpu::offload::engine::{Filled, Ticket};
 use outboard_dds::dpu::offload::pool::Pool;
 use outboard_dds::dpu::offload::{Application, Lookup, ReadOp};
-use outboard_kv::medium::Buf;
+use outboard_kv::medium::{Buf, Medium};
+use outboard_wire::dds::FileId;
 
 use super::sockets::{Address, ConnId, PIECES, Read, Ready, Sockets, Stream, Wrote};
 use crate::executor::{Executor, Started};
@@ -27,6 +29,18 @@ use crate::medium::Reactor;
 pub trait Files: Send + Sync + 'static {
     /// Reads `read` into `buffer`, widened to whole blocks as [`ToRead::window`] says.
     fn read(&self, read: ReadOp, buffer: Buf) -> impl Future<Output = Filled>;
+}
+
+impl<M: Medium> Files for FileService<M> {
+    async fn read(&self, read: ReadOp, buffer: Buf) -> Filled {
+        let ReadOp { file, offset, bytes } = read;
+        let op = files::ReadOp { file: FileId(file), offset, bytes };
+        let (range, buffer) = FileService::read(self, op, buffer).await;
+        if let Err(error) = &range {
+            tracing::debug!(%error, file, offset, "an offloaded read failed; the host answers");
+        }
+        Filled { buffer, bytes: range.ok() }
+    }
 }
 
 /// How a worker is set up.

@@ -1,0 +1,407 @@
+//! The commands, with the answers and errors of Redis.
+
+use std::ops::Range;
+
+use super::log::Found;
+use super::record::{KEY_MAX, VALUE_MAX};
+use super::store::{Store, StoreError};
+use crate::device::Device;
+use crate::resp::{self, put_array, put_bulk, put_error, put_integer, put_nil, put_simple};
+
+/// Most bytes of the answer to one command.
+const ANSWER_MAX: usize = 16 << 20;
+
+/// What a command wants besides its answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    /// The next command.
+    Next,
+    /// The record at this address first; then the command again.
+    Bring(Vec<u8>, u64),
+    /// The connection closed.
+    Close,
+}
+
+/// Where answers go.
+pub(super) trait Answers {
+    /// The bytes that end what is known so far.
+    fn out(&mut self) -> &mut Vec<u8>;
+
+    /// An answer that is the value of a key in the file.
+    fn wait_for(&mut self, key: &[u8], address: u64);
+}
+
+/// What a server says of itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Info {
+    pub(super) port: u16,
+    pub(super) form: &'static str,
+    pub(super) uptime: u64,
+    pub(super) clients: usize,
+    pub(super) commands: u64,
+}
+
+/// One command: its bytes and where its arguments lie.
+#[derive(Clone, Copy)]
+pub(super) struct Command<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) args: &'a [Range<usize>],
+}
+
+impl<'a> Command<'a> {
+    fn arg(&self, at: usize) -> &'a [u8] {
+        self.args.get(at).and_then(|arg| self.bytes.get(arg.clone())).unwrap_or_default()
+    }
+
+    fn len(&self) -> usize {
+        self.args.len()
+    }
+
+    fn is(&self, name: &str) -> bool {
+        self.arg(0).eq_ignore_ascii_case(name.as_bytes())
+    }
+
+    fn from(&self, at: usize) -> impl Iterator<Item = &'a [u8]> {
+        let command = *self;
+        (at..self.len()).map(move |at| command.arg(at))
+    }
+}
+
+const OUT_OF_RANGE: &str = "ERR value is not an integer or out of range";
+
+fn arity(out: &mut Vec<u8>, command: Command<'_>) -> Then {
+    let name = String::from_utf8_lossy(command.arg(0)).to_lowercase();
+    put_error(out, &format!("ERR wrong number of arguments for '{name}' command"));
+    Then::Next
+}
+
+fn not_stored(out: &mut Vec<u8>, error: StoreError) -> Then {
+    put_error(
+        out,
+        match error {
+            StoreError::Full => "OOM the log cannot be written; give the data directory more space",
+            StoreError::Journal => "MISCONF the journal cannot be written; see the server's log",
+        },
+    );
+    Then::Next
+}
+
+/// Runs one command.
+pub(super) fn run<D: Device>(
+    store: &mut Store<D>,
+    command: Command<'_>,
+    answers: &mut impl Answers,
+    info: &Info,
+) -> Then {
+    // The most frequent first.
+    if command.is("get") {
+        return get(store, command, answers);
+    }
+    if command.is("set") {
+        return set(store, command, answers.out());
+    }
+    if let Some(then) = keyed(store, command, answers) {
+        return then;
+    }
+    other(store, command, answers.out(), info)
+}
+
+fn get<D: Device>(store: &Store<D>, command: Command<'_>, answers: &mut impl Answers) -> Then {
+    if command.len() != 2 {
+        return arity(answers.out(), command);
+    }
+    value_of(store, command.arg(1), answers);
+    Then::Next
+}
+
+fn value_of<D: Device>(store: &Store<D>, key: &[u8], answers: &mut impl Answers) {
+    match store.log.find(key) {
+        Found::Here(record) => answers.out().extend_from_slice(record.bulk()),
+        Found::Nothing => put_nil(answers.out()),
+        Found::Cold(address) => answers.wait_for(key, address),
+    }
+}
+
+fn fits(key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+    if key.len() > KEY_MAX {
+        return Err("ERR key is too long (32 KiB at most)");
+    }
+    if value.len() > VALUE_MAX {
+        return Err("ERR value is too long (512 KiB at most)");
+    }
+    Ok(())
+}
+
+/// Stores one value and says so.
+fn store_one<D: Device>(
+    store: &mut Store<D>,
+    key: &[u8],
+    value: &[u8],
+    out: &mut Vec<u8>,
+    said: impl FnOnce(&mut Vec<u8>),
+) -> Then {
+    if let Err(text) = fits(key, value) {
+        put_error(out, text);
+        return Then::Next;
+    }
+    match store.put(key, value) {
+        Ok(()) => said(out),
+        Err(error) => return not_stored(out, error),
+    }
+    Then::Next
+}
+
+fn set<D: Device>(store: &mut Store<D>, command: Command<'_>, out: &mut Vec<u8>) -> Then {
+    match command.len() {
+        0..=2 => arity(out, command),
+        3 => store_one(store, command.arg(1), command.arg(2), out, |out| put_simple(out, "OK")),
+        _ => {
+            put_error(out, "ERR syntax error; options of SET are not supported");
+            Then::Next
+        }
+    }
+}
+
+/// The first of `keys` whose record is not in memory.
+fn cold<'a, D: Device>(store: &Store<D>, mut keys: impl Iterator<Item = &'a [u8]>) -> Option<Then> {
+    keys.find_map(|key| match store.log.find(key) {
+        Found::Cold(address) => Some(Then::Bring(key.to_vec(), address)),
+        _ => None,
+    })
+}
+
+/// Commands that name keys; `None` if it is another.
+fn keyed<D: Device>(
+    store: &mut Store<D>,
+    command: Command<'_>,
+    answers: &mut impl Answers,
+) -> Option<Then> {
+    let name = command.arg(0).to_ascii_lowercase();
+    let enough = match name.as_slice() {
+        b"mget" | b"del" | b"unlink" | b"exists" => command.len() >= 2,
+        b"mset" => command.len() >= 3 && command.len() % 2 == 1,
+        b"incr" | b"decr" | b"strlen" | b"type" => command.len() == 2,
+        b"incrby" | b"decrby" | b"append" | b"setnx" | b"getset" => command.len() == 3,
+        _ => return None,
+    };
+    if !enough {
+        return Some(arity(answers.out(), command));
+    }
+    if name == b"mget" {
+        return Some(mget(store, command, answers));
+    }
+    let out = answers.out();
+    if name == b"mset" {
+        return Some(mset(store, command, out));
+    }
+    let many = matches!(name.as_slice(), b"del" | b"unlink" | b"exists");
+    let keys = command.from(1).take(if many { usize::MAX } else { 1 });
+    if let Some(then) = cold(store, keys) {
+        return Some(then);
+    }
+    let key = command.arg(1);
+    Some(match name.as_slice() {
+        b"exists" => count(out, command.from(1).filter(|key| is_there(store, key)).count()),
+        b"del" | b"unlink" => delete(store, command, out),
+        b"incr" => add(store, key, Some(1), out),
+        b"decr" => add(store, key, Some(-1), out),
+        b"incrby" => add(store, key, resp::integer(command.arg(2)), out),
+        b"decrby" => add(store, key, resp::integer(command.arg(2)).and_then(i64::checked_neg), out),
+        b"strlen" => count(out, here(store, key).map_or(0, <[u8]>::len)),
+        b"type" => {
+            put_simple(out, if is_there(store, key) { "string" } else { "none" });
+            Then::Next
+        }
+        b"append" => {
+            let value = [here(store, key).unwrap_or_default(), command.arg(2)].concat();
+            let len = value.len();
+            store_one(store, key, &value, out, |out| put_length(out, len))
+        }
+        b"setnx" if is_there(store, key) => count(out, 0),
+        b"setnx" => store_one(store, key, command.arg(2), out, |out| put_integer(out, 1)),
+        _ => {
+            let before = here(store, key).map(<[u8]>::to_vec);
+            store_one(store, key, command.arg(2), out, |out| match before {
+                Some(before) => put_bulk(out, &before),
+                None => put_nil(out),
+            })
+        }
+    })
+}
+
+fn put_length(out: &mut Vec<u8>, n: usize) {
+    put_integer(out, i64::try_from(n).unwrap_or(i64::MAX));
+}
+
+fn count(out: &mut Vec<u8>, n: usize) -> Then {
+    put_length(out, n);
+    Then::Next
+}
+
+fn here<'a, D>(store: &'a Store<D>, key: &[u8]) -> Option<&'a [u8]> {
+    match store.log.find(key) {
+        Found::Here(record) => Some(record.value()),
+        _ => None,
+    }
+}
+
+fn is_there<D>(store: &Store<D>, key: &[u8]) -> bool {
+    matches!(store.log.find(key), Found::Here(_))
+}
+
+fn mget<D: Device>(store: &Store<D>, command: Command<'_>, answers: &mut impl Answers) -> Then {
+    let sizes = command.from(1).map(|key| match store.log.find(key) {
+        Found::Here(record) => record.bulk().len(),
+        Found::Nothing => 5,
+        Found::Cold(_) => VALUE_MAX / 8,
+    });
+    if sizes.sum::<usize>() > ANSWER_MAX {
+        put_error(answers.out(), "ERR the answer is too long; ask for fewer keys at once");
+        return Then::Next;
+    }
+    put_array(answers.out(), command.len() - 1);
+    command.from(1).for_each(|key| value_of(store, key, answers));
+    Then::Next
+}
+
+fn mset<D: Device>(store: &mut Store<D>, command: Command<'_>, out: &mut Vec<u8>) -> Then {
+    let pairs = || (1..command.len()).step_by(2).map(|at| (command.arg(at), command.arg(at + 1)));
+    if let Some(text) = pairs().find_map(|(key, value)| fits(key, value).err()) {
+        put_error(out, text);
+        return Then::Next;
+    }
+    for (key, value) in pairs() {
+        if let Err(error) = store.put(key, value) {
+            return not_stored(out, error);
+        }
+    }
+    put_simple(out, "OK");
+    Then::Next
+}
+
+fn delete<D: Device>(store: &mut Store<D>, command: Command<'_>, out: &mut Vec<u8>) -> Then {
+    let mut gone = 0;
+    for key in command.from(1) {
+        if is_there(store, key) {
+            if let Err(error) = store.delete(key) {
+                return not_stored(out, error);
+            }
+            gone += 1;
+        }
+    }
+    put_integer(out, gone);
+    Then::Next
+}
+
+fn add<D: Device>(store: &mut Store<D>, key: &[u8], by: Option<i64>, out: &mut Vec<u8>) -> Then {
+    let current = here(store, key).map_or(Some(0), resp::integer);
+    let (Some(current), Some(by)) = (current, by) else {
+        put_error(out, OUT_OF_RANGE);
+        return Then::Next;
+    };
+    match current.checked_add(by) {
+        Some(sum) => {
+            let text = sum.to_string();
+            store_one(store, key, text.as_bytes(), out, |out| put_integer(out, sum))
+        }
+        None => {
+            put_error(out, "ERR increment or decrement would overflow");
+            Then::Next
+        }
+    }
+}
+
+fn other<D: Device>(
+    store: &mut Store<D>,
+    command: Command<'_>,
+    out: &mut Vec<u8>,
+    info: &Info,
+) -> Then {
+    let name = command.arg(0).to_ascii_lowercase();
+    match (name.as_slice(), command.len()) {
+        (b"ping", 1) => put_simple(out, "PONG"),
+        (b"ping" | b"echo", 2) => put_bulk(out, command.arg(1)),
+        (b"quit", _) => {
+            put_simple(out, "OK");
+            return Then::Close;
+        }
+        (b"select", 2) if command.arg(1) == b"0" => put_simple(out, "OK"),
+        (b"select", 2) => put_error(out, "ERR DB index is out of range"),
+        (b"command", _) => put_array(out, 0),
+        (b"config", 3) if command.arg(1).eq_ignore_ascii_case(b"get") => config(command, out),
+        (b"config", 2..) => put_error(out, "ERR only CONFIG GET is supported"),
+        (b"client", 2..) => client(command, out),
+        (b"hello", 1) => hello(out),
+        (b"hello", _) if command.arg(1) == b"2" && command.len() == 2 => hello(out),
+        (b"hello", _) => put_error(out, "NOPROTO unsupported protocol version"),
+        (b"info", _) => put_bulk(out, about(store, info).as_bytes()),
+        (b"dbsize", 1) => put_length(out, store.log.len()),
+        (b"flushall" | b"flushdb", _) => match store.clear() {
+            Ok(()) => put_simple(out, "OK"),
+            Err(error) => return not_stored(out, error),
+        },
+        (b"ping" | b"echo" | b"select" | b"config" | b"client" | b"dbsize", _) => {
+            return arity(out, command);
+        }
+        _ => unknown(command, out),
+    }
+    Then::Next
+}
+
+fn config(command: Command<'_>, out: &mut Vec<u8>) {
+    let value = match command.arg(2).to_ascii_lowercase().as_slice() {
+        b"save" => "",
+        b"appendonly" => "yes",
+        b"databases" => "1",
+        b"maxmemory" => "0",
+        _ => return put_array(out, 0),
+    };
+    put_array(out, 2);
+    put_bulk(out, &command.arg(2).to_ascii_lowercase());
+    put_bulk(out, value.as_bytes());
+}
+
+fn client(command: Command<'_>, out: &mut Vec<u8>) {
+    match command.arg(1).to_ascii_lowercase().as_slice() {
+        b"setname" | b"setinfo" => put_simple(out, "OK"),
+        b"getname" => put_nil(out),
+        _ => put_error(out, "ERR unknown subcommand of CLIENT"),
+    }
+}
+
+fn hello(out: &mut Vec<u8>) {
+    put_array(out, 6);
+    for word in ["server", "redis", "version", "7.0.0", "proto"] {
+        put_bulk(out, word.as_bytes());
+    }
+    put_integer(out, 2);
+}
+
+fn about<D: Device>(store: &Store<D>, info: &Info) -> String {
+    format!(
+        "# Server\r\nredis_version:7.0.0\r\nserver:outboard\r\nredis_mode:standalone\r\n\
+         form:{}\r\nprocess_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{}\r\n\r\n\
+         # Clients\r\nconnected_clients:{}\r\n\r\n\
+         # Memory\r\nused_memory:{}\r\n\r\n\
+         # Stats\r\ntotal_commands_processed:{}\r\n\r\n\
+         # Keyspace\r\ndb0:keys={},expires=0,avg_ttl=0\r\n",
+        info.form,
+        std::process::id(),
+        info.port,
+        info.uptime,
+        info.clients,
+        store.log.memory(),
+        info.commands,
+        store.log.len(),
+    )
+}
+
+fn unknown(command: Command<'_>, out: &mut Vec<u8>) {
+    let text = |arg: &[u8]| String::from_utf8_lossy(arg).chars().take(128).collect::<String>();
+    let mut message =
+        format!("ERR unknown command '{}', with args beginning with: ", text(command.arg(0)));
+    for arg in command.from(1).take(16) {
+        message.push_str(&format!("'{}' ", text(arg)));
+    }
+    put_error(out, &message);
+}

@@ -1,0 +1,246 @@
+//! What was done to pages that are only in memory: handed to the operating system before it is
+//! answered, so that the death of this process loses nothing.
+//!
+//! ```text
+//! file `journal.<page>`, while the tail was in that page
+//! entry  0 length of the rest u32 | 4 check u32 | 8 key length u32 | 12 kind u8 | 13 key | bulk
+//! ```
+//!
+//! A file can go once its page, and so every page before it, is in the file of the log: each entry
+//! there speaks of one of them. What is read back is replayed in order over pages that begin empty.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::record::{KEY_MAX, VALUE_MAX};
+
+/// What an entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Put = 0,
+    Delete = 1,
+    Clear = 2,
+}
+
+/// A file longer than this is followed by another, with a page of its own.
+const FILE_MAX: u64 = 4 << 20;
+const HEAD: usize = 13;
+
+/// The journal of one log.
+pub(super) struct Journal {
+    dir: PathBuf,
+    file: File,
+    page: u64,
+    /// All files there are, by page.
+    pages: BTreeSet<u64>,
+    pending: Vec<u8>,
+    written: u64,
+}
+
+fn path_of(dir: &Path, page: u64) -> PathBuf {
+    dir.join(format!("journal.{page:012}"))
+}
+
+fn open(dir: &Path, page: u64) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path_of(dir, page))
+}
+
+fn pages_in(dir: &Path) -> io::Result<BTreeSet<u64>> {
+    let mut pages = BTreeSet::new();
+    for entry in std::fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let page = name.to_str().and_then(|name| name.strip_prefix("journal."));
+        pages.extend(page.and_then(|page| page.parse::<u64>().ok()));
+    }
+    Ok(pages)
+}
+
+fn check_of(rest: &[u8]) -> u32 {
+    u32::try_from(xxh3_64(rest) & u64::from(u32::MAX)).unwrap_or(0)
+}
+
+impl Journal {
+    /// The first page whose entries are there: all before it are in the log's file.
+    pub(super) fn first_page(dir: &Path) -> io::Result<u64> {
+        Ok(pages_in(dir)?.first().copied().unwrap_or(0))
+    }
+
+    /// The last page there are entries for.
+    pub(super) fn last_page(dir: &Path) -> io::Result<u64> {
+        Ok(pages_in(dir)?.last().copied().unwrap_or(0))
+    }
+
+    /// Reads every entry in order. A torn one ends its file: it was never answered.
+    pub(super) fn replay(
+        dir: &Path,
+        mut entry: impl FnMut(Kind, &[u8], &[u8]) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        let mut count = 0;
+        for page in pages_in(dir)? {
+            let mut bytes = Vec::new();
+            File::open(path_of(dir, page))?.read_to_end(&mut bytes)?;
+            let mut rest = bytes.as_slice();
+            while let Some((kind, key, bulk, len)) = parse(rest) {
+                entry(kind, key, bulk)?;
+                count += 1;
+                rest = rest.get(len..).unwrap_or_default();
+            }
+            if !rest.is_empty() {
+                let (page, bytes) = (page, rest.len());
+                tracing::info!(page, bytes, "the journal ends amid an entry; it was not answered");
+            }
+        }
+        Ok(count)
+    }
+
+    /// Begins at `page`. Files of earlier lives stay until their pages are written.
+    pub(super) fn begin(dir: &Path, page: u64) -> io::Result<Journal> {
+        let mut pages = pages_in(dir)?;
+        pages.insert(page);
+        let file = open(dir, page)?;
+        let written = file.metadata()?.len();
+        Ok(Journal { dir: dir.to_owned(), file, page, pages, pending: Vec::new(), written })
+    }
+
+    /// The page its entries are for.
+    pub(super) fn page(&self) -> u64 {
+        self.page
+    }
+
+    /// Whether its file is so long that the tail should go to another page.
+    pub(super) fn is_long(&self) -> bool {
+        self.written + self.pending.len() as u64 > FILE_MAX
+    }
+
+    /// From now on entries are for `page`.
+    pub(super) fn roll(&mut self, page: u64) -> io::Result<()> {
+        self.commit()?;
+        self.file = open(&self.dir, page)?;
+        self.page = page;
+        self.pages.insert(page);
+        self.written = 0;
+        Ok(())
+    }
+
+    /// Notes what was done; [`Journal::commit`] hands it over.
+    pub(super) fn note(&mut self, kind: Kind, key: &[u8], bulk: &[u8]) {
+        let rest = 5 + key.len() + bulk.len();
+        let start = self.pending.len();
+        self.pending.extend_from_slice(&u32::try_from(rest).unwrap_or(u32::MAX).to_le_bytes());
+        self.pending.extend_from_slice(&[0; 4]);
+        self.pending.extend_from_slice(&u32::try_from(key.len()).unwrap_or(0).to_le_bytes());
+        self.pending.push(kind as u8);
+        self.pending.extend_from_slice(key);
+        self.pending.extend_from_slice(bulk);
+        let check = check_of(self.pending.get(start + 8..).unwrap_or_default());
+        if let Some(place) = self.pending.get_mut(start + 4..start + 8) {
+            place.copy_from_slice(&check.to_le_bytes());
+        }
+    }
+
+    /// Whether something was noted and not handed over.
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Hands what was noted to the operating system.
+    pub(super) fn commit(&mut self) -> io::Result<()> {
+        if !self.pending.is_empty() {
+            self.file.write_all(&self.pending)?;
+            self.written += self.pending.len() as u64;
+            self.pending.clear();
+        }
+        Ok(())
+    }
+
+    /// Pages up to `page` are in the log's file: their entries go.
+    pub(super) fn release(&mut self, page: u64) -> io::Result<()> {
+        while let Some(oldest) = self.pages.first().copied().filter(|own| *own <= page) {
+            if oldest == self.page {
+                break;
+            }
+            std::fs::remove_file(path_of(&self.dir, oldest))?;
+            self.pages.remove(&oldest);
+        }
+        Ok(())
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<(Kind, &[u8], &[u8], usize)> {
+    let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let len = usize::try_from(word(0)?).ok()?;
+    if len > KEY_MAX + VALUE_MAX + 64 {
+        return None;
+    }
+    let rest = bytes.get(8..8 + len)?;
+    let key_len = usize::try_from(word(8)?).ok()?;
+    let kind = match bytes.get(12)? {
+        0 => Kind::Put,
+        1 => Kind::Delete,
+        2 => Kind::Clear,
+        _ => return None,
+    };
+    if check_of(rest) != word(4)? {
+        return None;
+    }
+    let key = bytes.get(HEAD..HEAD + key_len)?;
+    let bulk = bytes.get(HEAD + key_len..8 + len)?;
+    Some((kind, key, bulk, 8 + len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(dir: &Path) -> Vec<(Kind, Vec<u8>, Vec<u8>)> {
+        let mut all = Vec::new();
+        Journal::replay(dir, |kind, key, bulk| {
+            all.push((kind, key.to_vec(), bulk.to_vec()));
+            Ok(())
+        })
+        .unwrap();
+        all
+    }
+
+    #[test]
+    fn what_was_handed_over_is_replayed_until_its_pages_are_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::begin(dir.path(), 3).unwrap();
+        journal.note(Kind::Put, b"a", b"$1\r\n1\r\n");
+        journal.roll(4).unwrap();
+        journal.note(Kind::Delete, b"a", b"");
+        journal.commit().unwrap();
+        journal.note(Kind::Clear, b"", b"");
+        let expected = [
+            (Kind::Put, b"a".to_vec(), b"$1\r\n1\r\n".to_vec()),
+            (Kind::Delete, b"a".to_vec(), vec![]),
+        ];
+        assert_eq!(all(dir.path()), expected, "what was only noted is not there");
+        assert_eq!(Journal::first_page(dir.path()).unwrap(), 3);
+        journal.release(3).unwrap();
+        assert_eq!(all(dir.path()), expected[1..]);
+        journal.release(9).unwrap();
+        assert_eq!(Journal::first_page(dir.path()).unwrap(), 4, "the one in use stays");
+    }
+
+    #[test]
+    fn a_torn_entry_ends_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::begin(dir.path(), 0).unwrap();
+        journal.note(Kind::Put, b"a", b"1");
+        journal.commit().unwrap();
+        journal.note(Kind::Put, b"b", b"2");
+        journal.commit().unwrap();
+        let path = path_of(dir.path(), 0);
+        let len = std::fs::metadata(&path).unwrap().len();
+        for cut in 1..14 {
+            File::options().write(true).open(&path).unwrap().set_len(len - cut).unwrap();
+            assert_eq!(all(dir.path()), [(Kind::Put, b"a".to_vec(), b"1".to_vec())]);
+        }
+    }
+}

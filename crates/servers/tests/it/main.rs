@@ -1,0 +1,6 @@
+//! The servers, whole: over real sockets, rings and devices, with clients of our own.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests may panic")]
+
+mod kv;
+mod rig;

@@ -1,0 +1,186 @@
+//! A key-value server with its DPU side, in threads of this process; and a client.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use outboard_drivers::dds::server::{Server, ServerOptions};
+use outboard_drivers::dds::tcp::front::Front;
+use outboard_drivers::dds::tcp::sockets::Address;
+use outboard_drivers::dds::tcp::worker::Setup as FrontSetup;
+use outboard_drivers::engine::Reserve;
+use outboard_servers::device::{DdsDevice, Device, PlainDevice};
+use outboard_servers::kv::{Ended, KvApplication, KvServer, Setup, Stop, StoreSetup};
+
+const SEED: u64 = 7;
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// A host side that runs.
+pub(crate) struct Host {
+    stop: Arc<Stop>,
+    thread: JoinHandle<Ended>,
+    pub(crate) address: Address,
+}
+
+impl Host {
+    fn start<D: Device>(
+        dir: &Path,
+        listen: Address,
+        form: &'static str,
+        device: impl FnOnce() -> D + Send + 'static,
+    ) -> Host {
+        let stop = Stop::new().unwrap();
+        let (told, dir) = (Arc::clone(&stop), dir.to_owned());
+        let (ready, wait) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let store = StoreSetup { dir, seed: SEED, memory: 4 << 20 };
+            let setup = Setup { listen, store, form };
+            let mut server = KvServer::open(&setup, device(), told).unwrap();
+            ready.send(server.address().clone()).unwrap();
+            server.run().unwrap()
+        });
+        let address = wait.recv_timeout(LIMIT).unwrap();
+        Host { stop, thread, address }
+    }
+
+    pub(crate) fn plain(dir: &Path) -> Host {
+        let file = dir.join("log");
+        let listen = Address::Tcp("127.0.0.1:0".parse().unwrap());
+        Host::start(dir, listen, "plain", move || PlainDevice::open(&file).unwrap())
+    }
+
+    pub(crate) fn over_dpu(dir: &Path) -> Host {
+        let socket = dir.join("dpu.sock");
+        let listen = Address::Unix(dir.join("host.sock"));
+        Host::start(dir, listen, "offload", move || {
+            DdsDevice::attach(&socket, "kv", "log", LIMIT).unwrap()
+        })
+    }
+
+    pub(crate) fn stop(self) -> Ended {
+        self.stop.stop();
+        self.thread.join().unwrap()
+    }
+}
+
+/// A DPU side that runs.
+pub(crate) struct Dpu {
+    pub(crate) front: Front,
+    pub(crate) server: Server,
+}
+
+impl Dpu {
+    pub(crate) fn start(dir: &Path) -> Dpu {
+        let app = Arc::new(KvApplication { seed: SEED });
+        let options = ServerOptions::new(dir.join("volume"), dir.join("dpu.sock"));
+        let server = Server::start(ServerOptions {
+            capacity: 1 << 30,
+            items: 1 << 17,
+            reserve: Reserve { most: 1 << 20, one_in: 1000 },
+            application: Some(Arc::clone(&app) as _),
+            ..options
+        })
+        .unwrap();
+        let setup = FrontSetup {
+            app,
+            table: Arc::new(server.table().clone()),
+            files: Arc::clone(server.files()),
+            signature: None,
+            host: Address::Unix(dir.join("host.sock")),
+            contexts: 256,
+            pool: 16 << 20,
+        };
+        let front = Front::start(&Address::Tcp("127.0.0.1:0".parse().unwrap()), 2, &setup).unwrap();
+        Dpu { front, server }
+    }
+}
+
+/// One answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Simple(String),
+    Error(String),
+    Integer(i64),
+    Bulk(Option<Vec<u8>>),
+    Array(Vec<Answer>),
+}
+
+pub(crate) struct Client {
+    reader: BufReader<TcpStream>,
+}
+
+fn connect(address: &Address) -> TcpStream {
+    let Address::Tcp(address) = address else { panic!("a TCP address") };
+    let address: &SocketAddr = address;
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+pub(crate) fn encode(command: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
+    for arg in command {
+        bytes.extend(format!("${}\r\n", arg.len()).bytes());
+        bytes.extend_from_slice(arg);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+impl Client {
+    pub(crate) fn new(address: &Address) -> Client {
+        Client { reader: BufReader::new(connect(address)) }
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.reader.get_mut().write_all(bytes).unwrap();
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.reader.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+    }
+
+    pub(crate) fn receive(&mut self) -> Answer {
+        self.try_receive().expect("an answer")
+    }
+
+    /// `None` when the connection ends or breaks.
+    pub(crate) fn try_receive(&mut self) -> Option<Answer> {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
+        let text = line.strip_suffix("\r\n")?;
+        let rest = &text[1..];
+        Some(match text.as_bytes()[0] {
+            b'+' => Answer::Simple(rest.to_owned()),
+            b'-' => Answer::Error(rest.to_owned()),
+            b':' => Answer::Integer(rest.parse().unwrap()),
+            b'$' if rest == "-1" => Answer::Bulk(None),
+            b'$' => {
+                let mut bytes = vec![0; rest.parse::<usize>().unwrap() + 2];
+                self.reader.read_exact(&mut bytes).ok()?;
+                assert_eq!(&bytes[bytes.len() - 2..], b"\r\n");
+                bytes.truncate(bytes.len() - 2);
+                Answer::Bulk(Some(bytes))
+            }
+            b'*' => {
+                let n = rest.parse::<usize>().unwrap();
+                Answer::Array((0..n).map(|_| self.try_receive()).collect::<Option<_>>()?)
+            }
+            other => panic!("no answer begins with {other}"),
+        })
+    }
+
+    pub(crate) fn ask(&mut self, command: &[&[u8]]) -> Answer {
+        self.send(&encode(command));
+        self.receive()
+    }
+
+    pub(crate) fn ask_words(&mut self, command: &str) -> Answer {
+        let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+        self.ask(&words)
+    }
+}
