@@ -42,8 +42,10 @@ pub struct FsBench {
     pub rounds: u32,
     /// Only workloads whose name contains this.
     pub only: Option<String>,
-    /// The program, started anew for the volume and for the passthrough.
+    /// The program, started anew for each volume and for the passthrough.
     pub program: PathBuf,
+    /// A store for one more volume, measured as `pool`.
+    pub store: Option<String>,
 }
 
 /// Medians of one workload on one file system.
@@ -164,8 +166,14 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
         )));
     }
     let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[] };
-    let subjects =
-        [Subject::outboard(&ask, "outboard", &[])?, Subject::plain(&ask)?, Subject::fuse(&ask)?];
+    let mut subjects = vec![
+        Subject::outboard(&ask, "outboard", &[])?,
+        Subject::plain(&ask)?,
+        Subject::fuse(&ask)?,
+    ];
+    if let Some(store) = &bench.store {
+        subjects.push(Subject::outboard(&ask, "pool", &["--store", store])?);
+    }
     let mut rows = Vec::new();
     for workload in chosen {
         let mut rounds: Vec<Rounds> = subjects.iter().map(|_| Rounds::default()).collect();

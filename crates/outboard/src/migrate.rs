@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! mark  key    | FF | "migration" |
-//!       value  | len (4) | source's superblock and counters | medium copied (8) | last key copied |
+//!       value  | len (4) | source's superblock, counters | medium copied (8) | last key copied |
 //! ```
 
 use std::fmt;

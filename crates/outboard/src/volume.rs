@@ -201,7 +201,7 @@ fn directory_failure(error: &DirectoryError) -> Failure {
     Failure::new(Code::Data, error.to_string())
 }
 
-/// The size that `--size` asks for, now or when it was last given: it is remembered in the directory.
+/// The size that `--size` asks for, now or when it was last given: the directory remembers it.
 fn size(settings: &Settings, directory: &DataDirectory) -> Result<Option<u64>, Failure> {
     let path = directory.path().join("size");
     let io = |error: std::io::Error| {

@@ -71,7 +71,7 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
             write_svg(svg.as_deref(), || report.svg())?;
             print(json, &report, || report.table())
         }
-        Bench::Fs { json, seconds, rounds, dir, only, check, figure: None, .. } => {
+        Bench::Fs { json, seconds, rounds, dir, only, store, check, figure: None, .. } => {
             let dir = Scratch::new(dir.as_deref())?;
             let bench = fs::FsBench {
                 dir: dir.0.clone(),
@@ -79,6 +79,7 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
                 rounds,
                 only,
                 program: this_program()?,
+                store,
             };
             let report = fs::run(&bench, progress).map_err(failed)?;
             let code = print(json, &report, || report.table())?;

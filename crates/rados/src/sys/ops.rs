@@ -38,8 +38,8 @@ impl WriteOp {
         unsafe { ffi::rados_write_op_assert_exists(self.raw) };
     }
 
-    /// Fails with a code at or below -4095 unless the object starts with `bytes`; what is beyond its
-    /// end counts as zeros.
+    /// Fails with a code at or below -4095 unless the object starts with `bytes`; what is beyond
+    /// its end counts as zeros.
     pub(crate) fn assert_start(&mut self, bytes: &[u8]) {
         // SAFETY: the bytes are copied before the call returns; no result is asked for.
         unsafe {
