@@ -67,11 +67,14 @@ pub struct Config {
     pub patience: Duration,
     /// Operations under way at most.
     pub depth: usize,
+    /// Copies the data of every request and response once, as if buffers could not be kept until
+    /// the device is done: for measuring what that costs.
+    pub copies: bool,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { batch: 64 << 10, patience: Duration::ZERO, depth: 256 }
+        Config { batch: 64 << 10, patience: Duration::ZERO, depth: 256, copies: false }
     }
 }
 
@@ -232,7 +235,7 @@ impl<M: Medium> Pump<M> {
         let mut begun = 0;
         while self.has_depth() {
             let Some(batch) = self.batches.back_mut() else { break };
-            let Some((_, message)) = batch.left.front().cloned() else { break };
+            let Some((_, mut message)) = batch.left.front().cloned() else { break };
             let bytes = batch.bytes.get(message.clone()).unwrap_or_default();
             let (id, request) = match Request::parse(bytes) {
                 Ok((id, request)) => (id, Ok(request)),
@@ -258,9 +261,16 @@ impl<M: Medium> Pump<M> {
             let buf = if room > 0 { self.buffers.take(room as usize + 2 * ALIGN) } else { None };
             let buf = buf.unwrap_or_else(|| Buf::zeroed(0));
             let (service, summary) = (Arc::clone(&self.service), Arc::clone(&self.summary));
-            let (held, user) = (Arc::clone(&batch.bytes), Rc::clone(&batch.users));
+            let (mut held, user) = (Arc::clone(&batch.bytes), Rc::clone(&batch.users));
+            let copies = self.config.copies.then(|| Arc::clone(&self.ledger));
+            if let Some(ledger) = &copies {
+                (held, message) = copied(&held, message, ledger);
+            }
             start(Box::pin(async move {
-                let outcome = run(&service, &summary, &held, message, buf).await;
+                let mut outcome = run(&service, &summary, &held, message, buf).await;
+                if let Some(ledger) = &copies {
+                    outcome.copy(ledger);
+                }
                 drop((held, user));
                 ended.borrow_mut().push((number, outcome));
             }));
@@ -288,4 +298,16 @@ impl<M: Medium> Pump<M> {
         }
         upto.map_or(Ok(()), |upto| self.consumer.release(upto))
     }
+}
+
+/// A message elsewhere, as it lies: what is aligned stays so.
+fn copied(batch: &Buf, message: Range<usize>, ledger: &Ledger) -> (Arc<Buf>, Range<usize>) {
+    let from = message.start % ALIGN;
+    let moved = from..from + message.len();
+    let mut copy = Buf::zeroed(moved.end);
+    if let (Some(to), Some(bytes)) = (copy.get_mut(moved.clone()), batch.get(message)) {
+        to.copy_from_slice(bytes);
+    }
+    ledger.count(Count::Copied, moved.len() as u64);
+    (Arc::new(copy), moved)
 }

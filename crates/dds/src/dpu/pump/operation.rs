@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use outboard_base::Errno;
 use outboard_kv::medium::{Buf, Medium};
+use outboard_link::dma::{Count, Ledger};
 use outboard_wire::dds::{DirectoryId, FileId, Listed, Request, put_listed};
 
 use super::summary::Summary;
@@ -15,7 +16,8 @@ pub(super) enum Data {
     None,
     /// Where the device put it.
     Read(Buf, Range<usize>),
-    Listed(Vec<u8>),
+    /// Made here.
+    Bytes(Vec<u8>),
 }
 
 impl Data {
@@ -23,7 +25,7 @@ impl Data {
         match self {
             Data::None => &[],
             Data::Read(buf, range) => buf.get(range.clone()).unwrap_or_default(),
-            Data::Listed(bytes) => bytes,
+            Data::Bytes(bytes) => bytes,
         }
     }
 }
@@ -37,6 +39,15 @@ pub(super) struct Outcome {
 impl Outcome {
     pub(super) fn failed(errno: Errno) -> Outcome {
         Outcome { result: Err(errno), data: Data::None }
+    }
+
+    /// Moves the data read to a buffer of its own.
+    pub(super) fn copy(&mut self, ledger: &Ledger) {
+        if let Data::Read(..) = self.data {
+            let bytes = self.data.bytes().to_vec();
+            ledger.count(Count::Copied, bytes.len() as u64);
+            self.data = Data::Bytes(bytes);
+        }
     }
 
     fn valued(result: Result<u64, FileError>) -> Outcome {
@@ -126,8 +137,8 @@ fn list<M: Medium>(
     match all {
         // Room for not even one would be asked again for ever.
         Ok(false) if bytes.is_empty() => Outcome::failed(Errno::ERANGE),
-        Ok(true) => Outcome { result: Ok(0), data: Data::Listed(bytes) },
-        Ok(false) => Outcome { result: Ok(u64::from(last)), data: Data::Listed(bytes) },
+        Ok(true) => Outcome { result: Ok(0), data: Data::Bytes(bytes) },
+        Ok(false) => Outcome { result: Ok(u64::from(last)), data: Data::Bytes(bytes) },
         Err(error) => Outcome::failed(error.errno()),
     }
 }

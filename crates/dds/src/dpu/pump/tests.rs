@@ -208,6 +208,18 @@ fn whole_blocks_are_not_copied() {
     assert!(rig.ledger.snapshot().since(&before).count(Count::Copied) > 0, "parts of blocks are");
 }
 
+/// Made to copy, it does as well, and says so.
+#[test]
+fn copies_are_counted_and_change_nothing_else() {
+    let mut rig = Rig::new(Config { copies: true, ..Config::default() });
+    let file = rig.file();
+    let page: Vec<u8> = (0..8192u32).map(|n| n.to_le_bytes()[0]).collect();
+    let before = rig.ledger.snapshot();
+    rig.done(&Request::Write { file, offset: 0, data: &page }).0.unwrap();
+    assert_eq!(rig.done(&Request::Read { file, offset: 0, bytes: 8192 }), (Ok(0), page));
+    assert!(rig.ledger.snapshot().since(&before).count(Count::Copied) >= 2 * 8192);
+}
+
 /// Operations end in any order; responses come in the order of the requests. Where the response
 /// ring is short of space requests wait, nothing is fetched, and nothing is lost.
 #[test]
@@ -256,7 +268,7 @@ fn responses_keep_the_order_and_shortage_only_delays() {
 #[test]
 fn responses_are_delivered_together_or_when_patience_ends() {
     let patience = Duration::from_micros(10);
-    let mut rig = Rig::new(Config { batch: 3 * 40, patience, depth: 64 });
+    let mut rig = Rig::new(Config { batch: 3 * 40, patience, depth: 64, copies: false });
     let file = FileId(9);
     rig.ask(&Request::Size { file }).unwrap();
     assert_eq!(rig.turn(), Turn { begun: 1, delivered: 0, unfinished: false });

@@ -1,0 +1,367 @@
+//! Figure 18 of DDS: file requests of a host through the rings, with and without copies on the DPU
+//! side.
+//!
+//! One thread of the host keeps a number of reads or writes at random places of a file under way,
+//! through the file library; a thread that is the DPU side serves them from a file on the disk. The
+//! rival is the same thread made to copy each request out of its batch and each read into another
+//! buffer. Both take turns at every point of every round.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use outboard_base::{Errno, Rng};
+use outboard_dds::dpu::pump;
+use outboard_dds::groups::Shape;
+use outboard_dds::host::{Completion, File};
+use outboard_drivers::dds::host::Attachment;
+use outboard_drivers::dds::library::{FileLibrary, file_library};
+use outboard_drivers::dds::server::{Server, ServerOptions};
+use outboard_link::dma::{Count, Snapshot};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use crate::plot::{Axis, Figure, Panel, Scale, Series};
+use crate::stats::median;
+use crate::{machine, today};
+
+/// How Figure 18 is measured.
+#[derive(Clone, Debug)]
+pub struct FilesFigure {
+    /// Where the volume lies.
+    pub dir: PathBuf,
+    /// Length of each measurement.
+    pub time: Duration,
+    /// Interleaved rounds.
+    pub rounds: u32,
+}
+
+/// Bytes of a request.
+const SIZES: [usize; 4] = [1 << 10, 4 << 10, 16 << 10, 64 << 10];
+/// Requests under way.
+const DEPTH: usize = 32;
+/// Bytes of the file.
+const FILE: u64 = 256 << 20;
+/// How long the server may take to be there.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One point: medians of the rounds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Whether it writes; else it reads.
+    pub writes: bool,
+    /// Bytes of a request.
+    pub bytes: usize,
+    /// Whether the DPU side was made to copy.
+    pub copies: bool,
+    /// Requests a second.
+    pub per_second: f64,
+    /// CPU microseconds a request, of the host's thread.
+    pub host_us: f64,
+    /// CPU microseconds a request, of the DPU side's threads.
+    pub dpu_us: f64,
+    /// Bytes copied between buffers of the DPU side, a request.
+    pub copied: f64,
+    /// DMAs a request, counted.
+    pub dmas: f64,
+}
+
+/// What a whole run found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// How it was measured, where and when.
+    pub note: String,
+    /// The figures.
+    pub rows: Vec<Row>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Point {
+    writes: bool,
+    bytes: usize,
+    copies: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    per_second: f64,
+    host_us: f64,
+    dpu_us: f64,
+    copied: f64,
+    dmas: f64,
+}
+
+/// A server and a host of it.
+struct Rig {
+    // Before the server: a host that is gone is let go of, not the other way round.
+    library: FileLibrary,
+    file: File,
+    server: Server,
+}
+
+fn said(errno: Errno) -> io::Error {
+    errno.into()
+}
+
+impl Rig {
+    fn new(dir: &std::path::Path, copies: bool, file_len: u64) -> io::Result<Rig> {
+        let name = if copies { "copies" } else { "zero" };
+        let socket = dir.join(format!("{name}.socket"));
+        let mut options = ServerOptions::new(dir.join(format!("{name}.volume")), socket.clone());
+        options.capacity = 4 * file_len;
+        options.pump = pump::Config { copies, ..pump::Config::default() };
+        let server = Server::start(options)?;
+        let shape = Shape::new(2, 4 << 20, 4 << 20, 4096)
+            .ok_or_else(|| io::Error::other("rings of that shape cannot be"))?;
+        let library = file_library(Attachment::attach(&socket, shape, PATIENCE)?)?;
+        let directory = library.create_directory(b"bench").map_err(said)?;
+        let file = library.create_file(directory, b"file").map_err(said)?;
+        let rig = Rig { library, file, server };
+        rig.fill(file_len)?;
+        Ok(rig)
+    }
+
+    fn fill(&self, file_len: u64) -> io::Result<()> {
+        let data = vec![0x5A; 1 << 20];
+        for offset in (0..file_len).step_by(data.len()) {
+            self.one(|user| {
+                self.library.write_file(&self.file, offset, &data, user).map_err(|no| no.errno)
+            })?;
+        }
+        self.one(|user| self.library.flush_file(&self.file, user).map_err(|no| no.errno))
+    }
+
+    /// Does one thing and waits for it.
+    fn one(&self, ask: impl Fn(u64) -> Result<(), Errno>) -> io::Result<()> {
+        ask(0).map_err(said)?;
+        let mut done = Vec::new();
+        while done.is_empty() {
+            self.wait(&mut done)?;
+        }
+        done.pop().map_or(Ok(()), |one| one.result.map(drop).map_err(said))
+    }
+
+    fn wait(&self, done: &mut Vec<Completion>) -> io::Result<()> {
+        let poll = self.library.default_poll();
+        self.library.poll_wait(poll, done, DEPTH, PATIENCE).map(drop).map_err(said)
+    }
+
+    fn ask(&self, point: Point, offset: u64, buffer: Vec<u8>) -> io::Result<()> {
+        let begun = if point.writes {
+            self.library.write_file(&self.file, offset, &buffer, 0).map_err(|no| no.errno)
+        } else {
+            self.library.read_file(&self.file, offset, buffer, 0).map_err(|no| no.errno)
+        };
+        begun.map_err(said)
+    }
+
+    fn measure(&self, point: Point, file_len: u64, time: Duration) -> io::Result<Sample> {
+        let mut rng = Rng::new(point.bytes as u64);
+        let places = file_len / point.bytes as u64;
+        let mut place = move || rng.below(places) * point.bytes as u64;
+        for _ in 0..DEPTH {
+            self.ask(point, place(), vec![0x5A; point.bytes])?;
+        }
+        let (mut done, mut count) = (Vec::with_capacity(DEPTH), 0u64);
+        let before = Moment::now(&self.server);
+        let from = Instant::now();
+        while from.elapsed() < time {
+            self.wait(&mut done)?;
+            for mut one in done.drain(..) {
+                one.result.map_err(said)?;
+                count += 1;
+                let buffer = one.buffers.pop().filter(|buffer| buffer.len() == point.bytes);
+                self.ask(point, place(), buffer.unwrap_or_else(|| vec![0x5A; point.bytes]))?;
+            }
+        }
+        let sample = Moment::now(&self.server).since(&before, count, from.elapsed());
+        let mut left = DEPTH;
+        while left > 0 {
+            self.wait(&mut done)?;
+            left -= done.len().min(left);
+            done.clear();
+        }
+        Ok(sample)
+    }
+}
+
+/// Clocks and counters at one time.
+struct Moment {
+    thread: Duration,
+    process: Duration,
+    counted: Snapshot,
+}
+
+fn cpu(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
+}
+
+impl Moment {
+    fn now(server: &Server) -> Moment {
+        Moment {
+            thread: cpu(ClockId::ThreadCPUTime),
+            process: cpu(ClockId::ProcessCPUTime),
+            counted: server.ledger().snapshot(),
+        }
+    }
+
+    fn since(&self, earlier: &Moment, count: u64, time: Duration) -> Sample {
+        let each = 1.0 / count.max(1) as f64;
+        let host = self.thread.saturating_sub(earlier.thread);
+        let all = self.process.saturating_sub(earlier.process);
+        let counted = self.counted.since(&earlier.counted);
+        Sample {
+            per_second: count as f64 / time.as_secs_f64(),
+            host_us: host.as_secs_f64() * 1e6 * each,
+            dpu_us: all.saturating_sub(host).as_secs_f64() * 1e6 * each,
+            copied: counted.count(Count::Copied) as f64 * each,
+            dmas: counted.total().ops as f64 * each,
+        }
+    }
+}
+
+/// Measures; `progress` is told what comes next.
+///
+/// # Errors
+/// The disk's, or the server's.
+pub fn run(figure: &FilesFigure, mut progress: impl FnMut(&str)) -> io::Result<Report> {
+    measure(figure, FILE, &SIZES, &mut progress)
+}
+
+fn measure(
+    figure: &FilesFigure,
+    file_len: u64,
+    sizes: &[usize],
+    progress: &mut dyn FnMut(&str),
+) -> io::Result<Report> {
+    progress("filling two files");
+    let rigs = [Rig::new(&figure.dir, false, file_len)?, Rig::new(&figure.dir, true, file_len)?];
+    let mut samples: Vec<(Point, Vec<Sample>)> = Vec::new();
+    for writes in [false, true] {
+        for &bytes in sizes {
+            let point = |copies| (Point { writes, bytes, copies }, Vec::new());
+            samples.extend([false, true].map(point));
+        }
+    }
+    for round in 1..=figure.rounds {
+        for (point, all) in &mut samples {
+            progress(&format!("round {round}: {point:?}"));
+            let [zero, copying] = &rigs;
+            let rig = if point.copies { copying } else { zero };
+            all.push(rig.measure(*point, file_len, figure.time)?);
+        }
+    }
+    let note = format!(
+        "{}, {}; {DEPTH} requests of one thread under way, random places of {} MiB, O_DIRECT; \
+         medians of {} rounds of {:?}",
+        machine(),
+        today(),
+        file_len >> 20,
+        figure.rounds,
+        figure.time
+    );
+    let [zero, copying] = rigs;
+    for rig in [zero, copying] {
+        let Rig { library, file: _, server } = rig;
+        drop(library);
+        server.stop()?;
+    }
+    Ok(Report { note, rows: samples.iter().map(|(point, all)| row(*point, all)).collect() })
+}
+
+fn row(point: Point, samples: &[Sample]) -> Row {
+    let middle = |of: fn(&Sample) -> f64| median(&samples.iter().map(of).collect::<Vec<_>>());
+    Row {
+        writes: point.writes,
+        bytes: point.bytes,
+        copies: point.copies,
+        per_second: middle(|s| s.per_second),
+        host_us: middle(|s| s.host_us),
+        dpu_us: middle(|s| s.dpu_us),
+        copied: middle(|s| s.copied),
+        dmas: middle(|s| s.dmas),
+    }
+}
+
+fn name(row: &Row) -> &'static str {
+    if row.copies { "copies" } else { "zero-copy" }
+}
+
+impl Report {
+    /// The figures as a table for people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!(
+            "{}\nCPU in us a request\n\n{:<6} {:>6}  {:<10} {:>10} {:>9} {:>9} {:>9} {:>7}\n",
+            self.note,
+            "",
+            "bytes",
+            "DPU side",
+            "per second",
+            "host CPU",
+            "DPU CPU",
+            "copied",
+            "DMAs"
+        );
+        for row in &self.rows {
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "{:<6} {:>6}  {:<10} {:>10.0} {:>9.2} {:>9.2} {:>9.0} {:>7.2}",
+                if row.writes { "write" } else { "read" },
+                row.bytes,
+                name(row),
+                row.per_second,
+                row.host_us,
+                row.dpu_us,
+                row.copied,
+                row.dmas
+            );
+        }
+        text
+    }
+
+    /// Requests a second by their size, reads and writes apart.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        let panels = [false, true].into_iter().map(|writes| self.panel(writes)).collect();
+        let title = "file requests through the rings (after DDS, Figure 18)".to_owned();
+        Figure { title, note: self.note.clone(), columns: 2, panels }.svg()
+    }
+
+    fn panel(&self, writes: bool) -> Panel {
+        let line = |copies: bool| {
+            let rows = self.rows.iter().filter(|row| (row.writes, row.copies) == (writes, copies));
+            let points = rows.map(|row| (row.bytes as f64, row.per_second)).collect();
+            Series { name: if copies { "copies" } else { "zero-copy" }.to_owned(), points }
+        };
+        let axis = |label: &str, scale| Axis { label: label.to_owned(), scale };
+        Panel {
+            title: if writes { "writes" } else { "reads" }.to_owned(),
+            x: axis("bytes of a request", Scale::Log2),
+            y: axis("requests a second", Scale::Log10),
+            series: [false, true].map(line).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_served_and_copies_counted() {
+        let dir = std::env::temp_dir().join(format!("outboard-figure18-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let time = Duration::from_millis(20);
+        let figure = FilesFigure { dir: dir.clone(), time, rounds: 1 };
+        let report = measure(&figure, 4 << 20, &[4096], &mut |_| ()).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(report.rows.len(), 4);
+        assert!(report.rows.iter().all(|row| row.per_second > 0.0 && row.dmas > 0.0));
+        let copied = |row: &Row| row.copied >= 4096.0;
+        assert!(report.rows.iter().all(|row| copied(row) == row.copies), "{}", report.table());
+        assert_eq!(report.svg().matches("<polyline").count(), 4);
+    }
+}
