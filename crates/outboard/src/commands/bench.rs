@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use outboard_bench::dds::{ring, table};
+use outboard_bench::dds::{files, ring, table};
 use outboard_bench::fs::figure::{Figure, FsFigure};
 use outboard_bench::link::{device, figure6};
 use outboard_bench::{fs, link, passthrough, scale};
@@ -93,6 +93,14 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
                 let producers = ascending(threads, ring::PRODUCERS_MAX)?;
                 let figure = ring::RingFigure { time: time(seconds)?, rounds, producers };
                 let report = ring::run(&figure, progress).map_err(failed)?;
+                write_svg(svg.as_deref(), || report.svg())?;
+                print(json, &report, || report.table())
+            }
+            "18" => {
+                let dir = Scratch::new(None)?;
+                let figure =
+                    files::FilesFigure { dir: dir.0.clone(), time: time(seconds)?, rounds };
+                let report = files::run(&figure, progress).map_err(failed)?;
                 write_svg(svg.as_deref(), || report.svg())?;
                 print(json, &report, || report.table())
             }
