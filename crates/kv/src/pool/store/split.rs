@@ -25,22 +25,21 @@ use crate::{Key, Value};
 const OVERHEAD: u64 = 64;
 
 impl<P: Pool> PooledKv<P> {
-    /// Splits one shard that may be too large.
-    pub(super) async fn split_largest(&self) -> Result<(), Refused> {
-        let large = {
+    /// Splits the shards that may be too large.
+    pub(super) async fn split_large(&self) -> Result<(), Refused> {
+        let large: Vec<(Arc<Shard>, Option<Key>)> = {
             let state = self.lock();
-            let mut shards = state.root.shards.iter();
-            let large = shards.find(|(_, shard)| {
+            let shards = state.root.shards.iter().filter(|(_, shard)| {
                 shard.register.size().is_some_and(|(pairs, bytes)| {
                     pairs > self.options.split_pairs || bytes > self.options.split_bytes
                 })
             });
-            large.and_then(|(start, _)| state.root.locate(start))
+            shards.filter_map(|(start, _)| state.root.locate(start)).collect()
         };
-        match large {
-            Some((shard, end)) => self.split(&shard, end).await,
-            None => Ok(()),
+        for (shard, end) in large {
+            self.split(&shard, end).await?;
         }
+        Ok(())
     }
 
     async fn split(&self, shard: &Arc<Shard>, end: Option<Key>) -> Result<(), Refused> {

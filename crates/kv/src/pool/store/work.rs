@@ -77,7 +77,7 @@ impl<P: Pool> PooledKv<P> {
         self.recall().await.map_err(|refused| self.refused(refused))?;
         self.finish_split().await.map_err(|refused| self.refused(refused))?;
         self.sweep().await.map_err(|refused| self.refused(refused))?;
-        self.split_largest().await.map_err(|refused| self.refused(refused))?;
+        self.split_large().await.map_err(|refused| self.refused(refused))?;
         self.refresh_usage().await
     }
 
