@@ -64,9 +64,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 Reply::Entry(attr)
             }
             (reply @ Reply::Written(_), &Request::Write { ino, fh, flags, .. }) => {
-                // What it had written may never have been synced.
-                let handle = self.handles.get(attachment, fh, ino)?;
-                self.sync_written(handle, flags).await?;
+                // What it had written may never have been synced. A handle that was being closed
+                // meanwhile says nothing any more.
+                match self.handles.get(attachment, fh, ino) {
+                    Ok(handle) => self.sync_written(handle, flags).await?,
+                    Err(_) => self.sync().await?,
+                }
                 reply
             }
             (reply, _) => {

@@ -147,7 +147,6 @@ impl Session {
         }
         let mut resumed = Resumed::default();
         self.hand_in(&mut resumed, alive)?;
-        self.given_up.store(false, Release);
         self.send_pending(&mut resumed);
         self.wait_again(alive)?;
         Ok(resumed)
@@ -159,7 +158,12 @@ impl Session {
         alive: &dyn Fn() -> bool,
     ) -> Result<(), NotResumed> {
         let mut port = Port::new(Arc::clone(self), self.keeper());
-        let reclaims = lock(&self.books).holdings.reclaims();
+        let reclaims = {
+            let books = lock(&self.books);
+            // What is closed from here on waits, and is sent after what is handed in.
+            self.given_up.store(false, Release);
+            books.holdings.reclaims()
+        };
         for request in reclaims {
             let slot = self.keeper_slot(&mut port, alive)?;
             let cred = self.own_cred();

@@ -295,11 +295,15 @@ impl Session {
         // The keeper's calls are what ends the giving up.
         let op = call.request.op();
         if queue != self.keeper() && self.given_up.load(Acquire) {
-            // What it gives up was the lost side's to take, and is not handed in to the next.
-            if entry::is_giving_up(op) {
-                entry::gives_up(call.request, &mut lock(&self.books).holdings);
+            let mut books = lock(&self.books);
+            // Looked at again: who is about to hand in has the books.
+            if self.given_up.load(Acquire) {
+                // What it gives up was the lost side's to take, and is not handed in to the next.
+                if entry::is_giving_up(op) {
+                    entry::gives_up(call.request, &mut books.holdings);
+                }
+                return Err(Errno::ENOTCONN);
             }
-            return Err(Errno::ENOTCONN);
         }
         let lane = self.lane(queue, cid);
         let span = Span::of(call.request, call.payload_len);
