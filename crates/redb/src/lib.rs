@@ -1,0 +1,230 @@
+//! The second embedded engine: `redb` behind the [`Kv`] port.
+//!
+//! redb is a copy-on-write B-tree in one file, and knows two kinds of commit: one that is on the
+//! device, and one that is nowhere until the next of the first kind. Nothing in between survives
+//! the death of a process, so here every commit is durable, and `sync` has nothing to do. What
+//! makes that bearable is a thread that puts everything that waits into one transaction, judges
+//! each batch in it, in order, and answers all after one flush.
+//!
+//! It is what the port's promises are checked against beside the engine volumes use by default:
+//! another design (a tree in place of sorted files, one writer) under the same suites.
+
+#![forbid(unsafe_code)]
+
+mod writer;
+
+use std::future::poll_fn;
+use std::io;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::Poll;
+use std::thread::JoinHandle;
+
+use outboard_base::Errno;
+use outboard_kv::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
+use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageError, TableDefinition};
+
+use writer::Queue;
+
+/// The one table there is.
+const PAIRS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("outboard");
+
+/// How the engine is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Bytes of pages kept in memory.
+    pub cache: usize,
+    /// Space of the disk that only essential batches and deletes may use: at most so much, and one
+    /// part in 16.
+    pub reserve: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { cache: 32 << 20, reserve: 256 << 20 }
+    }
+}
+
+/// The engine.
+pub struct RedbEngine {
+    database: Arc<Database>,
+    queue: Arc<Queue>,
+    thread: Option<JoinHandle<()>>,
+    dir: PathBuf,
+    options: Options,
+}
+
+/// The error of the engine as one of the port.
+fn failed(error: &redb::Error) -> KvError {
+    match error {
+        redb::Error::Corrupted(_) => KvError::Corrupt,
+        redb::Error::Io(error) => {
+            let code = error.raw_os_error().and_then(|code| u32::try_from(code).ok());
+            KvError::from(code.map_or(Errno::EIO, Errno::from_raw))
+        }
+        _ => KvError::Io(Errno::EIO),
+    }
+}
+
+fn read_failed(error: StorageError) -> KvError {
+    failed(&error.into())
+}
+
+impl RedbEngine {
+    /// Opens the engine's file in `dir`, making both if there are none. One process at a time.
+    ///
+    /// # Errors
+    ///
+    /// It is in use, damaged, or cannot be read or written.
+    pub fn open(dir: &Path, options: Options) -> io::Result<RedbEngine> {
+        std::fs::create_dir_all(dir)?;
+        let path = dir.join("pairs.redb");
+        let named = |error: redb::Error| {
+            io::Error::other(format!("cannot open the store {}: {error}", path.display()))
+        };
+        let database = Database::builder().set_cache_size(options.cache).create(&path);
+        let database = Arc::new(database.map_err(|error| named(error.into()))?);
+        // The table is there from now on, so that reads find it.
+        make_table(&database).map_err(named)?;
+        let queue = Arc::new(Queue::default());
+        let thread = {
+            let (database, queue) = (Arc::clone(&database), Arc::clone(&queue));
+            let thread = std::thread::Builder::new().name("outboard-redb".into());
+            thread.spawn(move || queue.serve(&database))?
+        };
+        Ok(RedbEngine { database, queue, thread: Some(thread), dir: dir.into(), options })
+    }
+
+    fn table(&self) -> Result<ReadOnlyTable<&'static [u8], &'static [u8]>, KvError> {
+        let read = self.database.begin_read().map_err(|error| failed(&error.into()))?;
+        read.open_table(PAIRS).map_err(|error| failed(&error.into()))
+    }
+
+    /// Waits for batches that are being written though nobody waits for them any more: who dropped
+    /// one must learn what became of it.
+    async fn orphans(&self) {
+        poll_fn(
+            |cx| if self.queue.has_orphans(cx.waker()) { Poll::Pending } else { Poll::Ready(()) },
+        )
+        .await;
+    }
+
+    /// Bytes free on the disk, and bytes to keep back of them.
+    fn room(&self) -> Option<(u64, u64)> {
+        let fs = rustix::fs::statvfs(&self.dir).ok()?;
+        let total = fs.f_blocks.saturating_mul(fs.f_frsize);
+        let free = fs.f_bavail.saturating_mul(fs.f_frsize);
+        Some((free, (total / 16).min(self.options.reserve)))
+    }
+
+    /// Refuses what would take the space that deleting needs: pages are copied before they are
+    /// freed, and a transaction that finds no space ends the engine's life.
+    fn admit(&self, batch: &Batch) -> Result<(), KvError> {
+        let Some((free, kept)) = self.room() else { return Ok(()) };
+        let shrinks = batch.is_essential() || batch.writes().iter().all(|w| w.value.is_none());
+        let kept = if shrinks { kept / 4 } else { kept };
+        // Twice: the page that is copied, and the one that splits.
+        let cost = 2 * batch.bytes() as u64;
+        if free < kept.saturating_add(cost) { Err(KvError::NoSpace) } else { Ok(()) }
+    }
+}
+
+fn make_table(database: &Database) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    write.open_table(PAIRS)?;
+    write.commit()?;
+    Ok(())
+}
+
+impl Drop for RedbEngine {
+    fn drop(&mut self) {
+        self.queue.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has poisoned the queue; there is nothing left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Refuses keys, values and batches beyond the limits of the port.
+fn check_limits(batch: &Batch) -> Result<(), KvError> {
+    let fits = batch.writes().iter().all(|write| {
+        (1..=RedbEngine::KEY_MAX).contains(&write.key.len())
+            && write.value.as_ref().is_none_or(|value| value.len() <= RedbEngine::VALUE_MAX)
+    });
+    if fits && batch.bytes() <= RedbEngine::BATCH_MAX { Ok(()) } else { Err(KvError::TooLarge) }
+}
+
+impl Kv for RedbEngine {
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, KvError> {
+        self.orphans().await;
+        let found = self.table()?.get(key).map_err(read_failed)?;
+        Ok(found.map(|value| value.value().into()))
+    }
+
+    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>, KvError> {
+        self.orphans().await;
+        let table = self.table()?;
+        let get = |key: &Key| -> Result<Option<Value>, KvError> {
+            let found = table.get(&key[..]).map_err(read_failed)?;
+            Ok(found.map(|value| value.value().into()))
+        };
+        keys.iter().map(get).collect()
+    }
+
+    async fn scan(
+        &self,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Key, Value)>, KvError> {
+        self.orphans().await;
+        let start = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        let table = self.table()?;
+        let range = table.range::<&[u8]>((start, Bound::Unbounded)).map_err(read_failed)?;
+        let mut pairs = Vec::new();
+        for pair in range.take(limit) {
+            let (key, value) = pair.map_err(read_failed)?;
+            if !key.value().starts_with(prefix) {
+                break;
+            }
+            pairs.push((key.value().into(), value.value().into()));
+        }
+        Ok(pairs)
+    }
+
+    async fn commit(&self, batch: Batch, _: Durability) -> Result<(), KvError> {
+        check_limits(&batch)?;
+        self.admit(&batch)?;
+        let asked = self.queue.ask(batch)?;
+        poll_fn(|cx| asked.poll(cx.waker())).await
+    }
+
+    async fn sync(&self) -> Result<(), KvError> {
+        // What was answered is on the device.
+        self.queue.health()
+    }
+
+    fn is_synced(&self) -> bool {
+        self.queue.health().is_ok()
+    }
+
+    fn version(&self) -> Version {
+        Version(self.queue.version())
+    }
+
+    fn usage(&self) -> Usage {
+        let used = std::fs::metadata(self.dir.join("pairs.redb")).map_or(0, |file| file.len());
+        match self.room() {
+            Some((free, reserve)) => Usage { capacity: used.saturating_add(free), used, reserve },
+            None => Usage { capacity: u64::MAX, used, reserve: 0 },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
