@@ -46,9 +46,9 @@ use outboard_link::ring::response::Producer;
 use outboard_link::ring::{Fault, Place};
 use outboard_wire::dds::{Refused, Request, frames};
 
-use super::files::FileService;
+use super::files::{FileService, ReadOp};
 use super::offload::pool::Pool;
-use operation::{Outcome, run};
+use operation::{Outcome, read, run};
 use responses::{Responses, Space};
 use summary::Summary;
 
@@ -257,20 +257,28 @@ impl<M: Medium> Pump<M> {
                 ended.borrow_mut().push((number, Outcome::failed(errno)));
                 continue;
             }
-            // A read takes whole blocks, one more at each end.
-            let buf = if room > 0 { self.buffers.take(room as usize + 2 * ALIGN) } else { None };
-            let buf = buf.unwrap_or_else(|| Buf::zeroed(0));
             let (service, summary) = (Arc::clone(&self.service), Arc::clone(&self.summary));
-            let (mut held, user) = (Arc::clone(&batch.bytes), Rc::clone(&batch.users));
             let copies = self.config.copies.then(|| Arc::clone(&self.ledger));
+            if let Ok(Request::Read { file, offset, bytes }) = request {
+                // A read takes whole blocks, one more at each end, and nothing of the batch.
+                let buf = self.buffers.take(bytes as usize + 2 * ALIGN);
+                let buf = buf.unwrap_or_else(|| Buf::zeroed(0));
+                start(Box::pin(async move {
+                    let op = ReadOp { file, offset, bytes };
+                    let mut outcome = read(&service, &summary, op, buf).await;
+                    if let Some(ledger) = &copies {
+                        outcome.copy(ledger);
+                    }
+                    ended.borrow_mut().push((number, outcome));
+                }));
+                continue;
+            }
+            let (mut held, user) = (Arc::clone(&batch.bytes), Rc::clone(&batch.users));
             if let Some(ledger) = &copies {
                 (held, message) = copied(&held, message, ledger);
             }
             start(Box::pin(async move {
-                let mut outcome = run(&service, &summary, &held, message, buf).await;
-                if let Some(ledger) = &copies {
-                    outcome.copy(ledger);
-                }
+                let outcome = run(&service, &summary, &held, message).await;
                 drop((held, user));
                 ended.borrow_mut().push((number, outcome));
             }));

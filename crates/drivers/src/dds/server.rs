@@ -34,6 +34,7 @@ use outboard_kv::medium::Medium;
 use outboard_link::dma::{Count, Ledger};
 use outboard_link::pace::{self, Pace, Step};
 
+use crate::alone;
 use crate::clock;
 use crate::dpu::{Poller, Runtime};
 use crate::engine::Reserve;
@@ -267,6 +268,11 @@ impl Serving {
             let now = clock::now();
             let mut found = self.pump_all(now);
             found += self.runtime.turn();
+            if alone::has_waited() && self.pump_all(clock::now()) > 0 {
+                // Somebody waited for the device here, and kept others waiting.
+                alone::was_unwelcome();
+                found += 1;
+            }
             if now >= self.next_look {
                 found += self.look_around(now)?;
                 if stop.load(Ordering::SeqCst) {

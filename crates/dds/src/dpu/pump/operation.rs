@@ -55,26 +55,31 @@ impl Outcome {
     }
 }
 
-/// Does what the message asks for. The batch is whole for as long.
+/// Reads into `buf`.
+pub(super) async fn read<M: Medium>(
+    service: &FileService<M>,
+    summary: &Summary,
+    op: ReadOp,
+    buf: Buf,
+) -> Outcome {
+    summary.will_read(op);
+    let (range, buf) = service.read(op, buf).await;
+    match range {
+        Ok(range) => Outcome { result: Ok(0), data: Data::Read(buf, range) },
+        Err(error) => Outcome { result: Err(error.errno()), data: Data::Read(buf, 0..0) },
+    }
+}
+
+/// Does what a message asks for that is no read. The batch is whole for as long.
 pub(super) async fn run<M: Medium>(
     service: &FileService<M>,
     summary: &Summary,
     batch: &Arc<Buf>,
     message: Range<usize>,
-    buf: Buf,
 ) -> Outcome {
     let bytes = batch.get(message.clone()).unwrap_or_default();
     let Ok((_, request)) = Request::parse(bytes) else { return Outcome::failed(Errno::EINVAL) };
     match request {
-        Request::Read { file, offset, bytes } => {
-            let op = ReadOp { file, offset, bytes };
-            summary.will_read(op);
-            let (range, buf) = service.read(op, buf).await;
-            match range {
-                Ok(range) => Outcome { result: Ok(0), data: Data::Read(buf, range) },
-                Err(error) => Outcome { result: Err(error.errno()), data: Data::Read(buf, 0..0) },
-            }
-        }
         Request::Write { file, offset, data } => {
             let done = || summary.wrote(file.0, offset, data);
             // The data is the end of the message.
@@ -111,7 +116,7 @@ async fn control<M: Medium>(
         Request::DeleteFile { file } => service.delete(file).await.map(|()| 0),
         Request::Resize { file, size } => service.resize(file, size).await.map(|()| 0),
         Request::Size { file } => service.size(file),
-        // These carry data, and are done above.
+        // These carry data, and are done elsewhere.
         Request::Read { .. }
         | Request::Write { .. }
         | Request::List { .. }
