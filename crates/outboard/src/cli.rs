@@ -104,6 +104,18 @@ If it is interrupted, run it again: it goes on. Until it is done the copy cannot
         #[arg(long, value_name = "URL")]
         store: Option<String>,
     },
+    /// Serve remote clients over TCP; the DPU side answers reads of what lies in files
+    #[command(after_help = "\
+Examples:
+  outboard serve kv                        redis-cli -p 7379
+  outboard serve kv --plain                the same without a DPU side, to compare
+
+The DPU side is a process of its own. If it dies it is started again; if this process is killed,
+the next `outboard serve` adopts it.")]
+    Serve {
+        #[command(subcommand)]
+        what: crate::commands::serve::Serve,
+    },
     /// Measure the link or the file system, with its rivals, in one run
     Bench {
         #[command(subcommand)]
@@ -192,9 +204,9 @@ pub(crate) enum Bench {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// 17: rings of messages, by the number of producers; 22: the cache table, by the number of
-        /// threads that look up
-        #[arg(long, value_name = "N", value_parser = ["17", "22"])]
+        /// 17: rings of messages, by the number of producers; 18: file requests, with and without
+        /// copies; 22: the cache table, by the number of threads that look up
+        #[arg(long, value_name = "N", value_parser = ["17", "18", "22"])]
         figure: String,
         /// Seconds for each measurement
         #[arg(long, default_value_t = 0.3)]

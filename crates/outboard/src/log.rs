@@ -7,16 +7,25 @@ use tracing_subscriber::EnvFilter;
 use crate::exit::Failure;
 use crate::settings::{LogFormat, Settings};
 
+/// Starts logging text with a filter. `OUTBOARD_LOG` overrides it.
+pub(crate) fn start_with(filter: &str) -> Result<(), Failure> {
+    start_as(filter, LogFormat::Text)
+}
+
 /// Starts logging as the settings say. `OUTBOARD_LOG` overrides the filter.
 pub(crate) fn start(settings: &Settings) -> Result<(), Failure> {
-    let filter = std::env::var("OUTBOARD_LOG").unwrap_or_else(|_| settings.log().to_owned());
+    start_as(settings.log(), settings.log_format())
+}
+
+fn start_as(filter: &str, format: LogFormat) -> Result<(), Failure> {
+    let filter = std::env::var("OUTBOARD_LOG").unwrap_or_else(|_| filter.to_owned());
     let filter = EnvFilter::try_new(&filter)
         .map_err(|error| Failure::usage(format!("--log {filter} is not a log filter: {error}")))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    let started = match settings.log_format() {
+    let started = match format {
         LogFormat::Text => builder.with_target(false).try_init(),
         LogFormat::Json => builder.json().try_init(),
     };

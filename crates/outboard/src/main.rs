@@ -45,6 +45,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
             commands::status::status(&settings.load(config)?, json)
         }
         Command::Migrate { from, to, store } => commands::migrate::migrate(from, to, store),
+        Command::Serve { what } => commands::serve::serve(what),
         Command::Bench { what } => commands::bench::bench(what),
         Command::Completions { shell } => Ok(commands::completions(shell)),
     }

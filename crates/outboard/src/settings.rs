@@ -426,7 +426,7 @@ fn default_memory() -> u64 {
 }
 
 /// Parses `12`, `512M`, `1.5G` and the like; units are powers of 1024.
-fn bytes(name: &str, text: &str) -> Result<u64, Failure> {
+pub(crate) fn bytes(name: &str, text: &str) -> Result<u64, Failure> {
     let wrong =
         || Failure::usage(format!("--{name} {text} is not a size; write bytes, or 512M, 20G, 1T"));
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

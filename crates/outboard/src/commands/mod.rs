@@ -5,6 +5,7 @@ pub(crate) mod dpu;
 pub(crate) mod fsck;
 pub(crate) mod migrate;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod umount;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use outboard_drivers::dds::server::{Server, ServerOptions};
 use outboard_drivers::dds::tcp::front::Front;
-use outboard_drivers::dds::tcp::sockets::Address;
+use outboard_drivers::dds::tcp::sockets::{Address, Listener};
 use outboard_drivers::dds::tcp::worker::Setup as FrontSetup;
 use outboard_drivers::engine::Reserve;
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
@@ -93,7 +93,8 @@ impl Dpu {
             contexts: 256,
             pool: 16 << 20,
         };
-        let front = Front::start(&Address::Tcp("127.0.0.1:0".parse().unwrap()), 2, &setup).unwrap();
+        let listener = Listener::bind(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+        let front = Front::start(listener, 2, &setup).unwrap();
         Dpu { front, server }
     }
 }

@@ -26,13 +26,12 @@ pub struct Front {
 }
 
 impl Front {
-    /// Listens at `address`, with so many workers.
+    /// Serves who connects to `listener`, with so many workers.
     pub fn start<F: Files>(
-        address: &Address,
+        listener: Listener,
         workers: usize,
         setup: &Setup<F>,
     ) -> io::Result<Front> {
-        let listener = Listener::bind(address)?;
         let mut front = Front {
             address: listener.address().clone(),
             tally: Arc::default(),
