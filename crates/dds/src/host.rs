@@ -83,6 +83,14 @@ pub struct Poll {
     group: u16,
 }
 
+impl Poll {
+    /// Its number in its attachment.
+    #[must_use]
+    pub fn number(self) -> u16 {
+        self.group
+    }
+}
+
 /// A file, as an application holds it.
 #[derive(Debug)]
 pub struct File {
@@ -176,6 +184,12 @@ impl<W: World, B: AsMut<[u8]>> Library<W, B> {
     #[must_use]
     pub fn default_poll(&self) -> Poll {
         Poll { group: FIRST }
+    }
+
+    /// The group of a [number](Poll::number) that was given out.
+    #[must_use]
+    pub fn poll(&self, number: u16) -> Option<Poll> {
+        (FIRST..*seat::lock(&self.polls)).contains(&number).then_some(Poll { group: number })
     }
 
     /// `CreatePoll`: a notification group. Does not block.

@@ -100,17 +100,15 @@ impl<B> Bookings<B> {
         Some(booked)
     }
 
-    /// Takes everything.
-    pub(super) fn take_all(&mut self) -> Vec<Booked<B>> {
-        let mut all = Vec::new();
-        for (place, slot) in self.slots.iter_mut().enumerate() {
-            if let Some(booked) = slot.booked.take() {
-                slot.generation = slot.generation.wrapping_add(1);
-                self.free.push(place);
-                all.push(booked);
-            }
-        }
-        all
+    /// Takes whatever there is, up to `most`.
+    pub(super) fn take_some(&mut self, most: usize) -> Vec<Booked<B>> {
+        let booked = |(place, slot): (usize, &mut Slot<B>)| {
+            let booked = slot.booked.take()?;
+            slot.generation = slot.generation.wrapping_add(1);
+            self.free.push(place);
+            Some(booked)
+        };
+        self.slots.iter_mut().enumerate().filter_map(booked).take(most).collect()
     }
 }
 
@@ -133,7 +131,7 @@ mod tests {
         assert!(bookings.take(first).is_none());
         let third = bookings.book(3, booked(3)).unwrap();
         assert!(bookings.take(first).is_none(), "its place is used again under another id");
-        assert_eq!((bookings.take(third).unwrap().user, bookings.take_all().len()), (3, 1));
+        assert_eq!((bookings.take(third).unwrap().user, bookings.take_some(9).len()), (3, 1));
         assert!(bookings.take(second).is_none());
         assert!(bookings.take(Id::of(u64::MAX)).is_none());
     }

@@ -180,7 +180,7 @@ impl<W: World, B: AsMut<[u8]>> Library<W, B> {
             let is_lost = self.world.is_lost();
             let followed = rings.take(self.world.who(), out, most);
             if out.len() == had && (is_lost || followed.is_err()) {
-                rings.fail_all(out);
+                rings.fail(out, had.saturating_add(most));
             }
             let left = if at_most.is_zero() {
                 Duration::ZERO
@@ -192,7 +192,7 @@ impl<W: World, B: AsMut<[u8]>> Library<W, B> {
                 return out.len() - had;
             }
             if rings.tend(&self.world).is_err() {
-                rings.fail_all(out);
+                rings.fail(out, had.saturating_add(most));
                 continue;
             }
             let is_ready = || rings.is_ready() || self.world.is_lost();

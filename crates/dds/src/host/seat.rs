@@ -137,10 +137,11 @@ impl<B: AsMut<[u8]>> Group<B> {
         done
     }
 
-    /// Ends everything that is under way: the DPU side is gone, or cannot be followed.
-    pub(super) fn fail_all(&self, out: &mut Vec<Completion<B>>) {
+    /// Ends what is under way, until `out` holds `most`: the DPU side is gone, or cannot be
+    /// followed.
+    pub(super) fn fail(&self, out: &mut Vec<Completion<B>>, most: usize) {
         for seat in &self.seats {
-            for booked in lock(&seat.bookings).take_all() {
+            for booked in lock(&seat.bookings).take_some(most.saturating_sub(out.len())) {
                 let Booked { user, buffers, .. } = booked;
                 out.push(Completion { user, result: Err(Errno::EIO), buffers });
             }

@@ -345,6 +345,8 @@ fn a_file_completes_in_the_group_it_is_added_to() {
     let file = file_of(&rig);
     let poll = rig.library.create_poll().unwrap();
     assert_eq!(rig.library.create_poll(), Err(Errno::EMFILE));
+    assert_eq!(rig.library.poll(poll.number()), Some(poll));
+    assert_eq!((rig.library.poll(0), rig.library.poll(3)), (None, None));
     rig.library.write_file(&file, 0, b"a", 1).unwrap();
     rig.library.poll_add(poll, &file).unwrap();
     rig.library.write_file(&file, 1, b"b", 2).unwrap();
@@ -398,10 +400,16 @@ fn what_is_under_way_fails_when_the_dpu_side_is_gone() {
     rig.library.write_file(&file, 0, b"answered", 1).unwrap();
     rig.dpu.is_prompt.store(false, Ordering::Relaxed);
     rig.library.read_file(&file, 0, vec![3; 8], 2).unwrap();
+    rig.library.read_file(&file, 0, vec![4; 8], 3).unwrap();
     rig.dpu.is_lost.store(true, Ordering::Relaxed);
     assert_eq!(wait(&rig, poll), [done(1, 8)], "what was answered before is not lost");
+    let mut out = Vec::new();
+    assert_eq!(rig.library.poll_wait(poll, &mut out, 1, Duration::ZERO), Ok(1), "no more");
+    out.extend(wait(&rig, poll));
+    out.sort_by_key(|done| done.user);
     let failed = Completion { user: 2, result: Err(Errno::EIO), buffers: vec![vec![3; 8]] };
-    assert_eq!(wait(&rig, poll), [failed]);
+    let other = Completion { user: 3, result: Err(Errno::EIO), buffers: vec![vec![4; 8]] };
+    assert_eq!(out, [failed, other]);
     assert_eq!(wait(&rig, poll), []);
     let refused = rig.library.write_file(&file, 0, b"x", 3).unwrap_err();
     assert_eq!(refused.errno, Errno::EIO);
