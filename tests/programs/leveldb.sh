@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# LevelDB's own db_bench: sequential, random and synced writes, reads, compaction, several threads, a
-# killed writer. What was written must be found, all of it, also by the next process.
+# LevelDB's own db_bench: sequential, random and synced writes, reads, compaction, several
+# threads, a killed writer. What was written must be found, all of it, also by the next process.
 . "$(dirname "$0")/common.bash"
 bench=$root/target/tools/bin/db_bench
 [ -x "$bench" ] || skip "no db_bench; run scripts/setup test"

@@ -27,8 +27,9 @@
 //!    nobody has to wait for one; who waits is served in order.
 //! 3. File data passes through one place, [`mod@data`]. Where there is a hybrid cache
 //!    ([`Connect::cache`]) that is asked first.
-//! 4. An answered read or write costs no allocation unless all queues are taken, and no system call but the pauses of a
-//!    spinning thread, unless its DPU side must be woken or waited for asleep.
+//! 4. An answered read or write costs no allocation unless all queues are taken, and no system
+//!    call but the pauses of a spinning thread, unless its DPU side must be woken or waited for
+//!    asleep.
 //!
 //! # Errors
 //!

@@ -45,8 +45,8 @@ impl Volume {
         self.link.counts()
     }
 
-    /// Keeps `ino`, referred to by its number from now on, and the directories on the way to `place`
-    /// from being forgotten. To be called right after they were come to.
+    /// Keeps `ino`, referred to by its number from now on, and the directories on the way to
+    /// `place` from being forgotten. To be called right after they were come to.
     #[must_use]
     pub fn hold(&self, ino: Ino, place: &Place) -> Held {
         let inos = place.inos().chain([ino]).filter(|ino| *ino != Ino::ROOT).collect();

@@ -25,8 +25,8 @@ const SHARDS: usize = 64;
 /// Times a write is tried in the cache before it is made a call.
 const TURNS: u32 = 3;
 
-/// How long a thread that serves many waits for changes of a file on their way: about as long as one
-/// takes.
+/// How long a thread that serves many waits for changes of a file on their way: about as long as
+/// one takes.
 const SHORT: Duration = Duration::from_micros(500);
 
 /// A session's cache.
