@@ -272,7 +272,9 @@ impl Produce for Producer {
         if messages.is_empty() {
             return Ok(());
         }
-        let position = self.take(|from| run_len(place, from, messages))?;
+        let fits = |from| place.to_end(from) >= sum;
+        let needs = |from| if fits(from) { sum } else { run_len(place, from, messages) };
+        let position = self.take(needs)?;
         let end = self.ring.bytes.write_all(position, messages)?;
         Ok(self.finish(end - position)?)
     }
