@@ -1,0 +1,163 @@
+//! kill -9 of a page server's DPU side, again and again under a host that writes: the host learns of
+//! each death in time, and nothing that was answered is lost.
+
+#![expect(clippy::unwrap_used, reason = "tests say so when they fail")]
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use outboard_base::Rng;
+use outboard_dds::groups::Shape;
+use outboard_dds::host::{Completion, File};
+use outboard_drivers::dds::host::{Attachment, LOSS_NOTICED};
+use outboard_drivers::dds::library::{FileLibrary, file_library};
+use outboard_drivers::dds::server::{Server, ServerOptions};
+use outboard_drivers::engine::Reserve;
+
+const DIR: &str = "OUTBOARD_PAGE_SERVER_TEST_DIR";
+/// Not a multiple of anything: blocks are shared, segments are crossed.
+const RECORD: usize = 1000;
+/// Records under way.
+const DEPTH: u64 = 16;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Not a test by itself: the DPU side that is killed.
+#[test]
+#[ignore = "the child of the test below"]
+fn child() {
+    let Some(dir) = std::env::var_os(DIR) else { return };
+    let dir = Path::new(&dir);
+    let options = ServerOptions::new(dir.join("volume"), dir.join("socket"));
+    let reserve = Reserve { most: 1 << 20, one_in: 1000 };
+    let options = ServerOptions { capacity: 1 << 30, items: 100, reserve, ..options };
+    let _server = Server::start(options).unwrap();
+    // Until killed, or until who started it is gone.
+    let mut rest = Vec::new();
+    std::io::stdin().read_to_end(&mut rest).unwrap();
+}
+
+fn start(dir: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(DIR, dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Attaches as soon as somebody listens.
+fn attach(dir: &Path) -> FileLibrary {
+    let shape = Shape::new(2, 64 << 10, 64 << 10, 8).unwrap();
+    let begun = Instant::now();
+    loop {
+        match Attachment::attach(&dir.join("socket"), shape, LIMIT) {
+            Ok(attachment) => return file_library(attachment).unwrap(),
+            Err(error) => assert!(begun.elapsed() < LIMIT, "nobody listens: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn record(number: u64) -> Vec<u8> {
+    let mut bytes = vec![0; RECORD];
+    Rng::new(number).fill(&mut bytes);
+    bytes
+}
+
+fn wait(library: &FileLibrary, done: &mut Vec<Completion>) {
+    library.poll_wait(library.default_poll(), done, 64, LIMIT).unwrap();
+}
+
+/// What the file holds from `offset`.
+fn read(library: &FileLibrary, file: &File, offset: u64, len: usize) -> Vec<u8> {
+    library.read_file(file, offset, vec![0; len], 0).map_err(|no| no.errno).unwrap();
+    let mut done = Vec::new();
+    while done.is_empty() {
+        wait(library, &mut done);
+    }
+    let mut one: Completion = done.pop().unwrap();
+    let read = usize::try_from(one.result.unwrap()).unwrap();
+    let mut bytes = one.buffers.pop().unwrap();
+    bytes.truncate(read);
+    bytes
+}
+
+/// Appends records until the DPU side is gone; how many were answered in all.
+fn append(
+    library: &FileLibrary,
+    file: &File,
+    first: u64,
+    child: &mut Child,
+    time: Duration,
+) -> u64 {
+    let (mut next, mut answered, mut done) = (first, first, Vec::new());
+    let begun = Instant::now();
+    let mut killed = None;
+    loop {
+        if killed.is_none() && begun.elapsed() >= time && answered > first {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            killed = Some(Instant::now());
+        }
+        while next < answered + DEPTH {
+            let offset = next * RECORD as u64;
+            if library.write_file(file, offset, &record(next), next).is_err() {
+                break;
+            }
+            next += 1;
+        }
+        wait(library, &mut done);
+        for one in done.drain(..) {
+            match one.result {
+                Ok(_) => {
+                    assert_eq!(one.user, answered, "answers come in order");
+                    answered += 1;
+                }
+                Err(errno) => {
+                    let killed = killed.unwrap_or_else(|| panic!("{errno} before any kill"));
+                    // A hundred times what is promised: this computer may be doing much else.
+                    assert!(killed.elapsed() < 100 * LOSS_NOTICED);
+                    return answered;
+                }
+            }
+        }
+        assert!(begun.elapsed() < LIMIT, "the death of the DPU side was not noticed");
+    }
+}
+
+#[test]
+fn a_killed_dpu_side_loses_nothing_it_answered() {
+    let rounds = std::env::var("OUTBOARD_KILLS").ok().and_then(|s| s.parse().ok()).unwrap_or(6);
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = Rng::new(5);
+    let mut answered = 0;
+    for round in 0..rounds {
+        let mut child = start(dir.path());
+        let library = attach(dir.path());
+        let directory =
+            library.create_directory(b"logs").or_else(|_| library.open_directory(b"logs")).unwrap();
+        let file = library
+            .open_file(directory, b"log")
+            .or_else(|_| library.create_file(directory, b"log"))
+            .unwrap();
+        // Every record that was answered in any life, whole.
+        let held = read(&library, &file, 0, 16 << 10);
+        let first = usize::try_from(answered).unwrap().min(held.len() / RECORD);
+        for number in 0..first as u64 {
+            let at = usize::try_from(number).unwrap() * RECORD;
+            assert!(held[at..at + RECORD] == record(number), "round {round}: record {number}");
+        }
+        for number in (0..answered).rev().take(200) {
+            let found = read(&library, &file, number * RECORD as u64, RECORD);
+            assert!(found == record(number), "round {round}: record {number} of {answered}");
+        }
+        let time = Duration::from_millis(20 + rng.below(200));
+        let now = append(&library, &file, answered, &mut child, time);
+        assert!(now > answered, "round {round}: it made progress");
+        answered = now;
+    }
+}
