@@ -20,11 +20,11 @@ struct Outcome {
     waker: Option<Waker>,
 }
 
-type Slot = Arc<Mutex<Outcome>>;
+type Told = Arc<Mutex<Outcome>>;
 
 struct Waiting {
     batch: Batch,
-    slot: Slot,
+    told: Told,
 }
 
 #[derive(Default)]
@@ -50,7 +50,7 @@ pub(super) struct Queue {
 /// A batch asked for. Dropped before it was begun, it never is.
 pub(super) struct Asked<'a> {
     queue: &'a Queue,
-    slot: Slot,
+    told: Told,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -59,7 +59,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Asked<'_> {
     pub(super) fn poll(&self, waker: &Waker) -> Poll<Result<(), KvError>> {
-        let mut outcome = lock(&self.slot);
+        let mut outcome = lock(&self.told);
         match outcome.ended {
             Some(ended) => Poll::Ready(ended),
             None => {
@@ -73,10 +73,10 @@ impl Asked<'_> {
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.queue.state);
-        if lock(&self.slot).ended.is_some() {
+        if lock(&self.told).ended.is_some() {
             return;
         }
-        let queued = state.queue.iter().position(|w| Arc::ptr_eq(&w.slot, &self.slot));
+        let queued = state.queue.iter().position(|w| Arc::ptr_eq(&w.told, &self.told));
         match queued {
             Some(at) => drop(state.queue.remove(at)),
             None => state.orphan = state.begun,
@@ -86,14 +86,14 @@ impl Drop for Asked<'_> {
 
 impl Queue {
     pub(super) fn ask(&self, batch: Batch) -> Result<Asked<'_>, KvError> {
-        let slot = Slot::default();
+        let told = Told::default();
         let mut state = lock(&self.state);
         if state.poisoned {
             return Err(KvError::Io(Errno::EIO));
         }
-        state.queue.push_back(Waiting { batch, slot: Arc::clone(&slot) });
+        state.queue.push_back(Waiting { batch, told: Arc::clone(&told) });
         self.work.notify_one();
-        Ok(Asked { queue: self, slot })
+        Ok(Asked { queue: self, told })
     }
 
     /// Whether a transaction with an orphan in it is under way; then its end wakes.
@@ -162,7 +162,7 @@ impl Queue {
                     Err(error) => Err(*error),
                 };
                 let waker = {
-                    let mut outcome = lock(&waiting.slot);
+                    let mut outcome = lock(&waiting.told);
                     outcome.ended = Some(ended);
                     outcome.waker.take()
                 };

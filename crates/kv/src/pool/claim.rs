@@ -23,7 +23,7 @@ use outboard_base::Time;
 
 use super::head::{HEAD, HEAD_MAX, Head};
 use super::port::{Guard, Op, Pool, PoolError, Step};
-use super::register::Owner;
+use super::stamped::Owner;
 use crate::Bytes;
 
 /// Why the volume cannot be had, or no longer.

@@ -1,13 +1,13 @@
 //! The root object: where the pairs and the journal are.
 //!
 //! ```text
-//! root  "a"       the stamp of a register
+//! root  "a"       a stamp
 //!       "j"       the first journal object that counts (8)
 //!       "n"       the next shard's number (8)
 //!       "s" key   the shard of the keys from here to the next such key (8); the first has key ""
 //!       "t"       a shard being filled that nobody reads yet (8), if there is one
 //!       "d"       | shard (8) | key |  a shard with remains from this key on, if there is one
-//! map.N "a"       the stamp of a register
+//! map.N "a"       a stamp
 //!       "p" key   a pair                                                            big-endian
 //! ```
 
@@ -16,7 +16,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::port::{Pool, Step};
-use super::register::{Refused, Register};
+use super::stamped::{Refused, Stamped};
 use crate::{Key, Value};
 
 /// The name of the root object.
@@ -28,7 +28,7 @@ const CHUNK: usize = 1000;
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) id: u64,
-    pub(super) register: Register,
+    pub(super) map: Stamped,
 }
 
 /// The name of a shard's object.
@@ -38,7 +38,7 @@ pub(super) fn shard_name(id: u64) -> String {
 
 impl Shard {
     pub(super) fn new(id: u64) -> Arc<Shard> {
-        Arc::new(Shard { id, register: Register::new(shard_name(id)) })
+        Arc::new(Shard { id, map: Stamped::new(shard_name(id)) })
     }
 }
 

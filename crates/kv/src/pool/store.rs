@@ -4,8 +4,8 @@
 //! A commit is judged in memory, put into the journal with whatever else waits, and answered: it is
 //! durable then. Its writes stay in the [overlay](super::overlay), where reads find them, until a
 //! *sweep* has carried them, coalesced, into their shards; then the journal is trimmed. Opening
-//! seals the journal of the owner before and puts what it holds into the overlay: nothing else is
-//! replay, and doing it twice changes nothing.
+//! seals the journal of the owner before and puts what it holds into the overlay: that is all of
+//! recovery, and doing it twice changes nothing.
 //!
 //! Invariants:
 //! - What an answered commit wrote is in an unsealed journal object at that moment. Who takes over
@@ -31,8 +31,8 @@ use outboard_base::Errno;
 
 use super::overlay::Overlay;
 use super::port::{Pool, PoolError, PoolUsage};
-use super::register::{Owner, Refused, Register};
 use super::root::Root;
+use super::stamped::{Owner, Refused, Stamped};
 use super::turn::Turn;
 use crate::{Bytes, KeyVersions, Kv, KvError, Usage, Value, Version, Write};
 
@@ -170,7 +170,7 @@ pub struct PooledKv<P> {
     pool: Arc<P>,
     owner: Owner,
     options: Options,
-    root: Register,
+    root: Stamped,
     state: Mutex<State>,
     /// Who appends to the journal.
     appending: Turn,
@@ -202,7 +202,7 @@ impl<P: Pool> PooledKv<P> {
         self.due.ring();
     }
 
-    /// An error of a register; one that will not pass is for good.
+    /// An error of a stamped map; one that will not pass is for good.
     fn refused(&self, refused: Refused) -> KvError {
         let error = match refused {
             Refused::Pool(error) => return kv_error(error),

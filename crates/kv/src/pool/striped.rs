@@ -1,7 +1,7 @@
 //! A medium over the objects of a pool: 4 MiB each, many under way at once.
 //!
 //! ```text
-//! medium  "a"  the stamp of a register
+//! medium  "a"  a stamp
 //!         "l"  the medium's length (8)                                             big-endian
 //! data.N       bytes N * 4 MiB to (N + 1) * 4 MiB; what was never written reads zero
 //! ```
@@ -18,8 +18,8 @@ use outboard_base::Errno;
 
 use super::claim::Claim;
 use super::port::{Op, Pool, PoolError, Step};
-use super::register::{Owner, Refused, Register};
 use super::root::set;
+use super::stamped::{Owner, Refused, Stamped};
 use super::turn::Turn;
 use crate::join_all;
 use crate::medium::{ALIGN, Buf, Medium};
@@ -33,7 +33,7 @@ const LEN: &[u8] = b"l";
 pub struct Striped<P> {
     pool: Arc<P>,
     owner: Owner,
-    register: Register,
+    map: Stamped,
     growing: Turn,
     len: AtomicU64,
     /// Writes whose futures were dropped since the last flush.
@@ -103,7 +103,7 @@ impl<P: Pool> Striped<P> {
         let medium = Striped {
             pool,
             owner: claim.owner(),
-            register: Register::new(OBJECT.into()),
+            map: Stamped::new(OBJECT.into()),
             growing: Turn::default(),
             len: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -117,7 +117,7 @@ impl<P: Pool> Striped<P> {
         match self.pool.stat(OBJECT).await {
             Ok(_) => {}
             Err(PoolError::NotFound) => {
-                match self.register.make(&*self.pool, &self.owner, vec![set(LEN, 0)]).await {
+                match self.map.make(&*self.pool, &self.owner, vec![set(LEN, 0)]).await {
                     Ok(()) | Err(Refused::Exists) => {}
                     Err(refused) => return Err(refused),
                 }
@@ -125,7 +125,7 @@ impl<P: Pool> Striped<P> {
             Err(error) => return Err(error.into()),
         }
         // Nothing that was in doubt lands after this.
-        self.register.change(&*self.pool, &self.owner, Vec::new(), |p, b| (p, b)).await?;
+        self.map.change(&*self.pool, &self.owner, Vec::new(), |p, b| (p, b)).await?;
         let found = self.pool.map_get(OBJECT, &[LEN.into()]).await?;
         let len = found.into_iter().next().flatten().ok_or(Refused::Corrupt)?;
         let len = len[..].try_into().map_err(|_| Refused::Corrupt)?;
@@ -181,7 +181,7 @@ impl<P: Pool> Striped<P> {
             return Err(Errno::ENOSPC);
         }
         let steps = vec![set(LEN, len)];
-        let change = self.register.change(&*self.pool, &self.owner, steps, |p, b| (p, b));
+        let change = self.map.change(&*self.pool, &self.owner, steps, |p, b| (p, b));
         change.await.map_err(refused)?;
         self.len.store(len, Ordering::Release);
         Ok(())

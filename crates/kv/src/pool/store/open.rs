@@ -6,8 +6,8 @@ use super::super::claim::Claim;
 use super::super::journal::{self, OWNER, SEALED};
 use super::super::overlay::Overlay;
 use super::super::port::{Guard, Op, Pool, PoolError, PoolUsage, Step};
-use super::super::register::{Refused, Register};
 use super::super::root::{ROOT, Root, Shard};
+use super::super::stamped::{Refused, Stamped};
 use super::super::turn::Turn;
 use super::{Counts, Journal, Options, PooledKv, State, kv_error};
 use crate::{KeyVersions, KvError};
@@ -52,7 +52,7 @@ impl<P: Pool> PooledKv<P> {
             pool,
             owner: claim.owner(),
             options,
-            root: Register::new(ROOT.into()),
+            root: Stamped::new(ROOT.into()),
             state: Mutex::new(state),
             appending: Turn::default(),
             working: Turn::default(),
@@ -75,7 +75,7 @@ impl<P: Pool> PooledKv<P> {
         let root = Root::load(&*self.pool, None).await?;
         // Whoever has pairs knows how many at most: for the first split.
         for shard in root.shards.values() {
-            let stamp = shard.register.stamp(&*self.pool).await?;
+            let stamp = shard.map.stamp(&*self.pool).await?;
             if stamp.epoch > self.owner.epoch {
                 return Err(Refused::Lost);
             }
@@ -87,11 +87,11 @@ impl<P: Pool> PooledKv<P> {
     /// Makes an empty volume: its first shard, then the root object that names it.
     async fn make_root(&self) -> Result<(), Refused> {
         let shard = Shard::new(1);
-        match shard.register.make(&*self.pool, &self.owner, Vec::new()).await {
+        match shard.map.make(&*self.pool, &self.owner, Vec::new()).await {
             Ok(()) => {}
             Err(Refused::Exists) => {
                 // Left by a making that was interrupted, unless there is something in it.
-                if shard.register.stamp(&*self.pool).await?.pairs > 0 {
+                if shard.map.stamp(&*self.pool).await?.pairs > 0 {
                     return Err(Refused::Corrupt);
                 }
             }

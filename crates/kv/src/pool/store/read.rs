@@ -141,7 +141,7 @@ impl<P: Pool> PooledKv<P> {
             let asked = shards.into_values().map(async |(shard, places)| {
                 let keys: Vec<Key> =
                     places.iter().filter_map(|&at| keys.get(at)).map(|key| pair_key(key)).collect();
-                let object = shard.register.object();
+                let object = shard.map.object();
                 let values = self.pool.map_get(object, &keys).await.map_err(kv_error);
                 values.map(|values| (places, values))
             });
@@ -198,7 +198,7 @@ impl<P: Pool> PooledKv<P> {
                 let (shard, end) = state.root.locate(&place).ok_or(KvError::Corrupt)?;
                 (shard, end, state.ranges)
             };
-            let object = shard.register.object();
+            let object = shard.map.object();
             let scan = self.pool.map_scan(object, &pair_key(prefix), after.as_deref(), chunk).await;
             let scan = scan.map_err(kv_error)?;
             let state = self.lock();

@@ -15,8 +15,8 @@
 use std::sync::Arc;
 
 use super::super::port::{Pool, Step};
-use super::super::register::Refused;
 use super::super::root::{Shard, pair_key, plain_key, remains, set, start_key};
+use super::super::stamped::Refused;
 use super::PooledKv;
 use super::work::{BYTES, PAIRS};
 use crate::{Key, Value};
@@ -30,7 +30,7 @@ impl<P: Pool> PooledKv<P> {
         let large: Vec<(Arc<Shard>, Option<Key>)> = {
             let state = self.lock();
             let shards = state.root.shards.iter().filter(|(_, shard)| {
-                shard.register.size().is_some_and(|(pairs, bytes)| {
+                shard.map.size().is_some_and(|(pairs, bytes)| {
                     pairs > self.options.split_pairs || bytes > self.options.split_bytes
                 })
             });
@@ -49,7 +49,7 @@ impl<P: Pool> PooledKv<P> {
         let exact = (pairs, bytes);
         if pairs <= self.options.split_pairs / 2 && bytes <= self.options.split_bytes / 2 {
             // The counts were at most; now they are right.
-            return shard.register.change(&*self.pool, &self.owner, Vec::new(), |_, _| exact).await;
+            return shard.map.change(&*self.pool, &self.owner, Vec::new(), |_, _| exact).await;
         }
         let Some((before, middle)) = middle(&keys) else {
             // One pair only: nothing can be split.
@@ -104,7 +104,7 @@ impl<P: Pool> PooledKv<P> {
         end: Option<&Key>,
     ) -> Result<Vec<(Key, Value)>, Refused> {
         let after = after.map(|key| pair_key(key));
-        let object = shard.register.object();
+        let object = shard.map.object();
         let scan = self.pool.map_scan(object, b"p", after.as_deref(), PAIRS).await?;
         let pairs = scan.pairs.into_iter().filter_map(|(k, v)| plain_key(&k).map(|k| (k, v)));
         Ok(pairs.take_while(|(key, _)| end.is_none_or(|end| key < end)).collect())
@@ -118,7 +118,7 @@ impl<P: Pool> PooledKv<P> {
         mut after: Key,
         end: Option<&Key>,
     ) -> Result<(), Refused> {
-        new.register.make(&*self.pool, &self.owner, Vec::new()).await?;
+        new.map.make(&*self.pool, &self.owner, Vec::new()).await?;
         loop {
             let pairs = self.chunk(old, Some(&after), end).await?;
             let Some((last, _)) = pairs.last() else { return Ok(()) };
@@ -132,7 +132,7 @@ impl<P: Pool> PooledKv<P> {
                 }
                 let (count, bytes) = (steps.len() as u64, bytes as u64);
                 let size = |p, b| (p + count, b + bytes);
-                new.register.change(&*self.pool, &self.owner, steps, size).await?;
+                new.map.change(&*self.pool, &self.owner, steps, size).await?;
             }
         }
     }
@@ -145,7 +145,7 @@ impl<P: Pool> PooledKv<P> {
         };
         let shard = shard.ok_or(Refused::Corrupt)?;
         let first = vec![Step::MapRemove(pair_key(from))];
-        shard.register.change(&*self.pool, &self.owner, first, |p, b| (p, b)).await?;
+        shard.map.change(&*self.pool, &self.owner, first, |p, b| (p, b)).await?;
         loop {
             let pairs = self.chunk(&shard, Some(from), None).await?;
             if pairs.is_empty() {
@@ -155,7 +155,7 @@ impl<P: Pool> PooledKv<P> {
             let (count, bytes) = (pairs.len() as u64, bytes as u64);
             let steps = pairs.into_iter().map(|(key, _)| Step::MapRemove(pair_key(&key))).collect();
             let size = |p: u64, b: u64| (p.saturating_sub(count), b.saturating_sub(bytes));
-            shard.register.change(&*self.pool, &self.owner, steps, size).await?;
+            shard.map.change(&*self.pool, &self.owner, steps, size).await?;
         }
         self.change_root(vec![Step::MapRemove(b"d".into())]).await?;
         self.lock().root.remains = None;

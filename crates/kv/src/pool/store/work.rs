@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::super::journal;
 use super::super::overlay::Portion;
 use super::super::port::{Op, Pool, PoolError, Step};
-use super::super::register::Refused;
 use super::super::root::{Root, Shard, pair_key, set, shard_name};
+use super::super::stamped::Refused;
 use super::{PooledKv, State, kv_error};
 use crate::{Key, KvError};
 
@@ -154,7 +154,7 @@ impl<P: Pool> PooledKv<P> {
         let steps = portion.iter().map(step).collect();
         // At most: what was there before may have been replaced.
         let size = |p: u64, b: u64| (p.saturating_add(pairs), b.saturating_add(bytes));
-        shard.register.change(&*self.pool, &self.owner, steps, size).await
+        shard.map.change(&*self.pool, &self.owner, steps, size).await
     }
 
     /// Removes the journal objects below this one.

@@ -86,15 +86,15 @@ impl From<PoolError> for Refused {
 
 /// The object as its owner knows it.
 #[derive(Debug)]
-pub(super) struct Register {
+pub(super) struct Stamped {
     object: String,
     /// The stamp there, unless an attempt is or was in doubt.
     known: Mutex<Option<Stamp>>,
 }
 
-impl Register {
-    pub(super) fn new(object: String) -> Register {
-        Register { object, known: Mutex::new(None) }
+impl Stamped {
+    pub(super) fn new(object: String) -> Stamped {
+        Stamped { object, known: Mutex::new(None) }
     }
 
     /// The object's name.
