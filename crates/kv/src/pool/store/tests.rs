@@ -88,3 +88,121 @@ fn the_suite() {
         assert!(options != SMALL || counts.splits > 0, "seed {seed}: {counts:?}");
     }
 }
+
+fn put(key: &[u8], value: &[u8]) -> Batch {
+    let mut batch = Batch::new();
+    batch.put(key, value);
+    batch
+}
+
+/// What an owner thought dead meets even where fences do nothing: the seal of its journal, in the
+/// object it appends to as in the one it would make.
+#[test]
+fn a_late_owner_meets_the_seal() {
+    for appended in [false, true] {
+        let cluster = MemCluster::new(1);
+        cluster.set_faults(Faults { void_fences: true, ..Faults::default() });
+        let old = new_store(&cluster, Options::default());
+        if appended {
+            run(old.commit(put(b"k", b"old"), Durability::Answered)).unwrap();
+        }
+        let new = new_store(&cluster, Options::default());
+        let late = run(old.commit(put(b"k", b"late"), Durability::Answered));
+        assert_eq!(late, Err(KvError::Io(Errno::EIO)));
+        assert!(old.is_poisoned() && run(old.sync()).is_err());
+        let expected = appended.then(|| Value::from(b"old"));
+        assert_eq!(run(new.get(b"k")), Ok(expected), "appended {appended}");
+        run(new.commit(put(b"k", b"new"), Durability::Answered)).unwrap();
+        // Nor does its worker change what is the other's now.
+        assert!(run(old.work()).is_err());
+        drop(new);
+        let next = new_store(&cluster, Options::default());
+        assert_eq!(run(next.get(b"k")), Ok(Some(b"new".into())));
+    }
+}
+
+#[test]
+fn a_full_pool_refuses_what_grows_and_still_deletes() {
+    let cluster = MemCluster::new(1);
+    cluster.set_faults(Faults { capacity: 200 << 10, ..Faults::default() });
+    let store = new_store(&cluster, SMALL);
+    let fill = |i: u32| run(store.commit(put(&i.to_be_bytes(), &[7; 1000]), Durability::Answered));
+    let full = (0..1000).find(|i| fill(*i).is_err()).expect("it fills");
+    assert_eq!(fill(full), Err(KvError::NoSpace));
+    assert!(full > 100 && !store.is_poisoned(), "{full} fit");
+    for i in 0..full {
+        let mut delete = Batch::new();
+        delete.essential();
+        delete.delete(i.to_be_bytes());
+        assert_eq!(run(store.commit(delete, Durability::Answered)), Ok(()));
+    }
+    run(store.drain()).unwrap();
+    assert_eq!(fill(full), Ok(()));
+    assert_eq!(everything(&store).len(), 1);
+}
+
+#[test]
+fn a_pool_that_is_gone_fails_commits_for_good_and_reads_for_a_while() {
+    let cluster = MemCluster::new(1);
+    let store = new_store(&cluster, Options::default());
+    run(store.commit(put(b"k", b"v"), Durability::Answered)).unwrap();
+    run(store.drain()).unwrap();
+    let gone = Faults { gone: true, ..Faults::default() };
+    cluster.set_faults(gone);
+    assert_eq!(run(store.get(b"k")), Err(KvError::Io(Errno::EIO)));
+    cluster.set_faults(Faults::default());
+    assert_eq!(run(store.get(b"k")), Ok(Some(b"v".into())), "a read leaves nothing in doubt");
+    cluster.set_faults(gone);
+    let lost = run(store.commit(put(b"k", b"w"), Durability::Answered));
+    assert_eq!(lost, Err(KvError::Io(Errno::EIO)));
+    cluster.set_faults(Faults::default());
+    assert!(run(store.sync()).is_err() && !store.is_synced());
+    assert_eq!(run(store.get(b"k")), Err(KvError::Io(Errno::EIO)), "it may be either");
+    let next = new_store(&cluster, Options::default());
+    assert_eq!(run(next.get(b"k")), Ok(Some(b"v".into())));
+    assert_eq!(run(next.sync()), Ok(()));
+}
+
+#[test]
+fn damage_is_found_at_opening() {
+    let cluster = MemCluster::new(1);
+    let store = new_store(&cluster, Options::default());
+    run(store.commit(put(b"k", b"v"), Durability::Answered)).unwrap();
+    let journal = cluster.objects().into_iter().rfind(|name| name.starts_with("journal")).unwrap();
+    cluster.corrupt(&journal, 30);
+    let pool = Arc::new(cluster.client());
+    let claim = run(take(&pool));
+    let opened = run(PooledKv::open(pool, &claim, Options::default()));
+    assert_eq!(opened.err(), Some(KvError::Corrupt));
+}
+
+/// Batches whose futures are dropped at any poll: whole or not at all, and decided as soon as a
+/// read has been answered.
+#[test]
+fn a_dropped_commit_is_decided() {
+    let mut dropped = 0;
+    for seed in seeds(40) {
+        let mut rng = Rng::new(seed);
+        let cluster = MemCluster::new(seed);
+        let store = new_store(&cluster, SMALL);
+        cluster.set_faults(Faults { delay_polls: 4, repeats: 9, ..Faults::default() });
+        for i in 0..60u8 {
+            let mut batch = put(b"one", &[i]);
+            batch.put(b"two", [i]);
+            {
+                let mut commit = pin!(store.commit(batch, Durability::Answered));
+                let mut cx = Context::from_waker(Waker::noop());
+                let polls = rng.below(12);
+                dropped += u32::from(!(0..polls).any(|_| commit.as_mut().poll(&mut cx).is_ready()));
+            }
+            let seen = run(store.get(b"one")).unwrap();
+            if rng.chance(1, 2) {
+                run(store.commit(put(b"other", &[i]), Durability::Answered)).unwrap();
+            }
+            let pairs = everything(&store);
+            assert_eq!(pairs.get(&b"one"[..]), seen.as_ref(), "seed {seed}, batch {i}");
+            assert_eq!(pairs.get(&b"two"[..]), seen.as_ref(), "seed {seed}, batch {i}");
+        }
+    }
+    assert!(dropped > 500, "{dropped} were dropped");
+}
