@@ -13,21 +13,21 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of a page.
-pub const PAGE: usize = 1 << 20;
+pub(super) const PAGE: usize = 1 << 20;
 /// Bytes before the first record of a page.
-pub const PAGE_HEAD: usize = 64;
+pub(super) const PAGE_HEAD: usize = 64;
 /// Bytes before a record's key.
-pub const HEAD: usize = 24;
+pub(super) const HEAD: usize = 24;
 /// Longest key, bytes.
-pub const KEY_MAX: usize = 32 << 10;
+pub(super) const KEY_MAX: usize = 32 << 10;
 /// Longest value, bytes: a record lies in one page.
-pub const VALUE_MAX: usize = 512 << 10;
+pub(super) const VALUE_MAX: usize = 512 << 10;
 
 const MAGIC: u64 = 0x3130_676F_4C76_4B4F;
 /// The key was deleted.
-pub const DELETED: u8 = 1;
+pub(super) const DELETED: u8 = 1;
 /// The index named another record of the key when the page was sealed.
-pub const SUPERSEDED: u8 = 2;
+pub(super) const SUPERSEDED: u8 = 2;
 
 const _: () = assert!(HEAD + KEY_MAX + VALUE_MAX + 64 < PAGE - PAGE_HEAD);
 
@@ -55,7 +55,7 @@ fn check_of(bytes: &[u8]) -> u32 {
 
 /// A checked view of a record.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
+pub(super) struct Record<'a> {
     bytes: &'a [u8],
     key_len: usize,
     bulk_len: usize,
@@ -65,7 +65,7 @@ pub struct Record<'a> {
 impl<'a> Record<'a> {
     /// The record at the start of `bytes`, if its lengths fit there. Its check is not looked at.
     #[must_use]
-    pub fn parse(bytes: &'a [u8]) -> Option<Record<'a>> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Record<'a>> {
         let key_len = usize::from(u16_at(bytes, 6)?);
         let bulk_len = usize::try_from(u32_at(bytes, 8)?).ok()?;
         let room = usize::try_from(u32_at(bytes, 12)?).ok()?;
@@ -76,13 +76,13 @@ impl<'a> Record<'a> {
 
     /// Bytes of a record, padded.
     #[must_use]
-    pub fn len_of(key_len: usize, room: usize) -> usize {
+    pub(super) fn len_of(key_len: usize, room: usize) -> usize {
         (HEAD + key_len + room).next_multiple_of(8)
     }
 
     /// How long the record at the start of `bytes` is, of which only the head may be there.
     #[must_use]
-    pub fn len_from_head(bytes: &[u8]) -> Option<usize> {
+    pub(super) fn len_from_head(bytes: &[u8]) -> Option<usize> {
         let key_len = usize::from(u16_at(bytes, 6)?);
         let room = usize::try_from(u32_at(bytes, 12)?).ok()?;
         (room < PAGE).then(|| Record::len_of(key_len, room))
@@ -90,37 +90,31 @@ impl<'a> Record<'a> {
 
     /// Its length in the page.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.bytes.len()
-    }
-
-    /// Never: a record has a head.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
     }
 
     /// Its key.
     #[must_use]
-    pub fn key(&self) -> &'a [u8] {
+    pub(super) fn key(&self) -> &'a [u8] {
         self.bytes.get(HEAD..HEAD + self.key_len).unwrap_or_default()
     }
 
     /// Where its bulk lies in it.
     #[must_use]
-    pub fn bulk_range(&self) -> std::ops::Range<usize> {
+    pub(super) fn bulk_range(&self) -> std::ops::Range<usize> {
         HEAD + self.key_len..HEAD + self.key_len + self.bulk_len
     }
 
     /// Its value, as RESP sends it.
     #[must_use]
-    pub fn bulk(&self) -> &'a [u8] {
+    pub(super) fn bulk(&self) -> &'a [u8] {
         self.bytes.get(self.bulk_range()).unwrap_or_default()
     }
 
     /// Its value.
     #[must_use]
-    pub fn value(&self) -> &'a [u8] {
+    pub(super) fn value(&self) -> &'a [u8] {
         let bulk = self.bulk();
         let start = bulk.iter().position(|byte| *byte == b'\n').map_or(bulk.len(), |at| at + 1);
         bulk.get(start..bulk.len().saturating_sub(2)).unwrap_or_default()
@@ -128,44 +122,44 @@ impl<'a> Record<'a> {
 
     /// Room for another bulk in its place.
     #[must_use]
-    pub fn room(&self) -> usize {
+    pub(super) fn room(&self) -> usize {
         self.room
     }
 
     /// [`DELETED`] and [`SUPERSEDED`].
     #[must_use]
-    pub fn flags(&self) -> u8 {
+    pub(super) fn flags(&self) -> u8 {
         self.bytes.get(4).copied().unwrap_or(0)
     }
 
     /// Whether it says that its key is not there.
     #[must_use]
-    pub fn is_deleted(&self) -> bool {
+    pub(super) fn is_deleted(&self) -> bool {
         self.flags() & DELETED != 0
     }
 
     /// Address of the record before it.
     #[must_use]
-    pub fn earlier(&self) -> u64 {
+    pub(super) fn earlier(&self) -> u64 {
         u64_at(self.bytes, 16).unwrap_or(0)
     }
 
     /// Whether its check fits its bytes.
     #[must_use]
-    pub fn is_sound(&self) -> bool {
+    pub(super) fn is_sound(&self) -> bool {
         let rest = self.bytes.get(4..).unwrap_or_default();
         u32_at(self.bytes, 0) == Some(check_of(rest))
     }
 
     /// Its check.
     #[must_use]
-    pub fn check(&self) -> u32 {
+    pub(super) fn check(&self) -> u32 {
         u32_at(self.bytes, 0).unwrap_or(0)
     }
 }
 
 /// Writes a record over the start of `bytes`, which has room for it; its length.
-pub fn emit(
+pub(super) fn emit(
     bytes: &mut [u8],
     key: &[u8],
     bulk: &[u8],
@@ -185,27 +179,27 @@ pub fn emit(
 }
 
 /// Puts another bulk in the place of the one in the record at the start of `bytes`.
-pub fn replace(bytes: &mut [u8], key_len: usize, bulk: &[u8], flags: u8) {
+pub(super) fn replace(bytes: &mut [u8], key_len: usize, bulk: &[u8], flags: u8) {
     put(bytes, 4, &[flags]);
     put(bytes, 8, &u32::try_from(bulk.len()).unwrap_or(u32::MAX).to_le_bytes());
     put(bytes, HEAD + key_len, bulk);
 }
 
 /// Marks the record at the start of `bytes`.
-pub fn mark(bytes: &mut [u8], flag: u8) {
+pub(super) fn mark(bytes: &mut [u8], flag: u8) {
     if let Some(flags) = bytes.get_mut(4) {
         *flags |= flag;
     }
 }
 
 /// Makes the check of the record of `len` bytes at the start of `bytes`.
-pub fn seal(bytes: &mut [u8], len: usize) {
+pub(super) fn seal(bytes: &mut [u8], len: usize) {
     let check = check_of(bytes.get(4..len).unwrap_or_default());
     put(bytes, 0, &check.to_le_bytes());
 }
 
 /// Makes the head of a page.
-pub fn seal_page(page: &mut [u8], number: u64, used: usize) {
+pub(super) fn seal_page(page: &mut [u8], number: u64, used: usize) {
     put(page, 0, &MAGIC.to_le_bytes());
     put(page, 8, &number.to_le_bytes());
     put(page, 16, &u32::try_from(used).unwrap_or(0).to_le_bytes());
@@ -215,7 +209,7 @@ pub fn seal_page(page: &mut [u8], number: u64, used: usize) {
 
 /// The number of a sealed page and its bytes in use; `None` if these are none of a page's.
 #[must_use]
-pub fn page_head(page: &[u8]) -> Option<(u64, usize)> {
+pub(super) fn page_head(page: &[u8]) -> Option<(u64, usize)> {
     let check = check_of(page.get(..20)?);
     if u64_at(page, 0)? != MAGIC || u32_at(page, 20)? != check {
         return None;
@@ -227,7 +221,7 @@ pub fn page_head(page: &[u8]) -> Option<(u64, usize)> {
 
 /// The records of a page in use up to `used`, each with its offset. Ends at the first that does not
 /// fit.
-pub fn records(page: &[u8], used: usize) -> impl Iterator<Item = (usize, Record<'_>)> {
+pub(super) fn records(page: &[u8], used: usize) -> impl Iterator<Item = (usize, Record<'_>)> {
     let mut at = PAGE_HEAD;
     std::iter::from_fn(move || {
         let record = Record::parse(page.get(at..used)?)?;

@@ -1,7 +1,7 @@
 //! A key-value server with its DPU side, in threads of this process; and a client.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -60,6 +60,11 @@ impl Host {
         })
     }
 
+    /// Waits until it ends by itself.
+    pub(crate) fn wait(self) -> Ended {
+        self.thread.join().unwrap()
+    }
+
     pub(crate) fn stop(self) -> Ended {
         self.stop.stop();
         self.thread.join().unwrap()
@@ -74,6 +79,10 @@ pub(crate) struct Dpu {
 
 impl Dpu {
     pub(crate) fn start(dir: &Path) -> Dpu {
+        Dpu::start_at(dir, &Address::Tcp("127.0.0.1:0".parse().unwrap()))
+    }
+
+    pub(crate) fn start_at(dir: &Path, address: &Address) -> Dpu {
         let app = Arc::new(KvApplication { seed: SEED });
         let options = ServerOptions::new(dir.join("volume"), dir.join("dpu.sock"));
         let server = Server::start(ServerOptions {
@@ -93,7 +102,7 @@ impl Dpu {
             contexts: 256,
             pool: 16 << 20,
         };
-        let listener = Listener::bind(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+        let listener = Listener::bind(address).unwrap();
         let front = Front::start(listener, 2, &setup).unwrap();
         Dpu { front, server }
     }
@@ -113,13 +122,12 @@ pub(crate) struct Client {
     reader: BufReader<TcpStream>,
 }
 
-fn connect(address: &Address) -> TcpStream {
+fn connect(address: &Address) -> std::io::Result<TcpStream> {
     let Address::Tcp(address) = address else { panic!("a TCP address") };
-    let address: &SocketAddr = address;
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 pub(crate) fn encode(command: &[&[u8]]) -> Vec<u8> {
@@ -134,7 +142,17 @@ pub(crate) fn encode(command: &[&[u8]]) -> Vec<u8> {
 
 impl Client {
     pub(crate) fn new(address: &Address) -> Client {
-        Client { reader: BufReader::new(connect(address)) }
+        Client { reader: BufReader::new(connect(address).unwrap()) }
+    }
+
+    pub(crate) fn try_new(address: &Address) -> Option<Client> {
+        Some(Client { reader: BufReader::new(connect(address).ok()?) })
+    }
+
+    /// `None` when the connection ends or breaks.
+    pub(crate) fn try_ask(&mut self, command: &[&[u8]]) -> Option<Answer> {
+        self.reader.get_mut().write_all(&encode(command)).ok()?;
+        self.try_receive()
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {

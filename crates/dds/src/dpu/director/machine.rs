@@ -314,7 +314,7 @@ impl Director {
         while !flow.asked.is_empty() && flow.from_host.len() >= flow.answer_needs.max(1) {
             let app = &self.app;
             let bytes = flow.from_host.as_slice();
-            let framing = self.contained.call("frame_answer", || app.frame_answer(bytes));
+            let framing = self.contained.call_anyway("frame_answer", || app.frame_answer(bytes));
             match framing {
                 Some(Framing::Whole(len)) if (1..=bytes.len()).contains(&len) => {
                     flow.answer_needs = 0;
@@ -370,7 +370,7 @@ impl Director {
                 break;
             }
             let app = &self.app;
-            match self.contained.call("frame", || app.frame(rest)) {
+            match self.contained.call_anyway("frame", || app.frame(rest)) {
                 Some(Framing::Whole(len)) if (1..=rest.len()).contains(&len) => {
                     flow.needs = 0;
                     let message = rest.get(..len).unwrap_or_default();

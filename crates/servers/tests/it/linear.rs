@@ -1,0 +1,223 @@
+//! Concurrent clients while the host and the DPU side are lost and come back: every key behaves as
+//! one register.
+//!
+//! Goal: no answered write is lost, no read is older than an answer somebody already had, whichever
+//! side answered. Method: each write is unique; histories of one key are searched for an order that
+//! a register allows (Wing and Gong's search, with the states seen remembered). A write that was
+//! not answered may have happened at any later time, or never.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use outboard_base::Rng;
+use outboard_drivers::dds::tcp::sockets::Address;
+
+use crate::rig::{Answer, Client, Dpu, Host};
+
+const KEYS: u64 = 90;
+const PADDING: usize = 60_000;
+
+/// One operation on one key. Times count events of all clients; `None` was never answered.
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    key: u64,
+    /// What was written, or read; 0 is nothing.
+    value: u64,
+    writes: bool,
+    called: u64,
+    answered: u64,
+}
+
+/// Writes that were not answered: one that nobody read may be taken for one that never happened,
+/// since each is unique; one that was read happened before the first of those reads was answered.
+fn without_unanswered(ops: &[Op]) -> Vec<Op> {
+    let first_read = |value| {
+        let reads = ops.iter().filter(move |op| !op.writes && op.value == value);
+        reads.map(|op| op.answered).min()
+    };
+    let settled = |op: &Op| {
+        let answered = if op.answered == u64::MAX { first_read(op.value)? } else { op.answered };
+        Some(Op { answered, ..*op })
+    };
+    ops.iter().filter_map(settled).collect()
+}
+
+/// Whether there is an order of `ops` that a register allows.
+fn is_linearizable(ops: &[Op]) -> bool {
+    let mut ops = without_unanswered(ops);
+    ops.sort_by_key(|op| op.called);
+    // What is done is a prefix of the calls and a few beyond it.
+    let mut seen = HashSet::new();
+    let mut stack = vec![(Vec::<usize>::new(), 0usize, 0u64)];
+    while let Some((beyond, first, value)) = stack.pop() {
+        if !seen.insert((beyond.clone(), first, value)) {
+            continue;
+        }
+        let open = (first..ops.len()).filter(|at| !beyond.contains(at));
+        let end = open.clone().take(64).map(|at| ops[at].answered).min().unwrap_or(u64::MAX);
+        if first == ops.len() {
+            return true;
+        }
+        for at in open.take_while(|at| ops[*at].called <= end) {
+            let op = ops[at];
+            if !op.writes && op.value != value {
+                continue;
+            }
+            let (mut beyond, mut first) = (beyond.clone(), first);
+            beyond.push(at);
+            beyond.sort_unstable();
+            while beyond.first() == Some(&first) {
+                beyond.remove(0);
+                first += 1;
+            }
+            stack.push((beyond, first, if op.writes { op.value } else { value }));
+        }
+    }
+    false
+}
+
+fn op(value: u64, writes: bool, called: u64, answered: u64) -> Op {
+    Op { key: 0, value, writes, called, answered }
+}
+
+#[test]
+fn the_checker_knows_registers() {
+    let write = |value, called, answered| op(value, true, called, answered);
+    let read = |value, called, answered| op(value, false, called, answered);
+    assert!(is_linearizable(&[write(1, 1, 2), read(1, 3, 4), write(2, 5, 6), read(2, 7, 8)]));
+    assert!(!is_linearizable(&[write(1, 1, 2), write(2, 3, 4), read(1, 5, 6)]), "stale");
+    assert!(!is_linearizable(&[write(1, 1, 2), read(0, 3, 4)]), "lost");
+    assert!(is_linearizable(&[write(1, 1, 9), read(0, 2, 3), read(1, 4, 5), read(1, 6, 7)]));
+    assert!(!is_linearizable(&[write(1, 1, 9), read(1, 2, 3), read(0, 4, 5)]), "back again");
+    assert!(is_linearizable(&[write(1, 1, u64::MAX), read(0, 2, 3), read(1, 4, 5)]));
+    assert!(!is_linearizable(&[write(1, 1, u64::MAX), read(1, 2, 3), read(0, 4, 5)]));
+    assert!(is_linearizable(&[write(1, 1, 5), write(2, 2, 6), read(2, 7, 8)]));
+    assert!(is_linearizable(&[write(1, 1, 5), write(2, 2, 6), read(1, 7, 8)]));
+}
+
+struct Shared {
+    clock: AtomicU64,
+    next: AtomicU64,
+    ends: AtomicBool,
+    history: Mutex<Vec<Op>>,
+    answered: AtomicU64,
+}
+
+/// One client, until the end: connects again whenever its connection is lost.
+fn client(address: Address, shared: Arc<Shared>, seed: u64) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut rng = Rng::new(seed);
+        let mut connected = None;
+        while !shared.ends.load(Ordering::Acquire) {
+            let client = match &mut connected {
+                Some(client) => client,
+                None => match Client::try_new(&address) {
+                    Some(client) => connected.insert(client),
+                    None => {
+                        std::thread::sleep(Duration::from_millis(5));
+                        continue;
+                    }
+                },
+            };
+            if !one(client, &shared, &mut rng) || rng.below(200) == 0 {
+                connected = None;
+            }
+        }
+    })
+}
+
+/// One command; false if its connection is lost.
+fn one(client: &mut Client, shared: &Shared, rng: &mut Rng) -> bool {
+    let key = rng.below(KEYS);
+    let name = format!("key:{key}");
+    let writes = rng.below(3) == 0;
+    let called = shared.clock.fetch_add(1, Ordering::SeqCst);
+    let (value, answer) = if writes {
+        let value = shared.next.fetch_add(1, Ordering::SeqCst);
+        let mut text = format!("{value}:").into_bytes();
+        text.resize(text.len() + PADDING, b'x');
+        (value, client.try_ask(&[b"SET", name.as_bytes(), &text]))
+    } else {
+        (0, client.try_ask(&[b"GET", name.as_bytes()]))
+    };
+    let answered = shared.clock.fetch_add(1, Ordering::SeqCst);
+    let mut push = |value, answered| {
+        shared.history.lock().unwrap().push(Op { key, value, writes, called, answered });
+    };
+    match answer {
+        Some(Answer::Simple(_)) if writes => push(value, answered),
+        Some(Answer::Bulk(None)) => push(0, answered),
+        Some(Answer::Bulk(Some(bytes))) => {
+            let text = String::from_utf8(bytes).unwrap();
+            assert_eq!(text.len(), text.find(':').unwrap() + 1 + PADDING, "whole");
+            push(text.split(':').next().unwrap().parse().unwrap(), answered);
+        }
+        Some(other) => {
+            // The device was lost amid it.
+            assert!(matches!(other, Answer::Error(_)), "{other:?}");
+            if writes {
+                push(value, u64::MAX);
+            }
+            return true;
+        }
+        None => {
+            if writes {
+                push(value, u64::MAX);
+            }
+            return false;
+        }
+    }
+    shared.answered.fetch_add(1, Ordering::Relaxed);
+    true
+}
+
+#[test]
+fn every_key_is_a_register_whoever_dies() {
+    let seed = std::env::var("OUTBOARD_SEED").map_or(5, |text| text.parse().unwrap());
+    println!("OUTBOARD_SEED={seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = Rng::new(seed);
+    let mut dpu = Dpu::start(dir.path());
+    let address = dpu.front.address().clone();
+    let mut host = Host::over_dpu(dir.path());
+    let shared = Arc::new(Shared {
+        clock: AtomicU64::new(1),
+        next: AtomicU64::new(1),
+        ends: AtomicBool::new(false),
+        history: Mutex::default(),
+        answered: AtomicU64::new(0),
+    });
+    let clients: Vec<_> =
+        (0..4).map(|n| client(address.clone(), Arc::clone(&shared), seed * 100 + n)).collect();
+    let end = Instant::now() + Duration::from_secs(15);
+    let (mut offloaded, mut lives) = (0, 0);
+    while Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(500 + rng.below(1500)));
+        lives += 1;
+        if rng.below(2) == 0 {
+            // Nothing is saved at a host's end: its memory is gone as with kill -9.
+            host.stop();
+        } else {
+            offloaded += dpu.front.tally().offloaded.load(Ordering::Relaxed);
+            drop(dpu);
+            host.wait();
+            dpu = Dpu::start_at(dir.path(), &address);
+        }
+        host = Host::over_dpu(dir.path());
+    }
+    shared.ends.store(true, Ordering::Release);
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    offloaded += dpu.front.tally().offloaded.load(Ordering::Relaxed);
+    let answered = shared.answered.load(Ordering::Relaxed);
+    println!("{answered} answered, {offloaded} of them beyond the bus, {lives} lives");
+    assert!(answered > 1000 && offloaded > 20 && lives > 3);
+    let history = shared.history.lock().unwrap();
+    for key in 0..KEYS {
+        let of: Vec<Op> = history.iter().filter(|op| op.key == key).copied().collect();
+        assert!(is_linearizable(&of), "key {key}: {of:?}");
+    }
+    host.stop();
+}
