@@ -10,8 +10,9 @@ use outboard_base::{Errno, Result, Time};
 use outboard_link::Region;
 use outboard_link::region::OutOfRegion;
 use outboard_link::ring::progress::{self, Shape};
-use outboard_link::ring::{Place, PushError, Recovery, response};
-use outboard_wire::dds::{REQUEST_HEAD, Request, Response};
+use outboard_link::ring::response::{self, Claimed};
+use outboard_link::ring::{Place, PushError, Recovery};
+use outboard_wire::dds::{REQUEST_HEAD, RESPONSE_HEAD, Request, ResponseHead};
 
 use super::booking::{Booked, Bookings, Id, Outcome};
 use super::{Completion, STUCK, World};
@@ -29,7 +30,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Ends {
     producer: progress::Producer,
     consumer: response::Consumer,
-    message: Vec<u8>,
 }
 
 struct Seat<B> {
@@ -66,7 +66,7 @@ impl<B: AsMut<[u8]>> Group<B> {
         let responses = response::Ring::new(Arc::clone(region), responses)?;
         let seat = |_| {
             let (producer, consumer) = (requests.producer(NOBODY)?, responses.consumer(NOBODY)?);
-            let ends = Mutex::new(Ends { producer, consumer, message: Vec::new() });
+            let ends = Mutex::new(Ends { producer, consumer });
             Some(Seat { ends, bookings: Mutex::default() })
         };
         let seats = (0..SEATS).map_while(seat).collect();
@@ -112,29 +112,36 @@ impl<B: AsMut<[u8]>> Group<B> {
     /// Takes completions, up to `most`. Whether the ring can be followed.
     pub(super) fn take(&self, who: u64, out: &mut Vec<Completion<B>>, most: usize) -> Result<()> {
         let Some((_, _, mut ends)) = self.sit(who) else { return Ok(()) };
-        let Ends { consumer, message, .. } = &mut *ends;
+        let consumer = &mut ends.consumer;
         consumer.rename(who).map_err(|_| Errno::EIO)?;
+        let done = self.take_all(consumer, out, most);
+        consumer.rename(NOBODY).map_err(|_| Errno::EIO)?;
+        done
+    }
+
+    fn take_all(
+        &self,
+        consumer: &mut response::Consumer,
+        out: &mut Vec<Completion<B>>,
+        most: usize,
+    ) -> Result<()> {
         let mut left = most;
-        let done = loop {
-            if left == 0 {
-                break Ok(());
-            }
-            match consumer.take(message) {
-                Ok(true) => {}
-                Ok(false) => break Ok(()),
-                Err(_) => break Err(Errno::EIO),
-            }
-            let Ok(response) = Response::parse(message) else { break Err(Errno::EIO) };
-            let id = Id::of(response.id);
+        while left > 0 {
+            let claimed = consumer.claimed().map_err(|_| Errno::EIO)?;
+            let Some(claimed) = claimed else { break };
+            let mut head = [0; RESPONSE_HEAD];
+            claimed.read(0, &mut head).map_err(|_| Errno::EIO)?;
+            let head = ResponseHead::parse(&head, claimed.message_len());
+            let head = head.map_err(|_| Errno::EIO)?;
+            let id = Id::of(head.id);
             let seat = self.seats.get(id.seat);
             // An answer to nothing is passed over: it can complete nothing.
             if let Some(booked) = seat.and_then(|seat| lock(&seat.bookings).take(id)) {
-                out.push(complete(booked, &response));
+                out.push(complete(booked, &head, &claimed));
                 left -= 1;
             }
-        };
-        consumer.rename(NOBODY).map_err(|_| Errno::EIO)?;
-        done
+        }
+        Ok(())
     }
 
     /// Ends what is under way, until `out` holds `most`: the DPU side is gone, or cannot be
@@ -222,26 +229,37 @@ fn push(
     done
 }
 
-/// Fills the buffers of a read, and says how it went.
-fn complete<B: AsMut<[u8]>>(booked: Booked<B>, response: &Response<'_>) -> Completion<B> {
+/// Fills the buffers of a read from where its data lies, and says how it went.
+fn complete<B: AsMut<[u8]>>(
+    booked: Booked<B>,
+    head: &ResponseHead,
+    claimed: &Claimed<'_>,
+) -> Completion<B> {
     let Booked { user, mut buffers, result } = booked;
-    let result = match (response.result, result) {
-        (Err(errno), _) => Err(errno),
-        (Ok(_), Outcome::Written(bytes)) => Ok(bytes),
-        (Ok(value), Outcome::Value) => Ok(value),
-        (Ok(_), Outcome::Read) => {
-            let mut data = response.data;
-            for buffer in &mut buffers {
-                let buffer = buffer.as_mut();
-                let (now, rest) = data.split_at(buffer.len().min(data.len()));
-                if let Some(to) = buffer.get_mut(..now.len()) {
-                    to.copy_from_slice(now);
-                }
-                data = rest;
-            }
-            // More than was asked for is no answer to this.
-            if data.is_empty() { Ok(response.data.len() as u64) } else { Err(Errno::EIO) }
-        }
+    let result = match (head.result(), result) {
+        (Err(_), _) => Err(Errno::EIO),
+        (Ok(Err(errno)), _) => Err(errno),
+        (Ok(Ok(_)), Outcome::Written(bytes)) => Ok(bytes),
+        (Ok(Ok(value)), Outcome::Value) => Ok(value),
+        (Ok(Ok(_)), Outcome::Read) => fill(&mut buffers, head, claimed),
     };
     Completion { user, result, buffers }
+}
+
+fn fill<B: AsMut<[u8]>>(
+    buffers: &mut [B],
+    head: &ResponseHead,
+    claimed: &Claimed<'_>,
+) -> Result<u64> {
+    let (mut at, mut left) = (usize::from(head.data_at), head.data_len as usize);
+    for buffer in buffers {
+        let buffer = buffer.as_mut();
+        let now = buffer.len().min(left);
+        let part = buffer.get_mut(..now).unwrap_or_default();
+        claimed.read(at, part).map_err(|_| Errno::EIO)?;
+        at += now;
+        left -= now;
+    }
+    // More than was asked for is no answer to this.
+    if left == 0 { Ok(head.data_len.into()) } else { Err(Errno::EIO) }
 }

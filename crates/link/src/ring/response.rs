@@ -172,33 +172,31 @@ impl Consumer {
         self.ring.owners.rename(self.line, who)
     }
 
+    /// Claims the next message; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Fault`], if the DPU side wrote what cannot be followed.
+    pub fn claimed(&mut self) -> Result<Option<Claimed<'_>>, Fault> {
+        for _ in 0..TRIES {
+            let Some((position, frame)) = self.claim()? else { return Ok(None) };
+            let claimed = Claimed { consumer: self, position, frame };
+            if !frame.is_nothing {
+                return Ok(Some(claimed));
+            }
+        }
+        Ok(None)
+    }
+
     /// Claims the next message and copies it into `out`, which becomes as long as it; whether there
     /// was one.
     ///
     /// # Errors
-    /// [`Fault`], if the DPU side wrote what cannot be followed.
+    /// As [`Consumer::claimed`].
     pub fn take(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
-        for _ in 0..TRIES {
-            let Some((position, frame)) = self.claim()? else { return Ok(false) };
-            let copied = if frame.is_nothing { Ok(()) } else { self.copy(position, frame, out) };
-            self.ring.mark(position, frame.bytes())?;
-            self.ring.owners.clear(self.line)?;
-            // Of two that mark neighbours at once, one at least sees both marks: else each could
-            // leave the head to the other.
-            fence();
-            self.ring.advance()?;
-            copied?;
-            if !frame.is_nothing {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    fn copy(&self, position: u64, frame: Frame, out: &mut Vec<u8>) -> Result<(), OutOfRegion> {
-        let ring = &self.ring.bytes;
-        out.resize(frame.message as usize, 0);
-        ring.region.read_into(ring.place.of(position) + FRAME_HEAD as u64, out)
+        let Some(claimed) = self.claimed()? else { return Ok(false) };
+        out.resize(claimed.message_len(), 0);
+        claimed.read(0, out)?;
+        Ok(true)
     }
 
     fn claim(&self) -> Result<Option<(u64, Frame)>, Fault> {
@@ -232,6 +230,48 @@ impl Consumer {
         }
         owners.clear(self.line)?;
         Ok(None)
+    }
+}
+
+/// A message that is this consumer's alone. Its room is given back when this is dropped.
+#[derive(Debug)]
+pub struct Claimed<'a> {
+    consumer: &'a Consumer,
+    position: u64,
+    frame: Frame,
+}
+
+impl Claimed<'_> {
+    /// Bytes of the message.
+    #[must_use]
+    pub fn message_len(&self) -> usize {
+        self.frame.message as usize
+    }
+
+    /// Copies bytes of the message out, from its byte `at` on. The other side may have changed
+    /// them since they were last read.
+    ///
+    /// # Errors
+    /// If they reach beyond the message.
+    pub fn read(&self, at: usize, out: &mut [u8]) -> Result<(), OutOfRegion> {
+        if at.checked_add(out.len()).is_none_or(|end| end > self.message_len()) {
+            return Err(OutOfRegion);
+        }
+        let ring = &self.consumer.ring.bytes;
+        ring.region.read_into(ring.place.of(self.position) + (FRAME_HEAD + at) as u64, out)
+    }
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        let Consumer { ring, line } = self.consumer;
+        // The ring's place was checked when it was made.
+        let _ = ring.mark(self.position, self.frame.bytes());
+        let _ = ring.owners.clear(*line);
+        // Of two that mark neighbours at once, one at least sees both marks: else each could leave
+        // the head to the other.
+        fence();
+        let _ = ring.advance();
     }
 }
 

@@ -81,6 +81,18 @@ impl ResponseHead {
         }
         Ok(head_read)
     }
+
+    /// The value, or why not.
+    ///
+    /// # Errors
+    /// [`InvalidMessage::Field`] while it is pending.
+    pub fn result(&self) -> Result<Result<u64, Errno>, InvalidMessage> {
+        match self.status {
+            0 => Ok(Ok(self.value)),
+            PENDING => Err(InvalidMessage::Field),
+            errno => Ok(Err(Errno::from_raw(errno))),
+        }
+    }
 }
 
 /// An answer as the host reads it.
@@ -105,11 +117,6 @@ impl<'a> Response<'a> {
         let from = usize::from(head.data_at);
         let data = message.get(from..from + head.data_len as usize);
         let data = data.ok_or(InvalidMessage::Length)?;
-        let result = match head.status {
-            0 => Ok(head.value),
-            PENDING => return Err(InvalidMessage::Field),
-            errno => Err(Errno::from_raw(errno)),
-        };
-        Ok(Response { id: head.id, result, data })
+        Ok(Response { id: head.id, result: head.result()?, data })
     }
 }
