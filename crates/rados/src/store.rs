@@ -128,15 +128,11 @@ impl Rados {
 }
 
 /// The operation's end, told to who may not wait for it any more.
-struct Told {
-    ending: Ending,
-    /// What ENOENT means.
-    missing: PoolError,
-}
+struct Told(Ending);
 
 impl Out for Told {
     fn ended(&mut self, result: Result<i32, Code>) {
-        self.ending.over(result.map(drop).map_err(|code| failed_as(code, self.missing)));
+        self.0.over(result.map(drop).map_err(failed));
     }
 }
 
@@ -203,12 +199,6 @@ fn flush_removals(built: &mut WriteOp, removals: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// What it means that the object an operation speaks of is not there.
-fn missing(op: &Op) -> PoolError {
-    let told = op.guards.contains(&Guard::Exists) || op.steps.contains(&Step::Remove);
-    if told { PoolError::NotFound } else { PoolError::Guard }
-}
-
 fn errno(code: Code) -> Errno {
     Errno::from_raw(code.0.unsigned_abs())
 }
@@ -230,9 +220,9 @@ const ECANCELED: i32 = -125;
 /// A comparison of bytes that failed: this, less the offset.
 const MISMATCH: i32 = -4095;
 
-fn failed_as(code: Code, missing: PoolError) -> PoolError {
+fn failed(code: Code) -> PoolError {
     match code.0 {
-        ENOENT => missing,
+        ENOENT => PoolError::NotFound,
         EEXIST | ECANCELED => PoolError::Guard,
         ENOSPC | EDQUOT => PoolError::NoSpace,
         ESHUTDOWN => PoolError::Fenced,
@@ -241,10 +231,6 @@ fn failed_as(code: Code, missing: PoolError) -> PoolError {
         value if value <= MISMATCH => PoolError::Guard,
         _ => PoolError::Io(errno(code)),
     }
-}
-
-fn failed(code: Code) -> PoolError {
-    failed_as(code, PoolError::NotFound)
 }
 
 /// A pair as it was stored; `None` if no key is stored so.
@@ -262,12 +248,11 @@ async fn end<T: Out, R>(
 
 impl Pool for Rados {
     async fn apply(&self, object: &str, op: Op) -> Result<(), PoolError> {
-        let missing = missing(&op);
         let (awaiting, ending) = self.tracker.begin();
         // Built and handed over before the first wait: what is built may not leave the thread.
         let call = {
             let built = build(&op);
-            self.pool.apply(object, &built, op.essential, Told { ending, missing })
+            self.pool.apply(object, &built, op.essential, Told(ending))
         };
         drop(op);
         let result = match call {
@@ -275,7 +260,7 @@ impl Pool for Rados {
             Err(code) => Err(code),
         };
         awaiting.done();
-        result.map_err(|code| failed_as(code, missing))
+        result.map_err(failed)
     }
 
     async fn read(&self, object: &str, offset: u64, len: usize) -> Result<Vec<u8>, PoolError> {

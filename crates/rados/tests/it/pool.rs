@@ -61,8 +61,8 @@ async fn guards(rados: &Rados) {
     for (object, guard, expected) in [
         ("bytes", Guard::Absent, Err(PoolError::Guard)),
         ("none", Guard::Exists, Err(PoolError::NotFound)),
-        ("none", equals(b"k", b""), Err(PoolError::Guard)),
-        ("none", Guard::Starts(b"x".into()), Err(PoolError::Guard)),
+        ("none", equals(b"k", b""), Err(PoolError::NotFound)),
+        ("none", Guard::Starts(b"x".into()), Err(PoolError::NotFound)),
         ("bytes", equals(b"k", b"w"), Err(PoolError::Guard)),
         ("bytes", equals(b"none", b"w"), Err(PoolError::Guard)),
         ("bytes", Guard::Starts(b"xyZ".into()), Err(PoolError::Guard)),
