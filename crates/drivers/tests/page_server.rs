@@ -118,7 +118,8 @@ fn append(
                     answered += 1;
                 }
                 Err(errno) => {
-                    let killed = killed.unwrap_or_else(|| panic!("{errno} before any kill"));
+                    assert!(killed.is_some(), "{errno} before any kill");
+                    let killed = killed.unwrap();
                     // A hundred times what is promised: this computer may be doing much else.
                     assert!(killed.elapsed() < 100 * LOSS_NOTICED);
                     return answered;

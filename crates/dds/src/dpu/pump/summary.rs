@@ -85,3 +85,81 @@ impl Summary {
         is_well
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use outboard_wire::dds::FileId;
+
+    use super::*;
+    use crate::dpu::offload::{Answer, Division, Framing, Lookup};
+    use crate::table::{Item, Key, Reader, with_capacity};
+
+    /// Every 8 bytes of a file are an object, its number the key. Bytes of 0xFF make it panic.
+    struct Words;
+
+    impl Application for Words {
+        fn frame(&self, _: &[u8]) -> Framing {
+            Framing::Foreign
+        }
+
+        fn frame_answer(&self, _: &[u8]) -> Framing {
+            Framing::Foreign
+        }
+
+        fn off_pred(&self, _: &[u8], _: &dyn Lookup, _: &mut Division) {}
+
+        fn off_func(&self, _: &[u8], _: &dyn Lookup) -> Option<offload::ReadOp> {
+            None
+        }
+
+        fn answer(&self, _: &[u8], _: offload::ReadOp, _: &[u8]) -> Option<Answer> {
+            None
+        }
+
+        fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) {
+            for (bytes, at) in write.bytes.chunks(8).zip(write.offset / 8..) {
+                items.push((at, [write.file.into(), at * 8, 8, bytes[0].into()]));
+                assert_ne!(bytes[0], 0xFF, "the application's own mistake");
+            }
+        }
+
+        fn invalidate(&self, read: offload::ReadOp, keys: &mut Vec<Key>) {
+            keys.extend(read.offset / 8..(read.offset + u64::from(read.bytes)).div_ceil(8));
+        }
+    }
+
+    fn summary(items: usize) -> (Summary, Reader) {
+        let (writer, reader) = with_capacity(items, 1).unwrap();
+        (Summary::new(Some(Arc::new(Words)), writer), reader)
+    }
+
+    #[test]
+    fn writes_fill_the_table_and_reads_empty_it() {
+        let (summary, table) = summary(4);
+        summary.wrote(3, 16, &[7; 16]);
+        assert_eq!((table.get(2), table.get(3)), (Some([3, 16, 8, 7]), Some([3, 24, 8, 7])));
+        summary.wrote(3, 16, &[8; 8]);
+        assert_eq!(table.get(2), Some([3, 16, 8, 8]), "the newer one");
+        summary.will_read(ReadOp { file: FileId(3), offset: 20, bytes: 5 });
+        assert_eq!((table.get(2), table.get(3)), (None, None), "both are touched");
+        // Full: what finds no room is not there under an older value.
+        summary.wrote(3, 0, &[1; 64]);
+        summary.wrote(3, 0, &[2; 64]);
+        assert!((0..8).filter_map(|key| table.get(key)).all(|[.., value]| value == 2));
+        assert_eq!(table.len(), 4);
+        summary.forget();
+        assert!(table.is_empty());
+    }
+
+    /// What it would have told is lost; so nothing that was told before is believed.
+    #[test]
+    fn a_panic_of_the_application_empties_the_table() {
+        let (summary, table) = summary(4);
+        summary.wrote(3, 0, &[1; 16]);
+        assert_eq!(table.len(), 2);
+        summary.wrote(3, 8, &[0xFF; 8]);
+        assert!(table.is_empty());
+        summary.wrote(3, 0, &[1; 8]);
+        assert_eq!(table.len(), 1, "it goes on");
+    }
+}
