@@ -11,9 +11,9 @@
 //! - [`object::Objects`] is the object store over the two: file objects of 8 KiB blocks that are
 //!   never overwritten in place, checksummed in the file's index, so that a crash between a block
 //!   and its checksum costs neither the old nor a synced new block.
-//!
-//! - [`pool::Pool`] is the port of engines that are atomic within one object only, distributed ones;
-//!   over it stand the same key-value store and medium, and the claim that lets one writer in.
+//! - [`pool::Pool`] is the port of engines that are atomic within one object only, as distributed
+//!   ones are; over it stand the same key-value store and medium, and the claim that lets one
+//!   writer in.
 //!
 //! # What every implementation promises
 //!

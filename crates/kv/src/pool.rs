@@ -4,8 +4,9 @@
 //! one driven here) answer for one object at a time: bytes and an ordered map, changed together
 //! under a guard. This module builds the rest once, for any of them:
 //!
-//! - [`Pool`] is the port: what such an engine must do, and what it may do to us. [`mem::MemPool`] does the
-//!   worst of it; [`conformance`] is the suite every implementation passes.
+//! - [`Pool`] is the port: what such an engine must do, and what it may do to us.
+//!   [`mem::MemPool`] does the worst of it; [`conformance`] is the suite every implementation
+//!   passes.
 //! - [`Claim`] lets one writer in at a time.
 //! - [`PooledKv`] is the key-value store: pairs in ranges, each in the map of one object, changed
 //!   together through a redo journal.

@@ -1,5 +1,6 @@
 //! The suite and the model, through every front that needs no mount.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests say so when they fail")]
 
+mod engines;
 mod fronts;
 mod model;

@@ -5,7 +5,7 @@
 //!         its map: "o" = the epoch that made it (8), "x" = the epoch that sealed it (8), if sealed
 //! group   | "OBJG" (4) | length of the writes (4) | offset in the object (8) | object N (8) |
 //!         | writes | crc32c of all before (4) |
-//! write   | key length (2) | value length (4), all ones deletes | key | value |         little-endian
+//! write   | key length (2) | value length (4), all ones deletes | key | value |  little-endian
 //! ```
 //!
 //! A group is written whole at an offset of its own, so doing it twice is doing it once. Its object

@@ -168,8 +168,8 @@ pub struct PoolUsage {
 ///    more after this client's first operation on that object.
 ///
 /// Names are ASCII letters, digits, `.` and `-`, at most 64 bytes; keys and values any bytes, keys
-/// at most 2,100 and not empty, values at most 128 KiB; an operation carries at most [`Self::OP_MAX`]
-/// bytes. Futures start nothing before they are polled.
+/// at most 2,100 and not empty, values at most 128 KiB; an operation carries at most
+/// [`Self::OP_MAX`] bytes. Futures start nothing before they are polled.
 pub trait Pool: Send + Sync + 'static {
     /// Most bytes one operation carries: a journal record of the largest batch.
     const OP_MAX: usize = 40 << 20;
