@@ -29,6 +29,9 @@ pub const FILE_SIZE_MAX: u64 = 16 << 40;
 pub const IO_MAX: usize = 1 << 20;
 /// Supplementary groups a request carries.
 pub const GROUPS_MAX: usize = 64;
+/// Most locks one attachment may hold or wait for. Calls walk the locks of a file, so this bounds
+/// the work a hostile host can ask for, not only the memory (about 64 bytes each).
+pub const LOCKS_MAX: usize = 1 << 13;
 /// Largest encoded request header (WH): fixed part, groups, and two names.
 pub const REQUEST_HEADER_MAX: usize = 2560;
 /// Largest encoded reply header (RH).

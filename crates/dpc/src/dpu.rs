@@ -60,6 +60,9 @@ pub trait Volume: 'static {
     /// An attachment is gone for good.
     fn detach(&self, session: SessionId);
 
+    /// An attachment that hung up may have missed events; it is there again.
+    fn is_back(&self, session: SessionId);
+
     /// What attachments must be told.
     fn take_events(&self) -> Vec<Event>;
 
@@ -113,6 +116,10 @@ impl<K: Kv, M: Medium> Volume for Arc<Kvfs<K, M>> {
 
     fn detach(&self, session: SessionId) {
         Kvfs::detach(self, session);
+    }
+
+    fn is_back(&self, session: SessionId) {
+        Kvfs::is_back(self, session);
     }
 
     fn take_events(&self) -> Vec<Event> {

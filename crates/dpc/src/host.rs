@@ -28,7 +28,9 @@
 //! 3. What is in flight at a loss is sent again in the order it was started, after open handles and
 //!    held locks were handed in.
 //! 4. A lock that must be waited for holds no slot.
-//! 5. What the hybrid cache answers was never sent: it is no call, and nothing of it is sent again
+//! 5. Requests about the locks of one file go one at a time; while the file's locks were given to
+//!    this session they go nowhere, and what it holds is what the DPU side will be told.
+//! 6. What the hybrid cache answers was never sent: it is no call, and nothing of it is sent again
 //!    after a loss. Its pages are host memory; hits go on while the DPU side is away.
 
 mod books;
@@ -36,12 +38,14 @@ mod cached;
 mod entry;
 mod holdings;
 pub mod keeper;
+mod locking;
 mod loss;
 mod patience;
 mod port;
 mod ranges;
 mod session;
 mod slot;
+mod turns;
 
 use std::time::Duration;
 
@@ -189,6 +193,10 @@ pub struct Counts {
     pub handles: usize,
     /// Locks held now.
     pub locks: usize,
+    /// Files whose locks are decided here now.
+    pub delegations: usize,
+    /// Requests about locks that were answered here.
+    pub decided: u64,
     /// What the hybrid cache answered, and what went through.
     pub cache: outboard_wire::cache::Tallied,
 }

@@ -56,6 +56,9 @@ pub trait Keeping: Volume + Clone + Send {
     /// Housekeeping; true if there is more to do at once.
     fn tidy(&self) -> impl Future<Output = Result<bool>>;
 
+    /// Locks that were recalled some seconds ago and did not come back are counted upon no more.
+    fn lose_patience(&self);
+
     /// Nobody asks for anything right now: called often, and does not wait.
     fn idle(&self);
 
@@ -82,6 +85,10 @@ impl<K: Kv, M: Medium> Keeping for Arc<Kvfs<K, M>> {
 
     fn tidy(&self) -> impl Future<Output = Result<bool>> {
         Kvfs::tidy(self)
+    }
+
+    fn lose_patience(&self) {
+        Kvfs::lose_patience(self);
     }
 
     fn idle(&self) {
@@ -325,6 +332,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         if now >= self.next_beat {
             self.next_beat = now.after(Beat::period(self.options.beat_limit));
             self.peers.beat();
+            self.service.volume().lose_patience();
         }
         self.tidy(now);
         // What the volume tells because of any of this.

@@ -598,6 +598,72 @@ fn waits_for_locks_survive_a_loss_and_can_be_given_up() {
     assert!(front.0.lock().unwrap().is_empty(), "each wait ends once");
 }
 
+/// Sets a lock and waits for what comes of it.
+fn set_lock(
+    (port, front): (&mut Port, &Completed),
+    request: &Request<'_>,
+    tag: u64,
+) -> Result<Reply> {
+    let slot = port.acquire(later()).unwrap();
+    let cred = Cred::root();
+    let call = Call { request, cred: &cred, checked: true, payload_len: 0 };
+    match port.start(slot, &call, tag) {
+        Started::Done(done) => done.outcome,
+        Started::InFlight => front.wait_for(tag),
+    }
+}
+
+/// Two hosts lock one file, each deciding by itself while the other has no interest in it, and the
+/// DPU side is killed meanwhile. Never do both hold the lock.
+#[test]
+fn a_lock_goes_from_host_to_host() {
+    const ROUNDS: u64 = 600;
+    let mut volume = Volume::new();
+    let (holder, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let hosts = [1, 2].map(|me| (me, connect(&volume, LossPolicy::Wait)));
+    std::thread::scope(|scope| {
+        for (me, (host, front)) in &hosts {
+            let (holder, done) = (&holder, &done);
+            scope.spawn(move || {
+                let mut port = host.session().port(0).unwrap();
+                let mut other = host.session().calling_port(1).unwrap();
+                let file = create(&mut other, "file", 0);
+                for round in 0..ROUNDS {
+                    let wait = (round + me) % 3 == 0;
+                    let lock = exclusive(file, 7, wait);
+                    match set_lock((&mut port, front), &lock, 2 * round) {
+                        Ok(Reply::Empty) => {
+                            assert_eq!(holder.swap(*me, Ordering::SeqCst), 0, "the other holds it");
+                            std::thread::yield_now();
+                            assert_eq!(holder.swap(0, Ordering::SeqCst), *me);
+                            let Request::Setlk { ino, fh, lock, .. } = lock else { panic!() };
+                            let lock = Lock { kind: LockKind::Unlock, ..lock };
+                            let wait = false;
+                            let unlock = Request::Setlk { ino, fh, lock, wait, reclaim: false };
+                            let outcome = set_lock((&mut port, front), &unlock, 2 * round + 1);
+                            assert_eq!(outcome, Ok(Reply::Empty));
+                        }
+                        outcome => assert_eq!(outcome, Err(Errno::EAGAIN), "wait: {wait}"),
+                    }
+                    // Each has the file to itself for a while.
+                    if (round + me * 50) % 100 == 0 {
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        for _ in 0..2 {
+            std::thread::sleep(Duration::from_millis(300));
+            volume.kill();
+            volume.start();
+        }
+        wait_until("both have had their locks", || done.load(Ordering::SeqCst) == 2);
+    });
+    let decided: u64 = hosts.iter().map(|(_, (host, _))| host.session().counts().decided).sum();
+    assert!(decided > 0, "no lock was decided by a host");
+}
+
 /// `fail`: after its time limit calls end with an error; when the DPU side is back they work again.
 #[test]
 fn calls_fail_in_time_when_that_is_the_policy() {

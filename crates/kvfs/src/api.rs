@@ -71,6 +71,13 @@ pub enum Event {
         /// The lock is held, or why it never will be.
         result: Result<(), Errno>,
     },
+    /// The locks of a file, which this attachment decides, are asked back.
+    RecallLocks {
+        /// Who decides them.
+        attachment: SessionId,
+        /// Of which file.
+        ino: Ino,
+    },
     /// Another attachment changed an inode this one was told of.
     StaleInode {
         /// Who may have it cached.

@@ -111,6 +111,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             | Request::Getlk { .. }
             | Request::Setlk { .. }
             | Request::CancelLock { .. }
+            | Request::ReturnLocks { .. }
             | Request::Fallocate { .. }
             | Request::Lseek { .. }
             | Request::CopyFileRange { .. }
@@ -136,11 +137,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             Request::Fsync { ino, fh, data_only } => {
                 self.fsync(cx, ino, fh, data_only).await?.into()
             }
-            Request::Getlk { ino, fh, lock } => self.getlk(cx, ino, fh, lock)?.into(),
+            Request::Getlk { ino, fh, lock } => self.getlk(cx, ino, fh, lock).await?.into(),
             Request::Setlk { ino, fh, lock, wait, reclaim } => {
                 self.setlk(cx, ino, fh, lock, wait, reclaim)?.into()
             }
             Request::CancelLock { ticket } => self.cancel_lock(cx, ticket)?.into(),
+            Request::ReturnLocks { ino } => self.return_locks(cx, ino, data)?.into(),
             Request::Fallocate { ino, fh, offset, len, mode } => {
                 self.fallocate(cx, ino, fh, offset, len, mode).await?.into()
             }
@@ -196,6 +198,7 @@ fn inodes(request: &Request<'_>) -> [Ino; 2] {
         | Request::Access { ino, .. }
         | Request::Getlk { ino, .. }
         | Request::Setlk { ino, .. }
+        | Request::ReturnLocks { ino }
         | Request::Fallocate { ino, .. }
         | Request::Lseek { ino, .. } => [ino, Ino::ROOT],
     }

@@ -288,6 +288,11 @@ impl Handles {
         Ok(handle)
     }
 
+    /// Whether nobody has `ino` open.
+    pub(crate) fn is_closed(&self, ino: Ino) -> bool {
+        !self.state().counts.contains_key(&ino)
+    }
+
     /// The handle `fh` on `ino`; `EBADF` if it is not open, or on another inode.
     pub(crate) fn get(&self, attachment: SessionId, fh: Fh, ino: Ino) -> Result<Handle> {
         let handle = self.state().open.get(&(attachment, fh)).copied();

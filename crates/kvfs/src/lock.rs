@@ -11,14 +11,16 @@
 //!   and so is one that a later change would leave in such a circle.
 //! - flock: converting gives the old lock up first, as BSD and Linux do, and keeps nothing if the
 //!   new one is refused.
+//! - A file's locks may be given to the attachment that alone has some there; see `delegation`.
 //! - Locks live in memory alone. After a loss of the DPU side their holders hand them in again;
 //!   until that [`Locks::end_grace`]s, a new lock waits, one that would not wait too.
 //!
 //! Invariants: two held locks of one file and family that overlap and belong to different owners
 //! are both shared; an owner's own locks never overlap, and neighbours differ in kind; no waiting
-//! lock could be granted, unless grace lasts. See `docs/internals/locks.md`.
+//! lock could be granted, unless grace lasts or another attachment decides. See `docs/internals/locks.md`.
 
 mod answer;
+mod delegation;
 #[cfg(test)]
 mod model;
 mod ranges;
@@ -29,13 +31,12 @@ use std::collections::HashMap;
 use outboard_base::{Errno, Ino, SessionId};
 use outboard_wire::file::{Lock, LockKind, LockStyle};
 
+use delegation::Delegations;
 use ranges::{Held, Ranges};
 use waiting::{Queue, Waiter};
 
-/// Most locks one attachment may hold or wait for; beyond it `ENOLCK`. Calls walk the locks of a
-/// file, so this bounds the work a hostile host can ask for, not only the memory (about 64 bytes
-/// each).
-pub(crate) const SESSION_LOCKS_MAX: usize = 1 << 13;
+/// Beyond it an attachment is told `ENOLCK`. A file given away counts as one lock.
+use outboard_base::limits::LOCKS_MAX as SESSION_LOCKS_MAX;
 
 /// Whose lock it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -91,15 +92,21 @@ impl FileLocks {
     fn is_empty(&self) -> bool {
         self.posix.is_empty() && self.flock.is_empty()
     }
+
+    /// Whether nobody but `session` holds any.
+    fn is_of(&self, session: SessionId) -> bool {
+        self.posix.holders().chain(self.flock.holders()).all(|holder| holder == session)
+    }
 }
 
 /// Every lock of a volume.
 pub(crate) struct Locks {
     files: HashMap<Ino, FileLocks>,
     queue: Queue,
-    /// Pieces held and waits, by attachment.
+    /// Pieces held, waits and files given away, by attachment.
     counts: HashMap<SessionId, usize>,
     grace: bool,
+    delegations: Delegations,
 }
 
 impl Locks {
@@ -112,6 +119,7 @@ impl Locks {
             queue: Queue::new(first_ticket),
             counts: HashMap::new(),
             grace: false,
+            delegations: Delegations::default(),
         }
     }
 
@@ -139,8 +147,9 @@ impl Locks {
     }
 
     /// Takes, changes or drops a lock. `EAGAIN` when another stands in the way and `wait` is not
-    /// set, `EDEADLK`, `ENOLCK`. In grace nobody knows yet whether one does: whoever asks waits for
-    /// that at least, and hears `EAGAIN` at its end if it would not wait longer. `reclaim` hands in
+    /// set, `EDEADLK`, `ENOLCK`. In grace, and while another attachment decides, nobody knows yet
+    /// whether one does: whoever asks waits for that at least, and hears `EAGAIN` at its end if it
+    /// would not wait longer. `reclaim` hands in
     /// a lock held before a loss of the DPU side: it is judged like any other, but not kept waiting
     /// by grace, and never waits (`EAGAIN`: it was lost).
     pub(crate) fn set(
@@ -165,14 +174,18 @@ impl Locks {
         if lock.style == LockStyle::Flock && self.gives_up_flock(ino, &wanted) {
             self.settle(ino, out);
         }
-        let held_back = self.grace && !reclaim;
+        let away = self.is_with_another(ino, session);
+        let held_back = (self.grace && !reclaim) || away;
         let free = self.is_free(ino, lock.style, &wanted);
         if free && !held_back {
             self.apply(ino, lock.style, wanted);
             self.settle(ino, out);
             return Ok(Asked::Done);
         }
-        let unknown = free && held_back;
+        if away && !reclaim {
+            self.recall(ino);
+        }
+        let unknown = free && held_back && !self.is_overdue(ino);
         if reclaim || !(wait || unknown) {
             return Err(Errno::EAGAIN);
         }
@@ -217,8 +230,10 @@ impl Locks {
             }
             !file.is_empty()
         });
+        changed.extend(self.end_delegations(session));
         self.counts.remove(&session);
         changed.sort_unstable();
+        changed.dedup();
         for ino in changed {
             self.settle(ino, out);
         }
@@ -278,7 +293,7 @@ impl Locks {
     /// closed into a circle. A granted shared lock may replace an exclusive one of its owner and so
     /// set more free: each round ends a wait, or is the last.
     fn settle(&mut self, ino: Ino, out: &mut Vec<Settled>) {
-        if self.grace {
+        if self.grace || self.is_away(ino) {
             return;
         }
         loop {

@@ -104,6 +104,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     ) -> Result<Reply> {
         self.close(cx, ino, fh, false)?;
         self.drop_flock(cx.attachment, ino, owner);
+        if self.handles.is_closed(ino) {
+            self.drop_locks_on(ino);
+        }
         self.reclaim_some().await;
         Ok(Reply::Empty)
     }

@@ -25,7 +25,7 @@ use crate::nvmefs::{DEPTH_MAX, DEPTH_MIN, QUEUES_MAX, put, u16_at, u32_at, u64_a
 /// First bytes of a message: "OBAT".
 pub const MAGIC: u32 = 0x5441_424F;
 /// Version of all that is shared over a link.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Bytes before the body.
 pub const HEADER_LEN: usize = 12;
 /// Longest text of a control message, bytes.
@@ -335,7 +335,7 @@ mod tests {
         });
         #[rustfmt::skip]
         let golden = [
-            b'O', b'B', b'A', b'T', 2, 0, 1, 0, 36, 0, 0, 0,
+            b'O', b'B', b'A', b'T', 3, 0, 1, 0, 36, 0, 0, 0,
             1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x10, 0, 0, 0, 0, 0, 4, 0, 128, 0,
             0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0,
         ];

@@ -25,15 +25,16 @@ pub struct Limits {
     pub bytes_max: u64,
     /// Commands taken from one queue in one turn.
     pub turn_max: usize,
-    /// Ends of waits for locks that found its event ring full.
+    /// Ends of waits for locks, and recalls, that found its event ring full.
     pub backlog_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         // 64 MiB is 64 of the largest requests; 16 is what one DMA fetches; every lock an
-        // attachment may wait for (8,192) may be granted while its host does not look.
-        Limits { bytes_max: 64 << 20, turn_max: 16, backlog_max: 8192 }
+        // attachment may wait for (8,192) may be granted while its host does not look, and all it
+        // decides be recalled.
+        Limits { bytes_max: 64 << 20, turn_max: 16, backlog_max: 2 * 8192 }
     }
 }
 
@@ -163,10 +164,10 @@ impl<V: Volume> Attachment<V> {
         }
     }
 
-    /// Tells the host something. Ends of waits are kept until there is room; what merely says that
-    /// a cache is stale may be lost, and then the ring says so.
+    /// Tells the host something. Ends of waits and recalls are kept until there is room; what merely
+    /// says that a cache is stale may be lost, and then the ring says so.
     pub(super) fn tell(&self, event: Event) {
-        if !matches!(event, Event::LockGranted { .. }) {
+        if !matches!(event, Event::LockGranted { .. } | Event::Recall { .. }) {
             self.sender.borrow_mut().post(&event);
             return;
         }

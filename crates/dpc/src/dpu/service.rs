@@ -87,6 +87,7 @@ impl<V: Volume> Service<V> {
         let id = AttachmentId(self.next);
         self.next += 1;
         self.core.gate.is_back(caller.attachment);
+        self.core.volume.is_back(caller.attachment);
         let attachment =
             Attachment::new(Rc::clone(&self.core), caller, self.limits, targets, sender);
         self.attachments.push((id, attachment));
@@ -198,6 +199,9 @@ impl<V: Volume> Service<V> {
         let (session, event) = match event {
             VolumeEvent::LockSettled { attachment, ticket, result } => {
                 (attachment, Event::LockGranted { ticket, errno: result.err() })
+            }
+            VolumeEvent::RecallLocks { attachment, ino } => {
+                (attachment, Event::Recall { ino, offset: 0, len: u64::MAX })
             }
             VolumeEvent::StaleInode { attachment, ino } => {
                 (attachment, Event::InvalidateInode { ino, offset: 0, len: u64::MAX })

@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use outboard_base::{Cred, Errno, Fh, Ino, Result};
 use outboard_wire::file::{Lock, LockKind, Reply};
 
+use super::Lane;
 use super::entry::Note;
 use super::holdings::Holdings;
 use super::ranges::Ranges;
+use super::turns::Turns;
 
 /// Most decided waits whose `Waiting` was not read yet. Only a DPU side that makes tickets up gets
 /// there.
@@ -31,6 +33,7 @@ pub(super) struct Parked {
 pub(super) struct Books {
     pub(super) ranges: Ranges,
     pub(super) holdings: Holdings,
+    pub(super) turns: Turns,
     /// Waits, by ticket of the present instance of the DPU side.
     pub(super) parked: HashMap<u64, Parked>,
     /// Waits an earlier instance knew of, or that were ended for it: to be asked for again.
@@ -51,6 +54,10 @@ impl Books {
                 Some(Some(errno)) => Err(errno),
                 None => Ok(Reply::Waiting(ticket)),
             },
+            Ok(Reply::Delegated) => {
+                self.turns.given(*ino);
+                Ok(Reply::Empty)
+            }
             outcome => outcome,
         };
         if outcome == Ok(Reply::Empty) && lock.kind != LockKind::Unlock {
@@ -93,10 +100,17 @@ impl Books {
         None
     }
 
-    /// The DPU side is lost: its tickets mean nothing any more.
-    pub(super) fn lost(&mut self) {
+    /// Whether a wait for a lock of `ino` has not ended yet, as far as is known here.
+    pub(super) fn is_waited_for(&self, ino: Ino) -> bool {
+        self.parked.values().chain(&self.again).any(|wait| wait.ino == ino)
+    }
+
+    /// The DPU side is lost: its tickets mean nothing any more. Calls that may go on, when it is
+    /// back.
+    pub(super) fn lost(&mut self) -> Vec<Lane> {
         self.early.clear();
         self.doubtful.clear();
         self.again.extend(self.parked.drain().map(|(_, parked)| parked));
+        self.turns.lost()
     }
 }

@@ -2,13 +2,12 @@
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result, limits};
 use outboard_link::queue::CommandId;
-use outboard_wire::file::{
-    Attr, Flags, Header, Lock, LockKind, LockStyle, Op, Reply, Request, Statfs,
-};
+use outboard_wire::file::{Attr, Flags, Header, Lock, Op, Reply, Request, Statfs};
 
 use super::Call;
 use super::books::Parked;
-use super::holdings::{Handle, Holdings};
+use super::holdings::Handle;
+use super::locking::Locking;
 use super::ranges::Span;
 
 /// Bytes of a lock as a reply header.
@@ -46,6 +45,11 @@ pub(super) enum Reader {
     Renew {
         /// The ticket of the wait.
         ticket: u64,
+    },
+    /// The session itself: it hands back the locks of a file.
+    Return {
+        /// Which file's.
+        ino: Ino,
     },
     /// Nobody: the session told the DPU side something.
     Nobody,
@@ -108,6 +112,8 @@ pub(super) struct Entry {
     pub(super) read_len: u32,
     pub(super) span: Option<Span>,
     pub(super) note: Note,
+    /// What it asks about locks.
+    pub(super) locking: Option<Locking>,
     pub(super) reader: Reader,
     /// The command as it was last sent; an instance of the DPU side may have executed it.
     pub(super) sent: Option<CommandId>,
@@ -130,6 +136,7 @@ impl Entry {
             read_len: 0,
             span: None,
             note: Note::None,
+            locking: None,
             reader: Reader::Front,
             sent: None,
             replayed: false,
@@ -156,6 +163,7 @@ impl Entry {
         self.read_len = read_len;
         self.span = span;
         self.note = Note::of(call);
+        self.locking = Locking::of(call.request);
         self.sent = None;
         self.replayed = false;
         self.aborted = false;
@@ -175,12 +183,22 @@ impl Entry {
 
     /// Marks the request as one an earlier instance may have executed.
     pub(super) fn mark_replay(&mut self) -> Result<()> {
+        self.change_flags(|flags| flags.with(Flags::REPLAY))?;
+        self.replayed = true;
+        Ok(())
+    }
+
+    /// The DPU side must not give the locks of the file away in answer.
+    pub(super) fn not_delegable(&mut self) -> Result<()> {
+        self.change_flags(|flags| flags.without(Flags::DELEGABLE))
+    }
+
+    fn change_flags(&mut self, change: impl FnOnce(Flags) -> Flags) -> Result<()> {
         let (mut header, request) = Request::decode(&self.header)?;
-        header.flags = header.flags.with(Flags::REPLAY);
+        header.flags = change(header.flags);
         let mut bytes = vec![0; request.encoded_len(&header)];
         request.encode(&header, &mut bytes)?;
         self.header = bytes;
-        self.replayed = true;
         Ok(())
     }
 
@@ -226,26 +244,4 @@ fn read_len(request: &Request<'_>) -> u32 {
         Request::Readlink { .. } => LINK_LEN,
         _ => 0,
     }
-}
-
-/// What sending a request takes off the books already: what it gives up must not be handed in
-/// again, since someone else may have it by then.
-pub(super) fn gives_up(request: &Request<'_>, holdings: &mut Holdings) {
-    match *request {
-        Request::Release { ino, fh, owner } => holdings.closing(ino, fh, owner),
-        Request::Releasedir { ino, fh } => holdings.closing(ino, fh, 0),
-        Request::Flush { ino, owner, .. } => holdings.flushing(ino, owner),
-        Request::Setlk { ino, fh, lock, .. } => match (lock.style, lock.kind) {
-            (_, LockKind::Unlock) => holdings.locked(ino, fh, lock),
-            (LockStyle::Flock, _) => holdings.converting(ino, lock),
-            (LockStyle::Posix, LockKind::Read) => holdings.weakening(ino, lock),
-            (LockStyle::Posix, LockKind::Write) => {}
-        },
-        _ => {}
-    }
-}
-
-/// Whether sending a request takes anything off the books.
-pub(super) fn is_giving_up(op: Op) -> bool {
-    matches!(op, Op::Release | Op::Releasedir | Op::Flush | Op::Setlk)
 }

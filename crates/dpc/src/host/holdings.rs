@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use outboard_base::{Fh, Ino};
-use outboard_wire::file::{Lock, LockKind, LockStyle, Request};
+use outboard_wire::file::{Lock, LockKind, LockStyle, Request, open_flags};
 
 /// An open file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,18 @@ pub(super) struct Handle {
     pub(super) ino: Ino,
     pub(super) flags: u32,
     pub(super) directory: bool,
+}
+
+impl Handle {
+    /// Whether it may be read from.
+    pub(super) fn reads(&self) -> bool {
+        self.flags & open_flags::ACCMODE != open_flags::WRONLY
+    }
+
+    /// Whether it may be written to.
+    pub(super) fn writes(&self) -> bool {
+        matches!(self.flags & open_flags::ACCMODE, open_flags::WRONLY | open_flags::RDWR)
+    }
 }
 
 /// A lock held, and the handle it was taken through.
@@ -25,19 +37,71 @@ struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     handles: BTreeMap<Fh, Handle>,
+    /// Handles on each inode.
+    open: HashMap<Ino, usize>,
     locks: HashMap<(Ino, LockStyle), Vec<Held>>,
+    /// How many locks those are.
+    held: usize,
 }
 
 impl Holdings {
     /// A handle was opened.
     pub(super) fn opened(&mut self, fh: Fh, handle: Handle) {
-        self.handles.insert(fh, handle);
+        *self.open.entry(handle.ino).or_default() += 1;
+        if let Some(other) = self.handles.insert(fh, handle) {
+            self.uncount(other.ino);
+        }
     }
 
-    /// A handle is being closed: its owner's flock goes with it.
-    pub(super) fn closing(&mut self, ino: Ino, fh: Fh, owner: u64) {
-        self.handles.remove(&fh);
+    /// A handle is being closed: its owner's flock goes with it. If it is the last on its inode,
+    /// every lock there goes, and this is true.
+    pub(super) fn closing(&mut self, ino: Ino, fh: Fh, owner: u64) -> bool {
+        if let Some(handle) = self.handles.remove(&fh) {
+            self.uncount(handle.ino);
+        }
         self.drop_owner(ino, LockStyle::Flock, owner);
+        let last = !self.open.contains_key(&ino);
+        if last {
+            self.unlocked(ino);
+        }
+        last
+    }
+
+    fn uncount(&mut self, ino: Ino) {
+        if let Some(count) = self.open.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                self.open.remove(&ino);
+            }
+        }
+    }
+
+    /// Nothing is locked on `ino` any more.
+    pub(super) fn unlocked(&mut self, ino: Ino) {
+        for style in [LockStyle::Posix, LockStyle::Flock] {
+            self.held -= self.locks.remove(&(ino, style)).map_or(0, |held| held.len());
+        }
+    }
+
+    /// The handle `fh`, if it is on `ino`.
+    pub(super) fn handle(&self, ino: Ino, fh: Fh) -> Option<Handle> {
+        self.handles.get(&fh).filter(|handle| handle.ino == ino).copied()
+    }
+
+    /// The first lock held here that stands in the way of `lock`.
+    pub(super) fn blocker(&self, ino: Ino, lock: Lock) -> Option<Lock> {
+        let held = self.locks.get(&(ino, lock.style)).into_iter().flatten().map(|held| held.lock);
+        let whole = lock.style == LockStyle::Flock;
+        held.filter(|held| held.owner != lock.owner)
+            .filter(|held| whole || held.start <= lock.end && lock.start <= held.end)
+            .filter(|held| held.kind == LockKind::Write || lock.kind == LockKind::Write)
+            .min_by_key(|held| held.start)
+    }
+
+    /// Every lock held on `ino`, and the handle it was taken through.
+    pub(super) fn held(&self, ino: Ino) -> impl Iterator<Item = (Fh, Lock)> {
+        let of = move |style| self.locks.get(&(ino, style)).into_iter().flatten();
+        of(LockStyle::Posix).chain(of(LockStyle::Flock)).map(|held| (held.fh, held.lock))
     }
 
     /// A descriptor is being closed: the owner's POSIX locks on the file go.
@@ -47,7 +111,9 @@ impl Holdings {
 
     fn drop_owner(&mut self, ino: Ino, style: LockStyle, owner: u64) {
         if let Some(held) = self.locks.get_mut(&(ino, style)) {
+            let before = held.len();
             held.retain(|held| held.lock.owner != owner);
+            self.held -= before - held.len();
             if held.is_empty() {
                 self.locks.remove(&(ino, style));
             }
@@ -58,6 +124,7 @@ impl Holdings {
     pub(super) fn locked(&mut self, ino: Ino, fh: Fh, lock: Lock) {
         let key = (ino, lock.style);
         let before = self.locks.remove(&key).unwrap_or_default();
+        self.held -= before.len();
         let mut after = Vec::with_capacity(before.len() + 2);
         for held in before {
             let own = held.lock.owner == lock.owner;
@@ -77,6 +144,7 @@ impl Holdings {
         if lock.kind != LockKind::Unlock {
             join(&mut after, fh, lock);
         }
+        self.held += after.len();
         if !after.is_empty() {
             self.locks.insert(key, after);
         }
@@ -132,7 +200,7 @@ impl Holdings {
 
     /// Open handles and held locks, counted.
     pub(super) fn counts(&self) -> (usize, usize) {
-        (self.handles.len(), self.locks.values().map(Vec::len).sum())
+        (self.handles.len(), self.held)
     }
 }
 

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use outboard_base::{Cred, Errno};
+use outboard_base::{Cred, Errno, Ino};
 use outboard_link::queue::HostQueue;
 use outboard_link::registers::Registers;
 use outboard_wire::event::Event;
@@ -19,7 +19,7 @@ use outboard_wire::file::{Flags, Lock, LockKind, Op, Reply, Request};
 
 use super::books::Parked;
 use super::entry::{Reader, State};
-use super::session::{Cell, Haul, lock};
+use super::session::{Cell, Haul, Taken, lock};
 use super::{Call, Done, Port, Session, Slot, Started};
 
 /// What a return of the DPU side came to.
@@ -66,10 +66,11 @@ impl Session {
             hauls.push((number, haul));
         }
         self.replaying.store(0, Release);
-        lock(&self.books).lost();
+        let admitted = lock(&self.books).lost();
         for (number, haul) in hauls {
             self.act(number, haul);
         }
+        self.admit(admitted);
     }
 
     /// What the session asked for itself is not sent again: reclaims begin afresh, a wait that was
@@ -78,11 +79,13 @@ impl Session {
     fn drop_own_calls(self: &Arc<Session>, cell: &mut Cell, haul: &mut Haul) {
         for cid in 0..self.settings().depth - 1 {
             let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
-            if entry.state != State::Pending {
+            if !matches!(entry.state, State::Pending | State::Held) {
                 continue;
             }
             let outcome = match entry.reader {
-                Reader::Cancel { .. } | Reader::Renew { .. } => Ok(Reply::Empty),
+                Reader::Cancel { .. } | Reader::Renew { .. } | Reader::Return { .. } => {
+                    Ok(Reply::Empty)
+                }
                 Reader::Front if !entry.aborted => Err(Errno::EAGAIN),
                 Reader::Front => Err(Errno::EINTR),
                 Reader::Caller | Reader::Nobody => Err(Errno::ENOTCONN),
@@ -106,6 +109,9 @@ impl Session {
             let mut haul = Haul::new(None);
             for cid in 0..self.settings().depth - 1 {
                 let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { break };
+                if let (State::Held, Some(locking)) = (&entry.state, entry.locking) {
+                    lock(&self.books).never_sent(locking);
+                }
                 if matches!(entry.state, State::Pending | State::Held) {
                     self.answer(&mut cell, number, cid, Err(Errno::ENOTCONN), &mut haul);
                 }
@@ -243,6 +249,7 @@ impl Session {
         if self.replaying.load(Acquire) == 0 {
             self.handed_in();
         }
+        self.send_returns();
     }
 
     /// Asks again for the locks that were waited for.
@@ -323,6 +330,29 @@ impl Session {
         tag.is_some_and(|tag| self.send_own(&call, tag, flags, Reader::Front))
     }
 
+    /// Hands back the locks that are to be, as far as there are slots; answers on the session's
+    /// own queue lead here again.
+    pub(super) fn send_returns(self: &Arc<Session>) {
+        loop {
+            let Some(ino) = lock(&self.books).turns.next_return() else { return };
+            if !self.send_return(ino) {
+                lock(&self.books).turns.not_sent(ino);
+                return;
+            }
+        }
+    }
+
+    fn send_return(self: &Arc<Session>, ino: Ino) -> bool {
+        let Some(mut slot) = self.acquire(self.keeper()) else { return false };
+        let held = lock(&self.books).held_bytes(ino);
+        if slot.write(0, &held).is_err() {
+            return false;
+        }
+        let (request, cred) = (Request::ReturnLocks { ino }, self.own_cred());
+        let call = Call { request: &request, cred: &cred, checked: true, payload_len: held.len() };
+        self.launch_own(slot, &call, 0, Flags::CHECKED, Reader::Return { ino })
+    }
+
     /// Sends a request of the session's own; false if it cannot be sent now.
     fn ask(
         self: &Arc<Session>,
@@ -343,15 +373,36 @@ impl Session {
         reader: Reader,
     ) -> bool {
         let Some(slot) = self.acquire(self.keeper()) else { return false };
+        self.launch_own(slot, call, tag, flags, reader)
+    }
+
+    fn launch_own(
+        self: &Arc<Session>,
+        slot: Slot,
+        call: &Call<'_>,
+        tag: u64,
+        flags: Flags,
+        reader: Reader,
+    ) -> bool {
         match self.submit_with(&slot, call, tag, reader, flags) {
-            Ok(true) => {
+            Ok(Taken::Sent) => {
                 slot.launch();
                 self.arm(self.keeper());
                 true
             }
-            Ok(false) => {
+            Ok(Taken::Held) => {
+                slot.launch();
+                true
+            }
+            Ok(Taken::Kept) => {
                 self.withdraw(slot);
                 false
+            }
+            // A lock that was waited for, and now is this session's to decide.
+            Ok(Taken::Answered(outcome)) => {
+                let (op, slot) = (call.request.op(), Some(slot));
+                self.front().complete(Done { tag, op, outcome, slot });
+                true
             }
             Err(_) => false,
         }
@@ -413,15 +464,26 @@ impl Session {
         true
     }
 
-    /// Something the DPU side tells. Ends of waits are the session's; the rest is the front-end's.
+    /// Something the DPU side tells. Ends of waits and recalls of locks are the session's; the rest
+    /// is the front-end's.
     pub fn event(self: &Arc<Session>, event: Event) {
-        let Event::LockGranted { ticket, errno } = event else {
-            if event == Event::Overflow {
-                self.overflows.fetch_add(1, AcqRel);
-                lock(&self.books).events_lost();
-                self.renew_waits();
+        let (ticket, errno) = match event {
+            Event::LockGranted { ticket, errno } => (ticket, errno),
+            Event::Recall { ino, .. } => {
+                lock(&self.books).turns.hand_back(ino);
+                return self.send_returns();
             }
-            return self.front().event(event);
+            Event::Overflow => {
+                self.overflows.fetch_add(1, AcqRel);
+                let mut books = lock(&self.books);
+                books.events_lost();
+                books.turns.hand_all_back();
+                drop(books);
+                self.send_returns();
+                self.renew_waits();
+                return self.front().event(event);
+            }
+            other => return self.front().event(other),
         };
         let parked = lock(&self.books).decided(ticket, errno);
         if let Some(parked) = parked {

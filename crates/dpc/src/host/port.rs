@@ -7,7 +7,7 @@ use outboard_base::{Errno, Result, Time};
 use outboard_wire::file::Reply;
 
 use super::entry::Reader;
-use super::session::Own;
+use super::session::{Own, Taken};
 use super::{Call, Done, Session, Slot};
 
 /// A sleeper looks again after this long, whatever happens: a lost wake-up is a delay, not a hang.
@@ -64,7 +64,7 @@ impl Port {
     /// flight). On a calling port, nobody else sleeps for the answer: it is waited for.
     pub fn start(&mut self, slot: Slot, call: &Call<'_>, tag: u64) -> Started {
         if let Some(reply) = self.session.cached_answer(&slot, call) {
-            return Started::Done(answered(slot, call, tag, reply));
+            return Started::Done(ended(slot, call, tag, Ok(reply)));
         }
         if !self.session.is_watched(self.queue) {
             let done = self.call_watching(slot, call, &|| {});
@@ -72,8 +72,9 @@ impl Port {
         }
         let cid = slot.index();
         let sent = match self.session.submit(&slot, call, tag, Reader::Front) {
-            Ok(sent) => sent,
-            Err(errno) => return Started::Done(refused(slot, call, tag, errno)),
+            Ok(Taken::Answered(outcome)) => return Started::Done(ended(slot, call, tag, outcome)),
+            Ok(taken) => matches!(taken, Taken::Sent),
+            Err(errno) => return Started::Done(ended(slot, call, tag, Err(errno))),
         };
         slot.launch();
         if !sent {
@@ -107,15 +108,17 @@ impl Port {
     /// for is answered with `Reply::Waiting`, and [`super::Front::event`] hears of its end.
     pub fn call(&mut self, slot: Slot, call: &Call<'_>) -> Done {
         if let Some(reply) = self.session.cached_answer(&slot, call) {
-            return answered(slot, call, 0, reply);
+            return ended(slot, call, 0, Ok(reply));
         }
         self.call_watching(slot, call, &|| {})
     }
 
     fn call_watching(&self, slot: Slot, call: &Call<'_>, watch: &dyn Fn()) -> Done {
         let cid = slot.index();
-        if let Err(errno) = self.session.submit(&slot, call, 0, Reader::Caller) {
-            return refused(slot, call, 0, errno);
+        match self.session.submit(&slot, call, 0, Reader::Caller) {
+            Ok(Taken::Answered(outcome)) => return ended(slot, call, 0, outcome),
+            Ok(_) => {}
+            Err(errno) => return ended(slot, call, 0, Err(errno)),
         }
         slot.launch();
         if let Own::Done(done) = self.spin_for(cid, call) {
@@ -170,10 +173,6 @@ impl Port {
     }
 }
 
-fn answered(slot: Slot, call: &Call<'_>, tag: u64, reply: Reply) -> Done {
-    Done { tag, op: call.request.op(), outcome: Ok(reply), slot: Some(slot) }
-}
-
-fn refused(slot: Slot, call: &Call<'_>, tag: u64, errno: Errno) -> Done {
-    Done { tag, op: call.request.op(), outcome: Err(errno), slot: Some(slot) }
+fn ended(slot: Slot, call: &Call<'_>, tag: u64, outcome: Result<Reply>) -> Done {
+    Done { tag, op: call.request.op(), outcome, slot: Some(slot) }
 }

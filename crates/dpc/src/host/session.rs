@@ -5,6 +5,7 @@
 
 mod taking;
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +15,12 @@ use outboard_base::{Errno, Result, SessionId, Time, limits};
 use outboard_cache::host::Plane;
 use outboard_link::queue::nvmefs::Initiator;
 use outboard_link::queue::{Cid, Completion, HostQueue, Span as Part, Submission};
-use outboard_wire::file::{Flags, Header, Op};
+use outboard_wire::file::{Flags, Header, Op, Reply};
 
 use super::books::Books;
 use super::cached::Cached;
-use super::entry::{self, Entry, Reader, State};
+use super::entry::{Entry, Reader, State};
+use super::locking::Decision;
 use super::patience::Patience;
 use super::ranges::Span;
 use super::{Call, Counts, Front, Lane, Port, Settings, Slot, World};
@@ -73,6 +75,21 @@ pub(super) struct Counters {
     pub(super) slept: AtomicU64,
     pub(super) bells: AtomicU64,
     pub(super) replayed: AtomicU64,
+    /// Requests about locks that were answered here.
+    decided: AtomicU64,
+}
+
+/// What became of a call that was taken in.
+#[derive(Debug)]
+pub(super) enum Taken {
+    /// It is in the queue.
+    Sent,
+    /// It waits for another call; the end of that sends it.
+    Held,
+    /// It waits for the DPU side, which is lost.
+    Kept,
+    /// It needs nobody.
+    Answered(Result<Reply>),
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -270,44 +287,42 @@ impl Session {
 
     // Submitting.
 
-    /// Takes a call in; true if it was sent, false if it waits (for another call, or for the DPU
-    /// side).
+    /// Takes a call in.
     pub(super) fn submit(
-        &self,
+        self: &Arc<Session>,
         slot: &Slot,
         call: &Call<'_>,
         tag: u64,
         reader: Reader,
-    ) -> Result<bool> {
+    ) -> Result<Taken> {
         let flags = if call.checked { Flags::CHECKED } else { Flags::default() };
         self.submit_with(slot, call, tag, reader, flags)
     }
 
     pub(super) fn submit_with(
-        &self,
+        self: &Arc<Session>,
         slot: &Slot,
         call: &Call<'_>,
         tag: u64,
         reader: Reader,
         flags: Flags,
-    ) -> Result<bool> {
+    ) -> Result<Taken> {
         let (queue, cid) = (slot.queue(), slot.index());
         // The keeper's calls are what ends the giving up.
-        let op = call.request.op();
         if queue != self.keeper() && self.given_up.load(Acquire) {
             let mut books = lock(&self.books);
             // Looked at again: who is about to hand in has the books.
             if self.given_up.load(Acquire) {
                 // What it gives up was the lost side's to take, and is not handed in to the next.
-                if entry::is_giving_up(op) {
-                    entry::gives_up(call.request, &mut books.holdings);
-                }
+                books.refused(call.request);
                 return Err(Errno::ENOTCONN);
             }
         }
         let lane = self.lane(queue, cid);
+        let op = call.request.op();
         let span = Span::of(call.request, call.payload_len);
         let sequence = if op.changes() { self.sequence.fetch_add(1, Relaxed) + 1 } else { 0 };
+        let flags = if op == Op::Setlk { flags.with(Flags::DELEGABLE) } else { flags };
         let header =
             Header { cred: call.cred.clone(), flags, session: self.id, sequence, lane: lane.0 };
         let mut cell = self.cell(queue).ok_or(Errno::EINVAL)?;
@@ -321,16 +336,31 @@ impl Session {
         if let Some(cached) = &self.cached {
             cached.sending(call.request, span);
         }
-        if span.is_some() || entry::is_giving_up(op) {
-            let mut books = lock(&self.books);
-            entry::gives_up(call.request, &mut books.holdings);
-            if span.is_some_and(|span| !books.ranges.claim(lane, span)) {
+        if let Some(locking) = entry.locking {
+            let decision = lock(&self.books).begin(lane, locking);
+            match self.decided(entry, decision)? {
+                Decision::Answer(outcome) => {
+                    entry.state = State::Idle;
+                    return Ok(Taken::Answered(outcome));
+                }
+                Decision::Wait => entry.state = State::Held,
+                Decision::Send | Decision::SendOnly => {}
+            }
+        } else if let Some(span) = span {
+            if !lock(&self.books).ranges.claim(lane, span) {
                 entry.state = State::Held;
             }
+        } else if op == Op::Releasedir {
+            lock(&self.books).closes_directory(call.request);
         }
         self.counters.calls.fetch_add(1, Relaxed);
-        if !up || entry.state == State::Held {
-            return Ok(false);
+        if entry.state == State::Held {
+            drop(cell);
+            self.send_returns();
+            return Ok(Taken::Held);
+        }
+        if !up {
+            return Ok(Taken::Kept);
         }
         let sent = self.send(&mut cell, cid);
         if sent.is_err() {
@@ -338,30 +368,51 @@ impl Session {
         }
         drop(cell);
         self.bell(sent?);
-        Ok(true)
+        Ok(Taken::Sent)
+    }
+
+    /// What was decided about a call about locks; its header then says what the answer may be.
+    fn decided(&self, entry: &mut Entry, decision: Decision) -> Result<Decision> {
+        match decision {
+            Decision::Answer(_) => {
+                self.counters.decided.fetch_add(1, Relaxed);
+            }
+            Decision::SendOnly => entry.not_delegable()?,
+            Decision::Wait | Decision::Send => {}
+        }
+        Ok(decision)
     }
 
     /// A call that could not be put into the queue never was.
-    fn undo(&self, cell: &mut Cell, lane: Lane, cid: u16) {
+    fn undo(self: &Arc<Session>, cell: &mut Cell, lane: Lane, cid: u16) {
         let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
         entry.state = State::Idle;
+        let mut admitted = Vec::new();
         if let Some(span) = entry.span.take() {
             self.changed(span);
-            let mut admitted = Vec::new();
             lock(&self.books).ranges.release(lane, span.ino, |lane| admitted.push(lane));
-            debug_assert!(admitted.is_empty(), "nobody waits for a call that was just taken in");
         }
+        if let Some(locking) = entry.locking.take() {
+            admitted.extend(lock(&self.books).turns.give_up(locking.ino(), lane));
+        }
+        debug_assert!(admitted.is_empty(), "nobody waits for a call that was just taken in");
     }
 
     /// Takes back a call that was taken in and not sent.
-    pub(super) fn withdraw(&self, slot: Slot) {
+    pub(super) fn withdraw(self: &Arc<Session>, slot: Slot) {
         let Some(mut cell) = self.cell(slot.queue()) else { return };
         let up = cell.up;
         match cell.entries.get_mut(usize::from(slot.index())) {
             Some(entry) if entry.state == State::Pending && !up => {
                 entry.state = State::Idle;
+                let locking = entry.locking.take();
                 drop(cell);
+                let lane = self.lane(slot.queue(), slot.index());
                 drop(slot);
+                if let Some(locking) = locking {
+                    let next = lock(&self.books).turns.give_up(locking.ino(), lane);
+                    self.admit(next.into_iter().collect());
+                }
             }
             // It was sent or ended after all.
             _ => slot.launch(),
@@ -390,23 +441,59 @@ impl Session {
         }
     }
 
-    /// Another call's end has let this one go.
-    fn admit(self: &Arc<Session>, lane: Lane) {
+    /// Another call's end has let these go, and what ends at once may let more go.
+    pub(super) fn admit(self: &Arc<Session>, lanes: Vec<Lane>) {
+        let mut lanes = VecDeque::from(lanes);
+        while let Some(lane) = lanes.pop_front() {
+            let (queue, cid) = self.place(lane);
+            let Some(mut cell) = self.cell(queue) else { continue };
+            let up = cell.up;
+            let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { continue };
+            if entry.state != State::Held {
+                continue;
+            }
+            let decision = match entry.locking {
+                Some(locking) => {
+                    let decision = lock(&self.books).begin_again(lane, locking);
+                    self.decided(entry, decision)
+                }
+                None => Ok(Decision::Send),
+            };
+            match decision {
+                Ok(Decision::Send | Decision::SendOnly) => {
+                    entry.state = State::Pending;
+                    if up {
+                        let bell = self.send(&mut cell, cid);
+                        drop(cell);
+                        self.bell(bell.unwrap_or(false));
+                        // Nobody spins for it: somebody must be woken when it is answered.
+                        self.arm(queue);
+                    }
+                }
+                Ok(Decision::Wait) => {
+                    drop(cell);
+                    self.send_returns();
+                }
+                Ok(Decision::Answer(outcome)) => lanes.extend(self.end(cell, lane, outcome)),
+                Err(errno) => lanes.extend(self.end(cell, lane, Err(errno))),
+            }
+        }
+    }
+
+    /// Ends a call that was not sent; whom that lets go.
+    fn end(
+        self: &Arc<Session>,
+        mut cell: MutexGuard<'_, Cell>,
+        lane: Lane,
+        outcome: Result<Reply>,
+    ) -> Vec<Lane> {
         let (queue, cid) = self.place(lane);
-        let Some(mut cell) = self.cell(queue) else { return };
-        let up = cell.up;
-        let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
-        if entry.state != State::Held {
-            return;
-        }
-        entry.state = State::Pending;
-        if up {
-            let bell = self.send(&mut cell, cid);
-            drop(cell);
-            self.bell(bell.unwrap_or(false));
-            // Nobody spins for it: somebody must be woken when it is answered.
-            self.arm(queue);
-        }
+        let mut haul = Haul::new(None);
+        self.answer(&mut cell, queue, cid, outcome, &mut haul);
+        drop(cell);
+        let admitted = haul.take_admitted();
+        self.act(queue, haul);
+        admitted
     }
 
     /// How long an answer is worth spinning for, nanoseconds.
@@ -437,7 +524,9 @@ impl Session {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let counters = &self.counters;
-        let (handles, locks) = lock(&self.books).holdings.counts();
+        let books = lock(&self.books);
+        let ((handles, locks), delegations) = (books.holdings.counts(), books.turns.count());
+        drop(books);
         Counts {
             calls: counters.calls.load(Relaxed),
             spun: counters.spun.load(Relaxed),
@@ -447,6 +536,8 @@ impl Session {
             losses: self.losses.load(Relaxed),
             handles,
             locks,
+            delegations,
+            decided: counters.decided.load(Relaxed),
             cache: self.cached.as_ref().map(Cached::counts).unwrap_or_default(),
         }
     }

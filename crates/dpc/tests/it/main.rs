@@ -8,6 +8,7 @@
     reason = "a test may panic"
 )]
 
+mod delegation;
 mod feud;
 mod hostile;
 mod overflow;

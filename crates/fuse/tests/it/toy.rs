@@ -347,9 +347,10 @@ impl State {
                 self.get(ino)?.xattrs.remove(name).ok_or(Errno::ENODATA)?;
                 Reply::Empty
             }
-            Request::Access { .. } | Request::CancelLock { .. } | Request::Reclaim { .. } => {
-                Reply::Empty
-            }
+            Request::Access { .. }
+            | Request::CancelLock { .. }
+            | Request::Reclaim { .. }
+            | Request::ReturnLocks { .. } => Reply::Empty,
             Request::Getlk { ino, lock, .. } => {
                 let free = Lock { kind: LockKind::Unlock, ..lock };
                 let locks = &self.get(ino)?.locks;

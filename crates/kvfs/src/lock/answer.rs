@@ -1,11 +1,13 @@
 //! Lock requests, answered from the table.
 
+use std::future::poll_fn;
 use std::sync::{MutexGuard, PoisonError};
+use std::task::Poll;
 
 use outboard_base::{Errno, Fh, Ino, Result, SessionId};
 use outboard_kv::Kv;
 use outboard_kv::medium::Medium;
-use outboard_wire::file::{Lock, LockKind, LockStyle, Reply};
+use outboard_wire::file::{Flags, HeldLock, Lock, LockKind, LockStyle, Reply};
 
 use super::{Asked, Locks, Owner, Settled};
 use crate::context::Context;
@@ -16,29 +18,50 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell_settled(&self, settled: Vec<Settled>) {
-        if !settled.is_empty() {
-            self.push_events(settled.into_iter().map(|Settled { session, ticket, result }| {
-                Event::LockSettled { attachment: session, ticket, result }
-            }));
-        }
-    }
-
-    /// Changes the table, then tells whose waits that ended.
+    /// Changes the table, then tells whose waits that ended, and whose locks are asked back.
     fn with_locks<T>(&self, change: impl FnOnce(&mut Locks, &mut Vec<Settled>) -> T) -> T {
         let mut settled = Vec::new();
-        let outcome = change(&mut self.locks(), &mut settled);
-        self.tell_settled(settled);
+        let mut locks = self.locks();
+        let outcome = change(&mut locks, &mut settled);
+        let recalls = locks.take_recalls();
+        drop(locks);
+        if !settled.is_empty() || !recalls.is_empty() {
+            let settled = settled.into_iter().map(|Settled { session, ticket, result }| {
+                Event::LockSettled { attachment: session, ticket, result }
+            });
+            let recalls =
+                recalls.into_iter().map(|(attachment, ino)| Event::RecallLocks { attachment, ino });
+            self.push_events(settled.chain(recalls));
+        }
         outcome
     }
 
-    /// The lock in the way of `lock`, or one of kind `Unlock`.
-    pub(crate) fn getlk(&self, cx: &Context<'_>, ino: Ino, fh: Fh, lock: Lock) -> Result<Reply> {
+    /// The lock in the way of `lock`, or one of kind `Unlock`. Waits while another attachment
+    /// decides the locks of the file; if that does not say in time, all of the file is in the way.
+    pub(crate) async fn getlk(
+        &self,
+        cx: &Context<'_>,
+        ino: Ino,
+        fh: Fh,
+        lock: Lock,
+    ) -> Result<Reply> {
         self.handles.get(cx.attachment, fh, ino)?;
         if lock.kind == LockKind::Unlock {
             return Err(Errno::EINVAL);
         }
-        Ok(Reply::Lock(self.locks().test(ino, cx.attachment, lock)))
+        let found = poll_fn(|task| {
+            self.with_locks(|locks, _| {
+                if !locks.is_with_another(ino, cx.attachment) {
+                    return Poll::Ready(locks.test(ino, cx.attachment, lock));
+                }
+                locks.asks(ino, task.waker());
+                match locks.is_overdue(ino) {
+                    true => Poll::Ready(Locks::unknown(lock.style)),
+                    false => Poll::Pending,
+                }
+            })
+        });
+        Ok(Reply::Lock(found.await))
     }
 
     /// Takes or drops a lock. Never recorded for replay: what an earlier instance did to its table
@@ -52,21 +75,58 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         wait: bool,
         reclaim: bool,
     ) -> Result<Reply> {
+        self.may_lock(cx, ino, fh, &lock)?;
+        let delegable = cx.header.flags.has(Flags::DELEGABLE) && !reclaim;
+        self.with_locks(|locks, out| {
+            if !reclaim {
+                locks.does_not_decide(ino, cx.attachment, out);
+            }
+            Ok(match locks.set(ino, cx.attachment, lock, wait, reclaim, out)? {
+                Asked::Waiting(ticket) => Reply::Waiting(ticket),
+                Asked::Done if delegable && locks.delegate(ino, cx.attachment) => Reply::Delegated,
+                Asked::Done => Reply::Empty,
+            })
+        })
+    }
+
+    /// Takes back the locks of a file that this attachment decided: it holds those in `payload`.
+    /// Those taken through a handle that does not allow them are not.
+    pub(crate) fn return_locks(&self, cx: &Context<'_>, ino: Ino, payload: &[u8]) -> Result<Reply> {
+        let mut held = Vec::new();
+        for HeldLock { fh, lock } in HeldLock::parse(payload)? {
+            if self.may_lock(cx, ino, fh, &lock).is_ok() {
+                held.push(lock);
+            }
+        }
+        self.with_locks(|locks, out| locks.take_back(ino, cx.attachment, &held, out))?;
+        Ok(Reply::Empty)
+    }
+
+    /// `EBADF` for a handle that is not open there, or a byte range locked against its access mode.
+    fn may_lock(&self, cx: &Context<'_>, ino: Ino, fh: Fh, lock: &Lock) -> Result<()> {
         let handle = self.handles.get(cx.attachment, fh, ino)?;
         let allowed = match (lock.style, lock.kind) {
             (LockStyle::Flock, _) | (_, LockKind::Unlock) => true,
             (LockStyle::Posix, LockKind::Read) => handle.reads(),
             (LockStyle::Posix, LockKind::Write) => handle.writes(),
         };
-        if !allowed {
-            return Err(Errno::EBADF);
-        }
-        let asked =
-            self.with_locks(|locks, out| locks.set(ino, cx.attachment, lock, wait, reclaim, out))?;
-        Ok(match asked {
-            Asked::Done => Reply::Empty,
-            Asked::Waiting(ticket) => Reply::Waiting(ticket),
-        })
+        if allowed { Ok(()) } else { Err(Errno::EBADF) }
+    }
+
+    /// An attachment that hung up is back: what it decides is asked of it again.
+    pub fn is_back(&self, attachment: SessionId) {
+        self.with_locks(|locks, _| locks.recall_all(attachment));
+    }
+
+    /// To be called every few seconds: locks that were recalled and did not come back between two
+    /// calls are refused to who would not wait for them.
+    pub fn lose_patience(&self) {
+        self.with_locks(Locks::lose_patience);
+    }
+
+    /// Nobody has `ino` open any more.
+    pub(crate) fn drop_locks_on(&self, ino: Ino) {
+        self.with_locks(|locks, out| locks.closed(ino, out));
     }
 
     /// Gives up waiting; `ENOENT` when the wait is over.

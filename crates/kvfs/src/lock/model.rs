@@ -27,10 +27,32 @@ fn lock(n: u64, kind: LockKind, style: LockStyle, start: u64, end: u64) -> Lock 
 
 #[derive(Clone, Debug)]
 enum Step {
-    Set { file: u64, owner: u64, lock: Lock, wait: bool, reclaim: bool },
-    Test { file: u64, owner: u64, lock: Lock },
-    Cancel { nth: usize },
-    DropOwner { file: u64, owner: u64, style: LockStyle },
+    Set {
+        file: u64,
+        owner: u64,
+        lock: Lock,
+        wait: bool,
+        reclaim: bool,
+        delegable: bool,
+    },
+    /// Whoever decides the locks of a file hands them back.
+    Return(u64),
+    /// Nobody has the file open any more.
+    Closed(u64),
+    LosePatience,
+    Test {
+        file: u64,
+        owner: u64,
+        lock: Lock,
+    },
+    Cancel {
+        nth: usize,
+    },
+    DropOwner {
+        file: u64,
+        owner: u64,
+        style: LockStyle,
+    },
     DropSession(u64),
     Grace(bool),
 }
@@ -51,16 +73,48 @@ struct Reference {
     bytes: BTreeMap<Place, BTreeMap<Owner, LockKind>>,
     waits: Vec<Wait>,
     grace: bool,
+    /// Files whose locks an attachment decides: the bytes are its own account then.
+    given: BTreeMap<u64, SessionId>,
 }
 
 impl Reference {
+    /// Asks the account of the attachment that decides: no wait, no table.
+    fn decide(&mut self, file: u64, owner: Owner, lock: &Lock) {
+        if lock.kind == LockKind::Unlock || self.really_blocks(file, owner, lock).is_empty() {
+            self.apply(file, owner, lock);
+        }
+    }
+
+    /// Every lock of an attachment on a file, a byte each.
+    fn held(&self, file: u64, session: SessionId) -> Vec<Lock> {
+        let mut held = Vec::new();
+        for (&(at, flock, byte), holders) in &self.bytes {
+            for (who, &kind) in holders.iter().filter(|(who, _)| who.session == session) {
+                let style = if flock { LockStyle::Flock } else { LockStyle::Posix };
+                let (start, end) = if byte == BYTES - 1 { (byte, u64::MAX) } else { (byte, byte) };
+                if at == file && (!flock || byte == 0) {
+                    held.push(Lock { owner: who.owner, start, end, kind, style, pid: 0 });
+                }
+            }
+        }
+        held
+    }
+
     fn places(file: u64, lock: &Lock) -> impl Iterator<Item = Place> {
         let flock = lock.style == LockStyle::Flock;
         let (start, end) = if flock { (0, BYTES - 1) } else { (lock.start, lock.end) };
         (start..=end.min(BYTES - 1)).map(move |byte| (file, flock, byte))
     }
 
+    /// As far as the table knows.
     fn blockers(&self, file: u64, owner: Owner, lock: &Lock) -> BTreeSet<Owner> {
+        match self.given.contains_key(&file) {
+            true => BTreeSet::new(),
+            false => self.really_blocks(file, owner, lock),
+        }
+    }
+
+    fn really_blocks(&self, file: u64, owner: Owner, lock: &Lock) -> BTreeSet<Owner> {
         Self::places(file, lock)
             .filter_map(|place| self.bytes.get(&place))
             .flatten()
@@ -101,7 +155,7 @@ impl Reference {
     }
 
     fn settle(&mut self, file: u64, out: &mut Vec<Settled>) {
-        if self.grace {
+        if self.grace || self.given.contains_key(&file) {
             return;
         }
         let end = |w: &Wait, result| Settled { session: w.owner.session, ticket: w.ticket, result };
@@ -154,8 +208,9 @@ impl Reference {
                 self.settle(file, out);
             }
             let in_the_way = !self.blockers(file, owner, lock).is_empty();
-            if in_the_way || (self.grace && !reclaim) {
-                let unknown = self.grace && !in_the_way;
+            let away = self.given.contains_key(&file);
+            if in_the_way || (self.grace && !reclaim) || away {
+                let unknown = (self.grace || away) && !in_the_way;
                 if reclaim || !(wait || unknown) {
                     return Some(Err(Errno::EAGAIN));
                 }
@@ -183,6 +238,10 @@ fn same(locks: &Locks, reference: &Reference) {
                     reference.bytes.get(&place).and_then(|holders| holders.get(&who)).copied()
                 };
                 let held = locks.files.get(&Ino(file)).map(|f| f.family(style));
+                if reference.given.contains_key(&file) {
+                    assert!(held.is_none(), "what is given away is not in the table");
+                    continue;
+                }
                 let pieces = held.map(|h| h.of_owner(who)).unwrap_or_default();
                 for byte in 0..BYTES {
                     let at = if byte == BYTES - 1 { u64::MAX } else { byte };
@@ -198,7 +257,7 @@ fn same(locks: &Locks, reference: &Reference) {
     }
     let counted: usize = locks.counts.values().sum();
     let pieces: usize = locks.files.values().map(|f| f.posix.len() + f.flock.len()).sum();
-    assert_eq!(counted, pieces + reference.waits.len());
+    assert_eq!(counted, pieces + reference.waits.len() + reference.given.len());
     assert!(locks.counts.values().all(|&count| count > 0));
     assert!(locks.files.values().all(|file| !file.is_empty()));
 }
@@ -216,9 +275,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (0..6u64, kind(), style(), 0..BYTES, 0..BYTES)
             .prop_map(|(n, kind, style, a, b)| (n, lock(n, kind, style, a.min(b), a.max(b))))
     };
-    let set = (0..2u64, any_lock(), any::<bool>(), prop::bool::weighted(0.1)).prop_map(
-        |(file, (owner, lock), wait, reclaim)| Step::Set { file, owner, lock, wait, reclaim },
-    );
+    let set = (0..2u64, any_lock(), any::<bool>(), prop::bool::weighted(0.1), any::<bool>())
+        .prop_map(|(file, (owner, lock), wait, reclaim, delegable)| {
+            let delegable = delegable && !reclaim;
+            Step::Set { file, owner, lock, wait, reclaim, delegable }
+        });
     let test =
         (0..2u64, any_lock()).prop_map(|(file, (owner, lock))| Step::Test { file, owner, lock });
     let drop_owner = (0..2u64, 0..6u64, style()).prop_map(|(file, owner, style)| Step::DropOwner {
@@ -233,6 +294,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => drop_owner,
         1 => (0..2u64).prop_map(Step::DropSession),
         1 => any::<bool>().prop_map(Step::Grace),
+        2 => (0..2u64).prop_map(Step::Return),
+        1 => (0..2u64).prop_map(Step::Closed),
+        1 => Just(Step::LosePatience),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -243,26 +307,72 @@ fn run(steps: Vec<Step>) {
     for step in steps {
         let (mut out, mut expected) = (Vec::new(), Vec::new());
         match step {
-            Step::Set { file, owner: n, lock, wait, reclaim } => {
+            Step::Set { file, owner: n, lock, .. }
+                if reference.given.get(&file) == Some(&owner(n).session) =>
+            {
+                reference.decide(file, owner(n), &lock);
+            }
+            Step::Set { file, owner: n, lock, wait, reclaim, delegable } => {
                 let who = owner(n);
                 let want = reference.set((file, who, &lock), wait, reclaim, &mut expected);
+                let overdue = locks.is_overdue(Ino(file));
                 let got = locks.set(Ino(file), who.session, lock, wait, reclaim, &mut out);
                 match (got, want) {
                     (Ok(Asked::Waiting(ticket)), None) => {
                         let patient = wait;
                         reference.waits.push(Wait { ticket, file, owner: who, lock, patient });
                     }
-                    (Ok(Asked::Done), Some(Ok(()))) => {}
+                    (Ok(Asked::Done), Some(Ok(()))) => {
+                        if delegable && locks.delegate(Ino(file), who.session) {
+                            let alone = reference.bytes.iter().all(|(place, holders)| {
+                                place.0 != file || holders.keys().all(|h| h.session == who.session)
+                            });
+                            assert!(alone && !reference.grace, "others hold locks there");
+                            assert!(reference.waits.iter().all(|wait| wait.file != file));
+                            assert_eq!(reference.given.insert(file, who.session), None);
+                        }
+                    }
+                    (Err(Errno::EAGAIN), None) => assert!(overdue && !wait, "it should wait"),
                     (Err(got), Some(Err(want))) => assert_eq!(got, want),
                     (got, want) => panic!("{got:?} instead of {want:?}"),
                 }
+                for (session, ino) in locks.take_recalls() {
+                    assert_eq!(reference.given.get(&ino.0), Some(&session), "not its to return");
+                }
             }
+            Step::Test { file, .. } if reference.given.contains_key(&file) => {}
             Step::Test { file, owner: n, lock } => {
                 let found = locks.test(Ino(file), owner(n).session, lock);
                 let blockers = reference.blockers(file, owner(n), &lock);
                 let named = blockers.iter().any(|b| b.owner == found.owner);
                 assert_eq!(found.kind == LockKind::Unlock, blockers.is_empty());
                 assert!(blockers.is_empty() || named, "{found:?} is not in the way");
+            }
+            Step::Return(file) => {
+                let given = reference.given.remove(&file);
+                for session in [0, 1].map(SessionId) {
+                    let held = reference.held(file, session);
+                    let back = locks.take_back(Ino(file), session, &held, &mut out);
+                    assert_eq!(back, Ok(()), "of who did not have them nothing is taken");
+                }
+                if given.is_some() {
+                    reference.settle(file, &mut expected);
+                }
+            }
+            Step::Closed(file) => {
+                reference.bytes.retain(|place, _| place.0 != file);
+                reference.given.remove(&file);
+                reference.settle(file, &mut expected);
+                locks.closed(Ino(file), &mut out);
+            }
+            Step::LosePatience => {
+                locks.lose_patience(&mut out);
+                for Settled { ticket, result, .. } in out.drain(..) {
+                    assert_eq!(result, Err(Errno::EAGAIN));
+                    let at = reference.waits.iter().position(|wait| wait.ticket == ticket);
+                    let wait = reference.waits.remove(at.unwrap());
+                    assert!(!wait.patient && locks.is_overdue(Ino(wait.file)), "{ticket}");
+                }
             }
             Step::Cancel { nth } if nth < reference.waits.len() => {
                 let wait = reference.waits.remove(nth);
@@ -274,7 +384,14 @@ fn run(steps: Vec<Step>) {
             Step::Cancel { .. } => {}
             Step::DropOwner { file, owner: n, style } => {
                 let all = lock(n, LockKind::Unlock, style, 0, BYTES - 1);
-                reference.apply(file, owner(n), &all);
+                match reference.given.get(&file) {
+                    Some(session) if *session == owner(n).session => {
+                        reference.apply(file, owner(n), &all);
+                        continue;
+                    }
+                    Some(_) => {}
+                    None => reference.apply(file, owner(n), &all),
+                }
                 reference.settle(file, &mut expected);
                 locks.drop_owner(Ino(file), style, owner(n), &mut out);
             }
@@ -284,6 +401,7 @@ fn run(steps: Vec<Step>) {
                 for holders in reference.bytes.values_mut() {
                     holders.retain(|holder, _| holder.session != session);
                 }
+                reference.given.retain(|_, other| *other != session);
                 (0..2).for_each(|file| reference.settle(file, &mut expected));
                 locks.drop_session(session, &mut out);
             }

@@ -73,6 +73,11 @@ impl Ranges {
         self.0.iter().filter(|held| held.owner == owner).copied().collect()
     }
 
+    /// The attachment of each lock.
+    pub(super) fn holders(&self) -> impl Iterator<Item = SessionId> {
+        self.0.iter().map(|held| held.owner.session)
+    }
+
     /// The kind of the first lock of `owner`.
     pub(super) fn kind_of(&self, owner: Owner) -> Option<LockKind> {
         self.0.iter().find(|held| held.owner == owner).map(|held| held.kind)

@@ -79,6 +79,11 @@ impl Queue {
         tickets.filter_map(|&(_, ticket)| self.get(ticket)).collect()
     }
 
+    /// Whether anybody waits on a file.
+    pub(super) fn is_waited_for(&self, ino: Ino) -> bool {
+        self.by_inode.range((ino, 0)..=(ino, u64::MAX)).next().is_some()
+    }
+
     /// Files waited on.
     pub(super) fn inodes(&self) -> Vec<Ino> {
         let mut inodes: Vec<Ino> = self.by_inode.iter().map(|&(ino, _)| ino).collect();

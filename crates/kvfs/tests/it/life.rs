@@ -325,7 +325,7 @@ fn stale(volume: &Volume, who: u64) -> (Vec<Ino>, Vec<String>) {
                 assert_eq!((attachment.0, parent), (who, Ino::ROOT));
                 names.push(String::from_utf8(name).unwrap());
             }
-            Event::LockSettled { .. } => panic!("nobody locks"),
+            Event::LockSettled { .. } | Event::RecallLocks { .. } => panic!("nobody locks"),
         }
     }
     (inos, names)

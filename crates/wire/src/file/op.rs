@@ -127,6 +127,8 @@ ops! {
     Syncfs = 36, None, false;
     /// Hands in an open file again after a loss of the DPU side.
     Reclaim = 37, None, true;
+    /// Hands the locks of a file back, which were the attachment's to decide.
+    ReturnLocks = 38, ToDpu, false;
 }
 
 #[cfg(test)]

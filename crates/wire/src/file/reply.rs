@@ -25,6 +25,7 @@ use crate::cursor::{put_u64, u64_at};
 /// Statfs     0                   figures (64)
 /// Lock       0                   lock (32)
 /// Waiting    ticket (never 0)    -
+/// Delegated  all bits set        -
 /// Offset     offset              -
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +62,9 @@ pub enum Reply {
     Lock(Lock),
     /// The lock must be waited for; an event will name this ticket.
     Waiting(u64),
+    /// The lock is held, and the locks of the file are the asker's to decide until they are
+    /// recalled.
+    Delegated,
     /// A place in the file.
     Offset(u64),
 }
@@ -68,6 +72,8 @@ pub enum Reply {
 const SIZE: u64 = 1 << 63;
 const GONE: u64 = 1 << 63;
 const WITH_PARENT: u64 = 1 << 62;
+/// No ticket comes this far.
+const DELEGATED: u64 = u64::MAX;
 
 impl Reply {
     /// Encodes: the result number, and the reply header's length in `into`.
@@ -106,6 +112,7 @@ impl Reply {
                 (0, 32)
             }
             Reply::Waiting(ticket) => (*ticket, 0),
+            Reply::Delegated => (DELEGATED, 0),
             Reply::Offset(offset) => (*offset, 0),
         })
     }
@@ -146,6 +153,7 @@ impl Reply {
                 }
                 Reply::Lock(Lock::decode(words).map_err(|_| Errno::EPROTO)?)
             }
+            Op::Setlk if result == DELEGATED => Reply::Delegated,
             Op::Setlk if result != 0 => Reply::Waiting(result),
             Op::Lseek => Reply::Offset(result),
             Op::Noop
@@ -161,7 +169,8 @@ impl Reply {
             | Op::CancelLock
             | Op::Fallocate
             | Op::Syncfs
-            | Op::Reclaim => Reply::Empty,
+            | Op::Reclaim
+            | Op::ReturnLocks => Reply::Empty,
         })
     }
 }

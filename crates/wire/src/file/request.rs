@@ -21,12 +21,20 @@ impl Flags {
     pub const CHECKED: Flags = Flags(1);
     /// An earlier DPU instance may have executed this request.
     pub const REPLAY: Flags = Flags(2);
-    const KNOWN: u16 = 3;
+    /// With `Setlk`: the asker can take over the locks of the file (see [`Request::ReturnLocks`]).
+    pub const DELEGABLE: Flags = Flags(4);
+    const KNOWN: u16 = 7;
 
     /// Whether every flag of `other` is set.
     #[must_use]
     pub fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// These but those of `other`.
+    #[must_use]
+    pub fn without(self, other: Flags) -> Flags {
+        Flags(self.0 & !other.0)
     }
 
     /// Both.
@@ -41,7 +49,7 @@ impl Flags {
 pub struct Header {
     /// Who asks.
     pub cred: Cred,
-    /// CHECKED, REPLAY.
+    /// CHECKED, REPLAY, DELEGABLE.
     pub flags: Flags,
     /// Which attachment, across losses of the DPU side.
     pub session: SessionId,
@@ -220,6 +228,51 @@ impl Lock {
     }
 }
 
+/// One lock of those a `ReturnLocks` brings: 40 bytes, little-endian.
+///
+/// ```text
+///   0 handle u64   8 owner u64   16 start u64   24 end u64 (inclusive)
+///  32 kind u8 (0 shared, 1 exclusive), style u8 (0 POSIX, 1 flock), zero u16, pid u32
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldLock {
+    /// The handle it was taken through.
+    pub fh: Fh,
+    /// The lock; never of kind `Unlock`.
+    pub lock: Lock,
+}
+
+impl HeldLock {
+    /// Bytes of one.
+    pub const LEN: usize = 40;
+
+    /// Appends the bytes.
+    pub fn emit(&self, into: &mut Vec<u8>) {
+        into.extend(self.fh.0.to_le_bytes());
+        self.lock.encode().iter().for_each(|word| into.extend(word.to_le_bytes()));
+    }
+
+    /// Reads a payload; `EPROTO` if it is not whole records, `EPROTO` or `EINVAL` for one that
+    /// means nothing.
+    pub fn parse(payload: &[u8]) -> Result<Vec<HeldLock>> {
+        let (records, rest) = payload.as_chunks::<{ HeldLock::LEN }>();
+        if !rest.is_empty() {
+            return Err(Errno::EPROTO);
+        }
+        let record = |bytes: &[u8; HeldLock::LEN]| {
+            let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+            let mut word = || words.next().ok_or(Errno::EPROTO);
+            let fh = Fh(word()?);
+            let lock = Lock::decode([word()?, word()?, word()?, word()?])?;
+            if lock.kind == LockKind::Unlock {
+                return Err(Errno::EPROTO);
+            }
+            Ok(HeldLock { fh, lock })
+        };
+        records.iter().map(record).collect()
+    }
+}
+
 /// A file operation, names borrowed from the request header. Payload travels beside it.
 #[derive(Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the system call each variant answers")]
@@ -288,8 +341,11 @@ pub enum Request<'a> {
     /// Reply: `Lock`, of kind `Unlock` when nothing stands in the way.
     Getlk { ino: Ino, fh: Fh, lock: Lock },
     /// Reply: `Empty`; `Waiting` when it must wait and `wait` is set, `EAGAIN` when it is not. Soon
-    /// after a restart a lock that would not wait can be `Waiting`, too: for the end of grace.
-    /// `reclaim` hands in a lock held before a loss of the DPU side.
+    /// after a restart, and while another attachment decides the locks of the file, a lock that
+    /// would not wait can be `Waiting`, too: until it is known whether it would have to.
+    /// `Delegated`, if the header's flags said [`Flags::DELEGABLE`]: the lock is held, and all locks
+    /// of the file are the asker's to decide from here on. `reclaim` hands in a lock held before a
+    /// loss of the DPU side.
     Setlk { ino: Ino, fh: Fh, lock: Lock, wait: bool, reclaim: bool },
     /// Reply: `Empty`, or `ENOENT` when the lock was granted meanwhile.
     CancelLock { ticket: u64 },
@@ -312,6 +368,9 @@ pub enum Request<'a> {
     /// Hands in `fh`, open before a loss of the DPU side. Reply: `Empty`; `ESTALE` if the inode is
     /// gone.
     Reclaim { ino: Ino, fh: Fh, flags: u32, directory: bool },
+    /// The payload has every lock the attachment holds on the file ([`HeldLock`]); from here on the
+    /// DPU side decides. Reply: `Empty`, also when there was nothing to hand back.
+    ReturnLocks { ino: Ino },
 }
 
 impl Request<'_> {
@@ -357,6 +416,7 @@ impl Request<'_> {
             Request::CopyFileRange { .. } => Op::CopyFileRange,
             Request::Syncfs => Op::Syncfs,
             Request::Reclaim { .. } => Op::Reclaim,
+            Request::ReturnLocks { .. } => Op::ReturnLocks,
         }
     }
 }
@@ -407,7 +467,8 @@ impl<'a> Raw<'a> {
             Request::Forget { ino }
             | Request::Readlink { ino }
             | Request::Opendir { ino }
-            | Request::Statfs { ino } => on(ino),
+            | Request::Statfs { ino }
+            | Request::ReturnLocks { ino } => on(ino),
             Request::Getattr { ino, fh } | Request::Releasedir { ino, fh } => Raw { fh, ..on(ino) },
             Request::Setattr { ino, fh, ref set } => {
                 Raw { fh, args: encode_setattr(set), ..on(ino) }
@@ -570,6 +631,7 @@ impl<'a> Raw<'a> {
                 let (flags, directory) = unpack(a);
                 Request::Reclaim { ino, fh, flags, directory: flag(directory)? }
             }
+            Op::ReturnLocks => Request::ReturnLocks { ino },
         })
     }
 }

@@ -150,6 +150,7 @@ impl Parts {
             }
             Op::Syncfs => Request::Syncfs,
             Op::Reclaim => Request::Reclaim { ino, fh, flags: w, directory: yes },
+            Op::ReturnLocks => Request::ReturnLocks { ino },
         }
     }
 }

@@ -191,6 +191,7 @@ fn results_are_numbers() {
         (Reply::Removed(None), 0),
         (Reply::Removed(Some(Ino(11))), 11),
         (Reply::Waiting(12), 12),
+        (Reply::Delegated, u64::MAX),
         (Reply::Offset(13), 13),
     ] {
         assert_eq!(reply.encode(&mut none), Ok((result, 0)), "{reply:?}");
@@ -208,7 +209,8 @@ fn operations_keep_their_numbers() {
     let wanted = "Noop Lookup Forget Getattr Setattr Readlink Symlink Mknod Mkdir Unlink Rmdir \
                   Rename Link Open Create Tmpfile Read Write Flush Release Fsync Opendir \
                   Readdir Releasedir Statfs Getxattr Setxattr Listxattr Removexattr Access \
-                  Getlk Setlk CancelLock Fallocate Lseek CopyFileRange Syncfs Reclaim";
+                  Getlk Setlk CancelLock Fallocate Lseek CopyFileRange Syncfs Reclaim \
+                  ReturnLocks";
     assert_eq!(names.join(" "), wanted);
     for (number, &op) in Op::ALL.iter().enumerate() {
         assert_eq!(op as usize, number, "{}", op.name());

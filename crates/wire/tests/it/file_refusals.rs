@@ -23,7 +23,7 @@ fn refusal(change: impl FnOnce(&mut Vec<u8>)) -> Errno {
 fn fields_that_do_not_add_up_are_eproto() {
     assert_eq!(refusal(|bytes| bytes.truncate(HEADER_LEN - 1)), Errno::EPROTO);
     assert_eq!(refusal(Vec::clear), Errno::EPROTO);
-    assert_eq!(refusal(|bytes| bytes[2] = 4), Errno::EPROTO, "an unknown flag");
+    assert_eq!(refusal(|bytes| bytes[2] = 8), Errno::EPROTO, "an unknown flag");
     assert_eq!(refusal(|bytes| bytes[50] = 1), Errno::EPROTO, "a group that is not there");
     assert_eq!(refusal(|bytes| bytes[51] = 0xFF), Errno::EPROTO, "65280 groups");
     assert_eq!(refusal(|bytes| bytes[52] = 5), Errno::EPROTO, "a name longer than it is");

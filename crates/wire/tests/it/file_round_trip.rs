@@ -86,6 +86,7 @@ fn reply() -> impl Strategy<Value = (Op, Reply)> {
                 }
                 Op::Statfs => Reply::Statfs(figures),
                 Op::Getlk => Reply::Lock(lock),
+                Op::Setlk if other && long == u64::MAX => Reply::Delegated,
                 Op::Setlk if other && long != 0 => Reply::Waiting(long),
                 Op::Lseek => Reply::Offset(long),
                 _ => Reply::Empty,

@@ -92,7 +92,8 @@ pub(super) fn of(request: &Request<'_>, payload: &Payload) -> Class {
         | Request::Getlk { .. }
         | Request::Setlk { .. }
         | Request::CancelLock { .. }
-        | Request::Reclaim { .. } => Class::Plain,
+        | Request::Reclaim { .. }
+        | Request::ReturnLocks { .. } => Class::Plain,
     }
 }
 

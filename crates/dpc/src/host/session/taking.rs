@@ -39,6 +39,8 @@ pub(in crate::host) struct Haul {
     wake: bool,
     bell: bool,
     replays_over: bool,
+    /// Locks are to be handed back.
+    returns: bool,
     taken: usize,
 }
 
@@ -54,12 +56,18 @@ impl Haul {
             wake: false,
             bell: false,
             replays_over: false,
+            returns: false,
             taken: 0,
         }
     }
 
     pub(in crate::host) fn ring(&mut self, bell: bool) {
         self.bell |= bell;
+    }
+
+    /// Calls that may go now, for who lets them go itself.
+    pub(in crate::host) fn take_admitted(&mut self) -> Vec<Lane> {
+        std::mem::take(&mut self.admitted)
     }
 }
 
@@ -165,7 +173,8 @@ impl Session {
             haul.replays_over = true;
         }
         let mut parked = false;
-        if entry.span.is_some() || !matches!(entry.note, Note::None) {
+        let notable = !matches!(entry.note, Note::None);
+        if entry.span.is_some() || entry.locking.is_some() || notable {
             let mut books = lock(&self.books);
             if let Some(span) = entry.span.take() {
                 self.changed(span);
@@ -191,6 +200,10 @@ impl Session {
                     books.doubtful.push(ticket);
                     haul.renew = true;
                 }
+            }
+            if let Some(locking) = entry.locking.take() {
+                haul.admitted.extend(books.turns.give_up(locking.ino(), lane));
+                haul.returns |= books.turns.has_returns();
             }
         }
         let (tag, op, reader) = (entry.tag, entry.op, entry.reader);
@@ -238,6 +251,16 @@ impl Session {
                     }
                 }
                 haul.renew = true;
+            }
+            Reader::Return { ino } => {
+                self.free(cell, cid, haul);
+                let mut books = lock(&self.books);
+                if let Err(errno) = outcome {
+                    tracing::error!(%ino, %errno, "the DPU side does not take locks back: lost");
+                    books.holdings.unlocked(ino);
+                }
+                haul.admitted.extend(books.turns.returned(ino));
+                haul.returns |= books.turns.has_returns();
             }
             Reader::Nobody => self.free(cell, cid, haul),
         }
@@ -324,9 +347,7 @@ impl Session {
         if haul.wake {
             self.unpark(queue);
         }
-        for lane in haul.admitted {
-            self.admit(lane);
-        }
+        self.admit(haul.admitted);
         for ticket in haul.cancel {
             self.cancel(ticket);
         }
@@ -335,6 +356,9 @@ impl Session {
         }
         if haul.renew {
             self.renew_waits();
+        }
+        if haul.returns || (queue == self.keeper() && haul.taken > 0) {
+            self.send_returns();
         }
         for done in haul.done {
             self.front.complete(done);
