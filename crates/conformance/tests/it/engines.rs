@@ -27,8 +27,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 
 type Pooled = InProcessFront<Arc<PooledKv<MemPool>>, Arc<Striped<MemPool>>>;
 
-/// A volume in a pool whose operations overtake each other and are done twice, swept and split all
-/// the time.
+/// A volume in a pool whose operations overtake each other, swept and split all the time.
 fn pooled(seed: u64) -> (Arc<PooledKv<MemPool>>, Pooled) {
     let cluster = MemCluster::new(seed);
     let pool = Arc::new(cluster.client());
@@ -44,7 +43,7 @@ fn pooled(seed: u64) -> (Arc<PooledKv<MemPool>>, Pooled) {
     };
     let kv = Arc::new(run(PooledKv::open(Arc::clone(&pool), &claim, narrow)).unwrap());
     let medium = Arc::new(run(Striped::open(pool, &claim)).unwrap());
-    cluster.set_faults(Faults { delay_polls: 2, repeats: 20, ..Faults::default() });
+    cluster.set_faults(Faults { delay_polls: 2, ..Faults::default() });
     (Arc::clone(&kv), InProcessFront::over(kv, medium, false).unwrap())
 }
 

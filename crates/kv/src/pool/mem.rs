@@ -24,7 +24,8 @@ pub struct Faults {
     pub delay_polls: u64,
     /// One change in this many times out, done at once, late or never; 0 for none.
     pub time_outs: u64,
-    /// One change in this many is done again later; 0 for none.
+    /// One change in this many is done again later, though it was answered: worse than the port
+    /// allows, and for what changes by compare-and-swap only; 0 for none.
     pub repeats: u64,
     /// One read in this many times out; 0 for none.
     pub read_time_outs: u64,
