@@ -1,7 +1,7 @@
 /* Writes a file of numbered pages through the page server's file library, reads it back in another
  * order with many reads under way, and says what a directory holds.
  *
- *   cc pages.c -loutboard_dds -o pages && ./pages SOCKET
+ *   cc pages.c -loutboard_ddslib -o pages && ./pages SOCKET
  */
 #include <errno.h>
 #include <stdio.h>

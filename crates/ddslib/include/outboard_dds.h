@@ -1,6 +1,6 @@
 /* The page server's file library: files a DPU side owns, from inside a C program.
  *
- * Link with -loutboard_dds. Every call may be made from any thread at any time, but for ending a
+ * Link with -loutboard_ddslib. Every call may be made from any thread at any time, but for ending a
  * handle others still use. A call that fails returns a negative errno, or NULL with the errno in
  * *error; errno itself is not touched.
  *

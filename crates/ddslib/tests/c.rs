@@ -23,7 +23,7 @@ fn compile(into: &Path) {
         .arg(here.join("examples/pages.c"))
         .arg("-L")
         .arg(libraries())
-        .args(["-loutboard_dds", "-o"])
+        .args(["-loutboard_ddslib", "-o"])
         .arg(into)
         .status()
         .expect("a C compiler, which linking Rust programs needs as well");
