@@ -297,8 +297,8 @@ impl Settings {
         Ok(all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
     }
 
-    /// Of what was asked for here, that which a DPU side that runs already does not do: the flag, and
-    /// what is in force. A size is remembered, and none is missing where none was given.
+    /// Of what was asked for here, that which a DPU side that runs already does not do: the flag,
+    /// and what is in force. What was not asked for is not missed.
     pub(crate) fn not_done_by(&self, running: &Value) -> Result<Vec<(String, String)>, Failure> {
         let asked = toml::Table::try_from(self)
             .map_err(|error| Failure::internal(format!("settings do not serialise: {error}")))?;

@@ -65,7 +65,7 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
     outcome.and_then(|code| ended.map(|()| code))
 }
 
-/// The DPU side that was adopted goes on as it was started: says what of the settings that concerns.
+/// A DPU side that was adopted goes on as it was started: says which of the settings that concerns.
 fn say_what_is_not_done(settings: &Settings) {
     let differ = Dpu::of(settings).status().and_then(|status| {
         settings.not_done_by(status.all.get("settings").unwrap_or(&serde_json::Value::Null))

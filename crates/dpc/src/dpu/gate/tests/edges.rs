@@ -1,0 +1,154 @@
+//! What went wrong at the gate's edges, a story each.
+
+use super::*;
+
+/// The gate took a write for an append by the request's flag alone, and the volume also by the
+/// handle: such a write went to the end the volume knew, under a dirty page beyond it.
+#[test]
+fn a_handle_opened_to_append_appends_behind_dirty_pages() {
+    let rig = Rig::new(1, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 5000]));
+    let appending = (file.0, rig.open(0, file.0, RDWR | open_flags::APPEND));
+    rig.write(0, appending, 0, 0, &[2; 10]);
+    rig.ask(0, Request::Fsync { ino: file.0, fh: file.1, data_only: false }, &[]).unwrap();
+    assert_eq!(rig.read(0, file, 0, 9000), [[1; 5000].as_slice(), &[2; 10]].concat());
+    // Pages of a kernel's cache come back with their own places.
+    rig.write(0, appending, 0, write_flags::WRITEBACK, &[3; 10]);
+    assert_eq!(rig.read(0, file, 0, 20), [[3; 10], [1; 10]].concat());
+}
+
+/// A host's word on when it wrote was believed: who may write a file, and does not own it, dated it
+/// into the future.
+#[test]
+fn a_host_cannot_date_a_file_into_the_future() {
+    let rig = Rig::new(1, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    let tomorrow = (wall().sec + 86_400) * 1_000_000_000;
+    let bytes = [1; 100];
+    let plane = &rig.hosts[0].plane;
+    assert!(plane.write(file.0.0, Place::At(0), Source::Memory(&bytes), tomorrow).is_some());
+    let getattr = || match rig.ask(0, Request::Getattr { ino: file.0, fh: file.1 }, &[]) {
+        Ok((Reply::Attr(attr), _)) => attr.mtime,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(getattr(), later());
+    rig.ask(0, Request::Fsync { ino: file.0, fh: file.1, data_only: false }, &[]).unwrap();
+    assert_eq!(finish(rig.volume.cacheable(file.0)).unwrap().0.mtime, later());
+}
+
+/// An append was in the volume, then something failed that only concerns the cache, and the caller
+/// heard EIO: it appended again. The same with a truncation.
+#[test]
+fn what_the_volume_has_done_is_answered_whatever_becomes_of_the_cache() {
+    let rig = Rig::new(1, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    let volume = Arc::clone(&rig.volume);
+    assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 100]));
+    let size = move |volume: &Volume| finish(volume.cacheable(file.0)).unwrap().0.size;
+    for (request, payload, becomes) in [
+        (
+            Request::Write { ino: file.0, fh: file.1, offset: 0, flags: write_flags::APPEND },
+            [2; 10].as_slice(),
+            110,
+        ),
+        (
+            Request::Setattr {
+                ino: file.0,
+                fh: file.1,
+                set: Setattr { size: Some(50), ..Setattr::default() },
+            },
+            &[],
+            50,
+        ),
+    ] {
+        let volume = Arc::clone(&volume);
+        // From the moment the volume has it, the cache cannot be reached.
+        BETWEEN.set(Some(Rc::new(move || BROKEN.set(size(&volume) == becomes))));
+        let outcome = rig.ask(0, request.clone(), payload);
+        assert!(BROKEN.get(), "nothing failed");
+        BETWEEN.set(None);
+        BROKEN.set(false);
+        assert!(outcome.is_ok(), "{request:?}: {outcome:?}");
+        assert_eq!(size(&rig.volume), becomes);
+        // What is left of the cache is taken back, and everybody reads the file as it is.
+        finish(rig.gate.tend(&rig.volume));
+        assert_eq!(rig.size(0, file.0), becomes);
+        let kept = rig.hosts[0].read(file.0, 0, 1000);
+        assert!(kept.is_none_or(|kept| kept.len() as u64 == becomes), "a size of before");
+        rig.open(0, file.0, RDWR);
+    }
+    assert_eq!(rig.read(0, file, 0, 1000), [1; 50]);
+}
+
+/// A host died, and the disk was full for a moment while its cache was being written back: the
+/// first failure of a page gave it up.
+#[test]
+fn a_page_that_fails_once_while_a_cache_is_emptied_is_tried_again() {
+    let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(1)));
+    for (fails, survives) in [(20, true), (u64::MAX, false)] {
+        let mut rig = Rig::new(2, Policies::default());
+        rig.volume = open(&kv, &medium);
+        finish(rig.volume.end_grace()).unwrap();
+        let (ino, _) = rig.create(0, b"f", RDWR);
+        assert!(rig.hosts[0].write(ino, Place::At(0), &[fails as u8; 100]));
+        let left = Rc::new(Cell::new(fails));
+        let gone = rig.hosts.remove(0);
+        gone.dead.store(true, Ordering::Relaxed);
+        let engine = Arc::clone(&kv);
+        // Each DMA may be the one before a write-back.
+        BETWEEN.set(Some(Rc::new(move || {
+            left.set(left.get().saturating_sub(1));
+            let commit_fails = u64::from(left.get() > 0);
+            engine.set_faults(Faults { commit_fails, ..Faults::default() });
+        })));
+        finish(rig.gate.part(&rig.volume, gone.caller.attachment));
+        BETWEEN.set(None);
+        kv.set_faults(Faults::default());
+        let fh = rig.open(0, ino, 0);
+        let found = rig.read(0, (ino, fh), 0, 100);
+        assert_eq!(found == [fails as u8; 100], survives);
+        let sync = rig.ask(0, Request::Fsync { ino, fh, data_only: false }, &[]).map(drop);
+        assert_eq!(sync, if survives { Ok(()) } else { Err(Errno::EIO) });
+        rig.ask(0, Request::Unlink { parent: Ino::ROOT, name: b"f" }, &[]).unwrap();
+    }
+}
+
+/// A process was stopped, the DPU side was lost, and its next life waited for the process in vain.
+/// Others wrote the file; when the process came back at last, its older pages came over that.
+#[test]
+fn pages_that_come_too_late_do_not_come_over_newer_writes() {
+    for written in [false, true] {
+        let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(1)));
+        let mut rig = Rig::new(2, Policies::default());
+        rig.volume = open(&kv, &medium);
+        let file = rig.create(0, b"f", RDWR);
+        let earlier = wall().sec * 1_000_000_000;
+        let old = [1; 100];
+        let plane = &rig.hosts[0].plane;
+        assert!(plane.write(file.0.0, Place::At(0), Source::Memory(&old), earlier).is_some());
+        rig.ask(0, Request::Fsync { ino: file.0, fh: file.1, data_only: false }, &[]).unwrap();
+        assert!(plane.write(file.0.0, Place::At(0), Source::Memory(&[2; 100]), earlier).is_some());
+        rig.volume = open(&kv, &medium);
+        finish(rig.volume.end_grace()).unwrap();
+        NOW.set(NOW.get() + 60);
+        rig.gate = Arc::new(Gate::begin(wall()));
+        rig.gate.expect([rig.hosts[0].caller.attachment]);
+        rig.gate.expect_nobody();
+        let fh = rig.open(1, file.0, RDWR);
+        if written {
+            rig.write(1, (file.0, fh), 50, 0, &[3; 50]);
+        }
+        let host = &rig.hosts[0];
+        let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
+        finish(rig.gate.adopt(&rig.volume, cache));
+        let expected = if written { [[1; 50], [3; 50]].concat() } else { [2; 100].to_vec() };
+        assert_eq!(rig.read(1, (file.0, fh), 0, 1000), expected);
+        let sync = |host: usize| {
+            let session = Some(rig.hosts[host].caller.attachment);
+            finish(rig.gate.flush_for_sync(&rig.volume, file.0, session))
+        };
+        assert_eq!(sync(1), Ok(()));
+        assert_eq!(sync(0), if written { Err(Errno::EIO) } else { Ok(()) });
+    }
+}
