@@ -74,6 +74,27 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// Reads `replace=lru,prefetch=none` and the like, by the names of the settings; `None` if
+    /// something in it is not known.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Choice> {
+        let mut choice = Choice::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=')?;
+            match key {
+                "replace" => choice.replace = Some(replace::Name::parse(value)?),
+                "prefetch" => choice.prefetch = Some(prefetch::Name::parse(value)?),
+                "flush" => choice.flush = Some(flush::Name::parse(value)?),
+                "dirty-limit" => {
+                    let limit = value.parse().ok().filter(|it| (1..=DIRTY_MAX).contains(it))?;
+                    choice.dirty = Some(limit);
+                }
+                _ => return None,
+            }
+        }
+        Some(choice)
+    }
+
     /// As the cache's header says it.
     #[must_use]
     pub fn wishes(self) -> Wishes {
@@ -107,6 +128,18 @@ mod tests {
                     assert_eq!(ours.with(choice.wishes()), chosen);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_choice_is_read_from_its_words() {
+        assert_eq!(Choice::parse(""), Some(Choice::default()));
+        let text = "replace=lru,prefetch=none,flush=eager,dirty-limit=90";
+        let chosen = Policies::default().with(Choice::parse(text).unwrap().wishes());
+        let (prefetch, flush) = (prefetch::Name::None, flush::Name::Eager);
+        assert_eq!(chosen, Policies { replace: replace::Name::Lru, prefetch, flush, dirty: 90 });
+        for wrong in ["replace", "replace=", "color=red", "dirty-limit=0", "dirty-limit=91"] {
+            assert_eq!(Choice::parse(wrong), None, "{wrong}");
         }
     }
 

@@ -60,6 +60,7 @@ pub use link::{Connect, ConnectError, LossPolicy};
 pub use names::Xattr;
 pub use open::{How, OpenOptions, Opened};
 pub use outboard_base::{Cred, Errno, Fh, Ino, Result, Timestamp};
+pub use outboard_cache::policy::Choice;
 pub use outboard_wire::file::{
     Attr, FileKind, LockKind, LockStyle, Setattr, SetattrTime, Statfs, mode, open_flags,
     rename_flags, xattr_flags,

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Ino, Result};
+use outboard_cache::policy::Choice;
 use outboard_dpc::host::{Call, Done, Front, Port, Session, Slot, World};
 use outboard_drivers::host::{Host, HostOptions, Shape};
 use outboard_wire::event::Event;
@@ -67,6 +68,16 @@ impl Connect {
     pub fn cache(mut self, bytes: u64) -> Connect {
         let shape = Shape { len: bytes, ..Shape::default() };
         self.options.cache = (bytes > 0).then_some(shape);
+        self
+    }
+
+    /// How that cache is to be managed, where the DPU side's own settings are not to decide.
+    /// Nothing without [`Connect::cache`] before it.
+    #[must_use]
+    pub fn managed(mut self, choice: Choice) -> Connect {
+        if let Some(shape) = &mut self.options.cache {
+            shape.wishes = choice.wishes();
+        }
         self
     }
 

@@ -59,6 +59,7 @@ fn attach() -> Result<&'static Attached> {
         .on_loss(config.on_loss)
         .timeout(patience)
         .cache(config.cache)
+        .managed(config.choice)
         .on_thread(guard::mine);
     how.prefix = Some(config.prefix.clone());
     // The program's signals are not for the threads of the library.

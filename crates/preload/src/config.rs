@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
-use outboard_client::LossPolicy;
 use outboard_client::walk::below;
+use outboard_client::{Choice, LossPolicy};
 
 /// `OUTBOARD_PREFIX`, `OUTBOARD_SOCKET`, `OUTBOARD_ON_LOSS`, `OUTBOARD_CACHE`.
 pub(crate) struct Config {
@@ -19,6 +19,8 @@ pub(crate) struct Config {
     pub(crate) on_loss: LossPolicy,
     /// Bytes of cached pages; 0: none.
     pub(crate) cache: u64,
+    /// How they are managed.
+    pub(crate) choice: Choice,
     device: OnceLock<Option<u64>>,
 }
 
@@ -67,17 +69,27 @@ pub(crate) fn read() -> bool {
             }
         },
     };
-    let mebibytes = std::env::var("OUTBOARD_CACHE").map_or(Ok(0), |size| size.parse::<u32>());
-    let cache = mebibytes.map_or_else(
-        |_| {
-            crate::say("OUTBOARD_CACHE is a number of MiB; nothing is cached");
-            0
-        },
-        |mebibytes| u64::from(mebibytes) << 20,
-    );
+    let asked = std::env::var("OUTBOARD_CACHE").unwrap_or_default();
+    let (cache, choice) = cached(&asked).unwrap_or_else(|| {
+        crate::say(
+            "OUTBOARD_CACHE is a number of MiB, or 64,replace=lru,prefetch=none and the like; \
+             nothing is cached",
+        );
+        (0, Choice::default())
+    });
     let prefix = canonical(&given);
-    let config = Config { given, prefix, socket, on_loss, cache, device: OnceLock::new() };
+    let config = Config { given, prefix, socket, on_loss, cache, choice, device: OnceLock::new() };
     CONFIG.set(config).is_ok()
+}
+
+/// Bytes of a cache, and how it is managed.
+fn cached(text: &str) -> Option<(u64, Choice)> {
+    if text.is_empty() {
+        return Some((0, Choice::default()));
+    }
+    let (mebibytes, choice) = text.split_once(',').unwrap_or((text, ""));
+    let bytes = u64::from(mebibytes.parse::<u32>().ok()?) << 20;
+    Some((bytes, Choice::parse(choice)?))
 }
 
 /// The prefix with the links before its last name followed. Its own attributes are not asked for:
