@@ -10,4 +10,5 @@
 
 pub mod device;
 pub mod kv;
+pub mod pages;
 pub mod resp;

@@ -56,11 +56,7 @@ fn number(text: &[u8]) -> Option<i64> {
 /// An integer as Redis accepts it: no sign but `-`, no leading zeros.
 #[must_use]
 pub fn integer(text: &[u8]) -> Option<i64> {
-    let plain = match text {
-        [b'0'] => true,
-        [b'-', b'1'..=b'9', ..] | [b'1'..=b'9', ..] => true,
-        _ => false,
-    };
+    let plain = matches!(text, [b'0'] | [b'-', b'1'..=b'9', ..] | [b'1'..=b'9', ..]);
     if plain { number(text) } else { None }
 }
 
@@ -162,7 +158,7 @@ pub fn answer(bytes: &[u8]) -> Answered {
         };
         at = next;
         match (kind, number(text)) {
-            (b'+' | b'-', _) | (b':', Some(_)) | (b'$' | b'*', Some(-1 | 0..=0))
+            (b'+' | b'-', _) | (b':', Some(_)) | (b'$' | b'*', Some(-1..=0))
                 if !(*kind == b'$' && number(text) == Some(0)) => {}
             (b'$', Some(len)) => match usize::try_from(len) {
                 Ok(len) if len <= ARG_MAX => {

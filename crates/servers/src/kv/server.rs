@@ -57,8 +57,13 @@ impl Stop {
         self.bell.ring();
     }
 
-    fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.flag.load(Ordering::Acquire)
+    }
+
+    /// Rung when it is told.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
     }
 }
 

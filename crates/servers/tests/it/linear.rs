@@ -57,6 +57,7 @@ fn is_linearizable(ops: &[Op]) -> bool {
             continue;
         }
         let open = (first..ops.len()).filter(|at| !beyond.contains(at));
+        // Of the first few: there are only so many clients at once.
         let end = open.clone().take(64).map(|at| ops[at].answered).min().unwrap_or(u64::MAX);
         if first == ops.len() {
             return true;
@@ -144,7 +145,7 @@ fn one(client: &mut Client, shared: &Shared, rng: &mut Rng) -> bool {
         (0, client.try_ask(&[b"GET", name.as_bytes()]))
     };
     let answered = shared.clock.fetch_add(1, Ordering::SeqCst);
-    let mut push = |value, answered| {
+    let push = |value, answered| {
         shared.history.lock().unwrap().push(Op { key, value, writes, called, answered });
     };
     match answer {

@@ -4,4 +4,6 @@
 
 mod kv;
 mod linear;
+mod pages;
+mod redis;
 mod rig;

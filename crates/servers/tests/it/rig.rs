@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use outboard_dds::dpu::offload::Application;
 use outboard_drivers::dds::server::{Server, ServerOptions};
 use outboard_drivers::dds::tcp::front::Front;
 use outboard_drivers::dds::tcp::sockets::{Address, Listener};
@@ -32,16 +33,23 @@ impl Host {
         form: &'static str,
         device: impl FnOnce() -> D + Send + 'static,
     ) -> Host {
-        let stop = Stop::new().unwrap();
-        let (told, dir) = (Arc::clone(&stop), dir.to_owned());
-        let (ready, wait) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
+        let dir = dir.to_owned();
+        Host::start_with(move |told, ready| {
             let store = StoreSetup { dir, seed: SEED, memory: 4 << 20 };
             let setup = Setup { listen, store, form };
             let mut server = KvServer::open(&setup, device(), told).unwrap();
             ready.send(server.address().clone()).unwrap();
             server.run().unwrap()
-        });
+        })
+    }
+
+    pub(crate) fn start_with(
+        serve: impl FnOnce(Arc<Stop>, mpsc::Sender<Address>) -> Ended + Send + 'static,
+    ) -> Host {
+        let stop = Stop::new().unwrap();
+        let told = Arc::clone(&stop);
+        let (ready, wait) = mpsc::channel();
+        let thread = std::thread::spawn(move || serve(told, ready));
         let address = wait.recv_timeout(LIMIT).unwrap();
         Host { stop, thread, address }
     }
@@ -74,7 +82,7 @@ impl Host {
 /// A DPU side that runs.
 pub(crate) struct Dpu {
     pub(crate) front: Front,
-    pub(crate) server: Server,
+    _server: Server,
 }
 
 impl Dpu {
@@ -83,13 +91,16 @@ impl Dpu {
     }
 
     pub(crate) fn start_at(dir: &Path, address: &Address) -> Dpu {
-        let app = Arc::new(KvApplication { seed: SEED });
+        Dpu::start_with(dir, address, Arc::new(KvApplication { seed: SEED }))
+    }
+
+    pub(crate) fn start_with(dir: &Path, address: &Address, app: Arc<dyn Application>) -> Dpu {
         let options = ServerOptions::new(dir.join("volume"), dir.join("dpu.sock"));
         let server = Server::start(ServerOptions {
             capacity: 1 << 30,
             items: 1 << 17,
             reserve: Reserve { most: 1 << 20, one_in: 1000 },
-            application: Some(Arc::clone(&app) as _),
+            application: Some(Arc::clone(&app)),
             ..options
         })
         .unwrap();
@@ -104,7 +115,7 @@ impl Dpu {
         };
         let listener = Listener::bind(address).unwrap();
         let front = Front::start(listener, 2, &setup).unwrap();
-        Dpu { front, server }
+        Dpu { front, _server: server }
     }
 }
 
@@ -147,6 +158,13 @@ impl Client {
 
     pub(crate) fn try_new(address: &Address) -> Option<Client> {
         Some(Client { reader: BufReader::new(connect(address).ok()?) })
+    }
+
+    /// So many bytes, whatever they are.
+    pub(crate) fn receive_bytes(&mut self, n: usize) -> Vec<u8> {
+        let mut bytes = vec![0; n];
+        self.reader.read_exact(&mut bytes).unwrap();
+        bytes
     }
 
     /// `None` when the connection ends or breaks.

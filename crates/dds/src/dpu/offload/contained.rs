@@ -81,8 +81,8 @@ mod tests {
         assert_eq!(contained.call("test", || 7), Some(7));
         assert_eq!(contained.call("test", || -> u32 { panic!("user code") }), None);
         let slow = || time.fetch_add(CALL_MAX + 1, Ordering::Relaxed);
-        assert_eq!(contained.call("test", &slow), None);
-        assert_eq!(contained.call_anyway("test", &slow), Some(CALL_MAX + 1));
+        assert_eq!(contained.call("test", slow), None);
+        assert_eq!(contained.call_anyway("test", slow), Some(CALL_MAX + 1));
         assert_eq!(contained.faults(), (1, 2));
         assert!(!contained.is_given_up());
         for _ in 3..FAULTS_MAX {

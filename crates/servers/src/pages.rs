@@ -1,0 +1,15 @@
+//! The page server: GetPage@LSN for a log-structured database (the paper's section 9.1).
+//!
+//! The host applies log records to pages it keeps in memory and writes them back; the file holds a
+//! whole, older state of each page, and a page says itself how new it is. So whoever answers, host
+//! or DPU side, a page is never older than asked: what is not new enough yet is said to be so.
+//!
+//! Log records are durable at whoever sends them. A host that dies loses what it had not written;
+//! it then says `Older`, and is sent the records again.
+
+mod app;
+mod server;
+pub mod wire;
+
+pub use app::PagesApplication;
+pub use server::{PageServer, Setup};

@@ -1,0 +1,142 @@
+//! The page server in both forms, against the history of every page.
+//!
+//! Goal: GetPage is never older than asked, and what it says is the page as it was at the LSN it
+//! says; nobody is told anything else, also after the host's memory is gone.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use outboard_base::Rng;
+use outboard_drivers::dds::tcp::sockets::Address;
+use outboard_servers::device::{DdsDevice, Device, PlainDevice};
+use outboard_servers::pages::wire::{CONTENTS, HEAD, PAGE, PAGE_HEAD, Request, Status, lsn_of};
+use outboard_servers::pages::{PageServer, PagesApplication, Setup};
+
+use crate::rig::{Client, Dpu, Host, LIMIT};
+
+const PAGES: u64 = 300;
+
+fn serve<D: Device>(listen: Address, device: impl FnOnce() -> D + Send + 'static) -> Host {
+    Host::start_with(move |told, ready| {
+        let setup = Setup { listen, memory: 64 * PAGE };
+        let mut server = PageServer::open(&setup, device(), told).unwrap();
+        ready.send(server.address().clone()).unwrap();
+        server.run().unwrap()
+    })
+}
+
+fn plain(dir: &Path) -> Host {
+    let file = dir.join("pages");
+    serve(Address::Tcp("127.0.0.1:0".parse().unwrap()), move || PlainDevice::open(&file).unwrap())
+}
+
+fn over_dpu(dir: &Path) -> Host {
+    let socket = dir.join("dpu.sock");
+    let listen = Address::Unix(dir.join("host.sock"));
+    serve(listen, move || DdsDevice::attach(&socket, "pages", "pages", LIMIT).unwrap())
+}
+
+fn ask(client: &mut Client, request: Request<'_>) -> (u8, u64, Vec<u8>) {
+    client.send(&request.emit());
+    let head = client.receive_bytes(HEAD);
+    let len = u32::from_le_bytes(head[..4].try_into().unwrap());
+    let lsn = u64::from_le_bytes(head[16..24].try_into().unwrap());
+    let data = client.receive_bytes(usize::try_from(len).unwrap() - HEAD);
+    (head[4], lsn, data)
+}
+
+/// The database: its log, and every state of every page by LSN.
+#[derive(Default)]
+struct Database {
+    log: Vec<(u64, u64, usize, Vec<u8>)>,
+    states: HashMap<u64, Vec<(u64, Vec<u8>)>>,
+}
+
+impl Database {
+    fn newest(&self, page: u64) -> u64 {
+        self.states.get(&page).and_then(|states| states.last()).map_or(0, |state| state.0)
+    }
+
+    fn contents(&self, page: u64, lsn: u64) -> Vec<u8> {
+        let states = self.states.get(&page).into_iter().flatten();
+        let found = states.rev().find(|state| state.0 == lsn).map(|state| state.1.clone());
+        found.unwrap_or_else(|| {
+            assert_eq!(lsn, 0, "an LSN the page never had");
+            vec![0; CONTENTS]
+        })
+    }
+
+    fn write(&mut self, client: &mut Client, rng: &mut Rng) {
+        let (page, lsn) = (rng.below(PAGES), self.log.len() as u64 + 1);
+        let mut data = vec![0; usize::try_from(rng.below(200)).unwrap() + 1];
+        rng.fill(&mut data);
+        let at = usize::try_from(rng.below((CONTENTS - data.len()) as u64)).unwrap();
+        let (status, own, _) = ask(client, Request::Apply { page, lsn, at, data: &data });
+        assert_eq!((status, own), (Status::Done as u8, lsn));
+        let mut contents = self.contents(page, self.newest(page));
+        contents[at..at + data.len()].copy_from_slice(&data);
+        self.states.entry(page).or_default().push((lsn, contents));
+        self.log.push((page, lsn, at, data));
+    }
+
+    fn read(&self, client: &mut Client, rng: &mut Rng) {
+        let page = rng.below(PAGES);
+        let newest = self.newest(page);
+        let asked = if rng.below(2) == 0 { newest } else { rng.below(newest + 1) };
+        let (status, lsn, data) = ask(client, Request::GetPage { page, lsn: asked });
+        assert_eq!(status, Status::Done as u8);
+        assert!(lsn >= asked, "page {page} at {lsn} is older than {asked}");
+        assert_eq!(lsn_of(&data, page), Some(lsn));
+        assert!(data[PAGE_HEAD..] == self.contents(page, lsn), "page {page} at {lsn}");
+    }
+
+    /// The log again, as after a host's end.
+    fn send_again(&self, client: &mut Client) {
+        for (page, lsn, at, data) in &self.log {
+            let apply = Request::Apply { page: *page, lsn: *lsn, at: *at, data };
+            let (status, ..) = ask(client, apply);
+            assert!(status == Status::Done as u8 || status == Status::Applied as u8);
+        }
+    }
+
+    fn live(&mut self, client: &mut Client, rng: &mut Rng) {
+        self.send_again(client);
+        for _ in 0..1500 {
+            if rng.below(3) == 0 { self.write(client, rng) } else { self.read(client, rng) }
+        }
+        let ahead = Request::GetPage { page: 1, lsn: u64::MAX };
+        assert_eq!(ask(client, ahead).0, Status::Older as u8);
+    }
+}
+
+#[test]
+fn the_plain_form_never_answers_older_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut rng, mut database) = (Rng::new(21), Database::default());
+    for _ in 0..2 {
+        let host = plain(dir.path());
+        database.live(&mut Client::new(&host.address), &mut rng);
+        let mut client = Client::new(&host.address);
+        client.send(&[9; HEAD]);
+        assert_eq!(client.receive_bytes(HEAD)[4], Status::Invalid as u8);
+        host.stop();
+    }
+}
+
+#[test]
+fn the_offload_form_never_answers_older_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut rng, mut database) = (Rng::new(22), Database::default());
+    let address = Address::Tcp("127.0.0.1:0".parse().unwrap());
+    let dpu = Dpu::start_with(dir.path(), &address, Arc::new(PagesApplication));
+    for _ in 0..3 {
+        let host = over_dpu(dir.path());
+        database.live(&mut Client::new(dpu.front.address()), &mut rng);
+        host.stop();
+    }
+    let tally = dpu.front.tally();
+    println!("{tally:?}");
+    assert!(tally.offloaded.load(Ordering::Relaxed) > 300, "{tally:?}");
+}
