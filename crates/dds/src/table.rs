@@ -1,8 +1,8 @@
 //! The cache table: what the DPU side knows about objects in files, so that it can answer for them
 //! (the paper's section 6; row D21).
 //!
-//! A cuckoo hash table with chained buckets in memory fixed when it is made, from a stated number of
-//! items. A key has two buckets of six places; when both are full, items are moved to
+//! A cuckoo hash table with chained buckets in memory fixed when it is made, from a stated number
+//! of items. A key has two buckets of six places; when both are full, items are moved to
 //! their other buckets along the shortest way to a free place, and when there is none near, a
 //! bucket from a small pool is chained behind. Beyond the stated number of items it refuses.
 //!

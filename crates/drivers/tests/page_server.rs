@@ -1,5 +1,5 @@
-//! kill -9 of a page server's DPU side, again and again under a host that writes: the host learns of
-//! each death in time, and nothing that was answered is lost.
+//! kill -9 of a page server's DPU side, again and again under a host that writes: the host learns
+//! of each death in time, and nothing that was answered is lost.
 
 #![expect(clippy::unwrap_used, reason = "tests say so when they fail")]
 

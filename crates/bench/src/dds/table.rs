@@ -1,5 +1,5 @@
-//! Figure 22 of DDS: the cache table. One writer fills it to its stated number of items; then threads
-//! look random keys up that are there, by themselves and beside a writer that goes on changing
+//! Figure 22 of DDS: the cache table. One writer fills it to its stated number of items; then
+//! threads look random keys up that are there, by themselves and beside a writer that goes on changing
 //! items. The rival is the standard library's hash map behind a read-write lock, in turn in the
 //! same rounds.
 

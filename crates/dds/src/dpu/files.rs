@@ -13,9 +13,10 @@
 //! * A file's new size and segments are on record before the write that needed them is answered.
 //!   A segment handed to a file reads as zeros where the file wrote nothing: one that was used
 //!   before is cleaned, and that is flushed, first.
-//! * A read sees an overlapping write whole or not at all, and every write answered before it began.
-//! * [`FileService::flush`] makes what was answered survive power loss; a failure of it is final, as
-//!   the medium's is.
+//! * A read sees an overlapping write whole or not at all, and every write answered before it
+//!   began.
+//! * [`FileService::flush`] makes what was answered survive power loss; a failure of it is final,
+//!   as the medium's is.
 //!
 //! Its futures run on any thread, and must be polled to their ends: one dropped amid a write gives
 //! its turn away while the medium may still be writing.

@@ -8,8 +8,8 @@
 //!   +64  u32 interrupt    counts interrupts; the host sleeps on it     DPU
 //! ```
 //!
-//! Who goes to sleep says so, passes a fence, and looks once more; who has put something into a ring
-//! passes a fence and looks whether the other sleeps.
+//! Who goes to sleep says so, passes a fence, and looks once more; who has put something into a
+//! ring passes a fence and looks whether the other sleeps.
 
 use std::io;
 use std::sync::Arc;
