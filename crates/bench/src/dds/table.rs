@@ -1,7 +1,7 @@
 //! Figure 22 of DDS: the cache table. One writer fills it to its stated number of items; then
-//! threads look random keys up that are there, by themselves and beside a writer that goes on changing
-//! items. The rival is the standard library's hash map behind a read-write lock, in turn in the
-//! same rounds.
+//! threads look random keys up that are there, by themselves and beside a writer that goes on
+//! changing items. The rival is the standard library's hash map behind a read-write lock, in turn
+//! in the same rounds.
 
 use std::collections::HashMap;
 use std::hint::black_box;
