@@ -20,7 +20,7 @@ use crate::exit::{Code, Failure};
 #[cfg(feature = "rados")]
 pub(crate) use pooled::{Claimed, PoolKv, PoolMedium, claim, location};
 
-/// The file of a data directory that names the pool.
+/// The file of a data directory that names the pool, and in its second line the volume's number.
 const REMEMBERED: &str = "store";
 
 /// Which store a data directory belongs to: `given` on the command line, or remembered there.
@@ -28,7 +28,7 @@ const REMEMBERED: &str = "store";
 pub(crate) fn of(data: &Path, given: Option<&str>) -> Result<Option<String>, Failure> {
     let path = data.join(REMEMBERED);
     let remembered = match std::fs::read_to_string(&path) {
-        Ok(text) => Some(text.trim().to_owned()),
+        Ok(text) => text.lines().next().map(str::to_owned),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => {
             let message = format!("cannot read {}: {error}", path.display());
@@ -57,13 +57,20 @@ pub(crate) fn of(data: &Path, given: Option<&str>) -> Result<Option<String>, Fai
     }
 }
 
-/// Notes down which store a data directory belongs to.
+/// Notes down which store a data directory belongs to, and which volume.
 #[cfg(feature = "rados")]
-pub(crate) fn remember(data: &Path, store: &str) -> Result<(), Failure> {
+pub(crate) fn remember(data: &Path, store: &str, volume: u64) -> Result<(), Failure> {
     let path = data.join(REMEMBERED);
-    std::fs::write(&path, format!("{store}\n")).map_err(|error| {
-        Failure::new(Code::Data, format!("cannot write {}: {error}", path.display()))
-    })
+    let cannot =
+        |error| Failure::new(Code::Data, format!("cannot write {}: {error}", path.display()));
+    std::fs::write(&path, format!("{store}\n{volume:016x}\n")).map_err(cannot)
+}
+
+/// The number of the volume a data directory belongs to, if it was noted down.
+#[cfg(feature = "rados")]
+pub(crate) fn remembered_volume(data: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(data.join(REMEMBERED)).ok()?;
+    u64::from_str_radix(text.lines().nth(1)?, 16).ok()
 }
 
 /// The key-value store of a volume.

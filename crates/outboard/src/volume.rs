@@ -106,7 +106,7 @@ fn in_pool(
     let claimed = store::claim(&location, directory.path(), create)?;
     let given = size(settings, directory)?;
     let (kv, blocks) = claimed.parts();
-    store::remember(directory.path(), store)?;
+    store::remember(directory.path(), store, claimed.volume())?;
     Ok(Parts {
         kv: Store::Pool(kv),
         blocks: Blocks::Pool(blocks),

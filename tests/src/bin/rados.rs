@@ -207,7 +207,7 @@ fn refused(cluster: &Cluster) -> Result<()> {
 fn one_writer(cluster: &Cluster) -> Result<()> {
     let mut first = cluster.volume("first")?;
     let store = context(fs::read_to_string(first.data().join("store")), || "store".to_owned())?;
-    let store = store.trim().to_owned();
+    let store = store.lines().next().unwrap_or_default().to_owned();
     let file = |volume: &Volume, name: &str| volume.mountpoint().join(name);
     context(put(&file(&first, "one"), 64), || "writing".to_owned())?;
     let said = cluster.refusal("second", &store)?;
@@ -263,6 +263,20 @@ fn migrate(cluster: &Cluster) -> Result<()> {
     let back = cluster.folder("back")?;
     let store = format!("{}&namespace=back-{}", cluster.store, std::process::id());
     go(&near.join("data"), &back.join("data"), &["--store", &store])?;
+    // A directory knows its volume, not only the place where it was.
+    let (ours, theirs) = (back.join("data/store"), far.data().join("store"));
+    let swap = || -> io::Result<String> {
+        let was = fs::read_to_string(&ours)?;
+        let elsewhere = fs::read_to_string(&theirs)?;
+        let number = was.lines().nth(1).unwrap_or_default();
+        fs::write(&ours, format!("{}\n{number}\n", elsewhere.lines().next().unwrap_or_default()))?;
+        Ok(was)
+    };
+    let was = context(swap(), || "the file `store`".to_owned())?;
+    let fsck = ["fsck", "--data"].map(OsStr::new);
+    let said = cluster.outboard(&[&fsck[..], &[back.join("data").as_ref()]].concat())?.output;
+    expect(&said, &["another volume", "name the right pool"])?;
+    context(fs::write(&ours, was), || "the file `store`".to_owned())?;
     for base in [near, back] {
         let mut volume = Volume::with(&base, &[])?;
         volume.start()?;

@@ -79,6 +79,9 @@ pub(crate) fn status(settings: &Settings, as_json: bool) -> Result<ExitCode, Fai
         let text = text.map_err(|error| Failure::internal(error.to_string()))?;
         println!("{text}");
     } else {
+        if let Some(store) = crate::store::of(&settings.data(), None)? {
+            println!("store        {store}");
+        }
         print!("{}", describe(&status));
     }
     Ok(ExitCode::SUCCESS)

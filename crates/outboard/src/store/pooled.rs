@@ -84,7 +84,11 @@ fn terms(location: &Location) -> Terms {
 /// Takes the claim; waits while another's may have expired.
 fn take(pool: &Arc<Rados>, data: &Path, terms: Terms, create: bool) -> Result<Claim, Failure> {
     let random = || random_id().map_err(|error| refused(&error));
-    let wanted = if create { Wanted::OrNew(random()?) } else { Wanted::Any };
+    let wanted = match super::remembered_volume(data) {
+        Some(volume) => Wanted::Only(volume),
+        None if create => Wanted::OrNew(random()?),
+        None => Wanted::Any,
+    };
     let me = Me { name: me(data), place: place(data)? };
     let mut taking = Taking::new(me, wanted, terms);
     let mut told = false;
@@ -102,7 +106,16 @@ fn take(pool: &Arc<Rados>, data: &Path, terms: Terms, create: bool) -> Result<Cl
                 }
                 std::thread::sleep(wait);
             }
-            Err(error) => return Err(refused(&format!("{}: {error}", pool.identity()))),
+            Err(error) => {
+                let remedy = match error {
+                    ClaimError::Missing | ClaimError::OtherVolume(_) => format!(
+                        "; or remove {} to let go of the volume that was there",
+                        data.join("store").display()
+                    ),
+                    _ => String::new(),
+                };
+                return Err(refused(&format!("{}: {error}{remedy}", pool.identity())));
+            }
         }
     }
 }
