@@ -179,7 +179,11 @@ impl Rig {
 
 const WARM: u8 = 0;
 const COUNT: u8 = 1;
-const STOP: u8 = 2;
+/// The consumer has begun to count.
+const COUNTING: u8 = 2;
+const STOP: u8 = 3;
+/// How long the consumer may take to begin: among many producers it waits for its turn.
+const BEGIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the consumer sees of the clocks and of itself.
 struct Moment {
@@ -239,7 +243,10 @@ fn consume(rig: &mut dyn Consume, ledger: &Ledger, phase: &AtomicU8) -> io::Resu
         let now = rig.take(&mut each).map_err(io::Error::other)? as u64;
         taken += now;
         match (phase.load(Relaxed), &from) {
-            (COUNT, None) => from = Some(Moment::now(ledger, taken)),
+            (COUNT, None) => {
+                phase.store(COUNTING, Relaxed);
+                from = Some(Moment::now(ledger, taken));
+            }
             (STOP, None) => return Err(io::Error::other("nothing was measured")),
             (STOP, Some(from)) => {
                 let honest = sum == 7 * taken;
@@ -274,6 +281,10 @@ fn measure(system: System, point: Point, time: Duration) -> io::Result<Sample> {
         }
         std::thread::sleep(time / 10);
         phase.store(COUNT, Relaxed);
+        let begun = Instant::now();
+        while phase.load(Relaxed) == COUNT && begun.elapsed() < BEGIN_LIMIT {
+            std::thread::sleep(Duration::from_micros(100));
+        }
         std::thread::sleep(time);
         phase.store(STOP, Relaxed);
         let panicked = |_| io::Error::other("a thread panicked");
