@@ -17,7 +17,8 @@
 //!
 //! Invariants: two held locks of one file and family that overlap and belong to different owners
 //! are both shared; an owner's own locks never overlap, and neighbours differ in kind; no waiting
-//! lock could be granted, unless grace lasts or another attachment decides. See `docs/internals/locks.md`.
+//! lock could be granted, unless grace lasts or another attachment decides. See
+//! `docs/internals/locks.md`.
 
 mod answer;
 mod delegation;

@@ -164,8 +164,8 @@ impl<V: Volume> Attachment<V> {
         }
     }
 
-    /// Tells the host something. Ends of waits and recalls are kept until there is room; what merely
-    /// says that a cache is stale may be lost, and then the ring says so.
+    /// Tells the host something. Ends of waits and recalls are kept until there is room; what
+    /// merely says that a cache is stale may be lost, and then the ring says so.
     pub(super) fn tell(&self, event: Event) {
         if !matches!(event, Event::LockGranted { .. } | Event::Recall { .. }) {
             self.sender.borrow_mut().post(&event);

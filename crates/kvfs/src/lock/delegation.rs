@@ -3,8 +3,8 @@
 //! An attachment that alone locks a file is given its locks: what it held here is its own account
 //! from then on, and the table has nothing of the file. When another attachment asks, the locks are
 //! recalled; until they are handed back nobody here knows what is held, so a lock that is asked for
-//! waits, as in grace. What does not come back in time is refused to who would not wait; it is never
-//! taken as free.
+//! waits, as in grace. What does not come back in time is refused to who would not wait; it is
+//! never taken as free.
 //!
 //! Invariant: while a file is given away, only the attachment that has it holds locks of it.
 

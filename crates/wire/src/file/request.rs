@@ -343,9 +343,9 @@ pub enum Request<'a> {
     /// Reply: `Empty`; `Waiting` when it must wait and `wait` is set, `EAGAIN` when it is not. Soon
     /// after a restart, and while another attachment decides the locks of the file, a lock that
     /// would not wait can be `Waiting`, too: until it is known whether it would have to.
-    /// `Delegated`, if the header's flags said [`Flags::DELEGABLE`]: the lock is held, and all locks
-    /// of the file are the asker's to decide from here on. `reclaim` hands in a lock held before a
-    /// loss of the DPU side.
+    /// `Delegated`, if the header's flags said [`Flags::DELEGABLE`]: the lock is held, and all
+    /// locks of the file are the asker's to decide from here on. `reclaim` hands in a lock held
+    /// before a loss of the DPU side.
     Setlk { ino: Ino, fh: Fh, lock: Lock, wait: bool, reclaim: bool },
     /// Reply: `Empty`, or `ENOENT` when the lock was granted meanwhile.
     CancelLock { ticket: u64 },
