@@ -65,9 +65,8 @@ int dds_remove_directory(dds_library *library, uint32_t directory);
 /* Calls `each` for every file of a directory, or every directory (DDS_ROOT), by ascending ids, with
  * its size (of a directory, the number of its files). `name` has no terminator and is `each`'s for
  * the call. How many there were. Blocking. */
-int dds_list(dds_library *library, uint32_t directory,
-             void (*each)(void *context, uint32_t id, uint64_t size, const char *name, size_t length),
-             void *context);
+typedef void dds_each(void *context, uint32_t id, uint64_t size, const char *name, size_t length);
+int dds_list(dds_library *library, uint32_t directory, dds_each *each, void *context);
 
 /* Files. Blocking, but for dds_close_file, which ends the handle and not the file. */
 dds_file *dds_create_file(dds_library *library, uint32_t directory, const char *name, int *error);

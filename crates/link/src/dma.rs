@@ -40,9 +40,9 @@ pub trait Dma: Send + Sync {
     /// memory.
     fn read(&self, kind: Kind, at: u64, out: &mut [u8]) -> Result<(), DmaError>;
 
-    /// Copies aligned words of 8 bytes from host memory, each whole and in ascending order: what the
-    /// host wrote before a word that is read here is seen by every read after it.
-    /// One operation, unless an engine has only [`Dma::read`] and asks for each word by itself.
+    /// Copies aligned words of 8 bytes from host memory, each whole and in ascending order: what
+    /// the host wrote before a word that is read here is seen by every read after it. One
+    /// operation, unless an engine has only [`Dma::read`] and asks for each word by itself.
     fn read_words(&self, kind: Kind, at: u64, out: &mut [u64]) -> Result<(), DmaError> {
         for (place, word) in (at..).step_by(8).zip(out) {
             let mut bytes = [0; 8];

@@ -181,8 +181,10 @@ const WARM: u8 = 0;
 const COUNT: u8 = 1;
 /// The consumer has begun to count.
 const COUNTING: u8 = 2;
-const STOP: u8 = 3;
-/// How long the consumer may take to begin: among many producers it waits for its turn.
+/// It has counted something.
+const COUNTED: u8 = 3;
+const STOP: u8 = 4;
+/// How long that may take: among many threads each waits for its turn.
 const BEGIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the consumer sees of the clocks and of itself.
@@ -247,6 +249,10 @@ fn consume(rig: &mut dyn Consume, ledger: &Ledger, phase: &AtomicU8) -> io::Resu
                 phase.store(COUNTING, Relaxed);
                 from = Some(Moment::now(ledger, taken));
             }
+            (COUNTING, Some(_)) if now > 0 => {
+                // Unless the end has come meanwhile.
+                let _ = phase.compare_exchange(COUNTING, COUNTED, Relaxed, Relaxed);
+            }
             (STOP, None) => return Err(io::Error::other("nothing was measured")),
             (STOP, Some(from)) => {
                 let honest = sum == 7 * taken;
@@ -282,10 +288,14 @@ fn measure(system: System, point: Point, time: Duration) -> io::Result<Sample> {
         std::thread::sleep(time / 10);
         phase.store(COUNT, Relaxed);
         let begun = Instant::now();
-        while phase.load(Relaxed) == COUNT && begun.elapsed() < BEGIN_LIMIT {
-            std::thread::sleep(Duration::from_micros(100));
-        }
+        let wait_behind = |step| {
+            while phase.load(Relaxed) == step && begun.elapsed() < BEGIN_LIMIT {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        };
+        wait_behind(COUNT);
         std::thread::sleep(time);
+        wait_behind(COUNTING);
         phase.store(STOP, Relaxed);
         let panicked = |_| io::Error::other("a thread panicked");
         for thread in pushing {

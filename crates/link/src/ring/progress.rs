@@ -15,10 +15,10 @@
 //! and a producer that would exceed it is told to retry.
 //!
 //! **A producer that dies** between reserving and finishing would stop the ring for ever. So each
-//! has an owner's line where it says what it is about to reserve *before* it tries. [`Ring::recover`]
-//! holds the tail (no reservation succeeds from then on, and every one that did has its intent in
-//! memory), waits for those who live to finish, and passes over what is left: frames that were
-//! written stay, the rest becomes a frame of nothing. Who is dead is the caller's proof to bring; a
+//! has an owner's line where it says what it is about to reserve *before* it tries.
+//! [`Ring::recover`] holds the tail (no reservation succeeds from then on, and every one that did
+//! has its intent in memory), waits for those who live to finish, and passes over what is left:
+//! frames that were written stay, the rest becomes a frame of nothing. Who is dead is the caller's proof to bring; a
 //! producer that was merely preempted only delays.
 
 use std::sync::Arc;
@@ -400,8 +400,8 @@ impl Consumer {
         })
     }
 
-    /// Copies the frames from `from` on into `out`: one DMA, or two around the end. The batch counts
-    /// as fetched from then on.
+    /// Copies the frames from `from` on into `out`: one DMA, or two around the end. The batch
+    /// counts as fetched from then on.
     ///
     /// # Errors
     /// [`Fault::Dma`]; it may be tried again.
