@@ -109,6 +109,7 @@ If it is interrupted, run it again: it goes on. Until it is done the copy cannot
 Examples:
   outboard serve kv                        redis-cli -p 7379
   outboard serve kv --plain                the same without a DPU side, to compare
+  outboard serve pages --listen 127.0.0.1:7380
 
 The DPU side is a process of its own. If it dies it is started again; if this process is killed,
 the next `outboard serve` adopts it.")]

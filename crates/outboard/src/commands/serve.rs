@@ -25,8 +25,9 @@ use outboard_drivers::dds::tcp::front::Front;
 use outboard_drivers::dds::tcp::sockets::{Address, Listener};
 use outboard_drivers::dds::tcp::worker;
 use outboard_drivers::link;
-use outboard_servers::device::{DdsDevice, PlainDevice};
+use outboard_servers::device::{DdsDevice, Device, PlainDevice};
 use outboard_servers::kv::{Ended, KvApplication, KvServer, Setup, Stop, StoreSetup};
+use outboard_servers::pages::{self, PageServer, PagesApplication};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::{Code, Failure};
@@ -47,9 +48,33 @@ const STABLE: Duration = Duration::from_secs(30);
 pub(crate) enum Serve {
     /// A key-value server in the manner of FASTER that speaks RESP2, as Redis does
     Kv(ServeArgs),
+    /// A page server for a log-structured database: GetPage at an LSN, and log records
+    Pages(ServeArgs),
     /// The DPU side of a server; started by the others
     #[command(hide = true)]
-    Dpu(ServeArgs),
+    Dpu {
+        /// Whose
+        #[arg(long)]
+        app: App,
+        #[command(flatten)]
+        args: ServeArgs,
+    },
+}
+
+/// The applications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum App {
+    Kv,
+    Pages,
+}
+
+impl App {
+    fn name(self) -> &'static str {
+        match self {
+            App::Kv => "kv",
+            App::Pages => "pages",
+        }
+    }
 }
 
 /// How to serve.
@@ -123,11 +148,12 @@ fn cannot<E: std::fmt::Display>(what: impl Into<String>) -> impl FnOnce(E) -> Fa
 
 /// Runs one of them.
 pub(crate) fn serve(what: Serve) -> Result<ExitCode, Failure> {
-    let (Serve::Kv(args) | Serve::Dpu(args)) = &what;
+    let (Serve::Kv(args) | Serve::Pages(args) | Serve::Dpu { args, .. }) = &what;
     crate::log::start_with(&args.log)?;
-    match what {
-        Serve::Kv(args) => host(&args),
-        Serve::Dpu(args) => dpu(&args),
+    match &what {
+        Serve::Kv(args) => host(App::Kv, args),
+        Serve::Pages(args) => host(App::Pages, args),
+        Serve::Dpu { app, args } => dpu(*app, args),
     }
 }
 
@@ -167,15 +193,31 @@ fn claim(data: &Path) -> Result<File, Failure> {
     Ok(lock)
 }
 
+/// Data of another application, or that lies elsewhere, is not served.
+fn keep_apart(app: App, args: &ServeArgs) -> Result<(), Failure> {
+    let path = args.data.join("application");
+    let ours = format!("{} {}", app.name(), if args.plain { "--plain" } else { "over-dpu" });
+    match std::fs::read_to_string(&path) {
+        Ok(own) if own.trim() == ours => Ok(()),
+        Ok(own) => {
+            let (data, own) = (args.data.display(), own.trim());
+            let text =
+                format!("{data} holds data of `{own}`, not of `{ours}`; give another --data");
+            Err(Failure::new(Code::Data, text))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            std::fs::write(&path, ours).map_err(cannot(format!("write {}", path.display())))
+        }
+        Err(error) => Err(cannot(format!("read {}", path.display()))(error)),
+    }
+}
+
 /// The host's process.
-fn host(args: &ServeArgs) -> Result<ExitCode, Failure> {
+fn host(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
     let _lock = claim(&args.data)?;
+    keep_apart(app, args)?;
     let seed = seed(&args.data).map_err(cannot("keep a seed"))?;
-    let store = StoreSetup {
-        dir: args.data.clone(),
-        seed,
-        memory: usize::try_from(bytes("memory", &args.memory)?).unwrap_or(usize::MAX),
-    };
+    let memory = usize::try_from(bytes("memory", &args.memory)?).unwrap_or(usize::MAX);
     let mut watch = Watch::new()?;
     let stop = Stop::new().map_err(cannot("make a bell"))?;
     let told = Arc::new(AtomicBool::new(false));
@@ -196,29 +238,24 @@ fn host(args: &ServeArgs) -> Result<ExitCode, Failure> {
     } else {
         Address::Unix(args.host_socket())
     };
-    let setup = Setup { listen, store, form: args.form() };
+    let host = Host { app, args, listen, seed, memory, stop };
     if args.plain {
         let log = args.data.join("log");
         let device = PlainDevice::open(&log).map_err(cannot(format!("open {}", log.display())))?;
-        let server = KvServer::open(&setup, device, Arc::clone(&stop));
-        let mut server = server.map_err(cannot(format!("serve {}", args.data.display())))?;
-        say_ready(args, server.address(), None);
-        server.run().map_err(cannot("go on"))?;
-        return Ok(ExitCode::SUCCESS);
+        let ended = host.run(device, None);
+        let ended = ended.map_err(cannot(format!("serve {}", args.data.display())))?;
+        return how(ended, args);
     }
-    let mut dpu = DpuSide::new(args.clone());
+    let mut dpu = DpuSide::new(app, args.clone());
     loop {
         let pid = dpu.ensure()?;
-        let server = DdsDevice::attach(&args.socket(), "kv", "log", START_LIMIT)
-            .and_then(|device| KvServer::open(&setup, device, Arc::clone(&stop)));
-        let ended = match server {
-            Ok(mut server) => {
-                say_ready(args, server.address(), Some(pid));
-                server.run().map_err(cannot("go on"))?
-            }
+        let served = DdsDevice::attach(&args.socket(), app.name(), "log", START_LIMIT)
+            .and_then(|device| host.run(device, Some(pid)));
+        let ended = match served {
+            Ok(ended) => ended,
             // It died meanwhile: then it is started again.
             Err(error) if dpu.is_gone() => {
-                tracing::warn!(%error, "the DPU side ended while the server was opened");
+                tracing::warn!(%error, "the DPU side ended amid a request");
                 Ended::DeviceLost
             }
             Err(error) => {
@@ -226,31 +263,78 @@ fn host(args: &ServeArgs) -> Result<ExitCode, Failure> {
                 return Err(cannot(format!("serve {}", args.data.display()))(error));
             }
         };
-        if ended == Ended::Told || told.load(Ordering::Acquire) {
+        if ended != Ended::DeviceLost || told.load(Ordering::Acquire) {
             dpu.end();
-            return Ok(ExitCode::SUCCESS);
+            return how(ended, args);
         }
         tracing::warn!("the DPU side is gone; it is started again");
     }
 }
 
-fn say_ready(args: &ServeArgs, address: &Address, dpu: Option<u32>) {
-    let at = match address {
-        Address::Tcp(address) => *address,
-        Address::Unix(_) => args.listen,
-    };
-    let side = dpu.map_or_else(String::new, |pid| format!(", DPU side {pid}"));
-    println!(
-        "serving kv at {at} from {} ({}{side}); redis-cli -h {} -p {}; Ctrl-C ends it",
-        args.data.display(),
-        args.form(),
-        at.ip(),
-        at.port()
-    );
+/// How the program ends.
+fn how(ended: Ended, args: &ServeArgs) -> Result<ExitCode, Failure> {
+    if ended == Ended::JournalFailed {
+        let data = args.data.display();
+        let text =
+            format!("the journal in {data} cannot be written; free space there and serve on");
+        return Err(Failure::internal(text));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The host's side of a server, over one device after another.
+struct Host<'a> {
+    app: App,
+    args: &'a ServeArgs,
+    listen: Address,
+    seed: u64,
+    memory: usize,
+    stop: Arc<Stop>,
+}
+
+impl Host<'_> {
+    /// Serves over a device until it is lost or the end is asked for.
+    fn run<D: Device>(&self, device: D, dpu: Option<u32>) -> io::Result<Ended> {
+        let (listen, stop, memory) = (self.listen.clone(), Arc::clone(&self.stop), self.memory);
+        match self.app {
+            App::Kv => {
+                let store = StoreSetup { dir: self.args.data.clone(), seed: self.seed, memory };
+                let setup = Setup { listen, store, form: self.args.form() };
+                let mut server = KvServer::open(&setup, device, stop)?;
+                self.say_ready(server.address(), dpu);
+                server.run()
+            }
+            App::Pages => {
+                let setup = pages::Setup { listen, memory };
+                let mut server = PageServer::open(&setup, device, stop)?;
+                self.say_ready(server.address(), dpu);
+                server.run()
+            }
+        }
+    }
+
+    fn say_ready(&self, address: &Address, dpu: Option<u32>) {
+        let at = match address {
+            Address::Tcp(address) => *address,
+            Address::Unix(_) => self.args.listen,
+        };
+        let side = dpu.map_or_else(String::new, |pid| format!(", DPU side {pid}"));
+        let client = match self.app {
+            App::Kv => format!(" redis-cli -h {} -p {};", at.ip(), at.port()),
+            App::Pages => String::new(),
+        };
+        println!(
+            "serving {} at {at} from {} ({}{side});{client} Ctrl-C ends it",
+            self.app.name(),
+            self.args.data.display(),
+            self.args.form(),
+        );
+    }
 }
 
 /// The DPU side's process, started or adopted.
 struct DpuSide {
+    app: App,
     args: ServeArgs,
     child: Option<Child>,
     pid: Option<u32>,
@@ -259,9 +343,9 @@ struct DpuSide {
 }
 
 impl DpuSide {
-    fn new(args: ServeArgs) -> DpuSide {
+    fn new(app: App, args: ServeArgs) -> DpuSide {
         let (started, backoff) = (Instant::now(), Duration::ZERO);
-        DpuSide { args, child: None, pid: None, started, backoff }
+        DpuSide { app, args, child: None, pid: None, started, backoff }
     }
 
     /// The process that listens, if one does.
@@ -310,7 +394,7 @@ impl DpuSide {
         let log = log.map_err(cannot(format!("write {}", self.log().display())))?;
         // A process group of its own: Ctrl-C at the terminal reaches only the host, which ends it.
         let child = Command::new(&program)
-            .args(["serve", "dpu"])
+            .args(["serve", "dpu", "--app", self.app.name()])
             .args(self.args.to_flags())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -362,10 +446,13 @@ impl DpuSide {
 }
 
 /// The DPU side's process.
-fn dpu(args: &ServeArgs) -> Result<ExitCode, Failure> {
+fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
     let mut watch = Watch::new()?;
     let seed = seed(&args.data).map_err(cannot("read the seed"))?;
-    let app: Arc<dyn Application> = Arc::new(KvApplication { seed });
+    let app: Arc<dyn Application> = match app {
+        App::Kv => Arc::new(KvApplication { seed }),
+        App::Pages => Arc::new(PagesApplication),
+    };
     let listener = if args.no_offload {
         None
     } else {

@@ -80,6 +80,7 @@ fn not_stored(out: &mut Vec<u8>, error: StoreError) -> Then {
         out,
         match error {
             StoreError::Full => "OOM the log cannot be written; give the data directory more space",
+            StoreError::Table => "ERR the cache table does not answer",
             StoreError::Journal => "MISCONF the journal cannot be written; see the server's log",
         },
     );

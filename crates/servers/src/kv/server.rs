@@ -18,7 +18,7 @@ use outboard_drivers::link::Bell;
 
 use super::commands::{self, Answers, Command, Info, Then};
 use super::record::Record;
-use super::store::{Event, Store, StoreSetup, Work, read_cold};
+use super::store::{Event, Store, StoreError, StoreSetup, Work, read_cold};
 use crate::device::Device;
 use crate::resp::{self, Parsed};
 
@@ -74,6 +74,8 @@ pub enum Ended {
     Told,
     /// The other side of its device is gone, or does not confirm: it must be opened again.
     DeviceLost,
+    /// Its journal cannot be written: there is no space, or no disk.
+    JournalFailed,
 }
 
 /// How a server is set up.
@@ -268,8 +270,11 @@ impl<D: Device> KvServer<D> {
             }
             let round: Vec<ConnId> = self.queue.drain(..).collect();
             round.iter().for_each(|id| self.serve(*id));
-            if self.end_round().is_err() || self.device.is_lost() {
-                return Ok(Ended::DeviceLost);
+            match self.end_round() {
+                Err(StoreError::Journal) => return Ok(Ended::JournalFailed),
+                Err(_) => return Ok(Ended::DeviceLost),
+                Ok(()) if self.device.is_lost() => return Ok(Ended::DeviceLost),
+                Ok(()) => {}
             }
             round.iter().for_each(|id| self.send(*id));
         }
@@ -365,7 +370,7 @@ impl<D: Device> KvServer<D> {
         while conn.has_room()
             && conn.input().len() >= conn.needs.max(1)
             && (self.store.is_open(conn.gate) || conn.gate == self.store.gate())
-            && !self.store.log.is_choked()
+            && !self.store.is_choked()
         {
             let mut args = std::mem::take(&mut self.args);
             let parsed = resp::parse(conn.input(), &mut args);
@@ -419,8 +424,8 @@ impl<D: Device> KvServer<D> {
     }
 
     /// Hands over what was done, and takes in what ended.
-    fn end_round(&mut self) -> Result<(), ()> {
-        self.store.end_round(&mut self.begin).map_err(|_| ())?;
+    fn end_round(&mut self) -> Result<(), StoreError> {
+        self.store.end_round(&mut self.begin)?;
         let mut ended = Vec::new();
         loop {
             for work in std::mem::take(&mut self.begin) {
@@ -443,7 +448,7 @@ impl<D: Device> KvServer<D> {
             for event in std::mem::take(&mut ended) {
                 self.on(event)?;
             }
-            self.store.end_round(&mut self.begin).map_err(|_| ())?;
+            self.store.end_round(&mut self.begin)?;
         }
         for id in std::mem::take(&mut self.held) {
             self.send(id);
@@ -451,7 +456,7 @@ impl<D: Device> KvServer<D> {
         Ok(())
     }
 
-    fn on(&mut self, event: Event) -> Result<(), ()> {
+    fn on(&mut self, event: Event) -> Result<(), StoreError> {
         match event {
             Event::Read { conn, token, record } => {
                 if let Some(conn) = self.conn(conn) {
@@ -467,9 +472,9 @@ impl<D: Device> KvServer<D> {
                 Ok(())
             }
             event => {
-                let choked = self.store.log.is_choked();
+                let choked = self.store.is_choked();
                 let confirmed = matches!(event, Event::Retired(..));
-                self.store.on(event, &mut self.begin).map_err(|_| ())?;
+                self.store.on(event, &mut self.begin)?;
                 if confirmed || choked {
                     // Any of them may wait for it.
                     let all: Vec<ConnId> = self.conns.iter().flatten().map(|c| c.id).collect();
@@ -542,7 +547,7 @@ impl<D: Device> KvServer<D> {
         self.lower(conn);
         if over {
             self.close(id);
-        } else if again && !self.store.log.is_choked() {
+        } else if again && !self.store.is_choked() {
             self.enqueue(id);
         }
     }

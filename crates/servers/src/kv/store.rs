@@ -38,6 +38,8 @@ pub(super) enum StoreError {
     Full,
     /// The journal does not take what was done.
     Journal,
+    /// The cache table does not confirm what it was told.
+    Table,
 }
 
 /// How it is set up.
@@ -284,12 +286,18 @@ impl<D: Device> Store<D> {
             Event::Retired(_, Err(error)) => {
                 // Answers stay held: the table may be stale. The server starts over.
                 tracing::error!(%error, "the cache table does not confirm");
-                return Err(StoreError::Full);
+                return Err(StoreError::Table);
             }
         }
         self.ask(begin);
         self.write_pages(begin, false);
         Ok(())
+    }
+
+    /// Whether commands wait for pages that are being written. Not for those that could not be:
+    /// then what needs room is told so.
+    pub(super) fn is_choked(&self) -> bool {
+        self.log.is_choked() && self.failed.is_empty()
     }
 
     /// What answers made now must wait for; see [`Store::is_open`].

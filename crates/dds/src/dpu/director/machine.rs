@@ -20,14 +20,14 @@ struct Client {
     slot: u64,
 }
 
-/// A read for the file service. It fills `buffer` from [`ToRead::from`] on.
+/// A read for the file service. It fills `buffer`, as [`ToRead::window`] says.
 #[derive(Debug)]
 pub struct ToRead {
     /// To be given back with what was read.
     pub ticket: Ticket,
     /// What is read.
     pub read: ReadOp,
-    /// Where to; as long as [`ToRead::window`] says.
+    /// Where to; of [`ToRead::space`].
     pub buffer: Buf,
 }
 
@@ -235,11 +235,7 @@ impl Director {
     pub fn host_ended(&mut self, id: FlowId) {
         let Some(mut flow) = self.lift(id) else { return };
         self.hear(&mut flow);
-        for slot in flow.host_is_gone() {
-            if let Slot::Ready(Piece::Read { buffer, .. }) = slot {
-                self.engine.pool.give(buffer);
-            }
-        }
+        self.let_go(&mut flow);
         self.lower(id, flow);
     }
 
@@ -281,7 +277,20 @@ impl Director {
         }
         flow.settle();
         flow.pass();
+        if flow.host_ended {
+            // It would have to answer what fell back: that, and all behind it, never comes.
+            self.let_go(&mut flow);
+        }
         self.resume(client.flow, flow);
+    }
+
+    /// The host sends no more: forgets what waits for it.
+    fn let_go(&mut self, flow: &mut Flow) {
+        for slot in flow.host_is_gone() {
+            if let Slot::Ready(Piece::Read { buffer, .. }) = slot {
+                self.engine.pool.give(buffer);
+            }
+        }
     }
 
     /// The answer in what was read, if the application finds it there.

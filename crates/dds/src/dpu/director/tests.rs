@@ -487,6 +487,26 @@ fn a_host_that_dies_ends_the_flow_after_what_was_answered() {
     assert!(flow.ends_client() && flow.wants_client() && !flow.wants_host());
 }
 
+/// A read that was begun before the host died, and fails after: its request has nobody left to go
+/// to. The flow used to wait for an answer for ever.
+#[test]
+fn a_read_that_fails_after_the_host_died_ends_the_flow() {
+    let shared = Arc::new(Shared::default());
+    shared.table.lock().unwrap().insert(key_of(b"a"), [1, 0, 4, 0]);
+    let table: Arc<dyn Lookup> = shared;
+    let pool = Pool::new(1 << 20);
+    let mut director = Director::new(Arc::new(Lines), table, 8, pool, Box::new(|| 0));
+    let id = director.open(true);
+    director.client_bytes(id, b"G a\nG b\n");
+    let ToRead { ticket, buffer, .. } = director.next_read().unwrap();
+    assert_eq!(director.flow(id).unwrap().to_host(), b"G b\n");
+    director.host_ended(id);
+    assert!(!director.flow(id).unwrap().ends_client(), "a read may yet answer");
+    director.read_ended(ticket, Filled { buffer, bytes: None });
+    let flow = director.flow(id).unwrap();
+    assert!(flow.ends_client() && flow.to_client_len() == 0 && flow.to_host().is_empty());
+}
+
 #[test]
 fn a_client_that_was_never_the_hosts_ends_without_it() {
     let mut director = director();
