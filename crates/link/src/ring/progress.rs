@@ -18,8 +18,8 @@
 //! has an owner's line where it says what it is about to reserve *before* it tries.
 //! [`Ring::recover`] holds the tail (no reservation succeeds from then on, and every one that did
 //! has its intent in memory), waits for those who live to finish, and passes over what is left:
-//! frames that were written stay, the rest becomes a frame of nothing. Who is dead is the caller's proof to bring; a
-//! producer that was merely preempted only delays.
+//! frames that were written stay, the rest becomes a frame of nothing. Who is dead is the caller's
+//! proof to bring; a producer that was merely preempted only delays.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Release};
