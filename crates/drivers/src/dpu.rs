@@ -223,7 +223,10 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         let sessions = Sessions::open(&options.sessions)?;
         let grace = Grace::new(sessions.expected(), now, options.grace);
         let allowed = (options.socket_mode, options.socket_group);
-        let peers = Peers::listen(&options.socket, allowed, &bell)?;
+        let peers = Peers::listen(&options.socket, allowed, Arc::clone(&bell))?;
+        if let Some(ring) = runtime.completes() {
+            peers.watch_ring(ring)?;
+        }
         let service =
             Service::new(volume, options.limits, Box::new(clock::now), Box::new(clock::wall));
         service.gate().expect(sessions.with_caches());
@@ -319,7 +322,6 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     /// Sockets and deadlines; how much there was to do.
     fn look_around(&mut self, now: Time) -> io::Result<usize> {
         self.next_look = now.after(LOOK);
-        while self.bell.drain()? {}
         let found = self.hear()?;
         self.answer_late();
         self.sweep(now);
@@ -400,7 +402,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         if self.service.may_sleep() {
             let from = clock::now();
             let until = self.next_deadline(from);
-            self.runtime.sleep(self.peers.fd(), until.since(from))?;
+            self.peers.sleep(until.since(from))?;
             self.service.awake();
             let to = clock::now();
             self.pace.slept(from, to);
@@ -431,8 +433,9 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         });
         let deadline = clock::now().after(END_LIMIT);
         while outcome.get().is_none() && clock::now() < deadline {
-            if self.runtime.turn() == 0 {
-                self.runtime.sleep(self.peers.fd(), LOOK)?;
+            if self.runtime.turn() == 0 && self.runtime.begin_sleep() {
+                self.peers.sleep(LOOK)?;
+                self.runtime.end_sleep();
             }
         }
         match outcome.get() {

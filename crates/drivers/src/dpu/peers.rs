@@ -2,24 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use outboard_base::{Deadline, SessionId, Time};
 use outboard_dpc::dpu::AttachmentId;
-use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::Attached;
 use crate::link::{Bell, Listener, Peer, PeerCred};
 
 /// Most connections at a time, attached or not.
 pub(super) const PEERS_MAX: usize = 256;
-/// Sockets looked at in one turn.
-const LOOKS: usize = 32;
-const LISTENER: u64 = 0;
-const BELL: u64 = 1;
-const PROCESS: u64 = 2;
-const FIRST: u64 = 3;
+/// Names of what the bell watches: not a connection's own.
+const LISTENER: NonZeroU64 = NonZeroU64::MIN;
+const PROCESS: NonZeroU64 = LISTENER.saturating_add(1);
+const RING: NonZeroU64 = PROCESS.saturating_add(1);
+const FIRST: NonZeroU64 = RING.saturating_add(1);
 
 /// One connection.
 pub(super) struct Connection {
@@ -60,10 +62,12 @@ pub(super) struct Lingering {
 /// All connections.
 pub(super) struct Peers {
     pub(super) listener: Listener,
-    epoll: OwnedFd,
+    bell: Arc<Bell>,
+    /// What the last sleep ended with, not looked at yet.
+    heard: Option<Vec<u64>>,
     pub(super) all: BTreeMap<u64, Connection>,
     pub(super) lingering: Vec<Lingering>,
-    next: u64,
+    next: NonZeroU64,
     places: BTreeMap<AttachmentId, u64>,
 }
 
@@ -72,17 +76,14 @@ impl Peers {
     pub(super) fn listen(
         path: &Path,
         (mode, group): (u32, Option<u32>),
-        bell: &Bell,
+        bell: Arc<Bell>,
     ) -> io::Result<Peers> {
         let listener = Listener::bind(path, mode, group)?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let data = epoll::EventData::new_u64(LISTENER);
-        epoll::add(&epoll, listener.fd(), data, epoll::EventFlags::IN)?;
-        let data = epoll::EventData::new_u64(BELL);
-        epoll::add(&epoll, bell.fd(), data, epoll::EventFlags::IN)?;
+        bell.watch(listener.fd(), LISTENER)?;
         Ok(Peers {
             listener,
-            epoll,
+            bell,
+            heard: None,
             all: BTreeMap::new(),
             lingering: Vec::new(),
             next: FIRST,
@@ -90,18 +91,29 @@ impl Peers {
         })
     }
 
-    /// The sockets that have something: names of connections, and whether somebody connects.
-    pub(super) fn ready(&self) -> io::Result<(Vec<u64>, bool)> {
-        let mut events = Vec::with_capacity(LOOKS);
-        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let space = rustix::buffer::spare_capacity(&mut events);
-        match epoll::wait(&self.epoll, space, Some(&now)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+    /// Sleeps until the bell rings, a socket has something, a process that lingers ends, the ring
+    /// has completed something, or `timeout`.
+    pub(super) fn sleep(&mut self, timeout: Duration) -> io::Result<()> {
+        let mut names = Vec::new();
+        self.bell.listen(timeout, |name| names.push(name))?;
+        self.heard = Some(names);
+        Ok(())
+    }
+
+    /// Lets completions of storage wake a sleeper.
+    pub(super) fn watch_ring(&self, ring: BorrowedFd<'_>) -> io::Result<()> {
+        self.bell.watch(ring, RING)
+    }
+
+    /// The sockets that have something, as far as the last sleep told or a look tells: names of
+    /// connections, and whether somebody connects.
+    pub(super) fn ready(&mut self) -> io::Result<(Vec<u64>, bool)> {
+        if self.heard.is_none() {
+            self.sleep(Duration::ZERO)?;
         }
-        let names: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
-        let knocks = names.contains(&LISTENER);
-        Ok((names.into_iter().filter(|name| *name >= FIRST).collect(), knocks))
+        let names = self.heard.take().unwrap_or_default();
+        let knocks = names.contains(&LISTENER.get());
+        Ok((names.into_iter().filter(|name| *name >= FIRST.get()).collect(), knocks))
     }
 
     /// Takes a connection in; `None` when there are too many.
@@ -110,10 +122,9 @@ impl Peers {
             return Ok(None);
         }
         let cred = peer.cred()?;
-        let name = self.next;
-        self.next += 1;
-        let data = epoll::EventData::new_u64(name);
-        epoll::add(&self.epoll, peer.fd(), data, epoll::EventFlags::IN)?;
+        let name = self.next.get();
+        self.bell.watch(peer.fd(), self.next)?;
+        self.next = self.next.saturating_add(1);
         let process =
             i32::try_from(cred.pid).ok().and_then(rustix::process::Pid::from_raw).and_then(|pid| {
                 rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
@@ -148,7 +159,7 @@ impl Peers {
             self.places.remove(&attached.id);
         }
         // Closing the socket takes it off the list by itself, unless a copy of it lives elsewhere.
-        let _off = epoll::delete(&self.epoll, connection.peer.fd());
+        let _off = self.bell.forget(connection.peer.fd());
         Some(connection)
     }
 
@@ -156,7 +167,7 @@ impl Peers {
     pub(super) fn silence(&mut self, name: u64) {
         if let Some(connection) = self.all.get_mut(&name) {
             connection.closed = true;
-            let _off = epoll::delete(&self.epoll, connection.peer.fd());
+            let _off = self.bell.forget(connection.peer.fd());
         }
     }
 
@@ -188,17 +199,11 @@ impl Peers {
         self.lingering.iter().map(|lingering| lingering.until).min()
     }
 
-    /// Readable when the bell rings, a socket has something, or a process that lingers ends.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
-    }
-
     /// Keeps a session whose host may come back.
     pub(super) fn linger(&mut self, lingering: Lingering) {
         if let Some(process) = &lingering.process {
-            let data = epoll::EventData::new_u64(PROCESS);
             // Unwatched, it is noticed at the end of its time.
-            let _watched = epoll::add(&self.epoll, process, data, epoll::EventFlags::IN);
+            let _watched = self.bell.watch(process.as_fd(), PROCESS);
         }
         self.lingering.push(lingering);
     }

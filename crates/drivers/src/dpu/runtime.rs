@@ -23,11 +23,14 @@ pub trait Runtime: Spawn {
     fn turn(&self) -> usize;
 
     /// Announces sleep: from now on wakers ring the bell. False, and no sleep, if something was
-    /// woken.
+    /// woken or completed.
     fn begin_sleep(&self) -> bool;
 
     /// Sleeps until storage has completed something, `wake` is readable, or `timeout`.
     fn sleep(&self, wake: BorrowedFd<'_>, timeout: Duration) -> io::Result<()>;
+
+    /// Readable when storage has completed something, for who sleeps on more than one descriptor.
+    fn completes(&self) -> Option<BorrowedFd<'_>>;
 
     /// Awake again.
     fn end_sleep(&self);
@@ -97,7 +100,8 @@ impl Runtime for Poller {
     }
 
     fn begin_sleep(&self) -> bool {
-        self.executor.borrow().begin_sleep()
+        let quiet = self.reactor.as_ref().is_none_or(Reactor::begin_sleep);
+        quiet && self.executor.borrow().begin_sleep()
     }
 
     fn sleep(&self, wake: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
@@ -110,6 +114,10 @@ impl Runtime for Poller {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn completes(&self) -> Option<BorrowedFd<'_>> {
+        self.reactor.as_ref().map(Reactor::completes)
     }
 
     fn end_sleep(&self) {

@@ -3,9 +3,12 @@
 //! Each attachment gets an event descriptor of its own, so that no host can swallow another's
 //! wake-ups or change the flags of a shared one. The DPU watches them all through one epoll
 //! descriptor, edge-triggered and never read: nothing a host does to its descriptor can block the
-//! DPU.
+//! DPU. What else may wake it (sockets, its ring) is watched by the same descriptor, each under a
+//! name: a wake-up goes through one wait queue, and one system call sleeps and tells who woke.
 
 use std::io;
+use std::mem::MaybeUninit;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -24,6 +27,8 @@ pub struct Bell {
 pub struct Ringer(OwnedFd);
 
 const DRAIN: usize = 64;
+/// The name of every ringer.
+const RINGER: u64 = 0;
 
 impl Bell {
     /// A bell nobody can ring yet but its owner.
@@ -50,6 +55,17 @@ impl Bell {
         self.epoll.as_fd()
     }
 
+    /// Watches a descriptor: while it is readable [`Self::listen`] names it.
+    pub fn watch(&self, fd: BorrowedFd<'_>, name: NonZeroU64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(name.get());
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Watches it no more.
+    pub fn forget(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, fd)?)
+    }
+
     /// Takes the rings without waiting; whether there were any.
     pub fn drain(&self) -> io::Result<bool> {
         self.wait(Duration::ZERO)
@@ -57,11 +73,19 @@ impl Bell {
 
     /// Sleeps until somebody rings, at most `timeout`; whether somebody did.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        self.listen(timeout, |_| ())
+    }
+
+    /// The same, and names what is readable of what is watched, not all if it is much.
+    pub fn listen(&self, timeout: Duration, mut hear: impl FnMut(u64)) -> io::Result<bool> {
         let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
-        let mut events = Vec::with_capacity(DRAIN);
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout))
-        {
-            Ok(count) => Ok(count > 0),
+        let mut events = [const { MaybeUninit::uninit() }; DRAIN];
+        match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+            Ok((events, _)) => {
+                let names = events.iter().map(|event| event.data.u64());
+                names.filter(|name| *name != RINGER).for_each(&mut hear);
+                Ok(!events.is_empty())
+            }
             Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -73,7 +97,7 @@ impl Ringer {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let event = crate::fds::lift(rustix::event::eventfd(0, flags)?)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(epoll, &event, epoll::EventData::new_u64(0), flags)?;
+        epoll::add(epoll, &event, epoll::EventData::new_u64(RINGER), flags)?;
         Ok(Ringer(event))
     }
 
@@ -117,6 +141,30 @@ mod tests {
         }
         bell.ring();
         assert!(bell.drain().unwrap());
+    }
+
+    /// What is watched is named while it is readable, rings beside it are not lost, and rings alone
+    /// name nobody.
+    #[test]
+    fn who_woke_is_told() {
+        let bell = Bell::new().unwrap();
+        let ringer = bell.ringer().unwrap();
+        let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        bell.watch(theirs.as_fd(), NonZeroU64::new(7).unwrap()).unwrap();
+        let listen = || {
+            let mut names = Vec::new();
+            let rung = bell.listen(Duration::ZERO, |name| names.push(name)).unwrap();
+            (rung, names)
+        };
+        assert_eq!(listen(), (false, vec![]));
+        io::Write::write_all(&mut ours, b"x").unwrap();
+        ringer.ring();
+        assert_eq!(listen(), (true, vec![7]));
+        assert_eq!(listen(), (true, vec![7]), "it is readable still");
+        bell.forget(theirs.as_fd()).unwrap();
+        assert_eq!(listen(), (false, vec![]));
+        ringer.ring();
+        assert_eq!(listen(), (true, vec![]));
     }
 
     /// A host that reads its event, fills its counter or makes it blocking hurts nobody but itself.

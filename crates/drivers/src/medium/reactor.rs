@@ -142,21 +142,31 @@ impl Reactor {
         if idle { None } else { Some(poll(&inner)) }
     }
 
+    /// Hands over what was not yet. False if something has ended already: [`Reactor::poll`] takes
+    /// it in.
+    #[must_use]
+    pub fn begin_sleep(&self) -> bool {
+        let mut inner = self.0.borrow_mut();
+        inner.submit();
+        inner.ring.completion().is_empty()
+    }
+
+    /// Readable while something that has ended was not taken in.
+    #[must_use]
+    pub fn completes(&self) -> BorrowedFd<'_> {
+        let ring = self.0.borrow().ring.as_raw_fd();
+        // SAFETY: the ring, and with it the descriptor, lives as long as `self`.
+        unsafe { BorrowedFd::borrow_raw(ring) }
+    }
+
     /// Sleeps until an operation ends, `bell` is readable or `timeout` is over. Then call
     /// [`Reactor::poll`]; clearing the bell is the caller's.
     pub fn sleep(&self, bell: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
-        let ring_fd = {
-            let mut inner = self.0.borrow_mut();
-            inner.submit();
-            if !inner.ring.completion().is_empty() {
-                return Ok(());
-            }
-            inner.ring.as_raw_fd()
-        };
-        // SAFETY: the ring, and with it the descriptor, lives as long as `self`.
-        let ring_fd = unsafe { BorrowedFd::borrow_raw(ring_fd) };
+        if !self.begin_sleep() {
+            return Ok(());
+        }
         let mut fds = [
-            PollFd::from_borrowed_fd(ring_fd, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.completes(), PollFlags::IN),
             PollFd::from_borrowed_fd(bell, PollFlags::IN),
         ];
         let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
