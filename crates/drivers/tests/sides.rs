@@ -502,8 +502,10 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 fn hosts_die_and_leave_nothing_behind() {
     use std::io::BufRead;
     let volume = Volume::new();
-    let (host, _) = connect(&volume, LossPolicy::Wait);
+    let (host, front) = connect(&volume, LossPolicy::Wait);
     let mut port = host.session().calling_port(0).unwrap();
+    let mut asking = host.session().port(1).unwrap();
+    let mut tag = 0;
     let shared = create(&mut port, "shared", 0);
     let baseline = (count_of(volume.pid(), "fds"), count_of(volume.pid(), "maps"));
     for round in 0..8 {
@@ -515,14 +517,16 @@ fn hosts_die_and_leave_nothing_behind() {
             .unwrap();
         let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.by_ref().any(|line| line.unwrap().contains("ready")));
+        let mut ask_for_it = || {
+            tag += 1;
+            set_lock((&mut asking, &front), &exclusive(shared, 2, false), tag)
+        };
         // It holds the lock; ours does not come through.
-        assert_eq!(call(&mut port, &exclusive(shared, 2, false), &[]), Err(Errno::EAGAIN));
+        assert_eq!(ask_for_it(), Err(Errno::EAGAIN));
         std::thread::sleep(Duration::from_millis(5 * round));
         child.kill().unwrap();
         child.wait().unwrap();
-        wait_until("the lock is free", || {
-            call(&mut port, &exclusive(shared, 2, false), &[]) == Ok(Reply::Empty)
-        });
+        wait_until("the lock is free", || ask_for_it() == Ok(Reply::Empty));
         let (ino, fh) = shared;
         assert_eq!(call(&mut port, &Request::Flush { ino, fh, owner: 2 }, &[]), Ok(Reply::Empty));
     }
