@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use outboard_base::Rng;
 use outboard_dds::table::{self, Item, Key, Reader, Writer};
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::plot::{Axis, Figure, Panel, Scale, Series};
@@ -66,11 +67,13 @@ pub struct Row {
     pub items: usize,
     /// Threads that look up.
     pub readers: usize,
-    /// Items stored a second, by one thread, until it is full.
+    /// Items stored a second of CPU time, by one thread, until it is full.
     pub inserts: f64,
     /// Look-ups a second, of all threads, nobody writing.
     pub lookups: f64,
-    /// The same beside a writer that never stops.
+    /// The same a second of CPU time: what a core does.
+    pub lookups_per_core: f64,
+    /// As `lookups`, beside a writer that never stops.
     pub lookups_beside: f64,
     /// Changes a second of that writer.
     pub changes: f64,
@@ -145,33 +148,48 @@ fn make(system: System, items: usize) -> io::Result<Box<dyn Table>> {
     })
 }
 
-/// Items stored a second.
+/// CPU time of the calling thread.
+fn cpu() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+/// Items stored a second of CPU time.
 fn fill(table: &dyn Table, items: usize) -> io::Result<f64> {
-    let from = Instant::now();
+    let from = cpu();
     for n in 0..items as u64 {
         if !table.put(key(n), item(n)) {
             return Err(io::Error::other("a table is full before its stated number of items"));
         }
     }
-    Ok(items as f64 / from.elapsed().as_secs_f64())
+    Ok(items as f64 / (cpu() - from).as_secs_f64())
 }
 
-/// Look-ups a second of so many threads, and changes of a writer beside them if there is one.
+/// What threads did in a time.
+#[derive(Clone, Copy, Default)]
+struct Looked {
+    per_second: f64,
+    per_core: f64,
+    /// Of the writer beside them, if there is one.
+    changes: f64,
+}
+
+/// Lets so many threads look up, and one change items beside them if it is to.
 fn look(
     table: &dyn Table,
     items: usize,
     readers: usize,
     time: Duration,
     writes: bool,
-) -> io::Result<(f64, f64)> {
+) -> io::Result<Looked> {
     let (stop, looked) = (AtomicBool::new(false), AtomicU64::new(0));
     let from = Instant::now();
-    let missed = AtomicU64::new(0);
+    let (missed, used) = (AtomicU64::new(0), AtomicU64::new(0));
     let changed = std::thread::scope(|scope| {
         for seed in 0..readers as u64 {
-            let (stop, looked, missed) = (&stop, &looked, &missed);
+            let (stop, looked, missed, used) = (&stop, &looked, &missed, &used);
             scope.spawn(move || {
                 let (mut rng, mut count, mut misses) = (Rng::new(seed), 0u64, 0u64);
+                let from = cpu();
                 while !stop.load(Relaxed) {
                     for _ in 0..CHUNK {
                         let found = table.get(key(rng.below(items as u64)));
@@ -181,6 +199,8 @@ fn look(
                 }
                 looked.fetch_add(count, Relaxed);
                 missed.fetch_add(misses, Relaxed);
+                let spent = u64::try_from((cpu() - from).as_nanos()).unwrap_or(u64::MAX);
+                used.fetch_add(spent, Relaxed);
             });
         }
         let (mut rng, mut changed) = (Rng::new(u64::MAX), 0u64);
@@ -205,15 +225,18 @@ fn look(
     if missed as f64 > 0.01 * looked as f64 {
         return Err(io::Error::other("keys that are stored were not found"));
     }
-    Ok((looked as f64 / seconds, changed as f64 / seconds))
+    Ok(Looked {
+        per_second: looked as f64 / seconds,
+        per_core: looked as f64 * 1e9 / used.into_inner().max(1) as f64,
+        changes: changed as f64 / seconds,
+    })
 }
 
 #[derive(Clone, Copy, Default)]
 struct Sample {
     inserts: f64,
-    lookups: f64,
-    beside: f64,
-    changes: f64,
+    alone: Looked,
+    beside: Looked,
     load: f64,
 }
 
@@ -243,10 +266,9 @@ fn measure(
                 let inserts = fill(&*table, items)?;
                 let mine = samples.iter_mut().filter(|(of, ..)| *of == system);
                 for (_, readers, samples) in mine {
-                    let (lookups, _) = look(&*table, items, *readers, figure.time, false)?;
-                    let (beside, changes) = look(&*table, items, *readers, figure.time, true)?;
-                    let load = table.load();
-                    samples.push(Sample { inserts, lookups, beside, changes, load });
+                    let alone = look(&*table, items, *readers, figure.time, false)?;
+                    let beside = look(&*table, items, *readers, figure.time, true)?;
+                    samples.push(Sample { inserts, alone, beside, load: table.load() });
                 }
             }
         }
@@ -272,9 +294,10 @@ fn row(system: System, items: usize, readers: usize, samples: &[Sample]) -> Row 
         items,
         readers,
         inserts: middle(|s| s.inserts),
-        lookups: middle(|s| s.lookups),
-        lookups_beside: middle(|s| s.beside),
-        changes: middle(|s| s.changes),
+        lookups: middle(|s| s.alone.per_second),
+        lookups_per_core: middle(|s| s.alone.per_core),
+        lookups_beside: middle(|s| s.beside.per_second),
+        changes: middle(|s| s.beside.changes),
         load: middle(|s| s.load),
     }
 }
@@ -285,20 +308,30 @@ impl Report {
     pub fn table(&self) -> String {
         use std::fmt::Write;
         let mut text = format!(
-            "{}\nmillions a second; beside: while a writer changes items without pause\n\n\
-             {:<8} {:>9} {:>5} {:>9} {:>9} {:>9} {:>9} {:>6}\n",
-            self.note, "table", "items", "thr", "inserts", "lookups", "beside", "changes", "load"
+            "{}\nmillions a second, inserts and per core: of CPU time; beside: while a writer changes \
+             items without pause\n\n{:<8} {:>9} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}\n",
+            self.note,
+            "table",
+            "items",
+            "thr",
+            "inserts",
+            "lookups",
+            "per core",
+            "beside",
+            "changes",
+            "load"
         );
         for row in &self.rows {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
-                "{:<8} {:>9} {:>5} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>6.3}",
+                "{:<8} {:>9} {:>5} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>6.3}",
                 row.system.name(),
                 row.items,
                 row.readers,
                 row.inserts / 1e6,
                 row.lookups / 1e6,
+                row.lookups_per_core / 1e6,
                 row.lookups_beside / 1e6,
                 row.changes / 1e6,
                 row.load
