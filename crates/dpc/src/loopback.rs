@@ -406,6 +406,15 @@ impl<V: Volume> Loopback<V> {
 
     /// The DPU side is there again, over the same or another volume.
     pub fn restart(&mut self, volume: V) -> Result<std::result::Result<Resumed, NotResumed>> {
+        self.restart_while(volume, &|| true)
+    }
+
+    /// The same of one that is there as long as `alive` says so.
+    pub fn restart_while(
+        &mut self,
+        volume: V,
+        alive: &dyn Fn() -> bool,
+    ) -> Result<std::result::Result<Resumed, NotResumed>> {
         self.lives += 1;
         let registers = registers(self.layout, self.lives)?;
         self.begin(volume, &registers)?;
@@ -415,7 +424,7 @@ impl<V: Volume> Loopback<V> {
                 life.step();
             }
         })));
-        let resumed = self.session.resume(&registers, &|| true);
+        let resumed = self.session.resume(&registers, alive);
         STEP.set(None);
         Ok(resumed)
     }

@@ -97,6 +97,11 @@ impl Port {
         call: &Call<'_>,
         alive: &dyn Fn() -> bool,
     ) -> Done {
+        // Of one that died right after its last answer, nothing would end this call.
+        if !alive() {
+            self.session.lost();
+            return ended(slot, call, 0, Err(Errno::ENOTCONN));
+        }
         self.call_watching(slot, call, &|| {
             if !alive() {
                 self.session.lost();

@@ -10,6 +10,7 @@
 
 mod delegation;
 mod feud;
+mod gone_again;
 mod hostile;
 mod overflow;
 mod simulation;
