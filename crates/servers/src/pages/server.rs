@@ -85,6 +85,9 @@ pub struct PageServer<D: Device> {
     writes: usize,
     /// Pages being read, and who waits for them.
     reading: HashMap<u64, Vec<ConnId>>,
+    /// Who waits until there is memory for another page.
+    crowded: Vec<ConnId>,
+    write_failed: bool,
     begin: Vec<Work>,
     chunk: Vec<u8>,
 }
@@ -110,6 +113,8 @@ impl<D: Device> PageServer<D> {
             budget: (setup.memory / PAGE).max(2 * WRITES_MAX),
             writes: 0,
             reading: HashMap::new(),
+            crowded: Vec::new(),
+            write_failed: false,
             begin: Vec::new(),
             chunk: vec![0; CHUNK],
         })
@@ -145,6 +150,11 @@ impl<D: Device> PageServer<D> {
                 }
             }
             self.make_room();
+            if !self.is_full() {
+                for id in std::mem::take(&mut self.crowded) {
+                    self.enqueue(id);
+                }
+            }
             self.background();
             if self.device.is_lost() {
                 return Ok(Ended::DeviceLost);
@@ -281,8 +291,8 @@ impl<D: Device> PageServer<D> {
         };
         let (Request::GetPage { page, .. } | Request::Apply { page, .. }) = request;
         let Some(frame) = self.frames.get_mut(&page) else {
-            let is_full = self.frames.len() + self.reading.len() >= 2 * self.budget;
-            if conn.failed.take() == Some(page) || is_full {
+            let is_stuck = self.is_full() && self.write_failed;
+            if conn.failed.take() == Some(page) || is_stuck {
                 out.extend(wire::answer_head(Status::Failed, page, 0, 0));
                 return None;
             }
@@ -316,6 +326,9 @@ impl<D: Device> PageServer<D> {
 
     /// Reads a page into memory, for whoever waits.
     fn wait_for(&mut self, page: u64, conn: ConnId) {
+        if self.is_full() {
+            return self.crowded.push(conn);
+        }
         if let Some(waiting) = self.reading.get_mut(&page) {
             return waiting.push(conn);
         }
@@ -325,6 +338,11 @@ impl<D: Device> PageServer<D> {
             let read = device.read(page * PAGE64, PAGE).await;
             Event::Read(page, read.map(|bytes| bytes.to_vec()))
         }));
+    }
+
+    /// Whether pages must leave before others come.
+    fn is_full(&self) -> bool {
+        self.frames.len() + self.reading.len() >= 2 * self.budget
     }
 
     /// Begins what is to be begun and takes in what ended.
@@ -372,6 +390,10 @@ impl<D: Device> PageServer<D> {
             }
             Event::Written(page, lsn, written) => {
                 self.writes = self.writes.saturating_sub(1);
+                self.write_failed = written.is_err();
+                for id in std::mem::take(&mut self.crowded) {
+                    self.enqueue(id);
+                }
                 let Some(frame) = self.frames.get_mut(&page) else { return };
                 frame.writing = None;
                 match written {
