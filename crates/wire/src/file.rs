@@ -8,7 +8,7 @@
 //! ```text
 //! request header          bytes
 //!   0  op            u16    which operation
-//!   2  flags         u16    CHECKED, REPLAY
+//!   2  flags         u16    CHECKED, REPLAY, DELEGABLE
 //!   4  uid           u32  \
 //!   8  gid           u32   > who asks (believed as far as the attachment's socket peer allows)
 //!  12  pid           u32  /

@@ -60,7 +60,7 @@ impl Tallied {
 }
 
 /// The header's fixed fields. `free` and `hand` are words of their own
-/// ([`header_at`](super::header_at)).
+/// ([`header_at`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of a page.
