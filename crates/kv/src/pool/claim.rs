@@ -2,9 +2,10 @@
 //!
 //! The head object names the owner. It changes by compare-and-swap of all its bytes only, and
 //! epoch and beat make every state of it new, so what is in doubt lands once or never. The owner
-//! *renews* it; who wants it watches for [`Terms::expiry`] of its own clock, and only if nothing
+//! *renews* it; who wants it watches for [`Terms::expiry`], by a clock of its own, and only if nothing
 //! moved does it *fence* the owner, await that, and swap itself in: late writes of the old owner
-//! meet a closed door (promise 4 of [`Pool`]). Clocks of two hosts are never compared.
+//! meet a closed door (promise 4 of [`Pool`]). Clocks of two hosts are never compared, and how long
+//! the wait is the owner says, in the head: it answers from memory by its own terms.
 //!
 //! ```text
 //!                    no head, pool empty: made
@@ -82,7 +83,7 @@ impl std::error::Error for ClaimError {}
 pub struct Terms {
     /// Between renewals.
     pub renew: Duration,
-    /// Without a renewal for so long a claim may be taken over.
+    /// Without a renewal for so long a claim may be taken over. Others learn it from the head.
     pub expiry: Duration,
 }
 
@@ -129,8 +130,8 @@ pub struct Taking {
     me: Me,
     wanted: Wanted,
     terms: Terms,
-    /// The head of another as we first saw it, and when.
-    watched: Option<(Head, Time)>,
+    /// The head of another as we first saw it, and since when: a moment after that look had ended.
+    watched: Option<(Head, Option<Time>)>,
     /// The instance we have fenced.
     fenced: Option<String>,
 }
@@ -182,17 +183,18 @@ impl Taking {
         if self.me.place != 0 && found.place == self.me.place {
             return Ok(None);
         }
-        let (seen, since) = self.watched.get_or_insert_with(|| (found.clone(), now));
-        if seen != found {
-            // Watched anew, should this be called again.
-            (*seen, *since) = (found.clone(), now);
+        let Some((seen, since)) = self.watched.as_mut().filter(|(seen, _)| seen == found) else {
+            // Its beat may be younger than `now`: this look may have taken its time.
+            let moved = self.watched.replace((found.clone(), None)).is_some();
             // One we have fenced had its last beat beside the fence: it may answer from memory
             // until that expires. Any other lives.
-            if self.fenced.as_ref() != Some(&found.instance) {
+            if moved && self.fenced.as_ref() != Some(&found.instance) {
                 return Err(ClaimError::Held(found.name.clone()));
             }
-        }
-        let until = since.after(self.terms.expiry);
+            return Ok(Some(now));
+        };
+        let expiry = Duration::from_millis(seen.expiry.into());
+        let until = since.get_or_insert(now).after(expiry);
         Ok((now < until).then(|| until.min(now.after(self.terms.renew))))
     }
 
@@ -203,6 +205,7 @@ impl Taking {
             beat: 0,
             place: self.me.place,
             held: true,
+            expiry: u32::try_from(self.terms.expiry.as_millis()).unwrap_or(u32::MAX),
             instance: pool.instance(),
             name: self.me.name.clone(),
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! head | "OUTBPOOL" | format (4) | volume (8) | epoch (8) | beat (8) | place (8) | held (1) |
-//!      | len (1) | instance | len (1) | name | crc32c (4) |                          little-endian
+//!      | expiry, ms (4) | len (1) | instance | len (1) | name | crc32c (4) |         little-endian
 //! ```
 
 use outboard_codec::crc32c;
@@ -33,6 +33,8 @@ pub(super) struct Head {
     pub(super) place: u64,
     /// Whether there is an owner now.
     pub(super) held: bool,
+    /// After how long without a beat the owner answers nothing more, milliseconds.
+    pub(super) expiry: u32,
     /// What the engine knows the owner by.
     pub(super) instance: String,
     /// What to call the owner.
@@ -76,6 +78,7 @@ impl Head {
             out.extend(number.to_le_bytes());
         }
         out.push(self.held.into());
+        out.extend(self.expiry.to_le_bytes());
         for text in [&self.instance, &self.name] {
             let text = cut(text);
             out.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
@@ -101,13 +104,14 @@ impl Head {
         let mut number = || reader.number().map(u64::from_le_bytes);
         let (volume, epoch, beat, place) = (number()?, number()?, number()?, number()?);
         let [held] = reader.number()?;
+        let expiry = u32::from_le_bytes(reader.number()?);
         let (instance, name) = (reader.text()?, reader.text()?);
         let held = match held {
             0 => false,
             1 => true,
             _ => return Err(ClaimError::Corrupt),
         };
-        Ok(Head { volume, epoch, beat, place, held, instance, name })
+        Ok(Head { volume, epoch, beat, place, held, expiry, instance, name })
     }
 }
 
@@ -118,7 +122,7 @@ mod tests {
 
     fn head(numbers: [u64; 4], held: bool, instance: String, name: String) -> Head {
         let [volume, epoch, beat, place] = numbers;
-        Head { volume, epoch, beat, place, held, instance, name }
+        Head { volume, epoch, beat, place, held, expiry: 5, instance, name }
     }
 
     proptest! {
@@ -146,7 +150,7 @@ mod tests {
     fn the_bytes_are_pinned() {
         let bytes = head([1, 2, 3, 4], true, "i".into(), "n".into()).encode();
         let expected = b"OUTBPOOL\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\
-            \x04\0\0\0\0\0\0\0\x01\x01i\x01n";
+            \x04\0\0\0\0\0\0\0\x01\x05\0\0\0\x01i\x01n";
         assert_eq!(bytes[..bytes.len() - 4], expected[..]);
         let long = head([0; 4], false, "ä".repeat(200), String::new());
         let cut = Head::decode(&long.encode()).unwrap();

@@ -68,6 +68,9 @@ impl Default for Options {
 
 /// Most bytes of batches in one append, if more than one.
 const GROUP: usize = 4 << 20;
+/// A sweep begins when there are so many journal objects, though each life that ended early has left
+/// an empty one only.
+const OBJECTS: usize = 32;
 /// Kept back for essential batches: a 16th of the pool, at most.
 const RESERVE: u64 = 256 << 20;
 
@@ -296,7 +299,8 @@ impl State {
 
     /// Whether a sweep is due.
     fn is_due(&self, options: &Options) -> bool {
-        self.journal.bytes >= options.sweep_at && !self.journal.old.is_empty()
+        let Journal { old, bytes, .. } = &self.journal;
+        !old.is_empty() && (*bytes >= options.sweep_at || old.len() >= OBJECTS)
     }
 }
 

@@ -36,8 +36,10 @@ pub struct Striped<P> {
     map: Stamped,
     growing: Turn,
     len: AtomicU64,
-    /// Writes whose futures were dropped since the last flush.
+    /// How many writes were dropped on their way so far, and how many of them are over.
     dropped: AtomicU64,
+    settled: AtomicU64,
+    settling: Turn,
     failed: AtomicBool,
 }
 
@@ -107,6 +109,8 @@ impl<P: Pool> Striped<P> {
             growing: Turn::default(),
             len: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+            settling: Turn::default(),
             failed: AtomicBool::new(false),
         };
         medium.find().await.map_err(refused)?;
@@ -209,11 +213,13 @@ impl<P: Pool> Medium for Striped<P> {
 
     async fn flush(&self) -> Result<(), Errno> {
         let dropped = self.dropped.load(Ordering::Acquire);
-        if dropped > 0 {
+        let over = || (self.settled.load(Ordering::Acquire) >= dropped).then_some(());
+        // One at a time: the pool tells one only of a write that failed.
+        if let Ok(_turn) = self.settling.take(over).await {
             if self.pool.settle().await.is_err() {
                 self.failed.store(true, Ordering::Release);
             }
-            self.dropped.fetch_sub(dropped, Ordering::AcqRel);
+            self.settled.fetch_max(dropped, Ordering::AcqRel);
         }
         if self.is_poisoned() { Err(Errno::EIO) } else { Ok(()) }
     }

@@ -43,6 +43,7 @@ fn a_second_is_refused_by_name_and_gets_what_is_released() {
     let mut first = mine(run(taking("host a", 0, Wanted::OrNew(7)).step(&a, at(0))));
     assert_eq!((first.volume(), first.epoch()), (7, 1));
     let mut second = taking("host b", 0, Wanted::Only(7));
+    assert_eq!(wait(run(second.step(&b, at(1)))), at(1));
     assert_eq!(wait(run(second.step(&b, at(1)))), at(4));
     run(first.renew(&a, at(3))).unwrap();
     let refused = run(second.step(&b, at(4))).unwrap_err();
@@ -61,13 +62,13 @@ fn what_has_expired_is_taken_over_after_a_fence() {
     let (a, b) = (cluster.client(), cluster.client());
     let mut first = mine(run(taking("host a", 0, Wanted::OrNew(7)).step(&a, at(0))));
     let mut second = taking("host b", 0, Wanted::Any);
-    for now in 100..120 {
+    for now in 100..121 {
         wait(run(second.step(&b, at(now))));
     }
     assert!(first.serves_until() < at(100));
-    let second = mine(run(second.step(&b, at(120))));
+    let second = mine(run(second.step(&b, at(121))));
     assert_eq!(second.epoch(), 2);
-    assert_eq!(run(first.renew(&a, at(121))), Err(ClaimError::Pool(PoolError::Fenced)));
+    assert_eq!(run(first.renew(&a, at(122))), Err(ClaimError::Pool(PoolError::Fenced)));
 }
 
 #[test]
@@ -96,6 +97,7 @@ fn what_is_not_ours_is_refused() {
         beat: 1,
         place: 0,
         held: false,
+        expiry: 0,
         instance: "i".into(),
         name: "n".into(),
     };
@@ -130,6 +132,36 @@ fn a_pause_is_survived_and_a_doubtful_renewal_is_found() {
     cluster.set_faults(Faults::default());
     run(claim.renew(&pool, at(300))).unwrap();
     assert_eq!(claim.serves_until(), at(317));
+}
+
+/// A look at the head takes time, too: who counted the expiry from before it took the claim of an
+/// owner whose last beat was as young as the answer, and which still served.
+#[test]
+fn what_is_watched_is_not_older_than_the_look() {
+    let cluster = MemCluster::new(1);
+    let (a, b) = (cluster.client(), cluster.client());
+    let mut first = mine(run(taking("host a", 0, Wanted::OrNew(7)).step(&a, at(0))));
+    let mut second = taking("host b", 0, Wanted::Any);
+    // Its look begins in second 0 and arrives in second 15.
+    run(first.renew(&a, at(15))).unwrap();
+    assert_eq!(wait(run(second.step(&b, at(0)))), at(0));
+    let taken = (16..100).find(|&now| matches!(run(second.step(&b, at(now))), Ok(Taken::Mine(_))));
+    assert_eq!(taken, Some(36));
+    assert!(first.serves_until() < at(36));
+}
+
+/// Whoever has short time limits took over from an owner with long ones while it still served.
+#[test]
+fn the_owner_says_how_long_it_takes_to_expire() {
+    let cluster = MemCluster::new(1);
+    let (a, b) = (cluster.client(), cluster.client());
+    let patient = Terms { expiry: Duration::from_secs(300), ..Terms::default() };
+    let me = Me { name: "host a".into(), place: 0 };
+    let first = mine(run(Taking::new(me, Wanted::OrNew(7), patient).step(&a, at(0))));
+    let mut second = taking("host b", 0, Wanted::Any);
+    let taken = (0..400).find(|&now| matches!(run(second.step(&b, at(now))), Ok(Taken::Mine(_))));
+    assert_eq!(taken, Some(301));
+    assert!(first.serves_until() < at(301));
 }
 
 /// One of those who want it: it steps at moments of its own, by a clock of its own.

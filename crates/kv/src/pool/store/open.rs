@@ -14,8 +14,6 @@ use crate::{KeyVersions, KvError};
 
 /// Bytes of a journal object read at once.
 const CHUNK: usize = 4 << 20;
-/// Journal objects that an interrupted trim may have left, at most looked for.
-const LEFT: u64 = 64;
 /// How often an object is sealed while it is being made.
 const ATTEMPTS: usize = 16;
 
@@ -106,7 +104,8 @@ impl<P: Pool> PooledKv<P> {
     /// Seals every journal object, reads it into the overlay, and shuts the door behind the last.
     async fn take_journal(&self) -> Result<(), KvError> {
         let first = self.lock().root.journal;
-        for object in (first.saturating_sub(LEFT)..first).rev() {
+        // An interrupted trim has removed the oldest ones first.
+        for object in (0..first).rev() {
             match self.pool.apply(&journal::name(object), remove()).await {
                 Ok(()) => {}
                 Err(PoolError::NotFound) => break,
