@@ -27,11 +27,10 @@
 //! ```
 //!
 //! **Replay.** A request that changes something carries (session, sequence, lane). The volume
-//! records its reply under (session, lane) in the same atomic batch as its effect when doing it
-//! twice would show (namespace, append, extend, locks); a newer sequence in a lane is the host's
-//! acknowledgement of the older one and overwrites its record. After a loss of the DPU side the
-//! host sends what is unanswered again with [`Flags::REPLAY`], and a recorded reply is answered
-//! instead of repeated.
+//! records its reply under (session, lane) in the same atomic batch as its effect; a newer sequence
+//! in a lane is the host's acknowledgement of the older one and overwrites its record. After a loss
+//! of the DPU side the host sends what is unanswered again with [`Flags::REPLAY`], and a recorded
+//! reply is answered instead of repeated.
 
 mod attr;
 mod dirent;
