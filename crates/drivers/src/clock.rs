@@ -6,7 +6,17 @@ use rustix::time::{ClockId, clock_gettime};
 /// Monotonic time since the computer started.
 #[must_use]
 pub fn now() -> Time {
-    let t = clock_gettime(ClockId::Monotonic);
+    time(ClockId::Monotonic)
+}
+
+/// As [`now`], but time goes on while the computer is suspended: for what others wait for.
+#[must_use]
+pub fn awake_or_not() -> Time {
+    time(ClockId::Boottime)
+}
+
+fn time(clock: ClockId) -> Time {
+    let t = clock_gettime(clock);
     let sec = u64::try_from(t.tv_sec).unwrap_or(0);
     let nsec = u64::try_from(t.tv_nsec).unwrap_or(0);
     Time(sec.saturating_mul(1_000_000_000).saturating_add(nsec))

@@ -250,6 +250,11 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         })
     }
 
+    /// Has `check` called before every answer; see [`Service::before_answers`].
+    pub fn before_answers(&self, check: impl Fn() + 'static) {
+        self.service.before_answers(Box::new(check));
+    }
+
     /// Serves until a control request asks for the end, or `stop` says so (it must ring the bell).
     pub fn run(&mut self, stop: &dyn Fn() -> bool) -> io::Result<()> {
         loop {

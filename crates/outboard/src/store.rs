@@ -7,6 +7,8 @@
 #[cfg(feature = "rados")]
 mod pooled;
 
+#[cfg(feature = "rados")]
+use std::io::Write;
 use std::path::Path;
 
 use outboard_base::Errno;
@@ -63,7 +65,16 @@ pub(crate) fn remember(data: &Path, store: &str, volume: u64) -> Result<(), Fail
     let path = data.join(REMEMBERED);
     let cannot =
         |error| Failure::new(Code::Data, format!("cannot write {}: {error}", path.display()));
-    std::fs::write(&path, format!("{store}\n{volume:016x}\n")).map_err(cannot)
+    let new = data.join("store.new");
+    // Whole or not at all: half a number, or none, would name another volume.
+    let write = || {
+        let mut file = std::fs::File::create(&new)?;
+        file.write_all(format!("{store}\n{volume:016x}\n").as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&new, &path)?;
+        std::fs::File::open(data)?.sync_all()
+    };
+    write().map_err(cannot)
 }
 
 /// The number of the volume a data directory belongs to, if it was noted down.

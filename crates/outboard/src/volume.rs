@@ -47,6 +47,15 @@ pub(crate) enum Hold {
 }
 
 impl Hold {
+    /// What is to be asked before every answer: it ends the process if the volume may be another's.
+    pub(crate) fn check(&self) -> Option<Box<dyn Fn()>> {
+        match self {
+            Self::Directory => None,
+            #[cfg(feature = "rados")]
+            Self::Pool(claimed) => Some(Box::new(claimed.check())),
+        }
+    }
+
     /// Lets the volume go, after it was closed.
     pub(crate) fn release(self) {
         match self {

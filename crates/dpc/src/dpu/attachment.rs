@@ -1,6 +1,6 @@
 //! One attachment: its queues, its events, what runs for it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -50,6 +50,8 @@ pub(super) struct Core<V> {
     pub(super) wall: Box<dyn Fn() -> Timestamp>,
     /// Where every request passes before the volume sees it.
     pub(super) gate: Arc<Gate>,
+    /// Called before each answer; does not return if there must be none.
+    pub(super) before_answer: OnceCell<Box<dyn Fn()>>,
     /// Sessions that said they have handed in everything.
     pub(super) handed_in: RefCell<Vec<SessionId>>,
 }
@@ -159,6 +161,9 @@ impl<V: Volume> Attachment<V> {
         result: u64,
         reply_header: &[u8],
     ) {
+        if let Some(before) = self.core.before_answer.get() {
+            before();
+        }
         if let Some(target) = self.targets.borrow_mut().get_mut(usize::from(queue)) {
             target.complete(command, status, result, reply_header);
         }

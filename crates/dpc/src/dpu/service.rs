@@ -1,6 +1,6 @@
 //! All attachments of one volume, turn by turn.
 
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -55,10 +55,18 @@ impl<V: Volume> Service<V> {
             clock,
             turn: Cell::new(0),
             wall,
+            before_answer: OnceCell::new(),
             handed_in: RefCell::default(),
             gate,
         };
         Service { core: Rc::new(core), limits, attachments: Vec::new(), next: 1, first: 0 }
+    }
+
+    /// Has `check` called before every answer from now on; once. It does not return if the volume may
+    /// be another's by now: answers from memory would be of the past.
+    pub fn before_answers(&self, check: Box<dyn Fn()>) {
+        // A second one changes nothing.
+        let _ = self.core.before_answer.set(check);
     }
 
     /// The volume.

@@ -31,6 +31,9 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     stop_on_signal(Arc::clone(&stop), Arc::clone(&bell))?;
     let mut dpu = Dpu::new(volume, runtime, bell, options)
         .map_err(|error| cannot(&format!("listen at {}", settings.socket().display()), &error))?;
+    if let Some(check) = hold.check() {
+        dpu.before_answers(check);
+    }
     tracing::info!(socket = %settings.socket().display(), pid = std::process::id(), "serving");
     dpu.run(&|| stop.load(Ordering::Acquire)).map_err(|error| cannot("go on", &error))?;
     drop(dpu);

@@ -1,20 +1,24 @@
 //! A volume in a pool of a Ceph cluster: connecting, claiming, and keeping the claim.
 //!
-//! While the volume is open two threads look after it: one works on what the pool's key-value store
-//! does behind commits, one renews the claim. When the claim is lost, or cannot be renewed before
-//! others may take it, the process ends there and then: the engine lets none of its late writes
-//! land, hosts wait as for any DPU side that died, and `run` starts another, which is told who owns
-//! the volume or takes it up again.
+//! While the volume is open three threads look after it: one works on what the pool's key-value
+//! store does behind commits, one renews the claim, and one watches the clock, since a renewal may
+//! take as long as the pool takes to answer. When the claim is lost, or was not renewed before others
+//! may take it, the process ends there and then: the engine lets none of its late writes land, hosts
+//! wait as for any DPU side that died, and `run` starts another, which is told who owns the volume or
+//! takes it up again. The clock is looked at before every answer, too: who was stopped for longer
+//! than the claim lasts does not answer from memory when it goes on.
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_drivers::clock;
 use outboard_drivers::executor::block_on;
+use outboard_kv::KvError;
+use outboard_kv::medium::Medium;
 use outboard_kv::pool::{
     Claim, ClaimError, Me, Options, Pool, PoolError, PooledKv, Striped, Taken, Taking, Terms,
     Wanted,
@@ -65,12 +69,14 @@ fn refused(error: &dyn std::fmt::Display) -> Failure {
 pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Claimed, Failure> {
     let pool = Arc::new(Rados::connect(location).map_err(|error| refused(&error))?);
     let terms = terms(location);
-    let claim = take(&pool, data, terms, create)?;
+    let mut claim = take(&pool, data, terms, create)?;
     let volume = claim.volume();
     let kv = PooledKv::open(Arc::clone(&pool), &claim, Options::default());
     let kv = Arc::new(block_on(kv).map_err(|error| refused(&error))?);
     let medium = Striped::open(Arc::clone(&pool), &claim);
     let medium = Arc::new(block_on(medium).map_err(|error| refused(&error))?);
+    // Opening may have taken long: reading the journal, in a pool that is slow to answer.
+    block_on(claim.renew(&*pool, clock::awake_or_not())).map_err(|error| refused(&error))?;
     let parts = Parts { pool, kv, medium };
     let keeper = Keeper::start(parts.clone(), claim)?;
     Ok(Claimed { parts, volume, keeper })
@@ -93,10 +99,10 @@ fn take(pool: &Arc<Rados>, data: &Path, terms: Terms, create: bool) -> Result<Cl
     let mut taking = Taking::new(me, wanted, terms);
     let mut told = false;
     loop {
-        match block_on(taking.step(&**pool, clock::now())) {
+        match block_on(taking.step(&**pool, clock::awake_or_not())) {
             Ok(Taken::Mine(claim)) => return Ok(claim),
             Ok(Taken::Wait(until)) => {
-                let wait = until.since(clock::now());
+                let wait = until.since(clock::awake_or_not());
                 if !told && wait > NAP {
                     tracing::info!(
                         expiry = ?terms.expiry,
@@ -155,6 +161,20 @@ impl Claimed {
         self.volume
     }
 
+    /// Ends the process if others may have the volume by now.
+    pub(crate) fn check(&self) -> impl Fn() + 'static {
+        let until = Arc::clone(&self.keeper.serves_until);
+        move || look_at_the_clock(&until)
+    }
+
+    /// Empties the journal and waits for writes that nobody waits for. Who gives up the claim is not
+    /// fenced: none of its writes may land later, on what is the next owner's then.
+    fn end_work(&self) -> Result<(), KvError> {
+        let Parts { kv, medium, .. } = &self.parts;
+        block_on(kv.drain())?;
+        Ok(block_on(medium.flush())?)
+    }
+
     /// What the pool can hold, bytes.
     pub(crate) fn capacity(&self) -> Result<u64, Failure> {
         block_on(self.parts.pool.usage())
@@ -166,10 +186,15 @@ impl Claimed {
 impl Drop for Claimed {
     fn drop(&mut self) {
         let Parts { pool, kv, .. } = &self.parts;
-        if let Err(error) = block_on(kv.drain()) {
-            tracing::warn!(%error, "the journal could not be emptied: the next start reads it");
+        let over = self.end_work();
+        if let Err(error) = &over {
+            tracing::warn!(
+                %error,
+                "the claim is not given up, as the pool may still have something to do for us: the \
+                 next owner has to wait, and shuts that out"
+            );
         }
-        let Some(claim) = self.keeper.end(kv) else { return };
+        let Some(claim) = self.keeper.end(kv).filter(|_| over.is_ok()) else { return };
         if let Err(error) = block_on(claim.release(&**pool)) {
             tracing::warn!(%error, "the claim could not be given up: the next owner has to wait");
         }
@@ -180,6 +205,9 @@ impl Drop for Claimed {
 struct Keeper {
     stop: Arc<AtomicBool>,
     claim: Arc<Mutex<Option<Claim>>>,
+    /// Nanoseconds of the clock, until when the claim is ours for certain.
+    serves_until: Arc<AtomicU64>,
+    watching: Option<JoinHandle<()>>,
     renewing: Option<JoinHandle<()>>,
     working: Option<JoinHandle<()>>,
 }
@@ -187,13 +215,22 @@ struct Keeper {
 impl Keeper {
     fn start(parts: Parts, claim: Claim) -> Result<Keeper, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
+        let serves_until = Arc::new(AtomicU64::new(claim.serves_until().0));
         let claim = Arc::new(Mutex::new(Some(claim)));
+        let (over, deadline) = (Arc::clone(&stop), Arc::clone(&serves_until));
+        let watch = move || {
+            while !over.load(Ordering::Acquire) {
+                std::thread::sleep(NAP);
+                look_at_the_clock(&deadline);
+            }
+        };
+        let until = Arc::clone(&serves_until);
         let (told, held) = (Arc::clone(&stop), Arc::clone(&claim));
         let (ended, kv) = (Arc::clone(&stop), Arc::clone(&parts.kv));
         let renew = move || {
             while !told.load(Ordering::Acquire) {
                 std::thread::sleep(NAP);
-                look_after(&parts, &held);
+                look_after(&parts, &held, &until);
             }
         };
         let work = move || {
@@ -207,16 +244,18 @@ impl Keeper {
         };
         let named = |name: &str| std::thread::Builder::new().name(name.into());
         let cannot = |error: std::io::Error| Failure::internal(format!("no thread: {error}"));
+        let watching = Some(named("outboard-watch").spawn(watch).map_err(cannot)?);
         let renewing = Some(named("outboard-claim").spawn(renew).map_err(cannot)?);
         let working = Some(named("outboard-pool").spawn(work).map_err(cannot)?);
-        Ok(Keeper { stop, claim, renewing, working })
+        Ok(Keeper { stop, claim, serves_until, watching, renewing, working })
     }
 
-    /// Ends both threads, and the store's life; the claim.
+    /// Ends the threads, and the store's life; the claim.
     fn end(&mut self, kv: &PoolKv) -> Option<Claim> {
         self.stop.store(true, Ordering::Release);
         // In this order: a store that was stopped looks to the other thread like one that failed.
         join(self.renewing.take());
+        join(self.watching.take());
         kv.stop();
         join(self.working.take());
         self.claim.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -230,7 +269,7 @@ fn join(thread: Option<JoinHandle<()>>) {
 }
 
 /// Renews the claim when that is due; ends the process when it is lost.
-fn look_after(parts: &Parts, held: &Mutex<Option<Claim>>) {
+fn look_after(parts: &Parts, held: &Mutex<Option<Claim>>, serves_until: &AtomicU64) {
     let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(claim) = held.as_mut() else { return };
     if parts.kv.is_poisoned() || parts.medium.is_poisoned() {
@@ -238,19 +277,23 @@ fn look_after(parts: &Parts, held: &Mutex<Option<Claim>>) {
             "the store failed amid a commit; what was answered is safe, and the next start goes on",
         );
     }
-    let now = clock::now();
+    let now = clock::awake_or_not();
     if now < claim.renew_at() {
         return;
     }
     match block_on(claim.renew(&*parts.pool, now)) {
-        Ok(()) => {}
+        Ok(()) => serves_until.store(claim.serves_until().0, Ordering::Release),
         Err(ClaimError::Held(name)) => end(&format!("the volume was taken over by {name}")),
         Err(ClaimError::Pool(PoolError::Fenced)) => {
             end("the volume was taken over: the cluster refuses this process");
         }
         Err(error) => tracing::warn!(%error, "the claim on the volume could not be renewed yet"),
     }
-    if clock::now() >= claim.serves_until() {
+}
+
+/// Ends the process if the claim may be another's by now.
+fn look_at_the_clock(serves_until: &AtomicU64) {
+    if clock::awake_or_not().0 >= serves_until.load(Ordering::Acquire) {
         end("the claim on the volume could not be renewed in time: somebody else may have it");
     }
 }
