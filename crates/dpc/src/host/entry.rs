@@ -7,7 +7,7 @@ use outboard_wire::file::{Attr, Flags, Header, Lock, Op, Reply, Request, Statfs}
 use super::Call;
 use super::books::Parked;
 use super::holdings::Handle;
-use super::locking::Locking;
+use super::locking::{Locking, whole};
 use super::ranges::Span;
 
 /// Bytes of a lock as a reply header.
@@ -50,6 +50,8 @@ pub(super) enum Reader {
     Return {
         /// Which file's.
         ino: Ino,
+        /// When they were to be handed back ([`super::turns::Turns::is_of_this_life`]).
+        life: u64,
     },
     /// Nobody: the session told the DPU side something.
     Nobody,
@@ -77,7 +79,7 @@ impl Note {
             }
             Request::Setlk { ino, fh, lock, wait, .. } => {
                 let (cred, checked) = (call.cred.clone(), call.checked);
-                Note::Lock { ino, fh, lock, wait, cred, checked }
+                Note::Lock { ino, fh, lock: whole(lock), wait, cred, checked }
             }
             _ => Note::None,
         }

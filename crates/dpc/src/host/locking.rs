@@ -38,13 +38,23 @@ impl Locking {
     /// What handing in asks has no turn: it comes before everybody.
     pub(super) fn of(request: &Request<'_>) -> Option<Locking> {
         match *request {
-            Request::Getlk { ino, fh, lock } => Some(Locking::Test { ino, fh, lock }),
+            Request::Getlk { ino, fh, lock } => Some(Locking::Test { ino, fh, lock: whole(lock) }),
             Request::Setlk { ino, fh, lock, wait, reclaim: false } => {
-                Some(Locking::Set { ino, fh, lock, wait })
+                Some(Locking::Set { ino, fh, lock: whole(lock), wait })
             }
             Request::Flush { ino, fh, owner } => Some(Locking::Flush { ino, fh, owner }),
             Request::Release { ino, fh, owner } => Some(Locking::Release { ino, fh, owner }),
             _ => None,
+        }
+    }
+
+    /// Whether it drops locks and takes none: who asks for that does not ask again, and may be dead
+    /// by the time it is answered.
+    pub(super) fn only_drops(&self) -> bool {
+        match self {
+            Locking::Test { .. } => false,
+            Locking::Set { lock, .. } => lock.kind == LockKind::Unlock,
+            Locking::Flush { .. } | Locking::Release { .. } => true,
         }
     }
 
@@ -63,6 +73,10 @@ impl Books {
     /// then.
     pub(super) fn begin(&mut self, lane: Lane, locking: Locking) -> Decision {
         let ino = locking.ino();
+        // What is decided here the DPU side cannot count, and it must take it back one day.
+        if matches!(locking, Locking::Set { .. }) && !locking.only_drops() && self.is_full() {
+            return Decision::Answer(Err(Errno::ENOLCK));
+        }
         if self.turns.decides(ino) {
             match self.decide(locking) {
                 Some(outcome) => return Decision::Answer(outcome),
@@ -165,13 +179,12 @@ impl Books {
             return Err(Errno::EINVAL);
         }
         let free = Lock { kind: LockKind::Unlock, ..lock };
-        Ok(Reply::Lock(self.holdings.blocker(ino, whole(lock)).unwrap_or(free)))
+        Ok(Reply::Lock(self.holdings.blocker(ino, lock).unwrap_or(free)))
     }
 
     /// `EAGAIN` if the lock must be waited for; a flock of another kind is given up first.
     fn set(&mut self, ino: Ino, fh: Fh, lock: Lock) -> Result<Reply> {
         let handle = self.holdings.handle(ino, fh).ok_or(Errno::EBADF)?;
-        let lock = whole(lock);
         let allowed = match (lock.style, lock.kind) {
             (LockStyle::Flock, _) | (_, LockKind::Unlock) => true,
             (LockStyle::Posix, LockKind::Read) => handle.reads(),
@@ -181,9 +194,6 @@ impl Books {
             return Err(Errno::EBADF);
         }
         if lock.kind != LockKind::Unlock {
-            if self.holdings.counts().1 + 2 > limits::LOCKS_MAX {
-                return Err(Errno::ENOLCK);
-            }
             if lock.style == LockStyle::Flock {
                 self.holdings.converting(ino, lock);
             }
@@ -193,6 +203,11 @@ impl Books {
         }
         self.holdings.locked(ino, fh, lock);
         Ok(Reply::Empty)
+    }
+
+    /// Whether a lock more, which may split another in two, is one too many.
+    fn is_full(&self) -> bool {
+        self.holdings.counts().1 + 2 > limits::LOCKS_MAX
     }
 
     /// The locks of `ino` as they are handed back.
@@ -206,7 +221,7 @@ impl Books {
 }
 
 /// A flock is of the whole file, whatever range came with it.
-fn whole(lock: Lock) -> Lock {
+pub(super) fn whole(lock: Lock) -> Lock {
     match lock.style {
         LockStyle::Posix => lock,
         LockStyle::Flock => Lock { start: 0, end: u64::MAX, ..lock },

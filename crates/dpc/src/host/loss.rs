@@ -19,6 +19,7 @@ use outboard_wire::file::{Flags, Lock, LockKind, Op, Reply, Request};
 
 use super::books::Parked;
 use super::entry::{Reader, State};
+use super::locking::Locking;
 use super::session::{Cell, Haul, Taken, lock};
 use super::{Call, Done, Port, Session, Slot, Started};
 
@@ -334,15 +335,15 @@ impl Session {
     /// own queue lead here again.
     pub(super) fn send_returns(self: &Arc<Session>) {
         loop {
-            let Some(ino) = lock(&self.books).turns.next_return() else { return };
-            if !self.send_return(ino) {
-                lock(&self.books).turns.not_sent(ino);
+            let Some((ino, life)) = lock(&self.books).turns.next_return() else { return };
+            if !self.send_return(ino, life) {
+                lock(&self.books).turns.not_sent(ino, life);
                 return;
             }
         }
     }
 
-    fn send_return(self: &Arc<Session>, ino: Ino) -> bool {
+    fn send_return(self: &Arc<Session>, ino: Ino, life: u64) -> bool {
         let Some(mut slot) = self.acquire(self.keeper()) else { return false };
         let held = lock(&self.books).held_bytes(ino);
         if slot.write(0, &held).is_err() {
@@ -350,7 +351,7 @@ impl Session {
         }
         let (request, cred) = (Request::ReturnLocks { ino }, self.own_cred());
         let call = Call { request: &request, cred: &cred, checked: true, payload_len: held.len() };
-        self.launch_own(slot, &call, 0, Flags::CHECKED, Reader::Return { ino })
+        self.launch_own(slot, &call, 0, Flags::CHECKED, Reader::Return { ino, life })
     }
 
     /// Sends a request of the session's own; false if it cannot be sent now.
@@ -440,6 +441,12 @@ impl Session {
     fn abort_entry(self: &Arc<Session>, cell: &mut Cell, queue: u16, cid: u16, haul: &mut Haul) {
         let up = cell.up;
         let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
+        match (&entry.state, entry.locking.filter(Locking::only_drops)) {
+            // Nobody else drops the locks of who is dying; its turn will come.
+            (State::Held, Some(_)) if up => return,
+            (State::Held, Some(locking)) => lock(&self.books).never_sent(locking),
+            _ => {}
+        }
         entry.aborted = true;
         let unsent = entry.sent.is_none();
         let harmless = !entry.op.changes() || entry.op == Op::Setlk;

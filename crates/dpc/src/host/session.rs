@@ -327,6 +327,11 @@ impl Session {
             Header { cred: call.cred.clone(), flags, session: self.id, sequence, lane: lane.0 };
         let mut cell = self.cell(queue).ok_or(Errno::EINVAL)?;
         let up = cell.up;
+        if let Reader::Return { life, .. } = reader
+            && !lock(&self.books).turns.is_of_this_life(life)
+        {
+            return Err(Errno::EAGAIN); // A loss, and a return, since it was begun.
+        }
         let entry = cell.entries.get_mut(usize::from(cid)).ok_or(Errno::EINVAL)?;
         entry.load(call, &header, span)?;
         entry.order = self.order.fetch_add(1, Relaxed);

@@ -37,6 +37,8 @@ pub(super) struct Turns {
     files: HashMap<Ino, File>,
     /// Files whose turn is a handing back that was not sent yet.
     returns: VecDeque<Ino>,
+    /// Losses of the DPU side so far.
+    life: u64,
 }
 
 impl Turns {
@@ -57,6 +59,8 @@ impl Turns {
         match file.turn {
             None => file.turn = Some(Turn::Call(lane)),
             Some(turn) if turn == Turn::Call(lane) => {}
+            // Who was named to go and was given up meanwhile may be named once more.
+            Some(_) if file.waiting.contains(&lane) => {}
             Some(_) => file.waiting.push_back(lane),
         }
         file.turn == Some(Turn::Call(lane))
@@ -144,14 +148,23 @@ impl Turns {
         }
     }
 
-    /// The next file whose locks are to be sent.
-    pub(super) fn next_return(&mut self) -> Option<Ino> {
-        self.returns.pop_front()
+    /// The next file whose locks are to be sent, and in which life of the DPU side.
+    pub(super) fn next_return(&mut self) -> Option<(Ino, u64)> {
+        let life = self.life;
+        self.returns.pop_front().map(|ino| (ino, life))
+    }
+
+    /// Whether the DPU side was not lost since `life`: if it was, what was to be handed back then
+    /// was handed in, and may be decided here again.
+    pub(super) fn is_of_this_life(&self, life: u64) -> bool {
+        self.life == life
     }
 
     /// They could not be sent now.
-    pub(super) fn not_sent(&mut self, ino: Ino) {
-        if self.files.get(&ino).is_some_and(|file| file.turn == Some(Turn::Return)) {
+    pub(super) fn not_sent(&mut self, ino: Ino, life: u64) {
+        if self.life == life
+            && self.files.get(&ino).is_some_and(|file| file.turn == Some(Turn::Return))
+        {
             self.returns.push_front(ino);
         }
     }
@@ -169,6 +182,7 @@ impl Turns {
     /// in. Calls keep their turns; those who may go on.
     pub(super) fn lost(&mut self) -> Vec<Lane> {
         self.returns.clear();
+        self.life += 1;
         for file in self.files.values_mut() {
             (file.ours, file.recalled) = (false, false);
             file.turn = file.turn.filter(|turn| *turn != Turn::Return);
@@ -204,7 +218,7 @@ mod tests {
         turns.hand_back(FILE);
         turns.hand_back(FILE);
         assert!(!turns.decides(FILE) && !turns.take(FILE, Lane(3)));
-        assert_eq!((turns.next_return(), turns.next_return()), (Some(FILE), None));
+        assert_eq!((turns.next_return(), turns.next_return()), (Some((FILE, 0)), None));
         assert_eq!(turns.returned(FILE), Some(Lane(3)));
         assert_eq!(turns.give_up(FILE, Lane(3)), None);
         assert!(!turns.knows(FILE), "nothing is remembered without reason");
@@ -217,11 +231,37 @@ mod tests {
         turns.hand_back(FILE);
         assert_eq!(turns.next_return(), None);
         assert_eq!(turns.give_up(FILE, Lane(1)), None);
-        assert_eq!(turns.next_return(), Some(FILE));
-        turns.not_sent(FILE);
-        assert_eq!(turns.next_return(), Some(FILE));
+        assert_eq!(turns.next_return(), Some((FILE, 0)));
+        turns.not_sent(FILE, 0);
+        assert_eq!(turns.next_return(), Some((FILE, 0)));
         assert_eq!(turns.give_up(FILE, Lane(2)), None, "it was given up meanwhile");
         assert_eq!(turns.returned(FILE), None);
+        assert!(!turns.knows(FILE));
+    }
+
+    /// A thread that was about to hand locks back slept through a loss and a return; the file was
+    /// given to this session again meanwhile, and what it handed back was no longer what was held.
+    #[test]
+    fn what_was_to_be_handed_back_before_a_loss_is_not_after_it() {
+        let mut turns = Turns::default();
+        turns.hand_back(FILE);
+        let (file, life) = turns.next_return().unwrap();
+        assert_eq!(turns.lost(), []);
+        turns.hand_back(FILE);
+        assert!(!turns.is_of_this_life(life));
+        turns.not_sent(file, life);
+        assert_eq!((turns.next_return(), turns.next_return()), (Some((FILE, 1)), None));
+    }
+
+    /// A call was named to go, given up, and its lane taken by another that waits: when it was let
+    /// go it waited twice, and its second turn had no end.
+    #[test]
+    fn nobody_waits_twice() {
+        let mut turns = Turns::default();
+        assert!(turns.take(FILE, Lane(1)));
+        assert!(!turns.take(FILE, Lane(2)) && !turns.take(FILE, Lane(2)));
+        assert_eq!(turns.give_up(FILE, Lane(1)), Some(Lane(2)));
+        assert_eq!(turns.give_up(FILE, Lane(2)), None);
         assert!(!turns.knows(FILE));
     }
 

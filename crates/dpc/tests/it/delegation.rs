@@ -78,7 +78,7 @@ fn lock_of(rng: &mut Rng, owner: u64) -> Lock {
 }
 
 /// One request of the stranger, to the volume itself.
-async fn ask(volume: &Volume, request: Request<'_>) -> Result<Reply> {
+pub(crate) async fn ask(volume: &Volume, request: Request<'_>) -> Result<Reply> {
     let caller = Caller { attachment: STRANGER, trusted: true, peer: Cred::root() };
     let (cred, flags, session) = (Cred::root(), Flags::default(), STRANGER);
     let header = Header { cred, flags, session, sequence: 0, lane: 0 };

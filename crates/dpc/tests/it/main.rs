@@ -12,5 +12,6 @@ mod delegation;
 mod feud;
 mod gone_again;
 mod hostile;
+mod lock_ends;
 mod overflow;
 mod simulation;

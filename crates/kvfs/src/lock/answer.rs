@@ -54,11 +54,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 if !locks.is_with_another(ino, cx.attachment) {
                     return Poll::Ready(locks.test(ino, cx.attachment, lock));
                 }
-                locks.asks(ino, task.waker());
-                match locks.is_overdue(ino) {
-                    true => Poll::Ready(Locks::unknown(lock.style)),
-                    false => Poll::Pending,
+                if locks.is_overdue(ino) {
+                    return Poll::Ready(Locks::unknown(lock.style));
                 }
+                locks.asks(ino, task.waker());
+                Poll::Pending
             })
         });
         Ok(Reply::Lock(found.await))

@@ -21,6 +21,12 @@ use super::{Held, Locks, SESSION_LOCKS_MAX, Settled};
 const SHARED_FOR: u32 = 64;
 /// Files of which that is known. Forgetting one costs a recall.
 const SHARED_MAX: usize = 4096;
+/// Files one attachment is given at most: what it is given counts as a lock, and must leave it room.
+const GIVEN_MAX: usize = SESSION_LOCKS_MAX / 2;
+/// What an attachment may hold, wait for and decide when it hands locks back. It grants itself no
+/// more than [`SESSION_LOCKS_MAX`] altogether, but those the table did not count while they were
+/// its own; refusing them would take away what somebody was told it holds.
+const BACK_MAX: usize = 3 * SESSION_LOCKS_MAX;
 
 /// How long ago the locks were recalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +112,9 @@ impl Locks {
         if self.grace || !alone || self.is_away(ino) || self.queue.is_waited_for(ino) {
             return false;
         }
+        if self.count(session) >= GIVEN_MAX {
+            return false;
+        }
         self.drop_pieces(ino, session);
         *self.counts.entry(session).or_default() += 1;
         self.delegations.files.insert(ino, Delegation { session, recalled: Recalled::Never });
@@ -149,7 +158,7 @@ impl Locks {
     }
 
     fn take_in(&mut self, ino: Ino, session: SessionId, held: &[Lock]) -> Result<(), Errno> {
-        if self.count(session) + held.len() > SESSION_LOCKS_MAX {
+        if self.count(session) + held.len() > BACK_MAX {
             return Err(Errno::ENOLCK);
         }
         for lock in held {

@@ -493,3 +493,32 @@ fn an_attachment_cannot_hoard_locks() {
     let other = lock(1, LockKind::Write, LockStyle::Posix, 1, 1);
     assert_eq!(locks.set(FILE, SessionId(1), other, false, false, &mut vec![]), Ok(Asked::Done));
 }
+
+/// A file given away counts as a lock, though none is held there. An attachment that had hundreds
+/// of those and thousands of locks on one file handed these back, was told `ENOLCK`, and held none:
+/// others were granted what its programs believed to hold.
+#[test]
+fn what_an_attachment_was_told_it_holds_is_taken_back() {
+    let mut locks = Locks::new(1);
+    let write = |n: u64| Lock {
+        pid: 0,
+        start: 2 * n,
+        end: 2 * n,
+        ..lock(0, LockKind::Write, LockStyle::Posix, 0, 0)
+    };
+    let mut given = 0;
+    for file in 100..100 + super::SESSION_LOCKS_MAX as u64 {
+        let asked = locks.set(Ino(file), SessionId(0), write(0), false, false, &mut vec![]);
+        assert_eq!(asked, Ok(Asked::Done), "file {file}: nothing is held but in what was given");
+        given += u64::from(locks.delegate(Ino(file), SessionId(0)));
+        let unlock = Lock { kind: LockKind::Unlock, ..write(0) };
+        if !locks.is_away(Ino(file)) {
+            locks.set(Ino(file), SessionId(0), unlock, false, false, &mut vec![]).unwrap();
+        }
+    }
+    assert!(given > 1_000, "{given}");
+    let held: Vec<Lock> = (0..super::SESSION_LOCKS_MAX as u64).map(write).collect();
+    assert_eq!(locks.take_back(Ino(100), SessionId(0), &held, &mut vec![]), Ok(()));
+    let other = locks.set(Ino(100), SessionId(1), write(8_000), false, false, &mut vec![]);
+    assert_eq!(other, Err(Errno::EAGAIN));
+}

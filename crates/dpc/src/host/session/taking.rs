@@ -252,7 +252,7 @@ impl Session {
                 }
                 haul.renew = true;
             }
-            Reader::Return { ino } => {
+            Reader::Return { ino, .. } => {
                 self.free(cell, cid, haul);
                 let mut books = lock(&self.books);
                 if let Err(errno) = outcome {
