@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::process::{Signal, kill_process};
+
 use outboard_tests::{Ended, Result, Side, Volume, context, program, run_limited};
 
 /// Time for anything that should succeed once the cluster is well.
@@ -33,6 +36,7 @@ type Case = (&'static str, fn(&Cluster) -> Result<()>);
 const CASES: &[Case] = &[
     ("refused", refused),
     ("one-writer", one_writer),
+    ("stopped", stopped),
     ("migrate", migrate),
     ("daemon-killed", daemon_killed),
     ("paused", paused),
@@ -233,6 +237,45 @@ fn one_writer(cluster: &Cluster) -> Result<()> {
     // Given up in order: nobody waits.
     first.start()?;
     check(&file(&first, "two"), 64)?;
+    first.stop()?;
+    first.check()
+}
+
+/// An owner that was stopped while another had the volume answered from memory when it went on,
+/// until the thread that renews its claim looked at the clock.
+fn stopped(cluster: &Cluster) -> Result<()> {
+    let mut first = cluster.volume("stopped")?;
+    let store = context(fs::read_to_string(first.data().join("store")), || "store".to_owned())?;
+    let store = store.lines().next().unwrap_or_default().to_owned();
+    let file = first.mountpoint().join("one");
+    context(put(&file, 64), || "writing".to_owned())?;
+    let owner = first.pid(Side::Dpu)?;
+    let signal = |signal| context(kill_process(owner, signal), || format!("{signal:?}"));
+    signal(Signal::STOP)?;
+    let taken_over = || -> Result<()> {
+        let base = cluster.folder("taker")?;
+        let mut second = Volume::with(&base, &[&format!("--store={store}")])?;
+        second.start()?;
+        context(put(&second.mountpoint().join("one"), 128), || "writing".to_owned())?;
+        second.stop()
+    };
+    let taken_over = taken_over();
+    // Asked while the owner still stands, and answered by whoever serves then.
+    let asked = file.clone();
+    let asked = thread::spawn(move || {
+        let (now, mask) = (AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+        statx(CWD, &asked, now, mask).map(|stat| stat.stx_size)
+    });
+    sleep(Duration::from_secs(1));
+    signal(Signal::CONT)?;
+    taken_over?;
+    let size = asked.join().map_err(|_| "the thread that asks panicked".to_owned())?;
+    if !matches!(size, Ok(0x2_0000)) {
+        return Err(format!("the file of 128 KiB is said to have {size:?} bytes"));
+    }
+    if first.pid(Side::Dpu)? == owner {
+        return Err("the owner that was stopped serves again".to_owned());
+    }
     first.stop()?;
     first.check()
 }
