@@ -244,9 +244,11 @@ fn one_writer(cluster: &Cluster) -> Result<()> {
 /// An owner that was stopped while another had the volume answered from memory when it went on,
 /// until the thread that renews its claim looked at the clock.
 fn stopped(cluster: &Cluster) -> Result<()> {
-    let mut first = cluster.volume("stopped")?;
-    let store = context(fs::read_to_string(first.data().join("store")), || "store".to_owned())?;
-    let store = store.lines().next().unwrap_or_default().to_owned();
+    // With this time limit it is taken over before its hosts give it up, at 20 s without a beat.
+    let store = format!("{}&namespace=stopped-{}&timeout=2", cluster.store, std::process::id());
+    let base = cluster.folder("stopped")?;
+    let mut first = Volume::with(&base, &[&format!("--store={store}")])?;
+    first.start()?;
     let file = first.mountpoint().join("one");
     context(put(&file, 64), || "writing".to_owned())?;
     let owner = first.pid(Side::Dpu)?;
@@ -266,7 +268,7 @@ fn stopped(cluster: &Cluster) -> Result<()> {
         let (now, mask) = (AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
         statx(CWD, &asked, now, mask).map(|stat| stat.stx_size)
     });
-    sleep(Duration::from_secs(1));
+    sleep(Duration::from_millis(200));
     signal(Signal::CONT)?;
     taken_over?;
     let size = asked.join().map_err(|_| "the thread that asks panicked".to_owned())?;
