@@ -20,6 +20,8 @@ const EARLY_MAX: usize = 4096;
 pub(super) struct Parked {
     /// The front-end's name for the call; `None` for a caller that was told the ticket.
     pub(super) tag: Option<u64>,
+    /// The ticket it was last told; 0 for none.
+    pub(super) ticket: u64,
     pub(super) ino: Ino,
     pub(super) fh: Fh,
     pub(super) lock: Lock,
@@ -112,5 +114,36 @@ impl Books {
         self.doubtful.clear();
         self.again.extend(self.parked.drain().map(|(_, parked)| parked));
         self.turns.lost()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outboard_wire::file::LockStyle;
+
+    use super::super::entry::{Entry, Reader};
+    use super::*;
+
+    /// A caller that was told the ticket of its wait was told of the end of wait 0 after a loss,
+    /// and waited for ever for its own.
+    #[test]
+    fn a_wait_is_known_by_its_ticket_after_a_loss() {
+        let mut books = Books::default();
+        let style = LockStyle::Posix;
+        let lock = Lock { owner: 1, start: 0, end: 9, kind: LockKind::Write, style, pid: 7 };
+        let note = Note::Lock {
+            ino: Ino(7),
+            fh: Fh(1),
+            lock,
+            wait: true,
+            cred: Cred::root(),
+            checked: true,
+        };
+        let mut entry = Entry::new();
+        (entry.reader, entry.note) = (Reader::Caller, note);
+        books.parked.insert(42, entry.park(42).unwrap());
+        assert_eq!(books.lost(), []);
+        let again: Vec<_> = books.again.iter().map(|wait| (wait.tag, wait.ticket)).collect();
+        assert_eq!(again, [(None, 42)]);
     }
 }

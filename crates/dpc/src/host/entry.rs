@@ -172,12 +172,12 @@ impl Entry {
         Ok(())
     }
 
-    /// The wait this call asks for, if it asks for a lock.
-    pub(super) fn park(&mut self) -> Option<Parked> {
+    /// The wait this call asks for, if it asks for a lock, under the ticket it was told.
+    pub(super) fn park(&mut self, ticket: u64) -> Option<Parked> {
         let tag = (self.reader == Reader::Front).then_some(self.tag);
         match std::mem::take(&mut self.note) {
             Note::Lock { ino, fh, lock, wait, cred, checked } => {
-                Some(Parked { tag, ino, fh, lock, wait, cred, checked })
+                Some(Parked { tag, ticket, ino, fh, lock, wait, cred, checked })
             }
             _ => None,
         }

@@ -4,7 +4,8 @@
 //! lost      every queue down; slots, payloads, headers, books stay; waits become requests
 //! give up   (policy) what is pending fails with ENOTCONN, and so does what is started
 //! resume    1 rings empty, keeper's queue up   2 handles, then locks handed in
-//!           3 what is pending sent again in the order it was started, all queues up
+//!           3 what is pending sent again in the order it was started, all queues up; the front-end
+//!             hears that whatever it keeps may be stale
 //!           4 waits for locks asked for again   5 replays answered: "all handed in"
 //! ```
 
@@ -92,7 +93,7 @@ impl Session {
                 Reader::Caller | Reader::Nobody => Err(Errno::ENOTCONN),
             };
             if entry.reader == Reader::Front && !entry.aborted {
-                lock(&self.books).again.extend(entry.park());
+                lock(&self.books).again.extend(entry.park(0));
                 entry.reader = Reader::Nobody;
             }
             self.answer(cell, self.keeper(), cid, outcome, haul);
@@ -122,7 +123,7 @@ impl Session {
         }
         let again = std::mem::take(&mut lock(&self.books).again);
         for parked in again {
-            self.end_wait(&parked, 0, Some(Errno::ENOTCONN));
+            self.end_wait(&parked, Some(Errno::ENOTCONN));
         }
     }
 
@@ -155,6 +156,9 @@ impl Session {
         let mut resumed = Resumed::default();
         self.hand_in(&mut resumed, alive)?;
         self.send_pending(&mut resumed);
+        // The new instance does not know what this side was told, and what the old one had yet to
+        // tell died with it.
+        self.front().event(Event::Overflow);
         self.wait_again(alive)?;
         Ok(resumed)
     }
@@ -260,7 +264,7 @@ impl Session {
             let Some(parked) = lock(&self.books).again.pop() else { return Ok(()) };
             let Some(tag) = parked.tag else {
                 // Its caller knows it by a ticket of the lost instance.
-                self.end_wait(&parked, 0, Some(Errno::ENOLCK));
+                self.end_wait(&parked, Some(Errno::ENOLCK));
                 continue;
             };
             let slot = match self.keeper_slot(&mut port, alive) {
@@ -322,7 +326,7 @@ impl Session {
 
     /// Asks for a lock again, for who waits for it; false if it cannot be sent now.
     fn ask_for_lock(self: &Arc<Session>, parked: &Parked) -> bool {
-        let Parked { tag, ino, fh, lock, wait, cred, checked } = parked;
+        let Parked { tag, ino, fh, lock, wait, cred, checked, .. } = parked;
         let request =
             Request::Setlk { ino: *ino, fh: *fh, lock: *lock, wait: *wait, reclaim: false };
         let call = Call { request: &request, cred, checked: *checked, payload_len: 0 };
@@ -467,7 +471,7 @@ impl Session {
         };
         let parked = books.again.swap_remove(at);
         drop(books);
-        self.end_wait(&parked, 0, Some(Errno::EINTR));
+        self.end_wait(&parked, Some(Errno::EINTR));
         true
     }
 
@@ -494,17 +498,15 @@ impl Session {
         };
         let parked = lock(&self.books).decided(ticket, errno);
         if let Some(parked) = parked {
-            self.end_wait(&parked, ticket, errno);
+            self.end_wait(&parked, errno);
         }
     }
 
     /// Tells who waited for a lock.
-    fn end_wait(&self, parked: &Parked, ticket: u64, errno: Option<Errno>) {
+    fn end_wait(&self, parked: &Parked, errno: Option<Errno>) {
         match parked.tag {
             Some(tag) => self.front().complete(ended(tag, errno)),
-            None => {
-                self.front().event(Event::LockGranted { ticket, errno });
-            }
+            None => self.front().event(Event::LockGranted { ticket: parked.ticket, errno }),
         }
     }
 }

@@ -11,6 +11,7 @@ use outboard_base::{Cred, Ino};
 use outboard_dpc::loopback::Loopback;
 use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
+use outboard_wire::event::Event;
 use outboard_wire::file::{Reply, Request, open_flags};
 
 use crate::simulation::open;
@@ -43,4 +44,18 @@ fn who_dies_between_two_reclaims_is_not_waited_for() {
     link.crash();
     let resumed = link.restart(open(&kv, &medium)).unwrap().unwrap();
     assert_eq!((resumed.handles, resumed.refused), (FILES, Vec::new()));
+}
+
+/// What a new life of the DPU side has told nobody it announces to nobody: a mount that keeps names,
+/// attributes and pages without a limit read what had been changed by another, for good.
+#[test]
+fn who_comes_back_hears_that_what_it_keeps_may_be_stale() {
+    let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(1)));
+    let mut link = Loopback::new(open(&kv, &medium), 2, 8, 1).unwrap();
+    for _ in 0..3 {
+        link.crash();
+        assert_eq!(link.take_events(), []);
+        link.restart(open(&kv, &medium)).unwrap().unwrap();
+        assert_eq!(link.take_events(), [Event::Overflow]);
+    }
 }

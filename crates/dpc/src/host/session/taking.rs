@@ -192,7 +192,7 @@ impl Session {
                 if entry.aborted {
                     haul.cancel.push(ticket);
                 }
-                if let Some(wait) = entry.park() {
+                if let Some(wait) = entry.park(ticket) {
                     books.parked.insert(ticket, wait);
                 }
                 // Its end may have been told, and lost, before this answer was read.
