@@ -25,6 +25,7 @@ Examples:
   outboard run --data /srv/vol -o noatime /mnt/vol
   outboard status --data /srv/vol         what both sides are doing
   outboard fsck --data /srv/vol           check a volume, running or not
+  outboard serve kv                       serve clients of Redis at 127.0.0.1:7379
   outboard umount /mnt/vol                unmount, also a mount point left by a crash
   outboard bench fs                       measure against a plain directory and plain FUSE
 
@@ -107,12 +108,12 @@ If it is interrupted, run it again: it goes on. Until it is done the copy cannot
     /// Serve remote clients over TCP; the DPU side answers reads of what lies in files
     #[command(after_help = "\
 Examples:
-  outboard serve kv                        redis-cli -p 7379
-  outboard serve kv --plain                the same without a DPU side, to compare
-  outboard serve pages --listen 127.0.0.1:7380
+  outboard serve kv                               redis-cli -p 7379
+  outboard serve kv --plain --data served-plain   the same without a DPU side, to compare
+  outboard serve pages --data pages --listen 127.0.0.1:7380
 
 The DPU side is a process of its own. If it dies it is started again; if this process is killed,
-the next `outboard serve` adopts it.")]
+the next `outboard serve` adopts it, or starts it anew if it is asked for other settings.")]
     Serve {
         #[command(subcommand)]
         what: crate::commands::serve::Serve,
@@ -127,6 +128,20 @@ the next `outboard serve` adopts it.")]
         /// Which shell
         shell: clap_complete::Shell,
     },
+}
+
+impl Command {
+    /// Whether a configuration file says anything to it.
+    pub(crate) fn has_settings(&self) -> bool {
+        matches!(
+            self,
+            Command::Run { .. }
+                | Command::Dpu { .. }
+                | Command::Mount { .. }
+                | Command::Fsck { .. }
+                | Command::Status { .. }
+        )
+    }
 }
 
 #[derive(Subcommand, Debug)]

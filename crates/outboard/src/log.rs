@@ -17,6 +17,12 @@ pub(crate) fn start(settings: &Settings) -> Result<(), Failure> {
     start_as(settings.log(), settings.log_format())
 }
 
+/// The same for a command whose output is an answer: unless it was asked for, the engine's progress
+/// is not logged.
+pub(crate) fn start_quietly(settings: &Settings) -> Result<(), Failure> {
+    start_as(settings.log.as_deref().unwrap_or("warn,outboard=info"), settings.log_format())
+}
+
 fn start_as(filter: &str, format: LogFormat) -> Result<(), Failure> {
     let filter = std::env::var("OUTBOARD_LOG").unwrap_or_else(|_| filter.to_owned());
     let filter = EnvFilter::try_new(&filter)

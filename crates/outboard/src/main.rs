@@ -29,6 +29,10 @@ fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
     let config = cli.config.as_deref();
+    if let (Some(file), false) = (config, cli.command.has_settings()) {
+        let file = file.display();
+        return Err(Failure::usage(format!("--config {file} is for commands on a volume alone")));
+    }
     match cli.command {
         Command::Run { settings, mountpoint } => {
             commands::run::run(settings.load(config)?, &mountpoint)

@@ -63,8 +63,8 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) store: Option<String>,
 
-    /// Size of the volume in bytes, with K, M, G or T [default: what the data directory's file
-    /// system, or the pool, has free, when the volume is made]
+    /// Size of the volume in bytes, with K, M, G or T; the data directory remembers it [default:
+    /// what that directory's file system, or the pool, has free]
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) size: Option<String>,
@@ -572,6 +572,26 @@ mod tests {
         assert_eq!(keys("memory = \"2G\""), ["memory"]);
         assert_eq!(keys("size = \"20G\"\nsocket-mode = \"666\""), ["size", "socket-mode"]);
         assert_eq!(given("memory = \"2G\"").not_done_by(&Value::Null).unwrap(), [], "an older one");
+    }
+
+    /// The sample had stayed behind the flags: it knew no store, no hybrid cache and no `hybrid`.
+    #[test]
+    fn the_sample_configuration_names_every_setting() {
+        let keys = include_str!("../../../etc/outboard.toml")
+            .lines()
+            .filter_map(|line| line.strip_prefix('#'))
+            .filter(|line| !line.starts_with(' '))
+            .collect::<Vec<_>>()
+            .join("\n");
+        let sample: Settings = toml::from_str(&keys).unwrap();
+        let named: toml::Table = keys.parse().unwrap();
+        let flags = Settings::augment_args(clap::Command::new("x"));
+        for flag in flags.get_arguments().filter(|flag| !flag.is_hide_set()) {
+            let name = flag.get_long().unwrap();
+            assert!(named.contains_key(name), "--{name} is not in etc/outboard.toml");
+        }
+        assert!(sample.policies().is_ok() && sample.depth().is_ok() && sample.spin().is_ok());
+        assert!(sample.socket_mode().is_ok() && sample.size().is_ok() && sample.memory().is_ok());
     }
 
     #[test]

@@ -19,7 +19,7 @@ const CHECK_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Checks the volume and says what was found.
 pub(crate) fn fsck(settings: &Settings, repair: bool, as_json: bool) -> Result<ExitCode, Failure> {
-    log::start(settings)?;
+    log::start_quietly(settings)?;
     let dpu = Dpu::of(settings);
     let report = if dpu.status().is_ok() {
         if repair {

@@ -22,7 +22,7 @@ pub(crate) fn migrate(
 ) -> Result<ExitCode, Failure> {
     let from = Settings { data: Some(from), ..Settings::default() };
     let to = Settings { data: Some(to), store, ..Settings::default() };
-    log::start(&from)?;
+    log::start_quietly(&from)?;
     // Without one, media use threads.
     let _reactor = Reactor::install(RING_DEPTH).ok();
     let (source, ours) = volume::parts(&from, false)?;

@@ -90,13 +90,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "BYTES", default_value = "64M")]
     memory: String,
     /// Size of the files' device if it is new, with K, M or G
-    #[arg(long, value_name = "BYTES", default_value = "64G")]
+    #[arg(long, value_name = "BYTES", default_value = "64G", conflicts_with = "plain")]
     size: String,
     /// Objects in files that the DPU side can answer for
-    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    #[arg(long, value_name = "N", default_value_t = 1 << 20, conflicts_with = "plain")]
     items: usize,
     /// Threads of the DPU side that serve connections
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "plain")]
     workers: usize,
     /// Files through the DPU side, but every request to the host
     #[arg(long, conflicts_with = "plain")]
@@ -353,13 +353,32 @@ impl DpuSide {
         link::connect(&self.args.socket()).ok()?.cred().ok().map(|cred| cred.pid)
     }
 
+    /// What it is started with.
+    fn words(&self) -> Vec<String> {
+        let words = ["serve", "dpu", "--app", self.app.name()].map(str::to_owned);
+        words.into_iter().chain(self.args.to_flags()).collect()
+    }
+
+    /// Whether a process was started with just that. One that was not may listen elsewhere, or
+    /// serve in another form than this process is about to say it does.
+    fn is_as_asked(&self, pid: u32) -> bool {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|&byte| byte == 0).skip(1).collect();
+        let asked = self.words();
+        // The last word, too, ends with a zero.
+        words.len() == asked.len() + 1 && asked.iter().zip(words).all(|(a, b)| a.as_bytes() == b)
+    }
+
     /// Makes sure that one listens; its process.
     fn ensure(&mut self) -> Result<u32, Failure> {
         if let Some(pid) = self.listening() {
             self.pid = Some(pid);
-            return Ok(pid);
-        }
-        if self.pid.is_some() {
+            if self.is_as_asked(pid) {
+                return Ok(pid);
+            }
+            tracing::warn!(pid, "a DPU side with other settings is ended and started anew");
+            self.end();
+        } else if self.pid.is_some() {
             std::thread::sleep(self.backoff);
             let stable = self.started.elapsed() > STABLE;
             self.backoff = if stable { Duration::ZERO } else { self.backoff * 2 };
@@ -394,8 +413,7 @@ impl DpuSide {
         let log = log.map_err(cannot(format!("write {}", self.log().display())))?;
         // A process group of its own: Ctrl-C at the terminal reaches only the host, which ends it.
         let child = Command::new(&program)
-            .args(["serve", "dpu", "--app", self.app.name()])
-            .args(self.args.to_flags())
+            .args(self.words())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
