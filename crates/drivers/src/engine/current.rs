@@ -11,6 +11,12 @@
 //! A journal that was there when the engine opened is written by appending, and must not be longer
 //! than what is in it. After its first commit the engine's descriptor stands at its end; then the
 //! append flag is taken off it, and it is a journal like any other.
+//!
+//! Whether the engine began another journal is a question to the file system, and not asked while
+//! the answer is known: the engine goes on to another only beyond its limit, and what it wrote is
+//! counted here. Besides the system calls that saves a device write: where times are kept finely
+//! (since Linux 6.13), who looks at a file's times makes the next write change them, and the sync
+//! after it write the inode.
 
 use std::fs::File;
 use std::io;
@@ -57,6 +63,10 @@ pub(super) struct Current {
     position: u64,
     /// Up to here the file is not holes.
     prepared: u64,
+    /// What was committed to this journal, bytes, at most.
+    most: u64,
+    /// What of it was committed since there was surely no newer journal.
+    unlooked: u64,
 }
 
 /// What is to be synced.
@@ -91,7 +101,14 @@ impl Current {
         let position = if appending { file.metadata()?.len() } else { 0 };
         let written = if appending { Written::Appending } else { Written::InPlace };
         let dir = dir.to_path_buf();
-        Ok(Current { dir, number, file, before: None, written, position, prepared: 0 })
+        let (prepared, most, unlooked) = (0, position, 0);
+        let before = None;
+        Ok(Current { dir, number, file, before, written, position, prepared, most, unlooked })
+    }
+
+    #[cfg(test)]
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 
     /// The files whose sync makes all durable that was committed before this call: one, since the
@@ -111,15 +128,25 @@ impl Current {
         writing::begin(&self.file)
     }
 
-    /// Goes on to the newest journal. The one being written is never deleted; if this one is, the
-    /// next may be, too.
+    /// Goes on to the newest journal, if there can be another than this. The one being written is
+    /// never deleted; if this one is, the next may be, too.
+    ///
+    /// A batch is counted after it was written, by who holds the lock of commits. One that is not
+    /// counted yet lies here nevertheless: the engine changes journals after what takes it beyond
+    /// its limit, and nobody commits to the next before this one is counted.
     fn follow(&mut self) -> io::Result<()> {
+        if self.most < SHORT {
+            return Ok(());
+        }
         loop {
             let mut number = self.number + 1;
             let file = match open(&path(&self.dir, number)) {
                 Ok(file) => file,
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                Err(_) if self.file.metadata()?.nlink() > 0 => return Ok(()),
+                Err(_) if self.file.metadata()?.nlink() > 0 => {
+                    self.unlooked = 0;
+                    return Ok(());
+                }
                 Err(_) => {
                     let newest = journals(&self.dir)?.pop().ok_or(io::ErrorKind::NotFound)?;
                     number = newest.0;
@@ -128,7 +155,7 @@ impl Current {
             };
             self.before = Some(std::mem::replace(&mut self.file, file));
             (self.number, self.written) = (number, Written::InPlace);
-            (self.position, self.prepared) = (0, 0);
+            (self.position, self.prepared, self.most) = (0, 0, self.unlooked);
         }
     }
 
@@ -136,6 +163,8 @@ impl Current {
     /// engine healthy; `bytes` is what it takes in the journal.
     pub(super) fn committed(&mut self, bytes: u64) {
         self.position += bytes;
+        self.most += bytes;
+        self.unlooked += bytes;
         if self.written == Written::LeftAlone || self.position + LOW <= self.prepared {
             return;
         }
@@ -237,6 +266,7 @@ mod tests {
         make(3, b"batches").unwrap();
         let mut current = Current::find(dir.path(), None).unwrap();
         let synced = |current: &mut Current| {
+            current.committed(SHORT);
             let files = current.files().unwrap();
             files.sync().unwrap();
             let inode = |file: &File| file.metadata().unwrap().ino();
@@ -255,6 +285,43 @@ mod tests {
         assert_eq!(synced(&mut current).0, None);
     }
 
+    /// Each sync asked the file system for the next journal, and looked at this one's times. It asks
+    /// when so much was committed that there may be one: to the old one, or, since the last time
+    /// that there was none, to one it does not know of.
+    #[test]
+    fn another_journal_is_looked_for_when_there_can_be_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |number: u64| std::fs::write(path(dir.path(), number), "batches").unwrap();
+        let number = |current: &mut Current| {
+            current.files().unwrap();
+            current.number
+        };
+        write(3);
+        let mut current = Current::find(dir.path(), None).unwrap();
+        write(4);
+        assert_eq!(number(&mut current), 3, "it did not ask");
+        current.committed(SHORT - 1);
+        assert_eq!(number(&mut current), 3);
+        current.committed(1);
+        assert_eq!(number(&mut current), 4);
+        // All of it may have been committed to the new one already.
+        assert_eq!(current.most, SHORT);
+        write(5);
+        assert_eq!(number(&mut current), 5);
+        assert_eq!(current.most, 0, "nothing was since it was last not there");
+        write(6);
+        current.committed(SHORT - 1);
+        assert_eq!(number(&mut current), 5);
+        current.committed(1);
+        assert_eq!(number(&mut current), 6);
+        current.committed(1);
+        assert_eq!(number(&mut current), 6);
+        current.committed(100);
+        write(7);
+        assert_eq!(number(&mut current), 7);
+        assert_eq!(current.most, 100, "what was committed since it was last not there");
+    }
+
     /// The engine may begin two journals and delete the first between two syncs. The next number
     /// was then missing for ever, and every later sync was one of a file that was gone.
     #[test]
@@ -264,6 +331,7 @@ mod tests {
         write(3);
         let mut current = Current::find(dir.path(), None).unwrap();
         let number = |current: &mut Current| {
+            current.committed(SHORT);
             current.files().unwrap();
             current.number
         };

@@ -38,17 +38,24 @@ pub fn disk_room(dir: &Path, reserve: Reserve) -> io::Result<(u64, u64)> {
     Ok((free, (total / reserve.one_in.max(1)).min(reserve.most)))
 }
 
+/// Bytes that may be committed before the disk is looked at again.
+#[derive(Debug, Default)]
+struct Credit {
+    any: u64,
+    /// By batches that shrink, or are essential, only: where the others may have none.
+    shrinking: u64,
+}
+
 /// The room of one disk.
 pub(super) struct Room {
     dir: PathBuf,
     reserve: Reserve,
-    /// Bytes that may be committed before the disk is looked at again.
-    credit: Mutex<u64>,
+    credit: Mutex<Credit>,
 }
 
 impl Room {
     pub(super) fn new(dir: PathBuf, reserve: Reserve) -> Room {
-        Room { dir, reserve, credit: Mutex::new(0) }
+        Room { dir, reserve, credit: Mutex::default() }
     }
 
     /// Bytes free and kept back, with so many bytes of sorted files. Unknown is plenty: the write
@@ -64,11 +71,15 @@ impl Room {
         let mut credit = self.credit.lock().unwrap_or_else(PoisonError::into_inner);
         // Once in the journal, once sorted.
         let cost = 2 * batch.bytes() as u64 + 4096;
-        if let Some(left) = credit.checked_sub(cost) {
-            *credit = left;
+        if let Some(left) = credit.any.checked_sub(cost) {
+            credit.any = left;
             return Ok(());
         }
         let shrinks = batch.is_essential() || batch.writes().iter().all(|w| w.value.is_none());
+        if shrinks && let Some(left) = credit.shrinking.checked_sub(cost) {
+            credit.shrinking = left;
+            return Ok(());
+        }
         let (free, kept) = if shrinks {
             let (free, kept) = self.now(0);
             (free, kept / UNTOUCHED)
@@ -78,9 +89,41 @@ impl Room {
         if free < kept.saturating_add(cost) {
             return Err(KvError::NoSpace);
         }
-        if !shrinks {
-            *credit = ((free - kept - cost) / 4).min(LOOK_EVERY);
-        }
+        let more = ((free - kept - cost) / 4).min(LOOK_EVERY);
+        *if shrinks { &mut credit.shrinking } else { &mut credit.any } = more;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credit(room: &Room) -> (u64, u64) {
+        let credit = room.credit.lock().unwrap();
+        (credit.any, credit.shrinking)
+    }
+
+    /// Only batches that grow were given credit: once it was spent each unlink looked at the disk.
+    #[test]
+    fn what_shrinks_looks_at_the_disk_now_and_then_and_lends_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let (free, _) = disk_room(dir.path(), Reserve::default()).unwrap();
+        let mut delete = Batch::new();
+        delete.delete([1; 100]);
+        let cost = 2 * delete.bytes() as u64 + 4096;
+        let mut put = Batch::new();
+        put.put([1; 100], [2; 100]);
+        // Full, as far as batches that grow are concerned.
+        let reserve = Reserve { most: free + (1 << 30), one_in: 1 };
+        let room = Room::new(dir.path().to_path_buf(), reserve);
+        assert_eq!(room.admit(&delete, || 0), Ok(()));
+        let (_, given) = credit(&room);
+        assert!(given > cost);
+        for spent in 1..10 {
+            assert_eq!(room.admit(&delete, || 0), Ok(()));
+            assert_eq!(credit(&room), (0, given - spent * cost), "it looked again");
+        }
+        assert_eq!(room.admit(&put, || 0), Err(KvError::NoSpace), "that credit is not its");
     }
 }

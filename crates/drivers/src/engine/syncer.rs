@@ -171,6 +171,12 @@ impl Syncer {
         !state.poisoned && state.durable == state.committed
     }
 
+    /// The number of the journal the last sync synced.
+    #[cfg(test)]
+    pub(super) fn journal_number(&self) -> u64 {
+        self.shared.journal().number()
+    }
+
     /// Asks for a sync nobody waits for.
     pub(super) fn nudge(&self) {
         self.shared.lock().asked += 1;
