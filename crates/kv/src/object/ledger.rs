@@ -9,7 +9,7 @@
 //! - *doubtful*: its [`Staged`] was dropped; the next sync asks the store whether the batch was
 //!   applied.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::map::{Map, Run};
@@ -61,8 +61,8 @@ pub(super) struct State {
     /// Commits told of now belong to this epoch; a flush closes it.
     epoch: u64,
     next_seq: u64,
-    /// Staged, doubtful or committed, but not flushed.
-    unproved: BTreeSet<u64>,
+    /// Staged, doubtful or committed, but not flushed; and what each says is flushed.
+    unproved: BTreeMap<u64, u64>,
     committed: BTreeMap<u64, Committed>,
     /// How many of them are flushed.
     flushed: usize,
@@ -121,7 +121,7 @@ impl State {
 
     /// Every record below this is durable with its blocks.
     fn flushed_below(&self) -> u64 {
-        self.unproved.first().copied().unwrap_or(self.next_seq)
+        self.unproved.first_key_value().map_or(self.next_seq, |(seq, _)| *seq)
     }
 
     fn commit(&mut self, seq: u64, pairs: Vec<Pair>) {
@@ -160,7 +160,7 @@ impl Ledger {
                 cannot_grow: false,
                 epoch: 1,
                 next_seq,
-                unproved: BTreeSet::new(),
+                unproved: BTreeMap::new(),
                 committed: BTreeMap::new(),
                 flushed: 0,
                 doubtful: BTreeMap::new(),
@@ -233,7 +233,7 @@ impl Ledger {
         let flushed = state.flushed_below();
         let seq = state.next_seq;
         state.next_seq += 1;
-        state.unproved.insert(seq);
+        state.unproved.insert(seq, flushed);
         state.pending += blocks;
         (seq, flushed)
     }
@@ -241,6 +241,15 @@ impl Ledger {
     /// Every record below this is durable with its blocks.
     pub(super) fn flushed_below(&self) -> u64 {
         self.lock().flushed_below()
+    }
+
+    /// Whether a record says all that is flushed. The last one says most, and what is not flushed
+    /// is not retired.
+    pub(super) fn is_vouched(&self) -> bool {
+        let state = self.lock();
+        let last = state.committed.last_key_value();
+        let says = last.and_then(|(seq, _)| state.unproved.get(seq));
+        says.is_some_and(|flushed| *flushed >= state.flushed_below())
     }
 
     pub(super) fn pending(&self) -> usize {

@@ -141,6 +141,38 @@ fn a_synced_block_that_rots_after_a_kill_is_not_taken_back() {
     assert_eq!(report.faults, [Fault::BadBlock { id: ObjectId(1), offset: 3 * BLOCK }]);
 }
 
+/// Each write between two syncs has a record that says what the sync before proved, and a mark that
+/// said the same was written beside it. It is written where no record says so, and only there.
+#[test]
+fn a_mark_is_written_where_no_record_says_the_same() {
+    let mut rig = small(43);
+    let mark = index::number_key(index::TAG_MOVES, moves::MARK);
+    let marked = |rig: &Rig| run(rig.kv.get(&mark)).unwrap().is_some();
+    write(&rig, 1, 0, &[5; 8 * LEN]).unwrap();
+    run(rig.store.sync()).unwrap();
+    write(&rig, 2, 0, &[6; LEN]).unwrap();
+    assert!(rig.store.is_unmarked());
+    run(rig.store.mark()).unwrap();
+    assert!(!rig.store.is_unmarked() && !marked(&rig), "the second record vouches for the first");
+    rig.medium.corrupt(4 * BLOCK + 4711);
+    // What vouched is flushed now, and may be retired: its own blocks have no word for them.
+    run(rig.store.sync()).unwrap();
+    assert!(rig.store.is_unmarked());
+    run(rig.store.mark()).unwrap();
+    assert!(marked(&rig));
+    assert_eq!(rig.reopen().restored, 0);
+
+    let mut rig = small(44);
+    write(&rig, 1, 0, &[5; 8 * LEN]).unwrap();
+    run(rig.store.sync()).unwrap();
+    write(&rig, 2, 0, &[6; LEN]).unwrap();
+    run(rig.store.mark()).unwrap();
+    rig.medium.corrupt(4 * BLOCK + 4711);
+    assert_eq!(rig.reopen().restored, 0, "a kill, the second write not synced");
+    let mut block = [0; LEN];
+    assert_eq!(run(rig.store.read(ObjectId(1), 3 * BLOCK, &mut block)), Err(KvError::Corrupt));
+}
+
 /// What one life says is flushed must not vouch for the records of the next, whose numbers start
 /// again: a write of the second life that was never synced is still taken back.
 #[test]
