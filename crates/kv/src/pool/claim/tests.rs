@@ -170,23 +170,32 @@ struct Contender {
     skew: u64,
     taking: Option<Taking>,
     claim: Option<Claim>,
+    /// When its next turn arrives at the pool, and when its last one did.
     at: u64,
+    last: u64,
 }
 
 impl Contender {
     fn new(cluster: &MemCluster, rng: &mut Rng, at: u64) -> Contender {
+        let me = Me { name: "somebody".into(), place: 0 };
+        let expiry = Duration::from_secs(10 + rng.below(30));
+        let terms = Terms { expiry, ..Terms::default() };
         Contender {
             pool: cluster.client(),
             skew: rng.below(1_000_000),
-            taking: Some(taking("somebody", 0, Wanted::OrNew(rng.next_u64()))),
+            taking: Some(Taking::new(me, Wanted::OrNew(rng.next_u64()), terms)),
             claim: None,
             at,
+            last: at,
         }
     }
 
     /// Steps, renews, or stalls; a loser comes again as a new client.
     fn turn(&mut self, cluster: &MemCluster, rng: &mut Rng) {
-        let now = Time((self.at + self.skew) * 1_000_000_000);
+        // It looked at its clock before it asked, which takes its time.
+        let way = rng.below((self.at - self.last).min(15) + 1);
+        let now = Time((self.at - way + self.skew) * 1_000_000_000);
+        self.last = self.at;
         self.at += 1 + rng.below(4) + if rng.chance(1, 12) { rng.below(60) } else { 0 };
         let lost = if let Some(taking) = &mut self.taking {
             match run(taking.step(&self.pool, now)) {
@@ -217,8 +226,8 @@ impl Contender {
     }
 }
 
-/// Four hosts that stall for longer than the claim lasts, whose operations are lost, late and
-/// repeated: never do two think that they may serve, and each epoch has one owner.
+/// Four hosts that stall for longer than the claim lasts, each by its own terms, whose operations
+/// take their time, are lost, late and repeated: never do two think that they may serve, and each epoch has one owner.
 ///
 /// Who found its own swap or renewal of long ago in the head used to count it from then on, though
 /// others had watched that same head nearly for as long as it takes to expire: two served.
