@@ -29,6 +29,17 @@ pub(super) trait Answers {
 
     /// An answer that is the value of a key in the file.
     fn wait_for(&mut self, key: &[u8], address: u64);
+
+    /// How far the command is; of the next one when it is over.
+    fn so_far(&mut self) -> &mut SoFar;
+}
+
+/// How far a command that counts keys is: it goes from key to key, because memory may not hold all
+/// of them at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SoFar {
+    keys: usize,
+    counted: usize,
 }
 
 /// What a server says of itself.
@@ -75,15 +86,19 @@ fn arity(out: &mut Vec<u8>, command: Command<'_>) -> Then {
     Then::Next
 }
 
-fn not_stored(out: &mut Vec<u8>, error: StoreError) -> Then {
-    put_error(
-        out,
-        match error {
+impl StoreError {
+    /// As an answer.
+    pub(super) fn text(self) -> &'static str {
+        match self {
             StoreError::Full => "OOM the log cannot be written; give the data directory more space",
             StoreError::Table => "ERR the cache table does not answer",
             StoreError::Journal => "MISCONF the journal cannot be written; see the server's log",
-        },
-    );
+        }
+    }
+}
+
+fn not_stored(out: &mut Vec<u8>, error: StoreError) -> Then {
+    put_error(out, error.text());
     Then::Next
 }
 
@@ -163,14 +178,6 @@ fn set<D: Device>(store: &mut Store<D>, command: Command<'_>, out: &mut Vec<u8>)
     }
 }
 
-/// The first of `keys` whose record is not in memory.
-fn cold<'a, D: Device>(store: &Store<D>, mut keys: impl Iterator<Item = &'a [u8]>) -> Option<Then> {
-    keys.find_map(|key| match store.log.find(key) {
-        Found::Cold(address) => Some(Then::Bring(key.to_vec(), address)),
-        _ => None,
-    })
-}
-
 /// Commands that name keys; `None` if it is another.
 fn keyed<D: Device>(
     store: &mut Store<D>,
@@ -191,19 +198,18 @@ fn keyed<D: Device>(
     if name == b"mget" {
         return Some(mget(store, command, answers));
     }
+    if let b"del" | b"unlink" | b"exists" = name.as_slice() {
+        return Some(each(store, command, answers, name != b"exists"));
+    }
     let out = answers.out();
     if name == b"mset" {
         return Some(mset(store, command, out));
     }
-    let many = matches!(name.as_slice(), b"del" | b"unlink" | b"exists");
-    let keys = command.from(1).take(if many { usize::MAX } else { 1 });
-    if let Some(then) = cold(store, keys) {
-        return Some(then);
-    }
     let key = command.arg(1);
+    if let Found::Cold(address) = store.log.find(key) {
+        return Some(Then::Bring(key.to_vec(), address));
+    }
     Some(match name.as_slice() {
-        b"exists" => count(out, command.from(1).filter(|key| is_there(store, key)).count()),
-        b"del" | b"unlink" => delete(store, command, out),
         b"incr" => add(store, key, Some(1), out),
         b"decr" => add(store, key, Some(-1), out),
         b"incrby" => add(store, key, resp::integer(command.arg(2)), out),
@@ -280,18 +286,29 @@ fn mset<D: Device>(store: &mut Store<D>, command: Command<'_>, out: &mut Vec<u8>
     Then::Next
 }
 
-fn delete<D: Device>(store: &mut Store<D>, command: Command<'_>, out: &mut Vec<u8>) -> Then {
-    let mut gone = 0;
-    for key in command.from(1) {
-        if is_there(store, key) {
-            if let Err(error) = store.delete(key) {
-                return not_stored(out, error);
+/// Counts the keys that are there, and deletes them if it is told to.
+fn each<D: Device>(
+    store: &mut Store<D>,
+    command: Command<'_>,
+    answers: &mut impl Answers,
+    deletes: bool,
+) -> Then {
+    for key in command.from(1 + answers.so_far().keys) {
+        match store.log.find(key) {
+            Found::Cold(address) => return Then::Bring(key.to_vec(), address),
+            Found::Nothing => {}
+            Found::Here(_) => {
+                if deletes && let Err(error) = store.delete(key) {
+                    *answers.so_far() = SoFar::default();
+                    return not_stored(answers.out(), error);
+                }
+                answers.so_far().counted += 1;
             }
-            gone += 1;
         }
+        answers.so_far().keys += 1;
     }
-    put_integer(out, gone);
-    Then::Next
+    let SoFar { counted, .. } = std::mem::take(answers.so_far());
+    count(answers.out(), counted)
 }
 
 fn add<D: Device>(store: &mut Store<D>, key: &[u8], by: Option<i64>, out: &mut Vec<u8>) -> Then {

@@ -6,12 +6,15 @@
 //! entry  0 length of the rest u32 | 4 check u32 | 8 key length u32 | 12 kind u8 | 13 key | bulk
 //! ```
 //!
-//! A file can go once its page, and so every page before it, is in the file of the log: each entry
-//! there speaks of one of them. What is read back is replayed in order over pages that begin empty.
+//! A file can go once every page before the next file's is in the file of the log: each entry there
+//! speaks of one of them. What is read back is replayed in order over pages that begin empty, each
+//! file from a page of its own on. It may need more pages than were there when it was written: values
+//! that took another's place in a page that is in the log's file by now are appended. Then the files
+//! behind it are named anew ([`Journal::rename`]).
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -64,29 +67,33 @@ fn check_of(rest: &[u8]) -> u32 {
     u32::try_from(xxh3_64(rest) & u64::from(u32::MAX)).unwrap_or(0)
 }
 
+/// What a replay meets.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Met<'a> {
+    /// The file of this page begins.
+    File(u64),
+    /// An entry, with its key and its bulk.
+    Entry(Kind, &'a [u8], &'a [u8]),
+}
+
 impl Journal {
     /// The first page whose entries are there: all before it are in the log's file.
     pub(super) fn first_page(dir: &Path) -> io::Result<u64> {
         Ok(pages_in(dir)?.first().copied().unwrap_or(0))
     }
 
-    /// The last page there are entries for.
-    pub(super) fn last_page(dir: &Path) -> io::Result<u64> {
-        Ok(pages_in(dir)?.last().copied().unwrap_or(0))
-    }
-
     /// Reads every entry in order. A torn one ends its file: it was never answered.
     pub(super) fn replay(
         dir: &Path,
-        mut entry: impl FnMut(Kind, &[u8], &[u8]) -> io::Result<()>,
+        mut meet: impl FnMut(Met<'_>) -> io::Result<()>,
     ) -> io::Result<u64> {
         let mut count = 0;
         for page in pages_in(dir)? {
-            let mut bytes = Vec::new();
-            File::open(path_of(dir, page))?.read_to_end(&mut bytes)?;
+            let bytes = std::fs::read(path_of(dir, page))?;
+            meet(Met::File(page))?;
             let mut rest = bytes.as_slice();
             while let Some((kind, key, bulk, len)) = parse(rest) {
-                entry(kind, key, bulk)?;
+                meet(Met::Entry(kind, key, bulk))?;
                 count += 1;
                 rest = rest.get(len..).unwrap_or_default();
             }
@@ -98,12 +105,24 @@ impl Journal {
         Ok(count)
     }
 
-    /// Begins at `page`. Files of earlier lives stay until their pages are written.
+    /// Gives files the pages they were replayed from on: pairs of the old and the new, in order.
+    /// The last first, so that their order is never another.
+    pub(super) fn rename(dir: &Path, pages: &[(u64, u64)]) -> io::Result<()> {
+        for (old, new) in pages.iter().rev().filter(|(old, new)| old != new) {
+            std::fs::rename(path_of(dir, *old), path_of(dir, *new))?;
+        }
+        Ok(())
+    }
+
+    /// Begins at `page`, behind what is whole there. Files of earlier lives stay until their pages
+    /// are written.
     pub(super) fn begin(dir: &Path, page: u64) -> io::Result<Journal> {
         let mut pages = pages_in(dir)?;
         pages.insert(page);
         let file = open(dir, page)?;
-        let written = file.metadata()?.len();
+        // What stood behind a torn entry would never be read.
+        let written = whole(&std::fs::read(path_of(dir, page))?);
+        file.set_len(written)?;
         Ok(Journal { dir: dir.to_owned(), file, page, pages, pending: Vec::new(), written })
     }
 
@@ -158,17 +177,25 @@ impl Journal {
         Ok(())
     }
 
-    /// Pages up to `page` are in the log's file: their entries go.
-    pub(super) fn release(&mut self, page: u64) -> io::Result<()> {
-        while let Some(oldest) = self.pages.first().copied().filter(|own| *own <= page) {
-            if oldest == self.page {
-                break;
-            }
+    /// All before page `first` is in the log's file: files that speak of nothing else go.
+    pub(super) fn release(&mut self, first: u64) -> io::Result<()> {
+        while let [oldest, next] = self.pages.iter().take(2).copied().collect::<Vec<_>>()[..]
+            && next <= first
+        {
             std::fs::remove_file(path_of(&self.dir, oldest))?;
             self.pages.remove(&oldest);
         }
         Ok(())
     }
+}
+
+/// Bytes of the entries at the start of a file that are whole.
+fn whole(bytes: &[u8]) -> u64 {
+    let mut at = 0;
+    while let Some((.., len)) = parse(bytes.get(at..).unwrap_or_default()) {
+        at += len;
+    }
+    at as u64
 }
 
 fn parse(bytes: &[u8]) -> Option<(Kind, &[u8], &[u8], usize)> {
@@ -199,8 +226,10 @@ mod tests {
 
     fn all(dir: &Path) -> Vec<(Kind, Vec<u8>, Vec<u8>)> {
         let mut all = Vec::new();
-        Journal::replay(dir, |kind, key, bulk| {
-            all.push((kind, key.to_vec(), bulk.to_vec()));
+        Journal::replay(dir, |met| {
+            if let Met::Entry(kind, key, bulk) = met {
+                all.push((kind, key.to_vec(), bulk.to_vec()));
+            }
             Ok(())
         })
         .unwrap();
@@ -223,6 +252,8 @@ mod tests {
         assert_eq!(all(dir.path()), expected, "what was only noted is not there");
         assert_eq!(Journal::first_page(dir.path()).unwrap(), 3);
         journal.release(3).unwrap();
+        assert_eq!(all(dir.path()), expected, "page 3 is not in the file");
+        journal.release(4).unwrap();
         assert_eq!(all(dir.path()), expected[1..]);
         journal.release(9).unwrap();
         assert_eq!(Journal::first_page(dir.path()).unwrap(), 4, "the one in use stays");
@@ -242,5 +273,24 @@ mod tests {
             File::options().write(true).open(&path).unwrap().set_len(len - cut).unwrap();
             assert_eq!(all(dir.path()), [(Kind::Put, b"a".to_vec(), b"1".to_vec())]);
         }
+        let mut journal = Journal::begin(dir.path(), 0).unwrap();
+        journal.note(Kind::Put, b"c", b"3");
+        journal.commit().unwrap();
+        assert_eq!(all(dir.path()).len(), 2, "what comes behind it is read");
+    }
+
+    #[test]
+    fn files_named_anew_keep_their_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::begin(dir.path(), 0).unwrap();
+        for page in 1..4u64 {
+            journal.roll(page).unwrap();
+            journal.note(Kind::Put, &page.to_le_bytes(), b"");
+        }
+        journal.commit().unwrap();
+        let before = all(dir.path());
+        Journal::rename(dir.path(), &[(0, 0), (1, 2), (2, 3), (3, 7)]).unwrap();
+        assert_eq!(all(dir.path()), before);
+        assert_eq!(pages_in(dir.path()).unwrap(), BTreeSet::from([0, 2, 3, 7]));
     }
 }

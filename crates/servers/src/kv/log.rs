@@ -224,11 +224,24 @@ impl Log {
         Ok(number * PAGE64 + at as u64)
     }
 
-    /// Begins a new page, so that the one before can be written.
-    pub(super) fn roll(&mut self) {
-        if !self.is_choked() {
+    /// Begins a new page, so that the one before can be written; false if there is no room.
+    pub(super) fn roll(&mut self) -> bool {
+        let room = !self.is_choked();
+        if room {
             self.add_page();
         }
+        room
+    }
+
+    /// Whether nothing lies in the page new records go to.
+    pub(super) fn tail_is_empty(&self) -> bool {
+        self.pages.back().is_some_and(|page| page.used == PAGE_HEAD)
+    }
+
+    /// The last page that is sealed and in memory.
+    pub(super) fn last_sealed(&self) -> Option<u64> {
+        let at = self.pages.iter().rposition(|page| page.sealed)?;
+        Some(self.first + at as u64)
     }
 
     /// Forgets every key. What lies in pages stays there, unnamed.

@@ -16,7 +16,7 @@ use outboard_drivers::dds::tcp::sockets::{
 use outboard_drivers::executor::{Executor, Started};
 use outboard_drivers::link::Bell;
 
-use super::commands::{self, Answers, Command, Info, Then};
+use super::commands::{self, Answers, Command, Info, SoFar, Then};
 use super::record::Record;
 use super::store::{Event, Store, StoreError, StoreSetup, Work, read_cold};
 use crate::device::Device;
@@ -110,6 +110,7 @@ struct Conn {
     gate: u64,
     /// Waits for a record that its command needs.
     bringing: bool,
+    so_far: SoFar,
     ended: bool,
     closing: bool,
     queued: bool,
@@ -129,6 +130,7 @@ impl Conn {
             next_token: 0,
             gate: 0,
             bringing: false,
+            so_far: SoFar::default(),
             ended: false,
             closing: false,
             queued: false,
@@ -174,6 +176,10 @@ struct To<'a, D> {
 impl<D: Device> Answers for To<'_, D> {
     fn out(&mut self) -> &mut Vec<u8> {
         self.conn.tail()
+    }
+
+    fn so_far(&mut self) -> &mut SoFar {
+        &mut self.conn.so_far
     }
 
     fn wait_for(&mut self, key: &[u8], address: u64) {
@@ -494,24 +500,27 @@ impl<D: Device> KvServer<D> {
         address: u64,
         record: Result<Option<Vec<u8>>, outboard_base::Errno>,
     ) {
+        const UNREADABLE: &str = "ERR the value cannot be read; see the server's log";
+        let stored = |done: Result<(), StoreError>| done.map_err(StoreError::text);
         let brought = match record {
-            // Somebody else wrote it meanwhile.
-            _ if !self.is_still(key, address) => Ok(()),
+            // Somebody else wrote it meanwhile; or it is asked for again when there is room.
+            _ if self.store.is_choked() || !self.is_still(key, address) => Ok(()),
             Ok(Some(bytes)) => match Record::parse(&bytes) {
-                Some(record) => self.store.put_bulk(key, record.bulk()).map_err(|_| ()),
-                None => Err(()),
+                Some(record) => stored(self.store.put_bulk(key, record.bulk())),
+                None => Err(UNREADABLE),
             },
-            Ok(None) => self.store.delete(key).map_err(|_| ()),
-            Err(_) => Err(()),
+            Ok(None) => stored(self.store.delete(key)),
+            Err(_) => Err(UNREADABLE),
         };
         if let Some(conn) = self.conn(id) {
             conn.bringing = false;
-            if brought.is_err() {
+            if let Err(text) = brought {
                 let mut args = Vec::new();
                 if let Parsed::Command(len) = resp::parse(conn.input(), &mut args) {
                     conn.take(len);
                 }
-                resp::put_error(conn.tail(), "ERR the value cannot be read; see the server's log");
+                conn.so_far = SoFar::default();
+                resp::put_error(conn.tail(), text);
                 self.held.push(id);
             }
             self.enqueue(id);

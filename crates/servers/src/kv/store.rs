@@ -5,7 +5,7 @@
 //! answers are held back while keys are being retired ([`Store::gate`]).
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use outboard_dds::table::Changes;
 use outboard_kv::medium::{ALIGN, Buf};
 
 use super::app::hash;
-use super::journal::{Journal, Kind};
+use super::journal::{Journal, Kind, Met};
 use super::log::{Log, Retire};
 use super::record::{self, HEAD, PAGE, Record};
 use crate::device::Device;
@@ -72,7 +72,9 @@ pub(super) type Work = Pin<Box<dyn Future<Output = Event>>>;
 struct Round {
     number: u64,
     keys: Vec<Key>,
-    /// Not before this page is written.
+    /// Everything is to be forgotten.
+    clear: bool,
+    /// Not while this page, or one before it, is being written.
     after: Option<u64>,
     asked: bool,
 }
@@ -86,12 +88,16 @@ pub(super) struct Store<D> {
     rounds: VecDeque<Round>,
     /// Keys of the round under way.
     retiring: Vec<Key>,
+    retiring_all: bool,
     retiring_after: Option<u64>,
     issued: u64,
     confirmed: u64,
-    writing: usize,
+    /// Pages that are being written.
+    writing: BTreeSet<u64>,
     /// Pages that were not written, to be tried again.
     failed: Vec<u64>,
+    /// Something was done that the journal did not take: this life ends.
+    broken: bool,
     scratch: RefCell<Vec<u8>>,
 }
 
@@ -106,23 +112,7 @@ impl<D: Device> Store<D> {
         let mut log = Log::new(setup.seed, first, usize::MAX - 64);
         let begin = read_begin(&setup.dir)?;
         let items = scan(&*device, &mut log, begin..first, setup.seed).await?;
-        let replayed = Journal::replay(&setup.dir, |kind, key, bulk| {
-            match kind {
-                Kind::Clear => {
-                    log.clear();
-                    log.roll();
-                }
-                Kind::Put | Kind::Delete => {
-                    let put = log.put(key, bulk, kind == Kind::Delete);
-                    put.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-                }
-            }
-            Ok(())
-        })?;
-        let last = Journal::last_page(&setup.dir)?;
-        while log.tail_page() < last {
-            log.roll();
-        }
+        let replayed = replay(&setup.dir, &mut log, begin)?;
         log.set_budget((setup.memory / PAGE).max(4));
         let journal = Journal::begin(&setup.dir, log.tail_page())?;
         let keys = log.len();
@@ -139,11 +129,13 @@ impl<D: Device> Store<D> {
             dir: setup.dir.clone(),
             rounds: VecDeque::new(),
             retiring: Vec::new(),
+            retiring_all: false,
             retiring_after: None,
             issued: 0,
             confirmed: 0,
-            writing: 0,
+            writing: BTreeSet::new(),
             failed: Vec::new(),
+            broken: false,
             scratch: RefCell::default(),
         })
     }
@@ -173,11 +165,6 @@ impl<D: Device> Store<D> {
             self.log.roll();
         }
         let retire = self.log.put(key, bulk, kind == Kind::Delete).map_err(|_| StoreError::Full)?;
-        // Entries go with the page their records lie in, or a later one.
-        if self.log.tail_page() != self.journal.page() {
-            self.journal.roll(self.log.tail_page()).map_err(journal_failed)?;
-        }
-        self.journal.note(kind, key, bulk);
         if self.device.has_table() {
             match retire {
                 Retire::Nothing => {}
@@ -188,31 +175,56 @@ impl<D: Device> Store<D> {
                 }
             }
         }
+        // Entries go with the page their records lie in, or a later one.
+        if self.log.tail_page() != self.journal.page() {
+            let rolled = self.journal.roll(self.log.tail_page());
+            self.broken |= rolled.is_err();
+            rolled.map_err(journal_failed)?;
+        }
+        self.journal.note(kind, key, bulk);
         Ok(())
     }
 
     /// Forgets everything.
     pub(super) fn clear(&mut self) -> Result<(), StoreError> {
-        self.log.roll();
-        self.journal.roll(self.log.tail_page()).map_err(journal_failed)?;
-        self.journal.note(Kind::Clear, &[], &[]);
-        self.journal.commit().map_err(journal_failed)?;
-        write_begin(&self.dir, self.log.tail_page()).map_err(journal_failed)?;
+        // What was is in pages before the first that counts from now on.
+        if !self.log.roll() {
+            return Err(StoreError::Full);
+        }
+        let noted = self.note_clear();
+        self.broken |= noted.is_err();
+        noted.map_err(journal_failed)?;
         self.log.clear();
+        if self.device.has_table() {
+            self.retiring_all = true;
+            // What is being written was sealed when its records were not yet forgotten.
+            self.retiring_after = self.retiring_after.max(self.log.last_sealed());
+        }
         Ok(())
+    }
+
+    fn note_clear(&mut self) -> io::Result<()> {
+        self.journal.roll(self.log.tail_page())?;
+        self.journal.note(Kind::Clear, &[], &[]);
+        self.journal.commit()?;
+        write_begin(&self.dir, self.log.tail_page())
     }
 
     /// Ends a round of commands: what they did is handed to the operating system, and what the
     /// table must forget is on its way.
     pub(super) fn end_round(&mut self, begin: &mut Vec<Work>) -> Result<(), StoreError> {
+        if self.broken {
+            return Err(StoreError::Journal);
+        }
         if self.journal.has_pending() {
             self.journal.commit().map_err(journal_failed)?;
         }
-        if !self.retiring.is_empty() {
+        if self.retires() {
             self.issued += 1;
-            let keys = std::mem::take(&mut self.retiring);
+            let (keys, clear) =
+                (std::mem::take(&mut self.retiring), std::mem::take(&mut self.retiring_all));
             let (number, after) = (self.issued, self.retiring_after.take());
-            self.rounds.push_back(Round { number, keys, after, asked: false });
+            self.rounds.push_back(Round { number, keys, clear, after, asked: false });
         }
         self.ask(begin);
         self.write_pages(begin, true);
@@ -221,16 +233,18 @@ impl<D: Device> Store<D> {
 
     /// Sends what may be sent to the table, in order.
     fn ask(&mut self, begin: &mut Vec<Work>) {
-        let first = self.log.first_page();
+        // A page that could not be written told the table nothing, and when it is written after
+        // all, what was forgotten until then is marked in it.
+        let first = self.writing.first().copied();
         for round in self.rounds.iter_mut().filter(|round| !round.asked) {
-            if round.after.is_some_and(|page| page >= first) {
+            if round.after.zip(first).is_some_and(|(page, first)| first <= page) {
                 return;
             }
             round.asked = true;
             let (number, removals) = (round.number, std::mem::take(&mut round.keys));
-            let device = Rc::clone(&self.device);
+            let (device, clear) = (Rc::clone(&self.device), round.clear);
             begin.push(Box::pin(async move {
-                let update = Changes { removals, ..Changes::default() };
+                let update = Changes { clear, removals, ..Changes::default() };
                 Event::Retired(number, device.update(update).await)
             }));
         }
@@ -239,21 +253,21 @@ impl<D: Device> Store<D> {
     /// Begins to write pages; those that failed only with `again`, so that a full device is not
     /// asked without end.
     fn write_pages(&mut self, begin: &mut Vec<Work>, again: bool) {
-        if again && self.writing == 0 {
+        if again && self.writing.is_empty() {
             for number in std::mem::take(&mut self.failed) {
                 if let Some(buf) = self.log.again(number) {
                     self.write_page(number, buf, begin);
                 }
             }
         }
-        while self.writing < 4 && self.failed.is_empty() {
+        while self.writing.len() < 4 && self.failed.is_empty() {
             let Some((number, buf)) = self.log.next_to_write() else { return };
             self.write_page(number, buf, begin);
         }
     }
 
     fn write_page(&mut self, number: u64, buf: Buf, begin: &mut Vec<Work>) {
-        self.writing += 1;
+        self.writing.insert(number);
         let device = Rc::clone(&self.device);
         begin.push(Box::pin(async move {
             Event::Written(number, device.write(number * PAGE64, buf).await)
@@ -266,15 +280,12 @@ impl<D: Device> Store<D> {
             // The server's own.
             Event::Read { .. } | Event::Brought { .. } => {}
             Event::Written(number, Ok(())) => {
-                self.writing = self.writing.saturating_sub(1);
+                self.writing.remove(&number);
                 self.log.written(number);
-                let first = self.log.first_page();
-                if let Some(last) = first.checked_sub(1) {
-                    self.journal.release(last).map_err(journal_failed)?;
-                }
+                self.journal.release(self.log.first_page()).map_err(journal_failed)?;
             }
             Event::Written(number, Err(error)) => {
-                self.writing = self.writing.saturating_sub(1);
+                self.writing.remove(&number);
                 tracing::warn!(%error, page = number, "a page of the log was not written; again");
                 self.failed.push(number);
             }
@@ -302,7 +313,12 @@ impl<D: Device> Store<D> {
 
     /// What answers made now must wait for; see [`Store::is_open`].
     pub(super) fn gate(&self) -> u64 {
-        self.issued + u64::from(!self.retiring.is_empty())
+        self.issued + u64::from(self.retires())
+    }
+
+    /// Whether the round under way has something for the table.
+    fn retires(&self) -> bool {
+        self.retiring_all || !self.retiring.is_empty()
     }
 
     /// Whether answers made at `gate` may leave.
@@ -336,6 +352,45 @@ fn write_begin(dir: &Path, page: u64) -> io::Result<()> {
     let new = dir.join("begin.new");
     std::fs::write(&new, format!("{page}\n"))?;
     std::fs::rename(new, begin_path(dir))
+}
+
+/// Does again what the journal says, each file from a page of its own on, and names the files after
+/// those pages; how many entries. `begin` is the first page that counts.
+fn replay(dir: &Path, log: &mut Log, begin: u64) -> io::Result<u64> {
+    let mut files: Vec<(u64, u64)> = Vec::new();
+    let mut begins = begin;
+    let full = || io::Error::from(io::ErrorKind::OutOfMemory);
+    let count = Journal::replay(dir, |met| {
+        match met {
+            Met::File(page) => {
+                let least = files.last().map_or(page, |(_, last)| page.max(last + 1));
+                while log.tail_page() < least || !log.tail_is_empty() {
+                    log.roll().then_some(()).ok_or_else(full)?;
+                }
+                files.push((page, log.tail_page()));
+            }
+            Met::Entry(Kind::Clear, ..) => {
+                log.clear();
+                if !log.tail_is_empty() {
+                    log.roll().then_some(()).ok_or_else(full)?;
+                }
+                begins = begins.max(log.tail_page());
+            }
+            Met::Entry(kind, key, bulk) => {
+                log.put(key, bulk, kind == Kind::Delete).map_err(|_| full())?;
+            }
+        }
+        Ok(())
+    })?;
+    Journal::rename(dir, &files)?;
+    if begins != begin {
+        write_begin(dir, begins)?;
+    }
+    // The last file goes on if all it speaks of lies in its page.
+    if files.last().is_some_and(|(_, page)| *page != log.tail_page()) {
+        log.roll().then_some(()).ok_or_else(full)?;
+    }
+    Ok(count)
 }
 
 /// Reads the log's file into the index; the items the cache table may hold.

@@ -4,6 +4,7 @@
 
 mod kv;
 mod linear;
+mod lives;
 mod pages;
 mod redis;
 mod rig;
