@@ -2,6 +2,7 @@
 //! row D22), and what the host changes itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Errno;
@@ -11,8 +12,14 @@ use crate::dpu::offload::{self, Application, WriteOp};
 use crate::table::{Changes, Writer};
 
 /// The writer of the cache table, and the application that says what belongs there. One for all
-/// pumps of a DPU side; nobody else writes the table.
+/// pumps of a host; nobody else writes the table.
 pub struct Summary {
+    shared: Arc<Shared>,
+    /// The host is gone. Set while the writer is held.
+    gone: AtomicBool,
+}
+
+struct Shared {
     application: Option<Arc<dyn Application>>,
     writer: Mutex<Writer>,
 }
@@ -21,22 +28,31 @@ impl Summary {
     /// Keeps the table as `application` says; without one only as the host says.
     #[must_use]
     pub fn new(application: Option<Arc<dyn Application>>, writer: Writer) -> Summary {
-        Summary { application, writer: Mutex::new(writer) }
+        let shared = Arc::new(Shared { application, writer: Mutex::new(writer) });
+        Summary { shared, gone: AtomicBool::new(false) }
     }
 
-    fn writer(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The same table, for another host.
+    #[must_use]
+    pub fn for_another(&self) -> Summary {
+        Summary { shared: Arc::clone(&self.shared), gone: AtomicBool::new(false) }
+    }
+
+    /// `None` if the host is gone.
+    fn writer(&self) -> Option<MutexGuard<'_, Writer>> {
+        let writer = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        (!self.gone.load(Ordering::Relaxed)).then_some(writer)
     }
 
     /// The host has written, and is not answered yet.
     pub fn wrote(&self, file: u32, offset: u64, bytes: &[u8]) {
-        let Some(application) = &self.application else { return };
+        let Some(application) = &self.shared.application else { return };
         let mut items = Vec::new();
         let op = WriteOp { file, offset, bytes };
         if !self.contained(|| application.cache(op, &mut items)) {
             return;
         }
-        let mut writer = self.writer();
+        let Some(mut writer) = self.writer() else { return };
         for (key, item) in items {
             // One that finds no room is not there under an older value either: the host answers.
             let _full = writer.insert(key, item);
@@ -45,12 +61,14 @@ impl Summary {
 
     /// The host is about to read.
     pub fn will_read(&self, op: ReadOp) {
-        let Some(application) = &self.application else { return };
+        let Some(application) = &self.shared.application else { return };
         let mut keys = Vec::new();
         let ReadOp { file, offset, bytes } = op;
         let read = offload::ReadOp { file: file.0, offset, bytes };
-        if self.contained(|| application.invalidate(read, &mut keys)) && !keys.is_empty() {
-            let mut writer = self.writer();
+        if self.contained(|| application.invalidate(read, &mut keys))
+            && !keys.is_empty()
+            && let Some(mut writer) = self.writer()
+        {
             for key in keys {
                 writer.remove(key);
             }
@@ -60,16 +78,20 @@ impl Summary {
     /// The host changes the table itself; who looks after this finds what it said.
     ///
     /// # Errors
-    /// `EINVAL`, if the bytes are no [`Changes`].
+    /// `EINVAL`, if the bytes are no [`Changes`]; `EIO`, if the host is gone.
     pub fn change(&self, changes: &[u8]) -> Result<u64, Errno> {
         let changes = Changes::parse(changes).map_err(|_| Errno::EINVAL)?;
-        let full = changes.apply(&mut self.writer());
+        let full = changes.apply(&mut *self.writer().ok_or(Errno::EIO)?);
         Ok(full as u64)
     }
 
-    /// The host is gone: nobody tells the table any more what becomes wrong.
-    pub fn forget(&self) {
-        self.writer().clear();
+    /// The host is gone: nobody tells the table any more what becomes wrong. What it had begun and
+    /// ends later is not heard: by then another host may rely on what it told the table itself.
+    pub fn leave(&self) {
+        if let Some(mut writer) = self.writer() {
+            self.gone.store(true, Ordering::Relaxed);
+            writer.clear();
+        }
     }
 
     /// Calls user code; if it panics the table may lack what it would have said, so that nothing of
@@ -80,7 +102,9 @@ impl Summary {
             tracing::warn!(
                 "the application panicked: the cache table is emptied, the host answers"
             );
-            self.forget();
+            if let Some(mut writer) = self.writer() {
+                writer.clear();
+            }
         }
         is_well
     }
@@ -147,8 +171,29 @@ mod tests {
         summary.wrote(3, 0, &[2; 64]);
         assert!((0..8).filter_map(|key| table.get(key)).all(|[.., value]| value == 2));
         assert_eq!(table.len(), 4);
-        summary.forget();
+        summary.leave();
         assert!(table.is_empty());
+    }
+
+    /// A host died while its write was under way; the next had attached and emptied the table when
+    /// the write ended. What it said of the file then was believed, and the next host, which had
+    /// never told the table of the key, had no reason to take it back.
+    #[test]
+    fn a_write_that_ends_after_its_host_is_not_heard() {
+        let (dead, table) = summary(4);
+        let next = dead.for_another();
+        let clear = Changes { clear: true, ..Changes::default() }.emit();
+        dead.leave();
+        assert_eq!(next.change(&clear), Ok(0));
+        dead.wrote(3, 16, &[7; 16]);
+        let items = vec![(5, [5; 4])];
+        let said = Changes { items, ..Changes::default() }.emit();
+        assert_eq!(dead.change(&said), Err(Errno::EIO));
+        assert!(table.is_empty());
+        next.wrote(3, 16, &[8; 8]);
+        dead.will_read(ReadOp { file: FileId(3), offset: 16, bytes: 8 });
+        dead.leave();
+        assert_eq!(table.get(2), Some([3, 16, 8, 8]), "the next one's stays");
     }
 
     /// What it would have told is lost; so nothing that was told before is believed.

@@ -53,7 +53,7 @@ pub(super) struct Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.summary.forget();
+        self.summary.leave();
     }
 }
 
@@ -83,16 +83,16 @@ impl Attached {
         let direct = Direct::new(Arc::clone(shared.region()));
         let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(terms.ledger)));
         let mut all = Vec::new();
+        let summary = Arc::new(terms.summary.for_another());
         for places in (0..groups).filter_map(|group| shape.rings(group)) {
-            let (files, summary) = (Arc::clone(terms.files), Arc::clone(terms.summary));
-            let ledger = Arc::clone(terms.ledger);
-            let pump = Pump::new(files, summary, &dma, places, terms.config, ledger)
+            let (files, ledger) = (Arc::clone(terms.files), Arc::clone(terms.ledger));
+            let pump = Pump::new(files, Arc::clone(&summary), &dma, places, terms.config, ledger)
                 .map_err(|error| error.to_string())?;
             all.push(Group { pump, fault: None });
         }
         let bells = welcome(peer, id, groups, terms.bell)
             .map_err(|error| format!("the answer could not be sent: {error}"))?;
-        Ok(Attached { groups: all, bells, summary: Arc::clone(terms.summary) })
+        Ok(Attached { groups: all, bells, summary })
     }
 
     /// One turn of every group; how much was found.
