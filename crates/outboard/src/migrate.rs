@@ -56,7 +56,7 @@ impl fmt::Display for MigrateError {
             ),
             Self::Differs => f.write_str(
                 "what was copied differs from the source: one of the two is damaged; check the \
-                 source with `outboard fsck`",
+                 source with `outboard fsck`, and run it again, it begins anew",
             ),
             Self::Store(KvError::NoSpace) => {
                 f.write_str("no space left for the copy: make room and run it again, it goes on")
@@ -162,8 +162,13 @@ pub(crate) async fn migrate<K: Kv, M: Medium, L: Kv, N: Medium>(
     let mut mark = begin(to.kv, source).await?;
     copy_pairs(from.kv, to.kv, &mut mark, &mut told).await?;
     copy_medium(from.medium, to, &mut mark, &mut told).await?;
-    let pairs = compare_pairs(from.kv, to.kv, &mut told).await?;
-    compare_medium(from.medium, to.medium, &mut told).await?;
+    let compared = compare(from, to, &mut told).await;
+    if compared == Err(MigrateError::Differs) {
+        // The copy of nothing: the next try begins anew, instead of finding the same again.
+        commit(to.kv, &mut Batch::new(), &Mark::default()).await?;
+        to.kv.sync().await?;
+    }
+    let pairs = compared?;
     let mut end = Batch::new();
     end.delete(MARK);
     to.kv.commit(end, Durability::Durable).await?;
@@ -297,6 +302,17 @@ async fn copy_piece<M: Medium, N: Medium>(from: &M, to: &N, at: u64, len: usize)
         }
     }
     Ok(to.write(at, buf).await.0?)
+}
+
+/// Reads both once more; how many pairs there are.
+async fn compare<K: Kv, M: Medium, L: Kv, N: Medium>(
+    from: &Side<'_, K, M>,
+    to: &Side<'_, L, N>,
+    told: &mut impl FnMut(Progress),
+) -> Result<u64> {
+    let pairs = compare_pairs(from.kv, to.kv, told).await?;
+    compare_medium(from.medium, to.medium, told).await?;
+    Ok(pairs)
 }
 
 async fn compare_pairs<K: Kv, L: Kv>(
@@ -442,8 +458,9 @@ mod tests {
         assert_eq!(Mark::decode(b"\xFF\0\0\0"), None);
     }
 
+    /// A copy found to differ was taken up again where it had ended, and found to differ for ever.
     #[test]
-    fn what_was_damaged_on_the_way_is_noticed() {
+    fn what_was_damaged_on_the_way_is_noticed_and_copied_anew() {
         let (from, to) = (volume(10, 40), empty());
         let mut source = Side { kv: &from.0, medium: &from.1 };
         let damaged = volume(10, 41);
@@ -456,5 +473,7 @@ mod tests {
         };
         assert_eq!(block_on(migrate(&source, &there, told)), Err(MigrateError::Differs));
         assert_eq!(block_on(is_unfinished(&to.0)), Ok(true));
+        let again = block_on(migrate(&source, &there, |_| ()));
+        assert_eq!(again.map(|copied| copied.pairs), Ok(12));
     }
 }
