@@ -9,7 +9,7 @@ help:
 	@echo "make gate    what a change must pass before it is committed (a few minutes)"
 	@echo "make test    everything CI checks (under 30 minutes on 2 cores)"
 	@echo "make long    long runs: hundreds of kills, full-size programs, all public suites"
-	@echo "make bench   figures against a plain directory and a plain FUSE passthrough"
+	@echo "make bench   figures against rivals: plain directory, FUSE passthrough, redis-server"
 
 run:
 	@scripts/setup run
@@ -30,7 +30,7 @@ long:
 	@cargo x long
 
 bench:
-	@scripts/setup run
+	@scripts/setup bench
 	@cargo build --release --bin outboard
 	@$(TARGET)/release/outboard bench link
 	@$(TARGET)/release/outboard bench link --figure 6 --price pcie3x16 --seconds 0.2 --rounds 3
@@ -38,3 +38,8 @@ bench:
 	@$(TARGET)/release/outboard bench fs --figure 7
 	@$(TARGET)/release/outboard bench fs --figure 8
 	@$(TARGET)/release/outboard bench fs --figure table2
+	@$(TARGET)/release/outboard bench dds --figure 17
+	@$(TARGET)/release/outboard bench dds --figure 18
+	@$(TARGET)/release/outboard bench dds --figure 22
+	@$(TARGET)/release/outboard bench dds --figure 14
+	@$(TARGET)/release/outboard bench dds --figure 25

@@ -220,10 +220,21 @@ pub(crate) enum Bench {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// 17: rings of messages, by the number of producers; 18: file requests, with and without
-        /// copies; 22: the cache table, by the number of threads that look up
-        #[arg(long, value_name = "N", value_parser = ["17", "18", "22"])]
+        /// 14, 15: GETs of cold records and SETs, in every form of the key-value server, by load:
+        /// CPU of the host, and latency; 17: rings of messages, by the number of producers; 18:
+        /// file requests, with and without copies; 22: the cache table, by the number of threads
+        /// that look up; 25, 26: GETs after YCSB, hot and cold, beside redis-server: CPU of the
+        /// host, and latency
+        #[arg(long, value_name = "N",
+            value_parser = ["14", "15", "17", "18", "22", "25", "26"])]
         figure: String,
+        /// Directory for the data of servers (14, 15, 25, 26); without it one in the temporary
+        /// directory
+        #[arg(long)]
+        dir: Option<PathBuf>,
+        /// Fail unless the host sleeps while reads are offloaded (14, 15, 25, 26)
+        #[arg(long)]
+        check: bool,
         /// Seconds for each measurement
         #[arg(long, default_value_t = 0.3)]
         seconds: f64,

@@ -242,6 +242,23 @@ const TEST: &[Stage] = &[
         needed: false,
     },
     Stage {
+        name: "bench-dds",
+        proves: "the key-value server is measured in every form, its host asleep under cold reads",
+        action: Action::Command(
+            &[
+                "target/test-fast/outboard",
+                "bench",
+                "dds",
+                "--figure=14",
+                "--seconds=0.05",
+                "--rounds=1",
+                "--check",
+            ],
+            minutes(3),
+        ),
+        needed: false,
+    },
+    Stage {
         name: "bench-fs",
         proves: "the file system is measured with every rival, and all CPU time is accounted for",
         action: Action::Command(

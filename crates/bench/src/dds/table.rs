@@ -308,8 +308,9 @@ impl Report {
     pub fn table(&self) -> String {
         use std::fmt::Write;
         let mut text = format!(
-            "{}\nmillions a second, inserts and per core: of CPU time; beside: while a writer changes \
-             items without pause\n\n{:<8} {:>9} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}\n",
+            "{}\nmillions a second, inserts and per core: of CPU time; beside: while a writer \
+             changes items without pause\n\n\
+             {:<8} {:>9} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}\n",
             self.note,
             "table",
             "items",

@@ -1,0 +1,137 @@
+//! The figures as a table and as a drawing.
+
+use super::{Number, Report, Row, System, Workload};
+use crate::plot::{Axis, Figure, Panel, Scale, Series};
+
+/// Most CPU of a host that sleeps: its timers; seconds at a time, and of each second.
+const ASLEEP: f64 = 0.002;
+
+impl Report {
+    /// The figures as a table for people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!(
+            "{}\nlatency in us; CPU in cores (CPU seconds a second) by process; per core: \
+             commands a CPU second of host and DPU side\n\n",
+            self.note
+        );
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(
+            text,
+            "{:<9} {:>5} {:>4} {:>4}  {:<8} {:>9} {:>8} {:>8} {:>7} {:>7} {:>7} {:>9}",
+            "workload",
+            "bytes",
+            "conn",
+            "pipe",
+            "server",
+            "per sec",
+            "p50",
+            "p99",
+            "host",
+            "DPU",
+            "client",
+            "per core"
+        );
+        for row in &self.rows {
+            let client = row.cpu.by_name.get("client").copied().unwrap_or(0.0) / row.seconds;
+            let _ = writeln!(
+                text,
+                "{:<9} {:>5} {:>4} {:>4}  {:<8} {:>9.0} {:>8.0} {:>8.0} {:>7.4} {:>7.3} {:>7.2} \
+                 {:>9.0}",
+                row.workload.name(),
+                row.bytes,
+                row.load.connections,
+                row.load.pipeline,
+                row.system.name(),
+                row.per_second,
+                row.p50_us,
+                row.p99_us,
+                row.host_cores(),
+                row.dpu_cores(),
+                client,
+                row.per_core()
+            );
+        }
+        text
+    }
+
+    /// What has to hold at any length and on any machine: the host sleeps while the DPU side
+    /// answers.
+    ///
+    /// # Errors
+    /// The point at which it did not, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let offloaded =
+            |row: &&Row| (row.system, row.workload) == (System::Offload, Workload::ColdGet);
+        let awake = self
+            .rows
+            .iter()
+            .filter(offloaded)
+            .find(|row| row.host_cpu > ASLEEP * (1.0 + row.seconds));
+        match awake {
+            None => Ok(()),
+            Some(row) => Err(format!(
+                "the host used {:.4} CPU seconds while reads were offloaded ({} bytes, {:?})",
+                row.host_cpu, row.bytes, row.load
+            )),
+        }
+    }
+
+    /// CPU of the host or latency by throughput, panels by workload and size.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        let mut kinds: Vec<(Workload, usize)> = Vec::new();
+        for row in &self.rows {
+            let kind = (row.workload, row.bytes);
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+        let is_cpu = matches!(self.number, Number::Figure14 | Number::Figure25);
+        let panels = kinds.into_iter().flat_map(|kind| {
+            if is_cpu {
+                vec![self.panel(kind, "cores of the host", Scale::Linear, Row::host_cores)]
+            } else {
+                vec![
+                    self.panel(kind, "p50, us", Scale::Log10, |row| row.p50_us),
+                    self.panel(kind, "p99, us", Scale::Log10, |row| row.p99_us),
+                ]
+            }
+        });
+        let number = match self.number {
+            Number::Figure14 => 14,
+            Number::Figure15 => 15,
+            Number::Figure25 => 25,
+            Number::Figure26 => 26,
+        };
+        let title = format!("the key-value server (after DDS, Figure {number})");
+        Figure { title, note: self.note.clone(), columns: 2, panels: panels.collect() }.svg()
+    }
+
+    fn panel(
+        &self,
+        (workload, bytes): (Workload, usize),
+        label: &str,
+        scale: Scale,
+        of: fn(&Row) -> f64,
+    ) -> Panel {
+        let line = |system: System| {
+            let rows = self
+                .rows
+                .iter()
+                .filter(|row| (row.system, row.workload, row.bytes) == (system, workload, bytes));
+            let mut points: Vec<_> = rows.map(|row| (row.per_second, of(row))).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Series { name: system.name().to_owned(), points }
+        };
+        let systems = [System::Plain, System::Library, System::Offload, System::Redis];
+        let axis = |label: &str, scale| Axis { label: label.to_owned(), scale };
+        Panel {
+            title: format!("{}, {bytes} bytes", workload.name()),
+            x: axis("commands a second", Scale::Log10),
+            y: axis(label, scale),
+            series: systems.map(line).into_iter().filter(|line| !line.points.is_empty()).collect(),
+        }
+    }
+}
