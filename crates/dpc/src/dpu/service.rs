@@ -62,8 +62,8 @@ impl<V: Volume> Service<V> {
         Service { core: Rc::new(core), limits, attachments: Vec::new(), next: 1, first: 0 }
     }
 
-    /// Has `check` called before every answer from now on; once. It does not return if the volume may
-    /// be another's by now: answers from memory would be of the past.
+    /// Has `check` called before every answer from now on; once. It does not return if the volume
+    /// may be another's by now: answers from memory would be of the past.
     pub fn before_answers(&self, check: Box<dyn Fn()>) {
         // A second one changes nothing.
         let _ = self.core.before_answer.set(check);

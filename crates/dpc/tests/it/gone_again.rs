@@ -46,8 +46,8 @@ fn who_dies_between_two_reclaims_is_not_waited_for() {
     assert_eq!((resumed.handles, resumed.refused), (FILES, Vec::new()));
 }
 
-/// What a new life of the DPU side has told nobody it announces to nobody: a mount that keeps names,
-/// attributes and pages without a limit read what had been changed by another, for good.
+/// What a new life of the DPU side has told nobody it announces to nobody: a mount that keeps
+/// names, attributes and pages without a limit read what had been changed by another, for good.
 #[test]
 fn who_comes_back_hears_that_what_it_keeps_may_be_stale() {
     let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(1)));

@@ -285,9 +285,9 @@ mod tests {
         assert_eq!(synced(&mut current).0, None);
     }
 
-    /// Each sync asked the file system for the next journal, and looked at this one's times. It asks
-    /// when so much was committed that there may be one: to the old one, or, since the last time
-    /// that there was none, to one it does not know of.
+    /// Each sync asked the file system for the next journal, and looked at this one's times. It
+    /// asks when so much was committed that there may be one: to the old one, or, since the last
+    /// time that there was none, to one it does not know of.
     #[test]
     fn another_journal_is_looked_for_when_there_can_be_one() {
         let dir = tempfile::tempdir().unwrap();

@@ -281,8 +281,9 @@ fn what_is_durable_is_known_to_be() {
     assert!(engine.is_synced());
 }
 
-/// The same, by the thread that asks. Each time another, which knows nothing of the device: one that
-/// waited for a slow one asks the sync thread the next times, and on a busy machine any is slow.
+/// The same, by the thread that asks. Each time another, which knows nothing of the device: one
+/// that waited for a slow one asks the sync thread the next times, and on a busy machine any is
+/// slow.
 #[test]
 fn who_is_alone_syncs_by_itself() {
     let dir = tempfile::tempdir().unwrap();

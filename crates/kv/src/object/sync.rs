@@ -80,9 +80,9 @@ impl<K: Kv, M: Medium> Objects<K, M> {
 
     /// Tells the next opening what syncs have proved; for a moment when nobody waits. Records say
     /// it too, but only of those before them: after the last one, a synced block that rots would be
-    /// taken for one that never arrived. Where a record was committed since, all is said and nothing
-    /// is written. The mark outlives this process; power loss may take it, and then nothing is known
-    /// but the checksum.
+    /// taken for one that never arrived. Where a record was committed since, all is said and
+    /// nothing is written. The mark outlives this process; power loss may take it, and then nothing
+    /// is known but the checksum.
     pub async fn mark(&self) -> Result<(), KvError> {
         if !self.is_unmarked() {
             return Ok(());

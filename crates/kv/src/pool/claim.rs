@@ -2,10 +2,10 @@
 //!
 //! The head object names the owner. It changes by compare-and-swap of all its bytes only, and
 //! epoch and beat make every state of it new, so what is in doubt lands once or never. The owner
-//! *renews* it; who wants it watches for [`Terms::expiry`], by a clock of its own, and only if nothing
-//! moved does it *fence* the owner, await that, and swap itself in: late writes of the old owner
-//! meet a closed door (promise 4 of [`Pool`]). Clocks of two hosts are never compared, and how long
-//! the wait is the owner says, in the head: it answers from memory by its own terms.
+//! *renews* it; who wants it watches for [`Terms::expiry`], by a clock of its own, and only if
+//! nothing moved does it *fence* the owner, await that, and swap itself in: late writes of the old
+//! owner meet a closed door (promise 4 of [`Pool`]). Clocks of two hosts are never compared, and
+//! how long the wait is the owner says, in the head: it answers from memory by its own terms.
 //!
 //! ```text
 //!                    no head, pool empty: made

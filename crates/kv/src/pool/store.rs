@@ -68,8 +68,8 @@ impl Default for Options {
 
 /// Most bytes of batches in one append, if more than one.
 const GROUP: usize = 4 << 20;
-/// A sweep begins when there are so many journal objects, though each life that ended early has left
-/// an empty one only.
+/// A sweep begins when there are so many journal objects, though each life that ended early has
+/// left an empty one only.
 const OBJECTS: usize = 32;
 /// Kept back for essential batches: a 16th of the pool, at most.
 const RESERVE: u64 = 256 << 20;

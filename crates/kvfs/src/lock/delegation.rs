@@ -21,7 +21,8 @@ use super::{Held, Locks, SESSION_LOCKS_MAX, Settled};
 const SHARED_FOR: u32 = 64;
 /// Files of which that is known. Forgetting one costs a recall.
 const SHARED_MAX: usize = 4096;
-/// Files one attachment is given at most: what it is given counts as a lock, and must leave it room.
+/// Files one attachment is given at most: what it is given counts as a lock, and must leave it
+/// room.
 const GIVEN_MAX: usize = SESSION_LOCKS_MAX / 2;
 /// What an attachment may hold, wait for and decide when it hands locks back. It grants itself no
 /// more than [`SESSION_LOCKS_MAX`] altogether, but those the table did not count while they were

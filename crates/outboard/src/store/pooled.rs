@@ -2,11 +2,11 @@
 //!
 //! While the volume is open three threads look after it: one works on what the pool's key-value
 //! store does behind commits, one renews the claim, and one watches the clock, since a renewal may
-//! take as long as the pool takes to answer. When the claim is lost, or was not renewed before others
-//! may take it, the process ends there and then: the engine lets none of its late writes land, hosts
-//! wait as for any DPU side that died, and `run` starts another, which is told who owns the volume or
-//! takes it up again. The clock is looked at before every answer, too: who was stopped for longer
-//! than the claim lasts does not answer from memory when it goes on.
+//! take as long as the pool takes to answer. When the claim is lost, or was not renewed before
+//! others may take it, the process ends there and then: the engine lets none of its late writes
+//! land, hosts wait as for any DPU side that died, and `run` starts another, which is told who owns
+//! the volume or takes it up again. The clock is looked at before every answer, too: who was
+//! stopped for longer than the claim lasts does not answer from memory when it goes on.
 
 use std::io::Write;
 use std::path::Path;
@@ -167,8 +167,8 @@ impl Claimed {
         move || look_at_the_clock(&until)
     }
 
-    /// Empties the journal and waits for writes that nobody waits for. Who gives up the claim is not
-    /// fenced: none of its writes may land later, on what is the next owner's then.
+    /// Empties the journal and waits for writes that nobody waits for. Who gives up the claim is
+    /// not fenced: none of its writes may land later, on what is the next owner's then.
     fn end_work(&self) -> Result<(), KvError> {
         let Parts { kv, medium, .. } = &self.parts;
         block_on(kv.drain())?;

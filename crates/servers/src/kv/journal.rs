@@ -8,9 +8,9 @@
 //!
 //! A file can go once every page before the next file's is in the file of the log: each entry there
 //! speaks of one of them. What is read back is replayed in order over pages that begin empty, each
-//! file from a page of its own on. It may need more pages than were there when it was written: values
-//! that took another's place in a page that is in the log's file by now are appended. Then the files
-//! behind it are named anew ([`Journal::rename`]).
+//! file from a page of its own on. It may need more pages than were there when it was written:
+//! values that took another's place in a page that is in the log's file by now are appended. Then
+//! the files behind it are named anew ([`Journal::rename`]).
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};

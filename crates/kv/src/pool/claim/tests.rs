@@ -227,7 +227,8 @@ impl Contender {
 }
 
 /// Four hosts that stall for longer than the claim lasts, each by its own terms, whose operations
-/// take their time, are lost, late and repeated: never do two think that they may serve, and each epoch has one owner.
+/// take their time, are lost, late and repeated: never do two think that they may serve, and each
+/// epoch has one owner.
 ///
 /// Who found its own swap or renewal of long ago in the head used to count it from then on, though
 /// others had watched that same head nearly for as long as it takes to expire: two served.

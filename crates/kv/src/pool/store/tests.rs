@@ -177,8 +177,8 @@ fn damage_is_found_at_opening() {
 }
 
 /// Every life that ends early leaves a journal object. They were swept for their bytes only, so
-/// lives that wrote little left ever more for the next to seal; and of what an interrupted trim left
-/// behind, 64 were removed and the rest never.
+/// lives that wrote little left ever more for the next to seal; and of what an interrupted trim
+/// left behind, 64 were removed and the rest never.
 #[test]
 fn lives_without_end_leave_a_bounded_journal() {
     let cluster = MemCluster::new(1);
