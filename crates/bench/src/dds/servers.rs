@@ -8,7 +8,7 @@
 //!
 //! Every server is a process of its own, started through `outboard serve kv`, with its DPU side
 //! another; all are there during the whole run and idle but in their turn. The client is one
-//! thread of this process ([`client`]), in a closed loop: so many connections, so many commands
+//! thread of this process (`client`), in a closed loop: so many connections, so many commands
 //! under way on each. A server's keys are written in this order before it is measured:
 //!
 //! ```text
