@@ -96,6 +96,7 @@ pub(super) struct Store<D> {
     writing: BTreeSet<u64>,
     /// Pages that were not written, to be tried again.
     failed: Vec<u64>,
+    warned: bool,
     /// Something was done that the journal did not take: this life ends.
     broken: bool,
     scratch: RefCell<Vec<u8>>,
@@ -135,6 +136,7 @@ impl<D: Device> Store<D> {
             confirmed: 0,
             writing: BTreeSet::new(),
             failed: Vec::new(),
+            warned: false,
             broken: false,
             scratch: RefCell::default(),
         })
@@ -281,12 +283,17 @@ impl<D: Device> Store<D> {
             Event::Read { .. } | Event::Brought { .. } => {}
             Event::Written(number, Ok(())) => {
                 self.writing.remove(&number);
+                self.warned = false;
                 self.log.written(number);
                 self.journal.release(self.log.first_page()).map_err(journal_failed)?;
             }
             Event::Written(number, Err(error)) => {
                 self.writing.remove(&number);
-                tracing::warn!(%error, page = number, "a page of the log was not written; again");
+                // Said once: it is tried again every round, on what may be the disk of this
+                // message.
+                if !std::mem::replace(&mut self.warned, true) {
+                    tracing::warn!(%error, page = number, "a page was not written; again");
+                }
                 self.failed.push(number);
             }
             Event::Retired(number, Ok(())) => {
