@@ -67,7 +67,7 @@ const TEST: &[Stage] = &[
         proves: "unit, property, model and conformance tests of every crate",
         action: Action::Command(
             &["cargo", "test", "--workspace", "--profile=test-fast", "--quiet", "--no-fail-fast"],
-            minutes(25),
+            minutes(35),
         ),
         needed: false,
     },
