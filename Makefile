@@ -7,7 +7,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 help:
 	@echo "make run     build, mount ./mnt with its data in ./data, until Ctrl-C"
 	@echo "make gate    what a change must pass before it is committed (a few minutes)"
-	@echo "make test    everything CI checks (under 30 minutes on 2 cores)"
+	@echo "make test    everything CI checks (about half an hour on 2 cores)"
 	@echo "make long    long runs: hundreds of kills, full-size programs, all public suites"
 	@echo "make bench   figures against rivals: plain directory, FUSE passthrough, redis-server"
 

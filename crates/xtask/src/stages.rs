@@ -209,7 +209,13 @@ const TEST: &[Stage] = &[
         name: "rados",
         proves: "volumes in a pool of a Ceph cluster of our own, its daemons killed and paused",
         action: Action::Command(
-            &["scripts/test-rados", "target/test-fast", "test-fast"],
+            &[
+                "scripts/test-rados",
+                "target/test-fast",
+                "test-fast",
+                "--kills=2",
+                "--programs=sqlite",
+            ],
             minutes(30),
         ),
         needed: false,
@@ -346,6 +352,15 @@ const LONG: &[Stage] = &[
         name: "coherence",
         proves: "two hundred rounds of kills of sides and processes that share files",
         action: Action::Command(&["target/test-fast/coherence", "--rounds=200"], minutes(120)),
+        needed: false,
+    },
+    Stage {
+        name: "rados",
+        proves: "the same in a pool: git, fio and sqlite3 on a mount, and more kills",
+        action: Action::Command(
+            &["scripts/test-rados", "target/test-fast", "test-fast", "--kills=40"],
+            minutes(60),
+        ),
         needed: false,
     },
 ];
