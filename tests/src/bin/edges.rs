@@ -189,7 +189,7 @@ fn sample_configuration(base: &Path) -> Result<()> {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../etc/outboard.toml");
     let sample = context(fs::read_to_string(&sample), || "no sample".to_owned())?;
     let keys = sample.lines().filter_map(|line| line.strip_prefix('#'));
-    // Prose has a blank behind the `#`; where the data lies is the case's own, and there is no pool.
+    // Prose has a blank behind the `#`; the place of the data is the case's own; no pool is there.
     let own = |line: &str| line.starts_with("data = ") || line.starts_with("store = ");
     let keys = keys.filter(|line| !line.starts_with(' ') && !own(line));
     let file = base.join("sample.toml");
