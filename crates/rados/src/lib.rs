@@ -1,6 +1,6 @@
 //! Ceph RADOS behind the pool port: a thin binding over librados, and the driver.
 //!
-//! [`Rados`] answers [`outboard_kv::pool::Pool`]: named objects with bytes and an ordered map, each
+//! `Rados` answers [`outboard_kv::pool::Pool`]: named objects with bytes and an ordered map, each
 //! changed atomically under guards. What a volume is on top of that is not known here.
 //!
 //! - Many operations are in flight: each is one asynchronous call of librados whose callback wakes
