@@ -123,8 +123,6 @@ pub(super) struct Known {
     pub(super) serial: u64,
     /// Counts beginnings and ends of changes in the volume.
     pub(super) changes: u64,
-    /// When another session last took a grant for writing back.
-    pub(super) contested: Option<Time>,
     pub(super) holders: Vec<Holder>,
 }
 
@@ -279,10 +277,6 @@ impl Book {
         self.caches.values().cloned().collect()
     }
 
-    pub(super) fn known(&mut self, ino: Ino) -> Option<&mut Known> {
-        self.inodes.get_mut(&ino)
-    }
-
     pub(super) fn holder(&mut self, ino: Ino, session: SessionId) -> Option<&mut Holder> {
         self.inodes.get_mut(&ino)?.holder(session)
     }
@@ -331,7 +325,6 @@ impl Book {
         let known = self.inodes.entry(ino).or_insert_with(|| Known {
             serial,
             changes: 0,
-            contested: None,
             holders: Vec::new(),
         });
         if let Some(holder) = known.holder(hand.cache.session()) {

@@ -192,10 +192,6 @@ impl Gate {
             let other = hand.cache.session() != session;
             if other && (hand.writes() || to == Grant::Free) {
                 self.recall(volume, &hand, ino, to).await?;
-                let now = (hand.cache.clock)();
-                if let Some(known) = self.book().known(ino) {
-                    known.contested = Some(now);
-                }
             }
         }
         Ok(())
