@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 pub mod device;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod kv;
 pub mod pages;
 pub mod resp;
