@@ -24,7 +24,7 @@ mod split;
 mod work;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Errno;
@@ -93,9 +93,12 @@ pub struct Counts {
     pub splits: u64,
 }
 
-/// What became of a commit: nothing yet or done, or why it was refused.
+/// What became of a commit: nothing yet or done, or one of these.
 type Ticket = Arc<AtomicU8>;
+/// The pool has no space for it.
 const REFUSED: u8 = 1;
+/// It was not tried, since there was no space for those before it.
+const AGAIN: u8 = 2;
 
 /// A commit on its way into the journal.
 struct Queued {
@@ -301,12 +304,6 @@ impl State {
     fn is_due(&self, options: &Options) -> bool {
         let Journal { old, bytes, .. } = &self.journal;
         !old.is_empty() && (*bytes >= options.sweep_at || old.len() >= OBJECTS)
-    }
-}
-
-impl Queued {
-    fn refuse(&self) {
-        self.ticket.store(REFUSED, Ordering::Release);
     }
 }
 

@@ -7,12 +7,14 @@ use outboard_base::Errno;
 
 use super::super::journal::{self, OWNER, SEALED};
 use super::super::port::{Guard, Op, Pool, PoolError, Step};
-use super::{GROUP, Group, PooledKv, Queued, REFUSED, State, Ticket, kv_error};
+use super::{AGAIN, GROUP, Group, PooledKv, Queued, REFUSED, State, Ticket, kv_error};
 use crate::mem::check_limits;
 use crate::{Batch, Key, KvError, Value};
 
 /// How often conditions are looked up again because others wrote the same keys meanwhile.
 const LOOK_UPS: usize = 64;
+/// How often an essential batch is tried that waits behind groups the pool has no space for.
+const TRIES: usize = 64;
 
 /// A commit that was judged; dropped before its end it becomes an orphan.
 struct Judged<'a, P: Pool> {
@@ -127,14 +129,16 @@ impl State {
         }
     }
 
-    /// Nothing that waits is done: those judged last count on those judged first.
+    /// Nothing that waits is done: those judged last count on those judged first. An essential one
+    /// that waited behind a group without one was not tried: it is to be judged again.
     fn refuse_all(&mut self) {
-        let group = self.group.take().map(|group| group.batches).unwrap_or_default();
-        for batch in group.into_iter().chain(std::mem::take(&mut self.queue)) {
+        let Some(Group { batches, essential, .. }) = self.group.take() else { return };
+        for batch in batches.into_iter().chain(std::mem::take(&mut self.queue)) {
             for write in &batch.writes {
                 self.overlay.refuse(batch.seq, write);
             }
-            batch.refuse();
+            let again = batch.essential && !essential;
+            batch.ticket.store(if again { AGAIN } else { REFUSED }, Ordering::Release);
         }
         self.journal.queued = 0;
         self.ended = self.versions.now().0;
@@ -154,12 +158,18 @@ impl<P: Pool> PooledKv<P> {
     pub(super) async fn submit(&self, batch: Batch) -> Result<(), KvError> {
         check_limits::<Self>(&batch)?;
         self.make_room(&batch).await?;
-        let mut judged = self.judge(&batch).await?;
-        let outcome = self.journaled(judged.seq).await;
-        judged.over = true;
-        outcome?;
-        let refused = judged.ticket.load(Ordering::Acquire) == REFUSED;
-        if refused { Err(KvError::NoSpace) } else { Ok(()) }
+        for _ in 0..TRIES {
+            let mut judged = self.judge(&batch).await?;
+            let outcome = self.journaled(judged.seq).await;
+            judged.over = true;
+            outcome?;
+            match judged.ticket.load(Ordering::Acquire) {
+                REFUSED => return Err(KvError::NoSpace),
+                AGAIN => {}
+                _ => return Ok(()),
+            }
+        }
+        Err(KvError::NoSpace)
     }
 
     /// Waits until the journal has room, doing the worker's work if need be.

@@ -10,7 +10,7 @@ use outboard_base::{Rng, Time};
 use super::super::claim::{Me, Taken, Taking, Terms, Wanted};
 use super::super::mem::{Faults, MemCluster, MemPool};
 use super::*;
-use crate::{Batch, Durability, Key, conformance};
+use crate::{Batch, Durability, Key, conformance, join2};
 
 mod simulation;
 
@@ -139,6 +139,30 @@ fn a_full_pool_refuses_what_grows_and_still_deletes() {
     run(store.drain()).unwrap();
     assert_eq!(fill(full), Ok(()));
     assert_eq!(everything(&store).len(), 1);
+}
+
+/// A delete that waited while an ordinary commit was on its way to a full pool was refused with it,
+/// although the pool takes what is essential: nothing could be deleted while others wrote.
+#[test]
+fn what_is_essential_is_tried_though_what_was_before_it_is_refused() {
+    for seed in seeds(12) {
+        let cluster = MemCluster::new(seed);
+        let store = new_store(&cluster, Options::default());
+        run(store.commit(put(b"old", b"v"), Durability::Answered)).unwrap();
+        cluster.set_faults(Faults { capacity: 1, delay_polls: 20, ..Faults::default() });
+        let grows = store.commit(put(b"new", b"v"), Durability::Answered);
+        let mut delete = Batch::new();
+        delete.essential();
+        delete.delete(b"old");
+        let deletes = store.commit(delete, Durability::Answered);
+        let mut neither = put(b"later", b"v");
+        neither.absent(b"old");
+        let later = store.commit(neither, Durability::Answered);
+        let outcomes = run(join2(grows, join2(deletes, later)));
+        let full = Err(KvError::NoSpace);
+        assert_eq!(outcomes, (full, (Ok(()), full)), "seed {seed}");
+        assert_eq!(run(store.get(b"old")), Ok(None), "seed {seed}");
+    }
 }
 
 #[test]
