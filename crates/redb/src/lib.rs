@@ -6,8 +6,9 @@
 //! makes that bearable is a thread that puts everything that waits into one transaction, judges
 //! each batch in it, in order, and answers all after one flush.
 //!
-//! It is what the port's promises are checked against beside the engine volumes use by default:
-//! another design (a tree in place of sorted files, one writer) under the same suites.
+//! A volume lies in it where that is asked for (`--store redb`); and the port's promises are checked
+//! against it beside the engine volumes use by default: another design (a tree in place of sorted
+//! files, one writer) under the same suites.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ mod writer;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Bound;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::Poll;
@@ -23,8 +25,11 @@ use std::thread::JoinHandle;
 
 use outboard_base::Errno;
 use outboard_kv::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
-use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageError, TableDefinition};
+use redb::{
+    Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, StorageError, TableDefinition,
+};
 
+pub use writer::Counts;
 use writer::Queue;
 
 /// The one table there is.
@@ -78,7 +83,7 @@ impl RedbEngine {
     ///
     /// It is in use, damaged, or cannot be read or written.
     pub fn open(dir: &Path, options: Options) -> io::Result<RedbEngine> {
-        std::fs::create_dir_all(dir)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let path = dir.join("pairs.redb");
         let named = |error: redb::Error| {
             io::Error::other(format!("cannot open the store {}: {error}", path.display()))
@@ -91,9 +96,31 @@ impl RedbEngine {
         let thread = {
             let (database, queue) = (Arc::clone(&database), Arc::clone(&queue));
             let thread = std::thread::Builder::new().name("outboard-redb".into());
-            thread.spawn(move || queue.serve(&database))?
+            thread.spawn(move || queue.serve(|group| writer::write(&database, group)))?
         };
         Ok(RedbEngine { database, queue, thread: Some(thread), dir: dir.into(), options })
+    }
+
+    /// Whether it has failed for good: what became of a batch is not known, or nobody writes any
+    /// more. Another opening finds out.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.queue.health().is_err()
+    }
+
+    /// What it did so far, and has before it.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.queue.counts()
+    }
+
+    /// How many pairs there are.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn count_pairs(&self) -> Result<u64, KvError> {
+        self.table()?.len().map_err(read_failed)
     }
 
     fn table(&self) -> Result<ReadOnlyTable<&'static [u8], &'static [u8]>, KvError> {
@@ -124,8 +151,8 @@ impl RedbEngine {
         let Some((free, kept)) = self.room() else { return Ok(()) };
         let shrinks = batch.is_essential() || batch.writes().iter().all(|w| w.value.is_none());
         let kept = if shrinks { kept / 4 } else { kept };
-        // Twice: the page that is copied, and the one that splits.
-        let cost = 2 * batch.bytes() as u64;
+        // Twice: the page that is copied, and the one that splits; and so for what waits.
+        let cost = 2 * (self.queue.bytes() + batch.bytes()) as u64;
         if free < kept.saturating_add(cost) { Err(KvError::NoSpace) } else { Ok(()) }
     }
 }

@@ -1,4 +1,7 @@
 //! The thread that writes: one transaction for all that waits.
+//!
+//! Whatever ends the thread, everybody who waits is told: what it was working on by the drop of
+//! [`Waiting`], what was queued by that of [`Serving`], and later batches are refused.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,6 +16,20 @@ use super::{PAIRS, failed};
 /// Most bytes of batches in one transaction, if more than one.
 const GROUP: usize = 8 << 20;
 
+/// The answer of an engine that can no longer say what became of a batch.
+const LOST: Result<(), KvError> = Err(KvError::Io(Errno::EIO));
+
+/// What the engine did so far, and has before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Batches asked for whose outcome is not known yet.
+    pub waiting: u64,
+    /// Durable transactions.
+    pub transactions: u64,
+    /// Batches in them, refused ones included.
+    pub batches: u64,
+}
+
 /// What becomes of a batch.
 #[derive(Default)]
 struct Outcome {
@@ -22,14 +39,37 @@ struct Outcome {
 
 type Told = Arc<Mutex<Outcome>>;
 
-struct Waiting {
+/// A batch somebody waits for; dropped without an outcome, that is an error.
+pub(super) struct Waiting {
     batch: Batch,
     told: Told,
+}
+
+impl Waiting {
+    fn tell(&self, ended: Result<(), KvError>) {
+        let waker = {
+            let mut outcome = lock(&self.told);
+            if outcome.ended.is_some() {
+                return;
+            }
+            outcome.ended = Some(ended);
+            outcome.waker.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.tell(LOST);
+    }
 }
 
 #[derive(Default)]
 struct State {
     queue: VecDeque<Waiting>,
+    /// Bytes of batches queued or being written.
+    bytes: usize,
     /// Transactions begun and ended.
     begun: u64,
     ended: u64,
@@ -38,6 +78,7 @@ struct State {
     orphaned: Vec<Waker>,
     poisoned: bool,
     stopping: bool,
+    counts: Counts,
 }
 
 /// Batches on their way to the thread.
@@ -77,8 +118,11 @@ impl Drop for Asked<'_> {
             return;
         }
         let queued = state.queue.iter().position(|w| Arc::ptr_eq(&w.told, &self.told));
-        match queued {
-            Some(at) => drop(state.queue.remove(at)),
+        match queued.and_then(|at| state.queue.remove(at)) {
+            Some(never) => {
+                state.bytes -= never.batch.bytes();
+                state.counts.waiting -= 1;
+            }
             None => state.orphan = state.begun,
         }
     }
@@ -91,6 +135,8 @@ impl Queue {
         if state.poisoned {
             return Err(KvError::Io(Errno::EIO));
         }
+        state.bytes += batch.bytes();
+        state.counts.waiting += 1;
         state.queue.push_back(Waiting { batch, told: Arc::clone(&told) });
         self.work.notify_one();
         Ok(Asked { queue: self, told })
@@ -107,7 +153,16 @@ impl Queue {
     }
 
     pub(super) fn health(&self) -> Result<(), KvError> {
-        if lock(&self.state).poisoned { Err(KvError::Io(Errno::EIO)) } else { Ok(()) }
+        if lock(&self.state).poisoned { LOST } else { Ok(()) }
+    }
+
+    /// Bytes of batches that were asked for and may not be in the file yet.
+    pub(super) fn bytes(&self) -> usize {
+        lock(&self.state).bytes
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        lock(&self.state).counts
     }
 
     /// How many transactions have ended: what they wrote can be read.
@@ -141,40 +196,60 @@ impl Queue {
         (!group.is_empty()).then_some(group)
     }
 
-    /// Writes group after group. After a failure whose outcome is unknown nothing is written any
-    /// more.
-    pub(super) fn serve(&self, database: &Database) {
+    /// Writes group after group by `write`. After a failure whose outcome is unknown nothing is
+    /// written any more.
+    pub(super) fn serve(&self, mut write: impl FnMut(&[Waiting]) -> Outcomes) {
+        let _serving = Serving(self);
         while let Some(group) = self.gather() {
             let poisoned = lock(&self.state).poisoned;
-            let outcomes =
-                if poisoned { Err(KvError::Io(Errno::EIO)) } else { write(database, &group) };
+            let outcomes = if poisoned { Err(KvError::Io(Errno::EIO)) } else { write(&group) };
             let wakers = {
                 let mut state = lock(&self.state);
                 state.poisoned |= outcomes.is_err();
                 state.ended = state.begun;
+                state.bytes -= group.iter().map(|waiting| waiting.batch.bytes()).sum::<usize>();
+                let batches = group.len() as u64;
+                state.counts.waiting -= batches;
+                state.counts.batches += batches;
+                state.counts.transactions += 1;
                 std::mem::take(&mut state.orphaned)
             };
             for (at, waiting) in group.iter().enumerate() {
-                let ended = match &outcomes {
-                    Ok(outcomes) => {
-                        outcomes.get(at).copied().unwrap_or(Err(KvError::Io(Errno::EIO)))
-                    }
+                waiting.tell(match &outcomes {
+                    Ok(outcomes) => outcomes.get(at).copied().unwrap_or(LOST),
                     Err(error) => Err(*error),
-                };
-                let waker = {
-                    let mut outcome = lock(&waiting.told);
-                    outcome.ended = Some(ended);
-                    outcome.waker.take()
-                };
-                waker.into_iter().for_each(Waker::wake);
+                });
             }
             wakers.into_iter().for_each(Waker::wake);
         }
     }
 }
 
+/// The thread serves until this is dropped: in order, with nothing left in the queue, or by a
+/// panic.
+struct Serving<'a>(&'a Queue);
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        let (queue, wakers) = {
+            let mut state = lock(&self.0.state);
+            state.poisoned = true;
+            state.ended = state.begun;
+            state.bytes = 0;
+            state.counts.waiting = 0;
+            (std::mem::take(&mut state.queue), std::mem::take(&mut state.orphaned))
+        };
+        // They are told here, outside of the lock.
+        drop(queue);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// What became of each batch of a group, or why nobody knows.
+type Outcomes = Result<Vec<Result<(), KvError>>, KvError>;
+
 /// Does all batches whose conditions hold in one durable transaction; each one's outcome.
-fn write(database: &Database, group: &[Waiting]) -> Result<Vec<Result<(), KvError>>, KvError> {
+pub(super) fn write(database: &Database, group: &[Waiting]) -> Outcomes {
     let transaction = database.begin_write().map_err(|error| failed(&error.into()))?;
     let outcomes: Vec<Result<(), KvError>> = {
         let mut table = transaction.open_table(PAIRS).map_err(|error| failed(&error.into()))?;
@@ -210,4 +285,40 @@ fn apply(table: &mut Pairs<'_>, batch: &Batch) -> Result<Result<(), KvError>, Kv
         }
     }
     Ok(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(asked: &Asked<'_>) -> Poll<Result<(), KvError>> {
+        asked.poll(Waker::noop())
+    }
+
+    /// A panic of the thread, in the engine's own code for instance, left everybody waiting for
+    /// ever who had asked or asked later.
+    #[test]
+    fn who_waits_for_a_thread_that_panics_is_told() {
+        let queue = Queue::default();
+        let first = queue.ask(Batch::new()).unwrap();
+        let orphan = queue.ask(Batch::new()).unwrap();
+        let second = queue.ask(Batch::new()).unwrap();
+        assert!(poll(&first).is_pending());
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                queue.serve(|group| {
+                    assert_eq!(group.len(), 3);
+                    std::mem::forget(queue.ask(Batch::new()).unwrap());
+                    panic!("as a fault of the engine would")
+                });
+            });
+            assert!(serving.join().is_err());
+        });
+        drop(orphan);
+        assert_eq!((poll(&first), poll(&second)), (Poll::Ready(LOST), Poll::Ready(LOST)));
+        assert!(queue.ask(Batch::new()).is_err());
+        assert!(queue.health().is_err());
+        assert!(!queue.has_orphans(Waker::noop()), "nothing is under way that a read waits for");
+        assert_eq!(queue.counts().waiting, 0);
+    }
 }
