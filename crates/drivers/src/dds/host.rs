@@ -5,15 +5,20 @@
 //!
 //! ```text
 //! host ▶ Control { "command": "attach", "region": bytes, "groups": n, "requests": bytes,
-//!                  "responses": bytes, "align": bytes }          + region
+//!                  "responses": bytes, "align": bytes }          + region, wake socket
 //! DPU  ▶ ControlReply { "attached": instance, "bells": bytes }   + bells, event
 //!        or { "refused": why }
 //! ```
 //!
+//! The wake socket is one end of a pair: a byte comes there when a response does, if the host armed
+//! that ([`super::bells`]). A host may not make the DPU side wait, and a send that must not block
+//! never does, whatever the other end is or does; a write to an event descriptor may.
+//!
 //! The socket stays open for as long as the attachment lives: who closes it is gone.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +27,7 @@ use std::time::Duration;
 use outboard_dds::groups::Shape;
 use outboard_link::Region;
 use outboard_wire::attach::Message;
+use rustix::event::{PollFd, PollFlags};
 use serde_json::json;
 
 use super::bells::{Bells, bells_len};
@@ -41,6 +47,7 @@ pub struct Attachment {
     memory: Shared,
     bells: Bells,
     ringer: Ringer,
+    wake: UnixDatagram,
     instance: u64,
     lost: AtomicBool,
 }
@@ -68,7 +75,9 @@ impl Attachment {
             "align": shape.align(),
         });
         let hello = Message::Control { id: 1, text: text.to_string() };
-        peer.send(&hello, &[memory.fd()])?;
+        let (wake, theirs) = UnixDatagram::pair()?;
+        wake.set_nonblocking(true)?;
+        peer.send(&hello, &[memory.fd(), theirs.as_fd()])?;
         let (text, fds) = match peer.receive_by(deadline)? {
             Received::Message(Message::ControlReply { id: 1, text }, fds) => (text, fds),
             Received::Message(Message::Refused { text, .. }, _) => {
@@ -98,6 +107,7 @@ impl Attachment {
             memory,
             bells: Bells::new(Arc::clone(pages.region())),
             ringer: Ringer::from_fd(event),
+            wake,
             instance,
             lost: AtomicBool::new(false),
         })
@@ -154,6 +164,47 @@ impl Attachment {
             }
             self.bells.sleep(group, left.min(LOSS_NOTICED), ready)?;
         }
+    }
+
+    /// Sleeps until the DPU side has delivered something to `group`, `other` is readable, the DPU
+    /// side is gone or `timeout` is over, unless `ready` says that there is something. For a thread
+    /// that is the only one to sleep for this group.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn sleep_beside(
+        &self,
+        group: u16,
+        other: BorrowedFd<'_>,
+        timeout: Duration,
+        ready: &dyn Fn() -> bool,
+    ) -> io::Result<()> {
+        self.bells.arm(group);
+        let slept = if ready() { Ok(()) } else { self.wait_for_any(other, timeout) };
+        self.bells.disarm(group);
+        slept
+    }
+
+    fn wait_for_any(&self, other: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
+        let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
+        let mut fds = [
+            PollFd::new(&self.wake, PollFlags::IN),
+            PollFd::from_borrowed_fd(other, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.peer.fd(), PollFlags::IN),
+        ];
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let [woken, _, said] = &fds;
+        if woken.revents().contains(PollFlags::IN) {
+            // One byte an arming; one left over by a wake-up that came late is a short sleep.
+            while self.wake.recv(&mut [0; 8]).is_ok() {}
+        }
+        if !said.revents().is_empty() {
+            self.look();
+        }
+        Ok(())
     }
 
     /// Whether the DPU side is known to be gone.

@@ -1,8 +1,7 @@
 //! A file of the DPU side's file service, through the file library.
 //!
-//! The server's thread takes completions itself while it is awake. For its sleep there is a second
-//! thread, which waits for the rings and rings a bell that the server sleeps on; with nothing under
-//! way that thread sleeps for good.
+//! The server's thread takes completions itself, and sleeps on them and on its clients at once: the
+//! DPU side wakes it through a socket, which can be waited for beside others.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,10 +9,7 @@ use std::future::poll_fn;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
-use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use outboard_base::Errno;
@@ -22,10 +18,8 @@ use outboard_dds::host::{Completion, File, NotBegun};
 use outboard_dds::table::Changes;
 use outboard_drivers::dds::host::Attachment;
 use outboard_drivers::dds::library::{FileLibrary, file_library};
-use outboard_drivers::link::Bell;
 use outboard_kv::medium::{ALIGN, Buf};
 use outboard_wire::dds::DirectoryId;
-use rustix::event::{PollFd, PollFlags};
 
 use super::Device;
 
@@ -37,21 +31,9 @@ const RESPONSES: u64 = 4 << 20;
 const BATCH: usize = 256;
 /// How long the server looks for completions itself before it sleeps.
 const SPIN: Duration = Duration::from_micros(30);
-/// How long the waiting thread sleeps at once.
-const NAP: Duration = Duration::from_millis(500);
 
 /// The socket is looked at this often for the DPU side's end.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// What the two threads share.
-struct Shared {
-    library: FileLibrary,
-    taken: Mutex<Vec<Completion>>,
-    bell: Bell,
-    /// The server sleeps and has something under way.
-    waits: AtomicBool,
-    ends: AtomicBool,
-}
 
 #[derive(Default)]
 struct Asked {
@@ -64,9 +46,7 @@ struct Asked {
 
 /// The device.
 pub struct DdsDevice {
-    shared: Arc<Shared>,
-    waiter: Thread,
-    thread: Option<JoinHandle<()>>,
+    library: FileLibrary,
     file: File,
     asked: RefCell<Asked>,
     looked: Cell<Instant>,
@@ -94,20 +74,8 @@ impl DdsDevice {
             other => other,
         }
         .map_err(named("cannot open a file of the DPU side"))?;
-        let shared = Arc::new(Shared {
-            library,
-            taken: Mutex::default(),
-            bell: Bell::new()?,
-            waits: AtomicBool::new(false),
-            ends: AtomicBool::new(false),
-        });
-        let waiting = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("dds-waiter".to_owned())
-            .spawn(move || wait_for_the_server(&waiting))?;
-        let waiter = thread.thread().clone();
         let (asked, looked) = (RefCell::default(), Cell::new(Instant::now()));
-        Ok(DdsDevice { shared, waiter, thread: Some(thread), file, asked, looked })
+        Ok(DdsDevice { library, file, asked, looked })
     }
 
     /// Begins a request and waits for its end. `begin` is asked again while the ring is full.
@@ -123,7 +91,7 @@ impl DdsDevice {
         let mut begun = false;
         let done = poll_fn(|cx| {
             if !begun {
-                match begin(&self.shared.library, user) {
+                match begin(&self.library, user) {
                     Ok(()) => begun = true,
                     Err(NotBegun { errno: Errno::EAGAIN, .. }) => {
                         self.asked.borrow_mut().full.push(cx.waker().clone());
@@ -153,37 +121,6 @@ fn open_directory(library: &FileLibrary, name: &str) -> io::Result<DirectoryId> 
         other => other,
     }
     .map_err(named("cannot open a directory of the DPU side"))
-}
-
-/// Waits for completions while the server sleeps.
-fn wait_for_the_server(shared: &Shared) {
-    let mut out = Vec::new();
-    while !shared.ends.load(Ordering::Acquire) {
-        if !shared.waits.load(Ordering::Acquire) {
-            std::thread::park();
-            continue;
-        }
-        let poll = shared.library.default_poll();
-        let found = shared.library.poll_wait(poll, &mut out, BATCH, NAP);
-        if found.is_err() || !out.is_empty() {
-            shared.waits.store(false, Ordering::Release);
-            let mut taken = shared.taken.lock().unwrap_or_else(PoisonError::into_inner);
-            taken.append(&mut out);
-            drop(taken);
-            shared.bell.ring();
-        }
-    }
-}
-
-impl Drop for DdsDevice {
-    fn drop(&mut self) {
-        self.shared.ends.store(true, Ordering::Release);
-        self.waiter.unpark();
-        if let Some(thread) = self.thread.take() {
-            // A panic was printed by the thread itself.
-            let _ended = thread.join();
-        }
-    }
 }
 
 impl Device for DdsDevice {
@@ -218,18 +155,15 @@ impl Device for DdsDevice {
 
     async fn update(&self, changes: Changes) -> Result<(), Errno> {
         let bytes = changes.emit();
-        let poll = self.shared.library.default_poll();
+        let poll = self.library.default_poll();
         let change = |library: &FileLibrary, user| library.change_table(poll, &bytes, user);
         self.ask(change).await.map(drop)
     }
 
     fn progress(&self) -> usize {
-        let mut out = {
-            let mut taken = self.shared.taken.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *taken)
-        };
-        let poll = self.shared.library.default_poll();
-        if let Err(error) = self.shared.library.poll_wait(poll, &mut out, BATCH, Duration::ZERO) {
+        let mut out = Vec::new();
+        let poll = self.library.default_poll();
+        if let Err(error) = self.library.poll_wait(poll, &mut out, BATCH, Duration::ZERO) {
             tracing::error!(%error, "completions of the DPU side cannot be taken");
         }
         let mut woken = Vec::new();
@@ -255,24 +189,14 @@ impl Device for DdsDevice {
             }
             std::hint::spin_loop();
         }
-        self.shared.waits.store(true, Ordering::Release);
-        self.waiter.unpark();
-        let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
-        let mut fds = [
-            PollFd::from_borrowed_fd(self.shared.bell.fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(wake, PollFlags::IN),
-        ];
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        self.shared.bell.drain()?;
+        let (group, ready) = (self.library.default_poll().number(), || self.progress() > 0);
+        self.library.world().sleep_beside(group, wake, timeout, &ready)?;
         self.progress();
         Ok(())
     }
 
     fn is_lost(&self) -> bool {
-        let world = self.shared.library.world();
+        let world = self.library.world();
         if self.looked.get().elapsed() < LOOK {
             return world.is_lost();
         }

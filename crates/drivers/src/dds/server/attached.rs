@@ -13,11 +13,12 @@ use outboard_dpc::dpu::Spawn;
 use outboard_link::dma::{Count, Counted, Direct, Dma, Ledger};
 use outboard_link::ring::Fault;
 use outboard_wire::attach::Message;
+use rustix::net::{AddressFamily, SendFlags, sockopt};
 use serde_json::{Value, json};
 
 use super::Files;
 use crate::clock;
-use crate::dds::bells::{Bells, bells_len};
+use crate::dds::bells::{Asked, Bells, bells_len};
 use crate::dpu::Poller;
 use crate::link::{Bell, Peer};
 use crate::medium::FileMedium;
@@ -48,6 +49,8 @@ struct Group {
 pub(super) struct Attached {
     groups: Vec<Group>,
     bells: Bells,
+    /// Where the host sleeps when it does not sleep on a word.
+    wake: OwnedFd,
     summary: Arc<Summary>,
 }
 
@@ -76,9 +79,12 @@ impl Attached {
         if region_len < shape.region_len() || region_len > REGION_MAX {
             return Err(format!("a region of {region_len} bytes is too small or too large"));
         }
-        let Ok([region]) = <[OwnedFd; 1]>::try_from(fds) else {
-            return Err("an attachment brings exactly one region".to_owned());
+        let Ok([region, wake]) = <[OwnedFd; 2]>::try_from(fds) else {
+            return Err("an attachment brings exactly one region and one socket".to_owned());
         };
+        if sockopt::socket_domain(&wake) != Ok(AddressFamily::UNIX) {
+            return Err("an attachment is woken through a Unix socket".to_owned());
+        }
         let shared = Shared::open(region, region_len).map_err(|error| error.to_string())?;
         let direct = Direct::new(Arc::clone(shared.region()));
         let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(terms.ledger)));
@@ -92,20 +98,21 @@ impl Attached {
         }
         let bells = welcome(peer, id, groups, terms.bell)
             .map_err(|error| format!("the answer could not be sent: {error}"))?;
-        Ok(Attached { groups: all, bells, summary })
+        Ok(Attached { groups: all, bells, wake, summary })
     }
 
     /// One turn of every group; how much was found.
     pub(super) fn turn(&mut self, now: Time, runtime: &Poller, ledger: &Ledger) -> usize {
         let mut found = 0;
-        for (group, number) in self.groups.iter_mut().zip(0..) {
+        let Attached { groups, bells, wake, .. } = self;
+        for (group, number) in groups.iter_mut().zip(0..) {
             if group.fault.is_some() {
                 continue;
             }
             match group.pump.turn(now, &mut |work| runtime.spawn(work)) {
                 Ok(Turn { begun, delivered, .. }) => {
                     found += begun + delivered;
-                    if delivered > 0 && self.bells.interrupt(number).unwrap_or(false) {
+                    if delivered > 0 && interrupt(bells, wake, number) {
                         ledger.count(Count::Interrupts, 1);
                     }
                 }
@@ -131,6 +138,20 @@ impl Attached {
 
     pub(super) fn set_asleep(&self, asleep: bool) {
         self.bells.set_asleep(asleep);
+    }
+}
+
+/// Wakes who sleeps for a group; whether somebody did.
+fn interrupt(bells: &Bells, wake: &OwnedFd, group: u16) -> bool {
+    match bells.interrupt(group) {
+        Ok(Asked::Nothing) | Err(_) => false,
+        Ok(Asked::Woken) => true,
+        Ok(Asked::Byte) => {
+            // A full socket is readable, and a closed one has no reader: nothing to do for either.
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let _full_or_closed = rustix::net::send(wake, &[1], flags);
+            true
+        }
     }
 }
 
