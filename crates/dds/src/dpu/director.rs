@@ -29,6 +29,7 @@
 
 mod flow;
 mod machine;
+pub mod packet;
 mod signature;
 #[cfg(test)]
 mod tests;
