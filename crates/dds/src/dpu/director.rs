@@ -24,9 +24,12 @@
 //!   object waits until reads of it that were begun here for this flow have ended;
 //! * what is buffered is bounded on every way: a slow reader stops its host leg and its own input,
 //!   a slow host stops its client ([`limits`]);
+//! * messages may be divided in another process ([`Director::asking`]): they wait in their order,
+//!   and are the host's if nothing comes back;
 //! * bytes that are no messages of the application, and flows outside the [`Signature`], are
 //!   forwarded untouched, both ways.
 
+mod asking;
 mod flow;
 mod machine;
 pub mod packet;

@@ -6,7 +6,8 @@
 //! ([`Application::cache`], [`Application::invalidate`]).
 //!
 //! * [`engine`]: the context ring of Figure 13 and the pool its buffers come from;
-//! * [`contained`]: calls of user code that may panic or overrun their time.
+//! * [`contained`]: calls of user code that may panic or overrun their time;
+//! * [`plugin`]: an application in a process of its own, which may do worse.
 //!
 //! What holds: a request is answered by exactly one side; contexts complete in the order in which
 //! they were begun; whoever finds the ring full or the pool empty is told so before anything was
@@ -16,6 +17,7 @@
 mod api;
 pub mod contained;
 pub mod engine;
+pub mod plugin;
 pub mod pool;
 
 pub use api::WriteOp;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use outboard_kv::medium::Buf;
 
 use super::limits::{ANSWER_MAX, INPUT_MAX, SLOTS_MAX, TO_CLIENT_MAX, TO_HOST_MAX};
+use crate::dpu::offload::plugin::{AHEAD_MAX, Answering, Verdict};
 use crate::dpu::offload::{Head, Key, Touches};
 
 /// Names a flow of one [`super::Director`].
@@ -106,6 +107,8 @@ pub(super) enum Slot {
     Dpu {
         request: Vec<u8>,
         key: Key,
+        /// What the answer is, where a plug-in said so before.
+        answering: Option<Answering>,
     },
     /// The host was asked.
     Host,
@@ -113,11 +116,70 @@ pub(super) enum Slot {
     Rest,
 }
 
+/// Messages at the start of the input that a plug-in was asked about.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    /// Number of the first.
+    first: u64,
+    /// Bytes of all.
+    bytes: usize,
+    /// What came back: nothing yet, or a verdict, or that there is none.
+    verdicts: VecDeque<Option<Option<Verdict>>>,
+}
+
+impl Ahead {
+    /// Where the first message begins that was not asked about; `None` if enough were.
+    pub(super) fn next_at(&self) -> Option<usize> {
+        (self.verdicts.len() < AHEAD_MAX).then_some(self.bytes)
+    }
+
+    /// One more is asked about; its number.
+    pub(super) fn ask(&mut self, len: usize) -> u64 {
+        self.bytes += len;
+        self.verdicts.push_back(None);
+        self.first + (self.verdicts.len() - 1) as u64
+    }
+
+    pub(super) fn answered(&mut self, number: u64, verdict: Option<Verdict>) {
+        let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+        if let Some(place) = at.and_then(|at| self.verdicts.get_mut(at)) {
+            *place = Some(verdict);
+        }
+    }
+
+    /// What came back about the first; `None` if nothing yet.
+    pub(super) fn take(&mut self) -> Option<Option<Verdict>> {
+        self.verdicts.front_mut()?.take()
+    }
+
+    /// The first waits still, for something else.
+    pub(super) fn put_back(&mut self, verdict: Option<Verdict>) {
+        if let Some(place) = self.verdicts.front_mut() {
+            *place = Some(verdict);
+        }
+    }
+
+    /// The first, of `len` bytes, is placed.
+    pub(super) fn pop(&mut self, len: usize) {
+        if self.verdicts.pop_front().is_some() {
+            self.first += 1;
+            self.bytes = self.bytes.saturating_sub(len);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.first += self.verdicts.len() as u64;
+        self.bytes = 0;
+        self.verdicts.clear();
+    }
+}
+
 /// One flow.
 #[derive(Debug, Default)]
 pub struct Flow {
     /// Of the client, not yet divided.
     pub(super) input: Stream,
+    pub(super) ahead: Ahead,
     /// Framing can say nothing before there are so many bytes.
     pub(super) needs: usize,
     /// What comes is forwarded.
@@ -342,6 +404,7 @@ impl Flow {
         self.pass();
         self.host_ended = true;
         self.input.clear();
+        self.ahead.clear();
         self.to_host.clear();
         let lost = self.slots.iter().position(|slot| matches!(slot, Slot::Host | Slot::Rest));
         let mut rest = Vec::new();

@@ -1,13 +1,16 @@
 //! The director of one worker: its flows, divided messages, and the engine that reads for them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use outboard_kv::medium::{ALIGN, Buf};
 
+use super::asking::ask_ahead;
 use super::flow::{Flow, FlowId, Piece, Slot};
 use super::limits::{ANSWER_MAX, INPUT_MAX, TO_HOST_MAX};
 use crate::dpu::offload::contained::{Clock, Contained};
 use crate::dpu::offload::engine::{Ended, Engine, Filled, Ticket};
+use crate::dpu::offload::plugin::{Answering, Ask, Plan};
 use crate::dpu::offload::pool::Pool;
 use crate::dpu::offload::{
     Application, Division, Framing, Key, Lookup, Part, ReadOp, Span, Touches,
@@ -67,7 +70,9 @@ pub struct Counts {
 /// Flows, and the application that divides them.
 pub struct Director {
     app: Arc<dyn Application>,
-    table: Arc<dyn Lookup>,
+    /// Messages for a plug-in, where that divides them.
+    pub(super) asks: Option<VecDeque<Ask>>,
+    pub(super) table: Arc<dyn Lookup>,
     contained: Contained,
     engine: Engine<Client>,
     division: Division,
@@ -92,6 +97,7 @@ impl Director {
     ) -> Director {
         Director {
             app,
+            asks: None,
             table,
             contained: Contained::new(clock),
             engine: Engine::new(contexts, pool),
@@ -138,7 +144,7 @@ impl Director {
     }
 
     /// Takes a flow out while it is worked on.
-    fn lift(&mut self, id: FlowId) -> Option<Flow> {
+    pub(super) fn lift(&mut self, id: FlowId) -> Option<Flow> {
         let current = self.generations.get(id.at).is_some_and(|own| *own == id.generation);
         self.flows.get_mut(id.at).filter(|_| current)?.take()
     }
@@ -253,12 +259,12 @@ impl Director {
         let Some(mut flow) = self.lift(client.flow) else {
             return self.engine.pool.give(filled.buffer);
         };
-        let Some(Slot::Dpu { request, key }) = flow.slot_mut(client.slot) else {
+        let Some(Slot::Dpu { request, key, answering }) = flow.slot_mut(client.slot) else {
             self.engine.pool.give(filled.buffer);
             return self.lower(client.flow, flow);
         };
-        let (request, key) = (std::mem::take(request), *key);
-        let answer = self.check(&request, read, filled);
+        let (request, key, answering) = (std::mem::take(request), *key, answering.take());
+        let answer = self.check(&request, read, filled, answering.as_ref());
         flow.reading = flow.reading.saturating_sub(1);
         let state = match answer {
             Some(piece) => {
@@ -294,12 +300,21 @@ impl Director {
     }
 
     /// The answer in what was read, if the application finds it there.
-    fn check(&mut self, request: &[u8], read: ReadOp, filled: Filled) -> Option<Piece> {
+    fn check(
+        &mut self,
+        request: &[u8],
+        read: ReadOp,
+        filled: Filled,
+        answering: Option<&Answering>,
+    ) -> Option<Piece> {
         let Filled { buffer, bytes: range } = filled;
         let app = &self.app;
         let bytes = range.clone().and_then(|range| buffer.get(range));
         let answer = bytes.and_then(|bytes| {
-            let answer = self.contained.call("answer", || app.answer(request, read, bytes))??;
+            let answer = match answering {
+                Some(answering) => answering.answer(bytes)?,
+                None => self.contained.call("answer", || app.answer(request, read, bytes))??,
+            };
             bytes.get(answer.payload.clone()).is_some().then_some(answer)
         });
         let (Some(answer), Some(range)) = (answer, range) else {
@@ -311,7 +326,7 @@ impl Director {
     }
 
     /// There may be room again.
-    fn resume(&mut self, id: FlowId, mut flow: Flow) {
+    pub(super) fn resume(&mut self, id: FlowId, mut flow: Flow) {
         if !flow.host_ended {
             self.advance(id, &mut flow, &[]);
         }
@@ -383,7 +398,15 @@ impl Director {
                 Some(Framing::Whole(len)) if (1..=rest.len()).contains(&len) => {
                     flow.needs = 0;
                     let message = rest.get(..len).unwrap_or_default();
-                    if !self.place(id, flow, message, &mut refused) {
+                    let placed = match &mut self.asks {
+                        None => self.place(id, flow, message, &mut refused),
+                        Some(asks) => {
+                            ask_ahead(&*self.app, asks, id, flow, rest);
+                            let Some(verdict) = flow.ahead.take() else { break };
+                            self.place_told(id, flow, message, verdict, &mut refused)
+                        }
+                    };
+                    if !placed {
                         flow.stalled = true;
                         break;
                     }
@@ -401,37 +424,74 @@ impl Director {
         taken
     }
 
-    /// Gives the parts of one message their slots; false if it must wait for reads of its flow.
+    /// Divides one message here, and gives its parts their slots; false if it must wait for reads
+    /// of its flow.
     fn place(&mut self, id: FlowId, flow: &mut Flow, message: &[u8], refused: &mut bool) -> bool {
         let mut division = std::mem::take(&mut self.division);
         division.clear();
         let (app, table) = (&self.app, &self.table);
         let divided =
             self.contained.call("off_pred", || app.off_pred(message, &**table, &mut division));
-        if divided.is_none() || division.parts().is_empty() {
+        if divided.is_none() {
             division.clear();
+        }
+        let placed = self.place_parts(id, flow, message, &mut division, None, refused);
+        self.division = division;
+        placed
+    }
+
+    /// Gives parts their slots, with how those of the DPU side are answered, if that is known;
+    /// without parts the message is the host's. False if it must wait for reads of its flow.
+    pub(super) fn place_parts(
+        &mut self,
+        id: FlowId,
+        flow: &mut Flow,
+        message: &[u8],
+        division: &mut Division,
+        plans: Option<&[Plan]>,
+        refused: &mut bool,
+    ) -> bool {
+        if division.parts().is_empty() {
             division.host(Span::Message(0..message.len()), Touches::Everything);
         }
         let waits = division.parts().iter().any(|part| match part {
             Part::Host { touches, .. } => flow.reads(*touches),
             _ => false,
         });
-        if !waits {
-            for part in division.parts() {
-                match part {
-                    Part::Literal(span) => flow.push_literal(division.bytes(span, message)),
-                    Part::Host { request, touches } => {
-                        self.counts.to_host += 1;
-                        flow.ask_in_order(division.bytes(request, message), *touches);
-                    }
-                    Part::Dpu { request, key } => {
-                        self.offload(id, flow, division.bytes(request, message), *key, refused);
-                    }
+        if waits {
+            return false;
+        }
+        let mut next = plans.unwrap_or_default().iter();
+        for part in division.parts() {
+            match part {
+                Part::Literal(span) => flow.push_literal(division.bytes(span, message)),
+                Part::Host { request, touches } => {
+                    self.counts.to_host += 1;
+                    flow.ask_in_order(division.bytes(request, message), *touches);
+                }
+                Part::Dpu { request, key } => {
+                    let request = division.bytes(request, message);
+                    let (read, answering) = match (plans, next.next()) {
+                        (None, _) => (self.off_func(flow, request, *key, *refused), None),
+                        (Some(_), plan) => {
+                            let plan = plan.filter(|_| !*refused && !flow.asks_about(*key));
+                            (plan.map(|p| p.read), plan.map(|p| p.answering.clone()))
+                        }
+                    };
+                    self.offload(id, flow, request, *key, (read, answering), refused);
                 }
             }
         }
-        self.division = division;
-        !waits
+        true
+    }
+
+    /// The read that answers a request, unless the host has something to do with its key.
+    fn off_func(&mut self, flow: &Flow, request: &[u8], key: Key, refused: bool) -> Option<ReadOp> {
+        if refused || flow.asks_about(key) {
+            return None;
+        }
+        let (app, table) = (&self.app, &self.table);
+        self.contained.call("off_func", || app.off_func(request, &**table)).flatten()
     }
 
     /// Lines 5 to 14 of Figure 13 for one request.
@@ -441,14 +501,9 @@ impl Director {
         flow: &mut Flow,
         request: &[u8],
         key: Key,
+        (read, answering): (Option<ReadOp>, Option<Answering>),
         refused: &mut bool,
     ) {
-        let (app, table) = (&self.app, &self.table);
-        let read = if *refused || flow.asks_about(key) {
-            None
-        } else {
-            self.contained.call("off_func", || app.off_func(request, &**table)).flatten()
-        };
         let Some(read) = read else {
             *(if *refused { &mut self.counts.refused } else { &mut self.counts.to_host }) += 1;
             return flow.ask_in_order(request, Touches::One(key));
@@ -456,7 +511,7 @@ impl Director {
         let slot = flow.first + flow.slots.len() as u64;
         match self.engine.begin(Client { flow: id, slot }, read, ToRead::space(&read)) {
             Ok((ticket, buffer)) => {
-                flow.push_slot(Slot::Dpu { request: request.to_vec(), key });
+                flow.push_slot(Slot::Dpu { request: request.to_vec(), key, answering });
                 flow.reading += 1;
                 self.reads.push(ToRead { ticket, read, buffer });
             }

@@ -4,6 +4,8 @@
 //! plain server would have sent. Method: a protocol of lines (`G key`, `S key value`, `M key...`),
 //! a server that keeps some values itself and some in a file, and seeded disorder between them.
 
+mod asking;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -14,6 +16,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dpu::offload::engine::Filled;
+use crate::dpu::offload::plugin::Ask;
 use crate::dpu::offload::pool::Pool;
 use crate::dpu::offload::{
     Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
@@ -221,15 +224,27 @@ struct World {
     clients: Vec<Client>,
     reads: Vec<ToRead>,
     failing: bool,
+    /// Questions to a plug-in on their way.
+    asks: Vec<Ask>,
 }
 
 impl World {
     fn new(seed: u64, contexts: usize, pool: usize, clients: usize, odd: bool) -> World {
-        let mut rng = Rng::new(seed);
         let shared = Arc::new(Shared::default());
         let table: Arc<dyn Lookup> = Arc::clone(&shared) as _;
-        let mut director =
-            Director::new(Arc::new(Lines), table, contexts, Pool::new(pool), Box::new(|| 0));
+        let pool = Pool::new(pool);
+        let director = Director::new(Arc::new(Lines), table, contexts, pool, Box::new(|| 0));
+        World::around(director, shared, seed, clients, odd)
+    }
+
+    fn around(
+        mut director: Director,
+        shared: Arc<Shared>,
+        seed: u64,
+        clients: usize,
+        odd: bool,
+    ) -> World {
+        let mut rng = Rng::new(seed);
         let clients: Vec<Client> = (0..clients)
             .map(|n| Client {
                 id: director.open(true),
@@ -246,7 +261,15 @@ impl World {
             .collect();
         let mut server = Server::new(shared);
         server.load(clients.len());
-        World { rng, director, server, clients, reads: Vec::new(), failing: false }
+        World {
+            rng,
+            director,
+            server,
+            clients,
+            reads: Vec::new(),
+            failing: false,
+            asks: Vec::new(),
+        }
     }
 
     fn some(&mut self, most: usize) -> usize {
@@ -271,6 +294,10 @@ impl World {
             self.reads.push(read);
         }
         while self.director.next_news().is_some() {}
+        while let Some(ask) = self.director.next_ask() {
+            self.asks.push(ask);
+        }
+        self.plugin_says();
     }
 
     fn client_sends(&mut self, at: usize) {
@@ -372,6 +399,10 @@ fn compare(
     println!("seed {seed} contexts {contexts} pool {pool}");
     let mut world = World::new(seed, contexts, pool, clients, odd);
     world.failing = failing;
+    compare_in(world)
+}
+
+fn compare_in(mut world: World) -> Counts {
     world.run();
     for client in &world.clients {
         let script = String::from_utf8(client.script.clone()).unwrap().replace('?', "");

@@ -81,6 +81,22 @@ pub enum Span {
     Made(Range<usize>),
 }
 
+impl Span {
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Span::Message(range) | Span::Made(range) => range.len(),
+        }
+    }
+
+    /// Whether it is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// One part of a divided message, in the order in which the client expects the answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -104,7 +120,7 @@ pub enum Part {
 }
 
 /// What a predicate makes of one message: its parts.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Division {
     parts: Vec<Part>,
     made: Vec<u8>,
@@ -121,6 +137,12 @@ impl Division {
     #[must_use]
     pub fn parts(&self) -> &[Part] {
         &self.parts
+    }
+
+    /// What was made so far.
+    #[must_use]
+    pub fn made(&self) -> &[u8] {
+        &self.made
     }
 
     /// The bytes of `span`; none where it is out of bounds.

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use outboard_base::Errno;
 
 use crate::dpu::files::ReadOp;
+use crate::dpu::offload::plugin::Keeper;
 use crate::dpu::offload::{self, Application, WriteOp};
-use crate::table::{Changes, Writer};
+use crate::table::{Changes, Item, Key, Writer};
 
 /// The writer of the cache table, and the application that says what belongs there. One for all
 /// pumps of a host; nobody else writes the table.
@@ -20,15 +21,37 @@ pub struct Summary {
 }
 
 struct Shared {
-    application: Option<Arc<dyn Application>>,
+    keeper: Option<Arc<dyn Keeper>>,
     writer: Mutex<Writer>,
+}
+
+/// An application in this process.
+struct Here(Arc<dyn Application>);
+
+impl Keeper for Here {
+    fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) -> bool {
+        self.0.cache(write, items);
+        true
+    }
+
+    fn invalidate(&self, read: offload::ReadOp, keys: &mut Vec<Key>) -> bool {
+        self.0.invalidate(read, keys);
+        true
+    }
 }
 
 impl Summary {
     /// Keeps the table as `application` says; without one only as the host says.
     #[must_use]
     pub fn new(application: Option<Arc<dyn Application>>, writer: Writer) -> Summary {
-        let shared = Arc::new(Shared { application, writer: Mutex::new(writer) });
+        let here = |application| Arc::new(Here(application)) as Arc<dyn Keeper>;
+        Summary::kept(application.map(here), writer)
+    }
+
+    /// Keeps the table as `keeper` says.
+    #[must_use]
+    pub fn kept(keeper: Option<Arc<dyn Keeper>>, writer: Writer) -> Summary {
+        let shared = Arc::new(Shared { keeper, writer: Mutex::new(writer) });
         Summary { shared, gone: AtomicBool::new(false) }
     }
 
@@ -46,10 +69,10 @@ impl Summary {
 
     /// The host has written, and is not answered yet.
     pub fn wrote(&self, file: u32, offset: u64, bytes: &[u8]) {
-        let Some(application) = &self.shared.application else { return };
+        let Some(keeper) = &self.shared.keeper else { return };
         let mut items = Vec::new();
         let op = WriteOp { file, offset, bytes };
-        if !self.contained(|| application.cache(op, &mut items)) {
+        if !self.contained(|| keeper.cache(op, &mut items)) {
             return;
         }
         let Some(mut writer) = self.writer() else { return };
@@ -61,11 +84,11 @@ impl Summary {
 
     /// The host is about to read.
     pub fn will_read(&self, op: ReadOp) {
-        let Some(application) = &self.shared.application else { return };
+        let Some(keeper) = &self.shared.keeper else { return };
         let mut keys = Vec::new();
         let ReadOp { file, offset, bytes } = op;
         let read = offload::ReadOp { file: file.0, offset, bytes };
-        if self.contained(|| application.invalidate(read, &mut keys))
+        if self.contained(|| keeper.invalidate(read, &mut keys))
             && !keys.is_empty()
             && let Some(mut writer) = self.writer()
         {
@@ -94,17 +117,18 @@ impl Summary {
         }
     }
 
-    /// Calls user code; if it panics the table may lack what it would have said, so that nothing of
-    /// it is to be believed.
-    fn contained(&self, call: impl FnOnce()) -> bool {
-        let is_well = catch_unwind(AssertUnwindSafe(call)).is_ok();
-        if !is_well {
+    /// Calls user code; if it panics, or could not say, the table may lack what it would have said,
+    /// so that nothing of it is to be believed.
+    fn contained(&self, call: impl FnOnce() -> bool) -> bool {
+        let told = catch_unwind(AssertUnwindSafe(call));
+        if told.is_err() {
             tracing::warn!(
                 "the application panicked: the cache table is emptied, the host answers"
             );
-            if let Some(mut writer) = self.writer() {
-                writer.clear();
-            }
+        }
+        let is_well = told.unwrap_or(false);
+        if !is_well && let Some(mut writer) = self.writer() {
+            writer.clear();
         }
         is_well
     }
@@ -206,5 +230,37 @@ mod tests {
         assert!(table.is_empty());
         summary.wrote(3, 0, &[1; 8]);
         assert_eq!(table.len(), 1, "it goes on");
+    }
+
+    /// A plug-in that is away says nothing of a write or a read: what it said before may be wrong.
+    #[test]
+    fn who_cannot_say_empties_the_table() {
+        struct Away(AtomicBool);
+        impl Keeper for Away {
+            fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) -> bool {
+                items.push((write.offset, [write.file.into(), 0, 0, 0]));
+                !self.0.load(Ordering::Relaxed)
+            }
+
+            fn invalidate(&self, _: offload::ReadOp, _: &mut Vec<Key>) -> bool {
+                !self.0.load(Ordering::Relaxed)
+            }
+        }
+        let away = Arc::new(Away(AtomicBool::new(false)));
+        let (writer, table) = with_capacity(4, 1).unwrap();
+        let summary = Summary::kept(Some(Arc::clone(&away) as Arc<dyn Keeper>), writer);
+        for of_a_write in [true, false] {
+            away.0.store(false, Ordering::Relaxed);
+            summary.wrote(3, 5, &[1]);
+            summary.will_read(ReadOp { file: FileId(3), offset: 0, bytes: 1 });
+            assert_eq!(table.get(5), Some([3, 0, 0, 0]));
+            away.0.store(true, Ordering::Relaxed);
+            if of_a_write {
+                summary.wrote(3, 6, &[1]);
+            } else {
+                summary.will_read(ReadOp { file: FileId(3), offset: 0, bytes: 1 });
+            }
+            assert!(table.is_empty());
+        }
     }
 }
