@@ -78,6 +78,7 @@ macro_rules! word {
         }
 
         /// Writes `new` where `expected` stands; the word found is returned.
+        #[inline]
         pub fn $cas(
             &self,
             at: u64,
@@ -151,6 +152,7 @@ impl Region {
         self.len == 0
     }
 
+    #[inline]
     fn check(&self, at: u64, len: usize) -> Result<usize, OutOfRegion> {
         let start = usize::try_from(at).map_err(|_| OutOfRegion)?;
         let end = start.checked_add(len).ok_or(OutOfRegion)?;
@@ -169,6 +171,7 @@ impl Region {
     }
 
     /// Copies bytes in. No order is promised between them.
+    #[inline]
     pub fn write_from(&self, at: u64, data: &[u8]) -> Result<(), OutOfRegion> {
         let start = self.check(at, data.len())?;
         // SAFETY: the target is in bounds, mapped and writable; `data` never lies in a region. The

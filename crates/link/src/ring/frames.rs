@@ -10,7 +10,8 @@ use crate::Region;
 use crate::dma::{Dma, DmaError, Kind};
 use crate::region::OutOfRegion;
 
-/// Bytes of a ring before its messages: pointers, each on a cache line of its own, and owners.
+/// Bytes of a ring before its messages: pointers, and owners. What the two sides write lies on cache
+/// lines of their own.
 pub(super) const HEAD_LEN: u64 = 2 * PAGE as u64;
 /// Where the owners begin.
 const OWNERS_AT: u64 = 256;
@@ -26,7 +27,7 @@ const _: () = assert!(OWNERS_MAX >= 64);
 /// Where a ring lies in a region.
 ///
 /// ```text
-/// 0 progress | 64 tail | 128 head | 192 0 | 256 owners, 64 bytes each | 8192 messages
+/// 0 progress | 8 tail | 16 0 | 128 head | 136 0 | 256 owners, 64 bytes each | 8192 messages
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -104,8 +105,24 @@ impl Place {
     }
 }
 
+/// Bytes of the longest frame of messages put in together, and of all without gaps. Pushes of one
+/// message are many: they pay for no loop, here and below.
+#[inline]
+pub(super) fn run_sizes(messages: &[&[u8]]) -> (u64, u64) {
+    let frame = |message: &&[u8]| frame_len(message.len()) as u64;
+    if let [message] = messages {
+        return (frame(message), frame(message));
+    }
+    messages.iter().map(frame).fold((0, 0), |(most, sum), len| (len.max(most), sum + len))
+}
+
 /// Bytes that messages put in together take from `position` on, gaps included.
+#[inline]
 pub(super) fn run_len(place: Place, position: u64, messages: &[&[u8]]) -> u64 {
+    if let [message] = messages {
+        let frame = frame_len(message.len()) as u64;
+        return place.gap(position, frame) + frame;
+    }
     let mut end = position;
     for message in messages {
         let frame = frame_len(message.len()) as u64;
@@ -126,17 +143,20 @@ impl Bytes {
         if place.end() > region.len() { Err(OutOfRegion) } else { Ok(Bytes { region, place }) }
     }
 
+    #[inline]
     pub(super) fn load(&self, word: u64) -> Result<u64, OutOfRegion> {
         self.region.load_u64(self.place.word(word), Acquire)
     }
 
     /// Writes a frame's head, which makes it whole: the message is there already.
+    #[inline]
     pub(super) fn seal(&self, stamp: Stamp, message: usize) -> Result<(), OutOfRegion> {
         let len = u32::try_from(message).map_err(|_| OutOfRegion)?;
         self.region.store_u64(self.place.of(stamp.position), stamp.head(len), Release)
     }
 
     /// Passes over `bytes` from `position` on, which end at the ring's end or before.
+    #[inline]
     pub(super) fn pass(&self, position: u64, bytes: u64) -> Result<(), OutOfRegion> {
         let message = usize::try_from(bytes).map_err(|_| OutOfRegion)?.checked_sub(FRAME_HEAD);
         let stamp = Stamp { position, is_nothing: true };
@@ -151,18 +171,27 @@ impl Bytes {
     }
 
     /// Writes messages as frames from `position` on; where they end.
+    #[inline]
     pub(super) fn write_all(&self, position: u64, messages: &[&[u8]]) -> Result<u64, OutOfRegion> {
+        if let [message] = messages {
+            return self.write(position, message);
+        }
         let mut position = position;
         for message in messages {
-            let frame = frame_len(message.len()) as u64;
-            let gap = self.place.gap(position, frame);
-            self.pass(position, gap)?;
-            position += gap;
-            self.region.write_from(self.place.of(position) + FRAME_HEAD as u64, message)?;
-            self.seal(Stamp { position, is_nothing: false }, message.len())?;
-            position += frame;
+            position = self.write(position, message)?;
         }
         Ok(position)
+    }
+
+    #[inline]
+    fn write(&self, position: u64, message: &[u8]) -> Result<u64, OutOfRegion> {
+        let frame = frame_len(message.len()) as u64;
+        let gap = self.place.gap(position, frame);
+        self.pass(position, gap)?;
+        let position = position + gap;
+        self.region.write_from(self.place.of(position) + FRAME_HEAD as u64, message)?;
+        self.seal(Stamp { position, is_nothing: false }, message.len())?;
+        Ok(position + frame)
     }
 
     /// The frame at `position`, if one was written for there.

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use outboard_wire::dds::{frame_len, frames};
+use outboard_wire::dds::frames;
 
-use super::frames::{Bytes, HEAD_LEN, run_len};
+use super::frames::{Bytes, HEAD_LEN, run_len, run_sizes};
 use super::{Consume, Fault, Place, Produce, PushError};
 use crate::Region;
 use crate::dma::{Dma, Kind};
@@ -57,6 +57,8 @@ impl Lanes {
 pub struct Producer {
     bytes: Bytes,
     tail: u64,
+    /// The head when it was last looked at. It only ever grows.
+    head: u64,
     tail_at: u64,
     head_at: u64,
 }
@@ -70,21 +72,23 @@ impl Producer {
         let place = lanes.place(lane).filter(|_| lane < lanes.count).ok_or(OutOfRegion)?;
         let base = lanes.first.at();
         let (tail_at, head_at) = (base + TAILS + lane * LINE, base + HEADS + lane * LINE);
-        Ok(Producer { bytes: Bytes::new(region, place)?, tail: 0, tail_at, head_at })
+        let bytes = Bytes::new(region, place)?;
+        Ok(Producer { bytes, tail: 0, head: 0, tail_at, head_at })
     }
 }
 
 impl Produce for Producer {
     fn push(&mut self, messages: &[&[u8]]) -> Result<(), PushError> {
         let Bytes { region, place } = &self.bytes;
-        let frames = messages.iter().map(|message| frame_len(message.len()) as u64);
-        let (longest, sum) = frames.fold((0, 0), |(most, sum), len| (len.max(most), sum + len));
+        let (longest, sum) = run_sizes(messages);
         if longest > place.frame_max() || sum + longest > place.bytes() {
             return Err(PushError::TooLong);
         }
-        let head = region.load_u64(self.head_at, Acquire)?;
         let end = self.tail + run_len(*place, self.tail, messages);
-        if end - head.min(self.tail) > place.bytes() {
+        if end - self.head > place.bytes() {
+            self.head = region.load_u64(self.head_at, Acquire)?.min(self.tail);
+        }
+        if end - self.head > place.bytes() {
             return Err(PushError::Retry);
         }
         self.tail = self.bytes.write_all(self.tail, messages)?;

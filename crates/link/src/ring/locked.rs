@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::sync::{Mutex, PoisonError};
 
-use outboard_wire::dds::{frame_len, frames};
+use outboard_wire::dds::frames;
 
-use super::frames::{Bytes, run_len};
+use super::frames::{Bytes, run_len, run_sizes};
 use super::{Consume, Fault, Place, Produce, PushError};
 use crate::Region;
 use crate::dma::{Dma, Kind};
@@ -18,11 +18,18 @@ use crate::region::OutOfRegion;
 const TAIL: u64 = 64;
 const HEAD: u64 = 128;
 
+/// What the lock guards: where the next message goes, and the head when it was last looked at.
+#[derive(Debug, Default)]
+struct Pointers {
+    tail: u64,
+    head: u64,
+}
+
 /// One producer; all clones of one share a ring.
 #[derive(Clone, Debug)]
 pub struct Producer {
     bytes: Bytes,
-    tail: Arc<Mutex<u64>>,
+    pointers: Arc<Mutex<Pointers>>,
 }
 
 impl Producer {
@@ -31,26 +38,28 @@ impl Producer {
     /// # Errors
     /// If it does not lie in the region.
     pub fn new(region: Arc<Region>, place: Place) -> Result<Producer, OutOfRegion> {
-        Ok(Producer { bytes: Bytes::new(region, place)?, tail: Arc::default() })
+        Ok(Producer { bytes: Bytes::new(region, place)?, pointers: Arc::default() })
     }
 }
 
 impl Produce for Producer {
     fn push(&mut self, messages: &[&[u8]]) -> Result<(), PushError> {
         let place = self.bytes.place;
-        let frames = messages.iter().map(|message| frame_len(message.len()) as u64);
-        let (longest, sum) = frames.fold((0, 0), |(most, sum), len| (len.max(most), sum + len));
+        let (longest, sum) = run_sizes(messages);
         if longest > place.frame_max() || sum + longest > place.bytes() {
             return Err(PushError::TooLong);
         }
-        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        let head = self.bytes.load(HEAD)?;
-        if *tail + run_len(place, *tail, messages) - head.min(*tail) > place.bytes() {
+        let mut guard = self.pointers.lock().unwrap_or_else(PoisonError::into_inner);
+        let Pointers { tail, head } = &mut *guard;
+        let end = *tail + run_len(place, *tail, messages);
+        if end - *head > place.bytes() {
+            *head = self.bytes.load(HEAD)?.min(*tail);
+        }
+        if end - *head > place.bytes() {
             return Err(PushError::Retry);
         }
-        let end = self.bytes.write_all(*tail, messages)?;
-        *tail = end;
-        Ok(self.bytes.region.store_u64(place.word(TAIL), end, Release)?)
+        *tail = self.bytes.write_all(*tail, messages)?;
+        Ok(self.bytes.region.store_u64(place.word(TAIL), *tail, Release)?)
     }
 }
 

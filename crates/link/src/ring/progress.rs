@@ -11,6 +11,11 @@
 //! both in one DMA, the progress first: the other way around a reservation that began and ended
 //! between the two reads could make them equal while an older one is unfinished.
 //!
+//! The two lie in one cache line, unlike the paper's: whoever pushes moves both within nanoseconds,
+//! and whoever looks reads both, so two lines would be fetched from another core's cache where one
+//! does (decision 0283). For the same reason a producer begins with the tail it saw last and not
+//! with a look: if it was right that was one access, and if not, the line is its own by then.
+//!
 //! `max` (the paper's *maximum allowable progress*) bounds tail - head: a batch is never longer,
 //! and a producer that would exceed it is told to retry.
 //!
@@ -26,17 +31,20 @@ use std::sync::atomic::Ordering::{AcqRel, Release};
 
 use outboard_wire::dds::{FRAME_HEAD, Stamp, data_at, frame_len, frames};
 
-use super::frames::{Bytes, HELD, Intent, Left, Line, run_len};
+use super::frames::{Bytes, HELD, Intent, Left, Line, run_len, run_sizes};
 use super::{Consume, Fault, Owners, Place, Produce, PushError, Recovery};
 use crate::Region;
 use crate::dma::{Dma, Kind};
 use crate::region::OutOfRegion;
 
 const PROGRESS: u64 = 0;
-const TAIL: u64 = 64;
+const TAIL: u64 = 8;
 const HEAD: u64 = 128;
 /// Words from progress to tail.
-const BOTH: usize = 9;
+const BOTH: usize = 2;
+/// Pauses of who lost a reservation to others that are still at it: a microsecond or two, in which
+/// who has the line makes many.
+const PATIENCE: u32 = if cfg!(loom) { 0 } else { 128 };
 /// Reservations lost to others before a producer is told to retry.
 const TRIES: u32 = 1000;
 
@@ -82,7 +90,7 @@ impl Ring {
     #[must_use]
     pub fn producer(&self, who: u64) -> Option<Producer> {
         let line = self.owners.enter(who).ok().flatten()?;
-        Some(Producer { ring: self.clone(), line })
+        Some(Producer { ring: self.clone(), line, head: 0, tail: 0 })
     }
 
     /// Bytes reserved and not yet taken by the consumer.
@@ -173,6 +181,10 @@ impl Intent {
 pub struct Producer {
     ring: Ring,
     line: Line,
+    /// The head when it was last looked at. It only ever grows.
+    head: u64,
+    /// The tail when it was last looked at: where it probably is.
+    tail: u64,
 }
 
 impl Drop for Producer {
@@ -229,20 +241,34 @@ impl Producer {
     #[inline]
     fn take(&mut self, needs: impl Fn(u64) -> u64) -> Result<u64, PushError> {
         let Ring { bytes, owners, max } = &self.ring;
+        let at = bytes.place.word(TAIL);
         let mut intends = false;
         for _ in 0..TRIES {
-            let tail = bytes.load(TAIL)?;
-            let head = bytes.load(HEAD)?;
+            let tail = self.tail;
             let need = needs(tail & !HELD);
-            let under_way = tail.saturating_sub(head).saturating_add(need);
-            if tail & HELD != 0 || under_way > *max {
-                break;
+            let exceeds = |head| tail.saturating_sub(head).saturating_add(need) > *max;
+            if exceeds(self.head) {
+                self.head = bytes.load(HEAD)?;
+            }
+            if tail & HELD != 0 || exceeds(self.head) {
+                // Not on a guess.
+                self.tail = bytes.load(TAIL)?;
+                if self.tail == tail {
+                    break;
+                }
+                continue;
             }
             owners.intend(self.line, Intent { position: tail, bytes: need })?;
             intends = true;
-            let at = bytes.place.word(TAIL);
-            if bytes.region.cas_u64(at, tail, tail + need, AcqRel)? == tail {
+            self.tail = bytes.region.cas_u64(at, tail, tail + need, AcqRel)?;
+            if self.tail == tail {
+                self.tail = tail + need;
                 return Ok(tail);
+            }
+            // Somebody is between reserving and finishing at this moment: let them keep the line.
+            if bytes.load(PROGRESS)? != self.tail {
+                (0..PATIENCE).for_each(|_| std::hint::spin_loop());
+                self.tail = bytes.load(TAIL)?;
             }
         }
         if intends {
@@ -263,8 +289,7 @@ impl Producer {
 impl Produce for Producer {
     fn push(&mut self, messages: &[&[u8]]) -> Result<(), PushError> {
         let place = self.ring.bytes.place;
-        let frames = messages.iter().map(|message| frame_len(message.len()) as u64);
-        let (longest, sum) = frames.fold((0, 0), |(most, sum), len| (len.max(most), sum + len));
+        let (longest, sum) = run_sizes(messages);
         // A run goes around the end at most once: the gap is shorter than the longest frame.
         if longest > place.frame_max() || sum + longest > self.ring.max {
             return Err(PushError::TooLong);
@@ -386,7 +411,7 @@ impl Consumer {
     pub fn look(&mut self) -> Result<Seen, Fault> {
         let mut words = [0; BOTH];
         self.dma.read_words(Kind::RingWords, self.place.word(PROGRESS), &mut words)?;
-        let [progress, .., tail] = words;
+        let [progress, tail] = words;
         let reserved = (tail & !HELD).wrapping_sub(self.head);
         let new = progress.wrapping_sub(self.fetched);
         let around = self.place.bytes();

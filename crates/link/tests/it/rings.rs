@@ -361,13 +361,13 @@ fn a_host_that_writes_any_pointers_gets_a_fault_and_no_more() {
             }
         }
         for _ in 0..1 + rng.below(3) {
-            let at = 4096 + [0, 64, 8192 + rng.below(BYTES / 8) * 8][rng.below(3) as usize];
+            let at = 4096 + [0, 8, 8192 + rng.below(BYTES / 8) * 8][rng.below(3) as usize];
             let value = [rng.next_u64(), rng.below(BYTES), rng.below(BYTES * 3) & !7];
             let value = value[rng.below(3) as usize];
             region.store_u64(at, value, Ordering::Relaxed).unwrap();
             if rng.chance(1, 2) {
                 region.store_u64(4096, value, Ordering::Relaxed).unwrap();
-                region.store_u64(4096 + 64, value, Ordering::Relaxed).unwrap();
+                region.store_u64(4096 + 8, value, Ordering::Relaxed).unwrap();
             }
         }
         let mut bytes = 0;
@@ -446,7 +446,7 @@ fn a_producer_that_died_elsewhere_only_gives_its_line_back() {
 #[test]
 fn a_gap_nobody_accounts_for_is_said_to_be_lost() {
     let Progress { region, ring, .. } = progress_ring(BYTES);
-    region.add_u64(4096 + 64, 64, Ordering::AcqRel).unwrap();
+    region.add_u64(4096 + 8, 64, Ordering::AcqRel).unwrap();
     assert_eq!(ring.recover(&|_| true), Ok(Recovery::Lost));
 }
 
