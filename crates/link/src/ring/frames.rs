@@ -183,7 +183,7 @@ impl Bytes {
         Ok(position)
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, position: u64, message: &[u8]) -> Result<u64, OutOfRegion> {
         let frame = frame_len(message.len()) as u64;
         let gap = self.place.gap(position, frame);
