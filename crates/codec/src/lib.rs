@@ -1,6 +1,8 @@
-//! Pure byte functions. Today: the checksum of everything that rests on a medium.
+//! Pure byte functions: the checksum of everything that rests on a medium, and compression.
 
 #![forbid(unsafe_code)]
+
+pub mod lz4;
 
 use crc_fast::{CrcAlgorithm, checksum};
 

@@ -30,6 +30,7 @@ mod ledger;
 mod map;
 mod moves;
 mod open;
+mod pack;
 mod pool;
 mod punch;
 mod read;
@@ -38,7 +39,7 @@ mod sync;
 mod write;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use check::{Fault, Found, Report};
 pub use ledger::{Room, Staged};
@@ -60,6 +61,36 @@ pub const BLOCK: u64 = outboard_base::limits::BLOCK as u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u64);
 
+/// How blocks are kept that are written from now on; any are read, whatever is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// As they are.
+    #[default]
+    None,
+    /// Packed, where a write of several blocks takes fewer by it. A store that was once opened so
+    /// is of a newer format, which programs before it refuse.
+    Lz4,
+}
+
+/// What was written since the store was opened, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Packing {
+    /// Blocks of file.
+    pub plain: u64,
+    /// Blocks of the medium they took.
+    pub taken: u64,
+    /// Bytes that went to the medium.
+    pub sent: u64,
+}
+
+/// Counts for [`Packing`].
+#[derive(Default)]
+struct Counters {
+    plain: AtomicU64,
+    taken: AtomicU64,
+    sent: AtomicU64,
+}
+
 /// How a store is laid out and bounded.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -74,6 +105,8 @@ pub struct Options {
     pub reserve: u64,
     /// A sync is forced when this many blocks wait to be freed or proved.
     pub pending_blocks_max: usize,
+    /// Whether blocks are packed.
+    pub compression: Compression,
 }
 
 impl Default for Options {
@@ -84,6 +117,7 @@ impl Default for Options {
             identity: 0,
             reserve: 4 << 20,
             pending_blocks_max: 32 << 10,
+            compression: Compression::None,
         }
     }
 }
@@ -126,6 +160,8 @@ pub struct Objects<K, M> {
     /// Somebody writes the allocation map.
     retiring: AtomicBool,
     pending_blocks_max: usize,
+    compression: Compression,
+    packing: Counters,
 }
 
 impl<K: Kv, M: Medium> Objects<K, M> {
@@ -137,6 +173,13 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     /// The medium it was opened on.
     pub fn medium(&self) -> &M {
         &self.medium
+    }
+
+    /// What was written so far, and what it took.
+    pub fn packing(&self) -> Packing {
+        let Counters { plain, taken, sent } = &self.packing;
+        let [plain, taken, sent] = [plain, taken, sent].map(|c| c.load(Ordering::Relaxed));
+        Packing { plain, taken, sent }
     }
 
     /// Space of the block store.

@@ -1,8 +1,8 @@
 //! Checking the store against itself, while it works or at rest.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use super::index::{Page, SLOTS, TAG_INDEX, parse_page_key};
+use super::index::{Entry, Page, SLOTS, TAG_INDEX, parse_page_key};
 use super::map::PAGE_BLOCKS;
 use super::{BLOCK, ObjectId, Objects};
 use crate::medium::Medium;
@@ -23,7 +23,7 @@ pub enum Fault {
         /// Its number: it covers 256 KiB of file from this many times 256 KiB.
         page: u32,
     },
-    /// Two places in indexes, or two in one, name the same block.
+    /// Two places in indexes, or two in one, name the same block, or overlap in one they share.
     UsedTwice {
         /// The block.
         block: u64,
@@ -56,7 +56,7 @@ pub enum Fault {
 pub struct Found {
     /// Its id.
     pub id: ObjectId,
-    /// Blocks it has.
+    /// Blocks of file it has.
     pub blocks: u64,
     /// Offset after its last block, bytes.
     pub end: u64,
@@ -67,8 +67,10 @@ pub struct Found {
 pub struct Report {
     /// Objects with at least one block.
     pub objects: u64,
-    /// Blocks named by indexes.
+    /// Blocks of the medium named by indexes.
     pub blocks: u64,
+    /// Blocks of file in them: more, where they are packed.
+    pub filled: u64,
     /// Faults in all.
     pub fault_count: u64,
     /// The first thousand of them.
@@ -99,24 +101,45 @@ impl Check {
     fn page(&mut self, id: ObjectId, number: u32, page: &Page) -> Option<Found> {
         let finished = self.current.take_if(|found| found.id != id);
         let start = u64::from(number) * SLOTS as u64;
-        for (at, entry) in (start..).zip(&page.entries).filter(|(_, entry)| entry.block != 0) {
+        for (at, _) in (start..).zip(&page.entries).filter(|(_, entry)| entry.block != 0) {
             let found = self.current.get_or_insert(Found { id, blocks: 0, end: 0 });
             found.blocks += 1;
             found.end = (at + 1) * BLOCK;
-            self.report.blocks += 1;
-            if self.holders.insert(entry.block, id).is_some() {
-                self.twice.push((entry.block, id));
-            }
+            self.report.filled += 1;
         }
+        self.blocks(id, page);
         finished
     }
 }
 
+impl Check {
+    /// Counts the blocks of the medium a page names. Its entries may share some, but no sector.
+    fn blocks(&mut self, id: ObjectId, page: &Page) {
+        let mut entries: Vec<Entry> = page.entries.to_vec();
+        entries.retain(|entry| entry.block != 0);
+        entries.sort_unstable_by_key(|entry| entry.sectors().start);
+        for pair in entries.windows(2) {
+            if let [a, b] = pair
+                && a.sectors().end > b.sectors().start
+            {
+                self.twice.push((b.block, id));
+            }
+        }
+        let named: BTreeSet<u64> = entries.iter().flat_map(|entry| entry.blocks()).collect();
+        self.report.blocks += named.len() as u64;
+        for block in named {
+            if self.holders.insert(block, id).is_some() {
+                self.twice.push((block, id));
+            }
+        }
+    }
+}
+
 impl<K: Kv, M: Medium> Objects<K, M> {
-    /// Checks that no two index entries name one block, that the allocation map is exactly the
-    /// blocks named and, if `contents`, that every block matches its checksum. Calls `seen` for
-    /// each object. Runs beside other work: what changes meanwhile is not judged. One at a time:
-    /// `Conflict` if another runs.
+    /// Checks that no two index entries lie in one place, that those of two pages share no block,
+    /// that the allocation map is exactly the blocks named and, if `contents`, that every block
+    /// matches its checksum. Calls `seen` for each object. Runs beside other work: what changes
+    /// meanwhile is not judged. One at a time: `Conflict` if another runs.
     pub async fn check(
         &self,
         contents: bool,
@@ -180,7 +203,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         Ok(report)
     }
 
-    /// How many blocks the index of an object names.
+    /// How many blocks of file an object has.
     pub async fn count(&self, id: ObjectId) -> Result<u64, KvError> {
         let prefix = super::index::object_prefix(id);
         let mut blocks = 0;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::index::{Entry, Page, SLOTS, TAG_MOVES, locate, number_key};
-use super::ledger::{Pair, Room, Staged, Take, Taken};
+use super::ledger::{Changed, Room, Staged, Take, Taken};
 use super::moves::{self, Move};
 use super::{BLOCK, ObjectId, Objects};
 use crate::medium::Medium;
@@ -62,6 +62,22 @@ impl Edit {
         self.changed.insert(number);
         let slot = u8::try_from(slot).unwrap_or(0);
         self.moves.push(Move { id: self.id, page: number, slot, old, new });
+    }
+
+    /// The blocks that change hands. One that entries shared is given back with the last of them,
+    /// all of which are of one page.
+    fn changed(&self) -> Changed {
+        let mut changed = Changed { moves: self.moves.len(), ..Changed::default() };
+        let named = |m: &Move, block| self.pages.get(&m.page).is_some_and(|p| p.names(block));
+        for m in &self.moves {
+            changed.new.extend(m.new.blocks());
+            changed.old.extend(m.old.blocks().filter(|block| !named(m, *block)));
+        }
+        for blocks in [&mut changed.new, &mut changed.old] {
+            blocks.sort_unstable();
+            blocks.dedup();
+        }
+        changed
     }
 }
 
@@ -165,8 +181,8 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             }
         }
         batch.put(number_key(TAG_MOVES, seq), moves::encode(flushed, &edit.moves));
-        let pairs = edit.moves.iter().map(|m| Pair { new: m.new.block, old: m.old.block });
-        let staged = Staged::new(Arc::clone(&self.ledger), seq, pairs.collect(), edit.delta);
+        let changed = edit.changed();
+        let staged = Staged::new(Arc::clone(&self.ledger), seq, changed, edit.delta);
         taken.into_iter().for_each(Taken::settle);
         staged
     }

@@ -3,10 +3,17 @@
 //! ```text
 //! key    | F0 | object id (8, BE) | page number (4, BE) |
 //! value  | entry 0 | entry 1 | ... up to the last that is not a hole | crc32c (4) |
-//! entry  | block number (6) | flags (2): bit 0 unwritten | crc32c of the block (4) |  12 bytes, LE
+//! entry  | block number (6) | flags (2) | crc32c of the block of file (4) |           12 bytes, LE
+//! flags  | bit 0: unwritten | bits 1-4: at | bits 5-8: saved |                     the rest: zero
 //! ```
+//! A block of file lies in the sectors (512 bytes) from number `at` of its block of the medium on:
+//! 16 of them less those `saved`, which is 0 unless it is packed. It may reach into the next block.
+//! Several entries of one page, and of no other, may lie in one block so.
+//!
 //! The page's checksum covers its key's object id and page number too, so that a page found under
 //! another key fails it. A page of holes only has no pair.
+
+use std::ops::Range;
 
 use outboard_codec::crc32c;
 
@@ -28,7 +35,17 @@ pub(super) const SLOTS: usize = 32;
 pub(super) const PAGE_SPAN: u64 = SLOTS as u64 * BLOCK;
 /// Bytes of an entry.
 pub(super) const ENTRY: usize = 12;
+/// Bytes of a sector, in which places within a block are counted.
+pub(super) const SECTOR: usize = 512;
+/// Sectors of a block.
+pub(super) const SECTORS: u8 = 16;
+const _: () = assert!(SECTORS as u64 * SECTOR as u64 == BLOCK);
 const UNWRITTEN: u16 = 1;
+const AT_SHIFT: u16 = 1;
+const SAVED_SHIFT: u16 = 5;
+/// What `at` and `saved` may be at most.
+const SECTOR_MAX: u16 = SECTORS as u16 - 1;
+const FLAGS: u16 = UNWRITTEN | SECTOR_MAX << AT_SHIFT | SECTOR_MAX << SAVED_SHIFT;
 
 /// Where one block of file lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -37,12 +54,45 @@ pub(super) struct Entry {
     pub(super) block: u64,
     /// Given a block that was never written: reads zero.
     pub(super) unwritten: bool,
-    /// Checksum of the whole block; 0 if there is nothing to check.
+    /// The sector of the block at which it begins.
+    pub(super) at: u8,
+    /// How many sectors less than a block it takes: 0 unless it is packed.
+    pub(super) saved: u8,
+    /// Checksum of the block of file as it is read; 0 if there is nothing to check.
     pub(super) crc: u32,
 }
 
 impl Entry {
-    pub(super) const HOLE: Entry = Entry { block: 0, unwritten: false, crc: 0 };
+    pub(super) const HOLE: Entry = Entry { block: 0, unwritten: false, at: 0, saved: 0, crc: 0 };
+
+    /// All of a block of the medium.
+    pub(super) fn whole(block: u64, crc: u32) -> Entry {
+        Entry { block, crc, ..Entry::HOLE }
+    }
+
+    /// A block that was never written.
+    pub(super) fn unwritten(block: u64) -> Entry {
+        Entry { block, unwritten: true, ..Entry::HOLE }
+    }
+
+    /// Whether it has a block of the medium to itself.
+    pub(super) fn is_whole(self) -> bool {
+        self.block != 0 && self.at == 0 && self.saved == 0
+    }
+
+    /// The sectors of the medium it lies in.
+    pub(super) fn sectors(self) -> Range<u64> {
+        let start = self.block * u64::from(SECTORS) + u64::from(self.at);
+        start..start + u64::from(SECTORS - self.saved.min(SECTORS))
+    }
+
+    /// The blocks of the medium it lies in: one or two; none if it is a hole.
+    pub(super) fn blocks(self) -> Range<u64> {
+        if self.block == 0 {
+            return 0..0;
+        }
+        self.block..self.sectors().end.div_ceil(u64::from(SECTORS))
+    }
 
     /// Whether it has bytes on the medium that mean something.
     pub(super) fn is_data(self) -> bool {
@@ -50,7 +100,9 @@ impl Entry {
     }
 
     pub(super) fn encode(self) -> [u8; ENTRY] {
-        let flags = if self.unwritten { UNWRITTEN } else { 0 };
+        let flags = u16::from(self.unwritten)
+            | u16::from(self.at) << AT_SHIFT
+            | u16::from(self.saved) << SAVED_SHIFT;
         let [b0, b1, b2, b3, b4, b5, ..] = self.block.to_le_bytes();
         let [f0, f1] = flags.to_le_bytes();
         let [c0, c1, c2, c3] = self.crc.to_le_bytes();
@@ -59,14 +111,18 @@ impl Entry {
 
     pub(super) fn decode(bytes: &[u8; ENTRY]) -> Result<Entry, KvError> {
         let &[b0, b1, b2, b3, b4, b5, f0, f1, c0, c1, c2, c3] = bytes;
+        let flags = u16::from_le_bytes([f0, f1]);
+        let sectors = |shift: u16| u8::try_from(flags >> shift & SECTOR_MAX).unwrap_or(0);
         let entry = Entry {
             block: u64::from_le_bytes([b0, b1, b2, b3, b4, b5, 0, 0]),
-            unwritten: u16::from_le_bytes([f0, f1]) == UNWRITTEN,
+            unwritten: flags & UNWRITTEN != 0,
+            at: sectors(AT_SHIFT),
+            saved: sectors(SAVED_SHIFT),
             crc: u32::from_le_bytes([c0, c1, c2, c3]),
         };
         // One meaning, one encoding: anything else was not written by us.
-        let sound = u16::from_le_bytes([f0, f1]) & !UNWRITTEN == 0
-            && (entry.is_data() || entry.crc == 0)
+        let sound = flags & !FLAGS == 0
+            && (entry.is_data() || entry.crc == 0 && entry.at == 0 && entry.saved == 0)
             && (entry.block != 0 || !entry.unwritten);
         if sound { Ok(entry) } else { Err(KvError::Corrupt) }
     }
@@ -87,6 +143,11 @@ impl Page {
         if let Some(at) = self.entries.get_mut(slot) {
             *at = entry;
         }
+    }
+
+    /// Whether an entry lies in a block of the medium.
+    pub(super) fn names(&self, block: u64) -> bool {
+        self.entries.iter().any(|entry| entry.blocks().contains(&block))
     }
 
     fn checksum(id: ObjectId, number: u32, entries: &[u8]) -> u32 {
@@ -205,12 +266,11 @@ mod tests {
     fn entry() -> impl Strategy<Value = Entry> {
         prop_oneof![
             Just(Entry::HOLE),
-            (1..1u64 << 48, any::<u32>()).prop_map(|(block, crc)| Entry {
-                block,
-                unwritten: false,
-                crc
-            }),
-            (1..1u64 << 48).prop_map(|block| Entry { block, unwritten: true, crc: 0 }),
+            (1..1u64 << 48, any::<u32>()).prop_map(|(block, crc)| Entry::whole(block, crc)),
+            (1..1u64 << 48, 0..SECTORS, 0..SECTORS, any::<u32>()).prop_map(
+                |(block, at, saved, crc)| Entry { at, saved, ..Entry::whole(block, crc) }
+            ),
+            (1..1u64 << 48).prop_map(Entry::unwritten),
         ]
     }
 
@@ -255,15 +315,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_entry_lies_in_one_block_or_two() {
+        let whole = Entry::whole(5, 1);
+        assert_eq!((whole.blocks(), whole.sectors()), (5..6, 80..96));
+        assert_eq!(Entry { at: 1, ..whole }.blocks(), 5..7);
+        let packed = Entry { at: 10, saved: 10, ..whole };
+        assert_eq!((packed.blocks(), packed.sectors()), (5..6, 90..96));
+        assert_eq!(Entry { at: 11, ..packed }.blocks(), 5..7);
+        assert_eq!(Entry::HOLE.blocks(), 0..0);
+        assert!(whole.is_whole() && !packed.is_whole() && !Entry::HOLE.is_whole());
+    }
+
     /// The bytes are a format on disk: a change here needs a new version of the data directory.
     #[test]
     fn the_bytes_are_pinned() {
         let mut page = Page::default();
-        page.set(1, Entry { block: 0x0102_0304_0506, unwritten: false, crc: 0xA1B2_C3D4 });
+        let whole = Entry::whole(0x0102_0304_0506, 0xA1B2_C3D4);
+        page.set(1, whole);
+        page.set(2, Entry { at: 13, saved: 9, ..whole });
+        page.set(3, Entry::unwritten(7));
         let value = page.encode(ObjectId(2), 1).unwrap();
         assert_eq!(value[..12], [0; 12]);
         assert_eq!(value[12..24], [6, 5, 4, 3, 2, 1, 0, 0, 0xD4, 0xC3, 0xB2, 0xA1]);
-        assert_eq!(value.len(), 28);
+        assert_eq!(value[24..36], [6, 5, 4, 3, 2, 1, 0x3A, 1, 0xD4, 0xC3, 0xB2, 0xA1]);
+        assert_eq!(value[36..48], [7, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(value.len(), 52);
         assert_eq!(page_key(ObjectId(2), 1), [0xF0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1]);
     }
 }

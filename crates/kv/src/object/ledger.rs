@@ -15,16 +15,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::map::{Map, Run};
 use super::{BLOCK, Options, Space};
 
-/// A block given for another: 0 is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pair {
-    pub(super) new: u64,
-    pub(super) old: u64,
+/// The blocks that change hands by one record.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(super) struct Changed {
+    /// Fresh ones it names.
+    pub(super) new: Vec<u64>,
+    /// Those that no entry names any more; some may have been new to the same record.
+    pub(super) old: Vec<u64>,
+    /// How many entries change.
+    pub(super) moves: usize,
 }
 
 /// A committed record not yet retired.
 struct Committed {
-    pairs: Vec<Pair>,
+    changed: Changed,
     epoch: u64,
     flushed: bool,
 }
@@ -66,7 +70,7 @@ pub(super) struct State {
     committed: BTreeMap<u64, Committed>,
     /// How many of them are flushed.
     flushed: usize,
-    doubtful: BTreeMap<u64, Vec<Pair>>,
+    doubtful: BTreeMap<u64, Changed>,
     /// Blocks of calls dropped amid their writes, by epoch.
     quarantine: Vec<(u64, Vec<Run>)>,
     /// Blocks waiting or unproved.
@@ -101,7 +105,7 @@ impl State {
     fn waits(&self) -> bool {
         !self.doubtful.is_empty()
             || !self.quarantine.is_empty()
-            || self.committed.values().any(|c| !c.flushed && c.pairs.iter().any(|p| p.old != 0))
+            || self.committed.values().any(|c| !c.flushed && !c.changed.old.is_empty())
     }
 
     /// What to do before `count` blocks can be had that leave `reserve` blocks of the capacity, and
@@ -124,20 +128,20 @@ impl State {
         self.unproved.first_key_value().map_or(self.next_seq, |(seq, _)| *seq)
     }
 
-    fn commit(&mut self, seq: u64, pairs: Vec<Pair>) {
+    fn commit(&mut self, seq: u64, changed: Changed) {
         let epoch = self.epoch;
-        self.touch(pairs.iter().flat_map(|p| [p.new, p.old]));
-        for pair in &pairs {
-            self.in_flight.remove(&pair.new);
+        self.touch(changed.new.iter().chain(&changed.old).copied());
+        for block in &changed.new {
+            self.in_flight.remove(block);
         }
-        self.committed.insert(seq, Committed { pairs, epoch, flushed: false });
+        self.committed.insert(seq, Committed { changed, epoch, flushed: false });
     }
 
-    fn abandon(&mut self, seq: u64, pairs: &[Pair]) {
+    fn abandon(&mut self, seq: u64, changed: &Changed) {
         self.unproved.remove(&seq);
-        self.pending = self.pending.saturating_sub(pairs.len());
-        for pair in pairs {
-            self.free(pair.new);
+        self.pending = self.pending.saturating_sub(changed.moves);
+        for block in &changed.new {
+            self.free(*block);
         }
     }
 }
@@ -228,13 +232,13 @@ impl Ledger {
     }
 
     /// A number for a record being staged, and what it may say is flushed.
-    pub(super) fn begin(&self, blocks: usize) -> (u64, u64) {
+    pub(super) fn begin(&self, moves: usize) -> (u64, u64) {
         let mut state = self.lock();
         let flushed = state.flushed_below();
         let seq = state.next_seq;
         state.next_seq += 1;
         state.unproved.insert(seq, flushed);
-        state.pending += blocks;
+        state.pending += moves;
         (seq, flushed)
     }
 
@@ -256,6 +260,12 @@ impl Ledger {
         self.lock().pending
     }
 
+    /// Whether a sync would settle or free anything.
+    pub(super) fn awaits_sync(&self) -> bool {
+        let state = self.lock();
+        state.pending > 0 || !state.doubtful.is_empty() || !state.quarantine.is_empty()
+    }
+
     pub(super) fn space(&self) -> Space {
         let state = self.lock();
         let (capacity, used) =
@@ -275,8 +285,8 @@ impl Ledger {
     /// The store's answer.
     pub(super) fn resolve(&self, seq: u64, applied: bool) {
         let mut state = self.lock();
-        if let Some(pairs) = state.doubtful.remove(&seq) {
-            if applied { state.commit(seq, pairs) } else { state.abandon(seq, &pairs) }
+        if let Some(changed) = state.doubtful.remove(&seq) {
+            if applied { state.commit(seq, changed) } else { state.abandon(seq, &changed) }
         }
     }
 
@@ -299,16 +309,15 @@ impl Ledger {
         for (seq, record) in state.committed.range_mut(first..) {
             if !record.flushed && record.epoch <= epoch {
                 record.flushed = true;
-                proved.push((*seq, record.pairs.len()));
+                proved.push((*seq, record.changed.clone()));
             }
         }
         state.flushed += proved.len();
-        for (seq, blocks) in proved {
+        for (seq, changed) in proved {
             state.unproved.remove(&seq);
-            state.pending = state.pending.saturating_sub(blocks);
-            let pairs = state.committed.get(&seq).map(|r| r.pairs.clone()).unwrap_or_default();
-            for pair in pairs {
-                state.free(pair.old);
+            state.pending = state.pending.saturating_sub(changed.moves);
+            for block in changed.old {
+                state.free(block);
             }
         }
         let held = std::mem::take(&mut state.quarantine);
@@ -320,15 +329,15 @@ impl Ledger {
     }
 
     /// Flushed records that can be retired, lowest first, until they name `blocks` blocks.
-    pub(super) fn retirable(&self, blocks: usize) -> Vec<(u64, Vec<Pair>)> {
+    pub(super) fn retirable(&self, blocks: usize) -> Vec<(u64, Changed)> {
         let state = self.lock();
         let (mut named, mut records) = (0, Vec::new());
         for (seq, record) in state.committed.iter().filter(|(_, record)| record.flushed) {
             if named >= blocks {
                 break;
             }
-            named += record.pairs.len();
-            records.push((*seq, record.pairs.clone()));
+            named += record.changed.new.len().max(record.changed.old.len());
+            records.push((*seq, record.changed.clone()));
         }
         records
     }
@@ -355,8 +364,8 @@ impl Ledger {
         }
         // What already has no settled holder is as good as touched.
         let mut touched: HashSet<u64> = HashSet::new();
-        touched.extend(state.committed.values().flat_map(|r| r.pairs.iter().map(|p| p.old)));
-        touched.extend(state.doubtful.values().flatten().flat_map(|p| [p.new, p.old]));
+        touched.extend(state.committed.values().flat_map(|record| &record.changed.old));
+        touched.extend(state.doubtful.values().flat_map(|c| c.new.iter().chain(&c.old)));
         for (_, runs) in &state.quarantine {
             touched.extend(runs.iter().flat_map(|r| r.start..r.start + r.len));
         }
@@ -381,6 +390,12 @@ pub(super) struct Taken {
 impl Taken {
     pub(super) fn new(ledger: Arc<Ledger>, runs: Vec<Run>) -> Taken {
         Taken { ledger, runs }
+    }
+
+    /// These and `other`'s.
+    pub(super) fn and(mut self, mut other: Taken) -> Taken {
+        self.runs.append(&mut other.runs);
+        self
     }
 
     /// The blocks, in order.
@@ -413,7 +428,7 @@ impl Drop for Taken {
 #[derive(Default)]
 pub struct Staged {
     ledger: Option<Arc<Ledger>>,
-    records: Vec<(u64, Vec<Pair>)>,
+    records: Vec<(u64, Changed)>,
     delta: i64,
 }
 
@@ -423,8 +438,8 @@ impl Staged {
         Staged::default()
     }
 
-    pub(super) fn new(ledger: Arc<Ledger>, seq: u64, pairs: Vec<Pair>, delta: i64) -> Staged {
-        Staged { ledger: Some(ledger), records: vec![(seq, pairs)], delta }
+    pub(super) fn new(ledger: Arc<Ledger>, seq: u64, changed: Changed, delta: i64) -> Staged {
+        Staged { ledger: Some(ledger), records: vec![(seq, changed)], delta }
     }
 
     /// By how many blocks the object's allocation changes (`st_blocks` is 16 times as many).
@@ -448,14 +463,14 @@ impl Staged {
     /// The batch was certainly not applied ([`KvError::Conflict`](crate::KvError::Conflict), or
     /// never committed).
     pub fn abort(mut self) {
-        self.settle(|state, seq, pairs| state.abandon(seq, &pairs));
+        self.settle(|state, seq, changed| state.abandon(seq, &changed));
     }
 
-    fn settle(&mut self, mut settle: impl FnMut(&mut State, u64, Vec<Pair>)) {
+    fn settle(&mut self, mut settle: impl FnMut(&mut State, u64, Changed)) {
         if let Some(ledger) = self.ledger.take() {
             let mut state = ledger.lock();
-            for (seq, pairs) in self.records.drain(..) {
-                settle(&mut state, seq, pairs);
+            for (seq, changed) in self.records.drain(..) {
+                settle(&mut state, seq, changed);
             }
         }
     }
@@ -463,8 +478,8 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        self.settle(|state, seq, pairs| {
-            state.doubtful.insert(seq, pairs);
+        self.settle(|state, seq, changed| {
+            state.doubtful.insert(seq, changed);
         });
     }
 }

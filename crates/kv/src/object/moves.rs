@@ -95,8 +95,8 @@ mod tests {
                 id: ObjectId(id),
                 page,
                 slot,
-                old: if hole { Entry::HOLE } else { Entry { block, unwritten: true, crc: 0 } },
-                new: Entry { block: block + 1, unwritten: false, crc },
+                old: if hole { Entry::HOLE } else { Entry::unwritten(block) },
+                new: Entry::whole(block + 1, crc),
             },
         )
     }

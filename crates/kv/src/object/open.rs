@@ -3,9 +3,9 @@
 //! Every record of moves still there is judged, newest first. If the index still has the entry the
 //! record made, and the record was not yet known to be flushed, the block is read: bytes that match
 //! the checksum are kept; bytes that do not were lost with the crash, and the entry before comes
-//! back, whose block nobody reused. Then a block a record names is used exactly if an index entry
-//! at a place some record names still names it. All of this may be repeated, so a crash in here is
-//! no matter.
+//! back, whose block nobody reused. Then a block a record names is used exactly if an entry of a
+//! page some record names still names it. All of this may be repeated, so a crash in here is no
+//! matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,10 +20,12 @@ use super::index::{
 use super::ledger::Ledger;
 use super::map::{Map, MapPage};
 use super::moves::{self, MARK, Move};
+use super::pack;
 use super::pool::Pool;
+use super::read::BLOCK_LEN;
 use super::recent::Recent;
 use super::sync::stage_bits;
-use super::{BLOCK, ObjectId, Objects, Options};
+use super::{BLOCK, Compression, Counters, ObjectId, Objects, Options};
 use crate::medium::{Buf, Medium};
 use crate::{Batch, Durability, Kv, KvError};
 
@@ -47,6 +49,9 @@ pub struct Recovered {
 const MAGIC: &[u8; 8] = b"OUTBOARD";
 /// Version of the format of medium, index, map and records.
 const FORMAT: u32 = 1;
+/// The same where blocks may be packed. What the key says counts: the medium keeps what it was made
+/// with.
+const FORMAT_PACKED: u32 = 2;
 /// Bytes of the header before its checksum: magic, format, block size, identity.
 const HEADER: usize = 24;
 /// Pairs a scan fetches.
@@ -60,10 +65,10 @@ const BATCH: usize = 1 << 20;
 /// | magic (8) | format (4) | block size (4) | identity (8) | crc32c (4) |       little-endian
 /// ```
 /// at the start of block 0 of the medium, and as the value of the header's key.
-fn header(identity: u64) -> Vec<u8> {
+fn header(format: u32, identity: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER + 4);
     bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&FORMAT.to_le_bytes());
+    bytes.extend_from_slice(&format.to_le_bytes());
     bytes.extend_from_slice(&u32::try_from(BLOCK).unwrap_or(0).to_le_bytes());
     bytes.extend_from_slice(&identity.to_le_bytes());
     let crc = crc32c(&bytes);
@@ -81,14 +86,20 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         options: Options,
     ) -> Result<(Objects<K, M>, Recovered), KvError> {
         let head = number_key(TAG_HEAD, 0);
-        match kv.get(&head).await? {
-            Some(stored) => check_header(&medium, &stored).await?,
+        let (found, identity) = match kv.get(&head).await? {
+            Some(stored) => (Some(check_header(&medium, &stored).await?), identity_of(&stored)),
             None => {
                 make_header(&medium, &options).await?;
-                let mut batch = Batch::new();
-                batch.put(head, header(options.identity));
-                kv.commit(batch, Durability::Durable).await?;
+                (None, options.identity)
             }
+        };
+        let packs = options.compression != Compression::None;
+        let wanted = if packs { FORMAT_PACKED } else { found.unwrap_or(FORMAT) };
+        // Durable before the first packed block: who does not know of them must not open it.
+        if found.is_none_or(|found| found < wanted) {
+            let mut batch = Batch::new();
+            batch.put(head, header(wanted, identity));
+            kv.commit(batch, Durability::Durable).await?;
         }
         let recovered = recover(&kv, &medium).await?;
         let map = load_map(&kv, medium.len() / BLOCK).await?;
@@ -103,6 +114,8 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             unmarked: AtomicBool::new(false),
             retiring: AtomicBool::new(false),
             pending_blocks_max: options.pending_blocks_max,
+            compression: options.compression,
+            packing: Counters::default(),
         };
         Ok((store, recovered))
     }
@@ -113,8 +126,8 @@ async fn make_header<M: Medium>(medium: &M, options: &Options) -> Result<(), KvE
         return Err(KvError::NoSpace);
     }
     medium.grow(options.segment).await?;
-    let mut buf = Buf::zeroed(super::read::BLOCK_LEN);
-    let bytes = header(options.identity);
+    let mut buf = Buf::zeroed(BLOCK_LEN);
+    let bytes = header(FORMAT, options.identity);
     if let Some(start) = buf.get_mut(..bytes.len()) {
         start.copy_from_slice(&bytes);
     }
@@ -122,13 +135,20 @@ async fn make_header<M: Medium>(medium: &M, options: &Options) -> Result<(), KvE
     Ok(medium.flush().await?)
 }
 
-async fn check_header<M: Medium>(medium: &M, stored: &[u8]) -> Result<(), KvError> {
-    let (result, buf) = medium.read(0, Buf::zeroed(super::read::BLOCK_LEN)).await;
-    result?;
+/// Which store a header is of.
+fn identity_of(stored: &[u8]) -> u64 {
     let identity = stored.get(HEADER - 8..).and_then(|b| b.first_chunk::<8>());
-    let expected = header(identity.map_or(0, |b| u64::from_le_bytes(*b)));
-    let same = stored == &expected[..] && buf.starts_with(&expected);
-    if same { Ok(()) } else { Err(KvError::Corrupt) }
+    identity.map_or(0, |b| u64::from_le_bytes(*b))
+}
+
+/// The format the key's header says, if the two are of one store.
+async fn check_header<M: Medium>(medium: &M, stored: &[u8]) -> Result<u32, KvError> {
+    let (result, buf) = medium.read(0, Buf::zeroed(BLOCK_LEN)).await;
+    result?;
+    let known = [FORMAT, FORMAT_PACKED].map(|format| (format, header(format, identity_of(stored))));
+    let is_here = known.iter().any(|(_, header)| buf.starts_with(header));
+    let format = known.iter().find(|(_, header)| stored == &header[..]);
+    format.filter(|_| is_here).map(|(format, _)| *format).ok_or(KvError::Corrupt)
 }
 
 /// Every pair under a tag, in order.
@@ -166,7 +186,8 @@ struct Recovery<'a, K, M> {
     medium: &'a M,
     pages: BTreeMap<(ObjectId, u32), Page>,
     changed: BTreeSet<(ObjectId, u32)>,
-    places: BTreeSet<Place>,
+    /// Blocks that entries of records judged so far lie in.
+    claimed: BTreeSet<u64>,
     recovered: Recovered,
 }
 
@@ -186,7 +207,7 @@ async fn recover<K: Kv, M: Medium>(kv: &K, medium: &M) -> Result<Recovered, KvEr
         medium,
         pages: BTreeMap::new(),
         changed: BTreeSet::new(),
-        places: BTreeSet::new(),
+        claimed: BTreeSet::new(),
         recovered: Recovered {
             records: records.iter().filter(|(seq, _)| *seq != MARK).count() as u64,
             ..Recovered::default()
@@ -207,7 +228,6 @@ async fn recover<K: Kv, M: Medium>(kv: &K, medium: &M) -> Result<Recovered, KvEr
 
 impl<K: Kv, M: Medium> Recovery<'_, K, M> {
     async fn load(&mut self, m: &Move) -> Result<(), KvError> {
-        self.places.insert((m.id, m.page, m.slot));
         if !self.pages.contains_key(&(m.id, m.page)) {
             let value = self.kv.get(&page_key(m.id, m.page)).await?;
             self.pages.insert((m.id, m.page), Page::of(m.id, m.page, value.as_ref())?);
@@ -224,37 +244,36 @@ impl<K: Kv, M: Medium> Recovery<'_, K, M> {
         if !entry.is_data() {
             return Ok(true);
         }
-        if (entry.block + 1).checked_mul(BLOCK).is_none_or(|end| end > self.medium.len()) {
+        if entry.blocks().end.checked_mul(BLOCK).is_none_or(|end| end > self.medium.len()) {
             return Ok(false);
         }
-        let buf = Buf::zeroed(super::read::BLOCK_LEN);
-        let (result, buf) = self.medium.read(entry.block * BLOCK, buf).await;
+        let (offset, len) = pack::extent(&[entry]);
+        let (result, raw) = self.medium.read(offset, Buf::zeroed(len)).await;
         result?;
-        Ok(crc32c(&buf) == entry.crc)
+        Ok(pack::unpack(entry, offset, &raw, &mut Buf::zeroed(BLOCK_LEN)).is_ok())
     }
 
     /// Keeps or undoes one move.
     async fn judge(&mut self, m: &Move) -> Result<(), KvError> {
-        let place = (m.id, m.page, m.slot);
-        if self.entry(place) != m.new || !m.new.is_data() {
+        if self.entry((m.id, m.page, m.slot)) != m.new {
             return Ok(());
         }
-        if self.sound(m.new).await? {
-            self.recovered.kept += 1;
-            return Ok(());
-        }
-        // Somebody else's by now only if the new block was flushed, and so went bad later.
-        let reused = m.old.block != 0
-            && self.places.iter().any(|p| *p != place && self.entry(*p).block == m.old.block);
-        if reused {
+        if m.new.is_data() && !self.sound(m.new).await? {
+            // Somebody else's by now, named by a later record, only if the new block was flushed,
+            // and so went bad later.
+            if !m.old.blocks().any(|block| self.claimed.contains(&block)) {
+                self.recovered.restored += 1;
+                if let Some(page) = self.pages.get_mut(&(m.id, m.page)) {
+                    page.set(usize::from(m.slot), m.old);
+                    self.changed.insert((m.id, m.page));
+                }
+                return Ok(());
+            }
             self.recovered.lost += 1;
-            return Ok(());
+        } else if m.new.is_data() {
+            self.recovered.kept += 1;
         }
-        self.recovered.restored += 1;
-        if let Some(page) = self.pages.get_mut(&(m.id, m.page)) {
-            page.set(usize::from(m.slot), m.old);
-            self.changed.insert((m.id, m.page));
-        }
+        self.claimed.extend(m.new.blocks());
         Ok(())
     }
 
@@ -269,14 +288,14 @@ impl<K: Kv, M: Medium> Recovery<'_, K, M> {
             }
             batch = self.commit_if_large(batch).await?;
         }
-        let used: BTreeSet<u64> = self.places.iter().map(|p| self.entry(*p).block).collect();
+        let entries = self.pages.values().flat_map(|page| &page.entries);
+        let used: BTreeSet<u64> = entries.flat_map(|entry| entry.blocks()).collect();
         let mut bits = BTreeMap::new();
         for m in records.iter().flat_map(|(_, moves)| moves) {
-            for block in [m.old.block, m.new.block] {
+            for block in m.old.blocks().chain(m.new.blocks()) {
                 bits.insert(block, used.contains(&block));
             }
         }
-        bits.remove(&0);
         let bits: Vec<(u64, bool)> = bits.into_iter().collect();
         for part in bits.chunks(BITS_PER_BATCH) {
             stage_bits(self.kv, part.iter().copied().collect(), &mut batch).await?;

@@ -154,10 +154,10 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         if wanted.is_empty() {
             return Ok(None);
         }
-        let growing = wanted.iter().any(|block| edit.get(*block).block == 0);
+        let growing = wanted.iter().any(|block| !edit.get(*block).is_whole());
         let taken = self.take(wanted.len() as u64, growing, Room::Common).await?;
         for (file_block, block) in wanted.into_iter().zip(taken.blocks()) {
-            edit.set(file_block, Entry { block, unwritten: true, crc: 0 });
+            edit.set(file_block, Entry::unwritten(block));
         }
         Ok(Some(taken))
     }

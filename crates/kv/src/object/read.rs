@@ -1,9 +1,10 @@
-//! Reading: whole blocks, checked, adjacent ones in one operation.
+//! Reading: whole blocks, checked, adjacent ones in one operation; packed ones are unpacked.
 
 use outboard_base::limits::FILE_SIZE_MAX;
 use outboard_codec::crc32c;
 
 use super::index::{Entry, Page, SLOTS, locate, page_key};
+use super::pack;
 use super::pool::Lent;
 use super::{BLOCK, ObjectId, Objects};
 use crate::medium::{Buf, Medium};
@@ -31,7 +32,7 @@ struct Stretch<'a> {
 
 /// Whether `b` continues `a`: on the medium, or in reading zero.
 fn adjacent(a: &Entry, b: &Entry) -> bool {
-    if a.is_data() { b.is_data() && b.block == a.block + 1 } else { !b.is_data() }
+    if a.is_data() { b.is_data() && pack::follows(a, b) } else { !b.is_data() }
 }
 
 fn stretches(entries: &[Entry]) -> Vec<Stretch<'_>> {
@@ -153,18 +154,38 @@ impl<K: Kv, M: Medium> Objects<K, M> {
 
     /// The checked bytes of adjacent entries; `None` where they read zero.
     async fn read_stretch(&self, entries: &[Entry]) -> Result<Option<Buf>, KvError> {
-        let Some(first) = entries.first().filter(|e| e.is_data()) else { return Ok(None) };
-        let buf = self.pool.take(entries.len() as u64);
-        let (result, buf) = self.medium.read(first.block * BLOCK, buf).await;
-        let checked = result.map_err(KvError::from).and_then(|()| {
-            let mut blocks = buf.chunks(BLOCK_LEN).zip(entries);
-            let sound = blocks.all(|(bytes, entry)| crc32c(bytes) == entry.crc);
-            if sound { Ok(()) } else { Err(KvError::Corrupt) }
+        if !entries.first().is_some_and(|e| e.is_data()) {
+            return Ok(None);
+        }
+        let (offset, len) = pack::extent(entries);
+        let mut buf = self.pool.take((len as u64).div_ceil(BLOCK));
+        buf.resize(len);
+        let (result, buf) = self.medium.read(offset, buf).await;
+        let read = result.map_err(KvError::from).and_then(|()| {
+            if entries.iter().all(|entry| entry.is_whole()) {
+                let mut blocks = buf.chunks(BLOCK_LEN).zip(entries);
+                let sound = blocks.all(|(bytes, entry)| crc32c(bytes) == entry.crc);
+                return if sound { Ok(None) } else { Err(KvError::Corrupt) };
+            }
+            self.unpack(entries, offset, &buf).map(Some)
         });
-        match checked {
-            Ok(()) => Ok(Some(buf)),
-            Err(error) => {
+        match read {
+            Ok(None) => Ok(Some(buf)),
+            unpacked => {
                 self.pool.give(buf);
+                unpacked
+            }
+        }
+    }
+
+    /// The checked bytes of adjacent entries, some of them packed, out of `raw`, read at `offset`.
+    fn unpack(&self, entries: &[Entry], offset: u64, raw: &[u8]) -> Result<Buf, KvError> {
+        let mut plain = self.pool.take(entries.len() as u64);
+        let mut blocks = entries.iter().zip(plain.chunks_mut(BLOCK_LEN));
+        match blocks.try_for_each(|(entry, plain)| pack::unpack(*entry, offset, raw, plain)) {
+            Ok(()) => Ok(plain),
+            Err(error) => {
+                self.pool.give(plain);
                 Err(error)
             }
         }

@@ -78,7 +78,7 @@ mod tests {
     fn block(number: u64, byte: u8) -> (Entry, Buf) {
         let mut bytes = Buf::zeroed(8192);
         bytes.fill(byte);
-        (Entry { block: number, unwritten: false, crc: u32::from(byte) }, bytes)
+        (Entry::whole(number, u32::from(byte)), bytes)
     }
 
     #[test]

@@ -7,7 +7,7 @@ use outboard_base::Errno;
 
 use super::Objects;
 use super::index::{TAG_MAP, TAG_MOVES, number_key};
-use super::ledger::Pair;
+use super::ledger::Changed;
 use super::map::{MapPage, PAGE_BLOCKS};
 use super::moves::{self, MARK};
 use crate::medium::Medium;
@@ -114,7 +114,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     /// Housekeeping, to be called every few seconds: syncs if anything waits, writes the allocation
     /// map, retires the log of moves, and grows the medium ahead of need.
     pub async fn tidy(&self) -> Result<(), KvError> {
-        if self.ledger.pending() > 0 || self.ledger.doubt().is_some() {
+        if self.ledger.awaits_sync() {
             self.sync().await?;
         }
         self.retire().await?;
@@ -137,7 +137,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             }
             let mut batch = Batch::new();
             batch.essential();
-            self.stage_map(records.iter().flat_map(|(_, pairs)| pairs), &mut batch).await?;
+            self.stage_map(records.iter().map(|(_, changed)| changed), &mut batch).await?;
             for (seq, _) in &records {
                 batch.delete(number_key(TAG_MOVES, *seq));
             }
@@ -151,18 +151,17 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         }
     }
 
-    /// Puts the pages of the stored map that `pairs`, in their order, change.
+    /// Puts the pages of the stored map that records, in their order, change.
     async fn stage_map(
         &self,
-        pairs: impl Iterator<Item = &Pair>,
+        records: impl Iterator<Item = &Changed>,
         batch: &mut Batch,
     ) -> Result<(), KvError> {
         let mut bits: BTreeMap<u64, bool> = BTreeMap::new();
-        for pair in pairs {
-            bits.insert(pair.new, true);
-            bits.insert(pair.old, false);
+        for changed in records {
+            bits.extend(changed.new.iter().map(|block| (*block, true)));
+            bits.extend(changed.old.iter().map(|block| (*block, false)));
         }
-        bits.remove(&0);
         stage_bits(&self.kv, bits, batch).await
     }
 }

@@ -12,6 +12,7 @@ use crate::mem::{self as kv_mem, MemKv};
 use crate::{Batch, Durability, KvError};
 
 mod faults;
+mod packed;
 
 type Store = Objects<MemKv, Arc<MemMedium>>;
 
@@ -42,7 +43,14 @@ fn options() -> Options {
         identity: 7,
         reserve: 256 << 10,
         pending_blocks_max: 400,
+        compression: Compression::None,
     }
+}
+
+/// Every other seed packs.
+fn options_of(seed: u64) -> Options {
+    let packs = seed % 2 == 1;
+    Options { compression: if packs { Compression::Lz4 } else { Compression::None }, ..options() }
 }
 
 /// The seeds of a test: a few, or as many as asked for (`OUTBOARD_SEEDS`).
@@ -54,18 +62,20 @@ struct Rig {
     kv: Arc<MemKv>,
     medium: Arc<MemMedium>,
     store: Store,
+    options: Options,
 }
 
 impl Rig {
     fn new(seed: u64) -> Rig {
         let kv = Arc::new(MemKv::new(seed));
         let medium = Arc::new(MemMedium::new(seed));
-        let (store, _) = run(Objects::open(kv.clone(), medium.clone(), options())).unwrap();
-        Rig { kv, medium, store }
+        let options = options_of(seed);
+        let (store, _) = run(Objects::open(kv.clone(), medium.clone(), options)).unwrap();
+        Rig { kv, medium, store, options }
     }
 
     fn reopen(&mut self) -> Recovered {
-        let opened = Objects::open(self.kv.clone(), self.medium.clone(), options());
+        let opened = Objects::open(self.kv.clone(), self.medium.clone(), self.options);
         let (store, recovered) = run(opened).unwrap();
         self.store = store;
         recovered
@@ -104,6 +114,14 @@ fn op(rng: &mut Rng) -> Op {
             let len = rng.below(most.min(span - from + 1));
             let mut data = vec![0; usize::try_from(len).unwrap()];
             rng.fill(&mut data);
+            if rng.chance(2, 3) {
+                // Some of each block compresses, more or less.
+                for block in data.chunks_mut(LEN) {
+                    let noisy = 16 + usize::try_from(rng.below(9000)).unwrap();
+                    let byte = block.first().copied().unwrap_or(0);
+                    block.iter_mut().skip(noisy).for_each(|b| *b = byte);
+                }
+            }
             Op::Write { offset: from, data }
         }
     }
@@ -239,7 +257,8 @@ fn it_agrees_with_a_model() {
                 0 => run(rig.store.sync()).unwrap(),
                 1 => run(rig.store.tidy()).unwrap(),
                 2 => {
-                    // Killed, not crashed: nothing answered is lost.
+                    // Killed, not crashed: nothing answered is lost. The next life may pack or not.
+                    rig.options = options_of(rng.below(2));
                     let recovered = rig.reopen();
                     assert_eq!((recovered.restored, recovered.lost), (0, 0), "{why}");
                     rig.check(&why);
@@ -355,7 +374,7 @@ fn nothing_synced_is_lost_and_no_block_is_mixed() {
             slow(&rig);
             // Recovery is interrupted too, some times.
             for _ in 0..rng.below(3) {
-                let opened = Objects::open(rig.kv.clone(), rig.medium.clone(), options());
+                let opened = Objects::open(rig.kv.clone(), rig.medium.clone(), rig.options);
                 run_for(rng.below(40), opened);
                 if rng.chance(1, 2) && !killed {
                     rig.kv.crash();

@@ -2,9 +2,13 @@
 //!
 //! The two halves may be called apart: [`Objects::write_out`] does what takes time and changes
 //! nothing anybody sees, so that writes of one object go on side by side, and [`Objects::place`]
-//! stages what came of it, quickly and one at a time.
+//! stages what came of it, quickly and one at a time. Where blocks are packed, `write/packed.rs` is
+//! the first half.
+
+mod packed;
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use outboard_base::limits::IO_MAX;
 use outboard_codec::crc32c;
@@ -117,61 +121,68 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         }
         self.keep_bounds().await?;
         let blocks = blocks_of(offset, data.len())?;
-        let growing = blocks.clone().any(|block| edit.get(block).block == 0);
-        let taken = self.take(blocks.end - blocks.start, growing, room).await?;
-        let entries = self.write_blocks(edit, &taken, offset, data).await?;
+        let fresh = self.surround(edit, offset, data).await?;
+        let growing = blocks.clone().any(|block| !edit.get(block).is_whole());
+        let packed = if self.packs(edit, &blocks) { fresh.pack(&self.pool).await } else { None };
+        let outcome = match &packed {
+            Some(parts) => self.write_parts(&fresh, parts, room).await,
+            None => self.write_blocks(&fresh, blocks.clone(), growing, room).await,
+        };
+        fresh.edges().for_each(|buf| self.pool.give(buf));
+        let (entries, taken) = outcome?;
         Ok(Written { first: blocks.start, entries, taken: Some(taken) })
     }
 
-    /// Writes the blocks taken. Returns the entries that will name them.
-    async fn write_blocks(
+    /// What stands around a write that does not begin or end with a block.
+    async fn surround<'d>(
         &self,
         edit: &Edit,
-        taken: &Taken,
         offset: u64,
-        data: &[u8],
-    ) -> Result<Vec<Entry>, KvError> {
-        let first = offset / BLOCK;
-        let last = (offset + data.len() as u64 - 1) / BLOCK;
-        let skip = usize::try_from(offset % BLOCK).unwrap_or(0);
-        let whole =
-            |at: u64| at * BLOCK >= offset && (at + 1) * BLOCK <= offset + data.len() as u64;
-        let (mut head, mut tail) = (None, None);
-        if !whole(first) {
-            head = self.read_block(edit.get(first)).await?;
+        data: &'d [u8],
+    ) -> Result<Fresh<'d>, KvError> {
+        let mut fresh = Fresh { offset, data, head: None, tail: None };
+        let blocks = fresh.blocks();
+        let last = blocks.end - 1;
+        if !fresh.is_whole(blocks.start) {
+            fresh.head = self.read_block(edit.get(blocks.start)).await?;
         }
-        if last != first && !whole(last) {
-            tail = self.read_block(edit.get(last)).await?;
+        if last != blocks.start && !fresh.is_whole(last) {
+            fresh.tail = self.read_block(edit.get(last)).await?;
         }
+        Ok(fresh)
+    }
+
+    /// Writes `blocks` as they are. Returns the entries that will name them, and what they took.
+    async fn write_blocks(
+        &self,
+        fresh: &Fresh<'_>,
+        blocks: Range<u64>,
+        growing: bool,
+        room: Room,
+    ) -> Result<(Vec<Entry>, Taken), KvError> {
+        let taken = self.take(blocks.end - blocks.start, growing, room).await?;
         let mut entries = Vec::new();
         let mut bufs = Vec::new();
-        let mut at = first;
+        let mut at = blocks.start;
         for run in &taken.runs {
             let mut buf = self.pool.take(run.len);
             for (bytes, block) in buf.chunks_mut(BLOCK_LEN).zip(run.start..) {
-                if !whole(at) {
-                    let old = if at == first { &head } else { &tail };
-                    match old {
-                        Some(old) => bytes.copy_from_slice(old),
-                        None => bytes.fill(0),
-                    }
-                }
-                overlay(bytes, at - first, skip, data);
-                entries.push(Entry { block, unwritten: false, crc: crc32c(bytes) });
+                fresh.fill(at, bytes);
+                entries.push(Entry::whole(block, crc32c(bytes)));
                 at += 1;
             }
             bufs.push((*run, buf));
         }
-        head.into_iter().chain(tail).for_each(|buf| self.pool.give(buf));
-        let parts = (first..).zip(&entries).filter(|(at, _)| !whole(*at)).map(|(_, entry)| *entry);
-        self.write_runs(bufs, &parts.collect::<Vec<_>>()).await?;
-        Ok(entries)
+        let parts = (blocks.start..).zip(&entries).filter(|(at, _)| !fresh.is_whole(*at));
+        let parts: Vec<Entry> = parts.map(|(_, entry)| *entry).collect();
+        self.write_runs(bufs, &parts).await?;
+        Ok((entries, taken))
     }
 
     /// Writes one run, and keeps those of its blocks that are in `parts`.
     async fn write_run(&self, run: Run, buf: Buf, parts: &[Entry]) -> Result<(), KvError> {
-        let (result, buf) = self.medium.write(run.start * BLOCK, buf).await;
-        self.recent.forget(run);
+        self.packing.plain.fetch_add(run.len * BLOCK, Ordering::Relaxed);
+        let (result, buf) = self.put_run(run, buf).await;
         if result.is_ok() {
             let kept = parts.iter().filter(|part| run.has(part.block));
             for part in kept {
@@ -188,7 +199,17 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             }
         }
         self.pool.give(buf);
-        result.map_err(KvError::from)
+        result
+    }
+
+    /// Writes `buf` to the start of a run.
+    pub(super) async fn put_run(&self, run: Run, buf: Buf) -> (Result<(), KvError>, Buf) {
+        let sent = buf.len() as u64;
+        let (result, buf) = self.medium.write(run.start * BLOCK, buf).await;
+        self.recent.forget(run);
+        self.packing.taken.fetch_add(run.len * BLOCK, Ordering::Relaxed);
+        self.packing.sent.fetch_add(sent, Ordering::Relaxed);
+        (result.map_err(KvError::from), buf)
     }
 
     async fn write_runs(&self, mut bufs: Vec<(Run, Buf)>, parts: &[Entry]) -> Result<(), KvError> {
@@ -214,12 +235,50 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             part.fill(0);
         }
         let taken = self.take(1, false, Room::Common).await?;
-        let crc = crc32c(&buf);
-        let block = taken.blocks().next().unwrap_or(0);
-        let entry = Entry { block, unwritten: false, crc };
+        let entry = Entry::whole(taken.blocks().next().unwrap_or(0), crc32c(&buf));
         edit.set(file_block, entry);
         self.write_runs(taken.runs.iter().copied().zip([buf]).collect(), &[entry]).await?;
         Ok(Some(taken))
+    }
+}
+
+/// A write's bytes, with what surrounds them in their first and last block.
+pub(super) struct Fresh<'d> {
+    offset: u64,
+    data: &'d [u8],
+    /// The block of file of the first byte as it was, if it stays in part and is no hole.
+    head: Option<Buf>,
+    /// That of the last byte, if it is another.
+    tail: Option<Buf>,
+}
+
+impl Fresh<'_> {
+    /// The blocks of file it touches.
+    pub(super) fn blocks(&self) -> Range<u64> {
+        self.offset / BLOCK..(self.offset + self.data.len() as u64).div_ceil(BLOCK)
+    }
+
+    /// Whether the data are all of a block.
+    pub(super) fn is_whole(&self, at: u64) -> bool {
+        at * BLOCK >= self.offset && (at + 1) * BLOCK <= self.offset + self.data.len() as u64
+    }
+
+    /// Fills `bytes` with block `at` of the file, as it will be.
+    pub(super) fn fill(&self, at: u64, bytes: &mut [u8]) {
+        let first = self.offset / BLOCK;
+        if !self.is_whole(at) {
+            match if at == first { &self.head } else { &self.tail } {
+                Some(old) => bytes.copy_from_slice(old),
+                None => bytes.fill(0),
+            }
+        }
+        let skip = usize::try_from(self.offset % BLOCK).unwrap_or(0);
+        overlay(bytes, at - first, skip, self.data);
+    }
+
+    /// The buffers it used.
+    fn edges(self) -> impl Iterator<Item = Buf> {
+        self.head.into_iter().chain(self.tail)
     }
 }
 

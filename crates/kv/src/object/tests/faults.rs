@@ -8,7 +8,7 @@ fn small(seed: u64) -> Rig {
     let medium = Arc::new(MemMedium::new(seed));
     let options = Options { capacity: 2 << 20, reserve: 128 << 10, ..options() };
     let (store, _) = run(Objects::open(kv.clone(), medium.clone(), options)).unwrap();
-    Rig { kv, medium, store }
+    Rig { kv, medium, store, options }
 }
 
 fn write(rig: &Rig, id: u64, offset: u64, data: &[u8]) -> Result<i64, KvError> {

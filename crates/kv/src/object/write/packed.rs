@@ -1,0 +1,159 @@
+//! Writing blocks packed, part by part: what lies in one index page.
+
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use outboard_codec::lz4::Packer;
+
+use super::Fresh;
+use crate::medium::{Buf, Medium};
+use crate::object::edit::Edit;
+use crate::object::index::{Entry, SLOTS};
+use crate::object::ledger::{Room, Taken};
+use crate::object::pack::{Packed, Rest};
+use crate::object::pool::Pool;
+use crate::object::read::BLOCK_LEN;
+use crate::object::{Compression, Objects};
+use crate::{Kv, KvError, join_all};
+
+/// Blocks of file of one index page.
+pub(super) struct Part {
+    blocks: Range<u64>,
+    /// `None` if nothing is saved by it.
+    packed: Option<Packed>,
+}
+
+/// `blocks`, cut where index pages end.
+fn cut(blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let slots = SLOTS as u64;
+    let pages = blocks.start / slots..blocks.end.div_ceil(slots);
+    pages.map(move |page| blocks.start.max(page * slots)..blocks.end.min((page + 1) * slots))
+}
+
+impl Fresh<'_> {
+    /// Packs the blocks; `None` if no part is worth it. Others get a turn between two parts: each
+    /// takes some 300 us.
+    pub(super) async fn pack(&self, pool: &Pool) -> Option<Vec<Part>> {
+        let mut packer = Packer::default();
+        let mut parts = Vec::new();
+        for blocks in cut(self.blocks()) {
+            if !parts.is_empty() {
+                pass().await;
+            }
+            let mut plain = pool.take(blocks.end - blocks.start);
+            for (at, bytes) in blocks.clone().zip(plain.chunks_mut(BLOCK_LEN)) {
+                self.fill(at, bytes);
+            }
+            let packed = Packed::new(&mut packer, &plain);
+            pool.give(plain);
+            parts.push(Part { blocks, packed: Some(packed).filter(Packed::is_worth_it) });
+        }
+        parts.iter().any(|part| part.packed.is_some()).then_some(parts)
+    }
+}
+
+/// Lets whoever polls this do something else first.
+async fn pass() {
+    let mut passed = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut passed, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+impl<K: Kv, M: Medium> Objects<K, M> {
+    /// Whether a write to `blocks` is to be packed: one of several blocks, none of which has a
+    /// block of the medium to itself. One that has was promised it (`fallocate`), or was not worth
+    /// packing before; it gives one for the one it takes, and goes on doing so.
+    pub(super) fn packs(&self, edit: &Edit, blocks: &Range<u64>) -> bool {
+        self.compression == Compression::Lz4
+            && blocks.end - blocks.start > 1
+            && !blocks.clone().any(|block| edit.get(block).is_whole())
+    }
+
+    /// Writes parts, packed or not, side by side.
+    pub(super) async fn write_parts(
+        &self,
+        fresh: &Fresh<'_>,
+        parts: &[Part],
+        room: Room,
+    ) -> Result<(Vec<Entry>, Taken), KvError> {
+        let writes = parts.iter().map(|part| async move {
+            match &part.packed {
+                Some(packed) => self.write_packed(fresh, part, packed.rest(), room).await,
+                None => self.write_blocks(fresh, part.blocks.clone(), true, room).await,
+            }
+        });
+        let mut entries = Vec::new();
+        let mut all: Option<Taken> = None;
+        for written in join_all(writes.collect()).await {
+            let (named, taken) = written?;
+            entries.extend(named);
+            all = Some(match all {
+                Some(all) => all.and(taken),
+                None => taken,
+            });
+        }
+        all.map(|taken| (entries, taken)).ok_or(KvError::NoSpace)
+    }
+
+    /// Writes a packed part.
+    async fn write_packed(
+        &self,
+        fresh: &Fresh<'_>,
+        part: &Part,
+        mut rest: Rest<'_>,
+        room: Room,
+    ) -> Result<(Vec<Entry>, Taken), KvError> {
+        let mut entries = Vec::new();
+        let mut bufs = Vec::new();
+        let mut taken = self.take(rest.blocks(), true, room).await?;
+        let mut runs = taken.runs.clone();
+        // Once, unless space is in so many runs that what their ends leave free is missed.
+        loop {
+            for run in runs {
+                let (laid, bytes) = rest.lay(run);
+                entries.extend(laid);
+                bufs.push((run, self.filled(bytes)));
+            }
+            if rest.blocks() == 0 {
+                break;
+            }
+            let more = self.take(rest.blocks(), true, room).await?;
+            runs = more.runs.clone();
+            taken = taken.and(more);
+        }
+        let plain = entries.len() as u64 * super::BLOCK;
+        self.packing.plain.fetch_add(plain, Ordering::Relaxed);
+        let writes = bufs.into_iter().map(|(run, buf)| async move {
+            let (result, buf) = self.put_run(run, buf).await;
+            self.pool.give(buf);
+            result
+        });
+        join_all(writes.collect()).await.into_iter().collect::<Result<(), KvError>>()?;
+        for (at, entry) in part.blocks.clone().zip(&entries) {
+            if !fresh.is_whole(at) {
+                let mut bytes = self.pool.take(1);
+                fresh.fill(at, &mut bytes);
+                self.keep(*entry, bytes);
+            }
+        }
+        Ok((entries, taken))
+    }
+
+    /// A buffer with `bytes`, and zeros to its end.
+    fn filled(&self, bytes: &[u8]) -> Buf {
+        let mut buf = self.pool.take(bytes.len().div_ceil(BLOCK_LEN) as u64);
+        buf.resize(bytes.len());
+        let (head, tail) = buf.split_at_mut(bytes.len());
+        head.copy_from_slice(bytes);
+        tail.fill(0);
+        buf
+    }
+}
