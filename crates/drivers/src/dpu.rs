@@ -204,6 +204,7 @@ pub struct Dpu<V, R> {
     next_beat: Time,
     tidying: tidying::Tidying,
     control: Control,
+    store: Box<dyn Fn() -> serde_json::Value>,
     tender: cache::Tender,
     ending: Option<Time>,
 }
@@ -244,6 +245,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             next_beat: now,
             tidying: tidying::Tidying::new(now),
             control: Control::default(),
+            store: Box::new(|| serde_json::Value::Null),
             tender: cache::Tender::default(),
             ending: None,
             options,
@@ -253,6 +255,11 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     /// Has `check` called before every answer; see [`Service::before_answers`].
     pub fn before_answers(&self, check: impl Fn() + 'static) {
         self.service.before_answers(Box::new(check));
+    }
+
+    /// Has `figures` asked, at every status, how the store of the volume does.
+    pub fn tells_of_the_store(&mut self, figures: impl Fn() -> serde_json::Value + 'static) {
+        self.store = Box::new(figures);
     }
 
     /// Serves until a control request asks for the end, or `stop` says so (it must ring the bell).

@@ -70,6 +70,17 @@ impl Default for EngineOptions {
     }
 }
 
+/// What is in the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineCounts {
+    /// Pairs, about: what was written twice or deleted is counted until a compaction meets it.
+    pub pairs: u64,
+    /// Journals.
+    pub journals: u64,
+    /// Their bytes on the disk.
+    pub journal_bytes: u64,
+}
+
 /// The engine.
 pub struct Engine {
     // Dropped before the database: its thread reads the database's journals.
@@ -122,6 +133,16 @@ impl Engine {
             pressure: Pressure::default(),
             room: Room::new(dir.to_path_buf(), options.reserve),
         })
+    }
+
+    /// What is in it.
+    #[must_use]
+    pub fn counts(&self) -> EngineCounts {
+        EngineCounts {
+            pairs: self.pairs.approximate_len() as u64,
+            journals: self.database.journal_count() as u64,
+            journal_bytes: self.database.journal_disk_space().unwrap_or(0),
+        }
     }
 
     fn commits(&self) -> MutexGuard<'_, Commits> {

@@ -81,7 +81,7 @@ side.")]
         #[arg(long)]
         json: bool,
     },
-    /// What both sides are doing: processes, operations, DMA ledger, space
+    /// What both sides are doing: processes, operations, DMA ledger, space, and how the store does
     Status {
         #[command(flatten)]
         settings: Settings,
@@ -93,16 +93,17 @@ side.")]
     #[command(after_help = "\
 Examples:
   outboard migrate ./data /srv/vol
+  outboard migrate ./data ./other --store redb
   outboard migrate ./data ./far --store 'rados://vols?conf=/etc/ceph/ceph.conf'
 
 If it is interrupted, run it again: it goes on. Until it is done the copy cannot be opened.")]
     Migrate {
         /// Data directory of the volume
         from: PathBuf,
-        /// Data directory of the copy; with --store it holds only what is this host's own
+        /// Data directory of the copy; of one in a pool it holds only what is this host's own
         to: PathBuf,
-        /// Where the copy is kept: rados://POOL?conf=PATH [default: in its data directory]
-        #[arg(long, value_name = "URL")]
+        /// What keeps the copy: fjall, redb or rados://POOL?conf=PATH [default: fjall]
+        #[arg(long, value_name = "STORE")]
         store: Option<String>,
     },
     /// Serve remote clients over TCP; the DPU side answers reads of what lies in files

@@ -56,10 +56,10 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<PathBuf>,
 
-    /// Where the volume's files are kept: rados://POOL?conf=PATH for a pool of a Ceph cluster; the
-    /// data directory then holds only what is this host's own, and remembers the store [default:
-    /// in the data directory]
-    #[arg(long, value_name = "URL")]
+    /// What keeps the volume: fjall or redb, engines that lie in the data directory, or
+    /// rados://POOL?conf=PATH, a pool of a Ceph cluster; the data directory then holds only what is
+    /// this host's own. It remembers its store [default: fjall]
+    #[arg(long, value_name = "STORE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) store: Option<String>,
 

@@ -15,11 +15,13 @@ use outboard_drivers::link::Bell;
 use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_kv::object::Recovered;
 use outboard_kvfs::{Kvfs, OpenError, Options};
+use outboard_redb::RedbEngine;
+use serde_json::Value;
 
 use crate::exit::{Code, Failure};
 use crate::migrate;
 use crate::settings::Settings;
-use crate::store::{self, Blocks, Store};
+use crate::store::{self, Blocks, Store, StoreName};
 
 /// Operations of storage under way at once, at most.
 pub(crate) const RING_DEPTH: u32 = 1024;
@@ -41,25 +43,45 @@ pub(crate) struct Open {
 pub(crate) enum Hold {
     /// Nothing more.
     Directory,
+    /// The second engine, which ends the process rather than have it go on without a store.
+    Redb(Arc<RedbEngine>),
     /// A claim in the pool, and who keeps it.
     #[cfg(feature = "rados")]
     Pool(store::Claimed),
 }
 
 impl Hold {
-    /// What is to be asked before every answer: it ends the process if the volume may be another's.
+    /// What is to be asked before every answer: it ends the process if the volume may be another's,
+    /// or the store cannot say what became of a commit.
     pub(crate) fn check(&self) -> Option<Box<dyn Fn()>> {
         match self {
             Self::Directory => None,
+            Self::Redb(engine) => {
+                let engine = Arc::clone(engine);
+                Some(Box::new(move || {
+                    if engine.is_poisoned() {
+                        store::end(store::IN_DOUBT);
+                    }
+                }))
+            }
             #[cfg(feature = "rados")]
             Self::Pool(claimed) => Some(Box::new(claimed.check())),
+        }
+    }
+
+    /// What is to be told of it.
+    pub(crate) fn figures(&self) -> Box<dyn Fn() -> Value> {
+        match self {
+            Self::Directory | Self::Redb(_) => Box::new(|| Value::Null),
+            #[cfg(feature = "rados")]
+            Self::Pool(claimed) => Box::new(claimed.figures()),
         }
     }
 
     /// Lets the volume go, after it was closed.
     pub(crate) fn release(self) {
         match self {
-            Self::Directory => {}
+            Self::Directory | Self::Redb(_) => {}
             #[cfg(feature = "rados")]
             Self::Pool(claimed) => drop(claimed),
         }
@@ -81,17 +103,21 @@ pub(crate) struct Parts {
 /// or a new one if `create`.
 pub(crate) fn parts(settings: &Settings, create: bool) -> Result<(DataDirectory, Parts), Failure> {
     let data = settings.data();
-    let store = store::of(&data, settings.store.as_deref())?;
-    if !create && store.is_none() && !data.join("format").is_file() {
+    let given = settings.store.as_deref();
+    let store = StoreName::of(&data, given)?;
+    let here = !matches!(store, StoreName::Pool(_));
+    if !create && here && !data.join("format").is_file() {
         return Err(Failure::new(
             Code::Data,
             format!("{} holds no volume; name another with --data", data.display()),
         ));
     }
     let directory = DataDirectory::open(&data).map_err(|error| directory_failure(&error))?;
-    let parts = match store {
-        None => in_directory(settings, &directory)?,
-        Some(store) => in_pool(settings, &directory, &store, create)?,
+    // Somebody may have had it in between.
+    let store = StoreName::of(&data, given)?;
+    let parts = match &store {
+        StoreName::Pool(url) => in_pool(settings, &directory, url, create)?,
+        here => in_directory(settings, &directory, here)?,
     };
     Ok((directory, parts))
 }
@@ -115,7 +141,7 @@ fn in_pool(
     let claimed = store::claim(&location, directory.path(), create)?;
     let given = size(settings, directory)?;
     let (kv, blocks) = claimed.parts();
-    store::remember(directory.path(), store, claimed.volume())?;
+    StoreName::Pool(store.to_owned()).remember(directory.path(), Some(claimed.volume()))?;
     Ok(Parts {
         kv: Store::Pool(kv),
         blocks: Blocks::Pool(blocks),
@@ -128,29 +154,58 @@ fn in_pool(
     })
 }
 
-fn in_directory(settings: &Settings, directory: &DataDirectory) -> Result<Parts, Failure> {
+fn in_directory(
+    settings: &Settings,
+    directory: &DataDirectory,
+    store: &StoreName,
+) -> Result<Parts, Failure> {
     let failed = |what, error: &dyn std::fmt::Display| failed(directory.path(), what, error);
     let threads = if Reactor::is_installed() { 0 } else { 8 };
-    let engine = EngineOptions { cache: settings.memory()? / 8, ..EngineOptions::default() };
-    let engine = Engine::open(&directory.kv(), engine).map_err(|error| failed("engine", &error))?;
+    store.remember(directory.path(), None)?;
+    let cache = settings.memory()? / 8;
+    let engine = engine(directory, store, cache);
+    let (kv, hold) = engine.map_err(|error| failed("engine", &error))?;
     let read_delay = settings.read_delay();
     let medium = MediumOptions { threads, read_delay, ..MediumOptions::default() };
-    let medium = FileMedium::open(&directory.blocks(), medium)
-        .and_then(|medium| medium.beside(&directory.kv()))
-        .map_err(|error| failed("data file", &error))?;
+    let medium = FileMedium::open(&directory.blocks(), medium);
+    // Syncs of the first engine are flushes of the device; the second one's have nothing to do.
+    let medium = match &kv {
+        Store::Fjall(_) => medium.and_then(|medium| medium.beside(&directory.kv())),
+        _ => medium,
+    };
+    let medium = medium.map_err(|error| failed("data file", &error))?;
     if !medium.is_direct() {
         tracing::info!("the file system refuses O_DIRECT: the data file is buffered");
     }
     Ok(Parts {
-        kv: Store::Directory(Box::new(engine)),
+        kv,
         blocks: Blocks::Directory(Box::new(medium)),
-        hold: Hold::Directory,
+        hold,
         id: random_id().map_err(|error| failed("source of random numbers", &error))?,
         capacity: match size(settings, directory)? {
             Some(size) => size,
             None => room(directory).map_err(|error| failed("disk", &error))?,
         },
     })
+}
+
+/// The engine of a data directory, with so many bytes of memory.
+fn engine(
+    directory: &DataDirectory,
+    store: &StoreName,
+    cache: u64,
+) -> std::io::Result<(Store, Hold)> {
+    if *store == StoreName::Redb {
+        let options = outboard_redb::Options {
+            cache: usize::try_from(cache).unwrap_or(usize::MAX),
+            ..outboard_redb::Options::default()
+        };
+        let engine = Arc::new(RedbEngine::open(&directory.kv(), options)?);
+        return Ok((Store::Redb(Arc::clone(&engine)), Hold::Redb(engine)));
+    }
+    let engine =
+        Engine::open(&directory.kv(), EngineOptions { cache, ..EngineOptions::default() })?;
+    Ok((Store::Fjall(Box::new(engine)), Hold::Directory))
 }
 
 fn failed(data: &Path, what: &str, error: &dyn std::fmt::Display) -> Failure {

@@ -23,6 +23,8 @@ mod aside;
 #[cfg(feature = "librados")]
 mod keys;
 #[cfg(feature = "librados")]
+mod meter;
+#[cfg(feature = "librados")]
 mod store;
 #[cfg(feature = "librados")]
 mod sys;
@@ -30,5 +32,7 @@ mod sys;
 mod tracker;
 
 pub use location::{Location, NoLocation, SCHEME};
+#[cfg(feature = "librados")]
+pub use meter::{Figures, Subject, Tally};
 #[cfg(feature = "librados")]
 pub use store::{ConnectError, Rados};

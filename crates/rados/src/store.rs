@@ -11,6 +11,7 @@ use outboard_kv::{Key, Value};
 use crate::Location;
 use crate::aside::aside;
 use crate::keys::{decode, encode, encode_c};
+use crate::meter::{Figures, Meter};
 use crate::sys::{Call, Cluster, Code, Handle, Out, WriteOp};
 use crate::tracker::{Ending, Tracker};
 
@@ -73,6 +74,7 @@ pub struct Rados {
     pool: Arc<Handle>,
     cluster: Arc<Cluster>,
     tracker: Arc<Tracker>,
+    meter: Meter,
     location: Location,
     address: String,
     fsid: String,
@@ -105,10 +107,17 @@ impl Rados {
             pool: Arc::new(pool),
             cluster,
             tracker: Arc::default(),
+            meter: Meter::default(),
             location: location.clone(),
             address,
             fsid,
         })
+    }
+
+    /// How its operations do.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.meter.figures()
     }
 
     /// Where it is.
@@ -248,6 +257,7 @@ async fn end<T: Out, R>(
 
 impl Pool for Rados {
     async fn apply(&self, object: &str, op: Op) -> Result<(), PoolError> {
+        let timing = self.meter.begin(object, true);
         let (awaiting, ending) = self.tracker.begin();
         // Built and handed over before the first wait: what is built may not leave the thread.
         let call = {
@@ -260,7 +270,7 @@ impl Pool for Rados {
             Err(code) => Err(code),
         };
         awaiting.done();
-        result.map_err(failed)
+        timing.end(result.map_err(failed))
     }
 
     async fn read(&self, object: &str, offset: u64, len: usize) -> Result<Vec<u8>, PoolError> {
@@ -268,17 +278,19 @@ impl Pool for Rados {
             // To librados a length of zero is all there is.
             return self.stat(object).await.map(|_| Vec::new());
         }
+        let timing = self.meter.begin(object, false);
         let call = self.pool.read(object, offset, vec![0; len]);
-        end(call, |filled| {
+        let read = end(call, |filled| {
             filled.buffer.truncate(filled.len);
             std::mem::take(&mut filled.buffer)
-        })
-        .await
+        });
+        timing.end(read.await)
     }
 
     async fn map_get(&self, object: &str, keys: &[Key]) -> Result<Vec<Option<Value>>, PoolError> {
         let stored: Vec<_> = keys.iter().map(|key| encode(key)).collect();
-        let pairs = end(self.pool.pairs(object, &stored), |page| page.take()).await?;
+        let timing = self.meter.begin(object, false);
+        let pairs = timing.end(end(self.pool.pairs(object, &stored), |page| page.take()).await)?;
         let found: HashMap<Vec<u8>, Value> =
             pairs.into_iter().map(|(key, value)| (key, value.into())).collect();
         Ok(stored.iter().map(|key| found.get(key).cloned()).collect())
@@ -293,14 +305,16 @@ impl Pool for Rados {
     ) -> Result<Scan, PoolError> {
         let (after, prefix) = (encode_c(after.unwrap_or_default()), encode_c(prefix));
         let limit = u64::try_from(limit).unwrap_or(u64::MAX);
+        let timing = self.meter.begin(object, false);
         let call = self.pool.scan(object, &after, &prefix, limit);
-        let (pairs, more) = end(call, |page| (page.take(), page.has_more())).await?;
+        let (pairs, more) = timing.end(end(call, |page| (page.take(), page.has_more())).await)?;
         let pairs = pairs.into_iter().map(pair).collect::<Result<_, _>>()?;
         Ok(Scan { pairs, more })
     }
 
     async fn stat(&self, object: &str) -> Result<u64, PoolError> {
-        end(self.pool.stat(object), |size| *size).await
+        let timing = self.meter.begin(object, false);
+        timing.end(end(self.pool.stat(object), |size| *size).await)
     }
 
     async fn list(&self, limit: usize) -> Result<Vec<String>, PoolError> {

@@ -120,6 +120,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
                 "files": figures.files,
                 "files_free": figures.files_free,
             },
+            "store": (self.store)(),
             "attachments": self.attachments_json(),
             "ops": ops_json(&self.service.stats()),
             "malformed": self.service.stats().malformed,

@@ -91,6 +91,13 @@ pub struct Counts {
     pub commits: u64,
     /// Shards split so far.
     pub splits: u64,
+    /// Pairs in the shards whose stamp is known, at most: what was replaced is counted again until
+    /// the shard is split.
+    pub pairs: u64,
+    /// Bytes of their keys and values, at most.
+    pub pair_bytes: u64,
+    /// Shards whose stamp is known: all, after [`PooledKv::survey`].
+    pub known: u64,
 }
 
 /// What became of a commit: nothing yet or done, or one of these.
@@ -240,8 +247,14 @@ impl<P: Pool> PooledKv<P> {
     /// How things stand.
     pub fn counts(&self) -> Counts {
         let state = self.lock();
+        let sizes = state.root.shards.values().filter_map(|shard| shard.map.size());
+        let (known, pairs, pair_bytes) =
+            sizes.fold((0, 0, 0), |(n, p, b), (pairs, bytes)| (n + 1, p + pairs, b + bytes));
         Counts {
             shards: state.root.shards.len() as u64,
+            pairs,
+            pair_bytes,
+            known,
             journal_objects: state.journal.old.len() as u64 + u64::from(state.journal.made),
             journal_bytes: state.journal.bytes,
             unapplied: state.overlay.unapplied() as u64,

@@ -11,6 +11,7 @@ use outboard_drivers::link::Bell;
 use crate::exit::Failure;
 use crate::log;
 use crate::settings::Settings;
+use crate::store;
 use crate::volume::{self, Open};
 use crate::watch::{Happened, Watch};
 
@@ -29,8 +30,17 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     };
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signal(Arc::clone(&stop), Arc::clone(&bell))?;
+    let (told, claim) = (Arc::clone(&volume), hold.figures());
     let mut dpu = Dpu::new(volume, runtime, bell, options)
         .map_err(|error| cannot(&format!("listen at {}", settings.socket().display()), &error))?;
+    dpu.tells_of_the_store(move || {
+        let objects = told.objects();
+        let mut all = store::figures(objects.kv().inner(), objects.medium());
+        if let Some(all) = all.as_object_mut() {
+            all.insert("claim".into(), claim());
+        }
+        all
+    });
     if let Some(check) = hold.check() {
         dpu.before_answers(check);
     }

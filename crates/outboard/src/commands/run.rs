@@ -20,6 +20,7 @@ use crate::dpu_process::{DpuProcess, Found};
 use crate::exit::{Code, Failure};
 use crate::log;
 use crate::settings::{CacheMode, OnDpuLoss, Settings};
+use crate::store::StoreName;
 use crate::watch::{Happened, Watch};
 
 /// Time for the DPU side to flush and end.
@@ -54,6 +55,8 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
         let mountpoint = mountpoint.display();
         tracing::warn!(%mountpoint, "cleared the mount an earlier process left");
     }
+    // Whoever serves it already was not asked which store it is.
+    StoreName::of(&settings.data(), settings.store.as_deref())?;
     let watch = Watch::new()?;
     let mut process = DpuProcess::new(settings.clone());
     if process.ensure()? == Found::Adopted {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure};
 use crate::settings::Settings;
+use crate::store;
 
 /// A DPU side, asked over its socket.
 #[derive(Debug)]
@@ -79,9 +80,6 @@ pub(crate) fn status(settings: &Settings, as_json: bool) -> Result<ExitCode, Fai
         let text = text.map_err(|error| Failure::internal(error.to_string()))?;
         println!("{text}");
     } else {
-        if let Some(store) = crate::store::of(&settings.data(), None)? {
-            println!("store        {store}");
-        }
         print!("{}", describe(&status));
     }
     Ok(ExitCode::SUCCESS)
@@ -103,6 +101,7 @@ fn describe(status: &Status) -> String {
     );
     // Writing to a String cannot fail.
     let _ = writeln!(text, "volume       {} of {} used", human(used(all)), human(total(all)));
+    text.push_str(&store::describe(all.get("store").unwrap_or(&Value::Null), human));
     if let Some(operations) = all.get("ops").and_then(Value::as_object) {
         let _ = writeln!(
             text,

@@ -8,13 +8,15 @@
 //! the volume or takes it up again. The clock is looked at before every answer, too: who was
 //! stopped for longer than the claim lasts does not answer from memory when it goes on.
 
-use std::io::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use outboard_base::Time;
 use outboard_drivers::clock;
 use outboard_drivers::executor::block_on;
 use outboard_kv::KvError;
@@ -23,8 +25,10 @@ use outboard_kv::pool::{
     Claim, ClaimError, Me, Options, Pool, PoolError, PooledKv, Striped, Taken, Taking, Terms,
     Wanted,
 };
-use outboard_rados::{Location, Rados};
+use outboard_rados::{Location, Rados, Subject};
+use serde_json::{Map, Value, json};
 
+use super::{IN_DOUBT, end};
 use crate::exit::{Code, Failure};
 use crate::volume::random_id;
 
@@ -44,6 +48,8 @@ const MARGIN: Duration = Duration::from_secs(15);
 pub(crate) struct Claimed {
     parts: Parts,
     volume: u64,
+    epoch: u64,
+    owner: String,
     keeper: Keeper,
 }
 
@@ -53,6 +59,49 @@ struct Parts {
     pool: Arc<Rados>,
     kv: PoolKv,
     medium: PoolMedium,
+}
+
+/// What is to be told of the store in the pool.
+pub(super) fn figures(kv: &PoolKv) -> Value {
+    let (counts, pool) = (kv.counts(), kv.pool());
+    let done = pool.figures();
+    let mut operations = Map::new();
+    for (verb, tallies) in [("write", done.writes), ("read", done.reads)] {
+        for (subject, tally) in Subject::ALL.into_iter().zip(tallies) {
+            let told = json!({
+                "count": tally.ended,
+                "failed": tally.failed,
+                "p50_us_below": micros(tally.p50),
+                "p99_us_below": micros(tally.p99),
+            });
+            operations.insert(format!("{} {verb}", subject.name()), told);
+        }
+    }
+    json!({
+        "store": pool.location().to_string(),
+        "pool": pool.identity(),
+        "pairs": counts.pairs,
+        "pair_bytes": counts.pair_bytes,
+        "shards": counts.shards,
+        "shards_known": counts.known,
+        "splits": counts.splits,
+        "journal": {
+            "objects": counts.journal_objects,
+            "bytes": counts.journal_bytes,
+            "unapplied": counts.unapplied,
+            "commits": counts.commits,
+            "groups": counts.appends,
+        },
+        "operations": operations,
+        "in_flight": done.in_flight,
+        "timed_out": done.timed_out,
+        "lost": done.lost,
+        "found_again": done.found_again,
+    })
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The location that a `--store` names.
@@ -70,7 +119,7 @@ pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Cl
     let pool = Arc::new(Rados::connect(location).map_err(|error| refused(&error))?);
     let terms = terms(location);
     let mut claim = take(&pool, data, terms, create)?;
-    let volume = claim.volume();
+    let (volume, epoch) = (claim.volume(), claim.epoch());
     let kv = PooledKv::open(Arc::clone(&pool), &claim, Options::default());
     let kv = Arc::new(block_on(kv).map_err(|error| refused(&error))?);
     let medium = Striped::open(Arc::clone(&pool), &claim);
@@ -79,7 +128,7 @@ pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Cl
     block_on(claim.renew(&*pool, clock::awake_or_not())).map_err(|error| refused(&error))?;
     let parts = Parts { pool, kv, medium };
     let keeper = Keeper::start(parts.clone(), claim)?;
-    Ok(Claimed { parts, volume, keeper })
+    Ok(Claimed { parts, volume, epoch, owner: me(data), keeper })
 }
 
 /// What others may rely on: an owner whose operations would long have failed is a dead one.
@@ -132,22 +181,20 @@ fn me(data: &Path) -> String {
     format!("process {} of host {host}, data directory {}", std::process::id(), data.display())
 }
 
-/// The number of this data directory, by which its next owner knows that the last one is dead: its
-/// lock, which went with the process, is ours.
+/// The number of this data directory's lock, by which the next owner here knows that the last one
+/// is dead: the lock, which went with the process, is ours. Another kernel, or another file, has
+/// another: a copy of the directory says nothing of who has the original's.
 fn place(data: &Path) -> Result<u64, Failure> {
-    let path = data.join("place");
-    let cannot =
-        |error: std::io::Error| refused(&format!("cannot use {}: {error}", path.display()));
-    match std::fs::read_to_string(&path) {
-        Ok(text) => u64::from_str_radix(text.trim(), 16)
-            .map_err(|_| refused(&format!("{} holds no number; remove it", path.display()))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let place = random_id().map_err(cannot)? | 1;
-            std::fs::write(&path, format!("{place:016x}\n")).map_err(cannot)?;
-            Ok(place)
-        }
-        Err(error) => Err(cannot(error)),
-    }
+    let lock = data.join("lock");
+    let lock = std::fs::metadata(&lock)
+        .map_err(|error| refused(&format!("cannot look at {}: {error}", lock.display())))?;
+    let kernel = Path::new("/proc/sys/kernel/random/boot_id");
+    let kernel = std::fs::read_to_string(kernel)
+        .map_err(|error| refused(&format!("cannot read {}: {error}", kernel.display())))?;
+    let mut hasher = DefaultHasher::new();
+    (kernel, lock.dev(), lock.ino()).hash(&mut hasher);
+    // Zero is nobody's.
+    Ok(hasher.finish() | 1)
 }
 
 impl Claimed {
@@ -165,6 +212,21 @@ impl Claimed {
     pub(crate) fn check(&self) -> impl Fn() + 'static {
         let until = Arc::clone(&self.keeper.serves_until);
         move || look_at_the_clock(&until)
+    }
+
+    /// What is to be told of the claim.
+    pub(crate) fn figures(&self) -> impl Fn() -> Value + 'static {
+        let until = Arc::clone(&self.keeper.serves_until);
+        let (owner, epoch, volume) = (self.owner.clone(), self.epoch, self.volume);
+        move || {
+            let until = Time(until.load(Ordering::Acquire));
+            json!({
+                "owner": owner,
+                "epoch": epoch,
+                "volume": format!("{volume:016x}"),
+                "seconds_left": until.since(clock::awake_or_not()).as_secs(),
+            })
+        }
     }
 
     /// Empties the journal and waits for writes that nobody waits for. Who gives up the claim is
@@ -234,6 +296,9 @@ impl Keeper {
             }
         };
         let work = move || {
+            if let Err(error) = block_on(kv.survey()) {
+                tracing::debug!(%error, "not every shard could be asked how much is in it");
+            }
             while let Err(error) = block_on(kv.work()) {
                 if ended.load(Ordering::Acquire) || kv.is_poisoned() {
                     return;
@@ -273,9 +338,7 @@ fn look_after(parts: &Parts, held: &Mutex<Option<Claim>>, serves_until: &AtomicU
     let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(claim) = held.as_mut() else { return };
     if parts.kv.is_poisoned() || parts.medium.is_poisoned() {
-        end(
-            "the store failed amid a commit; what was answered is safe, and the next start goes on",
-        );
+        end(IN_DOUBT);
     }
     let now = clock::awake_or_not();
     if now < claim.renew_at() {
@@ -298,9 +361,27 @@ fn look_at_the_clock(serves_until: &AtomicU64) {
     }
 }
 
-/// Ends the process without another word to the store: nothing it still has to say may count.
-fn end(why: &str) -> ! {
-    // As every failure of the program is said; the log may be gone, and that is no matter now.
-    let _ = writeln!(std::io::stderr(), "outboard: {why}");
-    std::process::abort();
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number lay in a file of the directory. A host with a copy of it took the volume from its
+    /// living owner at once, and each took it back from the other.
+    #[test]
+    fn a_copy_of_a_data_directory_is_another_place() {
+        let base = std::env::temp_dir().join(format!("outboard-place-{}", std::process::id()));
+        let [one, copy] = ["one", "copy"].map(|name| base.join(name));
+        for dir in [&one, &copy] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        std::fs::write(one.join("lock"), "1\n").unwrap();
+        std::fs::copy(one.join("lock"), copy.join("lock")).unwrap();
+        assert_eq!(place(&one).unwrap(), place(&one).unwrap());
+        assert_ne!(place(&one).unwrap(), place(&copy).unwrap());
+        std::fs::rename(&one, base.join("moved")).unwrap();
+        let moved = place(&base.join("moved")).unwrap();
+        assert_ne!(moved, place(&copy).unwrap());
+        assert!(moved != 0 && place(&one).is_err(), "nothing is there");
+        std::fs::remove_dir_all(&base).unwrap();
+    }
 }

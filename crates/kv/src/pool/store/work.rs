@@ -61,6 +61,24 @@ impl<P: Pool> PooledKv<P> {
         self.work_once(|state| state.journal.old.is_empty()).await
     }
 
+    /// Asks every shard how much is in it, so that [`PooledKv::counts`] knows of all.
+    ///
+    /// # Errors
+    ///
+    /// The pool failed, or the store has, for good.
+    pub async fn survey(&self) -> Result<(), KvError> {
+        let failed = || self.lock().failed.map(Err);
+        let _turn = match self.working.take(failed).await {
+            Err(outcome) => return outcome,
+            Ok(turn) => turn,
+        };
+        let shards: Vec<_> = self.lock().root.shards.values().cloned().collect();
+        for shard in shards {
+            shard.map.stamp(&*self.pool).await.map_err(|refused| self.refused(refused))?;
+        }
+        Ok(())
+    }
+
     /// One turn of work, unless `done` by another's.
     pub(super) async fn work_once(&self, done: impl Fn(&State) -> bool) -> Result<(), KvError> {
         let over = || {
