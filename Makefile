@@ -38,8 +38,4 @@ bench:
 	@$(TARGET)/release/outboard bench fs --figure 7
 	@$(TARGET)/release/outboard bench fs --figure 8
 	@$(TARGET)/release/outboard bench fs --figure table2
-	@$(TARGET)/release/outboard bench dds --figure 17
-	@$(TARGET)/release/outboard bench dds --figure 18
-	@$(TARGET)/release/outboard bench dds --figure 22
-	@$(TARGET)/release/outboard bench dds --figure 14
-	@$(TARGET)/release/outboard bench dds --figure 25
+	@$(TARGET)/release/outboard bench dds --all

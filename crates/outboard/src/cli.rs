@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::commands::bench::dds::{DdsArgs, PartArgs};
 use crate::settings::Settings;
 
 /// Outboard moves a machine's storage stack off the host CPU, to the far side of the bus.
@@ -216,39 +217,11 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "FILE", requires = "figure")]
         svg: Option<PathBuf>,
     },
-    /// The page server's parts and their rivals: a figure of the DDS paper
-    Dds {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        /// 14, 15: GETs of cold records and SETs, in every form of the key-value server, by load:
-        /// CPU of the host, and latency; 17: rings of messages, by the number of producers; 18:
-        /// file requests, with and without copies; 22: the cache table, by the number of threads
-        /// that look up; 25, 26: GETs after YCSB, hot and cold, beside redis-server: CPU of the
-        /// host, and latency
-        #[arg(long, value_name = "N",
-            value_parser = ["14", "15", "17", "18", "22", "25", "26"])]
-        figure: String,
-        /// Directory for the data of servers (14, 15, 25, 26); without it one in the temporary
-        /// directory
-        #[arg(long)]
-        dir: Option<PathBuf>,
-        /// Fail unless the host sleeps while reads are offloaded (14, 15, 25, 26)
-        #[arg(long)]
-        check: bool,
-        /// Seconds for each measurement
-        #[arg(long, default_value_t = 0.3)]
-        seconds: f64,
-        /// Interleaved rounds; medians are reported
-        #[arg(long, default_value_t = 3)]
-        rounds: u32,
-        /// Numbers of threads
-        #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64])]
-        threads: Vec<usize>,
-        /// Also write the figure to this file, as SVG
-        #[arg(long, value_name = "FILE")]
-        svg: Option<PathBuf>,
-    },
+    /// The page server's parts and their rivals: figures of the DDS paper
+    Dds(DdsArgs),
+    /// A process that `dds` measures
+    #[command(hide = true)]
+    DdsPart(PartArgs),
     /// Metadata operations in a directory that grows from a thousand to a million files
     Scale {
         /// Print JSON

@@ -1,8 +1,29 @@
 //! `outboard serve kv` as real processes, asked by the benchmark's client.
 
+#![expect(clippy::unwrap_used, reason = "a test")]
+
 use std::time::Duration;
 
+use outboard_bench::dds::director::{self, DirectorFigure};
 use outboard_bench::dds::servers::{self, Number, ServersFigure, System, Workload};
+use outboard_bench::dds::targets;
+
+/// A directory that goes with its name.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("outboard-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Scratch(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
 
 /// What the offload form is for: while the DPU side answers reads, the host does not run at all.
 #[test]
@@ -14,6 +35,7 @@ fn the_host_sleeps_while_reads_are_offloaded() {
         dir: dir.clone(),
         time: Duration::from_millis(300),
         rounds: 1,
+        is_short: false,
     };
     let report = servers::run_small(&figure);
     std::fs::remove_dir_all(&dir).unwrap();
@@ -26,12 +48,64 @@ fn the_host_sleeps_while_reads_are_offloaded() {
     };
     assert_eq!(cold(System::Offload).count(), 2, "{table}");
     // Not a tick, but for one that filled up by chance; and the DPU side did run.
-    let ticks: f64 = cold(System::Offload).map(|row| row.cpu.by_name["host"]).sum();
+    let ticks: f64 = cold(System::Offload).map(|row| row.got.cpu.by_name["host"]).sum();
     assert!(ticks <= 0.01, "{table}");
-    assert!(cold(System::Offload).all(|row| row.commands > 0 && row.dpu_cpu > 0.001), "{table}");
+    assert!(
+        cold(System::Offload).all(|row| row.got.commands > 0 && row.got.dpu_cpu > 0.001),
+        "{table}"
+    );
     // The measure is one that can fail: the other forms show.
     for system in [System::Plain, System::Library] {
-        assert!(cold(system).all(|row| row.host_cpu > 0.005), "{table}");
+        assert!(cold(system).all(|row| row.got.host_cpu > 0.005), "{table}");
     }
     assert!(report.svg().contains("<polyline"));
+}
+
+/// The page server's forms, asked for pages that lie in the file: the same.
+#[test]
+fn the_host_sleeps_while_pages_are_offloaded() {
+    let dir = Scratch::new("pages");
+    let figure = ServersFigure {
+        number: Number::Figure24,
+        program: env!("CARGO_BIN_EXE_outboard").into(),
+        dir: dir.0.clone(),
+        time: Duration::from_millis(200),
+        rounds: 1,
+        is_short: false,
+    };
+    let report = servers::run_small(&figure).unwrap();
+    assert_eq!(report.check(), Ok(()), "{}", report.table());
+    assert_eq!(report.rows.len(), 3 * 2, "{}", report.table());
+    assert!(report.rows.iter().all(|row| row.got.commands > 0), "{}", report.table());
+    assert_eq!(targets::of_servers(&report).len(), 4);
+}
+
+/// Every server of figures 19, 21 and 23 answers every message with the right one, and who is not
+/// asked does not run: a plain host has nothing before it, an offloaded echo nothing behind it.
+#[test]
+fn echoes_and_reads_come_back_through_every_director() {
+    for name in ["19", "21", "23"] {
+        let dir = Scratch::new(name);
+        let figure = DirectorFigure {
+            number: director::Number::from_name(name).unwrap(),
+            program: env!("CARGO_BIN_EXE_outboard").into(),
+            dir: dir.0.clone(),
+            time: Duration::from_millis(30),
+            rounds: 1,
+            is_short: true,
+        };
+        let report = director::run(&figure, |_| ()).unwrap();
+        let table = report.table();
+        assert!(report.rows.iter().all(|row| row.got.commands > 0), "{table}");
+        for row in &report.rows {
+            let sides = (row.got.host_cpu > 0.0, row.got.dpu_cpu > 0.0);
+            let expected = match row.system {
+                director::System::Plain => (true, false),
+                director::System::Haproxy | director::System::Forwarded => (true, true),
+                _ => (false, true),
+            };
+            assert_eq!(sides, expected, "{table}");
+        }
+        assert!(report.svg().contains("<polyline"), "{table}");
+    }
 }

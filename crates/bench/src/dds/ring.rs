@@ -5,8 +5,10 @@
 //! tries again, by every ring alike. The systems take turns at every point of every round; medians
 //! over the rounds are reported. The DMA engine runs free, or takes the time a named bus would:
 //! those rates are simulated, and the consumer's CPU time then is the waiting of a polling core.
+//! Where DPDK is installed, its ring takes part (`ring/dpdk.rs`).
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -25,6 +27,10 @@ use crate::plot::{Axis, Figure, Panel, Scale, Series};
 use crate::stats::median;
 use crate::{machine, today};
 
+mod dpdk;
+
+use dpdk::Dpdk;
+
 /// How Figure 17 is measured.
 #[derive(Clone, Debug)]
 pub struct RingFigure {
@@ -34,6 +40,8 @@ pub struct RingFigure {
     pub rounds: u32,
     /// Numbers of producers, ascending.
     pub producers: Vec<usize>,
+    /// Where DPDK's rival is compiled.
+    pub dir: PathBuf,
 }
 
 /// Most producers of a measurement: what every ring has room for.
@@ -47,7 +55,7 @@ const PRICES: [&str; 2] = ["none", "pcie3x16"];
 
 /// One of the rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum System {
     /// The paper's.
     Progress,
@@ -57,17 +65,42 @@ pub enum System {
     Farm,
     /// A ring for each producer.
     Lanes,
+    /// DPDK's, as it is by default: a pointer a message, within one process, without a DMA port.
+    Dpdk,
+    /// The same in its mode "relaxed tail sync", for more threads than cores.
+    DpdkRts,
+    /// In its mode "head/tail sync".
+    DpdkHts,
 }
 
 impl System {
-    const ALL: [System; 4] = [System::Progress, System::Locked, System::Farm, System::Lanes];
+    /// Those that are consumed through the DMA port.
+    const OURS: [System; 4] = [System::Progress, System::Locked, System::Farm, System::Lanes];
+    const DPDK: [System; 3] = [System::Dpdk, System::DpdkRts, System::DpdkHts];
 
-    fn name(self) -> &'static str {
+    fn all() -> impl Iterator<Item = System> {
+        System::OURS.into_iter().chain(System::DPDK)
+    }
+
+    /// DPDK's name of one of its modes.
+    fn mode(self) -> Option<&'static str> {
+        match self {
+            System::Dpdk => Some("mp"),
+            System::DpdkRts => Some("rts"),
+            System::DpdkHts => Some("hts"),
+            _ => None,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
         match self {
             System::Progress => "progress",
             System::Locked => "locked",
             System::Farm => "farm",
             System::Lanes => "lanes",
+            System::Dpdk => "dpdk",
+            System::DpdkRts => "dpdk-rts",
+            System::DpdkHts => "dpdk-hts",
         }
     }
 }
@@ -171,6 +204,9 @@ impl Rig {
                     producers.push(Box::new(producer));
                 }
                 Box::new(lanes::Consumer::new(dma, all).map_err(broken)?)
+            }
+            System::Dpdk | System::DpdkRts | System::DpdkHts => {
+                return Err(io::Error::other("DPDK's ring is another process's"));
             }
         };
         Ok(Rig { producers, consumer, ledger })
@@ -320,27 +356,38 @@ fn points(figure: &RingFigure) -> Vec<Point> {
 }
 
 /// Measures; `progress` is told what is being measured.
+///
+/// # Errors
+/// A ring that loses or changes messages, or DPDK's process.
 pub fn run(figure: &RingFigure, mut progress: impl FnMut(&str)) -> io::Result<Report> {
-    let points = points(figure);
-    let mut samples = vec![Vec::new(); points.len() * System::ALL.len()];
-    for round in 1..=figure.rounds {
-        let slots = samples.chunks_mut(System::ALL.len());
-        for (point, slots) in points.iter().zip(slots) {
-            progress(&format!(
-                "round {round} of {}: price {}, batch {}, {} producers",
-                figure.rounds, point.price.name, point.batch, point.producers
-            ));
-            for (system, slot) in System::ALL.into_iter().zip(slots) {
-                slot.push(measure(system, *point, figure.time)?);
-            }
+    let mut dpdk = Dpdk::start(&figure.dir)?;
+    let mut samples: Vec<(Point, System, Vec<Sample>)> = Vec::new();
+    for point in points(figure) {
+        samples.extend(System::OURS.map(|system| (point, system, Vec::new())));
+        if dpdk.is_some() && point.price.price.is_none() {
+            samples.extend(System::DPDK.map(|system| (point, system, Vec::new())));
         }
     }
-    let of_point = |point: &Point| System::ALL.map(|system| (*point, system));
-    let rows = points.iter().flat_map(of_point).zip(&samples);
-    let rows = rows.map(|((point, system), samples)| row(point, system, samples)).collect();
+    for round in 1..=figure.rounds {
+        for (point, system, all) in &mut samples {
+            let (producers, batch) = (point.producers, point.batch);
+            progress(&format!(
+                "round {round} of {}: price {}, batch {batch}, {producers} producers, {}",
+                figure.rounds,
+                point.price.name,
+                system.name()
+            ));
+            all.push(match (system.mode(), &mut dpdk) {
+                (Some(mode), Some(dpdk)) => dpdk.measure(mode, producers, batch, figure.time)?,
+                _ => measure(*system, *point, figure.time)?,
+            });
+        }
+    }
+    let rows = samples.iter().map(|(point, system, all)| row(*point, *system, all)).collect();
+    let missing = if dpdk.is_some() { "" } else { "; DPDK's ring is not installed and left out" };
     let note = format!(
         "measured on {}, {}; messages of 8 bytes; {} rounds of {:.2} s, in turn; medians; with a \
-         DMA price the rates are simulated",
+         DMA price the rates are simulated{missing}",
         machine(),
         today(),
         figure.rounds,
@@ -438,7 +485,7 @@ impl Report {
             title: format!("batch {batch}, {priced}"),
             x: axis("producers", Scale::Log2),
             y: axis("messages a second", Scale::Log10),
-            series: System::ALL.into_iter().map(line).collect(),
+            series: System::all().map(line).filter(|line| !line.points.is_empty()).collect(),
         }
     }
 }
@@ -449,15 +496,19 @@ mod tests {
 
     #[test]
     fn every_ring_moves_messages_at_every_price() {
-        let figure =
-            RingFigure { time: Duration::from_millis(20), rounds: 1, producers: vec![1, 3] };
+        let dir = tempfile::tempdir().unwrap();
+        let (time, producers) = (Duration::from_millis(20), vec![1, 3]);
+        let figure = RingFigure { time, rounds: 1, producers, dir: dir.path().to_owned() };
         let report = run(&figure, |_| ()).unwrap();
-        assert_eq!(report.rows.len(), 2 * 2 * 2 * 4);
+        let is_ours = |row: &&Row| row.system.mode().is_none();
+        assert_eq!(report.rows.iter().filter(is_ours).count(), 2 * 2 * 2 * 4);
+        let rivals = report.rows.len() - 2 * 2 * 2 * 4;
+        assert!([0, 2 * 2 * 3].contains(&rivals), "DPDK's in every mode, free, or not at all");
         assert!(report.rows.iter().all(|row| row.per_second > 0.0 && row.both_ns > 0.0));
         let farm = |row: &&Row| row.system == System::Farm;
         assert!(report.rows.iter().filter(farm).all(|row| row.dmas >= 1.9), "two a message");
         let (table, svg) = (report.table(), report.svg());
         assert!(table.contains("progress") && table.contains("pcie3x16"), "{table}");
-        assert_eq!(svg.matches("<polyline").count(), 4 * 4);
+        assert_eq!(svg.matches("<polyline").count(), 4 * 4 + rivals / 2);
     }
 }

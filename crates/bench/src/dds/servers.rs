@@ -1,15 +1,17 @@
-//! Figures 14, 15, 25 and 26 of DDS: the key-value server in its forms, under clients.
+//! Figures 14, 15, 24, 25 and 26 of DDS: the key-value and the page server in their forms, under
+//! clients.
 //!
 //! * Figures 14 and 15: GETs of cold records and SETs of records that are cold, by their size, in
 //!   the plain, the library and the offload form; throughput against the CPU of the host (14) and
 //!   against latency (15).
+//! * Figure 24: `GetPage` of cold pages of 8 KiB, in the same forms; throughput against latency.
 //! * Figures 25 and 26: GETs after YCSB, uniform and zipf, of hot and cold records, with Debian's
-//!   redis-server (all in memory) in the same rounds where it is installed.
+//!   redis-server and memcached (all in memory) in the same rounds where they are installed.
 //!
-//! Every server is a process of its own, started through `outboard serve kv`, with its DPU side
+//! Every server is a process of its own, started through `outboard serve`, with its DPU side
 //! another; all are there during the whole run and idle but in their turn. The client is one
-//! thread of this process (`client`), in a closed loop: so many connections, so many commands
-//! under way on each. A server's keys are written in this order before it is measured:
+//! thread of this process, in a closed loop: so many connections, so many commands under way on
+//! each. A server's keys are written in this order before it is measured:
 //!
 //! ```text
 //! cold: read, in the file | middle: in the file and behind it; SETs go here | hot: in memory
@@ -20,21 +22,20 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use outboard_base::Rng;
 use serde::Serialize;
 
-use crate::cpu::{CpuMoment, CpuSeconds};
-use crate::stats::median;
+use super::client::Client;
+use super::requests::{Batch, Op};
+use super::sample::{Asked, Got, Load, load, one, window};
 use crate::{machine, today};
 
-mod client;
 mod report;
 mod subject;
 
-use client::{Batch, Client, Done, Op};
-use subject::{MEMORY, Running, Used, has_redis};
+use subject::{App, MEMORY, Running};
 
 pub use subject::System;
 
@@ -51,6 +52,8 @@ pub struct ServersFigure {
     pub time: Duration,
     /// Interleaved rounds.
     pub rounds: u32,
+    /// Fewer loads, and half of the data: for a look at everything.
+    pub is_short: bool,
 }
 
 /// One of the figures. 14 and 15 draw one measurement, 25 and 26 another.
@@ -60,6 +63,8 @@ pub enum Number {
     Figure14,
     /// The same: throughput and latency.
     Figure15,
+    /// Pages: throughput, latency and CPU of the host.
+    Figure24,
     /// GETs by distribution: throughput and CPU of the host.
     Figure25,
     /// The same: throughput and latency.
@@ -73,34 +78,43 @@ impl Number {
         Some(match name {
             "14" => Number::Figure14,
             "15" => Number::Figure15,
+            "24" => Number::Figure24,
             "25" => Number::Figure25,
             "26" => Number::Figure26,
             _ => return None,
         })
     }
 
-    fn plan(self) -> Plan {
+    /// As the paper counts.
+    #[must_use]
+    pub fn number(self) -> u8 {
         match self {
-            Number::Figure14 | Number::Figure15 => Plan {
-                systems: vec![System::Plain, System::Library, System::Offload],
-                workloads: vec![Workload::ColdGet, Workload::ColdSet],
-                values: vec![1 << 10, 8 << 10],
-                loads: LOADS.to_vec(),
-                cold: COLD,
-            },
-            Number::Figure25 | Number::Figure26 => Plan {
-                systems: vec![System::Plain, System::Library, System::Offload, System::Redis],
-                workloads: vec![
-                    Workload::ColdGet,
-                    Workload::HotGet,
-                    Workload::HotZipf,
-                    Workload::AllZipf,
-                ],
-                values: vec![1 << 10],
-                loads: LOADS.to_vec(),
-                cold: COLD,
-            },
+            Number::Figure14 => 14,
+            Number::Figure15 => 15,
+            Number::Figure24 => 24,
+            Number::Figure25 => 25,
+            Number::Figure26 => 26,
         }
+    }
+
+    fn plan(self, is_short: bool) -> Plan {
+        let forms = [System::Plain, System::Library, System::Offload];
+        let (app, systems, workloads, values) = match self {
+            Number::Figure14 | Number::Figure15 => {
+                let workloads = vec![Workload::ColdGet, Workload::ColdSet];
+                (App::Kv, forms.to_vec(), workloads, vec![1 << 10, 8 << 10])
+            }
+            Number::Figure24 => (App::Pages, forms.to_vec(), vec![Workload::GetPage], vec![8192]),
+            Number::Figure25 | Number::Figure26 => {
+                let (all, hot) = (vec![Workload::AllZipf], vec![Workload::HotZipf]);
+                let both = [vec![Workload::ColdGet, Workload::HotGet], hot, all].concat();
+                let workloads = if is_short { vec![Workload::HotGet] } else { both };
+                (App::Kv, System::ALL.to_vec(), workloads, vec![1 << 10])
+            }
+        };
+        let (loads, cold) =
+            if is_short { (SHORT.to_vec(), COLD / 2) } else { (LOADS.to_vec(), COLD) };
+        Plan { app, systems, workloads, values, loads, cold }
     }
 }
 
@@ -118,6 +132,8 @@ pub enum Workload {
     HotZipf,
     /// Reads all records, zipf; popular ones lie anywhere.
     AllZipf,
+    /// Reads pages in the file, all alike.
+    GetPage,
 }
 
 impl Workload {
@@ -128,28 +144,22 @@ impl Workload {
             Workload::HotGet => "hot GET",
             Workload::HotZipf => "hot zipf",
             Workload::AllZipf => "all zipf",
+            Workload::GetPage => "GetPage",
         }
     }
 
     fn op(self) -> Op {
-        if self == Workload::ColdSet { Op::Set } else { Op::Get }
+        match self {
+            Workload::ColdSet => Op::Set,
+            Workload::GetPage => Op::GetPage,
+            _ => Op::Get,
+        }
     }
 }
 
-/// Connections of a client and commands under way on each: its load window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Load {
-    /// Connections.
-    pub connections: usize,
-    /// Commands sent at once on each.
-    pub pipeline: usize,
-}
-
-const fn load(connections: usize, pipeline: usize) -> Load {
-    Load { connections, pipeline }
-}
-
 const LOADS: [Load; 4] = [load(1, 1), load(8, 1), load(32, 1), load(8, 16)];
+/// Batches of 1 and of 16, and one client by itself.
+const SHORT: [Load; 3] = [load(1, 1), load(8, 1), load(8, 16)];
 /// Bytes of the cold values of a server.
 const COLD: u64 = 64 << 20;
 /// Bytes of the hot ones, less than the part of memory that stays open.
@@ -164,6 +174,7 @@ const SPREAD: u64 = 2_654_435_761;
 
 /// What is measured.
 struct Plan {
+    app: App,
     systems: Vec<System>,
     workloads: Vec<Workload>,
     values: Vec<usize>,
@@ -231,7 +242,7 @@ impl Draw {
     fn next(&mut self, workload: Workload) -> u64 {
         let Keys { cold, middle, hot } = self.keys;
         match workload {
-            Workload::ColdGet => self.rng.below(cold),
+            Workload::ColdGet | Workload::GetPage => self.rng.below(cold),
             Workload::ColdSet => cold + self.rng.below(middle),
             Workload::HotGet => cold + middle + self.rng.below(hot),
             Workload::HotZipf => cold + middle + self.hot.next(&mut self.rng),
@@ -251,42 +262,9 @@ pub struct Row {
     pub bytes: usize,
     /// Under which load.
     pub load: Load,
-    /// Commands a second.
-    pub per_second: f64,
-    /// Latency that half of the commands stay below, microseconds.
-    pub p50_us: f64,
-    /// Latency that 99 of 100 stay below, microseconds.
-    pub p99_us: f64,
-    /// Commands answered, of all rounds.
-    pub commands: u64,
-    /// Length of all rounds, seconds.
-    pub seconds: f64,
-    /// CPU seconds of the host's process in that time, to the nanosecond.
-    pub host_cpu: f64,
-    /// CPU seconds of the DPU side's process, likewise.
-    pub dpu_cpu: f64,
-    /// Where all CPU time went, in ticks.
-    pub cpu: CpuSeconds,
-}
-
-impl Row {
-    /// Cores that the host used.
-    #[must_use]
-    pub fn host_cores(&self) -> f64 {
-        self.host_cpu / self.seconds
-    }
-
-    /// Cores that the DPU side used.
-    #[must_use]
-    pub fn dpu_cores(&self) -> f64 {
-        self.dpu_cpu / self.seconds
-    }
-
-    /// Commands a second of CPU time of both sides.
-    #[must_use]
-    pub fn per_core(&self) -> f64 {
-        self.commands as f64 / (self.host_cpu + self.dpu_cpu)
-    }
+    /// What came of it.
+    #[serde(flatten)]
+    pub got: Got,
 }
 
 /// What a whole run found.
@@ -300,19 +278,12 @@ pub struct Report {
     pub rows: Vec<Row>,
 }
 
-/// One measurement.
-struct Sample {
-    done: Done,
-    used: Used,
-    cpu: CpuSeconds,
-}
-
 /// Measures; `progress` is told what comes next.
 ///
 /// # Errors
 /// A server that does not start, does not answer, or answers wrongly; the disk's.
 pub fn run(figure: &ServersFigure, mut progress: impl FnMut(&str)) -> io::Result<Report> {
-    measure(figure, figure.number.plan(), &mut progress)
+    measure(figure, figure.number.plan(figure.is_short), &mut progress)
 }
 
 /// One measurement each of a few workloads at a small size, for a test of the whole program.
@@ -324,7 +295,7 @@ pub fn run_small(figure: &ServersFigure) -> io::Result<Report> {
         loads: vec![load(2, 1), load(4, 16)],
         cold: 8 << 20,
         values: vec![1 << 10],
-        ..figure.number.plan()
+        ..figure.number.plan(false)
     };
     measure(figure, plan, &mut |_| ())
 }
@@ -334,8 +305,9 @@ fn measure(
     mut plan: Plan,
     progress: &mut dyn FnMut(&str),
 ) -> io::Result<Report> {
-    let missing = plan.systems.contains(&System::Redis) && !has_redis();
-    plan.systems.retain(|system| *system != System::Redis || !missing);
+    let missing: Vec<System> =
+        plan.systems.iter().copied().filter(|system| !system.is_here()).collect();
+    plan.systems.retain(|system| !missing.contains(system));
     let mut rows = Vec::new();
     for &value in &plan.values {
         let keys = Keys::new(plan.cold, value);
@@ -343,8 +315,8 @@ fn measure(
         for system in &plan.systems {
             progress(&format!("{} with values of {value} bytes is filled", system.name()));
             let dir = figure.dir.join(format!("{}-{value}", system.name()));
-            let server = Running::start(*system, &figure.program, &dir)?;
-            fill(&server, keys, value)?;
+            let server = Running::start(*system, plan.app, &figure.program, &dir)?;
+            fill(&server, plan.app, keys, value)?;
             servers.push(server);
         }
         let mut draw = Draw::new(keys);
@@ -358,94 +330,49 @@ fn measure(
             for (workload, load, server, samples) in &mut points {
                 let (system, what) = (server.system.name(), workload.name());
                 progress(&format!("round {round}: {what}, {value} bytes, {load:?}, {system}"));
-                let batch = Batch { op: workload.op(), value, pipeline: load.pipeline };
+                let op = workload.op();
+                let batch = Batch { op: server.system.says(op), value, pipeline: load.pipeline };
+                let settles = op != Op::Set;
+                let asked = Asked { batch, connections: load.connections, settles };
                 let mut next = || draw.next(*workload);
-                samples.push(one(server, batch, load.connections, figure.time, &mut next)?);
+                let (address, sides) = (server.address, &server.sides);
+                samples.push(one(address, sides, asked, figure.time, &mut next)?);
             }
         }
         rows.extend(points.iter().map(|(workload, load, server, samples)| {
-            row((server.system, *workload, value, *load), samples)
+            let (system, workload, load) = (server.system, *workload, *load);
+            Row { system, workload, bytes: value, load, got: Got::of(samples) }
         }));
     }
-    Ok(Report { number: figure.number, note: note(figure, &plan, missing), rows })
+    Ok(Report { number: figure.number, note: note(figure, &plan, &missing), rows })
 }
 
-fn note(figure: &ServersFigure, plan: &Plan, missing: bool) -> String {
-    let window: Vec<String> =
-        plan.loads.iter().map(|load| format!("{}x{}", load.connections, load.pipeline)).collect();
+fn note(figure: &ServersFigure, plan: &Plan, missing: &[System]) -> String {
+    let missing: String = missing
+        .iter()
+        .map(|system| format!("; {} is not installed and left out", system.name()))
+        .collect();
     format!(
         "{}, {}; one client thread over loopback, closed loop; load window of every side, \
          connections x commands on each: {}; {} MiB of cold values in files by O_DIRECT, {} MiB of \
-         memory (redis-server: all); one worker of the DPU side; medians of {} rounds of {:?}{}",
+         memory (rivals: all); one worker of the DPU side; medians of {} rounds of {:?}{missing}",
         machine(),
         today(),
-        window.join(", "),
+        window(&plan.loads),
         plan.cold >> 20,
         MEMORY >> 20,
         figure.rounds,
         figure.time,
-        if missing { "; redis-server is not installed and left out" } else { "" }
     )
 }
 
 /// Writes every record once, in order.
-fn fill(server: &Running, keys: Keys, value: usize) -> io::Result<()> {
+fn fill(server: &Running, app: App, keys: Keys, value: usize) -> io::Result<()> {
     let mut keys = 0..keys.all();
-    let batch = Batch { op: Op::Set, value, pipeline: FILL.pipeline };
+    let op = if app == App::Kv { server.system.says(Op::Set) } else { Op::Apply };
+    let batch = Batch { op, value, pipeline: FILL.pipeline };
     Client::connect(server.address, FILL.connections)?.run(batch, &mut || keys.next())?;
-    server.settle()
-}
-
-/// Measures one server once.
-fn one(
-    server: &Running,
-    batch: Batch,
-    connections: usize,
-    time: Duration,
-    next: &mut dyn FnMut() -> u64,
-) -> io::Result<Sample> {
-    let mut client = Client::connect(server.address, connections)?;
-    let mut run = |time: Duration| {
-        let from = Instant::now();
-        client.run(batch, &mut || (from.elapsed() < time).then(&mut *next))
-    };
-    // What a first command brings about, and what was left to do from before, is not measured.
-    run(time / 5)?;
-    if batch.op == Op::Get {
-        server.settle()?;
-    }
-    let mut processes = server.processes();
-    processes.push(("client".to_owned(), std::process::id()));
-    let machine = CpuMoment::now(&processes)?;
-    let before = server.cpu()?;
-    let done = run(time)?;
-    let used = server.cpu()?.since(&before);
-    let cpu = CpuMoment::now(&processes)?.since(&machine);
-    Ok(Sample { done, used, cpu })
-}
-
-fn row(
-    (system, workload, bytes, load): (System, Workload, usize, Load),
-    samples: &[Sample],
-) -> Row {
-    let middle = |of: fn(&Sample) -> f64| median(&samples.iter().map(of).collect::<Vec<_>>());
-    let sum = |of: fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>();
-    let mut cpu = CpuSeconds::default();
-    samples.iter().for_each(|sample| cpu.add(&sample.cpu));
-    Row {
-        system,
-        workload,
-        bytes,
-        load,
-        per_second: middle(|s| s.done.count as f64 / s.done.time.as_secs_f64()),
-        p50_us: middle(|s| s.done.latencies.percentile(50) as f64 / 1e3),
-        p99_us: middle(|s| s.done.latencies.percentile(99) as f64 / 1e3),
-        commands: samples.iter().map(|sample| sample.done.count).sum(),
-        seconds: sum(|s| s.done.time.as_secs_f64()),
-        host_cpu: sum(|s| s.used.host.as_secs_f64()),
-        dpu_cpu: sum(|s| s.used.dpu.as_secs_f64()),
-        cpu,
-    }
+    server.sides.settle()
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use outboard_bench::dds::{files, ring, servers, table};
 use outboard_bench::fs::figure::{Figure, FsFigure};
 use outboard_bench::link::{device, figure6};
 use outboard_bench::{fs, link, passthrough, scale};
@@ -14,6 +13,8 @@ use serde::Serialize;
 use crate::cli::Bench;
 use crate::exit::Failure;
 use crate::watch::{Happened, Watch};
+
+pub(crate) mod dds;
 
 /// Runs one of the benchmarks.
 pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
@@ -88,51 +89,8 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
             }
             Ok(code)
         }
-        Bench::Dds { json, figure, seconds, rounds, threads, svg, dir, check } => {
-            match figure.as_str() {
-                "17" => {
-                    let producers = ascending(threads, ring::PRODUCERS_MAX)?;
-                    let figure = ring::RingFigure { time: time(seconds)?, rounds, producers };
-                    let report = ring::run(&figure, progress).map_err(failed)?;
-                    write_svg(svg.as_deref(), || report.svg())?;
-                    print(json, &report, || report.table())
-                }
-                "18" => {
-                    let dir = Scratch::new(None)?;
-                    let figure =
-                        files::FilesFigure { dir: dir.0.clone(), time: time(seconds)?, rounds };
-                    let report = files::run(&figure, progress).map_err(failed)?;
-                    write_svg(svg.as_deref(), || report.svg())?;
-                    print(json, &report, || report.table())
-                }
-                "22" => {
-                    let readers = ascending(threads, table::READERS_MAX)?;
-                    let figure = table::TableFigure { time: time(seconds)?, rounds, readers };
-                    let report = table::run(&figure, progress).map_err(failed)?;
-                    write_svg(svg.as_deref(), || report.svg())?;
-                    print(json, &report, || report.table())
-                }
-                name => {
-                    let number = servers::Number::from_name(name)
-                        .ok_or_else(|| Failure::usage(format!("there is no figure {name}")))?;
-                    let dir = Scratch::new(dir.as_deref())?;
-                    let figure = servers::ServersFigure {
-                        number,
-                        program: this_program()?,
-                        dir: dir.0.clone(),
-                        time: time(seconds)?,
-                        rounds,
-                    };
-                    let report = servers::run(&figure, progress).map_err(failed)?;
-                    write_svg(svg.as_deref(), || report.svg())?;
-                    let code = print(json, &report, || report.table())?;
-                    if check {
-                        report.check().map_err(Failure::internal)?;
-                    }
-                    Ok(code)
-                }
-            }
-        }
+        Bench::Dds(args) => dds::bench(&args),
+        Bench::DdsPart(part) => dds::part(&part),
         Bench::Scale { json, files, dir } => {
             let points = scale::run(&dir, &files, progress).map_err(failed)?;
             print(json, &points, || scale::table(&points))

@@ -1,5 +1,6 @@
 //! The figures as a table and as a drawing.
 
+use super::super::sample::Got;
 use super::{Number, Report, Row, System, Workload};
 use crate::plot::{Axis, Figure, Panel, Scale, Series};
 
@@ -19,7 +20,7 @@ impl Report {
         // Writing to a String cannot fail, here and below.
         let _ = writeln!(
             text,
-            "{:<9} {:>5} {:>4} {:>4}  {:<8} {:>9} {:>8} {:>8} {:>7} {:>7} {:>7} {:>9}",
+            "{:<9} {:>5} {:>4} {:>4}  {:<9} {:>9} {:>8} {:>8} {:>7} {:>7} {:>7} {:>9}",
             "workload",
             "bytes",
             "conn",
@@ -34,23 +35,23 @@ impl Report {
             "per core"
         );
         for row in &self.rows {
-            let client = row.cpu.by_name.get("client").copied().unwrap_or(0.0) / row.seconds;
+            let got = &row.got;
             let _ = writeln!(
                 text,
-                "{:<9} {:>5} {:>4} {:>4}  {:<8} {:>9.0} {:>8.0} {:>8.0} {:>7.4} {:>7.3} {:>7.2} \
+                "{:<9} {:>5} {:>4} {:>4}  {:<9} {:>9.0} {:>8.0} {:>8.0} {:>7.4} {:>7.3} {:>7.2} \
                  {:>9.0}",
                 row.workload.name(),
                 row.bytes,
                 row.load.connections,
                 row.load.pipeline,
                 row.system.name(),
-                row.per_second,
-                row.p50_us,
-                row.p99_us,
-                row.host_cores(),
-                row.dpu_cores(),
-                client,
-                row.per_core()
+                got.per_second,
+                got.p50_us,
+                got.p99_us,
+                got.host_cores(),
+                got.dpu_cores(),
+                got.client_cores(),
+                got.per_core()
             );
         }
         text
@@ -62,18 +63,18 @@ impl Report {
     /// # Errors
     /// The point at which it did not, in words.
     pub fn check(&self) -> Result<(), String> {
-        let offloaded =
-            |row: &&Row| (row.system, row.workload) == (System::Offload, Workload::ColdGet);
+        let cold = [Workload::ColdGet, Workload::GetPage];
+        let offloaded = |row: &&Row| row.system == System::Offload && cold.contains(&row.workload);
         let awake = self
             .rows
             .iter()
             .filter(offloaded)
-            .find(|row| row.host_cpu > ASLEEP * (1.0 + row.seconds));
+            .find(|row| row.got.host_cpu > ASLEEP * (1.0 + row.got.seconds));
         match awake {
             None => Ok(()),
             Some(row) => Err(format!(
                 "the host used {:.4} CPU seconds while reads were offloaded ({} bytes, {:?})",
-                row.host_cpu, row.bytes, row.load
+                row.got.host_cpu, row.bytes, row.load
             )),
         }
     }
@@ -88,24 +89,19 @@ impl Report {
                 kinds.push(kind);
             }
         }
-        let is_cpu = matches!(self.number, Number::Figure14 | Number::Figure25);
-        let panels = kinds.into_iter().flat_map(|kind| {
-            if is_cpu {
-                vec![self.panel(kind, "cores of the host", Scale::Linear, Row::host_cores)]
-            } else {
-                vec![
-                    self.panel(kind, "p50, us", Scale::Log10, |row| row.p50_us),
-                    self.panel(kind, "p99, us", Scale::Log10, |row| row.p99_us),
-                ]
-            }
-        });
-        let number = match self.number {
-            Number::Figure14 => 14,
-            Number::Figure15 => 15,
-            Number::Figure25 => 25,
-            Number::Figure26 => 26,
+        let cpu =
+            |kind| self.panel(kind, "cores of the host", Scale::Linear, |got| got.host_cores());
+        let latency = |kind| {
+            let p50 = self.panel(kind, "p50, us", Scale::Log10, |got| got.p50_us);
+            [p50, self.panel(kind, "p99, us", Scale::Log10, |got| got.p99_us)]
         };
-        let title = format!("the key-value server (after DDS, Figure {number})");
+        let panels = kinds.into_iter().flat_map(|kind| match self.number {
+            Number::Figure14 | Number::Figure25 => vec![cpu(kind)],
+            Number::Figure15 | Number::Figure26 => latency(kind).into(),
+            Number::Figure24 => latency(kind).into_iter().chain([cpu(kind)]).collect(),
+        });
+        let what = if self.number == Number::Figure24 { "page" } else { "key-value" };
+        let title = format!("the {what} server (after DDS, Figure {})", self.number.number());
         Figure { title, note: self.note.clone(), columns: 2, panels: panels.collect() }.svg()
     }
 
@@ -114,24 +110,27 @@ impl Report {
         (workload, bytes): (Workload, usize),
         label: &str,
         scale: Scale,
-        of: fn(&Row) -> f64,
+        of: fn(&Got) -> f64,
     ) -> Panel {
         let line = |system: System| {
             let rows = self
                 .rows
                 .iter()
                 .filter(|row| (row.system, row.workload, row.bytes) == (system, workload, bytes));
-            let mut points: Vec<_> = rows.map(|row| (row.per_second, of(row))).collect();
+            let mut points: Vec<_> = rows.map(|row| (row.got.per_second, of(&row.got))).collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             Series { name: system.name().to_owned(), points }
         };
-        let systems = [System::Plain, System::Library, System::Offload, System::Redis];
         let axis = |label: &str, scale| Axis { label: label.to_owned(), scale };
         Panel {
             title: format!("{}, {bytes} bytes", workload.name()),
             x: axis("commands a second", Scale::Log10),
             y: axis(label, scale),
-            series: systems.map(line).into_iter().filter(|line| !line.points.is_empty()).collect(),
+            series: System::ALL
+                .map(line)
+                .into_iter()
+                .filter(|line| !line.points.is_empty())
+                .collect(),
         }
     }
 }

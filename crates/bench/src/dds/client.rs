@@ -1,6 +1,6 @@
-//! A client of RESP servers, in a closed loop: on each connection a batch of commands is sent when
-//! the batch before it was answered. One thread, connections by epoll. Every answer is looked at:
-//! it must be the one for its key.
+//! A client of any of the servers, in a closed loop: on each connection a batch of commands is sent
+//! when the batch before it was answered. One thread, connections by epoll. Every answer is looked
+//! at: it must be the one for its key.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,32 +9,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
+use super::requests::Batch;
 use crate::stats::Latencies;
 
 /// How long a server may take for an answer.
 const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 /// Bytes read at once.
 const CHUNK: usize = 256 << 10;
-/// Bytes of a key.
-pub(super) const KEY: usize = 16;
-
-/// What is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Op {
-    Get,
-    Set,
-}
-
-/// How it is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Batch {
-    pub(super) op: Op,
-    /// Bytes of a value.
-    pub(super) value: usize,
-    /// Commands sent at once on a connection.
-    pub(super) pipeline: usize,
-}
-
 /// What came of it.
 pub(super) struct Done {
     pub(super) count: u64,
@@ -60,44 +41,14 @@ struct Conn {
 pub(super) struct Client {
     conns: Vec<Conn>,
     epoll: OwnedFd,
+    buffers: Buffers,
+}
+
+/// Used by one connection after another.
+struct Buffers {
     chunk: Vec<u8>,
-}
-
-fn name(key: u64) -> String {
-    format!("key:{key:012}")
-}
-
-impl Batch {
-    fn command(self, key: u64, out: &mut Vec<u8>) {
-        let name = name(key);
-        match self.op {
-            Op::Get => out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$16\r\n"),
-            Op::Set => out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n$16\r\n"),
-        }
-        out.extend_from_slice(name.as_bytes());
-        if self.op == Op::Set {
-            out.extend_from_slice(format!("\r\n${}\r\n", self.value).as_bytes());
-            out.extend_from_slice(name.as_bytes());
-            out.resize(out.len() + self.value.saturating_sub(KEY), b'v');
-        }
-        out.extend_from_slice(b"\r\n");
-    }
-
-    /// How the right answer begins.
-    fn beginning(self, key: u64) -> String {
-        match self.op {
-            Op::Get => format!("${}\r\n{}", self.value, name(key)),
-            Op::Set => "+OK\r\n".to_owned(),
-        }
-    }
-
-    /// Bytes of an answer: they are all as long as each other.
-    fn answer_len(self) -> usize {
-        match self.op {
-            Op::Get => format!("${}\r\n", self.value).len() + self.value + 2,
-            Op::Set => b"+OK\r\n".len(),
-        }
-    }
+    /// How an answer has to begin.
+    expected: Vec<u8>,
 }
 
 impl Conn {
@@ -145,7 +96,13 @@ impl Conn {
     }
 
     /// Reads once and takes the answers that are whole; whether the batch is done.
-    fn receive(&mut self, batch: Batch, chunk: &mut [u8], seen: &mut Done) -> io::Result<bool> {
+    fn receive(
+        &mut self,
+        batch: Batch,
+        buffers: &mut Buffers,
+        seen: &mut Done,
+    ) -> io::Result<bool> {
+        let Buffers { chunk, expected } = buffers;
         match self.stream.read(chunk) {
             Ok(0) => return Err(io::Error::other("a server closed a connection")),
             Ok(n) => self.input.extend_from_slice(chunk.get(..n).unwrap_or_default()),
@@ -155,9 +112,9 @@ impl Conn {
         let (len, mut at) = (batch.answer_len(), 0);
         while let Some(key) = self.keys.get(self.answered) {
             let answer = self.input.get(at..).unwrap_or_default();
-            let expected = batch.beginning(*key);
+            batch.beginning(*key, expected);
             let both = expected.len().min(answer.len());
-            if answer.get(..both) != expected.as_bytes().get(..both) {
+            if answer.get(..both) != expected.get(..both) {
                 let line = answer.split(|byte| *byte == b'\r').next().unwrap_or_default();
                 let line = String::from_utf8_lossy(line.get(..line.len().min(80)).unwrap_or(line));
                 return Err(io::Error::other(format!("not the answer for key {key}: {line}")));
@@ -186,7 +143,8 @@ impl Client {
             epoll::add(&epoll, &conn.stream, data, epoll::EventFlags::IN)?;
             conns.push(conn);
         }
-        Ok(Client { conns, epoll, chunk: vec![0; CHUNK] })
+        let buffers = Buffers { chunk: vec![0; CHUNK], expected: Vec::new() };
+        Ok(Client { conns, epoll, buffers })
     }
 
     /// Asks for keys until there are no more.
@@ -259,7 +217,7 @@ impl Client {
     ) -> io::Result<bool> {
         self.send(n)?;
         let Some(conn) = self.conns.get_mut(n) else { return Ok(true) };
-        if !conn.receive(batch, &mut self.chunk, done)? {
+        if !conn.receive(batch, &mut self.buffers, done)? {
             return Ok(true);
         }
         self.begin(n, batch, next)
@@ -268,6 +226,7 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use super::super::requests::{KEY, Op};
     use super::*;
     use std::io::BufRead;
     use std::net::TcpListener;
