@@ -5,18 +5,23 @@ use std::fmt;
 use std::sync::Arc;
 
 use outboard_base::Errno;
+use outboard_kv::medium::Buf;
 use outboard_kv::pool::{Guard, Op, Pool, PoolError, PoolUsage, Scan, Step};
-use outboard_kv::{Key, Value};
+use outboard_kv::{Key, Value, join_all};
 
 use crate::Location;
 use crate::aside::aside;
 use crate::keys::{decode, encode, encode_c};
 use crate::meter::{Figures, Meter};
-use crate::sys::{Call, Cluster, Code, Handle, Out, WriteOp};
+use crate::sys::{Call, Cluster, Code, Handle, Out, Part, WriteOp};
 use crate::tracker::{Ending, Tracker};
 
 /// How long a fenced client stays on the block list, seconds: longer than any process is paused.
 const FENCED_SECONDS: u32 = 365 * 24 * 3600;
+
+/// A longer read goes in pieces of so many bytes, side by side: one is checked and copied here
+/// while the next is on its way.
+const PIECE: usize = 512 << 10;
 
 /// Why a pool could not be opened.
 #[derive(Debug)]
@@ -124,6 +129,27 @@ impl Rados {
     #[must_use]
     pub fn location(&self) -> &Location {
         &self.location
+    }
+
+    /// Hands an operation over and waits for its end.
+    async fn submit(
+        &self,
+        object: &str,
+        essential: bool,
+        build: impl FnOnce() -> WriteOp,
+    ) -> Result<(), PoolError> {
+        let (awaiting, ending) = self.tracker.begin();
+        // Built and handed over before the first wait: what is built may not leave the thread.
+        let call = {
+            let built = build();
+            self.pool.apply(object, &built, essential, Told(ending))
+        };
+        let result = match call {
+            Ok(call) => call.then(|_| ()).await,
+            Err(code) => Err(code),
+        };
+        awaiting.done();
+        result.map_err(failed)
     }
 
     /// Runs a call that may block, on another thread, with the pool.
@@ -257,20 +283,45 @@ async fn end<T: Out, R>(
 
 impl Pool for Rados {
     async fn apply(&self, object: &str, op: Op) -> Result<(), PoolError> {
-        let timing = self.meter.begin(object, true);
-        let (awaiting, ending) = self.tracker.begin();
-        // Built and handed over before the first wait: what is built may not leave the thread.
-        let call = {
-            let built = build(&op);
-            self.pool.apply(object, &built, op.essential, Told(ending))
+        self.submit(object, op.essential, move || build(&op)).await
+    }
+
+    async fn write_from(
+        &self,
+        object: &str,
+        offset: u64,
+        buf: Buf,
+    ) -> (Result<(), PoolError>, Buf) {
+        let built = || {
+            let mut built = WriteOp::new();
+            built.create(false);
+            built.write(offset, &buf);
+            built
         };
-        drop(op);
-        let result = match call {
-            Ok(call) => call.then(|_| ()).await,
-            Err(code) => Err(code),
+        (self.submit(object, true, built).await, buf)
+    }
+
+    async fn read_into(
+        &self,
+        object: &str,
+        offset: u64,
+        buf: Buf,
+    ) -> (Result<usize, PoolError>, Buf) {
+        let wanted = buf.len();
+        let (calls, whole) = match self.pool.read_in_pieces(object, offset, buf, PIECE) {
+            Ok(under_way) => under_way,
+            Err((code, buf)) => return (Err(failed(code)), buf),
         };
-        awaiting.done();
-        timing.end(result.map_err(failed))
+        let calls = calls.into_iter().map(|call| end(call, Part::take)).collect();
+        let mut read = Ok(0);
+        for part in join_all(calls).await {
+            read = read.and_then(|read| {
+                // What a piece has short of its length must be the object's end.
+                part.map(|part| if read % PIECE == 0 { read + part } else { read })
+            });
+        }
+        // One that failed may not have let go of it yet: what it holds counts for nothing.
+        (read, whole.buffer().unwrap_or_else(|| Buf::zeroed(wanted)))
     }
 
     async fn read(&self, object: &str, offset: u64, len: usize) -> Result<Vec<u8>, PoolError> {

@@ -1,7 +1,10 @@
 //! The suite every [`Pool`] passes. The caller brings a pool whose objects `rule-*` do not exist,
 //! and something that polls; a failure panics.
 
+use std::sync::Arc;
+
 use super::port::{Guard, Op, Pool, PoolError, Step};
+use crate::medium::{ALIGN, Buf};
 use crate::{Key, Value, join_all};
 
 fn op(guards: Vec<Guard>, steps: Vec<Step>) -> Op {
@@ -66,6 +69,42 @@ async fn bytes<P: Pool>(pool: &P) {
     let large: Vec<u8> = (0..=250).cycle().take(5 << 20).collect();
     assert_eq!(pool.apply(name, write(0, &large)).await, Ok(()));
     assert!(pool.read(name, 0, 5 << 20).await.as_ref() == Ok(&large), "5 MiB come back");
+    buffers(pool, name, &large).await;
+}
+
+/// Reads and writes of whole buffers: as the others, also where the object ends, at an object that
+/// is not there, and at lengths that an engine may cut into pieces. `name` holds `large`.
+async fn buffers<P: Pool>(pool: &P, name: &str, large: &[u8]) {
+    let len = large.len();
+    for (at, wanted) in [
+        (0, ALIGN),
+        (1, 1 << 20),
+        (len - 100, ALIGN),
+        (len - (700 << 10), 1 << 20),
+        (len - (512 << 10), 1 << 20),
+        (len, 1 << 20),
+        (len + 5000, ALIGN),
+    ] {
+        let (read, buf) = pool.read_into(name, at as u64, Buf::zeroed(wanted)).await;
+        let there = &large[at.min(len)..(at + wanted).min(len)];
+        assert_eq!(read, Ok(there.len()), "{wanted} bytes at {at}");
+        assert!(buf.len() == wanted && buf[..there.len()] == *there, "{wanted} bytes at {at}");
+    }
+    let none = "rule-nobody";
+    let (read, buf) = pool.read_into(none, 0, Buf::zeroed(1 << 20)).await;
+    assert_eq!((read, buf.len()), (Err(PoolError::NotFound), 1 << 20));
+    let whole = Arc::new({
+        let mut whole = Buf::zeroed(3 * ALIGN);
+        whole.copy_from_slice(&large[..3 * ALIGN]);
+        whole
+    });
+    let part = Buf::part(&whole, ALIGN..3 * ALIGN);
+    assert!(part.is_some());
+    let Some(part) = part else { return };
+    let (written, part) = pool.write_from("rule-buffer", 7, part).await;
+    assert_eq!((written, &part[..]), (Ok(()), &whole[ALIGN..]), "made where there is none");
+    let found = pool.read("rule-buffer", 0, len).await.unwrap_or_default();
+    assert!(found.len() > 7 && found[..7] == [0; 7] && found[7..] == whole[ALIGN..]);
 }
 
 async fn guards<P: Pool>(pool: &P) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use outboard_base::Errno;
 
+use crate::medium::Buf;
 use crate::{Bytes, Key, Value};
 
 /// Why the pool did not do what was asked.
@@ -185,6 +186,41 @@ pub trait Pool: Send + Sync + 'static {
         len: usize,
     ) -> impl Future<Output = Result<Vec<u8>, PoolError>>;
 
+    /// As [`Pool::read`], into a buffer: how many bytes of it were filled; the rest may hold
+    /// anything. An engine that can reads them where they are to lie.
+    fn read_into(
+        &self,
+        object: &str,
+        offset: u64,
+        mut buf: Buf,
+    ) -> impl Future<Output = (Result<usize, PoolError>, Buf)> {
+        async move {
+            let bytes = match self.read(object, offset, buf.len()).await {
+                Ok(bytes) => bytes,
+                Err(error) => return (Err(error), buf),
+            };
+            let len = bytes.len().min(buf.len());
+            for (to, from) in buf.iter_mut().zip(bytes) {
+                *to = from;
+            }
+            (Ok(len), buf)
+        }
+    }
+
+    /// Writes a buffer's bytes at the offset: an [essential](Op::essential) operation of that one
+    /// step. An engine that can takes them from where they lie.
+    fn write_from(
+        &self,
+        object: &str,
+        offset: u64,
+        buf: Buf,
+    ) -> impl Future<Output = (Result<(), PoolError>, Buf)> {
+        async move {
+            let op = Op::new().then(Step::Write(offset, (*buf).into())).essential();
+            (self.apply(object, op).await, buf)
+        }
+    }
+
     /// The values of some keys of the object's map, in their order.
     fn map_get(
         &self,
@@ -242,6 +278,24 @@ impl<P: Pool> Pool for Arc<P> {
         len: usize,
     ) -> impl Future<Output = Result<Vec<u8>, PoolError>> {
         (**self).read(object, offset, len)
+    }
+
+    fn read_into(
+        &self,
+        object: &str,
+        offset: u64,
+        buf: Buf,
+    ) -> impl Future<Output = (Result<usize, PoolError>, Buf)> {
+        (**self).read_into(object, offset, buf)
+    }
+
+    fn write_from(
+        &self,
+        object: &str,
+        offset: u64,
+        buf: Buf,
+    ) -> impl Future<Output = (Result<(), PoolError>, Buf)> {
+        (**self).write_from(object, offset, buf)
     }
 
     fn map_get(

@@ -74,6 +74,14 @@ fn errno(error: PoolError) -> Errno {
     }
 }
 
+/// What is not there was never written, and reads as nothing.
+fn found<T: Default>(read: Result<T, PoolError>) -> Result<T, Errno> {
+    match read {
+        Err(PoolError::NotFound) => Ok(T::default()),
+        read => read.map_err(errno),
+    }
+}
+
 fn refused(refused: Refused) -> Errno {
     match refused {
         Refused::Pool(error) => errno(error),
@@ -147,36 +155,51 @@ impl<P: Pool> Striped<P> {
             && offset.checked_add(len as u64).is_some_and(|end| end <= self.len())
     }
 
-    async fn read_all(&self, offset: u64, buf: &mut Buf) -> Result<(), Errno> {
+    async fn read_all(&self, offset: u64, mut buf: Buf) -> (Result<(), Errno>, Buf) {
         let parts = parts(offset, buf.len());
+        if let [part] = &parts[..] {
+            // Nearly always: where it lies is where it goes.
+            let (read, mut buf) = self.pool.read_into(&part.object, part.within, buf).await;
+            let outcome = found(read);
+            if let Some(rest) = outcome.ok().and_then(|read| buf.get_mut(read..)) {
+                rest.fill(0);
+            }
+            return (outcome.map(drop), buf);
+        }
         let asked = parts.iter().map(|p| self.pool.read(&p.object, p.within, p.len)).collect();
         for (part, answer) in parts.iter().zip(join_all(asked).await) {
-            let bytes = match answer {
+            let bytes = match found(answer) {
                 Ok(bytes) => bytes,
-                Err(PoolError::NotFound) => Vec::new(),
-                Err(error) => return Err(errno(error)),
+                Err(errno) => return (Err(errno), buf),
             };
-            let to = buf.get_mut(part.start..part.start + part.len).ok_or(Errno::EIO)?;
+            let Some(to) = buf.get_mut(part.start..part.start + part.len) else {
+                return (Err(Errno::EIO), buf);
+            };
             let (read, zeros) = to.split_at_mut(bytes.len().min(part.len));
             read.copy_from_slice(bytes.get(..read.len()).unwrap_or_default());
             zeros.fill(0);
         }
-        Ok(())
+        (Ok(()), buf)
     }
 
-    async fn write_all(&self, offset: u64, buf: &Buf) -> Result<(), Errno> {
+    async fn write_all(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
         let parts = parts(offset, buf.len());
-        let write = async |part: &Part| {
-            let bytes = buf.get(part.start..part.start + part.len).unwrap_or_default();
-            // Growing has asked for the space.
-            let op = Op::new().then(Step::Write(part.within, bytes.into())).essential();
-            self.pool.apply(&part.object, op).await
+        // Growing has asked for the space.
+        let (outcomes, buf) = if let [part] = &parts[..] {
+            let (outcome, buf) = self.pool.write_from(&part.object, part.within, buf).await;
+            (vec![outcome], buf)
+        } else {
+            let write = async |part: &Part| {
+                let bytes = buf.get(part.start..part.start + part.len).unwrap_or_default();
+                let op = Op::new().then(Step::Write(part.within, bytes.into())).essential();
+                self.pool.apply(&part.object, op).await
+            };
+            (join_all(parts.iter().map(write).collect()).await, buf)
         };
-        let outcomes = join_all(parts.iter().map(write).collect()).await;
         if outcomes.iter().any(|outcome| outcome.is_err_and(PoolError::in_doubt)) {
             self.failed.store(true, Ordering::Release);
         }
-        outcomes.into_iter().collect::<Result<(), _>>().map_err(errno)
+        (outcomes.into_iter().collect::<Result<(), _>>().map_err(errno), buf)
     }
 
     async fn grow_to(&self, len: u64) -> Result<(), Errno> {
@@ -193,12 +216,11 @@ impl<P: Pool> Striped<P> {
 }
 
 impl<P: Pool> Medium for Striped<P> {
-    async fn read(&self, offset: u64, mut buf: Buf) -> (Result<(), Errno>, Buf) {
+    async fn read(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
         if !self.within(offset, buf.len()) {
             return (Err(Errno::EIO), buf);
         }
-        let outcome = self.read_all(offset, &mut buf).await;
-        (outcome, buf)
+        self.read_all(offset, buf).await
     }
 
     async fn write(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
@@ -206,9 +228,9 @@ impl<P: Pool> Medium for Striped<P> {
             return (Err(Errno::EIO), buf);
         }
         let mut writing = Writing { dropped: &self.dropped, over: false };
-        let outcome = self.write_all(offset, &buf).await;
+        let outcome = self.write_all(offset, buf).await;
         writing.over = true;
-        (outcome, buf)
+        outcome
     }
 
     async fn flush(&self) -> Result<(), Errno> {
