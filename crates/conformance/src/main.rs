@@ -28,6 +28,8 @@ FRONT is one of
   loss        the same, the DPU side dying and returning in the middle of calls
   cached      as link, with a small hybrid cache
   cached-loss as loss, with a small hybrid cache
+  packed      as inprocess, blocks of file packed (`--compress lz4`)
+  packed-loss as cached-loss, likewise
   dir:DIR     any directory (of ext4, say): system calls against a local file system
   mount:DIR   a directory on a mount of Outboard
   hybrid:DIR  the same, of a mount with `--cache hybrid`
@@ -104,6 +106,8 @@ fn open(name: &str) -> Result<Box<dyn Front>, String> {
     };
     match name {
         "inprocess" | "replay" => return Ok(Box::new(InProcessFront::new(name == "replay")?)),
+        "packed" => return Ok(Box::new(InProcessFront::packed()?)),
+        "packed-loss" => return Ok(Box::new(LinkFront::packed()?)),
         "link" | "loss" => return Ok(Box::new(LinkFront::new(name == "loss")?)),
         "cached" | "cached-loss" => {
             return Ok(Box::new(LinkFront::cached(name == "cached-loss")?));

@@ -33,6 +33,7 @@ use outboard_cache::policy::Policies;
 use outboard_dpc::dpu::{AttachmentId, Grace, Limits, Service, Volume, Work};
 use outboard_kv::Kv;
 use outboard_kv::medium::Medium;
+use outboard_kv::object::Packing;
 use outboard_kvfs::{Kvfs, check};
 use outboard_link::beat::Beat;
 use outboard_link::dma::{Count, Ledger};
@@ -76,6 +77,9 @@ pub trait Keeping: Volume + Clone + Send {
 
     /// Space and inodes.
     fn figures(&self) -> outboard_wire::file::Statfs;
+
+    /// What was written to the medium since the opening, and what it took.
+    fn packing(&self) -> Packing;
 }
 
 impl<K: Kv, M: Medium> Keeping for Arc<Kvfs<K, M>> {
@@ -116,6 +120,10 @@ impl<K: Kv, M: Medium> Keeping for Arc<Kvfs<K, M>> {
 
     fn figures(&self) -> outboard_wire::file::Statfs {
         self.statfs()
+    }
+
+    fn packing(&self) -> Packing {
+        self.objects().packing()
     }
 }
 

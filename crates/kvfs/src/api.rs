@@ -4,7 +4,7 @@ use std::fmt;
 
 use outboard_base::{Cred, Errno, Ino, SessionId};
 use outboard_kv::KvError;
-use outboard_kv::object::Lent;
+use outboard_kv::object::{Compression, Lent};
 use outboard_wire::file::Reply;
 
 /// Who is calling. The caller of [`crate::Kvfs::handle`] vouches for every field.
@@ -105,6 +105,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// The medium grows by this many bytes at a time; a multiple of 1 MiB.
     pub segment: u64,
+    /// How blocks of big files are kept that are written from now on.
+    pub compression: Compression,
     /// Most open files and directories of the volume; beyond it `ENFILE`.
     pub handles_max: usize,
     /// A number that differs between volumes: names a new volume. At random.
@@ -121,6 +123,7 @@ impl Default for Options {
             capacity: u64::MAX,
             cache_bytes: 64 << 20,
             segment: 64 << 20,
+            compression: Compression::None,
             handles_max: 1 << 20,
             id: 0,
             owner: (0, 0),

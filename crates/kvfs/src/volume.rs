@@ -64,6 +64,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             capacity: options.capacity.min(object::Options::default().capacity),
             segment: options.segment,
             identity: superblock.id,
+            compression: options.compression,
             ..object::Options::default()
         };
         let (objects, recovered) = Objects::open(Arc::clone(&kv), medium, object_options).await?;

@@ -37,6 +37,16 @@ pub(crate) enum CacheMode {
     None,
 }
 
+/// How blocks of big files are kept that are written from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Compress {
+    /// As they are.
+    None,
+    /// Packed into fewer, where a write of several of them takes fewer by it.
+    Lz4,
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -142,6 +152,13 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dirty_limit: Option<u8>,
 
+    /// Compression of files beyond 8 KiB as the DPU side writes them, where that saves space; what
+    /// is there is read in either case. A volume that was once opened with lz4 cannot be opened by
+    /// programs that do not know of it [default: none]
+    #[arg(long, value_name = "METHOD")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) compress: Option<Compress>,
+
     /// Microseconds each read of the data file takes longer, for measuring [default: 0]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(..=1_000_000),
           hide = true)]
@@ -203,7 +220,7 @@ impl Settings {
         let flags = self;
         Ok(prefer!(
             flags, file; data, store, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
-            cache_size, replace, prefetch, flush, dirty_limit, read_delay, options, memory, log,
+            cache_size, replace, prefetch, flush, dirty_limit, compress, read_delay, options, memory, log,
             log_format, socket_mode, socket_group
         ))
     }
@@ -292,6 +309,7 @@ impl Settings {
             ("socket-mode", json!(format!("{:o}", self.socket_mode()?))),
             ("socket-group", json!(self.socket_group()?)),
             ("log", json!(self.log())),
+            ("compress", json!(self.compress())),
             ("read-delay", json!(self.read_delay().as_micros())),
         ];
         Ok(all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
@@ -377,6 +395,11 @@ impl Settings {
     /// How the DPU side manages hybrid caches whose hosts choose nothing.
     pub(crate) fn policies(&self) -> Result<Policies, Failure> {
         Ok(Policies::default().with(self.choice()?.wishes()))
+    }
+
+    /// How blocks are written.
+    pub(crate) fn compress(&self) -> Compress {
+        self.compress.unwrap_or(Compress::None)
     }
 
     /// What each read of the data file takes longer.
@@ -571,6 +594,8 @@ mod tests {
         let keys = |text: &str| differ(text).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
         assert_eq!(keys("memory = \"2G\""), ["memory"]);
         assert_eq!(keys("size = \"20G\"\nsocket-mode = \"666\""), ["size", "socket-mode"]);
+        assert_eq!(keys("compress = \"lz4\""), ["compress"]);
+        assert_eq!(differ("compress = \"none\""), []);
         assert_eq!(given("memory = \"2G\"").not_done_by(&Value::Null).unwrap(), [], "an older one");
     }
 

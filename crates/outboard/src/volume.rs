@@ -13,14 +13,14 @@ use outboard_drivers::engine::{Engine, EngineOptions, Reserve, disk_room};
 use outboard_drivers::executor::block_on;
 use outboard_drivers::link::Bell;
 use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
-use outboard_kv::object::Recovered;
+use outboard_kv::object::{Compression, Recovered};
 use outboard_kvfs::{Kvfs, OpenError, Options};
 use outboard_redb::RedbEngine;
 use serde_json::Value;
 
 use crate::exit::{Code, Failure};
 use crate::migrate;
-use crate::settings::Settings;
+use crate::settings::{Compress, Settings};
 use crate::store::{self, Blocks, Store, StoreName};
 
 /// Operations of storage under way at once, at most.
@@ -235,6 +235,10 @@ pub(crate) fn open(settings: &Settings, create: bool) -> Result<Open, Failure> {
         capacity: parts.capacity,
         cache_bytes: usize::try_from(memory / 4 * 3).unwrap_or(usize::MAX),
         id: parts.id,
+        compression: match settings.compress() {
+            Compress::None => Compression::None,
+            Compress::Lz4 => Compression::Lz4,
+        },
         owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
         ..Options::default()
     };

@@ -13,6 +13,7 @@ use outboard_kv::Kv;
 use outboard_kv::medium::Medium;
 use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
+use outboard_kv::object::{Compression, Packing};
 use outboard_kvfs::{Answer, Caller, Event, Kvfs, Payload};
 use outboard_wire::file::{Attr, Flags, Header, Op, Reply, Request};
 
@@ -50,6 +51,16 @@ impl InProcessFront {
     pub fn new(replays: bool) -> std::result::Result<InProcessFront, String> {
         Self::over(MemKv::new(1), MemMedium::new(2), replays)
     }
+
+    /// An empty volume in memory that packs blocks of file.
+    pub fn packed() -> std::result::Result<InProcessFront, String> {
+        Self::named("packed", MemKv::new(1), MemMedium::new(2), false, Compression::Lz4)
+    }
+
+    /// What was written so far, and what it took.
+    pub fn packing(&self) -> Packing {
+        self.volume.objects().packing()
+    }
 }
 
 impl<K: Kv, M: Medium> InProcessFront<K, M> {
@@ -59,11 +70,22 @@ impl<K: Kv, M: Medium> InProcessFront<K, M> {
         medium: M,
         replays: bool,
     ) -> std::result::Result<InProcessFront<K, M>, String> {
-        let volume = memory::open(kv, medium)?;
+        let name = if replays { "replay" } else { "inprocess" };
+        Self::named(name, kv, medium, replays, Compression::None)
+    }
+
+    fn named(
+        name: &str,
+        kv: K,
+        medium: M,
+        replays: bool,
+        compression: Compression,
+    ) -> std::result::Result<InProcessFront<K, M>, String> {
+        let volume = memory::open(kv, medium, compression)?;
         block_on(volume.end_grace())
             .and_then(|end| end)
             .map_err(|errno| format!("the grace period does not end: {errno}"))?;
-        let features = memory::features(if replays { "replay" } else { "inprocess" });
+        let features = memory::features(name);
         let caller = Caller { attachment: SessionId(1), trusted: true, peer: Cred::root() };
         let settled = HashMap::new();
         Ok(InProcessFront { features, volume, caller, sequence: 0, replays, settled })

@@ -13,6 +13,7 @@ use outboard_cache::geometry::Shape;
 use outboard_dpc::loopback::Loopback;
 use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
+use outboard_kv::object::Compression;
 use outboard_wire::file::{Reply, Request};
 
 use super::memory::{self, Volume, block_on};
@@ -40,6 +41,7 @@ pub struct LinkFront {
     rng: Rng,
     losses: bool,
     cache: bool,
+    compression: Compression,
 }
 
 /// A cache so small that pages, records and buckets are always short.
@@ -64,21 +66,31 @@ fn attach(
 impl LinkFront {
     /// An empty volume. `losses`: the DPU side dies and returns now and then.
     pub fn new(losses: bool) -> std::result::Result<LinkFront, String> {
-        LinkFront::open(losses, false)
+        LinkFront::open(losses, false, Compression::None)
     }
 
     /// The same with a hybrid cache between.
     pub fn cached(losses: bool) -> std::result::Result<LinkFront, String> {
-        LinkFront::open(losses, true)
+        LinkFront::open(losses, true, Compression::None)
     }
 
-    fn open(losses: bool, cache: bool) -> std::result::Result<LinkFront, String> {
+    /// The same, with losses, over a volume that packs blocks of file.
+    pub fn packed() -> std::result::Result<LinkFront, String> {
+        LinkFront::open(true, true, Compression::Lz4)
+    }
+
+    fn open(
+        losses: bool,
+        cache: bool,
+        compression: Compression,
+    ) -> std::result::Result<LinkFront, String> {
         let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(2)));
-        let volume = Arc::new(memory::open(Arc::clone(&kv), Arc::clone(&medium))?);
+        let volume = Arc::new(memory::open(Arc::clone(&kv), Arc::clone(&medium), compression)?);
         block_on(volume.end_grace())
             .and_then(|end| end)
             .map_err(|errno| format!("the grace period does not end: {errno}"))?;
         let name = match (losses, cache) {
+            _ if compression != Compression::None => "packed-loss",
             (false, false) => "link",
             (true, false) => "loss",
             (false, true) => "cached",
@@ -98,6 +110,7 @@ impl LinkFront {
             rng: Rng::new(3),
             losses,
             cache,
+            compression,
         })
     }
 
@@ -111,8 +124,8 @@ impl LinkFront {
     /// The DPU side dies, and another comes over the same store.
     fn lose(&mut self) -> Result<()> {
         self.link.crash();
-        let volume =
-            memory::open(Arc::clone(&self.kv), Arc::clone(&self.medium)).map_err(|_| Errno::EIO)?;
+        let (kv, medium) = (Arc::clone(&self.kv), Arc::clone(&self.medium));
+        let volume = memory::open(kv, medium, self.compression).map_err(|_| Errno::EIO)?;
         self.volume = Arc::new(volume);
         self.link.restart(Arc::clone(&self.volume))?.map_err(|_| Errno::EIO)?;
         for _ in 0..STEPS_MAX {

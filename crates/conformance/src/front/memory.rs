@@ -12,6 +12,7 @@ use outboard_kv::Kv;
 use outboard_kv::medium::Medium;
 use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
+use outboard_kv::object::Compression;
 use outboard_kvfs::check::Options as CheckOptions;
 use outboard_kvfs::{Kvfs, Options};
 
@@ -60,8 +61,13 @@ pub(super) fn now() -> Timestamp {
 }
 
 /// Opens, or makes, the volume in `kv` and `medium`.
-pub(super) fn open<K: Kv, M: Medium>(kv: K, medium: M) -> std::result::Result<Kvfs<K, M>, String> {
-    let options = Options { mode: 0o777, segment: 4 << 20, id: 7, ..Options::default() };
+pub(super) fn open<K: Kv, M: Medium>(
+    kv: K,
+    medium: M,
+    compression: Compression,
+) -> std::result::Result<Kvfs<K, M>, String> {
+    let options =
+        Options { mode: 0o777, segment: 4 << 20, id: 7, compression, ..Options::default() };
     block_on(Kvfs::open(kv, medium, options, now()))
         .map_err(|errno| format!("the volume does not answer: {errno}"))?
         .map_err(|error| error.to_string())

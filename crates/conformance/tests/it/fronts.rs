@@ -45,6 +45,19 @@ fn kvfs_over_a_link_with_a_hybrid_cache_whose_dpu_side_dies() {
     passes(&mut LinkFront::cached(true).unwrap(), 2);
 }
 
+#[test]
+fn kvfs_in_process_that_packs() {
+    let mut front = InProcessFront::packed().unwrap();
+    passes(&mut front, 1);
+    let packing = front.packing();
+    assert!(packing.taken < packing.plain, "{packing:?}");
+}
+
+#[test]
+fn kvfs_that_packs_with_a_hybrid_cache_whose_dpu_side_dies() {
+    passes(&mut LinkFront::packed().unwrap(), 2);
+}
+
 /// The suite itself is right if a local file system passes it. A plain user cannot be others, and
 /// other file systems differ (tmpfs has no user attributes), so that this needs root and ext4.
 #[test]

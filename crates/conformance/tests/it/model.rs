@@ -56,6 +56,19 @@ fn kvfs_with_a_hybrid_cache_whose_dpu_side_dies_agrees_with_the_reference() {
     agrees(&mut LinkFront::cached(true).unwrap());
 }
 
+#[test]
+fn kvfs_that_packs_agrees_with_the_reference() {
+    let mut front = InProcessFront::packed().unwrap();
+    agrees(&mut front);
+    let packing = front.packing();
+    assert!(packing.taken < packing.plain, "{packing:?}");
+}
+
+#[test]
+fn kvfs_that_packs_with_a_hybrid_cache_whose_dpu_side_dies_agrees_with_the_reference() {
+    agrees(&mut LinkFront::packed().unwrap());
+}
+
 /// The reference itself is right if a local file system agrees with it.
 #[test]
 fn the_local_file_system_agrees_with_the_reference() {

@@ -102,6 +102,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     fn status(&self) -> Value {
         let now = clock::now();
         let figures = self.service.volume().figures();
+        let packing = self.service.volume().packing();
         json!({
             "ok": true,
             "pid": std::process::id(),
@@ -119,6 +120,9 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
                 "blocks_available": figures.blocks_available,
                 "files": figures.files,
                 "files_free": figures.files_free,
+                "written": packing.plain,
+                "written_taken": packing.taken,
+                "written_sent": packing.sent,
             },
             "store": (self.store)(),
             "attachments": self.attachments_json(),

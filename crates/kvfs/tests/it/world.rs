@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use outboard_base::{Cred, Errno, Fh, Ino, SessionId, Timestamp};
 use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
+use outboard_kv::object::Compression;
 use outboard_kv::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
 use outboard_kvfs::{Caller, Kvfs, Options, Payload};
 use outboard_wire::file::{Attr, Dirents, Flags, Header, Reply, Request, Setattr, open_flags};
@@ -97,12 +98,15 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
 pub(crate) struct Disk {
     pub(crate) kv: Arc<Gate>,
     pub(crate) medium: Arc<MemMedium>,
+    /// Every other seed packs blocks.
+    compression: Compression,
 }
 
 impl Disk {
     pub(crate) fn new(seed: u64) -> Disk {
         let kv = Gate { mem: MemKv::new(seed), left: AtomicU64::new(u64::MAX) };
-        Disk { kv: Arc::new(kv), medium: Arc::new(MemMedium::new(seed)) }
+        let compression = if seed % 2 == 1 { Compression::Lz4 } else { Compression::None };
+        Disk { kv: Arc::new(kv), medium: Arc::new(MemMedium::new(seed)), compression }
     }
 
     pub(crate) fn open(&self) -> Volume {
@@ -111,6 +115,7 @@ impl Disk {
             segment: 1 << 20,
             id: 7,
             mode: 0o777,
+            compression: self.compression,
             ..Options::default()
         };
         let (kv, medium) = (Arc::clone(&self.kv), Arc::clone(&self.medium));

@@ -101,6 +101,7 @@ fn describe(status: &Status) -> String {
     );
     // Writing to a String cannot fail.
     let _ = writeln!(text, "volume       {} of {} used", human(used(all)), human(total(all)));
+    describe_packing(all, &mut text);
     text.push_str(&store::describe(all.get("store").unwrap_or(&Value::Null), human));
     if let Some(operations) = all.get("ops").and_then(Value::as_object) {
         let _ = writeln!(
@@ -125,6 +126,24 @@ fn describe(status: &Status) -> String {
     }
     describe_caches(all, &mut text);
     text
+}
+
+/// What blocks of file written so far take on the medium, if they are packed.
+fn describe_packing(all: &Value, text: &mut String) {
+    use std::fmt::Write;
+    let method = all.pointer("/settings/compress").and_then(Value::as_str).unwrap_or("none");
+    let [plain, taken, sent] =
+        ["written", "written_taken", "written_sent"].map(|key| number(all, &["volume", key]));
+    if method != "none" {
+        let _ = writeln!(
+            text,
+            "compress     {method}: {} written since the start take {} of the space, {} of the \
+             bytes to the medium",
+            human(plain),
+            percent(taken, plain),
+            percent(sent, plain),
+        );
+    }
 }
 
 /// The hybrid caches, two lines each; nothing where there are none.
@@ -239,6 +258,21 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_packing_saves_is_shown_where_blocks_are_packed() {
+        let text = |method: &str, taken: u64| {
+            let volume = json!({"written": 1 << 20, "written_taken": taken, "written_sent": taken});
+            let mut text = String::new();
+            let all = json!({"volume": volume, "settings": {"compress": method}});
+            describe_packing(&all, &mut text);
+            text
+        };
+        assert_eq!(text("none", 1 << 20), "");
+        let said = text("lz4", 1 << 19);
+        assert!(said.contains("lz4: 1024 KiB written since the start take 50.0 % of"), "{said}");
+        assert!(text("lz4", 1 << 20).contains("100.0 %"));
+    }
 
     #[test]
     fn caches_are_shown_when_there_are_some() {
