@@ -5,7 +5,7 @@
 //!       "j"       the first journal object that counts (8)
 //!       "n"       the next shard's number (8)
 //!       "s" key   the shard of the keys from here to the next such key (8); the first has key ""
-//!       "t"       a shard being filled that nobody reads yet (8), if there is one
+//!       "t"       a shard that nobody reads: being filled, or to be removed (8), if there is one
 //!       "d"       | shard (8) | key |  a shard with remains from this key on, if there is one
 //! map.N "a"       a stamp
 //!       "p" key   a pair                                                            big-endian
@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::port::{Pool, Step};
 use super::stamped::{Refused, Stamped};
@@ -29,6 +30,10 @@ const CHUNK: usize = 1000;
 pub(super) struct Shard {
     pub(super) id: u64,
     pub(super) map: Stamped,
+    /// Keys removed from it since it was counted, or since this owner knows it.
+    pub(super) removed: AtomicU64,
+    /// Whether this owner has counted it.
+    pub(super) counted: AtomicBool,
 }
 
 /// The name of a shard's object.
@@ -38,7 +43,8 @@ pub(super) fn shard_name(id: u64) -> String {
 
 impl Shard {
     pub(super) fn new(id: u64) -> Arc<Shard> {
-        Arc::new(Shard { id, map: Stamped::new(shard_name(id)) })
+        let map = Stamped::new(shard_name(id));
+        Arc::new(Shard { id, map, removed: AtomicU64::new(0), counted: AtomicBool::new(false) })
     }
 }
 

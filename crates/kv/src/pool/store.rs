@@ -14,10 +14,11 @@
 //! - A shard is changed by the worker alone, one change at a time, each a compare-and-swap.
 //! - A write leaves the overlay when its shard has it and no scan is left that began before.
 //!
-//! `commit` judges and appends, `read` merges overlay and shards, `work` sweeps, trims and splits,
-//! `open` takes over.
+//! `commit` judges and appends, `read` merges overlay and shards, `work` sweeps and trims, `split`
+//! and `merge` keep shards from growing too large and becoming too many, `open` takes over.
 
 mod commit;
+mod merge;
 mod open;
 mod read;
 mod split;
@@ -91,6 +92,8 @@ pub struct Counts {
     pub commits: u64,
     /// Shards split so far.
     pub splits: u64,
+    /// Shards merged into their neighbours so far.
+    pub merges: u64,
     /// Pairs in the shards whose stamp is known, at most: what was replaced is counted again until
     /// the shard is split.
     pub pairs: u64,

@@ -146,17 +146,19 @@ impl<P: Pool> PooledKv<P> {
                 values.map(|values| (places, values))
             });
             let mut values = vec![None; keys.len()];
-            for answer in join_all(asked.collect()).await {
-                let (places, found) = answer?;
+            let answers: Result<Vec<_>, _> = join_all(asked.collect()).await.into_iter().collect();
+            if self.lock().ranges != ranges {
+                // A shard that was asked may be there no more.
+                continue;
+            }
+            for (places, found) in answers? {
                 for (at, value) in places.into_iter().zip(found) {
                     if let Some(place) = values.get_mut(at) {
                         *place = value;
                     }
                 }
             }
-            if self.lock().ranges == ranges {
-                return Ok(values);
-            }
+            return Ok(values);
         }
     }
 
@@ -200,12 +202,12 @@ impl<P: Pool> PooledKv<P> {
             };
             let object = shard.map.object();
             let scan = self.pool.map_scan(object, &pair_key(prefix), after.as_deref(), chunk).await;
-            let scan = scan.map_err(kv_error)?;
             let state = self.lock();
             if state.ranges != ranges {
+                // Also if it failed: the shard may be there no more.
                 continue;
             }
-            reading.take(scan, end.as_ref());
+            reading.take(scan.map_err(kv_error)?, end.as_ref());
             if state.failed.is_some() && state.overlay.pends(prefix) {
                 return Err(KvError::Io(Errno::EIO));
             }

@@ -13,6 +13,7 @@
 //! old shard and finds, with the answer in hand, that ranges have changed asks again.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::super::port::{Pool, Step};
 use super::super::root::{Shard, pair_key, plain_key, remains, set, start_key};
@@ -44,12 +45,10 @@ impl<P: Pool> PooledKv<P> {
 
     async fn split(&self, shard: &Arc<Shard>, end: Option<Key>) -> Result<(), Refused> {
         let keys = self.weigh(shard, end.as_ref()).await?;
-        let pairs = keys.len() as u64;
-        let bytes: u64 = keys.iter().map(|(_, bytes)| bytes).sum();
-        let exact = (pairs, bytes);
+        let (pairs, bytes) = count(&keys);
         if pairs <= self.options.split_pairs / 2 && bytes <= self.options.split_bytes / 2 {
             // The counts were at most; now they are right.
-            return shard.map.change(&*self.pool, &self.owner, Vec::new(), |_, _| exact).await;
+            return self.note(shard, (pairs, bytes)).await;
         }
         let Some((before, middle)) = middle(&keys) else {
             // One pair only: nothing can be split.
@@ -63,7 +62,8 @@ impl<P: Pool> PooledKv<P> {
             state.root.tentative = Some(id);
         }
         let new = Shard::new(id);
-        self.copy(shard, &new, before, end.as_ref()).await?;
+        new.map.make(&*self.pool, &self.owner, Vec::new()).await?;
+        self.copy(shard, &new, Some(before), end.as_ref()).await?;
         self.change_root(vec![
             Step::MapSet(start_key(&middle), id.to_be_bytes().into()),
             Step::MapRemove(b"t".into()),
@@ -81,8 +81,19 @@ impl<P: Pool> PooledKv<P> {
         self.clean(shard.id, &middle).await
     }
 
+    /// Notes how much a shard holds, now that it was counted.
+    pub(super) async fn note(&self, shard: &Shard, exact: (u64, u64)) -> Result<(), Refused> {
+        shard.removed.store(0, Ordering::Relaxed);
+        shard.counted.store(true, Ordering::Relaxed);
+        shard.map.change(&*self.pool, &self.owner, Vec::new(), |_, _| exact).await
+    }
+
     /// The keys of a shard, with the bytes of each pair.
-    async fn weigh(&self, shard: &Shard, end: Option<&Key>) -> Result<Vec<(Key, u64)>, Refused> {
+    pub(super) async fn weigh(
+        &self,
+        shard: &Shard,
+        end: Option<&Key>,
+    ) -> Result<Vec<(Key, u64)>, Refused> {
         let mut keys = Vec::new();
         let mut after: Option<Key> = None;
         loop {
@@ -110,19 +121,18 @@ impl<P: Pool> PooledKv<P> {
         Ok(pairs.take_while(|(key, _)| end.is_none_or(|end| key < end)).collect())
     }
 
-    /// Copies what comes after a key into a new shard.
-    async fn copy(
+    /// Copies what comes after a key, or everything, into another shard.
+    pub(super) async fn copy(
         &self,
         old: &Shard,
         new: &Shard,
-        mut after: Key,
+        mut after: Option<Key>,
         end: Option<&Key>,
     ) -> Result<(), Refused> {
-        new.map.make(&*self.pool, &self.owner, Vec::new()).await?;
         loop {
-            let pairs = self.chunk(old, Some(&after), end).await?;
+            let pairs = self.chunk(old, after.as_ref(), end).await?;
             let Some((last, _)) = pairs.last() else { return Ok(()) };
-            after = last.clone();
+            after = Some(last.clone());
             let mut pairs = pairs.into_iter().peekable();
             while pairs.peek().is_some() {
                 let (mut steps, mut bytes) = (Vec::new(), 0);
@@ -161,6 +171,11 @@ impl<P: Pool> PooledKv<P> {
         self.lock().root.remains = None;
         Ok(())
     }
+}
+
+/// Pairs and bytes.
+pub(super) fn count(keys: &[(Key, u64)]) -> (u64, u64) {
+    (keys.len() as u64, keys.iter().map(|(_, bytes)| bytes).sum())
 }
 
 /// The key after which the upper half begins, and its first key.

@@ -226,6 +226,92 @@ fn lives_without_end_leave_a_bounded_journal() {
     assert_eq!(everything(&new_store(&cluster, SMALL)).len(), 1);
 }
 
+/// Fills a store, so that it has shards, then deletes nearly everything, so that they are thin.
+fn fill_and_thin(store: &Store) -> BTreeMap<Key, Value> {
+    let mut pairs = BTreeMap::new();
+    let key = |i: u32| Key::from(format!("k{i:04}").into_bytes());
+    for i in 0..400 {
+        run(store.commit(put(&key(i), &[7; 20]), Durability::Answered)).unwrap();
+        pairs.insert(key(i), Value::from(vec![7; 20]));
+    }
+    run(store.drain()).unwrap();
+    for i in (0..400).filter(|i| i % 40 != 3) {
+        let mut delete = Batch::new();
+        delete.delete(key(i));
+        // Not swept before the owner is watched: the last ones stay in the journal.
+        run(store.submit(delete)).unwrap();
+        pairs.remove(&key(i));
+    }
+    pairs
+}
+
+/// Shards never went: a volume that had held much kept an empty object for every 50,000 pairs it
+/// once had, and each opening asked all of them for their stamp.
+#[test]
+fn what_has_shrunk_has_few_shards() {
+    let cluster = MemCluster::new(1);
+    let store = new_store(&cluster, SMALL);
+    let maps = || cluster.objects().iter().filter(|name| name.starts_with("map")).count();
+    let pairs = fill_and_thin(&store);
+    run(store.drain()).unwrap();
+    let counts = store.counts();
+    assert!(counts.splits > 15, "{counts:?}");
+    assert!(counts.merges > 10 && counts.shards < 6, "{counts:?}");
+    assert_eq!(maps() as u64, counts.shards, "what was merged away is gone");
+    assert_eq!(everything(&store), pairs);
+    run(store.commit(put(b"k0500", b"v"), Durability::Answered)).unwrap();
+    run(store.drain()).unwrap();
+    let next = new_store(&cluster, SMALL);
+    assert_eq!(next.counts().shards, counts.shards);
+    assert_eq!(everything(&next).len(), pairs.len() + 1);
+}
+
+/// An owner that dies at any operation of its merging; and one whose scan is under way beside it.
+#[test]
+fn merging_may_end_anywhere() {
+    let (mut merged, mut most) = (0, 0);
+    for seed in 0..2 {
+        for dies in (0..).step_by(if seed == 0 { 1 } else { 3 }) {
+            let cluster = MemCluster::new(seed);
+            let owner = Arc::new(cluster.client());
+            let store = run(open(&owner, SMALL));
+            let pairs = fill_and_thin(&store);
+            cluster.set_faults(Faults { delay_polls: 2 * seed, ..Faults::default() });
+            owner.die_after(dies);
+            let mut work = Box::pin(store.drain());
+            let mut scan = Box::pin(store.scan(b"", None, 1000));
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut over = false;
+            for _ in 0..20_000 {
+                if owner.is_dead() || over {
+                    break;
+                }
+                over = work.as_mut().poll(&mut cx).is_ready();
+                if let Poll::Ready(found) = scan.as_mut().poll(&mut cx) {
+                    let found: BTreeMap<_, _> = found.unwrap().into_iter().collect();
+                    assert_eq!(found, pairs, "seed {seed}, {dies} operations");
+                    scan = Box::pin(store.scan(b"", None, 1000));
+                }
+            }
+            assert!(over || owner.is_dead(), "it stands still");
+            merged += store.counts().merges;
+            drop((work, scan));
+            cluster.set_faults(Faults::default());
+            let next = new_store(&cluster, SMALL);
+            assert_eq!(everything(&next), pairs, "seed {seed}, {dies} operations");
+            run(next.drain()).unwrap();
+            assert_eq!(everything(&next), pairs, "seed {seed}, {dies} operations, swept");
+            let maps = cluster.objects().iter().filter(|name| name.starts_with("map")).count();
+            assert_eq!(maps as u64, next.counts().shards, "seed {seed}, {dies} operations");
+            if over {
+                most = dies;
+                break;
+            }
+        }
+    }
+    assert!(merged > 100 && most > 30, "{merged} merges, at most {most} operations");
+}
+
 /// Batches whose futures are dropped at any poll: whole or not at all, and decided as soon as a
 /// read has been answered.
 #[test]

@@ -1,7 +1,9 @@
-//! The worker: carries the overlay into the shards, trims the journal, splits what is too large.
+//! The worker: carries the overlay into the shards, trims the journal, splits what is too large,
+//! merges what is too small.
 
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::super::journal;
 use super::super::overlay::Portion;
@@ -96,6 +98,7 @@ impl<P: Pool> PooledKv<P> {
         self.finish_split().await.map_err(|refused| self.refused(refused))?;
         self.sweep().await.map_err(|refused| self.refused(refused))?;
         self.split_large().await.map_err(|refused| self.refused(refused))?;
+        self.merge_small().await.map_err(|refused| self.refused(refused))?;
         self.refresh_usage().await
     }
 
@@ -170,9 +173,12 @@ impl<P: Pool> PooledKv<P> {
             None => Step::MapRemove(pair_key(key)),
         };
         let steps = portion.iter().map(step).collect();
+        let removed = portion.len() as u64 - pairs;
         // At most: what was there before may have been replaced.
         let size = |p: u64, b: u64| (p.saturating_add(pairs), b.saturating_add(bytes));
-        shard.map.change(&*self.pool, &self.owner, steps, size).await
+        shard.map.change(&*self.pool, &self.owner, steps, size).await?;
+        shard.removed.fetch_add(removed, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Removes the journal objects below this one.
@@ -196,7 +202,7 @@ impl<P: Pool> PooledKv<P> {
         }
     }
 
-    /// Takes away what a split that was not completed has left.
+    /// Takes away what a split or a merge that was not completed has left.
     pub(super) async fn finish_split(&self) -> Result<(), Refused> {
         let (tentative, remains) = {
             let state = self.lock();

@@ -18,10 +18,11 @@ fn key(rng: &mut Rng) -> Key {
         .into()
 }
 
-fn random_batch(rng: &mut Rng, number: u64) -> Batch {
+/// `shrinks`: it deletes most of what it touches.
+fn random_batch(rng: &mut Rng, number: u64, shrinks: bool) -> Batch {
     let mut batch = Batch::new();
     for _ in 0..=rng.below(5) {
-        if rng.chance(1, 3) {
+        if rng.chance(if shrinks { 19 } else { 7 }, 20) {
             batch.delete(key(rng));
         } else {
             let mut value = vec![0; usize::try_from(rng.below(60)).unwrap()];
@@ -74,18 +75,21 @@ struct Life<'a> {
     worker: Option<Work<'a>>,
     /// The last commit waits for room, and is judged later: none must overtake it.
     blocked: bool,
+    /// Most of its batches delete.
+    shrinks: bool,
     /// A scan of everything, and the state it must not be older than.
     scan: Option<(usize, Scan<'a>)>,
     scans: u64,
 }
 
 impl<'a> Life<'a> {
-    fn new(store: &'a Store) -> Life<'a> {
-        Life { store, commits: VecDeque::new(), worker: None, blocked: false, scan: None, scans: 0 }
+    fn new(store: &'a Store, shrinks: bool) -> Life<'a> {
+        let commits = VecDeque::new();
+        Life { store, commits, worker: None, blocked: false, shrinks, scan: None, scans: 0 }
     }
 
     fn commit(&mut self, history: &mut History, rng: &mut Rng, number: u64) {
-        let batch = random_batch(rng, number);
+        let batch = random_batch(rng, number, self.shrinks);
         let mut pairs = history.states.last().unwrap().clone();
         apply(&mut pairs, &batch);
         history.states.push(pairs);
@@ -178,7 +182,7 @@ fn live(seed: u64) -> (u64, u64, Counts) {
         if rng.chance(2, 3) {
             owner.die_after(20 + rng.below(400));
         }
-        let mut one = Life::new(&store);
+        let mut one = Life::new(&store, rng.chance(2, 5));
         for _ in 0..rng.below(1500) {
             if owner.is_dead() || store.is_poisoned() {
                 break;
@@ -216,6 +220,7 @@ fn live(seed: u64) -> (u64, u64, Counts) {
         history.check(&everything(&next), &why);
         let before = store.counts();
         counts.splits += before.splits;
+        counts.merges += before.merges;
         counts.commits += before.commits;
         (store, owner) = (next, next_owner);
     }
@@ -258,8 +263,10 @@ fn nothing_answered_is_lost_and_nothing_is_half_done() {
         (batches, scans) = (batches + sent, scans + scanned);
         counts.commits += lived.commits;
         counts.splits += lived.splits;
+        counts.merges += lived.merges;
     }
     assert!(counts.commits > batches / 4, "{} of {batches} batches were answered", counts.commits);
     assert!(scans > batches / 40, "{scans} scans");
     assert!(counts.splits > 25, "{} splits", counts.splits);
+    assert!(counts.merges > 5, "{} merges", counts.merges);
 }
