@@ -3,7 +3,8 @@
 //! ```text
 //! segment 0, by blocks of 4096 bytes
 //! 0, 1   superblock, twice: magic "OBDDSFS1" | 8 version u32 | 12 segments u32 | 16 segment bytes
-//!        u64 | 24 medium was zeros u32 | 28 0 | 32 name u64 | ... | 4092 crc32c u32 of 0-4091
+//!        u64 | 24 medium was zeros u32 | 28 0 | 32 name u64 | 40 crc32c u32 of 0-39 | 44 0
+//!        All of it in one sector, which is written whole or not at all: it is never half made.
 //! 2..    half A, then half B, equally long
 //!
 //! half   0 checkpoint head, then its records, whole blocks; then blocks of the log
@@ -33,7 +34,9 @@ use outboard_wire::dds::NAME_MAX;
 /// Bytes of a block.
 pub(super) const BLOCK: usize = ALIGN;
 const MAGIC: &[u8; 8] = b"OBDDSFS1";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Bytes of a superblock before its crc.
+const SUPERBLOCK: usize = 40;
 const CHECKPOINT: &[u8; 4] = b"OBDC";
 const LOG: &[u8; 4] = b"OBDL";
 /// First byte of records in a log block.
@@ -130,8 +133,8 @@ impl Superblock {
         set(block, 16, &self.segment.to_le_bytes());
         set(block, 24, &u32::from(self.was_zeros).to_le_bytes());
         set(block, 32, &self.name.to_le_bytes());
-        let crc = crc32c(block.get(..BLOCK - 4).unwrap_or_default());
-        set(block, BLOCK - 4, &crc.to_le_bytes());
+        let crc = crc32c(block.get(..SUPERBLOCK).unwrap_or_default());
+        set(block, SUPERBLOCK, &crc.to_le_bytes());
     }
 
     pub(super) fn parse(block: &[u8]) -> Result<Superblock, Bad> {
@@ -143,8 +146,9 @@ impl Superblock {
         if version != VERSION {
             return Err(Bad::Version(version));
         }
-        let crc = Fields::new(part(block, BLOCK - 4, 4)?).u32()?;
-        if crc != crc32c(part(block, 0, BLOCK - 4)?) {
+        let crc = Fields::new(part(block, SUPERBLOCK, 4)?).u32()?;
+        let rest = part(block, SUPERBLOCK + 4, BLOCK - SUPERBLOCK - 4)?;
+        if crc != crc32c(part(block, 0, SUPERBLOCK)?) || rest.iter().any(|byte| *byte != 0) {
             return Err(Bad::Absent);
         }
         let (segments, segment) = (fields.u32()?, fields.u64()?);

@@ -1,5 +1,7 @@
 //! The file service against a model, through crashes at any point, under faults, and beside itself.
 
+mod crashes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::{Pin, pin};
