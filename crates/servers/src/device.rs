@@ -34,6 +34,12 @@ pub trait Device: 'static {
     /// Writes all of `buf` at `offset`, beyond the end too.
     fn write(&self, offset: u64, buf: Buf) -> impl Future<Output = Result<(), Errno>>;
 
+    /// Bytes of the file.
+    fn size(&self) -> Result<u64, Errno>;
+
+    /// Makes what was written survive power loss.
+    fn flush(&self) -> impl Future<Output = Result<(), Errno>>;
+
     /// Changes the cache table. When this ends, every look at the table shows it.
     fn update(&self, changes: Changes) -> impl Future<Output = Result<(), Errno>>;
 
@@ -102,6 +108,14 @@ impl Device for PlainDevice {
             self.medium.grow(end.next_multiple_of(GROWTH)).await?;
         }
         self.medium.write(offset, buf).await.0
+    }
+
+    fn size(&self) -> Result<u64, Errno> {
+        Ok(self.medium.len())
+    }
+
+    async fn flush(&self) -> Result<(), Errno> {
+        self.medium.flush().await
     }
 
     async fn update(&self, _: Changes) -> Result<(), Errno> {

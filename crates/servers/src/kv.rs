@@ -8,10 +8,12 @@ mod app;
 mod commands;
 mod journal;
 mod log;
+mod lots;
 mod record;
 mod server;
 mod store;
+mod sync;
 
 pub use app::{KvApplication, hash};
 pub use server::{Ended, KvServer, Setup, Stop};
-pub use store::StoreSetup;
+pub use store::{Fsync, StoreSetup};

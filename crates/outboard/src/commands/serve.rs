@@ -6,6 +6,10 @@
 //! --no-offload client ── TCP ── host ── rings ── DPU side: files only
 //! --plain      client ── TCP ── host ── a file
 //! ```
+//!
+//! `outboard serve plugin` is the DPU side alone, for a server of the user's own ([`plugin`]).
+
+mod plugin;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -26,7 +30,7 @@ use outboard_drivers::dds::tcp::sockets::{Address, Listener};
 use outboard_drivers::dds::tcp::worker;
 use outboard_drivers::link;
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
-use outboard_servers::kv::{Ended, KvApplication, KvServer, Setup, Stop, StoreSetup};
+use outboard_servers::kv::{Ended, Fsync, KvApplication, KvServer, Setup, Stop, StoreSetup};
 use outboard_servers::pages::{self, PageServer, PagesApplication};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -50,6 +54,16 @@ pub(crate) enum Serve {
     Kv(ServeArgs),
     /// A page server for a log-structured database: GetPage at an LSN, and log records
     Pages(ServeArgs),
+    /// The DPU side of a server of your own: a plug-in in C says what it answers
+    Plugin(plugin::PluginArgs),
+    /// A plug-in's process; started by `plugin`
+    #[command(hide = true)]
+    PluginProcess {
+        /// The shared object
+        object: PathBuf,
+        /// Who started this
+        parent: u32,
+    },
     /// The DPU side of a server; started by the others
     #[command(hide = true)]
     Dpu {
@@ -77,6 +91,27 @@ impl App {
     }
 }
 
+/// As Redis's `appendfsync`.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum FsyncArg {
+    /// Before they are sent
+    Always,
+    /// A second later
+    Everysec,
+    /// When the operating system writes them
+    No,
+}
+
+impl From<FsyncArg> for Fsync {
+    fn from(arg: FsyncArg) -> Fsync {
+        match arg {
+            FsyncArg::Always => Fsync::Always,
+            FsyncArg::Everysec => Fsync::EverySecond,
+            FsyncArg::No => Fsync::No,
+        }
+    }
+}
+
 /// How to serve.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServeArgs {
@@ -89,6 +124,9 @@ pub(crate) struct ServeArgs {
     /// Memory for records that are updated in place, with K, M or G; the rest lies in files
     #[arg(long, value_name = "BYTES", default_value = "64M")]
     memory: String,
+    /// When a key-value server's answers survive power loss (a process's death they survive)
+    #[arg(long, value_name = "WHEN", default_value = "everysec")]
+    fsync: FsyncArg,
     /// Size of the files' device if it is new, with K, M or G
     #[arg(long, value_name = "BYTES", default_value = "64G", conflicts_with = "plain")]
     size: String,
@@ -148,11 +186,21 @@ fn cannot<E: std::fmt::Display>(what: impl Into<String>) -> impl FnOnce(E) -> Fa
 
 /// Runs one of them.
 pub(crate) fn serve(what: Serve) -> Result<ExitCode, Failure> {
-    let (Serve::Kv(args) | Serve::Pages(args) | Serve::Dpu { args, .. }) = &what;
-    crate::log::start_with(&args.log)?;
+    match &what {
+        Serve::Kv(args) | Serve::Pages(args) | Serve::Dpu { args, .. } => {
+            crate::log::start_with(&args.log)?;
+        }
+        Serve::Plugin(args) => crate::log::start_with(&args.log)?,
+        // Nothing is to be said there: it has no descriptor for it.
+        Serve::PluginProcess { .. } => {}
+    }
     match &what {
         Serve::Kv(args) => host(App::Kv, args),
         Serve::Pages(args) => host(App::Pages, args),
+        Serve::Plugin(args) => plugin::serve(args),
+        Serve::PluginProcess { object, parent } => {
+            Ok(outboard_drivers::dds::plugin::host(object, *parent))
+        }
         Serve::Dpu { app, args } => dpu(*app, args),
     }
 }
@@ -194,13 +242,12 @@ fn claim(data: &Path) -> Result<File, Failure> {
 }
 
 /// Data of another application, or that lies elsewhere, is not served.
-fn keep_apart(app: App, args: &ServeArgs) -> Result<(), Failure> {
-    let path = args.data.join("application");
-    let ours = format!("{} {}", app.name(), if args.plain { "--plain" } else { "over-dpu" });
+fn keep_apart(data: &Path, ours: &str) -> Result<(), Failure> {
+    let path = data.join("application");
     match std::fs::read_to_string(&path) {
         Ok(own) if own.trim() == ours => Ok(()),
         Ok(own) => {
-            let (data, own) = (args.data.display(), own.trim());
+            let (data, own) = (data.display(), own.trim());
             let text =
                 format!("{data} holds data of `{own}`, not of `{ours}`; give another --data");
             Err(Failure::new(Code::Data, text))
@@ -215,7 +262,8 @@ fn keep_apart(app: App, args: &ServeArgs) -> Result<(), Failure> {
 /// The host's process.
 fn host(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
     let _lock = claim(&args.data)?;
-    keep_apart(app, args)?;
+    let place = if args.plain { "--plain" } else { "over-dpu" };
+    keep_apart(&args.data, &format!("{} {place}", app.name()))?;
     let seed = seed(&args.data).map_err(cannot("keep a seed"))?;
     let memory = usize::try_from(bytes("memory", &args.memory)?).unwrap_or(usize::MAX);
     let mut watch = Watch::new()?;
@@ -298,7 +346,8 @@ impl Host<'_> {
         let (listen, stop, memory) = (self.listen.clone(), Arc::clone(&self.stop), self.memory);
         match self.app {
             App::Kv => {
-                let store = StoreSetup { dir: self.args.data.clone(), seed: self.seed, memory };
+                let (dir, fsync) = (self.args.data.clone(), self.args.fsync.into());
+                let store = StoreSetup { dir, seed: self.seed, memory, fsync };
                 let setup = Setup { listen, store, form: self.args.form() };
                 let mut server = KvServer::open(&setup, device, stop)?;
                 self.say_ready(server.address(), dpu);

@@ -153,6 +153,15 @@ impl Device for DdsDevice {
         self.ask(write).await.map(drop)
     }
 
+    fn size(&self) -> Result<u64, Errno> {
+        self.library.file_size(&self.file)
+    }
+
+    async fn flush(&self) -> Result<(), Errno> {
+        let flush = |library: &FileLibrary, user| library.flush_file(&self.file, user);
+        self.ask(flush).await.map(drop)
+    }
+
     async fn update(&self, changes: Changes) -> Result<(), Errno> {
         let bytes = changes.emit();
         let poll = self.library.default_poll();

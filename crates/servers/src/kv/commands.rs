@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::log::Found;
 use super::record::{KEY_MAX, VALUE_MAX};
-use super::store::{Store, StoreError};
+use super::store::{Reader, Store, StoreError};
 use crate::device::Device;
 use crate::resp::{self, put_array, put_bulk, put_error, put_integer, put_nil, put_simple};
 
@@ -16,10 +16,19 @@ const ANSWER_MAX: usize = 16 << 20;
 pub(super) enum Then {
     /// The next command.
     Next,
-    /// The record at this address first; then the command again.
-    Bring(Vec<u8>, u64),
+    /// This record first; then the command again.
+    Bring(Cold),
     /// The connection closed.
     Close,
+}
+
+/// A record in the file that a command needs.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Cold {
+    pub(super) key: Vec<u8>,
+    pub(super) address: u64,
+    /// It need not come into memory: its length will do.
+    pub(super) only_looked_at: bool,
 }
 
 /// Where answers go.
@@ -28,7 +37,7 @@ pub(super) trait Answers {
     fn out(&mut self) -> &mut Vec<u8>;
 
     /// An answer that is the value of a key in the file.
-    fn wait_for(&mut self, key: &[u8], address: u64);
+    fn wait_for<D: Device>(&mut self, reader: Reader<D>, key: &[u8], address: u64);
 
     /// How far the command is; of the next one when it is over.
     fn so_far(&mut self) -> &mut SoFar;
@@ -40,6 +49,8 @@ pub(super) trait Answers {
 pub(super) struct SoFar {
     keys: usize,
     counted: usize,
+    /// Of the next key: whether its record in the file holds a value, and of what length.
+    pub(super) looked: Option<Option<usize>>,
 }
 
 /// What a server says of itself.
@@ -134,7 +145,7 @@ fn value_of<D: Device>(store: &Store<D>, key: &[u8], answers: &mut impl Answers)
     match store.log.find(key) {
         Found::Here(record) => answers.out().extend_from_slice(record.bulk()),
         Found::Nothing => put_nil(answers.out()),
-        Found::Cold(address) => answers.wait_for(key, address),
+        Found::Cold(address) => answers.wait_for(store.reader(), key, address),
     }
 }
 
@@ -201,24 +212,22 @@ fn keyed<D: Device>(
     if let b"del" | b"unlink" | b"exists" = name.as_slice() {
         return Some(each(store, command, answers, name != b"exists"));
     }
-    let out = answers.out();
     if name == b"mset" {
-        return Some(mset(store, command, out));
+        return Some(mset(store, command, answers.out()));
     }
     let key = command.arg(1);
-    if let Found::Cold(address) = store.log.find(key) {
-        return Some(Then::Bring(key.to_vec(), address));
+    if let b"strlen" | b"type" = name.as_slice() {
+        return Some(look(store, key, answers, name == b"strlen"));
     }
+    if let Found::Cold(address) = store.log.find(key) {
+        return Some(Then::Bring(Cold { key: key.to_vec(), address, only_looked_at: false }));
+    }
+    let out = answers.out();
     Some(match name.as_slice() {
         b"incr" => add(store, key, Some(1), out),
         b"decr" => add(store, key, Some(-1), out),
         b"incrby" => add(store, key, resp::integer(command.arg(2)), out),
         b"decrby" => add(store, key, resp::integer(command.arg(2)).and_then(i64::checked_neg), out),
-        b"strlen" => count(out, here(store, key).map_or(0, <[u8]>::len)),
-        b"type" => {
-            put_simple(out, if is_there(store, key) { "string" } else { "none" });
-            Then::Next
-        }
         b"append" => {
             let value = [here(store, key).unwrap_or_default(), command.arg(2)].concat();
             let len = value.len();
@@ -254,6 +263,28 @@ fn here<'a, D>(store: &'a Store<D>, key: &[u8]) -> Option<&'a [u8]> {
 
 fn is_there<D>(store: &Store<D>, key: &[u8]) -> bool {
     matches!(store.log.find(key), Found::Here(_))
+}
+
+/// The length of a value, or its type.
+fn look<D: Device>(
+    store: &Store<D>,
+    key: &[u8],
+    answers: &mut impl Answers,
+    asks_length: bool,
+) -> Then {
+    let len = match (store.log.find(key), std::mem::take(answers.so_far()).looked) {
+        (Found::Cold(_), Some(looked)) => looked,
+        (Found::Cold(address), None) => {
+            return Then::Bring(Cold { key: key.to_vec(), address, only_looked_at: true });
+        }
+        (Found::Nothing, _) => None,
+        (Found::Here(record), _) => Some(record.value().len()),
+    };
+    if asks_length {
+        return count(answers.out(), len.unwrap_or(0));
+    }
+    put_simple(answers.out(), if len.is_some() { "string" } else { "none" });
+    Then::Next
 }
 
 fn mget<D: Device>(store: &Store<D>, command: Command<'_>, answers: &mut impl Answers) -> Then {
@@ -294,16 +325,24 @@ fn each<D: Device>(
     deletes: bool,
 ) -> Then {
     for key in command.from(1 + answers.so_far().keys) {
-        match store.log.find(key) {
-            Found::Cold(address) => return Then::Bring(key.to_vec(), address),
-            Found::Nothing => {}
-            Found::Here(_) => {
-                if deletes && let Err(error) = store.delete(key) {
-                    *answers.so_far() = SoFar::default();
-                    return not_stored(answers.out(), error);
+        let looked = answers.so_far().looked.take();
+        let is_there = match store.log.find(key) {
+            Found::Cold(address) => match looked {
+                Some(len) => len.is_some(),
+                None => {
+                    let key = key.to_vec();
+                    return Then::Bring(Cold { key, address, only_looked_at: true });
                 }
-                answers.so_far().counted += 1;
+            },
+            Found::Nothing => false,
+            Found::Here(_) => true,
+        };
+        if is_there {
+            if deletes && let Err(error) = store.delete(key) {
+                *answers.so_far() = SoFar::default();
+                return not_stored(answers.out(), error);
             }
+            answers.so_far().counted += 1;
         }
         answers.so_far().keys += 1;
     }
@@ -346,7 +385,9 @@ fn other<D: Device>(
         (b"select", 2) if command.arg(1) == b"0" => put_simple(out, "OK"),
         (b"select", 2) => put_error(out, "ERR DB index is out of range"),
         (b"command", _) => put_array(out, 0),
-        (b"config", 3) if command.arg(1).eq_ignore_ascii_case(b"get") => config(command, out),
+        (b"config", 3) if command.arg(1).eq_ignore_ascii_case(b"get") => {
+            config(store, command, out);
+        }
         (b"config", 2..) => put_error(out, "ERR only CONFIG GET is supported"),
         (b"client", 2..) => client(command, out),
         (b"hello", 1) => hello(out),
@@ -366,10 +407,11 @@ fn other<D: Device>(
     Then::Next
 }
 
-fn config(command: Command<'_>, out: &mut Vec<u8>) {
+fn config<D: Device>(store: &Store<D>, command: Command<'_>, out: &mut Vec<u8>) {
     let value = match command.arg(2).to_ascii_lowercase().as_slice() {
         b"save" => "",
         b"appendonly" => "yes",
+        b"appendfsync" => store.about().fsync,
         b"databases" => "1",
         b"maxmemory" => "0",
         _ => return put_array(out, 0),
@@ -396,12 +438,15 @@ fn hello(out: &mut Vec<u8>) {
 }
 
 fn about<D: Device>(store: &Store<D>, info: &Info) -> String {
+    let about = store.about();
     format!(
         "# Server\r\nredis_version:7.0.0\r\nserver:outboard\r\nredis_mode:standalone\r\n\
          form:{}\r\nprocess_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{}\r\n\r\n\
          # Clients\r\nconnected_clients:{}\r\n\r\n\
          # Memory\r\nused_memory:{}\r\n\r\n\
          # Stats\r\ntotal_commands_processed:{}\r\n\r\n\
+         # Persistence\r\nappendfsync:{}\r\nlog_pages:{}\r\nlog_pages_free:{}\r\n\
+         log_records:{}\r\nlog_pages_compacted:{}\r\nlog_records_copied:{}\r\n\r\n\
          # Keyspace\r\ndb0:keys={},expires=0,avg_ttl=0\r\n",
         info.form,
         std::process::id(),
@@ -410,6 +455,12 @@ fn about<D: Device>(store: &Store<D>, info: &Info) -> String {
         info.clients,
         store.log.memory(),
         info.commands,
+        about.fsync,
+        about.pages,
+        about.free,
+        about.records,
+        about.compacted,
+        about.copied,
         store.log.len(),
     )
 }

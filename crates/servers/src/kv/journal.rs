@@ -43,6 +43,10 @@ pub(super) struct Journal {
     pages: BTreeSet<u64>,
     pending: Vec<u8>,
     written: u64,
+    /// Files that were rolled over, with what was not synced.
+    unsynced: Vec<File>,
+    /// Whether something was written to the one in use since it was synced.
+    is_dirty: bool,
 }
 
 fn path_of(dir: &Path, page: u64) -> PathBuf {
@@ -77,9 +81,10 @@ pub(super) enum Met<'a> {
 }
 
 impl Journal {
-    /// The first page whose entries are there: all before it are in the log's file.
-    pub(super) fn first_page(dir: &Path) -> io::Result<u64> {
-        Ok(pages_in(dir)?.first().copied().unwrap_or(0))
+    /// The first page whose entries are there: all before it are in the log's file. `None` if there
+    /// is no journal.
+    pub(super) fn first_page(dir: &Path) -> io::Result<Option<u64>> {
+        Ok(pages_in(dir)?.first().copied())
     }
 
     /// Reads every entry in order. A torn one ends its file: it was never answered.
@@ -123,7 +128,16 @@ impl Journal {
         // What stood behind a torn entry would never be read.
         let written = whole(&std::fs::read(path_of(dir, page))?);
         file.set_len(written)?;
-        Ok(Journal { dir: dir.to_owned(), file, page, pages, pending: Vec::new(), written })
+        Ok(Journal {
+            dir: dir.to_owned(),
+            file,
+            page,
+            pages,
+            pending: Vec::new(),
+            written,
+            unsynced: Vec::new(),
+            is_dirty: true,
+        })
     }
 
     /// The page its entries are for.
@@ -139,7 +153,10 @@ impl Journal {
     /// From now on entries are for `page`.
     pub(super) fn roll(&mut self, page: u64) -> io::Result<()> {
         self.commit()?;
-        self.file = open(&self.dir, page)?;
+        let before = std::mem::replace(&mut self.file, open(&self.dir, page)?);
+        if std::mem::replace(&mut self.is_dirty, true) {
+            self.unsynced.push(before);
+        }
         self.page = page;
         self.pages.insert(page);
         self.written = 0;
@@ -173,11 +190,28 @@ impl Journal {
             self.file.write_all(&self.pending)?;
             self.written += self.pending.len() as u64;
             self.pending.clear();
+            self.is_dirty = true;
         }
         Ok(())
     }
 
-    /// All before page `first` is in the log's file: files that speak of nothing else go.
+    /// The files that must be synced for all that was handed over to survive power loss, and the
+    /// directory that names them. Whoever takes them syncs them.
+    pub(super) fn take_unsynced(&mut self) -> io::Result<Vec<File>> {
+        let mut files = std::mem::take(&mut self.unsynced);
+        if std::mem::take(&mut self.is_dirty) {
+            files.push(self.file.try_clone()?);
+            files.push(File::open(&self.dir)?);
+        }
+        Ok(files)
+    }
+
+    /// How many files [`Journal::release`] would let go of.
+    pub(super) fn count_before(&self, first: u64) -> usize {
+        self.pages.iter().skip(1).take_while(|next| **next <= first).count()
+    }
+
+    /// All before page `first` is in the log's file for good: files that speak of nothing else go.
     pub(super) fn release(&mut self, first: u64) -> io::Result<()> {
         while let [oldest, next] = self.pages.iter().take(2).copied().collect::<Vec<_>>()[..]
             && next <= first
@@ -250,13 +284,13 @@ mod tests {
             (Kind::Delete, b"a".to_vec(), vec![]),
         ];
         assert_eq!(all(dir.path()), expected, "what was only noted is not there");
-        assert_eq!(Journal::first_page(dir.path()).unwrap(), 3);
+        assert_eq!(Journal::first_page(dir.path()).unwrap(), Some(3));
         journal.release(3).unwrap();
         assert_eq!(all(dir.path()), expected, "page 3 is not in the file");
         journal.release(4).unwrap();
         assert_eq!(all(dir.path()), expected[1..]);
         journal.release(9).unwrap();
-        assert_eq!(Journal::first_page(dir.path()).unwrap(), 4, "the one in use stays");
+        assert_eq!(Journal::first_page(dir.path()).unwrap(), Some(4), "the one in use stays");
     }
 
     #[test]

@@ -40,14 +40,41 @@ type Index = HashMap<u64, u64, BuildHasherDefault<Same>>;
 
 /// Records of one hash looked through in memory; more are taken for a miss of all of them.
 const CHAIN_MAX: usize = 1000;
-/// Pages over the budget before nothing more is appended.
+/// Pages over the budget before no more values are appended.
 const OVER_MAX: usize = 8;
+
+/// Whom the tail has to have room for, beyond the budget. Deletions and copies of what is compacted
+/// make room in the end, so they get some when values get none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    Values,
+    Deletions,
+    Copies,
+}
+
+impl For {
+    fn over(self) -> usize {
+        match self {
+            For::Values => OVER_MAX,
+            For::Deletions => OVER_MAX + 2,
+            For::Copies => OVER_MAX + 5,
+        }
+    }
+}
 
 struct Page {
     bytes: Vec<u8>,
     used: usize,
+    records: u64,
     sealed: bool,
     flushed: bool,
+}
+
+/// A page as it is written.
+pub(super) struct Sealed {
+    pub(super) number: u64,
+    pub(super) bytes: Buf,
+    pub(super) records: u64,
 }
 
 /// Where a key's record is.
@@ -83,8 +110,12 @@ pub(super) struct Log {
     pages: VecDeque<Page>,
     /// Number of the first page in memory.
     first: u64,
+    /// The first page that counts: what lies before is none of anybody's.
+    begin: u64,
     /// Pages kept in memory.
     budget: usize,
+    /// Records in the pages in memory.
+    records: u64,
 }
 
 const PAGE64: u64 = PAGE as u64;
@@ -92,14 +123,15 @@ const PAGE64: u64 = PAGE as u64;
 impl Log {
     /// A log whose tail begins at page `first`, before which all is in the file.
     pub(super) fn new(seed: u64, first: u64, budget: usize) -> Log {
-        let mut log = Log { seed, index: Index::default(), pages: VecDeque::new(), first, budget };
+        let (index, pages) = (Index::default(), VecDeque::new());
+        let mut log = Log { seed, index, pages, first, begin: 0, budget, records: 0 };
         log.add_page();
         log
     }
 
     fn add_page(&mut self) {
-        let page = Page { bytes: vec![0; PAGE], used: PAGE_HEAD, sealed: false, flushed: false };
-        self.pages.push_back(page);
+        let (bytes, used, records) = (vec![0; PAGE], PAGE_HEAD, 0);
+        self.pages.push_back(Page { bytes, used, records, sealed: false, flushed: false });
     }
 
     /// Number of the page new records go to.
@@ -127,9 +159,28 @@ impl Log {
         self.pages.len() * PAGE
     }
 
-    /// Whether nothing may be appended until pages were written.
-    pub(super) fn is_choked(&self) -> bool {
-        self.pages.len() >= self.budget + OVER_MAX
+    /// Records in the pages in memory.
+    pub(super) fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// From now on what lies before page `begin` is none of anybody's.
+    pub(super) fn set_begin(&mut self, begin: u64) {
+        self.begin = begin;
+    }
+
+    fn is_before_begin(&self, address: u64) -> bool {
+        address / PAGE64 < self.begin
+    }
+
+    /// Whether nothing may be appended for them until pages were written.
+    pub(super) fn is_choked(&self, whom: For) -> bool {
+        self.pages.len() >= self.budget.saturating_add(whom.over())
+    }
+
+    /// Whether all that lives of one page can be appended: two pages, as records are not divided.
+    pub(super) fn has_room_for_copies(&self) -> bool {
+        self.pages.len() + 2 <= self.budget.saturating_add(For::Copies.over())
     }
 
     fn place(&self, address: u64) -> Option<(usize, usize)> {
@@ -152,6 +203,7 @@ impl Log {
                 return Found::Nothing;
             }
             match self.record(address) {
+                None if self.is_before_begin(address) => return Found::Nothing,
                 None => return Found::Cold(address),
                 Some(record) if record.key() == key => {
                     return if record.is_deleted() { Found::Nothing } else { Found::Here(record) };
@@ -176,8 +228,21 @@ impl Log {
         self.index.get(&name) == Some(&address)
     }
 
+    /// Forgets a key whose last record says that it was deleted, as nothing lies before that.
+    pub(super) fn forget(&mut self, name: u64, address: u64) {
+        if self.is_last(name, address) {
+            self.index.remove(&name);
+        }
+    }
+
     /// Stores a value, as RESP sends it; with `deleted` that there is none.
-    pub(super) fn put(&mut self, key: &[u8], bulk: &[u8], deleted: bool) -> Result<Retire, Full> {
+    pub(super) fn put(
+        &mut self,
+        key: &[u8],
+        bulk: &[u8],
+        deleted: bool,
+        whom: For,
+    ) -> Result<Retire, Full> {
         let name = hash(key, self.seed);
         let last = self.index.get(&name).copied().unwrap_or(0);
         let flags = if deleted { DELETED } else { 0 };
@@ -201,16 +266,23 @@ impl Log {
                 }
             }
         }
-        let address = self.append(key, bulk, last, flags)?;
+        let address = self.append(key, bulk, last, flags, whom)?;
         self.index.insert(name, address);
         Ok(retire)
     }
 
-    fn append(&mut self, key: &[u8], bulk: &[u8], last: u64, flags: u8) -> Result<u64, Full> {
+    fn append(
+        &mut self,
+        key: &[u8],
+        bulk: &[u8],
+        last: u64,
+        flags: u8,
+        whom: For,
+    ) -> Result<u64, Full> {
         let len = Record::len_of(key.len(), bulk.len());
         let room = bulk.len() + (len - record::HEAD - key.len() - bulk.len());
         if self.pages.back().is_none_or(|page| page.used + len > PAGE) {
-            if self.is_choked() {
+            if self.is_choked(whom) {
                 return Err(Full);
             }
             self.add_page();
@@ -221,12 +293,14 @@ impl Log {
         let bytes = page.bytes.get_mut(at..at + len).ok_or(Full)?;
         record::emit(bytes, key, bulk, room, last, flags);
         page.used += len;
+        page.records += 1;
+        self.records += 1;
         Ok(number * PAGE64 + at as u64)
     }
 
     /// Begins a new page, so that the one before can be written; false if there is no room.
-    pub(super) fn roll(&mut self) -> bool {
-        let room = !self.is_choked();
+    pub(super) fn roll(&mut self, whom: For) -> bool {
+        let room = !self.is_choked(whom);
         if room {
             self.add_page();
         }
@@ -249,9 +323,8 @@ impl Log {
         self.index.clear();
     }
 
-    /// Seals the oldest open page if there are more than the budget; its number, and its bytes for
-    /// the file.
-    pub(super) fn next_to_write(&mut self) -> Option<(u64, Buf)> {
+    /// Seals the oldest open page if there are more than the budget.
+    pub(super) fn next_to_write(&mut self) -> Option<Sealed> {
         let at = self.pages.iter().position(|page| !page.sealed)?;
         // One page is kept open behind what is sealed: the tail.
         if self.pages.len() - at < self.budget.max(2) {
@@ -260,11 +333,11 @@ impl Log {
         let page = self.pages.get_mut(at)?;
         page.sealed = true;
         let number = self.first + at as u64;
-        self.sealed_bytes(at, number).map(|buf| (number, buf))
+        self.seal(at, number)
     }
 
-    /// The bytes of a page as they are written: records marked and checked.
-    fn sealed_bytes(&self, at: usize, number: u64) -> Option<Buf> {
+    /// A page as it is written: records marked and checked.
+    fn seal(&self, at: usize, number: u64) -> Option<Sealed> {
         let page = self.pages.get(at)?;
         let mut buf = Buf::zeroed(PAGE);
         buf.copy_from_slice(&page.bytes);
@@ -283,13 +356,13 @@ impl Log {
             record::seal(bytes, len);
         }
         record::seal_page(&mut buf, number, page.used);
-        Some(buf)
+        Some(Sealed { number, bytes: buf, records: page.records })
     }
 
-    /// The bytes of a page that could not be written, once more.
-    pub(super) fn again(&self, number: u64) -> Option<Buf> {
+    /// A page that could not be written, once more.
+    pub(super) fn again(&self, number: u64) -> Option<Sealed> {
         let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        self.sealed_bytes(at, number)
+        self.seal(at, number)
     }
 
     /// A page is in the file: it leaves memory when all before it have.
@@ -300,6 +373,7 @@ impl Log {
         }
         while self.pages.front().is_some_and(|page| page.flushed) {
             if let Some(page) = self.pages.pop_front() {
+                self.records -= page.records;
                 self.forget_deleted(self.first, &page);
             }
             self.first += 1;
@@ -309,12 +383,9 @@ impl Log {
     /// What was deleted and has nothing before it need not be remembered.
     fn forget_deleted(&mut self, number: u64, page: &Page) {
         for (offset, record) in record::records(&page.bytes, page.used) {
-            if record.is_deleted() && record.earlier() == 0 {
-                let (name, address) =
-                    (hash(record.key(), self.seed), number * PAGE64 + offset as u64);
-                if self.is_last(name, address) {
-                    self.index.remove(&name);
-                }
+            let earlier = record.earlier();
+            if record.is_deleted() && (earlier == 0 || self.is_before_begin(earlier)) {
+                self.forget(hash(record.key(), self.seed), number * PAGE64 + offset as u64);
             }
         }
     }

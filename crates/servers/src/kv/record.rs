@@ -35,21 +35,21 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+pub(super) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     if let Some(to) = bytes.get_mut(at..at + value.len()) {
         to.copy_from_slice(value);
     }
 }
 
-fn check_of(bytes: &[u8]) -> u32 {
+pub(super) fn check_of(bytes: &[u8]) -> u32 {
     u32::try_from(xxh3_64(bytes) & u64::from(u32::MAX)).unwrap_or(0)
 }
 

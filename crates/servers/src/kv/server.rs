@@ -16,9 +16,9 @@ use outboard_drivers::dds::tcp::sockets::{
 use outboard_drivers::executor::{Executor, Started};
 use outboard_drivers::link::Bell;
 
-use super::commands::{self, Answers, Command, Info, SoFar, Then};
+use super::commands::{self, Answers, Cold, Command, Info, SoFar, Then};
 use super::record::Record;
-use super::store::{Event, Store, StoreError, StoreSetup, Work, read_cold};
+use super::store::{Event, Reader, Store, StoreError, StoreSetup, Work, read_cold};
 use crate::device::Device;
 use crate::resp::{self, Parsed};
 
@@ -35,6 +35,8 @@ const WORK_MAX: usize = 4096;
 /// Longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
+/// From one tick of the store to the next.
+const TICK: Duration = Duration::from_secs(1);
 /// Longest sleep before there is a server.
 const NAP: Duration = Duration::from_millis(10);
 
@@ -167,13 +169,12 @@ impl Conn {
 }
 
 /// Where a command's answer goes: the connection, and the reads it has to wait for.
-struct To<'a, D> {
+struct To<'a> {
     conn: &'a mut Conn,
-    device: &'a Rc<D>,
     begin: &'a mut Vec<Work>,
 }
 
-impl<D: Device> Answers for To<'_, D> {
+impl Answers for To<'_> {
     fn out(&mut self) -> &mut Vec<u8> {
         self.conn.tail()
     }
@@ -182,14 +183,14 @@ impl<D: Device> Answers for To<'_, D> {
         &mut self.conn.so_far
     }
 
-    fn wait_for(&mut self, key: &[u8], address: u64) {
+    fn wait_for<D: Device>(&mut self, reader: Reader<D>, key: &[u8], address: u64) {
         let (conn, token) = (self.conn.id, self.conn.next_token);
         self.conn.next_token += 1;
         self.conn.waiting += 1;
         self.conn.out.push_back(Chunk::Waiting(token));
-        let (device, key) = (Rc::clone(self.device), key.to_vec());
+        let key = key.to_vec();
         self.begin.push(Box::pin(async move {
-            Event::Read { conn, token, record: read_cold(device, address, key).await }
+            Event::Read { conn, token, record: read_cold(reader, address, key).await }
         }));
     }
 }
@@ -210,6 +211,7 @@ pub struct KvServer<D: Device> {
     chunk: Vec<u8>,
     info: Info,
     started: Instant,
+    ticked: Instant,
     /// Connections whose answers are held back.
     held: Vec<ConnId>,
 }
@@ -246,6 +248,7 @@ impl<D: Device> KvServer<D> {
             chunk: vec![0; CHUNK],
             info: Info { port, form: setup.form, ..Info::default() },
             started: Instant::now(),
+            ticked: Instant::now(),
             held: Vec::new(),
         })
     }
@@ -407,18 +410,18 @@ impl<D: Device> KvServer<D> {
                 self.info.uptime = self.started.elapsed().as_secs();
                 self.info.clients = self.sockets.len();
             }
-            let mut to = To { conn, device: &self.device, begin: &mut self.begin };
+            let mut to = To { conn, begin: &mut self.begin };
             let then = commands::run(&mut self.store, Command { bytes, args }, &mut to, &self.info);
             conn.input = input;
             match then {
                 Then::Next => {}
                 Then::Close => conn.closing = true,
-                Then::Bring(key, address) => {
+                Then::Bring(cold) => {
                     conn.bringing = true;
-                    let (device, id) = (Rc::clone(&self.device), conn.id);
+                    let (reader, conn) = (self.store.reader(), conn.id);
                     self.begin.push(Box::pin(async move {
-                        let record = read_cold(device, address, key.clone()).await;
-                        Event::Brought { conn: id, key, address, record }
+                        let record = read_cold(reader, cold.address, cold.key.clone()).await;
+                        Event::Brought { conn, cold, record }
                     }));
                     return;
                 }
@@ -431,6 +434,10 @@ impl<D: Device> KvServer<D> {
 
     /// Hands over what was done, and takes in what ended.
     fn end_round(&mut self) -> Result<(), StoreError> {
+        if self.ticked.elapsed() >= TICK {
+            self.ticked = Instant::now();
+            self.store.tick(&mut self.begin)?;
+        }
         self.store.end_round(&mut self.begin)?;
         let mut ended = Vec::new();
         loop {
@@ -473,8 +480,8 @@ impl<D: Device> KvServer<D> {
                 }
                 Ok(())
             }
-            Event::Brought { conn, key, address, record } => {
-                self.brought(conn, &key, address, record);
+            Event::Brought { conn, cold, record } => {
+                self.brought(conn, &cold, record);
                 Ok(())
             }
             event => {
@@ -492,28 +499,34 @@ impl<D: Device> KvServer<D> {
         }
     }
 
-    /// A command's record was read: into the tail with it, and the command again.
+    /// A command's record was read: into the tail with it, or its length noted, and the command
+    /// again.
     fn brought(
         &mut self,
         id: ConnId,
-        key: &[u8],
-        address: u64,
+        cold: &Cold,
         record: Result<Option<Vec<u8>>, outboard_base::Errno>,
     ) {
         const UNREADABLE: &str = "ERR the value cannot be read; see the server's log";
         let stored = |done: Result<(), StoreError>| done.map_err(StoreError::text);
-        let brought = match record {
-            // Somebody else wrote it meanwhile; or it is asked for again when there is room.
-            _ if self.store.is_choked() || !self.is_still(key, address) => Ok(()),
-            Ok(Some(bytes)) => match Record::parse(&bytes) {
-                Some(record) => stored(self.store.put_bulk(key, record.bulk())),
-                None => Err(UNREADABLE),
-            },
+        let key = &cold.key;
+        let mut looked = None;
+        let brought = match record.as_ref().map(|bytes| bytes.as_deref().map(Record::parse)) {
+            // Somebody else wrote it meanwhile.
+            _ if !self.is_still(key, cold.address) => Ok(()),
+            Err(_) | Ok(Some(None)) => Err(UNREADABLE),
+            Ok(record) if cold.only_looked_at => {
+                looked = Some(record.flatten().map(|record| record.value().len()));
+                Ok(())
+            }
+            // It is asked for again when there is room.
+            _ if self.store.is_choked() => Ok(()),
+            Ok(Some(Some(record))) => stored(self.store.put_bulk(key, record.bulk())),
             Ok(None) => stored(self.store.delete(key)),
-            Err(_) => Err(UNREADABLE),
         };
         if let Some(conn) = self.conn(id) {
             conn.bringing = false;
+            conn.so_far.looked = looked;
             if let Err(text) = brought {
                 let mut args = Vec::new();
                 if let Parsed::Command(len) = resp::parse(conn.input(), &mut args) {

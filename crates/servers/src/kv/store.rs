@@ -4,32 +4,40 @@
 //! when the cache table knows no record older than what the answer may speak of. For the second,
 //! answers are held back while keys are being retired ([`Store::gate`]).
 
+mod compact;
+mod open;
+
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
+use std::fs::File;
 use std::future::Future;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 
 use outboard_base::Errno;
-use outboard_dds::dpu::offload::{Item, Key};
+use outboard_dds::dpu::offload::Key;
 use outboard_dds::table::Changes;
-use outboard_kv::medium::{ALIGN, Buf};
+use outboard_kv::medium::ALIGN;
 
-use super::app::hash;
-use super::journal::{Journal, Kind, Met};
-use super::log::{Log, Retire};
-use super::record::{self, HEAD, PAGE, Record};
+use super::commands::Cold;
+use super::journal::{Journal, Kind};
+use super::log::{For, Log, Retire, Sealed};
+use super::lots::Lots;
+use super::record::{HEAD, PAGE, Record};
+use super::sync::synced;
 use crate::device::Device;
+use compact::{Compaction, Progress};
+use open::Opened;
 use outboard_drivers::dds::tcp::sockets::ConnId;
 
 /// Records of one hash followed through the file.
 const HOPS_MAX: usize = 32;
+/// Journals let go of at once, after a flush.
+const RELEASED: usize = 4;
 /// Bytes read for a record whose length is not known.
 const GUESS: usize = 1024;
-/// Items of the table sent in one update.
-const ITEMS: usize = 8192;
 
 /// Why a command was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +50,43 @@ pub(super) enum StoreError {
     Table,
 }
 
+/// When what was answered survives power loss; the death of a process it survives at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fsync {
+    /// Before it is answered.
+    Always,
+    /// A second later.
+    #[default]
+    EverySecond,
+    /// When the operating system thinks so.
+    No,
+}
+
+impl Fsync {
+    /// As Redis says it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Fsync::Always => "always",
+            Fsync::EverySecond => "everysec",
+            Fsync::No => "no",
+        }
+    }
+}
+
+/// What a store says of itself.
+pub(super) struct About {
+    pub(super) fsync: &'static str,
+    /// Pages in the file, and room there for others.
+    pub(super) pages: usize,
+    pub(super) free: usize,
+    /// Records in the log, dead and alive.
+    pub(super) records: u64,
+    /// Pages compacted, and records copied, in this life.
+    pub(super) compacted: u64,
+    pub(super) copied: u64,
+}
+
 /// How it is set up.
 #[derive(Clone, Debug)]
 pub struct StoreSetup {
@@ -51,6 +96,8 @@ pub struct StoreSetup {
     pub seed: u64,
     /// Bytes of memory for the tail of the log.
     pub memory: usize,
+    /// When the journal is synced.
+    pub fsync: Fsync,
 }
 
 /// What ended in the background.
@@ -58,20 +105,30 @@ pub(super) enum Event {
     /// The record of a key was read for a waiting answer.
     Read { conn: ConnId, token: u64, record: Result<Option<Vec<u8>>, Errno> },
     /// The record of a key was read for a command that waits for it.
-    Brought { conn: ConnId, key: Vec<u8>, address: u64, record: Result<Option<Vec<u8>>, Errno> },
+    Brought { conn: ConnId, cold: Cold, record: Result<Option<Vec<u8>>, Errno> },
     /// A page was written, or not.
     Written(u64, Result<(), Errno>),
     /// The table was told of rounds up to this one.
     Retired(u64, Result<(), Errno>),
+    /// The journal was synced.
+    Synced(io::Result<()>),
+    /// What was written before was flushed: journals of pages before this one can go.
+    Flushed(u64, Result<(), Errno>),
+    /// A step of compaction ended.
+    Compacting(Progress),
 }
 
 /// Work that a store begins.
 pub(super) type Work = Pin<Box<dyn Future<Output = Event>>>;
 
-/// Keys written in one round of the server.
+/// What the answers of one round of the server wait for.
+#[derive(Default)]
 struct Round {
     number: u64,
+    /// To be forgotten by the table.
     keys: Vec<Key>,
+    /// To be synced.
+    files: Vec<File>,
     /// Everything is to be forgotten.
     clear: bool,
     /// Not while this page, or one before it, is being written.
@@ -84,7 +141,12 @@ pub(super) struct Store<D> {
     pub(super) device: Rc<D>,
     pub(super) log: Log,
     journal: Journal,
-    dir: PathBuf,
+    seed: u64,
+    fsync: Fsync,
+    lots: Rc<RefCell<Lots>>,
+    compaction: Compaction,
+    /// Held by reads that began since lots were last freed.
+    readers: Rc<()>,
     rounds: VecDeque<Round>,
     /// Keys of the round under way.
     retiring: Vec<Key>,
@@ -96,7 +158,13 @@ pub(super) struct Store<D> {
     writing: BTreeSet<u64>,
     /// Pages that were not written, to be tried again.
     failed: Vec<u64>,
+    /// There may be room for those.
+    again: bool,
+    /// The journal is being synced.
+    syncing: bool,
     warned: bool,
+    /// What was written is being flushed, so that journals can go.
+    flushing: bool,
     /// Something was done that the journal did not take: this life ends.
     broken: bool,
     scratch: RefCell<Vec<u8>>,
@@ -107,27 +175,16 @@ const PAGE64: u64 = PAGE as u64;
 impl<D: Device> Store<D> {
     /// Opens what is there: reads the log's file, replays the journal, tells the cache table.
     pub(super) async fn open(device: Rc<D>, setup: &StoreSetup) -> io::Result<Store<D>> {
-        // Whatever the table knows is of an earlier life.
-        device.update(Changes { clear: true, ..Changes::default() }).await?;
-        let first = Journal::first_page(&setup.dir)?;
-        let mut log = Log::new(setup.seed, first, usize::MAX - 64);
-        let begin = read_begin(&setup.dir)?;
-        let items = scan(&*device, &mut log, begin..first, setup.seed).await?;
-        let replayed = replay(&setup.dir, &mut log, begin)?;
-        log.set_budget((setup.memory / PAGE).max(4));
-        let journal = Journal::begin(&setup.dir, log.tail_page())?;
-        let keys = log.len();
-        tracing::info!(keys, cold = items.len(), replayed, "the key-value store is open");
-        for items in items.chunks(ITEMS) {
-            let last = |(key, item): &&(Key, Item)| log.is_last(*key, item[1]);
-            let items: Vec<(Key, Item)> = items.iter().filter(last).copied().collect();
-            device.update(Changes { items, ..Changes::default() }).await?;
-        }
+        let Opened { log, lots, head, journal, begin } = open::open(&*device, setup).await?;
         Ok(Store {
             device,
             log,
             journal,
-            dir: setup.dir.clone(),
+            seed: setup.seed,
+            fsync: setup.fsync,
+            lots: Rc::new(RefCell::new(lots)),
+            compaction: Compaction::new(head, begin),
+            readers: Rc::new(()),
             rounds: VecDeque::new(),
             retiring: Vec::new(),
             retiring_all: false,
@@ -136,7 +193,10 @@ impl<D: Device> Store<D> {
             confirmed: 0,
             writing: BTreeSet::new(),
             failed: Vec::new(),
+            again: false,
+            syncing: false,
             warned: false,
+            flushing: false,
             broken: false,
             scratch: RefCell::default(),
         })
@@ -154,19 +214,26 @@ impl<D: Device> Store<D> {
 
     /// Stores a value that is as RESP sends it.
     pub(super) fn put_bulk(&mut self, key: &[u8], bulk: &[u8]) -> Result<(), StoreError> {
-        self.change(Kind::Put, key, bulk)
+        self.change_for(Kind::Put, key, bulk, For::Values)
     }
 
     /// Deletes a key.
     pub(super) fn delete(&mut self, key: &[u8]) -> Result<(), StoreError> {
-        self.change(Kind::Delete, key, &[])
+        self.change_for(Kind::Delete, key, &[], For::Deletions)
     }
 
-    fn change(&mut self, kind: Kind, key: &[u8], bulk: &[u8]) -> Result<(), StoreError> {
+    fn change_for(
+        &mut self,
+        kind: Kind,
+        key: &[u8],
+        bulk: &[u8],
+        whom: For,
+    ) -> Result<(), StoreError> {
         if self.journal.is_long() {
-            self.log.roll();
+            self.log.roll(For::Values);
         }
-        let retire = self.log.put(key, bulk, kind == Kind::Delete).map_err(|_| StoreError::Full)?;
+        let retire = self.log.put(key, bulk, kind == Kind::Delete, whom);
+        let retire = retire.map_err(|_| StoreError::Full)?;
         if self.device.has_table() {
             match retire {
                 Retire::Nothing => {}
@@ -190,13 +257,14 @@ impl<D: Device> Store<D> {
     /// Forgets everything.
     pub(super) fn clear(&mut self) -> Result<(), StoreError> {
         // What was is in pages before the first that counts from now on.
-        if !self.log.roll() {
+        if !self.log.roll(For::Deletions) {
             return Err(StoreError::Full);
         }
         let noted = self.note_clear();
         self.broken |= noted.is_err();
         noted.map_err(journal_failed)?;
         self.log.clear();
+        self.compaction.advance(self.log.tail_page());
         if self.device.has_table() {
             self.retiring_all = true;
             // What is being written was sealed when its records were not yet forgotten.
@@ -208,8 +276,7 @@ impl<D: Device> Store<D> {
     fn note_clear(&mut self) -> io::Result<()> {
         self.journal.roll(self.log.tail_page())?;
         self.journal.note(Kind::Clear, &[], &[]);
-        self.journal.commit()?;
-        write_begin(&self.dir, self.log.tail_page())
+        self.journal.commit()
     }
 
     /// Ends a round of commands: what they did is handed to the operating system, and what the
@@ -218,18 +285,41 @@ impl<D: Device> Store<D> {
         if self.broken {
             return Err(StoreError::Journal);
         }
-        if self.journal.has_pending() {
-            self.journal.commit().map_err(journal_failed)?;
-        }
-        if self.retires() {
+        if self.holds() {
             self.issued += 1;
+            let number = self.issued;
             let (keys, clear) =
                 (std::mem::take(&mut self.retiring), std::mem::take(&mut self.retiring_all));
-            let (number, after) = (self.issued, self.retiring_after.take());
-            self.rounds.push_back(Round { number, keys, clear, after, asked: false });
+            let (files, after) = (self.synced_at_once()?, self.retiring_after.take());
+            self.rounds.push_back(Round { number, keys, files, clear, after, asked: false });
         }
+        self.journal.commit().map_err(journal_failed)?;
         self.ask(begin);
-        self.write_pages(begin, true);
+        self.compact(begin);
+        self.write_pages(begin);
+        Ok(())
+    }
+
+    /// What must be synced before this round is answered.
+    fn synced_at_once(&mut self) -> Result<Vec<File>, StoreError> {
+        if self.fsync != Fsync::Always || !self.journal.has_pending() {
+            return Ok(Vec::new());
+        }
+        self.journal.commit().and_then(|()| self.journal.take_unsynced()).map_err(journal_failed)
+    }
+
+    /// To be called about once a second: what is done only so often.
+    pub(super) fn tick(&mut self, begin: &mut Vec<Work>) -> Result<(), StoreError> {
+        self.again = true;
+        self.compaction.rests = false;
+        if self.fsync != Fsync::EverySecond || self.syncing {
+            return Ok(());
+        }
+        let files = self.journal.take_unsynced().map_err(journal_failed)?;
+        if !files.is_empty() {
+            self.syncing = true;
+            begin.push(Box::pin(async move { Event::Synced(synced(files).await) }));
+        }
         Ok(())
     }
 
@@ -245,35 +335,46 @@ impl<D: Device> Store<D> {
             round.asked = true;
             let (number, removals) = (round.number, std::mem::take(&mut round.keys));
             let (device, clear) = (Rc::clone(&self.device), round.clear);
+            let files = std::mem::take(&mut round.files);
             begin.push(Box::pin(async move {
+                if !files.is_empty()
+                    && let Err(error) = synced(files).await
+                {
+                    return Event::Synced(Err(error));
+                }
+                if !clear && removals.is_empty() {
+                    return Event::Retired(number, Ok(()));
+                }
                 let update = Changes { clear, removals, ..Changes::default() };
                 Event::Retired(number, device.update(update).await)
             }));
         }
     }
 
-    /// Begins to write pages; those that failed only with `again`, so that a full device is not
-    /// asked without end.
-    fn write_pages(&mut self, begin: &mut Vec<Work>, again: bool) {
-        if again && self.writing.is_empty() {
+    /// Begins to write pages; those that failed only when there may be room, so that a full device
+    /// is not asked without end.
+    fn write_pages(&mut self, begin: &mut Vec<Work>) {
+        if self.writing.is_empty() && std::mem::take(&mut self.again) {
             for number in std::mem::take(&mut self.failed) {
-                if let Some(buf) = self.log.again(number) {
-                    self.write_page(number, buf, begin);
+                if let Some(page) = self.log.again(number) {
+                    self.write_page(page, begin);
                 }
             }
         }
         while self.writing.len() < 4 && self.failed.is_empty() {
-            let Some((number, buf)) = self.log.next_to_write() else { return };
-            self.write_page(number, buf, begin);
+            let Some(page) = self.log.next_to_write() else { return };
+            self.write_page(page, begin);
         }
     }
 
-    fn write_page(&mut self, number: u64, buf: Buf, begin: &mut Vec<Work>) {
+    fn write_page(&mut self, page: Sealed, begin: &mut Vec<Work>) {
+        let Sealed { number, bytes, records } = page;
         self.writing.insert(number);
+        let offset = self.lots.borrow_mut().take(number, records);
         let device = Rc::clone(&self.device);
-        begin.push(Box::pin(async move {
-            Event::Written(number, device.write(number * PAGE64, buf).await)
-        }));
+        begin.push(Box::pin(
+            async move { Event::Written(number, device.write(offset, bytes).await) },
+        ));
     }
 
     /// Takes in what ended.
@@ -281,14 +382,30 @@ impl<D: Device> Store<D> {
         match event {
             // The server's own.
             Event::Read { .. } | Event::Brought { .. } => {}
+            Event::Synced(synced) => {
+                self.syncing = false;
+                synced.map_err(journal_failed)?;
+            }
+            Event::Flushed(before, flushed) => {
+                self.flushing = false;
+                match flushed {
+                    Ok(()) => self.journal.release(before).map_err(journal_failed)?,
+                    Err(error) => tracing::warn!(%error, "pages are not flushed; journals stay"),
+                }
+            }
+            Event::Compacting(progress) => self.on_progress(progress, begin)?,
             Event::Written(number, Ok(())) => {
                 self.writing.remove(&number);
                 self.warned = false;
                 self.log.written(number);
-                self.journal.release(self.log.first_page()).map_err(journal_failed)?;
+                if number < self.compaction.durable_begin() {
+                    self.lots.borrow_mut().put_back(number);
+                }
+                self.release_journals(begin);
             }
             Event::Written(number, Err(error)) => {
                 self.writing.remove(&number);
+                self.lots.borrow_mut().put_back(number);
                 // Said once: it is tried again every round, on what may be the disk of this
                 // message.
                 if !std::mem::replace(&mut self.warned, true) {
@@ -308,24 +425,61 @@ impl<D: Device> Store<D> {
             }
         }
         self.ask(begin);
-        self.write_pages(begin, false);
+        self.compact(begin);
+        self.write_pages(begin);
         Ok(())
     }
 
-    /// Whether commands wait for pages that are being written. Not for those that could not be:
-    /// then what needs room is told so.
+    /// Begins to let go of journals that speak of nothing but pages in the file, some at once. That
+    /// everything was flushed is in one of them until the head says so, too.
+    fn release_journals(&mut self, begin: &mut Vec<Work>) {
+        let (now, durable) = (self.compaction.begin(), self.compaction.durable_begin());
+        let kept = if durable < now { now } else { u64::MAX };
+        let before = self.log.first_page().min(kept);
+        if self.flushing || self.journal.count_before(before) < RELEASED {
+            return;
+        }
+        self.flushing = true;
+        let device = Rc::clone(&self.device);
+        begin.push(Box::pin(async move { Event::Flushed(before, device.flush().await) }));
+    }
+
+    /// What it says of itself.
+    pub(super) fn about(&self) -> About {
+        let lots = self.lots.borrow();
+        let (pages, free) = lots.len();
+        About {
+            fsync: self.fsync.name(),
+            pages,
+            free,
+            records: lots.records_before(self.log.first_page()) + self.log.records(),
+            compacted: self.compaction.pages,
+            copied: self.compaction.copied,
+        }
+    }
+
+    /// What a read of the file needs.
+    pub(super) fn reader(&self) -> Reader<D> {
+        let (device, lots) = (Rc::clone(&self.device), Rc::clone(&self.lots));
+        Reader { device, lots, _pin: Rc::clone(&self.readers) }
+    }
+
+    /// Whether commands wait for pages that are being written. Not for those that could not be, if
+    /// nothing makes room for them: then what needs room is told so.
     pub(super) fn is_choked(&self) -> bool {
-        self.log.is_choked() && self.failed.is_empty()
+        let may_end = self.failed.is_empty() || self.compaction.is_at_work();
+        self.log.is_choked(For::Values) && may_end
     }
 
     /// What answers made now must wait for; see [`Store::is_open`].
     pub(super) fn gate(&self) -> u64 {
-        self.issued + u64::from(self.retires())
+        self.issued + u64::from(self.holds())
     }
 
-    /// Whether the round under way has something for the table.
-    fn retires(&self) -> bool {
-        self.retiring_all || !self.retiring.is_empty()
+    /// Whether answers of the round under way must wait: for the table, or for a sync.
+    fn holds(&self) -> bool {
+        let syncs = self.fsync == Fsync::Always && self.journal.has_pending();
+        syncs || self.retiring_all || !self.retiring.is_empty()
     }
 
     /// Whether answers made at `gate` may leave.
@@ -339,126 +493,50 @@ fn journal_failed(error: io::Error) -> StoreError {
     StoreError::Journal
 }
 
-fn begin_path(dir: &Path) -> PathBuf {
-    dir.join("begin")
-}
-
-/// The first page that counts.
-fn read_begin(dir: &Path) -> io::Result<u64> {
-    match std::fs::read_to_string(begin_path(dir)) {
-        Ok(text) => text.trim().parse().map_err(|_| {
-            let path = begin_path(dir);
-            io::Error::other(format!("{} holds no page number", path.display()))
-        }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
-        Err(error) => Err(error),
-    }
-}
-
-fn write_begin(dir: &Path, page: u64) -> io::Result<()> {
-    let new = dir.join("begin.new");
-    std::fs::write(&new, format!("{page}\n"))?;
-    std::fs::rename(new, begin_path(dir))
-}
-
-/// Does again what the journal says, each file from a page of its own on, and names the files after
-/// those pages; how many entries. `begin` is the first page that counts.
-fn replay(dir: &Path, log: &mut Log, begin: u64) -> io::Result<u64> {
-    let mut files: Vec<(u64, u64)> = Vec::new();
-    let mut begins = begin;
-    let full = || io::Error::from(io::ErrorKind::OutOfMemory);
-    let count = Journal::replay(dir, |met| {
-        match met {
-            Met::File(page) => {
-                let least = files.last().map_or(page, |(_, last)| page.max(last + 1));
-                while log.tail_page() < least || !log.tail_is_empty() {
-                    log.roll().then_some(()).ok_or_else(full)?;
-                }
-                files.push((page, log.tail_page()));
-            }
-            Met::Entry(Kind::Clear, ..) => {
-                log.clear();
-                if !log.tail_is_empty() {
-                    log.roll().then_some(()).ok_or_else(full)?;
-                }
-                begins = begins.max(log.tail_page());
-            }
-            Met::Entry(kind, key, bulk) => {
-                log.put(key, bulk, kind == Kind::Delete).map_err(|_| full())?;
-            }
-        }
-        Ok(())
-    })?;
-    Journal::rename(dir, &files)?;
-    if begins != begin {
-        write_begin(dir, begins)?;
-    }
-    // The last file goes on if all it speaks of lies in its page.
-    if files.last().is_some_and(|(_, page)| *page != log.tail_page()) {
-        log.roll().then_some(()).ok_or_else(full)?;
-    }
-    Ok(count)
-}
-
-/// Reads the log's file into the index; the items the cache table may hold.
-async fn scan<D: Device>(
-    device: &D,
-    log: &mut Log,
-    pages: std::ops::Range<u64>,
-    seed: u64,
-) -> io::Result<Vec<(Key, Item)>> {
-    let mut items = Vec::new();
-    for number in pages {
-        let buf = device.read(number * PAGE64, PAGE).await?;
-        // A page that was never needed is a hole.
-        let Some((own, used)) = record::page_head(&buf) else { continue };
-        if own != number {
-            continue;
-        }
-        for (offset, record) in record::records(&buf, used) {
-            if !record.is_sound() {
-                let at = number * PAGE64 + offset as u64;
-                return Err(io::Error::other(format!(
-                    "the log is damaged at byte {at}: a record's check does not fit"
-                )));
-            }
-            let address = number * PAGE64 + offset as u64;
-            let name = hash(record.key(), seed);
-            log.recover(name, address, record.is_deleted() && record.earlier() == 0);
-            if device.has_table() && !record.is_deleted() {
-                let (len, check) = (record.len() as u64, u64::from(record.check()));
-                items.push((name, [u64::from(device.file()), address, len, check]));
-            }
-        }
-    }
-    Ok(items)
+/// What reads of the file need, and what says that one is under way.
+pub(super) struct Reader<D> {
+    device: Rc<D>,
+    lots: Rc<RefCell<Lots>>,
+    /// While there is one, no lot that it may look at is used again.
+    _pin: Rc<()>,
 }
 
 /// Reads the record of `key` from the file, following records that hash alike. `None` if there is
 /// none or it was deleted.
 pub(super) async fn read_cold<D: Device>(
-    device: Rc<D>,
-    mut address: u64,
+    reader: Reader<D>,
+    address: u64,
     key: Vec<u8>,
 ) -> Result<Option<Vec<u8>>, Errno> {
+    let found = newest(&reader, address, &key).await?;
+    let is_there = |bytes: &Vec<u8>| Record::parse(bytes).is_some_and(|own| !own.is_deleted());
+    Ok(found.map(|(_, bytes)| bytes).filter(is_there))
+}
+
+/// The last record of `key` in the file, and its address, on the chain that begins at `address`.
+async fn newest<D: Device>(
+    reader: &Reader<D>,
+    mut address: u64,
+    key: &[u8],
+) -> Result<Option<(u64, Vec<u8>)>, Errno> {
     for _ in 0..HOPS_MAX {
-        if address == 0 {
-            return Ok(None);
-        }
-        let bytes = read_record(&*device, address).await?;
+        let place = reader.lots.borrow().place(address).filter(|_| address != 0);
+        // Nobody needs what lay there.
+        let Some(place) = place else { return Ok(None) };
+        let bytes = read_record(&*reader.device, place).await?;
         let record = Record::parse(&bytes).filter(Record::is_sound).ok_or(Errno::EIO)?;
         if record.key() == key {
-            return Ok(if record.is_deleted() { None } else { Some(bytes) });
+            return Ok(Some((address, bytes)));
         }
         address = record.earlier();
     }
     Ok(None)
 }
 
-async fn read_record<D: Device>(device: &D, address: u64) -> Result<Vec<u8>, Errno> {
+async fn read_record<D: Device>(device: &D, place: u64) -> Result<Vec<u8>, Errno> {
     let align = ALIGN as u64;
-    let start = address / align * align;
-    let skip = usize::try_from(address - start).map_err(|_| Errno::EIO)?;
+    let start = place / align * align;
+    let skip = usize::try_from(place - start).map_err(|_| Errno::EIO)?;
     let mut buf = device.read(start, (skip + GUESS).next_multiple_of(ALIGN)).await?;
     let head = buf.get(skip..skip + HEAD).ok_or(Errno::EIO)?;
     let len = Record::len_from_head(head).ok_or(Errno::EIO)?;

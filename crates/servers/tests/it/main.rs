@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests may panic")]
 
+mod compaction;
 mod kv;
 mod linear;
 mod lives;

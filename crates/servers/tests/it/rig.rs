@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,10 +14,14 @@ use outboard_drivers::dds::tcp::sockets::{Address, Listener};
 use outboard_drivers::dds::tcp::worker::Setup as FrontSetup;
 use outboard_drivers::engine::Reserve;
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
-use outboard_servers::kv::{Ended, KvApplication, KvServer, Setup, Stop, StoreSetup};
+use outboard_servers::kv::{Ended, Fsync, KvApplication, KvServer, Setup, Stop, StoreSetup};
 
 const SEED: u64 = 7;
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+fn store(dir: PathBuf) -> StoreSetup {
+    StoreSetup { dir, seed: SEED, memory: 4 << 20, fsync: Fsync::default() }
+}
 
 /// A host side that runs.
 pub(crate) struct Host {
@@ -35,8 +39,7 @@ impl Host {
     ) -> Host {
         let dir = dir.to_owned();
         Host::start_with(move |told, ready| {
-            let store = StoreSetup { dir, seed: SEED, memory: 4 << 20 };
-            let setup = Setup { listen, store, form };
+            let setup = Setup { listen, store: store(dir), form };
             let mut server = KvServer::open(&setup, device(), told).unwrap();
             ready.send(server.address().clone()).unwrap();
             server.run().unwrap()
@@ -58,6 +61,16 @@ impl Host {
         let file = dir.join("log");
         let listen = Address::Tcp("127.0.0.1:0".parse().unwrap());
         Host::start(dir, listen, "plain", move || PlainDevice::open(&file).unwrap())
+    }
+
+    /// Opens a plain one and ends it; or why it cannot be opened.
+    pub(crate) fn try_plain(dir: &Path) -> Result<(), String> {
+        let device = PlainDevice::open(&dir.join("log")).unwrap();
+        let listen = Address::Tcp("127.0.0.1:0".parse().unwrap());
+        let store = store(dir.to_owned());
+        let setup = Setup { listen, store, form: "plain" };
+        let opened = KvServer::open(&setup, device, Stop::new().unwrap());
+        opened.map(drop).map_err(|error| error.to_string())
     }
 
     pub(crate) fn over_dpu(dir: &Path) -> Host {
@@ -95,9 +108,19 @@ impl Dpu {
     }
 
     pub(crate) fn start_with(dir: &Path, address: &Address, app: Arc<dyn Application>) -> Dpu {
+        Dpu::start_all(dir, address, app, 1 << 30)
+    }
+
+    /// One whose device is of so many bytes.
+    pub(crate) fn start_sized(dir: &Path, capacity: u64) -> Dpu {
+        let address = Address::Tcp("127.0.0.1:0".parse().unwrap());
+        Dpu::start_all(dir, &address, Arc::new(KvApplication { seed: SEED }), capacity)
+    }
+
+    fn start_all(dir: &Path, address: &Address, app: Arc<dyn Application>, capacity: u64) -> Dpu {
         let options = ServerOptions::new(dir.join("volume"), dir.join("dpu.sock"));
         let server = Server::start(ServerOptions {
-            capacity: 1 << 30,
+            capacity,
             items: 1 << 17,
             reserve: Reserve { most: 1 << 20, one_in: 1000 },
             application: Some(Arc::clone(&app)),
