@@ -147,6 +147,12 @@ impl FileMedium {
         self.direct
     }
 
+    /// Whether it is a block device, as long as it is.
+    #[must_use]
+    pub fn is_device(&self) -> bool {
+        self.file.metadata().is_ok_and(|about| about.file_type().is_block_device())
+    }
+
     /// Does one thing, wherever this thread's I/O is done.
     async fn act(&self, action: Action, buf: Option<Buf>) -> (Result<usize, Errno>, Option<Buf>) {
         self.act_on(&self.file, action, buf).await

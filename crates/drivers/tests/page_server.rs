@@ -3,18 +3,22 @@
 
 #![expect(clippy::unwrap_used, reason = "tests say so when they fail")]
 
+mod skips;
+
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use outboard_base::Rng;
+use outboard_base::{Errno, Rng};
 use outboard_dds::groups::Shape;
 use outboard_dds::host::{Completion, File};
 use outboard_drivers::dds::host::{Attachment, LOSS_NOTICED};
 use outboard_drivers::dds::library::{FileLibrary, file_library};
 use outboard_drivers::dds::server::{Server, ServerOptions};
 use outboard_drivers::engine::Reserve;
+use skips::note_skip;
 
 const DIR: &str = "OUTBOARD_PAGE_SERVER_TEST_DIR";
 /// Not a multiple of anything: blocks are shared, segments are crossed.
@@ -29,9 +33,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn child() {
     let Some(dir) = std::env::var_os(DIR) else { return };
     let dir = Path::new(&dir);
-    let options = ServerOptions::new(dir.join("volume"), dir.join("socket"));
-    let reserve = Reserve { most: 1 << 20, one_in: 1000 };
-    let options = ServerOptions { capacity: 1 << 30, items: 100, reserve, ..options };
+    let options = ServerOptions { capacity: 1 << 30, ..options(dir, &dir.join("volume")) };
     let _server = Server::start(options).unwrap();
     // Until killed, or until who started it is gone.
     let mut rest = Vec::new();
@@ -161,4 +163,120 @@ fn a_killed_dpu_side_loses_nothing_it_answered() {
         assert!(now > answered, "round {round}: it made progress");
         answered = now;
     }
+}
+
+fn options(dir: &Path, device: &Path) -> ServerOptions {
+    let reserve = Reserve { most: 1 << 20, one_in: 1000 };
+    let options = ServerOptions::new(device.to_path_buf(), dir.join("socket"));
+    ServerOptions { capacity: 64 << 20, items: 100, reserve, ..options }
+}
+
+/// A file as a block device, until dropped.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn new(file: &Path) -> Result<LoopDevice, String> {
+        let mut command = Command::new("losetup");
+        let found = command.args(["--find", "--show"]).arg(file).output();
+        let found = found.map_err(|error| format!("losetup: {error}"))?;
+        if !found.status.success() {
+            return Err(String::from_utf8_lossy(&found.stderr).trim().to_owned());
+        }
+        Ok(LoopDevice(String::from_utf8_lossy(&found.stdout).trim().to_owned()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _detached = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// Writes to ends of segments until one has no room; how many bytes the file has.
+fn fill(library: &FileLibrary, file: &File) -> u64 {
+    for number in 0u64.. {
+        let offset = number << 20;
+        library.write_file(file, offset, &record(number), number).map_err(|no| no.errno).unwrap();
+        let mut done: Vec<Completion> = Vec::new();
+        while done.is_empty() {
+            wait(library, &mut done);
+        }
+        match done.pop().unwrap().result {
+            Ok(bytes) => assert_eq!(bytes, RECORD as u64),
+            Err(errno) => {
+                assert_eq!(errno, Errno::ENOSPC);
+                return library.file_size(file).unwrap();
+            }
+        }
+    }
+    unreachable!("a device ends")
+}
+
+/// Root and a loop device are needed; says so and passes where they are not.
+#[test]
+fn a_block_device_is_taken_as_long_as_it_is_and_only_if_it_is_nobodys() {
+    const BYTES: u64 = 48 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let file = std::fs::File::create(&image).unwrap();
+    file.set_len(BYTES).unwrap();
+    let device = match LoopDevice::new(&image) {
+        Ok(device) => device,
+        Err(why) => return note_skip("a page server on a block device", &why),
+    };
+    let path = Path::new(&device.0);
+    // Somebody else's: an ext4 superblock's magic, where it is.
+    let other = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    other.write_all_at(&[0x53, 0xEF], 1080).unwrap();
+    let refused = Server::start(options(dir.path(), path)).err().unwrap().to_string();
+    assert!(refused.contains(&device.0) && refused.contains("something else"), "{refused}");
+    let mut magic = [0; 2];
+    other.read_exact_at(&mut magic, 1080).unwrap();
+    assert_eq!(magic, [0x53, 0xEF], "it is left alone");
+    other.write_all_at(&[0; 2], 1080).unwrap();
+    other.sync_all().unwrap();
+    drop(other);
+    let mut held = 0;
+    for life in 0..2 {
+        let server = Server::start(options(dir.path(), path)).unwrap();
+        let library = attach(dir.path());
+        let directory =
+            library.create_directory(b"d").or_else(|_| library.open_directory(b"d")).unwrap();
+        if life == 0 {
+            let file = library.create_file(directory, b"f").unwrap();
+            held = fill(&library, &file);
+            assert!((BYTES / 2..BYTES).contains(&held), "{held} of {BYTES}");
+            // Refused, and nothing else: the rest is there and can be written.
+            assert_eq!(library.resize_file(&file, 2 * BYTES), Err(Errno::ENOSPC));
+            library.flush_file(&file, 0).map_err(|no| no.errno).unwrap();
+            let mut done: Vec<Completion> = Vec::new();
+            wait(&library, &mut done);
+            assert_eq!(done[0].result, Ok(0));
+        }
+        let file = library.open_file(directory, b"f").unwrap();
+        assert_eq!(library.file_size(&file), Ok(held));
+        for number in 0..held >> 20 {
+            assert!(read(&library, &file, number << 20, RECORD) == record(number), "{number}");
+        }
+        // Short at the end, nothing beyond.
+        assert_eq!(read(&library, &file, held - 5, RECORD).len(), 5);
+        assert!(read(&library, &file, held, RECORD).is_empty());
+        drop(library);
+        server.stop().unwrap();
+    }
+}
+
+/// What is left of a volume half made by power loss is a file of the first segment's length: the
+/// volume made in it is not that small.
+#[test]
+fn a_volume_half_made_is_made_as_large_as_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = dir.path().join("volume");
+    std::fs::File::create(&device).unwrap().set_len(2 << 20).unwrap();
+    let server = Server::start(options(dir.path(), &device)).unwrap();
+    let library = attach(dir.path());
+    let directory = library.create_directory(b"d").unwrap();
+    let file = library.create_file(directory, b"f").unwrap();
+    library.resize_file(&file, 48 << 20).unwrap();
+    server.stop().unwrap();
 }

@@ -199,7 +199,8 @@ fn ended(thread: JoinHandle<io::Result<()>>) -> io::Error {
 fn open_files(medium: Arc<FileMedium>, capacity: u64) -> Result<Files, OpenError> {
     match block_on(FileService::open(Arc::clone(&medium))) {
         Err(OpenError::Empty) => {
-            let space = if medium.is_empty() { capacity } else { medium.len() };
+            // A file that is there already may be what is left of a volume half made.
+            let space = if medium.is_device() { medium.len() } else { capacity.max(medium.len()) };
             let layout = Layout::for_capacity(space);
             block_on(FileService::format(&medium, layout, clock::now().0 | 1, false))?;
             tracing::info!(segments = layout.segments, bytes = layout.segment, "volume made");
