@@ -8,6 +8,7 @@
 //! [`nvmefs`] is the transport of DPC 3.2, [`virtiofs`] its rival of DPC 2.3. The suite in
 //! `tests/it/conformance.rs` holds for each transport.
 
+mod initiator;
 pub mod nvmefs;
 mod running;
 mod slots;

@@ -16,7 +16,8 @@ mod initiator;
 mod place;
 mod target;
 
-pub use initiator::{Aborter, Initiator};
+pub use super::initiator::Aborter;
+pub use initiator::{Initiator, Pair};
 pub use target::Target;
 
 /// Most entries fetched in one DMA.

@@ -21,7 +21,7 @@ mod initiator;
 mod rings;
 mod target;
 
-pub use initiator::{FuseCall, Initiator};
+pub use initiator::{Driver, FuseCall, Initiator};
 pub use rings::Rings;
 pub use target::Target;
 

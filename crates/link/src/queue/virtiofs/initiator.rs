@@ -1,13 +1,11 @@
-//! The driver: the host's end of a virtqueue.
+//! The driver's rings: chains offered, used elements found.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use outboard_base::limits::{PAGE, REPLY_HEADER_MAX, REQUEST_HEADER_MAX};
 use outboard_wire::fuse::{IN_HEADER_LEN, InHeader, OUT_HEADER_LEN};
 use outboard_wire::nvmefs::{QueueError, Status};
-use outboard_wire::regs::queue::{DELETE, DELETED, RUN, RUNNING};
 use outboard_wire::virtio::message::{
     Answer, ENVELOPE, ENVELOPE_ANSWER_LEN, HEAD_MAX, Lengths, unique,
 };
@@ -16,16 +14,16 @@ use outboard_wire::virtio::{Descriptor, USED_LEN, Used, Virtqueue, ring_index, r
 use super::{NoSuchQueue, Rings};
 use crate::Region;
 use crate::dma::{Count, Ledger};
-use crate::layout::SlotPages;
-use crate::queue::nvmefs::Aborter;
+use crate::layout::{Layout, SlotPages};
+use crate::queue::initiator::{HostRings, Initiator as Host};
 use crate::queue::slots::{Slots, check};
-use crate::queue::{Cid, CommandId, Completion, HostQueue, SlotError, Span, Submission};
-use crate::region::{OutOfRegion, fence};
+use crate::queue::{Cid, CommandId, Completion, SlotError, Span, Submission};
+use crate::region::OutOfRegion;
 use crate::registers::{QueueRegisters, Registers};
 
 /// What is remembered of a submission.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sent {
+pub(in crate::queue) struct Sent {
     envelope: bool,
     reply_room: u16,
     read_len: u32,
@@ -46,24 +44,22 @@ pub struct FuseCall<'a> {
     pub reply: u16,
 }
 
-/// The host's end of one virtio-fs queue.
-pub struct Initiator {
+/// The two rings of a virtqueue, and its descriptors.
+pub struct Driver {
     region: Arc<Region>,
     rings: Rings,
-    queue: u16,
     virtqueue: Virtqueue,
-    registers: QueueRegisters,
     ledger: Arc<Ledger>,
-    slots: Slots<Sent>,
     /// Next avail entry, and what the doorbell says; both run freely.
     tail: u16,
     rung: u16,
     /// Next used element.
     head: u16,
-    bell: Arc<AtomicU32>,
-    deleting: bool,
     scratch: Vec<u8>,
 }
+
+/// The host's end of one virtio-fs queue.
+pub type Initiator = Host<Driver>;
 
 impl Initiator {
     /// The host end of queue `queue`, over a region laid out as `rings` say. Clears the rings:
@@ -75,167 +71,61 @@ impl Initiator {
         queue: u16,
         ledger: Arc<Ledger>,
     ) -> Result<Initiator, NoSuchQueue> {
-        let block = registers.queue(queue).ok_or(NoSuchQueue)?;
         let virtqueue = rings.virtqueue(queue).ok_or(NoSuchQueue)?;
-        if registers.layout() != rings.layout() || region.len() < rings.region_len() {
+        if region.len() < rings.region_len() {
             return Err(NoSuchQueue);
         }
-        let mut initiator = Initiator {
-            slots: Slots::new(Arc::clone(&region), rings.layout(), queue),
-            region,
+        let (of_rings, counts) = (Arc::clone(&region), Arc::clone(&ledger));
+        let driver = Driver {
+            region: of_rings,
             rings,
-            queue,
             virtqueue,
-            registers: block,
-            ledger,
+            ledger: counts,
             tail: 0,
             rung: 0,
             head: 0,
-            bell: Arc::new(AtomicU32::new(0)),
-            deleting: false,
             scratch: Vec::new(),
         };
-        initiator.clear_rings().map_err(|_| NoSuchQueue)?;
-        Ok(initiator)
-    }
-
-    /// The registers of this queue, for the futex of its interrupt word.
-    #[must_use]
-    pub fn registers(&self) -> &QueueRegisters {
-        &self.registers
-    }
-
-    /// A handle for aborts from other threads.
-    #[must_use]
-    pub fn aborter(&self) -> Aborter {
-        Aborter::new(self.registers.clone(), Arc::clone(&self.bell))
+        Host::over(region, registers, queue, ledger, driver)
     }
 
     /// Puts a FUSE request in the queue, as [`HostQueue::submit`] does with a file operation. Its
     /// completion's result is the length of the data read; `reply_header` gives the answer's body.
+    ///
+    /// [`HostQueue::submit`]: crate::queue::HostQueue::submit
     pub fn submit_call(&mut self, cid: Cid, call: &FuseCall<'_>) -> Result<CommandId, SlotError> {
         let FuseCall { header, body, write, read, reply } = *call;
-        self.send(cid, &Outgoing { header, lengths: None, body, write, read, reply })
+        let message = Outgoing { header, lengths: None, body, write, read, reply };
+        self.send(cid, |driver, pages, id| driver.write_message(pages, id, &message))
     }
+}
 
-    /// The DPU is lost: what is in flight waits for [`Self::reattach`] and [`Self::resubmit`], or
-    /// is given up by [`Self::abandon`].
-    pub fn lose(&mut self) {
-        self.slots.lose();
-    }
-
-    /// After the loss of the DPU: goes on with the next one's registers, of the same layout. Rings
-    /// are empty; slots, descriptors and their bytes are as they were.
-    pub fn reattach(&mut self, registers: &Registers) -> Result<(), NoSuchQueue> {
-        if registers.layout() != self.rings.layout() {
-            return Err(NoSuchQueue);
-        }
-        self.registers = registers.queue(self.queue).ok_or(NoSuchQueue)?;
-        self.lose();
-        self.bell = Arc::new(AtomicU32::new(0));
-        self.deleting = false;
-        self.clear_rings().map_err(|_| NoSuchQueue)
-    }
-
-    /// Submits what the last DPU never answered, in the order it was first submitted; returns how
-    /// many commands that was. [`HostQueue::ring`] shows them.
-    pub fn resubmit(&mut self) -> usize {
-        let mut count = 0;
-        for (cid, _) in self.slots.orphans() {
-            if self.enqueue(cid).is_err() {
-                break;
-            }
-            self.slots.resume(cid);
-            count += 1;
-        }
-        count
-    }
-
-    /// Gives up on what the last DPU never answered: the slots are their callers' again.
-    pub fn abandon(&mut self) -> Vec<Cid> {
-        self.slots.abandon()
-    }
-
-    /// Asks for the end of this queue: what is in flight completes (aborted, unless it is done
-    /// first). True when the DPU's bell must be rung.
-    #[must_use]
-    pub fn delete(&mut self) -> bool {
-        self.deleting = true;
-        self.tail = self.rung;
-        self.registers.set_control(DELETE);
-        fence();
-        self.registers.take_asleep()
-    }
-
-    /// Whether the DPU has ended the queue. Poll its last completions after this says true.
-    #[must_use]
-    pub fn is_deleted(&self) -> bool {
-        self.deleting && self.registers.state() == DELETED
-    }
-
-    /// Starts a deleted queue afresh. True when the bell must be rung; the queue can be used once
-    /// [`Self::is_running`].
-    #[must_use]
-    pub fn recreate(&mut self) -> bool {
-        if !self.is_deleted() || self.slots.in_flight() > 0 || self.clear_rings().is_err() {
-            return false;
-        }
-        self.registers.set_tail(0);
-        self.registers.set_control(RUN);
-        fence();
-        self.registers.take_asleep()
-    }
-
-    /// Whether the queue runs (again).
-    #[must_use]
-    pub fn is_running(&mut self) -> bool {
-        if self.registers.state() == RUNNING && self.registers.control() == RUN {
-            self.deleting = false;
-        }
-        !self.deleting
-    }
-
-    fn clear_rings(&mut self) -> Result<(), OutOfRegion> {
-        self.region.store_u32(self.virtqueue.avail_at(), 0, Release)?;
-        self.region.store_u32(self.virtqueue.used_at(), 0, Release)?;
-        (self.tail, self.rung, self.head) = (0, 0, 0);
-        Ok(())
-    }
-
-    /// Puts a slot's chain into the avail ring; idx follows with the doorbell.
-    fn enqueue(&mut self, cid: Cid) -> Result<(), OutOfRegion> {
-        let at = self.virtqueue.avail_entry_at(self.tail);
-        self.region.write_from(at, &self.rings.head(cid.0).to_le_bytes())?;
-        self.tail = self.tail.wrapping_add(1);
-        Ok(())
-    }
-
-    fn send(&mut self, cid: Cid, message: &Outgoing<'_>) -> Result<CommandId, SlotError> {
-        if self.deleting {
-            return Err(SlotError::Deleted);
-        }
-        let tag = self.slots.next_tag(cid)?;
+impl Driver {
+    /// Writes a message into a slot's pages, and the chain that leads through them.
+    fn write_message(
+        &mut self,
+        pages: SlotPages,
+        id: CommandId,
+        message: &Outgoing<'_>,
+    ) -> Result<Sent, SlotError> {
         message.check(self.rings.io_max())?;
         let out_of_region = |_| SlotError::TooLong;
-        let pages = self.slots.pages(cid);
         self.scratch.clear();
-        message.emit(unique(cid.0, tag), &mut self.scratch)?;
+        message.emit(unique(id.cid.0, id.tag), &mut self.scratch)?;
         self.region.write_from(pages.header, &self.scratch).map_err(out_of_region)?;
         let answer = message.answer_len() + usize::from(message.reply);
         self.region.zero(pages.reply, answer).map_err(out_of_region)?;
         let head_len = u32::try_from(self.scratch.len()).map_err(|_| SlotError::TooLong)?;
+        let head = self.rings.head(id.cid.0);
         self.scratch.clear();
-        message.chain(pages, self.rings.head(cid.0), head_len, &mut self.scratch);
-        let table = self.virtqueue.descriptor_at(self.rings.head(cid.0));
+        message.chain(pages, head, head_len, &mut self.scratch);
+        let table = self.virtqueue.descriptor_at(head);
         self.region.write_from(table, &self.scratch).map_err(out_of_region)?;
-        self.enqueue(cid).map_err(out_of_region)?;
-        let sent = Sent {
+        Ok(Sent {
             envelope: message.lengths.is_some(),
             reply_room: message.reply,
             read_len: message.read.len,
-        };
-        self.slots.begin(cid, tag, sent);
-        Ok(CommandId { cid, tag })
+        })
     }
 
     /// Where the used ring's idx stands. One that jumped is a violation, and read as nothing new.
@@ -250,25 +140,26 @@ impl Initiator {
     }
 
     /// Believes a used element only when it answers something.
-    fn settle(&mut self) -> Option<Completion> {
+    fn settle(&self, slots: &mut Slots<Sent>) -> Option<Completion> {
         let mut raw = [0; USED_LEN];
         self.region.read_into(self.virtqueue.used_entry_at(self.head), &mut raw).ok()?;
         let cid = Cid(self.rings.slot_of(Used::parse(&raw).id)?);
-        let (tag, sent) = self.slots.settle(cid)?;
+        let (tag, sent) = slots.settle(cid)?;
         let protocol = (Status::Queue(QueueError::Protocol), 0);
-        let (status, result) = self.answer(cid, tag, sent).unwrap_or(protocol);
+        let id = CommandId { cid, tag };
+        let (status, result) = self.answer(slots.pages(cid), id, sent).unwrap_or(protocol);
         Some(Completion { cid, status, result })
     }
 
     /// Reads a slot's out header; `None` when it is not the answer to what was asked.
-    fn answer(&self, cid: Cid, tag: u32, sent: Sent) -> Option<(Status, u64)> {
+    fn answer(&self, pages: SlotPages, id: CommandId, sent: Sent) -> Option<(Status, u64)> {
         let mut raw = [0; ENVELOPE_ANSWER_LEN];
-        self.region.read_into(self.slots.pages(cid).reply, &mut raw).ok()?;
+        self.region.read_into(pages.reply, &mut raw).ok()?;
         let (header, result) = raw.split_first_chunk::<OUT_HEADER_LEN>()?;
         let answer = Answer::parse(header);
         let behind = answer.len.checked_sub(u32::try_from(OUT_HEADER_LEN).ok()?)?;
         let most = u32::from(sent.reply_room) + if sent.envelope { 8 } else { sent.read_len };
-        if answer.unique != unique(cid.0, tag) || behind > most {
+        if answer.unique != unique(id.cid.0, id.tag) || behind > most {
             return None;
         }
         let result = if sent.envelope {
@@ -352,62 +243,79 @@ fn pieces(buffer: u64, span: Span) -> impl Iterator<Item = (u64, u32)> {
     })
 }
 
-impl HostQueue for Initiator {
-    fn acquire(&mut self) -> Option<Cid> {
-        self.slots.acquire()
+impl HostRings for Driver {
+    type Sent = Sent;
+
+    fn layout(&self) -> Layout {
+        self.rings.layout()
     }
 
-    fn write_buffer(&mut self, cid: Cid, offset: u32, data: &[u8]) -> Result<(), SlotError> {
-        self.slots.write_buffer(cid, offset, data)
+    fn clear(&mut self) -> Result<(), OutOfRegion> {
+        self.region.store_u32(self.virtqueue.avail_at(), 0, Release)?;
+        self.region.store_u32(self.virtqueue.used_at(), 0, Release)?;
+        (self.tail, self.rung, self.head) = (0, 0, 0);
+        Ok(())
     }
 
-    fn read_buffer(&self, cid: Cid, offset: u32, out: &mut [u8]) -> Result<(), SlotError> {
-        self.slots.read_buffer(cid, offset, out)
-    }
-
-    fn buffer(&self, cid: Cid, span: Span) -> Result<*mut u8, SlotError> {
-        self.slots.buffer(cid, span)
-    }
-
-    fn submit(&mut self, cid: Cid, submission: &Submission<'_>) -> Result<CommandId, SlotError> {
+    fn write(
+        &mut self,
+        pages: SlotPages,
+        id: CommandId,
+        submission: &Submission<'_>,
+    ) -> Result<Sent, SlotError> {
         let Submission { dispatch, header, write, read, reply_header } = *submission;
         let header_len = u16::try_from(header.len()).map_err(|_| SlotError::TooLong)?;
         let lengths = Lengths { header: header_len, reply_room: reply_header, dispatch };
-        let outer = InHeader { opcode: ENVELOPE, ..InHeader::default() };
         let message = Outgoing {
-            header: outer,
+            header: InHeader { opcode: ENVELOPE, ..InHeader::default() },
             lengths: Some(lengths),
             body: header,
             write,
             read,
             reply: reply_header,
         };
-        self.send(cid, &message)
+        self.write_message(pages, id, &message)
     }
 
-    fn ring(&mut self) -> bool {
+    /// Puts a slot's chain into the avail ring; idx follows with the doorbell.
+    fn enqueue(&mut self, cid: Cid, _sent: &Sent) -> Result<(), SlotError> {
+        let at = self.virtqueue.avail_entry_at(self.tail);
+        let head = self.rings.head(cid.0).to_le_bytes();
+        self.region.write_from(at, &head).map_err(|_| SlotError::TooLong)?;
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    fn retract(&mut self) {
+        self.tail = self.rung;
+    }
+
+    fn show(&mut self) -> Option<u32> {
         if self.rung == self.tail {
-            return false;
+            return None;
         }
         self.rung = self.tail;
         let idx = ring_word(self.tail);
         let _in_range = self.region.store_u32(self.virtqueue.avail_at(), idx, Release);
-        self.registers.set_tail(u32::from(self.tail));
-        self.ledger.count(Count::Doorbells, 1);
-        fence();
-        let asleep = self.registers.take_asleep();
-        if asleep {
-            self.ledger.count(Count::Wakes, 1);
-        }
-        asleep
+        Some(u32::from(self.tail))
     }
 
-    fn poll(&mut self, budget: usize, out: &mut Vec<Completion>) -> usize {
+    fn has_answers(&mut self) -> bool {
+        self.used() != self.head
+    }
+
+    fn poll(
+        &mut self,
+        slots: &mut Slots<Sent>,
+        _registers: &QueueRegisters,
+        budget: usize,
+        out: &mut Vec<Completion>,
+    ) -> usize {
         let used = self.used();
         let (mut taken, mut found) = (0, 0);
         while taken < budget && self.head != used {
             taken += 1;
-            let completion = self.settle();
+            let completion = self.settle(slots);
             self.head = self.head.wrapping_add(1);
             match completion {
                 Some(completion) => {
@@ -420,40 +328,8 @@ impl HostQueue for Initiator {
         found
     }
 
-    fn reply_header(&self, cid: Cid, out: &mut [u8]) -> Result<usize, SlotError> {
-        let sent = self.slots.sent(cid)?;
-        let len = out.len().min(usize::from(sent.reply_room));
-        let part = out.get_mut(..len).unwrap_or_default();
-        let at = self.slots.pages(cid).reply + Self::front_of(sent);
-        self.region.read_into(at, part).map_err(|_| SlotError::TooLong)?;
-        Ok(len)
-    }
-
-    fn release(&mut self, cid: Cid) -> Result<(), SlotError> {
-        self.slots.release(cid)
-    }
-
-    fn abort(&mut self, id: CommandId) -> bool {
-        self.aborter().abort(id)
-    }
-
-    fn may_sleep(&mut self) -> Option<u32> {
-        let interrupt = self.registers.interrupt();
-        self.registers.set_arm(1);
-        fence();
-        if self.used() != self.head {
-            self.awake();
-            return None;
-        }
-        Some(interrupt)
-    }
-
-    fn awake(&mut self) {
-        self.registers.set_arm(0);
-    }
-
-    fn in_flight(&self) -> usize {
-        self.slots.in_flight()
+    fn reply_at(&self, pages: SlotPages, sent: &Sent) -> (u64, u16) {
+        (pages.reply + Self::front_of(sent), sent.reply_room)
     }
 }
 
