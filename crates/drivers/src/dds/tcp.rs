@@ -9,5 +9,9 @@
 //! the signature keep their bytes, but not their packets.
 
 pub mod front;
+mod kernel;
+pub mod port;
 pub mod sockets;
+mod spin;
+pub mod stack;
 pub mod worker;

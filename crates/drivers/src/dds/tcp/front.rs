@@ -7,10 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use outboard_dds::dpu::director::{Flow5, Transport, symmetric_hash};
+use outboard_dds::dpu::director::{Flow5, Signature, Transport, symmetric_hash};
 
-use super::sockets::{Address, Listener, Ready, Sockets};
-use super::worker::{Files, Inbox, Setup, Tally, Worker};
+use super::kernel::KernelPort;
+use super::port::{Call, Inbox, Port};
+use super::sockets::{Address, Listener, Ready, Sockets, Stream};
+use super::stack::network::Ends;
+use super::stack::{Frames, StackPort, Wires};
+use super::worker::{Files, Setup, Tally, Worker};
 use crate::link::Bell;
 
 /// A pause after a connection could not be accepted: descriptors or memory may be back.
@@ -21,7 +25,7 @@ pub struct Front {
     address: Address,
     tally: Arc<Tally>,
     stop: Arc<(AtomicBool, Bell)>,
-    workers: Vec<Arc<Inbox>>,
+    workers: Vec<Arc<Call>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -32,20 +36,17 @@ impl Front {
         workers: usize,
         setup: &Setup<F>,
     ) -> io::Result<Front> {
-        let mut front = Front {
-            address: listener.address().clone(),
-            tally: Arc::default(),
-            stop: Arc::new((AtomicBool::new(false), Bell::new()?)),
-            workers: Vec::new(),
-            threads: Vec::new(),
-        };
+        let mut front = Front::new(listener.address().clone())?;
+        let mut inboxes = Vec::new();
         for n in 0..workers.max(1) {
-            front.start_worker(n, setup)?;
+            let (inbox, host) = (Arc::new(Inbox::new()?), setup.host.clone());
+            inboxes.push(Arc::clone(&inbox));
+            front.start_worker(n, setup, inbox, move || KernelPort::new(host))?;
         }
-        let (stop, workers) = (Arc::clone(&front.stop), front.workers.clone());
+        let stop = Arc::clone(&front.stop);
         let accepting =
             std::thread::Builder::new().name("director-accept".into()).spawn(move || {
-                if let Err(error) = accept(&listener, &stop, &workers) {
+                if let Err(error) = accept(&listener, &stop, &inboxes) {
                     tracing::error!(%error, "the director cannot wait for clients any more");
                 }
             })?;
@@ -53,13 +54,59 @@ impl Front {
         Ok(front)
     }
 
-    fn start_worker<F: Files>(&mut self, n: usize, setup: &Setup<F>) -> io::Result<()> {
-        let inbox = Arc::new(Inbox::new()?);
-        self.workers.push(Arc::clone(&inbox));
+    /// Serves who asks `signature` between two devices, with so many workers; everything else is
+    /// forwarded. `address` is what clients are told.
+    ///
+    /// # Errors
+    /// Threads or descriptors are short.
+    pub fn between<F: Files>(
+        ends: Ends,
+        signature: Signature,
+        address: Address,
+        workers: usize,
+        setup: &Setup<F>,
+    ) -> io::Result<(Front, Arc<Frames>)> {
+        let mut front = Front::new(address)?;
+        let workers = workers.max(1);
+        let inboxes: Vec<_> =
+            (0..workers).map(|_| Inbox::new().map(Arc::new)).collect::<io::Result<_>>()?;
+        let frames = Arc::new(Frames::default());
+        let wires = Arc::new(Wires {
+            client: ends.client,
+            host: ends.host,
+            signature,
+            frames: Arc::clone(&frames),
+            inboxes: inboxes.clone(),
+        });
+        for (n, inbox) in inboxes.into_iter().enumerate() {
+            let wires = Arc::clone(&wires);
+            front.start_worker(n, setup, inbox, move || StackPort::new(wires, n))?;
+        }
+        Ok((front, frames))
+    }
+
+    fn new(address: Address) -> io::Result<Front> {
+        Ok(Front {
+            address,
+            tally: Arc::default(),
+            stop: Arc::new((AtomicBool::new(false), Bell::new()?)),
+            workers: Vec::new(),
+            threads: Vec::new(),
+        })
+    }
+
+    fn start_worker<F: Files, P: Port>(
+        &mut self,
+        n: usize,
+        setup: &Setup<F>,
+        inbox: Arc<Inbox<P::Item>>,
+        port: impl FnOnce() -> io::Result<P> + Send + 'static,
+    ) -> io::Result<()> {
+        self.workers.push(Arc::clone(&inbox.call));
         let (setup, tally) = (setup.clone(), Arc::clone(&self.tally));
         let serve = move || {
-            let served = Worker::new(setup, inbox, tally).and_then(|mut worker| worker.run());
-            if let Err(error) = served {
+            let worker = port().and_then(|port| Worker::new(setup, port, inbox, tally));
+            if let Err(error) = worker.and_then(|mut worker| worker.run()) {
                 tracing::error!(%error, "a worker of the director ended; its flows are closed");
             }
         };
@@ -85,7 +132,7 @@ impl Drop for Front {
     fn drop(&mut self) {
         self.stop.0.store(true, Ordering::Release);
         self.stop.1.ring();
-        self.workers.iter().for_each(|inbox| inbox.stop());
+        self.workers.iter().for_each(|call| call.stop());
         for thread in self.threads.drain(..) {
             // A panic was printed by the thread itself.
             let _ended = thread.join();
@@ -96,7 +143,7 @@ impl Drop for Front {
 fn accept(
     listener: &Listener,
     stop: &(AtomicBool, Bell),
-    workers: &[Arc<Inbox>],
+    workers: &[Arc<Inbox<Stream>>],
 ) -> io::Result<()> {
     let mut sockets = Sockets::new()?;
     sockets.watch_listener(listener)?;
@@ -117,7 +164,7 @@ fn accept(
                     });
                     let at = usize::try_from(hash % workers.len() as u64).unwrap_or(0);
                     if let Some(worker) = workers.get(at) {
-                        worker.push(stream);
+                        worker.push(stream, usize::MAX);
                     }
                 }
                 Ok(None) => break,

@@ -161,8 +161,8 @@ impl Stream {
 /// Names a connection of one [`Sockets`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
-    at: u32,
-    generation: u32,
+    pub(super) at: u32,
+    pub(super) generation: u32,
 }
 
 impl ConnId {

@@ -1,12 +1,11 @@
-//! One worker: a director over sockets, and the reads it begins.
+//! One worker: a director over the connections of a [`Port`], and the reads it begins.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use outboard_dds::dpu::director::{
@@ -19,9 +18,10 @@ use outboard_dds::dpu::offload::{Application, Lookup, ReadOp};
 use outboard_kv::medium::{Buf, Medium};
 use outboard_wire::dds::FileId;
 
-use super::sockets::{Address, ConnId, PIECES, Read, Ready, Sockets, Stream, Wrote};
+use super::port::{Inbox, News, Port};
+use super::sockets::{Address, ConnId, PIECES, Read, Wrote};
+use super::spin::Spin;
 use crate::executor::{Executor, Started};
-use crate::link::Bell;
 use crate::medium::Reactor;
 
 /// The file service, as the offload engine asks it. Called on worker threads, whose own
@@ -53,7 +53,7 @@ pub struct Setup<F> {
     pub files: Arc<F>,
     /// Which flows are divided; others are forwarded.
     pub signature: Option<Signature>,
-    /// Where the host serves.
+    /// Where the host serves. A user-space stack asks the server that the client asked, instead.
     pub host: Address,
     /// Reads of one worker under way at most.
     pub contexts: usize,
@@ -90,35 +90,6 @@ pub struct Tally {
     pub flows: AtomicU64,
 }
 
-/// A worker's inbox: what other threads hand it.
-pub struct Inbox {
-    streams: Mutex<Vec<Stream>>,
-    bell: Bell,
-    stop: AtomicBool,
-}
-
-impl Inbox {
-    pub(super) fn new() -> io::Result<Inbox> {
-        let (streams, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-        Ok(Inbox { streams, bell: Bell::new()?, stop })
-    }
-
-    pub(super) fn push(&self, stream: Stream) {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
-        self.bell.ring();
-    }
-
-    /// Tells the worker to end.
-    pub(super) fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.bell.ring();
-    }
-
-    fn take(&self) -> Vec<Stream> {
-        std::mem::take(&mut *self.streams.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
 type Reading = Pin<Box<dyn Future<Output = (Ticket, Filled)>>>;
 
 /// The two legs of a flow.
@@ -145,15 +116,16 @@ const CHUNK: usize = 64 << 10;
 const SPIN: Duration = Duration::from_micros(20);
 
 /// One thread's part of the director.
-pub(super) struct Worker<F: Files> {
+pub(super) struct Worker<F: Files, P: Port> {
     setup: Setup<F>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<P::Item>>,
     tally: Arc<Tally>,
     told: Counts,
-    sockets: Sockets,
+    port: P,
     director: Director,
     executor: Executor<Reading>,
     reactor: Option<Reactor>,
+    spin: Spin,
     /// By the number of the flow.
     legs: Vec<Option<Legs>>,
     /// Whose a connection is, by its number.
@@ -163,11 +135,15 @@ pub(super) struct Worker<F: Files> {
     chunk: Vec<u8>,
 }
 
-impl<F: Files> Worker<F> {
+impl<F: Files, P: Port> Worker<F, P> {
     /// For the thread it is called on.
-    pub(super) fn new(setup: Setup<F>, inbox: Arc<Inbox>, tally: Arc<Tally>) -> io::Result<Self> {
-        let sockets = Sockets::new()?;
-        sockets.watch_bell(&inbox.bell)?;
+    pub(super) fn new(
+        setup: Setup<F>,
+        mut port: P,
+        inbox: Arc<Inbox<P::Item>>,
+        tally: Arc<Tally>,
+    ) -> io::Result<Self> {
+        port.watch_bell(&inbox.call.bell)?;
         let reactor = match Reactor::install(256) {
             Ok(reactor) => Some(reactor),
             Err(error) => {
@@ -175,7 +151,7 @@ impl<F: Files> Worker<F> {
                 None
             }
         };
-        let ringer = inbox.bell.ringer()?;
+        let ringer = inbox.call.bell.ringer()?;
         let begun = Instant::now();
         let clock = move || u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let director = Director::new(
@@ -191,9 +167,10 @@ impl<F: Files> Worker<F> {
             inbox,
             tally,
             told: Counts::default(),
-            sockets,
+            port,
             director,
             reactor,
+            spin: Spin::new(),
             legs: Vec::new(),
             owners: Vec::new(),
             queue: VecDeque::new(),
@@ -203,23 +180,14 @@ impl<F: Files> Worker<F> {
 
     /// Serves until told to stop.
     pub(super) fn run(&mut self) -> io::Result<()> {
-        let mut ready = Vec::new();
-        while !self.inbox.stop.load(Ordering::Acquire) {
-            let wait = if self.queue.is_empty() { None } else { Some(Duration::ZERO) };
-            match wait {
-                None => self.sleep(&mut ready)?,
-                Some(_) => self.sockets.look(wait, &mut ready)?,
+        let mut news = Vec::new();
+        while !self.inbox.call.is_stopped() {
+            if self.queue.is_empty() {
+                self.sleep(&mut news)?;
+            } else {
+                self.port.look(Duration::ZERO, &mut news)?;
             }
-            for what in ready.drain(..) {
-                match what {
-                    Ready::Conn(conn) => self.enqueue_owner(conn),
-                    Ready::Bell => {
-                        self.inbox.bell.drain()?;
-                        self.inbox.take().into_iter().for_each(|stream| self.welcome(stream));
-                    }
-                    Ready::Listener => {}
-                }
-            }
+            self.hear(&mut news)?;
             let turn = self.queue.len();
             for _ in 0..turn {
                 let Some(id) = self.queue.pop_front() else { break };
@@ -229,32 +197,55 @@ impl<F: Files> Worker<F> {
             self.reap();
             self.hear_news();
             self.tell();
+            self.port.flush(&mut news);
+            self.hear(&mut news)?;
         }
         Ok(())
     }
 
-    /// Waits for sockets, the bell or the ends of reads.
-    fn sleep(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
-        if self.executor.running() == 0 {
-            return self.sockets.look(Some(SLEEP_MAX), ready);
+    /// Sees to what the port found.
+    fn hear(&mut self, news: &mut Vec<News>) -> io::Result<()> {
+        if news.contains(&News::Bell) {
+            self.inbox.call.bell.drain()?;
+            self.inbox.take().into_iter().for_each(|item| self.port.take(item, news));
         }
-        let since = Instant::now();
-        while since.elapsed() < SPIN {
-            if self.reap() > 0 {
-                return self.sockets.look(Some(Duration::ZERO), ready);
+        for what in news.drain(..) {
+            match what {
+                News::Moved(conn) => self.enqueue_owner(conn),
+                News::Came(conn) => self.welcome(conn),
+                News::Bell => {}
             }
-            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+
+    /// Waits for the port, the bell or the ends of reads.
+    fn sleep(&mut self, news: &mut Vec<News>) -> io::Result<()> {
+        if self.executor.running() == 0 {
+            return self.port.look(SLEEP_MAX, news);
+        }
+        if self.spin.is_due() {
+            let since = Instant::now();
+            while since.elapsed() < SPIN {
+                if self.reap() > 0 {
+                    self.spin.ended(true);
+                    // The port is looked at when what ended was sent.
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+            self.spin.ended(false);
         }
         if self.executor.begin_sleep() {
             let slept = match &self.reactor {
-                Some(reactor) => reactor.sleep(self.sockets.fd(), SLEEP_MAX),
-                None => self.sockets.look(Some(SLEEP_MAX), ready),
+                Some(reactor) => reactor.sleep(self.port.fd(), SLEEP_MAX.min(self.port.patience())),
+                None => self.port.look(SLEEP_MAX, news),
             };
             self.executor.end_sleep();
             slept?;
         }
         self.reap();
-        self.sockets.look(Some(Duration::ZERO), ready)
+        self.port.look(Duration::ZERO, news)
     }
 
     /// Takes ended reads to the director; how many.
@@ -310,13 +301,8 @@ impl<F: Files> Worker<F> {
         self.told = now;
     }
 
-    fn welcome(&mut self, stream: Stream) {
-        let ours = self.is_ours(stream.ends);
-        let client = match self.sockets.add(stream) {
-            Ok(client) => client,
-            Err(error) => return tracing::warn!(%error, "cannot serve a connection; closed"),
-        };
-        let flow = self.director.open(ours);
+    fn welcome(&mut self, client: ConnId) {
+        let flow = self.director.open(self.is_ours(client));
         let legs =
             Legs { flow, client, host: None, client_told: false, host_told: false, queued: false };
         let at = flow.index();
@@ -328,10 +314,12 @@ impl<F: Files> Worker<F> {
         }
         self.own(client, flow, Side::Client);
         self.tally.flows.fetch_add(1, Ordering::Relaxed);
+        // It may have come with its first bytes.
+        self.enqueue(flow);
     }
 
-    fn is_ours(&self, ends: Option<(SocketAddr, SocketAddr)>) -> bool {
-        match (&self.setup.signature, ends) {
+    fn is_ours(&self, client: ConnId) -> bool {
+        match (&self.setup.signature, self.port.ends(client)) {
             (Some(signature), Some((client, server))) => {
                 signature.matches(&Flow5 { client, server, transport: Transport::Tcp })
             }
@@ -373,7 +361,7 @@ impl<F: Files> Worker<F> {
         legs.queued = false;
         let client = legs.client;
         if self.flow(id).is_some_and(Flow::wants_client) {
-            match self.sockets.read(client, &mut self.chunk) {
+            match self.port.read(client, &mut self.chunk) {
                 Read::Bytes(n) => {
                     self.director.client_bytes(id, self.chunk.get(..n).unwrap_or_default());
                 }
@@ -398,11 +386,11 @@ impl<F: Files> Worker<F> {
             if let Some(legs) = self.legs(id)
                 && !std::mem::replace(&mut legs.client_told, true)
             {
-                self.sockets.shutdown(client);
+                self.port.shutdown(client);
             }
         }
         // It is looked at again at once only if there is more to read; else news or sockets wake.
-        if again && self.sockets.is_readable(client) {
+        if again && self.port.is_readable(client) {
             self.enqueue(id);
         }
     }
@@ -426,14 +414,14 @@ impl<F: Files> Worker<F> {
         let Some(flow) = self.director.flow(id) else { return true };
         let to_host = flow.to_host();
         if !to_host.is_empty() {
-            match self.sockets.write(host, &[IoSlice::new(to_host)]) {
+            match self.port.write(host, &[IoSlice::new(to_host)]) {
                 Wrote::Bytes(n) => self.director.host_took(id, n),
                 Wrote::Blocked => {}
                 Wrote::Reset => self.drop_host(id),
             }
         }
         if self.flow(id).is_some_and(Flow::wants_host) {
-            match self.sockets.read(host, &mut self.chunk) {
+            match self.port.read(host, &mut self.chunk) {
                 Read::Bytes(n) => {
                     self.director.host_bytes(id, self.chunk.get(..n).unwrap_or_default());
                 }
@@ -447,9 +435,9 @@ impl<F: Files> Worker<F> {
             && let Some(legs) = self.legs(id)
             && !std::mem::replace(&mut legs.host_told, true)
         {
-            self.sockets.shutdown(host);
+            self.port.shutdown(host);
         }
-        if self.sockets.is_readable(host) && self.flow(id).is_some_and(Flow::wants_host) {
+        if self.port.is_readable(host) && self.flow(id).is_some_and(Flow::wants_host) {
             self.enqueue(id);
         }
         true
@@ -457,8 +445,8 @@ impl<F: Files> Worker<F> {
 
     /// Makes the host's leg. A host that cannot be reached has ended.
     fn connect(&mut self, id: FlowId) -> Option<ConnId> {
-        let made = Stream::connect(&self.setup.host).and_then(|s| self.sockets.add(s));
-        match made {
+        let client = self.legs(id)?.client;
+        match self.port.connect(client) {
             Ok(host) => {
                 if let Some(legs) = self.legs(id) {
                     legs.host = Some(host);
@@ -467,8 +455,7 @@ impl<F: Files> Worker<F> {
                 Some(host)
             }
             Err(error) => {
-                let at = &self.setup.host;
-                tracing::debug!(%error, %at, "the host application does not answer");
+                tracing::debug!(%error, "the host application does not answer");
                 self.director.host_ended(id);
                 None
             }
@@ -479,7 +466,7 @@ impl<F: Files> Worker<F> {
         self.director.host_ended(id);
         if let Some(host) = self.legs(id).and_then(|legs| legs.host.take()) {
             self.disown(host);
-            self.sockets.close(host, false);
+            self.port.close(host, false);
         }
         // No more comes: but nothing may be sent through it either.
         if let Some(legs) = self.legs(id) {
@@ -502,7 +489,7 @@ impl<F: Files> Worker<F> {
             }
             let pieces: Vec<IoSlice<'_>> =
                 flow.to_client().take(PIECES).map(IoSlice::new).collect();
-            match self.sockets.write(client, &pieces) {
+            match self.port.write(client, &pieces) {
                 Wrote::Bytes(n) => self.director.client_took(id, n),
                 Wrote::Blocked => return true,
                 Wrote::Reset => return false,
@@ -516,7 +503,7 @@ impl<F: Files> Worker<F> {
         self.director.close(id);
         for conn in [Some(legs.client), legs.host].into_iter().flatten() {
             self.disown(conn);
-            self.sockets.close(conn, reset);
+            self.port.close(conn, reset);
         }
         self.tally.flows.fetch_sub(1, Ordering::Relaxed);
     }

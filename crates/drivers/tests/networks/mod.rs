@@ -1,0 +1,120 @@
+//! Three network namespaces in a row, as computers: clients, the DPU side between, the host.
+//!
+//! ```text
+//! clients: c0 10.77.0.1, fd77::1 ── d0 :dpu: d1 ── h0 10.77.0.2, fd77::2 :host
+//! ```
+//!
+//! Nothing of them has a name outside, and they go with the process that made them, however it ends.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Address of the clients' computer, and of the host's.
+pub(crate) const CLIENT: &str = "10.77.0.1";
+pub(crate) const HOST: &str = "10.77.0.2";
+
+/// One namespace, kept by a process that ends when this one does.
+pub(crate) struct Namespace {
+    keeper: Child,
+}
+
+impl Namespace {
+    fn new() -> Option<Namespace> {
+        let mut keeper = Command::new("unshare")
+            .args(["--net", "sh", "-c", "echo made; exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("`unshare` of util-linux");
+        let mut line = String::new();
+        BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let namespace = Namespace { keeper };
+        (line == "made\n").then_some(namespace)
+    }
+
+    /// A path by which others may enter it.
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.keeper.id())
+    }
+
+    /// Does something inside; sockets that it makes stay of this namespace.
+    pub(crate) fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                let namespace = File::open(self.path()).unwrap();
+                let network = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(namespace.as_fd(), network).unwrap();
+                work()
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Runs a program inside, and gives what it said; it has to succeed.
+    pub(crate) fn run(&self, program: &str, args: &str) -> String {
+        let mut command = Command::new(program);
+        command.args(args.split_whitespace());
+        let output = self.within(|| command.output());
+        let output = output.unwrap_or_else(|error| {
+            panic!("cannot start {program} ({error}); `scripts/setup test` installs it")
+        });
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{program} {args}: {text} {output:?}");
+        text
+    }
+
+    fn ip(&self, args: &str) {
+        self.run("ip", args);
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ended = self.keeper.wait();
+    }
+}
+
+/// The three of them.
+pub(crate) struct Networks {
+    pub(crate) clients: Namespace,
+    pub(crate) dpu: Namespace,
+    pub(crate) host: Namespace,
+}
+
+impl Networks {
+    /// Connected as above; `None` where a process may not make namespaces.
+    pub(crate) fn new() -> Option<Networks> {
+        let [clients, dpu, host] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
+        let keeper = dpu.keeper.id();
+        for (side, own, other, n) in [(&clients, "c0", "d0", 1), (&host, "h0", "d1", 2)] {
+            side.ip(&format!("link add {own} type veth peer name {other} netns {keeper}"));
+            // Nothing of the DPU side's kernel shall speak up between the two.
+            dpu.ip(&format!("link set {other} addrgenmode none"));
+            dpu.ip(&format!("link set {other} up"));
+            side.ip(&format!("address add 10.77.0.{n}/24 dev {own}"));
+            side.ip(&format!("address add fd77::{n}/64 dev {own} nodad"));
+            side.ip(&format!("link set {own} up"));
+            side.ip("link set lo up");
+        }
+        for (side, device) in [(&clients, "c0"), (&dpu, "d0"), (&dpu, "d1"), (&host, "h0")] {
+            // Before, the kernel throws away what is sent.
+            let end = Instant::now() + Duration::from_secs(30);
+            while !side.run("ip", &format!("link show dev {device}")).contains("state UP") {
+                assert!(Instant::now() < end, "{device} does not come up");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        Some(Networks { clients, dpu, host })
+    }
+
+    /// The devices of the DPU side, as `--net` takes them.
+    pub(crate) fn veth(&self) -> String {
+        format!("veth:d0,d1@{}", self.dpu.path())
+    }
+}
