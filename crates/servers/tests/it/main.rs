@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests may panic")]
 
 mod compaction;
+mod history;
 mod kv;
 mod linear;
 mod lives;

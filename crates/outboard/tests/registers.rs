@@ -1,0 +1,288 @@
+//! `outboard serve kv` as processes, offload on, each of which may get kill -9 at any moment: host,
+//! DPU side, clients. Every key behaves as one register.
+//!
+//! Goal: no answered write is lost, no read is older than an answer that any process had. Method:
+//! client processes (this program, started again) say on a pipe what they are about to do and what
+//! came of it, by a clock that all processes share; what a dead one had begun was not answered. The
+//! histories are searched as those of `servers/tests/it/linear.rs`, which has all sides in one
+//! process. Values are so long that most keys lie in files, and overwritten so often that the log
+//! is compacted meanwhile.
+//!
+//! `OUTBOARD_KILLS=300 cargo test -p outboard-outboard --test registers` kills as often; the gate
+//! does it 12 times. `OUTBOARD_SEED` chooses whom and when.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+#[path = "../../servers/tests/it/history.rs"]
+mod history;
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use history::{Op, is_linearizable};
+use outboard_base::Rng;
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
+
+const KEYS: u64 = 90;
+const PADDING: usize = 60_000;
+const CLIENTS: u64 = 4;
+/// Set for this program as a client: where to connect, its number, its seed.
+const AS_CLIENT: &str = "OUTBOARD_TEST_CLIENT";
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
+}
+
+/// Of all processes of this computer.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
+}
+
+// The client: lines `b TIME KEY VALUE` as it begins (value 0 for a read), `e TIME VALUE` at the
+// answer, `x` when there was none.
+
+fn client() {
+    let words = std::env::var(AS_CLIENT).unwrap();
+    let mut words = words.split(' ');
+    let address: SocketAddr = words.next().unwrap().parse().unwrap();
+    let mut numbers = words.map(|word| word.parse::<u64>().unwrap());
+    let (who, seed) = (numbers.next().unwrap(), numbers.next().unwrap());
+    let (mut rng, mut next) = (Rng::new(seed), who << 40);
+    let mut connected: Option<BufReader<TcpStream>> = None;
+    loop {
+        let Some(stream) = &mut connected else {
+            connected = TcpStream::connect(address).ok().map(|stream| {
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                BufReader::new(stream)
+            });
+            if connected.is_none() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            continue;
+        };
+        let (key, writes) = (rng.below(KEYS), rng.below(3) == 0);
+        next += 1;
+        println!("b {} {key} {}", now(), if writes { next } else { 0 });
+        match one(stream, key, writes.then_some(next)) {
+            Ok(value) => println!("e {} {value}", now()),
+            Err(keep) => {
+                println!("x");
+                if !keep {
+                    connected = None;
+                }
+            }
+        }
+    }
+}
+
+/// One command: the value there is now. The error says whether to go on with this connection.
+fn one(stream: &mut BufReader<TcpStream>, key: u64, writes: Option<u64>) -> Result<u64, bool> {
+    let name = format!("key:{key}");
+    let mut command = match writes {
+        None => format!("*2\r\n$3\r\nGET\r\n${}\r\n{name}\r\n", name.len()),
+        Some(value) => {
+            let text = format!("{value}:");
+            let len = text.len() + PADDING;
+            format!("*3\r\n$3\r\nSET\r\n${}\r\n{name}\r\n${len}\r\n{text}", name.len())
+        }
+    }
+    .into_bytes();
+    if writes.is_some() {
+        command.resize(command.len() + PADDING, b'x');
+        command.extend_from_slice(b"\r\n");
+    }
+    stream.get_mut().write_all(&command).map_err(|_| false)?;
+    let mut line = String::new();
+    match stream.read_line(&mut line) {
+        Ok(n) if n > 0 && line.ends_with('\n') => {}
+        _ => return Err(false),
+    }
+    match (line.trim_end(), writes) {
+        ("+OK", Some(value)) => Ok(value),
+        ("$-1", None) => Ok(0),
+        (bulk, None) if bulk.starts_with('$') => {
+            let len: usize = bulk[1..].parse().unwrap();
+            let mut bytes = vec![0; len + 2];
+            stream.read_exact(&mut bytes).map_err(|_| false)?;
+            let text = String::from_utf8(bytes).unwrap();
+            let (value, rest) = text.split_once(':').unwrap();
+            assert!(rest.len() == PADDING + 2, "a value that is not whole");
+            Ok(value.parse().unwrap())
+        }
+        // A side was lost amid it.
+        (error, _) if error.starts_with('-') => Err(true),
+        (other, _) => panic!("{other:?} is no answer"),
+    }
+}
+
+/// What a client process said, until its end.
+fn listen(out: impl Read, history: &Mutex<Vec<Op>>, answered: &AtomicU64) {
+    let mut begun: Option<Op> = None;
+    let lost = |op: Option<Op>| {
+        if let Some(op) = op.filter(|op| op.writes) {
+            history.lock().unwrap().push(Op { answered: u64::MAX, ..op });
+        }
+    };
+    for line in BufReader::new(out).lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let at = |n: usize| words[n].parse::<u64>().unwrap();
+        match words[0] {
+            "b" => {
+                let (key, value) = (at(2), at(3));
+                begun = Some(Op { key, value, writes: value > 0, called: at(1), answered: 0 });
+            }
+            "e" => {
+                let op = begun.take().expect("an end has a beginning");
+                let op = Op { answered: at(1), value: at(2), ..op };
+                history.lock().unwrap().push(op);
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+            "x" => lost(begun.take()),
+            // The test harness's own.
+            _ => {}
+        }
+    }
+    lost(begun);
+}
+
+struct Client {
+    child: Child,
+    listener: JoinHandle<()>,
+}
+
+struct Rig {
+    address: SocketAddr,
+    history: Arc<Mutex<Vec<Op>>>,
+    answered: Arc<AtomicU64>,
+    dpu: Arc<AtomicI32>,
+    started: u64,
+}
+
+impl Rig {
+    fn client(&mut self, seed: u64) -> Client {
+        self.started += 1;
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "every_key_is_a_register_whichever_process_dies", "--nocapture"])
+            .env(AS_CLIENT, format!("{} {} {}", self.address, self.started, seed + self.started))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = child.stdout.take().unwrap();
+        let (history, answered) = (Arc::clone(&self.history), Arc::clone(&self.answered));
+        let listener = std::thread::spawn(move || listen(out, &history, &answered));
+        Client { child, listener }
+    }
+
+    /// The host's process, which starts or adopts the DPU side.
+    fn host(&self, data: &Path) -> Child {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_outboard"))
+            .args(["serve", "kv", "--memory=4M", "--size=256M", "--items=4000", "--log=info"])
+            .arg(format!("--data={}", data.display()))
+            .arg(format!("--listen={}", self.address))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let out = child.stdout.take().unwrap();
+        let dpu = Arc::clone(&self.dpu);
+        self.dpu.store(0, Ordering::SeqCst);
+        // It says so again after each life of the DPU side.
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                let pid = line.split("DPU side ").nth(1).and_then(|rest| rest.split(')').next());
+                dpu.store(pid.unwrap().parse().unwrap(), Ordering::SeqCst);
+            }
+        });
+        child
+    }
+
+    /// Waits until so many more were answered.
+    fn wait(&self, more: u64) {
+        let (from, until) = (self.answered.load(Ordering::Relaxed), Instant::now() + LIMIT);
+        while self.answered.load(Ordering::Relaxed) < from + more {
+            assert!(Instant::now() < until, "nobody is served any more");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Client {
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.listener.join().unwrap();
+    }
+}
+
+fn end(mut host: Child) {
+    kill_process(Pid::from_raw(i32::try_from(host.id()).unwrap()).unwrap(), Signal::TERM).unwrap();
+    host.wait().unwrap();
+}
+
+#[test]
+fn every_key_is_a_register_whichever_process_dies() {
+    if std::env::var(AS_CLIENT).is_ok() {
+        return client();
+    }
+    let (seed, kills) = (number("OUTBOARD_SEED", 5), number("OUTBOARD_KILLS", 12));
+    println!("OUTBOARD_SEED={seed} OUTBOARD_KILLS={kills}");
+    let (dir, mut rng) = (tempfile::tempdir().unwrap(), Rng::new(seed));
+    let mut rig = Rig {
+        address: TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap(),
+        history: Arc::default(),
+        answered: Arc::default(),
+        dpu: Arc::default(),
+        started: 0,
+    };
+    let mut host = rig.host(dir.path());
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| rig.client(seed * 1000)).collect();
+    let mut killed: HashMap<&str, u64> = HashMap::new();
+    for kill in 0..kills {
+        rig.wait(100 + rng.below(400));
+        // Each at least once, then whom the seed says.
+        let whom = if kill < 3 { kill } else { rng.below(3) };
+        let name = ["host", "DPU side", "client"][usize::try_from(whom).unwrap()];
+        *killed.entry(name).or_default() += 1;
+        match name {
+            "host" => {
+                host.kill().unwrap();
+                host.wait().unwrap();
+                host = rig.host(dir.path());
+            }
+            "client" => {
+                clients.remove(0).kill();
+                clients.push(rig.client(seed * 1000));
+            }
+            _ => {
+                if let Some(pid) = Pid::from_raw(rig.dpu.swap(0, Ordering::SeqCst)) {
+                    // It may just have ended by itself: then it has been killed before.
+                    let _gone = kill_process(pid, Signal::KILL);
+                }
+            }
+        }
+    }
+    rig.wait(500);
+    clients.into_iter().for_each(Client::kill);
+    end(host);
+    let log = std::fs::read_to_string(dir.path().join("dpu.log")).unwrap();
+    let offloaded = log.rsplit("offloaded: ").next().and_then(|rest| rest.split(',').next());
+    let offloaded: u64 = offloaded.unwrap().trim().parse().unwrap();
+    println!("{:?} answered, {offloaded} of the last life's offloaded, {killed:?}", rig.answered);
+    assert!(offloaded > 0, "{log}");
+    let history = rig.history.lock().unwrap();
+    for key in 0..KEYS {
+        let of: Vec<Op> = history.iter().filter(|op| op.key == key).copied().collect();
+        assert!(is_linearizable(&of), "key {key}: {of:?}");
+    }
+}
