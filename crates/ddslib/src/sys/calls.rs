@@ -1,6 +1,7 @@
 //! The functions of `include/outboard_dds.h`.
 
 use std::ffi::{OsStr, c_char, c_int, c_uint, c_void};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use outboard_drivers::dds::host::Attachment;
 use outboard_wire::dds::DirectoryId;
 
 use super::lent::{
-    DdsFile, DdsLibrary, Lent, bytes_of, ended, given, handed_out, of, pieces_of, put,
+    DdsFile, DdsLibrary, Lent, bytes_of, ended, given, handed_out, of, pieces_of, place,
 };
 
 /// Bytes of a group's ring of requests, and of responses.
@@ -53,9 +54,11 @@ fn attach(socket: &[u8], wait: Duration, polls: c_uint) -> Result<DdsLibrary> {
     let shape = groups.and_then(|groups| Shape::new(groups, RINGS.0, RINGS.1, ALIGN));
     let shape = shape.ok_or(Errno::EINVAL)?;
     let attached = Attachment::attach(Path::new(OsStr::from_bytes(socket)), shape, wait);
-    let attached = attached.map_err(|error| match error.raw_os_error() {
-        Some(raw) => Errno::from_raw(raw.unsigned_abs()),
-        None => Errno::EIO,
+    let attached = attached.map_err(|error| match (error.kind(), error.raw_os_error()) {
+        (ErrorKind::WouldBlock | ErrorKind::TimedOut, _) => Errno::ETIMEDOUT,
+        (_, Some(raw)) => Errno::from_raw(raw.unsigned_abs()),
+        (ErrorKind::PermissionDenied, None) => Errno::EACCES,
+        _ => Errno::EIO,
     })?;
     let region = Arc::clone(attached.region());
     Ok(DdsLibrary(Arc::new(host::Library::new(&region, shape, attached)?)))
@@ -103,14 +106,18 @@ api! {
         library: *mut DdsLibrary, name: *const c_char, directory: *mut u32,
     ) -> c_int {
         status(of(library).and_then(|library| {
-            put(directory, library.0.create_directory(bytes_of(name))?.0)
+            let directory = place(directory)?;
+            *directory = library.0.create_directory(bytes_of(name))?.0;
+            Ok(())
         }))
     }
     fn dds_open_directory(
         library: *mut DdsLibrary, name: *const c_char, directory: *mut u32,
     ) -> c_int {
         status(of(library).and_then(|library| {
-            put(directory, library.0.open_directory(bytes_of(name))?.0)
+            let directory = place(directory)?;
+            *directory = library.0.open_directory(bytes_of(name))?.0;
+            Ok(())
         }))
     }
     fn dds_remove_directory(library: *mut DdsLibrary, directory: u32) -> c_int {
@@ -157,10 +164,18 @@ api! {
         status(of(file).and_then(|file| file.library.resize_file(&file.file, size)))
     }
     fn dds_file_size(file: *mut DdsFile, size: *mut u64) -> c_int {
-        status(of(file).and_then(|file| put(size, file.library.file_size(&file.file)?)))
+        status(of(file).and_then(|file| {
+            let size = place(size)?;
+            *size = file.library.file_size(&file.file)?;
+            Ok(())
+        }))
     }
     fn dds_create_poll(library: *mut DdsLibrary, poll: *mut u16) -> c_int {
-        status(of(library).and_then(|library| put(poll, library.0.create_poll()?.number())))
+        status(of(library).and_then(|library| {
+            let poll = place(poll)?;
+            *poll = library.0.create_poll()?.number();
+            Ok(())
+        }))
     }
     fn dds_poll_add(library: *mut DdsLibrary, poll: u16, file: *mut DdsFile) -> c_int {
         status(of(library).and_then(|library| {

@@ -88,13 +88,17 @@ pub(super) unsafe fn ended<T>(handle: *mut T) {
     }
 }
 
-/// Puts a result where C wants it.
+/// Where C wants a result: asked for before anything is done, so that a call that cannot say what
+/// came of it does nothing.
 ///
 /// # Safety
-/// `into` is null or writable.
-pub(super) unsafe fn put<T>(into: *mut T, value: T) -> Result<()> {
-    // SAFETY: as the caller promises.
-    unsafe { into.as_mut() }.map(|into| *into = value).ok_or(Errno::EINVAL)
+/// `into` is null or writable for the length of the call.
+pub(super) unsafe fn place<'a, T>(into: *mut T) -> Result<&'a mut T> {
+    if !into.is_aligned() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: as the caller promises; it is aligned.
+    unsafe { into.as_mut() }.ok_or(Errno::EINVAL)
 }
 
 /// A string of C's, without its end.
