@@ -3,5 +3,6 @@
 pub mod bells;
 pub mod host;
 pub mod library;
+pub mod plugin;
 pub mod server;
 pub mod tcp;

@@ -27,6 +27,7 @@ use std::time::Duration;
 use outboard_base::Time;
 use outboard_dds::dpu::files::{FileService, Layout, OpenError};
 use outboard_dds::dpu::offload::Application;
+use outboard_dds::dpu::offload::plugin::Keeper;
 use outboard_dds::dpu::pump;
 use outboard_dds::dpu::pump::summary::Summary;
 use outboard_dds::table;
@@ -73,6 +74,8 @@ pub struct ServerOptions {
     pub items: usize,
     /// What says which of them there are.
     pub application: Option<Arc<dyn Application>>,
+    /// Or who does so in another process.
+    pub keeper: Option<Arc<dyn Keeper>>,
     /// Spinning and sleeping.
     pub pace: pace::Config,
     /// Batches of responses.
@@ -92,6 +95,7 @@ impl ServerOptions {
             socket_mode: 0o600,
             items: 1 << 20,
             application: None,
+            keeper: None,
             pace: pace::Config::default(),
             pump: pump::Config::default(),
         }
@@ -248,7 +252,10 @@ impl Serving {
         Ok(Serving {
             files: Arc::new(files),
             table,
-            summary: Arc::new(Summary::new(options.application, writer)),
+            summary: Arc::new(match options.keeper {
+                Some(keeper) => Summary::kept(Some(keeper), writer),
+                None => Summary::new(options.application, writer),
+            }),
             runtime: Poller::new(Arc::clone(&bell), reactor),
             bell,
             sockets,

@@ -5,62 +5,21 @@
 //! have come, of all flows: that is what makes crossing cheap.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::flow::{Flow, FlowId};
 use super::machine::Director;
-use crate::dpu::offload::contained::Clock;
-use crate::dpu::offload::plugin::{Ask, Frames, MESSAGE_MAX, Verdict};
-use crate::dpu::offload::pool::Pool;
-use crate::dpu::offload::{
-    Answer, Application, Division, Framing, Item, Key, Lookup, ReadOp, WriteOp,
-};
-
-/// The part of an application that is declared: where messages and answers end. Who divides them is
-/// elsewhere.
-struct Framed {
-    messages: Frames,
-    answers: Frames,
-}
-
-impl Application for Framed {
-    fn frame(&self, stream: &[u8]) -> Framing {
-        self.messages.frame(stream)
-    }
-
-    fn frame_answer(&self, stream: &[u8]) -> Framing {
-        self.answers.frame(stream)
-    }
-
-    fn off_pred(&self, _: &[u8], _: &dyn Lookup, _: &mut Division) {}
-
-    fn off_func(&self, _: &[u8], _: &dyn Lookup) -> Option<ReadOp> {
-        None
-    }
-
-    fn answer(&self, _: &[u8], _: ReadOp, _: &[u8]) -> Option<Answer> {
-        None
-    }
-
-    fn cache(&self, _: WriteOp<'_>, _: &mut Vec<(Key, Item)>) {}
-
-    fn invalidate(&self, _: ReadOp, _: &mut Vec<Key>) {}
-}
+use crate::dpu::offload::plugin::{Ask, MESSAGE_MAX, Verdict};
+use crate::dpu::offload::{Application, Framing};
 
 impl Director {
-    /// A director whose messages a plug-in divides: [`Director::next_ask`], [`Director::divided`].
+    /// The same, but a plug-in divides the messages: [`Director::next_ask`],
+    /// [`Director::divided`]. Its application is a [`Declared`] one.
+    ///
+    /// [`Declared`]: crate::dpu::offload::plugin::Declared
     #[must_use]
-    pub fn asking(
-        (messages, answers): (Frames, Frames),
-        table: Arc<dyn Lookup>,
-        contexts: usize,
-        pool: Pool,
-        clock: Clock,
-    ) -> Director {
-        let app = Arc::new(Framed { messages, answers });
-        let mut director = Director::new(app, table, contexts, pool, clock);
-        director.asks = Some(VecDeque::new());
-        director
+    pub fn asking(mut self) -> Director {
+        self.asks = Some(VecDeque::new());
+        self
     }
 
     /// A message to be divided elsewhere, in the order they came.

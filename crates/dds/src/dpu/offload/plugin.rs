@@ -24,9 +24,43 @@ pub mod frames;
 
 use std::ops::Range;
 
-use super::{Answer, Division, Head, Item, Key, ReadOp, WriteOp};
+use super::{Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, WriteOp};
 use crate::dpu::director::FlowId;
 pub use frames::{Counted, Frames};
+
+/// The part of an application that a plug-in declares: where messages and answers end. By itself it
+/// leaves everything to the host.
+#[derive(Clone, Copy, Debug)]
+pub struct Declared {
+    /// Messages of clients.
+    pub messages: Frames,
+    /// Answers of the host.
+    pub answers: Frames,
+}
+
+impl Application for Declared {
+    fn frame(&self, stream: &[u8]) -> Framing {
+        self.messages.frame(stream)
+    }
+
+    fn frame_answer(&self, stream: &[u8]) -> Framing {
+        self.answers.frame(stream)
+    }
+
+    fn off_pred(&self, _: &[u8], _: &dyn Lookup, _: &mut Division) {}
+
+    fn off_func(&self, _: &[u8], _: &dyn Lookup) -> Option<ReadOp> {
+        None
+    }
+
+    fn answer(&self, _: &[u8], _: ReadOp, _: &[u8]) -> Option<Answer> {
+        None
+    }
+
+    fn cache(&self, _: WriteOp<'_>, _: &mut Vec<(Key, Item)>) {}
+
+    fn invalidate(&self, _: ReadOp, _: &mut Vec<Key>) {}
+}
 
 /// Largest message a plug-in is asked about, bytes; a larger one is the host's.
 pub const MESSAGE_MAX: usize = 64 << 10;

@@ -15,6 +15,7 @@ use super::sockets::{Address, Listener, Ready, Sockets, Stream};
 use super::stack::network::Ends;
 use super::stack::{Frames, StackPort, Wires};
 use super::worker::{Files, Setup, Tally, Worker};
+use crate::dds::plugin::Plugin;
 use crate::link::Bell;
 
 /// A pause after a connection could not be accepted: descriptors or memory may be back.
@@ -27,6 +28,8 @@ pub struct Front {
     stop: Arc<(AtomicBool, Bell)>,
     workers: Vec<Arc<Call>>,
     threads: Vec<JoinHandle<()>>,
+    /// What divides the messages of each worker, if not the application.
+    plugin: Option<Plugin>,
 }
 
 impl Front {
@@ -36,7 +39,30 @@ impl Front {
         workers: usize,
         setup: &Setup<F>,
     ) -> io::Result<Front> {
+        Front::listen(listener, workers, setup, None)
+    }
+
+    /// The same, but a plug-in divides the messages; the application is what it declared.
+    ///
+    /// # Errors
+    /// Threads or descriptors are short.
+    pub fn start_asking<F: Files>(
+        listener: Listener,
+        workers: usize,
+        setup: &Setup<F>,
+        plugin: Plugin,
+    ) -> io::Result<Front> {
+        Front::listen(listener, workers, setup, Some(plugin))
+    }
+
+    fn listen<F: Files>(
+        listener: Listener,
+        workers: usize,
+        setup: &Setup<F>,
+        plugin: Option<Plugin>,
+    ) -> io::Result<Front> {
         let mut front = Front::new(listener.address().clone())?;
+        front.plugin = plugin;
         let mut inboxes = Vec::new();
         for n in 0..workers.max(1) {
             let (inbox, host) = (Arc::new(Inbox::new()?), setup.host.clone());
@@ -92,6 +118,7 @@ impl Front {
             stop: Arc::new((AtomicBool::new(false), Bell::new()?)),
             workers: Vec::new(),
             threads: Vec::new(),
+            plugin: None,
         })
     }
 
@@ -104,8 +131,9 @@ impl Front {
     ) -> io::Result<()> {
         self.workers.push(Arc::clone(&inbox.call));
         let (setup, tally) = (setup.clone(), Arc::clone(&self.tally));
+        let plugin = self.plugin.clone();
         let serve = move || {
-            let worker = port().and_then(|port| Worker::new(setup, port, inbox, tally));
+            let worker = port().and_then(|port| Worker::new(setup, port, inbox, tally, plugin));
             if let Err(error) = worker.and_then(|mut worker| worker.run()) {
                 tracing::error!(%error, "a worker of the director ended; its flows are closed");
             }

@@ -21,6 +21,7 @@ use outboard_wire::dds::FileId;
 use super::port::{Inbox, News, Port};
 use super::sockets::{Address, ConnId, PIECES, Read, Wrote};
 use super::spin::Spin;
+use crate::dds::plugin::{Asking, Plugin};
 use crate::executor::{Executor, Started};
 use crate::medium::Reactor;
 
@@ -123,6 +124,8 @@ pub(super) struct Worker<F: Files, P: Port> {
     told: Counts,
     port: P,
     director: Director,
+    /// Who divides the messages, if that is not the application here.
+    plugin: Option<Asking>,
     executor: Executor<Reading>,
     reactor: Option<Reactor>,
     spin: Spin,
@@ -142,6 +145,7 @@ impl<F: Files, P: Port> Worker<F, P> {
         mut port: P,
         inbox: Arc<Inbox<P::Item>>,
         tally: Arc<Tally>,
+        plugin: Option<Plugin>,
     ) -> io::Result<Self> {
         port.watch_bell(&inbox.call.bell)?;
         let reactor = match Reactor::install(256) {
@@ -161,6 +165,8 @@ impl<F: Files, P: Port> Worker<F, P> {
             Pool::new(setup.pool),
             Box::new(clock),
         );
+        let asks = |plugin| Asking::new(plugin, &inbox.call.bell);
+        let plugin = plugin.map(asks).transpose()?;
         Ok(Worker {
             executor: Executor::new(setup.contexts, move || ringer.ring()),
             setup,
@@ -168,7 +174,8 @@ impl<F: Files, P: Port> Worker<F, P> {
             tally,
             told: Counts::default(),
             port,
-            director,
+            director: if plugin.is_some() { director.asking() } else { director },
+            plugin,
             reactor,
             spin: Spin::new(),
             legs: Vec::new(),
@@ -193,6 +200,7 @@ impl<F: Files, P: Port> Worker<F, P> {
                 let Some(id) = self.queue.pop_front() else { break };
                 self.pump(id);
             }
+            self.ask_plugin();
             self.begin_reads();
             self.reap();
             self.hear_news();
@@ -219,10 +227,30 @@ impl<F: Files, P: Port> Worker<F, P> {
         Ok(())
     }
 
-    /// Waits for the port, the bell or the ends of reads.
+    /// Asks the plug-in, if there is one, and follows what it said.
+    fn ask_plugin(&mut self) {
+        if let Some(plugin) = &mut self.plugin {
+            plugin.turn(&mut self.director, &*self.setup.table);
+        }
+    }
+
+    /// Waits for the port, the bell, the ends of reads, or the plug-in.
     fn sleep(&mut self, news: &mut Vec<News>) -> io::Result<()> {
+        let Some(plugin) = &mut self.plugin else { return self.sleep_for(SLEEP_MAX, news) };
+        if plugin.spin() {
+            return self.port.look(Duration::ZERO, news);
+        }
+        let limit = plugin.begin_sleep().unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        let slept = self.sleep_for(limit, news);
+        if let Some(plugin) = &mut self.plugin {
+            plugin.end_sleep();
+        }
+        slept
+    }
+
+    fn sleep_for(&mut self, limit: Duration, news: &mut Vec<News>) -> io::Result<()> {
         if self.executor.running() == 0 {
-            return self.port.look(SLEEP_MAX, news);
+            return self.port.look(limit, news);
         }
         if self.spin.is_due() {
             let since = Instant::now();
@@ -238,8 +266,8 @@ impl<F: Files, P: Port> Worker<F, P> {
         }
         if self.executor.begin_sleep() {
             let slept = match &self.reactor {
-                Some(reactor) => reactor.sleep(self.port.fd(), SLEEP_MAX.min(self.port.patience())),
-                None => self.port.look(SLEEP_MAX, news),
+                Some(reactor) => reactor.sleep(self.port.fd(), limit.min(self.port.patience())),
+                None => self.port.look(limit, news),
             };
             self.executor.end_sleep();
             slept?;

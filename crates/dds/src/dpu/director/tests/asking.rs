@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::dpu::offload::Part;
-use crate::dpu::offload::plugin::{Answering, Expect, Frames, Known, Plan, Verdict};
+use crate::dpu::offload::plugin::{Answering, Declared, Expect, Frames, Known, Plan, Verdict};
 
 /// What a plug-in is told of the table, as it goes.
 struct Told<'a>(&'a Shared, Mutex<Vec<Known>>);
@@ -58,8 +58,9 @@ impl World {
 
 fn asking(shared: &Arc<Shared>, contexts: usize) -> Director {
     let table: Arc<dyn Lookup> = Arc::clone(shared) as _;
-    let frames = (Frames::Ended(b'\n'), Frames::Ended(b'\n'));
-    Director::asking(frames, table, contexts, Pool::new(1 << 20), Box::new(|| 0))
+    let lines = Frames::Ended(b'\n');
+    let app = Arc::new(Declared { messages: lines, answers: lines });
+    Director::new(app, table, contexts, Pool::new(1 << 20), Box::new(|| 0)).asking()
 }
 
 #[test]
@@ -116,8 +117,9 @@ fn a_verdict_is_followed_only_while_the_table_says_the_same() {
 fn questions_are_bounded() {
     let shared = Arc::new(Shared::default());
     let table: Arc<dyn Lookup> = shared;
-    let frames = (Frames::Fixed(100_000), Frames::Fixed(1));
-    let mut director = Director::asking(frames, table, 8, Pool::new(0), Box::new(|| 0));
+    let app = Declared { messages: Frames::Fixed(100_000), answers: Frames::Fixed(1) };
+    let director = Director::new(Arc::new(app), table, 8, Pool::new(0), Box::new(|| 0));
+    let mut director = director.asking();
     let id = director.open(true);
     director.client_bytes(id, &vec![7; 100_000]);
     assert!(director.next_ask().is_none());

@@ -1,0 +1,143 @@
+//! `outboard serve plugin`: the DPU side of a server of the user's own.
+//!
+//! ```text
+//! client -- TCP -- this process -- TCP or Unix socket -- the user's server
+//!                    |  `-- files -- rings in shared memory ---'  (outboard_dds.h)
+//!                    `-- the plug-in's processes                   (outboard_offload.h)
+//! ```
+//!
+//! It stays in the foreground, and does not start the server: that attaches when it likes.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use outboard_drivers::dds::plugin::{Plugin, PluginKeeper, PluginOptions};
+use outboard_drivers::dds::server::{Server, ServerOptions};
+use outboard_drivers::dds::tcp::front::Front;
+use outboard_drivers::dds::tcp::sockets::{Address, Listener};
+use outboard_drivers::dds::tcp::worker;
+
+use super::{cannot, claim, keep_apart};
+use crate::exit::Failure;
+use crate::settings::bytes;
+use crate::watch::{Happened, Watch};
+
+/// How to serve.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PluginArgs {
+    /// The plug-in: a shared object made with outboard_offload.h
+    #[arg(long, value_name = "FILE")]
+    plugin: PathBuf,
+    /// Where the server is: a port, or the path of a Unix socket
+    #[arg(long, value_name = "ADDRESS:PORT|PATH")]
+    host: String,
+    /// Where clients connect
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7379")]
+    listen: SocketAddr,
+    /// Directory for the data, made if it is missing; the server attaches to dpu.sock there
+    #[arg(long, value_name = "DIR", default_value = "served")]
+    data: PathBuf,
+    /// Size of the files' device if it is new, with K, M or G
+    #[arg(long, value_name = "BYTES", default_value = "64G")]
+    size: String,
+    /// Objects in files that the DPU side can answer for
+    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    items: usize,
+    /// Threads that serve connections; each has a process of the plug-in's
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    workers: usize,
+    /// Longest the plug-in may take for what it is asked at once, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = limits())]
+    limit: u64,
+    /// Log filter, as error, warn, info, debug
+    #[arg(long, value_name = "FILTER", default_value = "warn")]
+    pub(super) log: String,
+}
+
+fn limits() -> RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..=60_000)
+}
+
+impl PluginArgs {
+    fn host(&self) -> Address {
+        match self.host.parse() {
+            Ok(address) => Address::Tcp(address),
+            Err(_) => Address::Unix(PathBuf::from(&self.host)),
+        }
+    }
+
+    /// Loads it once: what cannot be used is refused here, with the reason.
+    fn load(&self) -> Result<Plugin, Failure> {
+        let object = &self.plugin;
+        let refused = |why: String| Failure::usage(format!("plug-in {}: {why}", object.display()));
+        // By its path: a bare name would be looked for among the system's libraries.
+        let object = std::fs::canonicalize(object).map_err(|error| refused(error.to_string()))?;
+        let program = std::env::current_exe().map_err(cannot("find this program"))?;
+        let args = ["serve", "plugin-process"].map(Into::into).to_vec();
+        let limit = Duration::from_millis(self.limit);
+        let options = PluginOptions { limit, ..PluginOptions::new(program, args, object) };
+        Plugin::probe(options).map_err(refused)
+    }
+}
+
+/// Serves until it is told to end.
+pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
+    let plugin = args.load()?;
+    let _lock = claim(&args.data)?;
+    keep_apart(&args.data, "plugin over-dpu")?;
+    let mut watch = Watch::new()?;
+    let listener = Listener::bind(&Address::Tcp(args.listen));
+    let listener = listener.map_err(cannot(format!("listen at {}", args.listen)))?;
+    let (device, socket) = (args.data.join("volume"), args.data.join("dpu.sock"));
+    let keeper = PluginKeeper::new(plugin.clone()).map_err(cannot("start the plug-in"))?;
+    let mut options = ServerOptions::new(device.clone(), socket.clone());
+    options.capacity = bytes("size", &args.size)?;
+    options.items = args.items;
+    options.keeper = Some(Arc::new(keeper));
+    let server =
+        Server::start(options).map_err(cannot(format!("serve files of {}", device.display())))?;
+    let setup = worker::Setup {
+        app: Arc::new(plugin.declared()),
+        table: Arc::new(server.table().clone()),
+        files: Arc::clone(server.files()),
+        signature: None,
+        host: args.host(),
+        contexts: 1024,
+        pool: 64 << 20,
+    };
+    let front = Front::start_asking(listener, args.workers, &setup, plugin.clone())
+        .map_err(cannot(format!("serve {}", args.listen)))?;
+    let at = match front.address() {
+        Address::Tcp(at) => *at,
+        Address::Unix(_) => args.listen,
+    };
+    println!(
+        "serving {} at {at}; its server, at {}, attaches to {}; Ctrl-C ends it",
+        plugin.profile().name,
+        args.host,
+        socket.display(),
+    );
+    while server.is_serving() {
+        if watch.next(Duration::from_secs(1))? == Happened::Told {
+            break;
+        }
+    }
+    let (tally, counts) = (front.tally(), plugin.counts());
+    println!(
+        "answered here {}, by the server {}; the plug-in failed {} times",
+        tally.offloaded.load(Ordering::Relaxed),
+        tally.to_host.load(Ordering::Relaxed)
+            + tally.refused.load(Ordering::Relaxed)
+            + tally.fell_back.load(Ordering::Relaxed),
+        counts.faults.load(Ordering::Relaxed),
+    );
+    drop(front);
+    server.stop().map_err(cannot("end in order"))?;
+    Ok(ExitCode::SUCCESS)
+}

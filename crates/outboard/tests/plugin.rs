@@ -1,0 +1,105 @@
+//! `outboard serve plugin`: the whole of it, from the command line, with the example's plug-in.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+fn compile(dir: &Path, name: &str, flags: &[&str]) -> PathBuf {
+    let ddslib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ddslib");
+    let object = dir.join(name);
+    let status = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()))
+        .args(["-std=c11", "-shared", "-fPIC", "-D_GNU_SOURCE", "-I"])
+        .arg(ddslib.join("include"))
+        .args(flags)
+        .arg(ddslib.join("tests/mischief.c"))
+        .arg("-o")
+        .arg(&object)
+        .status()
+        .expect("a C compiler, which linking Rust programs needs as well");
+    assert!(status.success());
+    object
+}
+
+fn serve(dir: &Path, plugin: &Path, host: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
+    command.args(["serve", "plugin", "--size", "1G", "--items", "1000", "--listen", "127.0.0.1:0"]);
+    command.arg("--plugin").arg(plugin).arg("--host").arg(host);
+    command.arg("--data").arg(dir.join("data"));
+    command
+}
+
+fn message(what: u32, number: u64) -> Vec<u8> {
+    [&16u32.to_le_bytes()[..], &what.to_le_bytes(), &number.to_le_bytes()].concat()
+}
+
+#[test]
+fn a_server_of_the_users_own_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let plugin = compile(dir.path(), "offload.so", &[]);
+    // A server that knows no record.
+    let host = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = host.local_addr().unwrap();
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = host.accept().unwrap();
+        let mut request = [0; 16];
+        let mut answered = 0;
+        while stream.read_exact(&mut request).is_ok() {
+            request[4..8].copy_from_slice(&1u32.to_le_bytes());
+            stream.write_all(&request).unwrap();
+            answered += 1;
+        }
+        answered
+    });
+    let mut served = serve(dir.path(), &plugin, &at.to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(served.stdout.take().unwrap());
+    let mut said = String::new();
+    out.read_line(&mut said).unwrap();
+    let listens = said.split_whitespace().nth(3).unwrap().trim_end_matches(';');
+    assert!(said.starts_with("serving records at ") && said.contains("dpu.sock"), "{said}");
+    let listens: SocketAddr = listens.parse().unwrap();
+    let mut client = TcpStream::connect(listens).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let ask = |client: &mut TcpStream, number: u64| {
+        client.write_all(&message(1, number)).unwrap();
+        let mut answer = [0; 16];
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, *message(1, number), "no such record");
+    };
+    ask(&mut client, 7);
+    // Writes where it may not: the server answers, and it is said once.
+    ask(&mut client, 900_002);
+    ask(&mut client, 7);
+    drop(client);
+    let pid = rustix::process::Pid::from_child(&served);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    let Output { status, stderr, .. } = served.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&stderr);
+    assert!(status.success(), "{log}");
+    assert!(rest.starts_with("answered here 0, by the server 3; the plug-in failed 1"), "{rest}");
+    assert_eq!(log.matches("the plug-in failed").count(), 1, "{log}");
+    assert!(log.contains("Mend the plug-in"), "{log}");
+    assert_eq!(answering.join().unwrap(), 3);
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |plugin: &Path| {
+        let output = serve(dir.path(), plugin, "127.0.0.1:1").output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(!dir.path().join("data").exists(), "nothing was begun");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let why = refused(&compile(dir.path(), "abi.so", &["-DABI=2"]));
+    assert!(why.contains("version 2 of outboard_offload.h"), "{why}");
+    let why = refused(Path::new("none.so"));
+    assert!(why.contains("none.so") && why.contains("No such file"), "{why}");
+}
