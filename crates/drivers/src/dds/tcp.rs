@@ -12,6 +12,5 @@ pub mod front;
 mod kernel;
 pub mod port;
 pub mod sockets;
-mod spin;
 pub mod stack;
 pub mod worker;

@@ -16,11 +16,12 @@ use outboard_dds::dpu::offload::engine::{Filled, Ticket};
 use outboard_dds::dpu::offload::pool::Pool;
 use outboard_dds::dpu::offload::{Application, Lookup, ReadOp};
 use outboard_kv::medium::{Buf, Medium};
+use outboard_link::pace::{self, Pace, Step};
 use outboard_wire::dds::FileId;
 
 use super::port::{Inbox, News, Port};
 use super::sockets::{Address, ConnId, PIECES, Read, Wrote};
-use super::spin::Spin;
+use crate::clock;
 use crate::dds::plugin::{Asking, Plugin};
 use crate::executor::{Executor, Started};
 use crate::medium::Reactor;
@@ -113,8 +114,12 @@ enum Side {
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 /// Bytes of one read from a socket.
 const CHUNK: usize = 64 << 10;
-/// How long a worker looks for the ends of reads before it sleeps: as long as a quick device takes.
-const SPIN: Duration = Duration::from_micros(20);
+/// A worker looks for the ends of reads as long as a quick device takes. A slower one is slept for.
+const PACE: pace::Config = pace::Config {
+    spin: Duration::from_micros(20),
+    yield_after: Duration::from_micros(4),
+    near: Duration::from_micros(40),
+};
 
 /// One thread's part of the director.
 pub(super) struct Worker<F: Files, P: Port> {
@@ -128,7 +133,7 @@ pub(super) struct Worker<F: Files, P: Port> {
     plugin: Option<Asking>,
     executor: Executor<Reading>,
     reactor: Option<Reactor>,
-    spin: Spin,
+    pace: Pace,
     /// By the number of the flow.
     legs: Vec<Option<Legs>>,
     /// Whose a connection is, by its number.
@@ -177,7 +182,7 @@ impl<F: Files, P: Port> Worker<F, P> {
             director: if plugin.is_some() { director.asking() } else { director },
             plugin,
             reactor,
-            spin: Spin::new(),
+            pace: Pace::new(PACE),
             legs: Vec::new(),
             owners: Vec::new(),
             queue: VecDeque::new(),
@@ -252,28 +257,44 @@ impl<F: Files, P: Port> Worker<F, P> {
         if self.executor.running() == 0 {
             return self.port.look(limit, news);
         }
-        if self.spin.is_due() {
-            let since = Instant::now();
-            while since.elapsed() < SPIN {
-                if self.reap() > 0 {
-                    self.spin.ended(true);
-                    // The port is looked at when what ended was sent.
-                    return Ok(());
-                }
-                std::hint::spin_loop();
-            }
-            self.spin.ended(false);
+        if self.find_ended() {
+            // The port is looked at when what was read has been sent.
+            return Ok(());
         }
         if self.executor.begin_sleep() {
+            let from = clock::now();
             let slept = match &self.reactor {
                 Some(reactor) => reactor.sleep(self.port.fd(), limit.min(self.port.patience())),
                 None => self.port.look(limit, news),
             };
             self.executor.end_sleep();
             slept?;
+            // Who was woken by a socket does not know how long it would have slept.
+            if self.reap() > 0 {
+                self.pace.slept(from, clock::now());
+            }
         }
         self.reap();
         self.port.look(Duration::ZERO, news)
+    }
+
+    /// Looks for a read that ends, while that pays; whether there was one.
+    fn find_ended(&mut self) -> bool {
+        loop {
+            let now = clock::now();
+            if self.reap() > 0 {
+                self.pace.work(now);
+                return true;
+            }
+            match self.pace.idle(now) {
+                Step::Spin => std::hint::spin_loop(),
+                Step::Yield => {
+                    std::thread::yield_now();
+                    self.pace.yielded(now, clock::now());
+                }
+                Step::Sleep => return false,
+            }
+        }
     }
 
     /// Takes ended reads to the director; how many.
