@@ -5,6 +5,7 @@
 //!                                   └── files ── rings in shared memory ─────┘
 //! --no-offload client ── TCP ── host ── rings ── DPU side: files only
 //! --plain      client ── TCP ── host ── a file
+//! --net        client ── device ── DPU side ── device ── host; its files as in the first
 //! ```
 //!
 //! `outboard serve plugin` is the DPU side alone, for a server of the user's own ([`plugin`]).
@@ -23,10 +24,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use outboard_dds::dpu::director::Signature;
 use outboard_dds::dpu::offload::Application;
 use outboard_drivers::dds::server::{Server, ServerOptions};
 use outboard_drivers::dds::tcp::front::Front;
 use outboard_drivers::dds::tcp::sockets::{Address, Listener};
+use outboard_drivers::dds::tcp::stack::network::{Ends, Network};
 use outboard_drivers::dds::tcp::worker;
 use outboard_drivers::link;
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
@@ -139,6 +142,14 @@ pub(crate) struct ServeArgs {
     /// Files through the DPU side, but every request to the host
     #[arg(long, conflicts_with = "plain")]
     no_offload: bool,
+    /// Ends clients' connections in a user-space TCP stack between two devices of the DPU side,
+    /// veth:CLIENTS,HOST or tap:CLIENTS,HOST, with @NAMESPACE if they are in another; everything
+    /// that is not the server's passes untouched. Without it: kernel sockets
+    #[arg(long, value_name = "DEVICES", conflicts_with_all = ["plain", "no_offload"])]
+    net: Option<Network>,
+    /// Writes what passes the devices of --net to client.pcap and host.pcap in DIR
+    #[arg(long, value_name = "DIR", requires = "net")]
+    capture: Option<PathBuf>,
     /// No DPU side: sockets and a file of this process
     #[arg(long)]
     plain: bool,
@@ -175,7 +186,18 @@ impl ServeArgs {
             format!("--log={}", self.log),
         ];
         flags.extend(self.no_offload.then(|| "--no-offload".to_owned()));
+        flags.extend(self.net.as_ref().map(|net| format!("--net={net}")));
+        flags.extend(self.capture.as_ref().map(|dir| format!("--capture={}", dir.display())));
         flags
+    }
+
+    /// Where the host listens: where its clients are, unless the DPU side ends their connections.
+    fn host_address(&self) -> Address {
+        if self.plain || self.no_offload || self.net.is_some() {
+            Address::Tcp(self.listen)
+        } else {
+            Address::Unix(self.host_socket())
+        }
     }
 }
 
@@ -259,8 +281,19 @@ fn keep_apart(data: &Path, ours: &str) -> Result<(), Failure> {
     }
 }
 
+/// Between devices it is by its address and port that the server is known.
+fn has_address(args: &ServeArgs) -> Result<(), Failure> {
+    let at = args.listen;
+    if args.net.is_some() && (at.port() == 0 || at.ip().is_loopback()) {
+        let text = format!("no client comes to {at} by --net; give the host's own in --listen");
+        return Err(Failure::new(Code::Usage, text));
+    }
+    Ok(())
+}
+
 /// The host's process.
 fn host(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
+    has_address(args)?;
     let _lock = claim(&args.data)?;
     let place = if args.plain { "--plain" } else { "over-dpu" };
     keep_apart(&args.data, &format!("{} {place}", app.name()))?;
@@ -281,11 +314,7 @@ fn host(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
         .name("signals".into())
         .spawn(signals)
         .map_err(cannot("start a thread"))?;
-    let listen = if args.plain || args.no_offload {
-        Address::Tcp(args.listen)
-    } else {
-        Address::Unix(args.host_socket())
-    };
+    let listen = args.host_address();
     let host = Host { app, args, listen, seed, memory, stop };
     if args.plain {
         let log = args.data.join("log");
@@ -512,6 +541,30 @@ impl DpuSide {
     }
 }
 
+/// What clients come to the DPU side by.
+enum Clients {
+    Elsewhere,
+    Sockets(Listener),
+    Devices(Ends),
+}
+
+/// Takes the clients' address, or the devices that they are behind.
+fn clients(args: &ServeArgs) -> Result<Clients, Failure> {
+    if args.no_offload {
+        return Ok(Clients::Elsewhere);
+    }
+    let Some(net) = &args.net else {
+        let listener = Listener::bind(&Address::Tcp(args.listen));
+        let listener = listener.map_err(cannot(format!("listen at {}", args.listen)))?;
+        return Ok(Clients::Sockets(listener));
+    };
+    let ends = net.open().and_then(|ends| match &args.capture {
+        Some(dir) => ends.captured(dir),
+        None => Ok(ends),
+    });
+    Ok(Clients::Devices(ends.map_err(cannot(format!("direct --net {net}")))?))
+}
+
 /// The DPU side's process.
 fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
     let mut watch = Watch::new()?;
@@ -520,12 +573,7 @@ fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
         App::Kv => Arc::new(KvApplication { seed }),
         App::Pages => Arc::new(PagesApplication),
     };
-    let listener = if args.no_offload {
-        None
-    } else {
-        let listener = Listener::bind(&Address::Tcp(args.listen));
-        Some(listener.map_err(cannot(format!("listen at {}", args.listen)))?)
-    };
+    let clients = clients(args)?;
     let device = args.data.join("volume");
     let mut options = ServerOptions::new(device.clone(), args.socket());
     options.capacity = bytes("size", &args.size)?;
@@ -542,12 +590,18 @@ fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
         contexts: 1024,
         pool: 64 << 20,
     };
-    let front = match listener {
-        Some(listener) => Some(
-            Front::start(listener, args.workers, &setup)
-                .map_err(cannot(format!("serve {}", args.listen)))?,
-        ),
-        None => None,
+    let serves = || cannot(format!("serve {}", args.listen));
+    let (front, frames) = match clients {
+        Clients::Elsewhere => (None, None),
+        Clients::Sockets(listener) => {
+            (Some(Front::start(listener, args.workers, &setup).map_err(serves())?), None)
+        }
+        Clients::Devices(ends) => {
+            let (signature, at) = (Signature::of_server(args.listen), Address::Tcp(args.listen));
+            let front = Front::between(ends, signature, at, args.workers, &setup);
+            let (front, frames) = front.map_err(serves())?;
+            (Some(front), Some(frames))
+        }
     };
     while server.is_serving() {
         if watch.next(Duration::from_secs(1))? == Happened::Told {
@@ -555,7 +609,7 @@ fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
         }
     }
     if let Some(front) = &front {
-        tracing::info!(tally = ?front.tally(), "the director ends");
+        tracing::info!(tally = ?front.tally(), ?frames, "the director ends");
     }
     drop(front);
     server.stop().map_err(cannot("end in order"))?;
