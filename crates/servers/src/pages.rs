@@ -8,6 +8,7 @@
 //! it then says `Older`, and is sent the records again.
 
 mod app;
+pub mod client;
 mod server;
 pub mod wire;
 

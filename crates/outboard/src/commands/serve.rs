@@ -281,6 +281,16 @@ fn keep_apart(data: &Path, ours: &str) -> Result<(), Failure> {
     }
 }
 
+/// Port 0 is a free one, the same through all lives of the DPU side.
+fn with_a_port(args: &ServeArgs) -> Result<ServeArgs, Failure> {
+    let mut args = args.clone();
+    if args.listen.port() == 0 {
+        let found = std::net::TcpListener::bind(args.listen).and_then(|it| it.local_addr());
+        args.listen = found.map_err(cannot(format!("listen at {}", args.listen)))?;
+    }
+    Ok(args)
+}
+
 /// Between devices it is by its address and port that the server is known.
 fn has_address(args: &ServeArgs) -> Result<(), Failure> {
     let at = args.listen;
@@ -295,6 +305,7 @@ fn has_address(args: &ServeArgs) -> Result<(), Failure> {
 fn host(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
     has_address(args)?;
     let _lock = claim(&args.data)?;
+    let args = &with_a_port(args)?;
     let place = if args.plain { "--plain" } else { "over-dpu" };
     keep_apart(&args.data, &format!("{} {place}", app.name()))?;
     let seed = seed(&args.data).map_err(cannot("keep a seed"))?;
@@ -377,7 +388,8 @@ impl Host<'_> {
             App::Kv => {
                 let (dir, fsync) = (self.args.data.clone(), self.args.fsync.into());
                 let store = StoreSetup { dir, seed: self.seed, memory, fsync };
-                let setup = Setup { listen, store, form: self.args.form() };
+                let port = Some(self.args.listen.port());
+                let setup = Setup { listen, store, form: self.args.form(), port };
                 let mut server = KvServer::open(&setup, device, stop)?;
                 self.say_ready(server.address(), dpu);
                 server.run()

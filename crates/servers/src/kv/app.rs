@@ -151,8 +151,8 @@ impl Application for KvApplication {
     }
 
     fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) {
-        let Some((_, used)) = record::page_head(write.bytes) else { return };
-        for (at, record) in record::records(write.bytes, used) {
+        let Some(head) = record::page_head(write.bytes) else { return };
+        for (at, record) in record::records(write.bytes, head.used) {
             let current = record.flags() & (DELETED | SUPERSEDED) == 0;
             if current && record.key().len() <= KEY_MAX {
                 let (offset, len) = (write.offset + at as u64, record.len() as u64);

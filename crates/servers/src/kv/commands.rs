@@ -392,7 +392,9 @@ fn other<D: Device>(
         (b"client", 2..) => client(command, out),
         (b"hello", 1) => hello(out),
         (b"hello", _) if command.arg(1) == b"2" && command.len() == 2 => hello(out),
-        (b"hello", _) => put_error(out, "NOPROTO unsupported protocol version"),
+        // As a Redis that speaks RESP2 only: clients fall back to it when HELLO is unknown, some
+        // only then.
+        (b"hello", _) => unknown(command, out),
         (b"info", _) => put_bulk(out, about(store, info).as_bytes()),
         (b"dbsize", 1) => put_length(out, store.log.len()),
         (b"flushall" | b"flushdb", _) => match store.clear() {

@@ -16,7 +16,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use outboard_kv::medium::Buf;
 
 use super::app::hash;
-use super::record::{self, DELETED, PAGE, PAGE_HEAD, Record, SUPERSEDED};
+use super::record::{self, DELETED, PAGE, PAGE_HEAD, PageHead, Record, SUPERSEDED};
 
 /// Hashes are hashes already.
 #[derive(Default)]
@@ -106,6 +106,8 @@ pub(super) struct Full;
 /// The index and the tail.
 pub(super) struct Log {
     seed: u64,
+    /// Of the store; every later one has a higher number.
+    life: u64,
     index: Index,
     pages: VecDeque<Page>,
     /// Number of the first page in memory.
@@ -122,9 +124,9 @@ const PAGE64: u64 = PAGE as u64;
 
 impl Log {
     /// A log whose tail begins at page `first`, before which all is in the file.
-    pub(super) fn new(seed: u64, first: u64, budget: usize) -> Log {
+    pub(super) fn new(seed: u64, life: u64, first: u64, budget: usize) -> Log {
         let (index, pages) = (Index::default(), VecDeque::new());
-        let mut log = Log { seed, index, pages, first, begin: 0, budget, records: 0 };
+        let mut log = Log { seed, life, index, pages, first, begin: 0, budget, records: 0 };
         log.add_page();
         log
     }
@@ -355,7 +357,8 @@ impl Log {
             }
             record::seal(bytes, len);
         }
-        record::seal_page(&mut buf, number, page.used);
+        let head = PageHead { number, life: self.life, used: page.used };
+        record::seal_page(&mut buf, head);
         Some(Sealed { number, bytes: buf, records: page.records })
     }
 

@@ -1,7 +1,8 @@
 //! A record of the log, and the page it lies in.
 //!
 //! ```text
-//! page    0 magic u64 | 8 number u64 | 16 used u32 | 20 check u32 | 24 0 ... | 64 records
+//! page    0 magic u64 | 8 number u64 | 16 life u64 | 24 used u32 | 28 check u32 | 32 0 ... |
+//!         64 records
 //! record  0 check u32 | 4 flags u8 | 5 0 | 6 key length u16 | 8 bulk length u32 |
 //!         12 room u32 | 16 earlier u64 | 24 key | bulk | to the next multiple of 8
 //! ```
@@ -23,7 +24,9 @@ pub(super) const KEY_MAX: usize = 32 << 10;
 /// Longest value, bytes: a record lies in one page.
 pub(super) const VALUE_MAX: usize = 512 << 10;
 
-const MAGIC: u64 = 0x3130_676F_4C76_4B4F;
+const MAGIC: u64 = 0x3230_676F_4C76_4B50;
+/// Bytes of a page's head that are checked.
+const CHECKED: usize = 28;
 /// The key was deleted.
 pub(super) const DELETED: u8 = 1;
 /// The index named another record of the key when the page was sealed.
@@ -198,25 +201,37 @@ pub(super) fn seal(bytes: &mut [u8], len: usize) {
     put(bytes, 0, &check.to_le_bytes());
 }
 
-/// Makes the head of a page.
-pub(super) fn seal_page(page: &mut [u8], number: u64, used: usize) {
-    put(page, 0, &MAGIC.to_le_bytes());
-    put(page, 8, &number.to_le_bytes());
-    put(page, 16, &u32::try_from(used).unwrap_or(0).to_le_bytes());
-    let check = check_of(page.get(..20).unwrap_or_default());
-    put(page, 20, &check.to_le_bytes());
+/// What the head of a page says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PageHead {
+    pub(super) number: u64,
+    /// Of the store that wrote it. A page that a later one wrote again may lie elsewhere: only the
+    /// last one's counts.
+    pub(super) life: u64,
+    /// Bytes in use.
+    pub(super) used: usize,
 }
 
-/// The number of a sealed page and its bytes in use; `None` if these are none of a page's.
+/// Makes the head of a page.
+pub(super) fn seal_page(page: &mut [u8], head: PageHead) {
+    put(page, 0, &MAGIC.to_le_bytes());
+    put(page, 8, &head.number.to_le_bytes());
+    put(page, 16, &head.life.to_le_bytes());
+    put(page, 24, &u32::try_from(head.used).unwrap_or(0).to_le_bytes());
+    let check = check_of(page.get(..CHECKED).unwrap_or_default());
+    put(page, CHECKED, &check.to_le_bytes());
+}
+
+/// The head of a sealed page; `None` if these are no page's bytes.
 #[must_use]
-pub(super) fn page_head(page: &[u8]) -> Option<(u64, usize)> {
-    let check = check_of(page.get(..20)?);
-    if u64_at(page, 0)? != MAGIC || u32_at(page, 20)? != check {
+pub(super) fn page_head(page: &[u8]) -> Option<PageHead> {
+    let check = check_of(page.get(..CHECKED)?);
+    if u64_at(page, 0)? != MAGIC || u32_at(page, CHECKED)? != check {
         return None;
     }
-    let used = usize::try_from(u32_at(page, 16)?).ok()?;
+    let used = usize::try_from(u32_at(page, 24)?).ok()?;
     (PAGE_HEAD..=PAGE).contains(&used).then_some(())?;
-    Some((u64_at(page, 8)?, used))
+    Some(PageHead { number: u64_at(page, 8)?, life: u64_at(page, 16)?, used })
 }
 
 /// The records of a page in use up to `used`, each with its offset. Ends at the first that does not
@@ -249,8 +264,9 @@ mod tests {
             let room = bulk.len() + slack;
             let len = emit(&mut page[PAGE_HEAD..], &key, &bulk, room, earlier, 0);
             seal(&mut page[PAGE_HEAD..], len);
-            seal_page(&mut page, 7, PAGE_HEAD + len);
-            prop_assert_eq!(page_head(&page), Some((7, PAGE_HEAD + len)));
+            let head = PageHead { number: 7, life: earlier, used: PAGE_HEAD + len };
+            seal_page(&mut page, head);
+            prop_assert_eq!(page_head(&page), Some(head));
             let all: Vec<_> = records(&page, PAGE_HEAD + len).collect();
             prop_assert_eq!(all.len(), 1);
             let record = all[0].1;

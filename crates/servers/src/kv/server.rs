@@ -89,6 +89,8 @@ pub struct Setup {
     pub store: StoreSetup,
     /// What it says of itself: `plain` or `offload`.
     pub form: &'static str,
+    /// And of its port, if clients do not connect to it but to the DPU side.
+    pub port: Option<u16>,
 }
 
 enum Chunk {
@@ -231,7 +233,7 @@ impl<D: Device> KvServer<D> {
         let ringer = stop.bell.ringer()?;
         let port = match listener.address() {
             Address::Tcp(address) => address.port(),
-            Address::Unix(_) => 0,
+            Address::Unix(_) => setup.port.unwrap_or(0),
         };
         Ok(KvServer {
             device,

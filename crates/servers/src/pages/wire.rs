@@ -140,6 +140,15 @@ pub fn answer_head(status: Status, page: u64, lsn: u64, data: usize) -> [u8; HEA
     head
 }
 
+/// Status, page and LSN of an answer, by its head.
+#[must_use]
+pub fn parse_answer(head: &[u8]) -> Option<(Status, u64, u64)> {
+    const ALL: [Status; 5] =
+        [Status::Done, Status::Older, Status::Applied, Status::Invalid, Status::Failed];
+    let status = ALL.into_iter().find(|status| head.get(4) == Some(&(*status as u8)))?;
+    Some((status, u64_at(head, 8)?, u64_at(head, 16)?))
+}
+
 fn check_of(page: &[u8]) -> u32 {
     let parts = [page.get(..16), page.get(PAGE_HEAD..PAGE)].map(Option::unwrap_or_default);
     let both = xxh3_64(parts[0]) ^ xxh3_64(parts[1]).rotate_left(1);
@@ -194,7 +203,18 @@ mod tests {
         #[test]
         fn any_bytes_are_read_without_harm(bytes: Vec<u8>) {
             let _ = (frame(&bytes), Request::parse(&bytes), lsn_of(&bytes, 0));
+            let _ = parse_answer(&bytes);
         }
+    }
+
+    #[test]
+    fn heads_of_answers_are_read_as_written() {
+        for status in [Status::Done, Status::Older, Status::Applied, Status::Failed] {
+            let head = answer_head(status, 5, 99, 0);
+            assert_eq!(parse_answer(&head), Some((status, 5, 99)));
+        }
+        assert_eq!(parse_answer(&[9; HEAD]), None);
+        assert_eq!(parse_answer(&[0; HEAD - 1]), None);
     }
 
     #[test]

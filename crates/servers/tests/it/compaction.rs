@@ -121,6 +121,24 @@ fn the_log_of_the_offload_form_stays_small() {
     });
 }
 
+/// A replay put other records into pages than the life before had, and wrote them to other lots.
+/// Both pages were whole and had the same number; opening took the one in the first lot, and keys
+/// that had been answered were gone.
+#[test]
+fn of_two_pages_of_one_number_the_later_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = Model::new(9);
+    for _ in 0..40 {
+        let host = Host::plain(dir.path());
+        let mut client = Client::new(&host.address);
+        model.is_all_there(&mut client, KEYS);
+        let n = 300 + model.rng.below(1500);
+        model.go_on(&mut client, KEYS, n);
+        drop(client);
+        host.stop();
+    }
+}
+
 /// Fills a device of 24 MiB until it is told so; how many keys are there.
 fn fill(client: &mut Client, from: u64) -> u64 {
     for n in from..from + 100_000 {

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use outboard_base::Rng;
 use outboard_drivers::dds::tcp::sockets::Address;
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
+use outboard_servers::pages::client::{self, Answer};
 use outboard_servers::pages::wire::{CONTENTS, HEAD, PAGE, PAGE_HEAD, Request, Status, lsn_of};
 use outboard_servers::pages::{PageServer, PagesApplication, Setup};
 
@@ -139,4 +140,25 @@ fn the_offload_form_never_answers_older_pages() {
     let tally = dpu.front.tally();
     println!("{tally:?}");
     assert!(tally.offloaded.load(Ordering::Relaxed) > 300, "{tally:?}");
+}
+
+/// The client for people: each answer there is, and what it refuses itself.
+#[test]
+fn a_client_is_told_what_came_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = plain(dir.path());
+    let Address::Tcp(address) = host.address.clone() else { panic!("it listens for TCP") };
+    let mut client = client::Client::connect(address, LIMIT).unwrap();
+    assert_eq!(client.get(5, 0).unwrap(), Answer::Page(0, vec![0; CONTENTS]));
+    assert_eq!(client.apply(5, 7, 3, b"hello").unwrap(), Answer::Done(7));
+    assert_eq!(client.apply(5, 7, 3, b"again").unwrap(), Answer::Applied(7));
+    assert_eq!(client.get(5, 8).unwrap(), Answer::Older(7));
+    let Answer::Page(7, contents) = client.get(5, 7).unwrap() else { panic!("a page at 7") };
+    assert_eq!(&contents[..10], b"\0\0\0hello\0\0");
+    let beyond = client.apply(5, 9, CONTENTS - 2, b"hello").unwrap_err();
+    assert_eq!(beyond.kind(), std::io::ErrorKind::InvalidInput);
+    assert!(client.get(u64::MAX, 0).is_err(), "no such page");
+    host.stop();
+    let gone = client.get(5, 7).unwrap_err();
+    assert_ne!(gone.kind(), std::io::ErrorKind::WouldBlock, "{gone}");
 }

@@ -39,7 +39,7 @@ impl Host {
     ) -> Host {
         let dir = dir.to_owned();
         Host::start_with(move |told, ready| {
-            let setup = Setup { listen, store: store(dir), form };
+            let setup = Setup { listen, store: store(dir), form, port: None };
             let mut server = KvServer::open(&setup, device(), told).unwrap();
             ready.send(server.address().clone()).unwrap();
             server.run().unwrap()
@@ -68,7 +68,7 @@ impl Host {
         let device = PlainDevice::open(&dir.join("log")).unwrap();
         let listen = Address::Tcp("127.0.0.1:0".parse().unwrap());
         let store = store(dir.to_owned());
-        let setup = Setup { listen, store, form: "plain" };
+        let setup = Setup { listen, store, form: "plain", port: None };
         let opened = KvServer::open(&setup, device, Stop::new().unwrap());
         opened.map(drop).map_err(|error| error.to_string())
     }

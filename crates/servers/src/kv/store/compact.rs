@@ -295,12 +295,11 @@ impl<D: Device> Store<D> {
     fn judge(&mut self, mut at: Judging, begin: &mut Vec<Work>) -> Result<(), StoreError> {
         let page = at.page;
         let bytes = std::mem::take(&mut at.bytes);
-        let sealed = record::page_head(&bytes).filter(|(number, _)| *number == page);
-        let Some((_, used)) = sealed else {
+        let Some(head) = record::page_head(&bytes).filter(|head| head.number == page) else {
             self.give_up(page, &"its head is damaged");
             return Ok(());
         };
-        let records: Vec<(u64, Record<'_>)> = record::records(&bytes, used)
+        let records: Vec<(u64, Record<'_>)> = record::records(&bytes, head.used)
             .map(|(offset, record)| (page * PAGE64 + offset as u64, record))
             .collect();
         if records.iter().any(|(_, record)| !record.is_sound()) {

@@ -51,8 +51,13 @@ pub(super) async fn open<D: Device>(device: &D, setup: &StoreSetup) -> io::Resul
         Some(head) => head,
         None => first_head(device).await?,
     };
+    // The sequence of its first head is a store's life.
+    let head = head.next(head.begin);
+    let (offset, bytes) = head.emit();
+    device.write(offset, bytes).await?;
+    device.flush().await?;
     let first = journaled.unwrap_or(0);
-    let mut log = Log::new(setup.seed, first, usize::MAX / 2);
+    let mut log = Log::new(setup.seed, head.sequence, first, usize::MAX / 2);
     log.set_begin(head.begin);
     let mut lots = Lots::new(count_of(device.size()?));
     let found = find_pages(device, &lots).await?;
@@ -94,13 +99,27 @@ async fn first_head<D: Device>(device: &D) -> io::Result<Head> {
     Ok(Head { begin: 0, sequence: HEADS as u64 - 1 })
 }
 
-/// Which pages lie in which lots. One that was written again elsewhere is in two.
-async fn find_pages<D: Device>(device: &D, lots: &Lots) -> io::Result<BTreeMap<u64, Vec<u64>>> {
-    let mut found: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+/// The lots that a page may lie in, and the life they are of.
+#[derive(Default)]
+struct Candidates {
+    life: u64,
+    lots: Vec<u64>,
+}
+
+/// Which pages lie in which lots. One that an earlier life wrote, too, is that of the last life
+/// alone: a replay may put other records into a page of the same number. In one life a page is in
+/// two lots if it could not be written to the first.
+async fn find_pages<D: Device>(device: &D, lots: &Lots) -> io::Result<BTreeMap<u64, Candidates>> {
+    let mut found: BTreeMap<u64, Candidates> = BTreeMap::new();
     for lot in 0..lots.len().1 as u64 {
         let bytes = device.read(offset_of(lot), ALIGN).await?;
-        if let Some((page, _)) = record::page_head(&bytes) {
-            found.entry(page).or_default().push(lot);
+        let Some(head) = record::page_head(&bytes) else { continue };
+        let candidates = found.entry(head.number).or_default();
+        if head.life > candidates.life {
+            *candidates = Candidates { life: head.life, lots: Vec::new() };
+        }
+        if head.life == candidates.life {
+            candidates.lots.push(lot);
         }
     }
     Ok(found)
@@ -111,24 +130,24 @@ async fn scan<D: Device>(
     device: &D,
     log: &mut Log,
     lots: &mut Lots,
-    found: &BTreeMap<u64, Vec<u64>>,
+    found: &BTreeMap<u64, Candidates>,
     pages: std::ops::Range<u64>,
     seed: u64,
 ) -> io::Result<Vec<Cold>> {
     let mut all = Vec::new();
     'pages: for number in pages {
         let mut why = format!("the log lacks its page {number}");
-        for &lot in found.get(&number).into_iter().flatten() {
+        for &lot in found.get(&number).map_or(&[][..], |candidates| &candidates.lots) {
             let buf = device.read(offset_of(lot), PAGE).await?;
-            let Some((_, used)) = record::page_head(&buf) else { continue };
-            let unsound = record::records(&buf, used).find(|(_, record)| !record.is_sound());
+            let Some(head) = record::page_head(&buf) else { continue };
+            let unsound = record::records(&buf, head.used).find(|(_, record)| !record.is_sound());
             if let Some((at, _)) = unsound {
                 let at = offset_of(lot) + at as u64;
                 why = format!("the log is damaged at byte {at}: a record's check does not fit");
                 continue;
             }
             let mut records = 0;
-            for (at, record) in record::records(&buf, used) {
+            for (at, record) in record::records(&buf, head.used) {
                 let (address, name) = (number * PAGE64 + at as u64, hash(record.key(), seed));
                 log.recover(name, address, record.is_deleted() && record.earlier() == 0);
                 records += 1;
