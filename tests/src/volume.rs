@@ -52,12 +52,14 @@ pub struct Volume {
 
 impl Volume {
     /// Makes the folders; nothing runs yet. `flags` go to `outboard run`. Where `OUTBOARD_STORE`
-    /// names a pool, the volume lies in a namespace of its own there.
+    /// names a store, the volume lies in that; in a pool it has a namespace of its own.
     pub fn new(base: &Path, flags: &[&str]) -> Result<Self> {
         let mut volume = Self::with(base, flags)?;
         if let Ok(store) = env::var("OUTBOARD_STORE") {
             let space = volume.base.display().to_string().replace('/', "-");
-            volume.flags.push(format!("--store={store}&namespace=test{space}"));
+            let own = format!("&namespace=test{space}");
+            let own = if store.contains('?') { &own } else { "" };
+            volume.flags.push(format!("--store={store}{own}"));
         }
         Ok(volume)
     }

@@ -44,8 +44,8 @@ pub struct FsBench {
     pub only: Option<String>,
     /// The program, started anew for each volume and for the passthrough.
     pub program: PathBuf,
-    /// A store for one more volume, measured as `pool`.
-    pub store: Option<String>,
+    /// Stores for one more volume each, of different kinds: measured as `fjall`, `redb` or `rados`.
+    pub stores: Vec<String>,
 }
 
 /// Medians of one workload on one file system.
@@ -57,7 +57,7 @@ pub struct Row {
     pub operation: String,
     /// Threads at work.
     pub threads: usize,
-    /// `outboard`, `plain` or `fuse`.
+    /// `outboard`, `plain`, `fuse`, or the kind of a store.
     pub system: String,
     /// Operations a second, measured; median of the rounds.
     pub ops_per_second: f64,
@@ -171,8 +171,14 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
         Subject::plain(&ask)?,
         Subject::fuse(&ask)?,
     ];
-    if let Some(store) = &bench.store {
-        subjects.push(Subject::outboard(&ask, "pool", &["--store", store])?);
+    for store in &bench.stores {
+        let name = kind_of(store)?;
+        if subjects.iter().any(|subject| subject.name == name) {
+            let twice =
+                format!("two stores are of the kind {name}: measure one of a kind in a run");
+            return Err(io::Error::other(twice));
+        }
+        subjects.push(Subject::outboard(&ask, name, &["--store", store])?);
     }
     let mut rows = Vec::new();
     for workload in chosen {
@@ -196,6 +202,18 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
     drop(subjects);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Ok(Report { rows, rounds: bench.rounds, seconds: bench.time.as_secs_f64(), cores })
+}
+
+/// What a volume is measured as that lies in this store.
+fn kind_of(store: &str) -> io::Result<&'static str> {
+    match store {
+        "fjall" => Ok("fjall"),
+        "redb" => Ok("redb"),
+        _ if store.starts_with("rados://") => Ok("rados"),
+        _ => Err(io::Error::other(format!(
+            "there is no store {store}; write fjall, redb or rados://POOL?conf=PATH"
+        ))),
+    }
 }
 
 impl Report {
@@ -315,6 +333,15 @@ mod tests {
         let rounds = Rounds { cpu, operations: 1, ..Rounds::default() };
         let rows = workload::ALL.iter().take(2).map(|w| rounds.row(w, "outboard")).collect();
         Report { rows, rounds: 1, seconds: 1.0, cores: 2 }
+    }
+
+    #[test]
+    fn stores_are_measured_by_kind() {
+        for (store, kind) in [("redb", "redb"), ("rados://a?conf=/b", "rados"), ("fjall", "fjall")]
+        {
+            assert_eq!(kind_of(store).unwrap(), kind);
+        }
+        assert!(kind_of("rocks").unwrap_err().to_string().contains("fjall, redb or rados://"));
     }
 
     #[test]

@@ -15,6 +15,9 @@
 //! model-based test ([`model`]): random operations against a simple file system in memory, compared
 //! reply by reply and tree by tree, with shrinking.
 //!
+//! The engines a volume can lie in have one set of tests as well ([`engines`]): the key-value port's
+//! rules, a map, this suite and this model; and one in which they all answer side by side.
+//!
 //! `docs/internals/conformance.md` tells how to add a case and lists the differences between
 //! fronts.
 
@@ -22,6 +25,8 @@
 
 pub mod actor;
 pub mod case;
+#[expect(clippy::panic, clippy::unwrap_used, reason = "what tests are made of")]
+pub mod engines;
 pub mod front;
 #[expect(clippy::cast_possible_truncation, reason = "lengths and offsets the generator chose")]
 #[expect(clippy::expect_used, reason = "the reference knows its own numbers")]

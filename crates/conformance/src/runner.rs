@@ -29,9 +29,18 @@ pub fn run(
     each: bool,
     tell: &mut dyn Write,
 ) -> io::Result<Report> {
+    run_chosen(front, |name| name.contains(filter), each, tell)
+}
+
+/// As [`run`], of the cases whose name is `wanted`.
+pub fn run_chosen(
+    front: &mut dyn Front,
+    wanted: impl Fn(&str) -> bool,
+    each: bool,
+    tell: &mut dyn Write,
+) -> io::Result<Report> {
     let mut report = Report::default();
-    let chosen: Vec<Case> =
-        crate::cases().into_iter().filter(|case| case.name.contains(filter)).collect();
+    let chosen: Vec<Case> = crate::cases().into_iter().filter(|case| wanted(case.name)).collect();
     for (number, case) in chosen.iter().enumerate() {
         let mut end = run_case(front, case, number);
         if let Err(errno) = front.settle() {

@@ -191,9 +191,10 @@ pub(crate) enum Bench {
         /// Only the measurements whose name contains this
         #[arg(long, value_name = "NAME", conflicts_with = "figure")]
         only: Option<String>,
-        /// Measure a volume in this store, too; give it a namespace that is free
-        #[arg(long, value_name = "URL", conflicts_with = "figure")]
-        store: Option<String>,
+        /// Measure a volume in this store, too (several times: in each): fjall, redb, or
+        /// rados://POOL?conf=PATH with a namespace that is free
+        #[arg(long, value_name = "STORE", conflicts_with = "figure")]
+        store: Vec<String>,
         /// Fail when the CPU time of all parts does not add up to what was not idle
         #[arg(long, conflicts_with = "figure")]
         check: bool,

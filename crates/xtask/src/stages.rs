@@ -197,6 +197,15 @@ const TEST: &[Stage] = &[
         needed: false,
     },
     Stage {
+        name: "kill-redb",
+        proves: "the same of a volume in the second engine",
+        action: Action::Command(
+            &["env", "OUTBOARD_STORE=redb", "target/test-fast/kill", "--rounds=4"],
+            minutes(10),
+        ),
+        needed: false,
+    },
+    Stage {
         name: "coherence",
         proves: "processes killed at random, by every way to a volume, see one file",
         action: Action::Command(
@@ -349,6 +358,15 @@ const LONG: &[Stage] = &[
         needed: false,
     },
     Stage {
+        name: "kill-redb",
+        proves: "forty of them on a volume in the second engine",
+        action: Action::Command(
+            &["env", "OUTBOARD_STORE=redb", "target/test-fast/kill", "--rounds=40"],
+            minutes(60),
+        ),
+        needed: false,
+    },
+    Stage {
         name: "coherence",
         proves: "two hundred rounds of kills of sides and processes that share files",
         action: Action::Command(&["target/test-fast/coherence", "--rounds=200"], minutes(120)),
@@ -358,7 +376,7 @@ const LONG: &[Stage] = &[
         name: "rados",
         proves: "the same in a pool: git, fio and sqlite3 on a mount, and more kills",
         action: Action::Command(
-            &["scripts/test-rados", "target/test-fast", "test-fast", "--kills=40"],
+            &["scripts/test-rados", "target/test-fast", "test-fast", "--kills=40", "--suite=whole"],
             minutes(60),
         ),
         needed: false,

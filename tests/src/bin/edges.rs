@@ -53,6 +53,11 @@ const CASES: &[Case] = &[
         run: foreign_data,
     },
     Case {
+        name: "stores",
+        proves: "a volume in redb outlives kill -9, goes to fjall and back, and no other opens it",
+        run: stores,
+    },
+    Case {
         name: "full",
         proves: "a full volume answers ENOSPC, can delete, and works again",
         run: full_volume,
@@ -212,6 +217,76 @@ fn foreign_data(base: &Path) -> Result<()> {
         return Err(format!("{names} names in the data directory, where there was 1"));
     }
     Ok(())
+}
+
+/// Writes files with their own names in them; each is durable when it is there.
+fn fill(volume: &Volume, numbers: std::ops::Range<usize>) -> Result<()> {
+    for number in numbers {
+        let name = format!("file-{number}");
+        let path = volume.mountpoint().join(&name);
+        let write = || -> std::io::Result<()> {
+            let mut file = File::create(&path)?;
+            file.write_all(name.repeat(1 + number * 100).as_bytes())?;
+            file.sync_all()
+        };
+        context(write(), || format!("writing {name}"))?;
+    }
+    Ok(())
+}
+
+fn expect_filled(volume: &Volume, numbers: std::ops::Range<usize>) -> Result<()> {
+    for number in numbers {
+        let name = format!("file-{number}");
+        let found = context(fs::read(volume.mountpoint().join(&name)), || name.clone())?;
+        if found != name.repeat(1 + number * 100).as_bytes() {
+            return Err(format!("{name} is not what was written: {} bytes", found.len()));
+        }
+    }
+    Ok(())
+}
+
+fn stores(base: &Path) -> Result<()> {
+    let mut volume = Volume::with(base, &["--store=redb"])?;
+    volume.start()?;
+    fill(&volume, 0..50)?;
+    volume.kill(&[Side::Host, Side::Dpu])?;
+    volume.start()?;
+    expect_filled(&volume, 0..50)?;
+    volume.kill(&[Side::Dpu])?;
+    // Waits for the side that `run` starts anew.
+    fill(&volume, 50..60)?;
+    volume.check()?;
+    let store = volume.status()?["dpu"]["store"].clone();
+    let told = store["engine"] == "redb" && store["pairs"].as_u64().is_some_and(|n| n > 60);
+    if !told {
+        return Err(format!("status says of the store: {store}"));
+    }
+    volume.stop()?;
+    volume.check()?;
+    let mountpoint = volume.mountpoint();
+    let words = run_args(&volume.data(), &mountpoint).map(OsStr::to_owned);
+    let words: Vec<&OsStr> = words.iter().map(|word| &**word).collect();
+    let ended = volume.outboard(&[&words[..], &["--store=fjall".as_ref()]].concat())?;
+    expect_refusal(&ended, 4, &["belongs to the store redb, not fjall", "outboard migrate"])?;
+    let ended = volume.outboard(&[&words[..], &["--store=rocks".as_ref()]].concat())?;
+    expect_refusal(&ended, 2, &["no store rocks", "fjall, redb or rados://"])?;
+    let mut from = volume.data();
+    for (name, store) in [("there", "fjall"), ("back", "redb")] {
+        let to = context(fs::create_dir_all(base.join(name)), || name.to_owned())
+            .map(|()| base.join(name).join("data"))?;
+        let words = ["migrate".as_ref(), from.as_ref(), to.as_ref(), "--store".as_ref()];
+        let ended = volume.outboard(&[&words[..], &[store.as_ref()]].concat())?;
+        if ended.code() != Some(0) {
+            return Err(format!("migrate to {store}: {}", ended.tail(5)));
+        }
+        from = to;
+    }
+    // Nobody says again which store it is.
+    let mut back = Volume::with(&base.join("back"), &[])?;
+    back.start()?;
+    expect_filled(&back, 0..60)?;
+    back.stop()?;
+    back.check()
 }
 
 fn full_volume(base: &Path) -> Result<()> {

@@ -115,6 +115,21 @@ impl<K: Kv, M: Medium> InProcessFront<K, M> {
         self.send(&header, &Request::Release { ino, fh, owner: 0 }, &[]).map(drop)
     }
 
+    /// A volume that is open already, under a name for reports.
+    pub fn of(
+        volume: Kvfs<K, M>,
+        name: &str,
+        replays: bool,
+    ) -> std::result::Result<InProcessFront<K, M>, String> {
+        block_on(volume.end_grace())
+            .and_then(|end| end)
+            .map_err(|errno| format!("the grace period does not end: {errno}"))?;
+        let features = memory::features(name);
+        let caller = Caller { attachment: SessionId(1), trusted: true, peer: Cred::root() };
+        let settled = HashMap::new();
+        Ok(InProcessFront { features, volume, caller, sequence: 0, replays, settled })
+    }
+
     /// Remembers how waits for locks ended.
     fn collect(&mut self) {
         for event in self.volume.take_events() {

@@ -80,7 +80,7 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
                 rounds,
                 only,
                 program: this_program()?,
-                store,
+                stores: store,
             };
             let report = fs::run(&bench, progress).map_err(failed)?;
             let code = print(json, &report, || report.table())?;

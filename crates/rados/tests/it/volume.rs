@@ -1,13 +1,14 @@
 //! What every key-value store and every volume must do, on those of a pool.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use outboard_base::Time;
+use outboard_conformance::engines::{Engine, answer_alike, volume};
 use outboard_conformance::front::in_process::InProcessFront;
-use outboard_conformance::model::{self, Effort};
-use outboard_conformance::runner;
+use outboard_conformance::{every_engine, runner};
 use outboard_kv::pool::{Claim, Me, Options, PooledKv, Striped, Taken, Taking, Terms, Wanted};
 use outboard_kv::{Kv, conformance};
 use outboard_rados::{Location, Rados};
@@ -80,13 +81,38 @@ fn narrow() -> Options {
     }
 }
 
-#[test]
-fn the_key_value_store_keeps_every_rule() {
-    for options in [Options::default(), narrow()] {
-        let Some(location) = location("kv") else { return };
-        let store = Store::open(&location, options);
-        block_on(conformance::rules(&store.kv));
-        store.end();
+every_engine! {
+    cluster: Cluster;
+}
+
+/// A store as an engine like every other.
+struct Cluster(Store);
+
+impl Engine for Cluster {
+    type Kv = PooledKv<Rados>;
+    type Medium = Striped<Rados>;
+    const NAME: &'static str = "rados";
+
+    fn new(seed: u64) -> Option<Cluster> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let location = location(&format!("engine.{number}"))?;
+        // As it is for users, and as it is near its bounds.
+        let options = if seed == 1 { Options::default() } else { narrow() };
+        Some(Cluster(Store::open(&location, options)))
+    }
+
+    fn parts(&self) -> (Arc<PooledKv<Rados>>, Arc<Striped<Rados>>) {
+        (Arc::clone(&self.0.kv), Arc::clone(&self.0.medium))
+    }
+
+    fn takes(case: &str) -> bool {
+        // 130,000 commits one after the other take minutes.
+        !case.contains("65000") || std::env::var_os("OUTBOARD_WHOLE_SUITE").is_some()
+    }
+
+    fn end(self) {
+        self.0.end();
     }
 }
 
@@ -111,51 +137,22 @@ fn the_key_value_store_agrees_with_a_map_over_many_lives() {
     store.end();
 }
 
-/// Runs the cases whose names contain one of `only`.
-fn passes(store: &Store, only: &BTreeSet<&str>, replays: bool, least: usize) {
-    let (kv, medium) = (Arc::clone(&store.kv), Arc::clone(&store.medium));
-    let mut front = InProcessFront::over(kv, medium, replays).unwrap();
-    let (mut told, mut passed) = (Vec::new(), 0);
-    for group in only {
-        let report = runner::run(&mut front, group, false, &mut told).unwrap();
-        let told = String::from_utf8_lossy(&told);
-        assert!(report.failed.is_empty(), "{told}");
-        passed += report.passed;
-    }
-    assert!(passed >= least, "the suite has lost its cases: {passed}");
-}
-
-#[test]
-fn a_volume_passes_the_suite() {
-    let Some(location) = location("suite") else { return };
-    let cases = outboard_conformance::cases();
-    let groups = cases.iter().filter_map(|case| case.name.split_inclusive('/').next());
-    // One of the links is 65,000 links: minutes of one commit after the other. What space a pool
-    // says that it has lags behind.
-    let left_out = ["link/", "statfs/"];
-    let groups: BTreeSet<&str> = groups.filter(|group| !left_out.contains(group)).collect();
-    let store = Store::open(&location, Options::default());
-    passes(&store, &groups, false, 250);
-    store.end();
-}
-
 #[test]
 fn renames_asked_for_twice_are_done_once() {
-    let Some(location) = location("replays") else { return };
-    let store = Store::open(&location, narrow());
-    passes(&store, &BTreeSet::from(["rename"]), true, 10);
-    store.end();
+    let Some(cluster) = Cluster::new(2) else { return };
+    let (mut front, mut told) = (volume(&cluster, true), Vec::new());
+    let report = runner::run(&mut front, "rename", false, &mut told).unwrap();
+    let told = String::from_utf8_lossy(&told);
+    assert!(report.failed.is_empty(), "{told}");
+    assert!(report.passed >= 10, "the suite has lost its cases: {told}");
+    drop(front);
+    cluster.end();
 }
 
 #[test]
-fn a_volume_agrees_with_the_reference() {
-    let Some(location) = location("model") else { return };
-    let store = Store::open(&location, narrow());
-    let (kv, medium) = (Arc::clone(&store.kv), Arc::clone(&store.medium));
-    let mut front = InProcessFront::over(kv, medium, false).unwrap();
-    let effort = Effort::default();
-    println!("{effort:?}");
-    model::run(&mut front, effort).unwrap();
-    drop(front);
-    store.end();
+fn a_volume_on_a_cluster_answers_as_one_in_memory() {
+    let Some(cluster) = Cluster::new(2) else { return };
+    let memory = InProcessFront::new(false).unwrap();
+    answer_alike(vec![Box::new(memory), Box::new(volume(&cluster, false))]);
+    cluster.end();
 }
