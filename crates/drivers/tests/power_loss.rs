@@ -15,7 +15,7 @@ use outboard_drivers::executor::block_on;
 use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_drivers::recorder::{JournalWatch, Recorder};
 use outboard_kv::medium::Medium;
-use outboard_kv::object::{ObjectId, Objects, Options};
+use outboard_kv::object::{Compression, ObjectId, Objects, Options};
 use outboard_kv::{Batch, Cached, Durability, Kv};
 
 type Watched = Cached<JournalWatch<Engine>>;
@@ -26,8 +26,11 @@ const BLOCK: usize = 8192;
 const FILE: usize = 40;
 const ID: ObjectId = ObjectId(5);
 
-fn options() -> Options {
-    Options { capacity: 8 << 20, segment: 1 << 20, reserve: 256 << 10, ..Options::default() }
+/// One seed in three packs blocks.
+fn options(seed: u64) -> Options {
+    let compression = if seed % 3 == 1 { Compression::Lz4 } else { Compression::None };
+    let (capacity, reserve) = (8 << 20, 256 << 10);
+    Options { capacity, segment: 1 << 20, reserve, compression, ..Options::default() }
 }
 
 /// What each block was at the last sync and since, newest last; and the numbers of the batches.
@@ -80,7 +83,7 @@ fn examine(dir: &Path, history: &History, in_flight: Option<(usize, &[u8])>, why
         .unwrap_or_else(|error| panic!("{why}: {error}"));
     let kv = Arc::new(Cached::new(engine, 1 << 20));
     let medium = FileMedium::open(&dir.join("blocks"), MediumOptions::default()).unwrap();
-    let (store, recovered) = block_on(Objects::open(kv.clone(), medium, options()))
+    let (store, recovered) = block_on(Objects::open(kv.clone(), medium, options(0)))
         .unwrap_or_else(|error| panic!("{why}: {error}"));
     assert_eq!(recovered.lost, 0, "{why}");
     let report = block_on(store.check(true, |_| ())).unwrap();
@@ -137,7 +140,7 @@ fn scenario(seed: u64) {
     }
     let kv = Arc::new(Cached::new(watch, 1 << 20));
     let reactor = Reactor::install(64).unwrap();
-    let opened = Objects::open(kv.clone(), recorder.clone(), options());
+    let opened = Objects::open(kv.clone(), recorder.clone(), options(seed));
     let (store, _) = block_on(opened).unwrap();
 
     let mut rng = Rng::new(seed);
@@ -157,6 +160,11 @@ fn scenario(seed: u64) {
         let len = 1 + at(&mut rng, (FILE * BLOCK - offset).min(60_000));
         let mut data = vec![0; len];
         rng.fill(&mut data);
+        if options(seed).compression != Compression::None {
+            // Half of each block shrinks to nothing.
+            data.chunks_mut(BLOCK)
+                .for_each(|block| block.iter_mut().skip(BLOCK / 2).for_each(|b| *b = 7));
+        }
         let cut = rng.chance(1, 6);
         let polls = if cut { 1 + rng.below(4) } else { 0 };
         {

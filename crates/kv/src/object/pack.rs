@@ -73,9 +73,9 @@ impl Packed {
         self.bytes.len().div_ceil(BLOCK_LEN)
     }
 
-    /// Whether it takes fewer blocks than it has.
+    /// Whether it takes an eighth fewer blocks than it has, at least: every read pays for it.
     pub(super) fn is_worth_it(&self) -> bool {
-        self.blocks() < self.pieces.len()
+        self.blocks() * 8 <= self.pieces.len() * 7
     }
 
     /// All of it, to be laid out.
@@ -259,6 +259,13 @@ mod tests {
         let mut packer = lz4::Packer::default();
         let packed = Packed::new(&mut packer, &noise);
         assert!(!packed.is_worth_it() && packed.bytes == noise);
+        let mut some = vec![0; 32 * BLOCK_LEN];
+        for (kept, worth_it) in [(7300, false), (6900, true)] {
+            some.chunks_mut(BLOCK_LEN).for_each(|block| Rng::new(3).fill(&mut block[..kept]));
+            let packed = Packed::new(&mut packer, &some);
+            assert!(packed.blocks() < 32 && packed.is_worth_it() == worth_it, "{kept}");
+            some.fill(0);
+        }
         let zeros = Packed::new(&mut packer, &vec![0; 4 * BLOCK_LEN]);
         assert!(zeros.is_worth_it() && zeros.blocks() == 1);
         assert_eq!(zeros.bytes.len(), 4 * SECTOR);
