@@ -7,8 +7,10 @@
 //! printed, and [`Report::check`] fails when it is too much ([`UNEXPLAINED_MAX`]).
 //!
 //! [`figure`] measures the paper's figures of a standalone volume (DPC 4.2) on the same subjects
-//! and on more: each cache mode, and the path past the kernel.
+//! and on more: each cache mode, and the path past the kernel. [`compress`] measures what compression
+//! gains and costs.
 
+pub mod compress;
 pub mod figure;
 mod reach;
 mod subject;

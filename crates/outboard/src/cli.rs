@@ -223,6 +223,23 @@ pub(crate) enum Bench {
     /// A process that `dds` measures
     #[command(hide = true)]
     DdsPart(PartArgs),
+    /// A volume that compresses against one that does not, by kind of data: space, bytes to the
+    /// medium, rates, CPU of the DPU side
+    Compress {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Interleaved rounds; medians are reported
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Size of each file, MiB
+        #[arg(long = "size", value_name = "MIB", default_value_t = 64,
+              value_parser = clap::value_parser!(u64).range(1..=65_536))]
+        mebibytes: u64,
+        /// Directory for the volumes [default: a temporary one]
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
     /// Metadata operations in a directory that grows from a thousand to a million files
     Scale {
         /// Print JSON

@@ -139,7 +139,7 @@ fn dmas(program: &Path, data: &Path) -> io::Result<BTreeMap<String, u64>> {
 }
 
 /// What the program says of both sides.
-fn status(program: &Path, data: &Path) -> io::Result<serde_json::Value> {
+pub(super) fn status(program: &Path, data: &Path) -> io::Result<serde_json::Value> {
     let output = Command::new(program).args(["status", "--json", "--data"]).arg(data).output()?;
     Ok(serde_json::from_slice(&output.stdout)?)
 }

@@ -89,6 +89,13 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
             }
             Ok(code)
         }
+        Bench::Compress { json, rounds, mebibytes, dir } => {
+            let dir = Scratch::new(dir.as_deref())?;
+            let (program, dir) = (this_program()?, dir.0.clone());
+            let bench = fs::compress::CompressBench { dir, rounds, mebibytes, program };
+            let report = fs::compress::run(&bench, progress).map_err(failed)?;
+            print(json, &report, || report.table())
+        }
         Bench::Dds(args) => dds::bench(&args),
         Bench::DdsPart(part) => dds::part(&part),
         Bench::Scale { json, files, dir } => {
