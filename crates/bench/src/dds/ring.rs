@@ -49,7 +49,7 @@ pub const PRODUCERS_MAX: usize = 64;
 /// Bytes of each ring; rings of one producer each share them.
 const BYTES: u64 = 256 << 10;
 /// Messages of a push.
-const BATCHES: [usize; 2] = [1, 32];
+pub(super) const BATCHES: [usize; 2] = [1, 32];
 /// What the bus charges: nothing, and what a card would wait for.
 const PRICES: [&str; 2] = ["none", "pcie3x16"];
 
@@ -80,6 +80,12 @@ impl System {
 
     fn all() -> impl Iterator<Item = System> {
         System::OURS.into_iter().chain(System::DPDK)
+    }
+
+    /// Whether it is DPDK's, in one of its modes.
+    #[must_use]
+    pub fn is_dpdk(self) -> bool {
+        System::DPDK.contains(&self)
     }
 
     /// DPDK's name of one of its modes.
