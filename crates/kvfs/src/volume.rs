@@ -189,6 +189,8 @@ async fn raise<K: Kv>(
     let key = key::counter(which);
     loop {
         let mut batch = Batch::at(kv.version());
+        // Nothing grows by it, and a full volume is opened by it.
+        batch.essential();
         let value = kv.get(&key).await?.ok_or(OpenError::Damaged)?;
         let start = decode_counter(&value)?;
         let end = start.checked_add(by).ok_or(OpenError::Damaged)?;

@@ -142,6 +142,31 @@ fn a_store_full_of_pairs_works_again_once_space_is_freed() {
     clean(&volume);
 }
 
+/// A volume in a Ceph pool whose quota was used up could not be opened any more, so that nothing
+/// could be removed from it either: an opening counts itself, and that batch was like any other.
+#[test]
+fn a_full_volume_is_opened_and_emptied() {
+    let disk = Disk::new(3);
+    let volume = open(&disk, 64 << 20);
+    let user = User::root(&volume);
+    for name in 0..10 {
+        let (attr, fh) = user.create(Ino::ROOT, &name.to_string(), 0).unwrap();
+        user.write(attr.ino, fh, 0, &[2; 8000]).unwrap();
+        user.close(attr.ino, fh).unwrap();
+    }
+    drop(volume);
+    // A 16th is kept in reserve: all the rest is used up.
+    let capacity = disk.kv.usage().used * 16 / 15;
+    disk.kv.set_faults(mem::Faults { capacity, ..mem::Faults::default() });
+    let volume = open(&disk, 64 << 20);
+    let user = User::root(&volume);
+    assert_eq!(user.create(Ino::ROOT, "more", 0).map(drop), Err(Errno::ENOSPC));
+    user.unlink(Ino::ROOT, "3").unwrap();
+    tidy(&volume);
+    user.create(Ino::ROOT, "more", 0).unwrap();
+    clean(&volume);
+}
+
 /// A bit flips in a block, or in a small file: the read fails with EIO, its neighbours do not.
 #[test]
 fn damaged_bytes_are_never_data() {
