@@ -167,12 +167,23 @@ fn take(pool: &Arc<Rados>, data: &Path, terms: Terms, create: bool) -> Result<Cl
                         "; or remove {} to let go of the volume that was there",
                         data.join("store").display()
                     ),
+                    ClaimError::Pool(PoolError::Denied) => rights(pool.location()),
                     _ => String::new(),
                 };
                 return Err(refused(&format!("{}: {error}{remedy}", pool.identity())));
             }
         }
     }
+}
+
+/// How a user is given all that an owner must be able to do: read, write, and shut out the last.
+fn rights(location: &Location) -> String {
+    let Location { pool, user, .. } = location;
+    format!(
+        "; {user} must be able to read and write in it, and to shut out an owner that is gone: \
+         `ceph auth caps {user} mon 'allow r, allow command \"osd blocklist\"' osd 'allow \
+         rw pool={pool}'`, or name another with &user=client.NAME"
+    )
 }
 
 /// What another host is told that wants the volume.
