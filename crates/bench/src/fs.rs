@@ -7,10 +7,11 @@
 //! printed, and [`Report::check`] fails when it is too much ([`UNEXPLAINED_MAX`]).
 //!
 //! [`figure`] measures the paper's figures of a standalone volume (DPC 4.2) on the same subjects
-//! and on more: each cache mode, and the path past the kernel. [`compress`] measures what compression
-//! gains and costs.
+//! and on more: each cache mode, and the path past the kernel. [`engine`] measures a volume in a
+//! pool against the pool's own tool, [`compress`] what compression gains and costs.
 
 pub mod compress;
+pub mod engine;
 pub mod figure;
 mod reach;
 mod subject;

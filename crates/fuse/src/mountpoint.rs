@@ -171,14 +171,14 @@ fn mounted_at(table: &str, place: &Path) -> Option<String> {
     })
 }
 
-/// Raises the read-ahead of the mount at `place` to the longest request. The handshake cannot: the
-/// kernel takes the smaller of its default (128 KiB) and what was agreed. Only root may; without it
-/// a mount is but slower at reading in sequence.
-pub(crate) fn raise_read_ahead(place: &Path) {
+/// Raises the read-ahead of the mount at `place`. The handshake cannot: the kernel takes the smaller
+/// of its default (128 KiB) and what was agreed. Only root may; without it a mount is but slower at
+/// reading in sequence.
+pub(crate) fn raise_read_ahead(place: &Path, bytes: usize) {
     let Ok(table) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
     let Some(device) = device_of(&table, place) else { return };
     let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
-    let kib = outboard_base::limits::IO_MAX / 1024;
+    let kib = bytes / 1024;
     if let Err(error) = std::fs::write(&path, kib.to_string()) {
         tracing::debug!(path, %error, "the read-ahead stays at the kernel's default");
     }

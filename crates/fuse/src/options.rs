@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outboard_base::limits::IO_MAX;
 use outboard_wire::file::open_flags;
 use outboard_wire::fuse::answer::fopen;
 
@@ -49,6 +50,10 @@ pub struct MountOptions {
     pub negative_valid: Duration,
     /// Threads that serve the kernel, each with a port of its own.
     pub workers: usize,
+    /// How far the kernel reads ahead of who reads in sequence, bytes: in requests side by side, so
+    /// it is what hides how far away the volume's data lies. Only root's mounts get more than the
+    /// kernel's default of 128 KiB.
+    pub read_ahead: usize,
 }
 
 /// What stands for "for ever": a century. Only where the volume's events revoke it.
@@ -70,6 +75,7 @@ impl Default for MountOptions {
             valid: FOREVER,
             negative_valid: FOREVER,
             workers: 2,
+            read_ahead: IO_MAX,
         }
     }
 }

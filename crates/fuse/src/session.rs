@@ -84,7 +84,7 @@ impl<B: Backend> Mounted<B> {
         backend: &Arc<B>,
     ) -> Result<(), MountError> {
         let agreed = handshake(&device)?;
-        mountpoint::raise_read_ahead(&self.mountpoint);
+        mountpoint::raise_read_ahead(&self.mountpoint, self.front.options.read_ahead);
         let mut devices = vec![device];
         while let Some(first) = devices.first()
             && devices.len() < ports.len()

@@ -223,6 +223,30 @@ pub(crate) enum Bench {
     /// A process that `dds` measures
     #[command(hide = true)]
     DdsPart(PartArgs),
+    /// Sequential reads and writes of a volume in a Ceph pool against the pool's own `rados bench`
+    Rados {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Interleaved rounds; medians are reported
+        #[arg(long, default_value_t = 5)]
+        rounds: u32,
+        /// Size of the file, MiB
+        #[arg(long = "size", value_name = "MIB", default_value_t = 256,
+              value_parser = clap::value_parser!(u64).range(8..=65_536))]
+        mebibytes: u64,
+        /// Directory for mount points [default: a temporary one]
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+        /// The pool, and a namespace in it that is free
+        #[arg(long, value_name = "URL")]
+        store: String,
+    },
+    /// The page server's parts and their rivals: figures of the DDS paper
+    Dds(DdsArgs),
+    /// A process that `dds` measures
+    #[command(hide = true)]
+    DdsPart(PartArgs),
     /// A volume that compresses against one that does not, by kind of data: space, bytes to the
     /// medium, rates, CPU of the DPU side
     Compress {

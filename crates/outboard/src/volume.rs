@@ -124,10 +124,16 @@ pub(crate) fn parts(settings: &Settings, create: bool) -> Result<(DataDirectory,
 
 #[cfg(not(feature = "rados"))]
 fn in_pool(_: &Settings, _: &DataDirectory, store: &str, _: bool) -> Result<Parts, Failure> {
-    Err(Failure::usage(format!(
+    Err(no_rados(store))
+}
+
+/// What a build without librados says of a pool.
+#[cfg(not(feature = "rados"))]
+pub(crate) fn no_rados(store: &str) -> Failure {
+    Failure::usage(format!(
         "this build cannot use the store {store}; build one that can with `cargo build --release \
          --features rados --bin outboard` (Debian: librados-dev)"
-    )))
+    ))
 }
 
 #[cfg(feature = "rados")]
