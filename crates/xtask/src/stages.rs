@@ -381,6 +381,19 @@ const LONG: &[Stage] = &[
         ),
         needed: false,
     },
+    Stage {
+        name: "ycsb",
+        proves: "YCSB's client, unmodified, runs its workloads against the key-value server",
+        action: Action::Command(
+            &[
+                "sh",
+                "-c",
+                "scripts/setup bench && scripts/ycsb target/test-fast/outboard 300000 300000",
+            ],
+            minutes(60),
+        ),
+        needed: false,
+    },
 ];
 
 /// What a change must pass before it is committed.
