@@ -120,6 +120,16 @@ the next `outboard serve` adopts it, or starts it anew if it is asked for other 
         #[command(subcommand)]
         what: crate::commands::serve::Serve,
     },
+    /// Ask a page server (`outboard serve pages`) for a page, or send it a log record
+    #[command(after_help = "\
+Examples:
+  outboard pages put 5 --lsn 1 'hello'    page 5 is at LSN 1
+  outboard pages get 5 --lsn 1            hello
+  outboard pages get 5 --lsn 2            refused: records up to 2 have not come")]
+    Pages {
+        #[command(subcommand)]
+        what: crate::commands::pages::Pages,
+    },
     /// Measure the link or the file system, with its rivals, in one run
     Bench {
         #[command(subcommand)]
@@ -218,11 +228,6 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "FILE", requires = "figure")]
         svg: Option<PathBuf>,
     },
-    /// The page server's parts and their rivals: figures of the DDS paper
-    Dds(DdsArgs),
-    /// A process that `dds` measures
-    #[command(hide = true)]
-    DdsPart(PartArgs),
     /// Sequential reads and writes of a volume in a Ceph pool against the pool's own `rados bench`
     Rados {
         /// Print JSON

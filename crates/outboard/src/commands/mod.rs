@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod dpu;
 pub(crate) mod fsck;
 pub(crate) mod migrate;
+pub(crate) mod pages;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod status;

@@ -1,5 +1,7 @@
 //! The host side: one thread, its connections, and the pages it keeps.
 
+mod ending;
+
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -52,6 +54,7 @@ struct Frame {
 enum Event {
     Read(u64, Result<Vec<u8>, Errno>),
     Written(u64, u64, Result<(), Errno>),
+    Flushed(Result<(), Errno>),
 }
 
 type Work = Pin<Box<dyn Future<Output = Event>>>;
@@ -126,7 +129,7 @@ impl<D: Device> PageServer<D> {
         self.listener.address()
     }
 
-    /// Serves until told to stop.
+    /// Serves until told to stop; then every page is written, if that does not take too long.
     pub fn run(&mut self) -> io::Result<Ended> {
         let mut ready = Vec::new();
         while !self.stop.is_set() {
@@ -160,6 +163,7 @@ impl<D: Device> PageServer<D> {
                 return Ok(Ended::DeviceLost);
             }
         }
+        self.end()?;
         Ok(Ended::Told)
     }
 
@@ -388,6 +392,12 @@ impl<D: Device> PageServer<D> {
                 }
                 waiting.into_iter().for_each(|id| self.enqueue(id));
             }
+            Event::Flushed(flushed) => {
+                self.writes = self.writes.saturating_sub(1);
+                if let Err(error) = flushed {
+                    tracing::warn!(%error, "the file could not be flushed");
+                }
+            }
             Event::Written(page, lsn, written) => {
                 self.writes = self.writes.saturating_sub(1);
                 self.write_failed = written.is_err();
@@ -418,18 +428,26 @@ impl<D: Device> PageServer<D> {
                 continue;
             }
             self.order.push_back(page);
-            if frame.writing.is_none() && self.writes < WRITES_MAX {
-                wire::seal(&mut frame.bytes, page, frame.lsn);
-                let mut buf = Buf::zeroed(PAGE);
-                buf.copy_from_slice(&frame.bytes);
-                frame.writing = Some(frame.lsn);
-                self.writes += 1;
-                let (device, lsn) = (Rc::clone(&self.device), frame.lsn);
-                self.begin.push(Box::pin(async move {
-                    Event::Written(page, lsn, device.write(page * PAGE64, buf).await)
-                }));
+            if self.writes < WRITES_MAX {
+                self.write_back(page);
             }
         }
+    }
+
+    /// Begins to write a page as it is now, unless it is being written.
+    fn write_back(&mut self, page: u64) {
+        let Some(frame) = self.frames.get_mut(&page).filter(|frame| frame.writing.is_none()) else {
+            return;
+        };
+        wire::seal(&mut frame.bytes, page, frame.lsn);
+        let mut buf = Buf::zeroed(PAGE);
+        buf.copy_from_slice(&frame.bytes);
+        frame.writing = Some(frame.lsn);
+        self.writes += 1;
+        let (device, lsn) = (Rc::clone(&self.device), frame.lsn);
+        self.begin.push(Box::pin(async move {
+            Event::Written(page, lsn, device.write(page * PAGE64, buf).await)
+        }));
     }
 }
 

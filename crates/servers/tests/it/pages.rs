@@ -158,7 +158,20 @@ fn a_client_is_told_what_came_of_it() {
     let beyond = client.apply(5, 9, CONTENTS - 2, b"hello").unwrap_err();
     assert_eq!(beyond.kind(), std::io::ErrorKind::InvalidInput);
     assert!(client.get(u64::MAX, 0).is_err(), "no such page");
+    for page in 100..300 {
+        assert_eq!(client.apply(page, page, 0, b"many").unwrap(), Answer::Done(page));
+    }
     host.stop();
     let gone = client.get(5, 7).unwrap_err();
     assert_ne!(gone.kind(), std::io::ErrorKind::WouldBlock, "{gone}");
+    // Who was told to stop has written everything: nobody sends a record again.
+    let host = plain(dir.path());
+    let Address::Tcp(address) = host.address.clone() else { panic!("it listens for TCP") };
+    let mut client = client::Client::connect(address, LIMIT).unwrap();
+    assert_eq!(client.get(5, 7).unwrap(), Answer::Page(7, contents));
+    for page in 100..300 {
+        let Answer::Page(lsn, contents) = client.get(page, page).unwrap() else { panic!("{page}") };
+        assert_eq!((lsn, &contents[..4]), (page, &b"many"[..]));
+    }
+    host.stop();
 }
