@@ -109,6 +109,13 @@ impl Got {
         self.dpu_cpu * 1e6 / self.commands.max(1) as f64
     }
 
+    /// CPU of the host over what one that sleeps may use for its timers: [`ASLEEP`] seconds at a
+    /// time, and of each second. Above 1 it did not sleep.
+    #[must_use]
+    pub fn awake(&self) -> f64 {
+        self.host_cpu / (ASLEEP * (1.0 + self.seconds))
+    }
+
     /// Commands a second of CPU time of both sides.
     #[must_use]
     pub fn per_core(&self) -> f64 {
@@ -116,6 +123,8 @@ impl Got {
     }
 }
 
+/// Most CPU of a host that sleeps, seconds.
+const ASLEEP: f64 = 0.002;
 const CLIENT: &str = "client";
 
 /// What a client asks of a server.

@@ -99,9 +99,9 @@ pub fn of_servers(report: &servers::Report) -> Vec<Verdict> {
         all.push(Verdict::at_most(figure, &what("p99"), 1.0, p99));
         let cpu = pairs(|ours, plain| plain.per_core() / ours.per_core());
         all.push(Verdict::at_most(figure, &what("CPU of both sides a command"), 1.0, cpu));
-        let host = pairs(|ours, _| ours.host_cores());
-        let what = format!("{name}, offload: cores of the host");
-        all.push(Verdict::at_most(figure, &what, 0.002, host));
+        let host = pairs(|ours, _| ours.awake());
+        let what = format!("{name}, offload: CPU of the host over that of its timers");
+        all.push(Verdict::at_most(figure, &what, 1.0, host));
     }
     if report.rows.iter().any(|row| row.workload == Workload::HotGet) {
         for ours in [System::Plain, System::Library, System::Offload] {

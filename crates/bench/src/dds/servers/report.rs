@@ -4,9 +4,6 @@ use super::super::sample::Got;
 use super::{Number, Report, Row, System, Workload};
 use crate::plot::{Axis, Figure, Panel, Scale, Series};
 
-/// Most CPU of a host that sleeps: its timers; seconds at a time, and of each second.
-const ASLEEP: f64 = 0.002;
-
 impl Report {
     /// The figures as a table for people.
     #[must_use]
@@ -65,11 +62,7 @@ impl Report {
     pub fn check(&self) -> Result<(), String> {
         let cold = [Workload::ColdGet, Workload::GetPage];
         let offloaded = |row: &&Row| row.system == System::Offload && cold.contains(&row.workload);
-        let awake = self
-            .rows
-            .iter()
-            .filter(offloaded)
-            .find(|row| row.got.host_cpu > ASLEEP * (1.0 + row.got.seconds));
+        let awake = self.rows.iter().filter(offloaded).find(|row| row.got.awake() > 1.0);
         match awake {
             None => Ok(()),
             Some(row) => Err(format!(
