@@ -27,6 +27,8 @@
 pub mod capture;
 pub mod device;
 pub mod faults;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod leg;
 pub mod network;
 mod sys;

@@ -1,0 +1,302 @@
+//! The body of the stack's fuzz target: a client's TCP and the director's, and between them a
+//! network that does with frames what the input says. `fuzz/` drives it with libFuzzer, the tests
+//! with seeded bytes.
+//!
+//! First safety: each side reads what the other wrote, from its start and in order, whatever was
+//! lost, doubled, swapped or damaged. Then liveness: once the network is well again, all of it.
+//!
+//! One side writes, the other acknowledges. Two of this stack that both lose and send again do not
+//! come together: after a time-out it numbers its acknowledgements as it does what it sends again,
+//! and each takes the other's for old. The kernel's TCP numbers them by what it last sent, and is
+//! met in `tests/director`, where both sides write.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::*;
+
+/// A device whose other end is in the input's hands.
+struct Pipe {
+    bell: Bell,
+    /// On the way to whose device it is, and from them.
+    there: Mutex<VecDeque<Vec<u8>>>,
+    back: Mutex<VecDeque<Vec<u8>>>,
+}
+
+impl Pipe {
+    fn new() -> io::Result<Arc<Pipe>> {
+        let bell = Bell::new()?;
+        Ok(Arc::new(Pipe { bell, there: Mutex::default(), back: Mutex::default() }))
+    }
+}
+
+fn with<T>(queue: &Mutex<VecDeque<Vec<u8>>>, f: impl FnOnce(&mut VecDeque<Vec<u8>>) -> T) -> T {
+    f(&mut queue.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Device for Pipe {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
+    }
+
+    fn mtu(&self) -> usize {
+        1500
+    }
+
+    fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        let frame = with(&self.there, VecDeque::pop_front);
+        Ok(frame.map(|frame| {
+            if let Some(place) = buf.get_mut(..frame.len()) {
+                place.copy_from_slice(&frame);
+            }
+            frame.len()
+        }))
+    }
+
+    fn send(&self, frame: &[u8]) -> bool {
+        with(&self.back, |back| back.push_back(frame.to_vec()));
+        true
+    }
+}
+
+/// Byte number `at` of what a side writes.
+fn pattern(side: Side, at: usize) -> u8 {
+    let salt = if side == Side::Client { 7 } else { 13 };
+    u8::try_from((at * salt) % 251).unwrap_or(0)
+}
+
+/// Most that a side writes, bytes.
+const WRITTEN_MAX: usize = 64 << 10;
+
+struct World {
+    port: StackPort,
+    pipe: Arc<Pipe>,
+    host: Arc<Pipe>,
+    client: Leg,
+    /// The client's own device.
+    sent: Arc<Pipe>,
+    made: Vec<u8>,
+    news: Vec<News>,
+    conn: Option<ConnId>,
+    writer: Side,
+    /// Written and read: by the client, by the director.
+    client_bytes: (usize, usize),
+    port_bytes: (usize, usize),
+}
+
+impl World {
+    fn new(writer: Side) -> Option<World> {
+        let client: SocketAddr = "10.0.0.1:4000".parse().ok()?;
+        let server: SocketAddr = "10.0.0.2:7000".parse().ok()?;
+        let (pipe, host) = (Pipe::new().ok()?, Pipe::new().ok()?);
+        let wires = Wires {
+            client: Arc::clone(&pipe) as _,
+            host: Arc::clone(&host) as _,
+            signature: Signature::of_server(server),
+            frames: Arc::default(),
+            inboxes: Vec::new(),
+        };
+        let port = StackPort::new(Arc::new(wires), 0).ok()?;
+        let link = Link::onward(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
+        let (sent, mut made, mut lost) = (Pipe::new().ok()?, Vec::new(), 0);
+        let way = Way { device: &*sent, frame: &mut made, lost: &mut lost };
+        let leg = Leg::connect((client, server), link, 1, port.now(), way)?;
+        Some(World {
+            port,
+            pipe,
+            host,
+            client: leg,
+            sent,
+            made,
+            news: Vec::new(),
+            conn: None,
+            writer,
+            client_bytes: (0, 0),
+            port_bytes: (0, 0),
+        })
+    }
+
+    /// Both sides hear what was delivered, and send.
+    fn turn(&mut self) {
+        let mut lost = 0;
+        let way = Way { device: &*self.sent, frame: &mut self.made, lost: &mut lost };
+        self.client.poll(self.port.now(), way);
+        assert!(self.port.receive(Side::Client).is_ok(), "a pipe does not fail");
+        self.port.flush(&mut self.news);
+        for news in self.news.drain(..) {
+            if let News::Came(id) = news {
+                assert!(self.conn.replace(id).is_none(), "there is one connection");
+            }
+        }
+    }
+
+    /// One writes, both read what there is.
+    fn talk(&mut self, bytes: usize) {
+        self.read();
+        let text = next(self.writer, self.written(), bytes);
+        let wrote = match (self.writer, self.conn) {
+            (Side::Client, _) => self.client.write(&text),
+            (Side::Host, Some(id)) => self.port.write(id, &[IoSlice::new(&text)]),
+            (Side::Host, None) => Wrote::Blocked,
+        };
+        if let Wrote::Bytes(n) = wrote {
+            let all = match self.writer {
+                Side::Client => &mut self.client_bytes.0,
+                Side::Host => &mut self.port_bytes.0,
+            };
+            *all += n;
+        }
+    }
+
+    fn written(&self) -> usize {
+        match self.writer {
+            Side::Client => self.client_bytes.0,
+            Side::Host => self.port_bytes.0,
+        }
+    }
+
+    /// What the network does with the frames of one direction.
+    fn carry(&mut self, from_client: bool, what: u8, at: u8) {
+        let waiting = if from_client { &self.sent.back } else { &self.pipe.back };
+        let frame = with(waiting, |waiting| {
+            let last = what == 1;
+            let frame = if last { waiting.pop_back() } else { waiting.pop_front() }?;
+            if what == 2 {
+                waiting.push_back(frame.clone());
+            }
+            Some(frame)
+        });
+        let Some(mut frame) = frame.filter(|_| what != 3) else { return };
+        if what == 4 {
+            let bits = (frame.len() - HEADER) * 8;
+            let bit = usize::from(at) * 37 % bits;
+            if let Some(byte) = frame.get_mut(HEADER + bit / 8) {
+                *byte ^= 1 << (bit % 8);
+            }
+        }
+        if from_client {
+            with(&self.pipe.there, |there| there.push_back(frame));
+        } else if what != 4 {
+            let packet = frame.get(HEADER + 14..).unwrap_or_default();
+            self.client.arrive(packet);
+        }
+    }
+
+    /// A network that is well, until nothing is under way; time passes.
+    fn heal(&mut self) {
+        for _ in 0..1000 {
+            while with(&self.sent.back, |sent| !sent.is_empty()) {
+                self.carry(true, 0, 0);
+            }
+            while with(&self.pipe.back, |back| !back.is_empty()) {
+                self.carry(false, 0, 0);
+            }
+            self.turn();
+            self.read();
+            let all = self.client_bytes.0 == self.port_bytes.1
+                && self.port_bytes.0 == self.client_bytes.1;
+            if all && self.conn.is_some() {
+                return;
+            }
+            // Longer than an acknowledgement waits; all of them less than patience ends.
+            let tick = Duration::from_millis(100);
+            self.port.begun = self.port.begun.checked_sub(tick).unwrap_or(self.port.begun);
+        }
+    }
+
+    /// Reads on both sides.
+    fn read(&mut self) {
+        let mut buf = vec![0; WRITTEN_MAX];
+        if let Read::Bytes(n) = self.client.read(&mut buf) {
+            same(Side::Host, &mut self.client_bytes.1, buf.get(..n).unwrap_or_default());
+        }
+        if let Some(id) = self.conn
+            && let Read::Bytes(n) = self.port.read(id, &mut buf)
+        {
+            same(Side::Client, &mut self.port_bytes.1, buf.get(..n).unwrap_or_default());
+        }
+    }
+}
+
+fn next(side: Side, at: usize, bytes: usize) -> Vec<u8> {
+    let end = (at + bytes).min(WRITTEN_MAX);
+    (at..end).map(|at| pattern(side, at)).collect()
+}
+
+fn same(side: Side, at: &mut usize, bytes: &[u8]) {
+    for byte in bytes {
+        assert_eq!(*byte, pattern(side, *at), "byte {at} that {side:?} wrote");
+        *at += 1;
+    }
+}
+
+/// Segments of one connection, cut, swapped, doubled, lost and damaged.
+pub fn segments(data: &[u8]) {
+    let writer = if data.len().is_multiple_of(2) { Side::Client } else { Side::Host };
+    let Some(mut world) = World::new(writer) else { return };
+    for step in data.chunks_exact(2).take(512) {
+        let &[what, at] = step else { continue };
+        match what % 8 {
+            5 => world.talk(usize::from(at) * 16),
+            6 | 7 => world.turn(),
+            fate => world.carry(what & 8 == 0, fate, at),
+        }
+    }
+    world.heal();
+    assert!(world.conn.is_some(), "the connection came to be");
+    assert_eq!(world.port_bytes.1, world.client_bytes.0, "all that the client wrote was read");
+    assert_eq!(world.client_bytes.1, world.port_bytes.0, "all that it was answered, too");
+    drop(world.host);
+}
+
+/// Any bytes as a frame from either side, and any as what the kernel says of it.
+pub fn frames(data: &[u8]) {
+    let Some(mut world) = World::new(Side::Client) else { return };
+    for piece in data.split(|byte| *byte == 0xFE) {
+        for pipe in [&world.pipe, &world.host] {
+            let frame = piece.get(..piece.len().min(FRAME_MAX)).unwrap_or_default();
+            with(&pipe.there, |there| there.push_back(frame.to_vec()));
+        }
+        for side in [Side::Client, Side::Host] {
+            assert!(world.port.receive(side).is_ok(), "a pipe does not fail");
+        }
+        world.port.flush(&mut world.news);
+        world.news.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn segments_may_meet_with_anything(
+            data in prop::collection::vec(any::<u8>(), 0..800),
+        ) {
+            segments(&data);
+        }
+
+        #[test]
+        fn frames_may_be_anything(
+            head in prop::sample::select(vec![vec![], vec![0; HEADER], vec![1; HEADER]]),
+            link in prop::sample::select(vec![vec![], [&[2; 12][..], &[8, 0, 0x45, 0]].concat()]),
+            rest in prop::collection::vec(any::<u8>(), 0..100),
+            ours: bool,
+        ) {
+            let mut data = [head, link, rest].concat();
+            if ours && let Some(place) = data.get_mut(HEADER + 14..HEADER + 38) {
+                place.copy_from_slice(&[
+                    0x45, 0, 0, 54, 0, 0, 0x40, 0, 64, 6, 0x26, 0x89, 10, 0, 0, 1, 10, 0, 0, 2, 1,
+                    2, 0x1B, 0x58,
+                ]);
+            }
+            frames(&data);
+        }
+    }
+}
