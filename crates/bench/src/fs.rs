@@ -291,7 +291,9 @@ impl Report {
             let kinds: Vec<String> =
                 row.dma_per_op.iter().map(|(kind, count)| format!("{kind} {count:.2}")).collect();
             let sum: f64 = row.dma_per_op.values().sum();
-            text.push_str(&format!("{:<20} {sum:>6.2}  ({})\n", row.workload, kinds.join(", ")));
+            let (workload, system) = (&row.workload, &row.system);
+            let kinds = kinds.join(", ");
+            text.push_str(&format!("{workload:<20} {system:<9} {sum:>6.2}  ({kinds})\n"));
         }
         text
     }

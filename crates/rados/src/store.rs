@@ -138,6 +138,7 @@ impl Rados {
         essential: bool,
         build: impl FnOnce() -> WriteOp,
     ) -> Result<(), PoolError> {
+        let timing = self.meter.begin(object, true);
         let (awaiting, ending) = self.tracker.begin();
         // Built and handed over before the first wait: what is built may not leave the thread.
         let call = {
@@ -149,7 +150,7 @@ impl Rados {
             Err(code) => Err(code),
         };
         awaiting.done();
-        result.map_err(failed)
+        timing.end(result.map_err(failed))
     }
 
     /// Runs a call that may block, on another thread, with the pool.
@@ -307,10 +308,11 @@ impl Pool for Rados {
         offset: u64,
         buf: Buf,
     ) -> (Result<usize, PoolError>, Buf) {
+        let timing = self.meter.begin(object, false);
         let wanted = buf.len();
         let (calls, whole) = match self.pool.read_in_pieces(object, offset, buf, PIECE) {
             Ok(under_way) => under_way,
-            Err((code, buf)) => return (Err(failed(code)), buf),
+            Err((code, buf)) => return (timing.end(Err(failed(code))), buf),
         };
         let calls = calls.into_iter().map(|call| end(call, Part::take)).collect();
         let mut read = Ok(0);
@@ -321,7 +323,7 @@ impl Pool for Rados {
             });
         }
         // One that failed may not have let go of it yet: what it holds counts for nothing.
-        (read, whole.buffer().unwrap_or_else(|| Buf::zeroed(wanted)))
+        (timing.end(read), whole.buffer().unwrap_or_else(|| Buf::zeroed(wanted)))
     }
 
     async fn read(&self, object: &str, offset: u64, len: usize) -> Result<Vec<u8>, PoolError> {

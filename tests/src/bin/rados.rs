@@ -206,7 +206,37 @@ fn refused(cluster: &Cluster) -> Result<()> {
     cluster.ceph("rados", &["-p", pool, "-N", &space, "put", "thesis", "/etc/hostname"])?;
     let said = cluster.refusal("foreign", &format!("{store}&namespace={space}"))?;
     expect(&said, &["no volume of ours"])?;
-    cluster.ceph("rados", &["-p", pool, "-N", &space, "stat", "thesis"]).map(drop)
+    cluster.ceph("rados", &["-p", pool, "-N", &space, "stat", "thesis"])?;
+    // The head of a volume that a later program made.
+    let (space, head) = (format!("later-{}", std::process::id()), cluster.base.join("head"));
+    let bytes = [&b"OUTBPOOL"[..], &99_u32.to_le_bytes(), &[0; 64]].concat();
+    context(fs::write(&head, &bytes), || "writing a head".to_owned())?;
+    let head = head.to_string_lossy();
+    cluster.ceph("rados", &["-p", pool, "-N", &space, "put", "head", &head])?;
+    let said = cluster.refusal("later", &format!("{store}&namespace={space}"))?;
+    expect(&said, &["format 99", "version"])?;
+    let left = cluster.ceph("rados", &["-p", pool, "-N", &space, "stat", "head"])?;
+    expect(&left, &[&format!("size {}", bytes.len())])
+}
+
+/// What `status` says of the store while it is used by this process.
+fn status(volume: &Volume, owner: &str) -> Result<()> {
+    let store = volume.status()?["dpu"]["store"].clone();
+    let counted = |path: &str| store.pointer(path).and_then(serde_json::Value::as_u64);
+    let named = |path: &str, part: &str| {
+        store.pointer(path).and_then(serde_json::Value::as_str).is_some_and(|it| it.contains(part))
+    };
+    let told = named("/engine", "rados")
+        && named("/claim/owner", &format!("process {owner} "))
+        && counted("/claim/seconds_left").is_some_and(|left| left > 0)
+        && ["/journal/commits", "/journal/groups", "/shards", "/bytes", "/capacity"]
+            .into_iter()
+            .chain(["/operations/journal write/count", "/operations/pairs read/count"])
+            .all(|path| counted(path).is_some_and(|count| count > 0))
+        && ["/in_flight", "/timed_out", "/lost", "/found_again", "/journal/unapplied"]
+            .into_iter()
+            .all(|path| counted(path).is_some());
+    if told { Ok(()) } else { Err(format!("status says of the store: {store}")) }
 }
 
 /// Users that may not do what an owner must; and one that may do that and nothing more.
@@ -253,6 +283,7 @@ fn one_writer(cluster: &Cluster) -> Result<()> {
     let said = cluster.refusal("second", &store)?;
     let owner = first.pid(Side::Dpu)?.as_raw_nonzero().to_string();
     expect(&said, &["in use by", &format!("process {owner} ")])?;
+    status(&first, &owner)?;
     first.kill(&[Side::Host, Side::Dpu])?;
     // The same host's next process does not wait: its directory's lock says that the owner is dead.
     let start = Instant::now();

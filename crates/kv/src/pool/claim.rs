@@ -62,7 +62,11 @@ impl fmt::Display for ClaimError {
                 "the pool holds objects, but no volume of ours; give another pool or namespace",
             ),
             ClaimError::Format(found) => {
-                write!(f, "the volume has format {found}; this program knows format 1 only")
+                write!(
+                    f,
+                    "the volume has format {found}; this program knows format 1 only: use the \
+                     version that made it, or name another pool or namespace"
+                )
             }
             ClaimError::OtherVolume(found) => {
                 write!(f, "the pool holds another volume, number {found:016x}; name the right pool")
