@@ -18,7 +18,7 @@ use super::index::Entry;
 use super::ledger::{Room, Staged, Taken};
 use super::map::Run;
 use super::read::{BLOCK_LEN, blocks_of};
-use super::{BLOCK, ObjectId, Objects};
+use super::{BLOCK, Compression, ObjectId, Objects};
 use crate::medium::{Buf, Medium};
 use crate::{Batch, Kv, KvError, join_all};
 
@@ -123,7 +123,10 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         let blocks = blocks_of(offset, data.len())?;
         let fresh = self.surround(edit, offset, data).await?;
         let growing = blocks.clone().any(|block| !edit.get(block).is_whole());
-        let packed = if self.packs(edit, &blocks) { fresh.pack(&self.pool).await } else { None };
+        let packed = match self.compression {
+            Compression::None => None,
+            Compression::Lz4 => fresh.pack(&self.pool, |at| edit.get(at).is_whole()).await,
+        };
         let outcome = match &packed {
             Some(parts) => self.write_parts(&fresh, parts, room).await,
             None => self.write_blocks(&fresh, blocks.clone(), growing, room).await,

@@ -162,6 +162,26 @@ fn overwriting_packed_blocks_leaves_the_reserve_alone() {
     rig.check("emptied");
 }
 
+/// A program appended 128 KiB less a page each time. What did not shrink once made the block where
+/// it ended whole, so that the next write, which began in that block, stayed plain, and the next.
+#[test]
+fn a_write_that_begins_in_a_whole_block_is_packed_behind_it() {
+    let rig = packing();
+    let mut noise = vec![0; 15 * LEN + LEN / 2];
+    Rng::new(5).fill(&mut noise);
+    write(&rig, 1, 0, &noise).unwrap();
+    let edge = page(&rig, 1).get(15);
+    assert!(edge.is_whole());
+    let data = text(4, 12);
+    assert_eq!(write(&rig, 1, noise.len() as u64, &data), Ok(12));
+    let after = page(&rig, 1);
+    assert!(after.get(15).is_whole() && after.get(15) != edge);
+    assert!(after.entries.iter().skip(16).take(12).all(|entry| !entry.is_whole()));
+    assert!(read(&rig, 1, 0, noise.len() + data.len()) == [noise, data].concat());
+    run(rig.store.tidy()).unwrap();
+    rig.check("appended");
+}
+
 /// A flipped bit anywhere in a packed block's sectors is an error, and the others' bytes are right.
 #[test]
 fn a_flipped_bit_is_found() {

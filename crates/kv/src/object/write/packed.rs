@@ -9,46 +9,64 @@ use outboard_codec::lz4::Packer;
 
 use super::Fresh;
 use crate::medium::{Buf, Medium};
-use crate::object::edit::Edit;
+use crate::object::Objects;
 use crate::object::index::{Entry, SLOTS};
 use crate::object::ledger::{Room, Taken};
 use crate::object::pack::{Packed, Rest};
 use crate::object::pool::Pool;
 use crate::object::read::BLOCK_LEN;
-use crate::object::{Compression, Objects};
 use crate::{Kv, KvError, join_all};
 
-/// Blocks of file of one index page.
+/// Blocks of file of one index page that are written alike.
 pub(super) struct Part {
     blocks: Range<u64>,
-    /// `None` if nothing is saved by it.
+    /// Whether they have blocks of the medium to themselves, and give them back.
+    whole: bool,
+    /// `None` if they are not packed.
     packed: Option<Packed>,
 }
 
-/// `blocks`, cut where index pages end.
-fn cut(blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-    let slots = SLOTS as u64;
-    let pages = blocks.start / slots..blocks.end.div_ceil(slots);
-    pages.map(move |page| blocks.start.max(page * slots)..blocks.end.min((page + 1) * slots))
+/// `blocks`, cut where index pages end, and between those that have a block of the medium to
+/// themselves and others.
+fn cut(blocks: Range<u64>, is_whole: impl Fn(u64) -> bool) -> Vec<Part> {
+    let kind = |at: u64| (at / SLOTS as u64, is_whole(at));
+    let mut parts: Vec<Part> = Vec::new();
+    for at in blocks {
+        match parts.last_mut().filter(|part| kind(part.blocks.start) == kind(at)) {
+            Some(part) => part.blocks.end = at + 1,
+            None => parts.push(Part { blocks: at..at + 1, whole: is_whole(at), packed: None }),
+        }
+    }
+    parts
 }
 
 impl Fresh<'_> {
-    /// Packs the blocks; `None` if no part is worth it. Others get a turn between two parts: each
-    /// takes some 300 us.
-    pub(super) async fn pack(&self, pool: &Pool) -> Option<Vec<Part>> {
+    /// Packs the blocks, part by part; `None` if no part is worth it. A block that has one of the
+    /// medium to itself stays so: it was promised it (`fallocate`), or was not worth packing
+    /// before. Others get a turn between two parts: each takes up to a millisecond.
+    pub(super) async fn pack(
+        &self,
+        pool: &Pool,
+        is_whole: impl Fn(u64) -> bool,
+    ) -> Option<Vec<Part>> {
+        let mut parts = cut(self.blocks(), is_whole);
         let mut packer = Packer::default();
-        let mut parts = Vec::new();
-        for blocks in cut(self.blocks()) {
-            if !parts.is_empty() {
+        let mut tried = false;
+        for part in &mut parts {
+            let count = part.blocks.end - part.blocks.start;
+            if part.whole || count < 2 {
+                continue;
+            }
+            if std::mem::replace(&mut tried, true) {
                 pass().await;
             }
-            let mut plain = pool.take(blocks.end - blocks.start);
-            for (at, bytes) in blocks.clone().zip(plain.chunks_mut(BLOCK_LEN)) {
+            let mut plain = pool.take(count);
+            for (at, bytes) in part.blocks.clone().zip(plain.chunks_mut(BLOCK_LEN)) {
                 self.fill(at, bytes);
             }
             let packed = Packed::new(&mut packer, &plain);
             pool.give(plain);
-            parts.push(Part { blocks, packed: Some(packed).filter(Packed::is_worth_it) });
+            part.packed = Some(packed).filter(Packed::is_worth_it);
         }
         parts.iter().any(|part| part.packed.is_some()).then_some(parts)
     }
@@ -68,15 +86,6 @@ async fn pass() {
 }
 
 impl<K: Kv, M: Medium> Objects<K, M> {
-    /// Whether a write to `blocks` is to be packed: one of several blocks, none of which has a
-    /// block of the medium to itself. One that has was promised it (`fallocate`), or was not worth
-    /// packing before; it gives one for the one it takes, and goes on doing so.
-    pub(super) fn packs(&self, edit: &Edit, blocks: &Range<u64>) -> bool {
-        self.compression == Compression::Lz4
-            && blocks.end - blocks.start > 1
-            && !blocks.clone().any(|block| edit.get(block).is_whole())
-    }
-
     /// Writes parts, packed or not, side by side.
     pub(super) async fn write_parts(
         &self,
@@ -87,7 +96,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         let writes = parts.iter().map(|part| async move {
             match &part.packed {
                 Some(packed) => self.write_packed(fresh, part, packed.rest(), room).await,
-                None => self.write_blocks(fresh, part.blocks.clone(), true, room).await,
+                None => self.write_blocks(fresh, part.blocks.clone(), !part.whole, room).await,
             }
         });
         let mut entries = Vec::new();
