@@ -72,6 +72,8 @@ struct World {
     front: Front,
     plugin: Plugin,
     host: Child,
+    /// Where the server itself listens.
+    at_host: SocketAddr,
     _server: Server,
     _dir: tempfile::TempDir,
 }
@@ -121,7 +123,7 @@ impl World {
         };
         let listener = Listener::bind(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
         let front = Front::start_asking(listener, 1, &setup, plugin.clone()).unwrap();
-        World { front, plugin, host, _server: server, _dir: dir }
+        World { front, plugin, host, at_host: at, _server: server, _dir: dir }
     }
 
     fn address(&self) -> SocketAddr {
@@ -356,4 +358,76 @@ fn a_plugin_that_does_not_fit_is_refused_with_the_reason() {
     assert!(why.contains("outboard_offload"), "{why}");
     let nobody = PluginOptions { program: "/nowhere".into(), ..options("x".into()) };
     assert!(Plugin::probe(nobody).unwrap_err().contains("cannot be started"));
+}
+
+/// CPU time of a process so far, seconds.
+fn cpu_of(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|n| n.parse::<f64>().ok()).unwrap_or(0.0);
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+/// The processes of plug-ins that this one started.
+fn plugin_processes() -> Vec<u32> {
+    let own = std::process::id().to_string();
+    let is_child = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        parent == Some(&own) && line.contains("plugin_process")
+    };
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
+}
+
+/// What a message costs that a plug-in divides, beside one that the server in C answers:
+/// `cargo test --release -p outboard-ddslib --test records -- --ignored a_plugin_costs --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn what_a_plugin_costs() {
+    const GETS: u64 = 20_000;
+    let world = World::start("examples/records/offload.c");
+    let mut client = world.client();
+    (0..100).for_each(|number| client.put(number, "a text"));
+    world.wait_for_offloading(&mut client, 1000, "ready");
+    println!("us a GET:  batch  wall  this process  plug-in  server  messages a crossing");
+    for batch in [1, 8, 64] {
+        for direct in [false, true] {
+            let at = if direct { world.at_host } else { world.address() };
+            let mut client = Client::connect(at);
+            let plugins = plugin_processes();
+            let cpu = || {
+                let plugin: f64 = plugins.iter().map(|pid| cpu_of(*pid)).sum();
+                [cpu_of(std::process::id()), plugin, cpu_of(world.host.id())]
+            };
+            let counts = || {
+                let counts = world.plugin.counts();
+                let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+                [load(&counts.questions), load(&counts.batches)]
+            };
+            let (before, asked, begun) = (cpu(), counts(), Instant::now());
+            for n in 0..GETS / batch {
+                let numbers = (0..batch).map(|i| (n * batch + i) % 100);
+                let asked: Vec<u8> =
+                    numbers.flat_map(|number| Client::request(1, number, &[])).collect();
+                client.send(&asked);
+                (0..batch).for_each(|_| assert_eq!(client.answer().0, 0));
+            }
+            let wall = begun.elapsed().as_secs_f64();
+            let each = |seconds: f64| seconds * 1e6 / GETS as f64;
+            let spent: Vec<f64> =
+                cpu().iter().zip(before).map(|(now, before)| each(now - before)).collect();
+            let [questions, batches] = counts();
+            let shared = (questions - asked[0]) as f64 / (batches - asked[1]).max(1) as f64;
+            println!(
+                "{:9}  {batch:5}  {:4.1}  {:12.1}  {:7.1}  {:6.1}  {shared:.1}",
+                if direct { "server" } else { "plug-in" },
+                each(wall),
+                spent[0],
+                spent[1],
+                spent[2],
+            );
+        }
+    }
 }

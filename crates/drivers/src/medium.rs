@@ -19,6 +19,7 @@
 //! when they are done. So no write of a dead process lands on a block the next one has given to
 //! somebody else.
 
+mod fixed;
 mod gate;
 mod late;
 mod passing;
@@ -312,6 +313,10 @@ fn act_here(
 }
 
 impl Medium for FileMedium {
+    fn keep(&self, buf: Buf) -> Buf {
+        Reactor::keep(buf)
+    }
+
     async fn read(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
         if !self.within(offset, &buf) {
             return (Err(Errno::EIO), buf);

@@ -5,6 +5,7 @@
 
 pub mod mem;
 
+use std::any::Any;
 use std::future::Future;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
@@ -23,7 +24,11 @@ pub struct Buf {
     bytes: Bytes,
     start: usize,
     len: usize,
+    mark: Option<Mark>,
 }
+
+/// What a medium keeps with a buffer's memory: it goes where that goes, and ends with it.
+pub type Mark = Arc<dyn Any + Send + Sync>;
 
 #[derive(Debug)]
 enum Bytes {
@@ -39,7 +44,22 @@ impl Buf {
         let len = len.next_multiple_of(ALIGN);
         let bytes = vec![0; len + ALIGN];
         let start = bytes.as_ptr().addr().next_multiple_of(ALIGN) - bytes.as_ptr().addr();
-        Buf { bytes: Bytes::Own(bytes), start, len }
+        Buf { bytes: Bytes::Own(bytes), start, len, mark: None }
+    }
+
+    /// What the medium put here, on this memory or on what it is a part of.
+    #[must_use]
+    pub fn mark(&self) -> Option<&Mark> {
+        self.mark.as_ref()
+    }
+
+    /// Puts it there. Not on a part, whose memory is another's: false.
+    pub fn set_mark(&mut self, mark: Mark) -> bool {
+        let is_own = matches!(self.bytes, Bytes::Own(_));
+        if is_own {
+            self.mark = Some(mark);
+        }
+        is_own
     }
 
     /// The bytes `range` of a buffer that stays where it is as long as anybody has a part of it.
@@ -48,7 +68,9 @@ impl Buf {
     pub fn part(whole: &Arc<Buf>, range: Range<usize>) -> Option<Buf> {
         let len = whole.get(range.clone())?.len();
         let is_aligned = range.start.is_multiple_of(ALIGN) && len.is_multiple_of(ALIGN);
-        is_aligned.then(|| Buf { bytes: Bytes::Shared(Arc::clone(whole)), start: range.start, len })
+        let mark = whole.mark.clone();
+        let bytes = Bytes::Shared(Arc::clone(whole));
+        is_aligned.then(|| Buf { bytes, start: range.start, len, mark })
     }
 
     /// Most bytes it can hold without moving.
@@ -100,6 +122,12 @@ impl DerefMut for Buf {
 /// subset. A flush also waits for writes begun before it whose futures were dropped. A failed flush
 /// is final: what it should have written may be gone, and every later flush fails too.
 pub trait Medium: Send + Sync + 'static {
+    /// Gives back a buffer that will be used here again and again: whatever can be prepared for
+    /// that is. Once is enough, more is cheap.
+    fn keep(&self, buf: Buf) -> Buf {
+        buf
+    }
+
     /// Fills `buf` from `offset`; beyond the end it fails with `EIO`.
     fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Result<(), Errno>, Buf)>;
 
@@ -134,6 +162,10 @@ pub trait Medium: Send + Sync + 'static {
 }
 
 impl<M: Medium> Medium for Arc<M> {
+    fn keep(&self, buf: Buf) -> Buf {
+        (**self).keep(buf)
+    }
+
     fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Result<(), Errno>, Buf)> {
         (**self).read(offset, buf)
     }
@@ -166,6 +198,24 @@ impl<M: Medium> Medium for Arc<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A mark is of memory: a part has its whole's until it is copied, and nobody else's ends it.
+    #[test]
+    fn a_mark_goes_where_the_memory_goes() {
+        let mut whole = Buf::zeroed(2 * ALIGN);
+        let mark: Mark = Arc::new(7u32);
+        let watch = Arc::downgrade(&mark);
+        assert!(whole.mark().is_none() && whole.set_mark(mark));
+        whole.resize(ALIGN);
+        let whole = Arc::new(whole);
+        let mut part = Buf::part(&whole, 0..ALIGN).unwrap();
+        assert_eq!(part.mark().and_then(|mark| mark.downcast_ref()), Some(&7u32));
+        assert!(!part.set_mark(Arc::new(8u32)));
+        drop(whole);
+        assert!(watch.upgrade().is_some(), "the part has the memory");
+        part[0] = 1;
+        assert!(part.mark().is_none() && watch.upgrade().is_none());
+    }
 
     #[test]
     fn a_part_lies_where_the_whole_does_and_is_copied_before_it_changes() {

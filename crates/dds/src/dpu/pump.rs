@@ -214,7 +214,7 @@ impl<M: Medium> Pump<M> {
         let at = usize::try_from(from % ALIGN as u64).map_err(|_| Fault::Pointers)?;
         let mut buf = match self.spare.take().filter(|buf| buf.capacity() >= at + len) {
             Some(buf) => buf,
-            None => Buf::zeroed((at + len).next_power_of_two()),
+            None => self.service.keep(Buf::zeroed((at + len).next_power_of_two())),
         };
         buf.resize(at + len);
         let part = buf.get_mut(at..at + len).ok_or(Fault::Pointers)?;
@@ -262,7 +262,7 @@ impl<M: Medium> Pump<M> {
             if let Ok(Request::Read { file, offset, bytes }) = request {
                 // A read takes whole blocks, one more at each end, and nothing of the batch.
                 let buf = self.buffers.take(bytes as usize + 2 * ALIGN);
-                let buf = buf.unwrap_or_else(|| Buf::zeroed(0));
+                let buf = buf.map_or_else(|| Buf::zeroed(0), |buf| self.service.keep(buf));
                 start(Box::pin(async move {
                     let op = ReadOp { file, offset, bytes };
                     let mut outcome = read(&service, &summary, op, buf).await;

@@ -234,7 +234,7 @@ impl Serving {
         let bell = Arc::new(Bell::new()?);
         sockets.watch(&bell)?;
         // Without io_uring the medium does its I/O on threads.
-        let reactor = Reactor::install(DEPTH).ok();
+        let reactor = Reactor::install_registering(DEPTH).ok();
         let medium_options = MediumOptions {
             threads: 2,
             reserve: options.reserve,

@@ -1,4 +1,7 @@
 //! One thread's io_uring: operations go out in batches, completions wake the futures that wait.
+//!
+//! Buffers that are used again and again may be registered with the kernel ([`fixed`]), which then
+//! need not find and hold their pages for each operation.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -18,6 +21,7 @@ use outboard_kv::medium::Buf;
 use rustix::event::{PollFd, PollFlags};
 
 use super::ALLOCATE;
+use super::fixed::{self, Registry};
 use super::gate::Orphans;
 use crate::writing::WAIT;
 
@@ -82,6 +86,8 @@ struct Inner {
     /// Who found no free slot.
     waiting: Vec<Waker>,
     woken: Vec<Waker>,
+    /// Of registered buffers, if there are to be any.
+    registry: Option<Registry>,
 }
 
 thread_local! {
@@ -110,10 +116,39 @@ impl Reactor {
             unsubmitted: 0,
             waiting: Vec::new(),
             woken: Vec::new(),
+            registry: None,
         };
         let inner = Rc::new(RefCell::new(inner));
         CURRENT.with(|current| *current.borrow_mut() = Some(Rc::clone(&inner)));
         Ok(Reactor(inner))
+    }
+
+    /// The same, and buffers that are kept (`Medium::keep`) are registered, as far as the kernel
+    /// allows: it counts them as locked memory of a user without the right to lock what he likes.
+    ///
+    /// # Errors
+    /// As [`Reactor::install`].
+    pub fn install_registering(depth: u32) -> io::Result<Reactor> {
+        let reactor = Reactor::install(depth)?;
+        reactor.0.borrow_mut().registry = Some(Registry::new());
+        Ok(reactor)
+    }
+
+    /// Registers a buffer, if there is a ring here that does.
+    pub(super) fn keep(mut buf: Buf) -> Buf {
+        if let Some(inner) = CURRENT.with(|current| current.borrow().clone()) {
+            let Inner { ring, registry, .. } = &mut *inner.borrow_mut();
+            if let Some(registry) = registry {
+                registry.register(&ring.submitter(), &mut buf);
+            }
+        }
+        buf
+    }
+
+    /// Reads and writes so far with registered buffers.
+    #[must_use]
+    pub fn fixed(&self) -> u64 {
+        self.0.borrow().registry.as_ref().map_or(0, |registry| registry.used)
     }
 
     /// Whether this thread has one.
@@ -248,7 +283,8 @@ impl Inner {
             self.waiting.push(waker.clone());
             return Err(held);
         };
-        let entry = entry(action, &mut held).user_data(at as u64);
+        let fixed = self.registry.as_mut().and_then(|registry| registry.place_of(held.buf.as_ref()));
+        let entry = entry(action, &mut held, fixed).user_data(at as u64);
         // SAFETY: the buffer and the descriptor the entry names are in `held`, which stays in its
         // slot until the kernel's completion arrives, whatever becomes of the future; the buffer's
         // memory does not move with its owner.
@@ -306,18 +342,25 @@ impl Inner {
     }
 }
 
-fn entry(action: Action, held: &mut Held) -> squeue::Entry {
+fn entry(action: Action, held: &mut Held, fixed: Option<u16>) -> squeue::Entry {
     let fd = types::Fd(held._file.as_raw_fd());
     let len = held.buf.as_ref().map_or(0, |buf| u32::try_from(buf.len()).unwrap_or(0));
     match action {
         Action::Read { offset } => {
             let into = held.buf.as_mut().map_or(ptr::null_mut(), |buf| buf.as_mut_ptr());
-            opcode::Read::new(fd, into, len).offset(offset).build()
+            // A part was copied just now, and is registered no more.
+            match fixed.filter(|_| held.buf.as_ref().is_some_and(fixed::is_marked)) {
+                Some(place) => opcode::ReadFixed::new(fd, into, len, place).offset(offset).build(),
+                None => opcode::Read::new(fd, into, len).offset(offset).build(),
+            }
         }
         Action::Write { offset } => {
             // Only read: a part of a buffer others read too stays where it lies.
             let from = held.buf.as_ref().map_or(ptr::null(), |buf| buf.as_ptr());
-            opcode::Write::new(fd, from, len).offset(offset).build()
+            match fixed {
+                Some(place) => opcode::WriteFixed::new(fd, from, len, place).offset(offset).build(),
+                None => opcode::Write::new(fd, from, len).offset(offset).build(),
+            }
         }
         Action::Allocate { offset, len } => {
             let mode = ALLOCATE.bits().cast_signed();

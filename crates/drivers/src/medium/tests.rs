@@ -269,3 +269,124 @@ fn a_file_with_holes_is_flushed_itself() {
         assert!(!medium.beside(dir.path()).unwrap().is_flushed_by_store());
     }
 }
+
+/// A file through a ring that registers what is kept; with its number of operations that did.
+fn registering(test: impl FnOnce(&FileMedium, &Reactor)) {
+    let dir = tempfile::tempdir().unwrap();
+    let medium = FileMedium::open(&dir.path().join("blocks"), MediumOptions::default()).unwrap();
+    let reactor = Reactor::install_registering(64).unwrap();
+    block_on(medium.grow(4 << 20)).unwrap();
+    test(&medium, &reactor);
+}
+
+/// Writes as one of several would: by the ring.
+fn write_among_others(medium: &FileMedium, at: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
+    block_on(async {
+        alone::present(2);
+        medium.write(at, buf).await
+    })
+}
+
+/// Buffers come, are used for reads and writes of any part of them, and go, more of them than the
+/// kernel's table has places: what is read is always what was written, and a buffer that took the
+/// memory of one that is gone is not taken for it.
+#[test]
+fn kept_buffers_are_registered_and_hold_what_they_should() {
+    registering(|medium, reactor| {
+        let mut rng = outboard_base::Rng::new(11);
+        let mut model = vec![0u8; 4 << 20];
+        let mut kept: Vec<Buf> = Vec::new();
+        for round in 0..4000u64 {
+            let blocks = 1 + usize::try_from(rng.below(4)).unwrap();
+            let len = blocks * ALIGN;
+            let at = usize::try_from(rng.below(1020)).unwrap() * ALIGN;
+            let byte = u8::try_from(round % 251).unwrap();
+            let mut buf = match kept.pop() {
+                Some(buf) if rng.below(3) > 0 => buf,
+                _ if rng.below(4) == 0 => Buf::zeroed(4 * ALIGN),
+                _ => medium.keep(Buf::zeroed(4 * ALIGN)),
+            };
+            buf.resize(len);
+            if rng.below(2) == 0 {
+                buf.fill(byte);
+                let whole = Arc::new(buf);
+                let part = Buf::part(&whole, 0..len).unwrap();
+                assert_eq!(write_among_others(medium, at as u64, part).0, Ok(()));
+                model[at..at + len].fill(byte);
+                kept.extend(Arc::try_unwrap(whole));
+            } else {
+                let (done, buf) = block_on(medium.read(at as u64, buf));
+                assert_eq!(done, Ok(()));
+                assert!(buf[..] == model[at..at + len], "round {round}");
+                kept.push(buf);
+            }
+        }
+        let used = reactor.fixed();
+        assert!(used > 2000, "{used} of 4000: the kernel registers nothing?");
+        // A part is copied before it is read into: that is another buffer.
+        let whole = Arc::new(medium.keep(filled(ALIGN, 9)));
+        let part = Buf::part(&whole, 0..ALIGN).unwrap();
+        let (done, part) = block_on(medium.read(0, part));
+        assert_eq!((done, &part[..]), (Ok(()), &model[..ALIGN]));
+        assert!(whole.iter().all(|byte| *byte == 9));
+    });
+}
+
+/// A buffer of a ring that is gone is used like any other, and kept anew.
+#[test]
+fn a_buffer_outlives_its_ring() {
+    let mut kept = None;
+    for round in 0..3u8 {
+        registering(|medium, reactor| {
+            let mut buf = kept.take().unwrap_or_else(|| medium.keep(Buf::zeroed(ALIGN)));
+            buf.fill(round);
+            let (done, buf) = write_among_others(medium, 0, buf);
+            assert_eq!((done, reactor.fixed()), (Ok(()), u64::from(round == 0)));
+            let (done, buf) = block_on(medium.read(0, medium.keep(buf)));
+            assert_eq!((done, buf[0]), (Ok(()), round));
+            assert_eq!(reactor.fixed(), if round == 0 { 2 } else { 1 });
+            kept = Some(buf);
+        });
+    }
+}
+
+/// `cargo test --release -p outboard-drivers registering_saves -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn what_registering_saves() {
+    let used = || {
+        let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        used.tv_sec * 1_000_000_000 + used.tv_nsec
+    };
+    registering(|medium, _| {
+        let mut sums = [[0i64; 2]; 2];
+        for round in 0..20 {
+            for (size, bytes) in [ALIGN, 64 << 10].into_iter().enumerate() {
+                for kind in [round % 2, 1 - round % 2] {
+                    let fresh = || (0..32).map(|_| Buf::zeroed(bytes));
+                    let mut bufs: Vec<Buf> = if kind == 1 {
+                        fresh().map(|buf| medium.keep(buf)).collect()
+                    } else {
+                        fresh().collect()
+                    };
+                    let before = used();
+                    for _ in 0..50 {
+                        let reads = (0u64..).zip(bufs.drain(..));
+                        let reads = reads.map(|(n, buf)| medium.read(n * (64 << 10), buf));
+                        let done = block_on(outboard_kv::join_all(reads.collect()));
+                        bufs.extend(done.into_iter().map(|(done, buf)| {
+                            assert_eq!(done, Ok(()));
+                            buf
+                        }));
+                    }
+                    sums[size][kind] += used() - before;
+                }
+            }
+        }
+        for (size, bytes) in [ALIGN, 64 << 10].into_iter().enumerate() {
+            let [plain, fixed] = sums[size];
+            let each = |sum: i64| sum / (20 * 50 * 32);
+            println!("{bytes} bytes: {} ns plain, {} ns registered", each(plain), each(fixed));
+        }
+    });
+}

@@ -538,6 +538,34 @@ fn a_read_that_fails_after_the_host_died_ends_the_flow() {
     assert!(flow.ends_client() && flow.to_client_len() == 0 && flow.to_host().is_empty());
 }
 
+/// One buffer serves as what is read into and as what is sent: it is not copied, and is free again
+/// when the client has taken it, not before.
+#[test]
+fn what_was_read_is_sent_from_where_it_lies() {
+    let shared = Arc::new(Shared::default());
+    shared.table.lock().unwrap().insert(key_of(b"a"), [1, 0, 4, 0]);
+    let table: Arc<dyn Lookup> = shared;
+    let mut director = Director::new(Arc::new(Lines), table, 8, Pool::new(4096), Box::new(|| 0));
+    let [id, other] = [director.open(true), director.open(true)];
+    director.client_bytes(id, b"G a\n");
+    let ToRead { ticket, mut buffer, .. } = director.next_read().unwrap();
+    buffer[..4].copy_from_slice(b"a=1\n");
+    let (whole, value) = (buffer.as_ptr(), buffer[2..].as_ptr());
+    director.read_ended(ticket, Filled { buffer, bytes: Some(0..4) });
+    let sent = director.flow(id).unwrap().to_client().find(|run| !run.is_empty()).unwrap();
+    assert_eq!((sent, sent.as_ptr()), (&b"1\n"[..], value));
+    director.client_took(id, 1);
+    director.client_bytes(other, b"G a\n");
+    assert!(director.next_read().is_none(), "the only buffer is being sent");
+    assert_eq!(
+        (director.counts().refused, director.flow(other).unwrap().to_host()),
+        (1, &b"G a\n"[..])
+    );
+    director.client_took(id, 1);
+    director.client_bytes(id, b"G a\n");
+    assert_eq!(director.next_read().unwrap().buffer.as_ptr(), whole);
+}
+
 #[test]
 fn a_client_that_was_never_the_hosts_ends_without_it() {
     let mut director = director();

@@ -132,6 +132,12 @@ impl<M: Medium> FileService<M> {
         Ok(turn)
     }
 
+    /// A buffer that will be read into or written from again and again: the medium prepares it.
+    #[must_use]
+    pub fn keep(&self, buf: Buf) -> Buf {
+        self.medium.keep(buf)
+    }
+
     /// Reads into `buf`, which is made as long as the blocks read take; where in it the bytes
     /// asked for are: fewer at the end of the file, none beyond. The device puts them there, and
     /// nobody copies them unless they lie in several places.

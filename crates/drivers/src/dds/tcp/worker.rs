@@ -37,6 +37,7 @@ impl<M: Medium> Files for FileService<M> {
     async fn read(&self, read: ReadOp, buffer: Buf) -> Filled {
         let ReadOp { file, offset, bytes } = read;
         let op = files::ReadOp { file: FileId(file), offset, bytes };
+        let buffer = self.keep(buffer);
         let (range, buffer) = FileService::read(self, op, buffer).await;
         if let Err(error) = &range {
             tracing::debug!(%error, file, offset, "an offloaded read failed; the host answers");
@@ -153,7 +154,7 @@ impl<F: Files, P: Port> Worker<F, P> {
         plugin: Option<Plugin>,
     ) -> io::Result<Self> {
         port.watch_bell(&inbox.call.bell)?;
-        let reactor = match Reactor::install(256) {
+        let reactor = match Reactor::install_registering(256) {
             Ok(reactor) => Some(reactor),
             Err(error) => {
                 tracing::warn!(%error, "no io_uring for offloaded reads; threads serve them");
