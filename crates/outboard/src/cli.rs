@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::bench::dds::{DdsArgs, PartArgs};
 use crate::settings::Settings;
@@ -140,6 +140,55 @@ Examples:
         /// Which shell
         shell: clap_complete::Shell,
     },
+}
+
+/// Settings a command has no use for. It takes them, so that one set of flags does for all commands
+/// on a volume; its help does not name them.
+const WITHOUT_USE: [(&str, &[&str]); 3] = [
+    (
+        "dpu",
+        &["queues", "depth", "on_dpu_loss", "dpu_loss_limit", "cache", "cache_size", "options"],
+    ),
+    ("fsck", &OF_A_RUN),
+    ("status", &OF_A_RUN),
+];
+
+/// What concerns processes that serve.
+const OF_A_RUN: [&str; 14] = [
+    "queues",
+    "depth",
+    "spin",
+    "on_dpu_loss",
+    "dpu_loss_limit",
+    "socket_mode",
+    "socket_group",
+    "cache",
+    "cache_size",
+    "replace",
+    "prefetch",
+    "flush",
+    "dirty_limit",
+    "options",
+];
+
+impl Cli {
+    /// The command line of this process; wrong usage ends it.
+    pub(crate) fn of_process() -> Cli {
+        let matches = Cli::told_apart().get_matches();
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    /// With the help of each command naming what it has a use for.
+    pub(crate) fn told_apart() -> clap::Command {
+        WITHOUT_USE.into_iter().fold(Cli::command(), |cli, (name, hidden)| {
+            cli.mut_subcommand(name, |command| {
+                command.mut_args(|arg| {
+                    let hide = hidden.contains(&arg.get_id().as_str());
+                    if hide { arg.hide(true) } else { arg }
+                })
+            })
+        })
+    }
 }
 
 impl Command {
@@ -310,4 +359,30 @@ pub(crate) enum Bench {
         /// `spin` or `futex`
         how: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A setting that is renamed is renamed in the lists above, too; each help names what is of
+    /// use and nothing else, and what it does not name is taken all the same.
+    #[test]
+    fn help_names_what_a_command_has_a_use_for() {
+        let mut cli = Cli::told_apart();
+        cli.build();
+        for (name, hidden) in WITHOUT_USE {
+            let command = cli.find_subcommand_mut(name).unwrap();
+            for setting in hidden {
+                assert!(command.get_arguments().any(|arg| arg.get_id() == setting), "{setting}");
+            }
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("--data") && help.contains("--log"), "{help}");
+            assert!(!help.contains("--queues") && !help.contains("--cache-size"), "{help}");
+        }
+        let help = cli.find_subcommand_mut("run").unwrap().render_long_help().to_string();
+        assert!(help.contains("--queues") && help.contains("--cache-size"), "{help}");
+        let taken = Cli::told_apart().try_get_matches_from(["outboard", "fsck", "--queues", "3"]);
+        assert!(Cli::from_arg_matches(&taken.unwrap()).is_ok());
+    }
 }

@@ -15,13 +15,11 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::cli::{Cli, Command};
 use crate::exit::Failure;
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse()) {
+    match dispatch(Cli::of_process()) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }

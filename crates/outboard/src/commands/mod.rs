@@ -12,12 +12,10 @@ pub(crate) mod umount;
 
 use std::process::ExitCode;
 
-use clap::CommandFactory;
-
 use crate::cli::Cli;
 
 /// Prints completions for `shell`.
 pub(crate) fn completions(shell: clap_complete::Shell) -> ExitCode {
-    clap_complete::generate(shell, &mut Cli::command(), "outboard", &mut std::io::stdout());
+    clap_complete::generate(shell, &mut Cli::told_apart(), "outboard", &mut std::io::stdout());
     ExitCode::SUCCESS
 }
