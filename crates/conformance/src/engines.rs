@@ -175,7 +175,8 @@ macro_rules! every_engine {
 }
 
 /// Several volumes that are asked the same, one after the other, and must answer the same: the
-/// first one's answer, where all agree. Times are their own, and what depends on the room they have.
+/// first one's answer, where all agree. Times are their own, and what depends on the room they
+/// have.
 pub struct Together {
     features: Features,
     fronts: Vec<Box<dyn Front>>,

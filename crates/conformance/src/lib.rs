@@ -15,8 +15,8 @@
 //! model-based test ([`model`]): random operations against a simple file system in memory, compared
 //! reply by reply and tree by tree, with shrinking.
 //!
-//! The engines a volume can lie in have one set of tests as well ([`engines`]): the key-value port's
-//! rules, a map, this suite and this model; and one in which they all answer side by side.
+//! The engines a volume can lie in have one set of tests as well ([`engines`]): the key-value
+//! port's rules, a map, this suite; and this model, in which they all answer side by side.
 //!
 //! `docs/internals/conformance.md` tells how to add a case and lists the differences between
 //! fronts.

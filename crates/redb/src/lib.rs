@@ -6,9 +6,9 @@
 //! makes that bearable is a thread that puts everything that waits into one transaction, judges
 //! each batch in it, in order, and answers all after one flush.
 //!
-//! A volume lies in it where that is asked for (`--store redb`); and the port's promises are checked
-//! against it beside the engine volumes use by default: another design (a tree in place of sorted
-//! files, one writer) under the same suites.
+//! A volume lies in it where that is asked for (`--store redb`); and the port's promises are
+//! checked against it beside the engine volumes use by default: another design (a tree in place of
+//! sorted files, one writer) under the same suites.
 
 #![forbid(unsafe_code)]
 
