@@ -4,7 +4,7 @@
 //! passed over, and every message of the others arrives once and in order; a host process that was
 //! killed amid requests takes its own group with it and nothing else.
 
-#![expect(clippy::unwrap_used, reason = "tests say so when they fail")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests say so when they fail")]
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -68,7 +68,8 @@ fn producer() {
     });
     let (mut rng, mut number) = (Rng::new(who), 0u64);
     loop {
-        let shape = progress::Shape { head: 16, data: rng.below(500) as usize, align: 8 };
+        let shape =
+            progress::Shape { head: 16, data: usize::try_from(rng.below(500)).unwrap(), align: 8 };
         let reserved = match producer.reserve(shape) {
             Ok(reserved) => reserved,
             Err(error) => {
