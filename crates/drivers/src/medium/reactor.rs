@@ -283,7 +283,8 @@ impl Inner {
             self.waiting.push(waker.clone());
             return Err(held);
         };
-        let fixed = self.registry.as_mut().and_then(|registry| registry.place_of(held.buf.as_ref()));
+        let fixed =
+            self.registry.as_mut().and_then(|registry| registry.place_of(held.buf.as_ref()));
         let entry = entry(action, &mut held, fixed).user_data(at as u64);
         // SAFETY: the buffer and the descriptor the entry names are in `held`, which stays in its
         // slot until the kernel's completion arrives, whatever becomes of the future; the buffer's
