@@ -10,7 +10,7 @@ use crate::Region;
 use crate::dma::{Dma, DmaError, Kind};
 use crate::region::OutOfRegion;
 
-/// Bytes of a ring before its messages: pointers, and owners. What the two sides write lies on cache
+/// Bytes of a ring before its messages: pointers and owners. What the two sides write lies on cache
 /// lines of their own.
 pub(super) const HEAD_LEN: u64 = 2 * PAGE as u64;
 /// Where the owners begin.
