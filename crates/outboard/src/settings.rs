@@ -220,8 +220,8 @@ impl Settings {
         let flags = self;
         Ok(prefer!(
             flags, file; data, store, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
-            cache_size, replace, prefetch, flush, dirty_limit, compress, read_delay, options, memory,
-            log, log_format, socket_mode, socket_group
+            cache_size, replace, prefetch, flush, dirty_limit, compress, read_delay, options,
+            memory, log, log_format, socket_mode, socket_group
         ))
     }
 
