@@ -1,5 +1,8 @@
 //! Streams without blocking, under one epoll descriptor, edge-triggered.
 //!
+//! Room to write is asked for only while there is none: a Unix socket tells of it at every read of
+//! the other side, which woke the writer for nothing each time.
+//!
 //! A socket is known to be readable or writable until a call says otherwise, so that a stream in
 //! use costs one `read` and one `writev` a round and no change of interest.
 
@@ -182,6 +185,8 @@ struct Conn {
     generation: u32,
     readable: bool,
     writable: bool,
+    /// Whether epoll tells when it is writable.
+    waits_for_room: bool,
     /// The other side ended; there is an end to be read.
     ending: bool,
 }
@@ -270,15 +275,17 @@ impl Sockets {
         });
         self.generation = self.generation.wrapping_add(1) & 0x7FFF_FFFF;
         let id = ConnId { at, generation: self.generation };
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        // Whether it is connected yet, the first room tells.
         if let Err(error) =
-            epoll::add(&self.epoll, &stream.fd, EventData::new_u64(id.word()), flags)
+            epoll::add(&self.epoll, &stream.fd, EventData::new_u64(id.word()), interest(true))
         {
             self.free.push(at);
             return Err(error.into());
         }
         let (fd, generation) = (stream.fd, id.generation);
-        let conn = Conn { fd, generation, readable: false, writable: false, ending: false };
+        let [readable, writable, ending] = [false; 3];
+        let waits_for_room = true;
+        let conn = Conn { fd, generation, readable, writable, waits_for_room, ending };
         if let Some(place) = self.conns.get_mut(id.index()) {
             *place = Some(conn);
         }
@@ -321,11 +328,15 @@ impl Sockets {
             }
             let at = u32::try_from(word & u64::from(u32::MAX)).unwrap_or(u32::MAX);
             let id = ConnId { at, generation: u32::try_from(word >> 32).unwrap_or(0) };
-            if let Some(conn) = self.conn(id) {
+            let conn = self.conns.get_mut(id.index()).and_then(Option::as_mut);
+            if let Some(conn) = conn.filter(|conn| conn.generation == id.generation) {
                 let gone = flags.intersects(EventFlags::HUP | EventFlags::ERR);
                 conn.ending |= gone || flags.contains(EventFlags::RDHUP);
                 conn.readable |= conn.ending || flags.contains(EventFlags::IN);
-                conn.writable |= gone || flags.contains(EventFlags::OUT);
+                if gone || flags.contains(EventFlags::OUT) {
+                    conn.writable = true;
+                    conn.wait_for_room(&self.epoll, id, false)?;
+                }
                 ready.push(Ready::Conn(id));
             }
         }
@@ -368,19 +379,21 @@ impl Sockets {
 
     /// Writes what is taken of `pieces`.
     pub fn write(&mut self, id: ConnId, pieces: &[IoSlice<'_>]) -> Wrote {
-        let Some(conn) = self.conn(id) else { return Wrote::Reset };
+        let conn = self.conns.get_mut(id.index()).and_then(Option::as_mut);
+        let Some(conn) = conn.filter(|conn| conn.generation == id.generation) else {
+            return Wrote::Reset;
+        };
         if !conn.writable {
             return Wrote::Blocked;
         }
-        let [one] = pieces else { return conn.send(pieces) };
-        let all: &[u8] = one;
-        match net::send(&conn.fd, all, net::SendFlags::NOSIGNAL) {
-            Ok(n) => {
-                conn.writable = n == all.len();
-                Wrote::Bytes(n)
-            }
-            Err(error) => conn.not_written(error),
+        let wrote = match pieces {
+            [one] => conn.send_one(one),
+            pieces => conn.send(pieces),
+        };
+        if !conn.writable && conn.wait_for_room(&self.epoll, id, true).is_err() {
+            return Wrote::Reset;
         }
+        wrote
     }
 
     /// Tells the other side that no more comes.
@@ -404,7 +417,30 @@ impl Sockets {
     }
 }
 
+fn interest(room: bool) -> EventFlags {
+    let always = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+    if room { always | EventFlags::OUT } else { always }
+}
+
 impl Conn {
+    /// From now on epoll tells of room, or does not. If there is some by now, it tells at once.
+    fn wait_for_room(&mut self, epoll: &OwnedFd, id: ConnId, waits: bool) -> io::Result<()> {
+        if std::mem::replace(&mut self.waits_for_room, waits) == waits {
+            return Ok(());
+        }
+        Ok(epoll::modify(epoll, &self.fd, EventData::new_u64(id.word()), interest(waits))?)
+    }
+
+    fn send_one(&mut self, all: &[u8]) -> Wrote {
+        match net::send(&self.fd, all, net::SendFlags::NOSIGNAL) {
+            Ok(n) => {
+                self.writable = n == all.len();
+                Wrote::Bytes(n)
+            }
+            Err(error) => self.not_written(error),
+        }
+    }
+
     fn send(&mut self, pieces: &[IoSlice<'_>]) -> Wrote {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         let sent = net::sendmsg(
