@@ -1,14 +1,14 @@
 /* A plug-in of outboard: which requests of remote clients the DPU side answers, and how.
  *
- * A plug-in is a shared object with one function, outboard_offload. `outboard serve plugin` loads it
- * into processes of its own: one for each thread that asks it. So its functions are called by one
- * thread at a time, know nothing of each other's calls, and keep nothing between them; what is to be
- * known is in the cache table.
+ * A plug-in is a shared object with one function, outboard_offload. `outboard serve plugin` loads
+ * it into processes of its own: one for each thread that asks it. So its functions are called by
+ * one thread at a time, know nothing of each other's calls, and keep nothing between them; what is
+ * to be known is in the cache table.
  *
  * A function that does not return within 100 ms, or ends its process, costs its offloading: the
- * process is killed, the host answers what it was asked about, and another is started after a pause.
- * Once it is loaded a plug-in has no files, no sockets and no threads: a system call for one ends its
- * process. stdout and stderr go nowhere.
+ * process is killed, the host answers what it was asked about, and another is started after a
+ * pause. Once it is loaded a plug-in has no files, no sockets and no threads: a system call for one
+ * ends its process. stdout and stderr go nowhere.
  *
  * Nothing here blocks, and no pointer is to be kept after the call it was given for.
  *
@@ -28,8 +28,8 @@ extern "C" {
 /* Version of this header. Another one is refused when the plug-in is loaded. */
 #define OUTBOARD_OFFLOAD_ABI 1
 
-/* The cache table, as the call may look at it; what becomes of a message; what is to be kept; what is
- * to be forgotten. */
+/* The cache table, as the call may look at it; what becomes of a message; what is to be kept; what
+ * is to be forgotten. */
 struct ofl_table;
 struct ofl_division;
 struct ofl_items;
@@ -49,15 +49,15 @@ struct ofl_frames {
     uint32_t end;
 };
 
-/* What a request of the host reads or changes. Until it is answered, requests of the same client for
- * that go to the host, too: a client sees its own writes. */
+/* What a request of the host reads or changes. Until it is answered, requests of the same client
+ * for that go to the host, too: a client sees its own writes. */
 #define OFL_NOTHING 0
 #define OFL_ONE 1        /* the object `key` */
 #define OFL_EVERYTHING 2 /* perhaps anything */
 
 /* Something that must be so of the bytes that were read, or the host answers. */
 #define OFL_EQUAL 1    /* at `at` are the first `length` of `bytes` */
-#define OFL_AT_LEAST 2 /* at `at` is a number of 8 bytes, the least significant first, not below `least` */
+#define OFL_AT_LEAST 2 /* at `at` is a number not below `least`: 8 bytes, least significant first */
 struct ofl_expect {
     uint32_t kind;
     uint32_t at;
@@ -68,7 +68,8 @@ struct ofl_expect {
 };
 
 /* A read of a file that answers a request: the answer is `head`, then `payload_length` of the bytes
- * read from `payload_at` on, sent from where the device put them. All is zero when off_func gets it. */
+ * read from `payload_at` on, sent from where the device put them. All is zero when off_func gets
+ * it. */
 struct ofl_read {
     uint32_t file;  /* as ofl_write had it */
     uint32_t bytes; /* 2 MiB at most */
@@ -106,8 +107,8 @@ struct ofl_calls {
      * else with what is 0 than leave the request to the host. 256 keys a message at most. */
     int (*get)(struct ofl_table *table, uint64_t key, uint64_t item[4]);
 
-    /* The parts of a message, in the order of the answers; 256 at most, a message of 64 KiB at most.
-     * Bytes of the message are referred to, others are copied.
+    /* The parts of a message, in the order of the answers; 256 at most, a message of 64 KiB at
+     * most. Bytes of the message are referred to, others are copied.
      *
      * literal: bytes of the answer that are known.
      * host:    a request of the host: one message of the application, answered by one.

@@ -11,12 +11,12 @@
 //! gathers: the busier it is, the more messages share a crossing.
 //!
 //! What holds, whatever a plug-in does:
-//! * nothing it says is followed that is not within its bounds (`outboard_dds`'s `plugin::exchange`);
+//! * nothing it says is followed that is not within its bounds (`plugin::exchange` of `dds`);
 //! * a batch that is not answered in [`PluginOptions::limit`], a process that ended, an answer that
 //!   cannot be one: the process is killed, what was asked is the host's, and so is everything until
 //!   a new process is ready. That is started after a pause, which doubles up to half a minute;
-//! * a process sees no descriptor, no variable and no memory of the DPU side's but its own area, may
-//!   make few system calls once it is loaded (`confine`), and dies with the thread that asks it.
+//! * a process sees no descriptor, no variable and no memory of the DPU side's but its own area,
+//!   may make few system calls once it is loaded (`confine`), and dies with the thread that asks it.
 //!
 //! What does not hold: a plug-in that is wrong without failing gives wrong answers; what it does
 //! while it is loaded (constructors, `outboard_offload`) is as the user it runs as.

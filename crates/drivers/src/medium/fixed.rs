@@ -100,7 +100,7 @@ impl Registry {
             self.is_refused = true;
             // It names nothing: plain operations from here on.
             let _unmarked = buf.set_mark(Arc::new(()));
-            tracing::debug!(%error, registered = self.bytes, "the kernel registers no more buffers");
+            tracing::debug!(%error, registered = self.bytes, "no more buffers are registered");
         }
     }
 
