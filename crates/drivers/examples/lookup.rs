@@ -6,8 +6,8 @@
 //!
 //! It keeps texts under numbers. A message is 64 bytes, as is its answer: what (`G`et, `P`ut,
 //! `F`ile them all, `N`umber of requests the host has had; the answer `+` or `-`), the number at
-//! byte 8, the text from byte 16. Texts that were filed lie in a file of the DPU side's as they are sent,
-//! and never change there.
+//! byte 8, the text from byte 16. Texts that were filed lie in a file of the DPU side's as they are
+//! sent, and never change there.
 //!
 //! Three things make it a server of Outboard's:
 //!

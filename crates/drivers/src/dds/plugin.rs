@@ -16,7 +16,8 @@
 //!   cannot be one: the process is killed, what was asked is the host's, and so is everything until
 //!   a new process is ready. That is started after a pause, which doubles up to half a minute;
 //! * a process sees no descriptor, no variable and no memory of the DPU side's but its own area,
-//!   may make few system calls once it is loaded (`confine`), and dies with the thread that asks it.
+//!   may make few system calls once it is loaded (`confine`), and dies with the thread that started
+//!   it.
 //!
 //! What does not hold: a plug-in that is wrong without failing gives wrong answers; what it does
 //! while it is loaded (constructors, `outboard_offload`) is as the user it runs as.
