@@ -146,10 +146,15 @@ impl State {
 
     /// Whether there is space for the batch in the pool.
     fn fits(&self, batch: &Batch) -> bool {
+        if batch.is_essential() {
+            // The pool has the last word. More may be in it than fits, since it is seconds late to
+            // notice; then an opening, or what frees space, would be refused until somebody else
+            // has freed some.
+            return true;
+        }
         let usage = self.usage();
         let grows = batch.writes().iter().any(|write| write.value.is_some());
-        let kept = if batch.is_essential() { 0 } else { usage.reserve };
-        let room = usage.capacity.saturating_sub(kept).saturating_sub(usage.used);
+        let room = usage.capacity.saturating_sub(usage.reserve).saturating_sub(usage.used);
         !grows || batch.bytes() as u64 <= room
     }
 }
