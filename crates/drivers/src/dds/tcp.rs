@@ -1,12 +1,12 @@
-//! The traffic director over kernel sockets: the portable default of section 5.
+//! The traffic director's connections (section 5), ended by the kernel or by a stack of our own.
 //!
-//! * [`sockets`]: streams without blocking, by epoll: TCP, and Unix sockets on one computer;
+//! * [`port`]: what a worker asks of whoever ends them;
+//! * `kernel` and [`sockets`]: the portable default: streams without blocking, by epoll;
+//! * [`stack`]: a bump in the wire, a user-space TCP stack between two network devices;
 //! * [`worker`]: one thread's director, its flows' two legs, and the reads begun for them;
-//! * [`front`]: listens, and spreads flows over workers by a symmetric hash.
+//! * [`front`]: listens, or sits between devices, and spreads flows by a symmetric hash.
 //!
-//! What this port keeps of the promises, and what takes a user-space stack, is told in
-//! `docs/internals/director.md`: here the kernel ends both connections, so flows that do not match
-//! the signature keep their bytes, but not their packets.
+//! Which keeps which promise is told in `docs/internals/director.md`.
 
 pub mod front;
 mod kernel;

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! * [`device`]: packet sockets on devices there are, and TAP devices of our own;
-//! * [`leg`]: one connection and its TCP stack, smoltcp;
+//! * `leg`: one connection and its TCP stack, smoltcp;
 //! * [`capture`], [`faults`]: devices around devices, that write down and that lose;
 //! * [`network`]: what devices are asked for, and opening them.
 //!
