@@ -1,5 +1,7 @@
 //! `outboard serve plugin`: the whole of it, from the command line, with the example's plug-in.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
