@@ -2,7 +2,7 @@
 //!
 //! * [`ring`]: figure 17, rings of messages between host and DPU by the number of producers;
 //! * [`servers`]: figures 14, 15, 24, 25 and 26, the two servers in their forms, under clients;
-//! * [`director`]: figures 19, 21 and 23, the traffic director by itself, on the processes of [`part`];
+//! * [`director`]: figures 19, 21 and 23, the traffic director by itself, on processes of [`part`];
 //! * [`files`]: figure 18, file requests through the rings, with and without copies;
 //! * [`table`]: figure 22, the cache table;
 //! * [`targets`]: what is asked of them, and how it stands.

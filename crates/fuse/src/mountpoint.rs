@@ -171,7 +171,7 @@ fn mounted_at(table: &str, place: &Path) -> Option<String> {
     })
 }
 
-/// Raises the read-ahead of the mount at `place`. The handshake cannot: the kernel takes the smaller
+/// Raises the read-ahead of the mount at `place`. The handshake cannot: the kernel takes the lesser
 /// of its default (128 KiB) and what was agreed. Only root may; without it a mount is but slower at
 /// reading in sequence.
 pub(crate) fn raise_read_ahead(place: &Path, bytes: usize) {

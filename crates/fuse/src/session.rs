@@ -22,8 +22,8 @@ use crate::worker::{End, Worker, wait_for};
 ///
 /// Not among them: the write-back cache (an answered write would live in the kernel's memory
 /// alone), splicing (the slot's pages are better), export by file handle (the kernel would ask for
-/// `..` of inodes it forgot), truncation as a part of the open (`O_RDONLY|O_TRUNC` of a program that
-/// runs would empty it before the kernel refuses).
+/// `..` of inodes it forgot), truncation as a part of the open (`O_RDONLY|O_TRUNC` of a program
+/// that runs would empty it before the kernel refuses).
 const WANTED: u64 = flags::ASYNC_READ
     | flags::POSIX_LOCKS
     | flags::FLOCK_LOCKS

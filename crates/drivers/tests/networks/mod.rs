@@ -4,7 +4,7 @@
 //! clients: c0 10.77.0.1, fd77::1 ── d0 :dpu: d1 ── h0 10.77.0.2, fd77::2 :host
 //! ```
 //!
-//! Nothing of them has a name outside, and they go with the process that made them, however it ends.
+//! Nothing of them has a name outside. They go with the process that made them, however it ends.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

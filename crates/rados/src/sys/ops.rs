@@ -320,8 +320,8 @@ impl Handle {
         })
     }
 
-    /// As [`Handle::read`], in pieces of so many bytes, all under way at once. `B` is a buffer whose
-    /// bytes stay where they are when it is moved.
+    /// As [`Handle::read`], in pieces of so many bytes, all under way at once. `B` is a buffer
+    /// whose bytes stay where they are when it is moved.
     pub(crate) fn read_in_pieces<B>(
         &self,
         object: &str,

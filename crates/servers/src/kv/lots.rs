@@ -5,8 +5,8 @@
 //! head   0 magic u64 | 8 begin u64 | 16 sequence u64 | 24 check u32
 //! ```
 //!
-//! A *lot* holds one page of the log, or what nobody needs any more. Pages before *begin* are of the
-//! second kind: begin is written to the head, and is durable, before their lots are used again. The
+//! A *lot* holds one page of the log, or what nobody needs any more. Pages before *begin* are of
+//! the second kind: begin is written to the head, and is durable, before their lots are used again. The
 //! two heads are written in turn, so that one is always whole; the higher sequence counts.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -159,7 +159,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_head_is_read_as_written_and_half_a_one_is_none(begin: u64, sequence: u64, cut in 0usize..28) {
+        fn a_head_is_read_as_written_and_half_a_one_is_none(
+            begin: u64,
+            sequence: u64,
+            cut in 0usize..28,
+        ) {
             let head = Head { begin, sequence };
             let (at, bytes) = head.emit();
             prop_assert!(at < (HEADS * HEAD_LEN) as u64);
@@ -177,7 +181,9 @@ mod tests {
 
         /// No lot is ever of two pages, and what is given back is used again.
         #[test]
-        fn every_page_has_a_lot_of_its_own(steps in prop::collection::vec((0u8..3, 0u64..30), 0..200)) {
+        fn every_page_has_a_lot_of_its_own(
+            steps in prop::collection::vec((0u8..3, 0u64..30), 0..200),
+        ) {
             let mut lots = Lots::new(3);
             let (mut model, mut next) = (BTreeMap::new(), 0u64);
             for (what, which) in steps {
@@ -201,7 +207,8 @@ mod tests {
                     let place = lots.place(page * PAGE64 + 100);
                     prop_assert_eq!(place, model.get(&page).map(|(offset, _)| offset + 100));
                 }
-                prop_assert_eq!(lots.records_before(u64::MAX), model.values().map(|(_, n)| n).sum::<u64>());
+                let records = model.values().map(|(_, n)| n).sum::<u64>();
+                prop_assert_eq!(lots.records_before(u64::MAX), records);
                 prop_assert_eq!(lots.len().0, model.len());
             }
         }

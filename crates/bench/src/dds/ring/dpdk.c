@@ -5,7 +5,7 @@
  * is needed: no huge pages, no privileges.
  *
  * Standard input has a line for each measurement: MODE PRODUCERS BATCH SECONDS, where MODE is `mp`
- * (the default), `rts` or `hts` (its modes for more threads than cores). Each is answered by a line:
+ * (the default), `rts` or `hts` (its modes for more threads than cores). Each gets a line back:
  * MESSAGES SECONDS HOST_NS DPU_NS, the CPU times of the producers and of the consumer.
  */
 #include <pthread.h>

@@ -1,6 +1,6 @@
 //! One leg: a TCP connection of its own, ended here.
 //!
-//! Each has an interface and a socket set to itself. So a segment goes to its connection by one look
+//! Each has an interface and a socket set to itself. So a segment finds its connection by one look
 //! into a map, whatever else there is, and a leg may answer in anybody's name: the client's gives
 //! the server's address as its own, the host's the client's.
 
