@@ -3,8 +3,8 @@
 //!
 //! Goal: what a client gets, and how its connection ends, is what the host alone would have given
 //! it; what is not the application's passes untouched. Method: a protocol of lines whose answers
-//! say what they must be, a host that answers some of them and misbehaves when asked to, a device that
-//! loses, doubles, swaps and damages frames by a seed.
+//! say what they must be, a host that answers some of them and misbehaves when asked to, a device
+//! that loses, doubles, swaps and damages frames by a seed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests may panic")]
 

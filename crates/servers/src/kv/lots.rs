@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A *lot* holds one page of the log, or what nobody needs any more. Pages before *begin* are of
-//! the second kind: begin is written to the head, and is durable, before their lots are used again. The
-//! two heads are written in turn, so that one is always whole; the higher sequence counts.
+//! the second kind: begin is written to the head, and is durable, before their lots are used again.
+//! The two heads are written in turn, so that one is always whole; the higher sequence counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 

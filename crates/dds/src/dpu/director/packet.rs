@@ -95,8 +95,17 @@ fn version_6(frame: &[u8], at: usize) -> Option<Ip> {
     right.then_some((source.into(), destination.into(), at + 40, end))
 }
 
+/// Whether one computer has this address: a connection has no other ends.
+fn is_one(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => !(v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast()),
+        IpAddr::V6(v6) => !(v6.is_unspecified() || v6.is_multicast()),
+    }
+}
+
 impl Segment {
-    /// The segment in a frame; `None` if there is none, or only a part of one.
+    /// The segment in a frame; `None` if there is none, or only a part of one, or it is to or from
+    /// an address that no one computer has.
     #[must_use]
     pub fn parse(frame: &[u8]) -> Option<Segment> {
         let (kind, at) = link(frame)?;
@@ -107,6 +116,9 @@ impl Segment {
         };
         let header = usize::from(byte(frame, tcp.checked_add(12)?)? >> 4) * 4;
         if header < TCP_MIN || tcp + header > end || end > frame.len() {
+            return None;
+        }
+        if !is_one(source) || !is_one(destination) {
             return None;
         }
         let flags = byte(frame, tcp + 13)?;
@@ -273,6 +285,13 @@ mod tests {
             let mut part = there.clone();
             part[20] = fragment;
             assert!(!ours(Side::Client, &part), "a part of a segment has no ports to go by");
+        }
+        for many in ["224.0.0.1:6379", "255.255.255.255:6379", "0.0.0.0:6379"] {
+            let every: Signature = "[* : *, * : *, TCP]".parse().unwrap();
+            for (from, to) in [(client, many), (many, server)] {
+                let bytes = frame(from, to, 0, 2, b"");
+                assert_eq!(classify(&every, Side::Client, &bytes), Verdict::Forward, "{many}");
+            }
         }
         let mut arp = there.clone();
         arp[13] = 6;

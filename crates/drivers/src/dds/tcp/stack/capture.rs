@@ -1,8 +1,8 @@
 //! A device that writes down what passes through another, for a packet analyser.
 //!
 //! One file a device, as libpcap writes them (nanoseconds, Ethernet): the two legs of a flow have
-//! the same addresses; in one file they would look like one connection gone mad. A checksum that its
-//! sender left to the device is finished in the file, as the device would have.
+//! the same addresses; in one file they would look like one connection gone mad. A checksum that
+//! its sender left to the device is finished in the file, as the device would have.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};

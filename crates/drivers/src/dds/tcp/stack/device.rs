@@ -109,6 +109,8 @@ fn nothing(error: io::Error) -> io::Result<Option<usize>> {
     match error.raw_os_error() {
         // Switched off, which it may be for a while.
         Some(libc::EAGAIN | libc::EINTR | libc::ENETDOWN) => Ok(None),
+        // Segments joined in a way the header has no word for (SCTP's are): the kernel drops them.
+        Some(libc::EINVAL) => Ok(None),
         _ => Err(error),
     }
 }
@@ -182,6 +184,17 @@ impl Device for Tap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The kernel answers EINVAL to who receives a frame of joined SCTP segments with its header,
+    /// and has dropped it. That ended the first worker, and with it all forwarding: by a frame that
+    /// anybody may send.
+    #[test]
+    fn a_frame_that_has_no_header_is_lost_and_the_device_stays() {
+        for passing in [libc::EINVAL, libc::ENETDOWN, libc::EAGAIN] {
+            assert!(matches!(nothing(io::Error::from_raw_os_error(passing)), Ok(None)));
+        }
+        assert!(nothing(io::Error::from_raw_os_error(libc::EBADFD)).is_err());
+    }
 
     #[test]
     fn a_tag_goes_back_and_the_offsets_behind_it_move() {
