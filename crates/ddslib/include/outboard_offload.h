@@ -5,7 +5,7 @@
  * one thread at a time, know nothing of each other's calls, and keep nothing between them; what is
  * to be known is in the cache table.
  *
- * A function that does not return within 100 ms, or ends its process, costs its offloading: the
+ * A function that does not return within a second, or ends its process, costs its offloading: the
  * process is killed, the host answers what it was asked about, and another is started after a
  * pause. Once it is loaded a plug-in has no files, no sockets and no threads: a system call for one
  * ends its process. stdout and stderr go nowhere.

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,6 +181,8 @@ int main(int argc, char **argv)
         if (fds[0].revents && count <= CLIENTS) {
             int fd = accept(fds[0].fd, NULL, NULL);
             if (fd >= 0) {
+                int yes = 1; /* an answer does not wait for the one before to arrive */
+                setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
                 clients[count].have = 0;
                 fds[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
             }

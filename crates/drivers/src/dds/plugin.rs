@@ -112,7 +112,7 @@ impl PluginOptions {
     /// The defaults, for this object, loaded by `program` with `args`.
     #[must_use]
     pub fn new(program: PathBuf, args: Vec<OsString>, object: PathBuf) -> PluginOptions {
-        let limit = Duration::from_millis(100);
+        let limit = Duration::from_secs(1);
         PluginOptions { program, args, object, limit, counts: Arc::default() }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct PluginArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
     /// Longest the plug-in may take for what it is asked at once, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = limits())]
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = limits())]
     limit: u64,
     /// Log filter, as error, warn, info, debug
     #[arg(long, value_name = "FILTER", default_value = "warn")]
