@@ -92,12 +92,13 @@ impl Networks {
     pub(crate) fn new() -> Option<Networks> {
         let [clients, dpu, host] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
         let keeper = dpu.keeper.id();
-        for (side, own, other, n) in [(&clients, "c0", "d0", 1), (&host, "h0", "d1", 2)] {
+        let computers = [(&clients, "c0", "d0", CLIENT, 1), (&host, "h0", "d1", HOST, 2)];
+        for (side, own, other, address, n) in computers {
             side.ip(&format!("link add {own} type veth peer name {other} netns {keeper}"));
             // Nothing of the DPU side's kernel shall speak up between the two.
             dpu.ip(&format!("link set {other} addrgenmode none"));
             dpu.ip(&format!("link set {other} up"));
-            side.ip(&format!("address add 10.77.0.{n}/24 dev {own}"));
+            side.ip(&format!("address add {address}/24 dev {own}"));
             side.ip(&format!("address add fd77::{n}/64 dev {own} nodad"));
             side.ip(&format!("link set {own} up"));
             side.ip("link set lo up");
