@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::index::{Entry, Page, SLOTS, TAG_MOVES, locate, number_key};
-use super::ledger::{Changed, Room, Staged, Take, Taken};
+use super::ledger::{Asks, Changed, Room, Staged, Take, Taken};
 use super::moves::{self, Move};
 use super::{BLOCK, ObjectId, Objects};
 use crate::medium::Medium;
@@ -110,16 +110,10 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         Ok(())
     }
 
-    /// Takes `count` blocks, growing the medium or waiting for freed blocks as need be. A request
-    /// that is not `growing` gives back as many as it takes, and may use the reserve.
-    pub(super) async fn take(
-        &self,
-        count: u64,
-        growing: bool,
-        room: Room,
-    ) -> Result<Taken, KvError> {
+    /// Takes `count` blocks, growing the medium or waiting for freed blocks as need be.
+    pub(super) async fn take(&self, count: u64, asks: Asks, room: Room) -> Result<Taken, KvError> {
         for _ in 0..TAKE_ROUNDS {
-            match self.ledger.take(count, growing, room) {
+            match self.ledger.take(count, asks, room) {
                 Take::Got(runs) => return Ok(Taken::new(Arc::clone(&self.ledger), runs)),
                 short => self.find_room(short).await?,
             }

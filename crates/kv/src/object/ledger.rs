@@ -36,11 +36,39 @@ struct Committed {
 /// Out of which space blocks are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// What is free to all. Overwrites give a block back for each they take, and may use the space
-    /// kept in reserve for them.
+    /// What is free to all. Overwrites that give a block back for each they take may use the space
+    /// kept in reserve for them; cuts in packed blocks half of it.
     Common,
     /// What [`Objects::reserve`](super::Objects::reserve) put aside for the caller.
     Reserved,
+}
+
+/// Who asks for blocks: how much of the space in reserve is theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asks {
+    /// Gives back fewer than it takes: none.
+    Growth,
+    /// Makes a hole, and needs a block of its own for what is left of a packed one: half, so that
+    /// exchanges are possible whatever was cut before.
+    Cut,
+    /// Gives back a block for each it takes: all.
+    Exchange,
+}
+
+impl Asks {
+    /// A request that exchanges blocks, or grows.
+    pub(super) fn growing(growing: bool) -> Asks {
+        if growing { Asks::Growth } else { Asks::Exchange }
+    }
+
+    /// What it leaves of a reserve.
+    fn leaves(self, reserve: u64) -> u64 {
+        match self {
+            Asks::Growth => reserve,
+            Asks::Cut => reserve / 2,
+            Asks::Exchange => 0,
+        }
+    }
 }
 
 /// What became of a request for blocks.
@@ -180,11 +208,11 @@ impl Ledger {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `count` blocks out of `room`. `growing` requests leave the reserve alone.
-    pub(super) fn take(&self, count: u64, growing: bool, room: Room) -> Take {
+    /// Takes `count` blocks out of `room`.
+    pub(super) fn take(&self, count: u64, asks: Asks, room: Room) -> Take {
         let mut state = self.lock();
         let (reserve, reserved) = match room {
-            Room::Common => (if growing { state.reserve } else { 0 }, state.reserved),
+            Room::Common => (asks.leaves(state.reserve), state.reserved),
             Room::Reserved => (0, 0),
         };
         if let Some(short) = state.short_of(count, reserve, reserved) {

@@ -8,7 +8,7 @@ use super::edit::Edit;
 use super::index::{
     Entry, PAGE_SPAN, Page, SLOTS, locate, object_prefix, page_key, parse_page_key,
 };
-use super::ledger::{Room, Staged, Taken};
+use super::ledger::{Asks, Room, Staged, Taken};
 use super::{BLOCK, ObjectId, Objects, Progress};
 use crate::medium::Medium;
 use crate::{Batch, Kv, KvError, Value};
@@ -33,7 +33,8 @@ fn within(at: u64) -> usize {
 impl<K: Kv, M: Medium> Objects<K, M> {
     /// Makes bytes `from..to` a hole: whole blocks are given back, parts of blocks are zeroed.
     /// `to` may be `u64::MAX`: truncation to `from`, or deletion when `from` is 0. Bounded per
-    /// call; always possible on a full volume if the batch is [`Batch::essential`].
+    /// call. If the batch is [`Batch::essential`] it is possible on a full volume, but for cuts within
+    /// packed blocks, which are `NoSpace` once they have used up half of the reserve.
     pub async fn punch(
         &self,
         id: ObjectId,
@@ -155,7 +156,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             return Ok(None);
         }
         let growing = wanted.iter().any(|block| !edit.get(*block).is_whole());
-        let taken = self.take(wanted.len() as u64, growing, Room::Common).await?;
+        let taken = self.take(wanted.len() as u64, Asks::growing(growing), Room::Common).await?;
         for (file_block, block) in wanted.into_iter().zip(taken.blocks()) {
             edit.set(file_block, Entry::unwritten(block));
         }

@@ -15,7 +15,7 @@ use outboard_codec::crc32c;
 
 use super::edit::Edit;
 use super::index::Entry;
-use super::ledger::{Room, Staged, Taken};
+use super::ledger::{Asks, Room, Staged, Taken};
 use super::map::Run;
 use super::read::{BLOCK_LEN, blocks_of};
 use super::{BLOCK, Compression, ObjectId, Objects};
@@ -163,7 +163,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         growing: bool,
         room: Room,
     ) -> Result<(Vec<Entry>, Taken), KvError> {
-        let taken = self.take(blocks.end - blocks.start, growing, room).await?;
+        let taken = self.take(blocks.end - blocks.start, Asks::growing(growing), room).await?;
         let mut entries = Vec::new();
         let mut bufs = Vec::new();
         let mut at = blocks.start;
@@ -233,11 +233,13 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         from: usize,
         to: usize,
     ) -> Result<Option<Taken>, KvError> {
-        let Some(mut buf) = self.read_block(edit.get(file_block)).await? else { return Ok(None) };
+        let old = edit.get(file_block);
+        let Some(mut buf) = self.read_block(old).await? else { return Ok(None) };
         if let Some(part) = buf.get_mut(from..to) {
             part.fill(0);
         }
-        let taken = self.take(1, false, Room::Common).await?;
+        let asks = if old.is_whole() { Asks::Exchange } else { Asks::Cut };
+        let taken = self.take(1, asks, Room::Common).await?;
         let entry = Entry::whole(taken.blocks().next().unwrap_or(0), crc32c(&buf));
         edit.set(file_block, entry);
         self.write_runs(taken.runs.iter().copied().zip([buf]).collect(), &[entry]).await?;

@@ -247,3 +247,38 @@ fn the_format_says_whether_blocks_may_be_packed() {
     assert_eq!(format(&packing()), 2);
     rig.check("turned on and off");
 }
+
+/// Files of two blocks packed into one were cut in the middle of the second, which then took a
+/// block and gave none back. On a full volume that used up the reserve, and blocks given by
+/// `fallocate` could not be written any more.
+#[test]
+fn cutting_packed_blocks_leaves_room_for_what_was_promised() {
+    let rig = packing();
+    let allocate = Op::Allocate { from: 0, to: BLOCK };
+    assert_eq!(run(apply(&rig, ObjectId(9999), &allocate)), Ok(1));
+    let files = rig.options.reserve / BLOCK + 2;
+    for id in 1..=files {
+        assert_eq!(write(&rig, id, 0, &text(id, 2)), Ok(2));
+        assert!(!page(&rig, id).get(1).is_whole());
+    }
+    let mut noise = vec![0; LEN];
+    Rng::new(5).fill(&mut noise);
+    (0..).find(|at| write(&rig, 10_000, at * BLOCK, &noise).is_err()).unwrap();
+    let cut = |id: &u64| {
+        let to_middle = Op::Punch { from: BLOCK + 100, to: u64::MAX };
+        run(apply(&rig, ObjectId(*id), &to_middle))
+    };
+    let refused: Vec<_> = (1..=files).filter_map(|id| cut(&id).err()).collect();
+    assert!(refused.iter().all(|error| *error == KvError::NoSpace));
+    assert!((refused.len() as u64) < files, "some of the reserve is theirs");
+    for _ in 0..3 {
+        assert_eq!(write(&rig, 9999, 0, &noise), Ok(0), "{} were refused", refused.len());
+    }
+    // Whole blocks go as ever, and with them there is room again.
+    for id in 1..=files {
+        run(apply(&rig, ObjectId(id), &Op::Punch { from: BLOCK, to: u64::MAX })).unwrap();
+    }
+    run(apply(&rig, ObjectId(10_000), &Op::Punch { from: 0, to: u64::MAX })).unwrap();
+    run(rig.store.tidy()).unwrap();
+    rig.check("cut");
+}

@@ -11,7 +11,7 @@ use super::Fresh;
 use crate::medium::{Buf, Medium};
 use crate::object::Objects;
 use crate::object::index::{Entry, SLOTS};
-use crate::object::ledger::{Room, Taken};
+use crate::object::ledger::{Asks, Room, Taken};
 use crate::object::pack::{Packed, Rest};
 use crate::object::pool::Pool;
 use crate::object::read::BLOCK_LEN;
@@ -122,7 +122,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     ) -> Result<(Vec<Entry>, Taken), KvError> {
         let mut entries = Vec::new();
         let mut bufs = Vec::new();
-        let mut taken = self.take(rest.blocks(), true, room).await?;
+        let mut taken = self.take(rest.blocks(), Asks::Growth, room).await?;
         let mut runs = taken.runs.clone();
         // Once, unless space is in so many runs that what their ends leave free is missed.
         loop {
@@ -134,7 +134,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             if rest.blocks() == 0 {
                 break;
             }
-            let more = self.take(rest.blocks(), true, room).await?;
+            let more = self.take(rest.blocks(), Asks::Growth, room).await?;
             runs = more.runs.clone();
             taken = taken.and(more);
         }
