@@ -33,7 +33,7 @@ mod leg;
 pub mod network;
 mod sys;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -61,6 +61,9 @@ const FRAMES: usize = 256;
 const HANDED_MAX: usize = 4096;
 /// Connections of one worker, of both kinds; clients beyond are not heard.
 const LEGS_MAX: usize = 16 << 10;
+/// Legs whose client has not answered yet; beyond, the one that waits longest makes room: a flood
+/// of clients that are not there keeps nobody out.
+const OPENING_MAX: usize = 1024;
 /// Legs that are closed and wait for the other side to know.
 const CLOSED_MAX: usize = 4096;
 /// And for how long.
@@ -127,6 +130,10 @@ struct Conn {
     /// It is to be polled.
     waits: bool,
     timer: Option<Instant>,
+    /// Since when it waits for its client to answer, if it does.
+    opening: Option<Instant>,
+    /// When its time to close is over, once that runs.
+    closing: Option<Instant>,
 }
 
 /// Connections of one worker.
@@ -141,8 +148,10 @@ pub(super) struct StackPort {
     timers: BTreeSet<(Instant, u32)>,
     /// To be polled.
     waiting: Vec<u32>,
+    /// Those that wait for their client to answer, the oldest first.
+    opening: BTreeSet<(Instant, u32)>,
     /// Closed, the oldest first, with the end of their time.
-    closing: VecDeque<(Instant, ConnId)>,
+    closing: BTreeSet<(Instant, u32)>,
     seeds: RandomState,
     begun: std::time::Instant,
     /// Where frames are received, and where they are made.
@@ -170,7 +179,8 @@ impl StackPort {
             names: HashMap::new(),
             timers: BTreeSet::new(),
             waiting: Vec::new(),
-            closing: VecDeque::new(),
+            opening: BTreeSet::new(),
+            closing: BTreeSet::new(),
             seeds: RandomState::new(),
             begun: std::time::Instant::now(),
             received: vec![0; FRAME_MAX],
@@ -256,9 +266,9 @@ impl StackPort {
         let opens = segment.opens && from == Side::Client;
         let mut at = self.names.get(&name).copied();
         if let Some(old) = at.filter(|_| opens)
-            && self.at(old).is_some_and(|conn| conn.closed)
+            && self.at(old).is_some_and(|c| c.closed && c.leg.state() == State::TimeWait)
         {
-            // The client has done with it, and takes its port again.
+            // The client has all, and takes its port again. Until then it may be an old segment.
             self.remove(old);
             at = None;
         }
@@ -289,11 +299,26 @@ impl StackPort {
 
     /// A leg for a client that wants to connect.
     fn accept(&mut self, name: Name, link: Link) -> Option<u32> {
+        if self.is_full() {
+            return None;
+        }
+        if self.opening.len() >= OPENING_MAX
+            && let Some((_, oldest)) = self.opening.first().copied()
+        {
+            self.remove(oldest);
+        }
         let (now, seed, mut lost) = (self.now(), self.seed(&name), 0);
         let device = self.wires.device(name.0);
         let way = Way { device, frame: &mut self.made, lost: &mut lost };
         let leg = Leg::accept(name.2, link, seed, now, way)?;
-        self.add(leg, name, false)
+        let at = self.add(leg, name, false)?;
+        self.opening.insert((now, at));
+        self.at(at)?.opening = Some(now);
+        Some(at)
+    }
+
+    fn is_full(&self) -> bool {
+        self.conns.len() - self.free.len() >= LEGS_MAX
     }
 
     /// What makes the first sequence number of a leg: known to nobody else.
@@ -303,11 +328,20 @@ impl StackPort {
     }
 
     fn add(&mut self, leg: Leg, name: Name, told: bool) -> Option<u32> {
-        if self.conns.len() - self.free.len() >= LEGS_MAX {
+        if self.is_full() {
             return None;
         }
-        let generation = self.generation;
-        let conn = Conn { leg, name, generation, told, closed: false, waits: false, timer: None };
+        let conn = Conn {
+            leg,
+            name,
+            generation: self.generation,
+            told,
+            closed: false,
+            waits: false,
+            timer: None,
+            opening: None,
+            closing: None,
+        };
         let at = match self.free.pop() {
             Some(at) => at,
             None => {
@@ -323,8 +357,12 @@ impl StackPort {
     fn remove(&mut self, at: u32) {
         let place = usize::try_from(at).ok().and_then(|at| self.conns.get_mut(at));
         let Some(conn) = place.and_then(Option::take) else { return };
-        if let Some(timer) = conn.timer {
-            self.timers.remove(&(timer, at));
+        for (set, time) in [
+            (&mut self.timers, conn.timer),
+            (&mut self.opening, conn.opening),
+            (&mut self.closing, conn.closing),
+        ] {
+            time.map(|time| set.remove(&(time, at)));
         }
         self.names.remove(&conn.name);
         self.free.push(at);
@@ -352,6 +390,7 @@ impl StackPort {
         let id = ConnId { at, generation: conn.generation };
         let moved = before != (state, conn.leg.is_readable(), conn.leg.room());
         if !opening && !std::mem::replace(&mut conn.told, true) {
+            conn.opening.take().map(|since| self.opening.remove(&(since, at)));
             news.push(News::Came(id));
         } else if moved && !conn.closed {
             news.push(News::Moved(id));
@@ -368,14 +407,15 @@ impl StackPort {
 
     /// Those whose time is over, whatever their other side says.
     fn end_closed(&mut self, now: Instant) {
-        while let Some((end, id)) = self.closing.front().copied()
+        while let Some((end, at)) = self.closing.first().copied()
             && (end <= now || self.closing.len() > CLOSED_MAX)
         {
-            self.closing.pop_front();
-            if let Some(conn) = self.conn(id) {
+            self.closing.remove(&(end, at));
+            if let Some(conn) = self.at(at) {
+                conn.closing = None;
                 conn.leg.abort();
-                self.wait(id.at);
             }
+            self.wait(at);
         }
     }
 }
@@ -438,7 +478,7 @@ impl Port for StackPort {
             return Duration::ZERO;
         }
         let timers = self.timers.first().map(|(time, _)| *time);
-        let closing = self.closing.front().map(|(time, _)| *time);
+        let closing = self.closing.first().map(|(time, _)| *time);
         let now = self.now();
         let first = [timers, closing].into_iter().flatten().min();
         first.map_or(Duration::from_secs(3600), |time| {
@@ -518,13 +558,14 @@ impl Port for StackPort {
 
     fn close(&mut self, id: ConnId, reset: bool) {
         let end = self.now() + CLOSING.into();
-        let Some(conn) = self.conn(id) else { return };
+        let Some(conn) = self.conn(id).filter(|conn| !conn.closed) else { return };
         conn.closed = true;
         if reset {
             conn.leg.abort();
         } else {
             conn.leg.shutdown();
-            self.closing.push_back((end, id));
+            conn.closing = Some(end);
+            self.closing.insert((end, id.at));
         }
         self.wait(id.at);
     }

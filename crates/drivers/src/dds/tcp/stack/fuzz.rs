@@ -270,7 +270,78 @@ pub fn frames(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outboard_dds::dpu::director::packet::finish_checksum;
     use proptest::prelude::*;
+
+    /// The frame of a client's first segment, as no TCP of ours would make so many.
+    fn opens(port: u16) -> Vec<u8> {
+        let mut frame = vec![0; HEADER];
+        // Not to be looked at: its checksum was.
+        frame[0] = 2;
+        frame.extend([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
+        let ip = frame.len();
+        frame.extend([0x45, 0, 0, 40, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        assert!(finish_checksum(&mut frame[..ip + 20], ip, 10));
+        frame.extend(port.to_be_bytes());
+        frame.extend([0x1B, 0x58, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 16, 0, 0, 0, 0, 0]);
+        frame
+    }
+
+    impl World {
+        fn hear(&mut self, frame: Vec<u8>) {
+            with(&self.pipe.there, |there| there.push_back(frame));
+            self.port.receive(Side::Client).unwrap();
+            self.port.flush(&mut self.news);
+        }
+    }
+
+    /// Whoever sent 16384 first segments and nothing more kept all clients out for two minutes.
+    #[test]
+    fn clients_that_are_not_there_keep_nobody_out() {
+        let mut world = World::new(Side::Client).unwrap();
+        let most = u16::try_from(OPENING_MAX).unwrap();
+        for port in 5000..5000 + 2 * most {
+            world.hear(opens(port));
+            assert!(world.port.conns.len() - world.port.free.len() <= OPENING_MAX);
+        }
+        assert_eq!(world.port.opening.len(), OPENING_MAX);
+        with(&world.pipe.back, VecDeque::clear);
+        world.talk(100);
+        world.heal();
+        assert!(world.conn.is_some_and(|conn| world.port.conn(conn).is_some()));
+        assert_eq!(world.port.opening.len(), OPENING_MAX - 1, "it waits no more");
+        world.port.begun -= Duration::from_secs(200);
+        // Each asks again a few times first; then none of them is left.
+        for _ in 0..20 {
+            world.port.flush(&mut world.news);
+            world.port.begun -= Duration::from_secs(200);
+        }
+        assert!(world.port.opening.is_empty());
+    }
+
+    /// An old segment that opened the connection, come again while the last of the answers was
+    /// under way, ended it: the client was reset and the rest lost.
+    #[test]
+    fn an_old_segment_does_not_take_what_is_being_sent() {
+        let mut world = World::new(Side::Client).unwrap();
+        world.talk(10);
+        world.heal();
+        let conn = world.conn.unwrap();
+        world.client.shutdown();
+        for _ in 0..4 {
+            world.turn();
+            while with(&world.sent.back, |sent| !sent.is_empty()) {
+                world.carry(true, 0, 0);
+            }
+        }
+        let text = next(Side::Host, 0, 3000);
+        assert_eq!(world.port.write(conn, &[IoSlice::new(&text)]), Wrote::Bytes(3000));
+        world.port_bytes.0 = 3000;
+        world.port.close(conn, false);
+        world.hear(opens(4000));
+        world.heal();
+        assert_eq!(world.client_bytes.1, 3000, "all of the answer came");
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
