@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define outboard_offload records_offload
 #include "../examples/records/offload.c"
@@ -12,9 +14,11 @@
 #endif
 
 enum { LOOPS = 900001, WRITES = 900002, WIDE = 900003, NOWHERE = 900004, ABORTS = 900005,
-       OPENS = 900006, SCRIBBLES = 900007, SLOW_CACHE = 900008, LIES = 900009 };
+       OPENS = 900006, SCRIBBLES = 900007, SLOW_CACHE = 900008, LIES = 900009,
+       SIGNALS = 900010 };
 
 static struct ofl_application mischief;
+static pid_t parent;
 static char *area;
 static size_t area_length;
 
@@ -57,6 +61,9 @@ static void wrong_pred(const uint8_t *message, size_t length, struct ofl_table *
     case OPENS:
         open("/dev/null", O_RDONLY);
         break;
+    case SIGNALS: /* it has the rights, as the same user */
+        syscall(SYS_tgkill, parent, parent, 0);
+        break;
     case SCRIBBLES:
         for (size_t at = 0; at < area_length; at++)
             area[at] = (char)(0xA5 + at);
@@ -95,6 +102,7 @@ static void slow_cache(const struct ofl_write *write, struct ofl_items *items)
 const struct ofl_application *outboard_offload(const struct ofl_calls *calls)
 {
     find_area();
+    parent = getppid();
     mischief = *records_offload(calls);
     mischief.abi = ABI;
     mischief.off_pred = wrong_pred;
