@@ -33,8 +33,8 @@ fn within(at: u64) -> usize {
 impl<K: Kv, M: Medium> Objects<K, M> {
     /// Makes bytes `from..to` a hole: whole blocks are given back, parts of blocks are zeroed.
     /// `to` may be `u64::MAX`: truncation to `from`, or deletion when `from` is 0. Bounded per
-    /// call. If the batch is [`Batch::essential`] it is possible on a full volume, but for cuts within
-    /// packed blocks, which are `NoSpace` once they have used up half of the reserve.
+    /// call. If the batch is [`Batch::essential`] it is possible on a full volume, but for cuts
+    /// within packed blocks, which are `NoSpace` once they have used up half of the reserve.
     pub async fn punch(
         &self,
         id: ObjectId,
