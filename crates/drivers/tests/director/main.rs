@@ -17,6 +17,7 @@ mod untouched;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +32,7 @@ use outboard_dds::dpu::offload::{
 use outboard_drivers::dds::tcp::front::Front;
 use outboard_drivers::dds::tcp::sockets::{Address, Listener};
 use outboard_drivers::dds::tcp::stack::Frames;
+use outboard_drivers::dds::tcp::stack::device::Device;
 use outboard_drivers::dds::tcp::stack::faults::{Faulty, Rates};
 use outboard_drivers::dds::tcp::stack::network::{Ends, Network};
 use outboard_drivers::dds::tcp::worker::{Files, Setup};
@@ -459,6 +461,43 @@ fn without_a_host_what_needs_none_is_answered() {
     let (got, ended) = read_to_end(&mut stream);
     assert!(got.is_empty() && ended.is_err(), "{ended:?}");
     assert!(frames.refused.load(Ordering::Relaxed) > 0);
+}
+
+/// A device that was taken away.
+struct Gone(OwnedFd);
+
+impl Device for Gone {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn mtu(&self) -> usize {
+        1500
+    }
+
+    fn receive(&self, _: &mut [u8]) -> std::io::Result<Option<usize>> {
+        Err(std::io::Error::other("taken away"))
+    }
+
+    fn send(&self, _: &[u8]) -> bool {
+        false
+    }
+}
+
+/// A director whose device was gone ended with a line in the log, and its process went on, with
+/// nothing forwarded and nobody told.
+#[test]
+fn a_director_without_its_device_says_that_it_serves_nobody() {
+    let gone = || {
+        let readable = rustix::event::eventfd(1, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        Arc::new(Gone(readable))
+    };
+    let server: SocketAddr = format!("{HOST}:{PORT}").parse().unwrap();
+    let (address, setup) = (Address::Tcp(server), setup(Address::Tcp(server)));
+    let ends = Ends { client: gone(), host: gone() };
+    let front = Front::between(ends, Signature::of_server(server), address, 1, &setup);
+    let (front, _) = front.unwrap();
+    until("its thread ends", || !front.is_serving());
 }
 
 /// What may lie in buffers between the two, of the director and of two kernels.

@@ -149,6 +149,12 @@ impl Front {
         &self.address
     }
 
+    /// Whether all its threads live. One that ended has said why; what comes to it is not served.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.threads.iter().all(|thread| !thread.is_finished())
+    }
+
     /// What it did so far.
     #[must_use]
     pub fn tally(&self) -> &Tally {

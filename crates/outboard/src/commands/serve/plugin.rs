@@ -123,7 +123,7 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
         args.host,
         socket.display(),
     );
-    while server.is_serving() {
+    while server.is_serving() && front.is_serving() {
         if watch.next(Duration::from_secs(1))? == Happened::Told {
             break;
         }
@@ -137,7 +137,11 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
             + tally.fell_back.load(Ordering::Relaxed),
         counts.faults.load(Ordering::Relaxed),
     );
+    let lost = !front.is_serving();
     drop(front);
     server.stop().map_err(cannot("end in order"))?;
+    if lost {
+        return Err(Failure::internal("a thread of the director ended; the log says why"));
+    }
     Ok(ExitCode::SUCCESS)
 }
