@@ -167,6 +167,21 @@ const TEST: &[Stage] = &[
         needed: false,
     },
     Stage {
+        name: "uncached",
+        proves: "the conformance suite passes on a mount that caches no data",
+        action: Action::Command(
+            &[
+                "target/test-fast/programs",
+                "--size=small",
+                "--cache=none",
+                "--only=conformance",
+                "--only=sparse",
+            ],
+            minutes(10),
+        ),
+        needed: false,
+    },
+    Stage {
         name: "user",
         proves: "a plain user mounts through fusermount3 and works there",
         action: Action::Command(
