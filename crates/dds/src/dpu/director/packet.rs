@@ -28,6 +28,8 @@ const TAGS_MAX: usize = 2;
 /// The longest header of a link, with all tags, bytes.
 pub const LINK_MAX: usize = ETHERNET + 4 * TAGS_MAX;
 const TCP: u8 = 6;
+/// Where the checksum lies in a UDP header.
+const UDP_CHECKSUM: usize = 6;
 /// Bytes of the smallest TCP header.
 const TCP_MIN: usize = 20;
 
@@ -177,8 +179,8 @@ fn fold(mut sum: u64) -> u16 {
 pub fn finish_checksum(frame: &mut [u8], start: usize, offset: usize) -> bool {
     let Some(covered) = frame.get_mut(start..) else { return false };
     let whole = match !fold(sum(covered)) {
-        // Zero would say to UDP that there is none.
-        0 => 0xFFFF,
+        // To UDP, whose checksum lies there, zero would say that there is none.
+        0 if offset == UDP_CHECKSUM => 0xFFFF,
         other => other,
     };
     let Some(place) = offset.checked_add(2).and_then(|end| covered.get_mut(offset..end)) else {
@@ -298,6 +300,18 @@ mod tests {
         assert!(!ours(Side::Client, &arp));
         for len in 0..there.len() {
             assert!(!ours(Side::Client, &there[..len]), "cut at {len}");
+        }
+    }
+
+    /// One captured segment in 65536 had 0xFFFF for a checksum that is zero, as UDP wants it, and an
+    /// analyser called it wrong.
+    #[test]
+    fn a_checksum_of_zero_is_another_number_in_udp_alone() {
+        for (offset, found) in [(16, 0), (UDP_CHECKSUM, 0xFFFF)] {
+            let mut bytes = [0; 20];
+            bytes[..2].copy_from_slice(&[0xFF, 0xFF]);
+            assert!(finish_checksum(&mut bytes, 0, offset));
+            assert_eq!(half(&bytes, offset), Some(found));
         }
     }
 
