@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+use std::process::Command;
 use std::time::Duration;
 
 use outboard_bench::dds::director::{self, DirectorFigure};
@@ -107,5 +108,27 @@ fn echoes_and_reads_come_back_through_every_director() {
             assert_eq!(sides, expected, "{table}");
         }
         assert!(report.svg().contains("<polyline"), "{table}");
+    }
+}
+
+/// With `--items 0` the DPU side ended at its start, and was started again for five minutes; and a
+/// page server took `--fsync`, which it has no use for.
+#[test]
+fn what_no_server_can_be_told_is_refused_at_once() {
+    let dir = Scratch::new("serve-refused");
+    let cases: [(&str, &[&str]); 4] = [
+        ("kv", &["--items=0"]),
+        ("kv", &["--workers=0"]),
+        ("pages", &["--fsync=always"]),
+        ("plugin", &["--plugin=x.so", "--host=127.0.0.1:1", "--items=0"]),
+    ];
+    for (what, flags) in cases {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
+        command.args(["serve", what]).args(flags).arg(format!("--data={}", dir.0.display()));
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let flag = flags.last().unwrap().split('=').next().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(flag), "{said}");
     }
 }

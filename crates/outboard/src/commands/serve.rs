@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use outboard_dds::dpu::director::Signature;
 use outboard_dds::dpu::offload::Application;
@@ -54,7 +55,13 @@ const STABLE: Duration = Duration::from_secs(30);
 #[derive(Subcommand, Debug)]
 pub(crate) enum Serve {
     /// A key-value server in the manner of FASTER that speaks RESP2, as Redis does
-    Kv(ServeArgs),
+    Kv {
+        #[command(flatten)]
+        args: ServeArgs,
+        /// When answers survive power loss (a process's death they survive)
+        #[arg(long, value_name = "WHEN", default_value = "everysec")]
+        fsync: FsyncArg,
+    },
     /// A page server for a log-structured database: GetPage at an LSN, and log records
     Pages(ServeArgs),
     /// The DPU side of a server of your own: a plug-in in C says what it answers
@@ -127,17 +134,16 @@ pub(crate) struct ServeArgs {
     /// Memory for records that are updated in place, with K, M or G; the rest lies in files
     #[arg(long, value_name = "BYTES", default_value = "64M")]
     memory: String,
-    /// When a key-value server's answers survive power loss (a process's death they survive)
-    #[arg(long, value_name = "WHEN", default_value = "everysec")]
-    fsync: FsyncArg,
     /// Size of the files' device if it is new, with K, M or G
     #[arg(long, value_name = "BYTES", default_value = "64G", conflicts_with = "plain")]
     size: String,
     /// Objects in files that the DPU side can answer for
-    #[arg(long, value_name = "N", default_value_t = 1 << 20, conflicts_with = "plain")]
+    #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = items(),
+          conflicts_with = "plain")]
     items: usize,
     /// Threads of the DPU side that serve connections
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "plain")]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = workers(),
+          conflicts_with = "plain")]
     workers: usize,
     /// Files through the DPU side, but every request to the host
     #[arg(long, conflicts_with = "plain")]
@@ -156,6 +162,16 @@ pub(crate) struct ServeArgs {
     /// Log filter, as error, warn, info, debug
     #[arg(long, value_name = "FILTER", default_value = "warn")]
     log: String,
+}
+
+/// What a cache table can hold.
+fn items() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1 << 30)
+}
+
+/// More threads than this help no machine there is.
+fn workers() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1024)
 }
 
 impl ServeArgs {
@@ -209,7 +225,7 @@ fn cannot<E: std::fmt::Display>(what: impl Into<String>) -> impl FnOnce(E) -> Fa
 /// Runs one of them.
 pub(crate) fn serve(what: Serve) -> Result<ExitCode, Failure> {
     match &what {
-        Serve::Kv(args) | Serve::Pages(args) | Serve::Dpu { args, .. } => {
+        Serve::Kv { args, .. } | Serve::Pages(args) | Serve::Dpu { args, .. } => {
             crate::log::start_with(&args.log)?;
         }
         Serve::Plugin(args) => crate::log::start_with(&args.log)?,
@@ -217,8 +233,8 @@ pub(crate) fn serve(what: Serve) -> Result<ExitCode, Failure> {
         Serve::PluginProcess { .. } => {}
     }
     match &what {
-        Serve::Kv(args) => host(App::Kv, args),
-        Serve::Pages(args) => host(App::Pages, args),
+        Serve::Kv { args, fsync } => host(Served::Kv((*fsync).into()), args),
+        Serve::Pages(args) => host(Served::Pages, args),
         Serve::Plugin(args) => plugin::serve(args),
         Serve::PluginProcess { object, parent } => {
             Ok(outboard_drivers::dds::plugin::host(object, *parent))
@@ -301,8 +317,25 @@ fn has_address(args: &ServeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// An application, and what it alone is told.
+#[derive(Clone, Copy)]
+enum Served {
+    Kv(Fsync),
+    Pages,
+}
+
+impl Served {
+    fn app(self) -> App {
+        match self {
+            Served::Kv(_) => App::Kv,
+            Served::Pages => App::Pages,
+        }
+    }
+}
+
 /// The host's process.
-fn host(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
+fn host(served: Served, args: &ServeArgs) -> Result<ExitCode, Failure> {
+    let app = served.app();
     has_address(args)?;
     let _lock = claim(&args.data)?;
     let args = &with_a_port(args)?;
@@ -326,7 +359,7 @@ fn host(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
         .spawn(signals)
         .map_err(cannot("start a thread"))?;
     let listen = args.host_address();
-    let host = Host { app, args, listen, seed, memory, stop };
+    let host = Host { served, args, listen, seed, memory, stop };
     if args.plain {
         let log = args.data.join("log");
         let device = PlainDevice::open(&log).map_err(cannot(format!("open {}", log.display())))?;
@@ -337,9 +370,9 @@ fn host(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
     let mut dpu = DpuSide::new(app, args.clone());
     loop {
         let pid = dpu.ensure()?;
-        let served = DdsDevice::attach(&args.socket(), app.name(), "log", START_LIMIT)
+        let outcome = DdsDevice::attach(&args.socket(), app.name(), "log", START_LIMIT)
             .and_then(|device| host.run(device, Some(pid)));
-        let ended = match served {
+        let ended = match outcome {
             Ok(ended) => ended,
             // It died meanwhile: then it is started again.
             Err(error) if dpu.is_gone() => {
@@ -372,7 +405,7 @@ fn how(ended: Ended, args: &ServeArgs) -> Result<ExitCode, Failure> {
 
 /// The host's side of a server, over one device after another.
 struct Host<'a> {
-    app: App,
+    served: Served,
     args: &'a ServeArgs,
     listen: Address,
     seed: u64,
@@ -384,9 +417,9 @@ impl Host<'_> {
     /// Serves over a device until it is lost or the end is asked for.
     fn run<D: Device>(&self, device: D, dpu: Option<u32>) -> io::Result<Ended> {
         let (listen, stop, memory) = (self.listen.clone(), Arc::clone(&self.stop), self.memory);
-        match self.app {
-            App::Kv => {
-                let (dir, fsync) = (self.args.data.clone(), self.args.fsync.into());
+        match self.served {
+            Served::Kv(fsync) => {
+                let dir = self.args.data.clone();
                 let store = StoreSetup { dir, seed: self.seed, memory, fsync };
                 let port = Some(self.args.listen.port());
                 let setup = Setup { listen, store, form: self.args.form(), port };
@@ -394,7 +427,7 @@ impl Host<'_> {
                 self.say_ready(server.address(), dpu);
                 server.run()
             }
-            App::Pages => {
+            Served::Pages => {
                 let setup = pages::Setup { listen, memory };
                 let mut server = PageServer::open(&setup, device, stop)?;
                 self.say_ready(server.address(), dpu);
@@ -409,13 +442,13 @@ impl Host<'_> {
             Address::Unix(_) => self.args.listen,
         };
         let side = dpu.map_or_else(String::new, |pid| format!(", DPU side {pid}"));
-        let client = match self.app {
-            App::Kv => format!(" redis-cli -h {} -p {};", at.ip(), at.port()),
-            App::Pages => String::new(),
+        let client = match self.served {
+            Served::Kv(_) => format!(" redis-cli -h {} -p {};", at.ip(), at.port()),
+            Served::Pages => String::new(),
         };
         println!(
             "serving {} at {at} from {} ({}{side});{client} Ctrl-C ends it",
-            self.app.name(),
+            self.served.app().name(),
             self.args.data.display(),
             self.args.form(),
         );
@@ -615,15 +648,20 @@ fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
             (Some(front), Some(frames))
         }
     };
-    while server.is_serving() {
+    let directs = |front: &Option<Front>| front.as_ref().is_none_or(Front::is_serving);
+    while server.is_serving() && directs(&front) {
         if watch.next(Duration::from_secs(1))? == Happened::Told {
             break;
         }
     }
+    let lost = !directs(&front);
     if let Some(front) = &front {
         tracing::info!(tally = ?front.tally(), ?frames, "the director ends");
     }
     drop(front);
     server.stop().map_err(cannot("end in order"))?;
+    if lost {
+        return Err(Failure::internal("a thread of the director ended; the log says why"));
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -47,10 +47,10 @@ pub(crate) struct PluginArgs {
     #[arg(long, value_name = "BYTES", default_value = "64G")]
     size: String,
     /// Objects in files that the DPU side can answer for
-    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = super::items())]
     items: usize,
     /// Threads that serve connections; each has a process of the plug-in's
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = super::workers())]
     workers: usize,
     /// Longest the plug-in may take for what it is asked at once, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = limits())]
