@@ -64,6 +64,10 @@ impl Asking {
                 while let Some(ask) = director.next_ask() {
                     self.waiting.push_back(Question { ask, known: Vec::new(), rounds: 0 });
                 }
+                if !self.lane.is_there() {
+                    // What it said ended it. Nobody but the next start would wake this thread.
+                    return ended + self.give_up(director);
+                }
                 self.ask(now, director);
                 ended
             }

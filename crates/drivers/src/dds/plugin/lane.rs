@@ -198,6 +198,11 @@ impl Lane {
         }
     }
 
+    /// Whether there is a process.
+    pub(super) fn is_there(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Whether a batch is out.
     pub(super) fn is_busy(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.out_until.is_some())
