@@ -210,8 +210,8 @@ impl Client {
         }
     }
 
-    /// Reads records by the batch, each batch sent in two pieces cut anywhere, and takes the answers
-    /// in order.
+    /// Reads records by the batch, each sent in two pieces cut anywhere, and takes the answers in
+    /// order.
     fn get_batches(&mut self, batch: u64, batches: u64, text: impl Fn(u64) -> String) {
         for (n, cut) in (0..batches).zip((11usize..).step_by(37)) {
             let numbers = || (0..batch).map(move |i| (n * batch + i) % KEPT);
