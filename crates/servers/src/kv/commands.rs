@@ -18,6 +18,8 @@ pub(super) enum Then {
     Next,
     /// This record first; then the command again.
     Bring(Cold),
+    /// To go on when pages were written.
+    Wait,
     /// The connection closed.
     Close,
 }
@@ -43,7 +45,7 @@ pub(super) trait Answers {
     fn so_far(&mut self) -> &mut SoFar;
 }
 
-/// How far a command that counts keys is: it goes from key to key, because memory may not hold all
+/// How far a command of many keys is: it goes from key to key, because memory may not hold all
 /// of them at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SoFar {
@@ -213,7 +215,7 @@ fn keyed<D: Device>(
         return Some(each(store, command, answers, name != b"exists"));
     }
     if name == b"mset" {
-        return Some(mset(store, command, answers.out()));
+        return Some(mset(store, command, answers));
     }
     let key = command.arg(1);
     if let b"strlen" | b"type" = name.as_slice() {
@@ -302,18 +304,25 @@ fn mget<D: Device>(store: &Store<D>, command: Command<'_>, answers: &mut impl An
     Then::Next
 }
 
-fn mset<D: Device>(store: &mut Store<D>, command: Command<'_>, out: &mut Vec<u8>) -> Then {
+fn mset<D: Device>(store: &mut Store<D>, command: Command<'_>, answers: &mut impl Answers) -> Then {
     let pairs = || (1..command.len()).step_by(2).map(|at| (command.arg(at), command.arg(at + 1)));
     if let Some(text) = pairs().find_map(|(key, value)| fits(key, value).err()) {
-        put_error(out, text);
+        put_error(answers.out(), text);
         return Then::Next;
     }
-    for (key, value) in pairs() {
-        if let Err(error) = store.put(key, value) {
-            return not_stored(out, error);
+    for (key, value) in pairs().skip(answers.so_far().keys) {
+        match store.put(key, value) {
+            Ok(()) => answers.so_far().keys += 1,
+            // There are more values than the tail has room for at once.
+            Err(StoreError::Full) if store.is_choked() => return Then::Wait,
+            Err(error) => {
+                *answers.so_far() = SoFar::default();
+                return not_stored(answers.out(), error);
+            }
         }
     }
-    put_simple(out, "OK");
+    *answers.so_far() = SoFar::default();
+    put_simple(answers.out(), "OK");
     Then::Next
 }
 

@@ -17,6 +17,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -44,7 +45,9 @@ pub(super) struct Journal {
     pending: Vec<u8>,
     written: u64,
     /// Files that were rolled over, with what was not synced.
-    unsynced: Vec<File>,
+    unsynced: Vec<Arc<File>>,
+    /// Those that somebody took and may be syncing still.
+    taken: Vec<Weak<File>>,
     /// Whether something was written to the one in use since it was synced.
     is_dirty: bool,
 }
@@ -136,6 +139,7 @@ impl Journal {
             pending: Vec::new(),
             written,
             unsynced: Vec::new(),
+            taken: Vec::new(),
             is_dirty: true,
         })
     }
@@ -155,7 +159,7 @@ impl Journal {
         self.commit()?;
         let before = std::mem::replace(&mut self.file, open(&self.dir, page)?);
         if std::mem::replace(&mut self.is_dirty, true) {
-            self.unsynced.push(before);
+            self.unsynced.push(Arc::new(before));
         }
         self.page = page;
         self.pages.insert(page);
@@ -179,9 +183,9 @@ impl Journal {
         }
     }
 
-    /// Whether something was noted and not handed over.
-    pub(super) fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
+    /// Whether something was noted, or handed over, that nobody took to sync.
+    pub(super) fn is_unsynced(&self) -> bool {
+        self.is_dirty || !self.pending.is_empty()
     }
 
     /// Hands what was noted to the operating system.
@@ -197,12 +201,23 @@ impl Journal {
 
     /// The files that must be synced for all that was handed over to survive power loss, and the
     /// directory that names them. Whoever takes them syncs them.
-    pub(super) fn take_unsynced(&mut self) -> io::Result<Vec<File>> {
+    pub(super) fn take_unsynced(&mut self) -> io::Result<Vec<Arc<File>>> {
         let mut files = std::mem::take(&mut self.unsynced);
         if std::mem::take(&mut self.is_dirty) {
-            files.push(self.file.try_clone()?);
-            files.push(File::open(&self.dir)?);
+            files.push(Arc::new(self.file.try_clone()?));
+            files.push(Arc::new(File::open(&self.dir)?));
         }
+        self.taken.retain(|taken| taken.strong_count() > 0);
+        self.taken.extend(files.iter().map(Arc::downgrade));
+        Ok(files)
+    }
+
+    /// The same, with those that others are syncing: when all are synced, everything that was
+    /// handed over survives power loss.
+    pub(super) fn take_all(&mut self) -> io::Result<Vec<Arc<File>>> {
+        let others: Vec<_> = self.taken.iter().filter_map(Weak::upgrade).collect();
+        let mut files = self.take_unsynced()?;
+        files.extend(others);
         Ok(files)
     }
 
@@ -291,6 +306,22 @@ mod tests {
         assert_eq!(all(dir.path()), expected[1..]);
         journal.release(9).unwrap();
         assert_eq!(Journal::first_page(dir.path()).unwrap(), Some(4), "the one in use stays");
+    }
+
+    /// A page was not counted any more as soon as the journal had nothing unsynced, which it also
+    /// has not while somebody else is syncing: power loss then took the old value and the new one.
+    #[test]
+    fn what_others_are_syncing_is_taken_with_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::begin(dir.path(), 0).unwrap();
+        journal.note(Kind::Put, b"a", b"1");
+        journal.commit().unwrap();
+        assert!(journal.is_unsynced());
+        let syncing = journal.take_unsynced().unwrap();
+        assert!(!journal.is_unsynced() && journal.take_unsynced().unwrap().is_empty());
+        assert_eq!(journal.take_all().unwrap().len(), syncing.len());
+        drop(syncing);
+        assert!(journal.take_all().unwrap().is_empty(), "they are synced");
     }
 
     #[test]

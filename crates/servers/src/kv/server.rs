@@ -417,6 +417,8 @@ impl<D: Device> KvServer<D> {
             conn.input = input;
             match then {
                 Then::Next => {}
+                // Nobody's commands go on before.
+                Then::Wait => return,
                 Then::Close => conn.closing = true,
                 Then::Bring(cold) => {
                     conn.bringing = true;
@@ -644,7 +646,8 @@ impl Conn {
             Ok(None) => resp::put_nil(&mut bytes),
             _ => resp::put_error(&mut bytes, "ERR the value cannot be read; see the server's log"),
         }
-        self.out_len += bytes.len();
+        // It was counted as one byte while it waited.
+        self.out_len = (self.out_len + bytes.len()).saturating_sub(1);
         *place = Chunk::Bytes(bytes);
     }
 }
@@ -664,5 +667,38 @@ fn run_alone<D: Device, T>(
         if device.progress() == 0 {
             device.sleep(bell.fd(), NAP)?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// An answer that waited for the file was counted as one byte, and as all of its bytes when it
+    /// came; the first was never taken back. After a million of them a connection seemed to have
+    /// an answer of a million bytes to send, and was not served any more.
+    #[test]
+    fn what_was_sent_does_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = Listener::bind(&Address::Unix(path.clone())).unwrap();
+        let _other = UnixStream::connect(path).unwrap();
+        let mut sockets = Sockets::new().unwrap();
+        let id = sockets.add(listener.accept().unwrap().unwrap()).unwrap();
+        let mut conn = Conn::new(id);
+        for token in 0..3 {
+            let before = conn.out_len_now();
+            conn.out.push_back(Chunk::Waiting(token));
+            conn.waiting += 1;
+            conn.out_len += conn.out_len_now() - before;
+        }
+        for token in [1, 0, 2] {
+            conn.fill(token, Ok(None));
+        }
+        assert_eq!(conn.out_len, conn.out_len_now());
+        conn.took(conn.out_len_now());
+        assert_eq!((conn.out_len, conn.waiting, conn.out.len()), (0, 0, 0));
     }
 }

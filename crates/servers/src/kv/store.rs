@@ -6,6 +6,8 @@
 
 mod compact;
 mod open;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -15,6 +17,7 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use outboard_base::Errno;
 use outboard_dds::dpu::offload::Key;
@@ -128,7 +131,7 @@ struct Round {
     /// To be forgotten by the table.
     keys: Vec<Key>,
     /// To be synced.
-    files: Vec<File>,
+    files: Vec<Arc<File>>,
     /// Everything is to be forgotten.
     clear: bool,
     /// Not while this page, or one before it, is being written.
@@ -295,14 +298,14 @@ impl<D: Device> Store<D> {
         }
         self.journal.commit().map_err(journal_failed)?;
         self.ask(begin);
-        self.compact(begin);
+        self.compact(begin)?;
         self.write_pages(begin);
         Ok(())
     }
 
     /// What must be synced before this round is answered.
-    fn synced_at_once(&mut self) -> Result<Vec<File>, StoreError> {
-        if self.fsync != Fsync::Always || !self.journal.has_pending() {
+    fn synced_at_once(&mut self) -> Result<Vec<Arc<File>>, StoreError> {
+        if self.fsync != Fsync::Always || !self.journal.is_unsynced() {
             return Ok(Vec::new());
         }
         self.journal.commit().and_then(|()| self.journal.take_unsynced()).map_err(journal_failed)
@@ -425,7 +428,7 @@ impl<D: Device> Store<D> {
             }
         }
         self.ask(begin);
-        self.compact(begin);
+        self.compact(begin)?;
         self.write_pages(begin);
         Ok(())
     }
@@ -478,7 +481,7 @@ impl<D: Device> Store<D> {
 
     /// Whether answers of the round under way must wait: for the table, or for a sync.
     fn holds(&self) -> bool {
-        let syncs = self.fsync == Fsync::Always && self.journal.has_pending();
+        let syncs = self.fsync == Fsync::Always && self.journal.is_unsynced();
         syncs || self.retiring_all || !self.retiring.is_empty()
     }
 

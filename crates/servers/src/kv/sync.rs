@@ -14,11 +14,11 @@ struct Outcome {
 
 /// Makes what was written to `files` survive power loss: on a thread of its own, as it takes
 /// milliseconds in which clients want to be served.
-pub(super) async fn synced(files: Vec<File>) -> io::Result<()> {
+pub(super) async fn synced(files: Vec<Arc<File>>) -> io::Result<()> {
     let outcome = Arc::new(Mutex::new(Outcome::default()));
     let there = Arc::clone(&outcome);
     std::thread::Builder::new().name("kv-sync".to_owned()).spawn(move || {
-        let result = files.iter().try_for_each(File::sync_data);
+        let result = files.iter().try_for_each(|file| file.sync_data());
         let mut outcome = there.lock().unwrap_or_else(PoisonError::into_inner);
         outcome.result = Some(result);
         if let Some(waker) = outcome.waker.take() {

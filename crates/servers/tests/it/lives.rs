@@ -155,6 +155,27 @@ fn what_was_flushed_stays_flushed_whatever_a_replay_needs() {
     }
 }
 
+/// MSET of more than the tail's pages was answered with OOM half done, on a device with room.
+#[test]
+fn more_values_than_memory_holds_are_set_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::plain(dir.path());
+    let mut client = Client::new(&host.address);
+    let all: Vec<(Vec<u8>, Vec<u8>)> = (0..30).map(|n| (key(n), vec![b'x'; 500_000 + n])).collect();
+    let pairs = all.iter().flat_map(|(key, value)| [key.as_slice(), value.as_slice()]);
+    let command: Vec<&[u8]> = std::iter::once(b"MSET".as_slice()).chain(pairs).collect();
+    for _ in 0..3 {
+        assert_eq!(client.ask(&command), ok());
+        for (n, (_, value)) in all.iter().enumerate() {
+            assert!(get(&mut client, n).as_ref() == Some(value), "{n}");
+        }
+        host.stop();
+        host = Host::plain(dir.path());
+        client = Client::new(&host.address);
+    }
+    host.stop();
+}
+
 /// EXISTS and DEL brought every cold key into memory before they began to count: of more keys than
 /// memory holds, the first were cold again when the last had come, and so on for ever.
 #[test]

@@ -303,8 +303,8 @@ mod tests {
         }
     }
 
-    /// One captured segment in 65536 had 0xFFFF for a checksum that is zero, as UDP wants it, and an
-    /// analyser called it wrong.
+    /// One captured segment in 65536 had 0xFFFF for a checksum that is zero, as UDP wants it, and
+    /// an analyser called it wrong.
     #[test]
     fn a_checksum_of_zero_is_another_number_in_udp_alone() {
         for (offset, found) in [(16, 0), (UDP_CHECKSUM, 0xFFFF)] {

@@ -88,7 +88,7 @@ pub(in super::super) enum Progress {
 }
 
 /// Lots to be freed, once nobody looks there.
-struct Freeing {
+pub(super) struct Freeing {
     begin: u64,
     gate: u64,
     readers: Weak<()>,
@@ -114,7 +114,7 @@ pub(super) struct Compaction {
     is_stuck: bool,
     /// The first page that counts, as soon as the head says so.
     begin: u64,
-    freeing: VecDeque<Freeing>,
+    pub(super) freeing: VecDeque<Freeing>,
     /// Pages gone through, and records copied.
     pub(super) pages: u64,
     pub(super) copied: u64,
@@ -159,16 +159,16 @@ impl<D: Device> Store<D> {
     }
 
     /// Does what can be done now.
-    pub(super) fn compact(&mut self, begin: &mut Vec<Work>) {
+    pub(super) fn compact(&mut self, begin: &mut Vec<Work>) -> Result<(), StoreError> {
         self.free();
         if self.compaction.rests {
-            return;
+            return Ok(());
         }
-        self.write_head(begin);
+        self.write_head(begin)?;
         let first = self.log.first_page();
         let at = &mut self.compaction;
         if !matches!(at.step, Step::Idle) {
-            return;
+            return Ok(());
         }
         let next = at.next;
         if next >= at.until {
@@ -178,7 +178,7 @@ impl<D: Device> Store<D> {
             let died = dead - self.compaction.barren;
             let full = !self.failed.is_empty() && died > 0 && died * FULL_WORTH >= all;
             if !(worth || full) || next >= first {
-                return;
+                return Ok(());
             }
             self.compaction.until = first;
             tracing::info!(pages = first - next, dead, all, "a pass of compaction");
@@ -187,12 +187,12 @@ impl<D: Device> Store<D> {
         let waits = self.failed.is_empty() && self.log.is_choked(For::Values);
         self.compaction.is_stuck = !self.log.has_room_for_copies();
         if waits || self.compaction.is_stuck {
-            return;
+            return Ok(());
         }
         let place = self.lots.borrow().place(next * PAGE64).filter(|_| next < first);
         let Some(offset) = place else {
             self.compaction.until = next;
-            return;
+            return Ok(());
         };
         self.compaction.step = Step::Reading;
         let device = Rc::clone(&self.device);
@@ -200,6 +200,7 @@ impl<D: Device> Store<D> {
             let read = device.read(offset, PAGE).await.map(|bytes| bytes.to_vec());
             Event::Compacting(Progress::Read(next, read))
         }));
+        Ok(())
     }
 
     /// Takes in what ended.
@@ -358,16 +359,22 @@ impl<D: Device> Store<D> {
         self.compaction.step = Step::Judging(at);
     }
 
-    /// Says in the head where the log begins, after what was copied is durable: the journal was
-    /// synced, and pages that were written since are flushed here.
-    fn write_head(&mut self, begin: &mut Vec<Work>) {
+    /// Says in the head where the log begins, after all that the pages before need not say any more
+    /// is durable: copies, what took the place of the dead, that everything was flushed. The
+    /// journal is synced for that, and pages that were written since are flushed.
+    fn write_head(&mut self, begin: &mut Vec<Work>) -> Result<(), StoreError> {
         let at = &mut self.compaction;
         if at.is_writing || at.head.begin >= at.begin {
-            return;
+            return Ok(());
         }
+        self.journal.commit().map_err(journal_failed)?;
+        let files = self.journal.take_all().map_err(journal_failed)?;
         at.is_writing = true;
         let (head, device) = (at.head.next(at.begin), Rc::clone(&self.device));
         begin.push(Box::pin(async move {
+            if let Err(error) = synced(files).await {
+                return Event::Synced(Err(error));
+            }
             let (offset, bytes) = head.emit();
             let written = async {
                 device.flush().await?;
@@ -376,6 +383,7 @@ impl<D: Device> Store<D> {
             };
             Event::Compacting(Progress::Begun(head, written.await))
         }));
+        Ok(())
     }
 
     fn on_begun(&mut self, head: Head, written: Result<(), Errno>) {
@@ -399,7 +407,10 @@ impl<D: Device> Store<D> {
     /// Frees lots where nobody looks any more; in order, as an older reader may look at all.
     fn free(&mut self) {
         while let Some(freeing) = self.compaction.freeing.front() {
-            if freeing.readers.strong_count() > 0 || !self.is_open(freeing.gate) {
+            // After FLUSHALL pages that do not count may be on their way to such lots.
+            let is_written_to = self.writing.first().is_some_and(|page| *page < freeing.begin);
+            let is_read = freeing.readers.strong_count() > 0;
+            if is_written_to || is_read || !self.is_open(freeing.gate) {
                 return;
             }
             self.lots.borrow_mut().release_before(freeing.begin);
