@@ -109,7 +109,7 @@ impl Got {
         self.dpu_cpu * 1e6 / self.commands.max(1) as f64
     }
 
-    /// CPU of the host over what one that sleeps may use for its timers: [`ASLEEP`] seconds at a
+    /// CPU of the host over what one that sleeps may use for its timers: `ASLEEP` seconds at a
     /// time, and of each second. Above 1 it did not sleep.
     #[must_use]
     pub fn awake(&self) -> f64 {
