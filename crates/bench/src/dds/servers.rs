@@ -355,7 +355,8 @@ fn note(figure: &ServersFigure, plan: &Plan, missing: &[System]) -> String {
     format!(
         "{}, {}; one client thread over loopback, closed loop; load window of every side, \
          connections x commands on each: {}; {} MiB of cold values in files by O_DIRECT, {} MiB of \
-         memory (rivals: all); one worker of the DPU side; medians of {} rounds of {:?}{missing}",
+         memory (rivals: all), nobody syncs; one worker of the DPU side; medians of {} rounds of \
+         {:?}{missing}",
         machine(),
         today(),
         window(&plan.loads),

@@ -100,7 +100,11 @@ impl System {
             }
         };
         let mut command = Command::new(program);
-        command.args(["serve", if app == App::Kv { "kv" } else { "pages" }]).args(flags);
+        // As the rivals: nobody syncs. A host that did so each second would not sleep right after
+        // its records were written.
+        let app: &[&str] =
+            if app == App::Kv { &["serve", "kv", "--fsync=no"] } else { &["serve", "pages"] };
+        command.args(app).args(flags);
         command.arg("--data").arg(dir.join("data"));
         command.arg(format!("--listen=127.0.0.1:{port}")).arg(format!("--memory={MEMORY}"));
         command
