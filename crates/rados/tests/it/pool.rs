@@ -1,7 +1,7 @@
 //! The pool port's rules, one by one.
 
 use std::pin::pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use outboard_kv::pool::{Guard, Op, Pool, PoolError, Step, conformance};
 use outboard_kv::{Bytes, Key, join_all};
@@ -149,10 +149,16 @@ fn many_operations_are_in_flight_and_dropped_ones_settle() {
         };
         let results = join_all((0..200).map(write).collect()).await;
         assert!(results.iter().all(Result::is_ok));
+        // A quick cluster may answer one before it is asked how far it is; never all of them.
+        let mut dropped = 0;
         for at in 200..300 {
             let mut begun = pin!(write(at));
-            assert!(begun.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            match begun.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(result) => assert_eq!(result, Ok(())),
+                Poll::Pending => dropped += 1,
+            }
         }
+        assert!(dropped > 0);
         assert_eq!(rados.settle().await, Ok(()));
         assert_eq!(rados.stat("big").await, Ok(300 * 8192));
         let bytes = rados.read("big", 0, 300 * 8192).await.unwrap();
