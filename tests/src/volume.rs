@@ -15,10 +15,10 @@ use serde_json::Value;
 use crate::command::{Ended, run_limited, wait_limited, wait_until};
 use crate::{Result, context};
 
-const START_LIMIT: Duration = Duration::from_secs(60);
-const STOP_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(120);
+const STOP_LIMIT: Duration = Duration::from_secs(120);
 const CHECK_LIMIT: Duration = Duration::from_secs(300);
-const STATUS_LIMIT: Duration = Duration::from_secs(20);
+const STATUS_LIMIT: Duration = Duration::from_secs(60);
 
 /// One of the two processes of a mounted volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

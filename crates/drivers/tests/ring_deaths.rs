@@ -27,7 +27,7 @@ use outboard_link::ring::{Consume, Place, PushError, Recovery};
 
 const MEMORY: &str = "OUTBOARD_RING_TEST_MEMORY";
 const DIR: &str = "OUTBOARD_RING_TEST_DIR";
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 /// As long as a ring may stand still before the dead are looked for, here.
 const STUCK: Duration = Duration::from_millis(5);
 const BYTES: u64 = 16 << 10;
@@ -156,7 +156,6 @@ fn killed_producers_are_passed_over_and_nobody_else_loses_a_message() {
     let mut dead: Vec<u64> = Vec::new();
     let mut kills = 0;
     while watch.deaths < DEATHS {
-        assert!(begun.elapsed() < LIMIT, "{kills} kills, {} of them in a push", watch.deaths);
         // Everybody has come through since the last death.
         let due = |child: &Child| watch.next.get(&u64::from(child.id())).copied().unwrap_or(0);
         let counts: Vec<u64> = living.iter().map(due).collect();
@@ -170,8 +169,11 @@ fn killed_producers_are_passed_over_and_nobody_else_loses_a_message() {
             if living.iter().zip(&counts).all(|(child, count)| due(child) > count + more) {
                 break;
             }
-            assert!(begun.elapsed() < LIMIT, "the ring stands still after {kills} kills");
+            assert!(begun.elapsed() < LIMIT, "{kills} kills, {} in a push", watch.deaths);
         }
+        // Anywhere in what they do. Where all have one processor, nobody is amid a push when a message
+        // has just been taken.
+        std::thread::sleep(Duration::from_micros(rng.below(2000)));
         let mut victim = living.swap_remove(usize::try_from(rng.below(3)).unwrap());
         victim.kill().unwrap();
         victim.wait().unwrap();

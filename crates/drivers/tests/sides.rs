@@ -37,7 +37,7 @@ use serde_json::Value;
 
 const DIR: &str = "OUTBOARD_SIDES_DIR";
 const HOST: &str = "OUTBOARD_SIDES_HOST";
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 // The DPU side.
 
@@ -478,14 +478,13 @@ fn exclusive((ino, fh): (Ino, Fh), owner: u64, wait: bool) -> Request<'static> {
     Request::Setlk { ino, fh, lock, wait, reclaim: false }
 }
 
-fn count_of(pid: u32, what: &str) -> usize {
-    match what {
-        "fds" => std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(),
-        _ => {
-            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-            maps.lines().filter(|line| line.contains("outboard-")).count()
-        }
-    }
+/// Descriptors and mappings that a process has of its hosts. The engine's files come and go.
+fn held_of_hosts(pid: u32) -> (usize, usize) {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let targets = fds.flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    let fds = targets.filter(|target| !target.starts_with("/") || target.starts_with("/memfd:"));
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    (fds.count(), maps.lines().filter(|line| line.contains("outboard-")).count())
 }
 
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -507,7 +506,7 @@ fn hosts_die_and_leave_nothing_behind() {
     let mut asking = host.session().port(1).unwrap();
     let mut tag = 0;
     let shared = create(&mut port, "shared", 0);
-    let baseline = (count_of(volume.pid(), "fds"), count_of(volume.pid(), "maps"));
+    let baseline = held_of_hosts(volume.pid());
     for round in 0..8 {
         let mut child = Process::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "host_process", "--nocapture"])
@@ -530,8 +529,7 @@ fn hosts_die_and_leave_nothing_behind() {
         let (ino, fh) = shared;
         assert_eq!(call(&mut port, &Request::Flush { ino, fh, owner: 2 }, &[]), Ok(Reply::Empty));
     }
-    let count = |what| count_of(volume.pid(), what);
-    wait_until("descriptors and mappings are back", || (count("fds"), count("maps")) == baseline);
+    wait_until("descriptors and mappings are back", || held_of_hosts(volume.pid()) == baseline);
     wait_until("files without a name are gone", || {
         ask(&volume.socket(), r#"{"command":"check"}"#)["counts"]["orphans"] == 0
     });
@@ -672,7 +670,7 @@ fn a_lock_goes_from_host_to_host() {
 #[test]
 fn calls_fail_in_time_when_that_is_the_policy() {
     let mut volume = Volume::new();
-    let limit = Duration::from_millis(300);
+    let limit = Duration::from_secs(3);
     let (host, front) = connect(&volume, LossPolicy::Fail { after: limit });
     let mut port = host.session().calling_port(0).unwrap();
     let mut watched = host.session().port(1).unwrap();
@@ -722,8 +720,10 @@ fn a_dpu_side_that_hangs_is_left_and_found_again() {
         let pid = rustix::process::Pid::from_raw(volume.pid() as i32).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();
     };
+    // On a busy machine a second may pass without a beat before that, too.
+    let losses = host.session().counts().losses;
     signal(rustix::process::Signal::STOP);
-    wait_until("the silence is noticed", || host.session().counts().losses == 1);
+    wait_until("the silence is noticed", || host.session().counts().losses > losses);
     signal(rustix::process::Signal::CONT);
     let calls = host.session().counts().calls;
     wait_until("work goes on", || host.session().counts().calls > calls + 50);
@@ -741,8 +741,6 @@ fn idle_sides_use_no_processor() {
     let (host, _) = connect(&volume, LossPolicy::Wait);
     let mut port = host.session().calling_port(0).unwrap();
     create(&mut port, "file", 0);
-    // Housekeeping of what was done ends first.
-    std::thread::sleep(Duration::from_secs(5));
     // Ticks of both processes' processor time; other tests' threads are in this process, so that
     // its share is judged by its threads of the link.
     let ticks = |path: String| -> u64 {
@@ -752,9 +750,11 @@ fn idle_sides_use_no_processor() {
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     };
     let dpu = || ticks(format!("/proc/{}/stat", volume.pid()));
-    let before = dpu();
-    std::thread::sleep(Duration::from_secs(4));
-    let used = dpu() - before;
-    assert!(used <= 1, "{used} ticks of 10 ms in 4 s");
+    // Housekeeping of what was done ends first, and takes its time on a slow disk.
+    wait_until("4 s with no more than a tick of 10 ms", || {
+        let before = dpu();
+        std::thread::sleep(Duration::from_secs(4));
+        dpu() - before <= 1
+    });
     assert_eq!(call(&mut port, &Request::Noop, &[]), Ok(Reply::Empty));
 }

@@ -49,16 +49,17 @@ fn the_host_sleeps_while_reads_are_offloaded() {
     };
     assert_eq!(cold(System::Offload).count(), 2, "{table}");
     // Not a tick, but for one a row that filled up by chance: their sum was over a tick once, when
-    // the clock said 0.001 cores. And the DPU side did run.
+    // the clock said 0.001 cores. And the DPU side did run: by CPU a command, as a busy machine
+    // gets few of them done.
     let ticks = |row: &servers::Row| row.got.cpu.by_name["host"];
     assert!(cold(System::Offload).all(|row| ticks(row) <= 0.01), "{table}");
     assert!(
-        cold(System::Offload).all(|row| row.got.commands > 0 && row.got.dpu_cpu > 0.001),
+        cold(System::Offload).all(|row| row.got.commands > 0 && row.got.dpu_us() > 0.5),
         "{table}"
     );
     // The measure is one that can fail: the other forms show.
     for system in [System::Plain, System::Library] {
-        assert!(cold(system).all(|row| row.got.host_cpu > 0.005), "{table}");
+        assert!(cold(system).all(|row| row.got.host_us() > 2.0), "{table}");
     }
     assert!(report.svg().contains("<polyline"));
 }

@@ -58,7 +58,8 @@ fn what_is_written_is_read() {
 #[test]
 fn late_reads_are_late_together() {
     let dir = tempfile::tempdir().unwrap();
-    let delay = Duration::from_millis(100);
+    // Long, as a busy machine may be late by much itself; one after the other would be 40 of these.
+    let delay = Duration::from_millis(500);
     let options = MediumOptions { read_delay: delay, ..MediumOptions::default() };
     let medium = FileMedium::open(&dir.path().join("blocks"), options).unwrap();
     block_on(async {
@@ -137,8 +138,8 @@ fn a_second_opener_is_refused() {
 #[test]
 fn growth_leaves_the_reserve() {
     let dir = tempfile::tempdir().unwrap();
-    let (free, _) = disk_room(dir.path(), Reserve::default()).unwrap();
-    let reserve = Reserve { most: free - (1 << 20), one_in: 1 };
+    // As much as the whole disk has: what others free meanwhile makes no difference.
+    let reserve = Reserve { most: u64::MAX, one_in: 1 };
     let options = MediumOptions { reserve, ..MediumOptions::default() };
     let medium = FileMedium::open(&dir.path().join("blocks"), options).unwrap();
     assert_eq!(block_on(medium.grow(512 << 20)), Err(Errno::ENOSPC));

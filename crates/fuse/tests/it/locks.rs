@@ -179,7 +179,7 @@ fn open_file_locks(mount: &Mount) {
          try:\n    fcntl.fcntl(second, 37, lock)\n    print('both', flush=True)\n\
          except BlockingIOError:\n    pass\n\
          first.close()\n\
-         for i in range(1000):\n    try:\n        fcntl.fcntl(second, 37, lock)\n        \
+         for i in range(10000):\n    try:\n        fcntl.fcntl(second, 37, lock)\n        \
          break\n    except BlockingIOError:\n        time.sleep(0.002)\n\
          else:\n    print('for ever', flush=True)\n\
          print('done', flush=True)",

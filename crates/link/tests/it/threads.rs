@@ -23,7 +23,7 @@ impl TestBell {
 
     fn wait(&self, who: &str) {
         let guard = self.0.lock().unwrap();
-        let limit = Duration::from_secs(20);
+        let limit = Duration::from_secs(120);
         let (mut rung, timed_out) = self.1.wait_timeout_while(guard, limit, |rung| !*rung).unwrap();
         assert!(!timed_out.timed_out(), "{who}: a wake-up was lost");
         *rung = false;

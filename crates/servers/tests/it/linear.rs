@@ -18,6 +18,7 @@ use crate::rig::{Answer, Client, Dpu, Host};
 
 const KEYS: u64 = 90;
 const PADDING: usize = 60_000;
+const PATIENCE: Duration = Duration::from_secs(240);
 
 struct Shared {
     clock: AtomicU64,
@@ -113,9 +114,11 @@ fn every_key_is_a_register_whoever_dies() {
     });
     let clients: Vec<_> =
         (0..4).map(|n| client(address.clone(), Arc::clone(&shared), seed * 100 + n)).collect();
-    let end = Instant::now() + Duration::from_secs(15);
-    let (mut offloaded, mut lives) = (0, 0);
-    while Instant::now() < end {
+    let (begun, mut offloaded, mut lives) = (Instant::now(), 0, 0);
+    let answered = || shared.answered.load(Ordering::Relaxed);
+    // A machine that does much else needs longer for as much.
+    while lives < 8 || answered() <= 1000 || offloaded <= 20 {
+        assert!(begun.elapsed() < PATIENCE, "{} answered in {lives} lives", answered());
         std::thread::sleep(Duration::from_millis(500 + rng.below(1500)));
         lives += 1;
         if rng.below(2) == 0 {
@@ -132,9 +135,7 @@ fn every_key_is_a_register_whoever_dies() {
     shared.ends.store(true, Ordering::Release);
     clients.into_iter().for_each(|client| client.join().unwrap());
     offloaded += dpu.front.tally().offloaded.load(Ordering::Relaxed);
-    let answered = shared.answered.load(Ordering::Relaxed);
-    println!("{answered} answered, {offloaded} of them beyond the bus, {lives} lives");
-    assert!(answered > 1000 && offloaded > 20 && lives > 3);
+    println!("{} answered, {offloaded} of them beyond the bus, {lives} lives", answered());
     let history = shared.history.lock().unwrap();
     for key in 0..KEYS {
         let of: Vec<Op> = history.iter().filter(|op| op.key == key).copied().collect();

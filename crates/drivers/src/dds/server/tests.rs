@@ -18,7 +18,7 @@ struct Host {
     next: u64,
 }
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 impl Host {
     fn attach(socket: &Path, group: u16) -> io::Result<Host> {
@@ -110,11 +110,12 @@ fn hosts_are_served_and_find_what_they_wrote_after_a_restart() {
     let heard: Vec<u64> = asked.iter().map(|_| host.hear().unwrap().0).collect();
     assert_eq!(asked, heard);
     // It sleeps when there is nothing to do, and is woken.
-    for _ in 0..20 {
+    let begun = Instant::now();
+    while server.ledger().snapshot().count(Count::Sleeps) < 10 {
+        assert!(begun.elapsed() < LIMIT, "it never sleeps");
         std::thread::sleep(Duration::from_millis(3));
         assert_eq!(host.done(&Request::Size { file }).0, Ok(100_005));
     }
-    assert!(server.ledger().snapshot().count(Count::Sleeps) > 0);
     server.stop().unwrap();
     assert!(host.hear().is_none(), "who waits is told that the DPU side is gone");
     let server = Server::start(options(dir.path())).unwrap();
@@ -141,7 +142,7 @@ fn the_end_of_the_dpu_side_is_noticed_in_time() {
     let stopped = Instant::now();
     let (gone, noticed) = waiter.join().unwrap();
     assert!(gone && attachment.is_lost());
-    assert!(noticed.saturating_duration_since(stopped) < 20 * LOSS_NOTICED, "a loaded computer");
+    assert!(noticed.saturating_duration_since(stopped) < 100 * LOSS_NOTICED, "a loaded computer");
 }
 
 /// A host that goes, in whatever state, leaves nothing behind and disturbs nobody.
