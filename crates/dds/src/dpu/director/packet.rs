@@ -7,6 +7,8 @@
 //! 0 destination 6 | 6 source 6 | [8100 or 88a8, tag 2]* | 0800 or 86dd | IP header | TCP header
 //! ```
 
+pub mod long;
+
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ops::Range;
 

@@ -27,6 +27,9 @@
 //!
 //! Neither side believes the other: what is parsed is within its bounds, or is `None`.
 
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
+
 use std::ops::Range;
 
 use super::super::{Division, Head, Item, Key, Part, ReadOp, Span, Touches, WriteOp};
@@ -570,22 +573,28 @@ mod tests {
         #[test]
         fn no_bytes_break_it((division, plans) in divided(), cuts: Vec<(u16, u8)>, tail: Vec<u8>) {
             let mut batch = Batch::new(1 << 20);
+            batch.say(&Said::Keys(vec![7; tail.len() % 9]));
             batch.say(&Said::Divided(division, plans));
-            let mut bytes = [batch.bytes(), &tail].concat();
+            batch.divide(&tail, &[(7, None), (8, Some(Item::default()))]);
+            let whole = [&[100], batch.bytes()].concat();
+            fuzz::plugin(&whole);
+            let mut bytes = whole.clone();
             for (at, with) in cuts {
                 let at = usize::from(at) % bytes.len();
                 bytes[at] = with;
             }
-            for (kind, body) in entries(&bytes).unwrap_or_default() {
-                if let Some(Said::Divided(division, plans)) = Said::parse(kind, body, 100) {
-                    let spans = division.parts().iter().filter(|p| matches!(p, Part::Dpu { .. }));
-                    assert_eq!(spans.count(), plans.len());
-                    for plan in plans {
-                        assert!(plan.answering.payload.end <= plan.read.bytes as usize);
-                    }
-                }
-                let _asked = Asked::parse(kind, body);
+            fuzz::plugin(&bytes);
+            fuzz::plugin(&[&whole[..], &tail].concat());
+            fuzz::plugin(&whole[..usize::from(tail.first().copied().unwrap_or(0)) % whole.len()]);
+        }
+
+        #[test]
+        fn any_bytes_break_nothing(message: u8, bodies: Vec<(u8, Vec<u8>)>) {
+            let mut batch = Batch::new(usize::MAX);
+            for (kind, body) in bodies {
+                batch.add(kind % 6, |out| out.extend(body));
             }
+            fuzz::plugin(&[&[message], batch.bytes()].concat());
         }
     }
 
