@@ -240,7 +240,7 @@ const TEST: &[Stage] = &[
                 "--kills=2",
                 "--programs=sqlite",
             ],
-            minutes(30),
+            minutes(45),
         ),
         needed: false,
     },

@@ -32,7 +32,7 @@ coherence [--rounds=N] [--seed=N] [--workers=N] [--flag=FLAG]... [--base=DIRECTO
 ";
 
 /// The longest a worker may take to end: a lost DPU side is waited for meanwhile.
-const END_LIMIT: Duration = Duration::from_secs(90);
+const END_LIMIT: Duration = Duration::from_secs(180);
 /// A clean stop, a whole check and a start every so many rounds.
 const RESTART_EVERY: u64 = 4;
 

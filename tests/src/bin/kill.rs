@@ -31,7 +31,7 @@ kill [--rounds=N] [--seed=N] [--victim=dpu|host|both] [--workers=N] [--base=DIRE
 ";
 
 /// The longest a worker may take to stop: a lost DPU side is waited for that long, and more.
-const STOP_LIMIT: Duration = Duration::from_secs(90);
+const STOP_LIMIT: Duration = Duration::from_secs(180);
 
 struct Options {
     rounds: u64,

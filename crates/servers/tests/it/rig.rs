@@ -17,7 +17,7 @@ use outboard_servers::device::{DdsDevice, Device, PlainDevice};
 use outboard_servers::kv::{Ended, Fsync, KvApplication, KvServer, Setup, Stop, StoreSetup};
 
 const SEED: u64 = 7;
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 fn store(dir: PathBuf) -> StoreSetup {
     StoreSetup { dir, seed: SEED, memory: 4 << 20, fsync: Fsync::default() }
@@ -129,6 +129,7 @@ impl Dpu {
         .unwrap();
         let setup = FrontSetup {
             app,
+            standing: Arc::default(),
             table: Arc::new(server.table().clone()),
             files: Arc::clone(server.files()),
             signature: None,
