@@ -66,3 +66,89 @@ where
     })
     .await
 }
+
+/// Runs futures side by side, at most `most` at a time, begun in their order; returns what they came
+/// to, in the order of their ends. After a failure none is begun any more, and those under way run
+/// to their ends: then the first failure is returned.
+pub async fn try_join_abreast<F, T, E>(
+    most: usize,
+    futures: impl IntoIterator<Item = F>,
+) -> Result<Vec<T>, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut todo = futures.into_iter();
+    let mut running: Vec<Pin<Box<F>>> = Vec::new();
+    let (mut done, mut failure) = (Vec::new(), None);
+    loop {
+        while failure.is_none() && running.len() < most.max(1) {
+            let Some(next) = todo.next() else { break };
+            running.push(Box::pin(next));
+        }
+        if running.is_empty() {
+            return failure.map_or(Ok(done), Err);
+        }
+        let outcomes = poll_fn(|cx| {
+            let mut outcomes = Vec::new();
+            running.retain_mut(|future| match future.as_mut().poll(cx) {
+                Poll::Ready(outcome) => {
+                    outcomes.push(outcome);
+                    false
+                }
+                Poll::Pending => true,
+            });
+            if outcomes.is_empty() { Poll::Pending } else { Poll::Ready(outcomes) }
+        })
+        .await;
+        for outcome in outcomes {
+            match outcome {
+                Ok(outcome) => done.push(outcome),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    #[test]
+    fn abreast_begins_no_more_than_it_may_and_none_after_a_failure() {
+        for (fails, begun_in_all) in [(usize::MAX, 7), (1, 4)] {
+            let (begun, ended) = (Cell::new(0), RefCell::new([false; 7]));
+            let each = (0..7).map(|nth| {
+                begun.set(begun.get() + 1);
+                let ended = &ended;
+                poll_fn(move |_| match ended.borrow()[nth] {
+                    true if nth == fails => Poll::Ready(Err(nth)),
+                    true => Poll::Ready(Ok(nth)),
+                    false => Poll::Pending,
+                })
+            });
+            let mut all = pin!(try_join_abreast(3, each));
+            let mut poll = || all.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(poll().is_pending());
+            assert_eq!(begun.get(), 3);
+            ended.borrow_mut()[2] = true;
+            assert!(poll().is_pending());
+            assert_eq!(begun.get(), 4, "one has ended, another begins");
+            ended.borrow_mut()[1] = true;
+            assert!(poll().is_pending(), "those under way run to their ends");
+            ended.borrow_mut().fill(true);
+            let outcome = poll();
+            assert_eq!(begun.get(), begun_in_all);
+            match outcome {
+                Poll::Ready(Ok(mut done)) => {
+                    done.sort_unstable();
+                    assert_eq!((done, fails), ((0..7).collect(), usize::MAX));
+                }
+                Poll::Ready(Err(nth)) => assert_eq!(nth, fails),
+                Poll::Pending => panic!("it has ended"),
+            }
+        }
+    }
+}

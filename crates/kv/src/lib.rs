@@ -45,6 +45,6 @@ mod versions;
 pub use batch::{Batch, Condition, Durability, Version, Write};
 pub use bytes::{Bytes, Key, Value};
 pub use cached::{CacheCounts, Cached};
-pub use join::{join_all, join2};
+pub use join::{join_all, join2, try_join_abreast};
 pub use port::{Kv, KvError, Usage};
 pub use versions::KeyVersions;
