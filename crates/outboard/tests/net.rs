@@ -8,12 +8,15 @@
 
 #[path = "../../drivers/tests/networks/mod.rs"]
 mod networks;
+mod plugins;
 #[path = "../../drivers/tests/skips/mod.rs"]
 mod skips;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use networks::{HOST, Networks};
 use rustix::process::{Pid, Signal, kill_process};
@@ -114,6 +117,55 @@ fn clients_of_redis_are_answered_between_them_and_the_host() {
     }
 }
 
+/// The plug-in was served behind kernel sockets alone, in an address of the DPU side's own.
+#[test]
+fn a_plugin_answers_between_clients_and_its_server() {
+    let Some(networks) = Networks::new() else {
+        return skips::note_skip("net", "network namespaces take root");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
+    command.args(["serve", "plugin", "--size", "1G", "--items", "1000"]);
+    command.arg("--plugin").arg(plugins::compile(dir.path(), "offload.so", &[]));
+    command.arg(format!("--listen={HOST}:7379")).arg(format!("--net={}", networks.veth()));
+    command.arg("--buffer=32K").arg("--data").arg(dir.path().join("data"));
+    // A server that knows no record; it sees its client.
+    let host = networks.host.within(|| TcpListener::bind((HOST, 7379)).unwrap());
+    let answering = std::thread::spawn(move || {
+        let (mut stream, client) = host.accept().unwrap();
+        let mut request = [0; 16];
+        while stream.read_exact(&mut request).is_ok() {
+            request[4..8].copy_from_slice(&1u32.to_le_bytes());
+            stream.write_all(&request).unwrap();
+        }
+        client
+    });
+    command.stdout(Stdio::piped()).stdin(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut served = Server(child);
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let at = format!("{HOST}:7379");
+    let said = format!("serving records at {at}; its server, at {at}, attaches to");
+    assert!(line.starts_with(&said), "{line}");
+    let mut client = networks.clients.within(|| TcpStream::connect((HOST, 7379)).unwrap());
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    for number in 0..300 {
+        client.write_all(&plugins::message(1, number)).unwrap();
+        let mut answer = [0; 16];
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, *plugins::message(1, number), "no such record");
+    }
+    let own = client.local_addr().unwrap();
+    drop(client);
+    assert_eq!(answering.join().unwrap(), own, "the server sees its client's address");
+    served.end();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(rest.starts_with("answered here 0, by the server 300; the plug-in failed 0"), "{rest}");
+}
+
 #[test]
 fn what_cannot_be_directed_is_refused_with_what_helps() {
     let dir = tempfile::tempdir().unwrap();
@@ -132,6 +184,10 @@ fn what_cannot_be_directed_is_refused_with_what_helps() {
     assert!(text.contains("no-such-dev"), "{text}");
     let text = refused(&["--listen=127.0.0.1:7379", "--net=veth:a,b"]);
     assert!(text.contains("--listen"), "{text}");
+    for wrong in [["--net=veth:a,b", "--buffer=1K"], ["--net=veth:a,b", "--plain"]] {
+        let text = refused(&[&[listen], &wrong[..]].concat());
+        assert!(text.contains(wrong[1].split('=').next().unwrap()), "{text}");
+    }
     let text = refused(&[listen, "--capture=x"]);
     assert!(text.contains("--net"), "{text}");
 }

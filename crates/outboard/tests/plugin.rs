@@ -2,27 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
+mod plugins;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-fn compile(dir: &Path, name: &str, flags: &[&str]) -> PathBuf {
-    let ddslib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ddslib");
-    let object = dir.join(name);
-    let status = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()))
-        .args(["-std=c11", "-shared", "-fPIC", "-D_GNU_SOURCE", "-I"])
-        .arg(ddslib.join("include"))
-        .args(flags)
-        .arg(ddslib.join("tests/mischief.c"))
-        .arg("-o")
-        .arg(&object)
-        .status()
-        .expect("a C compiler, which linking Rust programs needs as well");
-    assert!(status.success());
-    object
-}
+use plugins::{compile, message};
 
 fn serve(dir: &Path, plugin: &Path, host: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
@@ -30,10 +18,6 @@ fn serve(dir: &Path, plugin: &Path, host: &str) -> Command {
     command.arg("--plugin").arg(plugin).arg("--host").arg(host);
     command.arg("--data").arg(dir.join("data"));
     command
-}
-
-fn message(what: u32, number: u64) -> Vec<u8> {
-    [&16u32.to_le_bytes()[..], &what.to_le_bytes(), &number.to_le_bytes()].concat()
 }
 
 #[test]

@@ -270,10 +270,10 @@ impl World {
         let mut ends = network.open().unwrap();
         if let Way::Faulty(seed) = way {
             println!("seed {seed}");
-            ends = Ends {
-                client: Arc::new(Faulty::new(ends.client, RATES, seed)),
-                host: Arc::new(Faulty::new(ends.host, RATES, seed + 1)),
-            };
+            ends = Ends::new(
+                Arc::new(Faulty::new(ends.client, RATES, seed)),
+                Arc::new(Faulty::new(ends.host, RATES, seed + 1)),
+            );
         }
         let address = Address::Tcp(server);
         let signature: Signature = format!("[* : *, * : {PORT}, TCP]").parse().unwrap();
@@ -494,7 +494,7 @@ fn a_director_without_its_device_says_that_it_serves_nobody() {
     };
     let server: SocketAddr = format!("{HOST}:{PORT}").parse().unwrap();
     let (address, setup) = (Address::Tcp(server), setup(Address::Tcp(server)));
-    let ends = Ends { client: gone(), host: gone() };
+    let ends = Ends::new(gone(), gone());
     let front = Front::between(ends, Signature::of_server(server), address, 1, &setup);
     let (front, _) = front.unwrap();
     until("its thread ends", || !front.is_serving());

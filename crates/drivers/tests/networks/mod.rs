@@ -91,19 +91,29 @@ impl Networks {
     /// Connected as above; `None` where a process may not make namespaces.
     pub(crate) fn new() -> Option<Networks> {
         let [clients, dpu, host] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
-        let keeper = dpu.keeper.id();
-        let computers = [(&clients, "c0", "d0", CLIENT, 1), (&host, "h0", "d1", HOST, 2)];
-        for (side, own, other, address, n) in computers {
-            side.ip(&format!("link add {own} type veth peer name {other} netns {keeper}"));
-            // Nothing of the DPU side's kernel shall speak up between the two.
-            dpu.ip(&format!("link set {other} addrgenmode none"));
-            dpu.ip(&format!("link set {other} up"));
-            side.ip(&format!("address add {address}/24 dev {own}"));
-            side.ip(&format!("address add fd77::{n}/64 dev {own} nodad"));
-            side.ip(&format!("link set {own} up"));
-            side.ip("link set lo up");
-        }
-        for (side, device) in [(&clients, "c0"), (&dpu, "d0"), (&dpu, "d1"), (&host, "h0")] {
+        let networks = Networks { clients, dpu, host };
+        networks.connect_clients();
+        networks.connect(&networks.host, ("h0", "d1"), HOST, 2);
+        networks.host.ip("link set lo up");
+        networks.clients.ip("link set lo up");
+        Some(networks)
+    }
+
+    /// Makes the devices between clients and DPU side.
+    pub(crate) fn connect_clients(&self) {
+        self.connect(&self.clients, ("c0", "d0"), CLIENT, 1);
+    }
+
+    fn connect(&self, side: &Namespace, (own, other): (&str, &str), address: &str, n: u8) {
+        let keeper = self.dpu.keeper.id();
+        side.ip(&format!("link add {own} type veth peer name {other} netns {keeper}"));
+        // Nothing of the DPU side's kernel shall speak up between the two.
+        self.dpu.ip(&format!("link set {other} addrgenmode none"));
+        self.dpu.ip(&format!("link set {other} up"));
+        side.ip(&format!("address add {address}/24 dev {own}"));
+        side.ip(&format!("address add fd77::{n}/64 dev {own} nodad"));
+        side.ip(&format!("link set {own} up"));
+        for (side, device) in [(side, own), (&self.dpu, other)] {
             // Before, the kernel throws away what is sent.
             let end = Instant::now() + Duration::from_secs(30);
             while !side.run("ip", &format!("link show dev {device}")).contains("state UP") {
@@ -111,7 +121,6 @@ impl Networks {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        Some(Networks { clients, dpu, host })
     }
 
     /// The devices of the DPU side, as `--net` takes them.

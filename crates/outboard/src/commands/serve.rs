@@ -10,6 +10,7 @@
 //!
 //! `outboard serve plugin` is the DPU side alone, for a server of the user's own ([`plugin`]).
 
+mod net;
 mod plugin;
 
 use std::fs::{File, OpenOptions};
@@ -30,7 +31,7 @@ use outboard_dds::dpu::offload::Application;
 use outboard_drivers::dds::server::{Server, ServerOptions};
 use outboard_drivers::dds::tcp::front::Front;
 use outboard_drivers::dds::tcp::sockets::{Address, Listener};
-use outboard_drivers::dds::tcp::stack::network::{Ends, Network};
+use outboard_drivers::dds::tcp::stack::network::Ends;
 use outboard_drivers::dds::tcp::worker;
 use outboard_drivers::link;
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
@@ -38,6 +39,7 @@ use outboard_servers::kv::{Ended, Fsync, KvApplication, KvServer, Setup, Stop, S
 use outboard_servers::pages::{self, PageServer, PagesApplication};
 use rustix::process::{Pid, Signal, kill_process};
 
+use self::net::NetArgs;
 use crate::exit::{Code, Failure};
 use crate::settings::bytes;
 use crate::watch::{Happened, Watch};
@@ -146,18 +148,12 @@ pub(crate) struct ServeArgs {
           conflicts_with = "plain")]
     workers: usize,
     /// Files through the DPU side, but every request to the host
-    #[arg(long, conflicts_with = "plain")]
+    #[arg(long, conflicts_with_all = ["plain", "net"])]
     no_offload: bool,
-    /// Ends clients' connections in a user-space TCP stack between two devices of the DPU side,
-    /// veth:CLIENTS,HOST or tap:CLIENTS,HOST, with @NAMESPACE if they are in another; everything
-    /// that is not the server's passes untouched. Without it: kernel sockets
-    #[arg(long, value_name = "DEVICES", conflicts_with_all = ["plain", "no_offload"])]
-    net: Option<Network>,
-    /// Writes what passes the devices of --net to client.pcap and host.pcap in DIR
-    #[arg(long, value_name = "DIR", requires = "net")]
-    capture: Option<PathBuf>,
+    #[command(flatten)]
+    net: NetArgs,
     /// No DPU side: sockets and a file of this process
-    #[arg(long)]
+    #[arg(long, conflicts_with = "net")]
     plain: bool,
     /// Log filter, as error, warn, info, debug
     #[arg(long, value_name = "FILTER", default_value = "warn")]
@@ -202,14 +198,13 @@ impl ServeArgs {
             format!("--log={}", self.log),
         ];
         flags.extend(self.no_offload.then(|| "--no-offload".to_owned()));
-        flags.extend(self.net.as_ref().map(|net| format!("--net={net}")));
-        flags.extend(self.capture.as_ref().map(|dir| format!("--capture={}", dir.display())));
+        flags.extend(self.net.to_flags());
         flags
     }
 
     /// Where the host listens: where its clients are, unless the DPU side ends their connections.
     fn host_address(&self) -> Address {
-        if self.plain || self.no_offload || self.net.is_some() {
+        if self.plain || self.no_offload || self.net.is_asked() {
             Address::Tcp(self.listen)
         } else {
             Address::Unix(self.host_socket())
@@ -307,16 +302,6 @@ fn with_a_port(args: &ServeArgs) -> Result<ServeArgs, Failure> {
     Ok(args)
 }
 
-/// Between devices it is by its address and port that the server is known.
-fn has_address(args: &ServeArgs) -> Result<(), Failure> {
-    let at = args.listen;
-    if args.net.is_some() && (at.port() == 0 || at.ip().is_loopback()) {
-        let text = format!("no client comes to {at} by --net; give the host's own in --listen");
-        return Err(Failure::new(Code::Usage, text));
-    }
-    Ok(())
-}
-
 /// An application, and what it alone is told.
 #[derive(Clone, Copy)]
 enum Served {
@@ -336,7 +321,7 @@ impl Served {
 /// The host's process.
 fn host(served: Served, args: &ServeArgs) -> Result<ExitCode, Failure> {
     let app = served.app();
-    has_address(args)?;
+    args.net.check(args.listen)?;
     let _lock = claim(&args.data)?;
     let args = &with_a_port(args)?;
     let place = if args.plain { "--plain" } else { "over-dpu" };
@@ -588,26 +573,17 @@ impl DpuSide {
 
 /// What clients come to the DPU side by.
 enum Clients {
-    Elsewhere,
     Sockets(Listener),
     Devices(Ends),
 }
 
-/// Takes the clients' address, or the devices that they are behind.
-fn clients(args: &ServeArgs) -> Result<Clients, Failure> {
-    if args.no_offload {
-        return Ok(Clients::Elsewhere);
+/// Takes the devices that clients are behind, if they are given, else their address.
+fn clients(net: &NetArgs, listen: SocketAddr) -> Result<Clients, Failure> {
+    if let Some(ends) = net.open()? {
+        return Ok(Clients::Devices(ends));
     }
-    let Some(net) = &args.net else {
-        let listener = Listener::bind(&Address::Tcp(args.listen));
-        let listener = listener.map_err(cannot(format!("listen at {}", args.listen)))?;
-        return Ok(Clients::Sockets(listener));
-    };
-    let ends = net.open().and_then(|ends| match &args.capture {
-        Some(dir) => ends.captured(dir),
-        None => Ok(ends),
-    });
-    Ok(Clients::Devices(ends.map_err(cannot(format!("direct --net {net}")))?))
+    let listener = Listener::bind(&Address::Tcp(listen));
+    Ok(Clients::Sockets(listener.map_err(cannot(format!("listen at {listen}")))?))
 }
 
 /// The DPU side's process.
@@ -618,7 +594,10 @@ fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
         App::Kv => Arc::new(KvApplication { seed }),
         App::Pages => Arc::new(PagesApplication),
     };
-    let clients = clients(args)?;
+    let clients = match args.no_offload {
+        true => None,
+        false => Some(clients(&args.net, args.listen)?),
+    };
     let device = args.data.join("volume");
     let mut options = ServerOptions::new(device.clone(), args.socket());
     options.capacity = bytes("size", &args.size)?;
@@ -637,11 +616,11 @@ fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
     };
     let serves = || cannot(format!("serve {}", args.listen));
     let (front, frames) = match clients {
-        Clients::Elsewhere => (None, None),
-        Clients::Sockets(listener) => {
+        None => (None, None),
+        Some(Clients::Sockets(listener)) => {
             (Some(Front::start(listener, args.workers, &setup).map_err(serves())?), None)
         }
-        Clients::Devices(ends) => {
+        Some(Clients::Devices(ends)) => {
             let (signature, at) = (Signature::of_server(args.listen), Address::Tcp(args.listen));
             let front = Front::between(ends, signature, at, args.workers, &setup);
             let (front, frames) = front.map_err(serves())?;

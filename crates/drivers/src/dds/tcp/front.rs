@@ -92,7 +92,34 @@ impl Front {
         workers: usize,
         setup: &Setup<F>,
     ) -> io::Result<(Front, Arc<Frames>)> {
+        Front::wire(ends, signature, address, workers, setup, None)
+    }
+
+    /// The same, but a plug-in divides the messages; the application is what it declared.
+    ///
+    /// # Errors
+    /// Threads or descriptors are short.
+    pub fn between_asking<F: Files>(
+        ends: Ends,
+        signature: Signature,
+        address: Address,
+        workers: usize,
+        setup: &Setup<F>,
+        plugin: Plugin,
+    ) -> io::Result<(Front, Arc<Frames>)> {
+        Front::wire(ends, signature, address, workers, setup, Some(plugin))
+    }
+
+    fn wire<F: Files>(
+        ends: Ends,
+        signature: Signature,
+        address: Address,
+        workers: usize,
+        setup: &Setup<F>,
+        plugin: Option<Plugin>,
+    ) -> io::Result<(Front, Arc<Frames>)> {
         let mut front = Front::new(address)?;
+        front.plugin = plugin;
         let workers = workers.max(1);
         let inboxes: Vec<_> =
             (0..workers).map(|_| Inbox::new().map(Arc::new)).collect::<io::Result<_>>()?;
@@ -100,6 +127,7 @@ impl Front {
         let wires = Arc::new(Wires {
             client: ends.client,
             host: ends.host,
+            buffer: ends.buffer,
             signature,
             frames: Arc::clone(&frames),
             inboxes: inboxes.clone(),

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use outboard_dds::dpu::director::packet::{Segment, Side, Verdict, classify};
+use outboard_dds::dpu::director::packet::{LINK_MAX, Segment, Side, Verdict, classify, long};
 use outboard_dds::dpu::director::{Flow5, Signature, symmetric_hash};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -55,6 +55,8 @@ use super::port::{Inbox, News, Port};
 use super::sockets::{ConnId, Read, Wrote};
 use crate::link::Bell;
 
+/// A frame longer than this may be one of more joined segments than IP can say.
+const LONG: usize = LINK_MAX + 65535;
 /// Frames of one look at one device.
 const FRAMES: usize = 256;
 /// Frames that wait for another worker.
@@ -81,6 +83,8 @@ pub struct Frames {
     pub forwarded: AtomicU64,
     /// Segments of flows that are ended here.
     pub taken: AtomicU64,
+    /// Of more joined segments than IP can say, and divided.
+    pub divided: AtomicU64,
     /// Not taken by a device.
     pub lost: AtomicU64,
     /// Segments with a wrong checksum.
@@ -101,6 +105,8 @@ pub struct Handed {
 pub(super) struct Wires {
     pub(super) client: Arc<dyn Device>,
     pub(super) host: Arc<dyn Device>,
+    /// Bytes of a leg's buffer, either way.
+    pub(super) buffer: usize,
     pub(super) signature: Signature,
     pub(super) frames: Arc<Frames>,
     /// By the number of the worker.
@@ -154,6 +160,8 @@ pub(super) struct StackPort {
     closing: BTreeSet<(Instant, u32)>,
     seeds: RandomState,
     begun: std::time::Instant,
+    /// When to look after a device that is away, if one is.
+    tend_at: Option<Instant>,
     /// Where frames are received, and where they are made.
     received: Vec<u8>,
     made: Vec<u8>,
@@ -183,6 +191,7 @@ impl StackPort {
             closing: BTreeSet::new(),
             seeds: RandomState::new(),
             begun: std::time::Instant::now(),
+            tend_at: None,
             received: vec![0; FRAME_MAX],
             made: Vec::new(),
         })
@@ -218,7 +227,7 @@ impl StackPort {
             Side::Host => (&wires.host, &wires.client),
         };
         let mut buf = std::mem::take(&mut self.received);
-        let mut outcome = Ok(());
+        let (mut outcome, mut heard) = (Ok(()), false);
         for _ in 0..FRAMES {
             let frame = match device.receive(&mut buf) {
                 Ok(Some(len)) => buf.get(..len).unwrap_or_default(),
@@ -228,29 +237,67 @@ impl StackPort {
                     break;
                 }
             };
+            heard = true;
             let bytes = frame.get(HEADER..).unwrap_or_default();
             match classify(&wires.signature, from, bytes) {
+                Verdict::Ours(flow, segment) => self.sort(from, flow, segment, frame),
+                Verdict::Forward if bytes.len() > LONG && self.divide(from, frame) => {}
                 Verdict::Forward => {
                     count(&wires.frames.forwarded, 1);
                     count(&wires.frames.lost, u64::from(!other.send(frame)));
                 }
-                Verdict::Ours(flow, segment) => {
-                    let workers = wires.inboxes.len().max(1) as u64;
-                    let whose = usize::try_from(symmetric_hash(&flow) % workers).unwrap_or(0);
-                    match wires.inboxes.get(whose).filter(|_| whose != self.worker) {
-                        None => self.ingest(from, &flow, &segment, frame),
-                        Some(inbox) => {
-                            let frame = frame.to_vec();
-                            let taken =
-                                inbox.push(Handed { from, flow, segment, frame }, HANDED_MAX);
-                            count(&wires.frames.lost, u64::from(!taken));
-                        }
-                    }
-                }
             }
         }
         self.received = buf;
+        if !heard {
+            // Its descriptor said something: perhaps that it was taken away.
+            self.tend(true);
+        }
         outcome
+    }
+
+    /// Keeps a segment, or hands it to the worker whose flow it is of.
+    fn sort(&mut self, from: Side, flow: Flow5, segment: Segment, frame: &[u8]) {
+        let workers = self.wires.inboxes.len().max(1) as u64;
+        let whose = usize::try_from(symmetric_hash(&flow) % workers).unwrap_or(0);
+        match self.wires.inboxes.get(whose).filter(|_| whose != self.worker) {
+            None => self.ingest(from, &flow, &segment, frame),
+            Some(inbox) => {
+                let frame = frame.to_vec();
+                let taken = inbox.push(Handed { from, flow, segment, frame }, HANDED_MAX);
+                count(&self.wires.frames.lost, u64::from(!taken));
+            }
+        }
+    }
+
+    /// Takes a frame of more joined segments than IP can say, if it is of a flow that is ended
+    /// here; false if it is not.
+    fn divide(&mut self, from: Side, frame: &[u8]) -> bool {
+        let (Some(header), Some(bytes)) = (frame.get(..HEADER), frame.get(HEADER..)) else {
+            return false;
+        };
+        let parts = long::divide(bytes).unwrap_or_default();
+        for part in &parts {
+            match classify(&self.wires.signature, from, part) {
+                Verdict::Ours(flow, segment) => {
+                    self.sort(from, flow, segment, &[header, part].concat());
+                }
+                // All parts are of one flow.
+                Verdict::Forward => return false,
+            }
+        }
+        count(&self.wires.frames.divided, u64::from(!parts.is_empty()));
+        !parts.is_empty()
+    }
+
+    /// Looks after devices that are away; `now` or when that is due.
+    fn tend(&mut self, now: bool) {
+        let time = self.now();
+        if self.worker != 0 || !(now || self.tend_at.is_some_and(|at| at <= time)) {
+            return;
+        }
+        let again = [&self.wires.client, &self.wires.host].map(|device| device.tend());
+        self.tend_at = again.into_iter().flatten().min().map(|after| time + after.into());
     }
 
     /// Gives a segment to its leg.
@@ -293,7 +340,7 @@ impl StackPort {
         let device = self.wires.device(from);
         let way = Way { device, frame: &mut self.made, lost: &mut lost };
         count(&self.wires.frames.refused, 1);
-        Leg::refuse(segment.destination, link, packet, now, way);
+        leg::refuse(segment.destination, &link, packet, now, way);
         count(&self.wires.frames.lost, lost);
     }
 
@@ -310,7 +357,7 @@ impl StackPort {
         let (now, seed, mut lost) = (self.now(), self.seed(&name), 0);
         let device = self.wires.device(name.0);
         let way = Way { device, frame: &mut self.made, lost: &mut lost };
-        let leg = Leg::accept(name.2, link, seed, now, way)?;
+        let leg = Leg::accept(name.2, link, self.wires.buffer, seed, now, way)?;
         let at = self.add(leg, name, false)?;
         self.opening.insert((now, at));
         self.at(at)?.opening = Some(now);
@@ -440,6 +487,7 @@ impl Port for StackPort {
 
     fn look(&mut self, timeout: Duration, news: &mut Vec<News>) -> io::Result<()> {
         self.flush(news);
+        self.tend(false);
         let wait = if news.is_empty() { timeout.min(self.patience()) } else { Duration::ZERO };
         let wait = rustix::time::Timespec::try_from(wait).map_err(io::Error::other)?;
         let mut events = Vec::<epoll::Event>::with_capacity(4);
@@ -480,7 +528,7 @@ impl Port for StackPort {
         let timers = self.timers.first().map(|(time, _)| *time);
         let closing = self.closing.first().map(|(time, _)| *time);
         let now = self.now();
-        let first = [timers, closing].into_iter().flatten().min();
+        let first = [timers, closing, self.tend_at].into_iter().flatten().min();
         first.map_or(Duration::from_secs(3600), |time| {
             // A microsecond of the clock may be under way.
             Duration::from(if time > now { time - now } else { smoltcp::time::Duration::ZERO })
@@ -508,7 +556,8 @@ impl Port for StackPort {
         let (now, seed, mut lost) = (self.now(), self.seed(&name), 0);
         let device = self.wires.device(Side::Host);
         let way = Way { device, frame: &mut self.made, lost: &mut lost };
-        let leg = Leg::connect((from, to), link, seed, now, way).ok_or_else(gone)?;
+        let leg = Leg::connect((from, to), link, self.wires.buffer, seed, now, way);
+        let leg = leg.ok_or_else(gone)?;
         let generation = self.generation;
         let full = || io::Error::from(io::ErrorKind::QuotaExceeded);
         let at = self.add(leg, name, true).ok_or_else(full)?;

@@ -6,7 +6,9 @@
 //!                    `-- the plug-in's processes                   (outboard_offload.h)
 //! ```
 //!
-//! It stays in the foreground, and does not start the server: that attaches when it likes.
+//! It stays in the foreground, and does not start the server: that attaches when it likes. With
+//! `--net` clients and server are behind two devices, and the server is at the address where
+//! clients connect: `--listen`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,13 +19,15 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use outboard_dds::dpu::director::Signature;
 use outboard_drivers::dds::plugin::{Plugin, PluginKeeper, PluginOptions};
 use outboard_drivers::dds::server::{Server, ServerOptions};
 use outboard_drivers::dds::tcp::front::Front;
-use outboard_drivers::dds::tcp::sockets::{Address, Listener};
+use outboard_drivers::dds::tcp::sockets::Address;
 use outboard_drivers::dds::tcp::worker;
 
-use super::{cannot, claim, keep_apart};
+use super::net::NetArgs;
+use super::{Clients, cannot, claim, clients, keep_apart};
 use crate::exit::Failure;
 use crate::settings::bytes;
 use crate::watch::{Happened, Watch};
@@ -35,9 +39,14 @@ pub(crate) struct PluginArgs {
     #[arg(long, value_name = "FILE")]
     plugin: PathBuf,
     /// Where the server is: a port, or the path of a Unix socket
-    #[arg(long, value_name = "ADDRESS:PORT|PATH")]
-    host: String,
-    /// Where clients connect
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT|PATH",
+        required_unless_present = "net",
+        conflicts_with = "net"
+    )]
+    host: Option<String>,
+    /// Where clients connect; with --net, the server's own address
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7379")]
     listen: SocketAddr,
     /// Directory for the data, made if it is missing; the server attaches to dpu.sock there
@@ -55,6 +64,8 @@ pub(crate) struct PluginArgs {
     /// Longest the plug-in may take for what it is asked at once, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = limits())]
     limit: u64,
+    #[command(flatten)]
+    net: NetArgs,
     /// Log filter, as error, warn, info, debug
     #[arg(long, value_name = "FILTER", default_value = "warn")]
     pub(super) log: String,
@@ -66,9 +77,10 @@ fn limits() -> RangedU64ValueParser {
 
 impl PluginArgs {
     fn host(&self) -> Address {
-        match self.host.parse() {
+        let Some(host) = &self.host else { return Address::Tcp(self.listen) };
+        match host.parse() {
             Ok(address) => Address::Tcp(address),
-            Err(_) => Address::Unix(PathBuf::from(&self.host)),
+            Err(_) => Address::Unix(PathBuf::from(host)),
         }
     }
 
@@ -86,14 +98,33 @@ impl PluginArgs {
     }
 }
 
+/// The director, between clients and the server.
+fn front<F: worker::Files>(
+    args: &PluginArgs,
+    clients: Clients,
+    setup: &worker::Setup<F>,
+    plugin: Plugin,
+) -> Result<Front, Failure> {
+    let (at, workers) = (args.listen, args.workers);
+    let front = match clients {
+        Clients::Sockets(listener) => Front::start_asking(listener, workers, setup, plugin),
+        Clients::Devices(ends) => {
+            let (signature, address) = (Signature::of_server(at), Address::Tcp(at));
+            Front::between_asking(ends, signature, address, workers, setup, plugin)
+                .map(|(front, _)| front)
+        }
+    };
+    front.map_err(cannot(format!("serve {at}")))
+}
+
 /// Serves until it is told to end.
 pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
+    args.net.check(args.listen)?;
     let plugin = args.load()?;
     let _lock = claim(&args.data)?;
     keep_apart(&args.data, "plugin over-dpu")?;
     let mut watch = Watch::new()?;
-    let listener = Listener::bind(&Address::Tcp(args.listen));
-    let listener = listener.map_err(cannot(format!("listen at {}", args.listen)))?;
+    let clients = clients(&args.net, args.listen)?;
     let (device, socket) = (args.data.join("volume"), args.data.join("dpu.sock"));
     let keeper = PluginKeeper::new(plugin.clone()).map_err(cannot("start the plug-in"))?;
     let mut options = ServerOptions::new(device.clone(), socket.clone());
@@ -111,8 +142,7 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
         contexts: 1024,
         pool: 64 << 20,
     };
-    let front = Front::start_asking(listener, args.workers, &setup, plugin.clone())
-        .map_err(cannot(format!("serve {}", args.listen)))?;
+    let front = front(args, clients, &setup, plugin.clone())?;
     let at = match front.address() {
         Address::Tcp(at) => *at,
         Address::Unix(_) => args.listen,
@@ -120,7 +150,7 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
     println!(
         "serving {} at {at}; its server, at {}, attaches to {}; Ctrl-C ends it",
         plugin.profile().name,
-        args.host,
+        args.host.clone().unwrap_or_else(|| args.listen.to_string()),
         socket.display(),
     );
     while server.is_serving() && front.is_serving() {

@@ -11,15 +11,21 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use outboard_dds::dpu::director::packet::LINK_MAX;
 use rustix::fs::{Mode, OFlags};
 
 use super::sys;
 
 /// Bytes before a frame.
 pub const HEADER: usize = 10;
-/// The longest frame with its header, bytes: an IP packet, a link's header with tags.
-pub const FRAME_MAX: usize = HEADER + 22 + (64 << 10);
+/// The longest frame with its header, bytes: a link's header with tags, and as many joined segments
+/// as the kernel ever has in one packet (`GSO_MAX_SIZE`, if it is told so; 64 KiB if not).
+pub const FRAME_MAX: usize = HEADER + LINK_MAX + 8 * 65535;
+/// Between two looks for a device that was taken away.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The checksum is unfinished.
 const UNFINISHED: u8 = 1;
@@ -61,13 +67,24 @@ pub trait Device: Send + Sync {
 
     /// Sends a frame, header and all; false if it is lost, as frames may be.
     fn send(&self, frame: &[u8]) -> bool;
+
+    /// Finds a device again that was taken away and made again. When to look again, if it is away.
+    fn tend(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// A network device that there is, through a packet socket: every frame that comes to it.
+///
+/// It is known by its name: one of that name that is made when it was taken away takes its place,
+/// on the same socket, which stays in the namespace where it was opened.
 #[derive(Debug)]
 pub struct Packets {
     fd: OwnedFd,
-    mtu: usize,
+    name: String,
+    mtu: AtomicUsize,
+    /// It was taken away or switched off.
+    away: AtomicBool,
 }
 
 impl Packets {
@@ -77,8 +94,20 @@ impl Packets {
     /// There is none, or the caller may not.
     pub fn open(name: &str) -> io::Result<Packets> {
         let fd = sys::packet_socket(name)?;
-        let mtu = sys::mtu(fd.as_fd(), name)?;
-        Ok(Packets { fd, mtu })
+        let mtu = AtomicUsize::new(sys::mtu(fd.as_fd(), name)?);
+        Ok(Packets { fd, name: name.to_owned(), mtu, away: AtomicBool::new(false) })
+    }
+
+    /// It says nothing more; once, until it does again.
+    fn miss(&self) {
+        if !self.away.swap(true, Ordering::AcqRel) {
+            let device = &self.name;
+            tracing::warn!(
+                device,
+                "the network device was taken away or switched off: nothing passes until it is \
+                 there and up again"
+            );
+        }
     }
 }
 
@@ -88,19 +117,44 @@ impl Device for Packets {
     }
 
     fn mtu(&self) -> usize {
-        self.mtu
+        self.mtu.load(Ordering::Relaxed)
     }
 
     fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         match sys::receive(self.fd.as_fd(), buf) {
             Ok((len, None)) => Ok(Some(len)),
             Ok((len, Some(tag))) => Ok(Some(put_back(buf, len, tag))),
-            Err(error) => nothing(error),
+            Err(error) => {
+                if error.raw_os_error() == Some(libc::ENETDOWN) {
+                    self.miss();
+                }
+                nothing(error)
+            }
         }
     }
 
     fn send(&self, frame: &[u8]) -> bool {
         rustix::io::write(&self.fd, frame).is_ok()
+    }
+
+    fn tend(&self) -> Option<Duration> {
+        // Down again while it is looked at: the socket says so, and that is not overwritten.
+        if !self.away.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        let found = sys::find_again(self.fd.as_fd(), &self.name).unwrap_or_else(|error| {
+            tracing::debug!(device = self.name, %error, "not there again");
+            false
+        });
+        if !found {
+            self.away.store(true, Ordering::Release);
+            return Some(AGAIN);
+        }
+        if let Ok(mtu) = sys::mtu(self.fd.as_fd(), &self.name) {
+            self.mtu.store(mtu, Ordering::Relaxed);
+        }
+        tracing::warn!(device = self.name, "the network device is there again");
+        None
     }
 }
 

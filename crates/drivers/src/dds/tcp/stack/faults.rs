@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use outboard_base::Rng;
 use outboard_dds::dpu::director::packet::finish_checksum;
@@ -158,5 +159,9 @@ impl Device for Faulty {
             }
         };
         held.is_none_or(|held| self.inner.send(&held)) && sent
+    }
+
+    fn tend(&self) -> Option<Duration> {
+        self.inner.tend()
     }
 }

@@ -18,9 +18,6 @@ use smoltcp::wire::{HardwareAddress, IpCidr, IpEndpoint};
 use super::super::sockets::{Read, Wrote};
 use super::device::{Device, HEADER};
 
-/// Bytes that a leg keeps of what came and was not read, and of what was written and not
-/// acknowledged.
-const BUFFER: usize = 128 << 10;
 /// A side from which nothing comes for so long is asked whether it is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 /// A side that does not acknowledge for so long is gone.
@@ -148,6 +145,28 @@ impl phy::Device for Lane<'_> {
     }
 }
 
+/// A stack that answers as `local`.
+fn interface(local: SocketAddr, seed: u64, now: Instant, lane: &mut Lane<'_>) -> Interface {
+    let mut config = Config::new(HardwareAddress::Ip);
+    config.random_seed = seed;
+    let mut interface = Interface::new(config, lane, now);
+    let whole = if local.is_ipv4() { 32 } else { 128 };
+    interface.update_ip_addrs(|own| {
+        // The first of the two there is room for.
+        let _is_full = own.push(IpCidr::new(local.ip().into(), whole));
+    });
+    interface
+}
+
+/// Answers a segment of a connection that is not there, as a computer would: with a reset. Anybody
+/// can send one, so it costs no buffers.
+pub(super) fn refuse(local: SocketAddr, link: &Link, packet: &[u8], now: Instant, way: Way<'_>) {
+    let mut arrived = VecDeque::from([packet.to_vec()]);
+    let mut lane = Lane { arrived: &mut arrived, link, way };
+    let mut interface = interface(local, 0, now, &mut lane);
+    interface.poll(now, &mut lane, &mut SocketSet::new(Vec::new()));
+}
+
 /// A connection, its stack, and the way to its other side.
 pub(super) struct Leg {
     interface: Interface,
@@ -158,19 +177,20 @@ pub(super) struct Leg {
 }
 
 impl Leg {
-    /// A leg that answers as `local`. `seed` makes its first sequence number.
-    fn new(local: SocketAddr, link: Link, seed: u64, now: Instant, way: Way<'_>) -> Leg {
-        let mut config = Config::new(HardwareAddress::Ip);
-        config.random_seed = seed;
+    /// A leg that answers as `local`, with so many bytes for what came and was not read, and as
+    /// many for what was written and not acknowledged. `seed` makes its first sequence number.
+    fn new(
+        local: SocketAddr,
+        link: Link,
+        buffer: usize,
+        seed: u64,
+        now: Instant,
+        way: Way<'_>,
+    ) -> Leg {
         let mut arrived = VecDeque::new();
         let mut lane = Lane { arrived: &mut arrived, link: &link, way };
-        let mut interface = Interface::new(config, &mut lane, now);
-        let whole = if local.is_ipv4() { 32 } else { 128 };
-        interface.update_ip_addrs(|own| {
-            // The first of the two there is room for.
-            let _is_full = own.push(IpCidr::new(local.ip().into(), whole));
-        });
-        let buffer = || SocketBuffer::new(vec![0; BUFFER]);
+        let interface = interface(local, seed, now, &mut lane);
+        let buffer = || SocketBuffer::new(vec![0; buffer]);
         let mut socket = Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(Some(ACK_DELAY.into()));
@@ -187,11 +207,12 @@ impl Leg {
     pub(super) fn accept(
         server: SocketAddr,
         link: Link,
+        buffer: usize,
         seed: u64,
         now: Instant,
         way: Way<'_>,
     ) -> Option<Leg> {
-        let mut leg = Leg::new(server, link, seed, now, way);
+        let mut leg = Leg::new(server, link, buffer, seed, now, way);
         leg.socket().listen(IpEndpoint::from(server)).ok()?;
         Some(leg)
     }
@@ -200,31 +221,16 @@ impl Leg {
     pub(super) fn connect(
         (client, server): (SocketAddr, SocketAddr),
         link: Link,
+        buffer: usize,
         seed: u64,
         now: Instant,
         way: Way<'_>,
     ) -> Option<Leg> {
-        let mut leg = Leg::new(client, link, seed, now, way);
+        let mut leg = Leg::new(client, link, buffer, seed, now, way);
         let socket = leg.sockets.get_mut::<Socket<'_>>(leg.handle);
         let context = leg.interface.context();
         socket.connect(context, IpEndpoint::from(server), IpEndpoint::from(client)).ok()?;
         Some(leg)
-    }
-
-    /// Answers segments of a connection that is not there, as a computer would: with a reset.
-    pub(super) fn refuse(
-        local: SocketAddr,
-        link: Link,
-        packet: &[u8],
-        now: Instant,
-        mut way: Way<'_>,
-    ) {
-        let Way { device, frame, lost } = &mut way;
-        let own = Way { device: *device, frame, lost };
-        let mut leg = Leg::new(local, link, 0, now, own);
-        leg.sockets.remove(leg.handle);
-        leg.arrived.push_back(packet.to_vec());
-        leg.poll(now, way);
     }
 
     fn socket(&mut self) -> &mut Socket<'static> {

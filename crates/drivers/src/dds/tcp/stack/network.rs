@@ -100,6 +100,9 @@ pub struct Ends {
     pub client: Arc<dyn Device>,
     /// That the host is behind.
     pub host: Arc<dyn Device>,
+    /// Bytes that each connection keeps of what came and was not read, and as many of what was
+    /// written and not acknowledged: the most that may be under way either way.
+    pub buffer: usize,
 }
 
 impl Network {
@@ -113,7 +116,7 @@ impl Network {
         let opening = std::thread::Builder::new().name("director-open".into());
         let opened = opening.spawn(move || {
             own.enter()?;
-            Ok(Ends { client: own.device(&own.client)?, host: own.device(&own.host)? })
+            Ok(Ends::new(own.device(&own.client)?, own.device(&own.host)?))
         })?;
         opened.join().map_err(|_| io::Error::other("opening the devices panicked"))?
     }
@@ -158,17 +161,28 @@ impl Network {
 }
 
 impl Ends {
+    /// Bytes of [`Ends::buffer`] if nothing else is said.
+    pub const BUFFER: usize = 128 << 10;
+
+    /// Two devices.
+    #[must_use]
+    pub fn new(client: Arc<dyn Device>, host: Arc<dyn Device>) -> Ends {
+        Ends { client, host, buffer: Ends::BUFFER }
+    }
+
     /// Writes down what passes: `client.pcap` and `host.pcap` in a directory that is made if it is
-    /// missing.
+    /// missing; of either the last `most` bytes about, the older half in `client.1.pcap` and
+    /// `host.1.pcap`.
     ///
     /// # Errors
     /// One cannot be written.
-    pub fn captured(self, dir: &Path) -> io::Result<Ends> {
+    pub fn captured(self, dir: &Path, most: u64) -> io::Result<Ends> {
+        let buffer = self.buffer;
         let capture = || {
             std::fs::create_dir_all(dir)?;
-            let client = Captured::new(self.client, &dir.join("client.pcap"))?;
-            let host = Captured::new(self.host, &dir.join("host.pcap"))?;
-            Ok(Ends { client: Arc::new(client), host: Arc::new(host) })
+            let client = Captured::new(self.client, &dir.join("client.pcap"), most)?;
+            let host = Captured::new(self.host, &dir.join("host.pcap"), most)?;
+            Ok(Ends { client: Arc::new(client), host: Arc::new(host), buffer })
         };
         capture().map_err(|error: io::Error| {
             io::Error::new(error.kind(), format!("capture in {}: {error}", dir.display()))

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::{self, MaybeUninit};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::net::netdevice;
 
@@ -21,10 +21,20 @@ pub(super) fn packet_socket(name: &str) -> io::Result<OwnedFd> {
     // SAFETY: `fd` was opened right here and nobody else knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let index = netdevice::name_to_index(&fd, name)?;
-    let index = libc::c_int::try_from(index).map_err(io::Error::other)?;
     for option in [libc::PACKET_VNET_HDR, libc::PACKET_AUXDATA, libc::PACKET_IGNORE_OUTGOING] {
         set(&fd, libc::SOL_PACKET, option, &1)?;
     }
+    // More than the system's limit for who may; else what the limit allows.
+    if set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &QUEUE).is_err() {
+        set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &QUEUE)?;
+    }
+    attach(fd.as_fd(), index)?;
+    Ok(fd)
+}
+
+/// Has a packet socket hear everything of a device, and nothing else.
+fn attach(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    let index = libc::c_int::try_from(index).map_err(io::Error::other)?;
     let all = libc::packet_mreq {
         mr_ifindex: index,
         mr_type: libc::c_ushort::try_from(libc::PACKET_MR_PROMISC).map_err(io::Error::other)?,
@@ -32,10 +42,6 @@ pub(super) fn packet_socket(name: &str) -> io::Result<OwnedFd> {
         mr_address: [0; 8],
     };
     set(&fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &all)?;
-    // More than the system's limit for who may; else what the limit allows.
-    if set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &QUEUE).is_err() {
-        set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &QUEUE)?;
-    }
     // SAFETY: the structure is plain numbers, for which zeros are values.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
     address.sll_family = libc::c_ushort::try_from(libc::AF_PACKET).map_err(io::Error::other)?;
@@ -44,10 +50,35 @@ pub(super) fn packet_socket(name: &str) -> io::Result<OwnedFd> {
     let len = libc::socklen_t::try_from(size_of_val(&address)).map_err(io::Error::other)?;
     // SAFETY: the address lives through the call, and `len` is its size.
     let bound = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) };
-    if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(fd) }
+    if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn set<T>(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+/// Has a packet socket hear the device of this name, if that is another than the one it had.
+/// Whether there is one that is switched on.
+pub(super) fn find_again(fd: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
+    let index = netdevice::name_to_index(fd, name)?;
+    if libc::c_int::try_from(index).ok() != Some(bound(fd)?) {
+        attach(fd, index)?;
+    }
+    let mut request = request(name)?;
+    control(fd, libc::SIOCGIFFLAGS, &mut request)?;
+    let up = libc::c_short::try_from(libc::IFF_UP).map_err(io::Error::other)?;
+    // SAFETY: the request that succeeded wrote this field.
+    Ok(unsafe { request.ifr_ifru.ifru_flags } & up != 0)
+}
+
+/// The number of the device that a packet socket hears; -1 for one that was taken away.
+fn bound(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    // SAFETY: the structure is plain numbers, for which zeros are values.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    let mut len = libc::socklen_t::try_from(size_of_val(&address)).map_err(io::Error::other)?;
+    let place: *mut libc::sockaddr_ll = &raw mut address;
+    // SAFETY: the address lives through the call, and `len` is the room there is.
+    let named = unsafe { libc::getsockname(fd.as_raw_fd(), place.cast(), &raw mut len) };
+    if named < 0 { Err(io::Error::last_os_error()) } else { Ok(address.sll_ifindex) }
+}
+
+fn set<T>(fd: &impl AsRawFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
     let value: *const T = value;
     // SAFETY: `value` lives through the call, and `len` is its size.
@@ -126,6 +157,10 @@ pub(super) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, 
     // SAFETY: vector and control room live through the call, with the lengths stated.
     let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, 0) };
     let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    if message.msg_flags & libc::MSG_TRUNC != 0 {
+        // Longer than any there is: as one that the kernel could not describe.
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
     let mut tag = None;
     // SAFETY: the kernel wrote `msg_controllen` bytes of whole control messages.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
