@@ -44,7 +44,7 @@ mod worker;
 pub use backend::{Answer, Backend, Port, Started};
 pub use dpc::{Link, LinkPort};
 pub use front::Front;
-pub use mountpoint::{MountError, clear_stale, unmount};
+pub use mountpoint::{MountError, clear_stale, look, unmount};
 pub use options::{Cache, FOREVER, MountOptions, UnknownOption};
 pub use outboard_dpc::host::Call;
 pub use session::{Mounted, mount};

@@ -137,6 +137,16 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Whether something can be mounted at `path`, once dead mounts are cleared from there: for who
+/// wants to know before making anything else.
+///
+/// # Errors
+/// [`MountError::Missing`], [`MountError::NotDirectory`], [`MountError::Look`] or
+/// [`MountError::Busy`]; [`MountError::Unmount`] when a dead mount cannot be removed.
+pub fn look(path: &Path) -> Result<(), MountError> {
+    check(path).map(drop)
+}
+
 /// Clears dead mounts from `path`, then makes sure something can be mounted there. Returns its
 /// absolute path.
 pub(crate) fn check(path: &Path) -> Result<PathBuf, MountError> {

@@ -155,10 +155,7 @@ pub(crate) async fn migrate<K: Kv, M: Medium, L: Kv, N: Medium>(
     to: &Side<'_, L, N>,
     mut told: impl FnMut(Progress),
 ) -> Result<Copied> {
-    if is_unfinished(from.kv).await? {
-        return Err(MigrateError::HalfSource);
-    }
-    let source = fingerprint(from.kv).await?.ok_or(MigrateError::NoVolume)?;
+    let source = look(from.kv).await?;
     let mut mark = begin(to.kv, source).await?;
     copy_pairs(from.kv, to.kv, &mut mark, &mut told).await?;
     copy_medium(from.medium, to, &mut mark, &mut told).await?;
@@ -173,6 +170,20 @@ pub(crate) async fn migrate<K: Kv, M: Medium, L: Kv, N: Medium>(
     end.delete(MARK);
     to.kv.commit(end, Durability::Durable).await?;
     Ok(Copied { pairs, medium: from.medium.len() })
+}
+
+/// Whether there is a volume to copy; what tells it from every other.
+pub(crate) async fn look<K: Kv>(from: &K) -> Result<Vec<u8>> {
+    if is_unfinished(from).await? {
+        return Err(MigrateError::HalfSource);
+    }
+    fingerprint(from).await?.ok_or(MigrateError::NoVolume)
+}
+
+/// Whether a copy may go there: where nothing is, or the half of one.
+pub(crate) async fn may_fill<K: Kv>(to: &K) -> Result<()> {
+    let is_taken = !is_unfinished(to).await? && !to.scan(&[], None, 1).await?.is_empty();
+    if is_taken { Err(MigrateError::Occupied) } else { Ok(()) }
 }
 
 /// What tells a volume from every other, and from itself once it was used: its superblock and its
@@ -201,9 +212,7 @@ async fn begin<K: Kv>(to: &K, source: Vec<u8>) -> Result<Mark> {
     {
         return Ok(mark.clone());
     }
-    if found.is_none() && !to.scan(&[], None, 1).await?.is_empty() {
-        return Err(MigrateError::Occupied);
-    }
+    may_fill(to).await?;
     // The marked copy of something else: what it copied so far goes, the mark last.
     let mark = Mark { source, ..Mark::default() };
     let mut batch = Batch::new();
@@ -412,6 +421,7 @@ mod tests {
         let copied = run(&from, &to).unwrap();
         assert_eq!(copied, Copied { pairs: 5002, medium: 400 * 8192 });
         assert_eq!(block_on(is_unfinished(&to.0)), Ok(false));
+        assert_eq!(block_on(may_fill(&to.0)), Err(MigrateError::Occupied));
         assert_eq!(run(&from, &to), Err(MigrateError::Occupied));
         assert_eq!(run(&empty(), &empty()), Err(MigrateError::NoVolume));
     }
@@ -473,6 +483,7 @@ mod tests {
         };
         assert_eq!(block_on(migrate(&source, &there, told)), Err(MigrateError::Differs));
         assert_eq!(block_on(is_unfinished(&to.0)), Ok(true));
+        assert_eq!(block_on(may_fill(&to.0)), Ok(()));
         let again = block_on(migrate(&source, &there, |_| ()));
         assert_eq!(again.map(|copied| copied.pairs), Ok(12));
     }

@@ -69,6 +69,15 @@ impl Hold {
         }
     }
 
+    /// The volume's number in its pool, if it is in one.
+    pub(crate) fn volume(&self) -> Option<u64> {
+        match self {
+            Self::Directory | Self::Redb(_) => None,
+            #[cfg(feature = "rados")]
+            Self::Pool(claimed) => Some(claimed.volume()),
+        }
+    }
+
     /// What is to be told of it.
     pub(crate) fn figures(&self) -> Box<dyn Fn() -> Value> {
         match self {
@@ -99,14 +108,29 @@ pub(crate) struct Parts {
     pub(crate) capacity: u64,
 }
 
-/// The data directory of the settings, locked, and what its volume is kept in: one that is there,
-/// or a new one if `create`.
-pub(crate) fn parts(settings: &Settings, create: bool) -> Result<(DataDirectory, Parts), Failure> {
+/// What a volume is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To be used: one that is there.
+    Use,
+    /// To be used: one that is there, or a new one.
+    UseOrMake,
+    /// To become the copy of another. It is noted down as the store's only when it is one.
+    Fill,
+}
+
+/// The data directory of the settings, locked, and what its volume is kept in.
+pub(crate) fn parts(
+    settings: &Settings,
+    purpose: Purpose,
+) -> Result<(DataDirectory, Parts), Failure> {
     let data = settings.data();
     let given = settings.store.as_deref();
     let store = StoreName::of(&data, given)?;
     let here = !matches!(store, StoreName::Pool(_));
-    if !create && here && !data.join("format").is_file() {
+    // What was made for a copy that never began holds a format, and nothing.
+    let holds_some = data.join("format").is_file() && data.join("kv").exists();
+    if purpose == Purpose::Use && here && !holds_some {
         return Err(Failure::new(
             Code::Data,
             format!("{} holds no volume; name another with --data", data.display()),
@@ -115,15 +139,21 @@ pub(crate) fn parts(settings: &Settings, create: bool) -> Result<(DataDirectory,
     let directory = DataDirectory::open(&data).map_err(|error| directory_failure(&error))?;
     // Somebody may have had it in between.
     let store = StoreName::of(&data, given)?;
-    let parts = match &store {
-        StoreName::Pool(url) => in_pool(settings, &directory, url, create)?,
-        here => in_directory(settings, &directory, here)?,
+    if purpose == Purpose::Fill {
+        store.begin_copy(directory.path())?;
+    }
+    let opened = match &store {
+        StoreName::Pool(url) => in_pool(settings, &directory, url, purpose),
+        here => in_directory(settings, &directory, here, purpose),
     };
-    Ok((directory, parts))
+    if opened.is_err() && purpose == Purpose::Fill && !data.join("kv").exists() {
+        StoreName::give_up_copy(directory.path())?;
+    }
+    Ok((directory, opened?))
 }
 
 #[cfg(not(feature = "rados"))]
-fn in_pool(_: &Settings, _: &DataDirectory, store: &str, _: bool) -> Result<Parts, Failure> {
+fn in_pool(_: &Settings, _: &DataDirectory, store: &str, _: Purpose) -> Result<Parts, Failure> {
     Err(no_rados(store))
 }
 
@@ -141,13 +171,15 @@ fn in_pool(
     settings: &Settings,
     directory: &DataDirectory,
     store: &str,
-    create: bool,
+    purpose: Purpose,
 ) -> Result<Parts, Failure> {
     let location = store::location(store)?;
-    let claimed = store::claim(&location, directory.path(), create)?;
+    let claimed = store::claim(&location, directory.path(), purpose != Purpose::Use)?;
     let given = size(settings, directory)?;
     let (kv, blocks) = claimed.parts();
-    StoreName::Pool(store.to_owned()).remember(directory.path(), Some(claimed.volume()))?;
+    if purpose != Purpose::Fill {
+        StoreName::Pool(store.to_owned()).remember(directory.path(), Some(claimed.volume()))?;
+    }
     Ok(Parts {
         kv: Store::Pool(kv),
         blocks: Blocks::Pool(blocks),
@@ -164,10 +196,13 @@ fn in_directory(
     settings: &Settings,
     directory: &DataDirectory,
     store: &StoreName,
+    purpose: Purpose,
 ) -> Result<Parts, Failure> {
     let failed = |what, error: &dyn std::fmt::Display| failed(directory.path(), what, error);
     let threads = if Reactor::is_installed() { 0 } else { 8 };
-    store.remember(directory.path(), None)?;
+    if purpose != Purpose::Fill {
+        store.remember(directory.path(), None)?;
+    }
     let cache = settings.memory()? / 8;
     let engine = engine(directory, store, cache);
     let (kv, hold) = engine.map_err(|error| failed("engine", &error))?;
@@ -218,15 +253,15 @@ fn failed(data: &Path, what: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(Code::Data, format!("cannot open the {what} in {}: {error}", data.display()))
 }
 
-/// Opens the volume of the settings' data directory, or makes one if `create`.
-pub(crate) fn open(settings: &Settings, create: bool) -> Result<Open, Failure> {
+/// Opens the volume of the settings' data directory, or makes one if that is the purpose.
+pub(crate) fn open(settings: &Settings, purpose: Purpose) -> Result<Open, Failure> {
     let data = settings.data();
     let bell = Arc::new(Bell::new().map_err(|error| failed(&data, "wake event", &error))?);
     let reactor = Reactor::install(RING_DEPTH)
         .inspect_err(|error| tracing::warn!(%error, "no io_uring here: storage I/O uses threads"))
         .ok();
     let runtime = Rc::new(Poller::new(Arc::clone(&bell), reactor));
-    let (directory, parts) = parts(settings, create)?;
+    let (directory, parts) = parts(settings, purpose)?;
     if block_on(migrate::is_unfinished(&parts.kv)).map_err(|e| failed(&data, "volume", &e))? {
         return Err(Failure::new(
             Code::Data,

@@ -12,13 +12,14 @@ use crate::exit::Failure;
 use crate::log;
 use crate::settings::Settings;
 use crate::store;
-use crate::volume::{self, Open};
+use crate::volume::{self, Open, Purpose};
 use crate::watch::{Happened, Watch};
 
 /// Opens the volume and serves it until told to end.
 pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     log::start(settings)?;
-    let Open { volume, runtime, bell, directory, hold } = volume::open(settings, true)?;
+    let Open { volume, runtime, bell, directory, hold } =
+        volume::open(settings, Purpose::UseOrMake)?;
     let mut options = DpuOptions::new(settings.socket(), directory.path().join("sessions"));
     options.policies = settings.policies()?;
     (options.socket_mode, options.socket_group) =

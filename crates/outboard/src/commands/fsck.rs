@@ -12,7 +12,7 @@ use super::status::Dpu;
 use crate::exit::{Code, Failure};
 use crate::log;
 use crate::settings::Settings;
-use crate::volume;
+use crate::volume::{self, Purpose};
 
 /// A check reads every pair, and offline every block.
 const CHECK_LIMIT: Duration = Duration::from_secs(24 * 3600);
@@ -41,7 +41,7 @@ pub(crate) fn fsck(settings: &Settings, repair: bool, as_json: bool) -> Result<E
 }
 
 fn offline(settings: &Settings, repair: bool) -> Result<Value, Failure> {
-    let open = volume::open(settings, false)?;
+    let open = volume::open(settings, Purpose::Use)?;
     let checked = Arc::clone(&open.volume);
     let options = Options { contents: true, repair };
     let report = block_on(async move {

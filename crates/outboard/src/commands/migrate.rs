@@ -12,7 +12,8 @@ use crate::exit::{Code, Failure};
 use crate::log;
 use crate::migrate::{MigrateError, Phase, Progress, Side};
 use crate::settings::Settings;
-use crate::volume::{self, RING_DEPTH};
+use crate::store::StoreName;
+use crate::volume::{self, Purpose, RING_DEPTH};
 
 /// Copies the volume of `from` to `to`, which may be the half of an earlier try.
 pub(crate) fn migrate(
@@ -25,24 +26,36 @@ pub(crate) fn migrate(
     log::start_quietly(&from)?;
     // Without one, media use threads.
     let _reactor = Reactor::install(RING_DEPTH).ok();
-    let (source, ours) = volume::parts(&from, false)?;
-    let (target, theirs) = volume::parts(&to, true)?;
-    keep_size(&source, &target)?;
-    let start = Instant::now();
-    let mut bar = Bar::new();
-    let ours = Side { kv: &ours.kv, medium: &ours.blocks };
-    let theirs = Side { kv: &theirs.kv, medium: &theirs.blocks };
-    let copied = block_on(crate::migrate::migrate(&ours, &theirs, |at| bar.show(at)));
-    bar.end();
-    let copied = copied.map_err(|error| {
+    let (source, ours) = volume::parts(&from, Purpose::Use)?;
+    let (here, there) = (from.data(), to.data());
+    let refused = |error: MigrateError| {
         let code = match error {
             MigrateError::Differs => Code::Damaged,
             MigrateError::Store(_) => Code::Failed,
             _ => Code::Data,
         };
-        let (from, to) = (source.path().display(), target.path().display());
-        Failure::new(code, format!("{from} to {to}: {error}"))
-    })?;
+        Failure::new(code, format!("{} to {}: {error}", here.display(), there.display()))
+    };
+    // Nothing is made for a copy of nothing.
+    block_on(crate::migrate::look(&ours.kv)).map_err(refused)?;
+    let (target, theirs) = volume::parts(&to, Purpose::Fill)?;
+    if let Err(error) = block_on(crate::migrate::may_fill(&theirs.kv)) {
+        if error == MigrateError::Occupied {
+            StoreName::give_up_copy(target.path())?;
+        }
+        return Err(refused(error));
+    }
+    keep_size(&source, &target)?;
+    let start = Instant::now();
+    let mut bar = Bar::new();
+    let number = theirs.hold.volume();
+    let ours = Side { kv: &ours.kv, medium: &ours.blocks };
+    let theirs = Side { kv: &theirs.kv, medium: &theirs.blocks };
+    let copied = block_on(crate::migrate::migrate(&ours, &theirs, |at| bar.show(at)));
+    bar.end();
+    let copied = copied.map_err(refused)?;
+    let store = StoreName::of(target.path(), None)?;
+    store.remember(target.path(), number)?;
     println!(
         "copied and compared: {} pairs, {} MiB of file data, {:.1} s",
         copied.pairs,

@@ -35,6 +35,21 @@ const READ_AHEAD_FAR: usize = 4 << 20;
 pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Failure> {
     log::start(&settings)?;
     let data = settings.data();
+    // What can be refused is refused before anything is made.
+    settings.of_the_dpu_side()?;
+    settings.policies()?;
+    StoreName::of(&data, settings.store.as_deref())?;
+    let is_there = data.exists();
+    if is_there {
+        DataDirectory::check(&data).map_err(|error| Failure::new(Code::Data, error.to_string()))?;
+    }
+    if clear_stale(mountpoint)? {
+        let mountpoint = mountpoint.display();
+        tracing::warn!(%mountpoint, "cleared the mount an earlier process left");
+    }
+    if !is_there {
+        outboard_fuse::look(mountpoint).map_err(|error| umount::failure(&error))?;
+    }
     std::fs::create_dir_all(&data).map_err(|error| {
         Failure::new(
             Code::Data,
@@ -49,17 +64,7 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
             format!("cannot use the data directory {}: {error}", data.display()),
         )
     })?;
-    DataDirectory::check(&data).map_err(|error| Failure::new(Code::Data, error.to_string()))?;
     let settings = Settings { data: Some(data), ..settings };
-    // The DPU side's to use, but a mistake is said here, where it was made.
-    settings.of_the_dpu_side()?;
-    settings.policies()?;
-    if clear_stale(mountpoint)? {
-        let mountpoint = mountpoint.display();
-        tracing::warn!(%mountpoint, "cleared the mount an earlier process left");
-    }
-    // Whoever serves it already was not asked which store it is.
-    StoreName::of(&settings.data(), settings.store.as_deref())?;
     let watch = Watch::new()?;
     let mut process = DpuProcess::new(settings.clone());
     if process.ensure()? == Found::Adopted {

@@ -5,7 +5,9 @@
 //! DIR/store   name of the store | newline | number of the volume in the pool, if it is one
 //! ```
 //!
-//! A directory without that file is fjall's, as every one was before there was a choice.
+//! A directory without that file is fjall's, as every one was before there was a choice. While a
+//! volume is copied into it, `DIR/store.copy` says the same of the store: it becomes `store` when
+//! the copy was compared, and goes when there is to be none.
 
 use std::fmt;
 use std::io::Write;
@@ -16,6 +18,8 @@ use crate::exit::{Code, Failure};
 
 /// The file of a data directory that names its store.
 const REMEMBERED: &str = "store";
+/// The same of one that a volume is being copied to.
+const COPYING: &str = "store.copy";
 /// How the name of a pool begins.
 const POOL: &str = "rados://";
 
@@ -64,26 +68,18 @@ impl StoreName {
     /// command line, else fjall. One that is not `given` is refused.
     pub(crate) fn of(data: &Path, given: Option<&str>) -> Result<StoreName, Failure> {
         let given = given.map(str::parse).transpose()?;
-        let path = data.join(REMEMBERED);
-        let found = match std::fs::read_to_string(&path) {
-            Ok(text) => {
-                let line = text.lines().next().unwrap_or_default();
-                let named = line.parse().map_err(|_| {
-                    let message = format!(
-                        "{} names the store {line:?}, which this program does not know: use the \
-                         version that wrote it, or choose another data directory",
-                        path.display()
-                    );
-                    Failure::new(Code::Data, message)
-                });
-                Some(named?)
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                data.join("kv").exists().then_some(Self::Fjall)
-            }
-            Err(error) => return Err(cannot("read", &path, &error)),
-        };
-        match (found, given) {
+        let kept = Self::noted(&data.join(REMEMBERED))?;
+        let copied = Self::noted(&data.join(COPYING))?.filter(|_| kept.is_none());
+        let here = data.join("kv").exists().then_some(Self::Fjall);
+        match (kept.or_else(|| copied.clone()).or(here), given) {
+            (Some(found), Some(given)) if found != given && copied.is_some() => Err(Failure::new(
+                Code::Data,
+                format!(
+                    "{} holds an unfinished copy of a volume, in the store {found}, not {given}: \
+                     finish it without --store, or remove the directory to give it up",
+                    data.display()
+                ),
+            )),
             (Some(found), Some(given)) if found != given => Err(Failure::new(
                 Code::Data,
                 format!(
@@ -97,15 +93,56 @@ impl StoreName {
         }
     }
 
+    /// The store that a file names, if it is there.
+    fn noted(path: &Path) -> Result<Option<StoreName>, Failure> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(cannot("read", path, &error)),
+        };
+        let line = text.lines().next().unwrap_or_default();
+        line.parse().map(Some).map_err(|_| {
+            let message = format!(
+                "{} names the store {line:?}, which this program does not know: use the version \
+                 that wrote it, or choose another data directory",
+                path.display()
+            );
+            Failure::new(Code::Data, message)
+        })
+    }
+
+    /// Notes down that a volume is about to be copied to this store, unless that is known.
+    pub(crate) fn begin_copy(&self, data: &Path) -> Result<(), Failure> {
+        if *self == Self::Fjall || data.join(REMEMBERED).exists() {
+            return Ok(());
+        }
+        self.note(data, COPYING, None)
+    }
+
+    /// Forgets what [`StoreName::begin_copy`] noted down.
+    pub(crate) fn give_up_copy(data: &Path) -> Result<(), Failure> {
+        let path = data.join(COPYING);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(cannot("remove", &path, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Notes down that a data directory belongs to this store, and to which volume in it. Fjall's
     /// need no note.
     pub(crate) fn remember(&self, data: &Path, volume: Option<u64>) -> Result<(), Failure> {
-        let path = data.join(REMEMBERED);
-        if *self == Self::Fjall || (volume.is_none() && path.exists()) {
-            return Ok(());
+        let known = volume.is_none() && data.join(REMEMBERED).exists();
+        if *self != Self::Fjall && !known {
+            self.note(data, REMEMBERED, volume)?;
         }
+        Self::give_up_copy(data)
+    }
+
+    fn note(&self, data: &Path, name: &str, volume: Option<u64>) -> Result<(), Failure> {
         let volume = volume.map_or_else(String::new, |volume| format!("{volume:016x}\n"));
-        let new = data.join("store.new");
+        let (path, new) = (data.join(name), data.join("store.new"));
         // Whole or not at all: half a number, or none, would name another volume.
         let write = || {
             let mut file = std::fs::File::create(&new)?;
@@ -158,6 +195,27 @@ mod tests {
             }
             std::fs::remove_dir_all(&dir).unwrap();
         }
+    }
+
+    /// A copy that was refused left its store behind: the directory belonged to it from then on.
+    #[test]
+    fn a_copy_s_store_is_remembered_when_it_is_one() {
+        let dir = directory("copy");
+        let store = |given| StoreName::of(&dir, given);
+        StoreName::Redb.begin_copy(&dir).unwrap();
+        StoreName::give_up_copy(&dir).unwrap();
+        assert_eq!(store(Some("fjall")).unwrap(), StoreName::Fjall, "nothing was noted down");
+        StoreName::Redb.begin_copy(&dir).unwrap();
+        std::fs::create_dir(dir.join("kv")).unwrap();
+        assert_eq!(store(None).unwrap(), StoreName::Redb, "it goes on where it was");
+        let message = store(Some("fjall")).unwrap_err().to_string();
+        assert!(message.contains("unfinished copy") && message.contains("redb"), "{message}");
+        StoreName::Redb.remember(&dir, None).unwrap();
+        assert!(dir.join(REMEMBERED).exists() && !dir.join(COPYING).exists());
+        assert_eq!(store(None).unwrap(), StoreName::Redb);
+        StoreName::Redb.begin_copy(&dir).unwrap();
+        assert!(!dir.join(COPYING).exists(), "it is known");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
