@@ -142,7 +142,7 @@ fn name_of(script: &Path) -> String {
 }
 
 fn limit(size: &str) -> Duration {
-    Duration::from_secs(if size == "full" { 7200 } else { 600 })
+    Duration::from_secs(if size == "full" { 7200 } else { 1200 })
 }
 
 /// Runs a script in `dir`. On a volume it is told how that is used.
