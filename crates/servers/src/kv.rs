@@ -14,6 +14,7 @@ mod server;
 mod store;
 mod sync;
 
+pub use crate::connections::{Ended, Stop};
 pub use app::{KvApplication, hash};
-pub use server::{Ended, KvServer, Setup, Stop};
+pub use server::{KvServer, Setup};
 pub use store::{Fsync, StoreSetup};

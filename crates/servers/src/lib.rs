@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod connections;
 pub mod device;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

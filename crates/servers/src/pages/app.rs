@@ -9,14 +9,12 @@ use outboard_dds::dpu::offload::{
     Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
 };
 
+use super::places::{self, PAGE64};
 use super::wire::{self, Framed, PAGE, Request, Status};
 
 /// The application object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PagesApplication;
-
-/// Bytes of a page.
-const PAGE64: u64 = PAGE as u64;
 
 fn framing(bytes: &[u8]) -> Framing {
     match wire::frame(bytes) {
@@ -43,6 +41,7 @@ impl Application for PagesApplication {
                 _ => division.host(whole(), Touches::One(page)),
             },
             Some(Request::Apply { page, .. }) => division.host(whole(), Touches::One(page)),
+            Some(Request::Sync) => division.host(whole(), Touches::Nothing),
             None => division.host(whole(), Touches::Everything),
         }
     }
@@ -64,7 +63,7 @@ impl Application for PagesApplication {
     fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) {
         for (n, bytes) in write.bytes.chunks_exact(PAGE).enumerate() {
             let offset = write.offset + n as u64 * PAGE64;
-            let page = offset / PAGE64;
+            let Some(page) = places::page_at(offset) else { continue };
             if let Some(lsn) = wire::lsn_of(bytes, page) {
                 items.push((page, [u64::from(write.file), offset, lsn, 0]));
             }
@@ -73,6 +72,11 @@ impl Application for PagesApplication {
 
     fn invalidate(&self, read: ReadOp, keys: &mut Vec<Key>) {
         let end = read.offset.saturating_add(u64::from(read.bytes));
-        keys.extend(read.offset / PAGE64..end.div_ceil(PAGE64));
+        let places = (read.offset..end).step_by(PAGE);
+        for page in places.filter_map(places::page_at) {
+            if keys.last() != Some(&page) {
+                keys.push(page);
+            }
+        }
     }
 }

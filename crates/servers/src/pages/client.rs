@@ -58,8 +58,23 @@ impl Client {
         self.ask(&Request::Apply { page, lsn, at, data })
     }
 
+    /// `Sync`: when this ends well, every record that was answered before, to whomever, survives
+    /// power loss, and need not be sent again.
+    ///
+    /// # Errors
+    /// As for [`Client::get`]. Records must then be kept as before.
+    pub fn sync(&mut self) -> io::Result<()> {
+        match self.ask(&Request::Sync)? {
+            Answer::Done(_) => Ok(()),
+            _ => Err(no_answer()),
+        }
+    }
+
     fn ask(&mut self, request: &Request<'_>) -> io::Result<Answer> {
-        let (Request::GetPage { page, .. } | Request::Apply { page, .. }) = *request;
+        let page = match *request {
+            Request::GetPage { page, .. } | Request::Apply { page, .. } => page,
+            Request::Sync => 0,
+        };
         self.stream.write_all(&request.emit())?;
         let mut head = [0; HEAD];
         self.stream.read_exact(&mut head)?;
@@ -76,7 +91,7 @@ impl Client {
             _ if own != page => Err(no_answer()),
             (Status::Older, _) => Ok(Answer::Older(lsn)),
             (Status::Applied, Request::Apply { .. }) => Ok(Answer::Applied(lsn)),
-            (Status::Done, Request::Apply { .. }) => Ok(Answer::Done(lsn)),
+            (Status::Done, Request::Apply { .. } | Request::Sync) => Ok(Answer::Done(lsn)),
             (Status::Done, Request::GetPage { .. }) if data.len() == PAGE => {
                 Ok(Answer::Page(lsn, data.split_off(PAGE_HEAD)))
             }

@@ -8,7 +8,8 @@
 //!
 //! Little-endian; a length counts the whole message. `GetPage` (1) has no data and is answered by
 //! the page; its LSN is the least the client will take. `Apply` (2), a log record, sets bytes of
-//! the contents from `at` on; its LSN becomes the page's.
+//! the contents from `at` on; its LSN becomes the page's. `Sync` (3) is a head and nothing else; it
+//! is answered when every record answered before survives power loss.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -44,6 +45,8 @@ pub enum Request<'a> {
         /// What the bytes there become.
         data: &'a [u8],
     },
+    /// Every record that was answered is to survive power loss.
+    Sync,
 }
 
 /// How a request ended.
@@ -103,6 +106,7 @@ impl<'a> Request<'a> {
         match message.get(4)? {
             1 if data.is_empty() && at == 0 => Some(Request::GetPage { page, lsn }),
             2 if at + data.len() <= CONTENTS => Some(Request::Apply { page, lsn, at, data }),
+            3 if data.is_empty() && (page, lsn, at) == (0, 0, 0) => Some(Request::Sync),
             _ => None,
         }
     }
@@ -113,6 +117,7 @@ impl<'a> Request<'a> {
         let (opcode, page, lsn, at, data): (u8, _, _, _, &[u8]) = match *self {
             Request::GetPage { page, lsn } => (1, page, lsn, 0, &[]),
             Request::Apply { page, lsn, at, data } => (2, page, lsn, at, data),
+            Request::Sync => (3, 0, 0, 0, &[]),
         };
         let mut bytes = Vec::with_capacity(HEAD + data.len());
         bytes.extend(u32::try_from(HEAD + data.len()).unwrap_or(0).to_le_bytes());

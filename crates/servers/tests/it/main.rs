@@ -5,6 +5,7 @@
 mod compaction;
 mod history;
 mod kv;
+mod limits;
 mod linear;
 mod lives;
 mod pages;
