@@ -26,7 +26,8 @@ use std::thread::JoinHandle;
 use outboard_base::Errno;
 use outboard_kv::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
 use redb::{
-    Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, StorageError, TableDefinition,
+    Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, StorageError,
+    TableDefinition, TableError,
 };
 
 pub use writer::Counts;
@@ -89,14 +90,25 @@ impl RedbEngine {
             io::Error::other(format!("cannot open the store {}: {error}", path.display()))
         };
         let database = Database::builder().set_cache_size(options.cache).create(&path);
-        let database = Arc::new(database.map_err(|error| named(error.into()))?);
+        let database = database.map_err(|error| named(error.into()))?;
+        RedbEngine::over(database, dir, options).map_err(|error| match error {
+            Failed::Engine(error) => named(error),
+            Failed::Thread(error) => error,
+        })
+    }
+
+    /// The same over a database; its disk is that of `dir`.
+    fn over(database: Database, dir: &Path, options: Options) -> Result<RedbEngine, Failed> {
+        let database = Arc::new(database);
         // The table is there from now on, so that reads find it.
-        make_table(&database).map_err(named)?;
+        make_table(&database).map_err(Failed::Engine)?;
         let queue = Arc::new(Queue::default());
         let thread = {
             let (database, queue) = (Arc::clone(&database), Arc::clone(&queue));
             let thread = std::thread::Builder::new().name("outboard-redb".into());
-            thread.spawn(move || queue.serve(|group| writer::write(&database, group)))?
+            thread
+                .spawn(move || queue.serve(|group| writer::write(&database, group)))
+                .map_err(Failed::Thread)?
         };
         Ok(RedbEngine { database, queue, thread: Some(thread), dir: dir.into(), options })
     }
@@ -157,7 +169,20 @@ impl RedbEngine {
     }
 }
 
+/// Why an engine cannot be made over a database.
+#[derive(Debug)]
+enum Failed {
+    Engine(redb::Error),
+    Thread(io::Error),
+}
+
 fn make_table(database: &Database) -> Result<(), redb::Error> {
+    match database.begin_read()?.open_table(PAIRS) {
+        // Nothing is to be written, for which a full disk may have no room.
+        Ok(_) => return Ok(()),
+        Err(TableError::TableDoesNotExist(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
     let write = database.begin_write()?;
     write.open_table(PAIRS)?;
     write.commit()?;

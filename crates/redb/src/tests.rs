@@ -1,5 +1,8 @@
 //! The suite of the port, across openings; many at once, some dropped; a process that is killed.
 
+mod disk;
+mod losses;
+
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::mpsc;
