@@ -153,6 +153,22 @@ impl Rados {
         timing.end(result.map_err(failed))
     }
 
+    /// Whether this user could shut out another client, found out by a command that changes
+    /// nothing: it lets in again who was never shut out.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Denied`] if not; another if the cluster did not say.
+    pub async fn may_fence(&self) -> Result<(), PoolError> {
+        self.blocking(|cluster, _| match cluster.command(LET_IN) {
+            // A cluster of before the command had this name has the right, or is asked in vain.
+            Err(code) if failed(code) == PoolError::Denied => Err(PoolError::Denied),
+            Err(code) if failed(code) == PoolError::TimedOut => Err(PoolError::TimedOut),
+            _ => Ok(()),
+        })
+        .await
+    }
+
     /// Runs a call that may block, on another thread, with the pool.
     async fn blocking<T: Send + 'static>(
         &self,
@@ -408,6 +424,9 @@ impl Pool for Rados {
         format!("pool `{pool}`, namespace `{namespace}` of the cluster {}", self.fsid)
     }
 }
+
+/// The monitors' command that takes an address off the block list: one that no client has.
+const LET_IN: &str = r#"{"prefix": "osd blocklist", "blocklistop": "rm", "addr": "0.0.0.0:0/1"}"#;
 
 /// The monitors' command for the space of every pool.
 const DF: &str = r#"{"prefix": "df", "detail": "detail", "format": "json"}"#;

@@ -249,9 +249,11 @@ fn rights(cluster: &Cluster) -> Result<()> {
     cluster.script("user", &["outsider", "allow r", "allow rw pool=elsewhere"])?;
     cluster.script("user", &["reader", "allow r", &read])?;
     cluster.script("user", &["owner", fences, &all])?;
+    cluster.script("user", &["mild", "allow r", &all])?;
     let said = cluster.refusal("unknown", &store("stranger"))?;
     expect(&said, &["does not let client.stranger in", "user=client.NAME"])?;
-    for user in ["outsider", "reader"] {
+    // The last may do everything until an owner that is gone is in its way.
+    for user in ["outsider", "reader", "mild"] {
         let said = cluster.refusal(user, &store(user))?;
         expect(&said, &["the pool denies access", &format!("ceph auth caps client.{user}")])?;
     }
@@ -372,6 +374,18 @@ fn migrate(cluster: &Cluster) -> Result<()> {
         }
     };
     go(&far.data(), &near.join("data"), &[])?;
+    // Nothing is copied to where a volume is, and who was refused is not bound to it.
+    let other = cluster.folder("other")?.join("data");
+    let far_store = context(fs::read_to_string(far.data().join("store")), || "store".to_owned())?;
+    let far_store = far_store.lines().next().unwrap_or_default();
+    match go(&near.join("data"), &other, &["--store", far_store]) {
+        Err(said) if said.contains("a volume already") => {}
+        outcome => return Err(format!("a copy onto a volume: {outcome:?}")),
+    }
+    if other.join("store").exists() || other.join("store.copy").exists() {
+        return Err("a copy that was refused is remembered".to_owned());
+    }
+    go(&near.join("data"), &other, &["--store", "redb"])?;
     let back = cluster.folder("back")?;
     let store = format!("{}&namespace=back-{}", cluster.store, std::process::id());
     go(&near.join("data"), &back.join("data"), &["--store", &store])?;

@@ -117,6 +117,7 @@ fn refused(error: &dyn std::fmt::Display) -> Failure {
 /// whose lock is held.
 pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Claimed, Failure> {
     let pool = Arc::new(Rados::connect(location).map_err(|error| refused(&error))?);
+    may_fence(&pool)?;
     let terms = terms(location);
     let mut claim = take(&pool, data, terms, create)?;
     let (volume, epoch) = (claim.volume(), claim.epoch());
@@ -129,6 +130,21 @@ pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Cl
     let parts = Parts { pool, kv, medium };
     let keeper = Keeper::start(parts.clone(), claim)?;
     Ok(Claimed { parts, volume, epoch, owner: me(data), keeper })
+}
+
+/// Who could not shut out an owner that is gone would learn so when there is one: then nobody has
+/// the volume.
+fn may_fence(pool: &Rados) -> Result<(), Failure> {
+    block_on(pool.may_fence()).map_err(|error| {
+        let remedy = match error {
+            PoolError::Denied => rights(pool.location()),
+            _ => String::new(),
+        };
+        refused(&format!(
+            "{}: {error}: an owner that is gone could not be shut out{remedy}",
+            pool.identity()
+        ))
+    })
 }
 
 /// What others may rely on: an owner whose operations would long have failed is a dead one.
