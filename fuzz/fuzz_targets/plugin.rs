@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| outboard_dds::dpu::offload::plugin::exchange::fuzz::plugin(data));
+use outboard_dds::dpu::offload::plugin::exchange::fuzz;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::plugin(data));

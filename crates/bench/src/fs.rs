@@ -168,19 +168,14 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
             names.join(", ")
         )));
     }
+    let stores = kinds(&bench.stores)?;
     let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[] };
     let mut subjects = vec![
         Subject::outboard(&ask, "outboard", &[])?,
         Subject::plain(&ask)?,
         Subject::fuse(&ask)?,
     ];
-    for store in &bench.stores {
-        let name = kind_of(store)?;
-        if subjects.iter().any(|subject| subject.name == name) {
-            let twice =
-                format!("two stores are of the kind {name}: measure one of a kind in a run");
-            return Err(io::Error::other(twice));
-        }
+    for (name, store) in stores {
         subjects.push(Subject::outboard(&ask, name, &["--store", store])?);
     }
     let mut rows = Vec::new();
@@ -205,6 +200,21 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
     drop(subjects);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Ok(Report { rows, rounds: bench.rounds, seconds: bench.time.as_secs_f64(), cores })
+}
+
+/// What a volume is measured as in each of these stores: known before anything is started.
+fn kinds(stores: &[String]) -> io::Result<Vec<(&'static str, &str)>> {
+    let mut kinds: Vec<(&str, &str)> = Vec::new();
+    for store in stores {
+        let name = kind_of(store)?;
+        if kinds.iter().any(|(other, _)| *other == name) {
+            let twice =
+                format!("two stores are of the kind {name}: measure one of a kind in a run");
+            return Err(io::Error::other(twice));
+        }
+        kinds.push((name, store));
+    }
+    Ok(kinds)
 }
 
 /// What a volume is measured as that lies in this store.
@@ -347,6 +357,9 @@ mod tests {
             assert_eq!(kind_of(store).unwrap(), kind);
         }
         assert!(kind_of("rocks").unwrap_err().to_string().contains("fjall, redb or rados://"));
+        let stores = ["rados://a", "redb", "rados://b"].map(str::to_owned);
+        assert!(kinds(&stores).unwrap_err().to_string().contains("one of a kind"));
+        assert_eq!(kinds(&stores[..2]).unwrap(), [("rados", "rados://a"), ("redb", "redb")]);
     }
 
     #[test]
