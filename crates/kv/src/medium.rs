@@ -82,6 +82,12 @@ impl Buf {
         }
     }
 
+    /// Whether its memory is another's too.
+    #[must_use]
+    pub fn is_part(&self) -> bool {
+        matches!(self.bytes, Bytes::Shared(_))
+    }
+
     /// Makes it `len` bytes long, rounded up to [`ALIGN`] and down to its capacity. Keeps the
     /// bytes.
     pub fn resize(&mut self, len: usize) {
@@ -128,6 +134,22 @@ pub trait Medium: Send + Sync + 'static {
         buf
     }
 
+    /// How many bytes behind a reader it pays to have on their way before they are asked for; 0
+    /// where the medium is near.
+    fn ahead(&self) -> u64 {
+        0
+    }
+
+    /// These bytes are likely to be read soon. What comes of that is the medium's to choose; a read
+    /// gives what was written last, as ever.
+    fn expect(&self, _bytes: Range<u64>) {}
+
+    /// What was expected, if it has come or is on its way: memory the medium has anyway. `None`, and
+    /// a read is needed, for whatever reason.
+    fn expected(&self, _bytes: Range<u64>) -> impl Future<Output = Option<Buf>> {
+        async { None }
+    }
+
     /// Fills `buf` from `offset`; beyond the end it fails with `EIO`.
     fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Result<(), Errno>, Buf)>;
 
@@ -164,6 +186,18 @@ pub trait Medium: Send + Sync + 'static {
 impl<M: Medium> Medium for Arc<M> {
     fn keep(&self, buf: Buf) -> Buf {
         (**self).keep(buf)
+    }
+
+    fn ahead(&self) -> u64 {
+        (**self).ahead()
+    }
+
+    fn expect(&self, bytes: Range<u64>) {
+        (**self).expect(bytes);
+    }
+
+    fn expected(&self, bytes: Range<u64>) -> impl Future<Output = Option<Buf>> {
+        (**self).expected(bytes)
     }
 
     fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Result<(), Errno>, Buf)> {

@@ -22,6 +22,7 @@
 //! [`Batch`]: crate::Batch
 //! [`KvError::Conflict`]: crate::KvError::Conflict
 
+mod ahead;
 mod check;
 mod edit;
 mod flight;
@@ -49,6 +50,7 @@ pub use write::Written;
 
 use crate::Kv;
 use crate::medium::Medium;
+use ahead::Readers;
 use flight::Flight;
 use ledger::Ledger;
 use pool::Pool;
@@ -153,6 +155,7 @@ pub struct Objects<K, M> {
     flight: Flight,
     pool: Arc<Pool>,
     recent: Recent,
+    readers: Readers,
     /// A flush failed: what it should have written may be gone, so no later one can be believed.
     failed: AtomicBool,
     /// A sync proved what no record and no mark vouches for yet.

@@ -11,6 +11,7 @@ mod name;
 mod pooled;
 
 use std::io::Write;
+use std::ops::Range;
 use std::sync::Arc;
 
 use outboard_base::Errno;
@@ -162,6 +163,23 @@ macro_rules! ask_medium {
 }
 
 impl Medium for Blocks {
+    fn ahead(&self) -> u64 {
+        ask_medium!(self, medium => medium.ahead())
+    }
+
+    fn expect(&self, bytes: Range<u64>) {
+        ask_medium!(self, medium => medium.expect(bytes));
+    }
+
+    async fn expected(&self, bytes: Range<u64>) -> Option<Buf> {
+        match self {
+            // Nothing is: this way a read nearby asks nobody.
+            Self::Directory(_) => None,
+            #[cfg(feature = "rados")]
+            Self::Pool(medium) => Box::pin(medium.expected(bytes)).await,
+        }
+    }
+
     async fn read(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
         on_medium!(self, medium => medium.read(offset, buf))
     }

@@ -7,21 +7,17 @@ use std::sync::Arc;
 use outboard_base::Errno;
 use outboard_kv::medium::Buf;
 use outboard_kv::pool::{Guard, Op, Pool, PoolError, PoolUsage, Scan, Step};
-use outboard_kv::{Key, Value, join_all};
+use outboard_kv::{Key, Value};
 
 use crate::Location;
 use crate::aside::aside;
 use crate::keys::{decode, encode, encode_c};
 use crate::meter::{Figures, Meter};
-use crate::sys::{Call, Cluster, Code, Handle, Out, Part, WriteOp};
+use crate::sys::{Call, Cluster, Code, Handle, Out, WriteOp};
 use crate::tracker::{Ending, Tracker};
 
 /// How long a fenced client stays on the block list, seconds: longer than any process is paused.
 const FENCED_SECONDS: u32 = 365 * 24 * 3600;
-
-/// A longer read goes in pieces of so many bytes, side by side: one is checked and copied here
-/// while the next is on its way.
-const PIECE: usize = 512 << 10;
 
 /// Why a pool could not be opened.
 #[derive(Debug)]
@@ -326,20 +322,16 @@ impl Pool for Rados {
     ) -> (Result<usize, PoolError>, Buf) {
         let timing = self.meter.begin(object, false);
         let wanted = buf.len();
-        let (calls, whole) = match self.pool.read_in_pieces(object, offset, buf, PIECE) {
-            Ok(under_way) => under_way,
-            Err((code, buf)) => return (timing.end(Err(failed(code))), buf),
-        };
-        let calls = calls.into_iter().map(|call| end(call, Part::take)).collect();
-        let mut read = Ok(0);
-        for part in join_all(calls).await {
-            read = read.and_then(|read| {
-                // What a piece has short of its length must be the object's end.
-                part.map(|part| if read % PIECE == 0 { read + part } else { read })
-            });
+        let call = self.pool.read(object, offset, buf);
+        let read = end(call, |filled| {
+            let buf = std::mem::replace(&mut filled.buffer, Buf::zeroed(0));
+            (filled.len, buf)
+        });
+        match timing.end(read.await) {
+            Ok((read, buf)) => (Ok(read), buf),
+            // One that failed may not have let go of its buffer yet: another does.
+            Err(error) => (Err(error), Buf::zeroed(wanted)),
         }
-        // One that failed may not have let go of it yet: what it holds counts for nothing.
-        (timing.end(read), whole.buffer().unwrap_or_else(|| Buf::zeroed(wanted)))
     }
 
     async fn read(&self, object: &str, offset: u64, len: usize) -> Result<Vec<u8>, PoolError> {

@@ -13,7 +13,7 @@ mod ops;
 
 pub(crate) use call::{Call, Out};
 pub(crate) use cluster::{Cluster, Handle};
-pub(crate) use ops::{Part, WriteOp};
+pub(crate) use ops::WriteOp;
 
 /// What librados says went wrong: a negated errno, or `-4095 - offset` of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

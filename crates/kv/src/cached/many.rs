@@ -1,14 +1,14 @@
 //! Many gets at once.
 //!
-//! What the cache does not have is fetched in the order of keys. Where the missing lie close
-//! together (the inodes of a directory's files, made one after another), one scan passes over them
-//! at a fraction of the cost of a get each.
+//! A few that the cache does not have are asked of the store as they are, in one call. Where many
+//! are missing and lie close together (the inodes of a directory's files, made one after another),
+//! one scan passes over them at a fraction of the cost of a get each.
 
 use super::{Cached, Use};
 use crate::{Key, Kv, KvError, Value};
 
-/// So few are fetched one by one.
-const FEW: usize = 8;
+/// So few are asked for by their names, at once: as many index pages as 4 MiB of a file have.
+const FEW: usize = 18;
 /// Pairs a scan may pass over for each one that is missing.
 const SPREAD: usize = 2;
 
@@ -34,12 +34,20 @@ impl<K: Kv> Cached<K> {
         let mut left = &missing[..];
         let mut dense = true;
         while let Some((first, rest)) = left.split_first() {
+            if !dense || rest.len() < FEW {
+                let keys: Vec<Key> = left.iter().map(|missing| key(missing).into()).collect();
+                let found = self.inner.get_many(&keys).await?;
+                for (missing, value) in left.iter().zip(found) {
+                    self.found(key(missing), missing, value, &mut values);
+                }
+                break;
+            }
             let value = self.inner.get(key(first)).await?;
             self.found(key(first), first, value, &mut values);
             left = rest;
             // One key asked for twice is fetched twice: a scan begins after it.
             let twice = rest.first().is_some_and(|next| key(next) == key(first));
-            if !dense || twice || rest.len() < FEW {
+            if twice {
                 continue;
             }
             let passed = self.pass(key(first), rest, &key, &mut values).await?;

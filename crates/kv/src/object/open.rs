@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicBool;
 
 use outboard_codec::crc32c;
 
+use super::ahead::Readers;
 use super::flight::Flight;
 use super::index::{
     Entry, Page, TAG_HEAD, TAG_MAP, TAG_MOVES, number_key, page_key, parse_number_key,
@@ -110,6 +111,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             flight: Flight::new(),
             pool: Arc::new(Pool::new()),
             recent: Recent::new(),
+            readers: Readers::default(),
             failed: AtomicBool::new(false),
             unmarked: AtomicBool::new(false),
             retiring: AtomicBool::new(false),

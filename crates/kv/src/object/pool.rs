@@ -83,6 +83,7 @@ impl Pool {
     pub(super) fn give(&self, buf: Buf) {
         let Some((class, capacity)) = Self::class(buf.capacity()) else { return };
         if capacity == buf.capacity()
+            && !buf.is_part()
             && let Some(kept) = self.classes.get(class)
         {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,7 +8,7 @@ use super::pack;
 use super::pool::Lent;
 use super::{BLOCK, ObjectId, Objects};
 use crate::medium::{Buf, Medium};
-use crate::{Batch, Kv, KvError, join_all};
+use crate::{Batch, Key, Kv, KvError, join_all, join2};
 
 /// A read that loses a race with a writer is done again, this often.
 const ATTEMPTS: usize = 8;
@@ -24,10 +24,10 @@ pub(super) fn blocks_of(offset: u64, len: usize) -> Result<std::ops::Range<u64>,
 }
 
 /// Adjacent data blocks, or adjacent entries without data, of a read.
-struct Stretch<'a> {
+pub(super) struct Stretch<'a> {
     /// Index of the first, among the blocks of the read.
     at: usize,
-    entries: &'a [Entry],
+    pub(super) entries: &'a [Entry],
 }
 
 /// Whether `b` continues `a`: on the medium, or in reading zero.
@@ -35,7 +35,7 @@ fn adjacent(a: &Entry, b: &Entry) -> bool {
     if a.is_data() { b.is_data() && pack::follows(a, b) } else { !b.is_data() }
 }
 
-fn stretches(entries: &[Entry]) -> Vec<Stretch<'_>> {
+pub(super) fn stretches(entries: &[Entry]) -> Vec<Stretch<'_>> {
     let mut at = 0;
     let chunks = entries.chunk_by(adjacent);
     chunks
@@ -63,21 +63,26 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         Page::of(id, number, value.as_ref())
     }
 
-    async fn entries(
+    pub(super) async fn entries(
         &self,
         id: ObjectId,
         blocks: std::ops::Range<u64>,
     ) -> Result<Vec<Entry>, KvError> {
-        let mut entries = Vec::new();
-        let mut at = blocks.start;
-        while at < blocks.end {
-            let (number, slot) = locate(at);
-            let page = self.page(id, number, None).await?;
-            let left = usize::try_from(blocks.end - at).unwrap_or(SLOTS);
-            entries.extend(page.entries.iter().skip(slot).take(left));
-            at = (u64::from(number) + 1) * SLOTS as u64;
+        let (first, slot) = locate(blocks.start);
+        let (last, _) = locate(blocks.end.saturating_sub(1));
+        let count = usize::try_from(blocks.end.saturating_sub(blocks.start)).unwrap_or(0);
+        if first == last {
+            let page = self.page(id, first, None).await?;
+            return Ok(page.entries.iter().skip(slot).take(count).copied().collect());
         }
-        Ok(entries)
+        // All pages at once: where the store is far, each way there and back counts.
+        let keys: Vec<Key> = (first..=last).map(|number| page_key(id, number).into()).collect();
+        let values = self.kv.get_many(&keys).await?;
+        let mut entries = Vec::with_capacity(keys.len() * SLOTS);
+        for (number, value) in (first..=last).zip(&values) {
+            entries.extend(Page::of(id, number, value.as_ref())?.entries);
+        }
+        Ok(entries.into_iter().skip(slot).take(count).collect())
     }
 
     /// Fills `out` with the object's bytes from `offset`; holes read zero. Knows no file size: the
@@ -106,6 +111,14 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     /// Like [`Objects::read`], into a buffer of the store. Where the bytes begin with a block and
     /// lie in adjacent ones, as most do, it is the very buffer the medium filled.
     pub async fn read_lent(&self, id: ObjectId, offset: u64, len: usize) -> Result<Lent, KvError> {
+        if self.medium.ahead() == 0 {
+            return self.lent(id, offset, len).await;
+        }
+        let ahead = self.look_ahead(id, blocks_of(offset, len)?);
+        join2(self.lent(id, offset, len), ahead).await.0
+    }
+
+    async fn lent(&self, id: ObjectId, offset: u64, len: usize) -> Result<Lent, KvError> {
         if offset.is_multiple_of(BLOCK) && len >= BLOCK_LEN {
             let entries = self.entries(id, blocks_of(offset, len)?).await?;
             if let [only] = &stretches(&entries)[..]
@@ -158,9 +171,18 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             return Ok(None);
         }
         let (offset, len) = pack::extent(entries);
-        let mut buf = self.pool.take((len as u64).div_ceil(BLOCK));
-        buf.resize(len);
-        let (result, buf) = self.medium.read(offset, buf).await;
+        let expected = match self.medium.ahead() {
+            0 => None,
+            _ => self.medium.expected(offset..offset + len as u64).await,
+        };
+        let (result, buf) = match expected {
+            Some(buf) => (Ok(()), buf),
+            None => {
+                let mut buf = self.pool.take((len as u64).div_ceil(BLOCK));
+                buf.resize(len);
+                self.medium.read(offset, buf).await
+            }
+        };
         let read = result.map_err(KvError::from).and_then(|()| {
             if entries.iter().all(|entry| entry.is_whole()) {
                 let mut blocks = buf.chunks(BLOCK_LEN).zip(entries);

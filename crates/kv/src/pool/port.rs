@@ -184,7 +184,7 @@ pub trait Pool: Send + Sync + 'static {
         object: &str,
         offset: u64,
         len: usize,
-    ) -> impl Future<Output = Result<Vec<u8>, PoolError>>;
+    ) -> impl Future<Output = Result<Vec<u8>, PoolError>> + Send;
 
     /// As [`Pool::read`], into a buffer: how many bytes of it were filled; the rest may hold
     /// anything. An engine that can reads them where they are to lie.
@@ -193,15 +193,15 @@ pub trait Pool: Send + Sync + 'static {
         object: &str,
         offset: u64,
         mut buf: Buf,
-    ) -> impl Future<Output = (Result<usize, PoolError>, Buf)> {
+    ) -> impl Future<Output = (Result<usize, PoolError>, Buf)> + Send {
         async move {
             let bytes = match self.read(object, offset, buf.len()).await {
                 Ok(bytes) => bytes,
                 Err(error) => return (Err(error), buf),
             };
             let len = bytes.len().min(buf.len());
-            for (to, from) in buf.iter_mut().zip(bytes) {
-                *to = from;
+            if let (Some(to), Some(from)) = (buf.get_mut(..len), bytes.get(..len)) {
+                to.copy_from_slice(from);
             }
             (Ok(len), buf)
         }
@@ -276,7 +276,7 @@ impl<P: Pool> Pool for Arc<P> {
         object: &str,
         offset: u64,
         len: usize,
-    ) -> impl Future<Output = Result<Vec<u8>, PoolError>> {
+    ) -> impl Future<Output = Result<Vec<u8>, PoolError>> + Send {
         (**self).read(object, offset, len)
     }
 
@@ -285,7 +285,7 @@ impl<P: Pool> Pool for Arc<P> {
         object: &str,
         offset: u64,
         buf: Buf,
-    ) -> impl Future<Output = (Result<usize, PoolError>, Buf)> {
+    ) -> impl Future<Output = (Result<usize, PoolError>, Buf)> + Send {
         (**self).read_into(object, offset, buf)
     }
 

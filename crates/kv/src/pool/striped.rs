@@ -11,6 +11,9 @@
 //! to another: after one every flush fails, no block is given away any more, and only a new life,
 //! whose fence shuts the late write out, goes on.
 
+mod ahead;
+
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -23,6 +26,7 @@ use super::stamped::{Owner, Refused, Stamped};
 use super::turn::Turn;
 use crate::join_all;
 use crate::medium::{ALIGN, Buf, Medium};
+use ahead::Ahead;
 
 /// Bytes of an object.
 const STRIPE: u64 = 4 << 20;
@@ -41,6 +45,7 @@ pub struct Striped<P> {
     settled: AtomicU64,
     settling: Turn,
     failed: AtomicBool,
+    ahead: Ahead,
 }
 
 /// A part of a range that lies in one object.
@@ -66,6 +71,21 @@ fn parts(offset: u64, len: usize) -> Vec<Part> {
     parts
 }
 
+/// Bytes of a part.
+enum Read {
+    Ahead(Arc<Buf>, Range<usize>),
+    Now(Vec<u8>),
+}
+
+impl Read {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Read::Ahead(whole, range) => whole.get(range.clone()).unwrap_or_default(),
+            Read::Now(bytes) => bytes,
+        }
+    }
+}
+
 fn errno(error: PoolError) -> Errno {
     match error {
         PoolError::NoSpace => Errno::ENOSPC,
@@ -89,16 +109,19 @@ fn refused(refused: Refused) -> Errno {
     }
 }
 
-/// Counts a write that is dropped on its way.
+/// A write under way: what was read ahead of its bytes is gone, and if it is dropped that counts.
 struct Writing<'a> {
     dropped: &'a AtomicU64,
+    ahead: &'a Ahead,
+    bytes: Range<u64>,
     over: bool,
 }
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if !self.over {
-            self.dropped.fetch_add(1, Ordering::AcqRel);
+            let number = self.dropped.fetch_add(1, Ordering::AcqRel) + 1;
+            self.ahead.drop_write(&self.bytes, number);
         }
     }
 }
@@ -120,6 +143,7 @@ impl<P: Pool> Striped<P> {
             settled: AtomicU64::new(0),
             settling: Turn::default(),
             failed: AtomicBool::new(false),
+            ahead: Ahead::default(),
         };
         medium.find().await.map_err(refused)?;
         Ok(medium)
@@ -157,7 +181,9 @@ impl<P: Pool> Striped<P> {
 
     async fn read_all(&self, offset: u64, mut buf: Buf) -> (Result<(), Errno>, Buf) {
         let parts = parts(offset, buf.len());
-        if let [part] = &parts[..] {
+        if let [part] = &parts[..]
+            && self.ahead.find(offset, part).is_none()
+        {
             // Nearly always: where it lies is where it goes.
             let (read, mut buf) = self.pool.read_into(&part.object, part.within, buf).await;
             let outcome = found(read);
@@ -166,12 +192,13 @@ impl<P: Pool> Striped<P> {
             }
             return (outcome.map(drop), buf);
         }
-        let asked = parts.iter().map(|p| self.pool.read(&p.object, p.within, p.len)).collect();
+        let asked = parts.iter().map(|part| self.read_part(offset, part)).collect();
         for (part, answer) in parts.iter().zip(join_all(asked).await) {
-            let bytes = match found(answer) {
-                Ok(bytes) => bytes,
+            let read = match answer {
+                Ok(read) => read,
                 Err(errno) => return (Err(errno), buf),
             };
+            let bytes = read.bytes();
             let Some(to) = buf.get_mut(part.start..part.start + part.len) else {
                 return (Err(Errno::EIO), buf);
             };
@@ -180,6 +207,21 @@ impl<P: Pool> Striped<P> {
             zeros.fill(0);
         }
         (Ok(()), buf)
+    }
+
+    async fn read_part(&self, offset: u64, part: &Part) -> Result<Read, Errno> {
+        if let Some((whole, range)) = self.take(offset, part).await {
+            return Ok(Read::Ahead(whole, range));
+        }
+        found(self.pool.read(&part.object, part.within, part.len).await).map(Read::Now)
+    }
+
+    /// The memory of a part that was read ahead.
+    async fn take(&self, offset: u64, part: &Part) -> Option<(Arc<Buf>, Range<usize>)> {
+        let piece = self.ahead.find(offset, part)?;
+        let taken = piece.take(offset, part).await;
+        self.ahead.read(&piece, taken.is_some());
+        taken
     }
 
     async fn write_all(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
@@ -216,6 +258,24 @@ impl<P: Pool> Striped<P> {
 }
 
 impl<P: Pool> Medium for Striped<P> {
+    fn ahead(&self) -> u64 {
+        ahead::AHEAD
+    }
+
+    fn expect(&self, bytes: Range<u64>) {
+        if bytes.end <= self.len() {
+            self.ahead.expect(&self.pool, bytes);
+        }
+    }
+
+    async fn expected(&self, bytes: Range<u64>) -> Option<Buf> {
+        let len = usize::try_from(bytes.end.checked_sub(bytes.start)?).ok()?;
+        let parts = parts(bytes.start, len);
+        let [part] = &parts[..] else { return None };
+        let (whole, range) = self.take(bytes.start, part).await?;
+        Buf::part(&whole, range)
+    }
+
     async fn read(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
         if !self.within(offset, buf.len()) {
             return (Err(Errno::EIO), buf);
@@ -227,9 +287,16 @@ impl<P: Pool> Medium for Striped<P> {
         if !self.within(offset, buf.len()) {
             return (Err(Errno::EIO), buf);
         }
-        let mut writing = Writing { dropped: &self.dropped, over: false };
+        let bytes = offset..offset + buf.len() as u64;
+        self.ahead.begin_write(bytes.clone());
+        let (dropped, ahead) = (&self.dropped, &self.ahead);
+        let mut writing = Writing { dropped, ahead, bytes, over: false };
         let outcome = self.write_all(offset, buf).await;
         writing.over = true;
+        // One in doubt may land at any time, as long as this life lasts.
+        if !self.is_poisoned() {
+            self.ahead.end_write(&writing.bytes);
+        }
         outcome
     }
 
@@ -242,6 +309,7 @@ impl<P: Pool> Medium for Striped<P> {
                 self.failed.store(true, Ordering::Release);
             }
             self.settled.fetch_max(dropped, Ordering::AcqRel);
+            self.ahead.settled(dropped);
         }
         if self.is_poisoned() { Err(Errno::EIO) } else { Ok(()) }
     }

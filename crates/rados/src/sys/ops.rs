@@ -3,7 +3,6 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ops::DerefMut;
 use std::ptr;
-use std::sync::Arc;
 
 use super::call::{Call, Out};
 use super::cluster::{Handle, c_string};
@@ -154,44 +153,6 @@ pub(crate) struct Filled<B> {
 
 impl<B: Send + 'static> Out for Filled<B> {}
 
-/// A buffer that several reads fill side by side, each a part of its own.
-pub(crate) struct Whole<B> {
-    buffer: B,
-    start: *mut u8,
-}
-
-// SAFETY: `start` points into `buffer`, which goes with it. While reads are under way librados
-// alone touches the bytes, each read its own; nobody gets `buffer` before they let go of it.
-unsafe impl<B: Send> Send for Whole<B> {}
-// SAFETY: as above: what is shared is never looked at.
-unsafe impl<B: Send> Sync for Whole<B> {}
-
-impl<B> Whole<B> {
-    /// The buffer, unless a read still has to do with it.
-    pub(crate) fn buffer(self: Arc<Whole<B>>) -> Option<B> {
-        Arc::into_inner(self).map(|whole| whole.buffer)
-    }
-}
-
-/// A part of a [`Whole`].
-pub(crate) struct Part<B> {
-    whole: Option<Arc<Whole<B>>>,
-    len: usize,
-}
-
-impl<B> Part<B> {
-    /// Lets go of the buffer; how many bytes were read.
-    pub(crate) fn take(&mut self) -> usize {
-        self.whole = None;
-        self.len
-    }
-}
-
-impl<B: Send + 'static> Out for Part<B> {}
-
-/// Reads side by side, and what they fill.
-pub(crate) type Parts<B> = (Vec<Result<Call<Part<B>>, Code>>, Arc<Whole<B>>);
-
 /// Pairs of an object's map, by rising key.
 #[derive(Debug)]
 pub(crate) struct Page {
@@ -318,44 +279,6 @@ impl Handle {
             }
             op.submit(self, completion, object.as_ptr())
         })
-    }
-
-    /// As [`Handle::read`], in pieces of so many bytes, all under way at once. `B` is a buffer
-    /// whose bytes stay where they are when it is moved.
-    pub(crate) fn read_in_pieces<B>(
-        &self,
-        object: &str,
-        offset: u64,
-        mut buffer: B,
-        piece: usize,
-    ) -> Result<Parts<B>, (Code, B)>
-    where
-        B: DerefMut<Target = [u8]> + Send + 'static,
-    {
-        let object = match c_string(object) {
-            Ok(object) => object,
-            Err(code) => return Err((code, buffer)),
-        };
-        let (start, len) = (buffer.as_mut_ptr(), buffer.len());
-        let whole = Arc::new(Whole { buffer, start });
-        let call = |at: usize| {
-            let op = ReadOp::new();
-            let len = piece.min(len - at);
-            let part = Part { whole: Some(Arc::clone(&whole)), len: 0 };
-            Call::start(part, |completion, out| {
-                // SAFETY: `at` and `len` lie within the buffer, which lives as long as `out` has a
-                // reference, until the call has ended; no other read has these bytes.
-                unsafe {
-                    let to = whole.start.add(at).cast();
-                    let filled = &raw mut (*out).len;
-                    let from = offset + at as u64;
-                    ffi::rados_read_op_read(op.raw, from, len, to, filled, ptr::null_mut());
-                }
-                op.submit(self, completion, object.as_ptr())
-            })
-        };
-        let calls = (0..len).step_by(piece.max(1)).map(call).collect();
-        Ok((calls, whole))
     }
 
     /// Size of an object, bytes.

@@ -147,6 +147,118 @@ fn flushes_at_once_forget_no_dropped_write() {
     assert!(dropped > 200, "{dropped} were dropped only");
 }
 
+/// What is expected is read once, and given without another way to the pool; however long it takes,
+/// and whoever wants it.
+#[test]
+fn what_was_expected_is_there() {
+    for seed in 7..14 {
+        let cluster = MemCluster::new(seed);
+        cluster.set_faults(Faults { delay_polls: seed % 6, ..Faults::default() });
+        let medium = open(&cluster);
+        run(medium.grow(4 * STRIPE)).unwrap();
+        let mib = 1 << 20;
+        for at in 0..6u8 {
+            run(medium.write(u64::from(at) * mib, buf(1 << 20, at + 1))).0.unwrap();
+        }
+        medium.expect(2 * mib..STRIPE + 4096);
+        // The last 4 KiB wait for what follows; what is beyond the medium is not asked for.
+        assert!(run(medium.expected(STRIPE..STRIPE + 4096)).is_none());
+        medium.expect(STRIPE + 4096..2 * STRIPE);
+        medium.expect(4 * STRIPE..5 * STRIPE);
+        cluster.set_faults(Faults { delay_polls: seed % 6, gone: seed > 9, ..Faults::default() });
+        let wanted: Vec<_> = (2..6u64)
+            .flat_map(|at| [at, at])
+            .map(|at| medium.expected(at * mib..at * mib + mib / 2))
+            .collect();
+        for (nth, found) in run(join_all(wanted)).into_iter().enumerate() {
+            if seed > 9 && seed % 6 > 0 {
+                // It was on its way when the pool went.
+                continue;
+            }
+            let found = found.unwrap_or_else(|| panic!("seed {seed}: {nth} is not there"));
+            let byte = u8::try_from(nth / 2 + 3).unwrap();
+            assert!(found.is_part() && found.iter().all(|b| *b == byte), "seed {seed}, {nth}");
+        }
+        cluster.set_faults(Faults::default());
+        let zeros = run(medium.expected(2 * STRIPE - mib..2 * STRIPE));
+        assert!(zeros.is_none_or(|zeros| zeros.iter().all(|byte| *byte == 0)));
+        assert!(run(medium.expected(3 * mib..STRIPE + mib)).is_none(), "of two pieces");
+        let (read, both) = run(medium.read(3 * mib, buf(2 << 20, 9)));
+        assert!(read.is_ok() && both[..1 << 20].iter().all(|b| *b == 4), "seed {seed}");
+        assert!(both[1 << 20..].iter().all(|b| *b == 5), "seed {seed}");
+    }
+}
+
+/// What one page may hold: what was written last, or what was dropped on its way since a flush.
+#[derive(Default)]
+struct May {
+    sure: u8,
+    doubt: Vec<u8>,
+}
+
+/// Reads ahead, writes, writes that are dropped, and flushes: what was read ahead is never older
+/// than what a read may give.
+#[test]
+fn nothing_old_is_kept_ahead() {
+    let (mut given, mut dropped) = (0, 0);
+    for seed in 0..8 {
+        let mut rng = Rng::new(seed);
+        let cluster = MemCluster::new(seed);
+        cluster.set_faults(Faults { delay_polls: 6, ..Faults::default() });
+        let medium = open(&cluster);
+        run(medium.grow(2 * STRIPE)).unwrap();
+        // Eight places around the border of two objects; in each, one page that counts.
+        let place = |nth: u64| STRIPE - (1 << 20) + nth * (256 << 10);
+        let page = |nth: u64| place(nth)..place(nth) + PAGE as u64;
+        let mut may: [May; 8] = std::array::from_fn(|_| May::default());
+        for step in 1..200u8 {
+            let nth = rng.below(8);
+            let at = place(nth);
+            let here = &mut may[usize::try_from(nth).unwrap()];
+            match rng.below(8) {
+                0 => medium.expect(place(0)..place(8)),
+                1 => medium.expect(at..place(8)),
+                2 => {
+                    run(medium.write(at, buf(PAGE, step))).0.unwrap();
+                    here.sure = step;
+                }
+                3 => {
+                    if poll_for(2, medium.write(at, buf(PAGE, step))).is_some() {
+                        here.sure = step;
+                    } else {
+                        here.doubt.push(step);
+                        dropped += 1;
+                    }
+                }
+                4 => {
+                    run(medium.flush()).unwrap();
+                    for (nth, may) in (0..).zip(&mut may) {
+                        let part = &parts(place(nth), 1)[0];
+                        let now = run(medium.pool.read(&part.object, part.within, 1));
+                        let now = now.ok().and_then(|bytes| bytes.first().copied());
+                        (may.sure, may.doubt) = (now.unwrap_or(0), Vec::new());
+                        if let Some(ahead) = run(medium.expected(page(nth))) {
+                            assert_eq!(ahead[0], may.sure, "seed {seed}, step {step}, {nth}");
+                        }
+                    }
+                }
+                _ => {
+                    let Some(bytes) = run(medium.expected(page(nth))) else { continue };
+                    let found = bytes[0];
+                    given += 1;
+                    assert!(
+                        found == here.sure || here.doubt.contains(&found),
+                        "seed {seed}, step {step}: {found}, not {} or of {:?}",
+                        here.sure,
+                        here.doubt
+                    );
+                }
+            }
+        }
+    }
+    assert!(given > 100 && dropped > 50, "{given} given, {dropped} dropped");
+}
+
 #[test]
 fn it_does_not_grow_beyond_the_pool() {
     let cluster = MemCluster::new(1);
