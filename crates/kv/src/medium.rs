@@ -144,7 +144,7 @@ pub trait Medium: Send + Sync + 'static {
     /// gives what was written last, as ever.
     fn expect(&self, _bytes: Range<u64>) {}
 
-    /// What was expected, if it has come or is on its way: memory the medium has anyway. `None`, and
+    /// What was expected, if it has come or is on its way: memory the medium has anyway. `None`:
     /// a read is needed, for whatever reason.
     fn expected(&self, _bytes: Range<u64>) -> impl Future<Output = Option<Buf>> {
         async { None }

@@ -1,11 +1,11 @@
 //! Pieces of objects that were read before they were asked for, and wait in memory.
 //!
 //! A *piece* is the rest of an object, or less at the end of what is expected: one operation, sent
-//! when it is expected and ended by whoever wakes it or wants it: it needs no thread of its own. Who
-//! reads bytes of it waits for it and gets a part of its memory, uncopied where one piece has them
-//! all. It goes once all of it was read, when room is needed, and before a byte of it is written;
-//! and while a write may land, of whatever became of its future, no piece of those bytes is begun.
-//! So a piece holds what a read sent now would find.
+//! when it is expected and ended by whoever wakes it or wants it: it needs no thread of its own.
+//! Who reads bytes of it waits for it and gets a part of its memory, uncopied where one piece has
+//! them all. It goes once all of it was read, when room is needed, and before a byte of it is
+//! written; and while a write may land, of whatever became of its future, no piece of those bytes
+//! is begun. So a piece holds what a read sent now would find.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
