@@ -6,6 +6,7 @@
 
 mod app;
 mod commands;
+mod extracts;
 mod journal;
 mod log;
 mod lots;

@@ -90,6 +90,11 @@ impl Journal {
         Ok(pages_in(dir)?.first().copied())
     }
 
+    /// How many files there are.
+    pub(super) fn count(dir: &Path) -> io::Result<usize> {
+        Ok(pages_in(dir)?.len())
+    }
+
     /// Reads every entry in order. A torn one ends its file: it was never answered.
     pub(super) fn replay(
         dir: &Path,

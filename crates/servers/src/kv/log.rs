@@ -16,6 +16,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use outboard_kv::medium::Buf;
 
 use super::app::hash;
+use super::extracts::Entry;
 use super::record::{self, DELETED, PAGE, PAGE_HEAD, PageHead, Record, SUPERSEDED};
 
 /// Hashes are hashes already.
@@ -74,7 +75,8 @@ struct Page {
 pub(super) struct Sealed {
     pub(super) number: u64,
     pub(super) bytes: Buf,
-    pub(super) records: u64,
+    /// Its records.
+    pub(super) entries: Vec<Entry>,
 }
 
 /// Where a key's record is.
@@ -134,6 +136,11 @@ impl Log {
     fn add_page(&mut self) {
         let (bytes, used, records) = (vec![0; PAGE], PAGE_HEAD, 0);
         self.pages.push_back(Page { bytes, used, records, sealed: false, flushed: false });
+    }
+
+    /// The life it is in.
+    pub(super) fn life(&self) -> u64 {
+        self.life
     }
 
     /// Number of the page new records go to.
@@ -343,23 +350,19 @@ impl Log {
         let page = self.pages.get(at)?;
         let mut buf = Buf::zeroed(PAGE);
         buf.copy_from_slice(&page.bytes);
-        let all: Vec<(usize, usize, bool)> = record::records(&page.bytes, page.used)
-            .map(|(offset, record)| {
-                let address = number * PAGE64 + offset as u64;
-                let last = self.is_last(hash(record.key(), self.seed), address);
-                (offset, record.len(), last)
-            })
-            .collect();
-        for (offset, len, last) in all {
+        let mut entries = Vec::new();
+        for (offset, record) in record::records(&page.bytes, page.used) {
+            let (name, len) = (hash(record.key(), self.seed), record.len());
             let bytes = buf.get_mut(offset..offset + len)?;
-            if !last {
+            if !self.is_last(name, number * PAGE64 + offset as u64) {
                 record::mark(bytes, SUPERSEDED);
             }
             record::seal(bytes, len);
+            entries.push(Entry::of(name, offset, &Record::parse(bytes)?));
         }
         let head = PageHead { number, life: self.life, used: page.used };
         record::seal_page(&mut buf, head);
-        Some(Sealed { number, bytes: buf, records: page.records })
+        Some(Sealed { number, bytes: buf, entries })
     }
 
     /// A page that could not be written, once more.

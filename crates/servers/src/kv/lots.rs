@@ -104,14 +104,14 @@ impl Lots {
         }
     }
 
-    /// A lot for a page; where it begins in the file.
+    /// A lot for a page.
     pub(super) fn take(&mut self, page: u64, records: u64) -> u64 {
         let lot = self.free.pop_first().unwrap_or_else(|| {
             self.end += 1;
             self.end - 1
         });
         self.hold(page, lot, records);
-        offset_of(lot)
+        lot
     }
 
     /// Nobody needs this page, or it could not be written.
@@ -189,7 +189,7 @@ mod tests {
             for (what, which) in steps {
                 match what {
                     0 => {
-                        let offset = lots.take(next, which);
+                        let offset = offset_of(lots.take(next, which));
                         prop_assert!(!model.values().any(|(taken, _)| *taken == offset));
                         model.insert(next, (offset, which));
                         next += 1;

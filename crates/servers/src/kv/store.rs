@@ -10,7 +10,7 @@ mod open;
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::future::Future;
 use std::io;
@@ -25,9 +25,10 @@ use outboard_dds::table::Changes;
 use outboard_kv::medium::ALIGN;
 
 use super::commands::Cold;
+use super::extracts::{Extract, Extracts, Whose};
 use super::journal::{Journal, Kind};
 use super::log::{For, Log, Retire, Sealed};
-use super::lots::Lots;
+use super::lots::{Lots, offset_of};
 use super::record::{HEAD, PAGE, Record};
 use super::sync::synced;
 use crate::device::Device;
@@ -147,6 +148,7 @@ pub(super) struct Store<D> {
     seed: u64,
     fsync: Fsync,
     lots: Rc<RefCell<Lots>>,
+    extracts: Extracts,
     compaction: Compaction,
     /// Held by reads that began since lots were last freed.
     readers: Rc<()>,
@@ -158,7 +160,7 @@ pub(super) struct Store<D> {
     issued: u64,
     confirmed: u64,
     /// Pages that are being written.
-    writing: BTreeSet<u64>,
+    writing: BTreeMap<u64, Extract>,
     /// Pages that were not written, to be tried again.
     failed: Vec<u64>,
     /// There may be room for those.
@@ -178,7 +180,8 @@ const PAGE64: u64 = PAGE as u64;
 impl<D: Device> Store<D> {
     /// Opens what is there: reads the log's file, replays the journal, tells the cache table.
     pub(super) async fn open(device: Rc<D>, setup: &StoreSetup) -> io::Result<Store<D>> {
-        let Opened { log, lots, head, journal, begin } = open::open(&*device, setup).await?;
+        let Opened { log, lots, extracts, head, journal, begin } =
+            open::open(&*device, setup).await?;
         Ok(Store {
             device,
             log,
@@ -186,6 +189,7 @@ impl<D: Device> Store<D> {
             seed: setup.seed,
             fsync: setup.fsync,
             lots: Rc::new(RefCell::new(lots)),
+            extracts,
             compaction: Compaction::new(head, begin),
             readers: Rc::new(()),
             rounds: VecDeque::new(),
@@ -194,7 +198,7 @@ impl<D: Device> Store<D> {
             retiring_after: None,
             issued: 0,
             confirmed: 0,
-            writing: BTreeSet::new(),
+            writing: BTreeMap::new(),
             failed: Vec::new(),
             again: false,
             syncing: false,
@@ -330,7 +334,7 @@ impl<D: Device> Store<D> {
     fn ask(&mut self, begin: &mut Vec<Work>) {
         // A page that could not be written told the table nothing, and when it is written after
         // all, what was forgotten until then is marked in it.
-        let first = self.writing.first().copied();
+        let first = self.writing.keys().next().copied();
         for round in self.rounds.iter_mut().filter(|round| !round.asked) {
             if round.after.zip(first).is_some_and(|(page, first)| first <= page) {
                 return;
@@ -371,9 +375,11 @@ impl<D: Device> Store<D> {
     }
 
     fn write_page(&mut self, page: Sealed, begin: &mut Vec<Work>) {
-        let Sealed { number, bytes, records } = page;
-        self.writing.insert(number);
-        let offset = self.lots.borrow_mut().take(number, records);
+        let Sealed { number, bytes, entries } = page;
+        let lot = self.lots.borrow_mut().take(number, entries.len() as u64);
+        let whose = Whose { page: number, life: self.log.life(), lot };
+        self.writing.insert(number, Extract { whose, entries });
+        let offset = offset_of(lot);
         let device = Rc::clone(&self.device);
         begin.push(Box::pin(
             async move { Event::Written(number, device.write(offset, bytes).await) },
@@ -398,11 +404,13 @@ impl<D: Device> Store<D> {
             }
             Event::Compacting(progress) => self.on_progress(progress, begin)?,
             Event::Written(number, Ok(())) => {
-                self.writing.remove(&number);
+                let extract = self.writing.remove(&number);
                 self.warned = false;
                 self.log.written(number);
                 if number < self.compaction.durable_begin() {
                     self.lots.borrow_mut().put_back(number);
+                } else if let Some(extract) = extract {
+                    self.extracts.add(&extract);
                 }
                 self.release_journals(begin);
             }

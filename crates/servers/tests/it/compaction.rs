@@ -229,8 +229,18 @@ fn a_log_that_lacks_a_page_is_not_opened() {
     assert!(why.contains("lacks its page"), "{why}");
     file.write_all_at(&head, 1 << 20).unwrap();
     Host::plain(dir.path()).stop();
-    // And a record.
+    // And a record: it is not read if an extract speaks of its page, and nobody gets it.
     file.write_all_at(b"?", (1 << 20) + 200).unwrap();
+    let host = Host::plain(dir.path());
+    let got = Client::new(&host.address).ask(&[b"GET", &key(0)]);
+    assert!(matches!(&got, Answer::Error(why) if why.contains("cannot be read")), "{got:?}");
+    host.stop();
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.to_string_lossy().contains("extracts.") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
     let why = Host::try_plain(dir.path()).unwrap_err();
     assert!(why.contains("damaged at byte 1048"), "{why}");
     // Nor without its head.

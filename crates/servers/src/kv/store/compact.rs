@@ -399,6 +399,7 @@ impl<D: Device> Store<D> {
         self.compaction.head = head;
         // Reads from now on know that nothing lies there.
         self.log.set_begin(head.begin);
+        self.extracts.release_before(head.begin);
         let readers = Rc::downgrade(&std::mem::replace(&mut self.readers, Rc::new(())));
         let (begin, gate) = (head.begin, self.gate());
         self.compaction.freeing.push_back(Freeing { begin, gate, readers });
@@ -408,7 +409,8 @@ impl<D: Device> Store<D> {
     fn free(&mut self) {
         while let Some(freeing) = self.compaction.freeing.front() {
             // After FLUSHALL pages that do not count may be on their way to such lots.
-            let is_written_to = self.writing.first().is_some_and(|page| *page < freeing.begin);
+            let is_written_to =
+                self.writing.keys().next().is_some_and(|page| *page < freeing.begin);
             let is_read = freeing.readers.strong_count() > 0;
             if is_written_to || is_read || !self.is_open(freeing.gate) {
                 return;
