@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::index::{Entry, Page, SLOTS, TAG_MOVES, locate, number_key};
+use super::index::{Entry, Page, SLOTS, TAG_MOVES, locate, number_key, page_key};
 use super::ledger::{Asks, Changed, Room, Staged, Take, Taken};
 use super::moves::{self, Move};
 use super::{BLOCK, ObjectId, Objects};
 use crate::medium::Medium;
-use crate::{Batch, Kv, KvError};
+use crate::{Batch, Key, Kv, KvError};
 
 /// Rounds of growing and syncing before a request for blocks gives up.
 const TAKE_ROUNDS: usize = 16;
+/// Index pages asked for at once: those of 4 MiB.
+const GROUP: u32 = 16;
 
 /// Index pages being changed, and the moves made.
 pub(super) struct Edit {
@@ -95,17 +97,35 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         Ok(edit)
     }
 
-    /// Brings those pages of `blocks` under edit that are not yet.
+    /// Brings those pages of `blocks` under edit that are not yet: what is not known of them is
+    /// asked of the store at once. With the first of a group all of it is asked for, so that who
+    /// writes in sequence asks once a group, of a new file, too.
     pub(super) async fn add_pages(
         &self,
         edit: &mut Edit,
         blocks: &Range<u64>,
         batch: Option<&Batch>,
     ) -> Result<(), KvError> {
+        let id = edit.id;
+        let mut wanted = Vec::new();
         for number in locate(blocks.start).0..=locate(blocks.end - 1).0 {
-            if !edit.pages.contains_key(&number) {
-                edit.add(number, self.page(edit.id, number, batch).await?);
+            if edit.pages.contains_key(&number) {
+                continue;
             }
+            let key = page_key(id, number);
+            match batch.and_then(|batch| batch.staged(&key)) {
+                Some(staged) => edit.add(number, Page::of(id, number, staged)?),
+                None => wanted.push(number),
+            }
+        }
+        let Some(last) = wanted.last() else { return Ok(()) };
+        // Behind those wanted, so that values and numbers go in step.
+        let ahead = wanted.iter().find(|number| number.is_multiple_of(GROUP));
+        let ahead = ahead.map_or(0..0, |first| *last + 1..first.saturating_add(GROUP));
+        let keys = wanted.iter().copied().chain(ahead);
+        let keys: Vec<Key> = keys.map(|number| page_key(id, number).into()).collect();
+        for (number, value) in wanted.into_iter().zip(self.kv.get_many(&keys).await?) {
+            edit.add(number, Page::of(id, number, value.as_ref())?);
         }
         Ok(())
     }
