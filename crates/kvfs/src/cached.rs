@@ -4,19 +4,21 @@
 //! None of this is a request: nobody's permission is asked, no handle is needed, nothing is
 //! recorded for a replay. Who asks has granted the right to cache when a file was opened.
 
-use outboard_base::{Fh, Ino, Result, SessionId, Timestamp};
+use outboard_base::{Errno, Fh, Ino, Result, SessionId, Timestamp};
 use outboard_kv::medium::Medium;
 use outboard_kv::object::Room;
-use outboard_kv::{Cached, Kv, join_all};
+use outboard_kv::{Cached, Kv, KvError, join_all};
 use outboard_wire::file::{Attr, Header, Op, mode};
 
 use crate::attr::CAPABILITY;
 use crate::context::Context;
+use crate::data::gather::Outcome;
 use crate::data::regular;
 use crate::data::shape::Shape;
+use crate::data::write::{Change, Dates};
 use crate::layout::{DataKind, key, marks};
 use crate::permission::WRITE;
-use crate::txn::{Fail, Tried, Txn};
+use crate::txn::{Fail, ROUNDS_MAX, Tried, Txn};
 use crate::{Caller, Event, Kvfs};
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
@@ -28,7 +30,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let set_id = inode.attr.mode & (mode::S_ISUID | mode::S_ISGID) != 0;
         let capable = inode.has(marks::XATTRS) && {
             let key = key::xattr(ino, CAPABILITY);
-            self.kv.get(&key).await.map_err(outboard_kv::KvError::errno)?.is_some()
+            self.kv.get(&key).await.map_err(KvError::errno)?.is_some()
         };
         Ok((inode.attr, !set_id && !capable))
     }
@@ -46,11 +48,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(believed || self.permit(&context, &inode, WRITE).await.is_ok())
     }
 
-    /// Writes runs of pages back, each an offset and at most 1 MiB, none touching a block of
-    /// another: they were changed at `mtime`, if that is known. `ESTALE` if the file is gone.
+    /// Writes runs of pages back, each an offset and at most 1 MiB, in their order, none touching a
+    /// block of another: they were changed at `mtime`, if that is known. `ESTALE` if the file is
+    /// gone.
     ///
-    /// To a big file all of them go out side by side and are one batch; what fails leaves none of
-    /// them written.
+    /// To a big file all of them go out side by side, beside users of other blocks, and are of one
+    /// batch; what fails leaves none of them written.
     pub async fn write_back(
         &self,
         attachment: SessionId,
@@ -61,25 +64,65 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let mut left = runs;
         // A file that is not big yet becomes so with one of the first, or stays small to the last.
         while let Some((first, rest)) = left.split_first() {
-            let turn = self.turns.alone(ino).await;
-            let big = Shape::of(&self.inode(ino).await?).data == DataKind::Big;
-            let now = if big { std::mem::take(&mut left) } else { std::slice::from_ref(first) };
-            if !big {
-                left = rest;
+            if self.back_beside(ino, left, mtime).await? {
+                break;
             }
-            self.transact(async |txn| self.stage_back(ino, txn, now, mtime).await).await?;
-            drop(turn);
+            let _turn = self.turns.alone(ino).await;
+            self.transact(async |txn| self.stage_back(ino, txn, *first, mtime).await).await?;
+            left = rest;
         }
         self.tell_changed(attachment, ino);
         Ok(())
     }
 
-    /// Stages runs of pages; several only into a big file. The turn on the file is held.
+    /// Writes runs back into a big file, all of them; false if it is not big.
+    async fn back_beside(
+        &self,
+        ino: Ino,
+        runs: &[(u64, &[u8])],
+        mtime: Option<Timestamp>,
+    ) -> Result<bool> {
+        let ends = || runs.iter().map(|(at, data)| at.saturating_add(data.len() as u64));
+        let start = runs.iter().map(|(at, _)| *at).min().unwrap_or(0);
+        let end = ends().max().unwrap_or(0);
+        let _turn = self.turns.alone_on(ino, start..end).await;
+        let inode = self.inode(ino).await?;
+        regular(&inode)?;
+        let shape = Shape::of(&inode);
+        if shape.data != DataKind::Big || shape.trimming {
+            return Ok(false);
+        }
+        let work = self.writes.begin(ino);
+        let mut apart = false;
+        for _ in 0..ROUNDS_MAX {
+            let store = self.store();
+            let out = runs.iter().map(|(at, data)| store.write_out(ino, *at, data, Room::Reserved));
+            let written: std::result::Result<Vec<_>, _> =
+                join_all(out.collect()).await.into_iter().collect();
+            let change = Change {
+                written: written.map_err(KvError::errno)?,
+                end,
+                dates: mtime.map_or(Dates::Stay, Dates::Then),
+                strips: false,
+                record: None,
+                essential: true,
+            };
+            match self.commit_with_others(ino, &work, change, apart).await {
+                Outcome::Done => return Ok(true),
+                Outcome::Failed(errno) => return Err(errno),
+                Outcome::Again => {}
+                Outcome::Apart => apart = true,
+            }
+        }
+        Err(Errno::EBUSY)
+    }
+
+    /// Stages a run of pages; the turn on the file is held.
     async fn stage_back(
         &self,
         ino: Ino,
         txn: &mut Txn<'_, Cached<K>>,
-        runs: &[(u64, &[u8])],
+        (offset, data): (u64, &[u8]),
         mtime: Option<Timestamp>,
     ) -> Tried<()> {
         txn.essential();
@@ -91,25 +134,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             return Err(Fail::Again);
         }
         let before = shape;
-        let store = self.store();
-        let staged = if let [(offset, data)] = runs {
-            store.stage_write(ino, &mut shape, *offset, data, txn.batch()).await?
-        } else {
-            let out = runs.iter().map(|(at, data)| store.write_out(ino, *at, data, Room::Reserved));
-            let written: std::result::Result<Vec<_>, _> =
-                join_all(out.collect()).await.into_iter().collect();
-            let written = written?;
-            let ends = runs.iter().map(|(at, data)| at.saturating_add(data.len() as u64));
-            shape.size = ends.fold(shape.size, u64::max);
-            store.stage_written(ino, &mut shape, written, txn.batch()).await?
-        };
+        let staged = self.store().stage_write(ino, &mut shape, offset, data, txn.batch()).await?;
         txn.stage(staged);
         self.keep_synced(ino, &before, &shape).await?;
         shape.put(&mut inode);
-        let attr = &mut inode.attr;
-        attr.mtime = mtime.map_or(attr.mtime, |mtime| attr.mtime.max(mtime));
-        attr.ctime = attr.ctime.max(attr.mtime);
-        attr.change = attr.change.saturating_add(1);
+        self.count_change(txn, &mut inode, mtime.map_or(Dates::Stay, Dates::Then), false).await?;
         txn.put_inode(&inode)?;
         Ok(())
     }

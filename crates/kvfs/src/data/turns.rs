@@ -132,7 +132,7 @@ impl Turns {
     }
 
     /// A turn alone on the blocks that `bytes` touch.
-    pub(crate) fn alone_on(&self, ino: Ino, bytes: Range<u64>) -> impl Future<Output = Turn<'_>> {
+    pub fn alone_on(&self, ino: Ino, bytes: Range<u64>) -> impl Future<Output = Turn<'_>> {
         self.wait(ino, Claim::on(&bytes, true))
     }
 

@@ -14,7 +14,7 @@ use outboard_kv::object::{Room, Written};
 use outboard_kv::{Cached, Kv, KvError};
 use outboard_wire::file::{Reply, open_flags, write_flags};
 
-use super::gather::{Lead, Outcome, Turn};
+use super::gather::{Lead, Outcome, Turn, Work};
 use super::shape::Shape;
 use super::{regular, turns};
 use crate::Kvfs;
@@ -36,9 +36,8 @@ impl Write<'_> {
         self.flags & write_flags::WRITEBACK != 0
     }
 
-    /// The times it sets, if any.
-    fn mtime(&self, cx: &Context<'_>) -> Option<Timestamp> {
-        (!self.cached()).then_some(cx.now)
+    fn dates(&self, cx: &Context<'_>) -> Dates {
+        if self.cached() { Dates::Stay } else { Dates::Now(cx.now) }
     }
 
     fn strips(&self, cx: &Context<'_>) -> bool {
@@ -53,15 +52,29 @@ impl Write<'_> {
     }
 }
 
+/// What a change does to a file's times.
+#[derive(Clone, Copy)]
+pub(crate) enum Dates {
+    /// Nothing: the pages come with times of their own.
+    Stay,
+    /// It is made now.
+    Now(Timestamp),
+    /// It was made then, of which the file may have heard already.
+    Then(Timestamp),
+}
+
 /// A write to some blocks of a big file whose bytes are out.
 pub(crate) struct Change {
-    written: Written,
+    /// Its runs of blocks, none touching a block of another.
+    pub(crate) written: Vec<Written>,
     /// Where it ends; beyond the size, it grows the file.
-    end: u64,
-    mtime: Option<Timestamp>,
-    strips: bool,
+    pub(crate) end: u64,
+    pub(crate) dates: Dates,
+    pub(crate) strips: bool,
     /// Its answer, to be put with it.
-    record: Option<(Vec<u8>, Vec<u8>)>,
+    pub(crate) record: Option<(Vec<u8>, Vec<u8>)>,
+    /// It was promised its space.
+    pub(crate) essential: bool,
 }
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
@@ -125,14 +138,15 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let mut apart = false;
         for _ in 0..ROUNDS_MAX {
             let written = self.store().write_out(ino, offset, data, Room::Common).await;
-            let written = written.map_err(KvError::errno)?;
-            let (mtime, strips) = (write.mtime(cx), write.strips(cx));
-            let change = Change { written, end, mtime, strips, record: record.clone() };
-            let outcome = match work.commit(change, apart).await {
-                Turn::Told(outcome) => outcome,
-                Turn::Lead(lead) => self.commit_gathered(ino, lead).await,
+            let change = Change {
+                written: vec![written.map_err(KvError::errno)?],
+                end,
+                dates: write.dates(cx),
+                strips: write.strips(cx),
+                record: record.clone(),
+                essential: false,
             };
-            match outcome {
+            match self.commit_with_others(ino, &work, change, apart).await {
                 Outcome::Done => return Ok(Some(taken)),
                 Outcome::Failed(errno) => return Err(errno),
                 Outcome::Again => {}
@@ -166,6 +180,20 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
     }
 
+    /// Commits a change, with those of others that are ready at the same time.
+    pub(crate) async fn commit_with_others(
+        &self,
+        ino: Ino,
+        work: &Work<'_, Change>,
+        change: Change,
+        apart: bool,
+    ) -> Outcome {
+        match work.commit(change, apart).await {
+            Turn::Told(outcome) => outcome,
+            Turn::Lead(lead) => self.commit_gathered(ino, lead).await,
+        }
+    }
+
     /// Commits the writes of those who have gathered, and tells them.
     async fn commit_gathered(&self, ino: Ino, mut lead: Lead<'_, Change>) -> Outcome {
         let changes = lead.gathered();
@@ -194,8 +222,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             if let Some((key, value)) = change.record {
                 txn.put(key, value);
             }
-            self.count_change(txn, &mut inode, change.mtime, change.strips).await?;
-            written.push(change.written);
+            if change.essential {
+                txn.essential();
+            }
+            self.count_change(txn, &mut inode, change.dates, change.strips).await?;
+            written.extend(change.written);
         }
         let store = self.store();
         let staged = store.stage_written(ino, &mut shape, written, txn.batch()).await?;
@@ -233,8 +264,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             txn.stage(staged);
             self.keep_synced(ino, &before, &shape).await?;
             shape.put(&mut inode);
-            let (mtime, strips) = (write.mtime(cx), write.strips(cx));
-            self.count_change(txn, &mut inode, mtime, strips).await?;
+            self.count_change(txn, &mut inode, write.dates(cx), write.strips(cx)).await?;
             txn.put_inode(&inode)?;
             let taken = u32::try_from(data.len()).map_err(|_| Errno::EIO)?;
             txn.record(cx, &Reply::Written(taken))?;
@@ -244,19 +274,20 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 
     /// What a write does to an inode beside its size.
-    async fn count_change(
+    pub(crate) async fn count_change(
         &self,
         txn: &mut Txn<'_, Cached<K>>,
         inode: &mut Inode,
-        mtime: Option<Timestamp>,
+        dates: Dates,
         strips: bool,
     ) -> Tried<()> {
         if strips {
             self.strip_privileges(txn, inode).await?;
         }
-        match mtime {
-            Some(now) => inode.modify(now),
-            None => inode.attr.change = inode.attr.change.saturating_add(1),
+        match dates {
+            Dates::Now(now) => inode.modify(now),
+            Dates::Then(then) => inode.modified(then),
+            Dates::Stay => inode.attr.change = inode.attr.change.saturating_add(1),
         }
         Ok(())
     }

@@ -135,6 +135,13 @@ impl Inode {
         self.touch(now);
     }
 
+    /// Data changed `then`; it may have been told of later times already, and keeps them.
+    pub fn modified(&mut self, then: Timestamp) {
+        self.attr.mtime = self.attr.mtime.max(then);
+        self.attr.ctime = self.attr.ctime.max(self.attr.mtime);
+        self.attr.change = self.attr.change.saturating_add(1);
+    }
+
     /// The value under the key of [`Inode::ino`].
     pub fn encode(&self) -> Result<[u8; Self::LEN]> {
         let mut value = [0; Self::LEN];
