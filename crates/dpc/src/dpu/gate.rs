@@ -78,6 +78,11 @@ pub struct Gate {
     turns: Turns,
     flushing: Turns,
     book: Mutex<Book>,
+    /// Buffers of flushes, and bytes of a batch of one.
+    spare: flush::Spare,
+    batch: usize,
+    /// Who tends the caches.
+    tending: tend::Tending,
     /// Caches, and sessions still expected: while it is 0 nothing is looked at.
     concerns: AtomicUsize,
     /// When this life of the DPU side began, if anybody may bring a cache from an earlier one.
@@ -90,6 +95,9 @@ impl Default for Gate {
             turns: Turns::default(),
             flushing: Turns::default(),
             book: Mutex::default(),
+            spare: flush::Spare::default(),
+            batch: flush::BATCH,
+            tending: tend::Tending::default(),
             concerns: AtomicUsize::new(0),
             began: None,
         }

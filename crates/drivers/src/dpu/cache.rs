@@ -50,6 +50,7 @@ struct Running {
     /// Told when a cache comes, or dropped when the side ends.
     told: mpsc::Sender<()>,
     stop: Arc<AtomicBool>,
+    gate: Arc<Gate>,
     thread: JoinHandle<()>,
 }
 
@@ -63,6 +64,11 @@ impl Tender {
     ) -> io::Result<()> {
         if self.running.is_none() {
             let (told, news) = mpsc::channel();
+            let wake = told.clone();
+            gate.tended_by(move || {
+                // A thread that has ended told the log why.
+                let _ended = wake.send(());
+            });
             let stop = Arc::new(AtomicBool::new(false));
             let round = Round {
                 volume: volume.clone(),
@@ -74,7 +80,8 @@ impl Tender {
             let thread = std::thread::Builder::new()
                 .name("outboard-cache".into())
                 .spawn(move || round.run(&news))?;
-            self.running = Some(Running { told, stop, thread });
+            let gate = Arc::clone(gate);
+            self.running = Some(Running { told, stop, gate, thread });
         }
         if let Some(running) = &self.running {
             // A thread that has ended told the log why.
@@ -90,8 +97,10 @@ impl Tender {
 
     /// Ends the thread; a round under way is finished.
     pub(super) fn end(&mut self) {
-        let Some(Running { told, stop, thread }) = self.running.take() else { return };
+        let Some(Running { told, stop, gate, thread }) = self.running.take() else { return };
         stop.store(true, Ordering::Relaxed);
+        // Both senders gone, the thread waits for no more news.
+        gate.untended();
         drop(told);
         if thread.join().is_err() {
             tracing::error!("the thread that tends caches panicked");
@@ -113,15 +122,24 @@ struct Round<V> {
     cpu_ns: Arc<AtomicU64>,
 }
 
+impl<V> Drop for Round<V> {
+    /// However the thread ends: nobody waits for its rounds.
+    fn drop(&mut self) {
+        self.gate.untended();
+    }
+}
+
 impl<V: Keeping> Round<V> {
     fn run(&self, news: &mpsc::Receiver<()>) {
         while news.recv().is_ok() {
             while self.gate.has_caches() && !self.stop.load(Ordering::Relaxed) {
+                // Asked for, or in time: either is one round.
                 if let Err(mpsc::RecvTimeoutError::Disconnected) =
                     news.recv_timeout(Gate::TEND_EVERY)
                 {
                     return;
                 }
+                while news.try_recv().is_ok() {}
                 if block_on(self.gate.tend(&self.volume)) {
                     // Hosts may have to be told that files changed.
                     self.bell.ring();

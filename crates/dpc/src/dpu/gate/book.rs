@@ -66,6 +66,11 @@ impl Cache {
         (self.control.geometry().total() * u64::from(self.control.policies().dirty) / 100).max(1)
     }
 
+    /// Whether so many pages more are too many to be promised.
+    pub(super) fn lacks_room(&self, pages: u64) -> bool {
+        self.promised.load(Ordering::SeqCst).saturating_add(pages) > self.dirty_max()
+    }
+
     pub(super) fn count(counter: &AtomicU64, by: u64) {
         counter.fetch_add(by, Ordering::Relaxed);
     }
@@ -79,11 +84,14 @@ pub(super) struct Hand {
     pub(super) grant: Grant,
     /// It was granted to write, and what it wrote was not all fetched since.
     written: bool,
+    /// Which grant it is, once it is noted.
+    serial: u64,
 }
 
 impl Hand {
     pub(super) fn new(cache: &Arc<Cache>, slot: Slot, grant: Grant) -> Hand {
-        Hand { cache: Arc::clone(cache), slot, grant, written: grant == Grant::Write }
+        let written = grant == Grant::Write;
+        Hand { cache: Arc::clone(cache), slot, grant, written, serial: 0 }
     }
 
     /// Whether there may be dirty pages. A grant to read that is frozen has none: what its host
@@ -281,6 +289,12 @@ impl Book {
         self.inodes.get_mut(&ino)?.holder(session)
     }
 
+    /// The session behind `hand`, unless that grant is over.
+    pub(super) fn holder_of(&mut self, ino: Ino, hand: &Hand) -> Option<&mut Holder> {
+        let holder = self.holder(ino, hand.cache.session());
+        holder.filter(|holder| holder.hand.serial == hand.serial)
+    }
+
     /// Who may cache `ino`.
     pub(super) fn hands(&self, ino: Ino) -> Vec<Hand> {
         let known = self.inodes.get(&ino).map(|known| known.holders.iter());
@@ -319,9 +333,10 @@ impl Book {
     }
 
     /// Notes a grant.
-    pub(super) fn granted(&mut self, ino: Ino, hand: Hand, credit: u64) {
+    pub(super) fn granted(&mut self, ino: Ino, mut hand: Hand, credit: u64) {
         self.serial += 1;
         let serial = self.serial;
+        hand.serial = serial;
         let known = self.inodes.entry(ino).or_insert_with(|| Known {
             serial,
             changes: 0,

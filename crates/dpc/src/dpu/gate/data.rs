@@ -147,24 +147,12 @@ impl Gate {
         (moment, asked): (Option<Moment>, &Range<u64>),
     ) {
         let Some(moment) = moment else { return };
-        let page_size = hand.cache.page_size();
-        let Ok(len) = usize::try_from(page_size) else { return };
-        let first = from / page_size;
-        for (page, bytes) in (first..).zip(answer.payload.bytes().chunks(len)) {
-            let mut last = Vec::new();
-            let bytes = if bytes.len() == len {
-                bytes
-            } else {
-                last.extend_from_slice(bytes);
-                last.resize(len, 0);
-                &last
-            };
-            let valid = || self.book().moment(ino) == Some(moment);
-            let ahead = !asked.contains(&page);
-            if let Err(error) = hand.cache.control.fill(ino, page, bytes, ahead, valid) {
-                tracing::debug!(%ino, ?error, "a page was not put into its cache");
-                return;
-            }
+        let first = from / hand.cache.page_size();
+        let valid = || self.book().moment(ino) == Some(moment);
+        let ahead = |page: u64| !asked.contains(&page);
+        let bytes = answer.payload.bytes();
+        if let Err(error) = hand.cache.control.fill(ino, first, bytes, ahead, valid) {
+            tracing::debug!(%ino, ?error, "pages were not put into their cache");
         }
     }
 
@@ -183,6 +171,23 @@ impl Gate {
                 return ask.of(volume).await;
             }
         }
+        let len = bytes.end - bytes.start;
+        let answer = self.write_through(volume, ask, (ino, fh), bytes, flags).await;
+        // No turn is held: what is dirty may have to be written back first.
+        self.credit_for(volume, session, ino, len).await;
+        answer
+    }
+
+    /// A write to a file that somebody may cache.
+    async fn write_through<V: Volume>(
+        &self,
+        volume: &V,
+        ask: Ask<'_>,
+        (ino, fh): (Ino, Fh),
+        bytes: Range<u64>,
+        flags: u32,
+    ) -> Result<Answer> {
+        let session = ask.caller.attachment;
         let _turn = self.turns.alone(ino).await;
         self.clear_others(volume, session, ino, Grant::Free).await?;
         let Some(hand) = self.view(ino, session).mine else {
@@ -207,14 +212,13 @@ impl Gate {
     }
 
     /// After a write through to a file that had `size` bytes: as granted before, with the size it
-    /// has now and space for more.
+    /// has now.
     async fn thaw<V: Volume>(&self, volume: &V, hand: &Hand, ino: Ino, size: u64) -> Result<()> {
         let (after, _) = volume.cacheable(ino).await?;
         if after.size > size {
             hand.cache.control.raise_size(hand.slot, after.size).map_err(unreachable)?;
         }
-        self.set(hand, ino, if hand.writes() { Grant::Write } else { Grant::Read })?;
-        if hand.writes() { self.top_up(volume, hand, ino).await } else { Ok(()) }
+        self.set(hand, ino, if hand.writes() { Grant::Write } else { Grant::Read })
     }
 
     /// Writes to the volume while the session's own pages stand still; the size the file had

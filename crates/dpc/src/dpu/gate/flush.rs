@@ -1,10 +1,13 @@
 //! Writing dirty pages back.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use outboard_base::limits::{BLOCK, IO_MAX};
 use outboard_base::{Errno, Fh, Ino, Result, SessionId, Timestamp};
-use outboard_cache::dpu::{Found, Pulled};
+use outboard_cache::dpu::{Control, Found, Pulled};
+use outboard_kv::try_join_abreast;
+use outboard_link::dma::DmaError;
 use outboard_wire::cache::{Grant, Record, Status};
 
 use super::book::{Cache, Hand};
@@ -16,9 +19,31 @@ pub(super) const ALL: Range<u64> = 0..u64::MAX;
 
 /// Bytes written back by one change of the volume, at most: as many as cost little memory and keep
 /// nobody waiting for long.
-const BATCH: usize = 2 * IO_MAX;
+pub(super) const BATCH: usize = 2 * IO_MAX;
+/// Changes of the volume side by side in one flush: while one waits for the store, others are on
+/// their way. More of them than fit the processors' caches cost more each.
+const ABREAST: usize = 3;
 /// Runs of pages in one, at most: each is a write of the medium.
 const RUNS: usize = 128;
+
+/// Buffers for batches, kept: a fresh megabyte costs more in page faults than the copy into it.
+#[derive(Default)]
+pub(super) struct Spare(Mutex<Vec<Vec<u8>>>);
+
+impl Spare {
+    fn take(&self) -> Vec<u8> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        kept.unwrap_or_default()
+    }
+
+    fn give(&self, mut bytes: Vec<u8>) {
+        bytes.clear();
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() < ABREAST {
+            kept.push(bytes);
+        }
+    }
+}
 
 /// Pages, pulled, in their order: some in a row, some apart.
 #[derive(Default)]
@@ -30,30 +55,61 @@ struct Batch {
 }
 
 impl Batch {
+    /// An empty one, with a buffer to use.
+    fn new(bytes: Vec<u8>) -> Batch {
+        Batch { bytes, ..Batch::default() }
+    }
+
     /// Whether there is room for `page`. Runs of one change of the volume have no block in common,
     /// though pages may be smaller than a block, and a hostile host may have one twice.
     fn has_room(&self, page: u64, page_size: usize) -> bool {
         let Some((last, _)) = self.pages.last() else { return true };
         let block = |page: u64| page.saturating_mul(page_size as u64) / BLOCK as u64;
         let last = last.entry.lpn;
-        let apart = self.joins(page, page_size) || (page > last && block(page) > block(last));
+        let joins = self.joins(page, page_size, self.bytes.len());
+        let apart = joins || (page > last && block(page) > block(last));
         apart && self.bytes.len() + page_size <= BATCH && self.runs.len() < RUNS
     }
 
-    /// Whether `page` goes on with the last run.
-    fn joins(&self, page: u64, page_size: usize) -> bool {
+    /// Whether `page`, whose bytes come at `at`, goes on with the last run.
+    fn joins(&self, page: u64, page_size: usize, at: usize) -> bool {
         let next = self.pages.last().map(|(found, _)| found.entry.lpn.wrapping_add(1));
-        let run = self.runs.last().map_or(0, |(_, from)| self.bytes.len() - from);
+        let run = self.runs.last().map_or(0, |(_, from)| at - from);
         next == Some(page) && run + page_size <= IO_MAX
     }
 
-    fn push(&mut self, found: Found, version: u32, bytes: &[u8]) {
+    /// Pulls a page, and keeps it if it is dirty; there is room for it.
+    fn pull(
+        &mut self,
+        control: &Control,
+        found: Found,
+        page_size: usize,
+    ) -> std::result::Result<Pulled, DmaError> {
+        let from = self.bytes.len();
+        self.bytes.resize(from + page_size, 0);
+        let place = self.bytes.get_mut(from..).unwrap_or_default();
+        let pulled = control.pull(&found, place);
+        match pulled {
+            Ok(Pulled::Bytes { version, dirty: true }) => self.keep(found, version, from),
+            _ => self.bytes.truncate(from),
+        }
+        pulled
+    }
+
+    /// Notes a page whose bytes were put behind the others', from `from` on.
+    fn keep(&mut self, found: Found, version: u32, from: usize) {
         let page = found.entry.lpn;
-        if !self.joins(page, bytes.len()) {
-            self.runs.push((page, self.bytes.len()));
+        let len = self.bytes.len() - from;
+        if !self.joins(page, len, from) {
+            self.runs.push((page, from));
         }
         self.pages.push((found, version));
-        self.bytes.extend_from_slice(bytes);
+    }
+
+    fn clear(&mut self) {
+        self.pages.clear();
+        self.bytes.clear();
+        self.runs.clear();
     }
 
     /// Offsets and bytes of the runs, as far as a file of `size` bytes goes.
@@ -68,9 +124,42 @@ impl Batch {
     }
 }
 
+/// Pages of one batch, in their order.
+struct Part {
+    pages: Vec<Found>,
+    /// From the first page to behind the last.
+    span: Range<u64>,
+}
+
+/// Divides pages, in their order, among batches of so many pages at most.
+fn parts(pages: Vec<Found>, most: usize) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    let mut runs = 0;
+    for found in pages {
+        let page = found.entry.lpn;
+        match parts.last_mut() {
+            Some(part) if part.pages.len() < most && runs < RUNS => {
+                runs += usize::from(part.span.end != page);
+                part.span.end = page.saturating_add(1);
+                part.pages.push(found);
+            }
+            _ => {
+                runs = 1;
+                parts.push(Part { span: page..page.saturating_add(1), pages: vec![found] });
+            }
+        }
+    }
+    parts
+}
+
 impl Gate {
-    /// Writes the dirty pages among `pages` back. With `still` (nobody makes any more), also waits
-    /// for those being made. What cannot be written stays dirty, and is said.
+    /// Writes the dirty pages among `pages` back, a few batches side by side. With `still` (nobody
+    /// makes any more), also waits for those being made. What cannot be written stays dirty, and is
+    /// said.
+    ///
+    /// Whoever is not the thread that tends the caches holds the gate's turn on the inode. What was
+    /// dirty when this began is in the volume when it ends, whoever wrote it: a page is pulled and
+    /// marked clean under a turn to flush the span it lies in.
     pub(super) async fn flush<V: Volume>(
         &self,
         volume: &V,
@@ -79,36 +168,16 @@ impl Gate {
         pages: Range<u64>,
         still: bool,
     ) -> Result<()> {
-        let _turn = self.flushing.alone(ino).await;
-        let Hand { cache, slot, .. } = hand;
-        let before = cache.control.record(*slot, ino).map_err(unreachable)?;
-        let mut dirty_again = 0;
+        let cache = &hand.cache;
         let deadline = (cache.clock)().after(BUSY_LIMIT);
         let page_size = usize::try_from(cache.page_size()).map_err(|_| Errno::EIO)?;
-        let mut batch = Batch::default();
-        let mut page = vec![0; page_size];
         let mut todo = cache.control.find(ino, pages.clone()).map_err(unreachable)?;
-        // Counted by their writers already, and not dirty yet: left to the next round.
-        let becoming = |found: &&Found| found.is_being_written() && !found.is_dirty() && !still;
-        let unfinished = todo.iter().filter(becoming).count() as u64;
         loop {
-            let mut busy = Vec::new();
-            for found in todo {
-                if !(found.is_dirty() || (still && found.is_being_written())) {
-                    continue;
-                }
-                if !batch.has_room(found.entry.lpn, page_size) {
-                    dirty_again += self.put(volume, hand, ino, &mut batch).await?;
-                }
-                match cache.control.pull(&found, &mut page).map_err(unreachable)? {
-                    Pulled::Bytes { version, dirty: true } => {
-                        batch.push(found, version, &page);
-                    }
-                    Pulled::Bytes { .. } | Pulled::Gone => {}
-                    Pulled::Busy => busy.push(found.entry.lpn),
-                }
-            }
-            dirty_again += self.put(volume, hand, ino, &mut batch).await?;
+            // Those made and not dirty yet are left to the next round, unless there is none.
+            todo.retain(|found| found.is_dirty() || (still && found.is_being_written()));
+            let each = parts(todo, self.batch / page_size.max(1)).into_iter();
+            let each = each.map(|part| self.flush_part(volume, hand, ino, part));
+            let busy = try_join_abreast(ABREAST, each).await?.concat();
             let (Some(first), Some(last)) = (busy.iter().min(), busy.iter().max()) else { break };
             if (cache.clock)() >= deadline {
                 tracing::warn!(%ino, session = %cache.session(),
@@ -121,29 +190,56 @@ impl Gate {
             todo.retain(|found| busy.contains(&found.entry.lpn));
         }
         if pages == ALL
-            && let Some(before) = before
+            && let Some(holder) = self.book().holder_of(ino, hand)
         {
-            self.settled(
-                volume,
-                cache,
-                ino,
-                before.dirtied.saturating_sub(dirty_again + unfinished),
-            );
+            holder.dirty_since = None;
         }
         Ok(())
     }
 
-    /// Writes pages back and marks them clean; how many were dirty again by then.
+    /// Writes back what is still dirty of a part; the pages that its host was changing.
+    async fn flush_part<V: Volume>(
+        &self,
+        volume: &V,
+        hand: &Hand,
+        ino: Ino,
+        part: Part,
+    ) -> Result<Vec<u64>> {
+        let control = &hand.cache.control;
+        let page_size = hand.cache.page_size();
+        let bytes = |page: u64| page.saturating_mul(page_size);
+        let _turn = self.flushing.alone_on(ino, bytes(part.span.start)..bytes(part.span.end)).await;
+        let mut busy = Vec::new();
+        if self.book().holder_of(ino, hand).is_none() {
+            // The grant was taken back meanwhile, and for that everything was written.
+            return Ok(busy);
+        }
+        let page_size = usize::try_from(page_size).map_err(|_| Errno::EIO)?;
+        let mut batch = Batch::new(self.spare.take());
+        for found in part.pages {
+            if !batch.has_room(found.entry.lpn, page_size) {
+                self.put(volume, hand, ino, &mut batch).await?;
+            }
+            match batch.pull(control, found, page_size).map_err(unreachable)? {
+                Pulled::Bytes { .. } | Pulled::Gone => {}
+                Pulled::Busy => busy.push(found.entry.lpn),
+            }
+        }
+        let put = self.put(volume, hand, ino, &mut batch).await;
+        self.spare.give(batch.bytes);
+        put.map(|()| busy)
+    }
+
+    /// Writes pages back and marks them clean; the batch is empty then.
     async fn put<V: Volume>(
         &self,
         volume: &V,
         hand: &Hand,
         ino: Ino,
         batch: &mut Batch,
-    ) -> Result<u64> {
-        let batch = std::mem::take(batch);
+    ) -> Result<()> {
         if batch.pages.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
         let cache = &hand.cache;
         // Read after the pages: whoever wrote them had raised the size before it let them go.
@@ -167,28 +263,28 @@ impl Gate {
                 }
             }
         }
-        let mut dirty_again = 0;
-        for (mut found, version) in batch.pages {
+        let mut settled = 0;
+        for (mut found, version) in batch.pages.drain(..) {
             found.entry.word.status = Status::Dirty;
             let clean = cache.control.cleaned(&found, version).map_err(unreachable)?;
-            dirty_again += u64::from(!clean);
+            settled += u64::from(clean);
         }
-        Ok(dirty_again)
+        batch.clear();
+        self.settled(volume, hand, ino, settled);
+        Ok(())
     }
 
-    /// Of the pages a session made dirty in an inode, so many are in the volume: the space put
-    /// aside for them is free again.
-    fn settled<V: Volume>(&self, volume: &V, cache: &Cache, ino: Ino, dirtied: u64) {
-        let freed = {
-            let mut book = self.book();
-            let Some(holder) = book.holder(ino, cache.session()) else { return };
-            let now = dirtied.clamp(holder.settled, holder.credit.max(holder.settled));
-            let freed = now - holder.settled;
-            holder.settled = now;
-            holder.dirty_since = None;
+    /// So many pages a session made dirty are in the volume: the space put aside for them is free
+    /// again.
+    fn settled<V: Volume>(&self, volume: &V, hand: &Hand, ino: Ino, pages: u64) {
+        let freed = self.book().holder_of(ino, hand).map_or(0, |holder| {
+            // A host may mark pages dirty that it has no credit for.
+            let freed = pages.min(holder.credit.saturating_sub(holder.settled));
+            holder.settled += freed;
             freed
-        };
-        give_back(volume, cache, freed);
+        });
+        give_back(volume, &hand.cache, freed);
+        self.tending.has_room();
     }
 
     /// Before a sync: what any session has in its cache of `ino` goes to the volume, and what
@@ -299,7 +395,8 @@ mod tests {
                 if !batch.has_room(page, page_size) {
                     put(&mut batch);
                 }
-                batch.push(found(page), 1, &vec![1; page_size]);
+                batch.bytes.extend(vec![1; page_size]);
+                batch.keep(found(page), 1, batch.bytes.len() - page_size);
             }
             put(&mut batch);
             assert_eq!(written, pages.len() * page_size, "seed {seed}");

@@ -132,39 +132,79 @@ impl Gate {
         Ok(None)
     }
 
-    /// Puts space aside for pages a host may make dirty: how many.
+    /// Puts space aside for pages a host may make dirty, as many as may be: how many.
     async fn promise<V: Volume>(&self, volume: &V, cache: &Cache, pages: u64) -> u64 {
         let most = cache.dirty_max();
-        let share = pages.min(most / CREDIT_SHARE).max(1);
-        let before = cache.promised.fetch_add(share, Ordering::SeqCst);
-        let fits = before + share <= most;
-        if fits && volume.reserve(share, cache.page_size()).await.is_ok() {
+        let mut share = 0;
+        let promised = cache.promised.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+            share = pages.min((most / CREDIT_SHARE).max(1)).min(most.saturating_sub(before));
+            Some(before + share)
+        });
+        if promised.is_ok() && share > 0 && volume.reserve(share, cache.page_size()).await.is_ok() {
             return share;
         }
         cache.promised.fetch_sub(share, Ordering::SeqCst);
         0
     }
 
-    /// More credit for a writer that has used up most of its own. Nothing more while too much is
-    /// dirty or space is short: then its writes go through.
-    pub(super) async fn top_up<V: Volume>(&self, volume: &V, hand: &Hand, ino: Ino) -> Result<()> {
+    /// What a writer is given when it has used up most of its credit, or has too little left for a
+    /// write of `wanted` pages; `None` if it has enough.
+    fn share(&self, hand: &Hand, ino: Ino, wanted: u64) -> Result<Option<u64>> {
         let Hand { cache, slot, .. } = hand;
         let Some(record) = cache.control.record(*slot, ino).map_err(unreachable)? else {
-            return Ok(());
+            return Ok(None);
         };
-        let credit = self.book().holder(ino, cache.session()).map_or(0, |holder| holder.credit);
-        let share =
-            credit.clamp(CREDIT_FIRST, (cache.dirty_max() / CREDIT_SHARE).max(CREDIT_FIRST));
-        if credit.saturating_sub(record.dirtied) > share / 2 {
-            return Ok(());
+        let Some(credit) = self.book().holder_of(ino, hand).map(|holder| holder.credit) else {
+            return Ok(None);
+        };
+        let most = (cache.dirty_max() / CREDIT_SHARE).max(CREDIT_FIRST);
+        // What can never be taken at once brings no credit.
+        let wanted = if wanted > most { 0 } else { wanted };
+        let share = credit.clamp(CREDIT_FIRST, most).max(wanted);
+        let left = credit.saturating_sub(record.dirtied);
+        Ok((left <= share / 2 || left < wanted).then_some(share))
+    }
+
+    /// After a write of so many bytes went through: more credit, if it was for want of that. Where
+    /// too much is dirty, waits until enough of it is written back; no turn is held.
+    pub(super) async fn credit_for<V: Volume>(
+        &self,
+        volume: &V,
+        session: SessionId,
+        ino: Ino,
+        bytes: u64,
+    ) {
+        let writes = |hand: &Hand| hand.grant == Grant::Write;
+        let Some(hand) = self.view(ino, session).mine.filter(writes) else { return };
+        let wanted = bytes.div_ceil(hand.cache.page_size());
+        if let Ok(Some(share)) = self.share(&hand, ino, wanted) {
+            self.await_room(&hand.cache, share).await;
         }
-        if cache.promised.load(Ordering::SeqCst) + share > cache.dirty_max() {
+        let _turn = self.turns.shared(ino).await;
+        let Some(hand) = self.view(ino, session).mine.filter(writes) else { return };
+        if let Err(errno) = self.top_up(volume, &hand, ino, wanted).await {
+            tracing::debug!(%ino, %errno, "no more credit");
+        }
+    }
+
+    /// More credit for a writer that has used up most of its own, or has too little for `wanted`
+    /// pages. Nothing more while too much is dirty or space is short: then its writes go through.
+    pub(super) async fn top_up<V: Volume>(
+        &self,
+        volume: &V,
+        hand: &Hand,
+        ino: Ino,
+        wanted: u64,
+    ) -> Result<()> {
+        let Hand { cache, slot, .. } = hand;
+        let Some(share) = self.share(hand, ino, wanted)? else { return Ok(()) };
+        if cache.lacks_room(share) && !self.tending.is_tended() {
             self.flush(volume, hand, ino, ALL, false).await?;
         }
         let more = self.promise(volume, cache, share).await;
         let credit = {
             let mut book = self.book();
-            match book.holder(ino, cache.session()) {
+            match book.holder_of(ino, hand) {
                 Some(holder) if holder.hand.grant == Grant::Write => {
                     holder.credit += more;
                     holder.credit

@@ -269,6 +269,10 @@ impl Gate {
         let _turn = self.turns.alone(ino).await;
         // Who comes late may find that others have the file.
         self.clear_others(volume, cache.session(), ino, Grant::Free).await?;
+        let offset = found.entry.lpn.saturating_mul(cache.page_size());
+        // The thread that tends the caches may be writing it back, as it was a moment ago.
+        let end = offset.saturating_add(cache.page_size());
+        let _flush = self.flushing.alone_on(ino, offset..end).await;
         let mut page = vec![0; usize::try_from(cache.page_size()).map_err(|_| Errno::EIO)?];
         let pulled = cache.control.pull(found, &mut page).map_err(unreachable)?;
         let Pulled::Bytes { dirty: true, version } = pulled else { return Ok(()) };
@@ -277,7 +281,6 @@ impl Gate {
             Some(record) => record.size,
             None => volume.cacheable(ino).await.map_or(0, |(attr, _)| attr.size),
         };
-        let offset = found.entry.lpn.saturating_mul(cache.page_size());
         let within = size.saturating_sub(offset);
         page.truncate(usize::try_from(within).unwrap_or(usize::MAX));
         if !page.is_empty() {

@@ -1,12 +1,14 @@
 //! What nobody asks for: writing back in time, making room ahead of need; and figures.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use outboard_base::{Ino, Result, SessionId};
 use outboard_cache::dpu::Counts;
-use outboard_cache::policy::{Policies, flush::Dirty};
+use outboard_cache::policy::Policies;
+use outboard_cache::policy::flush::{Dirty, WATERMARK};
 use outboard_wire::cache::{Grant, Status, Tallied};
 
 use super::book::{Cache, Hand};
@@ -41,11 +43,99 @@ pub struct Figures {
     pub policies: Policies,
 }
 
+/// Who tends the caches, and who waits for room in them.
+#[derive(Default)]
+pub(super) struct Tending(Mutex<Watch>);
+
+#[derive(Default)]
+struct Watch {
+    /// Has a round begun soon, if anybody tends.
+    wake: Option<Box<dyn Fn() + Send + Sync>>,
+    /// A round is asked for, and none has begun since.
+    asked: bool,
+    /// Rounds that have begun, and those that have ended.
+    begun: u64,
+    ended: u64,
+    waiting: Vec<Waker>,
+}
+
+impl Tending {
+    fn state(&self) -> MutexGuard<'_, Watch> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_tended(&self) -> bool {
+        self.state().wake.is_some()
+    }
+
+    /// There may be room for those who wait.
+    pub(super) fn has_room(&self) {
+        let woken = std::mem::take(&mut self.state().waiting);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Asks for a round: its number. `None` if nobody tends.
+    fn ask(&self) -> Option<u64> {
+        let mut state = self.state();
+        let wake = state.wake.as_ref()?;
+        if !state.asked {
+            wake();
+        }
+        state.asked = true;
+        Some(state.begun + 1)
+    }
+
+    fn begin(&self) {
+        let mut state = self.state();
+        state.asked = false;
+        state.begun += 1;
+    }
+
+    fn end(&self) {
+        self.state().ended += 1;
+        self.has_room();
+    }
+}
+
 impl Gate {
+    /// Somebody tends the caches from now on: calls [`Gate::tend`] every [`Gate::TEND_EVERY`], and
+    /// soon after `wake` was called, which is to return at once.
+    pub fn tended_by(&self, wake: impl Fn() + Send + Sync + 'static) {
+        self.tending.state().wake = Some(Box::new(wake));
+    }
+
+    /// Nobody does any more.
+    pub fn untended(&self) {
+        self.tending.state().wake = None;
+        self.tending.has_room();
+    }
+
+    /// Has pages written back once many are promised, and waits until there is room for so many
+    /// more: as long as the thread that tends the caches needs for a round, at most.
+    pub(super) async fn await_room(&self, cache: &Cache, pages: u64) {
+        if !cache.lacks_room(pages + cache.dirty_max() * (WATERMARK - 1) / WATERMARK) {
+            return;
+        }
+        let Some(round) = self.tending.ask().filter(|_| cache.lacks_room(pages)) else { return };
+        std::future::poll_fn(|context| {
+            let mut state = self.tending.state();
+            if !cache.lacks_room(pages) || state.ended >= round || state.wake.is_none() {
+                return Poll::Ready(());
+            }
+            let waker = context.waker();
+            if !state.waiting.iter().any(|other| other.will_wake(waker)) {
+                state.waiting.push(waker.clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// One round over all caches: writes back what the policy says it is time for, gives writers
     /// credit, and makes room in buckets of caches that are written to. Whether there is anything
     /// to come back for: while nobody may write in its cache, there is not.
     pub async fn tend<V: Volume>(&self, volume: &V) -> bool {
+        self.tending.begin();
         let caches = self.caches();
         let mut written = false;
         for cache in caches {
@@ -60,6 +150,7 @@ impl Gate {
                 tracing::debug!(session = %cache.session(), %errno, "a cache cannot be tended");
             }
         }
+        self.tending.end();
         written
     }
 
@@ -98,17 +189,21 @@ impl Gate {
     }
 
     async fn tend_inode<V: Volume>(&self, volume: &V, cache: &Arc<Cache>, ino: Ino) {
+        let mine = || self.view(ino, cache.session()).mine;
+        let writes = |hand: &Hand| hand.grant == Grant::Write;
+        // No turn is held: requests go on meanwhile, and what they need of this they wait for.
+        if let Some(hand) = mine().filter(writes)
+            && let Err(errno) = self.flush(volume, &hand, ino, ALL, false).await
+        {
+            return self.failed(ino, errno);
+        }
         let frozen = {
             let _turn = self.turns.shared(ino).await;
-            let Some(hand) = self.view(ino, cache.session()).mine else { return };
-            if hand.grant == Grant::Write {
-                let flushed = self.flush(volume, &hand, ino, ALL, false).await;
-                if let Err(errno) = flushed {
-                    self.failed(ino, errno);
-                } else if let Err(errno) = self.top_up(volume, &hand, ino).await {
-                    tracing::debug!(%ino, %errno, "no more credit");
-                }
-                return;
+            let Some(hand) = mine() else { return };
+            if writes(&hand)
+                && let Err(errno) = self.top_up(volume, &hand, ino, 0).await
+            {
+                tracing::debug!(%ino, %errno, "no more credit");
             }
             hand.grant == Grant::Frozen
         };

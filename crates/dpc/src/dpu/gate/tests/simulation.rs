@@ -83,11 +83,22 @@ struct World {
     rng: Rng,
     policies: Policies,
     next_session: u64,
+    /// Whether a round of the tender is asked for, if somebody tends.
+    tended: Option<Arc<AtomicBool>>,
     /// The tender's round and other work of the DPU side's own.
     works: Vec<Pin<Box<dyn Future<Output = ()>>>>,
     hits: u64,
     /// Hosts whose caches are still being written back after their death.
     parting: Rc<Cell<usize>>,
+}
+
+/// A gate of small batches, so that a flush has several under way.
+fn gate(tended: Option<&Arc<AtomicBool>>) -> Arc<Gate> {
+    let gate = Gate { batch: 2 * PAGE as usize, ..Gate::default() };
+    if let Some(asked) = tended.cloned() {
+        gate.tended_by(move || asked.store(true, Ordering::SeqCst));
+    }
+    Arc::new(gate)
 }
 
 impl World {
@@ -103,7 +114,8 @@ impl World {
             flush: flush::Name::ALL[pick(&mut rng, 2)],
             dirty: 1 + rng.below(u64::from(DIRTY_MAX)) as u8,
         };
-        let gate = Arc::new(Gate::default());
+        let tended = rng.chance(1, 2).then(Arc::default);
+        let gate = gate(tended.as_ref());
         let (many, pages) = (1 + rng.below(2), if rng.chance(1, 2) { 8 } else { 64 });
         let hosts = (1..=many).map(|session| Host::new(session, pages)).collect();
         let actor = |number| Actor {
@@ -126,6 +138,7 @@ impl World {
             rng,
             policies,
             next_session: many + 1,
+            tended,
             works: Vec::new(),
             hits: 0,
             parting: Rc::default(),
@@ -149,9 +162,22 @@ impl World {
         self.works.push(Box::pin(async move { gate.adopt(&volume, cache).await }));
     }
 
+    /// Begins a round of the tender, if one was asked for.
+    fn tend_if_asked(&mut self) -> bool {
+        let asked = self.tended.as_ref().is_some_and(|asked| asked.swap(false, Ordering::SeqCst));
+        if asked {
+            let (gate, volume) = (Arc::clone(&self.gate), Arc::clone(&self.volume));
+            self.works.push(Box::pin(async move { _ = gate.tend(&volume).await }));
+        }
+        asked
+    }
+
     /// Everything under way comes to its end.
     fn settle(&mut self) {
         for _ in 0..100_000 {
+            if self.works.is_empty() {
+                self.tend_if_asked();
+            }
             let mut works = std::mem::take(&mut self.works);
             works.retain_mut(|work| poll(work).is_none());
             self.works = works;
@@ -324,7 +350,7 @@ impl World {
             self.begin(at, true);
         }
         self.volume = open(&self.kv, &self.medium);
-        self.gate = Arc::new(Gate::default());
+        self.gate = gate(self.tended.as_ref());
         self.gate.expect(self.hosts.iter().map(|host| host.caller.attachment));
         (0..ACTORS).for_each(|at| self.actors[at].fh = None);
         (0..self.hosts.len()).for_each(|host| self.attach(host));
@@ -333,7 +359,7 @@ impl World {
 
 fn step(world: &Rc<RefCell<World>>) {
     let mut w = world.borrow_mut();
-    if w.works.is_empty() && w.rng.chance(1, 10) {
+    if w.works.is_empty() && !w.tend_if_asked() && w.rng.chance(1, 10) {
         let (gate, volume) = (Arc::clone(&w.gate), Arc::clone(&w.volume));
         w.works.push(Box::pin(async move { _ = gate.tend(&volume).await }));
     }

@@ -1,0 +1,87 @@
+//! How much a host may write in its cache, and who waits for what.
+
+use super::*;
+
+/// A mount writes 128 pages at a time; its first credit was for 64, of which it could use none, so
+/// it never got more, and every one of its writes went through.
+#[test]
+fn a_write_larger_than_the_credit_brings_as_much() {
+    let rig = Rig::of(1, 4096, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    let bytes = vec![7; 100 * PAGE as usize];
+    let mut through = 0;
+    for nth in 0..30 {
+        let offset = nth * bytes.len() as u64;
+        if !rig.hosts[0].write(file.0, Place::At(offset), &bytes) {
+            through += 1;
+            rig.write(0, file, offset, 0, &bytes);
+        }
+    }
+    assert!(through < 10, "{through} of 30 went through");
+}
+
+/// A gate that somebody tends, and whether a round is asked for.
+fn tended() -> (Rig, Arc<AtomicBool>) {
+    let rig = Rig::new(1, Policies::default());
+    let asked = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&asked);
+    rig.gate.tended_by(move || told.store(true, Ordering::SeqCst));
+    (rig, asked)
+}
+
+/// Writes pages, in the cache and through, until a write waits: for room.
+fn until_one_waits(rig: &Rig, (ino, fh): (Ino, Fh)) -> Asked {
+    for page in 0..1000 {
+        let (offset, bytes) = (page * PAGE, vec![1; PAGE as usize]);
+        if rig.hosts[0].write(ino, Place::At(offset), &bytes) {
+            continue;
+        }
+        let request = Request::Write { ino, fh, offset, flags: 0 };
+        let mut asked = ask(&rig.gate, &rig.volume, &rig.hosts[0].caller, request, bytes);
+        if poll(&mut asked).is_none() {
+            return asked;
+        }
+    }
+    panic!("nobody waits");
+}
+
+#[test]
+fn who_lacks_room_has_it_when_the_round_it_asked_for_is_over() {
+    let (rig, asked) = tended();
+    let file = rig.create(0, b"f", RDWR);
+    let mut waits = until_one_waits(&rig, file);
+    assert!(asked.swap(false, Ordering::SeqCst));
+    let dirty = rig.gate.figures()[0].dirty;
+    assert!(dirty > 0 && poll(&mut waits).is_none());
+    // It holds no turn: others read and ask meanwhile.
+    assert_eq!(rig.read(0, file, 0, 10), [1; 10]);
+    assert!(rig.size(0, file.0) > dirty * PAGE);
+    assert!(finish(rig.gate.tend(&rig.volume)));
+    assert!(matches!(poll(&mut waits), Some(Ok((Reply::Written(_), _)))));
+    assert_eq!(rig.gate.figures()[0].dirty, 0);
+    let end = rig.size(0, file.0);
+    assert!(rig.hosts[0].write(file.0, Place::At(end), &[2; 4096]), "there is credit again");
+}
+
+/// The first shape of this wanted the second round to end, of which none but the clock's came.
+#[test]
+fn one_round_is_enough_where_none_was_under_way() {
+    let (rig, asked) = tended();
+    let file = rig.create(0, b"f", RDWR);
+    let mut waits = until_one_waits(&rig, file);
+    asked.store(false, Ordering::SeqCst);
+    // Nothing can be written back, so no round makes room.
+    BROKEN.set(true);
+    finish(rig.gate.tend(&rig.volume));
+    BROKEN.set(false);
+    assert!(poll(&mut waits).is_some());
+}
+
+#[test]
+fn nobody_waits_for_rounds_that_will_not_come() {
+    let (rig, _asked) = tended();
+    let file = rig.create(0, b"f", RDWR);
+    let mut waits = until_one_waits(&rig, file);
+    rig.gate.untended();
+    assert!(poll(&mut waits).is_some());
+}
