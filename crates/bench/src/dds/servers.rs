@@ -108,8 +108,12 @@ impl Number {
             Number::Figure25 | Number::Figure26 => {
                 let (all, hot) = (vec![Workload::AllZipf], vec![Workload::HotZipf]);
                 let both = [vec![Workload::ColdGet, Workload::HotGet], hot, all].concat();
-                let workloads = if is_short { vec![Workload::HotGet] } else { both };
-                (App::Kv, System::ALL.to_vec(), workloads, vec![1 << 10])
+                let (workloads, values) = if is_short {
+                    (vec![Workload::HotGet], vec![1 << 10])
+                } else {
+                    (both, vec![1 << 10, 8 << 10])
+                };
+                (App::Kv, System::ALL.to_vec(), workloads, values)
             }
         };
         let (loads, cold) =

@@ -1,5 +1,8 @@
 //! One thread's io_uring: operations go out in batches, completions wake the futures that wait.
 //!
+//! A thread that also serves sockets waits for both in the ring ([`Reactor::wait`]): one system call
+//! hands over, sleeps and takes in.
+//!
 //! Buffers that are used again and again may be registered with the kernel ([`fixed`]), which then
 //! need not find and hold their pages for each operation.
 
@@ -15,10 +18,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{Builder, IoUring, opcode, squeue, types};
 use outboard_base::Errno;
 use outboard_kv::medium::Buf;
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno as Kernel;
 
 use super::ALLOCATE;
 use super::fixed::{self, Registry};
@@ -88,7 +92,18 @@ struct Inner {
     woken: Vec<Waker>,
     /// Of registered buffers, if there are to be any.
     registry: Option<Registry>,
+    /// The kernel leaves ended operations until it is asked for them.
+    defers: bool,
+    /// Whether this thread can wait for a bell in the ring itself.
+    waits: bool,
+    /// The bell is watched by the ring.
+    watched: bool,
+    /// The bell was readable when it was watched.
+    rang: bool,
 }
+
+/// What an operation is called that watches the bell; slots are few.
+const BELL: u64 = u64::MAX;
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<RefCell<Inner>>>> = const { RefCell::new(None) };
@@ -105,8 +120,15 @@ impl Reactor {
         if Self::is_installed() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
+        Self::install_ring(depth, |builder, depth| builder.build(depth))
+    }
+
+    fn install_ring(
+        depth: u32,
+        build: impl FnOnce(&mut Builder, u32) -> io::Result<IoUring>,
+    ) -> io::Result<Reactor> {
         let depth = depth.clamp(1, 4096).next_power_of_two();
-        let ring = IoUring::builder().setup_clamp().build(depth)?;
+        let ring = build(IoUring::builder().setup_clamp(), depth)?;
         let slots = usize::try_from(depth).unwrap_or(1);
         let inner = Inner {
             ring,
@@ -117,6 +139,10 @@ impl Reactor {
             waiting: Vec::new(),
             woken: Vec::new(),
             registry: None,
+            defers: false,
+            waits: false,
+            watched: false,
+            rang: false,
         };
         let inner = Rc::new(RefCell::new(inner));
         CURRENT.with(|current| *current.borrow_mut() = Some(Rc::clone(&inner)));
@@ -131,6 +157,31 @@ impl Reactor {
     pub fn install_registering(depth: u32) -> io::Result<Reactor> {
         let reactor = Reactor::install(depth)?;
         reactor.0.borrow_mut().registry = Some(Registry::new());
+        Ok(reactor)
+    }
+
+    /// The same, for a thread that sleeps by [`Reactor::wait`] and nowhere else while anything is
+    /// under way: the kernel leaves ended operations until it is asked for them, and does not
+    /// interrupt the thread for each. Where the kernel is too old for that, as
+    /// [`Reactor::install_registering`].
+    ///
+    /// # Errors
+    /// As [`Reactor::install`].
+    pub fn install_waiting(depth: u32) -> io::Result<Reactor> {
+        let mut defers = true;
+        let reactor = Reactor::install_ring(depth, |builder, depth| {
+            let mut deferring = builder.clone();
+            deferring.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+            deferring.build(depth).or_else(|_| {
+                defers = false;
+                builder.build(depth)
+            })
+        })?;
+        let mut inner = reactor.0.borrow_mut();
+        inner.defers = defers;
+        inner.waits = defers && inner.ring.params().is_feature_ext_arg();
+        inner.registry = Some(Registry::new());
+        drop(inner);
         Ok(reactor)
     }
 
@@ -206,9 +257,44 @@ impl Reactor {
         ];
         let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
         match rustix::event::poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(_) | Err(Kernel::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+impl Reactor {
+    /// Sleeps as [`Reactor::sleep`], where possible by the very call that hands over what was not
+    /// yet. Then call [`Reactor::poll`], and ask [`Reactor::rang`].
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wait(&self, bell: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
+        let mut inner = self.0.borrow_mut();
+        if inner.watch(bell) {
+            return inner.wait(timeout);
+        }
+        drop(inner);
+        self.sleep(bell, timeout)
+    }
+
+    /// Has the bell of [`Reactor::wait`] told of while this thread is awake, too.
+    pub fn watch(&self, bell: BorrowedFd<'_>) {
+        self.0.borrow_mut().watch(bell);
+    }
+
+    /// Whether the bell was told of, and [`Reactor::rang`] not asked since.
+    #[must_use]
+    pub fn has_rung(&self) -> bool {
+        self.0.borrow().rang
+    }
+
+    /// False if the bell of [`Reactor::wait`] is known to have been silent since this was asked
+    /// last.
+    #[must_use]
+    pub fn rang(&self) -> bool {
+        let mut inner = self.0.borrow_mut();
+        std::mem::take(&mut inner.rang) || !inner.watched
     }
 }
 
@@ -247,14 +333,57 @@ impl Drop for Reactor {
 impl Inner {
     fn submit(&mut self) {
         // On failure (a signal, a busy kernel) they stay in the queue for the next call.
-        if self.unsubmitted > 0 && self.ring.submit().is_ok() {
+        let is_left = self.defers && self.ring.submission().taskrun();
+        if (self.unsubmitted > 0 || is_left) && self.ring.submit().is_ok() {
             self.unsubmitted = 0;
+        }
+    }
+
+    /// Has the ring tell when the bell is readable, once; false if it cannot.
+    fn watch(&mut self, bell: BorrowedFd<'_>) -> bool {
+        if !self.waits || self.watched {
+            return self.waits;
+        }
+        let events = u32::from(PollFlags::IN.bits());
+        let entry = opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), events).build();
+        // SAFETY: the entry names no memory. The descriptor is the caller's; if it were another's
+        // by the time the kernel sees it, that would wake this thread for nothing.
+        let pushed = unsafe { self.ring.submission().push(&entry.user_data(BELL)) };
+        self.watched = pushed.is_ok();
+        self.unsubmitted += usize::from(self.watched);
+        self.watched
+    }
+
+    /// Sleeps until something was told.
+    fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        if self.rang || !self.ring.completion().is_empty() {
+            self.submit();
+            return Ok(());
+        }
+        let timeout = types::Timespec::from(timeout);
+        let until = types::SubmitArgs::new().timespec(&timeout);
+        match self.ring.submitter().submit_with_args(1, &until) {
+            Ok(_) => {
+                self.unsubmitted = 0;
+                Ok(())
+            }
+            // Nothing came; or the kernel has to be asked again, as in `submit`.
+            Err(error) => match Kernel::from_io_error(&error) {
+                Some(Kernel::TIME | Kernel::INTR | Kernel::BUSY | Kernel::AGAIN) => Ok(()),
+                _ => Err(error),
+            },
         }
     }
 
     fn reap(&mut self) -> usize {
         let mut ended = 0;
         while let Some(entry) = self.ring.completion().next() {
+            if entry.user_data() == BELL {
+                (self.watched, self.rang) = (false, true);
+                // A descriptor that cannot be watched: it is slept on the other way.
+                self.waits &= entry.result() >= 0;
+                continue;
+            }
             ended += 1;
             let at = usize::try_from(entry.user_data()).unwrap_or(usize::MAX);
             let Some(slot) = self.slots.get_mut(at) else { continue };
@@ -433,6 +562,90 @@ impl Drop for Operation {
     fn drop(&mut self) {
         if let State::Begun { ring, at } = &self.state {
             ring.borrow_mut().abandon(*at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+    use std::task::Waker;
+    use std::time::Instant;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn read(file: &Arc<File>) -> Operation {
+        let buf = Reactor::keep(Buf::zeroed(4096));
+        Operation::new(Arc::clone(file), Action::Read { offset: 0 }, Some(buf), None)
+    }
+
+    /// Sleeps by `wait` until `done`; not for ever.
+    fn until(reactor: &Reactor, bell: BorrowedFd<'_>, mut done: impl FnMut(&Reactor) -> bool) {
+        let from = Instant::now();
+        while !done(reactor) {
+            assert!(from.elapsed() < LONG, "it was not woken");
+            reactor.wait(bell, LONG).unwrap();
+            reactor.poll();
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_with_an_operation_a_bell_or_the_time_and_tells_which() {
+        let reactor = Reactor::install_waiting(8).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 4096]).unwrap();
+        let file = Arc::new(file);
+        let (mut far, mut bell) = UnixStream::pair().unwrap();
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(reactor.rang(), "nobody watched it");
+        let from = Instant::now();
+        reactor.wait(bell.as_fd(), Duration::from_millis(20)).unwrap();
+        assert!(from.elapsed() >= Duration::from_millis(15), "the time");
+        assert_eq!(reactor.poll(), 0);
+        let waits = reactor.0.borrow().waits;
+        for _ in 0..100 {
+            let mut read = std::pin::pin!(read(&file));
+            assert!(read.as_mut().poll(&mut cx).is_pending());
+            let mut got = None;
+            until(&reactor, bell.as_fd(), |_| match read.as_mut().poll(&mut cx) {
+                Poll::Ready((done, buf)) => {
+                    got = Some((done.unwrap(), buf.unwrap()));
+                    true
+                }
+                Poll::Pending => false,
+            });
+            assert!(got.is_some_and(|(n, buf)| n == 4096 && buf.iter().all(|byte| *byte == 7)));
+            assert_eq!(reactor.rang(), !waits, "silent, where that can be told");
+            far.write_all(b"x").unwrap();
+            until(&reactor, bell.as_fd(), Reactor::has_rung_or_is_not_told);
+            assert!(reactor.rang());
+            bell.read_exact(&mut [0]).unwrap();
+        }
+        assert!(from.elapsed() < LONG);
+    }
+
+    #[test]
+    fn a_bell_that_cannot_be_watched_is_polled() {
+        let reactor = Reactor::install_waiting(8).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let flags = rustix::fs::OFlags::PATH;
+        let bell = rustix::fs::open(dir.path(), flags, rustix::fs::Mode::empty()).unwrap();
+        for _ in 0..4 {
+            // Whoever polls a mere place is told at once that it cannot be.
+            reactor.wait(bell.as_fd(), LONG).unwrap();
+            reactor.poll();
+            assert!(reactor.rang());
+        }
+        assert!(!reactor.0.borrow().waits);
+    }
+
+    impl Reactor {
+        fn has_rung_or_is_not_told(&self) -> bool {
+            self.has_rung() || !self.0.borrow().waits
         }
     }
 }
