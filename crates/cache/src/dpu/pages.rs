@@ -31,6 +31,13 @@ impl Found {
         self.entry.word.status == Status::Dirty
     }
 
+    /// Whether it is this page's, or is to be.
+    fn is_of(&self, ino: Ino, page: u64) -> bool {
+        let Entry { word, lpn, ino: owner, .. } = self.entry;
+        let used = word.status != Status::Free || word.lock == Lock::Write;
+        used && owner == ino.0 && lpn == page
+    }
+
     /// Whether somebody is changing it.
     #[must_use]
     pub fn is_being_written(&self) -> bool {
@@ -311,35 +318,109 @@ impl Control {
         Ok(bucket)
     }
 
-    /// Puts a page the volume holds into the cache: `bytes` are a whole page, zero beyond the end
-    /// of file. `valid` is asked once the entry is claimed: whoever changes the page from then on
-    /// finds the entry. `ahead`: nobody asked for it yet.
+    /// Puts pages in a row that the volume holds into the cache: `bytes` are theirs, from page
+    /// `first` on, and end where the file ends; what came of each. `valid` is asked once their
+    /// entries are claimed: whoever changes the file from then on finds them. `ahead`: whether
+    /// nobody asked for a page yet.
+    ///
+    /// Three DMAs for all, and four for each page that is put in, where there is room.
     ///
     /// # Errors
     /// [`DmaError`].
     pub fn fill(
         &self,
         ino: Ino,
-        page: u64,
+        first: u64,
         bytes: &[u8],
-        ahead: bool,
+        ahead: impl Fn(u64) -> bool,
         valid: impl Fn() -> bool,
-    ) -> Result<Filled, DmaError> {
-        let is_it = |found: &Found| {
-            let used =
-                found.entry.word.status != Status::Free || found.entry.word.lock == Lock::Write;
-            used && found.entry.ino == ino.0 && found.entry.lpn == page
-        };
-        let bucket = self.bucket(ino, page)?;
-        if bucket.iter().any(is_it) {
-            return Ok(Filled::Present);
+    ) -> Result<Vec<Filled>, DmaError> {
+        let page_size = usize::try_from(self.geometry.page_size()).unwrap_or(usize::MAX);
+        // So many that no two of a run share a bucket, and that one DMA reads their entries.
+        let ways = usize::try_from(self.geometry.ways()).unwrap_or(1).max(1);
+        let buckets = usize::try_from(self.geometry.buckets()).unwrap_or(usize::MAX);
+        let run = (PIECE / ENTRY_LEN / ways).clamp(1, buckets.max(1));
+        let mut filled = Vec::with_capacity(bytes.len().div_ceil(page_size));
+        for pages in bytes.chunks(run.saturating_mul(page_size)) {
+            let first = first.saturating_add(filled.len() as u64);
+            self.fill_run(ino, first, pages.chunks(page_size), &ahead, &valid, &mut filled)?;
+        }
+        Ok(filled)
+    }
+
+    /// As [`Control::fill`], of pages of which no two share a bucket.
+    fn fill_run<'b>(
+        &self,
+        ino: Ino,
+        first: u64,
+        pages: impl ExactSizeIterator<Item = &'b [u8]>,
+        ahead: &impl Fn(u64) -> bool,
+        valid: &impl Fn() -> bool,
+        filled: &mut Vec<Filled>,
+    ) -> Result<(), DmaError> {
+        let pages: Vec<(u64, &[u8])> = (first..).zip(pages).collect();
+        let run = first..first.saturating_add(pages.len() as u64);
+        let buckets = self.buckets(ino, &run)?;
+        let mut claims = Vec::with_capacity(pages.len());
+        for ((page, _), bucket) in pages.iter().zip(&buckets) {
+            claims.push(self.claim(ino, *page, bucket)?);
+        }
+        let count = claims.iter().filter(|claim| claim.is_ok()).count() as u64;
+        if count == 0 {
+            filled.extend(claims.into_iter().filter_map(Result::err));
+            return Ok(());
+        }
+        // The count is also the fence between what was written and what is looked for: of two who
+        // insert the same page, at least one sees the other.
+        let free = self.geometry.header_at(header_at::FREE);
+        self.dma.fetch_add(free, count.wrapping_neg())?;
+        let buckets = self.buckets(ino, &run)?;
+        let is_valid = valid();
+        let mut given_back = 0;
+        for (((page, bytes), bucket), claim) in pages.into_iter().zip(&buckets).zip(claims) {
+            let outcome = match claim {
+                Err(outcome) => outcome,
+                Ok((index, locked)) => {
+                    let mut others = bucket.iter().filter(|at| at.index != index);
+                    let other = others.any(|found| found.is_of(ino, page));
+                    let outcome = match (other, is_valid) {
+                        (true, _) => Filled::Present,
+                        (false, false) => Filled::Stale,
+                        (false, true) => Filled::Done,
+                    };
+                    let bytes = (outcome == Filled::Done).then_some(bytes);
+                    given_back += u64::from(bytes.is_none());
+                    self.put(index, locked, bytes)?;
+                    if bytes.is_some() {
+                        count_filled(self, ino, page, index, ahead(page));
+                    }
+                    outcome
+                }
+            };
+            filled.push(outcome);
+        }
+        if given_back > 0 {
+            self.dma.fetch_add(free, given_back)?;
+        }
+        Ok(())
+    }
+
+    /// Claims an entry of a bucket for a page: which, and its word, locked.
+    fn claim(
+        &self,
+        ino: Ino,
+        page: u64,
+        bucket: &[Found],
+    ) -> Result<Result<(u64, Word), Filled>, DmaError> {
+        if bucket.iter().any(|found| found.is_of(ino, page)) {
+            return Ok(Err(Filled::Present));
         }
         let is_free = |found: &&Found| {
             found.entry.word.status == Status::Free && found.entry.word.lock == Lock::None
         };
         let mut places: Vec<Found> = bucket.iter().filter(is_free).copied().collect();
         if places.is_empty() {
-            places.extend(self.make_room(&bucket)?);
+            places.extend(self.make_room(bucket)?);
         }
         for found in places {
             let word = found.entry.word;
@@ -353,35 +434,44 @@ impl Control {
             inode.copy_from_slice(&ino.0.to_le_bytes());
             let at = self.geometry.entry_at(found.index) + entry_at::LPN;
             self.dma.write(Kind::Cache, at, &identity)?;
-            // The count is also the fence between what was written and what is looked for: of two
-            // who insert the same page, at least one sees the other.
-            let free = self.geometry.header_at(header_at::FREE);
-            self.dma.fetch_add(free, u64::MAX)?;
-            let other =
-                self.bucket(ino, page)?.iter().any(|at| at.index != found.index && is_it(at));
-            let outcome = match (other, valid()) {
-                (true, _) => Filled::Present,
-                (false, false) => Filled::Stale,
-                (false, true) => {
-                    self.dma.write(Kind::CacheOut, self.geometry.page_at(found.index), bytes)?;
-                    Filled::Done
-                }
-            };
-            let done = outcome == Filled::Done;
-            let status = if done { Status::Clean } else { Status::Free };
-            let after = locked.unlock(status, true);
-            self.dma.write(Kind::Cache, self.word_at(found.index), &after.emit().to_le_bytes())?;
-            if done {
-                count(&self.counters.filled);
-                let index = u32::try_from(found.index).unwrap_or(u32::MAX);
-                self.replace().filled(index, fingerprint(ino, page));
-                self.ahead().filled(found.index, ahead);
-            } else {
-                self.dma.fetch_add(free, 1)?;
-            }
-            return Ok(outcome);
+            return Ok(Ok((found.index, locked)));
         }
-        Ok(Filled::Full)
+        Ok(Err(Filled::Full))
+    }
+
+    /// Ends a claim: with a page's bytes, what is missing of them zero, or as free as it was.
+    fn put(&self, index: u64, locked: Word, bytes: Option<&[u8]>) -> Result<(), DmaError> {
+        if let Some(bytes) = bytes {
+            let page_size = usize::try_from(self.geometry.page_size()).unwrap_or(usize::MAX);
+            let at = self.geometry.page_at(index);
+            if bytes.len() < page_size {
+                let mut whole = bytes.to_vec();
+                whole.resize(page_size, 0);
+                self.dma.write(Kind::CacheOut, at, &whole)?;
+            } else {
+                self.dma.write(Kind::CacheOut, at, bytes)?;
+            }
+        }
+        let status = if bytes.is_some() { Status::Clean } else { Status::Free };
+        let after = locked.unlock(status, true);
+        self.dma.write(Kind::Cache, self.word_at(index), &after.emit().to_le_bytes())
+    }
+
+    /// The buckets of pages in a row, no more of them than there are.
+    fn buckets(&self, ino: Ino, pages: &Range<u64>) -> Result<Vec<Vec<Found>>, DmaError> {
+        let ways = u64::from(self.geometry.ways());
+        let count = pages.end - pages.start;
+        let first = self.geometry.bucket(ino.0, pages.start).start;
+        // Round the end of the table, at most once.
+        let tail = (count * ways).min(self.geometry.total() - first);
+        let mut buckets: Vec<Vec<Found>> = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
+        for range in [first..first + tail, 0..count * ways - tail] {
+            self.each(range, |found| match buckets.last_mut() {
+                Some(bucket) if bucket.len() as u64 != ways => bucket.push(found),
+                _ => buckets.push(vec![found]),
+            })?;
+        }
+        Ok(buckets)
     }
 
     /// Makes room in the bucket of a page, if it has none: whether it has now.
@@ -451,6 +541,13 @@ impl Control {
         }
         Ok(())
     }
+}
+
+fn count_filled(control: &Control, ino: Ino, page: u64, index: u64, ahead: bool) {
+    count(&control.counters.filled);
+    let at = u32::try_from(index).unwrap_or(u32::MAX);
+    control.replace().filled(at, fingerprint(ino, page));
+    control.ahead().filled(index, ahead);
 }
 
 fn fingerprint(ino: Ino, page: u64) -> u32 {

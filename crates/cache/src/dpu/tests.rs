@@ -59,7 +59,10 @@ impl Rig {
     }
 
     fn fill(&self, ino: u64, page: u64) -> Filled {
-        self.control.fill(Ino(ino), page, &[page as u8; PAGE], false, || true).unwrap()
+        let bytes = [page as u8; PAGE];
+        let filled = self.control.fill(Ino(ino), page, &bytes, |_| false, || true).unwrap();
+        let [filled] = filled[..] else { panic!("one page, {filled:?}") };
+        filled
     }
 
     fn find(&self, ino: u64) -> Vec<Found> {
@@ -142,11 +145,52 @@ fn a_full_bucket_makes_room_by_clean_pages_only() {
     assert_eq!(rig.control.make_room_for(Ino(7), 401), Ok(true));
 }
 
+/// Runs of pages, longer than the table too, against pages filled one by one: what is there is the
+/// same, and a page that ends with the file is zero beyond.
+#[test]
+fn a_run_is_filled_as_its_pages_would_be() {
+    for seed in 0..100 {
+        let mut rng = Rng::new(seed);
+        let (all, single) = (Rig::new(), Rig::new());
+        for _ in 0..3 {
+            let (ino, first) = (7 + rng.below(2), rng.below(6));
+            let len = 1 + rng.below(6 * PAGE as u64) as usize;
+            let mut bytes = vec![0; len];
+            rng.fill(&mut bytes);
+            let mut run =
+                all.control.fill(Ino(ino), first, &bytes, |_| false, || true).unwrap().into_iter();
+            for (page, bytes) in (first..).zip(bytes.chunks(PAGE)) {
+                let one = single.control.fill(Ino(ino), page, bytes, |_| false, || true).unwrap();
+                assert_eq!(one, [run.next().unwrap()], "seed {seed}, page {page}");
+                if one == [Filled::Done] {
+                    let found = all.find(ino).into_iter().find(|f| f.entry.lpn == page);
+                    // Later pages of a long run may have taken its place.
+                    let Some(found) = found else { continue };
+                    let mut out = vec![1; PAGE];
+                    all.control.pull(&found, &mut out).unwrap();
+                    let (bytes, zeros) = (bytes, &out[bytes.len()..]);
+                    assert!(out.starts_with(bytes) && zeros.iter().all(|byte| *byte == 0));
+                }
+            }
+            assert!(run.next().is_none());
+        }
+        let free = |rig: &Rig| {
+            rig.region.load_u64(rig.control.geometry().header_at(24), Ordering::Relaxed)
+        };
+        assert_eq!(free(&all), free(&single), "seed {seed}");
+        let pages = |rig: &Rig| {
+            let found = rig.control.find_all().unwrap();
+            found.iter().map(|f| (f.index, f.entry.ino, f.entry.lpn)).collect::<Vec<_>>()
+        };
+        assert_eq!(pages(&all), pages(&single), "seed {seed}");
+    }
+}
+
 #[test]
 fn a_stale_fill_leaves_nothing() {
     let rig = Rig::new();
-    let filled = rig.control.fill(Ino(7), 0, &[1; PAGE], false, || false);
-    assert_eq!(filled, Ok(Filled::Stale));
+    let filled = rig.control.fill(Ino(7), 0, &[1; 3 * PAGE], |_| false, || false);
+    assert_eq!(filled, Ok(vec![Filled::Stale; 3]));
     assert!(rig.control.find_all().unwrap().is_empty());
 }
 
@@ -217,6 +261,12 @@ fn each_step_has_its_price() {
     let rig = Rig::new();
     // Bucket, lock, identity, count and fence, bucket, page, unlock.
     assert_eq!(rig.dmas(|| assert_eq!(rig.fill(7, 0), Filled::Done)), 7);
+    // Pages in a row share all of that but what is each page's own: lock, identity, page, unlock.
+    let four = [7; 3 * PAGE + 10];
+    let fill = || rig.control.fill(Ino(8), 0, &four, |page| page > 1, || true).unwrap();
+    assert_eq!(rig.dmas(|| assert_eq!(fill(), [Filled::Done; 4])), 3 + 4 * 4);
+    assert_eq!(rig.control.counts().ahead, 2);
+    assert_eq!(rig.dmas(|| assert_eq!(fill(), [Filled::Present; 4])), 1);
     // Present: the bucket alone.
     assert_eq!(rig.dmas(|| assert_eq!(rig.fill(7, 0), Filled::Present)), 1);
     // A range of any length: 64 KiB of entries at a time.
