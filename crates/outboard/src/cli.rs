@@ -125,7 +125,8 @@ the next `outboard serve` adopts it, or starts it anew if it is asked for other 
 Examples:
   outboard pages put 5 --lsn 1 'hello'    page 5 is at LSN 1
   outboard pages get 5 --lsn 1            hello
-  outboard pages get 5 --lsn 2            refused: records up to 2 have not come")]
+  outboard pages get 5 --lsn 2            refused: records up to 2 have not come
+  outboard pages sync                     what was put survives power loss from now on")]
     Pages {
         #[command(subcommand)]
         what: crate::commands::pages::Pages,

@@ -67,6 +67,8 @@ fn pages_are_put_and_got_and_outlive_the_server() {
     assert!(text(&again.stdout).contains("already"), "{}", text(&again.stdout));
     let more = server.pages("put", &["5", "--lsn", "2", "--at", "5", " world"]);
     assert!(more.status.success());
+    let synced = server.pages("sync", &[]);
+    assert!(synced.status.success(), "{}", text(&synced.stderr));
     let newer = server.pages("get", &["5", "--lsn", "3"]);
     assert_eq!(newer.status.code(), Some(1));
     assert!(text(&newer.stderr).contains("is at LSN 2"), "{}", text(&newer.stderr));

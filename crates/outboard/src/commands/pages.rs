@@ -50,12 +50,22 @@ pub(crate) enum Pages {
         /// What they become
         text: Option<String>,
     },
+    /// Wait until every record answered so far survives power loss
+    Sync {
+        #[command(flatten)]
+        server: Server,
+    },
 }
 
 pub(crate) fn pages(what: Pages) -> Result<ExitCode, Failure> {
     match what {
         Pages::Get { server, page, lsn } => get(&server, page, lsn),
         Pages::Put { server, page, lsn, at, text } => put(&server, page, lsn, at, text),
+        Pages::Sync { server } => {
+            server.client()?.sync().map_err(|error| server.failed(&error))?;
+            println!("every record answered before survives power loss");
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
