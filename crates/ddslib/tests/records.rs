@@ -116,6 +116,7 @@ impl World {
         let at: SocketAddr = said.trim().strip_prefix("records at ").unwrap().parse().unwrap();
         let setup = Setup {
             app: Arc::new(plugin.declared()),
+            standing: Arc::default(),
             table: Arc::new(server.table().clone()),
             files: Arc::clone(server.files()),
             signature: None,

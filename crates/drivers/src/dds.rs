@@ -2,7 +2,9 @@
 
 pub mod bells;
 pub mod host;
+mod keeper;
 pub mod library;
 pub mod plugin;
 pub mod server;
 pub mod tcp;
+mod watch;

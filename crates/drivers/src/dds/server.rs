@@ -28,6 +28,7 @@ use outboard_base::Time;
 use outboard_dds::dpu::files::{FileService, Layout, OpenError};
 use outboard_dds::dpu::offload::Application;
 use outboard_dds::dpu::offload::plugin::Keeper;
+use outboard_dds::dpu::offload::standing::Standing;
 use outboard_dds::dpu::pump;
 use outboard_dds::dpu::pump::summary::Summary;
 use outboard_dds::table;
@@ -35,6 +36,7 @@ use outboard_kv::medium::Medium;
 use outboard_link::dma::{Count, Ledger};
 use outboard_link::pace::{self, Pace, Step};
 
+use super::keeper::AppKeeper;
 use crate::alone;
 use crate::clock;
 use crate::dpu::{Poller, Runtime};
@@ -74,6 +76,8 @@ pub struct ServerOptions {
     pub items: usize,
     /// What says which of them there are.
     pub application: Option<Arc<dyn Application>>,
+    /// What is thought of it; the same for all who ask it.
+    pub standing: Arc<Standing>,
     /// Or who does so in another process.
     pub keeper: Option<Arc<dyn Keeper>>,
     /// Spinning and sleeping.
@@ -95,6 +99,7 @@ impl ServerOptions {
             socket_mode: 0o600,
             items: 1 << 20,
             application: None,
+            standing: Arc::default(),
             keeper: None,
             pace: pace::Config::default(),
             pump: pump::Config::default(),
@@ -219,6 +224,7 @@ struct Serving {
     files: Arc<Files>,
     table: table::Reader,
     summary: Arc<Summary>,
+    standing: Arc<Standing>,
     runtime: Poller,
     bell: Arc<Bell>,
     sockets: Sockets,
@@ -249,13 +255,19 @@ impl Serving {
         let seed = seed.sec.unsigned_abs() << 30 ^ u64::from(seed.nsec) ^ files.name();
         let (writer, table) =
             table::with_capacity(options.items, seed).map_err(io::Error::other)?;
+        let standing = options.standing;
+        let keeper = match (options.keeper, options.application) {
+            (None, Some(app)) => {
+                let keeper = AppKeeper::new(app, Arc::clone(&standing))?;
+                Some(Arc::new(keeper) as Arc<dyn Keeper>)
+            }
+            (keeper, _) => keeper,
+        };
         Ok(Serving {
             files: Arc::new(files),
             table,
-            summary: Arc::new(match options.keeper {
-                Some(keeper) => Summary::kept(Some(keeper), writer),
-                None => Summary::new(options.application, writer),
-            }),
+            summary: Arc::new(Summary::new(keeper, Arc::clone(&standing), writer)),
+            standing,
             runtime: Poller::new(Arc::clone(&bell), reactor),
             bell,
             sockets,
@@ -314,6 +326,7 @@ impl Serving {
         let heard = self.sockets.hear(&attached::Terms {
             files: &self.files,
             summary: &self.summary,
+            standing: &self.standing,
             config: self.pump,
             ledger: &self.ledger,
             bell: &self.bell,

@@ -3,7 +3,8 @@
 //! * [`port`]: what a worker asks of whoever ends them;
 //! * `kernel` and [`sockets`]: the portable default: streams without blocking, by epoll;
 //! * [`stack`]: a bump in the wire, a user-space TCP stack between two network devices;
-//! * [`worker`]: one thread's director, its flows' two legs, and the reads begun for them;
+//! * [`worker`]: a director, and its flows' two legs;
+//! * `seat`: the thread it runs on, the reads begun there, and its calls of user code;
 //! * [`front`]: listens, or sits between devices, and spreads flows by a symmetric hash.
 //!
 //! Which keeps which promise is told in `docs/internals/director.md`.
@@ -11,6 +12,7 @@
 pub mod front;
 mod kernel;
 pub mod port;
+mod seat;
 pub mod sockets;
 pub mod stack;
 pub mod worker;

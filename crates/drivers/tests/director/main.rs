@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests may panic")]
 
+mod lost;
 #[path = "../networks/mod.rs"]
 mod networks;
 #[path = "../skips/mod.rs"]
@@ -26,6 +27,7 @@ use networks::{CLIENT, HOST, Networks};
 use outboard_base::Rng;
 use outboard_dds::dpu::director::Signature;
 use outboard_dds::dpu::offload::engine::Filled;
+use outboard_dds::dpu::offload::standing::Standing;
 use outboard_dds::dpu::offload::{
     Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
 };
@@ -235,9 +237,10 @@ fn host(listener: TcpListener) -> Arc<Host> {
     host
 }
 
-fn setup(host: Address) -> Setup<Pattern> {
+fn setup(host: Address, app: Arc<dyn Application>, standing: &Arc<Standing>) -> Setup<Pattern> {
     Setup {
-        app: Arc::new(Lines),
+        app,
+        standing: Arc::clone(standing),
         table: Arc::new(Nothing),
         files: Arc::new(Pattern),
         signature: None,
@@ -251,9 +254,14 @@ const RATES: Rates = Rates { lost: 20, doubled: 20, swapped: 20, damaged: 10 };
 
 impl World {
     fn new(way: Way) -> Option<World> {
+        World::of(way, Arc::new(Lines), &Arc::default())
+    }
+
+    fn of(way: Way, app: Arc<dyn Application>, standing: &Arc<Standing>) -> Option<World> {
         if way == Way::Kernel {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let setup = setup(Address::Tcp(listener.local_addr().unwrap()));
+            let host_at = Address::Tcp(listener.local_addr().unwrap());
+            let setup = setup(host_at, app, standing);
             let clients = Listener::bind(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
             let front = Front::start(clients, 2, &setup).unwrap();
             let Address::Tcp(server) = *front.address() else { panic!("TCP") };
@@ -277,7 +285,7 @@ impl World {
         }
         let address = Address::Tcp(server);
         let signature: Signature = format!("[* : *, * : {PORT}, TCP]").parse().unwrap();
-        let setup = setup(address.clone());
+        let setup = setup(address.clone(), app, standing);
         let (front, frames) = Front::between(ends, signature, address, 2, &setup).unwrap();
         let (host, frames) = (host(listener), Some(frames));
         Some(World { front, frames, host, networks: Some(networks), server })
@@ -438,7 +446,8 @@ fn without_a_host_what_needs_none_is_answered() {
     };
     let network: Network = networks.veth().parse().unwrap();
     let server: SocketAddr = format!("{HOST}:{PORT}").parse().unwrap();
-    let (address, setup) = (Address::Tcp(server), setup(Address::Tcp(server)));
+    let (address, setup) =
+        (Address::Tcp(server), setup(Address::Tcp(server), Arc::new(Lines), &Arc::default()));
     let ends = network.open().unwrap();
     let (front, frames) =
         Front::between(ends, Signature::of_server(server), address, 1, &setup).unwrap();
@@ -493,7 +502,8 @@ fn a_director_without_its_device_says_that_it_serves_nobody() {
         Arc::new(Gone(readable))
     };
     let server: SocketAddr = format!("{HOST}:{PORT}").parse().unwrap();
-    let (address, setup) = (Address::Tcp(server), setup(Address::Tcp(server)));
+    let (address, setup) =
+        (Address::Tcp(server), setup(Address::Tcp(server), Arc::new(Lines), &Arc::default()));
     let ends = Ends::new(gone(), gone());
     let front = Front::between(ends, Signature::of_server(server), address, 1, &setup);
     let (front, _) = front.unwrap();

@@ -164,4 +164,8 @@ impl Application for KvApplication {
 
     /// Records in files never change: reading one says nothing about it.
     fn invalidate(&self, _: ReadOp, _: &mut Vec<Key>) {}
+
+    fn invalidates(&self) -> bool {
+        false
+    }
 }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::flow::{Flow, FlowId};
-use super::machine::Director;
+use super::machine::{Answers, Director};
 use crate::dpu::offload::plugin::{Ask, MESSAGE_MAX, Verdict};
 use crate::dpu::offload::{Application, Framing};
 
@@ -49,7 +49,8 @@ impl Director {
         let is_so = |told: &Verdict| told.relies.iter().all(|(key, item)| table.get(*key) == *item);
         let mut told = verdict.filter(is_so).unwrap_or_default();
         let Verdict { division, plans, .. } = &mut told;
-        let placed = self.place_parts(id, flow, message, division, Some(plans), refused);
+        let answers = Answers::Plans(plans);
+        let placed = self.place_parts(id, flow, message, division, answers, refused);
         if placed {
             flow.ahead.pop(message.len());
         } else {

@@ -1,7 +1,8 @@
 //! One flow: what waits on its two legs, and the slots that keep its answers in order.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 use outboard_kv::medium::Buf;
 
@@ -24,12 +25,16 @@ impl FlowId {
     }
 }
 
-/// Bytes that come at one end and go at the other.
+/// Bytes that come at one end and go at the other. Whoever looks at an [`Excerpt`] keeps the bytes
+/// as they were then.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
     start: usize,
 }
+
+/// A stream that was emptied gives its memory back, if that is more.
+const KEPT: usize = 16 << 10;
 
 impl Stream {
     pub(super) fn as_slice(&self) -> &[u8] {
@@ -44,25 +49,47 @@ impl Stream {
         self.len() == 0
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        if self.start > 0 && self.start >= self.bytes.len() / 2 {
-            self.bytes.drain(..self.start);
+    pub(super) fn push(&mut self, new: &[u8]) {
+        let bytes = Arc::make_mut(&mut self.bytes);
+        if self.start > 0 && self.start >= bytes.len() / 2 {
+            bytes.drain(..self.start);
             self.start = 0;
         }
-        self.bytes.extend_from_slice(bytes);
+        bytes.extend_from_slice(new);
     }
 
     pub(super) fn take(&mut self, n: usize) {
         self.start = (self.start + n).min(self.bytes.len());
         if self.start == self.bytes.len() {
-            self.bytes.clear();
-            self.start = 0;
+            self.clear();
         }
     }
 
     pub(super) fn clear(&mut self) {
-        self.bytes.clear();
         self.start = 0;
+        match Arc::get_mut(&mut self.bytes) {
+            Some(bytes) if bytes.capacity() <= KEPT => bytes.clear(),
+            _ => self.bytes = Arc::default(),
+        }
+    }
+
+    /// What is there now, for somebody else.
+    pub(super) fn excerpt(&self) -> Excerpt {
+        Excerpt { bytes: Arc::clone(&self.bytes), start: self.start }
+    }
+}
+
+/// Bytes of a stream.
+#[derive(Debug)]
+pub(super) struct Excerpt {
+    bytes: Arc<Vec<u8>>,
+    start: usize,
+}
+
+impl Deref for Excerpt {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
     }
 }
 
@@ -105,7 +132,7 @@ pub(super) enum Slot {
     Ready(Piece),
     /// A read is under way; the request is kept for the check and for the host.
     Dpu {
-        request: Vec<u8>,
+        request: Arc<[u8]>,
         key: Key,
         /// What the answer is, where a plug-in said so before.
         answering: Option<Answering>,
@@ -207,8 +234,12 @@ pub struct Flow {
     /// Something was put on the host's leg.
     pub(super) host_used: bool,
     pub(super) host_ended: bool,
+    /// The host has ended, and what it had sent is not looked at yet.
+    pub(super) has_last_words: bool,
     /// The director keeps it in its list of flows with news.
     pub(super) has_news: bool,
+    /// The director keeps it in its list of flows with errands.
+    pub(super) has_errand: bool,
     /// Cannot go on: both legs are to be reset.
     pub(super) broken: bool,
 }
@@ -264,8 +295,8 @@ impl Flow {
     /// Whether the client is to be told that no more comes.
     #[must_use]
     pub fn ends_client(&self) -> bool {
-        let no_more =
-            self.host_ended || (self.client_ended && !self.host_used && self.input.is_empty());
+        let no_more = (self.host_ended && !self.has_last_words)
+            || (self.client_ended && !self.host_used && self.input.is_empty());
         no_more && self.slots.is_empty() && self.to_client.is_empty()
     }
 
@@ -287,6 +318,55 @@ impl Flow {
             && self.slots.len() < SLOTS_MAX
             && self.to_host.len() < TO_HOST_MAX
             && self.to_client_len + self.held < TO_CLIENT_MAX
+    }
+
+    /// How much waits to go out; what the director did is news only if this changed.
+    pub(super) fn outgoing(&self) -> (usize, usize, usize) {
+        (self.to_host.len(), self.to_client_len, self.slots.len())
+    }
+
+    /// Whether there is input to be divided, and room for it.
+    pub(super) fn can_divide(&self) -> bool {
+        let enough = if self.client_ended { 1 } else { self.needs.max(1) };
+        !self.foreign && !self.host_ended && self.has_room() && self.input.len() >= enough
+    }
+
+    /// Whether answers may be found in what the host sent.
+    pub(super) fn can_frame(&self) -> bool {
+        !self.broken && !self.asked.is_empty() && self.from_host.len() >= self.answer_needs.max(1)
+    }
+
+    /// Makes every request that is read for one of the host.
+    pub(super) fn ask_instead_of_reading(&mut self) {
+        let (first, mut slots) = (self.first, std::mem::take(&mut self.slots));
+        for (slot, number) in slots.iter_mut().zip(first..) {
+            if let Slot::Dpu { request, key, .. } = slot {
+                self.ask(number, request, Touches::One(*key));
+                *slot = Slot::Host;
+            }
+        }
+        self.slots = slots;
+        self.reading = 0;
+    }
+
+    /// Answers of the host are not told apart any more: from here on all that it sends goes to the
+    /// client. False if that is not what the client waits for.
+    pub(super) fn stop_framing(&mut self) -> bool {
+        let mut asked = self.asked.iter().map(|(slot, _)| *slot);
+        let mut waits = self.slots.iter().zip(self.first..);
+        let in_order = waits.all(|(slot, number)| match slot {
+            Slot::Host => asked.next() == Some(number),
+            Slot::Rest => true,
+            Slot::Ready(_) | Slot::Dpu { .. } => false,
+        });
+        if in_order && !self.asked.is_empty() {
+            self.first += self.slots.len() as u64;
+            self.slots.clear();
+            self.asked.clear();
+            self.slots.push_back(Slot::Rest);
+            self.pass();
+        }
+        in_order
     }
 
     /// Whether a read that was begun for this flow may touch what a request of the host does.
@@ -403,6 +483,7 @@ impl Flow {
     pub(super) fn host_is_gone(&mut self) -> Vec<Slot> {
         self.pass();
         self.host_ended = true;
+        self.has_last_words = false;
         self.input.clear();
         self.ahead.clear();
         self.to_host.clear();

@@ -6,19 +6,19 @@ use std::sync::Arc;
 use outboard_kv::medium::{ALIGN, Buf};
 
 use super::asking::ask_ahead;
+use super::errand::{Check, Divide, Errand, Frame, Kind, Then, Told};
 use super::flow::{Flow, FlowId, Piece, Slot};
-use super::limits::{ANSWER_MAX, INPUT_MAX, TO_HOST_MAX};
-use crate::dpu::offload::contained::{Clock, Contained};
+use super::limits::{INPUT_MAX, TO_HOST_MAX};
 use crate::dpu::offload::engine::{Ended, Engine, Filled, Ticket};
 use crate::dpu::offload::plugin::{Answering, Ask, Plan};
 use crate::dpu::offload::pool::Pool;
-use crate::dpu::offload::{
-    Application, Division, Framing, Key, Lookup, Part, ReadOp, Span, Touches,
-};
+use crate::dpu::offload::standing::{Call, Standing};
+use crate::dpu::offload::{Answer, Application, Division, Framing, Key, Lookup, Part, ReadOp};
+use crate::dpu::offload::{Span, Touches};
 
 /// Whose read it is: a flow and the number of a slot.
 #[derive(Clone, Copy, Debug)]
-struct Client {
+pub(super) struct Client {
     flow: FlowId,
     slot: u64,
 }
@@ -67,47 +67,66 @@ pub struct Counts {
     pub fell_back: u64,
 }
 
-/// Flows, and the application that divides them.
+/// How the requests of a division are answered that the DPU side answers, in order.
+pub(super) enum Answers<'a> {
+    /// By what the application read for them; it looks for the answer itself.
+    Reads(&'a [Option<ReadOp>]),
+    /// As a plug-in planned.
+    Plans(&'a [Plan]),
+}
+
+/// Flows, and how their messages are divided.
 pub struct Director {
     app: Arc<dyn Application>,
     /// Messages for a plug-in, where that divides them.
     pub(super) asks: Option<VecDeque<Ask>>,
     pub(super) table: Arc<dyn Lookup>,
-    contained: Contained,
+    standing: Arc<Standing>,
     engine: Engine<Client>,
-    division: Division,
     flows: Vec<Option<Flow>>,
     free: Vec<usize>,
     generation: u64,
     generations: Vec<u64>,
     reads: Vec<ToRead>,
     news: Vec<FlowId>,
+    /// Flows with something to ask the application.
+    wanting: Vec<FlowId>,
+    /// Reads whose answers are to be looked for.
+    checks: Vec<Check>,
+    /// Of errands that came back, to be used again.
+    spare: Vec<Vec<Told>>,
     counts: Counts,
 }
 
+/// Memory of errands kept for others.
+const SPARE: usize = 16;
+
 impl Director {
-    /// A director with `contexts` reads under way at most, and `pool` for them.
+    /// A director with `contexts` reads under way at most, and `pool` for them. Once the
+    /// application is off, all is forwarded.
     #[must_use]
     pub fn new(
         app: Arc<dyn Application>,
         table: Arc<dyn Lookup>,
         contexts: usize,
         pool: Pool,
-        clock: Clock,
+        standing: Arc<Standing>,
     ) -> Director {
         Director {
             app,
             asks: None,
             table,
-            contained: Contained::new(clock),
+            standing,
             engine: Engine::new(contexts, pool),
-            division: Division::default(),
             flows: Vec::new(),
             free: Vec::new(),
             generation: 0,
             generations: Vec::new(),
             reads: Vec::new(),
             news: Vec::new(),
+            wanting: Vec::new(),
+            checks: Vec::new(),
+            spare: Vec::new(),
             counts: Counts::default(),
         }
     }
@@ -149,9 +168,19 @@ impl Director {
         self.flows.get_mut(id.at).filter(|_| current)?.take()
     }
 
+    /// Puts it back, to be looked at.
     fn lower(&mut self, id: FlowId, mut flow: Flow) {
         if !std::mem::replace(&mut flow.has_news, true) {
             self.news.push(id);
+        }
+        self.lower_quietly(id, flow);
+    }
+
+    /// Puts it back. What its legs have to do is as before, or is seen by who asks.
+    fn lower_quietly(&mut self, id: FlowId, mut flow: Flow) {
+        let has_errand = flow.can_frame() || (self.asks.is_none() && flow.can_divide());
+        if has_errand && !std::mem::replace(&mut flow.has_errand, true) {
+            self.wanting.push(id);
         }
         if let Some(place) = self.flows.get_mut(id.at) {
             *place = Some(flow);
@@ -172,11 +201,25 @@ impl Director {
     pub fn next_news(&mut self) -> Option<FlowId> {
         loop {
             let id = self.news.pop()?;
-            if let Some(flow) = self.flow_mut(id) {
-                flow.has_news = false;
+            if let Some(flow) = self.flow_mut(id)
+                && std::mem::take(&mut flow.has_news)
+            {
                 return Some(id);
             }
         }
+    }
+
+    /// Everything that a flow has and wants was just looked at: that is no news any more.
+    pub fn attended(&mut self, id: FlowId) {
+        if let Some(flow) = self.flow_mut(id) {
+            flow.has_news = false;
+        }
+    }
+
+    /// Whether something changed in any.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty()
     }
 
     /// A read to begin.
@@ -200,18 +243,16 @@ impl Director {
     pub fn client_bytes(&mut self, id: FlowId, bytes: &[u8]) {
         let Some(mut flow) = self.lift(id) else { return };
         if !flow.host_ended {
-            self.advance(id, &mut flow, bytes);
+            flow.input.push(bytes);
         }
-        self.lower(id, flow);
+        self.resume(id, flow);
     }
 
     /// The client sends no more.
     pub fn client_ended(&mut self, id: FlowId) {
         let Some(mut flow) = self.lift(id) else { return };
         flow.client_ended = true;
-        if !flow.host_ended {
-            self.advance(id, &mut flow, &[]);
-        }
+        self.advance(id, &mut flow);
         self.lower(id, flow);
     }
 
@@ -233,46 +274,68 @@ impl Director {
     pub fn host_bytes(&mut self, id: FlowId, bytes: &[u8]) {
         let Some(mut flow) = self.lift(id) else { return };
         flow.from_host.push(bytes);
-        self.hear(&mut flow);
+        if !flow.can_frame() {
+            flow.pass();
+        }
         self.resume(id, flow);
     }
 
     /// The host sends no more, or its leg could not be made.
     pub fn host_ended(&mut self, id: FlowId) {
         let Some(mut flow) = self.lift(id) else { return };
-        self.hear(&mut flow);
-        self.let_go(&mut flow);
+        flow.host_ended = true;
+        flow.has_last_words = flow.can_frame();
+        if !flow.has_last_words {
+            self.let_go(&mut flow);
+        }
         self.lower(id, flow);
     }
 
     /// A read ended. What it answers is news of its flow.
     pub fn read_ended(&mut self, ticket: Ticket, filled: Filled) {
-        self.engine.complete(ticket, filled);
-        while let Some(ended) = self.engine.next_ended() {
+        if let Some(ended) = self.engine.complete(ticket, filled) {
             self.deliver(ended);
         }
     }
 
-    /// Puts what was read into its slot, or asks the host.
+    /// Has what was read looked at.
     fn deliver(&mut self, ended: Ended<Client>) {
         let Ended { client, read, filled } = ended;
+        let slot = self.flow_mut(client.flow).and_then(|flow| flow.slot_mut(client.slot));
+        let Some(Slot::Dpu { request, answering, .. }) = slot else {
+            return self.engine.pool.give(filled.buffer);
+        };
+        let bytes = filled.bytes.clone().and_then(|range| filled.buffer.get(range));
+        let answer = match (answering, bytes) {
+            (None, Some(_)) => {
+                let request = Arc::clone(request);
+                return self.checks.push(Check { client, request, read, filled, answer: None });
+            }
+            (Some(answering), Some(bytes)) => answering.answer(bytes),
+            (_, None) => None,
+        };
+        self.answer(client, filled, answer);
+    }
+
+    /// Puts the answer into its slot, if there is one in what was read; else asks the host.
+    fn answer(&mut self, client: Client, filled: Filled, answer: Option<Answer>) {
         let Some(mut flow) = self.lift(client.flow) else {
             return self.engine.pool.give(filled.buffer);
         };
-        let Some(Slot::Dpu { request, key, answering }) = flow.slot_mut(client.slot) else {
+        let Some(Slot::Dpu { request, key, .. }) = flow.slot_mut(client.slot) else {
             self.engine.pool.give(filled.buffer);
             return self.lower(client.flow, flow);
         };
-        let (request, key, answering) = (std::mem::take(request), *key, answering.take());
-        let answer = self.check(&request, read, filled, answering.as_ref());
+        let (request, key) = (Arc::clone(request), *key);
         flow.reading = flow.reading.saturating_sub(1);
-        let state = match answer {
-            Some(piece) => {
+        let state = match piece(filled, answer) {
+            Ok(piece) => {
                 self.counts.offloaded += 1;
                 flow.held += piece.len();
                 Slot::Ready(piece)
             }
-            None => {
+            Err(buffer) => {
+                self.engine.pool.give(buffer);
                 self.counts.fell_back += 1;
                 flow.ask(client.slot, &request, Touches::One(key));
                 Slot::Host
@@ -283,11 +346,12 @@ impl Director {
         }
         flow.settle();
         flow.pass();
-        if flow.host_ended {
+        if flow.host_ended && !flow.has_last_words {
             // It would have to answer what fell back: that, and all behind it, never comes.
             self.let_go(&mut flow);
         }
-        self.resume(client.flow, flow);
+        self.advance(client.flow, &mut flow);
+        self.lower(client.flow, flow);
     }
 
     /// The host sends no more: forgets what waits for it.
@@ -299,156 +363,209 @@ impl Director {
         }
     }
 
-    /// The answer in what was read, if the application finds it there.
-    fn check(
-        &mut self,
-        request: &[u8],
-        read: ReadOp,
-        filled: Filled,
-        answering: Option<&Answering>,
-    ) -> Option<Piece> {
-        let Filled { buffer, bytes: range } = filled;
-        let app = &self.app;
-        let bytes = range.clone().and_then(|range| buffer.get(range));
-        let answer = bytes.and_then(|bytes| {
-            let answer = match answering {
-                Some(answering) => answering.answer(bytes)?,
-                None => self.contained.call("answer", || app.answer(request, read, bytes))??,
-            };
-            bytes.get(answer.payload.clone()).is_some().then_some(answer)
-        });
-        let (Some(answer), Some(range)) = (answer, range) else {
-            self.engine.pool.give(buffer);
-            return None;
-        };
-        let payload = range.start + answer.payload.start..range.start + answer.payload.end;
-        Some(Piece::Read { head: answer.head, buffer, payload })
-    }
-
     /// There may be room again.
     pub(super) fn resume(&mut self, id: FlowId, mut flow: Flow) {
-        if !flow.host_ended {
-            self.advance(id, &mut flow, &[]);
+        let before = flow.outgoing();
+        self.advance(id, &mut flow);
+        if flow.outgoing() == before {
+            self.lower_quietly(id, flow);
+        } else {
+            self.lower(id, flow);
+        }
+    }
+
+    /// Whether there is something to ask the application.
+    #[must_use]
+    pub fn has_errands(&self) -> bool {
+        !self.wanting.is_empty() || !self.checks.is_empty()
+    }
+
+    /// What there is to ask the application. Nothing else is to be done with the director until
+    /// they are brought back, or it is taken over.
+    pub fn take_errands(&mut self, errands: &mut Vec<Errand>) {
+        errands.extend(self.checks.drain(..).map(Kind::Check).map(Errand));
+        for id in std::mem::take(&mut self.wanting) {
+            let divides = self.asks.is_none();
+            let Some(flow) = self.flow_mut(id) else { continue };
+            flow.has_errand = false;
+            if flow.can_frame() {
+                let (bytes, most) = (flow.from_host.excerpt(), flow.asked.len());
+                let (found, then) = (Vec::new(), Then::Nothing);
+                errands.push(Errand(Kind::Frame(Frame { flow: id, bytes, most, found, then })));
+            }
+            if divides && flow.can_divide() {
+                let (input, is_all) = (flow.input.excerpt(), flow.client_ended);
+                let told = self.spare.pop().unwrap_or_default();
+                let (found, then) = (0, Then::Nothing);
+                let divide = Divide { flow: id, input, is_all, told, found, then };
+                errands.push(Errand(Kind::Divide(divide)));
+            }
+        }
+    }
+
+    /// Goes on with what the application said.
+    pub fn bring(&mut self, errands: &mut Vec<Errand>) {
+        for errand in errands.drain(..) {
+            match errand.0 {
+                Kind::Check(Check { client, filled, answer, .. }) => {
+                    self.answer(client, filled, answer);
+                }
+                Kind::Frame(frame) => self.framed(frame),
+                Kind::Divide(divide) => self.told(divide),
+            }
+        }
+    }
+
+    /// Another thread goes on with it: the one before never came back from a call. All its errands
+    /// are lost, and so are the reads that were under way; whatever they were for is the host's.
+    /// The application, which is off, is asked nothing any more but where answers of the host end
+    /// that are waited for out of their order; not even that, if it is what was lost.
+    pub fn take_over(&mut self, lost: Call) {
+        self.checks.clear();
+        self.reads.clear();
+        self.wanting.clear();
+        self.engine = Engine::new(0, Pool::new(0));
+        for at in 0..self.flows.len() {
+            let generation = self.generations.get(at).copied().unwrap_or(0);
+            let id = FlowId { at, generation };
+            let Some(mut flow) = self.lift(id) else { continue };
+            flow.has_errand = false;
+            flow.ask_instead_of_reading();
+            if lost == Call::FrameAnswer && !flow.asked.is_empty() && !flow.stop_framing() {
+                tracing::warn!("answers of the host are not told apart any more; flow reset");
+                flow.broken = true;
+            }
+            if flow.host_ended && !(flow.has_last_words && flow.can_frame()) {
+                self.let_go(&mut flow);
+            }
+            self.advance(id, &mut flow);
+            self.lower(id, flow);
+        }
+    }
+
+    /// Answers were found in what the host sent.
+    fn framed(&mut self, frame: Frame) {
+        let Frame { flow: id, bytes, found, then, .. } = frame;
+        drop(bytes);
+        let Some(mut flow) = self.lift(id) else { return };
+        if !found.is_empty() {
+            flow.answer_needs = 0;
+        }
+        found.into_iter().for_each(|len| flow.answered(len));
+        match then {
+            Then::Needs(needs) => flow.answer_needs = needs,
+            Then::Foreign => {
+                tracing::warn!("the host's answer is none of its application; flow reset");
+                flow.broken = true;
+            }
+            Then::Nothing => {}
+        }
+        flow.pass();
+        if flow.has_last_words {
+            self.let_go(&mut flow);
+        }
+        self.advance(id, &mut flow);
+        self.lower(id, flow);
+    }
+
+    /// Messages of a client were divided: gives their parts their slots.
+    fn told(&mut self, divide: Divide) {
+        let Divide { flow: id, input, mut told, found, then, .. } = divide;
+        drop(input);
+        let Some(mut flow) = self.lift(id) else { return };
+        let mut input = std::mem::take(&mut flow.input);
+        // Line 6 of Figure 13: once one is refused, all that came with it go to the host.
+        let (mut refused, mut placed) = (false, 0);
+        flow.needs = 0;
+        for Told { len, division, reads } in told.iter_mut().take(found) {
+            let message = input.as_slice().get(..*len).unwrap_or_default();
+            let answers = Answers::Reads(reads);
+            if !flow.has_room()
+                || !self.place_parts(id, &mut flow, message, division, answers, &mut refused)
+            {
+                flow.stalled = flow.reading > 0;
+                break;
+            }
+            input.take(*len);
+            placed += 1;
+        }
+        flow.input = input;
+        match then {
+            _ if placed < found => {}
+            Then::Needs(needs) => flow.needs = needs,
+            Then::Foreign => {
+                flow.foreign = true;
+                self.advance(id, &mut flow);
+            }
+            Then::Nothing => {}
+        }
+        if self.spare.len() < SPARE {
+            self.spare.push(told);
         }
         self.lower(id, flow);
     }
 
-    /// Takes whole answers from what the host sent.
-    fn hear(&mut self, flow: &mut Flow) {
-        while !flow.asked.is_empty() && flow.from_host.len() >= flow.answer_needs.max(1) {
-            let app = &self.app;
-            let bytes = flow.from_host.as_slice();
-            let framing = self.contained.call_anyway("frame_answer", || app.frame_answer(bytes));
-            match framing {
-                Some(Framing::Whole(len)) if (1..=bytes.len()).contains(&len) => {
-                    flow.answer_needs = 0;
-                    flow.answered(len);
-                }
-                Some(Framing::More(needs)) if needs <= ANSWER_MAX => {
-                    flow.answer_needs = needs.max(bytes.len() + 1);
-                }
-                _ => {
-                    tracing::warn!("the host's answer is none of its application; flow reset");
-                    flow.broken = true;
-                    return;
-                }
-            }
-        }
-        flow.pass();
-    }
-
-    /// Divides as many messages as there are and there is room for. `incoming` is divided where it
-    /// lies, unless something lies before it.
-    fn advance(&mut self, id: FlowId, flow: &mut Flow, incoming: &[u8]) {
+    /// Goes on with the input of a flow, as far as that asks nobody here.
+    fn advance(&mut self, id: FlowId, flow: &mut Flow) {
         flow.stalled = false;
-        let mut input = std::mem::take(&mut flow.input);
-        if input.is_empty() {
-            let taken = self.divide(id, flow, incoming);
-            input.push(incoming.get(taken..).unwrap_or_default());
-        } else {
-            input.push(incoming);
-            let taken = self.divide(id, flow, input.as_slice());
-            input.take(taken);
+        if flow.host_ended {
+            return;
         }
-        flow.input = input;
+        if !flow.foreign {
+            if self.asks.is_some() {
+                self.divide_told(id, flow);
+            } else if self.standing.is_off() {
+                flow.foreign = true;
+            }
+        }
+        if flow.foreign {
+            forward(flow);
+        }
     }
 
-    /// Divides messages at the start of `bytes`; how many bytes were taken.
-    fn divide(&mut self, id: FlowId, flow: &mut Flow, bytes: &[u8]) -> usize {
-        let mut taken = 0;
-        // Line 6 of Figure 13: once one is refused, all that came with it go to the host.
-        let mut refused = self.contained.is_given_up();
-        while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
-            if !flow.has_room() {
-                break;
-            }
-            if flow.foreign {
-                if flow.reading > 0 {
-                    // One of them may yet have to ask the host, before these bytes.
-                    flow.stalled = true;
-                    break;
-                }
-                return taken + forward(flow, rest);
-            }
+    /// Places messages at the start of the input that a plug-in was asked about.
+    fn divide_told(&mut self, id: FlowId, flow: &mut Flow) {
+        let mut input = std::mem::take(&mut flow.input);
+        let mut refused = false;
+        while flow.has_room() && !flow.foreign && !input.is_empty() {
+            let rest = input.as_slice();
             if rest.len() < flow.needs && !flow.client_ended {
                 break;
             }
-            let app = &self.app;
-            match self.contained.call_anyway("frame", || app.frame(rest)) {
-                Some(Framing::Whole(len)) if (1..=rest.len()).contains(&len) => {
+            match self.app.frame(rest) {
+                Framing::Whole(len) if (1..=rest.len()).contains(&len) => {
                     flow.needs = 0;
                     let message = rest.get(..len).unwrap_or_default();
-                    let placed = match &mut self.asks {
-                        None => self.place(id, flow, message, &mut refused),
-                        Some(asks) => {
-                            ask_ahead(&*self.app, asks, id, flow, rest);
-                            let Some(verdict) = flow.ahead.take() else { break };
-                            self.place_told(id, flow, message, verdict, &mut refused)
-                        }
-                    };
-                    if !placed {
+                    if let Some(asks) = &mut self.asks {
+                        ask_ahead(&*self.app, asks, id, flow, rest);
+                    }
+                    let Some(verdict) = flow.ahead.take() else { break };
+                    if !self.place_told(id, flow, message, verdict, &mut refused) {
                         flow.stalled = true;
                         break;
                     }
-                    taken += len;
+                    input.take(len);
                 }
-                Some(Framing::More(needs)) if needs <= INPUT_MAX && !flow.client_ended => {
+                Framing::More(needs)
+                    if needs.max(rest.len() + 1) <= INPUT_MAX && !flow.client_ended =>
+                {
                     flow.needs = needs.max(rest.len() + 1);
-                    if flow.needs > INPUT_MAX {
-                        flow.foreign = true;
-                    }
                 }
                 _ => flow.foreign = true,
             }
         }
-        taken
+        flow.input = input;
     }
 
-    /// Divides one message here, and gives its parts their slots; false if it must wait for reads
-    /// of its flow.
-    fn place(&mut self, id: FlowId, flow: &mut Flow, message: &[u8], refused: &mut bool) -> bool {
-        let mut division = std::mem::take(&mut self.division);
-        division.clear();
-        let (app, table) = (&self.app, &self.table);
-        let divided =
-            self.contained.call("off_pred", || app.off_pred(message, &**table, &mut division));
-        if divided.is_none() {
-            division.clear();
-        }
-        let placed = self.place_parts(id, flow, message, &mut division, None, refused);
-        self.division = division;
-        placed
-    }
-
-    /// Gives parts their slots, with how those of the DPU side are answered, if that is known;
-    /// without parts the message is the host's. False if it must wait for reads of its flow.
+    /// Gives parts their slots; without parts the message is the host's. False if it must wait for
+    /// reads of its flow.
     pub(super) fn place_parts(
         &mut self,
         id: FlowId,
         flow: &mut Flow,
         message: &[u8],
         division: &mut Division,
-        plans: Option<&[Plan]>,
+        answers: Answers<'_>,
         refused: &mut bool,
     ) -> bool {
         if division.parts().is_empty() {
@@ -461,7 +578,7 @@ impl Director {
         if waits {
             return false;
         }
-        let mut next = plans.unwrap_or_default().iter();
+        let mut nth = 0;
         for part in division.parts() {
             match part {
                 Part::Literal(span) => flow.push_literal(division.bytes(span, message)),
@@ -471,27 +588,20 @@ impl Director {
                 }
                 Part::Dpu { request, key } => {
                     let request = division.bytes(request, message);
-                    let (read, answering) = match (plans, next.next()) {
-                        (None, _) => (self.off_func(flow, request, *key, *refused), None),
-                        (Some(_), plan) => {
-                            let plan = plan.filter(|_| !*refused && !flow.asks_about(*key));
+                    let (read, answering) = match &answers {
+                        Answers::Reads(reads) => (reads.get(nth).copied().flatten(), None),
+                        Answers::Plans(plans) => {
+                            let plan = plans.get(nth);
                             (plan.map(|p| p.read), plan.map(|p| p.answering.clone()))
                         }
                     };
+                    nth += 1;
+                    let read = read.filter(|_| !*refused && !flow.asks_about(*key));
                     self.offload(id, flow, request, *key, (read, answering), refused);
                 }
             }
         }
         true
-    }
-
-    /// The read that answers a request, unless the host has something to do with its key.
-    fn off_func(&mut self, flow: &Flow, request: &[u8], key: Key, refused: bool) -> Option<ReadOp> {
-        if refused || flow.asks_about(key) {
-            return None;
-        }
-        let (app, table) = (&self.app, &self.table);
-        self.contained.call("off_func", || app.off_func(request, &**table)).flatten()
     }
 
     /// Lines 5 to 14 of Figure 13 for one request.
@@ -511,7 +621,7 @@ impl Director {
         let slot = flow.first + flow.slots.len() as u64;
         match self.engine.begin(Client { flow: id, slot }, read, ToRead::space(&read)) {
             Ok((ticket, buffer)) => {
-                flow.push_slot(Slot::Dpu { request: request.to_vec(), key, answering });
+                flow.push_slot(Slot::Dpu { request: request.into(), key, answering });
                 flow.reading += 1;
                 self.reads.push(ToRead { ticket, read, buffer });
             }
@@ -524,13 +634,36 @@ impl Director {
     }
 }
 
-/// Forwards as much as there is room for; what the host sends is the client's from here on.
-fn forward(flow: &mut Flow, bytes: &[u8]) -> usize {
+/// The answer in what was read; without one, the buffer.
+fn piece(filled: Filled, answer: Option<Answer>) -> Result<Piece, Buf> {
+    let Filled { buffer, bytes } = filled;
+    let (Some(Answer { head, payload }), Some(range)) = (answer, bytes) else { return Err(buffer) };
+    let is_there = payload.start <= payload.end && payload.end <= range.len();
+    if !is_there {
+        return Err(buffer);
+    }
+    let payload = range.start + payload.start..range.start + payload.end;
+    Ok(Piece::Read { head, buffer, payload })
+}
+
+/// Forwards as much of the input as there is room for; what the host sends is the client's from
+/// here on.
+fn forward(flow: &mut Flow) {
+    if flow.input.is_empty() || !flow.has_room() {
+        return;
+    }
+    if flow.reading > 0 {
+        // One of them may yet have to ask the host, before these bytes.
+        flow.stalled = true;
+        return;
+    }
     flow.host_used = true;
     if !matches!(flow.slots.back(), Some(Slot::Rest)) {
         flow.push_slot(Slot::Rest);
     }
-    let n = bytes.len().min(TO_HOST_MAX.saturating_sub(flow.to_host.len()));
-    flow.to_host.push(bytes.get(..n).unwrap_or_default());
-    n
+    let n = flow.input.len().min(TO_HOST_MAX.saturating_sub(flow.to_host.len()));
+    let input = std::mem::take(&mut flow.input);
+    flow.to_host.push(input.as_slice().get(..n).unwrap_or_default());
+    flow.input = input;
+    flow.input.take(n);
 }

@@ -5,6 +5,7 @@
 //! a server that keeps some values itself and some in a file, and seeded disorder between them.
 
 mod asking;
+mod lost;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -15,9 +16,11 @@ use outboard_base::Rng;
 use proptest::prelude::*;
 
 use super::*;
-use crate::dpu::offload::engine::Filled;
-use crate::dpu::offload::plugin::Ask;
+use crate::dpu::offload::contained::Contained;
+use crate::dpu::offload::engine::{Filled, Ticket};
+use crate::dpu::offload::plugin::{Ask, Verdict};
 use crate::dpu::offload::pool::Pool;
+use crate::dpu::offload::standing::{Call, Lost, Standing};
 use crate::dpu::offload::{
     Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
 };
@@ -217,9 +220,116 @@ struct Client {
     done: bool,
 }
 
+/// A director whose errands are run at once, as far as `stuck` lets them.
+struct Local {
+    director: Director,
+    app: Arc<dyn Application>,
+    calls: Contained,
+    errands: Vec<Errand>,
+    /// Runs so many errands more, then a call does not return.
+    stuck: Option<u64>,
+}
+
+impl std::ops::Deref for Local {
+    type Target = Director;
+    fn deref(&self) -> &Director {
+        &self.director
+    }
+}
+
+impl std::ops::DerefMut for Local {
+    fn deref_mut(&mut self) -> &mut Director {
+        &mut self.director
+    }
+}
+
+impl Local {
+    fn new(table: Arc<dyn Lookup>, contexts: usize, pool: Pool) -> Local {
+        Local::of(Arc::new(Lines), table, contexts, pool)
+    }
+
+    fn of(app: Arc<dyn Application>, table: Arc<dyn Lookup>, contexts: usize, pool: Pool) -> Local {
+        let standing = Arc::new(Standing::default());
+        let director =
+            Director::new(Arc::clone(&app), table, contexts, pool, Arc::clone(&standing));
+        let calls = Contained::new(Box::new(|| 0), standing);
+        Local { director, app, calls, errands: Vec::new(), stuck: None }
+    }
+
+    fn asking(self) -> Local {
+        Local { director: self.director.asking(), ..self }
+    }
+
+    fn settle(&mut self) {
+        while self.director.has_errands() {
+            self.director.take_errands(&mut self.errands);
+            let table = Arc::clone(&self.director.table);
+            for errand in &mut self.errands {
+                match &mut self.stuck {
+                    Some(0) => {
+                        let lost = errand.call();
+                        self.stuck = None;
+                        // Those lost hold what they hold until the director has gone on.
+                        let kept = std::mem::take(&mut self.errands);
+                        self.calls.standing().lose(Lost { call: lost, thread: 1 });
+                        self.director.take_over(lost);
+                        drop(kept);
+                        break;
+                    }
+                    left => {
+                        *left = left.map(|left| left - 1);
+                        errand.run(&*self.app, &*table, &mut self.calls);
+                    }
+                }
+            }
+            self.director.bring(&mut self.errands);
+        }
+    }
+
+    fn client_bytes(&mut self, id: FlowId, bytes: &[u8]) {
+        self.director.client_bytes(id, bytes);
+        self.settle();
+    }
+
+    fn client_ended(&mut self, id: FlowId) {
+        self.director.client_ended(id);
+        self.settle();
+    }
+
+    fn client_took(&mut self, id: FlowId, n: usize) {
+        self.director.client_took(id, n);
+        self.settle();
+    }
+
+    fn host_took(&mut self, id: FlowId, n: usize) {
+        self.director.host_took(id, n);
+        self.settle();
+    }
+
+    fn host_bytes(&mut self, id: FlowId, bytes: &[u8]) {
+        self.director.host_bytes(id, bytes);
+        self.settle();
+    }
+
+    fn host_ended(&mut self, id: FlowId) {
+        self.director.host_ended(id);
+        self.settle();
+    }
+
+    fn read_ended(&mut self, ticket: Ticket, filled: Filled) {
+        self.director.read_ended(ticket, filled);
+        self.settle();
+    }
+
+    fn divided(&mut self, id: FlowId, number: u64, verdict: Option<Verdict>) {
+        self.director.divided(id, number, verdict);
+        self.settle();
+    }
+}
+
 struct World {
     rng: Rng,
-    director: Director,
+    director: Local,
     server: Server,
     clients: Vec<Client>,
     reads: Vec<ToRead>,
@@ -232,13 +342,12 @@ impl World {
     fn new(seed: u64, contexts: usize, pool: usize, clients: usize, odd: bool) -> World {
         let shared = Arc::new(Shared::default());
         let table: Arc<dyn Lookup> = Arc::clone(&shared) as _;
-        let pool = Pool::new(pool);
-        let director = Director::new(Arc::new(Lines), table, contexts, pool, Box::new(|| 0));
+        let director = Local::new(table, contexts, Pool::new(pool));
         World::around(director, shared, seed, clients, odd)
     }
 
     fn around(
-        mut director: Director,
+        mut director: Local,
         shared: Arc<Shared>,
         seed: u64,
         clients: usize,
@@ -322,6 +431,10 @@ impl World {
         let (to_client, to_host) = (self.some(usize::MAX), self.some(usize::MAX));
         let client = &mut self.clients[at];
         let Some(flow) = self.director.flow(client.id) else { return };
+        if flow.is_broken() {
+            client.done = true;
+            return;
+        }
         let bytes: Vec<u8> = flow.to_client().flatten().copied().take(to_client).collect();
         assert_eq!(flow.to_client().map(<[u8]>::len).sum::<usize>(), flow.to_client_len());
         client.got.extend(&bytes);
@@ -448,12 +561,12 @@ fn faults_of_the_application_and_foreign_bytes_change_nothing_for_clients() {
     }
 }
 
-fn director() -> Director {
+fn director() -> Local {
     let shared: Arc<dyn Lookup> = Arc::new(Shared::default());
-    Director::new(Arc::new(Lines), shared, 8, Pool::new(1 << 20), Box::new(|| 0))
+    Local::new(shared, 8, Pool::new(1 << 20))
 }
 
-fn taken(director: &mut Director, id: FlowId) -> Vec<u8> {
+fn taken(director: &mut Local, id: FlowId) -> Vec<u8> {
     let bytes: Vec<u8> = director.flow(id).unwrap().to_client().flatten().copied().collect();
     director.client_took(id, bytes.len());
     bytes
@@ -526,7 +639,7 @@ fn a_read_that_fails_after_the_host_died_ends_the_flow() {
     shared.table.lock().unwrap().insert(key_of(b"a"), [1, 0, 4, 0]);
     let table: Arc<dyn Lookup> = shared;
     let pool = Pool::new(1 << 20);
-    let mut director = Director::new(Arc::new(Lines), table, 8, pool, Box::new(|| 0));
+    let mut director = Local::new(table, 8, pool);
     let id = director.open(true);
     director.client_bytes(id, b"G a\nG b\n");
     let ToRead { ticket, buffer, .. } = director.next_read().unwrap();
@@ -545,7 +658,7 @@ fn what_was_read_is_sent_from_where_it_lies() {
     let shared = Arc::new(Shared::default());
     shared.table.lock().unwrap().insert(key_of(b"a"), [1, 0, 4, 0]);
     let table: Arc<dyn Lookup> = shared;
-    let mut director = Director::new(Arc::new(Lines), table, 8, Pool::new(4096), Box::new(|| 0));
+    let mut director = Local::new(table, 8, Pool::new(4096));
     let [id, other] = [director.open(true), director.open(true)];
     director.client_bytes(id, b"G a\n");
     let ToRead { ticket, mut buffer, .. } = director.next_read().unwrap();

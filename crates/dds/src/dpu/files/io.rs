@@ -204,7 +204,7 @@ impl<M: Medium> FileService<M> {
         (Ok(()), buf)
     }
 
-    /// Writes `data` at `offset`; the file grows if it ends before. `done` is called when the data
+    /// Writes `data` at `offset`; the file grows if it ends before. `done` is awaited when the data
     /// is on the medium and in the file, before anybody can read it: it sees the writes of one
     /// place in the order they were done.
     ///
@@ -215,7 +215,7 @@ impl<M: Medium> FileService<M> {
         file: FileId,
         offset: u64,
         data: Data<'_>,
-        done: impl FnOnce(),
+        done: impl AsyncFnOnce(),
     ) -> Result<(), FileError> {
         let size = data.bytes().len() as u64;
         let end = offset.checked_add(size).filter(|end| *end <= FILE_MAX);
@@ -251,7 +251,7 @@ impl<M: Medium> FileService<M> {
                 return Err(error);
             }
             self.record_growth(file, end).await?;
-            done();
+            done().await;
             return Ok(());
         }
     }

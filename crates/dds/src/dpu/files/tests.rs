@@ -54,7 +54,7 @@ fn read(service: &Service, file: FileId, offset: u64, bytes: u32) -> Result<Vec<
 
 fn write(service: &Service, file: FileId, offset: u64, data: &[u8]) -> Result<(), FileError> {
     let mut done = false;
-    let result = run(service.write(file, offset, Data::Bytes(data), || done = true));
+    let result = run(service.write(file, offset, Data::Bytes(data), async || done = true));
     assert!(result.is_err() || done || data.is_empty());
     result
 }
@@ -433,7 +433,10 @@ fn reads_beside_writes_are_whole_and_fresh() {
             let (service, answered) = (&service, &answered);
             if rng.chance(1, 2) {
                 tasks.push(Box::pin(async move {
-                    service.write(file, offset, Data::Bytes(&[n; PAGE]), || ()).await.unwrap();
+                    service
+                        .write(file, offset, Data::Bytes(&[n; PAGE]), async || ())
+                        .await
+                        .unwrap();
                     let mut all = answered.get();
                     all[page] = n;
                     answered.set(all);

@@ -218,7 +218,8 @@ pub struct Answer {
 ///
 /// All are called on the DPU side's threads, several at once. They do not block, allocate little,
 /// and may be given any bytes: a client sent them. One that panics or takes too long loses the
-/// request to the host ([`super::contained`]).
+/// request to the host; one that never returns is left behind, and the application is asked nothing
+/// any more ([`super::contained`]).
 pub trait Application: Send + Sync {
     /// Where the first message of what a client sent ends.
     fn frame(&self, stream: &[u8]) -> Framing;
@@ -243,4 +244,10 @@ pub trait Application: Send + Sync {
 
     /// `Invalidate`: the keys to forget because the host reads. Called before the read is begun.
     fn invalidate(&self, read: ReadOp, keys: &mut Vec<Key>);
+
+    /// Whether [`Application::invalidate`] ever says anything. If not, reads of the host do not
+    /// wait for it.
+    fn invalidates(&self) -> bool {
+        true
+    }
 }

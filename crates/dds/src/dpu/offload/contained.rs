@@ -1,9 +1,14 @@
-//! Calls of user code that may panic or overrun their time: then the request is the host's.
+//! Calls of user code that may panic, overrun their time, or never return.
 //!
-//! A call that never returns cannot be ended from inside its process; that takes the application in
-//! a process of its own.
+//! The first two are found out here: the request is the host's. Who does not return cannot be ended
+//! from inside its process; but it can be left behind, if nothing waits for its thread. So calls
+//! are made by a thread that holds nothing of what others need, and says what it is at
+//! ([`Progress`]); who watches it finds a call that lasts, and another thread goes on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::standing::{Call, Progress, Standing};
 
 /// Nanoseconds of a steady clock.
 pub type Clock = Box<dyn Fn() -> u64 + Send>;
@@ -11,83 +16,103 @@ pub type Clock = Box<dyn Fn() -> u64 + Send>;
 /// Longest a call may take, nanoseconds of the wall's clock: a call takes some hundred, but a
 /// thread may be off its core for tens of milliseconds in the middle of one.
 pub const CALL_MAX: u64 = 100_000_000;
-/// So many calls that panicked or overran, and nothing is offloaded any more.
-pub const FAULTS_MAX: u32 = 16;
 
-/// Counts what went wrong, and decides when it was enough.
+/// One thread's calls of an application.
 pub struct Contained {
     clock: Clock,
-    panics: u32,
-    overruns: u32,
+    standing: Arc<Standing>,
+    progress: Arc<Progress>,
+    /// When the call before ended.
+    since: u64,
 }
 
 impl Contained {
-    /// Measures with `clock`.
+    /// Measures with `clock`; what fails is told to `standing`.
     #[must_use]
-    pub fn new(clock: Clock) -> Contained {
-        Contained { clock, panics: 0, overruns: 0 }
+    pub fn new(clock: Clock, standing: Arc<Standing>) -> Contained {
+        Contained { clock, standing, progress: Arc::default(), since: 0 }
+    }
+
+    /// What this thread is at.
+    #[must_use]
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    /// What is thought of the application.
+    #[must_use]
+    pub fn standing(&self) -> &Arc<Standing> {
+        &self.standing
+    }
+
+    /// Calls follow, up to [`Contained::end`]. Whoever looks at the progress after this sees it.
+    pub fn begin(&mut self) {
+        self.progress.begin_first();
+        self.since = (self.clock)();
+    }
+
+    /// That was all.
+    pub fn end(&mut self) {
+        self.progress.end();
     }
 
     /// Calls; `None` if the call panicked or overran its time.
-    pub fn call<T>(&mut self, what: &str, call: impl FnOnce() -> T) -> Option<T> {
-        let before = self.overruns;
-        self.call_anyway(what, call).filter(|_| self.overruns == before)
+    pub fn call<T>(&mut self, what: Call, call: impl FnOnce() -> T) -> Option<T> {
+        self.measure(what, call).and_then(|(done, overran)| (!overran).then_some(done))
     }
 
     /// Calls what there is no other answer to: `None` only if the call panicked.
-    pub fn call_anyway<T>(&mut self, what: &str, call: impl FnOnce() -> T) -> Option<T> {
-        let begun = (self.clock)();
-        let Ok(done) = catch_unwind(AssertUnwindSafe(call)) else {
-            self.panics += 1;
-            tracing::warn!(
-                what,
-                panics = self.panics,
-                "the application panicked; the host answers"
-            );
+    pub fn call_anyway<T>(&mut self, what: Call, call: impl FnOnce() -> T) -> Option<T> {
+        self.measure(what, call).map(|(done, _)| done)
+    }
+
+    /// What it returned, and whether too late.
+    fn measure<T>(&mut self, what: Call, call: impl FnOnce() -> T) -> Option<(T, bool)> {
+        self.progress.begin(what);
+        let done = catch_unwind(AssertUnwindSafe(call));
+        let now = (self.clock)();
+        let took = now.saturating_sub(std::mem::replace(&mut self.since, now));
+        let call = what.name();
+        let Ok(done) = done else {
+            let faults = self.standing.fault();
+            tracing::warn!(call, faults, "the application panicked; the host answers");
             return None;
         };
-        let took = (self.clock)().saturating_sub(begun);
-        if took > CALL_MAX {
-            self.overruns += 1;
-            tracing::warn!(what, took_ns = took, "the application overran its time");
+        let overran = took > CALL_MAX;
+        if overran {
+            let faults = self.standing.fault();
+            tracing::warn!(call, faults, took_ns = took, "the application overran its time");
         }
-        Some(done)
-    }
-
-    /// Whether it failed too often to be called again.
-    #[must_use]
-    pub fn is_given_up(&self) -> bool {
-        self.panics + self.overruns >= FAULTS_MAX
-    }
-
-    /// Panics and overruns so far.
-    #[must_use]
-    pub fn faults(&self) -> (u32, u32) {
-        (self.panics, self.overruns)
+        Some((done, overran))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
 
     #[test]
     fn a_panic_and_an_overrun_are_contained_and_counted() {
         let time = Arc::new(AtomicU64::new(0));
         let clock = Arc::clone(&time);
-        let mut contained = Contained::new(Box::new(move || clock.load(Ordering::Relaxed)));
-        assert_eq!(contained.call("test", || 7), Some(7));
-        assert_eq!(contained.call("test", || -> u32 { panic!("user code") }), None);
+        let standing = Arc::new(Standing::default());
+        let clock = Box::new(move || clock.load(Ordering::Relaxed));
+        let mut contained = Contained::new(clock, Arc::clone(&standing));
+        contained.begin();
+        assert_eq!(contained.call(Call::Answer, || 7), Some(7));
+        assert_eq!(contained.progress().look().call(), Some(Call::Answer));
+        assert_eq!(contained.call(Call::Answer, || -> u32 { panic!("user code") }), None);
         let slow = || time.fetch_add(CALL_MAX + 1, Ordering::Relaxed);
-        assert_eq!(contained.call("test", slow), None);
-        assert_eq!(contained.call_anyway("test", slow), Some(CALL_MAX + 1));
-        assert_eq!(contained.faults(), (1, 2));
-        assert!(!contained.is_given_up());
-        for _ in 3..FAULTS_MAX {
-            assert_eq!(contained.call("test", || -> u32 { panic!("user code") }), None);
-        }
-        assert!(contained.is_given_up());
+        assert_eq!(contained.call(Call::Answer, slow), None);
+        assert_eq!(contained.call_anyway(Call::Frame, slow), Some(CALL_MAX + 1));
+        assert_eq!((standing.faults(), standing.is_off()), (3, false));
+        contained.end();
+        assert_eq!(contained.progress().look().call(), None);
+        // What passes between calls is not theirs.
+        slow();
+        contained.begin();
+        assert_eq!(contained.call(Call::Answer, || 8), Some(8));
     }
 }

@@ -1,4 +1,8 @@
-//! The context ring of Figure 13: reads that are under way, completed in the order they were begun.
+//! The context ring of Figure 13: reads that are under way, for all clients of a worker.
+//!
+//! A context is freed at the head of the ring, in the order in which reads were begun. What a read
+//! brought is handed out as soon as it is there: the order that a client expects is kept by the
+//! slots of its own flow, so that nobody waits for the read of somebody else (decision 0315).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -31,18 +35,12 @@ pub enum Refusal {
     PoolEmpty,
 }
 
-enum Status {
-    Pending,
-    Complete(Filled),
-}
-
 struct Context<C> {
     client: C,
     read: ReadOp,
-    status: Status,
 }
 
-/// A read that ended, at the head of the ring.
+/// A read that ended.
 #[derive(Debug)]
 pub struct Ended<C> {
     /// Who asked.
@@ -55,7 +53,8 @@ pub struct Ended<C> {
 
 /// The ring and its pool. `C` is what the caller needs to find the request again.
 pub struct Engine<C> {
-    contexts: VecDeque<Context<C>>,
+    /// `None` where the read has ended, and one before it has not.
+    contexts: VecDeque<Option<Context<C>>>,
     /// Number of the context at the head; contexts are numbered in the order they were begun.
     head: u64,
     capacity: usize,
@@ -83,34 +82,26 @@ impl<C> Engine<C> {
         }
         let buffer = self.pool.take(space).ok_or(Refusal::PoolEmpty)?;
         let ticket = Ticket(self.head + self.contexts.len() as u64);
-        self.contexts.push_back(Context { client, read, status: Status::Pending });
+        self.contexts.push_back(Some(Context { client, read }));
         Ok((ticket, buffer))
     }
 
-    /// The file service ended a read. A ticket that is not under way is of no effect.
-    pub fn complete(&mut self, ticket: Ticket, filled: Filled) {
+    /// Lines 19 to 26: the file service ended a read. A ticket that is not under way is of no
+    /// effect.
+    pub fn complete(&mut self, ticket: Ticket, filled: Filled) -> Option<Ended<C>> {
         let at = ticket.0.checked_sub(self.head).and_then(|at| usize::try_from(at).ok());
-        let context = at.and_then(|at| self.contexts.get_mut(at));
-        match context {
-            Some(context) if matches!(context.status, Status::Pending) => {
-                context.status = Status::Complete(filled);
-            }
-            _ => self.pool.give(filled.buffer),
+        let context = at.and_then(|at| self.contexts.get_mut(at)).and_then(Option::take);
+        let Some(Context { client, read }) = context else {
+            self.pool.give(filled.buffer);
+            return None;
+        };
+        while self.contexts.pop_front_if(|context| context.is_none()).is_some() {
+            self.head += 1;
         }
+        Some(Ended { client, read, filled })
     }
 
-    /// Lines 19 to 26: the read at the head, if it has ended.
-    pub fn next_ended(&mut self) -> Option<Ended<C>> {
-        let ended = |context: &mut Context<C>| matches!(context.status, Status::Complete(_));
-        let Context { client, read, status } = self.contexts.pop_front_if(ended)?;
-        self.head += 1;
-        match status {
-            Status::Complete(filled) => Some(Ended { client, read, filled }),
-            Status::Pending => None,
-        }
-    }
-
-    /// Reads under way or not yet taken by [`Engine::next_ended`].
+    /// Contexts in use: from the oldest read under way to the youngest.
     #[must_use]
     pub fn len(&self) -> usize {
         self.contexts.len()
@@ -134,23 +125,23 @@ mod tests {
     }
 
     #[test]
-    fn reads_end_in_the_order_they_were_begun() {
+    fn reads_are_handed_out_as_they_end_and_contexts_are_freed_in_order() {
         let mut engine = Engine::new(3, Pool::new(1 << 20));
         let begun: Vec<_> = (0..3).map(|i| engine.begin(i, READ, 10).unwrap()).collect();
         assert_eq!(engine.begin(3, READ, 10).unwrap_err(), Refusal::RingFull);
         let mut begun = begun.into_iter();
         let (first, first_buf) = begun.next().unwrap();
-        for (ticket, buf) in begun {
-            engine.complete(ticket, filled(buf));
+        for (client, (ticket, buf)) in (1..).zip(begun) {
+            let ended = engine.complete(ticket, filled(buf)).unwrap();
+            assert_eq!((ended.client, ended.filled.bytes), (client, Some(0..10)));
+            assert!(engine.complete(ticket, filled(Buf::zeroed(1))).is_none(), "ended already");
         }
-        assert!(engine.next_ended().is_none(), "the head is pending");
-        engine.complete(first, Filled { buffer: first_buf, bytes: None });
-        let ended: Vec<_> = std::iter::from_fn(|| engine.next_ended()).collect();
-        assert_eq!(ended.iter().map(|e| e.client).collect::<Vec<_>>(), [0, 1, 2]);
-        assert!(ended[0].filled.bytes.is_none() && ended[1].filled.bytes.is_some());
-        // Twice, and late: of no effect.
-        engine.complete(first, filled(Buf::zeroed(1)));
-        assert!(engine.is_empty() && engine.next_ended().is_none());
+        assert_eq!(engine.begin(3, READ, 10).unwrap_err(), Refusal::RingFull, "behind the head");
+        let ended = engine.complete(first, Filled { buffer: first_buf, bytes: None }).unwrap();
+        assert!(ended.client == 0 && ended.filled.bytes.is_none());
+        assert!(engine.is_empty());
+        // Late: of no effect.
+        assert!(engine.complete(first, filled(Buf::zeroed(1))).is_none());
         assert!(engine.begin(4, READ, 10).is_ok());
     }
 

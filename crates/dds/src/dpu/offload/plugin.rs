@@ -22,7 +22,12 @@
 pub mod exchange;
 pub mod frames;
 
+use std::future::Future;
 use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use outboard_kv::medium::Buf;
 
 use super::{Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, WriteOp};
 use crate::dpu::director::FlowId;
@@ -160,14 +165,39 @@ impl Answering {
     }
 }
 
+/// A write by the host, done, for as long as somebody looks at it.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Number of the file.
+    pub file: u32,
+    /// First byte.
+    pub offset: u64,
+    /// What the bytes lie in.
+    pub batch: Arc<Buf>,
+    /// Where.
+    pub range: Range<usize>,
+}
+
+impl Written {
+    /// As the application sees it.
+    #[must_use]
+    pub fn op(&self) -> WriteOp<'_> {
+        let bytes = self.batch.get(self.range.clone()).unwrap_or_default();
+        WriteOp { file: self.file, offset: self.offset, bytes }
+    }
+}
+
+/// What a [`Keeper`] says, some time; `None`: it cannot say.
+pub type Saying<T> = Pin<Box<dyn Future<Output = Option<T>>>>;
+
 /// Who says what the table keeps of the host's writes and forgets because it reads (`Cache` and
-/// `Invalidate`), wherever that runs. False: it could not say; then nothing it said before is
-/// believed.
+/// `Invalidate`), wherever that runs. One that cannot say leaves nobody sure of what it said
+/// before. It always answers: somebody waits.
 pub trait Keeper: Send + Sync {
     /// As [`super::Application::cache`].
-    fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) -> bool;
+    fn cache(&self, written: Written) -> Saying<Vec<(Key, Item)>>;
     /// As [`super::Application::invalidate`].
-    fn invalidate(&self, read: ReadOp, keys: &mut Vec<Key>) -> bool;
+    fn invalidate(&self, read: ReadOp) -> Saying<Vec<Key>>;
 }
 
 #[cfg(test)]

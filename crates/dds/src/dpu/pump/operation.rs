@@ -10,6 +10,7 @@ use outboard_wire::dds::{DirectoryId, FileId, Listed, Request, put_listed};
 
 use super::summary::Summary;
 use crate::dpu::files::{self, FileError, FileService, ReadOp};
+use crate::dpu::offload::plugin::Written;
 
 /// What a response carries beside its value.
 pub(super) enum Data {
@@ -62,7 +63,7 @@ pub(super) async fn read<M: Medium>(
     op: ReadOp,
     buf: Buf,
 ) -> Outcome {
-    summary.will_read(op);
+    summary.will_read(op).await;
     let (range, buf) = service.read(op, buf).await;
     match range {
         Ok(range) => Outcome { result: Ok(0), data: Data::Read(buf, range) },
@@ -81,9 +82,11 @@ pub(super) async fn run<M: Medium>(
     let Ok((_, request)) = Request::parse(bytes) else { return Outcome::failed(Errno::EINVAL) };
     match request {
         Request::Write { file, offset, data } => {
-            let done = || summary.wrote(file.0, offset, data);
             // The data is the end of the message.
-            let lying = files::Data::Lying(batch, message.end - data.len()..message.end);
+            let range = message.end - data.len()..message.end;
+            let lying = files::Data::Lying(batch, range.clone());
+            let written = Written { file: file.0, offset, batch: Arc::clone(batch), range };
+            let done = async || summary.wrote(written).await;
             Outcome::valued(service.write(file, offset, lying, done).await.map(|()| 0))
         }
         Request::Table { changes } => Outcome { result: summary.change(changes), data: Data::None },

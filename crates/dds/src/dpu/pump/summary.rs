@@ -1,19 +1,19 @@
 //! What the file service tells the cache table: cache-on-write and invalidate-on-read (section 6.1;
 //! row D22), and what the host changes itself.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Errno;
 
 use crate::dpu::files::ReadOp;
-use crate::dpu::offload::plugin::Keeper;
-use crate::dpu::offload::{self, Application, WriteOp};
-use crate::table::{Changes, Item, Key, Writer};
+use crate::dpu::offload;
+use crate::dpu::offload::plugin::{Keeper, Written};
+use crate::dpu::offload::standing::Standing;
+use crate::table::{Changes, Writer};
 
-/// The writer of the cache table, and the application that says what belongs there. One for all
-/// pumps of a host; nobody else writes the table.
+/// The writer of the cache table, and who says what belongs there. One for all pumps of a host;
+/// nobody else writes the table.
 pub struct Summary {
     shared: Arc<Shared>,
     /// The host is gone. Set while the writer is held.
@@ -22,36 +22,22 @@ pub struct Summary {
 
 struct Shared {
     keeper: Option<Arc<dyn Keeper>>,
+    standing: Arc<Standing>,
+    /// Emptied, since the application is off. Set while the writer is held.
+    forgot: AtomicBool,
     writer: Mutex<Writer>,
 }
 
-/// An application in this process.
-struct Here(Arc<dyn Application>);
-
-impl Keeper for Here {
-    fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) -> bool {
-        self.0.cache(write, items);
-        true
-    }
-
-    fn invalidate(&self, read: offload::ReadOp, keys: &mut Vec<Key>) -> bool {
-        self.0.invalidate(read, keys);
-        true
-    }
-}
-
 impl Summary {
-    /// Keeps the table as `application` says; without one only as the host says.
+    /// Keeps the table as `keeper` says, until it is off; without one only as the host says.
     #[must_use]
-    pub fn new(application: Option<Arc<dyn Application>>, writer: Writer) -> Summary {
-        let here = |application| Arc::new(Here(application)) as Arc<dyn Keeper>;
-        Summary::kept(application.map(here), writer)
-    }
-
-    /// Keeps the table as `keeper` says.
-    #[must_use]
-    pub fn kept(keeper: Option<Arc<dyn Keeper>>, writer: Writer) -> Summary {
-        let shared = Arc::new(Shared { keeper, writer: Mutex::new(writer) });
+    pub fn new(
+        keeper: Option<Arc<dyn Keeper>>,
+        standing: Arc<Standing>,
+        writer: Writer,
+    ) -> Summary {
+        let (forgot, writer) = (AtomicBool::new(false), Mutex::new(writer));
+        let shared = Arc::new(Shared { keeper, standing, forgot, writer });
         Summary { shared, gone: AtomicBool::new(false) }
     }
 
@@ -67,29 +53,46 @@ impl Summary {
         (!self.gone.load(Ordering::Relaxed)).then_some(writer)
     }
 
-    /// The host has written, and is not answered yet.
-    pub fn wrote(&self, file: u32, offset: u64, bytes: &[u8]) {
-        let Some(keeper) = &self.shared.keeper else { return };
-        let mut items = Vec::new();
-        let op = WriteOp { file, offset, bytes };
-        if !self.contained(|| keeper.cache(op, &mut items)) {
-            return;
+    /// Who is to be asked. Once that is nobody any more, the table is emptied: what is done from
+    /// then on, it is not told.
+    fn keeper(&self) -> Option<&dyn Keeper> {
+        let Shared { keeper, standing, forgot, .. } = &*self.shared;
+        let keeper = keeper.as_deref()?;
+        if !standing.is_off() {
+            return Some(keeper);
         }
+        if let Some(mut writer) = self.writer()
+            && !forgot.swap(true, Ordering::Relaxed)
+        {
+            writer.clear();
+        }
+        None
+    }
+
+    /// The host has written, and is not answered before this ends.
+    pub async fn wrote(&self, written: Written) {
+        let Some(keeper) = self.keeper() else { return };
+        let said = keeper.cache(written).await;
         let Some(mut writer) = self.writer() else { return };
+        let Some(items) = said.filter(|_| !self.shared.standing.is_off()) else {
+            return writer.clear();
+        };
         for (key, item) in items {
             // One that finds no room is not there under an older value either: the host answers.
             let _full = writer.insert(key, item);
         }
     }
 
-    /// The host is about to read.
-    pub fn will_read(&self, op: ReadOp) {
-        let Some(keeper) = &self.shared.keeper else { return };
-        let mut keys = Vec::new();
+    /// The host is about to read, when this has ended. Who cannot say which keys are to be
+    /// forgotten says so of all: an item may name any place, and only the application knows which.
+    pub async fn will_read(&self, op: ReadOp) {
+        let Some(keeper) = self.keeper() else { return };
         let ReadOp { file, offset, bytes } = op;
-        let read = offload::ReadOp { file: file.0, offset, bytes };
-        if self.contained(|| keeper.invalidate(read, &mut keys))
-            && !keys.is_empty()
+        let said = keeper.invalidate(offload::ReadOp { file: file.0, offset, bytes }).await;
+        let Some(keys) = said else {
+            return self.writer().map_or((), |mut writer| writer.clear());
+        };
+        if !keys.is_empty()
             && let Some(mut writer) = self.writer()
         {
             for key in keys {
@@ -116,83 +119,77 @@ impl Summary {
             writer.clear();
         }
     }
-
-    /// Calls user code; if it panics, or could not say, the table may lack what it would have said,
-    /// so that nothing of it is to be believed.
-    fn contained(&self, call: impl FnOnce() -> bool) -> bool {
-        let told = catch_unwind(AssertUnwindSafe(call));
-        if told.is_err() {
-            tracing::warn!(
-                "the application panicked: the cache table is emptied, the host answers"
-            );
-        }
-        let is_well = told.unwrap_or(false);
-        if !is_well && let Some(mut writer) = self.writer() {
-            writer.clear();
-        }
-        is_well
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+    use std::task::{Context, Waker};
+
+    use outboard_kv::medium::Buf;
     use outboard_wire::dds::FileId;
 
     use super::*;
-    use crate::dpu::offload::{Answer, Division, Framing, Lookup};
+    use crate::dpu::offload::plugin::Saying;
+    use crate::dpu::offload::standing::{Call, Lost};
     use crate::table::{Item, Key, Reader, with_capacity};
 
-    /// Every 8 bytes of a file are an object, its number the key. Bytes of 0xFF make it panic.
+    /// Every 8 bytes of a file are an object, its number the key. Of bytes of 0xFF it cannot say.
     struct Words;
 
-    impl Application for Words {
-        fn frame(&self, _: &[u8]) -> Framing {
-            Framing::Foreign
+    impl Keeper for Words {
+        fn cache(&self, written: Written) -> Saying<Vec<(Key, Item)>> {
+            let write = written.op();
+            let objects = write.bytes.chunks(8).zip(write.offset / 8..);
+            let item = |(bytes, at): (&[u8], u64)| {
+                (bytes[0] != 0xFF).then(|| (at, [write.file.into(), at * 8, 8, bytes[0].into()]))
+            };
+            Box::pin(ready(objects.map(item).collect()))
         }
 
-        fn frame_answer(&self, _: &[u8]) -> Framing {
-            Framing::Foreign
+        fn invalidate(&self, read: offload::ReadOp) -> Saying<Vec<Key>> {
+            let end = (read.offset + u64::from(read.bytes)).div_ceil(8);
+            let keys = (read.offset / 8..end).collect();
+            Box::pin(ready((read.file != 0xFF).then_some(keys)))
+        }
+    }
+
+    fn now<T>(work: impl Future<Output = T>) -> T {
+        let work = std::pin::pin!(work).poll(&mut Context::from_waker(Waker::noop()));
+        let std::task::Poll::Ready(done) = work else { panic!("it waits for nobody") };
+        done
+    }
+
+    impl Summary {
+        fn has_written(&self, file: u32, offset: u64, bytes: &[u8]) {
+            let mut batch = Buf::zeroed(bytes.len());
+            batch[..bytes.len()].copy_from_slice(bytes);
+            let range = 0..bytes.len();
+            now(self.wrote(Written { file, offset, batch: Arc::new(batch), range }));
         }
 
-        fn off_pred(&self, _: &[u8], _: &dyn Lookup, _: &mut Division) {}
-
-        fn off_func(&self, _: &[u8], _: &dyn Lookup) -> Option<offload::ReadOp> {
-            None
-        }
-
-        fn answer(&self, _: &[u8], _: offload::ReadOp, _: &[u8]) -> Option<Answer> {
-            None
-        }
-
-        fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) {
-            for (bytes, at) in write.bytes.chunks(8).zip(write.offset / 8..) {
-                items.push((at, [write.file.into(), at * 8, 8, bytes[0].into()]));
-                assert_ne!(bytes[0], 0xFF, "the application's own mistake");
-            }
-        }
-
-        fn invalidate(&self, read: offload::ReadOp, keys: &mut Vec<Key>) {
-            keys.extend(read.offset / 8..(read.offset + u64::from(read.bytes)).div_ceil(8));
+        fn reads(&self, file: u32, offset: u64, bytes: u32) {
+            now(self.will_read(ReadOp { file: FileId(file), offset, bytes }));
         }
     }
 
     fn summary(items: usize) -> (Summary, Reader) {
         let (writer, reader) = with_capacity(items, 1).unwrap();
-        (Summary::new(Some(Arc::new(Words)), writer), reader)
+        (Summary::new(Some(Arc::new(Words)), Arc::default(), writer), reader)
     }
 
     #[test]
     fn writes_fill_the_table_and_reads_empty_it() {
         let (summary, table) = summary(4);
-        summary.wrote(3, 16, &[7; 16]);
+        summary.has_written(3, 16, &[7; 16]);
         assert_eq!((table.get(2), table.get(3)), (Some([3, 16, 8, 7]), Some([3, 24, 8, 7])));
-        summary.wrote(3, 16, &[8; 8]);
+        summary.has_written(3, 16, &[8; 8]);
         assert_eq!(table.get(2), Some([3, 16, 8, 8]), "the newer one");
-        summary.will_read(ReadOp { file: FileId(3), offset: 20, bytes: 5 });
+        summary.reads(3, 20, 5);
         assert_eq!((table.get(2), table.get(3)), (None, None), "both are touched");
         // Full: what finds no room is not there under an older value.
-        summary.wrote(3, 0, &[1; 64]);
-        summary.wrote(3, 0, &[2; 64]);
+        summary.has_written(3, 0, &[1; 64]);
+        summary.has_written(3, 0, &[2; 64]);
         assert!((0..8).filter_map(|key| table.get(key)).all(|[.., value]| value == 2));
         assert_eq!(table.len(), 4);
         summary.leave();
@@ -209,58 +206,50 @@ mod tests {
         let clear = Changes { clear: true, ..Changes::default() }.emit();
         dead.leave();
         assert_eq!(next.change(&clear), Ok(0));
-        dead.wrote(3, 16, &[7; 16]);
+        dead.has_written(3, 16, &[7; 16]);
         let items = vec![(5, [5; 4])];
         let said = Changes { items, ..Changes::default() }.emit();
         assert_eq!(dead.change(&said), Err(Errno::EIO));
         assert!(table.is_empty());
-        next.wrote(3, 16, &[8; 8]);
-        dead.will_read(ReadOp { file: FileId(3), offset: 16, bytes: 8 });
+        next.has_written(3, 16, &[8; 8]);
+        dead.reads(3, 16, 8);
         dead.leave();
         assert_eq!(table.get(2), Some([3, 16, 8, 8]), "the next one's stays");
     }
 
     /// What it would have told is lost; so nothing that was told before is believed.
     #[test]
-    fn a_panic_of_the_application_empties_the_table() {
-        let (summary, table) = summary(4);
-        summary.wrote(3, 0, &[1; 16]);
-        assert_eq!(table.len(), 2);
-        summary.wrote(3, 8, &[0xFF; 8]);
-        assert!(table.is_empty());
-        summary.wrote(3, 0, &[1; 8]);
-        assert_eq!(table.len(), 1, "it goes on");
-    }
-
-    /// A plug-in that is away says nothing of a write or a read: what it said before may be wrong.
-    #[test]
     fn who_cannot_say_empties_the_table() {
-        struct Away(AtomicBool);
-        impl Keeper for Away {
-            fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) -> bool {
-                items.push((write.offset, [write.file.into(), 0, 0, 0]));
-                !self.0.load(Ordering::Relaxed)
-            }
-
-            fn invalidate(&self, _: offload::ReadOp, _: &mut Vec<Key>) -> bool {
-                !self.0.load(Ordering::Relaxed)
-            }
-        }
-        let away = Arc::new(Away(AtomicBool::new(false)));
-        let (writer, table) = with_capacity(4, 1).unwrap();
-        let summary = Summary::kept(Some(Arc::clone(&away) as Arc<dyn Keeper>), writer);
+        let (summary, table) = summary(4);
         for of_a_write in [true, false] {
-            away.0.store(false, Ordering::Relaxed);
-            summary.wrote(3, 5, &[1]);
-            summary.will_read(ReadOp { file: FileId(3), offset: 0, bytes: 1 });
-            assert_eq!(table.get(5), Some([3, 0, 0, 0]));
-            away.0.store(true, Ordering::Relaxed);
+            summary.has_written(3, 0, &[1; 16]);
+            assert_eq!(table.len(), 2);
             if of_a_write {
-                summary.wrote(3, 6, &[1]);
+                summary.has_written(3, 8, &[0xFF; 8]);
             } else {
-                summary.will_read(ReadOp { file: FileId(3), offset: 0, bytes: 1 });
+                summary.reads(0xFF, 0, 1);
             }
             assert!(table.is_empty());
         }
+        summary.has_written(3, 0, &[1; 8]);
+        assert_eq!(table.len(), 1, "it goes on");
+    }
+
+    /// It is not told any more what becomes wrong: so there is nothing, before anything does. What
+    /// the host says itself, it takes back itself.
+    #[test]
+    fn the_table_of_an_application_that_is_off_is_empty() {
+        let (summary, table) = summary(4);
+        summary.has_written(3, 0, &[1; 16]);
+        summary.shared.standing.lose(Lost { call: Call::OffPred, thread: 1 });
+        assert_eq!(table.len(), 2);
+        summary.reads(3, 0, 1);
+        assert!(table.is_empty());
+        summary.has_written(3, 0, &[1; 16]);
+        assert!(table.is_empty());
+        let said = Changes { items: vec![(5, [5; 4])], ..Changes::default() }.emit();
+        assert_eq!(summary.change(&said), Ok(0));
+        summary.reads(3, 0, 1);
+        assert_eq!(table.get(5), Some([5; 4]));
     }
 }

@@ -54,7 +54,7 @@ impl Rig {
         let direct = Direct::new(Arc::clone(&region));
         let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(&ledger)));
         let (writer, table) = table::with_capacity(100, 1).unwrap();
-        let summary = Arc::new(Summary::new(None, writer));
+        let summary = Arc::new(Summary::new(None, Arc::default(), writer));
         let places = (requests, responses);
         let pump =
             Pump::new(Arc::clone(&service), summary, &dma, places, config, Arc::clone(&ledger));

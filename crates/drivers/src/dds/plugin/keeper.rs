@@ -3,13 +3,14 @@
 //! The write or read waits for that, since the table must be right before the host is answered. So
 //! this asks one thing at a time, and sleeps until it is answered.
 
+use std::future::ready;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use outboard_dds::dpu::offload::plugin::Keeper;
 use outboard_dds::dpu::offload::plugin::exchange::{Batch, Said, entries};
-use outboard_dds::dpu::offload::{Item, Key, ReadOp, WriteOp};
+use outboard_dds::dpu::offload::plugin::{Keeper, Saying, Written};
+use outboard_dds::dpu::offload::{Item, Key, ReadOp};
 
 use super::Plugin;
 use super::area::BATCH;
@@ -107,29 +108,21 @@ impl Asked {
 }
 
 impl Keeper for PluginKeeper {
-    fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) -> bool {
-        if !self.caches {
-            return true;
-        }
-        match self.ask(|batch| batch.cache(write)) {
-            Some(Said::Items(said)) => {
-                *items = said;
-                true
-            }
-            _ => false,
-        }
+    fn cache(&self, written: Written) -> Saying<Vec<(Key, Item)>> {
+        let said = match self.caches.then(|| self.ask(|batch| batch.cache(written.op()))) {
+            None => Some(Vec::new()),
+            Some(Some(Said::Items(said))) => Some(said),
+            Some(_) => None,
+        };
+        Box::pin(ready(said))
     }
 
-    fn invalidate(&self, read: ReadOp, keys: &mut Vec<Key>) -> bool {
-        if !self.invalidates {
-            return true;
-        }
-        match self.ask(|batch| batch.invalidate(read)) {
-            Some(Said::Keys(said)) => {
-                *keys = said;
-                true
-            }
-            _ => false,
-        }
+    fn invalidate(&self, read: ReadOp) -> Saying<Vec<Key>> {
+        let said = match self.invalidates.then(|| self.ask(|batch| batch.invalidate(read))) {
+            None => Some(Vec::new()),
+            Some(Some(Said::Keys(said))) => Some(said),
+            Some(_) => None,
+        };
+        Box::pin(ready(said))
     }
 }

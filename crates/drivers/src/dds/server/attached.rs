@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_base::Time;
+use outboard_dds::dpu::offload::standing::Standing;
 use outboard_dds::dpu::pump::summary::Summary;
 use outboard_dds::dpu::pump::{Config, Pump, Turn};
 use outboard_dds::groups::Shape;
@@ -34,6 +35,7 @@ const SHORT: Duration = Duration::from_micros(500);
 pub(super) struct Terms<'a> {
     pub(super) files: &'a Arc<Files>,
     pub(super) summary: &'a Arc<Summary>,
+    pub(super) standing: &'a Standing,
     pub(super) config: Config,
     pub(super) ledger: &'a Arc<Ledger>,
     pub(super) bell: &'a Bell,

@@ -10,6 +10,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use serde_json::{Value, json};
 
 use super::attached::{Attached, Terms};
+use crate::dds::watch::processor_time;
 use crate::link::{Bell, Listener, Peer, Received};
 
 /// Most connections at a time.
@@ -183,7 +184,14 @@ impl Connection {
 fn status(terms: &Terms<'_>) -> Value {
     let (space, counted) = (terms.files.space(), terms.ledger.snapshot());
     let copied = counted.count(outboard_link::dma::Count::Copied);
+    let lost = terms.standing.lost().into_iter().map(|lost| {
+        let used = processor_time(lost.thread).map(|used| used.as_secs_f64());
+        json!({ "call": lost.call.name(), "thread": lost.thread, "processor_seconds": used })
+    });
     json!({
+        "offloading": if terms.standing.is_off() { "off" } else { "on" },
+        "faults": terms.standing.faults(),
+        "lost_threads": lost.collect::<Vec<_>>(),
         "segment_bytes": space.segment,
         "segments": space.segments,
         "segments_free": space.free,

@@ -1,9 +1,12 @@
 //! Listens for clients and spreads them over workers.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,11 +14,13 @@ use outboard_dds::dpu::director::{Flow5, Signature, Transport, symmetric_hash};
 
 use super::kernel::KernelPort;
 use super::port::{Call, Inbox, Port};
+use super::seat::{Hand, Station, serve};
 use super::sockets::{Address, Listener, Ready, Sockets, Stream};
 use super::stack::network::Ends;
 use super::stack::{Frames, StackPort, Wires};
 use super::worker::{Files, Setup, Tally, Worker};
 use crate::dds::plugin::Plugin;
+use crate::dds::watch::Watch;
 use crate::link::Bell;
 
 /// A pause after a connection could not be accepted: descriptors or memory may be back.
@@ -27,7 +32,13 @@ pub struct Front {
     tally: Arc<Tally>,
     stop: Arc<(AtomicBool, Bell)>,
     workers: Vec<Arc<Call>>,
-    threads: Vec<JoinHandle<()>>,
+    /// Who runs the workers now.
+    hands: Vec<Arc<Hand>>,
+    /// Every worker has one; nothing is sent.
+    lives: Sender<Infallible>,
+    all_ended: Mutex<Receiver<Infallible>>,
+    accepting: Option<JoinHandle<()>>,
+    watch: Watch,
     /// What divides the messages of each worker, if not the application.
     plugin: Option<Plugin>,
 }
@@ -76,7 +87,7 @@ impl Front {
                     tracing::error!(%error, "the director cannot wait for clients any more");
                 }
             })?;
-        front.threads.push(accepting);
+        front.accepting = Some(accepting);
         Ok(front)
     }
 
@@ -140,12 +151,17 @@ impl Front {
     }
 
     fn new(address: Address) -> io::Result<Front> {
+        let (lives, all_ended) = channel();
         Ok(Front {
             address,
             tally: Arc::default(),
             stop: Arc::new((AtomicBool::new(false), Bell::new()?)),
             workers: Vec::new(),
-            threads: Vec::new(),
+            hands: Vec::new(),
+            lives,
+            all_ended: Mutex::new(all_ended),
+            accepting: None,
+            watch: Watch::new()?,
             plugin: None,
         })
     }
@@ -159,15 +175,25 @@ impl Front {
     ) -> io::Result<()> {
         self.workers.push(Arc::clone(&inbox.call));
         let (setup, tally) = (setup.clone(), Arc::clone(&self.tally));
-        let plugin = self.plugin.clone();
-        let serve = move || {
-            let worker = port().and_then(|port| Worker::new(setup, port, inbox, tally, plugin));
-            if let Err(error) = worker.and_then(|mut worker| worker.run()) {
-                tracing::error!(%error, "a worker of the director ended; its flows are closed");
+        let (plugin, lives) = (self.plugin.clone(), self.lives.clone());
+        let (name, hand) = (format!("director-{n}"), Arc::<Hand>::default());
+        let station = Station { name: name.clone(), hand, attending: self.watch.attending() };
+        let station = Arc::new(station);
+        self.hands.push(Arc::clone(&station.hand));
+        let begin = move || {
+            let asking = plugin.is_some();
+            let worker =
+                port().and_then(|port| Worker::new(setup, port, inbox, tally, asking, lives));
+            match worker {
+                Ok(worker) => serve(&station, Box::new(worker), plugin),
+                Err(error) => tracing::error!(%error, "a worker of the director did not begin"),
             }
         };
-        let name = format!("director-{n}");
-        self.threads.push(std::thread::Builder::new().name(name).spawn(serve)?);
+        let hand = self.hands.last().map(|hand| hand.lock());
+        let thread = std::thread::Builder::new().name(name).spawn(begin)?;
+        if let Some(mut hand) = hand {
+            *hand = Some(thread);
+        }
         Ok(())
     }
 
@@ -180,7 +206,9 @@ impl Front {
     /// Whether all its threads live. One that ended has said why; what comes to it is not served.
     #[must_use]
     pub fn is_serving(&self) -> bool {
-        self.threads.iter().all(|thread| !thread.is_finished())
+        let lives = |thread: &JoinHandle<()>| !thread.is_finished();
+        self.accepting.as_ref().is_none_or(lives)
+            && self.hands.iter().all(|hand| hand.lock().as_ref().is_some_and(lives))
     }
 
     /// What it did so far.
@@ -195,7 +223,11 @@ impl Drop for Front {
         self.stop.0.store(true, Ordering::Release);
         self.stop.1.ring();
         self.workers.iter().for_each(|call| call.stop());
-        for thread in self.threads.drain(..) {
+        // One whose thread never comes back is taken over first, and ends then.
+        (self.lives, _) = channel();
+        let _all = self.all_ended.get_mut().unwrap_or_else(PoisonError::into_inner).recv();
+        let hands = self.hands.iter().filter_map(|hand| hand.lock().take());
+        for thread in hands.chain(self.accepting.take()) {
             // A panic was printed by the thread itself.
             let _ended = thread.join();
         }

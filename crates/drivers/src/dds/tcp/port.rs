@@ -21,8 +21,9 @@ pub enum News {
     Bell,
 }
 
-/// Connections of one thread. All that a worker does with them, it does through this.
-pub trait Port {
+/// Connections of one worker, and so of one thread at a time. All that it does with them, it does
+/// through this.
+pub trait Port: Send + 'static {
     /// What another thread hands over: a stream that was accepted, or a frame.
     type Item: Send + 'static;
 

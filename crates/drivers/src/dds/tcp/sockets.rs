@@ -7,6 +7,7 @@
 //! use costs one `read` and one `writev` a round and no change of interest.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
@@ -235,20 +236,13 @@ pub struct Sockets {
     conns: Vec<Option<Conn>>,
     free: Vec<u32>,
     generation: u32,
-    events: Vec<epoll::Event>,
 }
 
 impl Sockets {
     /// None yet.
     pub fn new() -> io::Result<Sockets> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Sockets {
-            epoll,
-            conns: Vec::new(),
-            free: Vec::new(),
-            generation: 0,
-            events: Vec::with_capacity(EVENTS),
-        })
+        Ok(Sockets { epoll, conns: Vec::new(), free: Vec::new(), generation: 0 })
     }
 
     /// Tells when somebody wants to connect.
@@ -313,14 +307,13 @@ impl Sockets {
     pub fn look(&mut self, timeout: Option<Duration>, ready: &mut Vec<Ready>) -> io::Result<()> {
         let timeout =
             timeout.map(rustix::time::Timespec::try_from).transpose().map_err(io::Error::other)?;
-        let mut events = std::mem::take(&mut self.events);
-        events.clear();
-        let room = rustix::buffer::spare_capacity(&mut events);
-        match epoll::wait(&self.epoll, room, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
+        let mut room = [MaybeUninit::uninit(); EVENTS];
+        let events = match epoll::wait(&self.epoll, room.as_mut_slice(), timeout.as_ref()) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
-        }
-        for event in &events {
+        };
+        for event in events {
             let (word, flags) = (event.data.u64(), event.flags);
             if word == LISTENER || word == BELL {
                 ready.push(if word == BELL { Ready::Bell } else { Ready::Listener });
@@ -340,7 +333,6 @@ impl Sockets {
                 ready.push(Ready::Conn(id));
             }
         }
-        self.events = events;
         Ok(())
     }
 

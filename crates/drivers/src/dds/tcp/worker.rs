@@ -1,30 +1,30 @@
-//! One worker: a director over the connections of a [`Port`], and the reads it begins.
+//! One worker: a director over the connections of a [`Port`]. Nothing here belongs to a thread:
+//! that is the [`Seat`]'s.
+//!
+//! [`Seat`]: super::seat::Seat
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::mpsc::Sender;
 
 use outboard_dds::dpu::director::{
-    Counts, Director, Flow, Flow5, FlowId, Signature, ToRead, Transport,
+    Counts, Director, Errand, Flow, Flow5, FlowId, Signature, ToRead, Transport,
 };
 use outboard_dds::dpu::files::{self, FileService};
 use outboard_dds::dpu::offload::engine::{Filled, Ticket};
 use outboard_dds::dpu::offload::pool::Pool;
+use outboard_dds::dpu::offload::standing::{Call, Standing};
 use outboard_dds::dpu::offload::{Application, Lookup, ReadOp};
 use outboard_kv::medium::{Buf, Medium};
-use outboard_link::pace::{self, Pace, Step};
 use outboard_wire::dds::FileId;
 
-use super::port::{Inbox, News, Port};
+use super::port::{Call as Bellcord, Inbox, News, Port};
 use super::sockets::{Address, ConnId, PIECES, Read, Wrote};
-use crate::clock;
-use crate::dds::plugin::{Asking, Plugin};
-use crate::executor::{Executor, Started};
-use crate::medium::Reactor;
+use crate::dds::plugin::Asking;
 
 /// The file service, as the offload engine asks it. Called on worker threads, whose own
 /// [`Reactor`] moves what it waits for.
@@ -50,6 +50,8 @@ impl<M: Medium> Files for FileService<M> {
 pub struct Setup<F> {
     /// What divides the messages.
     pub app: Arc<dyn Application>,
+    /// What is thought of it; the same for all who ask it.
+    pub standing: Arc<Standing>,
     /// The cache table.
     pub table: Arc<dyn Lookup>,
     /// Where reads go.
@@ -68,6 +70,7 @@ impl<F> Clone for Setup<F> {
     fn clone(&self) -> Self {
         Setup {
             app: Arc::clone(&self.app),
+            standing: Arc::clone(&self.standing),
             table: Arc::clone(&self.table),
             files: Arc::clone(&self.files),
             signature: self.signature,
@@ -93,8 +96,6 @@ pub struct Tally {
     pub flows: AtomicU64,
 }
 
-type Reading = Pin<Box<dyn Future<Output = (Ticket, Filled)>>>;
-
 /// The two legs of a flow.
 struct Legs {
     flow: FlowId,
@@ -102,7 +103,10 @@ struct Legs {
     host: Option<ConnId>,
     client_told: bool,
     host_told: bool,
+    /// To be read from.
     queued: bool,
+    /// To be sent to.
+    in_turn: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -111,18 +115,9 @@ enum Side {
     Host,
 }
 
-/// Longest sleep: nothing waits for it, it only bounds what a lost wake-up could cost.
-const SLEEP_MAX: Duration = Duration::from_secs(60);
 /// Bytes of one read from a socket.
 const CHUNK: usize = 64 << 10;
-/// A worker looks for the ends of reads as long as a quick device takes. A slower one is slept for.
-const PACE: pace::Config = pace::Config {
-    spin: Duration::from_micros(20),
-    yield_after: Duration::from_micros(4),
-    near: Duration::from_micros(40),
-};
-
-/// One thread's part of the director.
+/// Flows of clients, and the director that divides what they send.
 pub(super) struct Worker<F: Files, P: Port> {
     setup: Setup<F>,
     inbox: Arc<Inbox<P::Item>>,
@@ -130,95 +125,72 @@ pub(super) struct Worker<F: Files, P: Port> {
     told: Counts,
     port: P,
     director: Director,
-    /// Who divides the messages, if that is not the application here.
-    plugin: Option<Asking>,
-    executor: Executor<Reading>,
-    reactor: Option<Reactor>,
-    pace: Pace,
     /// By the number of the flow.
     legs: Vec<Option<Legs>>,
     /// Whose a connection is, by its number.
     owners: Vec<Option<(FlowId, Side)>>,
-    /// Flows to look at.
+    /// Flows to read from.
     queue: VecDeque<FlowId>,
+    /// Flows to send to.
+    turn: Vec<FlowId>,
     chunk: Vec<u8>,
+    /// Goes with it: who waits for that knows that nobody serves its flows any more.
+    _lives: Sender<Infallible>,
 }
 
 impl<F: Files, P: Port> Worker<F, P> {
-    /// For the thread it is called on.
+    /// A worker whose messages the application divides, or else a plug-in (`asking`).
     pub(super) fn new(
         setup: Setup<F>,
         mut port: P,
         inbox: Arc<Inbox<P::Item>>,
         tally: Arc<Tally>,
-        plugin: Option<Plugin>,
+        asking: bool,
+        lives: Sender<Infallible>,
     ) -> io::Result<Self> {
         port.watch_bell(&inbox.call.bell)?;
-        let reactor = match Reactor::install_registering(256) {
-            Ok(reactor) => Some(reactor),
-            Err(error) => {
-                tracing::warn!(%error, "no io_uring for offloaded reads; threads serve them");
-                None
-            }
-        };
-        let ringer = inbox.call.bell.ringer()?;
-        // Read before and after each call of user code, of which a message takes three or more.
-        let clock = || clock::coarse().0;
         let director = Director::new(
             Arc::clone(&setup.app),
             Arc::clone(&setup.table),
             setup.contexts,
             Pool::new(setup.pool),
-            Box::new(clock),
+            Arc::clone(&setup.standing),
         );
-        let asks = |plugin| Asking::new(plugin, &inbox.call.bell);
-        let plugin = plugin.map(asks).transpose()?;
         Ok(Worker {
-            executor: Executor::new(setup.contexts, move || ringer.ring()),
             setup,
             inbox,
             tally,
             told: Counts::default(),
             port,
-            director: if plugin.is_some() { director.asking() } else { director },
-            plugin,
-            reactor,
-            pace: Pace::new(PACE),
+            director: if asking { director.asking() } else { director },
             legs: Vec::new(),
             owners: Vec::new(),
             queue: VecDeque::new(),
+            turn: Vec::new(),
             chunk: vec![0; CHUNK],
+            _lives: lives,
         })
     }
 
-    /// Serves until told to stop.
-    pub(super) fn run(&mut self) -> io::Result<()> {
-        let mut news = Vec::new();
-        while !self.inbox.call.is_stopped() {
-            if self.queue.is_empty() {
-                self.sleep(&mut news)?;
-            } else {
-                self.port.look(Duration::ZERO, &mut news)?;
-            }
-            self.hear(&mut news)?;
-            let turn = self.queue.len();
-            for _ in 0..turn {
-                let Some(id) = self.queue.pop_front() else { break };
-                self.pump(id);
-            }
-            self.ask_plugin();
-            self.begin_reads();
-            self.reap();
-            self.hear_news();
-            self.tell();
-            self.port.flush(&mut news);
-            self.hear(&mut news)?;
-        }
-        Ok(())
+    pub(super) fn setup(&self) -> &Setup<F> {
+        &self.setup
+    }
+
+    pub(super) fn call(&self) -> &Bellcord {
+        &self.inbox.call
+    }
+
+    pub(super) fn port(&mut self) -> &mut P {
+        &mut self.port
+    }
+
+    /// Whether there is nothing to do before the port finds something.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && !self.director.has_errands() && !self.director.has_news()
     }
 
     /// Sees to what the port found.
-    fn hear(&mut self, news: &mut Vec<News>) -> io::Result<()> {
+    pub(super) fn hear(&mut self, news: &mut Vec<News>) -> io::Result<()> {
         if news.contains(&News::Bell) {
             self.inbox.call.bell.drain()?;
             self.inbox.take().into_iter().for_each(|item| self.port.take(item, news));
@@ -233,106 +205,65 @@ impl<F: Files, P: Port> Worker<F, P> {
         Ok(())
     }
 
-    /// Asks the plug-in, if there is one, and follows what it said.
-    fn ask_plugin(&mut self) {
-        if let Some(plugin) = &mut self.plugin {
-            plugin.turn(&mut self.director, &*self.setup.table);
+    /// Asks the plug-in, and follows what it said.
+    pub(super) fn divide(&mut self, plugin: &mut Asking) {
+        plugin.turn(&mut self.director, &*self.setup.table);
+    }
+
+    /// Takes what there is to ask the application; whether there was any.
+    pub(super) fn take_errands(&mut self, errands: &mut Vec<Errand>) -> bool {
+        if self.director.has_errands() {
+            self.director.take_errands(errands);
+        }
+        !errands.is_empty()
+    }
+
+    /// Goes on with what the application said.
+    pub(super) fn bring(&mut self, errands: &mut Vec<Errand>) {
+        self.director.bring(errands);
+    }
+
+    /// The thread before never came back from a call.
+    pub(super) fn take_over(&mut self, lost: Call) {
+        self.director.take_over(lost);
+    }
+
+    pub(super) fn next_read(&mut self) -> Option<ToRead> {
+        self.director.next_read()
+    }
+
+    pub(super) fn read_ended(&mut self, ticket: Ticket, filled: Filled) {
+        self.director.read_ended(ticket, filled);
+    }
+
+    /// Reads once from each leg of the flows in which something moved.
+    pub(super) fn receive_all(&mut self) {
+        let queued = self.queue.len();
+        for _ in 0..queued {
+            let Some(id) = self.queue.pop_front() else { break };
+            self.receive(id);
+            self.take_turn(id);
         }
     }
 
-    /// Waits for the port, the bell, the ends of reads, or the plug-in.
-    fn sleep(&mut self, news: &mut Vec<News>) -> io::Result<()> {
-        let Some(plugin) = &mut self.plugin else { return self.sleep_for(SLEEP_MAX, news) };
-        if plugin.spin() {
-            return self.port.look(Duration::ZERO, news);
-        }
-        let limit = plugin.begin_sleep().unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
-        let slept = self.sleep_for(limit, news);
-        if let Some(plugin) = &mut self.plugin {
-            plugin.end_sleep();
-        }
-        slept
-    }
-
-    fn sleep_for(&mut self, limit: Duration, news: &mut Vec<News>) -> io::Result<()> {
-        if self.executor.running() == 0 {
-            return self.port.look(limit, news);
-        }
-        if self.find_ended() {
-            // The port is looked at when what was read has been sent.
-            return Ok(());
-        }
-        if self.executor.begin_sleep() {
-            let from = clock::now();
-            let slept = match &self.reactor {
-                Some(reactor) => reactor.sleep(self.port.fd(), limit.min(self.port.patience())),
-                None => self.port.look(limit, news),
-            };
-            self.executor.end_sleep();
-            slept?;
-            // Who was woken by a socket does not know how long it would have slept.
-            if self.reap() > 0 {
-                self.pace.slept(from, clock::now());
-            }
-        }
-        self.reap();
-        self.port.look(Duration::ZERO, news)
-    }
-
-    /// Looks for a read that ends, while that pays; whether there was one.
-    fn find_ended(&mut self) -> bool {
-        loop {
-            let now = clock::now();
-            if self.reap() > 0 {
-                self.pace.work(now);
-                return true;
-            }
-            match self.pace.idle(now) {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => {
-                    std::thread::yield_now();
-                    self.pace.yielded(now, clock::now());
-                }
-                Step::Sleep => return false,
-            }
-        }
-    }
-
-    /// Takes ended reads to the director; how many.
-    fn reap(&mut self) -> usize {
-        if self.executor.running() == 0 {
-            return 0;
-        }
-        if let Some(reactor) = &self.reactor {
-            reactor.poll();
-        }
-        let director = &mut self.director;
-        let mut ended = 0;
-        self.executor.poll(|_, (ticket, filled)| {
-            ended += 1;
-            director.read_ended(ticket, filled);
-        });
-        if ended > 0 {
-            self.hear_news();
-        }
-        ended
-    }
-
-    fn begin_reads(&mut self) {
-        while let Some(ToRead { ticket, read, buffer }) = self.director.next_read() {
-            let files = Arc::clone(&self.setup.files);
-            let reading: Reading =
-                Box::pin(async move { (ticket, files.read(read, buffer).await) });
-            // The ring of contexts is as long as the executor: there is room.
-            if let Ok(Started::Done((ticket, filled))) = self.executor.start(reading) {
-                self.director.read_ended(ticket, filled);
-            }
-        }
-    }
-
-    fn hear_news(&mut self) {
+    /// Sends what there is to send, on both legs of the flows in which something moved.
+    pub(super) fn send_all(&mut self, news: &mut Vec<News>) {
         while let Some(id) = self.director.next_news() {
-            self.enqueue(id);
+            self.take_turn(id);
+        }
+        // Whoever has an answer finds it counted.
+        self.tell();
+        let mut turn = std::mem::take(&mut self.turn);
+        turn.drain(..).for_each(|id| self.send(id));
+        self.turn = turn;
+        self.port.flush(news);
+    }
+
+    fn take_turn(&mut self, id: FlowId) {
+        if let Some(legs) = self.legs(id)
+            && !std::mem::replace(&mut legs.in_turn, true)
+        {
+            self.turn.push(id);
         }
     }
 
@@ -353,8 +284,15 @@ impl<F: Files, P: Port> Worker<F, P> {
 
     fn welcome(&mut self, client: ConnId) {
         let flow = self.director.open(self.is_ours(client));
-        let legs =
-            Legs { flow, client, host: None, client_told: false, host_told: false, queued: false };
+        let legs = Legs {
+            flow,
+            client,
+            host: None,
+            client_told: false,
+            host_told: false,
+            queued: false,
+            in_turn: false,
+        };
         let at = flow.index();
         if self.legs.len() <= at {
             self.legs.resize_with(at + 1, || None);
@@ -405,8 +343,8 @@ impl<F: Files, P: Port> Worker<F, P> {
         }
     }
 
-    /// Moves what can be moved on both legs of a flow, one read from each.
-    fn pump(&mut self, id: FlowId) {
+    /// Reads from both legs of a flow, once from each.
+    fn receive(&mut self, id: FlowId) {
         let Some(legs) = self.legs(id) else { return };
         legs.queued = false;
         let client = legs.client;
@@ -420,15 +358,38 @@ impl<F: Files, P: Port> Worker<F, P> {
                 Read::Blocked => {}
             }
         }
-        if !self.pump_host(id) || !self.send_client(id, client) {
+        // A host that never took a byte cannot be reached, which is no reset of the client.
+        self.send_host(id);
+        if !self.flow(id).is_some_and(Flow::wants_host) {
+            return;
+        }
+        let Some(host) = self.legs(id).and_then(|legs| legs.host) else { return };
+        match self.port.read(host, &mut self.chunk) {
+            Read::Bytes(n) => {
+                self.director.host_bytes(id, self.chunk.get(..n).unwrap_or_default());
+            }
+            Read::Ended => self.drop_host(id),
+            // A host that resets is passed on as it is.
+            Read::Reset => self.end(id, true),
+            Read::Blocked => {}
+        }
+    }
+
+    /// Sends on both legs of a flow, and ends what has ended.
+    fn send(&mut self, id: FlowId) {
+        let Some(legs) = self.legs(id) else { return };
+        legs.in_turn = false;
+        let client = legs.client;
+        if self.flow(id).is_some_and(Flow::is_broken) {
+            return self.end(id, true);
+        }
+        self.send_host(id);
+        if !self.send_client(id, client) {
             return self.end(id, true);
         }
         let Some(flow) = self.flow(id) else { return };
-        if flow.is_broken() {
-            return self.end(id, true);
-        }
         let (ends, client_ended) = (flow.ends_client(), flow.client_has_ended());
-        let again = flow.wants_client();
+        let (wants_client, wants_host) = (flow.wants_client(), flow.wants_host());
         if ends {
             if client_ended {
                 return self.end(id, false);
@@ -440,7 +401,10 @@ impl<F: Files, P: Port> Worker<F, P> {
             }
         }
         // It is looked at again at once only if there is more to read; else news or sockets wake.
-        if again && self.port.is_readable(client) {
+        let host = self.legs(id).and_then(|legs| legs.host).filter(|_| wants_host);
+        let more = (wants_client && self.port.is_readable(client))
+            || host.is_some_and(|host| self.port.is_readable(host));
+        if more {
             self.enqueue(id);
         }
     }
@@ -449,48 +413,29 @@ impl<F: Files, P: Port> Worker<F, P> {
         self.director.flow(id)
     }
 
-    /// Both ways of the host's leg; false if the client has to be reset, too.
-    fn pump_host(&mut self, id: FlowId) -> bool {
-        let Some(flow) = self.director.flow(id) else { return true };
-        let host = self.legs.get(id.index()).and_then(Option::as_ref).and_then(|legs| legs.host);
-        let host = match host {
-            Some(host) => host,
-            None if flow.to_host().is_empty() => return true,
-            None => match self.connect(id) {
-                Some(host) => host,
-                None => return true,
-            },
-        };
-        let Some(flow) = self.director.flow(id) else { return true };
-        let to_host = flow.to_host();
-        if !to_host.is_empty() {
-            match self.port.write(host, &[IoSlice::new(to_host)]) {
-                Wrote::Bytes(n) => self.director.host_took(id, n),
-                Wrote::Blocked => {}
-                Wrote::Reset => self.drop_host(id),
+    /// Sends what waits for the host, and that no more comes.
+    fn send_host(&mut self, id: FlowId) {
+        loop {
+            let Some(flow) = self.director.flow(id) else { return };
+            if flow.to_host().is_empty() {
+                break;
             }
-        }
-        if self.flow(id).is_some_and(Flow::wants_host) {
-            match self.port.read(host, &mut self.chunk) {
-                Read::Bytes(n) => {
-                    self.director.host_bytes(id, self.chunk.get(..n).unwrap_or_default());
-                }
-                Read::Blocked => {}
-                Read::Ended => self.drop_host(id),
-                // A host that resets is passed on as it is.
-                Read::Reset => return false,
+            let host = self.legs.get(id.index()).and_then(|legs| legs.as_ref()?.host);
+            let Some(host) = host.or_else(|| self.connect(id)) else { return };
+            let Some(flow) = self.director.flow(id) else { return };
+            match self.port.write(host, &[IoSlice::new(flow.to_host())]) {
+                Wrote::Bytes(n) => self.director.host_took(id, n),
+                Wrote::Blocked => return,
+                Wrote::Reset => return self.drop_host(id),
             }
         }
         if self.flow(id).is_some_and(Flow::ends_host)
             && let Some(legs) = self.legs(id)
+            && let Some(host) = legs.host
             && !std::mem::replace(&mut legs.host_told, true)
         {
             self.port.shutdown(host);
         }
-        if self.port.is_readable(host) && self.flow(id).is_some_and(Flow::wants_host) {
-            self.enqueue(id);
-        }
-        true
     }
 
     /// Makes the host's leg. A host that cannot be reached has ended.

@@ -131,10 +131,12 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
     options.capacity = bytes("size", &args.size)?;
     options.items = args.items;
     options.keeper = Some(Arc::new(keeper));
+    let standing = Arc::clone(&options.standing);
     let server =
         Server::start(options).map_err(cannot(format!("serve files of {}", device.display())))?;
     let setup = worker::Setup {
         app: Arc::new(plugin.declared()),
+        standing,
         table: Arc::new(server.table().clone()),
         files: Arc::clone(server.files()),
         signature: None,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::dpu::offload::Part;
-use crate::dpu::offload::plugin::{Answering, Declared, Expect, Frames, Known, Plan, Verdict};
+use crate::dpu::offload::plugin::{Answering, Declared, Expect, Frames, Known, Plan};
 
 /// What a plug-in is told of the table, as it goes.
 struct Told<'a>(&'a Shared, Mutex<Vec<Known>>);
@@ -56,11 +56,11 @@ impl World {
     }
 }
 
-fn asking(shared: &Arc<Shared>, contexts: usize) -> Director {
+fn asking(shared: &Arc<Shared>, contexts: usize) -> Local {
     let table: Arc<dyn Lookup> = Arc::clone(shared) as _;
     let lines = Frames::Ended(b'\n');
     let app = Arc::new(Declared { messages: lines, answers: lines });
-    Director::new(app, table, contexts, Pool::new(1 << 20), Box::new(|| 0)).asking()
+    Local::of(app, table, contexts, Pool::new(1 << 20)).asking()
 }
 
 #[test]
@@ -118,8 +118,7 @@ fn questions_are_bounded() {
     let shared = Arc::new(Shared::default());
     let table: Arc<dyn Lookup> = shared;
     let app = Declared { messages: Frames::Fixed(100_000), answers: Frames::Fixed(1) };
-    let director = Director::new(Arc::new(app), table, 8, Pool::new(0), Box::new(|| 0));
-    let mut director = director.asking();
+    let mut director = Local::of(Arc::new(app), table, 8, Pool::new(0)).asking();
     let id = director.open(true);
     director.client_bytes(id, &vec![7; 100_000]);
     assert!(director.next_ask().is_none());

@@ -190,7 +190,7 @@ fn script(tape: &Arc<Tape>) -> Vec<Step> {
     let flush = || run(service.flush_all()).unwrap();
     let tag = |file: FileId| u8::try_from(file.0 + 1).unwrap();
     let write = |file: FileId, offset: u64, len: usize| {
-        run(service.write(file, offset, Data::Bytes(&vec![tag(file); len]), || ())).unwrap();
+        run(service.write(file, offset, Data::Bytes(&vec![tag(file); len]), async || ())).unwrap();
     };
     let directory = run(service.create_directory(b"d")).unwrap();
     step("a directory");
