@@ -11,6 +11,7 @@ use crate::medium::mem::{self as medium_mem, MemMedium};
 use crate::mem::{self as kv_mem, MemKv};
 use crate::{Batch, Durability, KvError};
 
+mod asking;
 mod faults;
 mod packed;
 
