@@ -154,6 +154,20 @@ impl FileMedium {
         self.file.metadata().is_ok_and(|about| about.file_type().is_block_device())
     }
 
+    /// Gives up what lies from `len` on, a multiple of [`ALIGN`], where nobody reads or writes any
+    /// more.
+    ///
+    /// # Errors
+    /// The file system's; then it is as long as before.
+    pub async fn cut(&self, len: u64) -> Result<(), Errno> {
+        let _turn = self.growing.enter().await;
+        if len < self.len() {
+            self.file.set_len(len).map_err(|error| Errno::from(&error))?;
+            self.len.store(len, Ordering::Release);
+        }
+        Ok(())
+    }
+
     /// Does one thing, wherever this thread's I/O is done.
     async fn act(&self, action: Action, buf: Option<Buf>) -> (Result<usize, Errno>, Option<Buf>) {
         self.act_on(&self.file, action, buf).await

@@ -37,6 +37,9 @@ pub trait Device: 'static {
     /// Bytes of the file.
     fn size(&self) -> Result<u64, Errno>;
 
+    /// Gives up what lies from `len` on, whole blocks, where nobody reads or writes any more.
+    fn cut(&self, len: u64) -> impl Future<Output = Result<(), Errno>>;
+
     /// Makes what was written survive power loss.
     fn flush(&self) -> impl Future<Output = Result<(), Errno>>;
 
@@ -112,6 +115,10 @@ impl Device for PlainDevice {
 
     fn size(&self) -> Result<u64, Errno> {
         Ok(self.medium.len())
+    }
+
+    async fn cut(&self, len: u64) -> Result<(), Errno> {
+        self.medium.cut(len).await
     }
 
     async fn flush(&self) -> Result<(), Errno> {

@@ -94,6 +94,21 @@ impl<W: World, B: AsMut<[u8]>> Library<W, B> {
         self.begin(file.group.load(Relaxed), &request, &[], booked)
     }
 
+    /// Asks that a file is made `size` bytes: cut, or filled with zeroes. Does not block.
+    ///
+    /// # Errors
+    /// [`NotBegun`].
+    pub fn begin_resize(
+        &self,
+        file: &File,
+        size: u64,
+        user: u64,
+    ) -> std::result::Result<(), NotBegun<B>> {
+        let booked = Booked { user, buffers: Vec::new(), result: Outcome::Value };
+        let request = Request::Resize { file: file.id, size };
+        self.begin(file.group.load(Relaxed), &request, &[], booked)
+    }
+
     /// Asks for changes of the cache table, as the table encodes them. Once it completes, no
     /// offloaded request finds what was there before. Does not block.
     ///

@@ -157,6 +157,11 @@ impl Device for DdsDevice {
         self.library.file_size(&self.file)
     }
 
+    async fn cut(&self, len: u64) -> Result<(), Errno> {
+        let cut = |library: &FileLibrary, user| library.begin_resize(&self.file, len, user);
+        self.ask(cut).await.map(drop)
+    }
+
     async fn flush(&self) -> Result<(), Errno> {
         let flush = |library: &FileLibrary, user| library.flush_file(&self.file, user);
         self.ask(flush).await.map(drop)

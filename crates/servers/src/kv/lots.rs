@@ -68,6 +68,11 @@ pub(super) fn count_of(len: u64) -> u64 {
     (len / PAGE64).saturating_sub(1)
 }
 
+/// Free lots that stay at the end of the file: so many, or one in so many of those in use. As many
+/// again are not worth giving back.
+const SPARE: u64 = 8;
+const SPARE_ONE_IN: u64 = 8;
+
 struct Held {
     lot: u64,
     records: u64,
@@ -78,8 +83,10 @@ struct Held {
 pub(super) struct Lots {
     held: BTreeMap<u64, Held>,
     free: BTreeSet<u64>,
-    /// Lots there ever were.
+    /// Lots there ever were, but for those given back.
     end: u64,
+    /// Lots that the file has for certain.
+    there: u64,
     /// Records of all pages that have one.
     records: u64,
 }
@@ -87,7 +94,7 @@ pub(super) struct Lots {
 impl Lots {
     /// So many lots, all free.
     pub(super) fn new(count: u64) -> Lots {
-        Lots { free: (0..count).collect(), end: count, ..Lots::default() }
+        Lots { free: (0..count).collect(), end: count, there: count, ..Lots::default() }
     }
 
     /// A page was found in a lot.
@@ -133,6 +140,29 @@ impl Lots {
             self.records -= records;
             self.free.insert(lot);
         }
+    }
+
+    /// A page was written there.
+    pub(super) fn written(&mut self, lot: u64) {
+        self.there = self.there.max(lot + 1);
+    }
+
+    /// Gives up the free lots at the end of the file, but for some, if it is worth it: how many
+    /// bytes the file is to have.
+    pub(super) fn give_back(&mut self) -> Option<u64> {
+        let mut used = self.end;
+        while used > 0 && self.free.contains(&(used - 1)) {
+            used -= 1;
+        }
+        let spare = SPARE.max(self.held.len() as u64 / SPARE_ONE_IN);
+        let kept = used + spare;
+        if self.there <= kept + spare {
+            return None;
+        }
+        self.free.split_off(&kept);
+        self.end = self.end.min(kept);
+        self.there = kept;
+        Some(offset_of(kept))
     }
 
     /// Where in the file what has this address lies; `None` if nobody needs it any more.
@@ -182,7 +212,7 @@ mod tests {
         /// No lot is ever of two pages, and what is given back is used again.
         #[test]
         fn every_page_has_a_lot_of_its_own(
-            steps in prop::collection::vec((0u8..3, 0u64..30), 0..200),
+            steps in prop::collection::vec((0u8..4, 0u64..30), 0..200),
         ) {
             let mut lots = Lots::new(3);
             let (mut model, mut next) = (BTreeMap::new(), 0u64);
@@ -198,9 +228,17 @@ mod tests {
                         lots.put_back(which);
                         model.remove(&which);
                     }
-                    _ => {
+                    2 => {
                         lots.release_before(which);
                         model.retain(|page, _| *page >= which);
+                    }
+                    _ => {
+                        let (lot, before) = (which * 2, lots.there);
+                        lots.written(lot);
+                        if let Some(len) = lots.give_back() {
+                            prop_assert!(len < offset_of(before.max(lot + 1)));
+                            prop_assert!(model.values().all(|(at, _)| at + PAGE64 <= len));
+                        }
                     }
                 }
                 for page in 0..next {

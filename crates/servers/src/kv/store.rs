@@ -118,6 +118,8 @@ pub(super) enum Event {
     Synced(io::Result<()>),
     /// What was written before was flushed: journals of pages before this one can go.
     Flushed(u64, Result<(), Errno>),
+    /// The end of the file was given back.
+    Cut(Result<(), Errno>),
     /// A step of compaction ended.
     Compacting(Progress),
 }
@@ -163,6 +165,8 @@ pub(super) struct Store<D> {
     writing: BTreeMap<u64, Extract>,
     /// Pages that were not written, to be tried again.
     failed: Vec<u64>,
+    /// The end of the file is being given back: no page is written meanwhile.
+    cutting: bool,
     /// There may be room for those.
     again: bool,
     /// The journal is being synced.
@@ -200,6 +204,7 @@ impl<D: Device> Store<D> {
             confirmed: 0,
             writing: BTreeMap::new(),
             failed: Vec::new(),
+            cutting: false,
             again: false,
             syncing: false,
             warned: false,
@@ -361,6 +366,9 @@ impl<D: Device> Store<D> {
     /// Begins to write pages; those that failed only when there may be room, so that a full device
     /// is not asked without end.
     fn write_pages(&mut self, begin: &mut Vec<Work>) {
+        if self.cutting {
+            return;
+        }
         if self.writing.is_empty() && std::mem::take(&mut self.again) {
             for number in std::mem::take(&mut self.failed) {
                 if let Some(page) = self.log.again(number) {
@@ -402,9 +410,18 @@ impl<D: Device> Store<D> {
                     Err(error) => tracing::warn!(%error, "pages are not flushed; journals stay"),
                 }
             }
+            Event::Cut(cut) => {
+                self.cutting = false;
+                if let Err(error) = cut {
+                    tracing::warn!(%error, "space of the log is not given back; at its next turn");
+                }
+            }
             Event::Compacting(progress) => self.on_progress(progress, begin)?,
             Event::Written(number, Ok(())) => {
                 let extract = self.writing.remove(&number);
+                if let Some(Extract { whose, .. }) = &extract {
+                    self.lots.borrow_mut().written(whose.lot);
+                }
                 self.warned = false;
                 self.log.written(number);
                 if number < self.compaction.durable_begin() {

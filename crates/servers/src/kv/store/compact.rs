@@ -160,7 +160,7 @@ impl<D: Device> Store<D> {
 
     /// Does what can be done now.
     pub(super) fn compact(&mut self, begin: &mut Vec<Work>) -> Result<(), StoreError> {
-        self.free();
+        self.free(begin);
         if self.compaction.rests {
             return Ok(());
         }
@@ -406,18 +406,30 @@ impl<D: Device> Store<D> {
     }
 
     /// Frees lots where nobody looks any more; in order, as an older reader may look at all.
-    fn free(&mut self) {
+    fn free(&mut self, begin: &mut Vec<Work>) {
+        let mut freed = false;
         while let Some(freeing) = self.compaction.freeing.front() {
             // After FLUSHALL pages that do not count may be on their way to such lots.
             let is_written_to =
                 self.writing.keys().next().is_some_and(|page| *page < freeing.begin);
             let is_read = freeing.readers.strong_count() > 0;
             if is_written_to || is_read || !self.is_open(freeing.gate) {
-                return;
+                break;
             }
             self.lots.borrow_mut().release_before(freeing.begin);
             self.again = true;
+            freed = true;
             self.compaction.freeing.pop_front();
+        }
+        // Not while pages look for room themselves.
+        if freed
+            && self.failed.is_empty()
+            && !self.cutting
+            && let Some(len) = self.lots.borrow_mut().give_back()
+        {
+            self.cutting = true;
+            let device = Rc::clone(&self.device);
+            begin.push(Box::pin(async move { Event::Cut(device.cut(len).await) }));
         }
     }
 }

@@ -87,6 +87,15 @@ impl Device for Slow {
         Ok(self.bytes.borrow().len() as u64)
     }
 
+    async fn cut(&self, len: u64) -> Result<(), Errno> {
+        let beyond = |at: &u64| at + PAGE64 > len;
+        assert!(!self.under_way.borrow().iter().any(beyond), "a page is written there");
+        let mut bytes = self.bytes.borrow_mut();
+        assert!(len <= bytes.len() as u64, "it is longer");
+        bytes.truncate(usize::try_from(len).unwrap());
+        Ok(())
+    }
+
     async fn flush(&self) -> Result<(), Errno> {
         self.flushes.set(self.flushes.get() + 1);
         let is_slow = self.slow_flushes.get().is_some_and(|n| self.flushes.get().is_multiple_of(n));
@@ -327,6 +336,25 @@ fn a_copy_is_not_done_again_where_it_was_copied_from() {
     let mut rig = rig.dies(&mut Rng::new(1));
     rig.fill(100, MEMORY_PAGES + 4);
     for n in 0..2u64 {
+        assert!(rig.get(&n.to_le_bytes()).is_some(), "{n}");
+    }
+}
+
+/// What was written once was the log's for ever, and nobody else's on the volume.
+#[test]
+fn what_is_free_at_the_end_of_the_file_is_given_back() {
+    let mut rig = Rig::new(Fsync::No);
+    rig.fill(0, 60);
+    let long = rig.store.device.size().unwrap();
+    assert!(long > 50 * PAGE64);
+    assert!(rig.store.clear().is_ok());
+    rig.until(|store| !store.compaction.is_at_work() && !store.cutting);
+    let short = rig.store.device.size().unwrap();
+    assert!(short < 20 * PAGE64, "{short} of {long}");
+    rig.fill(100, 30);
+    let mut rig = rig.dies(&mut Rng::new(2));
+    rig.fill(200, 30);
+    for n in (100..160).chain(200..260u64) {
         assert!(rig.get(&n.to_le_bytes()).is_some(), "{n}");
     }
 }

@@ -148,6 +148,10 @@ impl Device for Sim {
         Ok(self.flushed.borrow().len() as u64)
     }
 
+    async fn cut(&self, _: u64) -> Result<(), Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     async fn flush(&self) -> Result<(), Errno> {
         let number = self.flushes.get();
         self.flushes.set(number + 1);
