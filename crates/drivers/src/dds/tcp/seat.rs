@@ -38,11 +38,21 @@ type Reading = Pin<Box<dyn Future<Output = (Ticket, Filled)>>>;
 
 /// Longest sleep: nothing waits for it, it only bounds what a lost wake-up could cost.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
-/// A worker looks for the ends of reads as long as a quick device takes. A slower one is slept for.
-const PACE: pace::Config = pace::Config {
+/// A worker looks for the ends of few reads as long as a quick device takes. A slower one is slept
+/// for.
+const FEW: pace::Config = pace::Config {
     spin: Duration::from_micros(20),
     yield_after: Duration::from_micros(4),
     near: Duration::from_micros(40),
+};
+/// From so many reads under way on, one ends soon on a slow device, too: sooner than a sleeping
+/// core is woken.
+const SEVERAL: usize = 4;
+/// How long it looks then.
+const MANY: pace::Config = pace::Config {
+    spin: Duration::from_micros(100),
+    yield_after: Duration::from_micros(4),
+    near: Duration::from_micros(200),
 };
 
 /// The thread that runs a worker now.
@@ -82,7 +92,8 @@ pub(super) struct Seat<F: Files, P: Port> {
     plugin: Option<Asking>,
     executor: Executor<Reading>,
     reactor: Option<Reactor>,
-    pace: Pace,
+    /// While few reads are under way, and while several are.
+    paces: [Pace; 2],
 }
 
 impl<F: Files, P: Port> Seat<F, P> {
@@ -120,7 +131,7 @@ impl<F: Files, P: Port> Seat<F, P> {
             plugin,
             executor: Executor::new(setup.contexts, move || ringer.ring()),
             reactor: reactor.flatten(),
-            pace: Pace::new(PACE),
+            paces: [Pace::new(FEW), Pace::new(MANY)],
         })
     }
 
@@ -208,8 +219,9 @@ impl<F: Files, P: Port> Seat<F, P> {
             self.executor.end_sleep();
             slept?;
             // Who was woken by a socket does not know how long it would have slept.
+            let under_way = self.executor.running();
             if self.reap(worker) > 0 {
-                self.pace.slept(from, clock::now());
+                self.pace(under_way).slept(from, clock::now());
             }
         }
         self.reap(worker);
@@ -231,21 +243,32 @@ impl<F: Files, P: Port> Seat<F, P> {
 
     /// Looks for a read that ends, while that pays; whether there was one.
     fn find_ended(&mut self, worker: &mut Worker<F, P>) -> bool {
+        let under_way = self.executor.running();
         loop {
             let now = clock::now();
             if self.reap(worker) > 0 {
-                self.pace.work(now);
+                self.pace(under_way).work(now);
                 return true;
             }
-            match self.pace.idle(now) {
+            if self.reactor.as_ref().is_some_and(Reactor::has_rung) {
+                // A socket came first: the sleep that follows ends at once.
+                self.pace(under_way).work(now);
+                return false;
+            }
+            match self.pace(under_way).idle(now) {
                 Step::Spin => std::hint::spin_loop(),
                 Step::Yield => {
                     std::thread::yield_now();
-                    self.pace.yielded(now, clock::now());
+                    self.pace(under_way).yielded(now, clock::now());
                 }
                 Step::Sleep => return false,
             }
         }
+    }
+
+    fn pace(&mut self, under_way: usize) -> &mut Pace {
+        let [few, many] = &mut self.paces;
+        if under_way < SEVERAL { few } else { many }
     }
 
     /// Takes ended reads to the director; how many.
@@ -273,6 +296,11 @@ impl<F: Files, P: Port> Seat<F, P> {
             if let Ok(Started::Done((ticket, filled))) = self.executor.start(reading) {
                 worker.read_ended(ticket, filled);
             }
+        }
+        // Who looks for ends for long hears of its sockets meanwhile.
+        if let Some(reactor) = self.reactor.as_ref().filter(|_| self.executor.running() >= SEVERAL)
+        {
+            reactor.watch(worker.port().fd());
         }
     }
 }
