@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use outboard_dds::dpu::director::packet::{LINK_MAX, Segment, Side, Verdict, classify, long};
+use outboard_dds::dpu::director::packet::{Segment, Side, Verdict, classify, long};
 use outboard_dds::dpu::director::{Flow5, Signature, symmetric_hash};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -55,8 +55,8 @@ use super::port::{Inbox, News, Port};
 use super::sockets::{ConnId, Read, Wrote};
 use crate::link::Bell;
 
-/// A frame longer than this may be one of more joined segments than IP can say.
-const LONG: usize = LINK_MAX + 65535;
+/// A frame longer than this, which has no tags, may be one of more joined segments than IP can say.
+const LONG: usize = 14 + 65535;
 /// Frames of one look at one device.
 const FRAMES: usize = 256;
 /// Frames that wait for another worker.
@@ -249,10 +249,9 @@ impl StackPort {
             }
         }
         self.received = buf;
-        if !heard {
-            // Its descriptor said something: perhaps that it was taken away.
-            self.tend(true);
-        }
+        // Its descriptor said something: perhaps, behind frames, that it was taken away. The kernel
+        // says so once.
+        self.tend(!heard || self.tend_at.is_none());
         outcome
     }
 

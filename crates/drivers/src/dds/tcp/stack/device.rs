@@ -139,7 +139,7 @@ impl Device for Packets {
 
     fn tend(&self) -> Option<Duration> {
         // Down again while it is looked at: the socket says so, and that is not overwritten.
-        if !self.away.swap(false, Ordering::AcqRel) {
+        if !self.away.load(Ordering::Acquire) || !self.away.swap(false, Ordering::AcqRel) {
             return None;
         }
         let found = sys::find_again(self.fd.as_fd(), &self.name).unwrap_or_else(|error| {

@@ -315,6 +315,67 @@ mod tests {
         assert_eq!(world.port.wires.frames.refused.load(Ordering::Relaxed), 1);
     }
 
+    /// What IP cannot say by a few bytes was forwarded to a host that has no such connection.
+    #[test]
+    fn a_segment_that_is_barely_too_long_is_divided() {
+        let mut world = World::new(Side::Client).unwrap();
+        for len in [65_536, 65_543, 65_600] {
+            let mut frame = opens(4711);
+            frame[HEADER + 14 + 2..HEADER + 14 + 4].fill(0);
+            frame[HEADER + 14 + 20 + 13] = 0x10;
+            frame.resize(HEADER + 14 + len, 7);
+            world.hear(frame);
+        }
+        let frames = &world.port.wires.frames;
+        assert_eq!(frames.divided.load(Ordering::Relaxed), 3);
+        assert_eq!(frames.forwarded.load(Ordering::Relaxed), 0);
+    }
+
+    /// Is taken away behind its first frame, and says so once.
+    struct Leaving(Bell, AtomicU64);
+
+    impl Device for Leaving {
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.0.fd()
+        }
+
+        fn mtu(&self) -> usize {
+            1500
+        }
+
+        fn receive(&self, _: &mut [u8]) -> io::Result<Option<usize>> {
+            let first = self.1.fetch_add(1, Ordering::Relaxed) == 0;
+            Ok(first.then_some(HEADER + 60))
+        }
+
+        fn send(&self, _: &[u8]) -> bool {
+            true
+        }
+
+        fn tend(&self) -> Option<Duration> {
+            (self.1.load(Ordering::Relaxed) > 1).then_some(Duration::from_secs(1))
+        }
+    }
+
+    /// A device that was taken away while frames came was not looked for, ever: the look that heard
+    /// a frame before the kernel's only word of it threw that away.
+    #[test]
+    fn a_device_that_is_taken_away_amid_frames_is_looked_for() {
+        let leaving = || Arc::new(Leaving(Bell::new().unwrap(), AtomicU64::new(0)));
+        let wires = Wires {
+            client: leaving(),
+            host: leaving(),
+            buffer: network::Ends::BUFFER,
+            signature: Signature::of_server("10.0.0.2:7000".parse().unwrap()),
+            frames: Arc::default(),
+            inboxes: Vec::new(),
+        };
+        let mut port = StackPort::new(Arc::new(wires), 0).unwrap();
+        port.receive(Side::Client).unwrap();
+        assert_eq!(port.wires.frames.forwarded.load(Ordering::Relaxed), 1);
+        assert!(port.tend_at.is_some() && port.patience() <= Duration::from_secs(1));
+    }
+
     /// Whoever sent 16384 first segments and nothing more kept all clients out for two minutes.
     #[test]
     fn clients_that_are_not_there_keep_nobody_out() {
