@@ -178,7 +178,7 @@ impl Shared {
                 Question::Cache(written, reply) => {
                     let mut items = Vec::new();
                     let call = || app.cache(written.op(), &mut items);
-                    let done = calls.call_anyway(Call::Cache, call);
+                    let done = calls.call_patiently(Call::Cache, call);
                     calls.end();
                     if !self.is_back() {
                         return;
@@ -188,7 +188,7 @@ impl Shared {
                 Question::Invalidate(read, reply) => {
                     let mut keys = Vec::new();
                     let call = || app.invalidate(read, &mut keys);
-                    let done = calls.call_anyway(Call::Invalidate, call);
+                    let done = calls.call_patiently(Call::Invalidate, call);
                     calls.end();
                     if !self.is_back() {
                         return;

@@ -213,6 +213,7 @@ mod tests {
         let progress = Arc::new(Progress::default());
         let (found, wait) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
+        let (begin, begun) = mpsc::channel();
         let (attending, at) = (watch.attending(), Arc::clone(&progress));
         let lost = std::thread::spawn(move || {
             let relieve = move |lost| found.send(lost).is_ok();
@@ -223,8 +224,11 @@ mod tests {
             at.begin_first();
             watched.attend();
             at.begin(Call::OffFunc);
+            begin.send(()).unwrap();
             let _never = ended.recv();
         });
+        // Until then nobody keeps the watch awake.
+        begun.recv().unwrap();
         let busy = Arc::new(Progress::default());
         let watched = watch.attending().watch_me(&busy, |_| panic!("it goes on"));
         let lost_thread = loop {

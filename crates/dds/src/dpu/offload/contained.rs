@@ -58,16 +58,21 @@ impl Contained {
 
     /// Calls; `None` if the call panicked or overran its time.
     pub fn call<T>(&mut self, what: Call, call: impl FnOnce() -> T) -> Option<T> {
-        self.measure(what, call).and_then(|(done, overran)| (!overran).then_some(done))
+        self.measure(what, CALL_MAX, call).and_then(|(done, overran)| (!overran).then_some(done))
     }
 
     /// Calls what there is no other answer to: `None` only if the call panicked.
     pub fn call_anyway<T>(&mut self, what: Call, call: impl FnOnce() -> T) -> Option<T> {
-        self.measure(what, call).map(|(done, _)| done)
+        self.measure(what, CALL_MAX, call).map(|(done, _)| done)
+    }
+
+    /// The same for one that may take its time: it looks at as much as the host wrote.
+    pub fn call_patiently<T>(&mut self, what: Call, call: impl FnOnce() -> T) -> Option<T> {
+        self.measure(what, u64::MAX, call).map(|(done, _)| done)
     }
 
     /// What it returned, and whether too late.
-    fn measure<T>(&mut self, what: Call, call: impl FnOnce() -> T) -> Option<(T, bool)> {
+    fn measure<T>(&mut self, what: Call, most: u64, call: impl FnOnce() -> T) -> Option<(T, bool)> {
         self.progress.begin(what);
         let done = catch_unwind(AssertUnwindSafe(call));
         let now = (self.clock)();
@@ -78,7 +83,7 @@ impl Contained {
             tracing::warn!(call, faults, "the application panicked; the host answers");
             return None;
         };
-        let overran = took > CALL_MAX;
+        let overran = took > most;
         if overran {
             let faults = self.standing.fault();
             tracing::warn!(call, faults, took_ns = took, "the application overran its time");
@@ -107,6 +112,7 @@ mod tests {
         let slow = || time.fetch_add(CALL_MAX + 1, Ordering::Relaxed);
         assert_eq!(contained.call(Call::Answer, slow), None);
         assert_eq!(contained.call_anyway(Call::Frame, slow), Some(CALL_MAX + 1));
+        assert!(contained.call_patiently(Call::Cache, slow).is_some());
         assert_eq!((standing.faults(), standing.is_off()), (3, false));
         contained.end();
         assert_eq!(contained.progress().look().call(), None);

@@ -56,42 +56,47 @@ impl Summary {
     /// Who is to be asked. Once that is nobody any more, the table is emptied: what is done from
     /// then on, it is not told.
     fn keeper(&self) -> Option<&dyn Keeper> {
-        let Shared { keeper, standing, forgot, .. } = &*self.shared;
-        let keeper = keeper.as_deref()?;
-        if !standing.is_off() {
-            return Some(keeper);
+        let keeper = self.shared.keeper.as_deref()?;
+        if self.shared.standing.is_off() {
+            self.forget();
+            return None;
         }
+        Some(keeper)
+    }
+
+    /// Empties the table, since something of it may be wrong, and only the application knows what:
+    /// an item may name any place. Of one that is off that is done once.
+    fn forget(&self) {
+        let Shared { standing, forgot, .. } = &*self.shared;
         if let Some(mut writer) = self.writer()
-            && !forgot.swap(true, Ordering::Relaxed)
+            && !(standing.is_off() && forgot.swap(true, Ordering::Relaxed))
         {
             writer.clear();
         }
-        None
     }
 
     /// The host has written, and is not answered before this ends.
     pub async fn wrote(&self, written: Written) {
         let Some(keeper) = self.keeper() else { return };
         let said = keeper.cache(written).await;
+        let Some(items) = said else { return self.forget() };
         let Some(mut writer) = self.writer() else { return };
-        let Some(items) = said.filter(|_| !self.shared.standing.is_off()) else {
-            return writer.clear();
-        };
+        if self.shared.standing.is_off() {
+            drop(writer);
+            return self.forget();
+        }
         for (key, item) in items {
             // One that finds no room is not there under an older value either: the host answers.
             let _full = writer.insert(key, item);
         }
     }
 
-    /// The host is about to read, when this has ended. Who cannot say which keys are to be
-    /// forgotten says so of all: an item may name any place, and only the application knows which.
+    /// The host is about to read, when this has ended.
     pub async fn will_read(&self, op: ReadOp) {
         let Some(keeper) = self.keeper() else { return };
         let ReadOp { file, offset, bytes } = op;
-        let said = keeper.invalidate(offload::ReadOp { file: file.0, offset, bytes }).await;
-        let Some(keys) = said else {
-            return self.writer().map_or((), |mut writer| writer.clear());
-        };
+        let read = offload::ReadOp { file: file.0, offset, bytes };
+        let Some(keys) = keeper.invalidate(read).await else { return self.forget() };
         if !keys.is_empty()
             && let Some(mut writer) = self.writer()
         {

@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
+use outboard_dds::dpu::offload::standing::Call;
+use outboard_dds::dpu::offload::{Answer, Division, Framing, Item, Key, Lookup, ReadOp, WriteOp};
 use outboard_dds::groups::Shape;
+use outboard_dds::table::Changes;
 use outboard_link::ring::progress::{self, Shape as Data};
 use outboard_link::ring::response;
 use outboard_wire::dds::{DirectoryId, FileId, REQUEST_HEAD, Request, Response};
@@ -84,6 +87,96 @@ fn options(dir: &Path) -> ServerOptions {
     let (capacity, items) = (1 << 30, 1000);
     let options = ServerOptions::new(dir.join("volume"), dir.join("socket"));
     ServerOptions { capacity, items, reserve, ..options }
+}
+
+/// Keeps what is written to the first file, and is never done with bytes of 0xFF, or a read of 666.
+struct Looping;
+
+impl Application for Looping {
+    fn frame(&self, _: &[u8]) -> Framing {
+        Framing::Foreign
+    }
+
+    fn frame_answer(&self, _: &[u8]) -> Framing {
+        Framing::Foreign
+    }
+
+    fn off_pred(&self, _: &[u8], _: &dyn Lookup, _: &mut Division) {}
+
+    fn off_func(&self, _: &[u8], _: &dyn Lookup) -> Option<ReadOp> {
+        None
+    }
+
+    fn answer(&self, _: &[u8], _: ReadOp, _: &[u8]) -> Option<Answer> {
+        None
+    }
+
+    fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) {
+        while write.bytes.first() == Some(&0xFF) {
+            std::hint::spin_loop();
+        }
+        items.push((write.offset, [1; 4]));
+    }
+
+    fn invalidate(&self, read: ReadOp, _: &mut Vec<Key>) {
+        while read.offset == 666 {
+            std::thread::park();
+        }
+    }
+}
+
+/// What waits for a call that never returns is answered all the same, what waits behind it, too,
+/// the table is empty, and the server goes on, and ends.
+#[test]
+fn a_hook_that_never_returns_keeps_nobody_waiting() {
+    for call in [Call::Cache, Call::Invalidate] {
+        let dir = tempfile::tempdir().unwrap();
+        let application = Some(Arc::new(Looping) as Arc<dyn Application>);
+        let options = ServerOptions { application, ..options(dir.path()) };
+        let standing = Arc::clone(&options.standing);
+        let server = Server::start(options).unwrap();
+        let mut host = Host::attach(&dir.path().join("socket"), 1).unwrap();
+        let file = host.file(b"f");
+        let write = |offset, data| Request::Write { file, offset, data };
+        assert_eq!(host.done(&write(0, &[7; 1000])).0, Ok(0));
+        assert_eq!(server.table().get(0), Some([1; 4]));
+        let changes = Changes { items: vec![(1, [2; 4])], ..Changes::default() }.emit();
+        assert_eq!(host.done(&Request::Table { changes: &changes }).0, Ok(0));
+        let lost = match call {
+            Call::Cache => write(100, &[0xFF; 10]),
+            _ => Request::Read { file, offset: 666, bytes: 10 },
+        };
+        let asked = [
+            host.ask(&lost),
+            host.ask(&write(200, &[8; 10])),
+            host.ask(&Request::Read { file, offset: 200, bytes: 10 }),
+            host.ask(&Request::Table { changes: &changes }),
+        ];
+        for id in asked {
+            let (heard, result, _) = host.hear().unwrap();
+            assert_eq!((heard, result), (id, Ok(0)));
+        }
+        assert_eq!(standing.lost().iter().map(|lost| lost.call).collect::<Vec<_>>(), [call]);
+        assert_eq!(server.table().get(0), None, "nobody says any more what becomes wrong");
+        // What the host says itself counts on.
+        assert_eq!(host.done(&Request::Table { changes: &changes }).0, Ok(0));
+        assert_eq!(host.done(&write(300, &[0xFF; 10])).0, Ok(0));
+        assert_eq!(server.table().get(1), Some([2; 4]));
+        server.stop().unwrap();
+    }
+}
+
+/// Told to end while a call is under way that never will: nobody has found out yet.
+#[test]
+fn a_server_ends_amid_a_hook_that_never_returns() {
+    let dir = tempfile::tempdir().unwrap();
+    let application = Some(Arc::new(Looping) as Arc<dyn Application>);
+    let server = Server::start(ServerOptions { application, ..options(dir.path()) }).unwrap();
+    let mut host = Host::attach(&dir.path().join("socket"), 1).unwrap();
+    let file = host.file(b"f");
+    assert_eq!(host.done(&Request::Write { file, offset: 0, data: &[7; 1000] }).0, Ok(0));
+    host.ask(&Request::Read { file, offset: 666, bytes: 10 });
+    server.stop().unwrap();
 }
 
 #[test]
