@@ -112,15 +112,19 @@ impl Application for Looping {
     }
 
     fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) {
-        while write.bytes.first() == Some(&0xFF) {
-            std::hint::spin_loop();
+        if write.bytes.first() == Some(&0xFF) {
+            loop {
+                std::hint::spin_loop();
+            }
         }
         items.push((write.offset, [1; 4]));
     }
 
     fn invalidate(&self, read: ReadOp, _: &mut Vec<Key>) {
-        while read.offset == 666 {
-            std::thread::park();
+        if read.offset == 666 {
+            loop {
+                std::thread::park();
+            }
         }
     }
 }
