@@ -301,18 +301,19 @@ impl Director {
     /// Has what was read looked at.
     fn deliver(&mut self, ended: Ended<Client>) {
         let Ended { client, read, filled } = ended;
+        let is_off = self.standing.is_off();
         let slot = self.flow_mut(client.flow).and_then(|flow| flow.slot_mut(client.slot));
         let Some(Slot::Dpu { request, answering, .. }) = slot else {
             return self.engine.pool.give(filled.buffer);
         };
         let bytes = filled.bytes.clone().and_then(|range| filled.buffer.get(range));
         let answer = match (answering, bytes) {
-            (None, Some(_)) => {
+            (None, Some(_)) if !is_off => {
                 let request = Arc::clone(request);
                 return self.checks.push(Check { client, request, read, filled, answer: None });
             }
             (Some(answering), Some(bytes)) => answering.answer(bytes),
-            (_, None) => None,
+            (None, _) | (_, None) => None,
         };
         self.answer(client, filled, answer);
     }
@@ -473,6 +474,10 @@ impl Director {
         let Divide { flow: id, input, mut told, found, then, .. } = divide;
         drop(input);
         let Some(mut flow) = self.lift(id) else { return };
+        if flow.foreign || flow.host_ended {
+            // Another errand of the flow came back first: its input is forwarded, or dropped.
+            return self.lower(id, flow);
+        }
         let mut input = std::mem::take(&mut flow.input);
         // Line 6 of Figure 13: once one is refused, all that came with it go to the host.
         let (mut refused, mut placed) = (false, 0);

@@ -228,6 +228,10 @@ struct Local {
     errands: Vec<Errand>,
     /// Runs so many errands more, then a call does not return.
     stuck: Option<u64>,
+    /// Runs so many errands more, then another worker's call does not return.
+    elsewhere: Option<u64>,
+    /// Errands are left to gather as long as this says.
+    late: Option<Rng>,
 }
 
 impl std::ops::Deref for Local {
@@ -253,7 +257,15 @@ impl Local {
         let director =
             Director::new(Arc::clone(&app), table, contexts, pool, Arc::clone(&standing));
         let calls = Contained::new(Box::new(|| 0), standing);
-        Local { director, app, calls, errands: Vec::new(), stuck: None }
+        Local {
+            director,
+            app,
+            calls,
+            errands: Vec::new(),
+            stuck: None,
+            elsewhere: None,
+            late: None,
+        }
     }
 
     fn asking(self) -> Local {
@@ -261,10 +273,17 @@ impl Local {
     }
 
     fn settle(&mut self) {
+        if self.late.as_mut().is_some_and(|rng| rng.below(4) > 0) {
+            return;
+        }
         while self.director.has_errands() {
             self.director.take_errands(&mut self.errands);
             let table = Arc::clone(&self.director.table);
             for errand in &mut self.errands {
+                if self.elsewhere == Some(0) {
+                    self.calls.standing().lose(Lost { call: Call::OffPred, thread: 2 });
+                }
+                self.elsewhere = self.elsewhere.and_then(|left| left.checked_sub(1));
                 match &mut self.stuck {
                     Some(0) => {
                         let lost = errand.call();
@@ -387,6 +406,7 @@ impl World {
     }
 
     fn step(&mut self) {
+        self.director.settle();
         let at = usize::try_from(self.rng.below(self.clients.len() as u64)).unwrap();
         match self.rng.below(8) {
             0 | 1 => self.client_sends(at),

@@ -13,6 +13,7 @@ fn clients_get_everything_from_the_host_after_a_call_that_never_returned() {
         let mut world = World::new(seed, 16, 1 << 20, 2, false);
         world.failing = seed % 3 == 0;
         world.director.stuck = Some(world.rng.below(60));
+        world.director.late = (seed % 2 == 0).then(|| Rng::new(seed));
         let mut steps = 0;
         let broken = |world: &World, client: &Client| {
             world.director.flow(client.id).is_some_and(Flow::is_broken)
@@ -37,6 +38,24 @@ fn clients_get_everything_from_the_host_after_a_call_that_never_returned() {
     }
     assert_eq!(over, 120);
     assert!(reset < 120, "of 240 flows: {reset}");
+}
+
+/// A read that had ended and input to be divided were asked about together, and meanwhile another
+/// worker lost its thread. What came of the read forwarded the input, and what was said of the
+/// input was followed all the same: the host was asked twice.
+#[test]
+fn what_is_forwarded_is_not_divided_too() {
+    let mut gathered = 0;
+    for seed in 600..720 {
+        println!("seed {seed}");
+        let mut world = World::new(seed, 16, 1 << 20, 2, false);
+        world.failing = seed % 3 == 0;
+        world.director.late = Some(Rng::new(seed));
+        world.director.elsewhere = Some(world.rng.below(90));
+        let counts = compare_in(world);
+        gathered += u32::from(counts.offloaded > 0);
+    }
+    assert!(gathered > 60, "{gathered} of 120 offloaded before");
 }
 
 /// Answers that came in their order need nobody to tell them apart.
