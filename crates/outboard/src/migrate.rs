@@ -3,8 +3,8 @@
 //!
 //! The copy keeps a mark in the store it fills, beside what it has copied, so that it can go on
 //! after a crash; a store with a mark is no volume yet, and is not opened as one. The mark also
-//! says what the source was: one that was used in between is copied anew. Last, with everything
-//! compared, the mark goes.
+//! says what the source was: one that was used in between is copied anew. With everything compared
+//! the copy's directory is told where its volume is; last, the mark goes.
 //!
 //! ```text
 //! mark  key    | FF | "migration" |
@@ -150,6 +150,7 @@ pub(crate) async fn is_unfinished<K: Kv>(kv: &K) -> std::result::Result<bool, Kv
 }
 
 /// Copies the volume `from` into `to`, which is empty or the unfinished copy of it, and compares.
+/// The copy keeps its mark; see [`finish`].
 pub(crate) async fn migrate<K: Kv, M: Medium, L: Kv, N: Medium>(
     from: &Side<'_, K, M>,
     to: &Side<'_, L, N>,
@@ -166,10 +167,14 @@ pub(crate) async fn migrate<K: Kv, M: Medium, L: Kv, N: Medium>(
         to.kv.sync().await?;
     }
     let pairs = compared?;
+    Ok(Copied { pairs, medium: from.medium.len() })
+}
+
+/// Makes a copy that was compared a volume.
+pub(crate) async fn finish<L: Kv>(to: &L) -> Result<()> {
     let mut end = Batch::new();
     end.delete(MARK);
-    to.kv.commit(end, Durability::Durable).await?;
-    Ok(Copied { pairs, medium: from.medium.len() })
+    Ok(to.commit(end, Durability::Durable).await?)
 }
 
 /// Whether there is a volume to copy; what tells it from every other.
@@ -408,7 +413,12 @@ mod tests {
     fn run(from: &(MemKv, MemMedium), to: &(MemKv, MemMedium)) -> Result<Copied> {
         let from = Side { kv: &from.0, medium: &from.1 };
         let to = Side { kv: &to.0, medium: &to.1 };
-        block_on(migrate(&from, &to, |_| ()))
+        block_on(async {
+            let copied = migrate(&from, &to, |_| ()).await?;
+            assert!(is_unfinished(to.kv).await?, "until its directory knows it");
+            finish(to.kv).await?;
+            Ok(copied)
+        })
     }
 
     fn empty() -> (MemKv, MemMedium) {

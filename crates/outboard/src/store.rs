@@ -171,6 +171,7 @@ impl Medium for Blocks {
         ask_medium!(self, medium => medium.expect(bytes));
     }
 
+    #[cfg_attr(not(feature = "rados"), expect(unused_variables, reason = "of pools alone"))]
     async fn expected(&self, bytes: Range<u64>) -> Option<Buf> {
         match self {
             // Nothing is: this way a read nearby asks nobody.

@@ -139,14 +139,13 @@ pub(crate) fn parts(
     let directory = DataDirectory::open(&data).map_err(|error| directory_failure(&error))?;
     // Somebody may have had it in between.
     let store = StoreName::of(&data, given)?;
-    if purpose == Purpose::Fill {
-        store.begin_copy(directory.path())?;
-    }
+    let noted = purpose == Purpose::Fill && store.begin_copy(directory.path())?;
     let opened = match &store {
         StoreName::Pool(url) => in_pool(settings, &directory, url, purpose),
         here => in_directory(settings, &directory, here, purpose),
     };
-    if opened.is_err() && purpose == Purpose::Fill && !data.join("kv").exists() {
+    // What an earlier try noted stays: half of a copy may be there, in a pool that is out of reach.
+    if opened.is_err() && noted && !data.join("kv").exists() {
         StoreName::give_up_copy(directory.path())?;
     }
     Ok((directory, opened?))

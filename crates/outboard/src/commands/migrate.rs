@@ -40,6 +40,7 @@ pub(crate) fn migrate(
     block_on(crate::migrate::look(&ours.kv)).map_err(refused)?;
     let (target, theirs) = volume::parts(&to, Purpose::Fill)?;
     if let Err(error) = block_on(crate::migrate::may_fill(&theirs.kv)) {
+        // With no mark it is no copy of ours: a finished one has its own note.
         if error == MigrateError::Occupied {
             StoreName::give_up_copy(target.path())?;
         }
@@ -55,7 +56,9 @@ pub(crate) fn migrate(
     bar.end();
     let copied = copied.map_err(refused)?;
     let store = StoreName::of(target.path(), None)?;
+    // Before it is a volume: one that nothing says the store of would be looked for elsewhere.
     store.remember(target.path(), number)?;
+    block_on(crate::migrate::finish(theirs.kv)).map_err(refused)?;
     println!(
         "copied and compared: {} pairs, {} MiB of file data, {:.1} s",
         copied.pairs,

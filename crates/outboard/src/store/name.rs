@@ -7,7 +7,7 @@
 //!
 //! A directory without that file is fjall's, as every one was before there was a choice. While a
 //! volume is copied into it, `DIR/store.copy` says the same of the store: it becomes `store` when
-//! the copy was compared, and goes when there is to be none.
+//! the copy was compared, before it is a volume, and goes when there is to be none.
 
 use std::fmt;
 use std::io::Write;
@@ -111,12 +111,15 @@ impl StoreName {
         })
     }
 
-    /// Notes down that a volume is about to be copied to this store, unless that is known.
-    pub(crate) fn begin_copy(&self, data: &Path) -> Result<(), Failure> {
-        if *self == Self::Fjall || data.join(REMEMBERED).exists() {
-            return Ok(());
+    /// Notes down that a volume is about to be copied to this store, unless that is known; whether
+    /// it was not.
+    pub(crate) fn begin_copy(&self, data: &Path) -> Result<bool, Failure> {
+        let known = data.join(REMEMBERED).exists() || data.join(COPYING).exists();
+        if *self == Self::Fjall || known {
+            return Ok(false);
         }
-        self.note(data, COPYING, None)
+        self.note(data, COPYING, None)?;
+        Ok(true)
     }
 
     /// Forgets what [`StoreName::begin_copy`] noted down.
@@ -202,7 +205,8 @@ mod tests {
     fn a_copy_s_store_is_remembered_when_it_is_one() {
         let dir = directory("copy");
         let store = |given| StoreName::of(&dir, given);
-        StoreName::Redb.begin_copy(&dir).unwrap();
+        assert!(StoreName::Redb.begin_copy(&dir).unwrap());
+        assert!(!StoreName::Redb.begin_copy(&dir).unwrap(), "an earlier try's");
         StoreName::give_up_copy(&dir).unwrap();
         assert_eq!(store(Some("fjall")).unwrap(), StoreName::Fjall, "nothing was noted down");
         StoreName::Redb.begin_copy(&dir).unwrap();
