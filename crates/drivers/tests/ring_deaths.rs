@@ -171,8 +171,8 @@ fn killed_producers_are_passed_over_and_nobody_else_loses_a_message() {
             }
             assert!(begun.elapsed() < LIMIT, "{kills} kills, {} in a push", watch.deaths);
         }
-        // Anywhere in what they do. Where all have one processor, nobody is amid a push when a message
-        // has just been taken.
+        // Anywhere in what they do. Where all have one processor, nobody is amid a push when a
+        // message has just been taken.
         std::thread::sleep(Duration::from_micros(rng.below(2000)));
         let mut victim = living.swap_remove(usize::try_from(rng.below(3)).unwrap());
         victim.kill().unwrap();

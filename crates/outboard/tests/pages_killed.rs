@@ -1,8 +1,8 @@
 //! `outboard serve pages` as processes, offload on, each of which may get kill -9 at any moment:
 //! host, DPU side, clients. Every page is the page of some moment of the database's log.
 //!
-//! Goal: `GetPage` is never older than asked, and what it says is the page as the log makes it up to
-//! the LSN it says; a record that a `Sync` covered is never sent again, and never missing; a
+//! Goal: `GetPage` is never older than asked, and what it says is the page as the log makes it up
+//! to the LSN it says; a record that a `Sync` covered is never sent again, and never missing; a
 //! connection on which records were sent does not outlive the host that took them.
 //!
 //! Method: client processes (this program, started again), each the writer of pages of its own and
@@ -11,8 +11,8 @@
 //! find answered there, compute the page from the log and compare. Whoever has lost its connection
 //! sends what no sync covered again, as a database would; who finds a fault ends with it.
 //!
-//! `OUTBOARD_KILLS=300 cargo test -p outboard-outboard --test pages_killed` kills as often; the gate
-//! does it 9 times. `OUTBOARD_SEED` chooses whom and when.
+//! `OUTBOARD_KILLS=300 cargo test -p outboard-outboard --test pages_killed` kills as often; the
+//! gate does it 9 times. `OUTBOARD_SEED` chooses whom and when.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 

@@ -2,8 +2,8 @@
 //!
 //! A thread that calls says what it is at ([`Progress`]). Who is seen in one call at several looks
 //! is taken for lost: what it had set down before is given to others, and the thread itself, which
-//! nothing can end, goes to the end of the system's queue: it may use what nobody else wants. Should
-//! it come back, it finds nothing left to touch.
+//! nothing can end, goes to the end of the system's queue: it may use what nobody else wants.
+//! Should it come back, it finds nothing left to touch.
 //!
 //! ```text
 //!  nobody calls ── parked ◀───────────── no call since the look before

@@ -1,7 +1,7 @@
 //! One thread's io_uring: operations go out in batches, completions wake the futures that wait.
 //!
-//! A thread that also serves sockets waits for both in the ring ([`Reactor::wait`]): one system call
-//! hands over, sleeps and takes in.
+//! A thread that also serves sockets waits for both in the ring ([`Reactor::wait`]): one system
+//! call hands over, sleeps and takes in.
 //!
 //! Buffers that are used again and again may be registered with the kernel ([`fixed`]), which then
 //! need not find and hold their pages for each operation.
