@@ -68,8 +68,8 @@ where
 }
 
 /// Runs futures side by side, at most `most` at a time, begun in their order; returns what they
-/// came to, in the order of their ends. After a failure none is begun any more, and those under way run
-/// to their ends: then the first failure is returned.
+/// came to, in the order of their ends. After a failure none is begun any more, and those under
+/// way run to their ends: then the first failure is returned.
 pub async fn try_join_abreast<F, T, E>(
     most: usize,
     futures: impl IntoIterator<Item = F>,
