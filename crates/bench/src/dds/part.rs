@@ -239,9 +239,11 @@ impl Lookup for NoTable {
 struct NoFiles;
 
 impl Files for NoFiles {
-    async fn read(&self, _: ReadOp, buffer: Buf) -> Filled {
+    async fn read(&self, _: u32, _: ReadOp, buffer: Buf) -> Filled {
         Filled { buffer, bytes: None }
     }
+
+    fn forsake(&self, _: u32) {}
 }
 
 /// A file service whose reads do not end where they are sent from.
@@ -252,12 +254,12 @@ struct Copying<M: Medium> {
 }
 
 impl<M: Medium> Files for Copying<M> {
-    async fn read(&self, read: ReadOp, mut buffer: Buf) -> Filled {
+    async fn read(&self, thread: u32, read: ReadOp, mut buffer: Buf) -> Filled {
         let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = spare().pop();
         let mut own = kept.unwrap_or_else(|| Buf::zeroed(buffer.len()));
         own.resize(buffer.len());
-        let Filled { buffer: own, bytes } = Files::read(&*self.files, read, own).await;
+        let Filled { buffer: own, bytes } = Files::read(&*self.files, thread, read, own).await;
         if let Some(range) = bytes.clone()
             && let (Some(to), Some(from)) = (buffer.get_mut(range.clone()), own.get(range))
         {
@@ -265,6 +267,10 @@ impl<M: Medium> Files for Copying<M> {
         }
         spare().push(own);
         Filled { buffer, bytes }
+    }
+
+    fn forsake(&self, thread: u32) {
+        Files::forsake(&*self.files, thread);
     }
 }
 

@@ -165,7 +165,7 @@ impl Attending {
         let (progress, seen) = (Arc::clone(progress), progress.look());
         let relieve = Box::new(relieve);
         self.shared.posts().push(Post { id, thread, progress, relieve, seen, times: 0 });
-        Watched { attending: self.clone(), id }
+        Watched { attending: self.clone(), id, thread }
     }
 }
 
@@ -173,6 +173,8 @@ impl Attending {
 pub(super) struct Watched {
     attending: Attending,
     id: u64,
+    /// Its number.
+    pub(super) thread: u32,
 }
 
 impl Watched {

@@ -120,12 +120,14 @@ fn piece(offset: u32, bytes: u32) -> Vec<u8> {
 }
 
 impl Files for Pattern {
-    async fn read(&self, read: ReadOp, mut buffer: Buf) -> Filled {
+    async fn read(&self, _: u32, read: ReadOp, mut buffer: Buf) -> Filled {
         let (from, start) = outboard_dds::dpu::director::ToRead::window(&read);
         buffer.iter_mut().zip(from..).for_each(|(byte, at)| *byte = pattern(at));
         let bytes: Range<usize> = start..start + usize::try_from(read.bytes).unwrap();
         Filled { buffer, bytes: Some(bytes) }
     }
+
+    fn forsake(&self, _: u32) {}
 }
 
 /// The host: what it saw, and what it was told to do.

@@ -116,7 +116,17 @@ impl<M: Medium> FileService<M> {
         blocks: Range<u64>,
         writes: bool,
     ) -> Result<Turn<'_, M>, FileError> {
-        let (id, come) = self.state().file_mut(file.0)?.ranges.ask(blocks, writes);
+        self.turn_by(0, file, blocks, writes).await
+    }
+
+    async fn turn_by(
+        &self,
+        thread: u32,
+        file: FileId,
+        blocks: Range<u64>,
+        writes: bool,
+    ) -> Result<Turn<'_, M>, FileError> {
+        let (id, come) = self.state().file_mut(file.0)?.ranges.ask(thread, blocks, writes);
         let turn = Turn { service: self, file: file.0, id };
         if !come {
             poll_fn(|cx| {
@@ -145,12 +155,36 @@ impl<M: Medium> FileService<M> {
     /// # Errors
     /// [`FileError::NoFile`], the medium's.
     pub async fn read(&self, op: ReadOp, buf: Buf) -> (Result<Range<usize>, FileError>, Buf) {
+        self.read_by(0, op, buf).await
+    }
+
+    /// Nobody goes on with what [`FileService::read_by`] began for `thread`: writes do not wait for
+    /// it any more. What the device still brings is heard by nobody.
+    pub fn forsake(&self, thread: u32) {
+        let mut woken = Vec::new();
+        for file in self.state().files.values_mut() {
+            woken.extend(file.ranges.forsake(thread));
+        }
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// The same, on a thread that may be lost; its number is not 0.
+    ///
+    /// # Errors
+    /// As of [`FileService::read`].
+    pub async fn read_by(
+        &self,
+        thread: u32,
+        op: ReadOp,
+        buf: Buf,
+    ) -> (Result<Range<usize>, FileError>, Buf) {
         let ReadOp { file, offset, bytes } = op;
         let Some(end) = offset.checked_add(u64::from(bytes)) else { return (Ok(0..0), buf) };
         if end > FILE_MAX {
             return (if offset > FILE_MAX { Ok(0..0) } else { Err(FileError::Range) }, buf);
         }
-        let _turn = match self.turn(file, blocks(offset, u64::from(bytes)), false).await {
+        let _turn = match self.turn_by(thread, file, blocks(offset, u64::from(bytes)), false).await
+        {
             Ok(turn) => turn,
             Err(error) => return (Err(error), buf),
         };

@@ -467,3 +467,28 @@ fn reads_beside_writes_are_whole_and_fresh() {
         }
     }
 }
+
+/// A thread was lost with reads under way, which held their blocks: a write of the host waited for
+/// ever.
+#[test]
+fn a_write_does_not_wait_for_reads_of_a_thread_that_is_lost() {
+    let medium = formatted(1, 8);
+    let service = open(&medium);
+    let directory = run(service.create_directory(b"d")).unwrap();
+    let file = run(service.create(directory, b"f")).unwrap();
+    write(&service, file, 0, &[1; 8192]).unwrap();
+    medium.set_faults(Faults { delay_polls: 1 << 40, ..Faults::default() });
+    let op = ReadOp { file, offset: 0, bytes: 4096 };
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut read = Box::pin(service.read_by(7, op, Buf::zeroed(0)));
+    assert!(read.as_mut().poll(&mut cx).is_pending());
+    medium.set_faults(Faults::default());
+    let mut writing = Box::pin(service.write(file, 0, Data::Bytes(&[2; 8192]), async || ()));
+    assert!(writing.as_mut().poll(&mut cx).is_pending());
+    service.forsake(7);
+    run(writing).unwrap();
+    // It comes back after all.
+    drop(read);
+    assert_eq!(self::read(&service, file, 0, 8192).unwrap(), [2; 8192]);
+    run(service.delete(file)).unwrap();
+}

@@ -78,7 +78,8 @@ impl Contained {
         let now = (self.clock)();
         let took = now.saturating_sub(std::mem::replace(&mut self.since, now));
         let call = what.name();
-        let Ok(done) = done else {
+        // What a panic carries is the application's, too: dropping it might be one more call.
+        let Ok(done) = done.map_err(std::mem::forget) else {
             let faults = self.standing.fault();
             tracing::warn!(call, faults, "the application panicked; the host answers");
             return None;
@@ -97,6 +98,21 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+
+    /// It went through the thread of a worker, with all its connections.
+    #[test]
+    fn what_a_panic_carries_is_not_dropped() {
+        struct Carried;
+        impl Drop for Carried {
+            fn drop(&mut self) {
+                panic!("user code");
+            }
+        }
+        let mut contained = Contained::new(Box::new(|| 0), Arc::default());
+        let call = || std::panic::panic_any(Carried);
+        assert_eq!(contained.call(Call::OffPred, call), None::<()>);
+        assert_eq!(contained.standing().faults(), 1);
+    }
 
     #[test]
     fn a_panic_and_an_overrun_are_contained_and_counted() {

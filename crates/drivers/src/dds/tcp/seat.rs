@@ -289,9 +289,9 @@ impl<F: Files, P: Port> Seat<F, P> {
 
     fn begin_reads(&mut self, worker: &mut Worker<F, P>) {
         while let Some(ToRead { ticket, read, buffer }) = worker.next_read() {
-            let files = Arc::clone(&self.setup.files);
+            let (files, thread) = (Arc::clone(&self.setup.files), self.watched.thread);
             let reading: Reading =
-                Box::pin(async move { (ticket, files.read(read, buffer).await) });
+                Box::pin(async move { (ticket, files.read(thread, read, buffer).await) });
             // The ring of contexts is as long as the executor: there is room.
             if let Ok(Started::Done((ticket, filled))) = self.executor.start(reading) {
                 worker.read_ended(ticket, filled);
@@ -310,14 +310,16 @@ impl<F: Files, P: Port> Seat<F, P> {
 fn relieve<F: Files, P: Port>(station: &Arc<Station>, shelf: &Shelf<F, P>, lost: Lost) -> bool {
     // Whoever waits for the end of the worker's thread waits for the new one.
     let mut hand = station.hand.lock();
-    let Some(worker) = shelf.place().take() else { return false };
+    // Whoever comes back now finds what became of it.
+    let mut place = shelf.place();
+    let Some(worker) = place.take() else { return false };
     worker.setup().standing.lose(lost);
     let (given, name) = (Arc::new(Mutex::new(Some(worker))), station.name.clone());
     let (taken, at) = (Arc::clone(&given), Arc::clone(station));
     let serve = move || {
         let worker = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut worker) = worker {
-            worker.take_over(lost.call);
+            worker.take_over(lost);
             serve(&at, worker, None);
         }
     };
@@ -328,8 +330,7 @@ fn relieve<F: Files, P: Port>(station: &Arc<Station>, shelf: &Shelf<F, P>, lost:
         }
         Err(error) => {
             tracing::warn!(%error, "no thread to take over a worker of the director; tried again");
-            let worker = given.lock().unwrap_or_else(PoisonError::into_inner).take();
-            *shelf.place() = worker;
+            *place = given.lock().unwrap_or_else(PoisonError::into_inner).take();
             false
         }
     }

@@ -17,7 +17,7 @@ use outboard_dds::dpu::director::{
 use outboard_dds::dpu::files::{self, FileService};
 use outboard_dds::dpu::offload::engine::{Filled, Ticket};
 use outboard_dds::dpu::offload::pool::Pool;
-use outboard_dds::dpu::offload::standing::{Call, Standing};
+use outboard_dds::dpu::offload::standing::{Lost, Standing};
 use outboard_dds::dpu::offload::{Application, Lookup, ReadOp};
 use outboard_kv::medium::{Buf, Medium};
 use outboard_wire::dds::FileId;
@@ -30,19 +30,27 @@ use crate::dds::plugin::Asking;
 /// [`Reactor`] moves what it waits for.
 pub trait Files: Send + Sync + 'static {
     /// Reads `read` into `buffer`, widened to whole blocks as [`ToRead::window`] says.
-    fn read(&self, read: ReadOp, buffer: Buf) -> impl Future<Output = Filled>;
+    /// `thread` is who calls, and may be lost.
+    fn read(&self, thread: u32, read: ReadOp, buffer: Buf) -> impl Future<Output = Filled>;
+
+    /// `thread` was lost: nothing may wait for the reads it began.
+    fn forsake(&self, thread: u32);
 }
 
 impl<M: Medium> Files for FileService<M> {
-    async fn read(&self, read: ReadOp, buffer: Buf) -> Filled {
+    async fn read(&self, thread: u32, read: ReadOp, buffer: Buf) -> Filled {
         let ReadOp { file, offset, bytes } = read;
         let op = files::ReadOp { file: FileId(file), offset, bytes };
         let buffer = self.keep(buffer);
-        let (range, buffer) = FileService::read(self, op, buffer).await;
+        let (range, buffer) = self.read_by(thread, op, buffer).await;
         if let Err(error) = &range {
             tracing::debug!(%error, file, offset, "an offloaded read failed; the host answers");
         }
         Filled { buffer, bytes: range.ok() }
+    }
+
+    fn forsake(&self, thread: u32) {
+        FileService::forsake(self, thread);
     }
 }
 
@@ -224,8 +232,9 @@ impl<F: Files, P: Port> Worker<F, P> {
     }
 
     /// The thread before never came back from a call.
-    pub(super) fn take_over(&mut self, lost: Call) {
-        self.director.take_over(lost);
+    pub(super) fn take_over(&mut self, lost: Lost) {
+        self.setup.files.forsake(lost.thread);
+        self.director.take_over(lost.call);
     }
 
     pub(super) fn next_read(&mut self) -> Option<ToRead> {
