@@ -464,11 +464,15 @@ impl Control {
         let first = self.geometry.bucket(ino.0, pages.start).start;
         // Round the end of the table, at most once.
         let tail = (count * ways).min(self.geometry.total() - first);
-        let mut buckets: Vec<Vec<Found>> = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
+        let mut buckets: Vec<Vec<Found>> = (0..count).map(|_| Vec::new()).collect();
+        let total = self.geometry.total();
         for range in [first..first + tail, 0..count * ways - tail] {
-            self.each(range, |found| match buckets.last_mut() {
-                Some(bucket) if bucket.len() as u64 != ways => bucket.push(found),
-                _ => buckets.push(vec![found]),
+            self.each(range, |found| {
+                // By its place: an entry that makes no sense is not among those seen.
+                let nth = (found.index + total - first) % total / ways;
+                if let Some(bucket) = usize::try_from(nth).ok().and_then(|at| buckets.get_mut(at)) {
+                    bucket.push(found);
+                }
             })?;
         }
         Ok(buckets)

@@ -186,6 +186,28 @@ fn a_run_is_filled_as_its_pages_would_be() {
     }
 }
 
+/// A host broke all entries of a bucket. They were not seen, so each page of a run went into the
+/// bucket behind its own, where nobody looks for it, and the last had none.
+#[test]
+fn broken_entries_move_no_page_to_another_bucket() {
+    let rig = Rig::new();
+    for index in rig.control.geometry().bucket(7, 1) {
+        let at = rig.control.geometry().entry_at(index);
+        rig.region.store_u64(at, u64::MAX, Ordering::Relaxed).unwrap();
+    }
+    let bytes: Vec<u8> = (0..3 * PAGE).map(|at| (at / PAGE) as u8).collect();
+    let fill = || rig.control.fill(Ino(7), 0, &bytes, |_| false, || true).unwrap();
+    assert_eq!(fill(), [Filled::Done, Filled::Full, Filled::Done]);
+    assert_eq!(fill(), [Filled::Present, Filled::Done, Filled::Present]);
+    for page in 0..3 {
+        let [found] = rig.control.find(Ino(7), page..page + 1).unwrap()[..] else { panic!() };
+        assert!(rig.control.geometry().bucket(7, page).contains(&found.index));
+        let mut out = vec![9; PAGE];
+        rig.control.pull(&found, &mut out).unwrap();
+        assert_eq!(out, [page as u8; PAGE]);
+    }
+}
+
 #[test]
 fn a_stale_fill_leaves_nothing() {
     let rig = Rig::new();
