@@ -251,8 +251,17 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         copied
     }
 
-    /// Keeps the bytes of a block for those who come for a part of it.
+    /// Keeps the bytes of a block for those who come for a part of it: in memory of their own, since
+    /// a part of what was read ahead would hold all of that.
     pub(super) fn keep(&self, entry: Entry, bytes: Buf) {
+        let bytes = if bytes.is_part() {
+            let mut own = self.pool.take(1);
+            own.resize(bytes.len());
+            own.copy_from_slice(&bytes);
+            own
+        } else {
+            bytes
+        };
         if let Some(old) = self.recent.keep(entry, bytes) {
             self.pool.give(old);
         }

@@ -33,6 +33,14 @@ impl Recent {
         Recent { places: Mutex::new(std::iter::repeat_with(|| None).take(BLOCKS).collect()) }
     }
 
+    /// Whether there are any, all in memory of their own.
+    #[cfg(test)]
+    pub(super) fn owns_all(&self) -> bool {
+        let places = self.places();
+        let mut kept = places.iter().flatten().peekable();
+        kept.peek().is_some() && kept.all(|kept| !kept.bytes.is_part())
+    }
+
     fn places(&self) -> MutexGuard<'_, Vec<Option<Kept>>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,9 +1,13 @@
 //! How often the store under the objects is asked.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use outboard_base::Errno;
+
 use super::*;
+use crate::medium::Buf;
 use crate::{Cached, Key, Usage, Value, Version};
 
 /// A store that counts how often it is asked for values: in a pool, ways there and back.
@@ -70,4 +74,60 @@ fn who_writes_in_sequence_asks_once_for_four_mebibytes() {
     let mut read = vec![0; LEN];
     run(store.read(ObjectId(9), 7 * MEBIBYTE, &mut read)).unwrap();
     assert_eq!(read, [7; LEN]);
+}
+
+/// A medium that has read all of itself ahead.
+struct Ahead(MemMedium);
+
+impl Medium for Ahead {
+    fn ahead(&self) -> u64 {
+        1 << 20
+    }
+
+    async fn expected(&self, bytes: Range<u64>) -> Option<Buf> {
+        let whole = Buf::zeroed(usize::try_from(self.0.len()).ok()?);
+        let (read, whole) = self.0.read(0, whole).await;
+        read.ok()?;
+        Buf::part(&Arc::new(whole), bytes.start as usize..bytes.end as usize)
+    }
+
+    async fn read(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
+        self.0.read(offset, buf).await
+    }
+
+    async fn write(&self, offset: u64, buf: Buf) -> (Result<(), Errno>, Buf) {
+        self.0.write(offset, buf).await
+    }
+
+    async fn flush(&self) -> Result<(), Errno> {
+        self.0.flush().await
+    }
+
+    async fn grow(&self, len: u64) -> Result<(), Errno> {
+        self.0.grow(len).await
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+}
+
+/// Of a block read in part the whole is kept; it was a part of what had been read ahead, 4 MiB of a
+/// pool, which stayed in memory with it: for 512 blocks kept up to 2 GiB.
+#[test]
+fn a_block_that_is_kept_keeps_no_more_than_itself() {
+    let kv = Arc::new(MemKv::new(1));
+    let options = Options { capacity: 64 << 20, ..options() };
+    let medium = Arc::new(Ahead(MemMedium::new(1)));
+    let (store, _) = run(Objects::open(Arc::clone(&kv), medium, options)).unwrap();
+    let mut batch = Batch::at(kv.version());
+    let staged = run(store.write(ObjectId(9), 0, &[7; 1 << 16], &mut batch)).unwrap();
+    run(kv.commit(batch, Durability::Answered)).unwrap();
+    staged.committed();
+    for at in 0..16 {
+        let mut read = [0; 4096];
+        run(store.read(ObjectId(9), at * 4096, &mut read)).unwrap();
+        assert_eq!(read, [7; 4096]);
+    }
+    assert!(store.recent.owns_all());
 }
