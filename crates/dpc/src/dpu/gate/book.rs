@@ -295,6 +295,15 @@ impl Book {
         holder.filter(|holder| holder.hand.serial == hand.serial)
     }
 
+    /// The credit of a session that is neither settled nor given back, which is the caller's now;
+    /// `None` if it may not cache `ino`.
+    pub(super) fn take_outstanding(&mut self, ino: Ino, session: SessionId) -> Option<u64> {
+        let holder = self.holder(ino, session)?;
+        let outstanding = holder.credit.saturating_sub(holder.settled);
+        holder.settled = holder.settled.max(holder.credit);
+        Some(outstanding)
+    }
+
     /// Who may cache `ino`.
     pub(super) fn hands(&self, ino: Ino) -> Vec<Hand> {
         let known = self.inodes.get(&ino).map(|known| known.holders.iter());

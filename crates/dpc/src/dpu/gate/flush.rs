@@ -244,6 +244,12 @@ impl Gate {
         let cache = &hand.cache;
         // Read after the pages: whoever wrote them had raised the size before it let them go.
         let record = cache.control.record(hand.slot, ino).map_err(unreachable)?;
+        if self.book().holder_of(ino, hand).is_none() {
+            // The grant went between the look at the book and the pulls: what is dirty is a later
+            // one's, of which this record says nothing.
+            batch.clear();
+            return Ok(());
+        }
         let size = match record {
             Some(record) => record.size,
             None => volume.cacheable(ino).await.map_or(0, |(attr, _)| attr.size),

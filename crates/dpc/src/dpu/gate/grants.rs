@@ -180,7 +180,8 @@ impl Gate {
         if let Ok(Some(share)) = self.share(&hand, ino, wanted) {
             self.await_room(&hand.cache, share).await;
         }
-        let _turn = self.turns.shared(ino).await;
+        // Alone: of two at a time, the one with less could tell the host last.
+        let _turn = self.turns.alone(ino).await;
         let Some(hand) = self.view(ino, session).mine.filter(writes) else { return };
         if let Err(errno) = self.top_up(volume, &hand, ino, wanted).await {
             tracing::debug!(%ino, %errno, "no more credit");
@@ -261,16 +262,8 @@ impl Gate {
             self.flush(volume, hand, ino, ALL, true).await?;
         }
         if to == Grant::Read {
-            let outstanding = {
-                let mut book = self.book();
-                let holder = book.holder(ino, cache.session());
-                holder.map_or(0, |holder| {
-                    let outstanding = holder.credit.saturating_sub(holder.settled);
-                    holder.settled = holder.credit;
-                    outstanding
-                })
-            };
-            give_back(volume, cache, outstanding);
+            let outstanding = self.book().take_outstanding(ino, cache.session());
+            give_back(volume, cache, outstanding.unwrap_or(0));
             return self.set(hand, ino, Grant::Read);
         }
         self.take_out(volume, hand, ino, ALL).await?;
@@ -401,28 +394,31 @@ impl Gate {
         now: outboard_base::Timestamp,
     ) -> Result<()> {
         let cache = &hand.cache;
-        let held = self.book().holder(ino, cache.session()).map(|h| (h.credit, h.settled));
-        let Some((credit, settled)) = held else { return Ok(()) };
         let Ok((attr, writable)) = volume.cacheable(ino).await else {
             // Gone, or unreadable: whatever is asked for next says so.
             return self.recall(volume, hand, ino, Grant::Free).await;
         };
+        // From here on it is nobody else's to give back: a flush may only now count its last pages.
+        let outstanding = self.book().take_outstanding(ino, cache.session());
+        let Some(outstanding) = outstanding else { return Ok(()) };
         // A time set ahead of the clock is not moved back by a write that comes late to the volume.
         let writes = hand.grant == Grant::Write && writable && attr.mtime <= now;
-        let outstanding = credit.saturating_sub(settled);
         let (grant, credit) = if writes { (Grant::Write, outstanding) } else { (Grant::Read, 0) };
-        if !writes {
-            give_back(volume, cache, outstanding);
-        }
+        give_back(volume, cache, outstanding - credit);
         match cache.control.grant(ino, grant, attr.size, credit) {
             Ok(slot) => {
                 let hand = Hand::new(cache, slot, grant);
                 self.book().granted(ino, hand, credit);
                 Ok(())
             }
-            // It has one, so there was a place.
-            Err(NoRecord::Full(_)) => Err(Errno::EIO),
-            Err(NoRecord::Dma(error)) => Err(unreachable(error)),
+            Err(no) => {
+                give_back(volume, cache, credit);
+                Err(match no {
+                    // It has one, so there was a place.
+                    NoRecord::Full(_) => Errno::EIO,
+                    NoRecord::Dma(error) => unreachable(error),
+                })
+            }
         }
     }
 
