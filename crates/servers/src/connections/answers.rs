@@ -66,7 +66,8 @@ impl Answers {
     /// The answer that was waited for.
     pub(crate) fn fill(&mut self, token: u64, bytes: Vec<u8>) {
         let is_it = |chunk: &&mut Chunk| matches!(chunk, Chunk::Waiting(t) if *t == token);
-        if let Some(place) = self.closed.iter_mut().find(is_it) {
+        // From the end: what is known and not read may be much, what is waited for is little.
+        if let Some(place) = self.closed.iter_mut().rev().find(is_it) {
             self.waiting -= 1;
             self.closed_len += bytes.len();
             *place = Chunk::Bytes(bytes);

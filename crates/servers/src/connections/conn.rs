@@ -96,6 +96,11 @@ impl<S> Conn<S> {
             && self.answers.gates() < GATES_MAX
     }
 
+    /// Whether it is to be read from, if its input is to be no longer than `most`.
+    pub(super) fn has_input_room(&self, most: usize) -> bool {
+        self.has_room() && self.input().len() < most
+    }
+
     /// Whether everything that is to be sent was, and no more is to come.
     pub(super) fn is_over(&self) -> bool {
         let no_more = self.closing || (self.ended && !self.may_have_request());

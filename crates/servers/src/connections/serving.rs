@@ -135,7 +135,7 @@ impl<S: Service, D: Device> Serving<S, D> {
     /// Reads once from a connection and takes the requests that are there.
     fn serve(&mut self, id: ConnId) {
         let Some(mut conn) = self.conns.lift(id) else { return };
-        if conn.has_room() && conn.input().len() < S::INPUT_MAX {
+        if conn.has_input_room(S::INPUT_MAX) {
             match self.sockets.read(id, &mut self.chunk) {
                 Read::Bytes(n) => conn.received(self.chunk.get(..n).unwrap_or_default()),
                 Read::Ended => conn.ended = true,
@@ -144,7 +144,8 @@ impl<S: Service, D: Device> Serving<S, D> {
             }
         }
         self.service.requests(&mut conn, self.sockets.len(), &mut self.begin);
-        let again = conn.has_room() && self.sockets.is_readable(id);
+        // A full input is read into again when requests were taken.
+        let again = conn.has_input_room(S::INPUT_MAX) && self.sockets.is_readable(id);
         self.conns.lower(conn);
         if again {
             self.conns.enqueue(id);
@@ -201,8 +202,11 @@ impl<S: Service, D: Device> Serving<S, D> {
             }
         }
         if conn.is_over() {
-            self.close(id);
-        } else if conn.has_room() && conn.may_have_request() && self.service.takes_requests() {
+            return self.close(id);
+        }
+        let takes = conn.has_room() && conn.may_have_request() && self.service.takes_requests();
+        // If nothing was blocked, no news will come of what its socket holds already.
+        if takes || (conn.has_input_room(S::INPUT_MAX) && self.sockets.is_readable(id)) {
             self.conns.enqueue(id);
         }
     }

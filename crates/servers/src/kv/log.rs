@@ -332,9 +332,18 @@ impl Log {
         self.index.clear();
     }
 
-    /// Seals the oldest open page if there are more than the budget.
-    pub(super) fn next_to_write(&mut self) -> Option<Sealed> {
+    /// Seals the oldest open page if there are more than the budget; `oldest` is the first page
+    /// that is being written.
+    ///
+    /// What takes the place of a record there lies in a page that was the tail then, or a later
+    /// one. Such a page waits: written first, it would show the table the newer record first and
+    /// the older one last.
+    pub(super) fn next_to_write(&mut self, oldest: Option<u64>) -> Option<Sealed> {
         let at = self.pages.iter().position(|page| !page.sealed)?;
+        let tail = oldest.map(|oldest| oldest + self.budget.max(2) as u64 - 1);
+        if tail.is_some_and(|tail| self.first + at as u64 >= tail) {
+            return None;
+        }
         // One page is kept open behind what is sealed: the tail.
         if self.pages.len() - at < self.budget.max(2) {
             return None;

@@ -246,6 +246,19 @@ pub(super) fn records(page: &[u8], used: usize) -> impl Iterator<Item = (usize, 
     })
 }
 
+/// Where the records of a sealed page in use up to `used` stop being what was sealed; `None` if all
+/// of them are there.
+pub(super) fn damage(page: &[u8], used: usize) -> Option<usize> {
+    let mut end = PAGE_HEAD;
+    for (at, record) in records(page, used) {
+        if !record.is_sound() {
+            return Some(at);
+        }
+        end = at + record.len();
+    }
+    (end != used).then_some(end)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,6 +287,26 @@ mod tests {
             prop_assert_eq!((record.key(), record.value()), (&key[..], &value[..]));
             prop_assert_eq!((record.earlier(), record.room()), (earlier, room));
             prop_assert_eq!(Record::len_from_head(&page[PAGE_HEAD..PAGE_HEAD + HEAD]), Some(len));
+        }
+
+        /// A length that was damaged ended the page there, and what lay behind it was taken for
+        /// nothing: opening and compaction went on without it.
+        #[test]
+        fn whatever_is_damaged_is_found(
+            values in prop::collection::vec(0usize..60, 1..20),
+            at: prop::sample::Index,
+            bit in 0u8..8,
+        ) {
+            let (mut page, mut used) = (vec![0; 4096], PAGE_HEAD);
+            for n in values {
+                let len = emit(&mut page[used..], b"key", &vec![b'v'; n], n, 7, 0);
+                seal(&mut page[used..], len);
+                used += len;
+            }
+            prop_assert_eq!(damage(&page, used), None);
+            let at = PAGE_HEAD + at.index(used - PAGE_HEAD);
+            page[at] ^= 1 << bit;
+            prop_assert!(damage(&page, used).is_some_and(|found| found <= at));
         }
 
         #[test]

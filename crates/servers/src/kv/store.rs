@@ -377,7 +377,8 @@ impl<D: Device> Store<D> {
             }
         }
         while self.writing.len() < 4 && self.failed.is_empty() {
-            let Some(page) = self.log.next_to_write() else { return };
+            let oldest = self.writing.keys().next().copied();
+            let Some(page) = self.log.next_to_write(oldest) else { return };
             self.write_page(page, begin);
         }
     }

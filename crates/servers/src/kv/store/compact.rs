@@ -303,7 +303,7 @@ impl<D: Device> Store<D> {
         let records: Vec<(u64, Record<'_>)> = record::records(&bytes, head.used)
             .map(|(offset, record)| (page * PAGE64 + offset as u64, record))
             .collect();
-        if records.iter().any(|(_, record)| !record.is_sound()) {
+        if record::damage(&bytes, head.used).is_some() {
             self.give_up(page, &"the check of a record does not fit");
             return Ok(());
         }

@@ -258,8 +258,7 @@ impl<D: Device> Scan<'_, D> {
         for &lot in self.found.get(&number).map_or(&[][..], |candidates| &candidates.lots) {
             let buf = self.device.read(offset_of(lot), PAGE).await?;
             let Some(head) = record::page_head(&buf) else { continue };
-            let unsound = record::records(&buf, head.used).find(|(_, record)| !record.is_sound());
-            if let Some((at, _)) = unsound {
+            if let Some(at) = record::damage(&buf, head.used) {
                 let at = offset_of(lot) + at as u64;
                 why = format!("the log is damaged at byte {at}: a record's check does not fit");
                 continue;

@@ -236,6 +236,27 @@ fn a_lot_is_not_used_again_while_a_page_is_written_there() {
     rig.until(|store| store.compaction.freeing.is_empty());
 }
 
+/// What a page holds goes to the cache table when it was written. With memory for few pages, one
+/// with the new record of a key could be written before the one with the old record, which was on
+/// its way already: the table had the new value first, and then the old one.
+#[test]
+fn a_page_waits_for_the_one_whose_records_it_replaces() {
+    let mut rig = Rig::new(Fsync::No);
+    rig.store.device.is_held.set(true);
+    rig.fill(0, MEMORY_PAGES - 1);
+    assert!(rig.store.put(b"first of the last page", b"").is_ok());
+    rig.turn();
+    assert_eq!(rig.store.device.under_way.borrow().len(), 1, "page 0 is being written");
+    assert!(rig.store.put(&0u64.to_le_bytes(), b"new").is_ok());
+    assert_eq!(rig.store.log.tail_page(), MEMORY_PAGES - 1);
+    rig.fill(100, MEMORY_PAGES + 1);
+    let under_way: Vec<u64> = rig.store.writing.keys().copied().collect();
+    assert_eq!(under_way, [0, 1, 2], "page 3 waits for page 0");
+    rig.store.device.is_held.set(false);
+    rig.until(|store| store.log.first_page() > MEMORY_PAGES);
+    assert_eq!(rig.get(&0u64.to_le_bytes()), Some(b"new".to_vec()));
+}
+
 /// With `--fsync always` FLUSHALL was answered before it was synced: it had handed its entry over
 /// itself, so that nothing seemed to be owed.
 #[test]
