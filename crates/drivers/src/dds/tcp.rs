@@ -4,15 +4,15 @@
 //! * `kernel` and [`sockets`]: the portable default: streams without blocking, by epoll;
 //! * [`stack`]: a bump in the wire, a user-space TCP stack between two network devices;
 //! * [`worker`]: a director, and its flows' two legs;
-//! * `seat`: the thread it runs on, the reads begun there, and its calls of user code;
+//! * `desk`: the thread it runs on, the reads begun there, and its calls of user code;
 //! * [`front`]: listens, or sits between devices, and spreads flows by a symmetric hash.
 //!
 //! Which keeps which promise is told in `docs/internals/director.md`.
 
+mod desk;
 pub mod front;
 mod kernel;
 pub mod port;
-mod seat;
 pub mod sockets;
 pub mod stack;
 pub mod worker;

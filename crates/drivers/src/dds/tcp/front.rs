@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use outboard_dds::dpu::director::{Flow5, Signature, Transport, symmetric_hash};
 
+use super::desk::{Hand, Station, serve};
 use super::kernel::KernelPort;
 use super::port::{Call, Inbox, Port};
-use super::seat::{Hand, Station, serve};
 use super::sockets::{Address, Listener, Ready, Sockets, Stream};
 use super::stack::network::Ends;
 use super::stack::{Frames, StackPort, Wires};

@@ -1,7 +1,7 @@
 //! One worker: a director over the connections of a [`Port`]. Nothing here belongs to a thread:
-//! that is the [`Seat`]'s.
+//! that is the [`Desk`]'s.
 //!
-//! [`Seat`]: super::seat::Seat
+//! [`Desk`]: super::desk::Desk
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

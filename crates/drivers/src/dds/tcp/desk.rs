@@ -9,7 +9,7 @@
 //! ```text
 //!  read all legs ─▶ errands? ── set down ─▶ user code ─▶ take up ─▶ begin reads ─▶ send
 //!                                  │                        │
-//!                                  └── lost: a fresh seat   └── nothing there: end
+//!                                  └── lost: a fresh desk   └── nothing there: end
 //!                                      takes it over
 //! ```
 
@@ -82,7 +82,7 @@ pub(super) struct Station {
 }
 
 /// One thread's own. `W` is not to be kept by it.
-pub(super) struct Seat<F: Files, P: Port> {
+pub(super) struct Desk<F: Files, P: Port> {
     setup: Setup<F>,
     calls: Contained,
     watched: Watched,
@@ -96,7 +96,7 @@ pub(super) struct Seat<F: Files, P: Port> {
     paces: [Pace; 2],
 }
 
-impl<F: Files, P: Port> Seat<F, P> {
+impl<F: Files, P: Port> Desk<F, P> {
     /// For the thread it is called on, and `worker`.
     pub(super) fn new(
         station: &Arc<Station>,
@@ -122,7 +122,7 @@ impl<F: Files, P: Port> Seat<F, P> {
         let attending = station.attending.clone();
         let relieve = move |lost| relieve(&station, &left, lost);
         let watched = attending.watch_me(calls.progress(), relieve);
-        Ok(Seat {
+        Ok(Desk {
             setup: setup.clone(),
             calls,
             watched,
@@ -342,8 +342,8 @@ pub(super) fn serve<F: Files, P: Port>(
     worker: Box<Worker<F, P>>,
     plugin: Option<Plugin>,
 ) {
-    let seat = Seat::new(station, &worker, plugin);
-    if let Err(error) = seat.and_then(|mut seat| seat.run(worker)) {
+    let desk = Desk::new(station, &worker, plugin);
+    if let Err(error) = desk.and_then(|mut desk| desk.run(worker)) {
         tracing::error!(%error, "a worker of the director ended; its flows are closed");
     }
 }
