@@ -348,3 +348,23 @@ pub(crate) fn random_id() -> std::io::Result<u64> {
     std::fs::File::open(Path::new("/dev/urandom"))?.read_exact(&mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second try at a copy forgot which pool holds half of it when that was out of reach, and
+    /// the third would have begun another copy in the data directory.
+    #[test]
+    fn what_an_earlier_copy_noted_stays_when_its_pool_is_out_of_reach() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, store) = (dir.path().join("copy"), "rados://far?conf=/nowhere");
+        let settings =
+            Settings { data: Some(data.clone()), store: Some(store.into()), ..Settings::default() };
+        assert!(parts(&settings, Purpose::Fill).is_err());
+        assert!(!data.join("store.copy").exists(), "nothing was copied there");
+        std::fs::write(data.join("store.copy"), format!("{store}\n")).unwrap();
+        assert!(parts(&settings, Purpose::Fill).is_err());
+        assert!(data.join("store.copy").exists(), "half of a copy may be there");
+    }
+}
