@@ -7,7 +7,7 @@
 //! Log records are durable at whoever sends them, until a `Sync` is answered: then what was
 //! answered before it survives power loss here. A host that dies loses what it had not written; it
 //! then says `Older`, and is sent the records again. Power loss amid the write of a page leaves the
-//! version before it ([`places`]).
+//! version before it (`places`).
 
 mod app;
 pub mod client;

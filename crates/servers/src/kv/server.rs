@@ -1,5 +1,5 @@
 //! The host side's server: commands of RESP2, run against the store, as a
-//! [`Service`](crate::connections::Service).
+//! [`Service`].
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The host side: requests of clients, as a [`Service`](crate::connections::Service) over the
+//! The host side: requests of clients, as a [`Service`] over the
 //! pages of [`Store`].
 
 use std::io;
