@@ -1,7 +1,5 @@
 //! One worker: a director over the connections of a [`Port`]. Nothing here belongs to a thread:
-//! that is the [`Desk`]'s.
-//!
-//! [`Desk`]: super::desk::Desk
+//! that lies on its desk.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -27,7 +25,7 @@ use super::sockets::{Address, ConnId, PIECES, Read, Wrote};
 use crate::dds::plugin::Asking;
 
 /// The file service, as the offload engine asks it. Called on worker threads, whose own
-/// [`Reactor`] moves what it waits for.
+/// [`crate::medium::Reactor`] moves what it waits for.
 pub trait Files: Send + Sync + 'static {
     /// Reads `read` into `buffer`, widened to whole blocks as [`ToRead::window`] says.
     /// `thread` is who calls, and may be lost.
