@@ -251,8 +251,8 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         copied
     }
 
-    /// Keeps the bytes of a block for those who come for a part of it: in memory of their own, since
-    /// a part of what was read ahead would hold all of that.
+    /// Keeps the bytes of a block for those who come for a part of it: in memory of their own,
+    /// since a part of what was read ahead would hold all of that.
     pub(super) fn keep(&self, entry: Entry, bytes: Buf) {
         let bytes = if bytes.is_part() {
             let mut own = self.pool.take(1);
