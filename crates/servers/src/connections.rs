@@ -3,8 +3,8 @@
 //!
 //! A [`Service`] is the protocol: it takes requests from a connection's input and puts answers
 //! behind one another, known ones, ones that wait for the file, and ones that are held back
-//! ([`answers::Answers`]). All else is [`Serving`]'s: accepting, reading, sending, sleeping, and the
-//! end.
+//! ([`answers::Answers`]). All else is [`Serving`]'s: accepting, reading, sending, sleeping and
+//! ending.
 //!
 //! ```text
 //! round: look for news ▶ each connection with news: read once, requests ▶ what they did is handed
