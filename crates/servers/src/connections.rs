@@ -3,7 +3,7 @@
 //!
 //! A [`Service`] is the protocol: it takes requests from a connection's input and puts answers
 //! behind one another, known ones, ones that wait for the file, and ones that are held back
-//! ([`answers::Answers`]). All else is [`Serving`]'s: accepting, reading, sending, sleeping and
+//! ([`answers::Answers`]). All else is [`Serving`]'s: accepting, reading, sending, sleeping,
 //! ending.
 //!
 //! ```text
