@@ -295,10 +295,12 @@ impl<D: Device, W> Store<D, W> {
                 self.frames.remove(&page);
                 continue;
             }
-            self.order.push_back(page);
-            if self.writes < WRITES_MAX {
-                self.write_back(page, begin);
+            if frame.writing.is_none() && self.writes >= WRITES_MAX {
+                // It keeps its turn: behind the others it could be passed over again and again.
+                return self.order.push_front(page);
             }
+            self.order.push_back(page);
+            self.write_back(page, begin);
         }
     }
 
