@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use outboard_tests::{Ended, Result, Side, Volume, context};
 use rustix::io::Errno;
+use rustix::process::{Signal, kill_process};
 
 struct Case {
     name: &'static str,
@@ -36,6 +37,11 @@ const CASES: &[Case] = &[
         name: "second",
         proves: "a second DPU side on one data directory is refused with code 4",
         run: second_writer,
+    },
+    Case {
+        name: "dying",
+        proves: "a DPU side that dies before it answers is not adopted: another is started",
+        run: dying_dpu_side,
     },
     Case {
         name: "unknown-key",
@@ -189,6 +195,31 @@ fn second_writer(base: &Path) -> Result<()> {
     expect_refusal(&ended, 4, &["data"])?;
     let file = volume.mountpoint().join("still-here");
     context(fs::write(&file, "yes"), || "the first was disturbed".to_owned())?;
+    volume.stop()?;
+    volume.check()
+}
+
+/// One that got kill -9 still took connections for some milliseconds: `run` adopted it, found
+/// nobody to attach to, and ended. Here it is held back, and killed once it was found.
+fn dying_dpu_side(base: &Path) -> Result<()> {
+    let mut volume = Volume::new(base, &[])?;
+    volume.start()?;
+    let file = volume.mountpoint().join("still-here");
+    context(fs::write(&file, "yes"), || "cannot write".to_owned())?;
+    let dpu = volume.pid(Side::Dpu)?;
+    volume.kill(&[Side::Host])?;
+    context(kill_process(dpu, Signal::STOP), || "cannot hold it back".to_owned())?;
+    let killer = std::thread::spawn(move || {
+        sleep(Duration::from_secs(1));
+        kill_process(dpu, Signal::KILL)
+    });
+    volume.start()?;
+    let killed = killer.join().map_err(|_| "the thread that kills panicked".to_owned())?;
+    context(killed, || "cannot kill it".to_owned())?;
+    let text = context(fs::read_to_string(&file), || "cannot read".to_owned())?;
+    if text != "yes" {
+        return Err(format!("the file holds {text:?}"));
+    }
     volume.stop()?;
     volume.check()
 }

@@ -14,7 +14,7 @@ use outboard_drivers::engine::directory::DataDirectory;
 use outboard_drivers::host::{Host, HostOptions};
 use outboard_fuse::{Cache, Front, Link, MountError, MountOptions, Mounted};
 
-use super::status::{Dpu, Line};
+use super::status::{Dpu, Line, Status};
 use super::umount;
 use crate::dpu_process::{DpuProcess, Found};
 use crate::exit::{Code, Failure};
@@ -25,6 +25,8 @@ use crate::watch::{Happened, Watch};
 
 /// Time for the DPU side to flush and end.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(60);
+/// Time for a DPU side that was killed to be gone, before its silence is taken for something else.
+const DYING_LIMIT: Duration = Duration::from_secs(10);
 /// Time to wait at the end for programs that still use the mount, before it is detached lazily.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
 /// How far the kernel reads ahead in a volume whose data lies in a pool: four requests of the
@@ -67,21 +69,37 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
     let settings = Settings { data: Some(data), ..settings };
     let watch = Watch::new()?;
     let mut process = DpuProcess::new(settings.clone());
-    if process.ensure()? == Found::Adopted {
-        tracing::info!("adopted the DPU side that was already running");
-        say_what_is_not_done(&settings);
-    }
+    adopt_or_start(&settings, &mut process)?;
     let outcome = serve(&settings, mountpoint, watch, Some(&mut process));
     let ended = shut_down(&settings, &mut process);
     outcome.and_then(|code| ended.map(|()| code))
 }
 
+/// One that was killed still takes connections while the kernel clears it away: only one that
+/// answers is adopted.
+fn adopt_or_start(settings: &Settings, process: &mut DpuProcess) -> Result<(), Failure> {
+    let end = Instant::now() + DYING_LIMIT;
+    while process.ensure()? == Found::Adopted {
+        match Dpu::of(settings).status() {
+            Ok(status) => {
+                tracing::info!("adopted the DPU side that was already running");
+                say_what_is_not_done(settings, &status);
+                return Ok(());
+            }
+            Err(failure) if Instant::now() > end => {
+                tracing::warn!(%failure, "cannot tell how the DPU side was started");
+                return Ok(());
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+    Ok(())
+}
+
 /// A DPU side that was adopted goes on as it was started: says which of the settings that concerns.
-fn say_what_is_not_done(settings: &Settings) {
-    let differ = Dpu::of(settings).status().and_then(|status| {
-        settings.not_done_by(status.all.get("settings").unwrap_or(&serde_json::Value::Null))
-    });
-    match differ {
+fn say_what_is_not_done(settings: &Settings, status: &Status) {
+    let there = status.all.get("settings").unwrap_or(&serde_json::Value::Null);
+    match settings.not_done_by(there) {
         Ok(differ) => {
             for (key, there) in differ {
                 tracing::warn!(
