@@ -299,6 +299,8 @@ mod tests {
                 answers.took(some.len());
                 sent.extend(some);
             }
+            // Gates before answers of no bytes stand until somebody looks.
+            prop_assert!(sendable(&mut answers, gate).is_empty());
             let whole: Vec<u8> =
                 all.into_iter().flat_map(|a| a.parts).flatten().flatten().collect();
             prop_assert_eq!(sent, whole);
