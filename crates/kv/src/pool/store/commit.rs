@@ -164,7 +164,17 @@ impl<P: Pool> PooledKv<P> {
         check_limits::<Self>(&batch)?;
         self.make_room(&batch).await?;
         for _ in 0..TRIES {
-            let mut judged = self.judge(&batch).await?;
+            let mut judged = match self.judge(&batch).await {
+                // What it lost against may still be on its way into the journal. Whoever tries again
+                // at once would read what was before it, and lose without end, if the thread that
+                // tries is the one to write the journal.
+                Err(KvError::Conflict) => {
+                    let now = self.lock().versions.now().0;
+                    self.journaled(now).await?;
+                    return Err(KvError::Conflict);
+                }
+                judged => judged?,
+            };
             let outcome = self.journaled(judged.seq).await;
             judged.over = true;
             outcome?;

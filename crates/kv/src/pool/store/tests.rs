@@ -226,6 +226,29 @@ fn lives_without_end_leave_a_bounded_journal() {
     assert_eq!(everything(&new_store(&cluster, SMALL)).len(), 1);
 }
 
+/// A DPU side hung for ever, found by kill -9 on a cluster: one request asked for numbers while
+/// another's were on their way into the journal. It read the counter as it was before, lost against
+/// the one in the queue, and tried again at once, in one poll without end; the journal was to be
+/// written by the same thread.
+#[test]
+fn who_loses_against_a_commit_on_its_way_waits_for_it() {
+    let cluster = MemCluster::new(1);
+    let store = new_store(&cluster, Options::default());
+    run(store.commit(put(b"k", b"1"), Durability::Answered)).unwrap();
+    cluster.set_faults(Faults { delay_polls: 50, ..Faults::default() });
+    let mut late = Batch::new();
+    late.equals(*b"k", *b"1");
+    late.put(*b"k", *b"3");
+    let second = async {
+        let outcome = store.commit(late, Durability::Answered).await;
+        (outcome, store.get(b"k").await.unwrap())
+    };
+    let both = join2(store.commit(put(b"k", b"2"), Durability::Answered), second);
+    let (first, (second, read)) = run(both);
+    assert_eq!((first, second), (Ok(()), Err(KvError::Conflict)));
+    assert_eq!(read.as_deref(), Some(&b"2"[..]), "who tries again reads what it lost against");
+}
+
 /// Fills a store, so that it has shards, then deletes nearly everything, so that they are thin.
 fn fill_and_thin(store: &Store) -> BTreeMap<Key, Value> {
     let mut pairs = BTreeMap::new();
