@@ -165,9 +165,9 @@ impl<P: Pool> PooledKv<P> {
         self.make_room(&batch).await?;
         for _ in 0..TRIES {
             let mut judged = match self.judge(&batch).await {
-                // What it lost against may still be on its way into the journal. Whoever tries again
-                // at once would read what was before it, and lose without end, if the thread that
-                // tries is the one to write the journal.
+                // What it lost against may still be on its way into the journal. Whoever tries at
+                // once again would read what was before it, and lose without end, if the thread
+                // that tries is the one to write the journal.
                 Err(KvError::Conflict) => {
                     let now = self.lock().versions.now().0;
                     self.journaled(now).await?;
