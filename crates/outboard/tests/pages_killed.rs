@@ -16,34 +16,29 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
+mod served;
+
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use outboard_base::Rng;
 use outboard_servers::pages::client::{Answer, Client};
 use outboard_servers::pages::wire::CONTENTS;
 use rustix::process::{Pid, Signal, kill_process};
+use served::{AS_CLIENT, LIMIT, Served, number, offloaded, victim};
 
 const WRITERS: u64 = 3;
 /// Pages of one writer: all of them are three times what the host keeps in memory.
 const OWN: u64 = 130;
-/// Set for this program as a client: where to connect, whose pages it writes, its seed, the
-/// directory of the logs.
-const AS_CLIENT: &str = "OUTBOARD_TEST_CLIENT";
-const LIMIT: Duration = Duration::from_secs(120);
-
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
-}
 
 #[derive(Clone, Copy)]
 struct Record {
@@ -267,65 +262,30 @@ impl Drop for Process {
 }
 
 struct Rig {
-    address: SocketAddr,
+    served: Served,
     dir: PathBuf,
-    answered: Arc<AtomicU64>,
-    dpu: Arc<AtomicI32>,
     started: u64,
 }
 
 impl Rig {
+    /// A client that writes the pages of `writer`; it is told where to connect, whose pages it
+    /// writes, its seed, and the directory of the logs.
     fn client(&mut self, writer: u64, seed: u64) -> Process {
         self.started += 1;
-        let (seed, dir) = (seed * 1000 + self.started, self.dir.display());
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "every_page_is_of_the_log_whichever_process_dies", "--nocapture"])
-            .env(AS_CLIENT, format!("{} {writer} {seed} {dir}", self.address))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (out, answered) = (child.stdout.take().unwrap(), Arc::clone(&self.answered));
+        let words = format!("{writer} {} {}", seed * 1000 + self.started, self.dir.display());
+        let test = "every_page_is_of_the_log_whichever_process_dies";
+        let mut child = self.served.client(test, &words);
+        let (out, answered) = (child.stdout.take().unwrap(), Arc::clone(&self.served.answered));
         std::thread::spawn(move || count(out, &answered));
         Process(child)
     }
 
-    /// The host's process, which starts or adopts the DPU side.
+    fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
     fn host(&self) -> Process {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_outboard"))
-            .args(["serve", "pages", "--memory=1M", "--size=256M", "--items=2000", "--log=info"])
-            .arg(format!("--data={}", self.dir.join("data").display()))
-            .arg(format!("--listen={}", self.address))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let out = child.stdout.take().unwrap();
-        let dpu = Arc::clone(&self.dpu);
-        self.dpu.store(0, Ordering::SeqCst);
-        // It says so again after each life of the DPU side.
-        std::thread::spawn(move || {
-            for line in BufReader::new(out).lines().map_while(Result::ok) {
-                let pid = line.split("DPU side ").nth(1).and_then(|rest| rest.split(')').next());
-                dpu.store(pid.unwrap().parse().unwrap(), Ordering::SeqCst);
-            }
-        });
-        Process(child)
-    }
-
-    /// Waits until so many more were answered.
-    fn wait(&self, more: u64) {
-        let (from, until) = (self.answered.load(Ordering::Relaxed), Instant::now() + LIMIT);
-        while self.answered.load(Ordering::Relaxed) < from + more {
-            assert!(Instant::now() < until, "nobody is served any more");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn kill_dpu(&self) {
-        if let Some(pid) = Pid::from_raw(self.dpu.swap(0, Ordering::SeqCst)) {
-            // It may just have ended by itself: then it has been killed before.
-            let _gone = kill_process(pid, Signal::KILL);
-        }
+        Process(self.served.host("pages", &self.data(), &["--memory=1M", "--items=2000"]))
     }
 
     /// What any database would find now: nothing synced is missing, and the log makes every page
@@ -339,7 +299,7 @@ impl Rig {
     }
 
     fn try_check(&self) -> io::Result<()> {
-        let mut client = connect(self.address);
+        let mut client = connect(self.served.address);
         let mut database = Database::open(&self.dir, 0, 0);
         for page in 0..OWN * WRITERS {
             let log = &database.logs[usize::try_from(page % WRITERS).unwrap()];
@@ -368,7 +328,7 @@ impl Rig {
 impl Drop for Rig {
     /// A DPU side outlives its host, that of a test that failed, too.
     fn drop(&mut self) {
-        self.kill_dpu();
+        self.served.kill_dpu();
     }
 }
 
@@ -388,22 +348,14 @@ fn every_page_is_of_the_log_whichever_process_dies() {
     let (seed, kills) = (number("OUTBOARD_SEED", 5), number("OUTBOARD_KILLS", 9));
     println!("OUTBOARD_SEED={seed} OUTBOARD_KILLS={kills}");
     let (dir, mut rng) = (tempfile::tempdir().unwrap(), Rng::new(seed));
-    let mut rig = Rig {
-        address: TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap(),
-        dir: dir.path().to_owned(),
-        answered: Arc::default(),
-        dpu: Arc::default(),
-        started: 0,
-    };
+    let mut rig = Rig { served: Served::new(), dir: dir.path().to_owned(), started: 0 };
     let mut host = rig.host();
     let mut clients: Vec<(u64, Process)> =
         (0..WRITERS).map(|writer| (writer, rig.client(writer, seed))).collect();
     let mut killed: HashMap<&str, u64> = HashMap::new();
     for kill in 0..kills {
-        rig.wait(200 + rng.below(600));
-        // Each at least once, then whom the seed says.
-        let whom = if kill < 3 { kill } else { rng.below(3) };
-        let name = ["host", "DPU side", "client"][usize::try_from(whom).unwrap()];
+        rig.served.wait(200 + rng.below(600));
+        let name = victim(kill, &mut rng);
         *killed.entry(name).or_default() += 1;
         match name {
             "host" => {
@@ -416,10 +368,10 @@ fn every_page_is_of_the_log_whichever_process_dies() {
                 client.kill();
                 clients.push((writer, rig.client(writer, seed)));
             }
-            _ => rig.kill_dpu(),
+            _ => rig.served.kill_dpu(),
         }
     }
-    rig.wait(500);
+    rig.served.wait(500);
     clients.into_iter().for_each(|(_, client)| client.kill());
     rig.check();
     // Once more without a word of warning: what was synced is there.
@@ -428,10 +380,7 @@ fn every_page_is_of_the_log_whichever_process_dies() {
     rig.check();
     kill_process(Pid::from_child(&host.0), Signal::TERM).unwrap();
     assert!(host.0.wait().unwrap().success());
-    rig.dpu.store(0, Ordering::SeqCst);
-    let log = std::fs::read_to_string(dir.path().join("data/dpu.log")).unwrap();
-    let offloaded = log.rsplit("offloaded: ").next().and_then(|rest| rest.split(',').next());
-    let offloaded: u64 = offloaded.unwrap().trim().parse().unwrap();
-    println!("{:?} answered, {offloaded} of the last life's offloaded, {killed:?}", rig.answered);
-    assert!(offloaded > 0, "{log}");
+    let (answered, offloaded) = (&rig.served.answered, offloaded(&rig.data()));
+    println!("{answered:?} answered, {offloaded} of the last life's offloaded, {killed:?}");
+    assert!(offloaded > 0);
 }

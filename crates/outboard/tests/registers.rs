@@ -15,32 +15,27 @@
 
 #[path = "../../servers/tests/it/history.rs"]
 mod history;
+mod served;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::process::Child;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use history::{Op, is_linearizable};
 use outboard_base::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
+use served::{AS_CLIENT, LIMIT, Served, number, offloaded, victim};
 
 const KEYS: u64 = 90;
 const PADDING: usize = 60_000;
 const CLIENTS: u64 = 4;
-/// Set for this program as a client: where to connect, its number, its seed.
-const AS_CLIENT: &str = "OUTBOARD_TEST_CLIENT";
-const LIMIT: Duration = Duration::from_secs(120);
-
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
-}
 
 /// Of all processes of this computer.
 fn now() -> u64 {
@@ -164,58 +159,26 @@ struct Client {
 }
 
 struct Rig {
-    address: SocketAddr,
+    served: Served,
     history: Arc<Mutex<Vec<Op>>>,
-    answered: Arc<AtomicU64>,
-    dpu: Arc<AtomicI32>,
     started: u64,
 }
 
 impl Rig {
+    /// A client, told where to connect, its number and its seed.
     fn client(&mut self, seed: u64) -> Client {
         self.started += 1;
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "every_key_is_a_register_whichever_process_dies", "--nocapture"])
-            .env(AS_CLIENT, format!("{} {} {}", self.address, self.started, seed + self.started))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let words = format!("{} {}", self.started, seed + self.started);
+        let test = "every_key_is_a_register_whichever_process_dies";
+        let mut child = self.served.client(test, &words);
         let out = child.stdout.take().unwrap();
-        let (history, answered) = (Arc::clone(&self.history), Arc::clone(&self.answered));
+        let (history, answered) = (Arc::clone(&self.history), Arc::clone(&self.served.answered));
         let listener = std::thread::spawn(move || listen(out, &history, &answered));
         Client { child, listener }
     }
 
-    /// The host's process, which starts or adopts the DPU side.
     fn host(&self, data: &Path) -> Host {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_outboard"))
-            .args(["serve", "kv", "--memory=4M", "--size=256M", "--items=4000", "--log=info"])
-            .arg(format!("--data={}", data.display()))
-            .arg(format!("--listen={}", self.address))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let out = child.stdout.take().unwrap();
-        let dpu = Arc::clone(&self.dpu);
-        self.dpu.store(0, Ordering::SeqCst);
-        // It says so again after each life of the DPU side.
-        std::thread::spawn(move || {
-            for line in BufReader::new(out).lines().map_while(Result::ok) {
-                let pid = line.split("DPU side ").nth(1).and_then(|rest| rest.split(')').next());
-                dpu.store(pid.unwrap().parse().unwrap(), Ordering::SeqCst);
-            }
-        });
-        Host(child)
-    }
-
-    /// Waits until so many more were answered.
-    fn wait(&self, more: u64) {
-        let (from, until) = (self.answered.load(Ordering::Relaxed), Instant::now() + LIMIT);
-        while self.answered.load(Ordering::Relaxed) < from + more {
-            assert!(Instant::now() < until, "nobody is served any more");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        Host(self.served.host("kv", data, &["--memory=4M", "--items=4000"]))
     }
 }
 
@@ -254,21 +217,13 @@ fn every_key_is_a_register_whichever_process_dies() {
     let (seed, kills) = (number("OUTBOARD_SEED", 5), number("OUTBOARD_KILLS", 12));
     println!("OUTBOARD_SEED={seed} OUTBOARD_KILLS={kills}");
     let (dir, mut rng) = (tempfile::tempdir().unwrap(), Rng::new(seed));
-    let mut rig = Rig {
-        address: TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap(),
-        history: Arc::default(),
-        answered: Arc::default(),
-        dpu: Arc::default(),
-        started: 0,
-    };
+    let mut rig = Rig { served: Served::new(), history: Arc::default(), started: 0 };
     let mut host = rig.host(dir.path());
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| rig.client(seed * 1000)).collect();
     let mut killed: HashMap<&str, u64> = HashMap::new();
     for kill in 0..kills {
-        rig.wait(100 + rng.below(400));
-        // Each at least once, then whom the seed says.
-        let whom = if kill < 3 { kill } else { rng.below(3) };
-        let name = ["host", "DPU side", "client"][usize::try_from(whom).unwrap()];
+        rig.served.wait(100 + rng.below(400));
+        let name = victim(kill, &mut rng);
         *killed.entry(name).or_default() += 1;
         match name {
             "host" => {
@@ -279,22 +234,15 @@ fn every_key_is_a_register_whichever_process_dies() {
                 clients.remove(0).kill();
                 clients.push(rig.client(seed * 1000));
             }
-            _ => {
-                if let Some(pid) = Pid::from_raw(rig.dpu.swap(0, Ordering::SeqCst)) {
-                    // It may just have ended by itself: then it has been killed before.
-                    let _gone = kill_process(pid, Signal::KILL);
-                }
-            }
+            _ => rig.served.kill_dpu(),
         }
     }
-    rig.wait(500);
+    rig.served.wait(500);
     clients.into_iter().for_each(Client::kill);
     drop(host);
-    let log = std::fs::read_to_string(dir.path().join("dpu.log")).unwrap();
-    let offloaded = log.rsplit("offloaded: ").next().and_then(|rest| rest.split(',').next());
-    let offloaded: u64 = offloaded.unwrap().trim().parse().unwrap();
-    println!("{:?} answered, {offloaded} of the last life's offloaded, {killed:?}", rig.answered);
-    assert!(offloaded > 0, "{log}");
+    let (answered, offloaded) = (&rig.served.answered, offloaded(dir.path()));
+    println!("{answered:?} answered, {offloaded} of the last life's offloaded, {killed:?}");
+    assert!(offloaded > 0);
     let history = rig.history.lock().unwrap();
     for key in 0..KEYS {
         let of: Vec<Op> = history.iter().filter(|op| op.key == key).copied().collect();
