@@ -78,7 +78,7 @@ fn output(command: Command, base: &Path) -> Result<String> {
 
 fn sources() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."));
-    root.join("crates/preload")
+    root.join("crates/worlds/preload")
 }
 
 /// A program that forks and changes flags of a file without a name, `$1` being a directory of the

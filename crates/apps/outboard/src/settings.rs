@@ -1,0 +1,641 @@
+//! Settings: every one is a flag and a TOML key of the same name, with a default that works.
+//!
+//! One struct serves both, so the names cannot drift apart. A flag wins over the file; the file is
+//! `--config FILE`, else `outboard.toml` in the data directory when it is there.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use outboard_cache::policy::{self, Choice, Policies, flush, prefetch, replace};
+use outboard_drivers::host::Shape;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::exit::Failure;
+
+/// What the host side does while the DPU side is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OnDpuLoss {
+    /// Keep requests pending until it is back or the time limit passes.
+    Wait,
+    /// They fail at once, with ENOTCONN.
+    Fail,
+}
+
+/// Which caches stand between an application and the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum CacheMode {
+    /// The kernel's page cache, write-through, invalidated when another attachment changes a file.
+    Kernel,
+    /// The hybrid cache: pages in this process's memory that the DPU side manages; the kernel keeps
+    /// no file data.
+    Hybrid,
+    /// None: every read and write crosses the link.
+    None,
+}
+
+/// How blocks of big files are kept that are written from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Compress {
+    /// As they are.
+    None,
+    /// Packed into fewer, where a write of several of them takes fewer by it.
+    Lz4,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The settings as given; what is not given has a default (the methods below).
+#[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// Directory that holds the volume [default: ./data]
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<PathBuf>,
+
+    /// What keeps the volume: fjall or redb, engines that lie in the data directory, or
+    /// rados://POOL?conf=PATH, a pool of a Ceph cluster; the data directory then holds only what is
+    /// this host's own. It remembers its store [default: fjall]
+    #[arg(long, value_name = "STORE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<String>,
+
+    /// Size of the volume in bytes, with K, M, G or T; the data directory remembers it [default:
+    /// what that directory's file system, or the pool, has free]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) size: Option<String>,
+
+    /// Queue pairs between the mount and the DPU side [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=63))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) queues: Option<u16>,
+
+    /// Commands one queue holds; a power of two [default: 32]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1024))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) depth: Option<u16>,
+
+    /// Longest time a side polls for work before it sleeps, in microseconds; `forever` on a card
+    /// that owns its cores [default: 50]
+    #[arg(long, value_name = "US")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) spin: Option<String>,
+
+    /// What requests do while the DPU side is gone [default: wait]
+    #[arg(long, value_name = "POLICY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) on_dpu_loss: Option<OnDpuLoss>,
+
+    /// Seconds requests wait for a lost DPU side before they fail; 0: for ever [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dpu_loss_limit: Option<u32>,
+
+    /// Who may attach processes of their own, as permissions of the DPU side's socket: 660 with
+    /// --socket-group for a group, 666 for everybody; root and the volume's owner always may
+    /// [default: 600]
+    #[arg(long, value_name = "MODE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) socket_mode: Option<String>,
+
+    /// The group of the DPU side's socket, by name or number [default: that of this process]
+    #[arg(long, value_name = "GROUP")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) socket_group: Option<String>,
+
+    /// Caches between applications and the volume [default: kernel]
+    #[arg(long, value_name = "MODE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cache: Option<CacheMode>,
+
+    /// Size of the hybrid cache's pages, with K, M or G; memory is taken as it is used
+    /// [default: 64M]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cache_size: Option<String>,
+
+    /// Which page of the hybrid cache makes room for another: clock, lru, or s3fifo, which a scan
+    /// does not empty [default: s3fifo]
+    #[arg(long, value_name = "ALGORITHM")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) replace: Option<String>,
+
+    /// What the DPU side reads ahead into the hybrid cache: none, sequential, or strided, which
+    /// also knows reads at a constant distance [default: sequential]
+    #[arg(long, value_name = "ALGORITHM")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prefetch: Option<String>,
+
+    /// When written pages of the hybrid cache are written back: eager, every second, or aged, when
+    /// they are 5 s old or many [default: aged]
+    #[arg(long, value_name = "ALGORITHM")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) flush: Option<String>,
+
+    /// Pages of the hybrid cache that may wait to be written back, of 100 [default: 40]
+    #[arg(long, value_name = "PERCENT",
+          value_parser = clap::value_parser!(u8).range(1..=i64::from(policy::DIRTY_MAX)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dirty_limit: Option<u8>,
+
+    /// Compression of files beyond 8 KiB as the DPU side writes them, where that saves space; what
+    /// is there is read in either case. A volume that was once opened with lz4 cannot be opened by
+    /// programs that do not know of it [default: none]
+    #[arg(long, value_name = "METHOD")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) compress: Option<Compress>,
+
+    /// Microseconds each read of the data file takes longer, for measuring [default: 0]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(..=1_000_000),
+          hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) read_delay: Option<u32>,
+
+    /// Mount options, separated by commas: ro, noatime, nodev, nosuid, noexec, allow_other
+    #[arg(short = 'o', long, value_name = "OPTIONS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) options: Option<String>,
+
+    /// Memory the DPU side may use for its metadata cache, with K, M or G; a million files take
+    /// some 700M [default: a 16th of the machine's memory, between 128M and 1G]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory: Option<String>,
+
+    /// What to log: error, warn, info, debug, trace, or a filter such as `info,outboard_kvfs=debug`
+    /// [default: info]
+    #[arg(long, value_name = "FILTER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log: Option<String>,
+
+    /// How log lines look [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+/// Largest hybrid cache, bytes: with its metadata it stays well below the largest region a DPU side
+/// takes.
+const CACHE_SIZE_MAX: u64 = 8 << 30;
+
+macro_rules! prefer {
+    ($flags:ident, $file:ident; $($field:ident),*) => {
+        Settings { $($field: $flags.$field.or($file.$field)),* }
+    };
+}
+
+impl Settings {
+    /// The flags, completed from the file `config` or the data directory's `outboard.toml`.
+    pub(crate) fn load(self, config: Option<&Path>) -> Result<Settings, Failure> {
+        let implied = self.data().join("outboard.toml");
+        let path = match config {
+            Some(path) => path,
+            None if implied.is_file() => &implied,
+            None => return Ok(self),
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::usage(format!("cannot read the configuration {}: {error}", path.display()))
+        })?;
+        let file: Settings = toml::from_str(&text).map_err(|error| {
+            Failure::usage(format!(
+                "{} is not a valid configuration: {error}\
+                 Keys are the long flags without dashes; see `outboard run --help`.",
+                path.display()
+            ))
+        })?;
+        let flags = self;
+        Ok(prefer!(
+            flags, file; data, store, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
+            cache_size, replace, prefetch, flush, dirty_limit, compress, read_delay, options,
+            memory, log, log_format, socket_mode, socket_group
+        ))
+    }
+
+    /// The volume's directory.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.data.clone().unwrap_or_else(|| PathBuf::from("data"))
+    }
+
+    /// Where the DPU side listens: a path the kernel can take as a socket name.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.data().join("dpu.sock")
+    }
+
+    /// Size of a new volume, bytes; `None`: as the data directory allows.
+    pub(crate) fn size(&self) -> Result<Option<u64>, Failure> {
+        self.size.as_deref().map(|text| bytes("size", text)).transpose()
+    }
+
+    /// Bytes for the metadata cache.
+    pub(crate) fn memory(&self) -> Result<u64, Failure> {
+        self.memory.as_deref().map_or_else(|| Ok(default_memory()), |text| bytes("memory", text))
+    }
+
+    /// Queue pairs.
+    pub(crate) fn queues(&self) -> u16 {
+        self.queues.unwrap_or(2)
+    }
+
+    /// Commands a queue holds.
+    pub(crate) fn depth(&self) -> Result<u16, Failure> {
+        let depth = self.depth.unwrap_or(32);
+        if depth.is_power_of_two() {
+            return Ok(depth);
+        }
+        Err(Failure::usage(format!("--depth {depth} is not a power of two; take 32 or 64")))
+    }
+
+    /// Longest spin; `None`: for ever.
+    pub(crate) fn spin(&self) -> Result<Option<Duration>, Failure> {
+        match self.spin.as_deref() {
+            None => Ok(Some(Duration::from_micros(50))),
+            Some("forever") => Ok(None),
+            Some(text) => match text.parse::<u64>() {
+                Ok(micros) if micros <= 1_000_000 => Ok(Some(Duration::from_micros(micros))),
+                _ => Err(Failure::usage(format!(
+                    "--spin {text} is neither `forever` nor microseconds up to 1000000"
+                ))),
+            },
+        }
+    }
+
+    /// What requests do while the DPU side is gone, and for how long.
+    pub(crate) fn on_dpu_loss(&self) -> (OnDpuLoss, Option<Duration>) {
+        let limit = self.dpu_loss_limit.map(|seconds| Duration::from_secs(seconds.into()));
+        (self.on_dpu_loss.unwrap_or(OnDpuLoss::Wait), limit)
+    }
+
+    /// Permissions of the socket.
+    pub(crate) fn socket_mode(&self) -> Result<u32, Failure> {
+        let Some(text) = self.socket_mode.as_deref() else { return Ok(0o600) };
+        match u32::from_str_radix(text, 8) {
+            Ok(mode) if mode & !0o666 == 0 && mode & 0o600 == 0o600 => Ok(mode),
+            _ => Err(Failure::usage(format!(
+                "--socket-mode {text} is no mode of a socket; take 600, 660 or 666"
+            ))),
+        }
+    }
+
+    /// The socket's group, if one was chosen.
+    pub(crate) fn socket_group(&self) -> Result<Option<u32>, Failure> {
+        let Some(name) = self.socket_group.as_deref() else { return Ok(None) };
+        let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+        group_of(name, &groups).map(Some).ok_or_else(|| {
+            Failure::usage(format!("--socket-group {name}: there is no such group; see /etc/group"))
+        })
+    }
+
+    /// What concerns the DPU side alone, as it is in force there: `status` tells it.
+    pub(crate) fn of_the_dpu_side(&self) -> Result<serde_json::Map<String, Value>, Failure> {
+        let spin = self.spin()?.map_or_else(|| json!("forever"), |spin| json!(spin.as_micros()));
+        let all = [
+            ("memory", json!(self.memory()?)),
+            ("size", json!(self.size()?)),
+            ("spin", spin),
+            ("socket-mode", json!(format!("{:o}", self.socket_mode()?))),
+            ("socket-group", json!(self.socket_group()?)),
+            ("log", json!(self.log())),
+            ("compress", json!(self.compress())),
+            ("read-delay", json!(self.read_delay().as_micros())),
+        ];
+        Ok(all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+    }
+
+    /// Of what was asked for here, that which a DPU side that runs already does not do: the flag,
+    /// and what is in force. What was not asked for is not missed.
+    pub(crate) fn not_done_by(&self, running: &Value) -> Result<Vec<(String, String)>, Failure> {
+        let asked = toml::Table::try_from(self)
+            .map_err(|error| Failure::internal(format!("settings do not serialise: {error}")))?;
+        let mut differ = Vec::new();
+        for (key, here) in self.of_the_dpu_side()? {
+            let there = running.get(&key).unwrap_or(&Value::Null);
+            // One that says nothing of it is older than this program.
+            let known = running.get(&key).is_some();
+            if asked.contains_key(&key) && known && here != *there {
+                let there =
+                    if there.is_null() { "as it was".to_owned() } else { there.to_string() };
+                differ.push((key, there));
+            }
+        }
+        Ok(differ)
+    }
+
+    /// Caches in use.
+    pub(crate) fn cache(&self) -> CacheMode {
+        self.cache.unwrap_or(CacheMode::Kernel)
+    }
+
+    /// The hybrid cache a mount asks for; `None` where another mode is set.
+    pub(crate) fn hybrid(&self) -> Result<Option<Shape>, Failure> {
+        if self.cache() != CacheMode::Hybrid {
+            return Ok(None);
+        }
+        let default = Shape::default();
+        let given = self.cache_size.as_deref().map(|text| bytes("cache-size", text)).transpose()?;
+        let wishes = self.choice()?.wishes();
+        let shape = Shape { len: given.unwrap_or(default.len), wishes, ..default };
+        let least = u64::from(shape.page_size) * u64::from(shape.ways);
+        if (least..=CACHE_SIZE_MAX).contains(&shape.len) {
+            return Ok(Some(shape));
+        }
+        Err(Failure::usage(format!(
+            "--cache-size {} is out of range; take 64K to 8G",
+            self.cache_size.as_deref().unwrap_or_default()
+        )))
+    }
+
+    /// How a hybrid cache is to be managed, as far as it was said.
+    fn choice(&self) -> Result<Choice, Failure> {
+        fn named<T>(
+            flag: &str,
+            given: Option<&String>,
+            parse: fn(&str) -> Option<T>,
+            all: &[&str],
+        ) -> Result<Option<T>, Failure> {
+            let Some(name) = given else { return Ok(None) };
+            parse(name).map(Some).ok_or_else(|| {
+                let all = all.join(", ");
+                Failure::usage(format!("--{flag} {name} is not known; take one of {all}"))
+            })
+        }
+        let replaces = replace::Name::ALL.map(replace::Name::as_str);
+        let prefetches = prefetch::Name::ALL.map(prefetch::Name::as_str);
+        let flushes = flush::Name::ALL.map(flush::Name::as_str);
+        if self.dirty_limit.is_some_and(|limit| !(1..=policy::DIRTY_MAX).contains(&limit)) {
+            let most = policy::DIRTY_MAX;
+            return Err(Failure::usage(format!("--dirty-limit is a percentage from 1 to {most}")));
+        }
+        Ok(Choice {
+            replace: named("replace", self.replace.as_ref(), replace::Name::parse, &replaces)?,
+            prefetch: named(
+                "prefetch",
+                self.prefetch.as_ref(),
+                prefetch::Name::parse,
+                &prefetches,
+            )?,
+            flush: named("flush", self.flush.as_ref(), flush::Name::parse, &flushes)?,
+            dirty: self.dirty_limit,
+        })
+    }
+
+    /// How the DPU side manages hybrid caches whose hosts choose nothing.
+    pub(crate) fn policies(&self) -> Result<Policies, Failure> {
+        Ok(Policies::default().with(self.choice()?.wishes()))
+    }
+
+    /// How blocks are written.
+    pub(crate) fn compress(&self) -> Compress {
+        self.compress.unwrap_or(Compress::None)
+    }
+
+    /// What each read of the data file takes longer.
+    pub(crate) fn read_delay(&self) -> Duration {
+        Duration::from_micros(self.read_delay.unwrap_or(0).into())
+    }
+
+    /// The log filter.
+    pub(crate) fn log(&self) -> &str {
+        self.log.as_deref().unwrap_or("info")
+    }
+
+    /// How log lines look.
+    pub(crate) fn log_format(&self) -> LogFormat {
+        self.log_format.unwrap_or(LogFormat::Text)
+    }
+
+    /// These settings as flags for a child process.
+    pub(crate) fn to_flags(&self) -> Result<Vec<String>, Failure> {
+        let table = toml::Table::try_from(self)
+            .map_err(|error| Failure::internal(format!("settings do not serialise: {error}")))?;
+        Ok(table
+            .into_iter()
+            .map(|(key, value)| match value {
+                toml::Value::String(text) => format!("--{key}={text}"),
+                other => format!("--{key}={other}"),
+            })
+            .collect())
+    }
+}
+
+/// The number of a group: itself, or as a line `name:x:number:members` says.
+fn group_of(name: &str, groups: &str) -> Option<u32> {
+    name.parse().ok().or_else(|| {
+        let mut fields = groups.lines().map(|line| line.split(':'));
+        let mut line =
+            fields.find_map(|mut fields| (fields.next() == Some(name)).then_some(fields))?;
+        line.nth(1)?.parse().ok()
+    })
+}
+
+/// Metadata of a million files fits on any machine of 16G; a small one keeps what it has.
+fn default_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    let total = info.totalram.saturating_mul(u64::from(info.mem_unit));
+    (total / 16).clamp(128 << 20, 1 << 30)
+}
+
+/// Parses `12`, `512M`, `1.5G` and the like; units are powers of 1024.
+pub(crate) fn bytes(name: &str, text: &str) -> Result<u64, Failure> {
+    let wrong =
+        || Failure::usage(format!("--{name} {text} is not a size; write bytes, or 512M, 20G, 1T"));
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let shift = match unit.trim_end_matches("iB").trim_end_matches('B') {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(wrong()),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let whole: u64 = whole.parse().map_err(|_| wrong())?;
+    let digits = u32::try_from(fraction.len()).ok().filter(|&n| n <= 9).ok_or_else(wrong)?;
+    let fraction: u64 = fraction.parse().map_err(|_| wrong())?;
+    let part = (u128::from(fraction) << shift) / 10u128.pow(digits);
+    let whole = u128::from(whole) << shift;
+    u64::try_from(whole + part).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        for (text, value) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("512M", 512 << 20),
+            ("1.5G", 3 << 29),
+            ("20GiB", 20 << 30),
+            ("2T", 2 << 40),
+        ] {
+            assert_eq!(bytes("size", text).unwrap(), value, "{text}");
+        }
+        for text in ["", "M", "12Q", "-1", "1.", "99999999999T", "1.2.3"] {
+            assert!(bytes("size", text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_hybrid_cache_has_a_size_that_makes_sense() {
+        let with = |cache, size: Option<&str>| Settings {
+            cache,
+            cache_size: size.map(str::to_owned),
+            ..Settings::default()
+        };
+        assert_eq!(with(None, Some("1G")).hybrid().unwrap(), None);
+        let hybrid = Some(CacheMode::Hybrid);
+        assert_eq!(with(hybrid, None).hybrid().unwrap(), Some(Shape::default()));
+        assert_eq!(with(hybrid, Some("1G")).hybrid().unwrap().unwrap().len, 1 << 30);
+        for size in ["0", "63K", "9G", "much"] {
+            let message = with(hybrid, Some(size)).hybrid().unwrap_err().to_string();
+            assert!(message.contains(size), "{message}");
+        }
+    }
+
+    #[test]
+    fn how_a_cache_is_managed_has_names() {
+        let given = |text: &str| toml::from_str::<Settings>(text).unwrap().policies();
+        assert_eq!(given("").unwrap(), Policies::default());
+        for name in replace::Name::ALL {
+            let text = format!("replace = \"{}\"", name.as_str());
+            assert_eq!(given(&text).unwrap(), Policies { replace: name, ..Policies::default() });
+        }
+        for name in prefetch::Name::ALL {
+            let text = format!("prefetch = \"{}\"", name.as_str());
+            assert_eq!(given(&text).unwrap(), Policies { prefetch: name, ..Policies::default() });
+        }
+        for name in flush::Name::ALL {
+            let text = format!("flush = \"{}\"", name.as_str());
+            assert_eq!(given(&text).unwrap(), Policies { flush: name, ..Policies::default() });
+        }
+        assert_eq!(given("dirty-limit = 90").unwrap().dirty, 90);
+        for (flag, value, known) in [
+            ("prefetch", "\"psychic\"", "strided"),
+            ("replace", "\"best\"", "s3fifo"),
+            ("flush", "\"never\"", "aged"),
+            ("dirty-limit", "91", "1 to 90"),
+        ] {
+            let message = given(&format!("{flag} = {value}")).unwrap_err().to_string();
+            assert!(message.contains(flag) && message.contains(known), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_mount_says_in_its_cache_how_it_is_managed() {
+        let settings: Settings =
+            toml::from_str("cache = \"hybrid\"\nreplace = \"lru\"\ndirty-limit = 7").unwrap();
+        let wishes = settings.hybrid().unwrap().unwrap().wishes;
+        let lru = replace::Name::Lru;
+        let expected = Policies { replace: lru, dirty: 7, ..Policies::default() };
+        assert_eq!(Policies::default().with(wishes), expected);
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_unknown_keys_are_refused() {
+        let dir = std::env::temp_dir().join(format!("outboard-settings-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("a.toml");
+        std::fs::write(&file, "queues = 7\ndepth = 64\non-dpu-loss = \"fail\"\n").unwrap();
+        let flags = Settings { queues: Some(3), ..Settings::default() };
+        let merged = flags.load(Some(&file)).unwrap();
+        assert_eq!((merged.queues(), merged.depth().unwrap()), (3, 64));
+        assert_eq!(merged.on_dpu_loss().0, OnDpuLoss::Fail);
+        std::fs::write(&file, "quees = 7\n").unwrap();
+        let message = Settings::default().load(Some(&file)).unwrap_err().to_string();
+        assert!(message.contains("quees") && message.contains("--help"), "{message}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn who_may_attach_is_a_mode_and_a_group() {
+        let given = |text: &str| toml::from_str::<Settings>(text).unwrap();
+        assert_eq!(given("").socket_mode().unwrap(), 0o600);
+        assert_eq!(given("socket-mode = \"660\"").socket_mode().unwrap(), 0o660);
+        for wrong in ["060", "700", "x", "1666", "-1"] {
+            let message = given(&format!("socket-mode = \"{wrong}\"")).socket_mode().unwrap_err();
+            assert!(message.to_string().contains(wrong), "{message}");
+        }
+        let groups = "root:x:0:\nusers:x:100:anna,bert\nbroken\nempty:x::\n";
+        assert_eq!(group_of("users", groups), Some(100));
+        assert_eq!(group_of("7", groups), Some(7));
+        for absent in ["user", "anna", "broken", "empty", ""] {
+            assert_eq!(group_of(absent, groups), None, "{absent}");
+        }
+        assert!(given("socket-group = \"no such group\"").socket_group().is_err());
+    }
+
+    /// A DPU side that had outlived an earlier `run` was adopted with `--memory 2G`, and nobody was
+    /// told that it goes on with what it has.
+    #[test]
+    fn what_an_adopted_dpu_side_does_not_do_is_known() {
+        let given = |text: &str| toml::from_str::<Settings>(text).unwrap();
+        let running = given("memory = \"512M\"\nspin = \"20\"").of_the_dpu_side().unwrap();
+        let running = Value::Object(running);
+        let differ = |text: &str| given(text).not_done_by(&running).unwrap();
+        assert_eq!(differ(""), [], "nothing was asked for");
+        assert_eq!(differ("memory = \"0.5G\"\nspin = \"20\"\ncache = \"none\""), []);
+        let keys = |text: &str| differ(text).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+        assert_eq!(keys("memory = \"2G\""), ["memory"]);
+        assert_eq!(keys("size = \"20G\"\nsocket-mode = \"666\""), ["size", "socket-mode"]);
+        assert_eq!(keys("compress = \"lz4\""), ["compress"]);
+        assert_eq!(differ("compress = \"none\""), []);
+        assert_eq!(given("memory = \"2G\"").not_done_by(&Value::Null).unwrap(), [], "an older one");
+    }
+
+    /// The sample had stayed behind the flags: it knew no store, no hybrid cache and no `hybrid`.
+    #[test]
+    fn the_sample_configuration_names_every_setting() {
+        let keys = include_str!("../../../../etc/outboard.toml")
+            .lines()
+            .filter_map(|line| line.strip_prefix('#'))
+            .filter(|line| !line.starts_with(' '))
+            .collect::<Vec<_>>()
+            .join("\n");
+        let sample: Settings = toml::from_str(&keys).unwrap();
+        let named: toml::Table = keys.parse().unwrap();
+        let flags = Settings::augment_args(clap::Command::new("x"));
+        for flag in flags.get_arguments().filter(|flag| !flag.is_hide_set()) {
+            let name = flag.get_long().unwrap();
+            assert!(named.contains_key(name), "--{name} is not in etc/outboard.toml");
+        }
+        assert!(sample.policies().is_ok() && sample.depth().is_ok() && sample.spin().is_ok());
+        assert!(sample.socket_mode().is_ok() && sample.size().is_ok() && sample.memory().is_ok());
+    }
+
+    #[test]
+    fn settings_survive_the_way_to_a_child_process() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            settings: Settings,
+        }
+        let settings = Settings {
+            data: Some("some dir".into()),
+            depth: Some(64),
+            cache: Some(CacheMode::None),
+            on_dpu_loss: Some(OnDpuLoss::Fail),
+            ..Settings::default()
+        };
+        let mut words = vec!["x".to_owned()];
+        words.extend(settings.to_flags().unwrap());
+        let again = <Line as clap::Parser>::try_parse_from(words).unwrap().settings;
+        assert_eq!(format!("{again:?}"), format!("{settings:?}"));
+    }
+}

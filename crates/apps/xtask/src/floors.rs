@@ -1,0 +1,131 @@
+//! The floor ledger: a crate uses crates of lower floors, and inside a floor only the edges listed.
+//!
+//! A crate's folder tells its floor (`crates/FLOOR/NAME`) and its manifest what it uses; the edges
+//! inside a floor stand in the root `Cargo.toml`. Edges of tests follow the same rule with one
+//! freedom: tests may reach up to the suites of floor 5.
+
+use crate::Finding;
+use crate::project::{EdgeKind, FLOORS, Package, Project};
+
+/// The lowest floor that may own what is slow to build or belongs to the world outside.
+const WORLDS: u32 = 4;
+/// The floor of programs and suites, which tests of any floor may use.
+const APPS: u32 = 5;
+/// Dependencies that bring a runtime, an engine or a user interface.
+const HEAVY: &[&str] =
+    &["tokio", "smol", "clap", "fuser", "fjall", "io-uring", "tracing-subscriber"];
+
+pub(crate) fn check(project: &Project) -> Vec<Finding> {
+    project.packages.iter().flat_map(|package| check_package(project, package)).collect()
+}
+
+fn check_package(project: &Project, package: &Package) -> Vec<Finding> {
+    let manifest = package.folder.join("Cargo.toml");
+    let from = &package.name;
+    let Some(&floor) = project.floors.get(from) else {
+        let message = format!(
+            "`{from}` stands on no floor; move it to crates/FLOOR/{from}, where FLOOR is one of {}",
+            FLOORS.join(", ")
+        );
+        return vec![Finding::new(manifest, 0, message)];
+    };
+    let mut findings = Vec::new();
+    for (dependency, kind) in &package.dependencies {
+        if *kind == EdgeKind::Normal && floor < WORLDS && HEAVY.contains(&dependency.as_str()) {
+            let message = format!(
+                "`{from}` (floor {floor}) uses `{dependency}`, which belongs to floor {WORLDS} or \
+                 above; define a port here and write its driver in `drivers`"
+            );
+            findings.push(Finding::new(&manifest, 0, message));
+        }
+        let Some(to) = dependency.strip_prefix("outboard-") else { continue };
+        if let Some(message) = judge_edge(project, from, floor, to, *kind) {
+            findings.push(Finding::new(&manifest, 0, message));
+        }
+    }
+    findings
+}
+
+fn judge_edge(
+    project: &Project,
+    from: &str,
+    floor: u32,
+    to: &str,
+    kind: EdgeKind,
+) -> Option<String> {
+    let Some(&below) = project.floors.get(to) else {
+        return Some(format!("`{from}` uses `{to}`, which stands on no floor"));
+    };
+    let listed = project.edges.iter().any(|(a, b)| a == from && b == to);
+    let suite = kind == EdgeKind::Dev && below == APPS;
+    if below < floor || (below == floor && listed) || suite {
+        return None;
+    }
+    Some(if below == floor {
+        format!(
+            "`{from}` uses `{to}` on the same floor {floor}; move what both need one floor \
+             down, or list \"{from} -> {to}\" under `edges` with a decision that says why"
+        )
+    } else {
+        format!(
+            "`{from}` (floor {floor}) uses `{to}` (floor {below}); turn the edge round: let \
+             `{from}` define a port that `{to}` fills"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn project(edges: &[(&str, &str)], packages: Vec<Package>) -> Project {
+        let floors = [("base", 0), ("wire", 0), ("kv", 1), ("drivers", 4), ("suite", 5)];
+        Project {
+            root: PathBuf::new(),
+            target: PathBuf::new(),
+            packages,
+            floors: floors.iter().map(|(name, floor)| ((*name).to_owned(), *floor)).collect(),
+            edges: edges.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
+            unsafe_folders: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+
+    fn package(name: &str, dependency: &str, kind: EdgeKind) -> Package {
+        Package {
+            name: name.to_owned(),
+            folder: PathBuf::from("crates").join(name),
+            dependencies: vec![(dependency.to_owned(), kind)],
+            roots: Vec::new(),
+        }
+    }
+
+    fn messages(edges: &[(&str, &str)], name: &str, dependency: &str, kind: EdgeKind) -> String {
+        let findings = check(&project(edges, vec![package(name, dependency, kind)]));
+        findings.into_iter().map(|finding| finding.message).collect()
+    }
+
+    #[test]
+    fn an_edge_goes_down_or_is_listed() {
+        assert_eq!(messages(&[], "kv", "outboard-wire", EdgeKind::Normal), "");
+        assert_eq!(messages(&[("wire", "base")], "wire", "outboard-base", EdgeKind::Normal), "");
+        assert!(messages(&[], "wire", "outboard-base", EdgeKind::Normal).contains("`edges`"));
+        assert!(messages(&[], "kv", "outboard-drivers", EdgeKind::Normal).contains("a port"));
+    }
+
+    #[test]
+    fn tests_may_reach_the_suites_and_nothing_else_above() {
+        assert_eq!(messages(&[], "kv", "outboard-suite", EdgeKind::Dev), "");
+        assert!(messages(&[], "kv", "outboard-drivers", EdgeKind::Dev).contains("floor 4"));
+    }
+
+    #[test]
+    fn heavy_dependencies_and_unknown_crates_are_refused() {
+        assert!(messages(&[], "kv", "fjall", EdgeKind::Normal).contains("drivers"));
+        assert_eq!(messages(&[], "drivers", "fjall", EdgeKind::Normal), "");
+        assert!(messages(&[], "attic", "serde", EdgeKind::Normal).contains("stands on no floor"));
+        assert!(messages(&[], "kv", "outboard-attic", EdgeKind::Normal).contains("no floor"));
+    }
+}
