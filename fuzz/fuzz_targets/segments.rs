@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| outboard_drivers::dds::tcp::stack::fuzz::segments(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| outboard_pageserver::tcp::stack::fuzz::segments(data));

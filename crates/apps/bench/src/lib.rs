@@ -33,7 +33,7 @@ pub fn machine() -> String {
 /// The date (UTC), for the notes of figures.
 #[must_use]
 pub fn today() -> String {
-    let (year, month, day) = civil(outboard_drivers::clock::wall().sec.div_euclid(86_400));
+    let (year, month, day) = civil(outboard_os::clock::wall().sec.div_euclid(86_400));
     format!("{year:04}-{month:02}-{day:02}")
 }
 

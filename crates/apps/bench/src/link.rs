@@ -22,15 +22,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
+use outboard_attach::link::{HostLink, HostMemory, control, wait};
 use outboard_base::{SessionId, limits};
-use outboard_drivers::link::{HostLink, HostMemory, control, wait};
-use outboard_drivers::shm::Shared;
-use outboard_drivers::{clock, futex};
 use outboard_link::Region;
 use outboard_link::dma::Ledger;
 use outboard_link::pace::{Config, Pace};
 use outboard_link::queue::nvmefs::Initiator;
 use outboard_link::queue::{HostQueue, Span, Submission};
+use outboard_os::clock;
+use outboard_os::futex;
+use outboard_os::shm::Shared;
 use outboard_wire::file::{Header, Request};
 use outboard_wire::nvmefs::{Dispatch, Status};
 use serde::Serialize;
@@ -328,7 +329,7 @@ fn start_dpu(bench: &LinkBench) -> io::Result<(KilledOnDrop, PathBuf)> {
     let mut child = KilledOnDrop(child);
     let socket = data.join("dpu.sock");
     for _ in 0..1000 {
-        if outboard_drivers::link::connect(&socket).is_ok() {
+        if outboard_attach::link::connect(&socket).is_ok() {
             return Ok((child, socket));
         }
         if let Some(status) = child.0.try_wait()? {

@@ -74,7 +74,7 @@ impl DpuProcess {
     }
 
     fn listens(&self) -> bool {
-        outboard_drivers::link::connect(&self.socket).is_ok()
+        outboard_attach::link::connect(&self.socket).is_ok()
     }
 
     /// The status of a child that ended, which is then forgotten.

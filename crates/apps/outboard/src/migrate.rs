@@ -384,9 +384,9 @@ async fn is_same<M: Medium, N: Medium>(from: &M, to: &N, at: u64, len: usize) ->
 
 #[cfg(test)]
 mod tests {
-    use outboard_drivers::executor::block_on;
     use outboard_kv::medium::mem::MemMedium;
     use outboard_kv::mem::{Faults, MemKv};
+    use outboard_os::executor::block_on;
 
     use super::*;
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use outboard_attach::host::Shape;
 use outboard_cache::policy::{self, Choice, Policies, flush, prefetch, replace};
-use outboard_drivers::host::Shape;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

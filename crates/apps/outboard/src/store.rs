@@ -15,10 +15,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use outboard_base::Errno;
-use outboard_drivers::engine::Engine;
-use outboard_drivers::medium::FileMedium;
+use outboard_fjall::Engine;
 use outboard_kv::medium::{Buf, Medium};
 use outboard_kv::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
+use outboard_os::medium::FileMedium;
 use outboard_redb::RedbEngine;
 
 pub(crate) use figures::{describe, figures};

@@ -6,15 +6,16 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use outboard_drivers::clock;
-use outboard_drivers::dpu::Poller;
-use outboard_drivers::engine::directory::{DataDirectory, DirectoryError};
-use outboard_drivers::engine::{Engine, EngineOptions, Reserve, disk_room};
-use outboard_drivers::executor::block_on;
-use outboard_drivers::link::Bell;
-use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
+use outboard_fjall::{Engine, EngineOptions};
 use outboard_kv::object::{Compression, Recovered};
 use outboard_kvfs::{Kvfs, OpenError, Options};
+use outboard_os::bell::Bell;
+use outboard_os::clock;
+use outboard_os::directory::{DataDirectory, DirectoryError};
+use outboard_os::executor::block_on;
+use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
+use outboard_os::room::{Reserve, disk_room};
+use outboard_os::runtime::Poller;
 use outboard_redb::RedbEngine;
 use serde_json::Value;
 

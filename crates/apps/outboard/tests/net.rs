@@ -6,10 +6,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests may panic")]
 
-#[path = "../../../worlds/drivers/tests/networks/mod.rs"]
+#[path = "../../../worlds/pageserver/tests/networks/mod.rs"]
 mod networks;
 mod plugins;
-#[path = "../../../worlds/drivers/tests/skips/mod.rs"]
+#[path = "../../../worlds/os/tests/skips/mod.rs"]
 mod skips;
 
 use std::io::{BufRead, BufReader, Read, Write};

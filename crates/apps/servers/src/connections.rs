@@ -26,7 +26,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use outboard_drivers::link::Bell;
+use outboard_os::bell::Bell;
 
 pub(crate) use conn::{Conn, Conns};
 pub(crate) use serving::{Serving, run_alone};

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use outboard_base::Errno;
 use outboard_dds::table::Changes;
-use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_kv::medium::{Buf, Medium};
+use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 
 pub use dds::DdsDevice;
 

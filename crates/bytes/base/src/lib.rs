@@ -11,6 +11,7 @@ mod errno;
 mod id;
 pub mod limits;
 mod rng;
+pub mod task;
 mod time;
 
 pub use cred::Cred;

@@ -25,7 +25,6 @@ mod service;
 mod stats;
 
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use outboard_base::{Fh, Ino, Result, SessionId, Timestamp};
@@ -168,13 +167,4 @@ impl<K: Kv, M: Medium> Volume for Arc<Kvfs<K, M>> {
 /// Blocks that so many pages may take, wherever in the file they lie.
 fn blocks(pages: u64, page_size: u64) -> u64 {
     pages.saturating_mul(page_size.div_ceil(BLOCK))
-}
-
-/// Work that waits for something.
-pub type Work = Pin<Box<dyn Future<Output = ()>>>;
-
-/// The world's executor: runs on the service's own thread, between its turns.
-pub trait Spawn {
-    /// Polls work at once, and takes it over if it must wait for something.
-    fn spawn(&self, work: Work);
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use outboard_base::task::{Spawn, Work};
 use outboard_base::{Cred, Errno, Result, Rng, SessionId, Time, Timestamp};
 use outboard_cache::dpu::Control;
 use outboard_cache::geometry::{Area, Geometry, Shape};
@@ -27,7 +28,7 @@ use outboard_wire::file::{Reply, Request};
 use outboard_wire::nvmefs::Dispatch;
 use outboard_wire::regs::registers_len;
 
-use crate::dpu::{CacheSetup, Limits, Service, Spawn, Volume, Work};
+use crate::dpu::{CacheSetup, Limits, Service, Volume};
 use crate::host::{
     Call, Done, Front, NotResumed, Port, Resumed, Session, Settings, Started, World,
 };

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use outboard_attach::host::{Host, HostOptions, Shape};
 use outboard_base::{Cred, Errno, Ino, Result};
 use outboard_cache::policy::Choice;
 use outboard_dpc::host::{Call, Done, Front, Port, Session, Slot, World};
-use outboard_drivers::host::{Host, HostOptions, Shape};
 use outboard_wire::event::Event;
 use outboard_wire::file::{Attr, Reply, Request};
 
@@ -16,8 +16,8 @@ use crate::data::Handle;
 use crate::ports::Ports;
 use crate::told::Told;
 
+pub use outboard_attach::host::ConnectError;
 pub use outboard_dpc::host::LossPolicy;
-pub use outboard_drivers::host::ConnectError;
 
 /// Queue pairs of a process: as many threads are served side by side.
 const QUEUES: u16 = 16;

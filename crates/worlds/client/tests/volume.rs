@@ -12,18 +12,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outboard_attach::dpu::{Dpu, DpuOptions};
 use outboard_client::{
     Connect, Errno, How, LockKind, LockStyle, OpenOptions, Opened, Place, Setattr, Volume, Walked,
     open_flags,
 };
-use outboard_drivers::clock;
-use outboard_drivers::dpu::{Dpu, DpuOptions, Poller};
-use outboard_drivers::engine::directory::DataDirectory;
-use outboard_drivers::engine::{Engine, EngineOptions};
-use outboard_drivers::executor::block_on;
-use outboard_drivers::link::Bell;
-use outboard_drivers::medium::{FileMedium, MediumOptions, Reactor};
+use outboard_fjall::{Engine, EngineOptions};
 use outboard_kvfs::{Kvfs, Options};
+use outboard_os::bell::Bell;
+use outboard_os::clock;
+use outboard_os::directory::DataDirectory;
+use outboard_os::executor::block_on;
+use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
+use outboard_os::runtime::Poller;
 
 const DIR: &str = "OUTBOARD_CLIENT_DIR";
 const SOCKET: &str = "OUTBOARD_CLIENT_SOCKET";

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use outboard_drivers::dds::server::{Server, ServerOptions};
-use outboard_drivers::engine::Reserve;
+use outboard_os::room::Reserve;
+use outboard_pageserver::server::{Server, ServerOptions};
 
 /// Where cargo has put the library: beside this test.
 fn libraries() -> PathBuf {

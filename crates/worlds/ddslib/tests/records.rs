@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use outboard_drivers::dds::plugin::{self, Plugin, PluginKeeper, PluginOptions};
-use outboard_drivers::dds::server::{Server, ServerOptions};
-use outboard_drivers::dds::tcp::front::Front;
-use outboard_drivers::dds::tcp::sockets::{Address, Listener};
-use outboard_drivers::dds::tcp::worker::Setup;
-use outboard_drivers::engine::Reserve;
+use outboard_os::room::Reserve;
+use outboard_pageserver::plugin::{self, Plugin, PluginKeeper, PluginOptions};
+use outboard_pageserver::server::{Server, ServerOptions};
+use outboard_pageserver::tcp::front::Front;
+use outboard_pageserver::tcp::sockets::{Address, Listener};
+use outboard_pageserver::tcp::worker::Setup;
 
 const TEXT: usize = 112;
 /// Records that batches read.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use outboard_client::{Connect, Errno, Result, Volume};
-use outboard_drivers::fds;
+use outboard_os::fds;
 
 use crate::config;
 use crate::sys::{guard, lock::Lock, signals};

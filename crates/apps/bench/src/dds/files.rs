@@ -14,16 +14,17 @@ use outboard_base::{Errno, Rng};
 use outboard_dds::dpu::pump;
 use outboard_dds::groups::Shape;
 use outboard_dds::host::{Completion, File};
-use outboard_drivers::dds::host::Attachment;
-use outboard_drivers::dds::library::{FileLibrary, file_library};
-use outboard_drivers::dds::server::{Server, ServerOptions};
 use outboard_link::dma::{Count, Snapshot};
+use outboard_pageserver::host::Attachment;
+use outboard_pageserver::library::{FileLibrary, file_library};
+use outboard_pageserver::server::{Server, ServerOptions};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
+use crate::machine;
 use crate::plot::{Axis, Figure, Panel, Scale, Series};
 use crate::stats::median;
-use crate::{machine, today};
+use crate::today;
 
 /// How Figure 18 is measured.
 #[derive(Clone, Debug)]

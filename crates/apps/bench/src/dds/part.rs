@@ -22,13 +22,13 @@ use outboard_dds::dpu::offload::{
     Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
 };
 use outboard_dds::groups::Shape;
-use outboard_drivers::dds::host::Attachment;
-use outboard_drivers::dds::library::file_library;
-use outboard_drivers::dds::server::{Server, ServerOptions};
-use outboard_drivers::dds::tcp::front::Front;
-use outboard_drivers::dds::tcp::sockets::{Address, ConnId, Listener, Read, Ready, Sockets, Wrote};
-use outboard_drivers::dds::tcp::worker::{Files, Setup};
 use outboard_kv::medium::{Buf, Medium};
+use outboard_pageserver::host::Attachment;
+use outboard_pageserver::library::file_library;
+use outboard_pageserver::server::{Server, ServerOptions};
+use outboard_pageserver::tcp::front::Front;
+use outboard_pageserver::tcp::sockets::{Address, ConnId, Listener, Read, Ready, Sockets, Wrote};
+use outboard_pageserver::tcp::worker::{Files, Setup};
 
 use super::requests::{HEAD, KIND_HERE, KIND_READ, READ_UNIT, UNIT, head};
 

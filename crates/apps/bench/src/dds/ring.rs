@@ -13,19 +13,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use outboard_drivers::clock;
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Delayed, Direct, Dma, Ledger};
 use outboard_link::ring::{
     Consume, Place, Produce, PushError, farm, lanes, lanes::Lanes, locked, progress,
 };
+use outboard_os::clock;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::link::device::NamedPrice;
+use crate::machine;
 use crate::plot::{Axis, Figure, Panel, Scale, Series};
 use crate::stats::median;
-use crate::{machine, today};
+use crate::today;
 
 mod dpdk;
 

@@ -19,8 +19,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_base::limits::PAGE;
-use outboard_drivers::shm::Shared;
-use outboard_drivers::{clock, futex};
 use outboard_link::Region;
 use outboard_link::dma::{Count, Counted, Delayed, Direct, Dma, Ledger, Price};
 use outboard_link::layout::Layout;
@@ -28,6 +26,9 @@ use outboard_link::pace::{Config, Pace, Step};
 use outboard_link::queue::virtiofs::{Rings, Variant};
 use outboard_link::queue::{Arrival, Command, DpuQueue, nvmefs, virtiofs};
 use outboard_link::registers::Registers;
+use outboard_os::clock;
+use outboard_os::futex;
+use outboard_os::shm::Shared;
 use outboard_wire::file::Request;
 use outboard_wire::fuse::{Call, Dialect, IN_HEADER_LEN, InHeader, Opcode};
 use outboard_wire::nvmefs::{DEPTH_MIN, QUEUES_MAX, QueueError, Status};

@@ -12,19 +12,20 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use outboard_drivers::shm::Shared;
 use outboard_link::Region;
 use outboard_link::dma::Ledger;
 use outboard_link::pace::{Config, Pace};
 use outboard_link::queue::{nvmefs, virtiofs};
 use outboard_link::registers::Registers;
+use outboard_os::shm::Shared;
 use serde::Serialize;
 
 use super::device::{NamedPrice, Page, Shape, Spent, System, cpu_ns};
 use super::lane::{Ask, Lane, Queue};
+use crate::machine;
 use crate::plot::{Axis, Figure, Panel, Scale, Series};
 use crate::stats::{Latencies, median};
-use crate::{machine, today};
+use crate::today;
 
 /// How Figure 6 is measured.
 #[derive(Clone, Debug)]

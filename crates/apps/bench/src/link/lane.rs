@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use outboard_base::limits::REQUEST_HEADER_MAX;
 use outboard_base::{Fh, Ino};
-use outboard_drivers::{clock, futex};
 use outboard_link::pace::{Pace, Step};
 use outboard_link::queue::virtiofs::FuseCall;
 use outboard_link::queue::{Cid, Completion, HostQueue, Span, Submission, nvmefs, virtiofs};
+use outboard_os::clock;
+use outboard_os::futex;
 use outboard_wire::file::{Header, Request};
 use outboard_wire::fuse::{InHeader, Opcode};
 use outboard_wire::nvmefs::{Dispatch, Status};

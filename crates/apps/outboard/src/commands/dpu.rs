@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outboard_drivers::dpu::{Dpu, DpuOptions};
-use outboard_drivers::link::Bell;
+use outboard_attach::dpu::{Dpu, DpuOptions};
+use outboard_os::bell::Bell;
 
 use crate::exit::Failure;
 use crate::log;

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_drivers::executor::block_on;
 use outboard_kvfs::check::Options;
+use outboard_os::executor::block_on;
 use serde_json::{Value, json};
 
 use super::status::Dpu;
@@ -54,7 +54,7 @@ fn offline(settings: &Settings, repair: bool) -> Result<Value, Failure> {
     });
     let report = report
         .map_err(|errno| Failure::internal(format!("the check could not be finished: {errno}")))?;
-    Ok(outboard_drivers::dpu::report_json(&report))
+    Ok(outboard_attach::dpu::report_json(&report))
 }
 
 async fn finish(volume: &volume::Volume) -> outboard_base::Result<()> {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use outboard_drivers::executor::block_on;
-use outboard_drivers::medium::Reactor;
+use outboard_os::executor::block_on;
+use outboard_os::medium::Reactor;
 
 use crate::exit::{Code, Failure};
 use crate::log;
@@ -71,8 +71,8 @@ pub(crate) fn migrate(
 
 /// A size that was given to the volume is the copy's, too.
 fn keep_size(
-    source: &outboard_drivers::engine::directory::DataDirectory,
-    target: &outboard_drivers::engine::directory::DataDirectory,
+    source: &outboard_os::directory::DataDirectory,
+    target: &outboard_os::directory::DataDirectory,
 ) -> Result<(), Failure> {
     let (from, to) = (source.path().join("size"), target.path().join("size"));
     if !from.exists() || to.exists() {

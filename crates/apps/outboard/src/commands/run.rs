@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outboard_attach::host::{Host, HostOptions};
 use outboard_dpc::host::{LossPolicy, Settings as Session};
-use outboard_drivers::engine::directory::DataDirectory;
-use outboard_drivers::host::{Host, HostOptions};
 use outboard_fuse::{Cache, Front, Link, MountError, MountOptions, Mounted};
+use outboard_os::directory::DataDirectory;
 
 use super::status::{Dpu, Line, Status};
 use super::umount;

@@ -26,14 +26,14 @@ use std::time::{Duration, Instant};
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
+use outboard_attach::link;
 use outboard_dds::dpu::director::Signature;
 use outboard_dds::dpu::offload::Application;
-use outboard_drivers::dds::server::{Server, ServerOptions};
-use outboard_drivers::dds::tcp::front::Front;
-use outboard_drivers::dds::tcp::sockets::{Address, Listener};
-use outboard_drivers::dds::tcp::stack::network::Ends;
-use outboard_drivers::dds::tcp::worker;
-use outboard_drivers::link;
+use outboard_pageserver::server::{Server, ServerOptions};
+use outboard_pageserver::tcp::front::Front;
+use outboard_pageserver::tcp::sockets::{Address, Listener};
+use outboard_pageserver::tcp::stack::network::Ends;
+use outboard_pageserver::tcp::worker;
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
 use outboard_servers::kv::{Ended, Fsync, KvApplication, KvServer, Setup, Stop, StoreSetup};
 use outboard_servers::pages::{self, PageServer, PagesApplication};
@@ -232,7 +232,7 @@ pub(crate) fn serve(what: Serve) -> Result<ExitCode, Failure> {
         Serve::Pages(args) => host(Served::Pages, args),
         Serve::Plugin(args) => plugin::serve(args),
         Serve::PluginProcess { object, parent } => {
-            Ok(outboard_drivers::dds::plugin::host(object, *parent))
+            Ok(outboard_pageserver::plugin::host(object, *parent))
         }
         Serve::Dpu { app, args } => dpu(*app, args),
     }

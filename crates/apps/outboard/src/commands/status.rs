@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use outboard_drivers::link::control;
+use outboard_attach::link::control;
 use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure};

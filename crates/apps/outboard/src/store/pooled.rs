@@ -17,14 +17,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_base::Time;
-use outboard_drivers::clock;
-use outboard_drivers::executor::block_on;
 use outboard_kv::KvError;
 use outboard_kv::medium::Medium;
 use outboard_kv::pool::{
     Claim, ClaimError, Me, Options, Pool, PoolError, PooledKv, Striped, Taken, Taking, Terms,
     Wanted,
 };
+use outboard_os::clock;
+use outboard_os::executor::block_on;
 use outboard_rados::{Location, Rados, Subject};
 use serde_json::{Map, Value, json};
 

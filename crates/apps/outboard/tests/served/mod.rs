@@ -12,30 +12,30 @@ use outboard_base::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Set for the test program as a client: what it is to do, in words.
-pub const AS_CLIENT: &str = "OUTBOARD_TEST_CLIENT";
-pub const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const AS_CLIENT: &str = "OUTBOARD_TEST_CLIENT";
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 /// A number of the environment.
-pub fn number(name: &str, otherwise: u64) -> u64 {
+pub(crate) fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
 }
 
 /// A server: where it listens, what was answered there, which process its DPU side is.
-pub struct Served {
-    pub address: SocketAddr,
-    pub answered: Arc<AtomicU64>,
+pub(crate) struct Served {
+    pub(crate) address: SocketAddr,
+    pub(crate) answered: Arc<AtomicU64>,
     dpu: Arc<AtomicI32>,
 }
 
 impl Served {
     /// One that will listen at a free port.
-    pub fn new() -> Served {
+    pub(crate) fn new() -> Served {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         Served { address, answered: Arc::default(), dpu: Arc::default() }
     }
 
     /// The host's process, which starts or adopts the DPU side.
-    pub fn host(&self, app: &str, data: &Path, flags: &[&str]) -> Child {
+    pub(crate) fn host(&self, app: &str, data: &Path, flags: &[&str]) -> Child {
         let mut child = Command::new(env!("CARGO_BIN_EXE_outboard"))
             .args(["serve", app, "--size=256M", "--log=info"])
             .args(flags)
@@ -60,7 +60,7 @@ impl Served {
 
     /// This program once more, as a client: its one test, which finds these words in
     /// [`AS_CLIENT`].
-    pub fn client(&self, test: &str, words: &str) -> Child {
+    pub(crate) fn client(&self, test: &str, words: &str) -> Child {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
             .env(AS_CLIENT, format!("{} {words}", self.address))
@@ -70,7 +70,7 @@ impl Served {
     }
 
     /// Waits until so many more were answered.
-    pub fn wait(&self, more: u64) {
+    pub(crate) fn wait(&self, more: u64) {
         let (from, until) = (self.answered.load(Ordering::Relaxed), Instant::now() + LIMIT);
         while self.answered.load(Ordering::Relaxed) < from + more {
             assert!(Instant::now() < until, "nobody is served any more");
@@ -78,7 +78,7 @@ impl Served {
         }
     }
 
-    pub fn kill_dpu(&self) {
+    pub(crate) fn kill_dpu(&self) {
         if let Some(pid) = Pid::from_raw(self.dpu.swap(0, Ordering::SeqCst)) {
             // It may just have ended by itself: then it has been killed before.
             let _gone = kill_process(pid, Signal::KILL);
@@ -87,13 +87,13 @@ impl Served {
 }
 
 /// Whom to kill: each at least once, then whom the seed says.
-pub fn victim(kill: u64, rng: &mut Rng) -> &'static str {
+pub(crate) fn victim(kill: u64, rng: &mut Rng) -> &'static str {
     let whom = if kill < 3 { kill } else { rng.below(3) };
     ["host", "DPU side", "client"][usize::try_from(whom).unwrap()]
 }
 
 /// How many requests the DPU side answered in its last life, which ended in order.
-pub fn offloaded(data: &Path) -> u64 {
+pub(crate) fn offloaded(data: &Path) -> u64 {
     let log = std::fs::read_to_string(data.join("dpu.log")).unwrap();
     let last = log.rsplit("offloaded: ").next().and_then(|rest| rest.split(',').next());
     last.unwrap().trim().parse().unwrap_or_else(|error| panic!("{error}: {log}"))

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use outboard_drivers::dds::tcp::sockets::PIECES;
+use outboard_pageserver::tcp::sockets::PIECES;
 
 /// A buffer longer than this is not kept when all of it was sent.
 const KEPT: usize = 128 << 10;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use outboard_drivers::dds::tcp::sockets::ConnId;
+use outboard_pageserver::tcp::sockets::ConnId;
 
 use super::answers::Answers;
 use super::{GATES_MAX, OUT_MAX, WAITING_MAX};

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use outboard_drivers::dds::tcp::sockets::{
+use outboard_os::bell::Bell;
+use outboard_os::executor::{Executor, Started};
+use outboard_pageserver::tcp::sockets::{
     Address, ConnId, Listener, PIECES, Read, Ready, Sockets, Wrote,
 };
-use outboard_drivers::executor::{Executor, Started};
-use outboard_drivers::link::Bell;
 
 use super::{Conns, Ended, Service, Stop, Work};
 use crate::device::Device;

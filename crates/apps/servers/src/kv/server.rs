@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outboard_base::Errno;
-use outboard_drivers::dds::tcp::sockets::{Address, ConnId, Listener};
+use outboard_pageserver::tcp::sockets::{Address, ConnId, Listener};
 
 use super::commands::{self, Answers, Cold, Command, Info, SoFar, Then};
 use super::log::Found;

@@ -34,7 +34,7 @@ use super::sync::synced;
 use crate::device::Device;
 use compact::{Compaction, Progress};
 use open::Opened;
-use outboard_drivers::dds::tcp::sockets::ConnId;
+use outboard_pageserver::tcp::sockets::ConnId;
 
 /// Records of one hash followed through the file.
 const HOPS_MAX: usize = 32;

@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use outboard_drivers::dds::tcp::sockets::{Address, ConnId, Listener};
+use outboard_pageserver::tcp::sockets::{Address, ConnId, Listener};
 
 use super::store::{Asked, Event, Store};
 use super::wire::{self, Framed, Request, Status};

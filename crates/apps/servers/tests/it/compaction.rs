@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use outboard_base::Rng;
-use outboard_drivers::dds::tcp::sockets::Address;
+use outboard_pageserver::tcp::sockets::Address;
 
 use crate::rig::{Answer, Client, Dpu, Host};
 

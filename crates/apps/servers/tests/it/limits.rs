@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::time::Instant;
 
-use outboard_drivers::dds::tcp::sockets::Address;
+use outboard_pageserver::tcp::sockets::Address;
 use outboard_servers::pages::wire::{self, CONTENTS, HEAD, Request};
 
 use crate::rig::{Answer, Client, Host, LIMIT, encode};

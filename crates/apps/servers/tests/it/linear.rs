@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use outboard_base::Rng;
-use outboard_drivers::dds::tcp::sockets::Address;
+use outboard_pageserver::tcp::sockets::Address;
 
 use crate::history::{Op, is_linearizable};
 use crate::rig::{Answer, Client, Dpu, Host};

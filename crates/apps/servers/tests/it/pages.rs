@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use outboard_base::Rng;
-use outboard_drivers::dds::tcp::sockets::Address;
+use outboard_pageserver::tcp::sockets::Address;
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
 use outboard_servers::pages::client::{self, Answer};
 use outboard_servers::pages::wire::{CONTENTS, HEAD, PAGE, PAGE_HEAD, Request, Status, lsn_of};

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
-use outboard_drivers::dds::tcp::sockets::Address;
+use outboard_pageserver::tcp::sockets::Address;
 
 use crate::rig::{Dpu, Host};
 

@@ -8,11 +8,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_dds::dpu::offload::Application;
-use outboard_drivers::dds::server::{Server, ServerOptions};
-use outboard_drivers::dds::tcp::front::Front;
-use outboard_drivers::dds::tcp::sockets::{Address, Listener};
-use outboard_drivers::dds::tcp::worker::Setup as FrontSetup;
-use outboard_drivers::engine::Reserve;
+use outboard_os::room::Reserve;
+use outboard_pageserver::server::{Server, ServerOptions};
+use outboard_pageserver::tcp::front::Front;
+use outboard_pageserver::tcp::sockets::{Address, Listener};
+use outboard_pageserver::tcp::worker::Setup as FrontSetup;
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
 use outboard_servers::kv::{Ended, Fsync, KvApplication, KvServer, Setup, Stop, StoreSetup};
 

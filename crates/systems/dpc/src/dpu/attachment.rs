@@ -13,10 +13,11 @@ use outboard_link::queue::{Arrival, Command, CommandId, DpuQueue, Fault};
 use outboard_wire::event::Event;
 use outboard_wire::nvmefs::Status;
 
+use super::Volume;
 use super::gate::Gate;
 use super::serve::{self, Running};
 use super::stats::Stats;
-use super::{Spawn, Volume};
+use outboard_base::task::Spawn;
 
 /// What one attachment may use.
 #[derive(Clone, Copy, Debug)]

@@ -13,9 +13,10 @@ use outboard_link::queue::{Command, CommandId};
 use outboard_wire::file::{Direction, Flags, Header, Op, Reply, Request};
 use outboard_wire::nvmefs::{QueueError, Status};
 
+use super::Volume;
 use super::attachment::Attachment;
 use super::gate::{Ask, Passed};
-use super::{Spawn, Volume};
+use outboard_base::task::Spawn;
 
 /// A command that waits for something, as an abort sees it.
 #[derive(Default)]

@@ -4,16 +4,17 @@ use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use outboard_base::task::{Spawn, Work};
 use outboard_base::{SessionId, Time, Timestamp};
 use outboard_kvfs::{Caller, Event as VolumeEvent};
 use outboard_link::events::Sender;
 use outboard_link::queue::nvmefs::Target;
 use outboard_wire::event::Event;
 
+use super::Volume;
 use super::attachment::{Attachment, Core, Limits};
 use super::gate::{CacheSetup, Gate};
 use super::stats::Stats;
-use super::{Spawn, Volume, Work};
 
 /// Names an attachment of a service; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use outboard_base::task::{Spawn, Work};
 use outboard_base::{Cred, Errno, Fh, Ino, Rng, SessionId, Time, Timestamp};
-use outboard_dpc::dpu::{AttachmentId, Limits, Service, Spawn, Work};
+use outboard_dpc::dpu::{AttachmentId, Limits, Service};
 use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
 use outboard_kvfs::{Caller, Kvfs, Options};

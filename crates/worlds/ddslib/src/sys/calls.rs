@@ -11,7 +11,7 @@ use libc::iovec;
 use outboard_base::{Errno, Result};
 use outboard_dds::groups::Shape;
 use outboard_dds::host::{self, NotBegun, Poll};
-use outboard_drivers::dds::host::Attachment;
+use outboard_pageserver::host::Attachment;
 use outboard_wire::dds::DirectoryId;
 
 use super::lent::{

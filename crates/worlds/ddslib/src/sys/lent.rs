@@ -6,7 +6,7 @@ use std::sync::Arc;
 use libc::iovec;
 use outboard_base::{Errno, Result};
 use outboard_dds::host;
-use outboard_drivers::dds::host::Attachment;
+use outboard_pageserver::host::Attachment;
 
 /// The library behind a `dds_library`.
 pub type Library = host::Library<Attachment, Lent>;

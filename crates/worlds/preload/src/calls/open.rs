@@ -150,7 +150,7 @@ pub(crate) fn duplicated(old: i32, new: i32) {
 
 /// Whether the program may not put anything there: a link's descriptor.
 pub(crate) fn is_guarded(fd: i32) -> bool {
-    outboard_drivers::fds::is_ours(fd)
+    outboard_os::fds::is_ours(fd)
 }
 
 /// `close_range(2)`, but for what is the library's.
@@ -165,7 +165,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: i32) -> Route<i32> {
     }
     // The kernel closes what lies between the library's descriptors.
     let mut from = first;
-    for ours in outboard_drivers::fds::ours() {
+    for ours in outboard_os::fds::ours() {
         let Ok(ours) = u32::try_from(ours) else { continue };
         if ours < from || ours > last {
             continue;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use outboard_drivers::dds::tcp::stack::network::{Ends, Network};
+use outboard_pageserver::tcp::stack::network::{Ends, Network};
 
 use super::cannot;
 use crate::exit::{Code, Failure};

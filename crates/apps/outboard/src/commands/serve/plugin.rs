@@ -20,11 +20,11 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use outboard_dds::dpu::director::Signature;
-use outboard_drivers::dds::plugin::{Plugin, PluginKeeper, PluginOptions};
-use outboard_drivers::dds::server::{Server, ServerOptions};
-use outboard_drivers::dds::tcp::front::Front;
-use outboard_drivers::dds::tcp::sockets::Address;
-use outboard_drivers::dds::tcp::worker;
+use outboard_pageserver::plugin::{Plugin, PluginKeeper, PluginOptions};
+use outboard_pageserver::server::{Server, ServerOptions};
+use outboard_pageserver::tcp::front::Front;
+use outboard_pageserver::tcp::sockets::Address;
+use outboard_pageserver::tcp::worker;
 
 use super::net::NetArgs;
 use super::{Clients, cannot, claim, clients, keep_apart};

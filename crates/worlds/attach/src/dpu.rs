@@ -1,0 +1,477 @@
+//! The DPU side as a process: one thread that serves every link to one volume.
+//!
+//! ```text
+//! turn:  poll all queues ─▶ run what was woken ─▶ interrupts ─▶ now and then sockets, deadlines
+//!        nothing found: spin a while, yielding; then say "asleep", look once more, sleep
+//! sleep: on the bell (a host rang, or work was woken), storage, the sockets, the next deadline
+//! ```
+//!
+//! Everything outside the queues comes over the attach socket: Hello and Detach, and control
+//! requests (`{"command": "status"}`, see [`Control`]). A host is gone when its socket closes. If
+//! its process lives (it lost patience with a side that hung), what it holds is kept for a while;
+//! if not, it goes at once.
+//!
+//! Sessions are written down beside the volume, so that a DPU side that was killed knows at its
+//! next start whom to wait for before it lets go of files and locks ([`outboard_dpc::dpu::Grace`]).
+
+mod admission;
+mod cache;
+mod control;
+mod peers;
+mod sessions;
+mod tidying;
+
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_base::task::Work;
+use outboard_base::{Result, Time};
+use outboard_cache::policy::Policies;
+use outboard_dpc::dpu::{AttachmentId, Grace, Limits, Service, Volume};
+use outboard_kv::Kv;
+use outboard_kv::medium::Medium;
+use outboard_kv::object::Packing;
+use outboard_kvfs::{Kvfs, check};
+use outboard_link::beat::Beat;
+use outboard_link::dma::{Count, Ledger};
+use outboard_link::pace::{self, Pace, Step};
+use outboard_wire::nvmefs::{DEPTH_MAX, QUEUES_MAX};
+
+use crate::link::Terms;
+use outboard_os::alone;
+use outboard_os::bell::Bell;
+use outboard_os::clock;
+use outboard_os::runtime::Runtime;
+use peers::Peers;
+use sessions::Sessions;
+
+pub use control::{Control, report_json};
+
+/// A volume with a life of its own. Shared with the thread of a check.
+pub trait Keeping: Volume + Clone + Send {
+    /// Everybody who held something before the start is back, or had the time to come.
+    fn end_grace(&self) -> impl Future<Output = Result<()>>;
+
+    /// Housekeeping; true if there is more to do at once.
+    fn tidy(&self) -> impl Future<Output = Result<bool>>;
+
+    /// Locks that were recalled some seconds ago and did not come back are counted upon no more.
+    fn lose_patience(&self);
+
+    /// Nobody asks for anything right now: called often, and does not wait.
+    fn idle(&self);
+
+    /// Whether something is left to note down when nobody asks for anything.
+    fn has_notes(&self) -> bool;
+
+    /// Notes it down.
+    fn note(&self) -> impl Future<Output = Result<()>>;
+
+    /// Makes everything answered durable: before an orderly end.
+    fn sync(&self) -> impl Future<Output = Result<()>>;
+
+    /// The file system check, beside other work.
+    fn check(&self, contents: bool) -> impl Future<Output = Result<check::Report>>;
+
+    /// Space and inodes.
+    fn figures(&self) -> outboard_wire::file::Statfs;
+
+    /// What was written to the medium since the opening, and what it took.
+    fn packing(&self) -> Packing;
+}
+
+impl<K: Kv, M: Medium> Keeping for Arc<Kvfs<K, M>> {
+    fn end_grace(&self) -> impl Future<Output = Result<()>> {
+        Kvfs::end_grace(self)
+    }
+
+    fn tidy(&self) -> impl Future<Output = Result<bool>> {
+        Kvfs::tidy(self)
+    }
+
+    fn lose_patience(&self) {
+        Kvfs::lose_patience(self);
+    }
+
+    fn idle(&self) {
+        self.objects().kv().idle();
+    }
+
+    fn has_notes(&self) -> bool {
+        self.objects().is_unmarked()
+    }
+
+    async fn note(&self) -> Result<()> {
+        self.objects().mark().await.map_err(outboard_kv::KvError::errno)
+    }
+
+    async fn sync(&self) -> Result<()> {
+        // Retires the log of moves first: after an orderly end a block that fails its checksum has
+        // gone bad, and is never taken for one that did not reach the medium.
+        Kvfs::tidy(self).await?;
+        self.objects().sync().await.map_err(outboard_kv::KvError::errno)
+    }
+
+    fn check(&self, contents: bool) -> impl Future<Output = Result<check::Report>> {
+        Kvfs::check(self, check::Options { contents, repair: false })
+    }
+
+    fn figures(&self) -> outboard_wire::file::Statfs {
+        self.statfs()
+    }
+
+    fn packing(&self) -> Packing {
+        self.objects().packing()
+    }
+}
+
+/// How a DPU side runs.
+#[derive(Clone, Debug)]
+pub struct DpuOptions {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Permissions of the socket file: who may attach at all.
+    pub socket_mode: u32,
+    /// Its group, if not that of this process.
+    pub socket_group: Option<u32>,
+    /// Where the sessions it serves are written down.
+    pub sessions: PathBuf,
+    /// Queues, depth and memory of one attachment.
+    pub terms: Terms,
+    /// What one attachment may use.
+    pub limits: Limits,
+    /// Spinning and sleeping.
+    pub pace: pace::Config,
+    /// How long those who held something before a restart have to come back.
+    pub grace: Duration,
+    /// A host whose process lives but whose socket closed has this long to come back.
+    pub linger: Duration,
+    /// How often the volume is tidied while it is used.
+    pub tidy_every: Duration,
+    /// The heartbeat's limit at the hosts; it steps four times as often.
+    pub beat_limit: Duration,
+    /// User who may speak for others, beside root: the volume's owner.
+    pub owner: u32,
+    /// How hosts' caches are managed.
+    pub policies: Policies,
+    /// How it was started, for whoever asks for its status.
+    pub told: serde_json::Map<String, serde_json::Value>,
+}
+
+impl DpuOptions {
+    /// The defaults, for the files named.
+    #[must_use]
+    pub fn new(socket: PathBuf, sessions: PathBuf) -> DpuOptions {
+        DpuOptions {
+            socket,
+            socket_mode: 0o600,
+            socket_group: None,
+            sessions,
+            // Whatever a host may lay out: what it uses of that is limited elsewhere.
+            terms: Terms {
+                queues_max: QUEUES_MAX,
+                depth_max: DEPTH_MAX,
+                region_max: 128 << 30,
+                ..Terms::default()
+            },
+            limits: Limits::default(),
+            pace: pace::Config::default(),
+            grace: Duration::from_secs(20),
+            linger: Duration::from_secs(60),
+            tidy_every: Duration::from_secs(3),
+            beat_limit: Duration::from_secs(20),
+            owner: rustix::process::geteuid().as_raw(),
+            policies: Policies::default(),
+            told: serde_json::Map::new(),
+        }
+    }
+}
+
+/// Sockets are looked at this often while there is other work.
+const LOOK: Duration = Duration::from_millis(2);
+/// Looks at the doorbells in one turn that finds nothing.
+const LOOKS_A_TURN: usize = 8;
+/// How long an orderly end waits for what is under way.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// A DPU side, serving.
+pub struct Dpu<V, R> {
+    options: DpuOptions,
+    service: Service<V>,
+    runtime: Rc<R>,
+    bell: Arc<Bell>,
+    peers: Peers,
+    sessions: Sessions,
+    grace: Grace,
+    ledger: Arc<Ledger>,
+    pace: Pace,
+    started: Time,
+    next_look: Time,
+    next_beat: Time,
+    tidying: tidying::Tidying,
+    control: Control,
+    store: Box<dyn Fn() -> serde_json::Value>,
+    tender: cache::Tender,
+    ending: Option<Time>,
+}
+
+impl<V: Keeping, R: Runtime> Dpu<V, R> {
+    /// Begins to listen. `bell` is what `runtime` rings when it has work; the volume is open.
+    pub fn new(
+        volume: V,
+        runtime: Rc<R>,
+        bell: Arc<Bell>,
+        mut options: DpuOptions,
+    ) -> io::Result<Dpu<V, R>> {
+        let now = clock::now();
+        if options.terms.instance == 0 {
+            options.terms.instance = now.0 | 1;
+        }
+        let sessions = Sessions::open(&options.sessions)?;
+        let grace = Grace::new(sessions.expected(), now, options.grace);
+        let allowed = (options.socket_mode, options.socket_group);
+        let peers = Peers::listen(&options.socket, allowed, Arc::clone(&bell))?;
+        if let Some(ring) = runtime.completes() {
+            peers.watch_ring(ring)?;
+        }
+        let service =
+            Service::new(volume, options.limits, Box::new(clock::now), Box::new(clock::wall));
+        service.gate().expect(sessions.with_caches());
+        Ok(Dpu {
+            service,
+            runtime,
+            bell,
+            peers,
+            sessions,
+            grace,
+            ledger: Arc::new(Ledger::default()),
+            pace: Pace::new(options.pace),
+            started: now,
+            next_look: now,
+            next_beat: now,
+            tidying: tidying::Tidying::new(now),
+            control: Control::default(),
+            store: Box::new(|| serde_json::Value::Null),
+            tender: cache::Tender::default(),
+            ending: None,
+            options,
+        })
+    }
+
+    /// Has `check` called before every answer; see [`Service::before_answers`].
+    pub fn before_answers(&self, check: impl Fn() + 'static) {
+        self.service.before_answers(Box::new(check));
+    }
+
+    /// Has `figures` asked, at every status, how the store of the volume does.
+    pub fn tells_of_the_store(&mut self, figures: impl Fn() -> serde_json::Value + 'static) {
+        self.store = Box::new(figures);
+    }
+
+    /// Serves until a control request asks for the end, or `stop` says so (it must ring the bell).
+    pub fn run(&mut self, stop: &dyn Fn() -> bool) -> io::Result<()> {
+        loop {
+            let mut found = self.look_at_queues();
+            found += self.runtime.turn();
+            found += self.look_for_kept_waiting(0);
+            if found > 0 {
+                self.flush();
+            }
+            let now = clock::now();
+            if now >= self.next_look {
+                found += self.look_around(now)?;
+                if stop() && self.ending.is_none() {
+                    self.ending = Some(now);
+                }
+            }
+            if self.ending.is_some_and(|since| self.has_ended(now, since)) {
+                return self.close();
+            }
+            if found > 0 {
+                self.pace.work(now);
+            } else {
+                self.service.volume().idle();
+                match self.pace.idle(now) {
+                    Step::Spin => std::hint::spin_loop(),
+                    Step::Yield => {
+                        let from = clock::now();
+                        rustix::thread::sched_yield();
+                        self.pace.yielded(from, clock::now());
+                    }
+                    Step::Sleep => self.sleep()?,
+                }
+            }
+        }
+    }
+
+    /// Begins what hosts ask for. A look at the doorbells costs little beside the rest of a turn,
+    /// and what it finds is answered before anything else.
+    fn look_at_queues(&mut self) -> usize {
+        for _ in 0..LOOKS_A_TURN {
+            let mut found = self.service.poll(&*self.runtime);
+            found += self.look_for_kept_waiting(found.saturating_sub(1));
+            if found > 0 {
+                self.flush();
+                return found;
+            }
+            std::hint::spin_loop();
+        }
+        0
+    }
+
+    /// If somebody waited for the device here: whom that kept waiting is there now, before anybody
+    /// is answered, or was among the `others` begun with it. How many were found.
+    fn look_for_kept_waiting(&mut self, others: usize) -> usize {
+        if !alone::has_waited() {
+            return 0;
+        }
+        let late = self.service.poll(&*self.runtime);
+        if others + late > 0 {
+            alone::was_unwelcome();
+        }
+        late
+    }
+
+    fn flush(&mut self) {
+        let Dpu { service, peers, .. } = self;
+        service.flush(|id, queue| peers.interrupt(id, queue));
+    }
+
+    /// Sockets and deadlines; how much there was to do.
+    fn look_around(&mut self, now: Time) -> io::Result<usize> {
+        self.next_look = now.after(LOOK);
+        let found = self.hear()?;
+        self.answer_late();
+        self.sweep(now);
+        for session in self.service.take_handed_in() {
+            self.grace.returned(session);
+        }
+        if self.grace.ends(now) {
+            self.end_grace();
+        }
+        if now >= self.next_beat {
+            self.next_beat = now.after(Beat::period(self.options.beat_limit));
+            self.peers.beat();
+            self.service.volume().lose_patience();
+        }
+        self.tidy(now);
+        // What the volume tells because of any of this.
+        self.flush();
+        let spent = self.pace.take_spent();
+        self.ledger.count(Count::Spins, spent.spins);
+        self.ledger.count(Count::SpinNs, spent.spin_ns);
+        self.ledger.count(Count::Sleeps, spent.sleeps);
+        Ok(found)
+    }
+
+    fn end_grace(&mut self) {
+        self.service.gate().expect_nobody();
+        let missing: Vec<_> = self.grace.missing().collect();
+        for session in missing {
+            tracing::warn!(%session, "did not come back in time: its files and locks are let go");
+            self.sessions.remove(session);
+        }
+        let volume = self.service.volume().clone();
+        self.start(async move {
+            match volume.end_grace().await {
+                Ok(()) => tracing::debug!("the grace period is over"),
+                Err(errno) => tracing::error!(
+                    %errno,
+                    "what nobody holds any more could not be looked up: space is given back at the \
+                     next start"
+                ),
+            }
+        });
+    }
+
+    /// Runs work of the DPU side's own.
+    fn start(&self, work: impl Future<Output = ()> + 'static) {
+        let work: Work = Box::pin(work);
+        self.runtime.spawn(work);
+    }
+
+    fn next_deadline(&self, now: Time) -> Time {
+        let mut next = self.next_beat;
+        let others = [self.grace.deadline(), self.tidying.deadline(), self.peers.deadline()];
+        for other in others.into_iter().flatten() {
+            next = next.min(other);
+        }
+        match self.ending {
+            Some(_) => next.min(now.after(LOOK)),
+            None => next,
+        }
+    }
+
+    fn sleep(&mut self) -> io::Result<()> {
+        // What was posted or started since the last turn is taken care of before.
+        self.flush();
+        if self.service.volume().has_notes() {
+            let volume = self.service.volume().clone();
+            self.start(async move {
+                if let Err(errno) = volume.note().await {
+                    tracing::error!(%errno, "cannot note down what is durable");
+                }
+            });
+            return Ok(());
+        }
+        if !self.runtime.begin_sleep() {
+            return Ok(());
+        }
+        if self.service.may_sleep() {
+            let from = clock::now();
+            let until = self.next_deadline(from);
+            self.peers.sleep(until.since(from))?;
+            self.service.awake();
+            let to = clock::now();
+            self.pace.slept(from, to);
+            self.next_look = to;
+        }
+        self.runtime.end_sleep();
+        Ok(())
+    }
+
+    /// Whether everything under way has ended, or had its time to.
+    fn has_ended(&mut self, now: Time, since: Time) -> bool {
+        let busy = self.service.attachments().any(|(_, attachment)| attachment.in_flight() > 0);
+        let over = now.since(since) >= END_LIMIT;
+        (!busy && self.runtime.waiting() == 0) || over
+    }
+
+    /// The end: everything durable, hosts see their sockets close and wait for the next life.
+    fn close(&mut self) -> io::Result<()> {
+        self.flush();
+        self.tender.end();
+        let volume = self.service.volume().clone();
+        let gate = Arc::clone(self.service.gate());
+        let outcome = Rc::new(std::cell::Cell::new(None));
+        let told = Rc::clone(&outcome);
+        self.start(async move {
+            let flushed = gate.flush_all(&volume).await;
+            told.set(Some(volume.sync().await.and(flushed)));
+        });
+        let deadline = clock::now().after(END_LIMIT);
+        while outcome.get().is_none() && clock::now() < deadline {
+            if self.runtime.turn() == 0 && self.runtime.begin_sleep() {
+                self.peers.sleep(LOOK)?;
+                self.runtime.end_sleep();
+            }
+        }
+        match outcome.get() {
+            Some(Ok(())) => Ok(()),
+            Some(Err(errno)) => Err(errno.into()),
+            None => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "storage did not answer in time: what was not synced is as after a crash",
+            )),
+        }
+    }
+}
+
+/// What [`Dpu`] knows of one attachment beside its service.
+pub(crate) struct Attached {
+    pub(crate) id: AttachmentId,
+    pub(crate) link: crate::link::DpuAttachment,
+}

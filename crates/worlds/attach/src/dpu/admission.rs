@@ -1,0 +1,281 @@
+//! Coming and going: what hosts say on their sockets.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use outboard_base::{Cred, Time};
+use outboard_dpc::dpu::{AttachmentId, Gone};
+use outboard_kvfs::Caller;
+use outboard_link::dma::{Counted, Direct, Dma};
+use outboard_wire::attach::{Hello, Message, Reason};
+
+use super::peers::{Connection, Lingering, PEERS_MAX, has_ended};
+use super::sessions::Holder;
+use super::{Attached, Dpu, Keeping, cache};
+use crate::link::{DpuAttachment, Peer, Received};
+use outboard_os::runtime::Runtime;
+
+/// Messages taken from one socket in one turn.
+const MESSAGES: usize = 8;
+
+impl<V: Keeping, R: Runtime> Dpu<V, R> {
+    /// Hears what hosts say; how much that was.
+    pub(super) fn hear(&mut self) -> io::Result<usize> {
+        let (ready, knocks) = self.peers.ready()?;
+        let found = ready.len() + usize::from(knocks);
+        if knocks {
+            self.accept()?;
+        }
+        for name in ready {
+            self.hear_one(name);
+        }
+        Ok(found)
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        while let Some(peer) = self.peers.listener.accept()? {
+            if self.peers.all.len() >= PEERS_MAX || self.ending.is_some() {
+                say_no(&peer, Reason::Full, "too many connections, or the DPU side is closing");
+                continue;
+            }
+            if let Err(error) = self.peers.insert(peer) {
+                tracing::warn!(%error, "a connection could not be taken");
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_one(&mut self, name: u64) {
+        for _ in 0..MESSAGES {
+            let Some(connection) = self.peers.all.get(&name) else { return };
+            match connection.peer.receive() {
+                Ok(Received::Nothing) => return,
+                Ok(Received::Message(message, fds)) => self.obey(name, message, fds),
+                Ok(Received::Garbage(error)) => {
+                    say_no(&connection.peer, error.reason(), &error.to_string());
+                    return self.lose(name);
+                }
+                Ok(Received::Closed) | Err(_) => return self.lose(name),
+            }
+        }
+    }
+
+    fn obey(&mut self, name: u64, message: Message, fds: Vec<OwnedFd>) {
+        let Some(connection) = self.peers.all.get_mut(&name) else { return };
+        match message {
+            Message::Hello(hello) if connection.attached.is_none() => {
+                if let Err((reason, text)) = self.admit(name, &hello, fds) {
+                    tracing::warn!(session = %hello.session, ?reason, "attachment refused: {text}");
+                    self.peers.remove(name);
+                }
+            }
+            Message::Detach => {
+                connection.detaching = true;
+                if let Some(attached) = &connection.attached {
+                    self.service.leave(attached.id);
+                }
+            }
+            Message::Control { id, text } => {
+                let trusted = self.is_trusted(name);
+                self.control(name, id, &text, trusted);
+            }
+            _ => {
+                say_no(&connection.peer, Reason::Malformed, "this message is not for the DPU side");
+                self.lose(name);
+            }
+        }
+    }
+
+    /// Root and the volume's owner may speak for others.
+    fn is_trusted(&self, name: u64) -> bool {
+        let uid = self.peers.all.get(&name).map(|connection| connection.cred.uid);
+        uid.is_some_and(|uid| uid == 0 || uid == self.options.owner)
+    }
+
+    fn admit(
+        &mut self,
+        name: u64,
+        hello: &Hello,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), (Reason, String)> {
+        let trusted = self.is_trusted(name);
+        let connection =
+            self.peers.all.get(&name).ok_or_else(|| (Reason::Closing, "hung up".to_owned()))?;
+        self.may_use(hello, connection).map_err(|(reason, text)| {
+            say_no(&connection.peer, reason, text);
+            (reason, text.to_owned())
+        })?;
+        let link =
+            DpuAttachment::admit(&connection.peer, hello, fds, &self.options.terms, &self.bell)?;
+        let cred = connection.cred.clone();
+        let caller = Caller {
+            attachment: hello.session,
+            trusted,
+            peer: Cred { uid: cred.uid, gid: cred.gid, pid: cred.pid, groups: cred.groups },
+        };
+        let direct = Direct::new(Arc::clone(link.region()));
+        let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(&self.ledger)));
+        let targets = link.targets(&dma, &self.ledger);
+        let sender = link.sender(&dma, &self.ledger);
+        let id = self
+            .service
+            .attach(caller, targets, sender)
+            .ok_or_else(|| (Reason::Busy, "the session is being served".to_owned()))?;
+        self.admit_cache(name, id, hello, dma);
+        self.peers.lingering.retain(|lingering| lingering.session != hello.session);
+        let cached = hello.cache_len > 0;
+        self.sessions.insert(hello.session, Holder { uid: cred.uid, pid: cred.pid, cached });
+        link.registers().beat_dpu();
+        self.peers.attach(name, Attached { id, link }, hello.session);
+        tracing::info!(
+            session = %hello.session, pid = cred.pid, uid = cred.uid,
+            queues = hello.queues, depth = hello.depth, "attached"
+        );
+        Ok(())
+    }
+
+    /// Takes the host's cache in, if it brings one. One that is not as it must be is left alone:
+    /// without grants its host sends everything.
+    fn admit_cache(&mut self, name: u64, id: AttachmentId, hello: &Hello, dma: Arc<dyn Dma>) {
+        if hello.cache_len == 0 {
+            return;
+        }
+        let process = self.peers.all.get(&name).and_then(|connection| {
+            connection.process.as_ref().and_then(|process| process.try_clone().ok())
+        });
+        let setup = match cache::take_in(hello, dma, process, self.options.policies) {
+            Ok(setup) => setup,
+            Err(error) => {
+                tracing::warn!(session = %hello.session, %error, "a host's cache is not used");
+                return;
+            }
+        };
+        if let Some(work) = self.service.attach_cache(id, setup) {
+            self.runtime.spawn(work);
+        }
+        let tended = self.tender.tend(self.service.volume(), self.service.gate(), &self.bell);
+        if let Err(error) = tended {
+            tracing::warn!(%error, "no thread to tend caches: they are flushed on demand only");
+        }
+    }
+
+    /// Whether a host may attach under a session.
+    fn may_use(
+        &self,
+        hello: &Hello,
+        connection: &Connection,
+    ) -> Result<(), (Reason, &'static str)> {
+        if self.ending.is_some() {
+            return Err((Reason::Closing, "the DPU side is closing"));
+        }
+        if hello.session.0 == 0 {
+            return Err((Reason::Malformed, "a session is not 0"));
+        }
+        let holder = self.sessions.holder(hello.session);
+        if holder.is_some_and(|holder| holder.uid != connection.cred.uid) {
+            return Err((Reason::Permission, "the session belongs to another user"));
+        }
+        if self.service.serves(hello.session) {
+            return Err((Reason::Busy, "the session is attached, or its last requests still run"));
+        }
+        Ok(())
+    }
+
+    /// A host is gone, or is to go.
+    fn lose(&mut self, name: u64) {
+        self.peers.silence(name);
+        let attached = self.peers.all.get(&name).and_then(|c| c.attached.as_ref().map(|a| a.id));
+        match attached {
+            Some(id) => self.service.leave(id),
+            None => drop(self.peers.remove(name)),
+        }
+    }
+
+    /// Lets go of what nothing runs for any more, and of hosts that broke their queues.
+    pub(super) fn sweep(&mut self, now: Time) {
+        let broken: Vec<_> = self
+            .service
+            .attachments()
+            .filter(|(_, attachment)| !attachment.is_gone())
+            .filter_map(|(id, attachment)| Some((id, attachment.fault()?)))
+            .collect();
+        for (id, fault) in broken {
+            if let Some(name) = self.peers.place(id) {
+                tracing::warn!(?fault, "a host broke its queues: it is cut off");
+                self.lose(name);
+            }
+        }
+        for gone in self.service.sweep() {
+            self.let_go(now, gone);
+        }
+        self.end_lingering(now);
+        // A Detach before a Hello: nothing to wait for.
+        let idle: Vec<u64> = self
+            .peers
+            .all
+            .iter()
+            .filter(|(_, connection)| connection.detaching && connection.attached.is_none())
+            .map(|(name, _)| *name)
+            .collect();
+        for name in idle {
+            self.peers.remove(name);
+        }
+    }
+
+    fn let_go(&mut self, now: Time, gone: Gone) {
+        let Some(name) = self.peers.place(gone.id) else { return };
+        let Some(connection) = self.peers.remove(name) else { return };
+        let pid = connection.cred.pid;
+        if connection.detaching {
+            self.forget(now, gone.session);
+            // The host may have hung up already.
+            let _unheard = connection.peer.send(&Message::Detach, &[]);
+            tracing::info!(session = %gone.session, pid, "detached");
+        } else if connection.is_dead() {
+            self.forget(now, gone.session);
+            tracing::warn!(
+                session = %gone.session, pid,
+                "its process died: its files and locks are let go"
+            );
+        } else {
+            tracing::warn!(
+                session = %gone.session, pid,
+                "hung up without a word: what it holds is kept for {} s in case it comes back",
+                self.options.linger.as_secs()
+            );
+            self.peers.linger(Lingering {
+                session: gone.session,
+                until: now.after(self.options.linger),
+                process: connection.process,
+            });
+        }
+    }
+
+    fn forget(&mut self, now: Time, session: outboard_base::SessionId) {
+        self.service.forget(session);
+        self.sessions.remove(session);
+        self.grace.returned(session);
+        self.tidying.soon(now);
+    }
+
+    fn end_lingering(&mut self, now: Time) {
+        let mut over = Vec::new();
+        self.peers.lingering.retain(|lingering| {
+            let dead = lingering.process.as_ref().is_none_or(has_ended);
+            if dead || now >= lingering.until {
+                over.push(lingering.session);
+            }
+            !dead && now < lingering.until
+        });
+        for session in over {
+            tracing::warn!(%session, "did not come back: its files and locks are let go");
+            self.forget(now, session);
+        }
+    }
+}
+
+/// Says no. A host that does not listen learns it from the closed socket.
+fn say_no(peer: &Peer, reason: Reason, text: &str) {
+    let _unheard = peer.send(&Message::Refused { reason, text: text.to_owned() }, &[]);
+}

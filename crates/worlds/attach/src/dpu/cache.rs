@@ -1,0 +1,188 @@
+//! Hosts' caches in the real world: taken in at attach, tended by a thread of their own.
+//!
+//! What a request needs (a recall, an fsync) is flushed where the request is served. What nobody
+//! waits for (writing back in time, room, credit) is the work of the thread `outboard-cache`. It
+//! sleeps while nobody brought a cache, and looks once a second while somebody did.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use outboard_cache::dpu::{AttachError, Control};
+use outboard_cache::geometry::Area;
+use outboard_cache::policy::Policies;
+use outboard_dpc::dpu::{CacheSetup, Figures, Gate};
+use outboard_link::dma::Dma;
+use outboard_wire::attach::Hello;
+use serde_json::{Value, json};
+
+use super::Keeping;
+use super::peers::has_ended;
+use outboard_os::bell::Bell;
+use outboard_os::clock;
+use outboard_os::executor::block_on;
+
+/// Takes a host's cache in, managed by `policies` where the host chooses nothing. `process` is the
+/// host's, if it can be watched.
+pub(super) fn take_in(
+    hello: &Hello,
+    dma: Arc<dyn Dma>,
+    process: Option<OwnedFd>,
+    policies: Policies,
+) -> Result<CacheSetup, AttachError> {
+    let area = Area { at: hello.cache_at, len: hello.cache_len };
+    let control = Control::attach(dma, area, policies)?;
+    let is_dead = Box::new(move || process.as_ref().is_none_or(has_ended));
+    Ok(CacheSetup { control, is_dead, clock: clock::now, wall: clock::wall })
+}
+
+/// The thread that tends the caches, once there are any.
+#[derive(Default)]
+pub(super) struct Tender {
+    running: Option<Running>,
+    /// Nanoseconds of CPU it has used.
+    cpu_ns: Arc<AtomicU64>,
+}
+
+struct Running {
+    /// Told when a cache comes, or dropped when the side ends.
+    told: mpsc::Sender<()>,
+    stop: Arc<AtomicBool>,
+    gate: Arc<Gate>,
+    thread: JoinHandle<()>,
+}
+
+impl Tender {
+    /// A cache has come.
+    pub(super) fn tend<V: Keeping>(
+        &mut self,
+        volume: &V,
+        gate: &Arc<Gate>,
+        bell: &Arc<Bell>,
+    ) -> io::Result<()> {
+        if self.running.is_none() {
+            let (told, news) = mpsc::channel();
+            let wake = told.clone();
+            gate.tended_by(move || {
+                // A thread that has ended told the log why.
+                let _ended = wake.send(());
+            });
+            let stop = Arc::new(AtomicBool::new(false));
+            let round = Round {
+                volume: volume.clone(),
+                gate: Arc::clone(gate),
+                bell: Arc::clone(bell),
+                stop: Arc::clone(&stop),
+                cpu_ns: Arc::clone(&self.cpu_ns),
+            };
+            let thread = std::thread::Builder::new()
+                .name("outboard-cache".into())
+                .spawn(move || round.run(&news))?;
+            let gate = Arc::clone(gate);
+            self.running = Some(Running { told, stop, gate, thread });
+        }
+        if let Some(running) = &self.running {
+            // A thread that has ended told the log why.
+            let _ended = running.told.send(());
+        }
+        Ok(())
+    }
+
+    /// CPU seconds of the thread.
+    pub(super) fn cpu_seconds(&self) -> f64 {
+        std::time::Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed)).as_secs_f64()
+    }
+
+    /// Ends the thread; a round under way is finished.
+    pub(super) fn end(&mut self) {
+        let Some(Running { told, stop, gate, thread }) = self.running.take() else { return };
+        stop.store(true, Ordering::Relaxed);
+        // Both senders gone, the thread waits for no more news.
+        gate.untended();
+        drop(told);
+        if thread.join().is_err() {
+            tracing::error!("the thread that tends caches panicked");
+        }
+    }
+}
+
+impl Drop for Tender {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+struct Round<V> {
+    volume: V,
+    gate: Arc<Gate>,
+    bell: Arc<Bell>,
+    stop: Arc<AtomicBool>,
+    cpu_ns: Arc<AtomicU64>,
+}
+
+impl<V> Drop for Round<V> {
+    /// However the thread ends: nobody waits for its rounds.
+    fn drop(&mut self) {
+        self.gate.untended();
+    }
+}
+
+impl<V: Keeping> Round<V> {
+    fn run(&self, news: &mpsc::Receiver<()>) {
+        while news.recv().is_ok() {
+            while self.gate.has_caches() && !self.stop.load(Ordering::Relaxed) {
+                // Asked for, or in time: either is one round.
+                if let Err(mpsc::RecvTimeoutError::Disconnected) =
+                    news.recv_timeout(Gate::TEND_EVERY)
+                {
+                    return;
+                }
+                while news.try_recv().is_ok() {}
+                if block_on(self.gate.tend(&self.volume)) {
+                    // Hosts may have to be told that files changed.
+                    self.bell.ring();
+                }
+                self.count();
+            }
+        }
+    }
+
+    fn count(&self) {
+        let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let used = std::time::Duration::try_from(used).unwrap_or_default();
+        self.cpu_ns.store(u64::try_from(used.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+/// Figures of one cache for `status`.
+pub(super) fn json(figures: &Figures) -> Value {
+    let Figures { counts, policies, tallied, .. } = figures;
+    json!({
+        "session": format!("{:x}", figures.session.0),
+        "page_size": figures.page_size,
+        "pages": figures.total,
+        "free": figures.free,
+        "dirty": figures.dirty,
+        "inodes": figures.inodes,
+        "promised": figures.promised,
+        "through": figures.through,
+        "hits": tallied.hits,
+        "misses": tallied.misses,
+        "written_in_cache": tallied.writes,
+        "written_through": tallied.through,
+        "read_ahead": counts.ahead,
+        "read_ahead_used": counts.ahead_used,
+        "filled": counts.filled,
+        "written_back": counts.pulled,
+        "dirty_again": counts.dirty_again,
+        "replaced": counts.replaced,
+        "taken_out": counts.taken_out,
+        "repaired": counts.repaired,
+        "replace": policies.replace.as_str(),
+        "prefetch": policies.prefetch.as_str(),
+        "flush": policies.flush.as_str(),
+        "dirty_limit": policies.dirty,
+    })
+}

@@ -1,0 +1,248 @@
+//! Control requests: JSON texts over the attach socket, outside the fast path.
+//!
+//! ```text
+//! {"command": "status"}                       anyone who may connect
+//! {"command": "check", "contents": false}     root and the volume's owner; answered when done
+//! {"command": "shutdown"}                     likewise; answered before the end
+//! ```
+//!
+//! An answer is an object with `"ok": true` and what was asked for, or `"ok": false, "error":
+//! text`.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outboard_base::Time;
+use outboard_dpc::dpu::Stats;
+use outboard_kvfs::check::Report;
+use outboard_link::dma::{Count, Kind};
+use outboard_wire::attach::Message;
+use outboard_wire::file::Op;
+use serde_json::{Value, json};
+
+use super::{Dpu, Keeping, cache};
+use outboard_os::clock;
+use outboard_os::executor::block_on;
+use outboard_os::runtime::Runtime;
+
+/// Answers of control requests that take their time, on their way to their sockets.
+#[derive(Default)]
+pub struct Control {
+    answers: Arc<Mutex<Vec<(u64, u32, Value)>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<V: Keeping, R: Runtime> Dpu<V, R> {
+    pub(super) fn control(&mut self, name: u64, id: u32, text: &str, trusted: bool) {
+        let answer = match serde_json::from_str::<Value>(text) {
+            Err(error) => Some(failed(&format!("not JSON: {error}"))),
+            Ok(request) => self.answer(name, id, &request, trusted),
+        };
+        if let Some(answer) = answer {
+            self.reply(name, id, &answer);
+        }
+    }
+
+    fn answer(&mut self, name: u64, id: u32, request: &Value, trusted: bool) -> Option<Value> {
+        let command = request.get("command").and_then(Value::as_str).unwrap_or_default();
+        match command {
+            "status" => Some(self.status()),
+            "check" | "shutdown" if !trusted => {
+                Some(failed("only root and the volume's owner may ask for this"))
+            }
+            "check" => {
+                let contents = request.get("contents").and_then(Value::as_bool).unwrap_or(false);
+                self.check(name, id, contents);
+                None
+            }
+            "shutdown" => {
+                tracing::info!("asked to end");
+                self.ending.get_or_insert_with(clock::now);
+                Some(json!({"ok": true}))
+            }
+            other => Some(failed(&format!("unknown command {other:?}"))),
+        }
+    }
+
+    /// A check reads everything: it runs on a thread of its own, beside other work, and is answered
+    /// when it is done.
+    fn check(&mut self, name: u64, id: u32, contents: bool) {
+        let (volume, bell) = (self.service.volume().clone(), Arc::clone(&self.bell));
+        let answers = Arc::clone(&self.control.answers);
+        let check = move || {
+            let answer = match block_on(volume.check(contents)) {
+                Ok(report) => report_json(&report),
+                Err(errno) => failed(&format!("the check could not be finished: {errno}")),
+            };
+            lock(&answers).push((name, id, answer));
+            bell.ring();
+        };
+        if let Err(error) = std::thread::Builder::new().name("check".into()).spawn(check) {
+            self.reply(name, id, &failed(&format!("no thread for the check: {error}")));
+        }
+    }
+
+    /// Sends what has become ready.
+    pub(super) fn answer_late(&mut self) {
+        let ready = std::mem::take(&mut *lock(&self.control.answers));
+        for (name, id, answer) in ready {
+            self.reply(name, id, &answer);
+        }
+    }
+
+    fn reply(&mut self, name: u64, id: u32, answer: &Value) {
+        let Some(connection) = self.peers.all.get(&name) else { return };
+        let reply = Message::ControlReply { id, text: answer.to_string() };
+        if let Err(error) = connection.peer.send(&reply, &[]) {
+            tracing::debug!(%error, "an answer to a control request was not taken");
+        }
+    }
+
+    fn status(&self) -> Value {
+        let now = clock::now();
+        let figures = self.service.volume().figures();
+        let packing = self.service.volume().packing();
+        json!({
+            "ok": true,
+            "pid": std::process::id(),
+            "instance": self.options.terms.instance,
+            "uptime_s": now.since(self.started).as_secs_f64(),
+            "cpu_s": cpu_seconds(),
+            "grace": self.grace.lasts(),
+            "settings": self.options.told,
+            "waiting": self.runtime.waiting(),
+            "volume": {
+                "id": figures.id,
+                "block_size": figures.block_size,
+                "blocks": figures.blocks,
+                "blocks_free": figures.blocks_free,
+                "blocks_available": figures.blocks_available,
+                "files": figures.files,
+                "files_free": figures.files_free,
+                "written": packing.plain,
+                "written_taken": packing.taken,
+                "written_sent": packing.sent,
+            },
+            "store": (self.store)(),
+            "attachments": self.attachments_json(),
+            "ops": ops_json(&self.service.stats()),
+            "malformed": self.service.stats().malformed,
+            "misrouted": self.service.stats().misrouted,
+            "aborted": self.service.stats().aborted,
+            "caches": self.service.gate().figures().iter().map(cache::json).collect::<Vec<_>>(),
+            "cache_cpu_s": self.tender.cpu_seconds(),
+            "ledger": self.ledger_json(),
+            "lingering": self.lingering_json(now),
+        })
+    }
+
+    fn attachments_json(&self) -> Vec<Value> {
+        self.peers
+            .all
+            .values()
+            .filter_map(|connection| {
+                let attached = connection.attached.as_ref()?;
+                let mut all = self.service.attachments();
+                let (_, attachment) = all.find(|(id, _)| *id == attached.id)?;
+                let layout = attached.link.registers().layout();
+                Some(json!({
+                    "session": format!("{:x}", connection.session.0),
+                    "pid": connection.cred.pid,
+                    "uid": connection.cred.uid,
+                    "queues": layout.queues(),
+                    "depth": layout.depth(),
+                    "in_flight": attachment.in_flight(),
+                    "gone": attachment.is_gone(),
+                }))
+            })
+            .collect()
+    }
+
+    fn ledger_json(&self) -> Value {
+        let snapshot = self.ledger.snapshot();
+        let dma: serde_json::Map<String, Value> = Kind::ALL
+            .into_iter()
+            .map(|kind| {
+                let tally = snapshot.dma(kind);
+                let value = json!({"operations": tally.ops, "bytes": tally.bytes});
+                (kind.name().to_owned(), value)
+            })
+            .collect();
+        let counts: serde_json::Map<String, Value> = Count::ALL
+            .into_iter()
+            .map(|count| (count.name().to_owned(), json!(snapshot.count(count))))
+            .collect();
+        json!({"dma": dma, "counts": counts})
+    }
+
+    fn lingering_json(&self, now: Time) -> Vec<Value> {
+        let all = self.peers.lingering.iter();
+        all.map(|lingering| {
+            json!({
+                "session": format!("{:x}", lingering.session.0),
+                "seconds_left": lingering.until.since(now).as_secs(),
+            })
+        })
+        .collect()
+    }
+}
+
+fn failed(error: &str) -> Value {
+    json!({"ok": false, "error": error})
+}
+
+fn ops_json(stats: &Stats) -> Value {
+    let used = Op::ALL.iter().filter_map(|&op| Some((op, stats.op(op)?)));
+    let used = used.filter(|(_, counted)| counted.count > 0);
+    let map: serde_json::Map<String, Value> = used
+        .map(|(op, counted)| {
+            let us = |percent| counted.time.percentile(percent).as_secs_f64() * 1e6;
+            let value = json!({
+                "count": counted.count,
+                "errors": counted.errors,
+                "waited": counted.waited,
+                "bytes": counted.bytes,
+                "p50_us": us(50),
+                "p99_us": us(99),
+            });
+            (op.name().to_lowercase(), value)
+        })
+        .collect();
+    Value::Object(map)
+}
+
+/// At most this many findings travel: the rest is a number.
+const FINDINGS: usize = 100;
+
+/// A check's report as a control answer.
+#[must_use]
+pub fn report_json(report: &Report) -> Value {
+    let findings = report.findings.iter().take(FINDINGS);
+    let counts = &report.counts;
+    json!({
+        "ok": true,
+        "clean": report.is_clean(),
+        "total": report.total,
+        "unsure": report.unsure,
+        "findings": findings.map(ToString::to_string).collect::<Vec<_>>(),
+        "counts": {
+            "inodes": counts.inodes,
+            "directories": counts.directories,
+            "names": counts.names,
+            "small_files": counts.small_files,
+            "objects": counts.objects,
+            "blocks": counts.blocks,
+            "xattrs": counts.xattrs,
+            "orphans": counts.orphans,
+            "replay_records": counts.replay_records,
+        },
+    })
+}
+
+/// CPU seconds of this process, user and system together.
+fn cpu_seconds() -> f64 {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    std::time::Duration::try_from(used).map_or(0.0, |used| used.as_secs_f64())
+}

@@ -1,0 +1,211 @@
+//! Who is connected: listener, sockets, attachments, and sleeping on all of them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_base::{Deadline, SessionId, Time};
+use outboard_dpc::dpu::AttachmentId;
+use rustix::event::{PollFd, PollFlags};
+
+use super::Attached;
+use crate::link::{Listener, Peer, PeerCred};
+use outboard_os::bell::Bell;
+
+/// Most connections at a time, attached or not.
+pub(super) const PEERS_MAX: usize = 256;
+/// Names of what the bell watches: not a connection's own.
+const LISTENER: NonZeroU64 = NonZeroU64::MIN;
+const PROCESS: NonZeroU64 = LISTENER.saturating_add(1);
+const RING: NonZeroU64 = PROCESS.saturating_add(1);
+const FIRST: NonZeroU64 = RING.saturating_add(1);
+
+/// One connection.
+pub(super) struct Connection {
+    pub(super) peer: Peer,
+    pub(super) cred: PeerCred,
+    pub(super) attached: Option<Attached>,
+    /// The process behind it, to learn whether it is gone.
+    pub(super) process: Option<OwnedFd>,
+    pub(super) session: SessionId,
+    /// A Detach asked for its end; it is told when that has come.
+    pub(super) detaching: bool,
+    /// Its socket closed, or it broke the protocol.
+    pub(super) closed: bool,
+}
+
+impl Connection {
+    /// Whether the process at the other end is gone for good.
+    pub(super) fn is_dead(&self) -> bool {
+        self.process.as_ref().is_none_or(has_ended)
+    }
+}
+
+/// Whether a process has ended, by its pidfd.
+pub(super) fn has_ended(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    !matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
+}
+
+/// A session whose host may come back: its process lives, or had not ended yet when its socket
+/// closed.
+pub(super) struct Lingering {
+    pub(super) session: SessionId,
+    pub(super) until: Time,
+    pub(super) process: Option<OwnedFd>,
+}
+
+/// All connections.
+pub(super) struct Peers {
+    pub(super) listener: Listener,
+    bell: Arc<Bell>,
+    /// What the last sleep ended with, not looked at yet.
+    heard: Option<Vec<u64>>,
+    pub(super) all: BTreeMap<u64, Connection>,
+    pub(super) lingering: Vec<Lingering>,
+    next: NonZeroU64,
+    places: BTreeMap<AttachmentId, u64>,
+}
+
+impl Peers {
+    /// Listens for those whom the file's mode and group allow.
+    pub(super) fn listen(
+        path: &Path,
+        (mode, group): (u32, Option<u32>),
+        bell: Arc<Bell>,
+    ) -> io::Result<Peers> {
+        let listener = Listener::bind(path, mode, group)?;
+        bell.watch(listener.fd(), LISTENER)?;
+        Ok(Peers {
+            listener,
+            bell,
+            heard: None,
+            all: BTreeMap::new(),
+            lingering: Vec::new(),
+            next: FIRST,
+            places: BTreeMap::new(),
+        })
+    }
+
+    /// Sleeps until the bell rings, a socket has something, a process that lingers ends, the ring
+    /// has completed something, or `timeout`.
+    pub(super) fn sleep(&mut self, timeout: Duration) -> io::Result<()> {
+        let mut names = Vec::new();
+        self.bell.listen(timeout, |name| names.push(name))?;
+        self.heard = Some(names);
+        Ok(())
+    }
+
+    /// Lets completions of storage wake a sleeper.
+    pub(super) fn watch_ring(&self, ring: BorrowedFd<'_>) -> io::Result<()> {
+        self.bell.watch(ring, RING)
+    }
+
+    /// The sockets that have something, as far as the last sleep told or a look tells: names of
+    /// connections, and whether somebody connects.
+    pub(super) fn ready(&mut self) -> io::Result<(Vec<u64>, bool)> {
+        if self.heard.is_none() {
+            self.sleep(Duration::ZERO)?;
+        }
+        let names = self.heard.take().unwrap_or_default();
+        let knocks = names.contains(&LISTENER.get());
+        Ok((names.into_iter().filter(|name| *name >= FIRST.get()).collect(), knocks))
+    }
+
+    /// Takes a connection in; `None` when there are too many.
+    pub(super) fn insert(&mut self, peer: Peer) -> io::Result<Option<u64>> {
+        if self.all.len() >= PEERS_MAX {
+            return Ok(None);
+        }
+        let cred = peer.cred()?;
+        let name = self.next.get();
+        self.bell.watch(peer.fd(), self.next)?;
+        self.next = self.next.saturating_add(1);
+        let process =
+            i32::try_from(cred.pid).ok().and_then(rustix::process::Pid::from_raw).and_then(|pid| {
+                rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+            });
+        self.all.insert(
+            name,
+            Connection {
+                peer,
+                cred,
+                attached: None,
+                process,
+                session: SessionId(0),
+                detaching: false,
+                closed: false,
+            },
+        );
+        Ok(Some(name))
+    }
+
+    pub(super) fn attach(&mut self, name: u64, attached: Attached, session: SessionId) {
+        self.places.insert(attached.id, name);
+        if let Some(connection) = self.all.get_mut(&name) {
+            connection.attached = Some(attached);
+            connection.session = session;
+        }
+    }
+
+    /// Hangs up.
+    pub(super) fn remove(&mut self, name: u64) -> Option<Connection> {
+        let connection = self.all.remove(&name)?;
+        if let Some(attached) = &connection.attached {
+            self.places.remove(&attached.id);
+        }
+        // Closing the socket takes it off the list by itself, unless a copy of it lives elsewhere.
+        let _off = self.bell.forget(connection.peer.fd());
+        Some(connection)
+    }
+
+    /// No more is heard from it until it is removed.
+    pub(super) fn silence(&mut self, name: u64) {
+        if let Some(connection) = self.all.get_mut(&name) {
+            connection.closed = true;
+            let _off = self.bell.forget(connection.peer.fd());
+        }
+    }
+
+    /// The connection of an attachment.
+    pub(super) fn place(&self, id: AttachmentId) -> Option<u64> {
+        self.places.get(&id).copied()
+    }
+
+    /// Raises an interrupt at a host.
+    pub(super) fn interrupt(&self, id: AttachmentId, queue: Option<u16>) {
+        let attached = self.place(id).and_then(|name| self.all.get(&name)?.attached.as_ref());
+        let Some(Attached { link, .. }) = attached else { return };
+        let raised = match queue {
+            Some(queue) => link.interrupt(queue),
+            None => link.interrupt_events(),
+        };
+        debug_assert!(raised.is_ok(), "{raised:?}");
+    }
+
+    /// Steps every heartbeat.
+    pub(super) fn beat(&self) {
+        for attached in self.all.values().filter_map(|connection| connection.attached.as_ref()) {
+            attached.link.registers().beat_dpu();
+        }
+    }
+
+    /// When the next session stops lingering.
+    pub(super) fn deadline(&self) -> Option<Deadline> {
+        self.lingering.iter().map(|lingering| lingering.until).min()
+    }
+
+    /// Keeps a session whose host may come back.
+    pub(super) fn linger(&mut self, lingering: Lingering) {
+        if let Some(process) = &lingering.process {
+            // Unwatched, it is noticed at the end of its time.
+            let _watched = self.bell.watch(process.as_fd(), PROCESS);
+        }
+        self.lingering.push(lingering);
+    }
+}

@@ -1,0 +1,12 @@
+//! The page server's processes: the sockets and the user-space stack of the traffic director, the
+//! threads that serve files and connections, the children in which plug-ins run, and the file
+//! library of a host.
+
+pub mod bells;
+pub mod host;
+mod keeper;
+pub mod library;
+pub mod plugin;
+pub mod server;
+pub mod tcp;
+mod watch;

@@ -1,0 +1,382 @@
+//! The DPU side of a page server, as far as files go: a thread that owns the device, and pumps the
+//! rings of every attached host.
+//!
+//! ```text
+//! turn:  pump every group ─▶ run what was woken, take in what the device completed ─▶ wake hosts
+//!        nothing found: spin a while, yielding; then say "asleep", look once more, sleep
+//! sleep: on the bell (a host rang, or work was woken), the device, the sockets, the next deadline
+//! ```
+//!
+//! A host is gone when its socket closes: its groups go at once, what they had begun ends by itself
+//! and is answered to nobody. What the cache table knows is forgotten then, since nobody says any
+//! more what becomes wrong.
+
+mod attached;
+mod sockets;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use outboard_base::Time;
+use outboard_dds::dpu::files::{FileService, Layout, OpenError};
+use outboard_dds::dpu::offload::Application;
+use outboard_dds::dpu::offload::plugin::Keeper;
+use outboard_dds::dpu::offload::standing::Standing;
+use outboard_dds::dpu::pump;
+use outboard_dds::dpu::pump::summary::Summary;
+use outboard_dds::table;
+use outboard_kv::medium::Medium;
+use outboard_link::dma::{Count, Ledger};
+use outboard_link::pace::{self, Pace, Step};
+
+use super::keeper::AppKeeper;
+use outboard_os::alone;
+use outboard_os::bell::Bell;
+use outboard_os::clock;
+use outboard_os::executor::block_on;
+use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
+use outboard_os::room::Reserve;
+use outboard_os::runtime::{Poller, Runtime};
+use sockets::Sockets;
+
+/// The file service over a file or device.
+pub type Files = FileService<Arc<FileMedium>>;
+
+/// Operations of the device under way at once.
+const DEPTH: u32 = 256;
+/// Sockets are looked at this often while there is other work.
+const LOOK: Duration = Duration::from_millis(2);
+/// Longest sleep.
+const NAP: Duration = Duration::from_secs(1);
+/// How long an orderly end waits for what is under way.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// How a server is set up.
+pub struct ServerOptions {
+    /// The file or block device.
+    pub device: PathBuf,
+    /// Bytes of a new volume, where the device is a file that is not there yet.
+    pub capacity: u64,
+    /// Space of the disk that growth leaves free.
+    pub reserve: Reserve,
+    /// Every read takes this much longer; for measuring.
+    pub read_delay: Duration,
+    /// Where hosts attach.
+    pub socket: PathBuf,
+    /// Permissions of the socket file.
+    pub socket_mode: u32,
+    /// Items of the cache table.
+    pub items: usize,
+    /// What says which of them there are.
+    pub application: Option<Arc<dyn Application>>,
+    /// What is thought of it; the same for all who ask it.
+    pub standing: Arc<Standing>,
+    /// Or who does so in another process.
+    pub keeper: Option<Arc<dyn Keeper>>,
+    /// Spinning and sleeping.
+    pub pace: pace::Config,
+    /// Batches of responses.
+    pub pump: pump::Config,
+}
+
+impl ServerOptions {
+    /// The defaults, for the files named.
+    #[must_use]
+    pub fn new(device: PathBuf, socket: PathBuf) -> ServerOptions {
+        ServerOptions {
+            device,
+            capacity: 64 << 30,
+            reserve: Reserve::default(),
+            read_delay: Duration::ZERO,
+            socket,
+            socket_mode: 0o600,
+            items: 1 << 20,
+            application: None,
+            standing: Arc::default(),
+            keeper: None,
+            pace: pace::Config::default(),
+            pump: pump::Config::default(),
+        }
+    }
+}
+
+/// A server that runs.
+pub struct Server {
+    files: Arc<Files>,
+    table: table::Reader,
+    ledger: Arc<Ledger>,
+    stop: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+/// What the thread hands out once it is ready.
+type Ready = (Arc<Files>, table::Reader, Arc<Ledger>, Arc<Bell>);
+
+impl Server {
+    /// Opens the device, making a volume on one that is empty, and serves on a thread of its own.
+    ///
+    /// # Errors
+    /// The device cannot be opened or holds something else; the socket is in use.
+    pub fn start(options: ServerOptions) -> io::Result<Server> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ready, wait) = mpsc::channel();
+        let told = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("dds-files".to_owned()).spawn(move || {
+            // The reactor belongs to its thread, and so does everything that lives with it.
+            let mut serving = Serving::open(options)?;
+            // Who waited for this may have given up: then the stop flag says so too.
+            let _given_up = ready.send(serving.ready());
+            drop(ready);
+            serving.run(&told)
+        })?;
+        match wait.recv() {
+            Ok((files, table, ledger, bell)) => {
+                Ok(Server { files, table, ledger, stop, bell, thread: Some(thread) })
+            }
+            Err(_) => Err(ended(thread)),
+        }
+    }
+
+    /// The files. Any thread may ask; one with a [`Reactor`] does its I/O there.
+    #[must_use]
+    pub fn files(&self) -> &Arc<Files> {
+        &self.files
+    }
+
+    /// The cache table.
+    #[must_use]
+    pub fn table(&self) -> &table::Reader {
+        &self.table
+    }
+
+    /// What is counted.
+    #[must_use]
+    pub fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    /// Whether it still serves.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Ends it in order: what is under way ends, and everything answered is made durable.
+    ///
+    /// # Errors
+    /// What ended it before, or the last flush's.
+    pub fn stop(mut self) -> io::Result<()> {
+        self.tell();
+        self.thread.take().map_or(Ok(()), |thread| match thread.join() {
+            Ok(outcome) => outcome,
+            Err(_) => Err(io::Error::other("the file service panicked")),
+        })
+    }
+
+    fn tell(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.bell.ring();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.tell();
+        if let Some(thread) = self.thread.take() {
+            // Who wants to know how it ended calls `stop`.
+            let _outcome = thread.join();
+        }
+    }
+}
+
+fn ended(thread: JoinHandle<io::Result<()>>) -> io::Error {
+    match thread.join() {
+        Ok(Err(error)) => error,
+        _ => io::Error::other("the file service ended before it began"),
+    }
+}
+
+/// Opens the volume on a device, or makes one where nothing is.
+fn open_files(medium: Arc<FileMedium>, capacity: u64) -> Result<Files, OpenError> {
+    match block_on(FileService::open(Arc::clone(&medium))) {
+        Err(OpenError::Empty) => {
+            // A file that is there already may be what is left of a volume half made.
+            let space = if medium.is_device() { medium.len() } else { capacity.max(medium.len()) };
+            let layout = Layout::for_capacity(space);
+            block_on(FileService::format(&medium, layout, clock::now().0 | 1, false))?;
+            tracing::info!(segments = layout.segments, bytes = layout.segment, "volume made");
+            block_on(FileService::open(medium))
+        }
+        other => other,
+    }
+}
+
+/// The thread's own.
+struct Serving {
+    files: Arc<Files>,
+    table: table::Reader,
+    summary: Arc<Summary>,
+    standing: Arc<Standing>,
+    runtime: Poller,
+    bell: Arc<Bell>,
+    sockets: Sockets,
+    pump: pump::Config,
+    ledger: Arc<Ledger>,
+    pace: Pace,
+    next_look: Time,
+}
+
+impl Serving {
+    fn open(options: ServerOptions) -> io::Result<Serving> {
+        let sockets = Sockets::listen(&options.socket, options.socket_mode)?;
+        let bell = Arc::new(Bell::new()?);
+        sockets.watch(&bell)?;
+        // Without io_uring the medium does its I/O on threads.
+        let reactor = Reactor::install_registering(DEPTH).ok();
+        let medium_options = MediumOptions {
+            threads: 2,
+            reserve: options.reserve,
+            read_delay: options.read_delay,
+            ..MediumOptions::default()
+        };
+        let medium = FileMedium::open(&options.device, medium_options)
+            .map_err(|error| named(&options.device, &error, error.kind()))?;
+        let files = open_files(Arc::new(medium), options.capacity)
+            .map_err(|error| named(&options.device, &error, io::ErrorKind::InvalidData))?;
+        let seed = clock::wall();
+        let seed = seed.sec.unsigned_abs() << 30 ^ u64::from(seed.nsec) ^ files.name();
+        let (writer, table) =
+            table::with_capacity(options.items, seed).map_err(io::Error::other)?;
+        let standing = options.standing;
+        let keeper = match (options.keeper, options.application) {
+            (None, Some(app)) => {
+                let keeper = AppKeeper::new(app, Arc::clone(&standing))?;
+                Some(Arc::new(keeper) as Arc<dyn Keeper>)
+            }
+            (keeper, _) => keeper,
+        };
+        Ok(Serving {
+            files: Arc::new(files),
+            table,
+            summary: Arc::new(Summary::new(keeper, Arc::clone(&standing), writer)),
+            standing,
+            runtime: Poller::new(Arc::clone(&bell), reactor),
+            bell,
+            sockets,
+            pump: options.pump,
+            ledger: Arc::new(Ledger::default()),
+            pace: Pace::new(options.pace),
+            next_look: clock::now(),
+        })
+    }
+
+    fn ready(&self) -> Ready {
+        let (files, ledger, bell) = (&self.files, &self.ledger, &self.bell);
+        (Arc::clone(files), self.table.clone(), Arc::clone(ledger), Arc::clone(bell))
+    }
+
+    fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        loop {
+            let now = clock::now();
+            let mut found = self.pump_all(now);
+            found += self.runtime.turn();
+            if alone::has_waited() && self.pump_all(clock::now()) > 0 {
+                // Somebody waited for the device here, and kept others waiting.
+                alone::was_unwelcome();
+                found += 1;
+            }
+            if now >= self.next_look {
+                found += self.look_around(now)?;
+                if stop.load(Ordering::SeqCst) {
+                    return self.close();
+                }
+            }
+            if found > 0 {
+                self.pace.work(now);
+                continue;
+            }
+            match self.pace.idle(now) {
+                Step::Spin => std::hint::spin_loop(),
+                Step::Yield => {
+                    rustix::thread::sched_yield();
+                    self.pace.yielded(now, clock::now());
+                }
+                Step::Sleep => self.sleep(stop)?,
+            }
+        }
+    }
+
+    /// One turn of every group; how much was found.
+    fn pump_all(&mut self, now: Time) -> usize {
+        let Serving { sockets, runtime, ledger, .. } = self;
+        sockets.attached().map(|attached| attached.turn(now, runtime, ledger)).sum()
+    }
+
+    fn look_around(&mut self, now: Time) -> io::Result<usize> {
+        self.next_look = now.after(LOOK);
+        while self.bell.drain()? {}
+        let heard = self.sockets.hear(&attached::Terms {
+            files: &self.files,
+            summary: &self.summary,
+            standing: &self.standing,
+            config: self.pump,
+            ledger: &self.ledger,
+            bell: &self.bell,
+        })?;
+        let spent = self.pace.take_spent();
+        self.ledger.count(Count::Spins, spent.spins);
+        self.ledger.count(Count::SpinNs, spent.spin_ns);
+        self.ledger.count(Count::Sleeps, spent.sleeps);
+        Ok(heard)
+    }
+
+    fn sleep(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        if !self.runtime.begin_sleep() {
+            return Ok(());
+        }
+        self.sockets.attached().for_each(|attached| attached.set_asleep(true));
+        outboard_link::region::fence();
+        let from = clock::now();
+        let quiet = self.pump_all(from) == 0 && !stop.load(Ordering::SeqCst);
+        if quiet {
+            let next = self.sockets.attached().filter_map(|attached| attached.next_deadline(from));
+            let until = next.fold(from.after(NAP), Time::min);
+            self.runtime.sleep(self.sockets.fd(), until.since(from))?;
+            let to = clock::now();
+            self.pace.slept(from, to);
+            self.next_look = to;
+        }
+        self.sockets.attached().for_each(|attached| attached.set_asleep(false));
+        self.runtime.end_sleep();
+        Ok(())
+    }
+
+    /// The end: what is under way, then everything durable. Hosts see their sockets close.
+    fn close(&mut self) -> io::Result<()> {
+        let deadline = clock::now().after(END_LIMIT);
+        while self.runtime.waiting() > 0 && clock::now() < deadline {
+            if self.runtime.turn() == 0 {
+                self.runtime.sleep(self.sockets.fd(), LOOK)?;
+            }
+            self.pump_delivered();
+        }
+        Ok(block_on(self.files.flush_all())?)
+    }
+
+    fn pump_delivered(&mut self) {
+        let now = clock::now();
+        self.pump_all(now);
+    }
+}
+
+fn named(device: &Path, error: &dyn std::fmt::Display, kind: io::ErrorKind) -> io::Error {
+    io::Error::new(kind, format!("{}: {error}", device.display()))
+}

@@ -1,0 +1,168 @@
+//! One host, attached: its pumps and its bells.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_base::Time;
+use outboard_base::task::Spawn;
+use outboard_dds::dpu::offload::standing::Standing;
+use outboard_dds::dpu::pump::summary::Summary;
+use outboard_dds::dpu::pump::{Config, Pump, Turn};
+use outboard_dds::groups::Shape;
+use outboard_link::dma::{Count, Counted, Direct, Dma, Ledger};
+use outboard_link::ring::Fault;
+use outboard_wire::attach::Message;
+use rustix::net::{AddressFamily, SendFlags, sockopt};
+use serde_json::{Value, json};
+
+use super::Files;
+use crate::bells::{Asked, Bells, bells_len};
+use outboard_attach::link::Peer;
+use outboard_os::bell::Bell;
+use outboard_os::clock;
+use outboard_os::medium::FileMedium;
+use outboard_os::runtime::Poller;
+use outboard_os::shm::Shared;
+
+/// Bytes of a host's region at most.
+const REGION_MAX: u64 = 4 << 30;
+
+/// While a host's ring of responses is full it is looked at this often.
+const SHORT: Duration = Duration::from_micros(500);
+
+/// What attached hosts are served with.
+pub(super) struct Terms<'a> {
+    pub(super) files: &'a Arc<Files>,
+    pub(super) summary: &'a Arc<Summary>,
+    pub(super) standing: &'a Standing,
+    pub(super) config: Config,
+    pub(super) ledger: &'a Arc<Ledger>,
+    pub(super) bell: &'a Bell,
+}
+
+/// One group.
+struct Group {
+    pump: Pump<Arc<FileMedium>>,
+    fault: Option<Fault>,
+}
+
+/// A host.
+pub(super) struct Attached {
+    groups: Vec<Group>,
+    bells: Bells,
+    /// Where the host sleeps when it does not sleep on a word.
+    wake: OwnedFd,
+    summary: Arc<Summary>,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.summary.leave();
+    }
+}
+
+impl Attached {
+    /// Takes a host in as it asks, and answers it; or says why not.
+    pub(super) fn admit(
+        peer: &Peer,
+        id: u32,
+        ask: &Value,
+        fds: Vec<OwnedFd>,
+        terms: &Terms<'_>,
+    ) -> Result<Attached, String> {
+        let number =
+            |name: &str| ask[name].as_u64().ok_or_else(|| format!("an attachment has no {name}"));
+        let region_len = number("region")?;
+        let groups = u16::try_from(number("groups")?).unwrap_or(0);
+        let align = u32::try_from(number("align")?).unwrap_or(0);
+        let shape = Shape::new(groups, number("requests")?, number("responses")?, align)
+            .ok_or("rings are powers of two from a page to 1 GiB, and groups 2 to 64")?;
+        if region_len < shape.region_len() || region_len > REGION_MAX {
+            return Err(format!("a region of {region_len} bytes is too small or too large"));
+        }
+        let Ok([region, wake]) = <[OwnedFd; 2]>::try_from(fds) else {
+            return Err("an attachment brings exactly one region and one socket".to_owned());
+        };
+        if sockopt::socket_domain(&wake) != Ok(AddressFamily::UNIX) {
+            return Err("an attachment is woken through a Unix socket".to_owned());
+        }
+        let shared = Shared::open(region, region_len).map_err(|error| error.to_string())?;
+        let direct = Direct::new(Arc::clone(shared.region()));
+        let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(terms.ledger)));
+        let mut all = Vec::new();
+        let summary = Arc::new(terms.summary.for_another());
+        for places in (0..groups).filter_map(|group| shape.rings(group)) {
+            let (files, ledger) = (Arc::clone(terms.files), Arc::clone(terms.ledger));
+            let pump = Pump::new(files, Arc::clone(&summary), &dma, places, terms.config, ledger)
+                .map_err(|error| error.to_string())?;
+            all.push(Group { pump, fault: None });
+        }
+        let bells = welcome(peer, id, groups, terms.bell)
+            .map_err(|error| format!("the answer could not be sent: {error}"))?;
+        Ok(Attached { groups: all, bells, wake, summary })
+    }
+
+    /// One turn of every group; how much was found.
+    pub(super) fn turn(&mut self, now: Time, runtime: &Poller, ledger: &Ledger) -> usize {
+        let mut found = 0;
+        let Attached { groups, bells, wake, .. } = self;
+        for (group, number) in groups.iter_mut().zip(0..) {
+            if group.fault.is_some() {
+                continue;
+            }
+            match group.pump.turn(now, &mut |work| runtime.spawn(work)) {
+                Ok(Turn { begun, delivered, .. }) => {
+                    found += begun + delivered;
+                    if delivered > 0 && interrupt(bells, wake, number) {
+                        ledger.count(Count::Interrupts, 1);
+                    }
+                }
+                Err(fault) => group.fault = Some(fault),
+            }
+        }
+        found
+    }
+
+    /// What makes it impossible to follow this host any further.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        self.groups.iter().find_map(|group| group.fault)
+    }
+
+    /// When to come back although nobody rings: for responses that wait for company, or for a host
+    /// that has to read some first.
+    pub(super) fn next_deadline(&self, now: Time) -> Option<Time> {
+        let healthy = self.groups.iter().filter(|group| group.fault.is_none());
+        let pumps = healthy.map(|group| &group.pump);
+        let short = |pump: &Pump<_>| pump.is_short().then(|| now.after(SHORT));
+        pumps.filter_map(|pump| pump.next_deadline().or_else(|| short(pump))).min()
+    }
+
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        self.bells.set_asleep(asleep);
+    }
+}
+
+/// Wakes who sleeps for a group; whether somebody did.
+fn interrupt(bells: &Bells, wake: &OwnedFd, group: u16) -> bool {
+    match bells.interrupt(group) {
+        Ok(Asked::Nothing) | Err(_) => false,
+        Ok(Asked::Woken) => true,
+        Ok(Asked::Byte) => {
+            // A full socket is readable, and a closed one has no reader: nothing to do for either.
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let _full_or_closed = rustix::net::send(wake, &[1], flags);
+            true
+        }
+    }
+}
+
+fn welcome(peer: &Peer, id: u32, groups: u16, bell: &Bell) -> io::Result<Bells> {
+    let bytes = bells_len(groups);
+    let pages = Shared::create("outboard-bells", bytes)?;
+    let ringer = bell.ringer()?;
+    let text = json!({ "attached": clock::now().0 | 1, "bells": bytes }).to_string();
+    peer.send(&Message::ControlReply { id, text }, &[pages.fd(), ringer.fd()])?;
+    Ok(Bells::new(Arc::clone(pages.region())))
+}

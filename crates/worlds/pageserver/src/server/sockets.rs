@@ -1,0 +1,209 @@
+//! Who is connected: the listener, the sockets, and what hosts say there.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use outboard_wire::attach::{Message, Reason};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use serde_json::{Value, json};
+
+use super::attached::{Attached, Terms};
+use crate::watch::processor_time;
+use outboard_attach::link::{Listener, Peer, Received};
+use outboard_os::bell::Bell;
+
+/// Most connections at a time.
+const PEERS_MAX: usize = 64;
+/// Messages taken from one socket in one turn.
+const MESSAGES: usize = 8;
+const LISTENER: u64 = 0;
+const BELL: u64 = 1;
+const FIRST: u64 = 2;
+
+struct Connection {
+    peer: Peer,
+    attached: Option<Attached>,
+    pid: u32,
+}
+
+/// All connections.
+pub(super) struct Sockets {
+    listener: Listener,
+    epoll: OwnedFd,
+    all: BTreeMap<u64, Connection>,
+    next: u64,
+}
+
+impl Sockets {
+    pub(super) fn listen(path: &Path, mode: u32) -> io::Result<Sockets> {
+        let listener = Listener::bind(path, mode, None)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, listener.fd(), EventData::new_u64(LISTENER), EventFlags::IN)?;
+        Ok(Sockets { listener, epoll, all: BTreeMap::new(), next: FIRST })
+    }
+
+    /// Wakes from sleep when the bell rings, too.
+    pub(super) fn watch(&self, bell: &Bell) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?)
+    }
+
+    /// Readable when a socket has something, somebody connects, or the bell rings.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Every host.
+    pub(super) fn attached(&mut self) -> impl Iterator<Item = &mut Attached> {
+        self.all.values_mut().filter_map(|connection| connection.attached.as_mut())
+    }
+
+    /// Hears what hosts say, and lets go of those that are gone or cannot be followed; how much
+    /// that was.
+    pub(super) fn hear(&mut self, terms: &Terms<'_>) -> io::Result<usize> {
+        let mut events = Vec::with_capacity(PEERS_MAX);
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let names: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
+        let mut found = 0;
+        for name in names {
+            match name {
+                LISTENER => found += self.accept()?,
+                BELL => {}
+                name => found += self.hear_one(name, terms),
+            }
+        }
+        self.cut_off();
+        Ok(found)
+    }
+
+    fn accept(&mut self) -> io::Result<usize> {
+        let mut found = 0;
+        while let Some(peer) = self.listener.accept()? {
+            found += 1;
+            if self.all.len() >= PEERS_MAX {
+                say_no(&peer, Reason::Full, "too many connections");
+                continue;
+            }
+            let cred = match peer.cred() {
+                Ok(cred) => cred,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be taken");
+                    continue;
+                }
+            };
+            let name = self.next;
+            self.next += 1;
+            epoll::add(&self.epoll, peer.fd(), EventData::new_u64(name), EventFlags::IN)?;
+            self.all.insert(name, Connection { peer, attached: None, pid: cred.pid });
+        }
+        Ok(found)
+    }
+
+    fn hear_one(&mut self, name: u64, terms: &Terms<'_>) -> usize {
+        for found in 0..MESSAGES {
+            let Some(connection) = self.all.get_mut(&name) else { return found };
+            match connection.peer.receive() {
+                Ok(Received::Nothing) => return found,
+                Ok(Received::Message(Message::Control { id, text }, fds)) => {
+                    if let Err(why) = connection.obey(id, &text, fds, terms) {
+                        tracing::warn!(pid = connection.pid, why, "a host is refused");
+                        let text = json!({ "refused": why }).to_string();
+                        // It may have hung up.
+                        let _unheard =
+                            connection.peer.send(&Message::ControlReply { id, text }, &[]);
+                    }
+                }
+                Ok(Received::Message(..) | Received::Garbage(_)) => {
+                    say_no(
+                        &connection.peer,
+                        Reason::Malformed,
+                        "only control messages are for the DPU side of a page server",
+                    );
+                    self.remove(name, "broke the protocol");
+                }
+                Ok(Received::Closed) | Err(_) => self.remove(name, "is gone"),
+            }
+        }
+        MESSAGES
+    }
+
+    /// Lets go of hosts whose rings cannot be followed.
+    fn cut_off(&mut self) {
+        let fault = |attached: &Attached| attached.fault();
+        let broken: Vec<_> = self
+            .all
+            .iter()
+            .filter_map(|(name, it)| Some((*name, it.attached.as_ref().and_then(fault)?)))
+            .collect();
+        for (name, fault) in broken {
+            tracing::warn!(%fault, "a host is cut off");
+            self.remove(name, "broke its rings");
+        }
+    }
+
+    fn remove(&mut self, name: u64, why: &str) {
+        let Some(connection) = self.all.remove(&name) else { return };
+        let _off = epoll::delete(&self.epoll, connection.peer.fd());
+        if connection.attached.is_some() {
+            tracing::info!(pid = connection.pid, why, "a host's groups are let go");
+        }
+    }
+}
+
+impl Connection {
+    fn obey(
+        &mut self,
+        id: u32,
+        text: &str,
+        fds: Vec<OwnedFd>,
+        terms: &Terms<'_>,
+    ) -> Result<(), String> {
+        let ask: Value =
+            serde_json::from_str(text).map_err(|error| format!("not a request: {error}"))?;
+        match ask["command"].as_str() {
+            Some("attach") if self.attached.is_none() => {
+                self.attached = Some(Attached::admit(&self.peer, id, &ask, fds, terms)?);
+                tracing::info!(pid = self.pid, "a host is attached");
+                Ok(())
+            }
+            Some("attach") => Err("this connection is attached".to_owned()),
+            Some("status") => {
+                let text = status(terms).to_string();
+                let reply = Message::ControlReply { id, text };
+                self.peer.send(&reply, &[]).map_err(|error| error.to_string())
+            }
+            _ => Err("the commands are attach and status".to_owned()),
+        }
+    }
+}
+
+fn status(terms: &Terms<'_>) -> Value {
+    let (space, counted) = (terms.files.space(), terms.ledger.snapshot());
+    let copied = counted.count(outboard_link::dma::Count::Copied);
+    let lost = terms.standing.lost().into_iter().map(|lost| {
+        let used = processor_time(lost.thread).map(|used| used.as_secs_f64());
+        json!({ "call": lost.call.name(), "thread": lost.thread, "processor_seconds": used })
+    });
+    json!({
+        "offloading": if terms.standing.is_off() { "off" } else { "on" },
+        "faults": terms.standing.faults(),
+        "lost_threads": lost.collect::<Vec<_>>(),
+        "segment_bytes": space.segment,
+        "segments": space.segments,
+        "segments_free": space.free,
+        "files": space.files,
+        "dma_operations": counted.total().ops,
+        "dma_bytes": counted.total().bytes,
+        "copied_bytes": copied,
+    })
+}
+
+/// Says no. A host that does not listen learns it from the closed socket.
+fn say_no(peer: &Peer, reason: Reason, text: &str) {
+    let _unheard = peer.send(&Message::Refused { reason, text: text.to_owned() }, &[]);
+}

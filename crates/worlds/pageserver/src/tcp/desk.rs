@@ -1,0 +1,349 @@
+//! What belongs to the thread a worker runs on: its ring, the reads under way there, its calls of
+//! the application.
+//!
+//! A call may never return. So whoever sits here sets the worker down before ([`Shelf`]), with
+//! every connection it has, and takes it up again after; meanwhile the thread holds nothing but the
+//! errands. A worker that lies there too long is given to another thread by the watch, and the one
+//! that comes back finds the shelf empty, and ends.
+//!
+//! ```text
+//!  read all legs ─▶ errands? ── set down ─▶ user code ─▶ take up ─▶ begin reads ─▶ send
+//!                                  │                        │
+//!                                  └── lost: a fresh desk   └── nothing there: end
+//!                                      takes it over
+//! ```
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use outboard_dds::dpu::director::{Errand, ToRead};
+use outboard_dds::dpu::offload::contained::Contained;
+use outboard_dds::dpu::offload::engine::{Filled, Ticket};
+use outboard_dds::dpu::offload::standing::Lost;
+use outboard_link::pace::{self, Pace, Step};
+
+use super::port::{News, Port};
+use super::worker::{Files, Setup, Worker};
+use crate::plugin::{Asking, Plugin};
+use crate::watch::{Attending, Watched};
+use outboard_os::clock;
+use outboard_os::executor::{Executor, Started};
+use outboard_os::medium::Reactor;
+
+type Reading = Pin<Box<dyn Future<Output = (Ticket, Filled)>>>;
+
+/// Longest sleep: nothing waits for it, it only bounds what a lost wake-up could cost.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// A worker looks for the ends of few reads as long as a quick device takes. A slower one is slept
+/// for.
+const FEW: pace::Config = pace::Config {
+    spin: Duration::from_micros(20),
+    yield_after: Duration::from_micros(4),
+    near: Duration::from_micros(40),
+};
+/// From so many reads under way on, one ends soon on a slow device, too: sooner than a sleeping
+/// core is woken.
+const SEVERAL: usize = 4;
+/// How long it looks then.
+const MANY: pace::Config = pace::Config {
+    spin: Duration::from_micros(100),
+    yield_after: Duration::from_micros(4),
+    near: Duration::from_micros(200),
+};
+
+/// The thread that runs a worker now.
+#[derive(Default)]
+pub(super) struct Hand(Mutex<Option<JoinHandle<()>>>);
+
+impl Hand {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a worker lies while user code runs.
+struct Shelf<F: Files, P: Port>(Mutex<Option<Box<Worker<F, P>>>>);
+
+impl<F: Files, P: Port> Shelf<F, P> {
+    fn place(&self) -> MutexGuard<'_, Option<Box<Worker<F, P>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a worker's threads come from.
+pub(super) struct Station {
+    pub(super) name: String,
+    pub(super) hand: Arc<Hand>,
+    pub(super) attending: Attending,
+}
+
+/// One thread's own. `W` is not to be kept by it.
+pub(super) struct Desk<F: Files, P: Port> {
+    setup: Setup<F>,
+    calls: Contained,
+    watched: Watched,
+    shelf: Arc<Shelf<F, P>>,
+    errands: Vec<Errand>,
+    /// Who divides the messages, if that is not the application here.
+    plugin: Option<Asking>,
+    executor: Executor<Reading>,
+    reactor: Option<Reactor>,
+    /// While few reads are under way, and while several are.
+    paces: [Pace; 2],
+}
+
+impl<F: Files, P: Port> Desk<F, P> {
+    /// For the thread it is called on, and `worker`.
+    pub(super) fn new(
+        station: &Arc<Station>,
+        worker: &Worker<F, P>,
+        plugin: Option<Plugin>,
+    ) -> io::Result<Self> {
+        let setup = worker.setup();
+        let reactor = (!setup.standing.is_off()).then(|| match Reactor::install_waiting(256) {
+            Ok(reactor) => Some(reactor),
+            Err(error) => {
+                tracing::warn!(%error, "no io_uring for offloaded reads; threads serve them");
+                None
+            }
+        });
+        let bell = &worker.call().bell;
+        let ringer = bell.ringer()?;
+        let plugin = plugin.map(|plugin| Asking::new(plugin, bell)).transpose()?;
+        // Read after each call of user code, of which a message takes three or more.
+        let clock = || clock::coarse().0;
+        let calls = Contained::new(Box::new(clock), Arc::clone(&setup.standing));
+        let shelf = Arc::new(Shelf(Mutex::new(None)));
+        let (left, station) = (Arc::clone(&shelf), Arc::clone(station));
+        let attending = station.attending.clone();
+        let relieve = move |lost| relieve(&station, &left, lost);
+        let watched = attending.watch_me(calls.progress(), relieve);
+        Ok(Desk {
+            setup: setup.clone(),
+            calls,
+            watched,
+            shelf,
+            errands: Vec::new(),
+            plugin,
+            executor: Executor::new(setup.contexts, move || ringer.ring()),
+            reactor: reactor.flatten(),
+            paces: [Pace::new(FEW), Pace::new(MANY)],
+        })
+    }
+
+    /// Serves until told to stop, or until another has taken over.
+    pub(super) fn run(&mut self, mut worker: Box<Worker<F, P>>) -> io::Result<()> {
+        let mut news = Vec::new();
+        while !worker.call().is_stopped() {
+            if worker.is_idle() {
+                self.sleep(&mut worker, &mut news)?;
+            } else {
+                self.glance(&mut worker, &mut news)?;
+            }
+            worker.hear(&mut news)?;
+            worker.receive_all();
+            if let Some(plugin) = &mut self.plugin {
+                worker.divide(plugin);
+            }
+            let Some(back) = self.do_errands(worker) else { return Ok(()) };
+            worker = back;
+            self.begin_reads(&mut worker);
+            self.reap(&mut worker);
+            let Some(back) = self.do_errands(worker) else { return Ok(()) };
+            worker = back;
+            worker.send_all(&mut news);
+            worker.hear(&mut news)?;
+        }
+        Ok(())
+    }
+
+    /// Asks the application what there is to ask; `None` if that took so long that the worker is
+    /// another's now.
+    fn do_errands(&mut self, mut worker: Box<Worker<F, P>>) -> Option<Box<Worker<F, P>>> {
+        if !worker.take_errands(&mut self.errands) {
+            return Some(worker);
+        }
+        *self.shelf.place() = Some(worker);
+        let Setup { app, table, .. } = &self.setup;
+        self.calls.begin();
+        self.watched.attend();
+        for errand in &mut self.errands {
+            errand.run(&**app, &**table, &mut self.calls);
+        }
+        self.calls.end();
+        let mut worker = self.shelf.place().take()?;
+        worker.bring(&mut self.errands);
+        Some(worker)
+    }
+
+    /// Waits for the port, the bell, the ends of reads, or the plug-in.
+    fn sleep(&mut self, worker: &mut Worker<F, P>, news: &mut Vec<News>) -> io::Result<()> {
+        let Some(plugin) = &mut self.plugin else {
+            return self.sleep_for(worker, SLEEP_MAX, news);
+        };
+        if plugin.spin() {
+            return worker.port().look(Duration::ZERO, news);
+        }
+        let limit = plugin.begin_sleep().unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        let slept = self.sleep_for(worker, limit, news);
+        if let Some(plugin) = &mut self.plugin {
+            plugin.end_sleep();
+        }
+        slept
+    }
+
+    fn sleep_for(
+        &mut self,
+        worker: &mut Worker<F, P>,
+        limit: Duration,
+        news: &mut Vec<News>,
+    ) -> io::Result<()> {
+        if self.executor.running() == 0 {
+            return worker.port().look(limit, news);
+        }
+        if self.find_ended(worker) {
+            // The port is looked at when what was read has been sent.
+            return Ok(());
+        }
+        if self.executor.begin_sleep() {
+            let from = clock::now();
+            let port = worker.port();
+            let slept = match &self.reactor {
+                Some(reactor) => reactor.wait(port.fd(), limit.min(port.patience())),
+                None => port.look(limit, news),
+            };
+            self.executor.end_sleep();
+            slept?;
+            // Who was woken by a socket does not know how long it would have slept.
+            let under_way = self.executor.running();
+            if self.reap(worker) > 0 {
+                self.pace(under_way).slept(from, clock::now());
+            }
+        }
+        self.reap(worker);
+        self.glance(worker, news)
+    }
+
+    /// Looks at the port without waiting, unless nothing can be new there.
+    fn glance(&mut self, worker: &mut Worker<F, P>, news: &mut Vec<News>) -> io::Result<()> {
+        let silent = self.reactor.as_ref().is_some_and(|reactor| {
+            reactor.poll();
+            !reactor.rang()
+        });
+        let port = worker.port();
+        if silent && port.patience() >= SLEEP_MAX {
+            return Ok(());
+        }
+        port.look(Duration::ZERO, news)
+    }
+
+    /// Looks for a read that ends, while that pays; whether there was one.
+    fn find_ended(&mut self, worker: &mut Worker<F, P>) -> bool {
+        let under_way = self.executor.running();
+        loop {
+            let now = clock::now();
+            if self.reap(worker) > 0 {
+                self.pace(under_way).work(now);
+                return true;
+            }
+            if self.reactor.as_ref().is_some_and(Reactor::has_rung) {
+                // A socket came first: the sleep that follows ends at once.
+                self.pace(under_way).work(now);
+                return false;
+            }
+            match self.pace(under_way).idle(now) {
+                Step::Spin => std::hint::spin_loop(),
+                Step::Yield => {
+                    std::thread::yield_now();
+                    self.pace(under_way).yielded(now, clock::now());
+                }
+                Step::Sleep => return false,
+            }
+        }
+    }
+
+    fn pace(&mut self, under_way: usize) -> &mut Pace {
+        let [few, many] = &mut self.paces;
+        if under_way < SEVERAL { few } else { many }
+    }
+
+    /// Takes ended reads to the director; how many.
+    fn reap(&mut self, worker: &mut Worker<F, P>) -> usize {
+        if self.executor.running() == 0 {
+            return 0;
+        }
+        if let Some(reactor) = &self.reactor {
+            reactor.poll();
+        }
+        let mut ended = 0;
+        self.executor.poll(|_, (ticket, filled)| {
+            ended += 1;
+            worker.read_ended(ticket, filled);
+        });
+        ended
+    }
+
+    fn begin_reads(&mut self, worker: &mut Worker<F, P>) {
+        while let Some(ToRead { ticket, read, buffer }) = worker.next_read() {
+            let (files, thread) = (Arc::clone(&self.setup.files), self.watched.thread);
+            let reading: Reading =
+                Box::pin(async move { (ticket, files.read(thread, read, buffer).await) });
+            // The ring of contexts is as long as the executor: there is room.
+            if let Ok(Started::Done((ticket, filled))) = self.executor.start(reading) {
+                worker.read_ended(ticket, filled);
+            }
+        }
+        // Who looks for ends for long hears of its sockets meanwhile.
+        if let Some(reactor) = self.reactor.as_ref().filter(|_| self.executor.running() >= SEVERAL)
+        {
+            reactor.watch(worker.port().fd());
+        }
+    }
+}
+
+/// Gives the worker that a lost thread has set down to a fresh one; false if it was taken up again,
+/// or there is no thread to be had now.
+fn relieve<F: Files, P: Port>(station: &Arc<Station>, shelf: &Shelf<F, P>, lost: Lost) -> bool {
+    // Whoever waits for the end of the worker's thread waits for the new one.
+    let mut hand = station.hand.lock();
+    // Whoever comes back now finds what became of it.
+    let mut place = shelf.place();
+    let Some(worker) = place.take() else { return false };
+    worker.setup().standing.lose(lost);
+    let (given, name) = (Arc::new(Mutex::new(Some(worker))), station.name.clone());
+    let (taken, at) = (Arc::clone(&given), Arc::clone(station));
+    let serve = move || {
+        let worker = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut worker) = worker {
+            worker.take_over(lost);
+            serve(&at, worker, None);
+        }
+    };
+    match std::thread::Builder::new().name(name).spawn(serve) {
+        Ok(thread) => {
+            *hand = Some(thread);
+            true
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no thread to take over a worker of the director; tried again");
+            *place = given.lock().unwrap_or_else(PoisonError::into_inner).take();
+            false
+        }
+    }
+}
+
+/// Runs a worker on this thread.
+pub(super) fn serve<F: Files, P: Port>(
+    station: &Arc<Station>,
+    worker: Box<Worker<F, P>>,
+    plugin: Option<Plugin>,
+) {
+    let desk = Desk::new(station, &worker, plugin);
+    if let Err(error) = desk.and_then(|mut desk| desk.run(worker)) {
+        tracing::error!(%error, "a worker of the director ended; its flows are closed");
+    }
+}

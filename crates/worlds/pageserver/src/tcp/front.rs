@@ -1,0 +1,275 @@
+//! Listens for clients and spreads them over workers.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use outboard_dds::dpu::director::{Flow5, Signature, Transport, symmetric_hash};
+
+use super::desk::{Hand, Station, serve};
+use super::kernel::KernelPort;
+use super::port::{Call, Inbox, Port};
+use super::sockets::{Address, Listener, Ready, Sockets, Stream};
+use super::stack::network::Ends;
+use super::stack::{Frames, StackPort, Wires};
+use super::worker::{Files, Setup, Tally, Worker};
+use crate::plugin::Plugin;
+use crate::watch::Watch;
+use outboard_os::bell::Bell;
+
+/// A pause after a connection could not be accepted: descriptors or memory may be back.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The director's threads. Dropping it ends them and their connections.
+pub struct Front {
+    address: Address,
+    tally: Arc<Tally>,
+    stop: Arc<(AtomicBool, Bell)>,
+    workers: Vec<Arc<Call>>,
+    /// Who runs the workers now.
+    hands: Vec<Arc<Hand>>,
+    /// Every worker has one; nothing is sent.
+    lives: Sender<Infallible>,
+    all_ended: Mutex<Receiver<Infallible>>,
+    accepting: Option<JoinHandle<()>>,
+    watch: Watch,
+    /// What divides the messages of each worker, if not the application.
+    plugin: Option<Plugin>,
+}
+
+impl Front {
+    /// Serves who connects to `listener`, with so many workers.
+    pub fn start<F: Files>(
+        listener: Listener,
+        workers: usize,
+        setup: &Setup<F>,
+    ) -> io::Result<Front> {
+        Front::listen(listener, workers, setup, None)
+    }
+
+    /// The same, but a plug-in divides the messages; the application is what it declared.
+    ///
+    /// # Errors
+    /// Threads or descriptors are short.
+    pub fn start_asking<F: Files>(
+        listener: Listener,
+        workers: usize,
+        setup: &Setup<F>,
+        plugin: Plugin,
+    ) -> io::Result<Front> {
+        Front::listen(listener, workers, setup, Some(plugin))
+    }
+
+    fn listen<F: Files>(
+        listener: Listener,
+        workers: usize,
+        setup: &Setup<F>,
+        plugin: Option<Plugin>,
+    ) -> io::Result<Front> {
+        let mut front = Front::new(listener.address().clone())?;
+        front.plugin = plugin;
+        let mut inboxes = Vec::new();
+        for n in 0..workers.max(1) {
+            let (inbox, host) = (Arc::new(Inbox::new()?), setup.host.clone());
+            inboxes.push(Arc::clone(&inbox));
+            front.start_worker(n, setup, inbox, move || KernelPort::new(host))?;
+        }
+        let stop = Arc::clone(&front.stop);
+        let accepting =
+            std::thread::Builder::new().name("director-accept".into()).spawn(move || {
+                if let Err(error) = accept(&listener, &stop, &inboxes) {
+                    tracing::error!(%error, "the director cannot wait for clients any more");
+                }
+            })?;
+        front.accepting = Some(accepting);
+        Ok(front)
+    }
+
+    /// Serves who asks `signature` between two devices, with so many workers; everything else is
+    /// forwarded. `address` is what clients are told.
+    ///
+    /// # Errors
+    /// Threads or descriptors are short.
+    pub fn between<F: Files>(
+        ends: Ends,
+        signature: Signature,
+        address: Address,
+        workers: usize,
+        setup: &Setup<F>,
+    ) -> io::Result<(Front, Arc<Frames>)> {
+        Front::wire(ends, signature, address, workers, setup, None)
+    }
+
+    /// The same, but a plug-in divides the messages; the application is what it declared.
+    ///
+    /// # Errors
+    /// Threads or descriptors are short.
+    pub fn between_asking<F: Files>(
+        ends: Ends,
+        signature: Signature,
+        address: Address,
+        workers: usize,
+        setup: &Setup<F>,
+        plugin: Plugin,
+    ) -> io::Result<(Front, Arc<Frames>)> {
+        Front::wire(ends, signature, address, workers, setup, Some(plugin))
+    }
+
+    fn wire<F: Files>(
+        ends: Ends,
+        signature: Signature,
+        address: Address,
+        workers: usize,
+        setup: &Setup<F>,
+        plugin: Option<Plugin>,
+    ) -> io::Result<(Front, Arc<Frames>)> {
+        let mut front = Front::new(address)?;
+        front.plugin = plugin;
+        let workers = workers.max(1);
+        let inboxes: Vec<_> =
+            (0..workers).map(|_| Inbox::new().map(Arc::new)).collect::<io::Result<_>>()?;
+        let frames = Arc::new(Frames::default());
+        let wires = Arc::new(Wires {
+            client: ends.client,
+            host: ends.host,
+            buffer: ends.buffer,
+            signature,
+            frames: Arc::clone(&frames),
+            inboxes: inboxes.clone(),
+        });
+        for (n, inbox) in inboxes.into_iter().enumerate() {
+            let wires = Arc::clone(&wires);
+            front.start_worker(n, setup, inbox, move || StackPort::new(wires, n))?;
+        }
+        Ok((front, frames))
+    }
+
+    fn new(address: Address) -> io::Result<Front> {
+        let (lives, all_ended) = channel();
+        Ok(Front {
+            address,
+            tally: Arc::default(),
+            stop: Arc::new((AtomicBool::new(false), Bell::new()?)),
+            workers: Vec::new(),
+            hands: Vec::new(),
+            lives,
+            all_ended: Mutex::new(all_ended),
+            accepting: None,
+            watch: Watch::new()?,
+            plugin: None,
+        })
+    }
+
+    fn start_worker<F: Files, P: Port>(
+        &mut self,
+        n: usize,
+        setup: &Setup<F>,
+        inbox: Arc<Inbox<P::Item>>,
+        port: impl FnOnce() -> io::Result<P> + Send + 'static,
+    ) -> io::Result<()> {
+        self.workers.push(Arc::clone(&inbox.call));
+        let (setup, tally) = (setup.clone(), Arc::clone(&self.tally));
+        let (plugin, lives) = (self.plugin.clone(), self.lives.clone());
+        let (name, hand) = (format!("director-{n}"), Arc::<Hand>::default());
+        let station = Station { name: name.clone(), hand, attending: self.watch.attending() };
+        let station = Arc::new(station);
+        self.hands.push(Arc::clone(&station.hand));
+        let begin = move || {
+            let asking = plugin.is_some();
+            let worker =
+                port().and_then(|port| Worker::new(setup, port, inbox, tally, asking, lives));
+            match worker {
+                Ok(worker) => serve(&station, Box::new(worker), plugin),
+                Err(error) => tracing::error!(%error, "a worker of the director did not begin"),
+            }
+        };
+        let hand = self.hands.last().map(|hand| hand.lock());
+        let thread = std::thread::Builder::new().name(name).spawn(begin)?;
+        if let Some(mut hand) = hand {
+            *hand = Some(thread);
+        }
+        Ok(())
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Whether all its threads live. One that ended has said why; what comes to it is not served.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        let lives = |thread: &JoinHandle<()>| !thread.is_finished();
+        self.accepting.as_ref().is_none_or(lives)
+            && self.hands.iter().all(|hand| hand.lock().as_ref().is_some_and(lives))
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.stop.0.store(true, Ordering::Release);
+        self.stop.1.ring();
+        self.workers.iter().for_each(|call| call.stop());
+        // One whose thread never comes back is taken over first, and ends then.
+        (self.lives, _) = channel();
+        let _all = self.all_ended.get_mut().unwrap_or_else(PoisonError::into_inner).recv();
+        let hands = self.hands.iter().filter_map(|hand| hand.lock().take());
+        for thread in hands.chain(self.accepting.take()) {
+            // A panic was printed by the thread itself.
+            let _ended = thread.join();
+        }
+    }
+}
+
+fn accept(
+    listener: &Listener,
+    stop: &(AtomicBool, Bell),
+    workers: &[Arc<Inbox<Stream>>],
+) -> io::Result<()> {
+    let mut sockets = Sockets::new()?;
+    sockets.watch_listener(listener)?;
+    sockets.watch_bell(&stop.1)?;
+    let mut ready = Vec::new();
+    let mut next = 0u64;
+    while !stop.0.load(Ordering::Acquire) {
+        sockets.look(None, &mut ready)?;
+        if !ready.drain(..).any(|what| what == Ready::Listener) {
+            continue;
+        }
+        loop {
+            match listener.accept() {
+                Ok(Some(stream)) => {
+                    next += 1;
+                    let hash = stream.ends.map_or(next, |(client, server)| {
+                        symmetric_hash(&Flow5 { client, server, transport: Transport::Tcp })
+                    });
+                    let at = usize::try_from(hash % workers.len() as u64).unwrap_or(0);
+                    if let Some(worker) = workers.get(at) {
+                        worker.push(stream, usize::MAX);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    let fd = listener.as_fd();
+                    tracing::warn!(%error, ?fd, "cannot accept a client; raise `ulimit -n`?");
+                    std::thread::sleep(PAUSE);
+                    break;
+                }
+            }
+        }
+    }
+    Ok(())
+}
