@@ -15,9 +15,9 @@ use std::thread::Thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outboard_base::{Cred, Result, Timestamp};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Kv, conformance};
 use outboard_kvfs::{Kvfs, Options};
+use outboard_medium::Medium;
 use outboard_wire::file::{Attr, Op, Reply, Request};
 
 use crate::front::in_process::InProcessFront;

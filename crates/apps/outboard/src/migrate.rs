@@ -14,9 +14,10 @@
 use std::fmt;
 
 use outboard_base::Errno;
-use outboard_kv::medium::{Buf, Medium};
-use outboard_kv::{Batch, Durability, Key, Kv, KvError, Value, join_all, join2};
+use outboard_base::task::{join_all, join2};
+use outboard_kv::{Batch, Durability, Key, Kv, KvError, Value};
 use outboard_kvfs::layout::Tag;
+use outboard_medium::{Buf, Medium};
 
 /// Where the mark lies: above every key of a volume.
 const MARK: &[u8] = b"\xFFmigration";
@@ -384,8 +385,8 @@ async fn is_same<M: Medium, N: Medium>(from: &M, to: &N, at: u64, len: usize) ->
 
 #[cfg(test)]
 mod tests {
-    use outboard_kv::medium::mem::MemMedium;
     use outboard_kv::mem::{Faults, MemKv};
+    use outboard_medium::mem::MemMedium;
     use outboard_os::executor::block_on;
 
     use super::*;

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use outboard_base::Errno;
 use outboard_fjall::Engine;
-use outboard_kv::medium::{Buf, Medium};
 use outboard_kv::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
+use outboard_medium::{Buf, Medium};
 use outboard_os::medium::FileMedium;
 use outboard_redb::RedbEngine;
 

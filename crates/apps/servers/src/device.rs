@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use outboard_base::Errno;
 use outboard_dds::table::Changes;
-use outboard_kv::medium::{Buf, Medium};
+use outboard_medium::{Buf, Medium};
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 
 pub use dds::DdsDevice;

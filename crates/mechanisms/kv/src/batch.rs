@@ -1,6 +1,6 @@
 //! What one commit does, and what must hold for it to be done.
 
-use crate::{Key, Value};
+use crate::{Key, Kv, KvError, Value};
 
 /// A moment in the order of commits, as [`Kv::version`](crate::Kv::version) tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -152,5 +152,14 @@ impl Batch {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.writes.iter().map(|w| w.key.len() + w.value.as_ref().map_or(0, |v| v.len())).sum()
+    }
+
+    /// Refuses keys, values and batches beyond the limits of `K`.
+    pub fn check_limits<K: Kv>(&self) -> Result<(), KvError> {
+        let fits = self.writes.iter().all(|write| {
+            (1..=K::KEY_MAX).contains(&write.key.len())
+                && write.value.as_ref().is_none_or(|value| value.len() <= K::VALUE_MAX)
+        });
+        if fits && self.bytes() <= K::BATCH_MAX { Ok(()) } else { Err(KvError::TooLarge) }
     }
 }

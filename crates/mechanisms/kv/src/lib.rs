@@ -6,14 +6,9 @@
 //! - [`Kv`] is the key-value port: get, ordered scan, atomic conditional commit, sync.
 //!   [`mem::MemKv`] answers it in memory and fails on command, [`Cached`] puts an exact point-get
 //!   cache before any other, [`conformance`] is the suite every implementation passes.
-//! - [`medium::Medium`] is the block port: owned aligned buffers, write, flush, grow.
-//!   [`medium::mem::MemMedium`] answers it in memory and fails, tears and forgets on command.
-//! - [`object::Objects`] is the object store over the two: file objects of 8 KiB blocks that are
-//!   never overwritten in place, checksummed in the file's index, so that a crash between a block
-//!   and its checksum costs neither the old nor a synced new block.
-//! - [`pool::Pool`] is the port of engines that are atomic within one object only, as distributed
-//!   ones are; over it stand the same key-value store and medium, and the claim that lets one
-//!   writer in.
+//! - [`object::Objects`] is the object store over that port and a medium: file objects of 8 KiB
+//!   blocks that are never overwritten in place, checksummed in the file's index, so that a crash
+//!   between a block and its checksum costs neither the old nor a synced new block.
 //!
 //! # What every implementation promises
 //!
@@ -34,17 +29,13 @@ mod bytes;
 mod cached;
 pub mod conformance;
 mod hash;
-mod join;
-pub mod medium;
 pub mod mem;
 pub mod object;
-pub mod pool;
 mod port;
 mod versions;
 
 pub use batch::{Batch, Condition, Durability, Version, Write};
 pub use bytes::{Bytes, Key, Value};
 pub use cached::{CacheCounts, Cached};
-pub use join::{join_all, join2, try_join_abreast};
 pub use port::{Kv, KvError, Usage};
 pub use versions::KeyVersions;

@@ -102,7 +102,7 @@ impl State {
         if self.poisoned {
             return Err(KvError::Io(Errno::EIO));
         }
-        check_limits::<MemKv>(batch)?;
+        batch.check_limits::<MemKv>()?;
         self.judge(batch)?;
         self.room(batch)?;
         let Faults { commit_fails, commit_conflicts, .. } = self.faults;
@@ -128,16 +128,6 @@ impl State {
         self.undo.clear();
         Ok(())
     }
-}
-
-/// Refuses keys, values and batches beyond the limits of `K`.
-pub(crate) fn check_limits<K: Kv>(batch: &Batch) -> Result<(), KvError> {
-    let fits = batch.writes().iter().all(|w| {
-        w.key.len() <= K::KEY_MAX
-            && !w.key.is_empty()
-            && w.value.as_ref().is_none_or(|v| v.len() <= K::VALUE_MAX)
-    });
-    if fits && batch.bytes() <= K::BATCH_MAX { Ok(()) } else { Err(KvError::TooLarge) }
 }
 
 impl MemKv {

@@ -49,10 +49,10 @@ pub use pool::Lent;
 pub use write::Written;
 
 use crate::Kv;
-use crate::medium::Medium;
 use ahead::Readers;
 use flight::Flight;
 use ledger::Ledger;
+use outboard_medium::Medium;
 use pool::Pool;
 use recent::Recent;
 

@@ -1,8 +1,8 @@
 //! Attributes: getattr, setattr, access.
 
 use outboard_base::{Errno, Fh, Ino, Result};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Cached, Kv};
+use outboard_medium::Medium;
 use outboard_wire::file::{FileKind, Reply, Setattr, SetattrTime, mode};
 
 use crate::Kvfs;

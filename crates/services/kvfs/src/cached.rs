@@ -4,10 +4,11 @@
 //! None of this is a request: nobody's permission is asked, no handle is needed, nothing is
 //! recorded for a replay. Who asks has granted the right to cache when a file was opened.
 
+use outboard_base::task::join_all;
 use outboard_base::{Errno, Fh, Ino, Result, SessionId, Timestamp};
-use outboard_kv::medium::Medium;
 use outboard_kv::object::Room;
-use outboard_kv::{Cached, Kv, KvError, join_all};
+use outboard_kv::{Cached, Kv, KvError};
+use outboard_medium::Medium;
 use outboard_wire::file::{Attr, Header, Op, mode};
 
 use crate::attr::CAPABILITY;

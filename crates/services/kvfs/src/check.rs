@@ -21,9 +21,9 @@ pub(crate) mod touched;
 mod tree;
 
 use outboard_base::{Errno, Ino};
-use outboard_kv::medium::Medium;
 use outboard_kv::object::{self, Found};
 use outboard_kv::{Cached, Kv, KvError};
+use outboard_medium::Medium;
 
 pub use report::{Counts, Finding, Report, Severity, What};
 

@@ -1,8 +1,8 @@
 //! What makes names: symlink, mknod, mkdir, create, tmpfile, link.
 
 use outboard_base::{Errno, Fh, Ino, Result, limits};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Cached, Kv};
+use outboard_medium::Medium;
 use outboard_wire::file::{Attr, FileKind, Reply, mode, open_flags};
 
 use crate::Kvfs;

@@ -27,8 +27,8 @@ pub(crate) mod turns;
 pub(crate) mod write;
 
 use outboard_base::{Errno, Fh, Ino, Result};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Cached, Kv};
+use outboard_medium::Medium;
 use outboard_wire::file::FileKind;
 
 use crate::Kvfs;

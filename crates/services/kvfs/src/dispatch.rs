@@ -2,7 +2,7 @@
 
 use outboard_base::{Errno, Ino, Result, Timestamp};
 use outboard_kv::Kv;
-use outboard_kv::medium::Medium;
+use outboard_medium::Medium;
 use outboard_wire::file::{Header, Reply, Request};
 
 use crate::context::Context;

@@ -2,7 +2,7 @@
 //!
 //! [`Kvfs::handle`] answers one file operation of [`outboard_wire::file`]: the whole interface
 //! upward. Below are a [`Kv`](outboard_kv::Kv) for everything but the data of big files, and the
-//! object store over the same `Kv` and a [`Medium`](outboard_kv::medium::Medium) for that.
+//! object store over the same `Kv` and a [`Medium`](outboard_medium::Medium) for that.
 //!
 //! # Invariants
 //!

@@ -5,8 +5,8 @@
 //! that was there all the time exactly once, whatever comes and goes meanwhile.
 
 use outboard_base::{Errno, Fh, Ino, Result, limits};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Key, Kv, KvError, Value};
+use outboard_medium::Medium;
 use outboard_wire::file::{Attr, Dirent, DirentsWriter, Reply};
 
 use crate::context::Context;

@@ -1,8 +1,8 @@
 //! From a name to an inode; symbolic links.
 
 use outboard_base::{Errno, Ino, Result};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Kv, KvError};
+use outboard_medium::Medium;
 use outboard_wire::file::{FileKind, Reply};
 
 use crate::context::Context;

@@ -2,7 +2,7 @@
 
 use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_kv::Kv;
-use outboard_kv::medium::Medium;
+use outboard_medium::Medium;
 use outboard_wire::file::{Attr, FileKind, Flags, Op, Reply, open_flags};
 
 use crate::Kvfs;

@@ -15,8 +15,8 @@
 //! is found at the next opening. "Dying" is in memory: nobody may open the inode any more.
 
 use outboard_base::{Errno, Ino, Result, SessionId};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Cached, Kv};
+use outboard_medium::Medium;
 use outboard_wire::file::{FileKind, Reply};
 
 use crate::Kvfs;

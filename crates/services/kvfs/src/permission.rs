@@ -1,8 +1,8 @@
 //! Who may do what: `path_resolution(7)`, `acl(5)`, `capabilities(7)` with root holding them all.
 
 use outboard_base::{Errno, Ino, Result, Timestamp};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Kv, KvError};
+use outboard_medium::Medium;
 use outboard_wire::file::{mode, open_flags};
 
 use crate::acl::{self, Acl};

@@ -1,8 +1,8 @@
 //! What takes names away: unlink, rmdir.
 
 use outboard_base::{Errno, Ino, Result};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Cached, Kv};
+use outboard_medium::Medium;
 use outboard_wire::file::Reply;
 
 use crate::Kvfs;

@@ -1,8 +1,8 @@
 //! rename: moves, replaces or exchanges names, `rename(2)`.
 
 use outboard_base::{Errno, Ino, Result};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Cached, Kv};
+use outboard_medium::Medium;
 use outboard_wire::file::{Reply, rename_flags};
 
 use crate::Kvfs;

@@ -1,8 +1,8 @@
 //! Replay: a request that may not be done twice is answered from its record (decision 0003).
 
 use outboard_base::{Errno, Fh, Result};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Kv, KvError};
+use outboard_medium::Medium;
 use outboard_wire::file::{Flags, Op, Reply, Request};
 
 use crate::context::Context;

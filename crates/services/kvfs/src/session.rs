@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outboard_base::{Errno, Result, SessionId};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Batch, Durability, Kv, KvError};
+use outboard_medium::Medium;
 
 use crate::Kvfs;
 use crate::layout::key;

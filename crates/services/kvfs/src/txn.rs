@@ -5,9 +5,9 @@
 //! operations that change one directory, or one file's data, take turns ([`crate::data::turns`]).
 
 use outboard_base::{Errno, Ino, Result};
-use outboard_kv::medium::Medium;
 use outboard_kv::object::Staged;
 use outboard_kv::{Batch, Cached, Durability, Kv, KvError, Value};
+use outboard_medium::Medium;
 
 use crate::Kvfs;
 use crate::context::Context;

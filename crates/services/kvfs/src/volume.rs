@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
-use outboard_kv::medium::Medium;
 use outboard_kv::object::{self, Objects, Recovered};
 use outboard_kv::{Batch, Cached, Durability, Kv, KvError};
+use outboard_medium::Medium;
 use outboard_wire::file::mode;
 
 use crate::check::touched::Touched;

@@ -1,8 +1,8 @@
 //! Extended attributes, `xattr(7)`, and through them POSIX ACLs.
 
 use outboard_base::{Errno, Ino, Result, limits};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Cached, Key, Kv, KvError};
+use outboard_medium::Medium;
 use outboard_wire::file::{FileKind, Reply, mode, xattr_flags};
 
 use crate::acl::{self, Acl};

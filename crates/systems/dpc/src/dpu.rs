@@ -28,10 +28,10 @@ use std::future::Future;
 use std::sync::Arc;
 
 use outboard_base::{Fh, Ino, Result, SessionId, Timestamp};
-use outboard_kv::medium::Medium;
 use outboard_kv::object::BLOCK;
 use outboard_kv::{Kv, KvError};
 use outboard_kvfs::{Answer, Caller, Event, Kvfs, Payload};
+use outboard_medium::Medium;
 use outboard_wire::file::{Attr, Header, Request};
 use outboard_wire::nvmefs::Dispatch;
 

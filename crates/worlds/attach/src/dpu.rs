@@ -32,12 +32,12 @@ use outboard_base::{Result, Time};
 use outboard_cache::policy::Policies;
 use outboard_dpc::dpu::{AttachmentId, Grace, Limits, Service, Volume};
 use outboard_kv::Kv;
-use outboard_kv::medium::Medium;
 use outboard_kv::object::Packing;
 use outboard_kvfs::{Kvfs, check};
 use outboard_link::beat::Beat;
 use outboard_link::dma::{Count, Ledger};
 use outboard_link::pace::{self, Pace, Step};
+use outboard_medium::Medium;
 use outboard_wire::nvmefs::{DEPTH_MAX, QUEUES_MAX};
 
 use crate::link::Terms;

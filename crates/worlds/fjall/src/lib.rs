@@ -167,7 +167,7 @@ impl Engine {
     /// Judges and applies a batch. Answered when it returns.
     fn apply(&self, batch: &Batch) -> Result<(), KvError> {
         self.syncer.healthy()?;
-        check_limits(batch)?;
+        batch.check_limits::<Self>()?;
         let mut commits = self.commits();
         for condition in batch.conditions() {
             let key = condition.key();
@@ -216,15 +216,6 @@ impl Engine {
     fn used(&self) -> u64 {
         self.database.disk_space().unwrap_or(0)
     }
-}
-
-fn check_limits(batch: &Batch) -> Result<(), KvError> {
-    let fits = batch.writes().iter().all(|w| {
-        !w.key.is_empty()
-            && w.key.len() <= Engine::KEY_MAX
-            && w.value.as_ref().is_none_or(|v| v.len() <= Engine::VALUE_MAX)
-    });
-    if fits && batch.bytes() <= Engine::BATCH_MAX { Ok(()) } else { Err(KvError::TooLarge) }
 }
 
 fn failed(error: &fjall::Error) -> KvError {

@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::{Errno, Rng};
-use outboard_kv::medium::{Buf, Medium};
 use outboard_kv::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
+use outboard_medium::{Buf, Medium};
 
 use crate::JournalMark;
 use crate::journal_bytes;

@@ -12,9 +12,9 @@ use std::task::{Context, Poll, Waker};
 use outboard_base::Rng;
 use outboard_fjall::recorder::{JournalWatch, Recorder};
 use outboard_fjall::{Engine, EngineOptions};
-use outboard_kv::medium::Medium;
 use outboard_kv::object::{Compression, ObjectId, Objects, Options};
 use outboard_kv::{Batch, Cached, Durability, Kv};
+use outboard_medium::Medium;
 use outboard_os::executor::block_on;
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 

@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use outboard_base::Errno;
-use outboard_kv::medium::{ALIGN, Buf, Medium};
+use outboard_medium::{ALIGN, Buf, Medium};
 use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags};
 
 use crate::alone;

@@ -77,8 +77,8 @@ mod tests {
     use outboard_base::Errno;
     use outboard_dds::groups::Shape;
     use outboard_dds::host::{Completion, STUCK};
-    use outboard_kv::medium::ALIGN;
     use outboard_link::ring::progress;
+    use outboard_medium::ALIGN;
     use outboard_wire::dds::DirectoryId;
 
     use super::*;

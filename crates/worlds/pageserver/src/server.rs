@@ -32,9 +32,9 @@ use outboard_dds::dpu::offload::standing::Standing;
 use outboard_dds::dpu::pump;
 use outboard_dds::dpu::pump::summary::Summary;
 use outboard_dds::table;
-use outboard_kv::medium::Medium;
 use outboard_link::dma::{Count, Ledger};
 use outboard_link::pace::{self, Pace, Step};
+use outboard_medium::Medium;
 
 use super::keeper::AppKeeper;
 use outboard_os::alone;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
 use outboard_base::Errno;
-use outboard_kv::pool::PoolError;
+use outboard_pool::PoolError;
 
 struct Shared<T> {
     result: Option<T>,

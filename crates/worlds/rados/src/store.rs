@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use outboard_base::Errno;
-use outboard_kv::medium::Buf;
-use outboard_kv::pool::{Guard, Op, Pool, PoolError, PoolUsage, Scan, Step};
 use outboard_kv::{Key, Value};
+use outboard_medium::Buf;
+use outboard_pool::{Guard, Op, Pool, PoolError, PoolUsage, Scan, Step};
 
 use crate::Location;
 use crate::aside::aside;

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use outboard_kv::pool::PoolError;
+use outboard_pool::PoolError;
 
 /// What is known of an operation whose end nobody has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

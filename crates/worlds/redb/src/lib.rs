@@ -199,15 +199,6 @@ impl Drop for RedbEngine {
     }
 }
 
-/// Refuses keys, values and batches beyond the limits of the port.
-fn check_limits(batch: &Batch) -> Result<(), KvError> {
-    let fits = batch.writes().iter().all(|write| {
-        (1..=RedbEngine::KEY_MAX).contains(&write.key.len())
-            && write.value.as_ref().is_none_or(|value| value.len() <= RedbEngine::VALUE_MAX)
-    });
-    if fits && batch.bytes() <= RedbEngine::BATCH_MAX { Ok(()) } else { Err(KvError::TooLarge) }
-}
-
 impl Kv for RedbEngine {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, KvError> {
         self.orphans().await;
@@ -250,7 +241,7 @@ impl Kv for RedbEngine {
     }
 
     async fn commit(&self, batch: Batch, _: Durability) -> Result<(), KvError> {
-        check_limits(&batch)?;
+        batch.check_limits::<Self>()?;
         self.admit(&batch)?;
         let asked = self.queue.ask(batch)?;
         poll_fn(|cx| asked.poll(cx.waker())).await

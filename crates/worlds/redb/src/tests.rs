@@ -9,7 +9,8 @@ use std::sync::mpsc;
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use outboard_kv::{conformance, join_all};
+use outboard_base::task::join_all;
+use outboard_kv::conformance;
 
 use super::*;
 

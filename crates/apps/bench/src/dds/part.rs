@@ -22,7 +22,7 @@ use outboard_dds::dpu::offload::{
     Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
 };
 use outboard_dds::groups::Shape;
-use outboard_kv::medium::{Buf, Medium};
+use outboard_medium::{Buf, Medium};
 use outboard_pageserver::host::Attachment;
 use outboard_pageserver::library::file_library;
 use outboard_pageserver::server::{Server, ServerOptions};

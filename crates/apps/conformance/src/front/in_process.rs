@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Result, SessionId, limits};
 use outboard_kv::Kv;
-use outboard_kv::medium::Medium;
-use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
 use outboard_kv::object::{Compression, Packing};
 use outboard_kvfs::{Answer, Caller, Event, Kvfs, Payload};
+use outboard_medium::Medium;
+use outboard_medium::mem::MemMedium;
 use outboard_wire::file::{Attr, Flags, Header, Op, Reply, Request};
 
 use super::memory::{self, block_on};

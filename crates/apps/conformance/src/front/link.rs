@@ -11,9 +11,9 @@ use std::time::Duration;
 use outboard_base::{Cred, Errno, Result, Rng, SessionId};
 use outboard_cache::geometry::Shape;
 use outboard_dpc::loopback::Loopback;
-use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
 use outboard_kv::object::Compression;
+use outboard_medium::mem::MemMedium;
 use outboard_wire::file::{Reply, Request};
 
 use super::memory::{self, Volume, block_on};

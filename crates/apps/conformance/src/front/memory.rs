@@ -9,12 +9,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outboard_base::{Errno, Result, Timestamp, limits};
 use outboard_kv::Kv;
-use outboard_kv::medium::Medium;
-use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
 use outboard_kv::object::Compression;
 use outboard_kvfs::check::Options as CheckOptions;
 use outboard_kvfs::{Kvfs, Options};
+use outboard_medium::Medium;
+use outboard_medium::mem::MemMedium;
 
 use super::Features;
 

@@ -8,11 +8,11 @@ use outboard_base::Time;
 use outboard_conformance::engines::{Engine, answer_alike, run, volume};
 use outboard_conformance::every_engine;
 use outboard_fjall as fjall;
-use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
-use outboard_kv::pool::mem::{Faults, MemCluster, MemPool};
-use outboard_kv::pool::{Me, Options, PooledKv, Striped, Taken, Taking, Terms, Wanted};
+use outboard_medium::mem::MemMedium;
 use outboard_os::medium::{FileMedium, MediumOptions};
+use outboard_pool::mem::{Faults, MemCluster, MemPool};
+use outboard_pool::{Me, Options, PooledKv, Striped, Taken, Taking, Terms, Wanted};
 use outboard_redb::RedbEngine;
 use tempfile::TempDir;
 

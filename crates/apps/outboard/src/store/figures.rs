@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use outboard_kv::Kv;
-use outboard_kv::medium::Medium;
+use outboard_medium::Medium;
 use serde_json::{Map, Value, json};
 
 use super::{Blocks, Store};

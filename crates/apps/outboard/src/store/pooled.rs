@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use outboard_base::Time;
 use outboard_kv::KvError;
-use outboard_kv::medium::Medium;
-use outboard_kv::pool::{
+use outboard_medium::Medium;
+use outboard_os::clock;
+use outboard_os::executor::block_on;
+use outboard_pool::{
     Claim, ClaimError, Me, Options, Pool, PoolError, PooledKv, Striped, Taken, Taking, Terms,
     Wanted,
 };
-use outboard_os::clock;
-use outboard_os::executor::block_on;
 use outboard_rados::{Location, Rados, Subject};
 use serde_json::{Map, Value, json};
 

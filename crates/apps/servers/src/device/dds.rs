@@ -16,7 +16,7 @@ use outboard_base::Errno;
 use outboard_dds::groups::Shape;
 use outboard_dds::host::{Completion, File, NotBegun};
 use outboard_dds::table::Changes;
-use outboard_kv::medium::{ALIGN, Buf};
+use outboard_medium::{ALIGN, Buf};
 use outboard_pageserver::host::Attachment;
 use outboard_pageserver::library::{FileLibrary, file_library};
 use outboard_wire::dds::DirectoryId;

@@ -13,7 +13,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use outboard_kv::medium::Buf;
+use outboard_medium::Buf;
 
 use super::app::hash;
 use super::extracts::Entry;

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outboard_kv::medium::Buf;
+use outboard_medium::Buf;
 
 use super::record::{PAGE, check_of, put, u32_at, u64_at};
 

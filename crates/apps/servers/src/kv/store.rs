@@ -22,7 +22,7 @@ use std::sync::Arc;
 use outboard_base::Errno;
 use outboard_dds::dpu::offload::Key;
 use outboard_dds::table::Changes;
-use outboard_kv::medium::ALIGN;
+use outboard_medium::ALIGN;
 
 use super::commands::Cold;
 use super::extracts::{Extract, Extracts, Whose};

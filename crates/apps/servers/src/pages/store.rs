@@ -20,7 +20,7 @@ use std::io;
 use std::rc::Rc;
 
 use outboard_base::Errno;
-use outboard_kv::medium::Buf;
+use outboard_medium::Buf;
 
 use super::places::{self, HEAD_BLOCK, Headed, Newest, PAIR, Place};
 use super::wire::{self, CONTENTS, PAGE, Request, Status};

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use super::read::stretches;
 use super::{BLOCK, ObjectId, Objects, pack};
 use crate::Kv;
-use crate::medium::Medium;
+use outboard_medium::Medium;
 
 /// Readers remembered; the one that was idle the longest makes room.
 const READERS: usize = 32;

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use super::index::{Entry, Page, SLOTS, TAG_INDEX, parse_page_key};
 use super::map::PAGE_BLOCKS;
 use super::{BLOCK, ObjectId, Objects};
-use crate::medium::Medium;
 use crate::{Key, Kv, KvError};
+use outboard_medium::Medium;
 
 /// Index pages a scan fetches.
 const SCAN: usize = 256;

@@ -8,8 +8,8 @@ use super::index::{Entry, Page, SLOTS, TAG_MOVES, locate, number_key, page_key};
 use super::ledger::{Asks, Changed, Room, Staged, Take, Taken};
 use super::moves::{self, Move};
 use super::{BLOCK, ObjectId, Objects};
-use crate::medium::Medium;
 use crate::{Batch, Key, Kv, KvError};
+use outboard_medium::Medium;
 
 /// Rounds of growing and syncing before a request for blocks gives up.
 const TAKE_ROUNDS: usize = 16;

@@ -27,8 +27,8 @@ use super::read::BLOCK_LEN;
 use super::recent::Recent;
 use super::sync::stage_bits;
 use super::{BLOCK, Compression, Counters, ObjectId, Objects, Options};
-use crate::medium::{Buf, Medium};
 use crate::{Batch, Durability, Kv, KvError};
+use outboard_medium::{Buf, Medium};
 
 /// What opening found and did.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -18,7 +18,7 @@ use super::index::{Entry, SECTOR, SECTORS};
 use super::map::Run;
 use super::read::BLOCK_LEN;
 use crate::KvError;
-use crate::medium::ALIGN;
+use outboard_medium::ALIGN;
 
 /// Bytes of a piece's length.
 const HEAD: usize = 2;

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::BLOCK;
-use crate::medium::Buf;
+use outboard_medium::Buf;
 
 /// A buffer of the store's, lent to whoever reads; dropped, it goes back.
 pub struct Lent {

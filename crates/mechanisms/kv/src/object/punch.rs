@@ -10,8 +10,8 @@ use super::index::{
 };
 use super::ledger::{Asks, Room, Staged, Taken};
 use super::{BLOCK, ObjectId, Objects, Progress};
-use crate::medium::Medium;
 use crate::{Batch, Kv, KvError, Value};
+use outboard_medium::Medium;
 
 /// Index pages one call may change (32 MiB of file): bounds its batch to some 200 KiB.
 const PAGES_PER_CALL: usize = 128;

@@ -7,8 +7,9 @@ use super::index::{Entry, Page, SLOTS, locate, page_key};
 use super::pack;
 use super::pool::Lent;
 use super::{BLOCK, ObjectId, Objects};
-use crate::medium::{Buf, Medium};
-use crate::{Batch, Key, Kv, KvError, join_all, join2};
+use crate::{Batch, Key, Kv, KvError};
+use outboard_base::task::{join_all, join2};
+use outboard_medium::{Buf, Medium};
 
 /// A read that loses a race with a writer is done again, this often.
 const ATTEMPTS: usize = 8;

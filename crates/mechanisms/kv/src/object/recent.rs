@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::index::Entry;
 use super::map::Run;
-use crate::medium::Buf;
+use outboard_medium::Buf;
 
 /// Blocks kept: 4 MiB.
 const BLOCKS: usize = 512;

@@ -10,8 +10,9 @@ use super::index::{TAG_MAP, TAG_MOVES, number_key};
 use super::ledger::Changed;
 use super::map::{MapPage, PAGE_BLOCKS};
 use super::moves::{self, MARK};
-use crate::medium::Medium;
-use crate::{Batch, Durability, Kv, KvError, join2};
+use crate::{Batch, Durability, Kv, KvError};
+use outboard_base::task::join2;
+use outboard_medium::Medium;
 
 /// Flushed records kept before a sync retires them on its way.
 const RETIRE_AT: usize = 1024;

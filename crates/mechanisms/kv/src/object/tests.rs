@@ -7,9 +7,9 @@ use std::task::{Context, Waker};
 use outboard_base::Rng;
 
 use super::*;
-use crate::medium::mem::{self as medium_mem, MemMedium};
 use crate::mem::{self as kv_mem, MemKv};
 use crate::{Batch, Durability, KvError};
+use outboard_medium::mem::{self as medium_mem, MemMedium};
 
 mod asking;
 mod faults;

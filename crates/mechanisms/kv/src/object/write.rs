@@ -19,8 +19,9 @@ use super::ledger::{Asks, Room, Staged, Taken};
 use super::map::Run;
 use super::read::{BLOCK_LEN, blocks_of};
 use super::{BLOCK, Compression, ObjectId, Objects};
-use crate::medium::{Buf, Medium};
-use crate::{Batch, Kv, KvError, join_all};
+use crate::{Batch, Kv, KvError};
+use outboard_base::task::join_all;
+use outboard_medium::{Buf, Medium};
 
 /// Fresh blocks with a write's bytes on the medium, which no index names yet.
 ///

@@ -2,9 +2,9 @@
 
 use outboard_base::Ino;
 use outboard_base::limits::SMALL_FILE_MAX;
-use outboard_kv::medium::Medium;
 use outboard_kv::object::BLOCK;
 use outboard_kv::{Cached, Key, Kv, KvError, Value};
+use outboard_medium::Medium;
 use outboard_wire::file::FileKind;
 
 use super::cursor::Cursor;

@@ -1,8 +1,8 @@
 //! Names: a directory's two tables against each other, and names against what they lead to.
 
 use outboard_base::Ino;
-use outboard_kv::medium::Medium;
 use outboard_kv::{Key, Kv, KvError, Value};
+use outboard_medium::Medium;
 use outboard_wire::file::FileKind;
 
 use super::cursor::Cursor;

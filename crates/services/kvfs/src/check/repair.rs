@@ -1,9 +1,9 @@
 //! Setting right what can be set right without losing anything.
 
 use outboard_base::{Ino, Result};
-use outboard_kv::medium::Medium;
 use outboard_kv::object::{ObjectId, Progress};
 use outboard_kv::{Kv, KvError};
+use outboard_medium::Medium;
 
 use super::{Report, Severity, What};
 use crate::Kvfs;

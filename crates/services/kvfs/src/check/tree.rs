@@ -2,7 +2,7 @@
 
 use outboard_base::Ino;
 use outboard_kv::Kv;
-use outboard_kv::medium::Medium;
+use outboard_medium::Medium;
 
 use super::{Check, What};
 

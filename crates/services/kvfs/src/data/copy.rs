@@ -3,8 +3,8 @@
 use outboard_base::limits::{FILE_SIZE_MAX, IO_MAX};
 use outboard_base::{Errno, Ino, Result};
 use outboard_kv::Kv;
-use outboard_kv::medium::Medium;
 use outboard_kv::object::Progress;
+use outboard_medium::Medium;
 use outboard_wire::file::{Reply, open_flags};
 
 use super::shape::Shape;

@@ -5,8 +5,8 @@ use std::ops::Range;
 use outboard_base::limits::FILE_SIZE_MAX;
 use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_kv::Kv;
-use outboard_kv::medium::Medium;
 use outboard_kv::object::Progress;
+use outboard_medium::Medium;
 use outboard_wire::file::Reply;
 
 use super::regular;

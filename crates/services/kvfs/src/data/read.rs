@@ -2,8 +2,8 @@
 
 use outboard_base::limits::IO_MAX;
 use outboard_base::{Errno, Fh, Ino, Result};
-use outboard_kv::medium::Medium;
 use outboard_kv::{Kv, KvError};
+use outboard_medium::Medium;
 use outboard_wire::file::{Reply, seek};
 
 use super::regular;

@@ -1,9 +1,9 @@
 //! Changing the size, and giving back what lies beyond it.
 
 use outboard_base::{Errno, Ino, Result};
-use outboard_kv::medium::Medium;
 use outboard_kv::object::{ObjectId, Progress};
 use outboard_kv::{Cached, Kv, KvError};
+use outboard_medium::Medium;
 
 use super::shape::{SECTORS_PER_BLOCK, Shape};
 use crate::Kvfs;

@@ -1,9 +1,9 @@
 //! Making things durable, and keeping what was made so.
 
 use outboard_base::{Fh, Ino, Result, limits};
-use outboard_kv::medium::Medium;
 use outboard_kv::object::{BLOCK, Space};
 use outboard_kv::{Kv, KvError, Usage};
+use outboard_medium::Medium;
 use outboard_wire::file::{Reply, Statfs};
 
 use super::shape::Shape;

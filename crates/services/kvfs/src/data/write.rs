@@ -9,9 +9,9 @@
 
 use outboard_base::limits::{FILE_SIZE_MAX, IO_MAX};
 use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
-use outboard_kv::medium::Medium;
 use outboard_kv::object::{Room, Written};
 use outboard_kv::{Cached, Kv, KvError};
+use outboard_medium::Medium;
 use outboard_wire::file::{Reply, open_flags, write_flags};
 
 use super::gather::{Lead, Outcome, Turn, Work};

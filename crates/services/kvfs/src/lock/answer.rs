@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use outboard_base::{Errno, Fh, Ino, Result, SessionId};
 use outboard_kv::Kv;
-use outboard_kv::medium::Medium;
+use outboard_medium::Medium;
 use outboard_wire::file::{Flags, HeldLock, Lock, LockKind, LockStyle, Reply};
 
 use super::{Asked, Locks, Owner, Settled};

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use outboard_base::{Ino, Timestamp};
 use outboard_codec::crc32c;
-use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::{Batch, Durability, Kv, mem::MemKv};
 use outboard_kvfs::check::{self, Severity, What};
 use outboard_kvfs::layout::{Entry, Inode, Listed, Tag, marks};
 use outboard_kvfs::{Kvfs, Options};
+use outboard_medium::mem::MemMedium;
 use outboard_wire::file::{FileKind, Setattr};
 
 use crate::world::{Disk, User, Volume, block_on, tidy};

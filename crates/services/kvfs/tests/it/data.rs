@@ -6,9 +6,10 @@
 //! seed is printed.
 
 use outboard_base::{Errno, Fh, Ino, Rng};
+use outboard_kv::mem;
 use outboard_kv::object::ObjectId;
-use outboard_kv::{medium, mem};
 use outboard_kvfs::check;
+use outboard_medium as medium;
 use outboard_wire::file::{Reply, Request, Setattr, open_flags, seek, write_flags};
 
 use crate::world::{Disk, User, Volume, block_on, errno, tidy};

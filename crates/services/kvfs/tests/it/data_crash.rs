@@ -8,7 +8,8 @@
 //! block, must find nothing.
 
 use outboard_base::{Fh, Ino, Rng};
-use outboard_kv::{medium, mem};
+use outboard_kv::mem;
+use outboard_medium as medium;
 use outboard_wire::file::{Flags, Request, Setattr, write_flags};
 
 use crate::data::clean;

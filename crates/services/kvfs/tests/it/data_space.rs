@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use outboard_base::{Errno, Fh, Ino, Timestamp};
 use outboard_kv::Kv;
-use outboard_kv::{medium, mem};
+use outboard_kv::mem;
 use outboard_kvfs::{Kvfs, Options};
+use outboard_medium as medium;
 use outboard_wire::file::{Reply, Request, Setattr};
 
 use crate::data::clean;

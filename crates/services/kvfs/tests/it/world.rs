@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use outboard_base::{Cred, Errno, Fh, Ino, SessionId, Timestamp};
-use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::MemKv;
 use outboard_kv::object::Compression;
 use outboard_kv::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
 use outboard_kvfs::{Caller, Kvfs, Options, Payload};
+use outboard_medium::mem::MemMedium;
 use outboard_wire::file::{Attr, Dirents, Flags, Header, Reply, Request, Setattr, open_flags};
 
 type Result<T, E = Errno> = std::result::Result<T, E>;

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Errno;
-use outboard_kv::medium::Medium;
+use outboard_medium::Medium;
 use outboard_wire::dds::{DirectoryId, FileId, NAME_MAX};
 
 use format::{BLOCK, Record, Superblock};

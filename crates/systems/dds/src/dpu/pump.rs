@@ -38,12 +38,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_base::{Errno, Time};
-use outboard_kv::medium::{ALIGN, Buf, Medium};
 use outboard_link::dma::{Count, Dma, Ledger};
 use outboard_link::region::OutOfRegion;
 use outboard_link::ring::progress::{Consumer, Seen};
 use outboard_link::ring::response::Producer;
 use outboard_link::ring::{Fault, Place};
+use outboard_medium::{ALIGN, Buf, Medium};
 use outboard_wire::dds::{Refused, Request, frames};
 
 use super::files::{FileService, ReadOp};

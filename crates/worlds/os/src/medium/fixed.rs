@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use io_uring::Submitter;
-use outboard_kv::medium::{Buf, Mark};
+use outboard_medium::{Buf, Mark};
 
 /// Places of a ring's table.
 const PLACES: u16 = 512;

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use io_uring::{Builder, IoUring, opcode, squeue, types};
 use outboard_base::Errno;
-use outboard_kv::medium::Buf;
+use outboard_medium::Buf;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno as Kernel;
 

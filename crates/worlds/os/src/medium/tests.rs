@@ -42,12 +42,14 @@ fn what_is_written_is_read() {
             assert!(buf.iter().all(|b| *b == 0));
             // More at once than the ring is deep.
             let writes = (0..40u8).map(|i| medium.write(u64::from(i) * 8192, filled(8192, i)));
-            for (result, _) in outboard_kv::join_all(writes.collect()).await {
+            for (result, _) in outboard_base::task::join_all(writes.collect()).await {
                 assert_eq!(result, Ok(()));
             }
             medium.flush().await.unwrap();
             let reads = (0..40u8).map(|i| medium.read(u64::from(i) * 8192, Buf::zeroed(8192)));
-            for (i, (result, buf)) in (0u8..).zip(outboard_kv::join_all(reads.collect()).await) {
+            for (i, (result, buf)) in
+                (0u8..).zip(outboard_base::task::join_all(reads.collect()).await)
+            {
                 assert_eq!(result, Ok(()));
                 assert!(buf.iter().all(|b| *b == i));
             }
@@ -66,7 +68,7 @@ fn late_reads_are_late_together() {
         medium.grow(1 << 20).await.unwrap();
         let begun = std::time::Instant::now();
         let reads = (0..40u64).map(|i| medium.read(i * 8192, Buf::zeroed(8192))).collect();
-        for (result, _) in outboard_kv::join_all(reads).await {
+        for (result, _) in outboard_base::task::join_all(reads).await {
             assert_eq!(result, Ok(()));
         }
         let took = begun.elapsed();
@@ -374,7 +376,7 @@ fn what_registering_saves() {
                     for _ in 0..50 {
                         let reads = (0u64..).zip(bufs.drain(..));
                         let reads = reads.map(|(n, buf)| medium.read(n * (64 << 10), buf));
-                        let done = block_on(outboard_kv::join_all(reads.collect()));
+                        let done = block_on(outboard_base::task::join_all(reads.collect()));
                         bufs.extend(done.into_iter().map(|(done, buf)| {
                             assert_eq!(done, Ok(()));
                             buf

@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 
 use outboard_base::Errno;
-use outboard_kv::medium::Buf;
+use outboard_medium::Buf;
 use tracing::error;
 
 use super::act_here;

@@ -17,7 +17,7 @@ use outboard_dds::dpu::offload::engine::{Filled, Ticket};
 use outboard_dds::dpu::offload::pool::Pool;
 use outboard_dds::dpu::offload::standing::{Lost, Standing};
 use outboard_dds::dpu::offload::{Application, Lookup, ReadOp};
-use outboard_kv::medium::{Buf, Medium};
+use outboard_medium::{Buf, Medium};
 use outboard_wire::dds::FileId;
 
 use super::port::{Call as Bellcord, Inbox, News, Port};

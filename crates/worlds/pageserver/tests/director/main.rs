@@ -31,7 +31,7 @@ use outboard_dds::dpu::offload::standing::Standing;
 use outboard_dds::dpu::offload::{
     Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
 };
-use outboard_kv::medium::Buf;
+use outboard_medium::Buf;
 use outboard_pageserver::tcp::front::Front;
 use outboard_pageserver::tcp::sockets::{Address, Listener};
 use outboard_pageserver::tcp::stack::Frames;

@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use outboard_kv::pool::{Op, Pool, Step};
+use outboard_pool::{Op, Pool, Step};
 use outboard_rados::{Location, Rados};
 
 struct Unpark(std::thread::Thread);

@@ -3,8 +3,9 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use outboard_kv::pool::{Guard, Op, Pool, PoolError, Step, conformance};
-use outboard_kv::{Bytes, Key, join_all};
+use outboard_base::task::join_all;
+use outboard_kv::{Bytes, Key};
+use outboard_pool::{Guard, Op, Pool, PoolError, Step, conformance};
 use outboard_rados::{Location, Rados};
 
 use crate::{block_on, clear, location};

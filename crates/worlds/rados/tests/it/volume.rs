@@ -9,8 +9,8 @@ use outboard_base::Time;
 use outboard_conformance::engines::{Engine, answer_alike, volume};
 use outboard_conformance::front::in_process::InProcessFront;
 use outboard_conformance::{every_engine, runner};
-use outboard_kv::pool::{Claim, Me, Options, PooledKv, Striped, Taken, Taking, Terms, Wanted};
 use outboard_kv::{Kv, conformance};
+use outboard_pool::{Claim, Me, Options, PooledKv, Striped, Taken, Taking, Terms, Wanted};
 use outboard_rados::{Location, Rados};
 
 use crate::{block_on, clear, location};

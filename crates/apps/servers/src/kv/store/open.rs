@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use outboard_base::Errno;
 use outboard_dds::dpu::offload::{Item, Key};
 use outboard_dds::table::Changes;
-use outboard_kv::medium::ALIGN;
+use outboard_medium::ALIGN;
 
 use super::super::app::hash;
 use super::super::extracts::{Entry, Extract, Extracts, Whose};

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use outboard_base::Rng;
-use outboard_kv::medium::Buf;
+use outboard_medium::Buf;
 
 use super::super::log::Found;
 use super::super::lots::Head;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use outboard_base::Errno;
 
 use super::*;
-use crate::medium::Buf;
 use crate::{Cached, Key, Usage, Value, Version};
+use outboard_medium::Buf;
 
 /// A store that counts how often it is asked for values: in a pool, ways there and back.
 struct Counting(MemKv, AtomicU64);

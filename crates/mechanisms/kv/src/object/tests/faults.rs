@@ -1,7 +1,7 @@
 //! The full volume, the failing device, the flipped bit, the caller who walks away.
 
 use super::*;
-use crate::join_all;
+use outboard_base::task::join_all;
 
 fn small(seed: u64) -> Rig {
     let kv = Arc::new(MemKv::new(seed));

@@ -8,14 +8,15 @@ use std::task::Poll;
 use outboard_codec::lz4::Packer;
 
 use super::Fresh;
-use crate::medium::{Buf, Medium};
 use crate::object::Objects;
 use crate::object::index::{Entry, SLOTS};
 use crate::object::ledger::{Asks, Room, Taken};
 use crate::object::pack::{Packed, Rest};
 use crate::object::pool::Pool;
 use crate::object::read::BLOCK_LEN;
-use crate::{Kv, KvError, join_all};
+use crate::{Kv, KvError};
+use outboard_base::task::join_all;
+use outboard_medium::{Buf, Medium};
 
 /// Blocks of file of one index page that are written alike.
 pub(super) struct Part {

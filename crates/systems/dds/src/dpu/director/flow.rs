@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use outboard_kv::medium::Buf;
+use outboard_medium::Buf;
 
 use super::limits::{ANSWER_MAX, INPUT_MAX, SLOTS_MAX, TO_CLIENT_MAX, TO_HOST_MAX};
 use crate::dpu::offload::plugin::{AHEAD_MAX, Answering, Verdict};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use outboard_kv::medium::{ALIGN, Buf};
+use outboard_medium::{ALIGN, Buf};
 
 use super::asking::ask_ahead;
 use super::errand::{Check, Divide, Errand, Frame, Kind, Then, Told};

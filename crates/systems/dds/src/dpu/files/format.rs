@@ -28,7 +28,7 @@
 //! the blocks that follow one another without a gap.
 
 use outboard_codec::crc32c;
-use outboard_kv::medium::ALIGN;
+use outboard_medium::ALIGN;
 use outboard_wire::dds::NAME_MAX;
 
 /// Bytes of a block.

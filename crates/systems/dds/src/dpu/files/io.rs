@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
 
 use outboard_base::Errno;
-use outboard_kv::join_all;
-use outboard_kv::medium::{Buf, Medium};
+use outboard_base::task::join_all;
+use outboard_medium::{Buf, Medium};
 use outboard_wire::dds::FileId;
 
 use super::format::{BLOCK, Record};

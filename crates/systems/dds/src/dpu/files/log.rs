@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use outboard_codec::crc32c;
-use outboard_kv::medium::{Buf, Medium};
+use outboard_medium::{Buf, Medium};
 
 use super::format::{
     BLOCK, Bad, Fields, HALVES_AT, Head, LOG_ROOM, Record, Superblock, checkpoint_blocks, emit_log,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use outboard_base::Rng;
-use outboard_kv::medium::mem::{Faults, MemMedium};
-use outboard_kv::medium::{Buf, Medium};
+use outboard_medium::mem::{Faults, MemMedium};
+use outboard_medium::{Buf, Medium};
 use outboard_wire::dds::{DirectoryId, FileId};
 
 use super::*;

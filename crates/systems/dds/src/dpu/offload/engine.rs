@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use outboard_kv::medium::Buf;
+use outboard_medium::Buf;
 
 use super::ReadOp;
 use super::pool::Pool;

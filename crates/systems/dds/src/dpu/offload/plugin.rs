@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use outboard_kv::medium::Buf;
+use outboard_medium::Buf;
 
 use super::{Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, WriteOp};
 use crate::dpu::director::FlowId;

@@ -1,6 +1,6 @@
 //! Buffers that are read into and then sent from: aligned, reused, and no more than a stated sum.
 
-use outboard_kv::medium::{ALIGN, Buf};
+use outboard_medium::{ALIGN, Buf};
 
 /// Sizes of buffers: [`ALIGN`] times powers of two, so many.
 const CLASSES: usize = 10;

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use outboard_base::Time;
-use outboard_kv::medium::Buf;
 use outboard_link::ring::response::{Laid, Producer};
 use outboard_link::ring::{Fault, Place};
+use outboard_medium::Buf;
 use outboard_wire::dds::{FRAME_HEAD, RESPONSE_HEAD, ResponseHead, data_at, frame_len};
 
 use super::Config;

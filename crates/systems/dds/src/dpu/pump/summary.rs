@@ -131,7 +131,7 @@ mod tests {
     use std::future::ready;
     use std::task::{Context, Waker};
 
-    use outboard_kv::medium::Buf;
+    use outboard_medium::Buf;
     use outboard_wire::dds::FileId;
 
     use super::*;

@@ -3,11 +3,11 @@
 use std::task::{Context, Waker};
 
 use outboard_base::Rng;
-use outboard_kv::medium::mem::{Faults, MemMedium};
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Direct, Kind};
 use outboard_link::ring::progress::{self, Shape};
 use outboard_link::ring::{PushError, response};
+use outboard_medium::mem::{Faults, MemMedium};
 use outboard_wire::dds::{
     DirectoryId, FileId, Listing, REQUEST_HEAD, Response, data_at as data_place,
 };

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use outboard_base::limits::IO_MAX;
+use outboard_base::task::join_all;
 use outboard_base::{Fh, Ino, Result};
-use outboard_kv::join_all;
 use outboard_kvfs::{Answer, Payload};
 use outboard_wire::cache::Grant;
 use outboard_wire::file::{Reply, Request, open_flags, write_flags};

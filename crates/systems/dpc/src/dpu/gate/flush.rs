@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use outboard_base::limits::{BLOCK, IO_MAX};
+use outboard_base::task::try_join_abreast;
 use outboard_base::{Errno, Fh, Ino, Result, SessionId, Timestamp};
 use outboard_cache::dpu::{Control, Found, Pulled};
-use outboard_kv::try_join_abreast;
 use outboard_link::dma::DmaError;
 use outboard_wire::cache::{Grant, Record, Status};
 

@@ -18,11 +18,11 @@ use outboard_cache::dpu::Control;
 use outboard_cache::geometry::Shape;
 use outboard_cache::host::{Place, Plane, Sink, Source};
 use outboard_cache::policy::{Policies, prefetch};
-use outboard_kv::medium::mem::MemMedium;
 use outboard_kv::mem::{Faults, MemKv};
 use outboard_kvfs::{Caller, Kvfs, Options, Payload};
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Direct, Dma, DmaError, Kind, Ledger};
+use outboard_medium::mem::MemMedium;
 use outboard_wire::cache::{Grant, Status, Word};
 use outboard_wire::file::{Header, Reply, Request, Setattr, open_flags, write_flags};
 
