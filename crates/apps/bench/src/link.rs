@@ -233,7 +233,7 @@ impl Guest {
     /// Shows what was submitted and waits for at least one answer; how many came.
     fn ring_and_wait(&mut self) -> io::Result<usize> {
         if self.initiator.ring() {
-            self.link.ring_bell();
+            self.link.notify();
         }
         let deadline = clock::now().after(Duration::from_secs(10));
         let Guest { link, initiator, ledger, pace, done, .. } = self;

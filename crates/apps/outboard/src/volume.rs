@@ -9,13 +9,13 @@ use std::sync::Arc;
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kv::object::{Compression, Recovered};
 use outboard_kvfs::{Kvfs, OpenError, Options};
-use outboard_os::bell::Bell;
 use outboard_os::clock;
 use outboard_os::directory::{DataDirectory, DirectoryError};
 use outboard_os::executor::block_on;
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::room::{Reserve, disk_room};
 use outboard_os::runtime::Poller;
+use outboard_os::wakeup::Wakeup;
 use outboard_redb::RedbEngine;
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ pub(crate) type Volume = Arc<Kvfs<Store, Blocks>>;
 pub(crate) struct Open {
     pub(crate) volume: Volume,
     pub(crate) runtime: Rc<Poller>,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) wakeup: Arc<Wakeup>,
     /// To be dropped after the volume: then it may become another host's.
     pub(crate) hold: Hold,
     pub(crate) directory: DataDirectory,
@@ -256,11 +256,11 @@ fn failed(data: &Path, what: &str, error: &dyn std::fmt::Display) -> Failure {
 /// Opens the volume of the settings' data directory, or makes one if that is the purpose.
 pub(crate) fn open(settings: &Settings, purpose: Purpose) -> Result<Open, Failure> {
     let data = settings.data();
-    let bell = Arc::new(Bell::new().map_err(|error| failed(&data, "wake event", &error))?);
+    let wakeup = Arc::new(Wakeup::new().map_err(|error| failed(&data, "wake event", &error))?);
     let reactor = Reactor::install(RING_DEPTH)
         .inspect_err(|error| tracing::warn!(%error, "no io_uring here: storage I/O uses threads"))
         .ok();
-    let runtime = Rc::new(Poller::new(Arc::clone(&bell), reactor));
+    let runtime = Rc::new(Poller::new(Arc::clone(&wakeup), reactor));
     let (directory, parts) = parts(settings, purpose)?;
     if block_on(migrate::is_unfinished(&parts.kv)).map_err(|e| failed(&data, "volume", &e))? {
         return Err(Failure::new(
@@ -289,7 +289,7 @@ pub(crate) fn open(settings: &Settings, purpose: Purpose) -> Result<Open, Failur
         error => Failure::new(Code::Data, format!("{}: {error}", data.display())),
     })?;
     report(volume.recovered());
-    Ok(Open { volume: Arc::new(volume), runtime, bell, hold: parts.hold, directory })
+    Ok(Open { volume: Arc::new(volume), runtime, wakeup, hold: parts.hold, directory })
 }
 
 /// Says what a crash had left behind.

@@ -26,7 +26,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use outboard_os::bell::Bell;
+use outboard_os::wakeup::Wakeup;
 
 pub(crate) use conn::{Conn, Conns};
 pub(crate) use serving::{Serving, run_alone};
@@ -96,19 +96,19 @@ pub(crate) trait Service {
 #[derive(Debug)]
 pub struct Stop {
     flag: AtomicBool,
-    bell: Bell,
+    wakeup: Wakeup,
 }
 
 impl Stop {
     /// Nobody was told yet.
     pub fn new() -> io::Result<Arc<Stop>> {
-        Ok(Arc::new(Stop { flag: AtomicBool::new(false), bell: Bell::new()? }))
+        Ok(Arc::new(Stop { flag: AtomicBool::new(false), wakeup: Wakeup::new()? }))
     }
 
     /// Ends the server.
     pub fn stop(&self) {
         self.flag.store(true, Ordering::Release);
-        self.bell.ring();
+        self.wakeup.notify();
     }
 
     fn is_set(&self) -> bool {
@@ -116,8 +116,8 @@ impl Stop {
     }
 
     /// Rung when it is told.
-    fn bell(&self) -> &Bell {
-        &self.bell
+    fn wakeup(&self) -> &Wakeup {
+        &self.wakeup
     }
 }
 

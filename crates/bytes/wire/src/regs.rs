@@ -15,7 +15,7 @@
 //!
 //! queue block q, at 4096 + q * stride(depth)
 //! 0x000  u32 tail         submission doorbell                              host
-//! 0x004  u32 abort bell   changes when an abort word changed               host
+//! 0x004  u32 abort doorbell   changes when an abort word changed               host
 //! 0x008  u32 control      0 run, 1 delete the queue                        host
 //! 0x040  u32 head         completion doorbell: completions consumed             host
 //! 0x080  u32 arm          1: interrupt me for the next completion          host; DPU clears
@@ -62,7 +62,7 @@ pub mod queue {
     /// Submission doorbell.
     pub const TAIL: u64 = 0x000;
     /// Changes when an abort word changed.
-    pub const ABORT_BELL: u64 = 0x004;
+    pub const ABORT_DOORBELL: u64 = 0x004;
     /// [`RUN`] or [`DELETE`].
     pub const CONTROL: u64 = 0x008;
     /// Completion doorbell.
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(registers_len(64, 1024), 4096 + 64 * 4416);
         let queue = [
             (queue::TAIL, 0),
-            (queue::ABORT_BELL, 4),
+            (queue::ABORT_DOORBELL, 4),
             (queue::CONTROL, 8),
             (queue::HEAD, 64),
             (queue::ARM, 128),

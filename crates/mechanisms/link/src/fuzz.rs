@@ -84,7 +84,7 @@ fn turn(
         1 => block.set_head(u32::from(a) % (u32::from(DEPTH) + u32::from(b == 0))),
         2 => {
             block.set_abort(u16::from(a) % DEPTH, u32::from(b));
-            block.set_abort_bell(u32::from(c));
+            block.set_abort_doorbell(u32::from(c));
         }
         3 => block.set_control(u32::from(a) % 3),
         4 => {

@@ -113,7 +113,7 @@ pub trait HostQueue {
     /// Puts a command in the queue. The DPU sees it after [`HostQueue::ring`].
     fn submit(&mut self, cid: Cid, submission: &Submission<'_>) -> Result<CommandId, SlotError>;
 
-    /// Shows the DPU everything submitted. True when the DPU sleeps and its bell must be rung.
+    /// Shows the DPU everything submitted. True when the DPU sleeps and it must be notified.
     #[must_use]
     fn ring(&mut self) -> bool;
 
@@ -128,7 +128,7 @@ pub trait HostQueue {
     fn release(&mut self, cid: Cid) -> Result<(), SlotError>;
 
     /// Asks the DPU to give up on a command; it completes once, as ever, perhaps with success. True
-    /// when the bell must be rung.
+    /// when it must be notified.
     #[must_use]
     fn abort(&mut self, id: CommandId) -> bool;
 

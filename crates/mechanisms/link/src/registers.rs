@@ -194,7 +194,7 @@ impl QueueRegisters {
     );
     register!(
         /// Changes when an abort word changed.
-        abort_bell, set_abort_bell, queue::ABORT_BELL
+        abort_doorbell, set_abort_doorbell, queue::ABORT_DOORBELL
     );
     register!(
         /// Run or delete.

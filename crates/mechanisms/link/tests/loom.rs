@@ -57,12 +57,12 @@ fn ends(depth: u16) -> Ends {
 }
 
 /// Serves `count` commands, asleep whenever there is nothing to do.
-fn serve(mut target: Target, count: usize, bell: &Notify, interrupt: &Notify) {
+fn serve(mut target: Target, count: usize, wakeup: &Notify, interrupt: &Notify) {
     let (mut served, mut arrivals) = (0, Vec::new());
     while served < count {
         if target.poll(4, &mut arrivals) == 0 {
             if target.may_sleep() {
-                bell.wait();
+                wakeup.wait();
                 target.awake();
             }
             continue;
@@ -81,7 +81,7 @@ fn serve(mut target: Target, count: usize, bell: &Notify, interrupt: &Notify) {
     }
 }
 
-fn ask(initiator: &mut Initiator, bell: &Notify, interrupt: &Notify) {
+fn ask(initiator: &mut Initiator, wakeup: &Notify, interrupt: &Notify) {
     let cid = initiator.acquire().unwrap();
     initiator.write_buffer(cid, 0, &[9; 4]).unwrap();
     let submission = Submission {
@@ -93,7 +93,7 @@ fn ask(initiator: &mut Initiator, bell: &Notify, interrupt: &Notify) {
     };
     initiator.submit(cid, &submission).unwrap();
     if initiator.ring() {
-        bell.notify();
+        wakeup.notify();
     }
     let mut done = Vec::new();
     while initiator.poll(4, &mut done) == 0 {
@@ -110,10 +110,10 @@ fn conversation(depth: u16, count: usize) {
     let Ends { region, registers, dma, ledger } = ends(depth);
     let mut initiator = Initiator::new(region, &registers, 0, Arc::clone(&ledger)).unwrap();
     let target = Target::new(dma, &registers, 0, ledger).unwrap();
-    let (bell, interrupt) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (bell_there, interrupt_there) = (Arc::clone(&bell), Arc::clone(&interrupt));
-    let dpu = thread::spawn(move || serve(target, count, &bell_there, &interrupt_there));
-    (0..count).for_each(|_| ask(&mut initiator, &bell, &interrupt));
+    let (wakeup, interrupt) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (wakeup_there, interrupt_there) = (Arc::clone(&wakeup), Arc::clone(&interrupt));
+    let dpu = thread::spawn(move || serve(target, count, &wakeup_there, &interrupt_there));
+    (0..count).for_each(|_| ask(&mut initiator, &wakeup, &interrupt));
     dpu.join().unwrap();
 }
 

@@ -104,7 +104,7 @@ pub trait World: Send + Sync {
     /// One pause of a spin loop. False: others want this core, so spinning is no use; sleep.
     fn relax(&self) -> bool;
     /// Wakes the DPU side: it sleeps, and something was put into a queue.
-    fn bell(&self);
+    fn notify(&self);
     /// Sleeps while the interrupt word of `queue` is `seen`, until `until` at the longest.
     fn wait(&self, queue: u16, seen: u32, until: Time);
     /// Sleeps until [`World::unpark`] of the same queue (also one that came before), or `until`.
@@ -184,7 +184,7 @@ pub struct Counts {
     /// Times a caller slept.
     pub slept: u64,
     /// Times the DPU side had to be woken.
-    pub bells: u64,
+    pub wakeups: u64,
     /// Calls sent again after a loss.
     pub replayed: u64,
     /// Losses of the DPU side.

@@ -71,7 +71,7 @@ impl World for Steps {
         true
     }
 
-    fn bell(&self) {}
+    fn notify(&self) {}
 
     fn wait(&self, _: u16, _: u32, _: Time) {
         step();

@@ -3,7 +3,7 @@
 //! ```text
 //! turn:  poll all queues ─▶ run what was woken ─▶ interrupts ─▶ now and then sockets, deadlines
 //!        nothing found: spin a while, yielding; then say "asleep", look once more, sleep
-//! sleep: on the bell (a host rang, or work was woken), storage, the sockets, the next deadline
+//! sleep: on the wakeup (of a host, or of woken work), storage, sockets, the next deadline
 //! ```
 //!
 //! Everything outside the queues comes over the attach socket: Hello and Detach, and control
@@ -42,9 +42,9 @@ use outboard_wire::nvmefs::{DEPTH_MAX, QUEUES_MAX};
 
 use crate::link::Terms;
 use outboard_os::alone;
-use outboard_os::bell::Bell;
 use outboard_os::clock;
 use outboard_os::runtime::Runtime;
+use outboard_os::wakeup::Wakeup;
 use peers::Peers;
 use sessions::Sessions;
 
@@ -202,7 +202,7 @@ pub struct Dpu<V, R> {
     options: DpuOptions,
     service: Service<V>,
     runtime: Rc<R>,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     peers: Peers,
     sessions: Sessions,
     grace: Grace,
@@ -219,11 +219,11 @@ pub struct Dpu<V, R> {
 }
 
 impl<V: Keeping, R: Runtime> Dpu<V, R> {
-    /// Begins to listen. `bell` is what `runtime` rings when it has work; the volume is open.
+    /// Begins to listen. `wakeup` is what `runtime` notifies when it has work; the volume is open.
     pub fn new(
         volume: V,
         runtime: Rc<R>,
-        bell: Arc<Bell>,
+        wakeup: Arc<Wakeup>,
         mut options: DpuOptions,
     ) -> io::Result<Dpu<V, R>> {
         let now = clock::now();
@@ -233,7 +233,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         let sessions = Sessions::open(&options.sessions)?;
         let grace = Grace::new(sessions.expected(), now, options.grace);
         let allowed = (options.socket_mode, options.socket_group);
-        let peers = Peers::listen(&options.socket, allowed, Arc::clone(&bell))?;
+        let peers = Peers::listen(&options.socket, allowed, Arc::clone(&wakeup))?;
         if let Some(ring) = runtime.completes() {
             peers.watch_ring(ring)?;
         }
@@ -243,7 +243,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         Ok(Dpu {
             service,
             runtime,
-            bell,
+            wakeup,
             peers,
             sessions,
             grace,
@@ -271,7 +271,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         self.store = Box::new(figures);
     }
 
-    /// Serves until a control request asks for the end, or `stop` says so (it must ring the bell).
+    /// Serves until a control request asks for the end, or `stop` says so (it must notify).
     pub fn run(&mut self, stop: &dyn Fn() -> bool) -> io::Result<()> {
         loop {
             let mut found = self.look_at_queues();

@@ -104,7 +104,7 @@ pub struct Host {
 /// Ends the threads.
 struct Stop {
     asked: AtomicBool,
-    bell: outboard_os::bell::Bell,
+    wakeup: outboard_os::wakeup::Wakeup,
 }
 
 impl Stop {
@@ -140,8 +140,10 @@ impl Host {
         let as_world: Arc<dyn World> = Arc::clone(&world) as Arc<dyn World>;
         let session = Session::with_cache(id, settings, initiators, as_world, front, plane)
             .map_err(|errno| no_queues(&format!("queues and depth do not go together: {errno}")))?;
-        let stop =
-            Arc::new(Stop { asked: AtomicBool::new(false), bell: outboard_os::bell::Bell::new()? });
+        let stop = Arc::new(Stop {
+            asked: AtomicBool::new(false),
+            wakeup: outboard_os::wakeup::Wakeup::new()?,
+        });
         let mut host = Host { session, world, ledger, stop, threads: Vec::new() };
         host.start(options, memory)?;
         Ok(host)
@@ -199,7 +201,7 @@ impl Host {
 
     fn end_threads(&mut self) {
         self.stop.asked.store(true, Ordering::Release);
-        self.stop.bell.ring();
+        self.stop.wakeup.notify();
         self.world.disturb();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

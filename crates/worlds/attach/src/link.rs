@@ -6,8 +6,8 @@
 //! knows them), carries control requests, and by closing says that the other side is gone.
 //!
 //! Wake-ups: a host thread sleeps on its queue's interrupt word (a futex in the register pages);
-//! the DPU sleeps on one descriptor, its [`Bell`](outboard_os::bell::Bell), whatever the number of
-//! attachments.
+//! the DPU sleeps on one descriptor, its [`Wakeup`](outboard_os::wakeup::Wakeup), whatever
+//! the number of attachments.
 
 mod dpu;
 mod host;

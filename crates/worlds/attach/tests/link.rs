@@ -34,10 +34,10 @@ use outboard_link::events::Sender;
 use outboard_link::pace::{Config, Pace, Step};
 use outboard_link::queue::nvmefs::{Initiator, Target};
 use outboard_link::queue::{Arrival, Command, DpuQueue, HostQueue, Span, Submission};
-use outboard_os::bell::Bell;
 use outboard_os::clock;
 use outboard_os::futex;
 use outboard_os::shm::Shared;
+use outboard_os::wakeup::Wakeup;
 use outboard_wire::attach::{Hello, Message, Reason};
 use outboard_wire::event::Event;
 use outboard_wire::nvmefs::{Dispatch, Status};
@@ -117,15 +117,15 @@ impl Dpu {
         self.served.iter_mut().flat_map(|served| &mut served.targets).for_each(DpuQueue::awake);
     }
 
-    fn sleep(&self, bell: &Bell, listener: &Listener) {
+    fn sleep(&self, wakeup: &Wakeup, listener: &Listener) {
         let peers = self.fresh.iter().chain(self.served.iter().map(|served| &served.peer));
-        let fds = [bell.fd(), listener.fd()].into_iter().chain(peers.map(Peer::fd));
+        let fds = [wakeup.fd(), listener.fd()].into_iter().chain(peers.map(Peer::fd));
         let mut fds: Vec<PollFd<'_>> =
             fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         rustix::event::poll(&mut fds, None).unwrap();
     }
 
-    fn sockets(&mut self, bell: &Bell, listener: &Listener, terms: &Terms) -> bool {
+    fn sockets(&mut self, wakeup: &Wakeup, listener: &Listener, terms: &Terms) -> bool {
         while let Some(peer) = listener.accept().unwrap() {
             self.fresh.push(peer);
         }
@@ -133,7 +133,7 @@ impl Dpu {
             match peer.receive().unwrap() {
                 Received::Nothing => self.fresh.push(peer),
                 Received::Message(Message::Hello(hello), fds) => {
-                    self.attach(peer, &hello, fds, bell, terms);
+                    self.attach(peer, &hello, fds, wakeup, terms);
                 }
                 Received::Message(Message::Control { id, text }, _) => {
                     if text == "stop" {
@@ -171,10 +171,10 @@ impl Dpu {
         peer: Peer,
         hello: &Hello,
         fds: Vec<std::os::fd::OwnedFd>,
-        bell: &Bell,
+        wakeup: &Wakeup,
         terms: &Terms,
     ) {
-        let Ok(attachment) = DpuAttachment::admit(&peer, hello, fds, terms, bell) else { return };
+        let Ok(attachment) = DpuAttachment::admit(&peer, hello, fds, terms, wakeup) else { return };
         let direct = Direct::new(Arc::clone(attachment.region()));
         let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(&self.ledger)));
         let targets = attachment.targets(&dma, &self.ledger);
@@ -184,7 +184,7 @@ impl Dpu {
 }
 
 fn serve(socket: &Path) {
-    let (bell, listener) = (Bell::new().unwrap(), Listener::bind(socket, 0o600, None).unwrap());
+    let (wakeup, listener) = (Wakeup::new().unwrap(), Listener::bind(socket, 0o600, None).unwrap());
     let instance = u64::from(std::process::id());
     let terms = Terms { instance, queues_max: 4, depth_max: 64, region_max: 1 << 30 };
     let (mut dpu, mut pace) = (Dpu::default(), Pace::new(Config::default()));
@@ -200,16 +200,16 @@ fn serve(socket: &Path) {
                     looks = 0;
                     let from = clock::now();
                     if dpu.may_sleep() {
-                        dpu.sleep(&bell, &listener);
+                        dpu.sleep(&wakeup, &listener);
                     }
-                    while bell.drain().unwrap() {}
+                    while wakeup.drain().unwrap() {}
                     dpu.awake();
                     pace.slept(from, clock::now());
                 }
             }
         }
         looks = looks.wrapping_add(1);
-        if looks % 4096 == 1 && !dpu.sockets(&bell, &listener, &terms) {
+        if looks % 4096 == 1 && !dpu.sockets(&wakeup, &listener, &terms) {
             return;
         }
     }
@@ -332,7 +332,7 @@ impl Host {
         };
         initiator.submit(cid, &sub).unwrap();
         if initiator.ring() {
-            self.link.ring_bell();
+            self.link.notify();
         }
     }
 
@@ -433,7 +433,7 @@ fn a_killed_dpu_is_noticed_and_the_next_one_answers_what_it_did_not() {
     host.queues[0].reattach(host.link.registers()).unwrap();
     assert_eq!(host.queues[0].resubmit(), 4);
     if host.queues[0].ring() {
-        host.link.ring_bell();
+        host.link.notify();
     }
     while host.queues[0].in_flight() > 0 {
         assert!(host.receive(0, 100, PATIENCE), "answered by the next life");

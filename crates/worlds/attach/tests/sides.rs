@@ -26,12 +26,12 @@ use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, Time};
 use outboard_dpc::host::{Call, Done, Front, LossPolicy, Port, Started};
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kvfs::{Kvfs, Options};
-use outboard_os::bell::Bell;
 use outboard_os::clock;
 use outboard_os::directory::DataDirectory;
 use outboard_os::executor::block_on;
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::runtime::Poller;
+use outboard_os::wakeup::Wakeup;
 use outboard_wire::attach::{Message, Reason, VERSION};
 use outboard_wire::event::Event;
 use outboard_wire::file::{Lock, LockKind, LockStyle, Reply, Request, open_flags};
@@ -54,14 +54,14 @@ fn dpu_process() {
     let medium = FileMedium::open(&directory.blocks(), MediumOptions::default()).unwrap();
     let options = Options { capacity: 256 << 20, segment: 4 << 20, id: 7, ..Options::default() };
     let volume = block_on(Kvfs::open(engine, medium, options, clock::wall())).unwrap();
-    let bell = Arc::new(Bell::new().unwrap());
-    let runtime = Rc::new(Poller::new(Arc::clone(&bell), Reactor::install(64).ok()));
+    let wakeup = Arc::new(Wakeup::new().unwrap());
+    let runtime = Rc::new(Poller::new(Arc::clone(&wakeup), Reactor::install(64).ok()));
     let options = DpuOptions {
         grace: Duration::from_secs(5),
         beat_limit: Duration::from_secs(1),
         ..DpuOptions::new(dir.join("socket"), dir.join("sessions"))
     };
-    let mut dpu = Dpu::new(Arc::new(volume), runtime, bell, options).unwrap();
+    let mut dpu = Dpu::new(Arc::new(volume), runtime, wakeup, options).unwrap();
     dpu.run(&|| false).unwrap();
 }
 

@@ -19,12 +19,12 @@ use outboard_client::{
 };
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kvfs::{Kvfs, Options};
-use outboard_os::bell::Bell;
 use outboard_os::clock;
 use outboard_os::directory::DataDirectory;
 use outboard_os::executor::block_on;
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::runtime::Poller;
+use outboard_os::wakeup::Wakeup;
 
 const DIR: &str = "OUTBOARD_CLIENT_DIR";
 const SOCKET: &str = "OUTBOARD_CLIENT_SOCKET";
@@ -42,14 +42,14 @@ fn dpu_process() {
     let medium = FileMedium::open(&directory.blocks(), MediumOptions::default()).unwrap();
     let options = Options { capacity: 256 << 20, segment: 4 << 20, id: 7, ..Options::default() };
     let volume = block_on(Kvfs::open(engine, medium, options, clock::wall())).unwrap();
-    let bell = Arc::new(Bell::new().unwrap());
-    let runtime = Rc::new(Poller::new(Arc::clone(&bell), Reactor::install(64).ok()));
+    let wakeup = Arc::new(Wakeup::new().unwrap());
+    let runtime = Rc::new(Poller::new(Arc::clone(&wakeup), Reactor::install(64).ok()));
     let options = DpuOptions {
         socket_mode: 0o666,
         grace: Duration::from_secs(5),
         ..DpuOptions::new(dir.join("socket"), dir.join("sessions"))
     };
-    let mut dpu = Dpu::new(Arc::new(volume), runtime, bell, options).unwrap();
+    let mut dpu = Dpu::new(Arc::new(volume), runtime, wakeup, options).unwrap();
     dpu.run(&|| false).unwrap();
 }
 

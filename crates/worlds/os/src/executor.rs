@@ -11,7 +11,7 @@
 //!     reactor.poll();                     // storage completions wake tasks
 //!     executor.poll(|task, output| ...);
 //!     if nothing happened for a while && executor.begin_sleep() {
-//!         reactor.sleep(bell, timeout);
+//!         reactor.sleep(wakeup, timeout);
 //!         executor.end_sleep();
 //!     }
 //! }
@@ -325,8 +325,8 @@ mod tests {
 
     #[test]
     fn a_wake_from_another_thread_rings_a_sleeper() {
-        let rings = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&rings);
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&wakes);
         let owner = std::thread::current();
         let mut executor: Executor<Boxed> = Executor::new(4, move || {
             counter.fetch_add(1, Ordering::SeqCst);
@@ -351,6 +351,6 @@ mod tests {
             assert_eq!(ended, Some(round));
             other.join().unwrap();
         }
-        assert!(rings.load(Ordering::SeqCst) <= 1000);
+        assert!(wakes.load(Ordering::SeqCst) <= 1000);
     }
 }

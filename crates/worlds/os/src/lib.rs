@@ -5,7 +5,6 @@
 //! names; each block says why it is sound.
 
 pub mod alone;
-pub mod bell;
 pub mod clock;
 pub mod directory;
 pub mod executor;
@@ -15,4 +14,5 @@ pub mod medium;
 pub mod room;
 pub mod runtime;
 pub mod shm;
+pub mod wakeup;
 pub mod writing;

@@ -10,9 +10,9 @@ use std::time::Duration;
 use outboard_base::task::{Spawn, Work};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::bell::Bell;
 use crate::executor::Executor;
 use crate::medium::Reactor;
+use crate::wakeup::Wakeup;
 
 /// Most futures at once: more than the commands a full house of attachments can have under way.
 const CAPACITY: usize = 1 << 16;
@@ -22,7 +22,7 @@ pub trait Runtime: Spawn {
     /// Polls what was woken and takes in completions of storage; how much.
     fn turn(&self) -> usize;
 
-    /// Announces sleep: from now on wakers ring the bell. False, and no sleep, if something was
+    /// Announces sleep: from now on wakers notify. False, and no sleep, if something was
     /// woken or completed.
     fn begin_sleep(&self) -> bool;
 
@@ -49,11 +49,11 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// An executor that rings `bell`; storage goes through `reactor`, which is this thread's.
+    /// An executor that notifies `wakeup`; storage goes through `reactor`, which is this thread's.
     #[must_use]
-    pub fn new(bell: Arc<Bell>, reactor: Option<Reactor>) -> Poller {
+    pub fn new(wakeup: Arc<Wakeup>, reactor: Option<Reactor>) -> Poller {
         Poller {
-            executor: RefCell::new(Executor::new(CAPACITY, move || bell.ring())),
+            executor: RefCell::new(Executor::new(CAPACITY, move || wakeup.notify())),
             reactor,
             later: RefCell::default(),
             has_later: Cell::new(false),

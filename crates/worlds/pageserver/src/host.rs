@@ -1,17 +1,17 @@
 //! The host side of an attachment to a page server's DPU side.
 //!
 //! The host makes the memory its rings lie in, hands it over with one message, and gets back the
-//! pages of bells and an event to ring the DPU side with:
+//! pages of wakeups and an event to ring the DPU side with:
 //!
 //! ```text
 //! host ▶ Control { "command": "attach", "region": bytes, "groups": n, "requests": bytes,
 //!                  "responses": bytes, "align": bytes }          + region, wake socket
-//! DPU  ▶ ControlReply { "attached": instance, "bells": bytes }   + bells, event
+//! DPU  ▶ ControlReply { "attached": instance, "wakeups": bytes }   + wakeups, event
 //!        or { "refused": why }
 //! ```
 //!
 //! The wake socket is one end of a pair: a byte comes there when a response does, if the host armed
-//! that ([`super::bells`]). A host may not make the DPU side wait, and a send that must not block
+//! that ([`super::wakeups`]). A host may not make the DPU side wait, and a send that must not block
 //! never does, whatever the other end is or does; a write to an event descriptor may.
 //!
 //! The socket stays open for as long as the attachment lives: who closes it is gone.
@@ -30,11 +30,11 @@ use outboard_wire::attach::Message;
 use rustix::event::{PollFd, PollFlags};
 use serde_json::json;
 
-use super::bells::{Bells, bells_len};
+use super::wakeups::{Wakeups, wakeups_len};
 use outboard_attach::link::{Peer, Received, connect};
-use outboard_os::bell::Ringer;
 use outboard_os::clock;
 use outboard_os::shm::Shared;
+use outboard_os::wakeup::Notifier;
 
 /// A sleeper looks this often whether the DPU side is still there: it learns of its death within
 /// this time.
@@ -46,8 +46,8 @@ pub struct Attachment {
     peer: Peer,
     shape: Shape,
     memory: Shared,
-    bells: Bells,
-    ringer: Ringer,
+    wakeups: Wakeups,
+    notifier: Notifier,
     wake: UnixDatagram,
     instance: u64,
     lost: AtomicBool,
@@ -91,23 +91,24 @@ impl Attachment {
         if let Some(why) = answer["refused"].as_str() {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
-        let (Some(instance), Some(bytes)) = (answer["attached"].as_u64(), answer["bells"].as_u64())
+        let (Some(instance), Some(bytes)) =
+            (answer["attached"].as_u64(), answer["wakeups"].as_u64())
         else {
             return Err(protocol(format!("the DPU side answered {text}")));
         };
         let Ok([pages, event]) = <[OwnedFd; 2]>::try_from(fds) else {
-            return Err(protocol("an answer brings bells and an event"));
+            return Err(protocol("an answer brings wakeups and an event"));
         };
-        if bytes < bells_len(shape.groups()) {
-            return Err(protocol("the bells are too few"));
+        if bytes < wakeups_len(shape.groups()) {
+            return Err(protocol("the wakeups are too few"));
         }
         let pages = Shared::open(pages, bytes).map_err(io::Error::other)?;
         Ok(Attachment {
             peer,
             shape,
             memory,
-            bells: Bells::new(Arc::clone(pages.region())),
-            ringer: Ringer::from_fd(event),
+            wakeups: Wakeups::new(Arc::clone(pages.region())),
+            notifier: Notifier::from_fd(event),
             wake,
             instance,
             lost: AtomicBool::new(false),
@@ -135,8 +136,8 @@ impl Attachment {
     /// After requests were put into a ring: wakes the DPU side, if it sleeps. One system call then,
     /// none if it does not.
     pub fn notify(&self) {
-        if self.bells.must_wake() {
-            self.ringer.ring();
+        if self.wakeups.must_wake() {
+            self.notifier.notify();
         }
     }
 
@@ -163,7 +164,7 @@ impl Attachment {
             if left.is_zero() {
                 return Ok(true);
             }
-            self.bells.sleep(group, left.min(LOSS_NOTICED), ready)?;
+            self.wakeups.sleep(group, left.min(LOSS_NOTICED), ready)?;
         }
     }
 
@@ -180,9 +181,9 @@ impl Attachment {
         timeout: Duration,
         ready: &dyn Fn() -> bool,
     ) -> io::Result<()> {
-        self.bells.arm(group);
+        self.wakeups.arm(group);
         let slept = if ready() { Ok(()) } else { self.wait_for_any(other, timeout) };
-        self.bells.disarm(group);
+        self.wakeups.disarm(group);
         slept
     }
 
@@ -225,7 +226,7 @@ impl Attachment {
             self.lost.store(true, Ordering::Release);
             for group in 0..self.shape.groups() {
                 // A sleeper that is missed looks again soon by itself.
-                let _woken = self.bells.interrupt_anyway(group);
+                let _woken = self.wakeups.interrupt_anyway(group);
             }
         }
         gone

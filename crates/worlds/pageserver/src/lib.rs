@@ -2,11 +2,11 @@
 //! threads that serve files and connections, the children in which plug-ins run, and the file
 //! library of a host.
 
-pub mod bells;
 pub mod host;
 mod keeper;
 pub mod library;
 pub mod plugin;
 pub mod server;
 pub mod tcp;
+pub mod wakeups;
 mod watch;

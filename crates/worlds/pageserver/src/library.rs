@@ -115,7 +115,7 @@ mod tests {
         out
     }
 
-    /// Through real rings, bells and a device: names, data of every size and place against a
+    /// Through real rings, wakeups and a device: names, data of every size and place against a
     /// vector, many operations at once, and sleeping for them.
     #[test]
     fn files_hold_what_was_written() {

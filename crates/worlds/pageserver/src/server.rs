@@ -4,7 +4,7 @@
 //! ```text
 //! turn:  pump every group ─▶ run what was woken, take in what the device completed ─▶ wake hosts
 //!        nothing found: spin a while, yielding; then say "asleep", look once more, sleep
-//! sleep: on the bell (a host rang, or work was woken), the device, the sockets, the next deadline
+//! sleep: on the wakeup (of a host, or of woken work), the device, sockets, the next deadline
 //! ```
 //!
 //! A host is gone when its socket closes: its groups go at once, what they had begun ends by itself
@@ -38,12 +38,12 @@ use outboard_medium::Medium;
 
 use super::keeper::AppKeeper;
 use outboard_os::alone;
-use outboard_os::bell::Bell;
 use outboard_os::clock;
 use outboard_os::executor::block_on;
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::room::Reserve;
 use outboard_os::runtime::{Poller, Runtime};
+use outboard_os::wakeup::Wakeup;
 use sockets::Sockets;
 
 /// The file service over a file or device.
@@ -113,12 +113,12 @@ pub struct Server {
     table: table::Reader,
     ledger: Arc<Ledger>,
     stop: Arc<AtomicBool>,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 /// What the thread hands out once it is ready.
-type Ready = (Arc<Files>, table::Reader, Arc<Ledger>, Arc<Bell>);
+type Ready = (Arc<Files>, table::Reader, Arc<Ledger>, Arc<Wakeup>);
 
 impl Server {
     /// Opens the device, making a volume on one that is empty, and serves on a thread of its own.
@@ -138,8 +138,8 @@ impl Server {
             serving.run(&told)
         })?;
         match wait.recv() {
-            Ok((files, table, ledger, bell)) => {
-                Ok(Server { files, table, ledger, stop, bell, thread: Some(thread) })
+            Ok((files, table, ledger, wakeup)) => {
+                Ok(Server { files, table, ledger, stop, wakeup, thread: Some(thread) })
             }
             Err(_) => Err(ended(thread)),
         }
@@ -183,7 +183,7 @@ impl Server {
 
     fn tell(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        self.bell.ring();
+        self.wakeup.notify();
     }
 }
 
@@ -226,7 +226,7 @@ struct Serving {
     summary: Arc<Summary>,
     standing: Arc<Standing>,
     runtime: Poller,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     sockets: Sockets,
     pump: pump::Config,
     ledger: Arc<Ledger>,
@@ -237,8 +237,8 @@ struct Serving {
 impl Serving {
     fn open(options: ServerOptions) -> io::Result<Serving> {
         let sockets = Sockets::listen(&options.socket, options.socket_mode)?;
-        let bell = Arc::new(Bell::new()?);
-        sockets.watch(&bell)?;
+        let wakeup = Arc::new(Wakeup::new()?);
+        sockets.watch(&wakeup)?;
         // Without io_uring the medium does its I/O on threads.
         let reactor = Reactor::install_registering(DEPTH).ok();
         let medium_options = MediumOptions {
@@ -268,8 +268,8 @@ impl Serving {
             table,
             summary: Arc::new(Summary::new(keeper, Arc::clone(&standing), writer)),
             standing,
-            runtime: Poller::new(Arc::clone(&bell), reactor),
-            bell,
+            runtime: Poller::new(Arc::clone(&wakeup), reactor),
+            wakeup,
             sockets,
             pump: options.pump,
             ledger: Arc::new(Ledger::default()),
@@ -279,8 +279,8 @@ impl Serving {
     }
 
     fn ready(&self) -> Ready {
-        let (files, ledger, bell) = (&self.files, &self.ledger, &self.bell);
-        (Arc::clone(files), self.table.clone(), Arc::clone(ledger), Arc::clone(bell))
+        let (files, ledger, wakeup) = (&self.files, &self.ledger, &self.wakeup);
+        (Arc::clone(files), self.table.clone(), Arc::clone(ledger), Arc::clone(wakeup))
     }
 
     fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
@@ -322,14 +322,14 @@ impl Serving {
 
     fn look_around(&mut self, now: Time) -> io::Result<usize> {
         self.next_look = now.after(LOOK);
-        while self.bell.drain()? {}
+        while self.wakeup.drain()? {}
         let heard = self.sockets.hear(&attached::Terms {
             files: &self.files,
             summary: &self.summary,
             standing: &self.standing,
             config: self.pump,
             ledger: &self.ledger,
-            bell: &self.bell,
+            wakeup: &self.wakeup,
         })?;
         let spent = self.pace.take_spent();
         self.ledger.count(Count::Spins, spent.spins);

@@ -14,23 +14,23 @@ use outboard_kv::conformance;
 
 use super::*;
 
-struct Bell(mpsc::Sender<()>);
+struct Wakeup(mpsc::Sender<()>);
 
-impl Wake for Bell {
+impl Wake for Wakeup {
     fn wake(self: Arc<Self>) {
         let _ = self.0.send(());
     }
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
-    let (sender, bell) = mpsc::channel();
-    let waker = Waker::from(Arc::new(Bell(sender)));
+    let (sender, wakeup) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Wakeup(sender)));
     let mut future = pin!(future);
     loop {
         if let Poll::Ready(out) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return out;
         }
-        bell.recv_timeout(Duration::from_secs(60)).expect("it wakes");
+        wakeup.recv_timeout(Duration::from_secs(60)).expect("it wakes");
     }
 }
 

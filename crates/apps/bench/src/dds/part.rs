@@ -306,7 +306,7 @@ impl Echo {
                 match what {
                     Ready::Listener => self.welcome()?,
                     Ready::Conn(id) => self.go_on(id),
-                    Ready::Bell => {}
+                    Ready::Wakeup => {}
                 }
             }
         }

@@ -1,12 +1,12 @@
 //! The DPU side of Figure 6: a device that moves the bytes and stores nothing.
 //!
 //! It is a process of its own. Its standard input is the host's region and its standard output the
-//! registers, with a page behind them: bells, and the figures it reports when asked.
+//! registers, with a page behind them: wakeups, and the figures it reports when asked.
 //!
 //! ```text
 //! 0x000 u32 ask      changes when the host wants figures     0x040 u32 answer   the same, given
 //! 0x080 u64 CPU ns   0x088 u64 DMAs   0x090 u64 bytes   0x098 u64 commands
-//! 0x100 u32 bell[8], a line each     changes when a worker that sleeps is to wake up
+//! 0x100 u32 wakeup[8], a line each     changes when a worker that sleeps is to wake up
 //! ```
 
 use std::fmt;
@@ -36,12 +36,12 @@ use outboard_wire::regs::registers_len;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// Most workers of a device: as many bells as there are.
+/// Most workers of a device: as many wakeups as there are.
 pub(super) const WORKERS_MAX: usize = 8;
 const ASK: u64 = 0x000;
 const ANSWER: u64 = 0x040;
 const FIGURES: [u64; 4] = [0x080, 0x088, 0x090, 0x098];
-const BELL: u64 = 0x100;
+const WAKEUP: u64 = 0x100;
 const LINE: u64 = 64;
 
 /// A transport and the device that serves it.
@@ -234,13 +234,13 @@ impl Page {
         futex::wake(&self.region, self.at + at, 1).map(drop)
     }
 
-    fn bell(worker: usize) -> u64 {
-        BELL + LINE * (worker % WORKERS_MAX) as u64
+    fn wakeup(worker: usize) -> u64 {
+        WAKEUP + LINE * (worker % WORKERS_MAX) as u64
     }
 
     /// Wakes a worker.
     pub(super) fn ring(&self, worker: usize) -> io::Result<()> {
-        let at = self.at + Page::bell(worker);
+        let at = self.at + Page::wakeup(worker);
         self.region.add_u32(at, 1, AcqRel).map_err(io::Error::other)?;
         futex::wake(&self.region, at, 1).map(drop)
     }
@@ -344,7 +344,7 @@ impl Drop for Device {
         for (number, worker) in self.workers.drain(..).enumerate() {
             // One that sleeps looks again within a second in any case; one that panicked has said
             // so.
-            let _rung = self.page.ring(number);
+            let _notified = self.page.ring(number);
             let _ended = worker.join();
         }
     }
@@ -437,13 +437,13 @@ impl Worker {
     }
 
     fn sleep(&mut self, pace: &mut Pace) -> io::Result<()> {
-        let bell = Page::bell(self.number);
-        let seen = self.page.get(bell);
+        let wakeup = Page::wakeup(self.number);
+        let seen = self.page.get(wakeup);
         let from = clock::now();
         // Each queue is told, and looked at, before any sleep.
         let quiet = self.queues.iter_mut().fold(true, |all, (queue, _)| queue.may_sleep() && all);
         if quiet {
-            futex::wait(&self.page.region, self.page.at + bell, seen, Duration::from_secs(1))?;
+            futex::wait(&self.page.region, self.page.at + wakeup, seen, Duration::from_secs(1))?;
             pace.slept(from, clock::now());
         }
         self.queues.iter_mut().for_each(|(queue, _)| queue.awake());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outboard_attach::dpu::{Dpu, DpuOptions};
-use outboard_os::bell::Bell;
+use outboard_os::wakeup::Wakeup;
 
 use crate::exit::Failure;
 use crate::log;
@@ -18,7 +18,7 @@ use crate::watch::{Happened, Watch};
 /// Opens the volume and serves it until told to end.
 pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     log::start(settings)?;
-    let Open { volume, runtime, bell, directory, hold } =
+    let Open { volume, runtime, wakeup, directory, hold } =
         volume::open(settings, Purpose::UseOrMake)?;
     let mut options = DpuOptions::new(settings.socket(), directory.path().join("sessions"));
     options.policies = settings.policies()?;
@@ -30,9 +30,9 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
         Failure::internal(format!("the DPU side cannot {what}: {error}"))
     };
     let stop = Arc::new(AtomicBool::new(false));
-    stop_on_signal(Arc::clone(&stop), Arc::clone(&bell))?;
+    stop_on_signal(Arc::clone(&stop), Arc::clone(&wakeup))?;
     let (told, claim) = (Arc::clone(&volume), hold.figures());
-    let mut dpu = Dpu::new(volume, runtime, bell, options)
+    let mut dpu = Dpu::new(volume, runtime, wakeup, options)
         .map_err(|error| cannot(&format!("listen at {}", settings.socket().display()), &error))?;
     dpu.tells_of_the_store(move || {
         let objects = told.objects();
@@ -54,12 +54,12 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
 }
 
 /// A thread that waits for a signal, then says so and wakes the poller.
-fn stop_on_signal(stop: Arc<AtomicBool>, bell: Arc<Bell>) -> Result<(), Failure> {
+fn stop_on_signal(stop: Arc<AtomicBool>, wakeup: Arc<Wakeup>) -> Result<(), Failure> {
     let mut watch = Watch::new()?;
     let wait = move || {
         while !matches!(watch.next(Duration::from_secs(3600)), Ok(Happened::Told) | Err(_)) {}
         stop.store(true, Ordering::Release);
-        bell.ring();
+        wakeup.notify();
     };
     let started = std::thread::Builder::new().name("signals".into()).spawn(wait);
     started

@@ -329,7 +329,7 @@ fn host(served: Served, args: &ServeArgs) -> Result<ExitCode, Failure> {
     let seed = seed(&args.data).map_err(cannot("keep a seed"))?;
     let memory = usize::try_from(bytes("memory", &args.memory)?).unwrap_or(usize::MAX);
     let mut watch = Watch::new()?;
-    let stop = Stop::new().map_err(cannot("make a bell"))?;
+    let stop = Stop::new().map_err(cannot("make a wakeup"))?;
     let told = Arc::new(AtomicBool::new(false));
     let signals = {
         let (stop, told) = (Arc::clone(&stop), Arc::clone(&told));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use outboard_os::bell::Bell;
 use outboard_os::executor::{Executor, Started};
+use outboard_os::wakeup::Wakeup;
 use outboard_pageserver::tcp::sockets::{
     Address, ConnId, Listener, PIECES, Read, Ready, Sockets, Wrote,
 };
@@ -52,15 +52,15 @@ impl<S: Service, D: Device> Serving<S, D> {
     ) -> io::Result<Serving<S, D>> {
         let sockets = Sockets::new()?;
         sockets.watch_listener(&listener)?;
-        sockets.watch_bell(stop.bell())?;
-        let ringer = stop.bell().ringer()?;
+        sockets.watch_wakeup(stop.wakeup())?;
+        let notifier = stop.wakeup().notifier()?;
         Ok(Serving {
             service,
             device,
             sockets,
             listener,
             stop,
-            executor: Executor::new(WORK_MAX, move || ringer.ring()),
+            executor: Executor::new(WORK_MAX, move || notifier.notify()),
             conns: Conns::new(),
             begin: Vec::new(),
             chunk: vec![0; CHUNK],
@@ -85,8 +85,8 @@ impl<S: Service, D: Device> Serving<S, D> {
                 match what {
                     Ready::Conn(id) => self.conns.enqueue(id),
                     Ready::Listener => self.accept(),
-                    Ready::Bell => {
-                        self.stop.bell().drain()?;
+                    Ready::Wakeup => {
+                        self.stop.wakeup().drain()?;
                     }
                 }
             }
@@ -232,7 +232,7 @@ impl<S: Service, D: Device> Serving<S, D> {
             if !ended && self.executor.running() > 0 {
                 // Clients may say what they like: nobody listens any more.
                 self.sleep(&mut Vec::new())?;
-                self.stop.bell().drain()?;
+                self.stop.wakeup().drain()?;
             }
         }
         Ok(())
@@ -244,7 +244,7 @@ pub(crate) fn run_alone<D: Device, T>(
     device: &D,
     future: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {
-    let bell = Bell::new()?;
+    let wakeup = Wakeup::new()?;
     let mut future = std::pin::pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
     loop {
@@ -252,7 +252,7 @@ pub(crate) fn run_alone<D: Device, T>(
             return done;
         }
         if device.progress() == 0 {
-            device.sleep(bell.fd(), NAP)?;
+            device.sleep(wakeup.fd(), NAP)?;
         }
     }
 }

@@ -71,7 +71,7 @@ pub struct Initiator<R: HostRings> {
     queue: u16,
     registers: QueueRegisters,
     ledger: Arc<Ledger>,
-    bell: Arc<AtomicU32>,
+    doorbell: Arc<AtomicU32>,
     deleting: bool,
 }
 
@@ -79,18 +79,18 @@ pub struct Initiator<R: HostRings> {
 #[derive(Clone, Debug)]
 pub struct Aborter {
     registers: QueueRegisters,
-    bell: Arc<AtomicU32>,
+    doorbell: Arc<AtomicU32>,
 }
 
 impl Aborter {
-    /// Asks the DPU to give up on a command. True when its bell must be rung.
+    /// Asks the DPU to give up on a command. True when it must be notified.
     #[must_use]
     pub fn abort(&self, id: CommandId) -> bool {
         self.registers.set_abort(id.cid.0, id.tag);
         // Each value is stored once, so the DPU sees a change whichever of two racing stores is
         // last.
-        let value = self.bell.fetch_add(1, Relaxed).wrapping_add(1);
-        self.registers.set_abort_bell(value);
+        let value = self.doorbell.fetch_add(1, Relaxed).wrapping_add(1);
+        self.registers.set_abort_doorbell(value);
         fence();
         self.registers.take_asleep()
     }
@@ -118,7 +118,7 @@ impl<R: HostRings> Initiator<R> {
             queue,
             registers: block,
             ledger,
-            bell: Arc::new(AtomicU32::new(0)),
+            doorbell: Arc::new(AtomicU32::new(0)),
             deleting: false,
         })
     }
@@ -138,7 +138,7 @@ impl<R: HostRings> Initiator<R> {
     /// A handle for aborts from other threads.
     #[must_use]
     pub fn aborter(&self) -> Aborter {
-        Aborter { registers: self.registers.clone(), bell: Arc::clone(&self.bell) }
+        Aborter { registers: self.registers.clone(), doorbell: Arc::clone(&self.doorbell) }
     }
 
     /// The DPU is lost: what is in flight waits for [`Self::reattach`] and [`Self::resubmit`], or
@@ -156,7 +156,7 @@ impl<R: HostRings> Initiator<R> {
         }
         self.registers = registers.queue(self.queue).ok_or(NoSuchQueue)?;
         self.lose();
-        self.bell = Arc::new(AtomicU32::new(0));
+        self.doorbell = Arc::new(AtomicU32::new(0));
         self.deleting = false;
         self.rings.clear().map_err(|_| NoSuchQueue)
     }
@@ -181,7 +181,7 @@ impl<R: HostRings> Initiator<R> {
     }
 
     /// Asks for the end of this queue: what is in flight completes (aborted, unless it is done
-    /// first). True when the DPU's bell must be rung.
+    /// first). True when the DPU must be notified.
     #[must_use]
     pub fn delete(&mut self) -> bool {
         self.deleting = true;
@@ -197,7 +197,7 @@ impl<R: HostRings> Initiator<R> {
         self.deleting && self.registers.state() == DELETED
     }
 
-    /// Starts a deleted queue afresh. True when the bell must be rung; the queue can be used once
+    /// Starts a deleted queue afresh. True when it must be notified; the queue can be used once
     /// [`Self::is_running`].
     #[must_use]
     pub fn recreate(&mut self) -> bool {

@@ -22,7 +22,7 @@ pub(super) struct Running {
     /// Tags of the commands in flight, by command id; 0: none.
     tags: Vec<u32>,
     in_flight: usize,
-    abort_bell: u32,
+    abort_doorbell: u32,
     /// Abort words as last read.
     aborts: Vec<u32>,
     life: Life,
@@ -32,7 +32,7 @@ impl Running {
     pub(super) fn new(depth: u16) -> Running {
         let none = vec![0; usize::from(depth)];
         let life = Life::Running;
-        Running { tags: none.clone(), in_flight: 0, abort_bell: 0, aborts: none, life }
+        Running { tags: none.clone(), in_flight: 0, abort_doorbell: 0, aborts: none, life }
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -111,19 +111,19 @@ impl Running {
         }
     }
 
-    /// Reads the abort words when their bell changed. The caller has read the submission doorbell
-    /// before: an abort older than a reuse of its command id is then seen before that reuse.
+    /// Reads the abort words when their doorbell changed. The caller has read the submission
+    /// doorbell before: an abort older than a reuse of its command id is then seen before it.
     pub(super) fn follow_aborts(
         &mut self,
         registers: &QueueRegisters,
         ledger: &Ledger,
         out: &mut Vec<Arrival>,
     ) {
-        let bell = registers.abort_bell();
-        if bell == self.abort_bell {
+        let doorbell = registers.abort_doorbell();
+        if doorbell == self.abort_doorbell {
             return;
         }
-        self.abort_bell = bell;
+        self.abort_doorbell = doorbell;
         for (cid, (seen, running)) in (0u16..).zip(self.aborts.iter_mut().zip(&self.tags)) {
             let tag = registers.abort(cid);
             if tag != *seen {
@@ -141,8 +141,10 @@ impl Running {
         let delete = registers.control() == DELETE;
         match self.life {
             Life::Deleted => !delete,
-            Life::Deleting => self.in_flight == 0 || registers.abort_bell() != self.abort_bell,
-            Life::Running => delete || registers.abort_bell() != self.abort_bell,
+            Life::Deleting => {
+                self.in_flight == 0 || registers.abort_doorbell() != self.abort_doorbell
+            }
+            Life::Running => delete || registers.abort_doorbell() != self.abort_doorbell,
         }
     }
 }

@@ -335,9 +335,9 @@ fn the_host_believes_only_answers_to_its_questions() {
 fn aborts_of_nothing_are_ignored() {
     let mut hand = Hand::new(8);
     let block = hand.rig.registers.queue(0).unwrap();
-    for (bell, (cid, tag)) in (1u32..).zip([(0, 1), (7, 0), (3, u32::MAX), (0, 0)]) {
+    for (doorbell, (cid, tag)) in (1u32..).zip([(0, 1), (7, 0), (3, u32::MAX), (0, 0)]) {
         block.set_abort(cid, tag);
-        block.set_abort_bell(bell);
+        block.set_abort_doorbell(doorbell);
         assert!(arrivals(&mut hand.rig.dpu).is_empty());
     }
     hand.post(&hand.sqe(3).emit());

@@ -11,11 +11,11 @@ use outboard_wire::nvmefs::Status;
 
 use crate::rig::{Dpfs, Nvmefs, Transport, Tuned, submission};
 
-/// A bell that remembers one ring. Waiting a long time means that a wake-up was lost.
+/// A wakeup that remembers one ring. Waiting a long time means that a wake-up was lost.
 #[derive(Default)]
-struct TestBell(Mutex<bool>, Condvar);
+struct TestWakeup(Mutex<bool>, Condvar);
 
-impl TestBell {
+impl TestWakeup {
     fn ring(&self) {
         *self.0.lock().unwrap() = true;
         self.1.notify_one();
@@ -43,9 +43,9 @@ fn every_answer_arrives_and_no_wake_up_is_lost_by_virtio_fs() {
 
 fn exchange<T: Transport<Dpu: Send + 'static>>(commands: u64) {
     let (mut host, mut dpu) = T::pair(8);
-    let (to_dpu, to_host) = (Arc::new(TestBell::default()), Arc::new(TestBell::default()));
+    let (to_dpu, to_host) = (Arc::new(TestWakeup::default()), Arc::new(TestWakeup::default()));
     let stop = Arc::new(AtomicBool::new(false));
-    let (bell, wake, stopped) = (Arc::clone(&to_dpu), Arc::clone(&to_host), Arc::clone(&stop));
+    let (wakeup, wake, stopped) = (Arc::clone(&to_dpu), Arc::clone(&to_host), Arc::clone(&stop));
     let server = std::thread::spawn(move || {
         let mut rng = Rng::new(1);
         let (mut arrivals, mut held) = (Vec::new(), Vec::new());
@@ -70,7 +70,7 @@ fn exchange<T: Transport<Dpu: Send + 'static>>(commands: u64) {
                 wake.ring();
             }
             if !had && dpu.may_sleep() {
-                bell.wait("DPU");
+                wakeup.wait("DPU");
                 dpu.awake();
             }
         }

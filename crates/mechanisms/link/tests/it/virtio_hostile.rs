@@ -192,11 +192,11 @@ fn heads_and_doorbells_out_of_range_end_the_queue<const TUNED: bool>() {
         assert!(arrivals(&mut hand.rig.dpu).is_empty());
         assert_eq!(hand.rig.dpu.fault(), Some(Fault::Chain));
     }
-    for bell in [u32::from(size) + 1, 0xFFFF, 0x1_0000, u32::MAX] {
+    for doorbell in [u32::from(size) + 1, 0xFFFF, 0x1_0000, u32::MAX] {
         let mut hand = Hand::<TUNED>::new();
-        hand.doorbell(bell);
+        hand.doorbell(doorbell);
         assert!(arrivals(&mut hand.rig.dpu).is_empty());
-        assert_eq!(hand.rig.dpu.fault(), Some(Fault::Doorbell), "{bell:#x}");
+        assert_eq!(hand.rig.dpu.fault(), Some(Fault::Doorbell), "{doorbell:#x}");
     }
 }
 

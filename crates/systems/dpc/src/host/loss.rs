@@ -232,7 +232,7 @@ impl Session {
             pending.extend(waits.map(|(cid, entry)| (entry.order, number, cid)));
         }
         pending.sort_unstable();
-        let mut bell = false;
+        let mut asleep = false;
         for (_, number, cid) in pending {
             let Some(cell) = cells.get_mut(number) else { continue };
             let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { continue };
@@ -243,10 +243,10 @@ impl Session {
             } else {
                 resumed.sent += 1;
             }
-            bell |= self.send(cell, cid).unwrap_or(false);
+            asleep |= self.send(cell, cid).unwrap_or(false);
         }
         drop(cells);
-        self.bell(bell);
+        self.notify(asleep);
         for number in 0..self.queues() {
             self.unpark(number);
             self.arm(number);

@@ -73,7 +73,7 @@ pub(super) struct Counters {
     pub(super) calls: AtomicU64,
     pub(super) spun: AtomicU64,
     pub(super) slept: AtomicU64,
-    pub(super) bells: AtomicU64,
+    pub(super) wakeups: AtomicU64,
     pub(super) replayed: AtomicU64,
     /// Requests about locks that were answered here.
     decided: AtomicU64,
@@ -372,7 +372,7 @@ impl Session {
             self.undo(&mut cell, lane, cid);
         }
         drop(cell);
-        self.bell(sent?);
+        self.notify(sent?);
         Ok(Taken::Sent)
     }
 
@@ -424,7 +424,7 @@ impl Session {
         }
     }
 
-    /// Puts a pending call into the queue and rings; true if the DPU side sleeps.
+    /// Puts a pending call into the queue, doorbell included; true if the DPU side sleeps.
     pub(super) fn send(&self, cell: &mut Cell, cid: u16) -> Result<bool> {
         let entry = cell.entries.get_mut(usize::from(cid)).ok_or(Errno::EINVAL)?;
         let submission = Submission {
@@ -439,10 +439,10 @@ impl Session {
         Ok(cell.initiator.ring())
     }
 
-    pub(super) fn bell(&self, ring: bool) {
-        if ring {
-            self.counters.bells.fetch_add(1, Relaxed);
-            self.world.bell();
+    pub(super) fn notify(&self, asleep: bool) {
+        if asleep {
+            self.counters.wakeups.fetch_add(1, Relaxed);
+            self.world.notify();
         }
     }
 
@@ -468,9 +468,9 @@ impl Session {
                 Ok(Decision::Send | Decision::SendOnly) => {
                     entry.state = State::Pending;
                     if up {
-                        let bell = self.send(&mut cell, cid);
+                        let asleep = self.send(&mut cell, cid);
                         drop(cell);
-                        self.bell(bell.unwrap_or(false));
+                        self.notify(asleep.unwrap_or(false));
                         // Nobody spins for it: somebody must be woken when it is answered.
                         self.arm(queue);
                     }
@@ -536,7 +536,7 @@ impl Session {
             calls: counters.calls.load(Relaxed),
             spun: counters.spun.load(Relaxed),
             slept: counters.slept.load(Relaxed),
-            bells: counters.bells.load(Relaxed),
+            wakeups: counters.wakeups.load(Relaxed),
             replayed: counters.replayed.load(Relaxed),
             losses: self.losses.load(Relaxed),
             handles,

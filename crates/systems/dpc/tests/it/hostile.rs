@@ -95,7 +95,7 @@ impl Side {
     fn ask(&mut self, host: &mut Host, submission: &Submission<'_>) -> Completion {
         let cid = host.initiator.acquire().unwrap();
         host.initiator.submit(cid, submission).unwrap();
-        let _bell = host.initiator.ring();
+        let _asleep = host.initiator.ring();
         let mut completions = Vec::new();
         for _ in 0..1000 {
             self.turn();
@@ -226,7 +226,7 @@ fn payload_under_way_is_limited_and_no_host_starves_another() {
         let submission = Submission { write: Span::first(60_000), ..plain(&bytes) };
         greedy.initiator.submit(cid, &submission).unwrap();
     }
-    let _bell = greedy.initiator.ring();
+    let _asleep = greedy.initiator.ring();
     let getattr = Request::Getattr { ino: Ino::ROOT, fh: Fh::NONE };
     let bytes = header(modest.session, Cred::root(), &getattr);
     assert_eq!(side.ask(&mut modest, &plain(&bytes)).status, Status::Ok);

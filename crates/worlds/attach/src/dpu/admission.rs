@@ -107,7 +107,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             (reason, text.to_owned())
         })?;
         let link =
-            DpuAttachment::admit(&connection.peer, hello, fds, &self.options.terms, &self.bell)?;
+            DpuAttachment::admit(&connection.peer, hello, fds, &self.options.terms, &self.wakeup)?;
         let cred = connection.cred.clone();
         let caller = Caller {
             attachment: hello.session,
@@ -154,7 +154,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         if let Some(work) = self.service.attach_cache(id, setup) {
             self.runtime.spawn(work);
         }
-        let tended = self.tender.tend(self.service.volume(), self.service.gate(), &self.bell);
+        let tended = self.tender.tend(self.service.volume(), self.service.gate(), &self.wakeup);
         if let Err(error) = tended {
             tracing::warn!(%error, "no thread to tend caches: they are flushed on demand only");
         }

@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 
 use super::Keeping;
 use super::peers::has_ended;
-use outboard_os::bell::Bell;
 use outboard_os::clock;
 use outboard_os::executor::block_on;
+use outboard_os::wakeup::Wakeup;
 
 /// Takes a host's cache in, managed by `policies` where the host chooses nothing. `process` is the
 /// host's, if it can be watched.
@@ -60,7 +60,7 @@ impl Tender {
         &mut self,
         volume: &V,
         gate: &Arc<Gate>,
-        bell: &Arc<Bell>,
+        wakeup: &Arc<Wakeup>,
     ) -> io::Result<()> {
         if self.running.is_none() {
             let (told, news) = mpsc::channel();
@@ -73,7 +73,7 @@ impl Tender {
             let round = Round {
                 volume: volume.clone(),
                 gate: Arc::clone(gate),
-                bell: Arc::clone(bell),
+                wakeup: Arc::clone(wakeup),
                 stop: Arc::clone(&stop),
                 cpu_ns: Arc::clone(&self.cpu_ns),
             };
@@ -117,7 +117,7 @@ impl Drop for Tender {
 struct Round<V> {
     volume: V,
     gate: Arc<Gate>,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     stop: Arc<AtomicBool>,
     cpu_ns: Arc<AtomicU64>,
 }
@@ -142,7 +142,7 @@ impl<V: Keeping> Round<V> {
                 while news.try_recv().is_ok() {}
                 if block_on(self.gate.tend(&self.volume)) {
                     // Hosts may have to be told that files changed.
-                    self.bell.ring();
+                    self.wakeup.notify();
                 }
                 self.count();
             }

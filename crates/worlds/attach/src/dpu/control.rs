@@ -69,7 +69,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     /// A check reads everything: it runs on a thread of its own, beside other work, and is answered
     /// when it is done.
     fn check(&mut self, name: u64, id: u32, contents: bool) {
-        let (volume, bell) = (self.service.volume().clone(), Arc::clone(&self.bell));
+        let (volume, wakeup) = (self.service.volume().clone(), Arc::clone(&self.wakeup));
         let answers = Arc::clone(&self.control.answers);
         let check = move || {
             let answer = match block_on(volume.check(contents)) {
@@ -77,7 +77,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
                 Err(errno) => failed(&format!("the check could not be finished: {errno}")),
             };
             lock(&answers).push((name, id, answer));
-            bell.ring();
+            wakeup.notify();
         };
         if let Err(error) = std::thread::Builder::new().name("check".into()).spawn(check) {
             self.reply(name, id, &failed(&format!("no thread for the check: {error}")));

@@ -14,11 +14,11 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::Attached;
 use crate::link::{Listener, Peer, PeerCred};
-use outboard_os::bell::Bell;
+use outboard_os::wakeup::Wakeup;
 
 /// Most connections at a time, attached or not.
 pub(super) const PEERS_MAX: usize = 256;
-/// Names of what the bell watches: not a connection's own.
+/// Names of what the wakeup watches: not a connection's own.
 const LISTENER: NonZeroU64 = NonZeroU64::MIN;
 const PROCESS: NonZeroU64 = LISTENER.saturating_add(1);
 const RING: NonZeroU64 = PROCESS.saturating_add(1);
@@ -63,7 +63,7 @@ pub(super) struct Lingering {
 /// All connections.
 pub(super) struct Peers {
     pub(super) listener: Listener,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     /// What the last sleep ended with, not looked at yet.
     heard: Option<Vec<u64>>,
     pub(super) all: BTreeMap<u64, Connection>,
@@ -77,13 +77,13 @@ impl Peers {
     pub(super) fn listen(
         path: &Path,
         (mode, group): (u32, Option<u32>),
-        bell: Arc<Bell>,
+        wakeup: Arc<Wakeup>,
     ) -> io::Result<Peers> {
         let listener = Listener::bind(path, mode, group)?;
-        bell.watch(listener.fd(), LISTENER)?;
+        wakeup.watch(listener.fd(), LISTENER)?;
         Ok(Peers {
             listener,
-            bell,
+            wakeup,
             heard: None,
             all: BTreeMap::new(),
             lingering: Vec::new(),
@@ -92,18 +92,18 @@ impl Peers {
         })
     }
 
-    /// Sleeps until the bell rings, a socket has something, a process that lingers ends, the ring
+    /// Sleeps until it is notified, a socket has something, a process that lingers ends, the ring
     /// has completed something, or `timeout`.
     pub(super) fn sleep(&mut self, timeout: Duration) -> io::Result<()> {
         let mut names = Vec::new();
-        self.bell.listen(timeout, |name| names.push(name))?;
+        self.wakeup.listen(timeout, |name| names.push(name))?;
         self.heard = Some(names);
         Ok(())
     }
 
     /// Lets completions of storage wake a sleeper.
     pub(super) fn watch_ring(&self, ring: BorrowedFd<'_>) -> io::Result<()> {
-        self.bell.watch(ring, RING)
+        self.wakeup.watch(ring, RING)
     }
 
     /// The sockets that have something, as far as the last sleep told or a look tells: names of
@@ -124,7 +124,7 @@ impl Peers {
         }
         let cred = peer.cred()?;
         let name = self.next.get();
-        self.bell.watch(peer.fd(), self.next)?;
+        self.wakeup.watch(peer.fd(), self.next)?;
         self.next = self.next.saturating_add(1);
         let process =
             i32::try_from(cred.pid).ok().and_then(rustix::process::Pid::from_raw).and_then(|pid| {
@@ -160,7 +160,7 @@ impl Peers {
             self.places.remove(&attached.id);
         }
         // Closing the socket takes it off the list by itself, unless a copy of it lives elsewhere.
-        let _off = self.bell.forget(connection.peer.fd());
+        let _off = self.wakeup.forget(connection.peer.fd());
         Some(connection)
     }
 
@@ -168,7 +168,7 @@ impl Peers {
     pub(super) fn silence(&mut self, name: u64) {
         if let Some(connection) = self.all.get_mut(&name) {
             connection.closed = true;
-            let _off = self.bell.forget(connection.peer.fd());
+            let _off = self.wakeup.forget(connection.peer.fd());
         }
     }
 
@@ -204,7 +204,7 @@ impl Peers {
     pub(super) fn linger(&mut self, lingering: Lingering) {
         if let Some(process) = &lingering.process {
             // Unwatched, it is noticed at the end of its time.
-            let _watched = self.bell.watch(process.as_fd(), PROCESS);
+            let _watched = self.wakeup.watch(process.as_fd(), PROCESS);
         }
         self.lingering.push(lingering);
     }

@@ -63,8 +63,8 @@ fn stay(options: &HostOptions, link: &HostLink, stop: &Stop) -> Option<&'static 
 fn sleep(link: Option<&HostLink>, stop: &Stop, until: Time) -> bool {
     let left = until.since(clock::now());
     let timeout = rustix::time::Timespec::try_from(left).ok();
-    let bell = stop.bell.fd();
-    let mut fds = vec![PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+    let wakeup = stop.wakeup.fd();
+    let mut fds = vec![PollFd::from_borrowed_fd(wakeup, PollFlags::IN)];
     fds.extend(link.map(|link| PollFd::from_borrowed_fd(link.socket(), PollFlags::IN)));
     match rustix::event::poll(&mut fds, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -101,8 +101,8 @@ impl World for HostWorld {
         true
     }
 
-    fn bell(&self) {
-        self.link().ring_bell();
+    fn notify(&self) {
+        self.link().notify();
     }
 
     fn wait(&self, queue: u16, seen: u32, until: Time) {

@@ -15,9 +15,9 @@ use outboard_wire::regs::registers_len;
 use std::os::fd::OwnedFd;
 
 use super::Peer;
-use outboard_os::bell::Bell;
 use outboard_os::futex;
 use outboard_os::shm::Shared;
+use outboard_os::wakeup::Wakeup;
 
 /// What a DPU side agrees to, for each attachment.
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +55,11 @@ impl DpuAttachment {
         hello: &Hello,
         fds: Vec<OwnedFd>,
         terms: &Terms,
-        bell: &Bell,
+        wakeup: &Wakeup,
     ) -> Result<DpuAttachment, (Reason, String)> {
         match prepare(peer, hello, fds, terms) {
             Ok((attachment, pages)) => {
-                attachment.welcome(peer, &pages, terms, bell).map_err(|error| {
+                attachment.welcome(peer, &pages, terms, wakeup).map_err(|error| {
                     (Reason::Closing, format!("the Welcome could not be sent: {error}"))
                 })?;
                 Ok(attachment)
@@ -71,7 +71,13 @@ impl DpuAttachment {
         }
     }
 
-    fn welcome(&self, peer: &Peer, pages: &Shared, terms: &Terms, bell: &Bell) -> io::Result<()> {
+    fn welcome(
+        &self,
+        peer: &Peer,
+        pages: &Shared,
+        terms: &Terms,
+        wakeup: &Wakeup,
+    ) -> io::Result<()> {
         let layout = self.registers.layout();
         let welcome = Welcome {
             instance: terms.instance,
@@ -80,8 +86,8 @@ impl DpuAttachment {
             depth: layout.depth(),
             io_max: u32::try_from(IO_MAX).unwrap_or(u32::MAX),
         };
-        let ringer = bell.ringer()?;
-        peer.send(&Message::Welcome(welcome), &[pages.fd(), ringer.fd()])
+        let notifier = wakeup.notifier()?;
+        peer.send(&Message::Welcome(welcome), &[pages.fd(), notifier.fd()])
     }
 
     /// What the host said of itself. Its session is its word; its credentials are the socket's.

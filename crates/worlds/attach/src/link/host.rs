@@ -21,10 +21,10 @@ use outboard_link::registers::Registers;
 use outboard_wire::attach::{AttachError, Hello, Message, Reason, Welcome};
 
 use super::{Peer, Received, connect};
-use outboard_os::bell::Ringer;
 use outboard_os::clock;
 use outboard_os::futex;
 use outboard_os::shm::{NotShareable, Shared};
+use outboard_os::wakeup::Notifier;
 
 /// A host's region: made once, handed to each DPU it attaches to, one after the other.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ pub struct HostLink {
     peer: Peer,
     welcome: Welcome,
     registers: Registers,
-    bell: Ringer,
+    wakeup: Notifier,
     lost: AtomicBool,
 }
 
@@ -198,15 +198,15 @@ impl HostLink {
         if (welcome.queues, welcome.depth) != (layout.queues(), layout.depth()) {
             return Err(AttachFailure::Smaller(welcome));
         }
-        let Ok([pages, bell]) = <[OwnedFd; 2]>::try_from(fds) else {
+        let Ok([pages, wakeup]) = <[OwnedFd; 2]>::try_from(fds) else {
             let text = "a Welcome brings registers and a wake event";
             return Err(AttachFailure::Protocol(text.to_owned()));
         };
         let pages = Shared::open(pages, welcome.registers_len)?;
         let registers = Registers::open(Arc::clone(pages.region()), layout)
             .map_err(|_| AttachFailure::Protocol("registers of another version".to_owned()))?;
-        let bell = Ringer::from_fd(bell);
-        Ok(HostLink { peer, welcome, registers, bell, lost: AtomicBool::new(false) })
+        let wakeup = Notifier::from_fd(wakeup);
+        Ok(HostLink { peer, welcome, registers, wakeup, lost: AtomicBool::new(false) })
     }
 
     /// Which life of the DPU side this is.
@@ -248,8 +248,8 @@ impl HostLink {
     }
 
     /// Wakes the DPU; when `ring` or `abort` said so.
-    pub fn ring_bell(&self) {
-        self.bell.ring();
+    pub fn notify(&self) {
+        self.wakeup.notify();
     }
 
     /// The socket: readable or hung up when the DPU has something to say or is gone.

@@ -94,16 +94,16 @@ struct Inner {
     registry: Option<Registry>,
     /// The kernel leaves ended operations until it is asked for them.
     defers: bool,
-    /// Whether this thread can wait for a bell in the ring itself.
+    /// Whether this thread can wait for a wakeup in the ring itself.
     waits: bool,
-    /// The bell is watched by the ring.
+    /// The wakeup is watched by the ring.
     watched: bool,
-    /// The bell was readable when it was watched.
-    rang: bool,
+    /// The wakeup was readable when it was watched.
+    notified: bool,
 }
 
-/// What an operation is called that watches the bell; slots are few.
-const BELL: u64 = u64::MAX;
+/// What an operation is called that watches the wakeup; slots are few.
+const WAKEUP: u64 = u64::MAX;
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<RefCell<Inner>>>> = const { RefCell::new(None) };
@@ -142,7 +142,7 @@ impl Reactor {
             defers: false,
             waits: false,
             watched: false,
-            rang: false,
+            notified: false,
         };
         let inner = Rc::new(RefCell::new(inner));
         CURRENT.with(|current| *current.borrow_mut() = Some(Rc::clone(&inner)));
@@ -245,15 +245,15 @@ impl Reactor {
         unsafe { BorrowedFd::borrow_raw(ring) }
     }
 
-    /// Sleeps until an operation ends, `bell` is readable or `timeout` is over. Then call
-    /// [`Reactor::poll`]; clearing the bell is the caller's.
-    pub fn sleep(&self, bell: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
+    /// Sleeps until an operation ends, `wakeup` is readable or `timeout` is over. Then call
+    /// [`Reactor::poll`]; draining the wakeup is the caller's.
+    pub fn sleep(&self, wakeup: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
         if !self.begin_sleep() {
             return Ok(());
         }
         let mut fds = [
             PollFd::from_borrowed_fd(self.completes(), PollFlags::IN),
-            PollFd::from_borrowed_fd(bell, PollFlags::IN),
+            PollFd::from_borrowed_fd(wakeup, PollFlags::IN),
         ];
         let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
         match rustix::event::poll(&mut fds, Some(&timeout)) {
@@ -265,36 +265,36 @@ impl Reactor {
 
 impl Reactor {
     /// Sleeps as [`Reactor::sleep`], where possible by the very call that hands over what was not
-    /// yet. Then call [`Reactor::poll`], and ask [`Reactor::rang`].
+    /// yet. Then call [`Reactor::poll`], and ask [`Reactor::take_notified`].
     ///
     /// # Errors
     /// The kernel's.
-    pub fn wait(&self, bell: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
+    pub fn wait(&self, wakeup: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
         let mut inner = self.0.borrow_mut();
-        if inner.watch(bell) {
+        if inner.watch(wakeup) {
             return inner.wait(timeout);
         }
         drop(inner);
-        self.sleep(bell, timeout)
+        self.sleep(wakeup, timeout)
     }
 
-    /// Has the bell of [`Reactor::wait`] told of while this thread is awake, too.
-    pub fn watch(&self, bell: BorrowedFd<'_>) {
-        self.0.borrow_mut().watch(bell);
+    /// Has the wakeup of [`Reactor::wait`] told of while this thread is awake, too.
+    pub fn watch(&self, wakeup: BorrowedFd<'_>) {
+        self.0.borrow_mut().watch(wakeup);
     }
 
-    /// Whether the bell was told of, and [`Reactor::rang`] not asked since.
+    /// Whether the wakeup was told of, and [`Reactor::take_notified`] not asked since.
     #[must_use]
-    pub fn has_rung(&self) -> bool {
-        self.0.borrow().rang
+    pub fn was_notified(&self) -> bool {
+        self.0.borrow().notified
     }
 
-    /// False if the bell of [`Reactor::wait`] is known to have been silent since this was asked
+    /// False if the wakeup of [`Reactor::wait`] is known to have been silent since this was asked
     /// last.
     #[must_use]
-    pub fn rang(&self) -> bool {
+    pub fn take_notified(&self) -> bool {
         let mut inner = self.0.borrow_mut();
-        std::mem::take(&mut inner.rang) || !inner.watched
+        std::mem::take(&mut inner.notified) || !inner.watched
     }
 }
 
@@ -339,16 +339,16 @@ impl Inner {
         }
     }
 
-    /// Has the ring tell when the bell is readable, once; false if it cannot.
-    fn watch(&mut self, bell: BorrowedFd<'_>) -> bool {
+    /// Has the ring tell when the wakeup is readable, once; false if it cannot.
+    fn watch(&mut self, wakeup: BorrowedFd<'_>) -> bool {
         if !self.waits || self.watched {
             return self.waits;
         }
         let events = u32::from(PollFlags::IN.bits());
-        let entry = opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), events).build();
+        let entry = opcode::PollAdd::new(types::Fd(wakeup.as_raw_fd()), events).build();
         // SAFETY: the entry names no memory. The descriptor is the caller's; if it were another's
         // by the time the kernel sees it, that would wake this thread for nothing.
-        let pushed = unsafe { self.ring.submission().push(&entry.user_data(BELL)) };
+        let pushed = unsafe { self.ring.submission().push(&entry.user_data(WAKEUP)) };
         self.watched = pushed.is_ok();
         self.unsubmitted += usize::from(self.watched);
         self.watched
@@ -356,7 +356,7 @@ impl Inner {
 
     /// Sleeps until something was told.
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
-        if self.rang || !self.ring.completion().is_empty() {
+        if self.notified || !self.ring.completion().is_empty() {
             self.submit();
             return Ok(());
         }
@@ -378,8 +378,8 @@ impl Inner {
     fn reap(&mut self) -> usize {
         let mut ended = 0;
         while let Some(entry) = self.ring.completion().next() {
-            if entry.user_data() == BELL {
-                (self.watched, self.rang) = (false, true);
+            if entry.user_data() == WAKEUP {
+                (self.watched, self.notified) = (false, true);
                 // A descriptor that cannot be watched: it is slept on the other way.
                 self.waits &= entry.result() >= 0;
                 continue;
@@ -584,26 +584,26 @@ mod tests {
     }
 
     /// Sleeps by `wait` until `done`; not for ever.
-    fn until(reactor: &Reactor, bell: BorrowedFd<'_>, mut done: impl FnMut(&Reactor) -> bool) {
+    fn until(reactor: &Reactor, wakeup: BorrowedFd<'_>, mut done: impl FnMut(&Reactor) -> bool) {
         let from = Instant::now();
         while !done(reactor) {
             assert!(from.elapsed() < LONG, "it was not woken");
-            reactor.wait(bell, LONG).unwrap();
+            reactor.wait(wakeup, LONG).unwrap();
             reactor.poll();
         }
     }
 
     #[test]
-    fn a_wait_ends_with_an_operation_a_bell_or_the_time_and_tells_which() {
+    fn a_wait_ends_with_an_operation_a_wakeup_or_the_time_and_tells_which() {
         let reactor = Reactor::install_waiting(8).unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 4096]).unwrap();
         let file = Arc::new(file);
-        let (mut far, mut bell) = UnixStream::pair().unwrap();
+        let (mut far, mut wakeup) = UnixStream::pair().unwrap();
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(reactor.rang(), "nobody watched it");
+        assert!(reactor.take_notified(), "nobody watched it");
         let from = Instant::now();
-        reactor.wait(bell.as_fd(), Duration::from_millis(20)).unwrap();
+        reactor.wait(wakeup.as_fd(), Duration::from_millis(20)).unwrap();
         assert!(from.elapsed() >= Duration::from_millis(15), "the time");
         assert_eq!(reactor.poll(), 0);
         let waits = reactor.0.borrow().waits;
@@ -611,7 +611,7 @@ mod tests {
             let mut read = std::pin::pin!(read(&file));
             assert!(read.as_mut().poll(&mut cx).is_pending());
             let mut got = None;
-            until(&reactor, bell.as_fd(), |_| match read.as_mut().poll(&mut cx) {
+            until(&reactor, wakeup.as_fd(), |_| match read.as_mut().poll(&mut cx) {
                 Poll::Ready((done, buf)) => {
                     got = Some((done.unwrap(), buf.unwrap()));
                     true
@@ -619,33 +619,33 @@ mod tests {
                 Poll::Pending => false,
             });
             assert!(got.is_some_and(|(n, buf)| n == 4096 && buf.iter().all(|byte| *byte == 7)));
-            assert_eq!(reactor.rang(), !waits, "silent, where that can be told");
+            assert_eq!(reactor.take_notified(), !waits, "silent, where that can be told");
             far.write_all(b"x").unwrap();
-            until(&reactor, bell.as_fd(), Reactor::has_rung_or_is_not_told);
-            assert!(reactor.rang());
-            bell.read_exact(&mut [0]).unwrap();
+            until(&reactor, wakeup.as_fd(), Reactor::was_notified_or_is_not_told);
+            assert!(reactor.take_notified());
+            wakeup.read_exact(&mut [0]).unwrap();
         }
         assert!(from.elapsed() < LONG);
     }
 
     #[test]
-    fn a_bell_that_cannot_be_watched_is_polled() {
+    fn a_wakeup_that_cannot_be_watched_is_polled() {
         let reactor = Reactor::install_waiting(8).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let flags = rustix::fs::OFlags::PATH;
-        let bell = rustix::fs::open(dir.path(), flags, rustix::fs::Mode::empty()).unwrap();
+        let wakeup = rustix::fs::open(dir.path(), flags, rustix::fs::Mode::empty()).unwrap();
         for _ in 0..4 {
             // Whoever polls a mere place is told at once that it cannot be.
-            reactor.wait(bell.as_fd(), LONG).unwrap();
+            reactor.wait(wakeup.as_fd(), LONG).unwrap();
             reactor.poll();
-            assert!(reactor.rang());
+            assert!(reactor.take_notified());
         }
         assert!(!reactor.0.borrow().waits);
     }
 
     impl Reactor {
-        fn has_rung_or_is_not_told(&self) -> bool {
-            self.has_rung() || !self.0.borrow().waits
+        fn was_notified_or_is_not_told(&self) -> bool {
+            self.was_notified() || !self.0.borrow().waits
         }
     }
 }

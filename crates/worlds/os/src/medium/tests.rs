@@ -100,7 +100,7 @@ fn a_flush_waits_for_writes_nobody_waits_for() {
 }
 
 #[test]
-fn a_sleep_ends_with_a_completion_a_bell_or_the_time() {
+fn a_sleep_ends_with_a_completion_a_wakeup_or_the_time() {
     use rustix::event::EventfdFlags;
     use std::os::fd::AsFd;
     let dir = tempfile::tempdir().unwrap();
@@ -109,18 +109,18 @@ fn a_sleep_ends_with_a_completion_a_bell_or_the_time() {
     let reactor = Reactor::install(8).unwrap();
     assert!(Reactor::install(8).is_err(), "one a thread");
     block_on(medium.grow(1 << 20)).unwrap();
-    let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let wakeup = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let start = std::time::Instant::now();
-    reactor.sleep(bell.as_fd(), Duration::from_millis(20)).unwrap();
+    reactor.sleep(wakeup.as_fd(), Duration::from_millis(20)).unwrap();
     assert!(start.elapsed() >= Duration::from_millis(15), "time");
     let long = Duration::from_secs(60);
-    rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
-    reactor.sleep(bell.as_fd(), long).unwrap();
-    rustix::io::read(&bell, &mut [0; 8]).unwrap();
+    rustix::io::write(&wakeup, &1u64.to_ne_bytes()).unwrap();
+    reactor.sleep(wakeup.as_fd(), long).unwrap();
+    rustix::io::read(&wakeup, &mut [0; 8]).unwrap();
     let mut read = pin!(medium.read(0, Buf::zeroed(8192)));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(read.as_mut().poll(&mut cx).is_pending());
-    reactor.sleep(bell.as_fd(), long).unwrap();
+    reactor.sleep(wakeup.as_fd(), long).unwrap();
     assert_eq!(reactor.poll(), 1);
     assert!(read.as_mut().poll(&mut cx).is_ready());
     assert!(start.elapsed() < Duration::from_secs(30));

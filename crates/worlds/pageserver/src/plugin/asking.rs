@@ -12,7 +12,7 @@ use outboard_dds::dpu::offload::plugin::{Ask, Known, Verdict};
 use super::Plugin;
 use super::area::BATCH;
 use super::lane::{Found, Lane};
-use outboard_os::bell::Bell;
+use outboard_os::wakeup::Wakeup;
 
 /// How often a plug-in may look for more keys amid one message.
 const ROUNDS_MAX: u32 = 4;
@@ -35,12 +35,12 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// For the thread that calls this, which waits on `bell`. Waits until the process is there.
+    /// For the thread that calls this, which waits on `wakeup`. Waits until the process is there.
     ///
     /// # Errors
     /// No descriptor could be made.
-    pub fn new(plugin: Plugin, bell: &Bell) -> io::Result<Asking> {
-        let mut lane = Lane::new(plugin, bell)?;
+    pub fn new(plugin: Plugin, wakeup: &Wakeup) -> io::Result<Asking> {
+        let mut lane = Lane::new(plugin, wakeup)?;
         lane.begin();
         Ok(Asking { lane, waiting: VecDeque::new(), out: Vec::new(), batch: Batch::new(BATCH) })
     }

@@ -18,7 +18,7 @@ use outboard_dds::dpu::offload::{Division, Item, Key, ReadOp, Span, Touches, Wri
 
 use super::abi::{ABI, CApplication, CCalls, CRange, CRead, CWrite, ENTRY, Entry};
 use super::area::{Area, BATCH, put_profile};
-use super::confine::{self, AREA_FD, DOORBELL_FD, RINGER_FD};
+use super::confine::{self, AREA_FD, DOORBELL_FD, NOTIFIER_FD};
 
 /// How long it looks for the next batch before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
@@ -26,11 +26,11 @@ const SPIN: Duration = Duration::from_micros(20);
 /// What a program does that is started as a plug-in's process: it never comes back but to end. The
 /// arguments are the object and the process that started it.
 pub fn host(object: &Path, parent: u32) -> ExitCode {
-    let fds = [AREA_FD, DOORBELL_FD, RINGER_FD];
+    let fds = [AREA_FD, DOORBELL_FD, NOTIFIER_FD];
     // SAFETY: the numbers are what the DPU side put there for this program before it was started;
     // nobody else here owns them. If it did not, they are no descriptors, or useless ones, and the
     // calls below say so.
-    let [area, doorbell, ringer] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let [area, doorbell, notifier] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let Ok(area) = Area::open(area) else { return ExitCode::FAILURE };
     if rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs())
         != Some(parent)
@@ -52,7 +52,7 @@ pub fn host(object: &Path, parent: u32) -> ExitCode {
         return ExitCode::FAILURE;
     }
     area.introduce(&plugin.profile());
-    plugin.serve(&area, &doorbell, &ringer)
+    plugin.serve(&area, &doorbell, &notifier)
 }
 
 /// A loaded object. It stays as long as the process.
@@ -133,7 +133,7 @@ impl Plugin {
     }
 
     /// Answers one batch after another, until the process is killed.
-    fn serve(&self, area: &Area, doorbell: &OwnedFd, ringer: &OwnedFd) -> ExitCode {
+    fn serve(&self, area: &Area, doorbell: &OwnedFd, notifier: &OwnedFd) -> ExitCode {
         let (mut last, mut answers) = (0, Batch::new(BATCH));
         loop {
             let Ok((number, asked)) = next(area, last, doorbell) else { return ExitCode::FAILURE };
@@ -146,8 +146,8 @@ impl Plugin {
                 }
             }
             if area.say(number, answers.bytes()) {
-                // A full counter has rung.
-                let _rung = rustix::io::write(ringer, &1u64.to_ne_bytes());
+                // A full counter has notified.
+                let _notified = rustix::io::write(notifier, &1u64.to_ne_bytes());
             }
         }
     }

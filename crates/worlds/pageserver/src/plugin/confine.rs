@@ -15,10 +15,10 @@
 use std::io;
 use std::os::fd::RawFd;
 
-/// Where the three descriptors are after `exec`: the area, the doorbell, the ringer.
+/// Where the three descriptors are after `exec`: the area, the doorbell, the notifier.
 pub(super) const AREA_FD: RawFd = 3;
 pub(super) const DOORBELL_FD: RawFd = 4;
-pub(super) const RINGER_FD: RawFd = 5;
+pub(super) const NOTIFIER_FD: RawFd = 5;
 
 /// Most memory.
 const MEMORY: libc::rlim_t = 1 << 30;
@@ -35,7 +35,7 @@ pub(super) fn before_exec(handed: [RawFd; 3]) -> io::Result<()> {
         // SAFETY: plain system calls on descriptors of this process, here and below.
         *to = checked(unsafe { libc::fcntl(from, libc::F_DUPFD, 16) })?;
     }
-    for (from, to) in moved.into_iter().zip([AREA_FD, DOORBELL_FD, RINGER_FD]) {
+    for (from, to) in moved.into_iter().zip([AREA_FD, DOORBELL_FD, NOTIFIER_FD]) {
         // SAFETY: as above.
         checked(unsafe { libc::dup2(from, to) })?;
     }
@@ -59,7 +59,8 @@ fn limit(what: libc::__rlimit_resource_t, most: libc::rlim_t) -> io::Result<()> 
     checked(unsafe { libc::setrlimit(what, &raw const limit) }).map(|_| ())
 }
 
-/// What computing, memory and the two bells take. `abort` takes a signal, too: see [`once_loaded`].
+/// What computing, memory and the two events take. `abort` takes a signal, too: see
+/// [`once_loaded`].
 const ALLOWED: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_write,

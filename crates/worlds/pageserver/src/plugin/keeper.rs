@@ -15,7 +15,7 @@ use outboard_dds::dpu::offload::{Item, Key, ReadOp};
 use super::Plugin;
 use super::area::BATCH;
 use super::lane::{Found, Lane};
-use outboard_os::bell::Bell;
+use outboard_os::wakeup::Wakeup;
 
 /// How long a thread looks for an answer before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
@@ -29,7 +29,7 @@ pub struct PluginKeeper {
 
 struct Asked {
     lane: Lane,
-    bell: Bell,
+    wakeup: Wakeup,
     batch: Batch,
 }
 
@@ -40,13 +40,13 @@ impl PluginKeeper {
     /// No descriptor could be made.
     pub fn new(plugin: Plugin) -> io::Result<PluginKeeper> {
         let (caches, invalidates) = (plugin.profile.caches, plugin.profile.invalidates);
-        let bell = Bell::new()?;
-        let mut lane = Lane::new(plugin, &bell)?;
+        let wakeup = Wakeup::new()?;
+        let mut lane = Lane::new(plugin, &wakeup)?;
         if caches || invalidates {
             // The first write is to be heard, too.
             lane.begin();
         }
-        let asked = Mutex::new(Asked { lane, bell, batch: Batch::new(BATCH) });
+        let asked = Mutex::new(Asked { lane, wakeup, batch: Batch::new(BATCH) });
         Ok(PluginKeeper { caches, invalidates, asked })
     }
 
@@ -101,7 +101,7 @@ impl Asked {
             let until = self.lane.deadline(now).unwrap_or(now);
             let limit = until.saturating_duration_since(now).max(Duration::from_micros(100));
             // Woken or not, it is looked at again; what keeps this from waiting ends it there.
-            let _rung = self.bell.wait(limit);
+            let _notified = self.wakeup.wait(limit);
         }
         self.lane.set_waits(false);
     }

@@ -12,7 +12,7 @@ use rustix::event::EventfdFlags;
 use super::area::{Area, Stage};
 use super::confine;
 use super::{Plugin, PluginOptions, Profile};
-use outboard_os::bell::{Bell, Ringer};
+use outboard_os::wakeup::{Notifier, Wakeup};
 
 /// Time a process has to load its object.
 const START_LIMIT: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ impl Drop for Running {
 /// One process after another.
 pub(super) struct Lane {
     options: PluginOptions,
-    ringer: Ringer,
+    notifier: Notifier,
     running: Option<Running>,
     pause: Duration,
     /// When the next one may be started.
@@ -73,11 +73,11 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// None is started yet. A process that has something to say rings `bell`.
-    pub(super) fn new(plugin: Plugin, bell: &Bell) -> io::Result<Lane> {
+    /// None is started yet. A process that has something to say notifies `wakeup`.
+    pub(super) fn new(plugin: Plugin, wakeup: &Wakeup) -> io::Result<Lane> {
         Ok(Lane {
             options: plugin.options,
-            ringer: bell.ringer()?,
+            notifier: wakeup.notifier()?,
             running: None,
             pause: PAUSE_FIRST,
             next_start: Instant::now(),
@@ -193,8 +193,8 @@ impl Lane {
         counts.batches.fetch_add(1, Ordering::Relaxed);
         counts.questions.fetch_add(questions as u64, Ordering::Relaxed);
         if running.area.ask(running.number, batch) {
-            // A full counter has rung.
-            let _rung = rustix::io::write(&running.doorbell, &1u64.to_ne_bytes());
+            // A full counter has notified.
+            let _notified = rustix::io::write(&running.doorbell, &1u64.to_ne_bytes());
         }
     }
 
@@ -215,7 +215,7 @@ impl Lane {
         })
     }
 
-    /// Says that the asking thread sleeps, or not: then an answer rings the bell.
+    /// Says that the asking thread sleeps, or not: then an answer notifies.
     pub(super) fn set_waits(&mut self, waits: bool) {
         if let Some(running) = self.running.as_ref().filter(|_| waits || self.waits) {
             running.area.set_waits(waits);
@@ -223,7 +223,7 @@ impl Lane {
         self.waits = waits;
     }
 
-    /// When to look again even if nobody rings.
+    /// When to look again even if nobody notifies.
     pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
         match &self.running {
             None => Some(self.next_start),
@@ -233,13 +233,13 @@ impl Lane {
     }
 
     fn start(&mut self, now: Instant) -> io::Result<()> {
-        self.running = Some(Running::start(&self.options, &self.ringer, now)?);
+        self.running = Some(Running::start(&self.options, &self.notifier, now)?);
         Ok(())
     }
 }
 
 impl Running {
-    fn start(options: &PluginOptions, ringer: &Ringer, born: Instant) -> io::Result<Running> {
+    fn start(options: &PluginOptions, notifier: &Notifier, born: Instant) -> io::Result<Running> {
         let area = Area::create()?;
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
         let mut command = Command::new(&options.program);
@@ -251,7 +251,7 @@ impl Running {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let handed = [area.fd().as_raw_fd(), doorbell.as_raw_fd(), ringer.fd().as_raw_fd()];
+        let handed = [area.fd().as_raw_fd(), doorbell.as_raw_fd(), notifier.fd().as_raw_fd()];
         // SAFETY: between fork and exec it makes system calls only, and touches no memory but its
         // own copy of three numbers.
         unsafe { command.pre_exec(move || confine::before_exec(handed)) };
@@ -292,8 +292,8 @@ impl Running {
 /// Loads a plug-in once, to see what it says of itself.
 pub(super) fn probe(options: &PluginOptions) -> Result<Profile, String> {
     let said = |error: io::Error| format!("it cannot be started: {error}");
-    let ringer = Bell::new().and_then(|bell| bell.ringer()).map_err(said)?;
-    let mut running = Running::start(options, &ringer, Instant::now()).map_err(said)?;
+    let notifier = Wakeup::new().and_then(|wakeup| wakeup.notifier()).map_err(said)?;
+    let mut running = Running::start(options, &notifier, Instant::now()).map_err(said)?;
     loop {
         if let Some(loaded) = running.loaded() {
             return loaded;

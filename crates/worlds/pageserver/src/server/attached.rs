@@ -1,4 +1,4 @@
-//! One host, attached: its pumps and its bells.
+//! One host, attached: its pumps and its wakeups.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,13 +18,13 @@ use rustix::net::{AddressFamily, SendFlags, sockopt};
 use serde_json::{Value, json};
 
 use super::Files;
-use crate::bells::{Asked, Bells, bells_len};
+use crate::wakeups::{Asked, Wakeups, wakeups_len};
 use outboard_attach::link::Peer;
-use outboard_os::bell::Bell;
 use outboard_os::clock;
 use outboard_os::medium::FileMedium;
 use outboard_os::runtime::Poller;
 use outboard_os::shm::Shared;
+use outboard_os::wakeup::Wakeup;
 
 /// Bytes of a host's region at most.
 const REGION_MAX: u64 = 4 << 30;
@@ -39,7 +39,7 @@ pub(super) struct Terms<'a> {
     pub(super) standing: &'a Standing,
     pub(super) config: Config,
     pub(super) ledger: &'a Arc<Ledger>,
-    pub(super) bell: &'a Bell,
+    pub(super) wakeup: &'a Wakeup,
 }
 
 /// One group.
@@ -51,7 +51,7 @@ struct Group {
 /// A host.
 pub(super) struct Attached {
     groups: Vec<Group>,
-    bells: Bells,
+    wakeups: Wakeups,
     /// Where the host sleeps when it does not sleep on a word.
     wake: OwnedFd,
     summary: Arc<Summary>,
@@ -99,15 +99,15 @@ impl Attached {
                 .map_err(|error| error.to_string())?;
             all.push(Group { pump, fault: None });
         }
-        let bells = welcome(peer, id, groups, terms.bell)
+        let wakeups = welcome(peer, id, groups, terms.wakeup)
             .map_err(|error| format!("the answer could not be sent: {error}"))?;
-        Ok(Attached { groups: all, bells, wake, summary })
+        Ok(Attached { groups: all, wakeups, wake, summary })
     }
 
     /// One turn of every group; how much was found.
     pub(super) fn turn(&mut self, now: Time, runtime: &Poller, ledger: &Ledger) -> usize {
         let mut found = 0;
-        let Attached { groups, bells, wake, .. } = self;
+        let Attached { groups, wakeups, wake, .. } = self;
         for (group, number) in groups.iter_mut().zip(0..) {
             if group.fault.is_some() {
                 continue;
@@ -115,7 +115,7 @@ impl Attached {
             match group.pump.turn(now, &mut |work| runtime.spawn(work)) {
                 Ok(Turn { begun, delivered, .. }) => {
                     found += begun + delivered;
-                    if delivered > 0 && interrupt(bells, wake, number) {
+                    if delivered > 0 && interrupt(wakeups, wake, number) {
                         ledger.count(Count::Interrupts, 1);
                     }
                 }
@@ -130,8 +130,8 @@ impl Attached {
         self.groups.iter().find_map(|group| group.fault)
     }
 
-    /// When to come back although nobody rings: for responses that wait for company, or for a host
-    /// that has to read some first.
+    /// When to come back although nobody notifies: for responses that wait for company, or for a
+    /// host that has to read some first.
     pub(super) fn next_deadline(&self, now: Time) -> Option<Time> {
         let healthy = self.groups.iter().filter(|group| group.fault.is_none());
         let pumps = healthy.map(|group| &group.pump);
@@ -140,13 +140,13 @@ impl Attached {
     }
 
     pub(super) fn set_asleep(&self, asleep: bool) {
-        self.bells.set_asleep(asleep);
+        self.wakeups.set_asleep(asleep);
     }
 }
 
 /// Wakes who sleeps for a group; whether somebody did.
-fn interrupt(bells: &Bells, wake: &OwnedFd, group: u16) -> bool {
-    match bells.interrupt(group) {
+fn interrupt(wakeups: &Wakeups, wake: &OwnedFd, group: u16) -> bool {
+    match wakeups.interrupt(group) {
         Ok(Asked::Nothing) | Err(_) => false,
         Ok(Asked::Woken) => true,
         Ok(Asked::Byte) => {
@@ -158,11 +158,11 @@ fn interrupt(bells: &Bells, wake: &OwnedFd, group: u16) -> bool {
     }
 }
 
-fn welcome(peer: &Peer, id: u32, groups: u16, bell: &Bell) -> io::Result<Bells> {
-    let bytes = bells_len(groups);
-    let pages = Shared::create("outboard-bells", bytes)?;
-    let ringer = bell.ringer()?;
-    let text = json!({ "attached": clock::now().0 | 1, "bells": bytes }).to_string();
-    peer.send(&Message::ControlReply { id, text }, &[pages.fd(), ringer.fd()])?;
-    Ok(Bells::new(Arc::clone(pages.region())))
+fn welcome(peer: &Peer, id: u32, groups: u16, wakeup: &Wakeup) -> io::Result<Wakeups> {
+    let bytes = wakeups_len(groups);
+    let pages = Shared::create("outboard-wakeups", bytes)?;
+    let notifier = wakeup.notifier()?;
+    let text = json!({ "attached": clock::now().0 | 1, "wakeups": bytes }).to_string();
+    peer.send(&Message::ControlReply { id, text }, &[pages.fd(), notifier.fd()])?;
+    Ok(Wakeups::new(Arc::clone(pages.region())))
 }

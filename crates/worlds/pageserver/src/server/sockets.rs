@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use super::attached::{Attached, Terms};
 use crate::watch::processor_time;
 use outboard_attach::link::{Listener, Peer, Received};
-use outboard_os::bell::Bell;
+use outboard_os::wakeup::Wakeup;
 
 /// Most connections at a time.
 const PEERS_MAX: usize = 64;
 /// Messages taken from one socket in one turn.
 const MESSAGES: usize = 8;
 const LISTENER: u64 = 0;
-const BELL: u64 = 1;
+const WAKEUP: u64 = 1;
 const FIRST: u64 = 2;
 
 struct Connection {
@@ -44,12 +44,12 @@ impl Sockets {
         Ok(Sockets { listener, epoll, all: BTreeMap::new(), next: FIRST })
     }
 
-    /// Wakes from sleep when the bell rings, too.
-    pub(super) fn watch(&self, bell: &Bell) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?)
+    /// Wakes from sleep when it is notified, too.
+    pub(super) fn watch(&self, wakeup: &Wakeup) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, wakeup.fd(), EventData::new_u64(WAKEUP), EventFlags::IN)?)
     }
 
-    /// Readable when a socket has something, somebody connects, or the bell rings.
+    /// Readable when a socket has something, somebody connects, or it is notified.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -73,7 +73,7 @@ impl Sockets {
         for name in names {
             match name {
                 LISTENER => found += self.accept()?,
-                BELL => {}
+                WAKEUP => {}
                 name => found += self.hear_one(name, terms),
             }
         }

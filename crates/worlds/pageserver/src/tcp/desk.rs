@@ -111,9 +111,9 @@ impl<F: Files, P: Port> Desk<F, P> {
                 None
             }
         });
-        let bell = &worker.call().bell;
-        let ringer = bell.ringer()?;
-        let plugin = plugin.map(|plugin| Asking::new(plugin, bell)).transpose()?;
+        let wakeup = &worker.call().wakeup;
+        let notifier = wakeup.notifier()?;
+        let plugin = plugin.map(|plugin| Asking::new(plugin, wakeup)).transpose()?;
         // Read after each call of user code, of which a message takes three or more.
         let clock = || clock::coarse().0;
         let calls = Contained::new(Box::new(clock), Arc::clone(&setup.standing));
@@ -129,7 +129,7 @@ impl<F: Files, P: Port> Desk<F, P> {
             shelf,
             errands: Vec::new(),
             plugin,
-            executor: Executor::new(setup.contexts, move || ringer.ring()),
+            executor: Executor::new(setup.contexts, move || notifier.notify()),
             reactor: reactor.flatten(),
             paces: [Pace::new(FEW), Pace::new(MANY)],
         })
@@ -180,7 +180,7 @@ impl<F: Files, P: Port> Desk<F, P> {
         Some(worker)
     }
 
-    /// Waits for the port, the bell, the ends of reads, or the plug-in.
+    /// Waits for the port, the wakeup, the ends of reads, or the plug-in.
     fn sleep(&mut self, worker: &mut Worker<F, P>, news: &mut Vec<News>) -> io::Result<()> {
         let Some(plugin) = &mut self.plugin else {
             return self.sleep_for(worker, SLEEP_MAX, news);
@@ -232,7 +232,7 @@ impl<F: Files, P: Port> Desk<F, P> {
     fn glance(&mut self, worker: &mut Worker<F, P>, news: &mut Vec<News>) -> io::Result<()> {
         let silent = self.reactor.as_ref().is_some_and(|reactor| {
             reactor.poll();
-            !reactor.rang()
+            !reactor.take_notified()
         });
         let port = worker.port();
         if silent && port.patience() >= SLEEP_MAX {
@@ -250,7 +250,7 @@ impl<F: Files, P: Port> Desk<F, P> {
                 self.pace(under_way).work(now);
                 return true;
             }
-            if self.reactor.as_ref().is_some_and(Reactor::has_rung) {
+            if self.reactor.as_ref().is_some_and(Reactor::was_notified) {
                 // A socket came first: the sleep that follows ends at once.
                 self.pace(under_way).work(now);
                 return false;

@@ -21,7 +21,7 @@ use super::stack::{Frames, StackPort, Wires};
 use super::worker::{Files, Setup, Tally, Worker};
 use crate::plugin::Plugin;
 use crate::watch::Watch;
-use outboard_os::bell::Bell;
+use outboard_os::wakeup::Wakeup;
 
 /// A pause after a connection could not be accepted: descriptors or memory may be back.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Front {
     address: Address,
     tally: Arc<Tally>,
-    stop: Arc<(AtomicBool, Bell)>,
+    stop: Arc<(AtomicBool, Wakeup)>,
     workers: Vec<Arc<Call>>,
     /// Who runs the workers now.
     hands: Vec<Arc<Hand>>,
@@ -155,7 +155,7 @@ impl Front {
         Ok(Front {
             address,
             tally: Arc::default(),
-            stop: Arc::new((AtomicBool::new(false), Bell::new()?)),
+            stop: Arc::new((AtomicBool::new(false), Wakeup::new()?)),
             workers: Vec::new(),
             hands: Vec::new(),
             lives,
@@ -221,7 +221,7 @@ impl Front {
 impl Drop for Front {
     fn drop(&mut self) {
         self.stop.0.store(true, Ordering::Release);
-        self.stop.1.ring();
+        self.stop.1.notify();
         self.workers.iter().for_each(|call| call.stop());
         // One whose thread never comes back is taken over first, and ends then.
         (self.lives, _) = channel();
@@ -236,12 +236,12 @@ impl Drop for Front {
 
 fn accept(
     listener: &Listener,
-    stop: &(AtomicBool, Bell),
+    stop: &(AtomicBool, Wakeup),
     workers: &[Arc<Inbox<Stream>>],
 ) -> io::Result<()> {
     let mut sockets = Sockets::new()?;
     sockets.watch_listener(listener)?;
-    sockets.watch_bell(&stop.1)?;
+    sockets.watch_wakeup(&stop.1)?;
     let mut ready = Vec::new();
     let mut next = 0u64;
     while !stop.0.load(Ordering::Acquire) {

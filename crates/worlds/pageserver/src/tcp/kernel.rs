@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::port::{News, Port};
 use super::sockets::{Address, ConnId, Read, Ready, Sockets, Stream, Wrote};
-use outboard_os::bell::Bell;
+use outboard_os::wakeup::Wakeup;
 
 /// Streams of one worker.
 pub(super) struct KernelPort {
@@ -29,8 +29,8 @@ impl KernelPort {
 impl Port for KernelPort {
     type Item = Stream;
 
-    fn watch_bell(&mut self, bell: &Bell) -> io::Result<()> {
-        self.sockets.watch_bell(bell)
+    fn watch_wakeup(&mut self, wakeup: &Wakeup) -> io::Result<()> {
+        self.sockets.watch_wakeup(wakeup)
     }
 
     fn take(&mut self, stream: Stream, news: &mut Vec<News>) {
@@ -48,7 +48,7 @@ impl Port for KernelPort {
         self.sockets.look(Some(timeout), &mut self.ready)?;
         news.extend(self.ready.drain(..).filter_map(|what| match what {
             Ready::Conn(id) => Some(News::Moved(id)),
-            Ready::Bell => Some(News::Bell),
+            Ready::Wakeup => Some(News::Wakeup),
             Ready::Listener => None,
         }));
         Ok(())

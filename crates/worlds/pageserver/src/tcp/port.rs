@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::sockets::{ConnId, Read, Wrote};
-use outboard_os::bell::Bell;
+use outboard_os::wakeup::Wakeup;
 
 /// What a port found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub enum News {
     Came(ConnId),
     /// A connection can be read or written.
     Moved(ConnId),
-    /// The bell was rung.
-    Bell,
+    /// Somebody notified.
+    Wakeup,
 }
 
 /// Connections of one worker, and so of one thread at a time. All that it does with them, it does
@@ -27,8 +27,8 @@ pub trait Port: Send + 'static {
     /// What another thread hands over: a stream that was accepted, or a frame.
     type Item: Send + 'static;
 
-    /// Tells when `bell` is rung.
-    fn watch_bell(&mut self, bell: &Bell) -> io::Result<()>;
+    /// Tells when `wakeup` is notified.
+    fn watch_wakeup(&mut self, wakeup: &Wakeup) -> io::Result<()>;
 
     /// Takes what another thread handed over.
     fn take(&mut self, item: Self::Item, news: &mut Vec<News>);
@@ -70,14 +70,14 @@ pub trait Port: Send + 'static {
 
 /// Wakes a worker, and tells it to end.
 pub(super) struct Call {
-    pub(super) bell: Bell,
+    pub(super) wakeup: Wakeup,
     stop: AtomicBool,
 }
 
 impl Call {
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.bell.ring();
+        self.wakeup.notify();
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -93,7 +93,7 @@ pub(super) struct Inbox<T> {
 
 impl<T> Inbox<T> {
     pub(super) fn new() -> io::Result<Inbox<T>> {
-        let call = Call { bell: Bell::new()?, stop: AtomicBool::new(false) };
+        let call = Call { wakeup: Wakeup::new()?, stop: AtomicBool::new(false) };
         Ok(Inbox { items: Mutex::default(), call: Arc::new(call) })
     }
 
@@ -106,7 +106,7 @@ impl<T> Inbox<T> {
         }
         drop(items);
         if first {
-            self.call.bell.ring();
+            self.call.wakeup.notify();
         }
         room
     }

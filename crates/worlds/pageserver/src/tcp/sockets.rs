@@ -18,7 +18,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use outboard_os::bell::Bell;
+use outboard_os::wakeup::Wakeup;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -199,8 +199,8 @@ pub enum Ready {
     Conn(ConnId),
     /// Somebody wants to connect.
     Listener,
-    /// The bell was rung.
-    Bell,
+    /// Somebody notified.
+    Wakeup,
 }
 
 /// What a read brought.
@@ -228,7 +228,7 @@ pub enum Wrote {
 }
 
 const LISTENER: u64 = u64::MAX;
-const BELL: u64 = u64::MAX - 1;
+const WAKEUP: u64 = u64::MAX - 1;
 
 /// The connections of one thread.
 pub struct Sockets {
@@ -250,9 +250,9 @@ impl Sockets {
         Ok(epoll::add(&self.epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?)
     }
 
-    /// Tells when `bell` is rung.
-    pub fn watch_bell(&self, bell: &Bell) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?)
+    /// Tells when `wakeup` is notified.
+    pub fn watch_wakeup(&self, wakeup: &Wakeup) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, wakeup.fd(), EventData::new_u64(WAKEUP), EventFlags::IN)?)
     }
 
     /// Readable when there is something for [`Sockets::look`].
@@ -315,8 +315,8 @@ impl Sockets {
         };
         for event in events {
             let (word, flags) = (event.data.u64(), event.flags);
-            if word == LISTENER || word == BELL {
-                ready.push(if word == BELL { Ready::Bell } else { Ready::Listener });
+            if word == LISTENER || word == WAKEUP {
+                ready.push(if word == WAKEUP { Ready::Wakeup } else { Ready::Listener });
                 continue;
             }
             let at = u32::try_from(word & u64::from(u32::MAX)).unwrap_or(u32::MAX);

@@ -53,7 +53,7 @@ use self::device::{Device, FRAME_MAX, HEADER, is_trusted};
 use self::leg::{Leg, Link, Way};
 use super::port::{Inbox, News, Port};
 use super::sockets::{ConnId, Read, Wrote};
-use outboard_os::bell::Bell;
+use outboard_os::wakeup::Wakeup;
 
 /// A frame longer than this, which has no tags, may be one of more joined segments than IP can say.
 const LONG: usize = 14 + 65535;
@@ -74,7 +74,7 @@ const CLOSING: Duration = Duration::from_secs(30);
 /// Names of what is waited for.
 const CLIENT: u64 = 0;
 const HOST: u64 = 1;
-const BELL: u64 = 2;
+const WAKEUP: u64 = 2;
 
 /// What became of frames; of all workers.
 #[derive(Debug, Default)]
@@ -475,8 +475,8 @@ fn count(counter: &AtomicU64, n: u64) {
 impl Port for StackPort {
     type Item = Handed;
 
-    fn watch_bell(&mut self, bell: &Bell) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?)
+    fn watch_wakeup(&mut self, wakeup: &Wakeup) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, wakeup.fd(), EventData::new_u64(WAKEUP), EventFlags::IN)?)
     }
 
     fn take(&mut self, item: Handed, _: &mut Vec<News>) {
@@ -496,7 +496,7 @@ impl Port for StackPort {
         }
         for event in &events {
             match event.data.u64() {
-                BELL => news.push(News::Bell),
+                WAKEUP => news.push(News::Wakeup),
                 CLIENT => self.receive(Side::Client)?,
                 _ => self.receive(Side::Host)?,
             }

@@ -20,7 +20,7 @@ use outboard_dds::dpu::offload::{Application, Lookup, ReadOp};
 use outboard_medium::{Buf, Medium};
 use outboard_wire::dds::FileId;
 
-use super::port::{Call as Bellcord, Inbox, News, Port};
+use super::port::{Call as WakeupCord, Inbox, News, Port};
 use super::sockets::{Address, ConnId, PIECES, Read, Wrote};
 use crate::plugin::Asking;
 
@@ -154,7 +154,7 @@ impl<F: Files, P: Port> Worker<F, P> {
         asking: bool,
         lives: Sender<Infallible>,
     ) -> io::Result<Self> {
-        port.watch_bell(&inbox.call.bell)?;
+        port.watch_wakeup(&inbox.call.wakeup)?;
         let director = Director::new(
             Arc::clone(&setup.app),
             Arc::clone(&setup.table),
@@ -182,7 +182,7 @@ impl<F: Files, P: Port> Worker<F, P> {
         &self.setup
     }
 
-    pub(super) fn call(&self) -> &Bellcord {
+    pub(super) fn call(&self) -> &WakeupCord {
         &self.inbox.call
     }
 
@@ -197,15 +197,15 @@ impl<F: Files, P: Port> Worker<F, P> {
 
     /// Sees to what the port found.
     pub(super) fn hear(&mut self, news: &mut Vec<News>) -> io::Result<()> {
-        if news.contains(&News::Bell) {
-            self.inbox.call.bell.drain()?;
+        if news.contains(&News::Wakeup) {
+            self.inbox.call.wakeup.drain()?;
             self.inbox.take().into_iter().for_each(|item| self.port.take(item, news));
         }
         for what in news.drain(..) {
             match what {
                 News::Moved(conn) => self.enqueue_owner(conn),
                 News::Came(conn) => self.welcome(conn),
-                News::Bell => {}
+                News::Wakeup => {}
             }
         }
         Ok(())

@@ -37,7 +37,7 @@ pub(in crate::host) struct Haul {
     /// Waits in doubt can be gone on with.
     renew: bool,
     wake: bool,
-    bell: bool,
+    asleep: bool,
     replays_over: bool,
     /// Locks are to be handed back.
     returns: bool,
@@ -54,15 +54,15 @@ impl Haul {
             cancel: Vec::new(),
             renew: false,
             wake: false,
-            bell: false,
+            asleep: false,
             replays_over: false,
             returns: false,
             taken: 0,
         }
     }
 
-    pub(in crate::host) fn ring(&mut self, bell: bool) {
-        self.bell |= bell;
+    pub(in crate::host) fn ring(&mut self, asleep: bool) {
+        self.asleep |= asleep;
     }
 
     /// Calls that may go now, for who lets them go itself.
@@ -343,7 +343,7 @@ impl Session {
 
     /// Does what a haul asks for, no lock held.
     pub(in crate::host) fn act(self: &Arc<Session>, queue: u16, haul: Haul) -> (Own, usize) {
-        self.bell(haul.bell);
+        self.notify(haul.asleep);
         if haul.wake {
             self.unpark(queue);
         }

@@ -175,10 +175,10 @@ impl Device for Captured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outboard_os::bell::Bell;
+    use outboard_os::wakeup::Wakeup;
 
     /// Takes everything.
-    struct Open(Bell);
+    struct Open(Wakeup);
 
     impl Device for Open {
         fn fd(&self) -> BorrowedFd<'_> {
@@ -219,7 +219,7 @@ mod tests {
     fn a_capture_keeps_what_passed_last_and_no_more_than_it_may() {
         let dir = tempfile::tempdir().unwrap();
         let (file, older) = (dir.path().join("a.pcap"), dir.path().join("a.1.pcap"));
-        let open = || Arc::new(Open(Bell::new().unwrap()));
+        let open = || Arc::new(Open(Wakeup::new().unwrap()));
         let captured = Captured::new(open(), &file, 4000).unwrap();
         for n in 0..100 {
             assert!(captured.send(&[&[0; HEADER][..], &[n; 84]].concat()));

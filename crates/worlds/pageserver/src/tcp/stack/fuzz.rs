@@ -19,7 +19,7 @@ use super::*;
 
 /// A device whose other end is in the input's hands.
 struct Pipe {
-    bell: Bell,
+    wakeup: Wakeup,
     /// On the way to whose device it is, and from them.
     there: Mutex<VecDeque<Vec<u8>>>,
     back: Mutex<VecDeque<Vec<u8>>>,
@@ -27,8 +27,8 @@ struct Pipe {
 
 impl Pipe {
     fn new() -> io::Result<Arc<Pipe>> {
-        let bell = Bell::new()?;
-        Ok(Arc::new(Pipe { bell, there: Mutex::default(), back: Mutex::default() }))
+        let wakeup = Wakeup::new()?;
+        Ok(Arc::new(Pipe { wakeup, there: Mutex::default(), back: Mutex::default() }))
     }
 }
 
@@ -38,7 +38,7 @@ fn with<T>(queue: &Mutex<VecDeque<Vec<u8>>>, f: impl FnOnce(&mut VecDeque<Vec<u8
 
 impl Device for Pipe {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.fd()
+        self.wakeup.fd()
     }
 
     fn mtu(&self) -> usize {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     /// Is taken away behind its first frame, and says so once.
-    struct Leaving(Bell, AtomicU64);
+    struct Leaving(Wakeup, AtomicU64);
 
     impl Device for Leaving {
         fn fd(&self) -> BorrowedFd<'_> {
@@ -361,7 +361,7 @@ mod tests {
     /// a frame before the kernel's only word of it threw that away.
     #[test]
     fn a_device_that_is_taken_away_amid_frames_is_looked_for() {
-        let leaving = || Arc::new(Leaving(Bell::new().unwrap(), AtomicU64::new(0)));
+        let leaving = || Arc::new(Leaving(Wakeup::new().unwrap(), AtomicU64::new(0)));
         let wires = Wires {
             client: leaving(),
             host: leaving(),

@@ -14,42 +14,43 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, epoll};
 
-/// The DPU's end: one descriptor, readable when somebody rang.
+/// What a side sleeps on: one descriptor, readable when somebody notified.
 #[derive(Debug)]
-pub struct Bell {
+pub struct Wakeup {
     epoll: OwnedFd,
-    /// Rings for the DPU's own threads.
-    own: Ringer,
+    /// For the DPU's own threads.
+    own: Notifier,
 }
 
-/// A host's end.
+/// Who may wake the sleeper: a host's end.
 #[derive(Debug)]
-pub struct Ringer(OwnedFd);
+pub struct Notifier(OwnedFd);
 
 const DRAIN: usize = 64;
-/// The name of every ringer.
-const RINGER: u64 = 0;
+/// The name of every notifier.
+const NOTIFIER: u64 = 0;
 
-impl Bell {
-    /// A bell nobody can ring yet but its owner.
-    pub fn new() -> io::Result<Bell> {
+impl Wakeup {
+    /// A wakeup nobody can notify yet but its owner.
+    pub fn new() -> io::Result<Wakeup> {
         let epoll = crate::fds::lift(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
-        let own = Ringer::attach_to(&epoll)?;
-        Ok(Bell { epoll, own })
+        let own = Notifier::attach_to(&epoll)?;
+        Ok(Wakeup { epoll, own })
     }
 
-    /// An event descriptor that rings this bell, to be handed to a host. It stops ringing when
-    /// every copy of it is closed.
-    pub fn ringer(&self) -> io::Result<Ringer> {
-        Ringer::attach_to(&self.epoll)
+    /// An event descriptor that notifies this wakeup, to be handed to a host. It ends when every
+    /// copy of it is closed.
+    pub fn notifier(&self) -> io::Result<Notifier> {
+        Notifier::attach_to(&self.epoll)
     }
 
     /// Wakes the DPU from another of its own threads.
-    pub fn ring(&self) {
-        self.own.ring();
+    pub fn notify(&self) {
+        self.own.notify();
     }
 
-    /// For `poll`, epoll or io_uring: readable when somebody rang since the last [`Self::drain`].
+    /// For `poll`, epoll or io_uring: readable when somebody notified since the last
+    /// [`Self::drain`].
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
@@ -66,12 +67,12 @@ impl Bell {
         Ok(epoll::delete(&self.epoll, fd)?)
     }
 
-    /// Takes the rings without waiting; whether there were any.
+    /// Takes the notifications without waiting; whether there were any.
     pub fn drain(&self) -> io::Result<bool> {
         self.wait(Duration::ZERO)
     }
 
-    /// Sleeps until somebody rings, at most `timeout`; whether somebody did.
+    /// Sleeps until somebody notifies, at most `timeout`; whether somebody did.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         self.listen(timeout, |_| ())
     }
@@ -83,7 +84,7 @@ impl Bell {
         match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
             Ok((events, _)) => {
                 let names = events.iter().map(|event| event.data.u64());
-                names.filter(|name| *name != RINGER).for_each(&mut hear);
+                names.filter(|name| *name != NOTIFIER).for_each(&mut hear);
                 Ok(!events.is_empty())
             }
             Err(rustix::io::Errno::INTR) => Ok(false),
@@ -92,19 +93,19 @@ impl Bell {
     }
 }
 
-impl Ringer {
-    fn attach_to(epoll: &OwnedFd) -> io::Result<Ringer> {
+impl Notifier {
+    fn attach_to(epoll: &OwnedFd) -> io::Result<Notifier> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let event = crate::fds::lift(rustix::event::eventfd(0, flags)?)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(epoll, &event, epoll::EventData::new_u64(RINGER), flags)?;
-        Ok(Ringer(event))
+        epoll::add(epoll, &event, epoll::EventData::new_u64(NOTIFIER), flags)?;
+        Ok(Notifier(event))
     }
 
-    /// A ringer received from the DPU.
+    /// A notifier received from the DPU.
     #[must_use]
-    pub fn from_fd(fd: OwnedFd) -> Ringer {
-        Ringer(fd)
+    pub fn from_fd(fd: OwnedFd) -> Notifier {
+        Notifier(fd)
     }
 
     /// The descriptor.
@@ -113,10 +114,9 @@ impl Ringer {
         self.0.as_fd()
     }
 
-    /// Rings. A bell that cannot be rung any more is one whose counter is full, and then it has
-    /// rung.
-    pub fn ring(&self) {
-        let _full_or_rung = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    /// Wakes the sleeper. One that cannot be notified any more has a full counter, and then it was.
+    pub fn notify(&self) {
+        let _full_or_notified = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
 
@@ -125,62 +125,62 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_ring_after_a_drain_is_seen() {
-        let bell = Bell::new().unwrap();
-        let (a, b) = (bell.ringer().unwrap(), bell.ringer().unwrap());
-        assert!(!bell.drain().unwrap());
+    fn each_notification_after_a_drain_is_seen() {
+        let wakeup = Wakeup::new().unwrap();
+        let (a, b) = (wakeup.notifier().unwrap(), wakeup.notifier().unwrap());
+        assert!(!wakeup.drain().unwrap());
         for _ in 0..3 {
-            a.ring();
-            b.ring();
-            assert!(bell.wait(Duration::from_secs(60)).unwrap());
-            while bell.drain().unwrap() {}
-            a.ring();
-            a.ring();
-            assert!(bell.drain().unwrap());
-            assert!(!bell.drain().unwrap());
+            a.notify();
+            b.notify();
+            assert!(wakeup.wait(Duration::from_secs(60)).unwrap());
+            while wakeup.drain().unwrap() {}
+            a.notify();
+            a.notify();
+            assert!(wakeup.drain().unwrap());
+            assert!(!wakeup.drain().unwrap());
         }
-        bell.ring();
-        assert!(bell.drain().unwrap());
+        wakeup.notify();
+        assert!(wakeup.drain().unwrap());
     }
 
-    /// What is watched is named while it is readable, rings beside it are not lost, and rings alone
-    /// name nobody.
+    /// What is watched is named while it is readable, notifications beside it are not lost, and
+    /// alone they name nobody.
     #[test]
     fn who_woke_is_told() {
-        let bell = Bell::new().unwrap();
-        let ringer = bell.ringer().unwrap();
+        let wakeup = Wakeup::new().unwrap();
+        let notifier = wakeup.notifier().unwrap();
         let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        bell.watch(theirs.as_fd(), NonZeroU64::new(7).unwrap()).unwrap();
+        wakeup.watch(theirs.as_fd(), NonZeroU64::new(7).unwrap()).unwrap();
         let listen = || {
             let mut names = Vec::new();
-            let rung = bell.listen(Duration::ZERO, |name| names.push(name)).unwrap();
-            (rung, names)
+            let woken = wakeup.listen(Duration::ZERO, |name| names.push(name)).unwrap();
+            (woken, names)
         };
         assert_eq!(listen(), (false, vec![]));
         io::Write::write_all(&mut ours, b"x").unwrap();
-        ringer.ring();
+        notifier.notify();
         assert_eq!(listen(), (true, vec![7]));
         assert_eq!(listen(), (true, vec![7]), "it is readable still");
-        bell.forget(theirs.as_fd()).unwrap();
+        wakeup.forget(theirs.as_fd()).unwrap();
         assert_eq!(listen(), (false, vec![]));
-        ringer.ring();
+        notifier.notify();
         assert_eq!(listen(), (true, vec![]));
     }
 
     /// A host that reads its event, fills its counter or makes it blocking hurts nobody but itself.
     #[test]
-    fn a_hostile_ringer_blocks_nobody() {
-        let bell = Bell::new().unwrap();
-        let (bad, good) = (bell.ringer().unwrap(), bell.ringer().unwrap());
+    fn a_hostile_notifier_blocks_nobody() {
+        let wakeup = Wakeup::new().unwrap();
+        let (bad, good) = (wakeup.notifier().unwrap(), wakeup.notifier().unwrap());
         rustix::io::write(bad.fd(), &(u64::MAX - 1).to_ne_bytes()).unwrap();
         rustix::fs::fcntl_setfl(bad.fd(), rustix::fs::OFlags::empty()).unwrap();
         let mut count = [0; 8];
         rustix::io::read(bad.fd(), &mut count).unwrap();
-        while bell.drain().unwrap() {}
-        good.ring();
-        assert!(bell.wait(Duration::from_secs(60)).unwrap());
+        while wakeup.drain().unwrap() {}
+        good.notify();
+        assert!(wakeup.wait(Duration::from_secs(60)).unwrap());
         drop(bad);
-        good.ring();
-        assert!(bell.wait(Duration::from_secs(60)).unwrap());
+        good.notify();
+        assert!(wakeup.wait(Duration::from_secs(60)).unwrap());
     }
 }

@@ -48,7 +48,7 @@ pub enum Asked {
 
 /// Bytes of the pages for so many groups.
 #[must_use]
-pub fn bells_len(groups: u16) -> u64 {
+pub fn wakeups_len(groups: u16) -> u64 {
     (GROUPS_AT + u64::from(groups) * GROUP_LEN).next_multiple_of(4096)
 }
 
@@ -62,13 +62,13 @@ fn interrupt_at(group: u16) -> u64 {
 
 /// The words of one attachment. An access beyond them reads zero and writes nothing.
 #[derive(Clone, Debug)]
-pub struct Bells(Arc<Region>);
+pub struct Wakeups(Arc<Region>);
 
-impl Bells {
-    /// Over pages of at least [`bells_len`] bytes.
+impl Wakeups {
+    /// Over pages of at least [`wakeups_len`] bytes.
     #[must_use]
-    pub fn new(pages: Arc<Region>) -> Bells {
-        Bells(pages)
+    pub fn new(pages: Arc<Region>) -> Wakeups {
+        Wakeups(pages)
     }
 
     fn get(&self, at: u64) -> u32 {
@@ -160,16 +160,16 @@ mod tests {
 
     #[test]
     fn places_are_apart_and_within() {
-        assert_eq!((bells_len(1), bells_len(31), bells_len(32)), (4096, 4096, 8192));
-        assert!(interrupt_at(63) + 4 <= bells_len(64));
+        assert_eq!((wakeups_len(1), wakeups_len(31), wakeups_len(32)), (4096, 4096, 8192));
+        assert!(interrupt_at(63) + 4 <= wakeups_len(64));
     }
 
     /// A million hand-overs without a lost wake-up: each would cost a minute.
     #[test]
     fn no_wake_up_is_lost() {
-        let bells = Bells::new(Region::anonymous(bells_len(2)));
+        let wakeups = Wakeups::new(Region::anonymous(wakeups_len(2)));
         let (sent, rounds) = (Arc::new(AtomicU64::new(0)), 20_000);
-        let (other, there) = (bells.clone(), Arc::clone(&sent));
+        let (other, there) = (wakeups.clone(), Arc::clone(&sent));
         let sleeper = std::thread::spawn(move || {
             for round in 1..=rounds {
                 while there.load(Ordering::Relaxed) < round {
@@ -181,26 +181,26 @@ mod tests {
         let from = std::time::Instant::now();
         for round in 1..=rounds {
             sent.store(round, Ordering::Relaxed);
-            bells.interrupt(1).unwrap();
+            wakeups.interrupt(1).unwrap();
         }
         sleeper.join().unwrap();
         assert!(from.elapsed() < Duration::from_secs(50));
-        bells.set_asleep(true);
-        assert!(bells.must_wake() && !bells.must_wake());
+        wakeups.set_asleep(true);
+        assert!(wakeups.must_wake() && !wakeups.must_wake());
     }
 
     #[test]
     fn each_arming_is_answered_once_and_in_its_own_way() {
-        let bells = Bells::new(Region::anonymous(bells_len(2)));
-        assert_eq!(bells.interrupt(1).unwrap(), Asked::Nothing);
-        bells.arm(1);
-        assert_eq!(bells.interrupt(0).unwrap(), Asked::Nothing, "another group's");
-        assert_eq!(bells.interrupt(1).unwrap(), Asked::Byte);
-        assert_eq!(bells.interrupt(1).unwrap(), Asked::Nothing);
-        bells.arm(1);
-        bells.disarm(1);
-        assert_eq!(bells.interrupt(1).unwrap(), Asked::Nothing);
-        bells.set(arm_at(1), 77);
-        assert_eq!(bells.interrupt(1).unwrap(), Asked::Nothing, "nonsense wakes nobody");
+        let wakeups = Wakeups::new(Region::anonymous(wakeups_len(2)));
+        assert_eq!(wakeups.interrupt(1).unwrap(), Asked::Nothing);
+        wakeups.arm(1);
+        assert_eq!(wakeups.interrupt(0).unwrap(), Asked::Nothing, "another group's");
+        assert_eq!(wakeups.interrupt(1).unwrap(), Asked::Byte);
+        assert_eq!(wakeups.interrupt(1).unwrap(), Asked::Nothing);
+        wakeups.arm(1);
+        wakeups.disarm(1);
+        assert_eq!(wakeups.interrupt(1).unwrap(), Asked::Nothing);
+        wakeups.set(arm_at(1), 77);
+        assert_eq!(wakeups.interrupt(1).unwrap(), Asked::Nothing, "nonsense wakes nobody");
     }
 }
