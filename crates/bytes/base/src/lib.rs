@@ -10,6 +10,7 @@ mod cred;
 mod errno;
 mod id;
 pub mod limits;
+pub mod machine;
 mod rng;
 pub mod task;
 mod time;

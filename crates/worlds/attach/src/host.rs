@@ -2,10 +2,10 @@
 //!
 //! Two threads stand behind a [`Host`]. The *watcher* sleeps on the interrupt words of all watched
 //! queues and of the event ring, takes in answers nobody spun for, and passes events on. The
-//! *keeper* sleeps on the attach socket, steps the heartbeat, notices a loss, and attaches again
-//! (`outboard_dpc::host::keeper`).
+//! *reconnect* thread sleeps on the attach socket, steps the heartbeat, notices a loss, and
+//! attaches again (`outboard_dpc::host::reconnect`).
 
-mod keep;
+mod reconnect;
 mod watch;
 mod world;
 
@@ -160,11 +160,12 @@ impl Host {
         self.threads.push(std::thread::Builder::new().name("link-watch".into()).spawn(watcher)?);
         let (session, world, stop) =
             (Arc::clone(&self.session), Arc::clone(&self.world), Arc::clone(&self.stop));
-        let keeper = move || {
+        let reconnect = move || {
             on_thread.into_iter().for_each(|begin| begin());
-            keep::run(&options, &session, &world, &memory, &stop);
+            reconnect::run(&options, &session, &world, &memory, &stop);
         };
-        self.threads.push(std::thread::Builder::new().name("link-keep".into()).spawn(keeper)?);
+        self.threads
+            .push(std::thread::Builder::new().name("link-reconnect".into()).spawn(reconnect)?);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! lost      every queue down; slots, payloads, headers, books stay; waits become requests
 //! give up   (policy) what is pending fails with ENOTCONN, and so does what is started
-//! resume    1 rings empty, keeper's queue up   2 handles, then locks handed in
+//! resume    1 rings empty, session queue up   2 handles, then locks handed in
 //!           3 what is pending sent again in the order it was started, all queues up; the front-end
 //!             hears that whatever it keeps may be stale
 //!           4 waits for locks asked for again   5 replays answered: "all handed in"
@@ -48,7 +48,7 @@ impl Session {
     /// The DPU side is lost: nothing is sent any more and what is unanswered is kept. Nothing
     /// happens if it is known to be lost.
     pub fn lost(self: &Arc<Session>) {
-        let keeper = self.keeper();
+        let own = self.session_queue();
         let mut hauls = Vec::new();
         for (number, queue) in (0u16..).zip(&self.queues) {
             let mut cell = lock(&queue.cell);
@@ -61,7 +61,7 @@ impl Session {
                 entry.replayed = false;
             }
             let mut haul = Haul::new(None);
-            if number == keeper {
+            if number == own {
                 self.losses.fetch_add(1, Relaxed);
                 self.drop_own_calls(&mut cell, &mut haul);
             }
@@ -96,7 +96,7 @@ impl Session {
                 lock(&self.books).again.extend(entry.park(0));
                 entry.reader = Reader::Nobody;
             }
-            self.answer(cell, self.keeper(), cid, outcome, haul);
+            self.answer(cell, self.session_queue(), cid, outcome, haul);
         }
     }
 
@@ -150,7 +150,7 @@ impl Session {
         for queue in &self.queues {
             lock(&queue.cell).initiator.reattach(registers).map_err(|_| NotResumed)?;
         }
-        if let Some(queue) = self.queue(self.keeper()) {
+        if let Some(queue) = self.queue(self.session_queue()) {
             lock(&queue.cell).up = true;
         }
         let mut resumed = Resumed::default();
@@ -168,7 +168,7 @@ impl Session {
         resumed: &mut Resumed,
         alive: &dyn Fn() -> bool,
     ) -> Result<(), NotResumed> {
-        let mut port = Port::new(Arc::clone(self), self.keeper());
+        let mut port = Port::new(Arc::clone(self), self.session_queue());
         let reclaims = {
             let books = lock(&self.books);
             // What is closed from here on waits, and is sent after what is handed in.
@@ -176,7 +176,7 @@ impl Session {
             books.holdings.reclaims()
         };
         for request in reclaims {
-            let slot = self.keeper_slot(&mut port, alive)?;
+            let slot = self.session_slot(&mut port, alive)?;
             let cred = self.own_cred();
             let call = Call { request: &request, cred: &cred, checked: true, payload_len: 0 };
             let done = port.call_while(slot, &call, alive);
@@ -207,7 +207,7 @@ impl Session {
         Cred::user(uid, gid)
     }
 
-    fn keeper_slot(&self, port: &mut Port, alive: &dyn Fn() -> bool) -> Result<Slot, NotResumed> {
+    fn session_slot(&self, port: &mut Port, alive: &dyn Fn() -> bool) -> Result<Slot, NotResumed> {
         loop {
             let now = self.world().now();
             if let Ok(slot) = port.acquire(now.after(super::port::NAP)) {
@@ -224,7 +224,7 @@ impl Session {
         let mut cells: Vec<_> = self.queues.iter().map(|queue| lock(&queue.cell)).collect();
         let mut pending: Vec<(u64, usize, u16)> = Vec::new();
         for (number, cell) in cells.iter_mut().enumerate() {
-            // The keeper's queue is up: what is in it was sent.
+            // The session queue is up: what is in it was sent.
             if std::mem::replace(&mut cell.up, true) {
                 continue;
             }
@@ -259,7 +259,7 @@ impl Session {
 
     /// Asks again for the locks that were waited for.
     fn wait_again(self: &Arc<Session>, alive: &dyn Fn() -> bool) -> Result<(), NotResumed> {
-        let mut port = Port::new(Arc::clone(self), self.keeper());
+        let mut port = Port::new(Arc::clone(self), self.session_queue());
         loop {
             let Some(parked) = lock(&self.books).again.pop() else { return Ok(()) };
             let Some(tag) = parked.tag else {
@@ -267,7 +267,7 @@ impl Session {
                 self.end_wait(&parked, Some(Errno::ENOLCK));
                 continue;
             };
-            let slot = match self.keeper_slot(&mut port, alive) {
+            let slot = match self.session_slot(&mut port, alive) {
                 Ok(slot) => slot,
                 Err(error) => {
                     lock(&self.books).again.push(parked);
@@ -348,7 +348,7 @@ impl Session {
     }
 
     fn send_return(self: &Arc<Session>, ino: Ino, life: u64) -> bool {
-        let Some(mut slot) = self.acquire(self.keeper()) else { return false };
+        let Some(mut slot) = self.acquire(self.session_queue()) else { return false };
         let held = lock(&self.books).held_bytes(ino);
         if slot.write(0, &held).is_err() {
             return false;
@@ -377,7 +377,7 @@ impl Session {
         flags: Flags,
         reader: Reader,
     ) -> bool {
-        let Some(slot) = self.acquire(self.keeper()) else { return false };
+        let Some(slot) = self.acquire(self.session_queue()) else { return false };
         self.launch_own(slot, call, tag, flags, reader)
     }
 
@@ -392,7 +392,7 @@ impl Session {
         match self.submit_with(&slot, call, tag, reader, flags) {
             Ok(Taken::Sent) => {
                 slot.launch();
-                self.arm(self.keeper());
+                self.arm(self.session_queue());
                 true
             }
             Ok(Taken::Held) => {

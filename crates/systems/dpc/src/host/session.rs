@@ -33,7 +33,7 @@ pub struct Session {
     settings: Settings,
     world: Arc<dyn World>,
     front: Arc<dyn Front>,
-    /// The front-end's queues, and the keeper's behind them.
+    /// The front-end's queues, and the session queue behind them.
     pub(super) queues: Vec<Queue>,
     pub(super) books: Mutex<Books>,
     order: AtomicU64,
@@ -194,8 +194,8 @@ impl Session {
         Some(Port::new(Arc::clone(self), queue))
     }
 
-    /// The session's own queue, behind the front-end's.
-    pub(super) fn keeper(&self) -> u16 {
+    /// The session queue: the session's own, behind the front-end's.
+    pub(super) fn session_queue(&self) -> u16 {
         self.settings.queues
     }
 
@@ -308,8 +308,8 @@ impl Session {
         flags: Flags,
     ) -> Result<Taken> {
         let (queue, cid) = (slot.queue(), slot.index());
-        // The keeper's calls are what ends the giving up.
-        if queue != self.keeper() && self.given_up.load(Acquire) {
+        // Calls in the session queue are what ends the giving up.
+        if queue != self.session_queue() && self.given_up.load(Acquire) {
             let mut books = lock(&self.books);
             // Looked at again: who is about to hand in has the books.
             if self.given_up.load(Acquire) {

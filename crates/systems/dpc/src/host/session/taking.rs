@@ -357,7 +357,7 @@ impl Session {
         if haul.renew {
             self.renew_waits();
         }
-        if haul.returns || (queue == self.keeper() && haul.taken > 0) {
+        if haul.returns || (queue == self.session_queue() && haul.taken > 0) {
             self.send_returns();
         }
         for done in haul.done {

@@ -1,4 +1,4 @@
-//! The keeper: when to connect, when the DPU side counts as lost, when to give calls up.
+//! Reconnecting: when to connect, when the DPU side counts as lost, when to give calls up.
 //!
 //! ```text
 //!            Connect           Attached                 Lost
@@ -7,11 +7,12 @@
 //!     └───────────────────┘                                            ▼ GiveUp, once a loss
 //! ```
 //!
-//! A machine: it owns no clock and no socket. Its world connects, sleeps until
-//! [`Keeper::next_deadline`], and tells it what happened.
+//! A conversation in the shape of [`outboard_base::machine`]: it owns no clock and no socket. Its
+//! world connects, sleeps until [`Reconnect::next_deadline`], and says what happened.
 
 use std::time::Duration;
 
+use outboard_base::machine::Outbox;
 use outboard_base::{Deadline, Time};
 
 use super::LossPolicy;
@@ -30,7 +31,7 @@ pub enum Input {
     Failed,
     /// The socket closed, or the heartbeat is overdue.
     Lost,
-    /// [`Keeper::next_deadline`] has passed.
+    /// [`Reconnect::next_deadline`] has passed.
     Deadline,
 }
 
@@ -51,16 +52,19 @@ enum State {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Reconnect {
     policy: LossPolicy,
     state: State,
 }
 
-impl Keeper {
-    /// A keeper that is to connect at once.
+impl Reconnect {
+    /// Most effects of one call of [`Reconnect::handle`].
+    pub const EFFECTS_MAX: usize = 2;
+
+    /// One that is to connect at once.
     #[must_use]
-    pub fn new(policy: LossPolicy, now: Time) -> Keeper {
-        Keeper { policy, state: Self::away(policy, now) }
+    pub fn new(policy: LossPolicy, now: Time) -> Reconnect {
+        Reconnect { policy, state: Self::away(policy, now) }
     }
 
     fn away(policy: LossPolicy, now: Time) -> State {
@@ -77,8 +81,9 @@ impl Keeper {
         matches!(self.state, State::Here)
     }
 
-    /// Consumes one input; pushes at most two effects.
-    pub fn handle(&mut self, now: Time, input: Input, out: &mut Vec<Effect>) {
+    /// Consumes one input. Pushes at most [`Reconnect::EFFECTS_MAX`] effects, and those only for
+    /// [`Input::Deadline`]; its work does not depend on anything's length.
+    pub fn handle(&mut self, now: Time, input: Input, out: &mut Outbox<Effect>) {
         match (input, &mut self.state) {
             (Input::Attached, _) => self.state = State::Here,
             (Input::Lost, State::Here) => self.state = Self::away(self.policy, now),
@@ -101,7 +106,7 @@ impl Keeper {
         }
     }
 
-    /// When to come back with [`Input::Deadline`].
+    /// When to come back with [`Input::Deadline`] if nothing else happens first.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Deadline> {
         match self.state {
@@ -120,22 +125,23 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Runs the keeper against a DPU side that is there from `back` on; returns when it attached
+    /// Runs it against a DPU side that is there from `back` on; returns when it attached
     /// and when it gave up.
-    fn run(keeper: &mut Keeper, back: Time) -> (Time, Option<Time>) {
-        let (mut now, mut gave_up, mut out) = (Time(0), None, Vec::new());
+    fn run(reconnect: &mut Reconnect, back: Time) -> (Time, Option<Time>) {
+        let (mut now, mut gave_up) = (Time(0), None);
+        let mut out = Outbox::new(Reconnect::EFFECTS_MAX);
         for _ in 0..10_000 {
-            now = keeper.next_deadline().unwrap().max(now);
-            keeper.handle(now, Input::Deadline, &mut out);
-            for effect in std::mem::take(&mut out) {
+            now = reconnect.next_deadline().unwrap().max(now);
+            reconnect.handle(now, Input::Deadline, &mut out);
+            while let Some(effect) = out.pop() {
                 match effect {
                     Effect::GiveUp => assert_eq!(gave_up.replace(now), None, "once a loss"),
                     Effect::Connect if now >= back => {
-                        keeper.handle(now, Input::Attached, &mut out);
-                        assert!(keeper.is_attached() && keeper.next_deadline().is_none());
+                        reconnect.handle(now, Input::Attached, &mut out);
+                        assert!(reconnect.is_attached() && reconnect.next_deadline().is_none());
                         return (now, gave_up);
                     }
-                    Effect::Connect => keeper.handle(now, Input::Failed, &mut out),
+                    Effect::Connect => reconnect.handle(now, Input::Failed, &mut out),
                 }
             }
         }
@@ -144,24 +150,24 @@ mod tests {
 
     #[test]
     fn it_backs_off_and_finds_the_dpu_soon_after_it_is_back() {
-        let mut keeper = Keeper::new(LossPolicy::Wait, Time(0));
+        let mut reconnect = Reconnect::new(LossPolicy::Wait, Time(0));
         for back in [Time(0), Time(0).after(SECOND), Time(0).after(60 * SECOND)] {
-            let (at, gave_up) = run(&mut keeper, back);
+            let (at, gave_up) = run(&mut reconnect, back);
             assert!(at.since(back) <= PAUSE_MAX, "{at:?} for {back:?}");
             assert_eq!(gave_up, None);
-            keeper.handle(Time(0), Input::Lost, &mut Vec::new());
-            keeper.handle(Time(0), Input::Lost, &mut Vec::new());
+            reconnect.handle(Time(0), Input::Lost, &mut Outbox::new(0));
+            reconnect.handle(Time(0), Input::Lost, &mut Outbox::new(0));
         }
     }
 
     #[test]
     fn it_gives_up_in_time_once_a_loss_and_still_comes_back() {
-        let mut keeper = Keeper::new(LossPolicy::Fail { after: SECOND }, Time(0));
+        let mut reconnect = Reconnect::new(LossPolicy::Fail { after: SECOND }, Time(0));
         for _ in 0..2 {
-            let (at, gave_up) = run(&mut keeper, Time(0).after(5 * SECOND));
+            let (at, gave_up) = run(&mut reconnect, Time(0).after(5 * SECOND));
             assert_eq!(gave_up, Some(Time(0).after(SECOND)));
             assert!(at.since(Time(0)) >= 5 * SECOND);
-            keeper.handle(Time(0), Input::Lost, &mut Vec::new());
+            reconnect.handle(Time(0), Input::Lost, &mut Outbox::new(0));
         }
     }
 }

@@ -1,10 +1,11 @@
-//! The keeper: notices a loss of the DPU side and brings the session back.
+//! The reconnect thread: notices a loss of the DPU side and brings the session back.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_base::Time;
-use outboard_dpc::host::keeper::{Effect, Input, Keeper};
+use outboard_base::machine::Outbox;
+use outboard_dpc::host::reconnect::{Effect, Input, Reconnect};
 use outboard_dpc::host::{LossPolicy, Session};
 use outboard_link::beat::Beat;
 use rustix::event::{PollFd, PollFlags};
@@ -24,17 +25,17 @@ pub(super) fn run(
     memory: &HostMemory,
     stop: &Stop,
 ) {
-    let mut keeper = Keeper::new(options.on_loss, clock::now());
-    let mut effects = Vec::new();
-    keeper.handle(clock::now(), Input::Attached, &mut effects);
+    let mut reconnect = Reconnect::new(options.on_loss, clock::now());
+    let mut effects = Outbox::new(Reconnect::EFFECTS_MAX);
+    reconnect.handle(clock::now(), Input::Attached, &mut effects);
     while !stop.is_asked() {
         let link = world.link();
         if let Some(cause) = stay(options, &link, stop) {
             hang_up(&link);
             session.lost();
             say_lost(options, cause);
-            keeper.handle(clock::now(), Input::Lost, &mut effects);
-            come_back(options, session, world, memory, stop, &mut keeper);
+            reconnect.handle(clock::now(), Input::Lost, &mut effects);
+            come_back(options, session, world, memory, stop, &mut reconnect, &mut effects);
         }
     }
 }
@@ -102,16 +103,16 @@ fn come_back(
     world: &HostWorld,
     memory: &HostMemory,
     stop: &Stop,
-    keeper: &mut Keeper,
+    reconnect: &mut Reconnect,
+    effects: &mut Outbox<Effect>,
 ) {
     let since = clock::now();
-    let mut effects = Vec::new();
     let mut said = String::new();
-    while !stop.is_asked() && !keeper.is_attached() {
-        let until = keeper.next_deadline().unwrap_or_else(clock::now);
+    while !stop.is_asked() && !reconnect.is_attached() {
+        let until = reconnect.next_deadline().unwrap_or_else(clock::now);
         sleep(None, stop, until);
-        keeper.handle(clock::now(), Input::Deadline, &mut effects);
-        for effect in std::mem::take(&mut effects) {
+        reconnect.handle(clock::now(), Input::Deadline, effects);
+        while let Some(effect) = effects.pop() {
             match effect {
                 Effect::GiveUp => {
                     tracing::error!(
@@ -126,12 +127,12 @@ fn come_back(
                         true => Input::Attached,
                         false => Input::Failed,
                     };
-                    keeper.handle(clock::now(), input, &mut effects);
+                    reconnect.handle(clock::now(), input, effects);
                 }
             }
         }
     }
-    if keeper.is_attached() {
+    if reconnect.is_attached() {
         let away = clock::now().since(since);
         tracing::info!(away_ms = away.as_millis(), "the DPU side is back");
     }
