@@ -1,8 +1,9 @@
 //! The floor ledger: a crate uses crates of lower floors, and inside a floor only the edges listed.
 //!
 //! A crate's folder tells its floor (`crates/FLOOR/NAME`) and its manifest what it uses; the edges
-//! inside a floor stand in the root `Cargo.toml`. Edges of tests follow the same rule with one
-//! freedom: tests may reach up to the suites of floor 5.
+//! inside a floor stand in the root `Cargo.toml`. Dev-dependencies follow the same rule with one
+//! freedom: tests of any floor may use the simulated world (`sim`) and the suites of floor 5, and
+//! nothing else above. Below floor 5 no code but tests uses `sim`.
 
 use crate::Finding;
 use crate::project::{EdgeKind, FLOORS, Package, Project};
@@ -11,6 +12,8 @@ use crate::project::{EdgeKind, FLOORS, Package, Project};
 const WORLDS: u32 = 4;
 /// The floor of programs and suites, which tests of any floor may use.
 const APPS: u32 = 5;
+/// The simulated world, which tests of any floor may use.
+const SIM: &str = "sim";
 /// Dependencies that bring a runtime, an engine or a user interface.
 const HEAVY: &[&str] =
     &["tokio", "smol", "clap", "fuser", "fjall", "io-uring", "tracing-subscriber"];
@@ -34,7 +37,7 @@ fn check_package(project: &Project, package: &Package) -> Vec<Finding> {
         if *kind == EdgeKind::Normal && floor < WORLDS && HEAVY.contains(&dependency.as_str()) {
             let message = format!(
                 "`{from}` (floor {floor}) uses `{dependency}`, which belongs to floor {WORLDS} or \
-                 above; define a port here and write its driver in `drivers`"
+                 above; define a port here and fill it in a world"
             );
             findings.push(Finding::new(&manifest, 0, message));
         }
@@ -57,9 +60,16 @@ fn judge_edge(
         return Some(format!("`{from}` uses `{to}`, which stands on no floor"));
     };
     let listed = project.edges.iter().any(|(a, b)| a == from && b == to);
-    let suite = kind == EdgeKind::Dev && below == APPS;
-    if below < floor || (below == floor && listed) || suite {
+    let of_tests = kind == EdgeKind::Dev && (below == APPS || to == SIM);
+    if below < floor || (below == floor && listed) || of_tests {
         return None;
+    }
+    if kind == EdgeKind::Dev && below > floor {
+        return Some(format!(
+            "tests of `{from}` (floor {floor}) use `{to}` (floor {below}); of what lies above, \
+             tests may use `{SIM}` and the suites of floor {APPS}: move the test up to a crate \
+             that may use both"
+        ));
     }
     Some(if below == floor {
         format!(
@@ -81,7 +91,8 @@ mod tests {
     use super::*;
 
     fn project(edges: &[(&str, &str)], packages: Vec<Package>) -> Project {
-        let floors = [("base", 0), ("wire", 0), ("kv", 1), ("drivers", 4), ("suite", 5)];
+        let floors =
+            [("base", 0), ("wire", 0), ("kv", 1), ("os", 4), ("fuse", 4), ("sim", 4), ("suite", 5)];
         Project {
             root: PathBuf::new(),
             target: PathBuf::new(),
@@ -112,19 +123,31 @@ mod tests {
         assert_eq!(messages(&[], "kv", "outboard-wire", EdgeKind::Normal), "");
         assert_eq!(messages(&[("wire", "base")], "wire", "outboard-base", EdgeKind::Normal), "");
         assert!(messages(&[], "wire", "outboard-base", EdgeKind::Normal).contains("`edges`"));
-        assert!(messages(&[], "kv", "outboard-drivers", EdgeKind::Normal).contains("a port"));
+        assert!(messages(&[], "kv", "outboard-os", EdgeKind::Normal).contains("a port"));
     }
 
     #[test]
-    fn tests_may_reach_the_suites_and_nothing_else_above() {
-        assert_eq!(messages(&[], "kv", "outboard-suite", EdgeKind::Dev), "");
-        assert!(messages(&[], "kv", "outboard-drivers", EdgeKind::Dev).contains("floor 4"));
+    fn tests_may_use_the_simulated_world_and_the_suites_and_nothing_else_above() {
+        for from in ["base", "kv", "fuse"] {
+            assert_eq!(messages(&[], from, "outboard-suite", EdgeKind::Dev), "");
+            assert_eq!(messages(&[], from, "outboard-sim", EdgeKind::Dev), "");
+        }
+        let message = messages(&[], "kv", "outboard-os", EdgeKind::Dev);
+        assert!(message.contains("tests of `kv` (floor 1) use `os` (floor 4)"), "{message}");
+        assert!(messages(&[], "fuse", "outboard-os", EdgeKind::Dev).contains("same floor 4"));
+    }
+
+    #[test]
+    fn no_product_crate_holds_the_simulated_world() {
+        assert!(messages(&[], "kv", "outboard-sim", EdgeKind::Normal).contains("a port"));
+        assert!(messages(&[], "fuse", "outboard-sim", EdgeKind::Normal).contains("`edges`"));
+        assert_eq!(messages(&[], "suite", "outboard-sim", EdgeKind::Normal), "");
     }
 
     #[test]
     fn heavy_dependencies_and_unknown_crates_are_refused() {
-        assert!(messages(&[], "kv", "fjall", EdgeKind::Normal).contains("drivers"));
-        assert_eq!(messages(&[], "drivers", "fjall", EdgeKind::Normal), "");
+        assert!(messages(&[], "kv", "fjall", EdgeKind::Normal).contains("fill it in a world"));
+        assert_eq!(messages(&[], "os", "fjall", EdgeKind::Normal), "");
         assert!(messages(&[], "attic", "serde", EdgeKind::Normal).contains("stands on no floor"));
         assert!(messages(&[], "kv", "outboard-attic", EdgeKind::Normal).contains("no floor"));
     }

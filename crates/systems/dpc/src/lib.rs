@@ -3,12 +3,11 @@
 //! - [`host`] turns file operations into nvme-fs commands, keeps what is unanswered across a loss
 //!   of the DPU side, and hands answers back.
 //! - [`dpu`] takes commands from every attached host, asks the volume, and completes them.
-//! - [`loopback`] is both in one thread, stepped by hand.
 //!
-//! Everything here is pure: the world that runs it (threads, clocks, sleeping) is an argument.
+//! Everything here is pure: the world that runs it (threads, clocks, sleeping) is an argument. Both
+//! sides in one thread, stepped by hand, are `outboard_sim::loopback`.
 
 #![forbid(unsafe_code)]
 
 pub mod dpu;
 pub mod host;
-pub mod loopback;

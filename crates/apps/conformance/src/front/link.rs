@@ -1,8 +1,8 @@
 //! KVFS behind a link: nvme-fs queue pairs in memory, both sides in this thread.
 //!
-//! The session and the service are those of production ([`outboard_dpc`]); a seed chooses every
-//! order. Optionally the DPU side dies now and then in the middle of a call and comes back over the
-//! same store, opened again: no case may notice.
+//! The session and the service are those of production, run by [`outboard_sim::loopback`]; a seed
+//! chooses every order. Optionally the DPU side dies now and then in the middle of a call and comes
+//! back over the same store, opened again: no case may notice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Result, Rng, SessionId};
 use outboard_cache::geometry::Shape;
-use outboard_dpc::loopback::Loopback;
 use outboard_kv::mem::MemKv;
 use outboard_kv::object::Compression;
 use outboard_medium::mem::MemMedium;
+use outboard_sim::loopback::Loopback;
 use outboard_wire::file::{Reply, Request};
 
 use super::memory::{self, Volume, block_on};

@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use outboard_base::{Cred, Fh, Ino, Result, Rng, SessionId, Timestamp};
-use outboard_dpc::loopback::Loopback;
 use outboard_kv::mem::{Faults, MemKv};
 use outboard_kvfs::{Caller, Payload, check};
 use outboard_medium::mem::MemMedium;
+use outboard_sim::loopback::Loopback;
 use outboard_wire::file::{Flags, Header, Reply, Request, open_flags};
 
 use crate::simulation::{Volume, finish, open};

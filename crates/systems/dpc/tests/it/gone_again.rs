@@ -8,9 +8,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use outboard_base::{Cred, Ino};
-use outboard_dpc::loopback::Loopback;
 use outboard_kv::mem::MemKv;
 use outboard_medium::mem::MemMedium;
+use outboard_sim::loopback::Loopback;
 use outboard_wire::event::Event;
 use outboard_wire::file::{Reply, Request, open_flags};
 

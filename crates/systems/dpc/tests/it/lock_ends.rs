@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result};
-use outboard_dpc::loopback::Loopback;
 use outboard_kv::mem::MemKv;
 use outboard_medium::mem::MemMedium;
+use outboard_sim::loopback::Loopback;
 use outboard_wire::file::{Lock, LockKind, LockStyle, Reply, Request, open_flags};
 
 use crate::delegation::ask;

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use outboard_base::{Cred, Fh, Ino, Result, Rng, Timestamp};
-use outboard_dpc::loopback::Loopback;
 use outboard_kv::mem::{Faults, MemKv};
 use outboard_kvfs::{Kvfs, Options, check};
 use outboard_medium::mem::MemMedium;
+use outboard_sim::loopback::Loopback;
 use outboard_wire::file::{
     Lock, LockKind, LockStyle, Reply, Request, Setattr, open_flags, rename_flags, write_flags,
 };

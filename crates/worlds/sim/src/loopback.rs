@@ -16,6 +16,10 @@ use outboard_cache::dpu::Control;
 use outboard_cache::geometry::{Area, Geometry, Shape};
 use outboard_cache::host::Plane;
 use outboard_cache::policy::Policies;
+use outboard_dpc::dpu::{CacheSetup, Limits, Service, Volume};
+use outboard_dpc::host::{
+    Call, Done, Front, NotResumed, Port, Resumed, Session, Settings, Started, World,
+};
 use outboard_kvfs::Caller;
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Direct, Dma, Ledger};
@@ -27,11 +31,6 @@ use outboard_wire::event::Event;
 use outboard_wire::file::{Reply, Request};
 use outboard_wire::nvmefs::Dispatch;
 use outboard_wire::regs::registers_len;
-
-use crate::dpu::{CacheSetup, Limits, Service, Volume};
-use crate::host::{
-    Call, Done, Front, NotResumed, Port, Resumed, Session, Settings, Started, World,
-};
 
 thread_local! {
     /// What a step of the other side is, for a session that waits inside a call.
