@@ -6,7 +6,7 @@ pub const PAGE: usize = 4096;
 /// Granularity at which big files are updated in place (DPC 3.4), bytes.
 pub const BLOCK: usize = 8192;
 /// Largest small file: data up to and including this many bytes lives in one key-value pair
-/// (DPC 3.4 leaves exactly 8 KiB open; see `docs/decisions`).
+/// (DPC 3.4 leaves exactly 8 KiB open; see `docs/internals/kvfs-data.md`).
 pub const SMALL_FILE_MAX: usize = BLOCK;
 /// Longest name of a directory entry on the wire (DPC 3.4), bytes.
 pub const NAME_MAX: usize = 1024;

@@ -7,7 +7,7 @@
 //! Huge pages come from those the computer has put aside, if there are enough for all of a region,
 //! else from the kernel's transparent ones, asked for by advice and used when it has them. A memfd
 //! of the former kind is taken only from a sender who could end the receiver anyway (decision
-//! 0153). Its pages are put aside for it when it is mapped, so that no access wants one in vain.
+//! 0017). Its pages are put aside for it when it is mapped, so that no access wants one in vain.
 
 use std::ffi::CString;
 use std::io;

@@ -13,7 +13,7 @@
 //!
 //! The two lie in one cache line, unlike the paper's: whoever pushes moves both within nanoseconds,
 //! and whoever looks reads both, so two lines would be fetched from another core's cache where one
-//! does (decision 0283). For the same reason a producer begins with the tail it saw last and not
+//! does. For the same reason a producer begins with the tail it saw last and not
 //! with a look: if it was right that was one access, and if not, the line is its own by then.
 //!
 //! `max` (the paper's *maximum allowable progress*) bounds tail - head: a batch is never longer,

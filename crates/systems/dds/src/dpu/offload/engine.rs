@@ -2,7 +2,7 @@
 //!
 //! A context is freed at the head of the ring, in the order in which reads were begun. What a read
 //! brought is handed out as soon as it is there: the order that a client expects is kept by the
-//! slots of its own flow, so that nobody waits for the read of somebody else (decision 0315).
+//! slots of its own flow, so that nobody waits for the read of somebody else.
 
 use std::collections::VecDeque;
 use std::ops::Range;
