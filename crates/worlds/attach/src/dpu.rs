@@ -1,7 +1,7 @@
 //! The DPU side as a process: one thread that serves every link to one volume.
 //!
 //! ```text
-//! turn:  poll all queues ─▶ run what was woken ─▶ interrupts ─▶ now and then sockets, deadlines
+//! pass:  poll all queues ─▶ run what was woken ─▶ interrupts ─▶ now and then sockets, deadlines
 //!        nothing found: spin a while, yielding; then say "asleep", look once more, sleep
 //! sleep: on the wakeup (of a host, or of woken work), storage, sockets, the next deadline
 //! ```
@@ -36,13 +36,14 @@ use outboard_kv::object::Packing;
 use outboard_kvfs::{Kvfs, check};
 use outboard_link::beat::Beat;
 use outboard_link::dma::{Count, Ledger};
-use outboard_link::pace::{self, Pace, Step};
+use outboard_link::pace::{self, Pace};
 use outboard_medium::Medium;
 use outboard_wire::nvmefs::{DEPTH_MAX, QUEUES_MAX};
 
 use crate::link::Terms;
 use outboard_os::alone;
 use outboard_os::clock;
+use outboard_os::event_loop::{EventLoop, Pass, Polled};
 use outboard_os::runtime::Runtime;
 use outboard_os::wakeup::Wakeup;
 use peers::Peers;
@@ -192,8 +193,8 @@ impl DpuOptions {
 
 /// Sockets are looked at this often while there is other work.
 const LOOK: Duration = Duration::from_millis(2);
-/// Looks at the doorbells in one turn that finds nothing.
-const LOOKS_A_TURN: usize = 8;
+/// Looks at the doorbells in one pass that finds nothing.
+const LOOKS_A_PASS: usize = 8;
 /// How long an orderly end waits for what is under way.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
@@ -207,7 +208,6 @@ pub struct Dpu<V, R> {
     sessions: Sessions,
     grace: Grace,
     ledger: Arc<Ledger>,
-    pace: Pace,
     started: Time,
     next_look: Time,
     next_beat: Time,
@@ -248,7 +248,6 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             sessions,
             grace,
             ledger: Arc::new(Ledger::default()),
-            pace: Pace::new(options.pace),
             started: now,
             next_look: now,
             next_beat: now,
@@ -273,44 +272,14 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
 
     /// Serves until a control request asks for the end, or `stop` says so (it must notify).
     pub fn run(&mut self, stop: &dyn Fn() -> bool) -> io::Result<()> {
-        loop {
-            let mut found = self.look_at_queues();
-            found += self.runtime.turn();
-            found += self.look_for_kept_waiting(0);
-            if found > 0 {
-                self.flush();
-            }
-            let now = clock::now();
-            if now >= self.next_look {
-                found += self.look_around(now)?;
-                if stop() && self.ending.is_none() {
-                    self.ending = Some(now);
-                }
-            }
-            if self.ending.is_some_and(|since| self.has_ended(now, since)) {
-                return self.close();
-            }
-            if found > 0 {
-                self.pace.work(now);
-            } else {
-                self.service.volume().idle();
-                match self.pace.idle(now) {
-                    Step::Spin => std::hint::spin_loop(),
-                    Step::Yield => {
-                        let from = clock::now();
-                        rustix::thread::sched_yield();
-                        self.pace.yielded(from, clock::now());
-                    }
-                    Step::Sleep => self.sleep()?,
-                }
-            }
-        }
+        let mut events = EventLoop::new(self.options.pace);
+        events.run(&mut Serving { dpu: self, stop })
     }
 
-    /// Begins what hosts ask for. A look at the doorbells costs little beside the rest of a turn,
+    /// Begins what hosts ask for. A look at the doorbells costs little beside the rest of a pass,
     /// and what it finds is answered before anything else.
     fn look_at_queues(&mut self) -> usize {
-        for _ in 0..LOOKS_A_TURN {
+        for _ in 0..LOOKS_A_PASS {
             let mut found = self.service.poll(&*self.runtime);
             found += self.look_for_kept_waiting(found.saturating_sub(1));
             if found > 0 {
@@ -341,7 +310,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     }
 
     /// Sockets and deadlines; how much there was to do.
-    fn look_around(&mut self, now: Time) -> io::Result<usize> {
+    fn look_around(&mut self, now: Time, pace: &mut Pace) -> io::Result<usize> {
         self.next_look = now.after(LOOK);
         let found = self.hear()?;
         self.answer_late();
@@ -360,7 +329,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         self.tidy(now);
         // What the volume tells because of any of this.
         self.flush();
-        let spent = self.pace.take_spent();
+        let spent = pace.take_spent();
         self.ledger.count(Count::Spins, spent.spins);
         self.ledger.count(Count::SpinNs, spent.spin_ns);
         self.ledger.count(Count::Sleeps, spent.sleeps);
@@ -405,34 +374,6 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         }
     }
 
-    fn sleep(&mut self) -> io::Result<()> {
-        // What was posted or started since the last turn is taken care of before.
-        self.flush();
-        if self.service.volume().has_notes() {
-            let volume = self.service.volume().clone();
-            self.start(async move {
-                if let Err(errno) = volume.note().await {
-                    tracing::error!(%errno, "cannot note down what is durable");
-                }
-            });
-            return Ok(());
-        }
-        if !self.runtime.begin_sleep() {
-            return Ok(());
-        }
-        if self.service.may_sleep() {
-            let from = clock::now();
-            let until = self.next_deadline(from);
-            self.peers.sleep(until.since(from))?;
-            self.service.awake();
-            let to = clock::now();
-            self.pace.slept(from, to);
-            self.next_look = to;
-        }
-        self.runtime.end_sleep();
-        Ok(())
-    }
-
     /// Whether everything under way has ended, or had its time to.
     fn has_ended(&mut self, now: Time, since: Time) -> bool {
         let busy = self.service.attachments().any(|(_, attachment)| attachment.in_flight() > 0);
@@ -454,7 +395,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         });
         let deadline = clock::now().after(END_LIMIT);
         while outcome.get().is_none() && clock::now() < deadline {
-            if self.runtime.turn() == 0 && self.runtime.begin_sleep() {
+            if self.runtime.pass() == 0 && self.runtime.begin_sleep() {
                 self.peers.sleep(LOOK)?;
                 self.runtime.end_sleep();
             }
@@ -467,6 +408,72 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
                 "storage did not answer in time: what was not synced is as after a crash",
             )),
         }
+    }
+}
+
+/// A DPU side in its loop.
+struct Serving<'a, V, R> {
+    dpu: &'a mut Dpu<V, R>,
+    stop: &'a dyn Fn() -> bool,
+}
+
+impl<V: Keeping, R: Runtime> Polled for Serving<'_, V, R> {
+    fn pass(&mut self, pace: &mut Pace) -> io::Result<Pass> {
+        let dpu = &mut *self.dpu;
+        let mut found = dpu.look_at_queues();
+        found += dpu.runtime.pass();
+        found += dpu.look_for_kept_waiting(0);
+        if found > 0 {
+            dpu.flush();
+        }
+        let now = clock::now();
+        if now >= dpu.next_look {
+            found += dpu.look_around(now, pace)?;
+            if (self.stop)() && dpu.ending.is_none() {
+                dpu.ending = Some(now);
+            }
+        }
+        if dpu.ending.is_some_and(|since| dpu.has_ended(now, since)) {
+            return dpu.close().map(|()| Pass::Over);
+        }
+        if found == 0 {
+            dpu.service.volume().idle();
+        }
+        Ok(Pass::found(found, now))
+    }
+
+    fn begin_sleep(&mut self, now: Time) -> io::Result<Option<Time>> {
+        let dpu = &mut *self.dpu;
+        // What was posted or started since the last pass is taken care of before.
+        dpu.flush();
+        if dpu.service.volume().has_notes() {
+            let volume = dpu.service.volume().clone();
+            dpu.start(async move {
+                if let Err(errno) = volume.note().await {
+                    tracing::error!(%errno, "cannot note down what is durable");
+                }
+            });
+            return Ok(None);
+        }
+        if !dpu.runtime.begin_sleep() {
+            return Ok(None);
+        }
+        if !dpu.service.may_sleep() {
+            dpu.runtime.end_sleep();
+            return Ok(None);
+        }
+        Ok(Some(dpu.next_deadline(now)))
+    }
+
+    fn wait(&mut self, limit: Duration) -> io::Result<()> {
+        self.dpu.peers.sleep(limit)
+    }
+
+    fn end_sleep(&mut self, now: Time) -> io::Result<()> {
+        self.dpu.service.awake();
+        self.dpu.next_look = now;
+        self.dpu.runtime.end_sleep();
+        Ok(())
     }
 }
 

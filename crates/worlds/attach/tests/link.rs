@@ -17,6 +17,7 @@ mod huge_pages;
 mod skips;
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
@@ -31,10 +32,11 @@ use outboard_attach::link::{
 use outboard_base::{SessionId, Time};
 use outboard_link::dma::{Count, Counted, Direct, Dma, Ledger};
 use outboard_link::events::Sender;
-use outboard_link::pace::{Config, Pace, Step};
+use outboard_link::pace::{Config, Pace};
 use outboard_link::queue::nvmefs::{Initiator, Target};
 use outboard_link::queue::{Arrival, Command, DpuQueue, HostQueue, Span, Submission};
 use outboard_os::clock;
+use outboard_os::event_loop::{EventLoop, Pass, Polled};
 use outboard_os::futex;
 use outboard_os::shm::Shared;
 use outboard_os::wakeup::Wakeup;
@@ -70,7 +72,7 @@ const BLACK_HOLE: u8 = 0xFF;
 const TELL: u8 = 0xFE;
 
 impl Dpu {
-    fn turn(&mut self) -> usize {
+    fn pass(&mut self) -> usize {
         let mut work = 0;
         let mut arrivals = Vec::new();
         for served in &mut self.served {
@@ -187,31 +189,47 @@ fn serve(socket: &Path) {
     let (wakeup, listener) = (Wakeup::new().unwrap(), Listener::bind(socket, 0o600, None).unwrap());
     let instance = u64::from(std::process::id());
     let terms = Terms { instance, queues_max: 4, depth_max: 64, region_max: 1 << 30 };
-    let (mut dpu, mut pace) = (Dpu::default(), Pace::new(Config::default()));
-    let mut looks = 0u32;
-    loop {
-        if dpu.turn() > 0 {
-            pace.work(clock::now());
-        } else {
-            match pace.idle(clock::now()) {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => rustix::thread::sched_yield(),
-                Step::Sleep => {
-                    looks = 0;
-                    let from = clock::now();
-                    if dpu.may_sleep() {
-                        dpu.sleep(&wakeup, &listener);
-                    }
-                    while wakeup.drain().unwrap() {}
-                    dpu.awake();
-                    pace.slept(from, clock::now());
-                }
-            }
+    let mut serving = Serving { dpu: Dpu::default(), wakeup, listener, terms, looks: 0 };
+    EventLoop::new(Config::default()).run(&mut serving).unwrap();
+}
+
+/// The other process in its loop.
+struct Serving {
+    dpu: Dpu,
+    wakeup: Wakeup,
+    listener: Listener,
+    terms: Terms,
+    looks: u32,
+}
+
+impl Polled for Serving {
+    fn pass(&mut self, _: &mut Pace) -> io::Result<Pass> {
+        let Serving { dpu, wakeup, listener, terms, looks } = self;
+        *looks = looks.wrapping_add(1);
+        if *looks % 4096 == 1 && !dpu.sockets(wakeup, listener, terms) {
+            return Ok(Pass::Over);
         }
-        looks = looks.wrapping_add(1);
-        if looks % 4096 == 1 && !dpu.sockets(&wakeup, &listener, &terms) {
-            return;
+        Ok(Pass::found(dpu.pass(), clock::now()))
+    }
+
+    fn begin_sleep(&mut self, now: Time) -> io::Result<Option<Time>> {
+        if self.dpu.may_sleep() {
+            return Ok(Some(now.after(PATIENCE)));
         }
+        self.dpu.awake();
+        Ok(None)
+    }
+
+    fn wait(&mut self, _: Duration) -> io::Result<()> {
+        self.dpu.sleep(&self.wakeup, &self.listener);
+        Ok(())
+    }
+
+    fn end_sleep(&mut self, _: Time) -> io::Result<()> {
+        while self.wakeup.drain()? {}
+        self.dpu.awake();
+        self.looks = 0;
+        Ok(())
     }
 }
 

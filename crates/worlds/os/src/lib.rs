@@ -7,6 +7,7 @@
 pub mod alone;
 pub mod clock;
 pub mod directory;
+pub mod event_loop;
 pub mod executor;
 pub mod fds;
 pub mod futex;

@@ -20,7 +20,7 @@ const CAPACITY: usize = 1 << 16;
 /// What runs futures and takes in what storage completes.
 pub trait Runtime: Spawn {
     /// Polls what was woken and takes in completions of storage; how much.
-    fn turn(&self) -> usize;
+    fn pass(&self) -> usize;
 
     /// Announces sleep: from now on wakers notify. False, and no sleep, if something was
     /// woken or completed.
@@ -87,7 +87,7 @@ impl Spawn for Poller {
 }
 
 impl Runtime for Poller {
-    fn turn(&self) -> usize {
+    fn pass(&self) -> usize {
         let completed = match &self.reactor {
             Some(reactor) if reactor.in_flight() > 0 => reactor.poll(),
             _ => 0,

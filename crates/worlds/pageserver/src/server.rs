@@ -2,7 +2,7 @@
 //! rings of every attached host.
 //!
 //! ```text
-//! turn:  pump every group ─▶ run what was woken, take in what the device completed ─▶ wake hosts
+//! pass:  pump every group ─▶ run what was woken, take in what the device completed ─▶ wake hosts
 //!        nothing found: spin a while, yielding; then say "asleep", look once more, sleep
 //! sleep: on the wakeup (of a host, or of woken work), the device, sockets, the next deadline
 //! ```
@@ -33,12 +33,13 @@ use outboard_dds::dpu::pump;
 use outboard_dds::dpu::pump::summary::Summary;
 use outboard_dds::table;
 use outboard_link::dma::{Count, Ledger};
-use outboard_link::pace::{self, Pace, Step};
+use outboard_link::pace::{self, Pace};
 use outboard_medium::Medium;
 
 use super::keeper::AppKeeper;
 use outboard_os::alone;
 use outboard_os::clock;
+use outboard_os::event_loop::{EventLoop, Pass, Polled};
 use outboard_os::executor::block_on;
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::room::Reserve;
@@ -131,11 +132,12 @@ impl Server {
         let told = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("dds-files".to_owned()).spawn(move || {
             // The reactor belongs to its thread, and so does everything that lives with it.
-            let mut serving = Serving::open(options)?;
+            let mut events = EventLoop::new(options.pace);
+            let mut serving = Serving::open(options, told)?;
             // Who waited for this may have given up: then the stop flag says so too.
             let _given_up = ready.send(serving.ready());
             drop(ready);
-            serving.run(&told)
+            events.run(&mut serving)
         })?;
         match wait.recv() {
             Ok((files, table, ledger, wakeup)) => {
@@ -230,12 +232,12 @@ struct Serving {
     sockets: Sockets,
     pump: pump::Config,
     ledger: Arc<Ledger>,
-    pace: Pace,
+    stop: Arc<AtomicBool>,
     next_look: Time,
 }
 
 impl Serving {
-    fn open(options: ServerOptions) -> io::Result<Serving> {
+    fn open(options: ServerOptions, stop: Arc<AtomicBool>) -> io::Result<Serving> {
         let sockets = Sockets::listen(&options.socket, options.socket_mode)?;
         let wakeup = Arc::new(Wakeup::new()?);
         sockets.watch(&wakeup)?;
@@ -273,7 +275,7 @@ impl Serving {
             sockets,
             pump: options.pump,
             ledger: Arc::new(Ledger::default()),
-            pace: Pace::new(options.pace),
+            stop,
             next_look: clock::now(),
         })
     }
@@ -283,44 +285,13 @@ impl Serving {
         (Arc::clone(files), self.table.clone(), Arc::clone(ledger), Arc::clone(wakeup))
     }
 
-    fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
-        loop {
-            let now = clock::now();
-            let mut found = self.pump_all(now);
-            found += self.runtime.turn();
-            if alone::has_waited() && self.pump_all(clock::now()) > 0 {
-                // Somebody waited for the device here, and kept others waiting.
-                alone::was_unwelcome();
-                found += 1;
-            }
-            if now >= self.next_look {
-                found += self.look_around(now)?;
-                if stop.load(Ordering::SeqCst) {
-                    return self.close();
-                }
-            }
-            if found > 0 {
-                self.pace.work(now);
-                continue;
-            }
-            match self.pace.idle(now) {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => {
-                    rustix::thread::sched_yield();
-                    self.pace.yielded(now, clock::now());
-                }
-                Step::Sleep => self.sleep(stop)?,
-            }
-        }
-    }
-
-    /// One turn of every group; how much was found.
+    /// One pass over every group; how much was found.
     fn pump_all(&mut self, now: Time) -> usize {
         let Serving { sockets, runtime, ledger, .. } = self;
-        sockets.attached().map(|attached| attached.turn(now, runtime, ledger)).sum()
+        sockets.attached().map(|attached| attached.pass(now, runtime, ledger)).sum()
     }
 
-    fn look_around(&mut self, now: Time) -> io::Result<usize> {
+    fn look_around(&mut self, now: Time, pace: &mut Pace) -> io::Result<usize> {
         self.next_look = now.after(LOOK);
         while self.wakeup.drain()? {}
         let heard = self.sockets.hear(&attached::Terms {
@@ -331,39 +302,22 @@ impl Serving {
             ledger: &self.ledger,
             wakeup: &self.wakeup,
         })?;
-        let spent = self.pace.take_spent();
+        let spent = pace.take_spent();
         self.ledger.count(Count::Spins, spent.spins);
         self.ledger.count(Count::SpinNs, spent.spin_ns);
         self.ledger.count(Count::Sleeps, spent.sleeps);
         Ok(heard)
     }
 
-    fn sleep(&mut self, stop: &AtomicBool) -> io::Result<()> {
-        if !self.runtime.begin_sleep() {
-            return Ok(());
-        }
-        self.sockets.attached().for_each(|attached| attached.set_asleep(true));
-        outboard_link::region::fence();
-        let from = clock::now();
-        let quiet = self.pump_all(from) == 0 && !stop.load(Ordering::SeqCst);
-        if quiet {
-            let next = self.sockets.attached().filter_map(|attached| attached.next_deadline(from));
-            let until = next.fold(from.after(NAP), Time::min);
-            self.runtime.sleep(self.sockets.fd(), until.since(from))?;
-            let to = clock::now();
-            self.pace.slept(from, to);
-            self.next_look = to;
-        }
-        self.sockets.attached().for_each(|attached| attached.set_asleep(false));
-        self.runtime.end_sleep();
-        Ok(())
+    fn set_asleep(&mut self, asleep: bool) {
+        self.sockets.attached().for_each(|attached| attached.set_asleep(asleep));
     }
 
     /// The end: what is under way, then everything durable. Hosts see their sockets close.
     fn close(&mut self) -> io::Result<()> {
         let deadline = clock::now().after(END_LIMIT);
         while self.runtime.waiting() > 0 && clock::now() < deadline {
-            if self.runtime.turn() == 0 {
+            if self.runtime.pass() == 0 {
                 self.runtime.sleep(self.sockets.fd(), LOOK)?;
             }
             self.pump_delivered();
@@ -374,6 +328,52 @@ impl Serving {
     fn pump_delivered(&mut self) {
         let now = clock::now();
         self.pump_all(now);
+    }
+}
+
+impl Polled for Serving {
+    fn pass(&mut self, pace: &mut Pace) -> io::Result<Pass> {
+        let now = clock::now();
+        let mut found = self.pump_all(now);
+        found += self.runtime.pass();
+        if alone::has_waited() && self.pump_all(clock::now()) > 0 {
+            // Somebody waited for the device here, and kept others waiting.
+            alone::was_unwelcome();
+            found += 1;
+        }
+        if now >= self.next_look {
+            found += self.look_around(now, pace)?;
+            if self.stop.load(Ordering::SeqCst) {
+                return self.close().map(|()| Pass::Over);
+            }
+        }
+        Ok(Pass::found(found, now))
+    }
+
+    fn begin_sleep(&mut self, now: Time) -> io::Result<Option<Time>> {
+        if !self.runtime.begin_sleep() {
+            return Ok(None);
+        }
+        self.set_asleep(true);
+        outboard_link::region::fence();
+        if self.pump_all(now) > 0 || self.stop.load(Ordering::SeqCst) {
+            self.set_asleep(false);
+            self.runtime.end_sleep();
+            return Ok(None);
+        }
+        let next = self.sockets.attached().filter_map(|attached| attached.next_deadline(now));
+        Ok(Some(next.fold(now.after(NAP), Time::min)))
+    }
+
+    fn wait(&mut self, limit: Duration) -> io::Result<()> {
+        self.runtime.sleep(self.sockets.fd(), limit)
+    }
+
+    fn end_sleep(&mut self, now: Time) -> io::Result<()> {
+        self.next_look = now;
+        self.set_asleep(false);
+        self.runtime.end_sleep();
+        Ok(())
     }
 }
 

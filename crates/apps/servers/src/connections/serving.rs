@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use outboard_base::Time;
+use outboard_os::clock;
+use outboard_os::event_loop::{EventLoop, Pace, Pass, Polled};
 use outboard_os::executor::{Executor, Started};
 use outboard_os::wakeup::Wakeup;
 use outboard_pageserver::tcp::sockets::{
@@ -74,41 +77,31 @@ impl<S: Service, D: Device> Serving<S, D> {
 
     /// Serves until told to stop, or until it cannot go on.
     pub(crate) fn run(&mut self) -> io::Result<Ended> {
-        let (mut ready, mut round) = (Vec::new(), Vec::new());
-        while !self.stop.is_set() {
-            if self.conns.has_queue() {
-                self.sockets.look(Some(Duration::ZERO), &mut ready)?;
-            } else {
-                self.sleep(&mut ready)?;
-            }
-            for what in ready.drain(..) {
-                match what {
-                    Ready::Conn(id) => self.conns.enqueue(id),
-                    Ready::Listener => self.accept(),
-                    Ready::Wakeup => {
-                        self.stop.wakeup().drain()?;
-                    }
-                }
-            }
-            self.conns.begin_round(&mut round);
-            round.iter().for_each(|id| self.serve(*id));
-            if let Err(ended) = self.end_round() {
-                return Ok(ended);
-            }
-            for id in round.drain(..).chain(self.conns.take_to_send()) {
-                self.send(id);
-            }
-        }
-        self.put_in_order()?;
-        Ok(Ended::Told)
+        let mut rounds =
+            Rounds { serving: self, ready: Vec::new(), round: Vec::new(), ended: None };
+        EventLoop::without_spinning().run(&mut rounds)?;
+        Ok(rounds.ended.unwrap_or(Ended::Told))
     }
 
-    fn sleep(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+    fn take_in(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+        for what in ready.drain(..) {
+            match what {
+                Ready::Conn(id) => self.conns.enqueue(id),
+                Ready::Listener => self.accept(),
+                Ready::Wakeup => {
+                    self.stop.wakeup().drain()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self, limit: Duration, ready: &mut Vec<Ready>) -> io::Result<()> {
         if self.executor.running() == 0 {
-            return self.sockets.look(Some(SLEEP_MAX), ready);
+            return self.sockets.look(Some(limit), ready);
         }
         if self.executor.begin_sleep() {
-            let slept = self.device.sleep(self.sockets.fd(), SLEEP_MAX);
+            let slept = self.device.sleep(self.sockets.fd(), limit);
             self.executor.end_sleep();
             slept?;
         }
@@ -231,10 +224,55 @@ impl<S: Service, D: Device> Serving<S, D> {
             }
             if !ended && self.executor.running() > 0 {
                 // Clients may say what they like: nobody listens any more.
-                self.sleep(&mut Vec::new())?;
+                self.sleep(SLEEP_MAX, &mut Vec::new())?;
                 self.stop.wakeup().drain()?;
             }
         }
+        Ok(())
+    }
+}
+
+/// A server in its loop. A pass takes in what its last sleep found: who is idle is asked for
+/// nothing between two sleeps.
+struct Rounds<'a, S: Service, D: Device> {
+    serving: &'a mut Serving<S, D>,
+    ready: Vec<Ready>,
+    round: Vec<ConnId>,
+    /// Why it serves no more, where nobody told it to stop.
+    ended: Option<Ended>,
+}
+
+impl<S: Service, D: Device> Polled for Rounds<'_, S, D> {
+    fn pass(&mut self, _: &mut Pace) -> io::Result<Pass> {
+        let Rounds { serving, ready, round, ended } = self;
+        if serving.stop.is_set() {
+            return serving.put_in_order().map(|()| Pass::Over);
+        }
+        if serving.conns.has_queue() {
+            serving.sockets.look(Some(Duration::ZERO), ready)?;
+        }
+        serving.take_in(ready)?;
+        serving.conns.begin_round(round);
+        round.iter().for_each(|id| serving.serve(*id));
+        if let Err(end) = serving.end_round() {
+            *ended = Some(end);
+            return Ok(Pass::Over);
+        }
+        for id in round.drain(..).chain(serving.conns.take_to_send()) {
+            serving.send(id);
+        }
+        Ok(Pass::found(usize::from(serving.conns.has_queue()), clock::now()))
+    }
+
+    fn begin_sleep(&mut self, now: Time) -> io::Result<Option<Time>> {
+        Ok((!self.serving.stop.is_set()).then(|| now.after(SLEEP_MAX)))
+    }
+
+    fn wait(&mut self, limit: Duration) -> io::Result<()> {
+        self.serving.sleep(limit, &mut self.ready)
+    }
+
+    fn end_sleep(&mut self, _: Time) -> io::Result<()> {
         Ok(())
     }
 }

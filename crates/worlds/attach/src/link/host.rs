@@ -14,7 +14,7 @@ use outboard_link::Region;
 use outboard_link::dma::{Count, Ledger};
 use outboard_link::events::Receiver;
 use outboard_link::layout::Layout;
-use outboard_link::pace::{Pace, Step};
+use outboard_link::pace::Pace;
 use outboard_link::queue::nvmefs::{Initiator, NoSuchQueue};
 use outboard_link::queue::{Completion, HostQueue};
 use outboard_link::registers::Registers;
@@ -22,6 +22,7 @@ use outboard_wire::attach::{AttachError, Hello, Message, Reason, Welcome};
 
 use super::{Peer, Received, connect};
 use outboard_os::clock;
+use outboard_os::event_loop::rest;
 use outboard_os::futex;
 use outboard_os::shm::{NotShareable, Shared};
 use outboard_os::wakeup::Notifier;
@@ -308,7 +309,7 @@ impl HostLink {
 
 /// Longest single sleep: a lost wake-up would cost this, not a hang.
 const SLICE: Duration = Duration::from_secs(1);
-/// Looks in one spinning turn, so that most of it is not clock reading.
+/// Looks in one pass that spins, so that most of it is not clock reading.
 const LOOKS: u32 = 32;
 
 /// Waits for completions of one queue until `deadline`, spinning first and sleeping then. Returns
@@ -336,17 +337,10 @@ pub fn wait(
         if now >= deadline || link.is_lost() {
             return Ok(0);
         }
-        match pace.idle(now) {
-            Step::Spin => {}
-            Step::Yield => {
-                rustix::thread::sched_yield();
-                pace.yielded(now, clock::now());
-            }
-            Step::Sleep => {
-                let limit = deadline.since(now).min(SLICE);
-                sleep(initiator, link, pace, limit)?;
-                charge(pace, ledger);
-            }
+        if rest(pace, now) {
+            let limit = deadline.since(now).min(SLICE);
+            sleep(initiator, link, pace, limit)?;
+            charge(pace, ledger);
         }
     }
 }

@@ -105,7 +105,7 @@ impl Attached {
     }
 
     /// One turn of every group; how much was found.
-    pub(super) fn turn(&mut self, now: Time, runtime: &Poller, ledger: &Ledger) -> usize {
+    pub(super) fn pass(&mut self, now: Time, runtime: &Poller, ledger: &Ledger) -> usize {
         let mut found = 0;
         let Attached { groups, wakeups, wake, .. } = self;
         for (group, number) in groups.iter_mut().zip(0..) {

@@ -20,17 +20,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use outboard_base::Time;
 use outboard_dds::dpu::director::{Errand, ToRead};
 use outboard_dds::dpu::offload::contained::Contained;
 use outboard_dds::dpu::offload::engine::{Filled, Ticket};
 use outboard_dds::dpu::offload::standing::Lost;
-use outboard_link::pace::{self, Pace, Step};
+use outboard_link::pace::{self, Pace};
 
 use super::port::{News, Port};
 use super::worker::{Files, Setup, Worker};
 use crate::plugin::{Asking, Plugin};
 use crate::watch::{Attending, Watched};
 use outboard_os::clock;
+use outboard_os::event_loop::{EventLoop, Pass, Polled, look_for};
 use outboard_os::executor::{Executor, Started};
 use outboard_os::medium::Reactor;
 
@@ -136,29 +138,33 @@ impl<F: Files, P: Port> Desk<F, P> {
     }
 
     /// Serves until told to stop, or until another has taken over.
-    pub(super) fn run(&mut self, mut worker: Box<Worker<F, P>>) -> io::Result<()> {
-        let mut news = Vec::new();
-        while !worker.call().is_stopped() {
-            if worker.is_idle() {
-                self.sleep(&mut worker, &mut news)?;
-            } else {
-                self.glance(&mut worker, &mut news)?;
-            }
-            worker.hear(&mut news)?;
-            worker.receive_all();
-            if let Some(plugin) = &mut self.plugin {
-                worker.divide(plugin);
-            }
-            let Some(back) = self.do_errands(worker) else { return Ok(()) };
-            worker = back;
-            self.begin_reads(&mut worker);
-            self.reap(&mut worker);
-            let Some(back) = self.do_errands(worker) else { return Ok(()) };
-            worker = back;
-            worker.send_all(&mut news);
-            worker.hear(&mut news)?;
+    pub(super) fn run(&mut self, worker: Box<Worker<F, P>>) -> io::Result<()> {
+        let mut shift = Shift { desk: self, worker: Some(worker), news: Vec::new() };
+        EventLoop::without_spinning().run(&mut shift)
+    }
+
+    /// One pass over everything the worker has; `None` if it is another's now.
+    fn pass(
+        &mut self,
+        mut worker: Box<Worker<F, P>>,
+        news: &mut Vec<News>,
+    ) -> io::Result<Option<Box<Worker<F, P>>>> {
+        // Who is idle has slept, and was told there what is new.
+        if !worker.is_idle() {
+            self.glance(&mut worker, news)?;
         }
-        Ok(())
+        worker.hear(news)?;
+        worker.receive_all();
+        if let Some(plugin) = &mut self.plugin {
+            worker.divide(plugin);
+        }
+        let Some(mut worker) = self.do_errands(worker) else { return Ok(None) };
+        self.begin_reads(&mut worker);
+        self.reap(&mut worker);
+        let Some(mut worker) = self.do_errands(worker) else { return Ok(None) };
+        worker.send_all(news);
+        worker.hear(news)?;
+        Ok(Some(worker))
     }
 
     /// Asks the application what there is to ask; `None` if that took so long that the worker is
@@ -181,14 +187,19 @@ impl<F: Files, P: Port> Desk<F, P> {
     }
 
     /// Waits for the port, the wakeup, the ends of reads, or the plug-in.
-    fn sleep(&mut self, worker: &mut Worker<F, P>, news: &mut Vec<News>) -> io::Result<()> {
+    fn sleep(
+        &mut self,
+        worker: &mut Worker<F, P>,
+        limit: Duration,
+        news: &mut Vec<News>,
+    ) -> io::Result<()> {
         let Some(plugin) = &mut self.plugin else {
-            return self.sleep_for(worker, SLEEP_MAX, news);
+            return self.sleep_for(worker, limit, news);
         };
         if plugin.spin() {
             return worker.port().look(Duration::ZERO, news);
         }
-        let limit = plugin.begin_sleep().unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        let limit = plugin.begin_sleep().unwrap_or(limit).min(limit);
         let slept = self.sleep_for(worker, limit, news);
         if let Some(plugin) = &mut self.plugin {
             plugin.end_sleep();
@@ -244,26 +255,16 @@ impl<F: Files, P: Port> Desk<F, P> {
     /// Looks for a read that ends, while that pays; whether there was one.
     fn find_ended(&mut self, worker: &mut Worker<F, P>) -> bool {
         let under_way = self.executor.running();
-        loop {
-            let now = clock::now();
+        let mut pace = *self.pace(under_way);
+        let found = look_for(&mut pace, || {
             if self.reap(worker) > 0 {
-                self.pace(under_way).work(now);
-                return true;
+                return Some(true);
             }
-            if self.reactor.as_ref().is_some_and(Reactor::was_notified) {
-                // A socket came first: the sleep that follows ends at once.
-                self.pace(under_way).work(now);
-                return false;
-            }
-            match self.pace(under_way).idle(now) {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => {
-                    std::thread::yield_now();
-                    self.pace(under_way).yielded(now, clock::now());
-                }
-                Step::Sleep => return false,
-            }
-        }
+            // A socket came first: the sleep that follows ends at once.
+            self.reactor.as_ref().is_some_and(Reactor::was_notified).then_some(false)
+        });
+        *self.pace(under_way) = pace;
+        found.unwrap_or(false)
     }
 
     fn pace(&mut self, under_way: usize) -> &mut Pace {
@@ -302,6 +303,42 @@ impl<F: Files, P: Port> Desk<F, P> {
         {
             reactor.watch(worker.port().fd());
         }
+    }
+}
+
+/// A worker in its thread's loop. It sleeps as soon as nothing is left to do: what pays to be
+/// looked for, the end of a read, is looked for in [`Desk::find_ended`].
+struct Shift<'a, F: Files, P: Port> {
+    desk: &'a mut Desk<F, P>,
+    /// Gone if another thread has taken it over.
+    worker: Option<Box<Worker<F, P>>>,
+    news: Vec<News>,
+}
+
+impl<F: Files, P: Port> Polled for Shift<'_, F, P> {
+    fn pass(&mut self, _: &mut Pace) -> io::Result<Pass> {
+        let Some(worker) = self.worker.take() else { return Ok(Pass::Over) };
+        if worker.call().is_stopped() {
+            return Ok(Pass::Over);
+        }
+        let Some(worker) = self.desk.pass(worker, &mut self.news)? else { return Ok(Pass::Over) };
+        let busy = usize::from(!worker.is_idle());
+        self.worker = Some(worker);
+        Ok(Pass::found(busy, clock::now()))
+    }
+
+    fn begin_sleep(&mut self, now: Time) -> io::Result<Option<Time>> {
+        let stopped = self.worker.as_ref().is_none_or(|worker| worker.call().is_stopped());
+        Ok((!stopped).then(|| now.after(SLEEP_MAX)))
+    }
+
+    fn wait(&mut self, limit: Duration) -> io::Result<()> {
+        let Shift { desk, worker, news } = self;
+        worker.as_mut().map_or(Ok(()), |worker| desk.sleep(worker, limit, news))
+    }
+
+    fn end_sleep(&mut self, _: Time) -> io::Result<()> {
+        Ok(())
     }
 }
 
