@@ -4,6 +4,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use outboard_store::{Cause, StoreError};
+
 /// What an exit code says; also printed by `outboard --help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -46,6 +48,18 @@ impl Failure {
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("outboard: {}", self.message);
         ExitCode::from(self.code as u8)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        let code = match error.cause() {
+            Cause::Asked => Code::Usage,
+            Cause::Data => Code::Data,
+            Cause::Damaged => Code::Damaged,
+            Cause::Failed => Code::Failed,
+        };
+        Failure::new(code, error.to_string())
     }
 }
 

@@ -7,10 +7,7 @@ mod commands;
 mod dpu_process;
 mod exit;
 mod log;
-mod migrate;
 mod settings;
-mod store;
-mod volume;
 mod watch;
 
 use std::process::ExitCode;

@@ -9,6 +9,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use outboard_attach::host::Shape;
 use outboard_cache::policy::{self, Choice, Policies, flush, prefetch, replace};
+use outboard_kv::object::Compression;
+use outboard_store::StoreOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -233,6 +235,21 @@ impl Settings {
     /// Where the DPU side listens: a path the kernel can take as a socket name.
     pub(crate) fn socket(&self) -> PathBuf {
         self.data().join("dpu.sock")
+    }
+
+    /// What they ask of the volume's store.
+    pub(crate) fn store_options(&self) -> Result<StoreOptions, Failure> {
+        Ok(StoreOptions {
+            data: self.data(),
+            store: self.store.clone(),
+            size: self.size()?,
+            memory: self.memory()?,
+            compression: match self.compress() {
+                Compress::None => Compression::None,
+                Compress::Lz4 => Compression::Lz4,
+            },
+            read_delay: self.read_delay(),
+        })
     }
 
     /// Size of a new volume, bytes; `None`: as the data directory allows.

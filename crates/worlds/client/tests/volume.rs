@@ -20,11 +20,11 @@ use outboard_client::{
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kvfs::{Kvfs, Options};
 use outboard_os::clock;
-use outboard_os::directory::DataDirectory;
 use outboard_os::executor::block_on;
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::runtime::Poller;
 use outboard_os::wakeup::Wakeup;
+use outboard_store::directory::DataDirectory;
 
 const DIR: &str = "OUTBOARD_CLIENT_DIR";
 const SOCKET: &str = "OUTBOARD_CLIENT_SOCKET";

@@ -302,27 +302,3 @@ fn who_is_alone_syncs_by_itself() {
         std::thread::scope(|scope| scope.spawn(|| commit(i)).join().unwrap());
     }
 }
-
-/// The engine's files and the blocks had the modes of any new file: whoever could search the
-/// data directory read what the volume kept from them.
-#[test]
-fn nobody_reads_a_volume_beside_its_permissions() {
-    use std::os::unix::fs::PermissionsExt;
-
-    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    let dir = tempfile::tempdir().unwrap();
-    for round in 0..2 {
-        let held = outboard_os::directory::DataDirectory::open(dir.path()).unwrap();
-        let engine = EngineOptions::default();
-        drop(Engine::open(&held.kv(), engine).unwrap());
-        let options = outboard_os::medium::MediumOptions::default();
-        drop(outboard_os::medium::FileMedium::open(&held.blocks(), options).unwrap());
-        assert_eq!((mode(&held.kv()), mode(&held.blocks())), (0o700, 0o600), "round {round}");
-        // As an earlier program left them.
-        for (path, mode) in [(held.kv(), 0o755), (held.blocks(), 0o644)] {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-        }
-    }
-    drop(outboard_os::directory::DataDirectory::open(dir.path()).unwrap());
-    assert_eq!(mode(&dir.path().join("kv")), 0o700);
-}

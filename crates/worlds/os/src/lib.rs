@@ -6,11 +6,11 @@
 
 pub mod alone;
 pub mod clock;
-pub mod directory;
 pub mod event_loop;
 pub mod executor;
 pub mod fds;
 pub mod futex;
+pub mod lock;
 pub mod medium;
 pub mod room;
 pub mod runtime;

@@ -41,7 +41,7 @@ use outboard_medium::{ALIGN, Buf, Medium};
 use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags};
 
 use crate::alone;
-use crate::directory::{LOCK_PATIENCE, lock_within};
+use crate::lock::{LOCK_PATIENCE, lock_within};
 use crate::room::{Reserve, disk_room};
 use crate::writing;
 use gate::{Gate, Orphans};

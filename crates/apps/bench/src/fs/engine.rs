@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use outboard_rados::Location;
 use serde::Serialize;
 
 use super::subject::{APPLICATION, Ask, DPU, HOST, Subject};
@@ -42,9 +43,7 @@ pub struct EngineBench {
     /// The program, started anew for each mount.
     pub program: PathBuf,
     /// The volume's store.
-    pub store: String,
-    /// What the engine's tool is told of the place: options and their values.
-    pub place: Vec<String>,
+    pub store: Location,
 }
 
 /// How a volume is mounted and its file opened.
@@ -120,10 +119,18 @@ pub fn run(bench: &EngineBench, mut progress: impl FnMut(&str)) -> io::Result<En
     Ok(bench.report(&sums))
 }
 
+/// The pool, as Ceph's own tools want it told; its objects are kept apart from the volume's.
+fn place(store: &Location) -> Vec<String> {
+    let Location { pool, conf, namespace, user, .. } = store;
+    let namespace = format!("{namespace}.bench");
+    let options = [("-c", conf), ("-n", user), ("-p", pool), ("-N", &namespace)];
+    options.into_iter().flat_map(|(option, value)| [option.to_owned(), value.clone()]).collect()
+}
+
 impl EngineBench {
     /// Runs the engine's tool; what it printed.
     fn tool(&self, args: &[&str]) -> io::Result<String> {
-        let output = Command::new("rados").args(&self.place).args(args).output()?;
+        let output = Command::new("rados").args(place(&self.store)).args(args).output()?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(io::Error::other(format!("`rados {}`: {said}", args.join(" "))));
@@ -148,7 +155,8 @@ impl EngineBench {
 
     fn mounted(&self, way: &Way, sums: &mut BTreeMap<Key, Sum>) -> io::Result<()> {
         let ask = Ask { dir: &self.dir, program: &self.program, flags: way.flags };
-        let store = ["--store", &self.store];
+        let store = self.store.to_string();
+        let store = ["--store", &store];
         for direction in [WRITE, READ] {
             let subject = Subject::outboard(&ask, "pool", &store)?;
             let path = subject.dir.join("sequence");
@@ -299,8 +307,7 @@ mod tests {
             rounds: 3,
             mebibytes: 100,
             program: PathBuf::new(),
-            store: String::new(),
-            place: Vec::new(),
+            store: "rados://pool".parse().unwrap(),
         };
         let mut sums = BTreeMap::new();
         let used = CpuSeconds { not_idle: 0.1, ..CpuSeconds::default() };

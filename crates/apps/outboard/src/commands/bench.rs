@@ -91,10 +91,11 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
         }
         Bench::Rados { json, rounds, mebibytes, dir, store } => {
             let dir = Scratch::new(dir.as_deref())?;
-            let place = engine_place(&store)?;
+            let store = store.parse();
+            let store = store.map_err(|error| Failure::usage(format!("--store {error}")))?;
             let program = this_program()?;
             let dir = dir.0.clone();
-            let bench = fs::engine::EngineBench { dir, rounds, mebibytes, program, store, place };
+            let bench = fs::engine::EngineBench { dir, rounds, mebibytes, program, store };
             let report = fs::engine::run(&bench, progress).map_err(failed)?;
             print(json, &report, || report.table())
         }
@@ -125,21 +126,6 @@ pub(crate) fn bench(what: Bench) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
     }
-}
-
-/// The pool of a store, as Ceph's own tools want it told.
-#[cfg(feature = "rados")]
-fn engine_place(store: &str) -> Result<Vec<String>, Failure> {
-    let outboard_rados::Location { pool, conf, namespace, user, .. } =
-        crate::store::location(store)?;
-    let namespace = format!("{namespace}.bench");
-    let options = [("-c", conf), ("-n", user), ("-p", pool), ("-N", namespace)];
-    Ok(options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect())
-}
-
-#[cfg(not(feature = "rados"))]
-fn engine_place(store: &str) -> Result<Vec<String>, Failure> {
-    Err(crate::volume::no_rados(store))
 }
 
 fn write_svg(file: Option<&Path>, svg: impl FnOnce() -> String) -> Result<(), Failure> {

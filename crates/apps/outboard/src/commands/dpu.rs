@@ -7,19 +7,18 @@ use std::time::Duration;
 
 use outboard_attach::dpu::{Dpu, DpuOptions};
 use outboard_os::wakeup::Wakeup;
+use outboard_store::{OpenVolume, Purpose};
 
 use crate::exit::Failure;
 use crate::log;
 use crate::settings::Settings;
-use crate::store;
-use crate::volume::{self, Open, Purpose};
 use crate::watch::{Happened, Watch};
 
 /// Opens the volume and serves it until told to end.
 pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     log::start(settings)?;
-    let Open { volume, runtime, wakeup, directory, hold } =
-        volume::open(settings, Purpose::UseOrMake)?;
+    let OpenVolume { volume, runtime, wakeup, directory, hold } =
+        outboard_store::open(&settings.store_options()?, Purpose::UseOrMake)?;
     let mut options = DpuOptions::new(settings.socket(), directory.path().join("sessions"));
     options.policies = settings.policies()?;
     (options.socket_mode, options.socket_group) =
@@ -36,7 +35,7 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
         .map_err(|error| cannot(&format!("listen at {}", settings.socket().display()), &error))?;
     dpu.tells_of_the_store(move || {
         let objects = told.objects();
-        let mut all = store::figures(objects.kv().inner(), objects.medium());
+        let mut all = outboard_store::figures(objects.kv().inner(), objects.medium());
         if let Some(all) = all.as_object_mut() {
             all.insert("claim".into(), claim());
         }

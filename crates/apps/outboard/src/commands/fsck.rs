@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use outboard_kvfs::check::Options;
 use outboard_os::executor::block_on;
+use outboard_store::{KvVolume, Purpose};
 use serde_json::{Value, json};
 
 use super::status::Dpu;
 use crate::exit::{Code, Failure};
 use crate::log;
 use crate::settings::Settings;
-use crate::volume::{self, Purpose};
 
 /// A check reads every pair, and offline every block.
 const CHECK_LIMIT: Duration = Duration::from_secs(24 * 3600);
@@ -41,7 +41,7 @@ pub(crate) fn fsck(settings: &Settings, repair: bool, as_json: bool) -> Result<E
 }
 
 fn offline(settings: &Settings, repair: bool) -> Result<Value, Failure> {
-    let open = volume::open(settings, Purpose::Use)?;
+    let open = outboard_store::open(&settings.store_options()?, Purpose::Use)?;
     let checked = Arc::clone(&open.volume);
     let options = Options { contents: true, repair };
     let report = block_on(async move {
@@ -57,7 +57,7 @@ fn offline(settings: &Settings, repair: bool) -> Result<Value, Failure> {
     Ok(outboard_attach::dpu::report_json(&report))
 }
 
-async fn finish(volume: &volume::Volume) -> outboard_base::Result<()> {
+async fn finish(volume: &KvVolume) -> outboard_base::Result<()> {
     volume.end_grace().await?;
     while volume.tidy().await? {}
     Ok(())

@@ -5,15 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use outboard_os::executor::block_on;
-use outboard_os::medium::Reactor;
+use outboard_store::migrate::{Phase, Progress};
 
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::log;
-use crate::migrate::{MigrateError, Phase, Progress, Side};
 use crate::settings::Settings;
-use crate::store::StoreName;
-use crate::volume::{self, Purpose, RING_DEPTH};
 
 /// Copies the volume of `from` to `to`, which may be the half of an earlier try.
 pub(crate) fn migrate(
@@ -24,63 +20,20 @@ pub(crate) fn migrate(
     let from = Settings { data: Some(from), ..Settings::default() };
     let to = Settings { data: Some(to), store, ..Settings::default() };
     log::start_quietly(&from)?;
-    // Without one, media use threads.
-    let _reactor = Reactor::install(RING_DEPTH).ok();
-    let (source, ours) = volume::parts(&from, Purpose::Use)?;
-    let (here, there) = (from.data(), to.data());
-    let refused = |error: MigrateError| {
-        let code = match error {
-            MigrateError::Differs => Code::Damaged,
-            MigrateError::Store(_) => Code::Failed,
-            _ => Code::Data,
-        };
-        Failure::new(code, format!("{} to {}: {error}", here.display(), there.display()))
-    };
-    // Nothing is made for a copy of nothing.
-    block_on(crate::migrate::look(&ours.kv)).map_err(refused)?;
-    let (target, theirs) = volume::parts(&to, Purpose::Fill)?;
-    if let Err(error) = block_on(crate::migrate::may_fill(&theirs.kv)) {
-        // With no mark it is no copy of ours: a finished one has its own note.
-        if error == MigrateError::Occupied {
-            StoreName::give_up_copy(target.path())?;
-        }
-        return Err(refused(error));
-    }
-    keep_size(&source, &target)?;
+    let (from, to) = (from.store_options()?, to.store_options()?);
     let start = Instant::now();
     let mut bar = Bar::new();
-    let number = theirs.hold.volume();
-    let ours = Side { kv: &ours.kv, medium: &ours.blocks };
-    let theirs = Side { kv: &theirs.kv, medium: &theirs.blocks };
-    let copied = block_on(crate::migrate::migrate(&ours, &theirs, |at| bar.show(at)));
+    let copied = outboard_store::migrate::migrate(&from, &to, |at| bar.show(at));
     bar.end();
-    let copied = copied.map_err(refused)?;
-    let store = StoreName::of(target.path(), None)?;
-    // Before it is a volume: one that nothing says the store of would be looked for elsewhere.
-    store.remember(target.path(), number)?;
-    block_on(crate::migrate::finish(theirs.kv)).map_err(refused)?;
+    let copied = copied?;
     println!(
         "copied and compared: {} pairs, {} MiB of file data, {:.1} s",
         copied.pairs,
         copied.medium >> 20,
         start.elapsed().as_secs_f64()
     );
-    println!("the copy is in {}; the original is as it was", target.path().display());
+    println!("the copy is in {}; the original is as it was", to.data.display());
     Ok(ExitCode::SUCCESS)
-}
-
-/// A size that was given to the volume is the copy's, too.
-fn keep_size(
-    source: &outboard_os::directory::DataDirectory,
-    target: &outboard_os::directory::DataDirectory,
-) -> Result<(), Failure> {
-    let (from, to) = (source.path().join("size"), target.path().join("size"));
-    if !from.exists() || to.exists() {
-        return Ok(());
-    }
-    std::fs::copy(&from, &to).map(drop).map_err(|error| {
-        Failure::new(Code::Data, format!("cannot copy {}: {error}", from.display()))
-    })
 }
 
 /// A line that is rewritten, where there is a terminal.

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use outboard_attach::host::{Host, HostOptions};
 use outboard_dpc::host::{LossPolicy, Settings as Session};
 use outboard_fuse::{Cache, Front, Link, MountError, MountOptions, Mounted};
-use outboard_os::directory::DataDirectory;
+use outboard_store::StoreName;
+use outboard_store::directory::DataDirectory;
 
 use super::status::{Dpu, Line, Status};
 use super::umount;
@@ -20,7 +21,6 @@ use crate::dpu_process::{DpuProcess, Found};
 use crate::exit::{Code, Failure};
 use crate::log;
 use crate::settings::{CacheMode, OnDpuLoss, Settings};
-use crate::store::StoreName;
 use crate::watch::{Happened, Watch};
 
 /// Time for the DPU side to flush and end.

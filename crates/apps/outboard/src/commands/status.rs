@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use outboard_attach::link::control;
 use serde_json::{Value, json};
 
+mod store;
+
 use crate::exit::{Code, Failure};
 use crate::settings::Settings;
-use crate::store;
 
 /// A DPU side, asked over its socket.
 #[derive(Debug)]

@@ -5,11 +5,6 @@
 //! once. A pool's volume has a data directory too, with what is this host's own: lock, socket,
 //! sessions, log.
 
-mod figures;
-mod name;
-#[cfg(feature = "rados")]
-mod pooled;
-
 use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,12 +16,8 @@ use outboard_medium::{Buf, Medium};
 use outboard_os::medium::FileMedium;
 use outboard_redb::RedbEngine;
 
-pub(crate) use figures::{describe, figures};
-pub(crate) use name::StoreName;
 #[cfg(feature = "rados")]
-pub(crate) use name::remembered_volume;
-#[cfg(feature = "rados")]
-pub(crate) use pooled::{Claimed, PoolKv, PoolMedium, claim, location};
+use crate::pooled::{PoolKv, PoolMedium};
 
 /// Why a process ends whose store cannot say what became of a commit.
 pub(crate) const IN_DOUBT: &str =
@@ -40,7 +31,7 @@ pub(crate) fn end(why: &str) -> ! {
 }
 
 /// The key-value store of a volume.
-pub(crate) enum Store {
+pub enum StoreKv {
     /// In the data directory, by fjall.
     Fjall(Box<Engine>),
     /// In the data directory, by redb.
@@ -50,9 +41,9 @@ pub(crate) enum Store {
     Pool(PoolKv),
 }
 
-impl Store {
+impl StoreKv {
     /// What keeps the pairs, in a word.
-    fn engine(&self) -> &'static str {
+    pub(crate) fn engine(&self) -> &'static str {
         match self {
             Self::Fjall(_) => "fjall",
             Self::Redb(_) => "redb",
@@ -88,7 +79,7 @@ macro_rules! ask {
     };
 }
 
-impl Kv for Store {
+impl Kv for StoreKv {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, KvError> {
         on!(self, kv => kv.get(key))
     }
@@ -132,7 +123,7 @@ impl Kv for Store {
 }
 
 /// The medium beside it.
-pub(crate) enum Blocks {
+pub enum StoreMedium {
     /// The data directory's file.
     Directory(Box<FileMedium>),
     /// Objects of a pool.
@@ -162,7 +153,7 @@ macro_rules! ask_medium {
     };
 }
 
-impl Medium for Blocks {
+impl Medium for StoreMedium {
     fn ahead(&self) -> u64 {
         ask_medium!(self, medium => medium.ahead())
     }

@@ -13,9 +13,9 @@ use outboard_base::Rng;
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kv::object::{ObjectId, Objects, Options};
 use outboard_kv::{Batch, Cached, Durability, Kv};
-use outboard_os::directory::DataDirectory;
 use outboard_os::executor::block_on;
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
+use outboard_store::directory::DataDirectory;
 
 type Store = Objects<Cached<Engine>, FileMedium>;
 

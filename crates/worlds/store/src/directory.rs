@@ -12,14 +12,14 @@ use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outboard_os::lock::{LOCK_PATIENCE, lock_within};
 
 /// What the format file says.
 const FORMAT: &str = "outboard kv volume, format 1\n";
 /// How the format file of any version starts.
 const FORMAT_START: &str = "outboard kv volume, format ";
-/// How long a holder that is just dying is waited for: the kernel may be finishing its writes.
-pub const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a data directory cannot be used.
 #[derive(Debug)]
@@ -210,21 +210,11 @@ fn take_lock(dir: &Path, patience: Duration) -> Result<File, DirectoryError> {
     Ok(file)
 }
 
-/// Locks a file, trying again for a while.
-pub fn lock_within(file: &File, patience: Duration) -> Result<(), TryLockError> {
-    let start = Instant::now();
-    loop {
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) if start.elapsed() < patience => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            other => return other,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use outboard_fjall::{Engine, EngineOptions};
+    use outboard_os::medium::{FileMedium, MediumOptions};
+
     use super::*;
 
     #[test]
@@ -256,5 +246,25 @@ mod tests {
         let refused = DataDirectory::open(dir.path()).unwrap_err().to_string();
         assert!(refused.contains("neither empty"), "{refused}");
         assert!(!dir.path().join("lock").exists());
+    }
+
+    /// The engine's files and the blocks had the modes of any new file: whoever could search the
+    /// data directory read what the volume kept from them.
+    #[test]
+    fn nobody_reads_a_volume_beside_its_permissions() {
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let dir = tempfile::tempdir().unwrap();
+        for round in 0..2 {
+            let held = DataDirectory::open(dir.path()).unwrap();
+            drop(Engine::open(&held.kv(), EngineOptions::default()).unwrap());
+            drop(FileMedium::open(&held.blocks(), MediumOptions::default()).unwrap());
+            assert_eq!((mode(&held.kv()), mode(&held.blocks())), (0o700, 0o600), "round {round}");
+            // As an earlier program left them.
+            for (path, mode) in [(held.kv(), 0o755), (held.blocks(), 0o644)] {
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+            }
+        }
+        drop(DataDirectory::open(dir.path()).unwrap());
+        assert_eq!(mode(&dir.path().join("kv")), 0o700);
     }
 }

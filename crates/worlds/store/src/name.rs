@@ -14,7 +14,7 @@ use std::io::Write;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::exit::{Code, Failure};
+use crate::error::StoreError;
 
 /// The file of a data directory that names its store.
 const REMEMBERED: &str = "store";
@@ -25,7 +25,7 @@ const POOL: &str = "rados://";
 
 /// The store of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StoreName {
+pub enum StoreName {
     /// The data directory: the first engine, a log-structured tree.
     Fjall,
     /// The data directory: the second one, a copy-on-write tree.
@@ -35,14 +35,14 @@ pub(crate) enum StoreName {
 }
 
 impl FromStr for StoreName {
-    type Err = Failure;
+    type Err = StoreError;
 
-    fn from_str(text: &str) -> Result<StoreName, Failure> {
+    fn from_str(text: &str) -> Result<StoreName, StoreError> {
         match text {
             "fjall" => Ok(Self::Fjall),
             "redb" => Ok(Self::Redb),
             _ if text.starts_with(POOL) => Ok(Self::Pool(text.to_owned())),
-            _ => Err(Failure::usage(format!(
+            _ => Err(StoreError::usage(format!(
                 "there is no store {text}; write fjall, redb or rados://POOL?conf=PATH"
             ))),
         }
@@ -59,42 +59,38 @@ impl fmt::Display for StoreName {
     }
 }
 
-fn cannot(verb: &str, path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(Code::Data, format!("cannot {verb} {}: {error}", path.display()))
+fn cannot(verb: &str, path: &Path, error: &std::io::Error) -> StoreError {
+    StoreError::data(format!("cannot {verb} {}: {error}", path.display()))
 }
 
 impl StoreName {
     /// The store of a data directory: the one it remembers, or holds; else the one `given` on the
     /// command line, else fjall. One that is not `given` is refused.
-    pub(crate) fn of(data: &Path, given: Option<&str>) -> Result<StoreName, Failure> {
+    pub fn of(data: &Path, given: Option<&str>) -> Result<StoreName, StoreError> {
         let given = given.map(str::parse).transpose()?;
         let kept = Self::noted(&data.join(REMEMBERED))?;
         let copied = Self::noted(&data.join(COPYING))?.filter(|_| kept.is_none());
         let here = data.join("kv").exists().then_some(Self::Fjall);
         match (kept.or_else(|| copied.clone()).or(here), given) {
-            (Some(found), Some(given)) if found != given && copied.is_some() => Err(Failure::new(
-                Code::Data,
-                format!(
+            (Some(found), Some(given)) if found != given && copied.is_some() => {
+                Err(StoreError::data(format!(
                     "{} holds an unfinished copy of a volume, in the store {found}, not {given}: \
                      finish it without --store, or remove the directory to give it up",
                     data.display()
-                ),
-            )),
-            (Some(found), Some(given)) if found != given => Err(Failure::new(
-                Code::Data,
-                format!(
-                    "{} belongs to the store {found}, not {given}: leave out --store, choose \
+                )))
+            }
+            (Some(found), Some(given)) if found != given => Err(StoreError::data(format!(
+                "{} belongs to the store {found}, not {given}: leave out --store, choose \
                      another data directory, or copy the volume with `outboard migrate`",
-                    data.display()
-                ),
-            )),
+                data.display()
+            ))),
             (Some(store), _) | (None, Some(store)) => Ok(store),
             (None, None) => Ok(Self::Fjall),
         }
     }
 
     /// The store that a file names, if it is there.
-    fn noted(path: &Path) -> Result<Option<StoreName>, Failure> {
+    fn noted(path: &Path) -> Result<Option<StoreName>, StoreError> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -107,13 +103,13 @@ impl StoreName {
                  that wrote it, or choose another data directory",
                 path.display()
             );
-            Failure::new(Code::Data, message)
+            StoreError::data(message)
         })
     }
 
     /// Notes down that a volume is about to be copied to this store, unless that is known; whether
     /// it was not.
-    pub(crate) fn begin_copy(&self, data: &Path) -> Result<bool, Failure> {
+    pub fn begin_copy(&self, data: &Path) -> Result<bool, StoreError> {
         let known = data.join(REMEMBERED).exists() || data.join(COPYING).exists();
         if *self == Self::Fjall || known {
             return Ok(false);
@@ -123,7 +119,7 @@ impl StoreName {
     }
 
     /// Forgets what [`StoreName::begin_copy`] noted down.
-    pub(crate) fn give_up_copy(data: &Path) -> Result<(), Failure> {
+    pub fn give_up_copy(data: &Path) -> Result<(), StoreError> {
         let path = data.join(COPYING);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -135,7 +131,7 @@ impl StoreName {
 
     /// Notes down that a data directory belongs to this store, and to which volume in it. Fjall's
     /// need no note.
-    pub(crate) fn remember(&self, data: &Path, volume: Option<u64>) -> Result<(), Failure> {
+    pub fn remember(&self, data: &Path, volume: Option<u64>) -> Result<(), StoreError> {
         let known = volume.is_none() && data.join(REMEMBERED).exists();
         if *self != Self::Fjall && !known {
             self.note(data, REMEMBERED, volume)?;
@@ -143,7 +139,7 @@ impl StoreName {
         Self::give_up_copy(data)
     }
 
-    fn note(&self, data: &Path, name: &str, volume: Option<u64>) -> Result<(), Failure> {
+    fn note(&self, data: &Path, name: &str, volume: Option<u64>) -> Result<(), StoreError> {
         let volume = volume.map_or_else(String::new, |volume| format!("{volume:016x}\n"));
         let (path, new) = (data.join(name), data.join("store.new"));
         // Whole or not at all: half a number, or none, would name another volume.

@@ -28,16 +28,17 @@ use outboard_pool::{
 use outboard_rados::{Location, Rados, Subject};
 use serde_json::{Map, Value, json};
 
-use super::{IN_DOUBT, end};
-use crate::exit::{Code, Failure};
-use crate::volume::random_id;
+use crate::engine::{IN_DOUBT, end};
+use crate::error::StoreError;
+use crate::name::remembered_volume;
+use crate::open::random_id;
 
 /// The key-value store of a volume in a pool.
 pub(crate) type PoolKv = Arc<PooledKv<Rados>>;
 /// Its medium.
 pub(crate) type PoolMedium = Arc<Striped<Rados>>;
 
-/// Between two looks whether the claim's keeper is told to end.
+/// Between two looks of the claim's threads whether they are to end.
 const NAP: Duration = Duration::from_millis(200);
 /// Before work behind the commits that failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -50,7 +51,7 @@ pub(crate) struct Claimed {
     volume: u64,
     epoch: u64,
     owner: String,
-    keeper: Keeper,
+    threads: ClaimThreads,
 }
 
 /// Everything that lies in the pool.
@@ -62,7 +63,7 @@ struct Parts {
 }
 
 /// What is to be told of the store in the pool.
-pub(super) fn figures(kv: &PoolKv) -> Value {
+pub(crate) fn figures(kv: &PoolKv) -> Value {
     let (counts, pool) = (kv.counts(), kv.pool());
     let done = pool.figures();
     let mut operations = Map::new();
@@ -105,17 +106,17 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// The location that a `--store` names.
-pub(crate) fn location(store: &str) -> Result<Location, Failure> {
-    store.parse().map_err(|error| Failure::usage(format!("--store {error}")))
+pub(crate) fn location(store: &str) -> Result<Location, StoreError> {
+    store.parse().map_err(|error| StoreError::usage(format!("--store {error}")))
 }
 
-fn refused(error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(Code::Data, error.to_string())
+fn refused(error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::data(error.to_string())
 }
 
 /// Connects, and takes the volume there, or makes one if `create`. `data` is the data directory,
 /// whose lock is held.
-pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Claimed, Failure> {
+pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Claimed, StoreError> {
     let pool = Arc::new(Rados::connect(location).map_err(|error| refused(&error))?);
     may_fence(&pool)?;
     let terms = terms(location);
@@ -128,13 +129,13 @@ pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Cl
     // Opening may have taken long: reading the journal, in a pool that is slow to answer.
     block_on(claim.renew(&*pool, clock::awake_or_not())).map_err(|error| refused(&error))?;
     let parts = Parts { pool, kv, medium };
-    let keeper = Keeper::start(parts.clone(), claim)?;
-    Ok(Claimed { parts, volume, epoch, owner: me(data), keeper })
+    let threads = ClaimThreads::start(parts.clone(), claim)?;
+    Ok(Claimed { parts, volume, epoch, owner: me(data), threads })
 }
 
 /// Who could not shut out an owner that is gone would learn so when there is one: then nobody has
 /// the volume.
-fn may_fence(pool: &Rados) -> Result<(), Failure> {
+fn may_fence(pool: &Rados) -> Result<(), StoreError> {
     block_on(pool.may_fence()).map_err(|error| {
         let remedy = match error {
             PoolError::Denied => rights(pool.location()),
@@ -153,9 +154,9 @@ fn terms(location: &Location) -> Terms {
 }
 
 /// Takes the claim; waits while another's may have expired.
-fn take(pool: &Arc<Rados>, data: &Path, terms: Terms, create: bool) -> Result<Claim, Failure> {
+fn take(pool: &Arc<Rados>, data: &Path, terms: Terms, create: bool) -> Result<Claim, StoreError> {
     let random = || random_id().map_err(|error| refused(&error));
-    let wanted = match super::remembered_volume(data) {
+    let wanted = match remembered_volume(data) {
         Some(volume) => Wanted::Only(volume),
         None if create => Wanted::OrNew(random()?),
         None => Wanted::Any,
@@ -211,7 +212,7 @@ fn me(data: &Path) -> String {
 /// The number of this data directory's lock, by which the next owner here knows that the last one
 /// is dead: the lock, which went with the process, is ours. Another kernel, or another file, has
 /// another: a copy of the directory says nothing of who has the original's.
-fn place(data: &Path) -> Result<u64, Failure> {
+fn place(data: &Path) -> Result<u64, StoreError> {
     let lock = data.join("lock");
     let lock = std::fs::metadata(&lock)
         .map_err(|error| refused(&format!("cannot look at {}: {error}", lock.display())))?;
@@ -237,13 +238,13 @@ impl Claimed {
 
     /// Ends the process if others may have the volume by now.
     pub(crate) fn check(&self) -> impl Fn() + 'static {
-        let until = Arc::clone(&self.keeper.serves_until);
+        let until = Arc::clone(&self.threads.serves_until);
         move || look_at_the_clock(&until)
     }
 
     /// What is to be told of the claim.
     pub(crate) fn figures(&self) -> impl Fn() -> Value + 'static {
-        let until = Arc::clone(&self.keeper.serves_until);
+        let until = Arc::clone(&self.threads.serves_until);
         let (owner, epoch, volume) = (self.owner.clone(), self.epoch, self.volume);
         move || {
             let until = Time(until.load(Ordering::Acquire));
@@ -265,7 +266,7 @@ impl Claimed {
     }
 
     /// What the pool can hold, bytes.
-    pub(crate) fn capacity(&self) -> Result<u64, Failure> {
+    pub(crate) fn capacity(&self) -> Result<u64, StoreError> {
         block_on(self.parts.pool.usage())
             .map(|usage| usage.capacity)
             .map_err(|error| refused(&error))
@@ -283,7 +284,7 @@ impl Drop for Claimed {
                  next owner has to wait, and shuts that out"
             );
         }
-        let Some(claim) = self.keeper.end(kv).filter(|_| over.is_ok()) else { return };
+        let Some(claim) = self.threads.end(kv).filter(|_| over.is_ok()) else { return };
         if let Err(error) = block_on(claim.release(&**pool)) {
             tracing::warn!(%error, "the claim could not be given up: the next owner has to wait");
         }
@@ -291,7 +292,7 @@ impl Drop for Claimed {
 }
 
 /// The threads beside an open volume.
-struct Keeper {
+struct ClaimThreads {
     stop: Arc<AtomicBool>,
     claim: Arc<Mutex<Option<Claim>>>,
     /// Nanoseconds of the clock, until when the claim is ours for certain.
@@ -301,8 +302,8 @@ struct Keeper {
     working: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
-    fn start(parts: Parts, claim: Claim) -> Result<Keeper, Failure> {
+impl ClaimThreads {
+    fn start(parts: Parts, claim: Claim) -> Result<ClaimThreads, StoreError> {
         let stop = Arc::new(AtomicBool::new(false));
         let serves_until = Arc::new(AtomicU64::new(claim.serves_until().0));
         let claim = Arc::new(Mutex::new(Some(claim)));
@@ -335,11 +336,11 @@ impl Keeper {
             }
         };
         let named = |name: &str| std::thread::Builder::new().name(name.into());
-        let cannot = |error: std::io::Error| Failure::internal(format!("no thread: {error}"));
+        let cannot = |error: std::io::Error| StoreError::failed(format!("no thread: {error}"));
         let watching = Some(named("outboard-watch").spawn(watch).map_err(cannot)?);
         let renewing = Some(named("outboard-claim").spawn(renew).map_err(cannot)?);
         let working = Some(named("outboard-pool").spawn(work).map_err(cannot)?);
-        Ok(Keeper { stop, claim, serves_until, watching, renewing, working })
+        Ok(ClaimThreads { stop, claim, serves_until, watching, renewing, working })
     }
 
     /// Ends the threads, and the store's life; the claim.

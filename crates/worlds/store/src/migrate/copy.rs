@@ -1,4 +1,4 @@
-//! Copying a volume from one store to another: every pair, then every byte of the medium, then all
+//! What copies a volume between two stores: every pair, then every byte of the medium, then all
 //! of it compared.
 //!
 //! The copy keeps a mark in the store it fills, beside what it has copied, so that it can go on
@@ -83,7 +83,7 @@ type Result<T> = std::result::Result<T, MigrateError>;
 
 /// What a copy is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub enum Phase {
     /// Copying pairs.
     Pairs,
     /// Copying the medium.
@@ -96,12 +96,13 @@ pub(crate) enum Phase {
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Progress {
-    pub(crate) phase: Phase,
+pub struct Progress {
+    /// What is done.
+    pub phase: Phase,
     /// Pairs, or bytes of the medium.
-    pub(crate) done: u64,
+    pub done: u64,
     /// Bytes of the medium; 0 where the number of pairs is not known.
-    pub(crate) all: u64,
+    pub all: u64,
 }
 
 /// A volume's two halves.
@@ -112,9 +113,11 @@ pub(crate) struct Side<'a, K, M> {
 
 /// What was copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Copied {
-    pub(crate) pairs: u64,
-    pub(crate) medium: u64,
+pub struct Copied {
+    /// Pairs.
+    pub pairs: u64,
+    /// Bytes of the medium.
+    pub medium: u64,
 }
 
 /// How far a copy has come, as its mark says.

@@ -1,47 +1,8 @@
-//! What `status` tells of a volume's store, as JSON and as text.
+//! What a DPU side says of its volume's store, for people.
 
 use std::fmt::Write;
 
-use outboard_kv::Kv;
-use outboard_medium::Medium;
-use serde_json::{Map, Value, json};
-
-use super::{Blocks, Store};
-
-/// How the store does. Everything is about the volume's own store but `bytes` and `capacity` of a
-/// pool, which others may share.
-pub(crate) fn figures(store: &Store, blocks: &Blocks) -> Value {
-    let usage = store.usage();
-    let mut all = json!({
-        "engine": store.engine(),
-        "bytes": usage.used,
-        "capacity": usage.capacity,
-        "medium_bytes": blocks.len(),
-    });
-    let own = match store {
-        Store::Fjall(engine) => {
-            let counts = engine.counts();
-            json!({
-                "pairs": counts.pairs,
-                "journal": {"objects": counts.journals, "bytes": counts.journal_bytes},
-            })
-        }
-        Store::Redb(engine) => {
-            let counts = engine.counts();
-            json!({
-                "pairs": engine.count_pairs().ok(),
-                "journal": {"commits": counts.batches, "groups": counts.transactions},
-                "in_flight": counts.waiting,
-            })
-        }
-        #[cfg(feature = "rados")]
-        Store::Pool(kv) => super::pooled::figures(kv),
-    };
-    if let (Value::Object(all), Value::Object(own)) = (&mut all, own) {
-        all.extend(own);
-    }
-    all
-}
+use serde_json::{Map, Value};
 
 fn number(value: &Value, key: &str) -> Option<u64> {
     value.get(key).and_then(Value::as_u64)
@@ -52,7 +13,7 @@ fn text<'v>(value: &'v Value, key: &str) -> &'v str {
 }
 
 /// What a DPU side said of its store, for people; nothing if it said nothing.
-pub(crate) fn describe(store: &Value, human: impl Fn(u64) -> String) -> String {
+pub(super) fn describe(store: &Value, human: impl Fn(u64) -> String) -> String {
     let mut out = String::new();
     if store.is_null() {
         return out;
@@ -129,6 +90,8 @@ fn describe_operations(operations: &Map<String, Value>, out: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -2,15 +2,15 @@
 //! over them.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kv::object::{Compression, Recovered};
 use outboard_kvfs::{Kvfs, OpenError, Options};
 use outboard_os::clock;
-use outboard_os::directory::{DataDirectory, DirectoryError};
 use outboard_os::executor::block_on;
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::room::{Reserve, disk_room};
@@ -19,89 +19,118 @@ use outboard_os::wakeup::Wakeup;
 use outboard_redb::RedbEngine;
 use serde_json::Value;
 
-use crate::exit::{Code, Failure};
-use crate::migrate;
-use crate::settings::{Compress, Settings};
-use crate::store::{self, Blocks, Store, StoreName};
+use crate::directory::{DataDirectory, DirectoryError};
+use crate::engine::{self, StoreKv, StoreMedium};
+use crate::error::StoreError;
+use crate::migrate::copy;
+use crate::name::StoreName;
+#[cfg(feature = "rados")]
+use crate::pooled;
 
 /// Operations of storage under way at once, at most.
-pub(crate) const RING_DEPTH: u32 = 1024;
+pub const RING_DEPTH: u32 = 1024;
+
+/// What is asked of a store.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// The volume's data directory.
+    pub data: PathBuf,
+    /// The store by name, where one is asked for; see [`StoreName::of`].
+    pub store: Option<String>,
+    /// Size of the volume, bytes, now and from now on; without one as it was last given, or
+    /// whatever there is room for.
+    pub size: Option<u64>,
+    /// Bytes of memory, about, for the engine and for what is cached of its pairs.
+    pub memory: u64,
+    /// How blocks of big files are kept that are written from now on.
+    pub compression: Compression,
+    /// How much longer each read of the data file takes, as if it lay far away.
+    pub read_delay: Duration,
+}
 
 /// A volume in whichever store.
-pub(crate) type Volume = Arc<Kvfs<Store, Blocks>>;
+pub type KvVolume = Arc<Kvfs<StoreKv, StoreMedium>>;
 
 /// An open volume with the thread's runtime, which must drive it.
-pub(crate) struct Open {
-    pub(crate) volume: Volume,
-    pub(crate) runtime: Rc<Poller>,
-    pub(crate) wakeup: Arc<Wakeup>,
+pub struct OpenVolume {
+    /// The volume.
+    pub volume: KvVolume,
+    /// The thread's runtime.
+    pub runtime: Rc<Poller>,
+    /// What wakes it.
+    pub wakeup: Arc<Wakeup>,
     /// To be dropped after the volume: then it may become another host's.
-    pub(crate) hold: Hold,
-    pub(crate) directory: DataDirectory,
+    pub hold: Hold,
+    /// The volume's data directory, locked.
+    pub directory: DataDirectory,
 }
 
 /// What keeps a volume ours, beside the lock of the data directory.
-pub(crate) enum Hold {
+pub struct Hold(Held);
+
+enum Held {
     /// Nothing more.
     Directory,
     /// The second engine, which ends the process rather than have it go on without a store.
     Redb(Arc<RedbEngine>),
     /// A claim in the pool, and who keeps it.
     #[cfg(feature = "rados")]
-    Pool(store::Claimed),
+    Pool(pooled::Claimed),
 }
 
 impl Hold {
     /// What is to be asked before every answer: it ends the process if the volume may be another's,
     /// or the store cannot say what became of a commit.
-    pub(crate) fn check(&self) -> Option<Box<dyn Fn()>> {
-        match self {
-            Self::Directory => None,
-            Self::Redb(engine) => {
+    #[must_use]
+    pub fn check(&self) -> Option<Box<dyn Fn()>> {
+        match &self.0 {
+            Held::Directory => None,
+            Held::Redb(engine) => {
                 let engine = Arc::clone(engine);
                 Some(Box::new(move || {
                     if engine.is_poisoned() {
-                        store::end(store::IN_DOUBT);
+                        engine::end(engine::IN_DOUBT);
                     }
                 }))
             }
             #[cfg(feature = "rados")]
-            Self::Pool(claimed) => Some(Box::new(claimed.check())),
+            Held::Pool(claimed) => Some(Box::new(claimed.check())),
         }
     }
 
     /// The volume's number in its pool, if it is in one.
     pub(crate) fn volume(&self) -> Option<u64> {
-        match self {
-            Self::Directory | Self::Redb(_) => None,
+        match &self.0 {
+            Held::Directory | Held::Redb(_) => None,
             #[cfg(feature = "rados")]
-            Self::Pool(claimed) => Some(claimed.volume()),
+            Held::Pool(claimed) => Some(claimed.volume()),
         }
     }
 
     /// What is to be told of it.
-    pub(crate) fn figures(&self) -> Box<dyn Fn() -> Value> {
-        match self {
-            Self::Directory | Self::Redb(_) => Box::new(|| Value::Null),
+    #[must_use]
+    pub fn figures(&self) -> Box<dyn Fn() -> Value> {
+        match &self.0 {
+            Held::Directory | Held::Redb(_) => Box::new(|| Value::Null),
             #[cfg(feature = "rados")]
-            Self::Pool(claimed) => Box::new(claimed.figures()),
+            Held::Pool(claimed) => Box::new(claimed.figures()),
         }
     }
 
     /// Lets the volume go, after it was closed.
-    pub(crate) fn release(self) {
-        match self {
-            Self::Directory | Self::Redb(_) => {}
+    pub fn release(self) {
+        match self.0 {
+            Held::Directory | Held::Redb(_) => {}
             #[cfg(feature = "rados")]
-            Self::Pool(claimed) => drop(claimed),
+            Held::Pool(claimed) => drop(claimed),
         }
     }
 }
 
 /// Engine and medium, before there is a volume over them.
 pub(crate) struct Parts {
-    pub(crate) kv: Store,
-    pub(crate) blocks: Blocks,
+    pub(crate) kv: StoreKv,
+    pub(crate) blocks: StoreMedium,
     pub(crate) hold: Hold,
     /// The number a new volume gets.
     pub(crate) id: u64,
@@ -111,7 +140,7 @@ pub(crate) struct Parts {
 
 /// What a volume is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     /// To be used: one that is there.
     Use,
     /// To be used: one that is there, or a new one.
@@ -120,30 +149,30 @@ pub(crate) enum Purpose {
     Fill,
 }
 
-/// The data directory of the settings, locked, and what its volume is kept in.
+/// The data directory of the options, locked, and what its volume is kept in.
 pub(crate) fn parts(
-    settings: &Settings,
+    options: &StoreOptions,
     purpose: Purpose,
-) -> Result<(DataDirectory, Parts), Failure> {
-    let data = settings.data();
-    let given = settings.store.as_deref();
-    let store = StoreName::of(&data, given)?;
+) -> Result<(DataDirectory, Parts), StoreError> {
+    let data = &options.data;
+    let given = options.store.as_deref();
+    let store = StoreName::of(data, given)?;
     let here = !matches!(store, StoreName::Pool(_));
     // What was made for a copy that never began holds a format, and nothing.
     let holds_some = data.join("format").is_file() && data.join("kv").exists();
     if purpose == Purpose::Use && here && !holds_some {
-        return Err(Failure::new(
-            Code::Data,
-            format!("{} holds no volume; name another with --data", data.display()),
-        ));
+        return Err(StoreError::data(format!(
+            "{} holds no volume; name another with --data",
+            data.display()
+        )));
     }
-    let directory = DataDirectory::open(&data).map_err(|error| directory_failure(&error))?;
+    let directory = DataDirectory::open(data).map_err(|error| directory_failure(&error))?;
     // Somebody may have had it in between.
-    let store = StoreName::of(&data, given)?;
+    let store = StoreName::of(data, given)?;
     let noted = purpose == Purpose::Fill && store.begin_copy(directory.path())?;
     let opened = match &store {
-        StoreName::Pool(url) => in_pool(settings, &directory, url, purpose),
-        here => in_directory(settings, &directory, here, purpose),
+        StoreName::Pool(url) => in_pool(options, &directory, url, purpose),
+        here => in_directory(options, &directory, here, purpose),
     };
     // What an earlier try noted stays: half of a copy may be there, in a pool that is out of reach.
     if opened.is_err() && noted && !data.join("kv").exists() {
@@ -153,14 +182,19 @@ pub(crate) fn parts(
 }
 
 #[cfg(not(feature = "rados"))]
-fn in_pool(_: &Settings, _: &DataDirectory, store: &str, _: Purpose) -> Result<Parts, Failure> {
+fn in_pool(
+    _: &StoreOptions,
+    _: &DataDirectory,
+    store: &str,
+    _: Purpose,
+) -> Result<Parts, StoreError> {
     Err(no_rados(store))
 }
 
 /// What a build without librados says of a pool.
 #[cfg(not(feature = "rados"))]
-pub(crate) fn no_rados(store: &str) -> Failure {
-    Failure::usage(format!(
+fn no_rados(store: &str) -> StoreError {
+    StoreError::usage(format!(
         "this build cannot use the store {store}; build one that can with `cargo build --release \
          --features rados --bin outboard` (Debian: librados-dev)"
     ))
@@ -168,50 +202,50 @@ pub(crate) fn no_rados(store: &str) -> Failure {
 
 #[cfg(feature = "rados")]
 fn in_pool(
-    settings: &Settings,
+    options: &StoreOptions,
     directory: &DataDirectory,
     store: &str,
     purpose: Purpose,
-) -> Result<Parts, Failure> {
-    let location = store::location(store)?;
-    let claimed = store::claim(&location, directory.path(), purpose != Purpose::Use)?;
-    let given = size(settings, directory)?;
+) -> Result<Parts, StoreError> {
+    let location = pooled::location(store)?;
+    let claimed = pooled::claim(&location, directory.path(), purpose != Purpose::Use)?;
+    let given = size(options, directory)?;
     let (kv, blocks) = claimed.parts();
     if purpose != Purpose::Fill {
         StoreName::Pool(store.to_owned()).remember(directory.path(), Some(claimed.volume()))?;
     }
     Ok(Parts {
-        kv: Store::Pool(kv),
-        blocks: Blocks::Pool(blocks),
+        kv: StoreKv::Pool(kv),
+        blocks: StoreMedium::Pool(blocks),
         id: claimed.volume(),
         capacity: match given {
             Some(size) => size,
             None => claimed.capacity()?.max(MIN_SIZE),
         },
-        hold: Hold::Pool(claimed),
+        hold: Hold(Held::Pool(claimed)),
     })
 }
 
 fn in_directory(
-    settings: &Settings,
+    options: &StoreOptions,
     directory: &DataDirectory,
     store: &StoreName,
     purpose: Purpose,
-) -> Result<Parts, Failure> {
+) -> Result<Parts, StoreError> {
     let failed = |what, error: &dyn std::fmt::Display| failed(directory.path(), what, error);
     let threads = if Reactor::is_installed() { 0 } else { 8 };
     if purpose != Purpose::Fill {
         store.remember(directory.path(), None)?;
     }
-    let cache = settings.memory()? / 8;
+    let cache = options.memory / 8;
     let engine = engine(directory, store, cache);
     let (kv, hold) = engine.map_err(|error| failed("engine", &error))?;
-    let read_delay = settings.read_delay();
+    let read_delay = options.read_delay;
     let medium = MediumOptions { threads, read_delay, ..MediumOptions::default() };
     let medium = FileMedium::open(&directory.blocks(), medium);
     // Syncs of the first engine are flushes of the device; the second one's have nothing to do.
     let medium = match &kv {
-        Store::Fjall(_) => medium.and_then(|medium| medium.beside(&directory.kv())),
+        StoreKv::Fjall(_) => medium.and_then(|medium| medium.beside(&directory.kv())),
         _ => medium,
     };
     let medium = medium.map_err(|error| failed("data file", &error))?;
@@ -220,10 +254,10 @@ fn in_directory(
     }
     Ok(Parts {
         kv,
-        blocks: Blocks::Directory(Box::new(medium)),
+        blocks: StoreMedium::Directory(Box::new(medium)),
         hold,
         id: random_id().map_err(|error| failed("source of random numbers", &error))?,
-        capacity: match size(settings, directory)? {
+        capacity: match size(options, directory)? {
             Some(size) => size,
             None => room(directory).map_err(|error| failed("disk", &error))?,
         },
@@ -235,61 +269,54 @@ fn engine(
     directory: &DataDirectory,
     store: &StoreName,
     cache: u64,
-) -> std::io::Result<(Store, Hold)> {
+) -> std::io::Result<(StoreKv, Hold)> {
     if *store == StoreName::Redb {
         let options = outboard_redb::Options {
             cache: usize::try_from(cache).unwrap_or(usize::MAX),
             ..outboard_redb::Options::default()
         };
         let engine = Arc::new(RedbEngine::open(&directory.kv(), options)?);
-        return Ok((Store::Redb(Arc::clone(&engine)), Hold::Redb(engine)));
+        return Ok((StoreKv::Redb(Arc::clone(&engine)), Hold(Held::Redb(engine))));
     }
     let engine =
         Engine::open(&directory.kv(), EngineOptions { cache, ..EngineOptions::default() })?;
-    Ok((Store::Fjall(Box::new(engine)), Hold::Directory))
+    Ok((StoreKv::Fjall(Box::new(engine)), Hold(Held::Directory)))
 }
 
-fn failed(data: &Path, what: &str, error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(Code::Data, format!("cannot open the {what} in {}: {error}", data.display()))
+fn failed(data: &Path, what: &str, error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::data(format!("cannot open the {what} in {}: {error}", data.display()))
 }
 
-/// Opens the volume of the settings' data directory, or makes one if that is the purpose.
-pub(crate) fn open(settings: &Settings, purpose: Purpose) -> Result<Open, Failure> {
-    let data = settings.data();
-    let wakeup = Arc::new(Wakeup::new().map_err(|error| failed(&data, "wake event", &error))?);
+/// Opens the volume of the options' data directory, or makes one if that is the purpose.
+pub fn open(options: &StoreOptions, purpose: Purpose) -> Result<OpenVolume, StoreError> {
+    let data = &options.data;
+    let wakeup = Arc::new(Wakeup::new().map_err(|error| failed(data, "wake event", &error))?);
     let reactor = Reactor::install(RING_DEPTH)
         .inspect_err(|error| tracing::warn!(%error, "no io_uring here: storage I/O uses threads"))
         .ok();
     let runtime = Rc::new(Poller::new(Arc::clone(&wakeup), reactor));
-    let (directory, parts) = parts(settings, purpose)?;
-    if block_on(migrate::is_unfinished(&parts.kv)).map_err(|e| failed(&data, "volume", &e))? {
-        return Err(Failure::new(
-            Code::Data,
-            format!(
-                "{} holds an unfinished copy of a volume: finish it with `outboard migrate`",
-                data.display()
-            ),
-        ));
+    let (directory, parts) = parts(options, purpose)?;
+    if block_on(copy::is_unfinished(&parts.kv)).map_err(|e| failed(data, "volume", &e))? {
+        return Err(StoreError::data(format!(
+            "{} holds an unfinished copy of a volume: finish it with `outboard migrate`",
+            data.display()
+        )));
     }
-    let memory = settings.memory()?;
-    let options = Options {
+    let kvfs = Options {
         capacity: parts.capacity,
-        cache_bytes: usize::try_from(memory / 4 * 3).unwrap_or(usize::MAX),
+        cache_bytes: usize::try_from(options.memory / 4 * 3).unwrap_or(usize::MAX),
         id: parts.id,
-        compression: match settings.compress() {
-            Compress::None => Compression::None,
-            Compress::Lz4 => Compression::Lz4,
-        },
+        compression: options.compression,
         owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
         ..Options::default()
     };
-    let opening = Kvfs::open(parts.kv, parts.blocks, options, clock::wall());
+    let opening = Kvfs::open(parts.kv, parts.blocks, kvfs, clock::wall());
     let volume = block_on(opening).map_err(|error| match error {
-        OpenError::Store(error) => failed(&data, "volume", &error),
-        error => Failure::new(Code::Data, format!("{}: {error}", data.display())),
+        OpenError::Store(error) => failed(data, "volume", &error),
+        error => StoreError::data(format!("{}: {error}", data.display())),
     })?;
     report(volume.recovered());
-    Ok(Open { volume: Arc::new(volume), runtime, wakeup, hold: parts.hold, directory })
+    Ok(OpenVolume { volume: Arc::new(volume), runtime, wakeup, hold: parts.hold, directory })
 }
 
 /// Says what a crash had left behind.
@@ -306,19 +333,18 @@ fn report(recovered: &Recovered) {
     }
 }
 
-fn directory_failure(error: &DirectoryError) -> Failure {
-    Failure::new(Code::Data, error.to_string())
+fn directory_failure(error: &DirectoryError) -> StoreError {
+    StoreError::data(error.to_string())
 }
 
 /// The size that `--size` asks for, now or when it was last given: the directory remembers it.
-fn size(settings: &Settings, directory: &DataDirectory) -> Result<Option<u64>, Failure> {
+fn size(options: &StoreOptions, directory: &DataDirectory) -> Result<Option<u64>, StoreError> {
     let path = directory.path().join("size");
-    let io = |error: std::io::Error| {
-        Failure::new(Code::Data, format!("cannot use {}: {error}", path.display()))
-    };
-    if let Some(size) = settings.size()? {
+    let io =
+        |error: std::io::Error| StoreError::data(format!("cannot use {}: {error}", path.display()));
+    if let Some(size) = options.size {
         if size < MIN_SIZE {
-            return Err(Failure::usage(format!(
+            return Err(StoreError::usage(format!(
                 "--size {size} is too small for a volume; the least is 128M"
             )));
         }
@@ -327,7 +353,7 @@ fn size(settings: &Settings, directory: &DataDirectory) -> Result<Option<u64>, F
     }
     match std::fs::read_to_string(&path) {
         Ok(text) => text.trim().parse().map(Some).map_err(|_| {
-            Failure::new(Code::Data, format!("{} holds no number; give --size", path.display()))
+            StoreError::data(format!("{} holds no number; give --size", path.display()))
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(io(error)),
@@ -360,12 +386,18 @@ mod tests {
     fn what_an_earlier_copy_noted_stays_when_its_pool_is_out_of_reach() {
         let dir = tempfile::tempdir().unwrap();
         let (data, store) = (dir.path().join("copy"), "rados://far?conf=/nowhere");
-        let settings =
-            Settings { data: Some(data.clone()), store: Some(store.into()), ..Settings::default() };
-        assert!(parts(&settings, Purpose::Fill).is_err());
+        let options = StoreOptions {
+            data: data.clone(),
+            store: Some(store.into()),
+            size: None,
+            memory: 128 << 20,
+            compression: Compression::None,
+            read_delay: Duration::ZERO,
+        };
+        assert!(parts(&options, Purpose::Fill).is_err());
         assert!(!data.join("store.copy").exists(), "nothing was copied there");
         std::fs::write(data.join("store.copy"), format!("{store}\n")).unwrap();
-        assert!(parts(&settings, Purpose::Fill).is_err());
+        assert!(parts(&options, Purpose::Fill).is_err());
         assert!(data.join("store.copy").exists(), "half of a copy may be there");
     }
 }
