@@ -27,7 +27,6 @@ mod root;
 mod stamped;
 mod store;
 mod striped;
-mod turn;
 
 pub use claim::{Claim, ClaimError, Me, Taken, Taking, Terms, Wanted};
 pub use port::{Guard, Op, Pool, PoolError, PoolUsage, Scan, Step};

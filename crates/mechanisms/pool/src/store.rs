@@ -29,12 +29,12 @@ use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Errno;
+use outboard_base::task::{self, WaitList};
 
 use super::overlay::Overlay;
 use super::port::{Pool, PoolError, PoolUsage};
 use super::root::Root;
 use super::stamped::{Owner, Refused, Stamped};
-use super::turn::Turn;
 use outboard_kv::{Bytes, KeyVersions, Kv, KvError, Usage, Value, Version, Write};
 
 /// What bounds the store.
@@ -188,12 +188,12 @@ pub struct PooledKv<P> {
     options: Options,
     root: Stamped,
     state: Mutex<State>,
-    /// Who appends to the journal.
-    appending: Turn,
-    /// Who changes shards.
-    working: Turn,
-    /// Rung when there is work, or no more.
-    due: Turn,
+    /// Held by the leader of a group commit: who appends to the journal for all who wait.
+    appending: task::Mutex,
+    /// Held by who changes shards.
+    working: task::Mutex,
+    /// Notified when there is work, or no more.
+    due: WaitList,
 }
 
 /// The error of a pool as one of a store.
@@ -214,8 +214,8 @@ impl<P: Pool> PooledKv<P> {
     /// Fails for good: every commit, and every sync.
     fn fail(&self, error: KvError) {
         self.lock().failed.get_or_insert(error);
-        self.appending.ring();
-        self.due.ring();
+        self.appending.notify();
+        self.due.notify();
     }
 
     /// An error of a stamped map; one that will not pass is for good.

@@ -23,9 +23,8 @@ use super::claim::Claim;
 use super::port::{Op, Pool, PoolError, Step};
 use super::root::set;
 use super::stamped::{Owner, Refused, Stamped};
-use super::turn::Turn;
 use ahead::Ahead;
-use outboard_base::task::join_all;
+use outboard_base::task::{self, join_all};
 use outboard_medium::{ALIGN, Buf, Medium};
 
 /// Bytes of an object.
@@ -38,12 +37,12 @@ pub struct Striped<P> {
     pool: Arc<P>,
     owner: Owner,
     map: Stamped,
-    growing: Turn,
+    growing: task::Mutex,
     len: AtomicU64,
     /// How many writes were dropped on their way so far, and how many of them are over.
     dropped: AtomicU64,
     settled: AtomicU64,
-    settling: Turn,
+    settling: task::Mutex,
     failed: AtomicBool,
     ahead: Ahead,
 }
@@ -137,11 +136,11 @@ impl<P: Pool> Striped<P> {
             pool,
             owner: claim.owner(),
             map: Stamped::new(OBJECT.into()),
-            growing: Turn::default(),
+            growing: task::Mutex::default(),
             len: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             settled: AtomicU64::new(0),
-            settling: Turn::default(),
+            settling: task::Mutex::default(),
             failed: AtomicBool::new(false),
             ahead: Ahead::default(),
         };
@@ -304,7 +303,7 @@ impl<P: Pool> Medium for Striped<P> {
         let dropped = self.dropped.load(Ordering::Acquire);
         let over = || (self.settled.load(Ordering::Acquire) >= dropped).then_some(());
         // One at a time: the pool tells one only of a write that failed.
-        if let Ok(_turn) = self.settling.take(over).await {
+        if let Ok(_guard) = self.settling.lock_unless(over).await {
             if self.pool.settle().await.is_err() {
                 self.failed.store(true, Ordering::Release);
             }
@@ -316,9 +315,9 @@ impl<P: Pool> Medium for Striped<P> {
 
     async fn grow(&self, len: u64) -> Result<(), Errno> {
         let long_enough = || (self.len() >= len).then_some(());
-        match self.growing.take(long_enough).await {
+        match self.growing.lock_unless(long_enough).await {
             Err(()) => Ok(()),
-            Ok(_turn) => self.grow_to(len).await,
+            Ok(_guard) => self.grow_to(len).await,
         }
     }
 

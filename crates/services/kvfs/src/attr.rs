@@ -44,7 +44,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if through_handle && !self.handles.get(cx.attachment, fh, ino)?.writes() {
             return Err(Errno::EINVAL);
         }
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         let changed = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
             if *set == Setattr::default() {

@@ -68,7 +68,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             if self.back_beside(ino, left, mtime).await? {
                 break;
             }
-            let _turn = self.turns.alone(ino).await;
+            let _guard = self.range_locks.exclusive(ino).await;
             self.transact(async |txn| self.stage_back(ino, txn, *first, mtime).await).await?;
             left = rest;
         }
@@ -86,7 +86,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let ends = || runs.iter().map(|(at, data)| at.saturating_add(data.len() as u64));
         let start = runs.iter().map(|(at, _)| *at).min().unwrap_or(0);
         let end = ends().max().unwrap_or(0);
-        let _turn = self.turns.alone_on(ino, start..end).await;
+        let _guard = self.range_locks.exclusive_on(ino, start..end).await;
         let inode = self.inode(ino).await?;
         regular(&inode)?;
         let shape = Shape::of(&inode);
@@ -118,7 +118,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Err(Errno::EBUSY)
     }
 
-    /// Stages a run of pages; the turn on the file is held.
+    /// Stages a run of pages; the file's range lock is held.
     async fn stage_back(
         &self,
         ino: Ino,
@@ -152,7 +152,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     /// Cuts a file to no bytes, as opening it with `O_TRUNC` did just before: what was written back
     /// since goes, too.
     pub async fn cut(&self, ino: Ino, now: Timestamp) -> Result<()> {
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         let cut = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
             regular(&inode)?;

@@ -111,8 +111,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             match self.find(parent, name).await? {
                 Some(_) if exclusive => return Err(Errno::EEXIST),
                 Some(inode) => match self.open_inode(cx, inode.ino(), flags).await {
-                    // Its removal has begun; the directory's turn ends with it.
-                    Err(Errno::ESTALE) => drop(self.turns.shared(parent).await),
+                    // Its removal has begun; the directory's lock is released with it.
+                    Err(Errno::ESTALE) => drop(self.range_locks.shared(parent).await),
                     Err(errno) => return Err(errno),
                     Ok((fh, attr)) => {
                         self.handles.tell(cx.attachment, attr.ino);
@@ -167,7 +167,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         birth: Birth<'_>,
         reply: fn(Attr) -> Reply,
     ) -> Result<Attr> {
-        let _turn = self.turns.alone(parent).await;
+        let _guard = self.range_locks.exclusive(parent).await;
         let made = self.transact(async |txn| {
             let mut dir = self.room_for(cx, txn, parent, name).await?;
             let ino = match number {
@@ -286,7 +286,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         parent: Ino,
         name: &[u8],
     ) -> Result<Reply> {
-        let _turn = self.turns.alone(parent).await;
+        let _guard = self.range_locks.exclusive(parent).await;
         let linked = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
             let mut dir = self.room_for(cx, txn, parent, name).await?;

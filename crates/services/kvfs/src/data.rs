@@ -4,8 +4,9 @@
 //! at 8 KiB granularity ([`store`], [`shape`]). Size and form stand in the attribute pair and
 //! change in the same batch as the bytes.
 //!
-//! - Who changes a file's bytes holds its turn alone, who reads them a shared turn ([`turns`]), so
-//!   a read never sees half a write. Turns are on blocks: writes of a big file go on side by side.
+//! - Who changes a file's bytes locks their blocks alone, who reads them shares the lock
+//!   ([`RangeLocks`](outboard_base::task::RangeLocks)), so a read never sees half a write, and
+//!   writes to other blocks of a big file go on side by side.
 //! - An operation is one batch, or part of one ([`gather`]). Two are not, when the file is large: a
 //!   truncation shows its new size at once and gives blocks back step by step, and is finished
 //!   before the file grows, or after a restart ([`size`]); `fallocate` fills a range step by step,
@@ -23,7 +24,6 @@ pub(crate) mod shape;
 mod size;
 mod store;
 mod sync;
-pub(crate) mod turns;
 pub(crate) mod write;
 
 use outboard_base::{Errno, Fh, Ino, Result};

@@ -53,10 +53,10 @@ mod volume;
 mod xattr;
 
 pub use api::{Answer, Caller, Event, OpenError, Options, Payload};
-pub use data::turns::{Turn, Turns};
 
 use std::sync::{Arc, Mutex};
 
+use outboard_base::task::{self, RangeLocks};
 use outboard_kv::Cached;
 use outboard_kv::object::{Objects, Recovered};
 
@@ -76,11 +76,11 @@ pub struct Kvfs<K, M> {
     objects: Objects<Cached<K>, M>,
     recovered: Recovered,
     superblock: Superblock,
-    /// Turns on inodes: who changes a directory's entries or a file's data holds one. Directories
-    /// first, by number; then files, by number.
-    turns: Turns,
-    /// The turn of who may change which directory a directory is in; taken before those.
-    tree: Turns,
+    /// Who changes a directory's entries or a file's data locks the inode. Directories first, by
+    /// number; then files, by number.
+    range_locks: RangeLocks,
+    /// Held by who changes which directory a directory is in; locked before those.
+    tree: task::Mutex,
     /// Writes to some blocks of a file, which are committed together.
     writes: Gather<Change>,
     fresh: Fresh,

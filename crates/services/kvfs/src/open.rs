@@ -72,7 +72,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
 
     /// `O_TRUNC`: to no bytes, with new times even if there were none.
     async fn truncate(&self, cx: &Context<'_>, ino: Ino) -> Result<Inode> {
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         let truncated = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
             self.set_size(cx, txn, &mut inode, 0).await?;

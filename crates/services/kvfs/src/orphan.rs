@@ -14,6 +14,7 @@
 //! "Orphaned" is recorded under its own tag in the batch that took the name, so what a crash leaves
 //! is found at the next opening. "Dying" is in memory: nobody may open the inode any more.
 
+use outboard_base::task::RangeGuard;
 use outboard_base::{Errno, Ino, Result, SessionId};
 use outboard_kv::{Cached, Kv};
 use outboard_medium::Medium;
@@ -21,7 +22,6 @@ use outboard_wire::file::{FileKind, Reply};
 
 use crate::Kvfs;
 use crate::context::Context;
-use crate::data::turns::Turn;
 use crate::handles::{Handles, Hold};
 use crate::layout::{DataKind, Inode, key, marks};
 use crate::txn::{Fail, Tried, Txn};
@@ -62,12 +62,12 @@ pub(crate) struct Parting<'v> {
     considered: Option<(Ino, bool)>,
     fate: Fate,
     /// On the inode, while its data goes.
-    turn: Option<Turn<'v>>,
+    guard: Option<RangeGuard<'v>>,
 }
 
 impl<'v> Parting<'v> {
     pub(crate) fn new(handles: &'v Handles) -> Parting<'v> {
-        Parting { handles, considered: None, fate: Fate::Named, turn: None }
+        Parting { handles, considered: None, fate: Fate::Named, guard: None }
     }
 
     /// Who holds `inode`; its end begins unless that keeps it.
@@ -87,7 +87,7 @@ impl<'v> Parting<'v> {
     }
 
     fn spare(&mut self) {
-        self.turn = None;
+        self.guard = None;
         if let Some((ino, true)) = self.considered.take() {
             self.handles.spare(ino);
         }
@@ -146,7 +146,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             return Ok(Reply::Removed(Some(ino)));
         }
         if inode.data == DataKind::Big || inode.has(marks::TRIMMING) {
-            parting.turn = Some(self.turns.alone(ino).await);
+            parting.guard = Some(self.range_locks.exclusive(ino).await);
         }
         let last = inode.attr.clone();
         parting.fate = match self.stage_end(txn, &mut inode).await {
@@ -202,7 +202,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
 
     /// One step of the end of `ino`.
     async fn reclaim_step(&self, ino: Ino) -> Result<Step> {
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         let step = self.transact(async |txn| {
             txn.essential();
             let Some(value) = txn.get(&key::inode(ino)).await? else {

@@ -29,7 +29,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         name: &[u8],
         directory: bool,
     ) -> Result<Reply> {
-        let turn = self.turns.alone(parent).await;
+        let guard = self.range_locks.exclusive(parent).await;
         let mut parting = Parting::new(&self.handles);
         let removed = self.transact(async |txn| {
             let mut dir = txn.directory(parent).await?;
@@ -55,7 +55,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         });
         let (ino, reply) = removed.await?;
         parting.committed();
-        drop(turn);
+        drop(guard);
         self.renamed(cx, parent, name);
         self.changed(cx, ino);
         self.reclaim_some().await;

@@ -51,8 +51,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             return Err(Errno::EINVAL);
         }
         // Who moves a directory elsewhere must know that no ancestor moves meanwhile.
-        let tree = if parent == to_parent { None } else { Some(self.tree.alone(Ino::ROOT).await) };
-        let turns = self.turns.alone_on_both(parent, to_parent).await;
+        let tree = if parent == to_parent { None } else { Some(self.tree.lock().await) };
+        let guards = self.range_locks.exclusive_both(parent, to_parent).await;
         let mut parting = Parting::new(&self.handles);
         let renamed = self.transact(async |txn| {
             let from = txn.directory(parent).await?;
@@ -73,7 +73,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         });
         let (reply, touched) = renamed.await?;
         parting.committed();
-        drop((turns, tree));
+        drop((guards, tree));
         self.renamed(cx, parent, name);
         self.renamed(cx, to_parent, to_name);
         touched.into_iter().for_each(|ino| self.changed(cx, ino));
@@ -122,7 +122,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(self.permit(cx, moved, WRITE).await?)
     }
 
-    /// `EINVAL` if `dir` is `ancestor` or lies below it. The turn on the tree keeps the answer
+    /// `EINVAL` if `dir` is `ancestor` or lies below it. The lock of the tree keeps the answer
     /// true.
     async fn not_inside(&self, ancestor: Ino, dir: &Inode) -> Result<()> {
         let (mut at, mut parent) = (dir.ino(), dir.parent);

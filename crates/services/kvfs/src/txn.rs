@@ -2,7 +2,8 @@
 //!
 //! A body run by [`Kvfs::transact`] reads and stages through a [`Txn`]; if a condition no longer
 //! holds at the commit, the body runs again, a bounded number of times. Conflicts are rare:
-//! operations that change one directory, or one file's data, take turns ([`crate::data::turns`]).
+//! operations that change one directory, or one file's data, hold its range lock
+//! ([`RangeLocks`](outboard_base::task::RangeLocks)).
 
 use outboard_base::{Errno, Ino, Result};
 use outboard_kv::object::Staged;
@@ -131,7 +132,7 @@ impl<'k, K: Kv> Txn<'k, K> {
         self.batch.delete(key.as_ref());
     }
 
-    /// What `entry` leads to. Whoever asks holds the turn of the entry's directory, so an entry
+    /// What `entry` leads to. Whoever asks holds the lock of the entry's directory, so an entry
     /// that leads nowhere is damage.
     pub(crate) async fn target(&mut self, entry: &Entry) -> Tried<Inode> {
         match self.inode(entry.ino).await {

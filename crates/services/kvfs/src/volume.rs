@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use outboard_base::task::{self, RangeLocks};
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_kv::object::{self, Objects, Recovered};
 use outboard_kv::{Batch, Cached, Durability, Kv, KvError};
@@ -12,7 +13,6 @@ use outboard_wire::file::mode;
 use crate::check::touched::Touched;
 use crate::data::fresh::Fresh;
 use crate::data::gather::Gather;
-use crate::data::turns::Turns;
 use crate::handles::Handles;
 use crate::layout::key::{self, Counter};
 use crate::layout::{Inode, Superblock, decode_counter, encode_counter};
@@ -78,8 +78,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             objects,
             recovered,
             superblock,
-            turns: Turns::default(),
-            tree: Turns::default(),
+            range_locks: RangeLocks::default(),
+            tree: task::Mutex::default(),
             writes: Gather::default(),
             fresh: Fresh::default(),
             touched: Touched::default(),

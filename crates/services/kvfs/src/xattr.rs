@@ -133,7 +133,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             return Err(Errno::E2BIG);
         }
         let space = Space::of(name)?;
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         let set = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
             self.may_change(cx, &inode, space).await?;
@@ -174,7 +174,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         name: &[u8],
     ) -> Result<Reply> {
         let space = Space::of(name)?;
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         let removed = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
             self.may_change(cx, &inode, space).await?;

@@ -20,8 +20,8 @@
 //! somebody else.
 
 mod fixed;
-mod gate;
 mod late;
+mod orphans;
 mod passing;
 mod reactor;
 #[cfg(test)]
@@ -37,6 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use outboard_base::Errno;
+use outboard_base::task;
 use outboard_medium::{ALIGN, Buf, Medium};
 use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags};
 
@@ -44,8 +45,8 @@ use crate::alone;
 use crate::lock::{LOCK_PATIENCE, lock_within};
 use crate::room::{Reserve, disk_room};
 use crate::writing;
-use gate::{Gate, Orphans};
 use late::Late;
+use orphans::Orphans;
 use passing::Passing;
 pub use reactor::Reactor;
 use reactor::{Action, Operation};
@@ -88,7 +89,7 @@ pub struct FileMedium {
     /// What makes reads late, if they are to be.
     late: Option<Late>,
     /// One growth at a time: it writes zeros where nobody may have written yet.
-    growing: Gate,
+    growing: task::Mutex,
     /// Writes under way whose futures were dropped.
     orphans: Arc<Orphans>,
     failed: AtomicBool,
@@ -127,7 +128,7 @@ impl FileMedium {
             late: (!options.read_delay.is_zero())
                 .then(|| Late::start(options.read_delay))
                 .transpose()?,
-            growing: Gate::default(),
+            growing: task::Mutex::default(),
             orphans: Arc::new(Orphans::default()),
             failed: AtomicBool::new(false),
         })
@@ -160,7 +161,7 @@ impl FileMedium {
     /// # Errors
     /// The file system's; then it is as long as before.
     pub async fn cut(&self, len: u64) -> Result<(), Errno> {
-        let _turn = self.growing.enter().await;
+        let _guard = self.growing.lock().await;
         if len < self.len() {
             self.file.set_len(len).map_err(|error| Errno::from(&error))?;
             self.len.store(len, Ordering::Release);
@@ -385,7 +386,7 @@ impl Medium for FileMedium {
     }
 
     async fn grow(&self, len: u64) -> Result<(), Errno> {
-        let _turn = self.growing.enter().await;
+        let _guard = self.growing.lock().await;
         let from = self.len();
         if len <= from {
             return Ok(());

@@ -112,8 +112,8 @@ where
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
-    use std::task::{Context, Waker};
 
+    use super::super::poll_once;
     use super::*;
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
                 })
             });
             let mut all = pin!(try_join_abreast(3, each));
-            let mut poll = || all.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let mut poll = || poll_once(all.as_mut());
             assert!(poll().is_pending());
             assert_eq!(begun.get(), 3);
             ended.borrow_mut()[2] = true;

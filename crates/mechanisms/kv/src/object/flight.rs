@@ -1,95 +1,62 @@
 //! One piece of work at a time, shared by all who ask for it: the group commit of `sync`.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+
+use outboard_base::task;
 
 use crate::KvError;
 
 struct State {
-    /// How often the work was begun and ended. Outcomes are kept for the last end only: a failure
-    /// of a sync is final, so a later outcome speaks for an earlier one.
+    /// How often the work was begun, and the run that ended last.
     begun: u64,
     ended: u64,
-    running: bool,
+    /// Kept for the last end only: a failure of a sync is final, so a later outcome speaks for an
+    /// earlier one.
     outcome: Result<(), KvError>,
-    waiting: Vec<Waker>,
 }
 
 /// Runs work such that everyone who asks is served by a run begun after they asked.
 pub(super) struct Flight {
     state: Mutex<State>,
-}
-
-/// Ends a run however it ends.
-struct Running<'a> {
-    flight: &'a Flight,
-    outcome: Option<Result<(), KvError>>,
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        let mut state = self.flight.lock();
-        state.running = false;
-        if let Some(outcome) = self.outcome {
-            state.ended = state.begun;
-            state.outcome = outcome;
-        }
-        for waker in state.waiting.drain(..) {
-            waker.wake();
-        }
-    }
+    /// Held by the leader, who runs it.
+    leading: task::Mutex,
 }
 
 impl Flight {
     pub(super) fn new() -> Flight {
-        Flight {
-            state: Mutex::new(State {
-                begun: 0,
-                ended: 0,
-                running: false,
-                outcome: Ok(()),
-                waiting: Vec::new(),
-            }),
-        }
+        let state = Mutex::new(State { begun: 0, ended: 0, outcome: Ok(()) });
+        Flight { state, leading: task::Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the outcome of a run begun after this call, running `work` if nobody else does.
+    /// Returns the outcome of a run begun after this call, running `work` if nobody else does. A
+    /// leader that is dropped on its way leaves the lead to another.
     pub(super) async fn join<F: Future<Output = Result<(), KvError>>>(
         &self,
-        work: impl Fn() -> F,
+        work: impl FnOnce() -> F,
     ) -> Result<(), KvError> {
-        let wanted = {
-            let state = self.lock();
-            state.begun + 1
+        let wanted = self.state().begun + 1;
+        let done = || {
+            let state = self.state();
+            (state.ended >= wanted).then_some(state.outcome)
         };
-        loop {
-            let leads = poll_fn(|cx| {
-                let mut state = self.lock();
-                if state.ended >= wanted {
-                    return Poll::Ready(Err(state.outcome));
-                }
-                if state.running {
-                    state.waiting.push(cx.waker().clone());
-                    return Poll::Pending;
-                }
-                state.running = true;
-                state.begun += 1;
-                Poll::Ready(Ok(()))
-            })
-            .await;
-            if let Err(outcome) = leads {
-                return outcome;
-            }
-            // If this future is dropped here, the guard lets another waiter lead.
-            let mut running = Running { flight: self, outcome: None };
-            let outcome = work().await;
-            running.outcome = Some(outcome);
-        }
+        let _leading = match self.leading.lock_unless(done).await {
+            Err(outcome) => return outcome,
+            Ok(guard) => guard,
+        };
+        let run = {
+            let mut state = self.state();
+            state.begun += 1;
+            state.begun
+        };
+        let outcome = work().await;
+        let mut state = self.state();
+        (state.ended, state.outcome) = (run, outcome);
+        outcome
     }
 }
 
@@ -97,8 +64,11 @@ impl Flight {
 mod tests {
     use super::*;
     use std::cell::Cell;
+    use std::future::poll_fn;
     use std::pin::pin;
-    use std::task::Context;
+    use std::task::Poll;
+
+    use outboard_base::task::poll_once;
 
     #[test]
     fn those_who_ask_during_a_run_share_the_next() {
@@ -108,18 +78,17 @@ mod tests {
             runs.set(runs.get() + 1);
             poll_fn(|_| if open.get() { Poll::Ready(Ok(())) } else { Poll::Pending })
         };
-        let mut cx = Context::from_waker(Waker::noop());
         let mut first = pin!(flight.join(work));
-        assert!(first.as_mut().poll(&mut cx).is_pending());
+        assert!(poll_once(first.as_mut()).is_pending());
         let mut second = pin!(flight.join(work));
         let mut third = pin!(flight.join(work));
-        assert!(second.as_mut().poll(&mut cx).is_pending());
-        assert!(third.as_mut().poll(&mut cx).is_pending());
+        assert!(poll_once(second.as_mut()).is_pending());
+        assert!(poll_once(third.as_mut()).is_pending());
         open.set(true);
-        assert!(first.as_mut().poll(&mut cx).is_ready());
+        assert!(poll_once(first.as_mut()).is_ready());
         assert_eq!(runs.get(), 1);
-        assert!(second.as_mut().poll(&mut cx).is_ready());
-        assert!(third.as_mut().poll(&mut cx).is_ready());
+        assert!(poll_once(second.as_mut()).is_ready());
+        assert!(poll_once(third.as_mut()).is_ready());
         assert_eq!(runs.get(), 2);
     }
 
@@ -128,15 +97,14 @@ mod tests {
         let flight = Flight::new();
         let open = Cell::new(false);
         let work = || poll_fn(|_| if open.get() { Poll::Ready(Ok(())) } else { Poll::Pending });
-        let mut cx = Context::from_waker(Waker::noop());
         let mut second = {
             let mut first = Box::pin(flight.join(work));
-            assert!(first.as_mut().poll(&mut cx).is_pending());
+            assert!(poll_once(first.as_mut()).is_pending());
             let mut second = Box::pin(flight.join(work));
-            assert!(second.as_mut().poll(&mut cx).is_pending());
+            assert!(poll_once(second.as_mut()).is_pending());
             second
         };
         open.set(true);
-        assert!(second.as_mut().poll(&mut cx).is_ready());
+        assert!(poll_once(second.as_mut()).is_ready());
     }
 }

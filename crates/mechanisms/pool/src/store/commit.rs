@@ -255,9 +255,9 @@ impl<P: Pool> PooledKv<P> {
             if state.ended >= seq { Some(Ok(())) } else { state.failed.map(Err) }
         };
         loop {
-            match self.appending.take(outcome).await {
+            match self.appending.lock_unless(outcome).await {
                 Err(outcome) => return outcome,
-                Ok(_turn) => self.append().await,
+                Ok(_leading) => self.append().await,
             }
         }
     }
@@ -301,7 +301,7 @@ impl<P: Pool> PooledKv<P> {
         let due = state.is_due(&self.options);
         drop(state);
         if due {
-            self.due.ring();
+            self.due.notify();
         }
     }
 

@@ -8,8 +8,8 @@ use super::super::overlay::Overlay;
 use super::super::port::{Guard, Op, Pool, PoolError, PoolUsage, Step};
 use super::super::root::{ROOT, Root, Shard};
 use super::super::stamped::{Refused, Stamped};
-use super::super::turn::Turn;
 use super::{Counts, Journal, Options, PooledKv, State, kv_error};
+use outboard_base::task::{self, WaitList};
 use outboard_kv::{KeyVersions, KvError};
 
 /// Bytes of a journal object read at once.
@@ -52,9 +52,9 @@ impl<P: Pool> PooledKv<P> {
             options,
             root: Stamped::new(ROOT.into()),
             state: Mutex::new(state),
-            appending: Turn::default(),
-            working: Turn::default(),
-            due: Turn::default(),
+            appending: task::Mutex::default(),
+            working: task::Mutex::default(),
+            due: WaitList::default(),
         };
         store.find_root().await.map_err(|refused| store.refused(refused))?;
         store.take_journal().await?;

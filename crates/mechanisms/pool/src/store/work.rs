@@ -26,12 +26,11 @@ impl<P: Pool> PooledKv<P> {
     /// ([`PooledKv::is_poisoned`]).
     pub async fn work(&self) -> Result<(), KvError> {
         loop {
-            self.due
-                .wait(|| {
-                    let state = self.lock();
-                    state.failed.is_some() || state.is_due(&self.options)
-                })
-                .await;
+            let due = || {
+                let state = self.lock();
+                (state.failed.is_some() || state.is_due(&self.options)).then_some(())
+            };
+            self.due.until(due).await;
             {
                 let state = self.lock();
                 if state.stopping {
@@ -70,9 +69,9 @@ impl<P: Pool> PooledKv<P> {
     /// The pool failed, or the store has, for good.
     pub async fn survey(&self) -> Result<(), KvError> {
         let failed = || self.lock().failed.map(Err);
-        let _turn = match self.working.take(failed).await {
+        let _guard = match self.working.lock_unless(failed).await {
             Err(outcome) => return outcome,
-            Ok(turn) => turn,
+            Ok(guard) => guard,
         };
         let shards: Vec<_> = self.lock().root.shards.values().cloned().collect();
         for shard in shards {
@@ -81,7 +80,7 @@ impl<P: Pool> PooledKv<P> {
         Ok(())
     }
 
-    /// One turn of work, unless `done` by another's.
+    /// One pass of work, unless `done` by another's.
     pub(super) async fn work_once(&self, done: impl Fn(&State) -> bool) -> Result<(), KvError> {
         let over = || {
             let state = self.lock();
@@ -90,9 +89,9 @@ impl<P: Pool> PooledKv<P> {
             }
             done(&state).then_some(Ok(()))
         };
-        let _turn = match self.working.take(over).await {
+        let _guard = match self.working.lock_unless(over).await {
             Err(outcome) => return outcome,
-            Ok(turn) => turn,
+            Ok(guard) => guard,
         };
         self.recall().await.map_err(|refused| self.refused(refused))?;
         self.finish_split().await.map_err(|refused| self.refused(refused))?;

@@ -19,7 +19,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         for finding in &mut report.findings {
             match (finding.what, &finding.key) {
                 (What::WrongBlockCount, _) => {
-                    let _turn = self.turns.alone(finding.ino).await;
+                    let _guard = self.range_locks.exclusive(finding.ino).await;
                     self.recount(&[ObjectId(finding.ino.0)]).await?;
                 }
                 (What::OwnerlessPair, Some(key)) => {
@@ -39,7 +39,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 
     async fn drop_object(&self, ino: Ino) -> Result<()> {
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         loop {
             let progress = self
                 .transact(async |txn| -> Tried<Progress> {

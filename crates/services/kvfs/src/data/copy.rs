@@ -44,7 +44,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if from == to && from_at < to_end && to_at < from_end {
             return Err(Errno::EINVAL);
         }
-        let _turns = self.turns.alone_on_both(from, to).await;
+        let _guard = self.range_locks.exclusive_both(from, to).await;
         let copied = self.copy_run(cx, (from, from_at), (to, to_at), len).await?;
         if copied > 0 {
             self.changed(cx, to);

@@ -52,7 +52,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.writable(cx, ino, fh)?;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
         let range = offset..end.ok_or(Errno::EFBIG)?;
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         if fill != Fill::Punch {
             self.has_room(ino, len).await?;
         }

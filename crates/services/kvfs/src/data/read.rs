@@ -25,7 +25,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let len = usize::try_from(len).ok().filter(|len| *len <= IO_MAX).ok_or(Errno::EINVAL)?;
         let handle = self.readable(cx, ino, fh)?;
         let bytes = offset..offset.saturating_add(len as u64);
-        let turn = self.turns.shared_on(ino, bytes).await;
+        let guard = self.range_locks.shared_on(ino, bytes).await;
         let inode = self.inode(ino).await?;
         regular(&inode)?;
         let left = inode.attr.size.saturating_sub(offset);
@@ -39,7 +39,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if atime_is_due(&inode, cx.now) {
             self.accessed(cx, ino, handle.flags).await;
         }
-        drop(turn);
+        drop(guard);
         let count = u32::try_from(len).map_err(|_| Errno::EIO)?;
         Ok(Answer { reply: Reply::Data(count), payload: Payload::Lent(lent) })
     }
@@ -54,7 +54,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         whence: u32,
     ) -> Result<Reply> {
         self.handles.get(cx.attachment, fh, ino)?;
-        let _turn = self.turns.shared(ino).await;
+        let _guard = self.range_locks.shared(ino).await;
         let inode = self.inode(ino).await?;
         regular(&inode).map_err(|_| Errno::EINVAL)?;
         let shape = Shape::of(&inode);

@@ -18,7 +18,7 @@ const FILES_AT_ONCE: usize = 16;
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
     /// Stages a new size of a regular file into `txn` and `inode` (size, blocks, data kind, marks);
-    /// the caller holds `turns.alone(ino)`, sets times and puts the inode.
+    /// the caller holds the inode's lock alone, sets times and puts the inode.
     pub(crate) async fn stage_size(
         &self,
         txn: &mut Txn<'_, Cached<K>>,
@@ -39,7 +39,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(())
     }
 
-    /// After a committed [`Kvfs::stage_size`], the turn still held: gives back what one batch could
+    /// After a committed [`Kvfs::stage_size`], the lock still held: gives back what one batch could
     /// not, within bounds; the rest is left to housekeeping.
     pub(crate) async fn finish_size(&self, inode: &Inode) -> Result<()> {
         if Shape::of(inode).trimming {
@@ -52,7 +52,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(())
     }
 
-    /// Gives back all that lies beyond the size of `ino`; its turn is held.
+    /// Gives back all that lies beyond the size of `ino`; its lock is held.
     pub(crate) async fn trim(&self, ino: Ino) -> Result<()> {
         while self.trim_step(ino).await? {}
         Ok(())
@@ -83,7 +83,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let mut outcome = Ok(found.len() == FILES_AT_ONCE);
         for (trim_key, _) in found {
             let ino = Ino(key::number(&trim_key).ok_or(Errno::EUCLEAN)?);
-            let _turn = self.turns.alone(ino).await;
+            let _guard = self.range_locks.exclusive(ino).await;
             match self.trim_step(ino).await {
                 Ok(more) => outcome = outcome.map(|earlier| earlier || more),
                 Err(error) => outcome = Err(error),

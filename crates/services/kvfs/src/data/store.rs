@@ -2,7 +2,7 @@
 //!
 //! Every `stage_*` changes a [`Shape`] and a batch together; the caller stores the shape with its
 //! attributes in that same batch, so whatever a crash keeps, size, form and bytes agree. The caller
-//! holds the inode's turn alone from reading the shape to the end of the commit, and tells the
+//! holds the inode's lock alone from reading the shape to the end of the commit, and tells the
 //! returned [`Staged`] what became of it. All but the trims are given shapes that are not
 //! `trimming`.
 

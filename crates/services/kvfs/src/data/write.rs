@@ -8,6 +8,7 @@
 //! lost is answered when it is sent again, and cannot come over what others wrote since.
 
 use outboard_base::limits::{FILE_SIZE_MAX, IO_MAX};
+use outboard_base::task::RangeGuard;
 use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
 use outboard_kv::object::{Room, Written};
 use outboard_kv::{Cached, Kv, KvError};
@@ -15,8 +16,8 @@ use outboard_medium::Medium;
 use outboard_wire::file::{Reply, open_flags, write_flags};
 
 use super::gather::{Lead, Outcome, Turn, Work};
+use super::regular;
 use super::shape::Shape;
-use super::{regular, turns};
 use crate::Kvfs;
 use crate::context::Context;
 use crate::handles::Handle;
@@ -124,8 +125,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         place: Option<u64>,
     ) -> Result<Option<u32>> {
         let ino = write.ino;
-        let (_turn, shape) = self.turn_to_write(write, place).await?;
-        // Nobody changes this while anybody has a turn on any block.
+        let (_guard, shape) = self.lock_to_write(write, place).await?;
+        // Nobody changes this while anybody holds a lock of any block.
         if shape.data != DataKind::Big || shape.trimming || write.data.is_empty() {
             return Ok(None);
         }
@@ -156,24 +157,24 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Err(Errno::EBUSY)
     }
 
-    /// The turn on the blocks a write touches, and the file's shape since then. Who appends has all
+    /// The lock of the blocks a write touches, and the file's shape since then. Who appends has all
     /// from the end on, so that the end is nobody else's to move.
-    async fn turn_to_write(
+    async fn lock_to_write(
         &self,
         write: &Write<'_>,
         place: Option<u64>,
-    ) -> Result<(turns::Turn<'_>, Shape)> {
+    ) -> Result<(RangeGuard<'_>, Shape)> {
         let ino = write.ino;
         let mut bytes = match place {
             Some(offset) => offset..offset.saturating_add(write.data.len() as u64),
             None => self.inode(ino).await?.attr.size..u64::MAX,
         };
         loop {
-            let turn = self.turns.alone_on(ino, bytes.clone()).await;
+            let guard = self.range_locks.exclusive_on(ino, bytes.clone()).await;
             let inode = self.inode(ino).await?;
             regular(&inode)?;
             if place.is_some() || bytes.start <= inode.attr.size {
-                return Ok((turn, Shape::of(&inode)));
+                return Ok((guard, Shape::of(&inode)));
             }
             // It was cut meanwhile.
             bytes.start = inode.attr.size;
@@ -244,7 +245,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         place: Option<u64>,
     ) -> Result<u32> {
         let ino = write.ino;
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
             regular(&inode)?;

@@ -19,13 +19,11 @@
 //!   as the medium's is.
 //!
 //! Its futures run on any thread, and must be polled to their ends: one dropped amid a write gives
-//! its turn away while the medium may still be writing.
+//! its lock away while the medium may still be writing.
 
 mod format;
-mod gate;
 mod io;
 mod log;
-mod ranges;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -35,11 +33,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Errno;
+use outboard_base::task;
 use outboard_medium::Medium;
 use outboard_wire::dds::{DirectoryId, FileId, NAME_MAX};
 
 use format::{BLOCK, Record, Superblock};
-use gate::Gate;
 pub use io::Data;
 use log::Log;
 use state::State;
@@ -219,9 +217,9 @@ pub struct FileService<M> {
     superblock: Superblock,
     state: Mutex<State>,
     /// Who changes the metadata, one at a time.
-    changing: Gate,
+    changing: task::Mutex,
     /// Who puts segments aside, one at a time.
-    reserving: Gate,
+    reserving: task::Mutex,
     /// Where the next change is written; of who is in `changing`.
     log: Mutex<Log>,
     /// Bytes of data copied between buffers since last asked.
@@ -257,8 +255,8 @@ impl<M: Medium> FileService<M> {
             medium,
             superblock,
             state: Mutex::new(state),
-            changing: Gate::default(),
-            reserving: Gate::default(),
+            changing: task::Mutex::default(),
+            reserving: task::Mutex::default(),
             log: Mutex::new(log),
             copied: AtomicU64::new(0),
         };
@@ -303,7 +301,7 @@ impl<M: Medium> FileService<M> {
     /// [`FileError::Exists`], [`FileError::Name`], [`FileError::Full`], the medium's.
     pub async fn create_directory(&self, name: &[u8]) -> Result<DirectoryId, FileError> {
         let name = checked(name)?;
-        let _turn = self.changing.enter().await;
+        let _guard = self.changing.lock().await;
         let id = {
             let state = self.state();
             if state.names.contains_key(&name) {
@@ -328,7 +326,7 @@ impl<M: Medium> FileService<M> {
     /// # Errors
     /// [`FileError::NoDirectory`], [`FileError::NotEmpty`], the medium's.
     pub async fn remove_directory(&self, directory: DirectoryId) -> Result<(), FileError> {
-        let _turn = self.changing.enter().await;
+        let _guard = self.changing.lock().await;
         {
             let state = self.state();
             let it = state.directories.get(&directory.0).ok_or(FileError::NoDirectory)?;
@@ -346,7 +344,7 @@ impl<M: Medium> FileService<M> {
     /// [`FileError::Full`], the medium's.
     pub async fn create(&self, directory: DirectoryId, name: &[u8]) -> Result<FileId, FileError> {
         let name = checked(name)?;
-        let _turn = self.changing.enter().await;
+        let _guard = self.changing.lock().await;
         let id = {
             let state = self.state();
             let it = state.directories.get(&directory.0).ok_or(FileError::NoDirectory)?;
@@ -382,8 +380,8 @@ impl<M: Medium> FileService<M> {
     /// # Errors
     /// [`FileError::NoFile`], the medium's.
     pub async fn delete(&self, file: FileId) -> Result<(), FileError> {
-        let _alone = self.turn(file, 0..u64::MAX, true).await?;
-        let _turn = self.changing.enter().await;
+        let _alone = self.lock(file, 0..u64::MAX, true).await?;
+        let _guard = self.changing.lock().await;
         self.state().file(file.0)?;
         self.commit(&[Record::Deleted { id: file.0 }]).await
     }
@@ -396,10 +394,10 @@ impl<M: Medium> FileService<M> {
         if size > FILE_MAX {
             return Err(FileError::Range);
         }
-        let _alone = self.turn(file, 0..u64::MAX, true).await?;
+        let _alone = self.lock(file, 0..u64::MAX, true).await?;
         let before = self.size(file)?;
         if size < before {
-            let _turn = self.changing.enter().await;
+            let _guard = self.changing.lock().await;
             return self.commit(&[Record::Cut { id: file.0, size }]).await;
         }
         if size > before {

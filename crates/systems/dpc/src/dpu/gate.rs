@@ -8,16 +8,16 @@
 //!
 //! 1. An inode is cached for writing by one session and by no other, or for reading by any
 //!    number.
-//! 2. A clean page holds what the volume holds, under a turn: who changes an inode in the volume
-//!    has taken the pages out before, or holds them frozen, and what a fill read before a change
-//!    began or ended is dropped.
+//! 2. A clean page holds what the volume holds, under a range lock: who changes an inode in the
+//!    volume has taken the pages out before, or holds them frozen, and what a fill read before a
+//!    change began or ended is dropped.
 //! 3. What a host was told is written is in a dirty page or in the volume; a dirty page becomes
 //!    free or clean only after its bytes are in the volume.
 //!
 //! # Order of locks
 //!
-//! The gate's turn on an inode (of two: the lower number first), then the turn to flush it, then
-//! what the volume takes. Locks of pages are held for single steps, never across an await. The
+//! The gate's range lock of an inode (of two: the lower number first), then the one to flush it,
+//! then what the volume takes. Locks of pages are held for single steps, never across an await. The
 //! mutex of the book is held for look-ups. No host is ever waited for but for the end of a
 //! copy, and that not for longer than [`BUSY_LIMIT`].
 //!
@@ -37,8 +37,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use outboard_base::task::RangeLocks;
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
-use outboard_kvfs::{Answer, Caller, Payload, Turns};
+use outboard_kvfs::{Answer, Caller, Payload};
 use outboard_link::dma::DmaError;
 use outboard_wire::file::{Header, Reply, Request, open_flags};
 
@@ -75,8 +76,8 @@ impl From<Answer> for Passed {
 
 /// The gate of one volume. Shared with the thread that tends the caches.
 pub struct Gate {
-    turns: Turns,
-    flushing: Turns,
+    range_locks: RangeLocks,
+    flushing: RangeLocks,
     book: Mutex<Book>,
     /// Buffers of flushes, and bytes of a batch of one.
     spare: flush::Spare,
@@ -92,8 +93,8 @@ pub struct Gate {
 impl Default for Gate {
     fn default() -> Gate {
         Gate {
-            turns: Turns::default(),
-            flushing: Turns::default(),
+            range_locks: RangeLocks::default(),
+            flushing: RangeLocks::default(),
             book: Mutex::default(),
             spare: flush::Spare::default(),
             batch: flush::BATCH,

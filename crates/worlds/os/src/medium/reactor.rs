@@ -26,7 +26,7 @@ use rustix::io::Errno as Kernel;
 
 use super::ALLOCATE;
 use super::fixed::{self, Registry};
-use super::gate::Orphans;
+use super::orphans::Orphans;
 use crate::writing::WAIT;
 
 /// One thing to do with a file.

@@ -13,7 +13,7 @@ use outboard_medium::Buf;
 use tracing::error;
 
 use super::act_here;
-use super::gate::Orphans;
+use super::orphans::Orphans;
 use super::reactor::Action;
 
 type Outcome = (Result<usize, Errno>, Option<Buf>);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
 
 use outboard_base::Errno;
-use outboard_base::task::join_all;
+use outboard_base::task::{RangeRequest, join_all};
 use outboard_medium::{Buf, Medium};
 use outboard_wire::dds::FileId;
 
@@ -22,20 +22,21 @@ const AHEAD: u64 = 8 << 20;
 /// Bytes of zeros written at a time.
 const ZEROS: u64 = 1 << 20;
 
-/// A turn on blocks of a file, until dropped.
-pub(super) struct Turn<'a, M> {
+/// Blocks of a file are locked, or waited for, until this is dropped.
+pub(super) struct BlockGuard<'a, M> {
     service: &'a FileService<M>,
     file: u32,
     id: u64,
 }
 
-impl<M> Drop for Turn<'_, M> {
+impl<M> Drop for BlockGuard<'_, M> {
     fn drop(&mut self) {
-        let woken = {
-            let mut state = self.service.state.lock().unwrap_or_else(|bad| bad.into_inner());
-            let file = state.files.get_mut(&self.file);
-            file.map(|file| file.ranges.leave(self.id)).unwrap_or_default()
-        };
+        let mut woken = Vec::new();
+        let mut state = self.service.state.lock().unwrap_or_else(|bad| bad.into_inner());
+        if let Some(file) = state.files.get_mut(&self.file) {
+            file.locks.release(self.id, |waker| woken.push(waker));
+        }
+        drop(state);
         woken.into_iter().for_each(Waker::wake);
     }
 }
@@ -102,44 +103,52 @@ impl Data<'_> {
 
 /// What a write must do before its data.
 enum Plan {
-    /// Nothing: the turn asked for is enough.
+    /// Nothing: the lock asked for is enough.
     Go,
-    /// Clean what lies behind the end first, in a turn that reaches from there on.
+    /// Clean what lies behind the end first, under a lock that reaches from there on.
     Clean,
 }
 
 impl<M: Medium> FileService<M> {
-    /// A turn on blocks of a file.
-    pub(super) async fn turn(
+    /// Locks blocks of a file: readers side by side, a writer alone, in the order they came.
+    pub(super) async fn lock(
         &self,
         file: FileId,
         blocks: Range<u64>,
-        writes: bool,
-    ) -> Result<Turn<'_, M>, FileError> {
-        self.turn_by(0, file, blocks, writes).await
+        exclusive: bool,
+    ) -> Result<BlockGuard<'_, M>, FileError> {
+        self.lock_by(0, file, blocks, exclusive).await
     }
 
-    async fn turn_by(
+    /// The same for a thread that may be lost.
+    async fn lock_by(
         &self,
         thread: u32,
         file: FileId,
         blocks: Range<u64>,
-        writes: bool,
-    ) -> Result<Turn<'_, M>, FileError> {
-        let (id, come) = self.state().file_mut(file.0)?.ranges.ask(thread, blocks, writes);
-        let turn = Turn { service: self, file: file.0, id };
-        if !come {
-            poll_fn(|cx| {
-                let mut state = self.state();
-                let Ok(file) = state.file_mut(file.0) else {
-                    return Poll::Ready(Err(FileError::NoFile));
-                };
-                let come = file.ranges.has_come(id, cx.waker());
-                if come { Poll::Ready(Ok(())) } else { Poll::Pending }
-            })
-            .await?;
-        }
-        Ok(turn)
+        exclusive: bool,
+    ) -> Result<BlockGuard<'_, M>, FileError> {
+        let Range { start, end } = blocks;
+        let request = RangeRequest { start, end, exclusive, owner: thread };
+        let mut guard = None;
+        poll_fn(|cx| -> Poll<Result<(), FileError>> {
+            let mut state = self.state();
+            let locks = &mut state.file_mut(file.0)?.locks;
+            let Some(BlockGuard { id, .. }) = &guard else {
+                let (id, granted) = locks.ask(request, || cx.waker().clone());
+                guard = Some(BlockGuard { service: self, file: file.0, id });
+                return if granted { Poll::Ready(Ok(())) } else { Poll::Pending };
+            };
+            match locks.waiter(*id) {
+                Some(waker) => {
+                    waker.clone_from(cx.waker());
+                    Poll::Pending
+                }
+                None => Poll::Ready(Ok(())),
+            }
+        })
+        .await?;
+        guard.ok_or(FileError::NoFile)
     }
 
     /// A buffer that will be read into or written from again and again: the medium prepares it.
@@ -163,7 +172,7 @@ impl<M: Medium> FileService<M> {
     pub fn forsake(&self, thread: u32) {
         let mut woken = Vec::new();
         for file in self.state().files.values_mut() {
-            woken.extend(file.ranges.forsake(thread));
+            file.locks.release_all(thread, |waker| woken.push(waker));
         }
         woken.into_iter().for_each(Waker::wake);
     }
@@ -183,9 +192,9 @@ impl<M: Medium> FileService<M> {
         if end > FILE_MAX {
             return (if offset > FILE_MAX { Ok(0..0) } else { Err(FileError::Range) }, buf);
         }
-        let _turn = match self.turn_by(thread, file, blocks(offset, u64::from(bytes)), false).await
+        let _guard = match self.lock_by(thread, file, blocks(offset, u64::from(bytes)), false).await
         {
-            Ok(turn) => turn,
+            Ok(guard) => guard,
             Err(error) => return (Err(error), buf),
         };
         let (there, pieces) = {
@@ -263,7 +272,7 @@ impl<M: Medium> FileService<M> {
             if matches!(plan, Plan::Clean) {
                 range = range.start.min(self.size(file)? / BLOCK as u64)..u64::MAX;
             }
-            let _turn = self.turn(file, range, true).await?;
+            let _guard = self.lock(file, range, true).await?;
             let is_clean = {
                 let state = self.state();
                 let it = state.file(file.0)?;
@@ -291,7 +300,7 @@ impl<M: Medium> FileService<M> {
     }
 
     /// Writes bytes where the file has segments; parts of blocks are read, changed and written
-    /// back. The caller has the turn.
+    /// back. The caller has the lock.
     async fn put(&self, file: FileId, offset: u64, data: &Data<'_>) -> Result<(), FileError> {
         let end = offset + data.bytes().len() as u64;
         let range = blocks(offset, end - offset);
@@ -363,7 +372,7 @@ impl<M: Medium> FileService<M> {
         results.into_iter().try_for_each(|(result, _)| result.map_err(FileError::from))
     }
 
-    /// Makes what lies behind the file's end zeros, for good. The caller has the turn from there
+    /// Makes what lies behind the file's end zeros, for good. The caller has the lock from there
     /// on.
     pub(super) async fn clean(&self, file: FileId) -> Result<(), FileError> {
         let (mut from, junk) = {
@@ -395,7 +404,7 @@ impl<M: Medium> FileService<M> {
         if lacks()? == 0 {
             return Ok(());
         }
-        let _turn = self.reserving.enter().await;
+        let _guard = self.reserving.lock().await;
         let (taken, used) = self.take(lacks()?)?;
         let prepared = self.prepare(&taken, used).await;
         let mut state = self.state();
@@ -436,7 +445,7 @@ impl<M: Medium> FileService<M> {
     async fn prepare(&self, taken: &[(u32, bool)], used: u32) -> Result<(), FileError> {
         let segment = self.superblock.segment;
         if self.state().marked < used {
-            let _turn = self.changing.enter().await;
+            let _guard = self.changing.lock().await;
             let upto = used.saturating_add(MARK).min(self.superblock.segments);
             self.commit(&[Record::Used { upto }]).await?;
             // Durably: after a crash nobody takes what they hold for zeros.
@@ -479,7 +488,7 @@ impl<M: Medium> FileService<M> {
             return Ok(());
         }
         self.state().growing.entry(file.0).and_modify(|size| *size = end.max(*size)).or_insert(end);
-        let _turn = self.changing.enter().await;
+        let _guard = self.changing.lock().await;
         let records = {
             let mut state = self.state();
             if state.file(file.0)?.size >= end {

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 #[cfg(test)]
 use std::collections::BTreeSet;
+use std::task::Waker;
+
+use outboard_base::task::RangeQueue;
 
 use super::FileError;
 use super::format::{Bad, Head, RUNS_MAX, Record, runs};
-use super::ranges::Ranges;
 
 /// One directory.
 #[derive(Debug, Default)]
@@ -29,8 +31,8 @@ pub(super) struct File {
     pub(super) recorded: usize,
     /// Up to here the file's segments may hold something else than zeros beyond its size.
     pub(super) junk: u64,
-    /// Turns of those who read and write it.
-    pub(super) ranges: Ranges,
+    /// Blocks locked by those who read and write it.
+    pub(super) locks: RangeQueue<Waker>,
 }
 
 /// Which segments are taken.
@@ -183,7 +185,7 @@ impl State {
                 }
                 file.segments.iter().for_each(|segment| self.bitmap.give_back(*segment));
                 self.growing.remove(id);
-                file.ranges.end();
+                file.locks.into_waiting().for_each(Waker::wake);
                 Ok(())
             }
             Record::Grown { id, size, runs } => self.grow(*id, *size, runs),

@@ -34,7 +34,7 @@ impl Gate {
     async fn seen_by<V: Volume>(&self, volume: &V, session: SessionId, ino: Ino) -> Result<bool> {
         let hidden = self.view(ino, session).other_writes;
         if hidden {
-            let _turn = self.turns.alone(ino).await;
+            let _guard = self.range_locks.exclusive(ino).await;
             self.clear_others(volume, session, ino, Grant::Read).await?;
         }
         Ok(hidden)
@@ -97,7 +97,7 @@ impl Gate {
         now: outboard_base::Timestamp,
     ) -> Result<()> {
         let ino = attr.ino;
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         for hand in self.hands(ino) {
             self.recall(volume, &hand, ino, Grant::Free).await?;
         }

@@ -32,13 +32,13 @@ impl Gate {
         flags: u32,
     ) -> Result<Passed> {
         let session = ask.caller.attachment;
-        let mut turn = self.turns.shared(ino).await;
+        let mut guard = self.range_locks.shared(ino).await;
         if self.view(ino, session).other_writes {
-            drop(turn);
-            turn = self.turns.alone(ino).await;
+            drop(guard);
+            guard = self.range_locks.exclusive(ino).await;
             self.clear_others(volume, session, ino, Grant::Read).await?;
         }
-        let _turn = turn;
+        let _guard = guard;
         let Some(hand) = self.view(ino, session).mine else {
             return ask.of(volume).await.map(Passed::from);
         };
@@ -166,14 +166,14 @@ impl Gate {
     ) -> Result<Answer> {
         let session = ask.caller.attachment;
         {
-            let _turn = self.turns.shared(ino).await;
+            let _guard = self.range_locks.shared(ino).await;
             if self.hands(ino).is_empty() {
                 return ask.of(volume).await;
             }
         }
         let len = bytes.end - bytes.start;
         let answer = self.write_through(volume, ask, (ino, fh), bytes, flags).await;
-        // No turn is held: what is dirty may have to be written back first.
+        // No lock is held: what is dirty may have to be written back first.
         self.credit_for(volume, session, ino, len).await;
         answer
     }
@@ -188,7 +188,7 @@ impl Gate {
         flags: u32,
     ) -> Result<Answer> {
         let session = ask.caller.attachment;
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         self.clear_others(volume, session, ino, Grant::Free).await?;
         let Some(hand) = self.view(ino, session).mine else {
             return ask.of(volume).await;

@@ -157,9 +157,9 @@ impl Gate {
     /// makes any more), also waits for those being made. What cannot be written stays dirty, and is
     /// said.
     ///
-    /// Whoever is not the thread that tends the caches holds the gate's turn on the inode. What was
+    /// Whoever is not the thread that tends the caches holds the gate's lock of the inode. What was
     /// dirty when this began is in the volume when it ends, whoever wrote it: a page is pulled and
-    /// marked clean under a turn to flush the span it lies in.
+    /// marked clean under a lock to flush the span it lies in.
     pub(super) async fn flush<V: Volume>(
         &self,
         volume: &V,
@@ -208,7 +208,8 @@ impl Gate {
         let control = &hand.cache.control;
         let page_size = hand.cache.page_size();
         let bytes = |page: u64| page.saturating_mul(page_size);
-        let _turn = self.flushing.alone_on(ino, bytes(part.span.start)..bytes(part.span.end)).await;
+        let _guard =
+            self.flushing.exclusive_on(ino, bytes(part.span.start)..bytes(part.span.end)).await;
         let mut busy = Vec::new();
         if self.book().holder_of(ino, hand).is_none() {
             // The grant was taken back meanwhile, and for that everything was written.
@@ -301,7 +302,7 @@ impl Gate {
         ino: Ino,
         session: Option<SessionId>,
     ) -> Result<()> {
-        let _turn = self.turns.shared(ino).await;
+        let _guard = self.range_locks.shared(ino).await;
         let hands = self.hands(ino);
         for hand in hands.iter().filter(|hand| hand.writes()) {
             self.flush(volume, hand, ino, ALL, false).await?;
@@ -327,7 +328,7 @@ impl Gate {
         if !last {
             return;
         }
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         let mine = self.book().holder(ino, session).map(|h| (h.hand.clone(), h.writers.is_empty()));
         if let Some((hand, true)) = mine
             && hand.writes()

@@ -48,7 +48,7 @@ impl Gate {
             if self.view(ino, session).mine.as_ref().is_some_and(enough) {
                 break;
             }
-            let turn = self.turns.alone(ino).await;
+            let guard = self.range_locks.exclusive(ino).await;
             let victim = match self.grant_alone(volume, &cache, ino, wants).await {
                 Ok(None) => break,
                 Ok(Some(victim)) => victim,
@@ -57,15 +57,15 @@ impl Gate {
                     return;
                 }
             };
-            drop(turn);
-            let turn = self.turns.alone(victim).await;
+            drop(guard);
+            let guard = self.range_locks.exclusive(victim).await;
             let hand = self.view(victim, session).mine;
             if let Some(hand) = hand
                 && self.recall(volume, &hand, victim, Grant::Free).await.is_err()
             {
                 return;
             }
-            drop(turn);
+            drop(guard);
         }
         if wants && let Some(holder) = self.book().holder(ino, session) {
             holder.writers.push(fh);
@@ -93,7 +93,7 @@ impl Gate {
         }
     }
 
-    /// Grants, the turn held. An inode comes back whose grant must go first.
+    /// Grants, the lock held. An inode comes back whose grant must go first.
     async fn grant_alone<V: Volume>(
         &self,
         volume: &V,
@@ -166,7 +166,7 @@ impl Gate {
     }
 
     /// After a write of so many bytes went through: more credit, if it was for want of that. Where
-    /// too much is dirty, waits until enough of it is written back; no turn is held.
+    /// too much is dirty, waits until enough of it is written back; no lock is held.
     pub(super) async fn credit_for<V: Volume>(
         &self,
         volume: &V,
@@ -181,7 +181,7 @@ impl Gate {
             self.await_room(&hand.cache, share).await;
         }
         // Alone: of two at a time, the one with less could tell the host last.
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         let Some(hand) = self.view(ino, session).mine.filter(writes) else { return };
         if let Err(errno) = self.top_up(volume, &hand, ino, wanted).await {
             tracing::debug!(%ino, %errno, "no more credit");
@@ -220,7 +220,7 @@ impl Gate {
         cache.control.set_credit(*slot, credit).map_err(unreachable)
     }
 
-    /// Others than `session` may at most do `to` (read, or nothing) with an inode; the turn is
+    /// Others than `session` may at most do `to` (read, or nothing) with an inode; the lock is
     /// held alone.
     pub(super) async fn clear_others<V: Volume>(
         &self,
@@ -247,7 +247,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Takes a grant back, down to reading (the pages stay) or altogether; the turn is held alone.
+    /// Takes a grant back, down to reading (the pages stay) or altogether; the lock is held alone.
     /// If that fails the inode stays frozen: nothing is lost, and everything goes through.
     pub(super) async fn recall<V: Volume>(
         &self,
@@ -329,9 +329,9 @@ impl Gate {
             None => (ino, None),
         };
         {
-            let _first = self.turns.shared(first).await;
+            let _first = self.range_locks.shared(first).await;
             let _second = match second {
-                Some(second) => Some(self.turns.shared(second).await),
+                Some(second) => Some(self.range_locks.shared(second).await),
                 None => None,
             };
             let known = |ino: Ino| !self.hands(ino).is_empty();
@@ -339,7 +339,7 @@ impl Gate {
                 return ask.of(volume).await;
             }
         }
-        let _turns = self.turns.alone_on_both(first, second.unwrap_or(first)).await;
+        let _guard = self.range_locks.exclusive_both(first, second.unwrap_or(first)).await;
         let to = if drops == Drops::Pages { Grant::Free } else { Grant::Read };
         self.clear_others(volume, session, ino, to).await?;
         if let Some(other) = other {
@@ -427,7 +427,7 @@ impl Gate {
         if self.hands(ino).is_empty() {
             return;
         }
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         for hand in self.hands(ino) {
             let over = async {
                 self.set(&hand, ino, Grant::Frozen)?;

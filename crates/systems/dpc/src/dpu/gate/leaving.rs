@@ -266,13 +266,13 @@ impl Gate {
         found: &Found,
     ) -> Result<()> {
         let ino = Ino(found.entry.ino);
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         // Who comes late may find that others have the file.
         self.clear_others(volume, cache.session(), ino, Grant::Free).await?;
         let offset = found.entry.lpn.saturating_mul(cache.page_size());
         // The thread that tends the caches may be writing it back, as it was a moment ago.
         let end = offset.saturating_add(cache.page_size());
-        let _flush = self.flushing.alone_on(ino, offset..end).await;
+        let _flush = self.flushing.exclusive_on(ino, offset..end).await;
         let mut page = vec![0; usize::try_from(cache.page_size()).map_err(|_| Errno::EIO)?];
         let pulled = cache.control.pull(found, &mut page).map_err(unreachable)?;
         let Pulled::Bytes { dirty: true, version } = pulled else { return Ok(()) };

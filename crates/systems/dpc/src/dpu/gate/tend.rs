@@ -191,14 +191,14 @@ impl Gate {
     async fn tend_inode<V: Volume>(&self, volume: &V, cache: &Arc<Cache>, ino: Ino) {
         let mine = || self.view(ino, cache.session()).mine;
         let writes = |hand: &Hand| hand.grant == Grant::Write;
-        // No turn is held: requests go on meanwhile, and what they need of this they wait for.
+        // No lock is held: requests go on meanwhile, and what they need of this they wait for.
         if let Some(hand) = mine().filter(writes)
             && let Err(errno) = self.flush(volume, &hand, ino, ALL, false).await
         {
             return self.failed(ino, errno);
         }
         let frozen = {
-            let _turn = self.turns.shared(ino).await;
+            let _guard = self.range_locks.shared(ino).await;
             let Some(hand) = mine() else { return };
             if writes(&hand)
                 && let Err(errno) = self.top_up(volume, &hand, ino, 0).await
@@ -211,7 +211,7 @@ impl Gate {
             return;
         }
         // What failed before is tried again, until nothing of it is left.
-        let _turn = self.turns.alone(ino).await;
+        let _guard = self.range_locks.exclusive(ino).await;
         let mine = self.view(ino, cache.session()).mine;
         if let Some(hand) = mine.filter(|hand| hand.grant == Grant::Frozen)
             && let Err(errno) = self.recall(volume, &hand, ino, Grant::Free).await

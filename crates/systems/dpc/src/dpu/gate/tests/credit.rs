@@ -53,7 +53,7 @@ fn who_lacks_room_has_it_when_the_round_it_asked_for_is_over() {
     assert!(asked.swap(false, Ordering::SeqCst));
     let dirty = rig.gate.figures()[0].dirty;
     assert!(dirty > 0 && poll(&mut waits).is_none());
-    // It holds no turn: others read and ask meanwhile.
+    // It holds no lock: others read and ask meanwhile.
     assert_eq!(rig.read(0, file, 0, 10), [1; 10]);
     assert!(rig.size(0, file.0) > dirty * PAGE);
     assert!(finish(rig.gate.tend(&rig.volume)));
