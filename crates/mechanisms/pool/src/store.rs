@@ -68,7 +68,7 @@ impl Default for Options {
 }
 
 /// Most bytes of batches in one append, if more than one.
-const GROUP: usize = 4 << 20;
+const GROUP_BYTES_MAX: usize = 4 << 20;
 /// A sweep begins when there are so many journal objects, though each life that ended early has
 /// left an empty one only.
 const OBJECTS: usize = 32;
@@ -120,7 +120,7 @@ struct Queued {
 }
 
 /// Commits that go into the journal together, until it is known that they have.
-struct Group {
+struct CommitGroup {
     object: u64,
     offset: u64,
     bytes: Bytes,
@@ -159,7 +159,7 @@ struct State {
     versions: KeyVersions,
     overlay: Overlay,
     queue: VecDeque<Queued>,
-    group: Option<Group>,
+    group: Option<CommitGroup>,
     /// Commits up to this one are in the journal, or refused.
     ended: u64,
     /// The last commit whose future was dropped on the way.

@@ -13,7 +13,7 @@ use outboard_wire::file::{Attr, Header, Op, mode};
 
 use crate::attr::CAPABILITY;
 use crate::context::Context;
-use crate::data::gather::Outcome;
+use crate::data::group_commit::Outcome;
 use crate::data::regular;
 use crate::data::shape::Shape;
 use crate::data::write::{Change, Dates};
@@ -169,7 +169,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
 
     /// Attachments other than this one hear that the file is not what they were told.
     pub fn tell_changed(&self, attachment: SessionId, ino: Ino) {
-        let others = self.handles.others_told(attachment, ino);
+        let others = self.handles.others_interested(attachment, ino);
         let stale = |attachment| Event::StaleInode { attachment, ino };
         self.push_events(others.into_iter().map(stale));
     }

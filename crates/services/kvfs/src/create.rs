@@ -115,7 +115,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                     Err(Errno::ESTALE) => drop(self.range_locks.shared(parent).await),
                     Err(errno) => return Err(errno),
                     Ok((fh, attr)) => {
-                        self.handles.tell(cx.attachment, attr.ino);
+                        self.handles.add_interest(cx.attachment, attr.ino);
                         return Ok(Reply::Created(attr, fh));
                     }
                 },
@@ -182,7 +182,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             Ok(inode.attr)
         });
         let attr = made.await?;
-        self.handles.tell(cx.attachment, attr.ino);
+        self.handles.add_interest(cx.attachment, attr.ino);
         self.renamed(cx, parent, name);
         Ok(attr)
     }
@@ -275,7 +275,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         parting.nameless(ino);
         let attr = made.await?;
         parting.committed();
-        self.handles.tell(cx.attachment, ino);
+        self.handles.add_interest(cx.attachment, ino);
         Ok(Reply::Created(attr, opening.keep()))
     }
 
@@ -313,7 +313,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         });
         let attr = linked.await?;
         self.handles.named(ino);
-        self.handles.tell(cx.attachment, ino);
+        self.handles.add_interest(cx.attachment, ino);
         self.renamed(cx, parent, name);
         self.changed(cx, ino);
         Ok(Reply::Entry(attr))

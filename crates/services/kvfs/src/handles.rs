@@ -34,17 +34,18 @@ impl Handle {
 pub(crate) enum Hold {
     /// Nobody.
     Nobody,
-    /// The asker was told of it. Nobody else was, and nobody has it open.
+    /// The asker has an interest in it. Nobody else does, and nobody has it open.
     Asker,
-    /// It is open, or others were told of it, or it is not known yet who does.
+    /// It is open, or others have an interest in it, or it is not known yet who does.
     Others,
 }
 
-/// Inode numbers an attachment was told of: a bit each, as numbers are dense.
+/// The interest of one attachment: the inodes whose numbers it was sent, a bit each, as numbers
+/// are dense.
 #[derive(Default)]
-struct Told(HashMap<u64, Box<[u64; Told::WORDS]>>);
+struct Interest(HashMap<u64, Box<[u64; Interest::WORDS]>>);
 
-impl Told {
+impl Interest {
     /// 4096 inode numbers a page.
     const WORDS: usize = 64;
 
@@ -84,7 +85,7 @@ struct State {
     open: HashMap<(SessionId, Fh), Handle>,
     /// Handles on each inode.
     counts: HashMap<Ino, usize>,
-    told: BTreeMap<SessionId, Told>,
+    interest: BTreeMap<SessionId, Interest>,
     /// Inodes whose end has begun: nobody may open them any more.
     dying: HashSet<Ino>,
     /// Inodes without a name that somebody still holds.
@@ -106,7 +107,7 @@ impl State {
     fn held(&self, ino: Ino) -> bool {
         self.grace
             || self.counts.contains_key(&ino)
-            || self.told.values().any(|told| told.contains(ino))
+            || self.interest.values().any(|interest| interest.contains(ino))
     }
 
     fn hold(&self, asker: SessionId, ino: Ino) -> Hold {
@@ -114,7 +115,8 @@ impl State {
             return Hold::Others;
         }
         let mut hold = Hold::Nobody;
-        for (&attachment, _) in self.told.iter().filter(|(_, told)| told.contains(ino)) {
+        for (&attachment, _) in self.interest.iter().filter(|(_, interest)| interest.contains(ino))
+        {
             if attachment != asker {
                 return Hold::Others;
             }
@@ -123,9 +125,9 @@ impl State {
         hold
     }
 
-    /// Nobody was told of `ino`, as it were.
-    fn untell(&mut self, ino: Ino) {
-        self.told.values_mut().for_each(|told| told.remove(ino));
+    /// Nobody has an interest in `ino`, as it were.
+    fn drop_interest(&mut self, ino: Ino) {
+        self.interest.values_mut().for_each(|interest| interest.remove(ino));
     }
 
     /// Something let go of `ino`: if it was the last, and the inode has no name, its end has come.
@@ -300,31 +302,31 @@ impl Handles {
     }
 
     /// An attachment learns of `ino`.
-    pub(crate) fn tell(&self, attachment: SessionId, ino: Ino) {
-        self.state().told.entry(attachment).or_default().insert(ino);
+    pub(crate) fn add_interest(&self, attachment: SessionId, ino: Ino) {
+        self.state().interest.entry(attachment).or_default().insert(ino);
     }
 
     /// An attachment learns of several inodes.
-    pub(crate) fn tell_all(&self, attachment: SessionId, inos: impl Iterator<Item = Ino>) {
+    pub(crate) fn add_interests(&self, attachment: SessionId, inos: impl Iterator<Item = Ino>) {
         let mut state = self.state();
-        let told = state.told.entry(attachment).or_default();
-        inos.for_each(|ino| told.insert(ino));
+        let interest = state.interest.entry(attachment).or_default();
+        inos.for_each(|ino| interest.insert(ino));
     }
 
     /// An attachment no longer refers to `ino`.
     pub(crate) fn forget(&self, attachment: SessionId, ino: Ino) {
         let mut state = self.state();
-        if let Some(told) = state.told.get_mut(&attachment) {
-            told.remove(ino);
+        if let Some(interest) = state.interest.get_mut(&attachment) {
+            interest.remove(ino);
         }
         state.let_go(ino);
     }
 
-    /// Whether an attachment was told of `ino`, or has it open. Everyone knows the root.
+    /// Whether an attachment has an interest in `ino`, or has it open. Everyone knows the root.
     pub(crate) fn knows(&self, attachment: SessionId, ino: Ino) -> bool {
         let state = self.state();
         ino == Ino::ROOT
-            || state.told.get(&attachment).is_some_and(|told| told.contains(ino))
+            || state.interest.get(&attachment).is_some_and(|interest| interest.contains(ino))
             || (state.counts.contains_key(&ino)
                 && state
                     .open
@@ -337,15 +339,15 @@ impl Handles {
         self.state().grace
     }
 
-    /// Everyone but `attachment` who was told of `ino` (of anything, if it is the root).
-    pub(crate) fn others_told(&self, attachment: SessionId, ino: Ino) -> Vec<SessionId> {
+    /// Everyone but `attachment` with an interest in `ino` (in anything, if it is the root).
+    pub(crate) fn others_interested(&self, attachment: SessionId, ino: Ino) -> Vec<SessionId> {
         let state = self.state();
-        if state.told.len() < 2 && state.told.contains_key(&attachment) {
+        if state.interest.len() < 2 && state.interest.contains_key(&attachment) {
             return Vec::new();
         }
-        let others = state.told.iter().filter(|(other, _)| **other != attachment);
+        let others = state.interest.iter().filter(|(other, _)| **other != attachment);
         others
-            .filter(|(_, told)| ino == Ino::ROOT || told.contains(ino))
+            .filter(|(_, interest)| ino == Ino::ROOT || interest.contains(ino))
             .map(|(other, _)| *other)
             .collect()
     }
@@ -377,13 +379,13 @@ impl Handles {
         let mut state = self.state();
         state.dying.remove(&ino);
         state.failed.remove(&ino);
-        state.untell(ino);
+        state.drop_interest(ino);
     }
 
     /// The end of `ino`, which is dying, takes further batches.
     pub(crate) fn ending(&self, ino: Ino) {
         let mut state = self.state();
-        state.untell(ino);
+        state.drop_interest(ino);
         state.unheld.push_back(ino);
     }
 
@@ -442,7 +444,7 @@ impl Handles {
         for &ino in &let_go {
             state.uncount(ino);
         }
-        state.told.remove(&attachment);
+        state.interest.remove(&attachment);
         state.let_go_all();
     }
 }

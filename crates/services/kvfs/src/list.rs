@@ -44,14 +44,14 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(limits::IO_MAX);
         let mut buffer = vec![0; len];
         let mut writer = DirentsWriter::new(&mut buffer);
-        let mut told = Vec::new();
+        let mut named = Vec::new();
         let mut after = key::listed(ino, cookie);
         loop {
             let page = PAGE.min((len - writer.len()) / DIRENT_MIN + 1);
             let pairs = self.kv.scan(&key::of(key::Tag::Listed, ino), Some(&after), page).await;
             let pairs = pairs.map_err(KvError::errno)?;
             let attrs = if with_attributes { self.attrs(ino, &pairs).await? } else { Vec::new() };
-            let full = write_page(ino, &pairs, attrs, &mut writer, &mut told)?;
+            let full = write_page(ino, &pairs, attrs, &mut writer, &mut named)?;
             match pairs.last() {
                 Some((key, _)) if !full && pairs.len() == page => after = key.to_vec(),
                 _ if full && writer.is_empty() => return Err(Errno::EINVAL),
@@ -61,7 +61,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let used = writer.len();
         buffer.truncate(used);
         if with_attributes {
-            self.handles.tell_all(cx.attachment, told.into_iter());
+            self.handles.add_interests(cx.attachment, named.into_iter());
         }
         let reply = Reply::Data(u32::try_from(used).map_err(|_| Errno::EOVERFLOW)?);
         Ok(Answer { reply, payload: Payload::Bytes(buffer) })
@@ -88,7 +88,7 @@ fn write_page(
     pairs: &[(Key, Value)],
     attrs: Vec<Option<Attr>>,
     writer: &mut DirentsWriter<'_>,
-    told: &mut Vec<Ino>,
+    named: &mut Vec<Ino>,
 ) -> Result<bool> {
     let mut attrs = attrs.into_iter();
     for (key, value) in pairs {
@@ -100,7 +100,7 @@ fn write_page(
             return Ok(true);
         }
         if with_attr {
-            told.push(ino);
+            named.push(ino);
         }
     }
     Ok(false)

@@ -24,10 +24,10 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 self.searched(cx, parent).await?;
             }
             // Who was told that there is nothing must hear when there is.
-            self.handles.tell(cx.attachment, parent);
+            self.handles.add_interest(cx.attachment, parent);
             return Err(Errno::ENOENT);
         };
-        self.handles.tell(cx.attachment, inode.ino());
+        self.handles.add_interest(cx.attachment, inode.ino());
         Ok(Reply::Entry(inode.attr))
     }
 

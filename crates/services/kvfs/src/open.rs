@@ -157,7 +157,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
         if fh == Fh::NONE {
             self.inode(ino).await?;
-            self.handles.tell(cx.attachment, ino);
+            self.handles.add_interest(cx.attachment, ino);
             return Ok(Reply::Empty);
         }
         let handle = Handle { ino, flags, directory };
@@ -174,7 +174,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
         opening.keep();
         // Whoever has it open was told of it.
-        self.handles.tell(cx.attachment, ino);
+        self.handles.add_interest(cx.attachment, ino);
         Ok(Reply::Empty)
     }
 }

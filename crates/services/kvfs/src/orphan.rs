@@ -8,8 +8,8 @@
 //!     '---------- last name gone, not held ---------------------'
 //!                 (the first step in that batch, which is often all)
 //! ```
-//! A regular file that only the asker was told of, and nobody has open, counts as not held: the
-//! asker gets its last attributes with the reply, and need not forget it.
+//! A regular file in which only the asker has an interest, and that nobody has open, counts as not
+//! held: the asker gets its last attributes with the reply, and need not forget it.
 //!
 //! "Orphaned" is recorded under its own tag in the batch that took the name, so what a crash leaves
 //! is found at the next opening. "Dying" is in memory: nobody may open the inode any more.

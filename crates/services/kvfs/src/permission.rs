@@ -95,17 +95,17 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
     }
 
-    /// Attachments other than the asker's that were told of `ino` hear that it changed.
+    /// Attachments other than the asker's with an interest in `ino` hear that it changed.
     pub(crate) fn changed(&self, cx: &Context<'_>, ino: Ino) {
-        let others = self.handles.others_told(cx.attachment, ino);
+        let others = self.handles.others_interested(cx.attachment, ino);
         self.push_events(
             others.into_iter().map(|attachment| Event::StaleInode { attachment, ino }),
         );
     }
 
-    /// Attachments other than the asker's that were told of `parent` hear that `name` changed.
+    /// Attachments other than the asker's with an interest in `parent` hear that `name` changed.
     pub(crate) fn renamed(&self, cx: &Context<'_>, parent: Ino, name: &[u8]) {
-        let others = self.handles.others_told(cx.attachment, parent);
+        let others = self.handles.others_interested(cx.attachment, parent);
         let entry = |attachment| Event::StaleEntry { attachment, parent, name: name.to_vec() };
         self.push_events(others.into_iter().map(entry));
     }

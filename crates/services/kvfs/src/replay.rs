@@ -50,7 +50,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 Request::Create { flags, .. } | Request::Tmpfile { flags, .. },
             ) => {
                 let fh = reopen(attr.ino, *flags).await?;
-                self.handles.tell(attachment, attr.ino);
+                self.handles.add_interest(attachment, attr.ino);
                 Reply::Created(attr, fh)
             }
             (Reply::Opened(_), &Request::Open { ino, .. }) if !self.may_name(context, ino) => {
@@ -60,7 +60,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 Reply::Opened(reopen(ino, flags).await?)
             }
             (Reply::Entry(attr), _) => {
-                self.handles.tell(attachment, attr.ino);
+                self.handles.add_interest(attachment, attr.ino);
                 Reply::Entry(attr)
             }
             (reply @ Reply::Written(_), &Request::Write { ino, fh, flags, .. }) => {

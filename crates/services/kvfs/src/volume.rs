@@ -12,7 +12,7 @@ use outboard_wire::file::mode;
 
 use crate::check::touched::Touched;
 use crate::data::fresh::Fresh;
-use crate::data::gather::Gather;
+use crate::data::group_commit::GroupCommit;
 use crate::handles::Handles;
 use crate::layout::key::{self, Counter};
 use crate::layout::{Inode, Superblock, decode_counter, encode_counter};
@@ -80,7 +80,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             superblock,
             range_locks: RangeLocks::default(),
             tree: task::Mutex::default(),
-            writes: Gather::default(),
+            writes: GroupCommit::default(),
             fresh: Fresh::default(),
             touched: Touched::default(),
             numbers: Numbers(Mutex::new(0..0)),

@@ -1,4 +1,4 @@
-//! Commits: judged in memory, appended to the journal in groups.
+//! Commits: judged in memory, appended to the journal in a group commit.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,9 @@ use outboard_base::Errno;
 
 use super::super::journal::{self, OWNER, SEALED};
 use super::super::port::{Guard, Op, Pool, PoolError, Step};
-use super::{AGAIN, GROUP, Group, PooledKv, Queued, REFUSED, State, Ticket, kv_error};
+use super::{
+    AGAIN, CommitGroup, GROUP_BYTES_MAX, PooledKv, Queued, REFUSED, State, Ticket, kv_error,
+};
 use outboard_kv::{Batch, Key, KvError, Value};
 
 /// How often conditions are looked up again because others wrote the same keys meanwhile.
@@ -85,12 +87,12 @@ impl State {
     }
 
     /// The group to send: the one not known to have arrived, or the next of the queue.
-    fn gather(&mut self) -> Result<Option<(u64, u64, outboard_kv::Bytes, bool)>, KvError> {
+    fn next_group(&mut self) -> Result<Option<(u64, u64, outboard_kv::Bytes, bool)>, KvError> {
         if self.group.is_none() {
             let mut bytes = 0;
             let mut batches: Vec<Queued> = Vec::new();
             while let Some(next) = self.queue.front() {
-                if !batches.is_empty() && bytes + next.bytes > GROUP {
+                if !batches.is_empty() && bytes + next.bytes > GROUP_BYTES_MAX {
                     break;
                 }
                 bytes += next.bytes;
@@ -103,7 +105,8 @@ impl State {
             let writes = batches.iter().flat_map(|batch| &batch.writes);
             let bytes = journal::encode(object, offset, writes)?;
             let essential = batches.iter().any(|batch| batch.essential);
-            self.group = Some(Group { object, offset, bytes, essential, batches, sent: false });
+            self.group =
+                Some(CommitGroup { object, offset, bytes, essential, batches, sent: false });
         }
         let group = self.group.as_ref();
         Ok(group.map(|g| (g.object, g.offset, g.bytes.clone(), g.essential)))
@@ -133,7 +136,7 @@ impl State {
     /// Nothing that waits is done: those judged last count on those judged first. An essential one
     /// that waited behind a group without one was not tried: it is to be judged again.
     fn refuse_all(&mut self) {
-        let Some(Group { batches, essential, .. }) = self.group.take() else { return };
+        let Some(CommitGroup { batches, essential, .. }) = self.group.take() else { return };
         for batch in batches.into_iter().chain(std::mem::take(&mut self.queue)) {
             for write in &batch.writes {
                 self.overlay.refuse(batch.seq, write);
@@ -265,11 +268,11 @@ impl<P: Pool> PooledKv<P> {
     /// Appends the next group. What is dropped on the way is sent again, the same bytes to the same
     /// place.
     async fn append(&self) {
-        let (gathered, made) = {
+        let (group, made) = {
             let mut state = self.lock();
-            (state.gather(), state.journal.made)
+            (state.next_group(), state.journal.made)
         };
-        let (object, offset, bytes, essential) = match gathered {
+        let (object, offset, bytes, essential) = match group {
             Ok(Some(group)) => group,
             Ok(None) => return,
             Err(error) => return self.fail(error),

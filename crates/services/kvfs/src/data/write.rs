@@ -2,7 +2,7 @@
 //!
 //! To a big file, at a place of its own, a write has two halves: its blocks go out while others
 //! write and read elsewhere in the file; then those whose blocks are out at the same time commit
-//! together ([`super::gather`]). A write that changes the file's form is alone with the file.
+//! together ([`super::group_commit`]). A write that changes the file's form is alone with the file.
 //!
 //! Every write puts its replay record in its own batch: one that was done before the DPU side was
 //! lost is answered when it is sent again, and cannot come over what others wrote since.
@@ -15,7 +15,7 @@ use outboard_kv::{Cached, Kv, KvError};
 use outboard_medium::Medium;
 use outboard_wire::file::{Reply, open_flags, write_flags};
 
-use super::gather::{Lead, Outcome, Turn, Work};
+use super::group_commit::{Leader, Outcome, Role, Work};
 use super::regular;
 use super::shape::Shape;
 use crate::Kvfs;
@@ -190,22 +190,22 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         apart: bool,
     ) -> Outcome {
         match work.commit(change, apart).await {
-            Turn::Told(outcome) => outcome,
-            Turn::Lead(lead) => self.commit_gathered(ino, lead).await,
+            Role::Follower(outcome) => outcome,
+            Role::Leader(leader) => self.commit_group(ino, leader).await,
         }
     }
 
-    /// Commits the writes of those who have gathered, and tells them.
-    async fn commit_gathered(&self, ino: Ino, mut lead: Lead<'_, Change>) -> Outcome {
-        let changes = lead.gathered();
+    /// Commits the writes of a group, as its leader.
+    async fn commit_group(&self, ino: Ino, mut leader: Leader<'_, Change>) -> Outcome {
+        let changes = leader.take_works();
         let committed = self.attempt(async |txn| self.stage_changes(ino, txn, changes).await).await;
         let outcome = match committed {
             Ok(()) => Outcome::Done,
             Err(Fail::Again) => Outcome::Again,
-            Err(Fail::With(_)) if lead.has_followers() => Outcome::Apart,
+            Err(Fail::With(_)) if leader.has_followers() => Outcome::Apart,
             Err(Fail::With(errno)) => Outcome::Failed(errno),
         };
-        lead.tell(outcome);
+        leader.finish(outcome);
         outcome
     }
 

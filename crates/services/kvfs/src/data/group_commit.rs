@@ -1,10 +1,10 @@
-//! Those who have something to commit for one inode at the same time gather, and one of them does
-//! it for all: one batch instead of many.
+//! Group commit of one inode's writes: of those who are ready at the same time one, the leader,
+//! commits for all, in one batch instead of many.
 //!
-//! Nobody waits for who may come: the leader lets those go first whose time has come already, as
+//! Nobody waits for who may come: the leader lets those go first who have been woken already, as
 //! far as there are others at work, and takes what is there. Dropping the future of
-//! [`Work::commit`], or a [`Lead`], leaves nobody waiting: somebody else leads, and those whose
-//! commit was given up in the middle are told to do their work again.
+//! [`Work::commit`], or a [`Leader`], leaves nobody waiting: somebody else leads, and the followers
+//! of a commit that was given up in the middle do their work again.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use outboard_base::{Errno, Ino};
 
 /// Most whose work becomes one batch.
-const GATHERED_MAX: usize = 64;
+const GROUP_MAX: usize = 64;
 
 /// What became of somebody's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +31,13 @@ pub(crate) enum Outcome {
 }
 
 /// Who is at work, inode by inode, and what is ready to be committed.
-pub(crate) struct Gather<T> {
+pub(crate) struct GroupCommit<T> {
     inodes: Mutex<HashMap<Ino, Inode<T>>>,
 }
 
-impl<T> Default for Gather<T> {
-    fn default() -> Gather<T> {
-        Gather { inodes: Mutex::default() }
+impl<T> Default for GroupCommit<T> {
+    fn default() -> GroupCommit<T> {
+        GroupCommit { inodes: Mutex::default() }
     }
 }
 
@@ -70,7 +70,7 @@ impl<T> Inode<T> {
     }
 }
 
-impl<T> Gather<T> {
+impl<T> GroupCommit<T> {
     fn inodes(&self) -> MutexGuard<'_, HashMap<Ino, Inode<T>>> {
         self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,19 +78,19 @@ impl<T> Gather<T> {
     /// Somebody begins work that ends in a commit.
     pub(crate) fn begin(&self, ino: Ino) -> Work<'_, T> {
         self.inodes().entry(ino).or_insert_with(Inode::new).working += 1;
-        Work { gather: self, ino }
+        Work { group: self, ino }
     }
 }
 
 /// Somebody is at work; not any more when dropped.
 pub(crate) struct Work<'g, T> {
-    gather: &'g Gather<T>,
+    group: &'g GroupCommit<T>,
     ino: Ino,
 }
 
 impl<T> Drop for Work<'_, T> {
     fn drop(&mut self) {
-        let mut inodes = self.gather.inodes();
+        let mut inodes = self.group.inodes();
         if let Some(inode) = inodes.get_mut(&self.ino) {
             inode.working = inode.working.saturating_sub(1);
             if inode.working == 0 {
@@ -100,23 +100,23 @@ impl<T> Drop for Work<'_, T> {
     }
 }
 
-/// Whose turn it is to do what.
-pub(crate) enum Turn<'w, T> {
+/// Who commits.
+pub(crate) enum Role<'w, T> {
     /// Another did it.
-    Told(Outcome),
-    /// This one commits for all.
-    Lead(Lead<'w, T>),
+    Follower(Outcome),
+    /// This one, for all.
+    Leader(Leader<'w, T>),
 }
 
 impl<T> Work<'_, T> {
     /// Changes what is known of the inode, which is there as long as somebody is at work.
     fn with<R>(&self, change: impl FnOnce(&mut Inode<T>) -> R) -> R {
-        change(self.gather.inodes().entry(self.ino).or_insert_with(Inode::new))
+        change(self.group.inodes().entry(self.ino).or_insert_with(Inode::new))
     }
 
     /// The work is ready to be committed, by itself if it is to be `apart`. Waits until somebody
-    /// has done it, or it is this one's turn to lead.
-    pub(crate) async fn commit(&self, work: T, apart: bool) -> Turn<'_, T> {
+    /// has done it, or this one is to lead.
+    pub(crate) async fn commit(&self, work: T, apart: bool) -> Role<'_, T> {
         let number = self.with(|inode| {
             let seat = inode.next_seat;
             inode.next_seat += 1;
@@ -126,14 +126,14 @@ impl<T> Work<'_, T> {
         });
         let seat = Seat { work: self, number };
         if let Some(outcome) = poll_fn(|cx| seat.poll(cx)).await {
-            return Turn::Told(outcome);
+            return Role::Follower(outcome);
         }
-        let mut lead = Lead::new(self);
+        let mut leader = Leader::new(self);
         if self.with(|inode| inode.working > inode.seats.len()) {
             others_first().await;
         }
-        lead.take(number, apart);
-        Turn::Lead(lead)
+        leader.take(number, apart);
+        Role::Leader(leader)
     }
 }
 
@@ -185,28 +185,28 @@ impl<T> Drop for Seat<'_, T> {
     }
 }
 
-/// Commits what has gathered; another may when this is dropped.
-pub(crate) struct Lead<'w, T> {
+/// Commits what the group has ready; another may when this is dropped.
+pub(crate) struct Leader<'w, T> {
     work: &'w Work<'w, T>,
-    gathered: Vec<T>,
+    works: Vec<T>,
     followers: Vec<u64>,
-    has_told: bool,
+    has_ended: bool,
 }
 
-impl<'w, T> Lead<'w, T> {
-    fn new(work: &'w Work<'w, T>) -> Lead<'w, T> {
-        Lead { work, gathered: Vec::new(), followers: Vec::new(), has_told: false }
+impl<'w, T> Leader<'w, T> {
+    fn new(work: &'w Work<'w, T>) -> Leader<'w, T> {
+        Leader { work, works: Vec::new(), followers: Vec::new(), has_ended: false }
     }
 
     /// Takes its own work, and that of others unless it is to be apart.
     fn take(&mut self, own: u64, apart: bool) {
-        let Lead { work, gathered, followers, .. } = self;
+        let Leader { work, works, followers, .. } = self;
         work.with(|inode| {
-            gathered.extend(inode.at(own).and_then(|place| place.work.take()));
+            works.extend(inode.at(own).and_then(|place| place.work.take()));
             let others = inode.seats.iter_mut().filter(|place| !apart && !place.apart);
-            for place in others.take(GATHERED_MAX) {
+            for place in others.take(GROUP_MAX) {
                 if let Some(work) = place.work.take() {
-                    gathered.push(work);
+                    works.push(work);
                     followers.push(place.seat);
                 }
             }
@@ -214,8 +214,8 @@ impl<'w, T> Lead<'w, T> {
     }
 
     /// What is to be committed, once; its own is the first.
-    pub(crate) fn gathered(&mut self) -> Vec<T> {
-        std::mem::take(&mut self.gathered)
+    pub(crate) fn take_works(&mut self) -> Vec<T> {
+        std::mem::take(&mut self.works)
     }
 
     /// Whether others' work is among it.
@@ -223,13 +223,13 @@ impl<'w, T> Lead<'w, T> {
         !self.followers.is_empty()
     }
 
-    /// Tells the others what became of theirs.
-    pub(crate) fn tell(mut self, outcome: Outcome) {
+    /// The others hear what became of theirs.
+    pub(crate) fn finish(mut self, outcome: Outcome) {
         self.end(outcome);
     }
 
     fn end(&mut self, outcome: Outcome) {
-        self.has_told = true;
+        self.has_ended = true;
         let wakers: Vec<Waker> = self.work.with(|inode| {
             inode.leads = false;
             for follower in self.followers.drain(..) {
@@ -237,17 +237,17 @@ impl<'w, T> Lead<'w, T> {
                     place.outcome = Some(outcome);
                 }
             }
-            // Who was not told may lead.
+            // Who was not among them may lead.
             inode.seats.iter_mut().filter_map(|place| place.waker.take()).collect()
         });
         wakers.into_iter().for_each(Waker::wake);
     }
 }
 
-impl<T> Drop for Lead<'_, T> {
+impl<T> Drop for Leader<'_, T> {
     fn drop(&mut self) {
-        // Once it has told, another may lead.
-        if !self.has_told {
+        // Once it has ended, another may lead already.
+        if !self.has_ended {
             self.end(Outcome::Again);
         }
     }
@@ -257,98 +257,100 @@ impl<T> Drop for Lead<'_, T> {
 mod tests {
     use std::pin::{Pin, pin};
 
+    use outboard_base::task::poll_once;
+
     use super::*;
 
     const INO: Ino = Ino(3);
 
     fn poll<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
-        match future.poll(&mut Context::from_waker(Waker::noop())) {
+        match poll_once(future) {
             Poll::Ready(out) => Some(out),
             Poll::Pending => None,
         }
     }
 
-    fn lead<'w>(turn: Option<Turn<'w, u32>>) -> Lead<'w, u32> {
-        match turn {
-            Some(Turn::Lead(lead)) => lead,
-            Some(Turn::Told(outcome)) => panic!("told {outcome:?}"),
+    fn lead<'w>(role: Option<Role<'w, u32>>) -> Leader<'w, u32> {
+        match role {
+            Some(Role::Leader(leader)) => leader,
+            Some(Role::Follower(outcome)) => panic!("another did it: {outcome:?}"),
             None => panic!("it waits"),
         }
     }
 
-    fn told(turn: Option<Turn<'_, u32>>) -> Option<Outcome> {
-        match turn {
-            Some(Turn::Told(outcome)) => Some(outcome),
-            Some(Turn::Lead(_)) => panic!("it leads"),
+    fn followed(role: Option<Role<'_, u32>>) -> Option<Outcome> {
+        match role {
+            Some(Role::Follower(outcome)) => Some(outcome),
+            Some(Role::Leader(_)) => panic!("it leads"),
             None => None,
         }
     }
 
     #[test]
     fn one_alone_does_not_wait() {
-        let gather = Gather::default();
-        let work = gather.begin(INO);
+        let group = GroupCommit::default();
+        let work = group.begin(INO);
         let mut first = lead(poll(pin!(work.commit(1, false))));
-        assert_eq!(first.gathered(), [1]);
-        first.tell(Outcome::Done);
+        assert_eq!(first.take_works(), [1]);
+        first.finish(Outcome::Done);
         drop(work);
-        assert!(gather.inodes().is_empty());
+        assert!(group.inodes().is_empty());
     }
 
     #[test]
     fn one_commits_for_all_who_are_ready() {
-        let gather = Gather::default();
-        let work = [(); 4].map(|()| gather.begin(INO));
+        let group = GroupCommit::default();
+        let work = [(); 4].map(|()| group.begin(INO));
         let mut first = pin!(work[0].commit(0, false));
         let mut second = pin!(work[1].commit(1, false));
         assert!(poll(first.as_mut()).is_none(), "it lets the others go first");
-        assert_eq!(told(poll(second.as_mut())), None);
+        assert_eq!(followed(poll(second.as_mut())), None);
         let mut leader = lead(poll(first.as_mut()));
-        assert_eq!((leader.gathered(), leader.has_followers()), (vec![0, 1], true));
+        assert_eq!((leader.take_works(), leader.has_followers()), (vec![0, 1], true));
         // Who comes now, leads the next.
         let mut third = pin!(work[2].commit(2, false));
-        assert_eq!(told(poll(third.as_mut())), None);
-        leader.tell(Outcome::Failed(Errno::EIO));
-        assert_eq!(told(poll(second.as_mut())), Some(Outcome::Failed(Errno::EIO)));
+        assert_eq!(followed(poll(third.as_mut())), None);
+        leader.finish(Outcome::Failed(Errno::EIO));
+        assert_eq!(followed(poll(second.as_mut())), Some(Outcome::Failed(Errno::EIO)));
         assert!(poll(third.as_mut()).is_none());
-        assert_eq!(lead(poll(third.as_mut())).gathered(), [2]);
+        assert_eq!(lead(poll(third.as_mut())).take_works(), [2]);
     }
 
     #[test]
     fn who_is_apart_is_committed_alone() {
-        let gather = Gather::default();
-        let work = [(); 3].map(|()| gather.begin(INO));
+        let group = GroupCommit::default();
+        let work = [(); 3].map(|()| group.begin(INO));
         let mut apart = pin!(work[0].commit(0, true));
         let mut other = pin!(work[1].commit(1, false));
         let mut third = pin!(work[2].commit(2, false));
         assert!(poll(apart.as_mut()).is_none());
-        assert_eq!(told(poll(other.as_mut())), None);
-        assert_eq!(told(poll(third.as_mut())), None);
+        assert_eq!(followed(poll(other.as_mut())), None);
+        assert_eq!(followed(poll(third.as_mut())), None);
         let mut leader = lead(poll(apart.as_mut()));
-        assert_eq!((leader.gathered(), leader.has_followers()), (vec![0], false));
+        assert_eq!((leader.take_works(), leader.has_followers()), (vec![0], false));
         let mut again = pin!(work[0].commit(9, true));
-        assert_eq!(told(poll(again.as_mut())), None);
-        leader.tell(Outcome::Done);
-        assert_eq!(lead(poll(third.as_mut())).gathered(), [2, 1]);
+        assert_eq!(followed(poll(again.as_mut())), None);
+        leader.finish(Outcome::Done);
+        assert_eq!(lead(poll(third.as_mut())).take_works(), [2, 1]);
     }
 
     #[test]
     fn a_leader_given_up_leaves_nobody_waiting() {
-        let gather = Gather::default();
-        let work = [(); 3].map(|()| gather.begin(INO));
+        let group = GroupCommit::default();
+        let work = [(); 3].map(|()| group.begin(INO));
         let mut follower = pin!(work[1].commit(1, false));
         {
             let mut early = Box::pin(work[0].commit(0, false));
             assert!(poll(early.as_mut()).is_none());
-            assert_eq!(told(poll(follower.as_mut())), None);
+            assert_eq!(followed(poll(follower.as_mut())), None);
             // Given up before it took anything: its own work goes with it.
         }
         let mut late = pin!(work[2].commit(2, false));
         assert!(poll(follower.as_mut()).is_none());
-        assert_eq!(told(poll(late.as_mut())), None);
+        assert_eq!(followed(poll(late.as_mut())), None);
         let mut leader = lead(poll(follower.as_mut()));
-        assert_eq!(leader.gathered(), [1, 2]);
+        assert_eq!(leader.take_works(), [1, 2]);
         drop(leader);
-        assert_eq!(told(poll(late.as_mut())), Some(Outcome::Again));
+        assert_eq!(followed(poll(late.as_mut())), Some(Outcome::Again));
     }
 }
