@@ -7,10 +7,10 @@
 //! - Who changes a file's bytes locks their blocks alone, who reads them shares the lock
 //!   ([`RangeLocks`](outboard_base::task::RangeLocks)), so a read never sees half a write, and
 //!   writes to other blocks of a big file go on side by side.
-//! - An operation is one batch, or part of one ([`group_commit`]). Two are not, when the file is large: a
-//!   truncation shows its new size at once and gives blocks back step by step, and is finished
-//!   before the file grows, or after a restart ([`size`]); `fallocate` fills a range step by step,
-//!   and its size shows at the end.
+//! - An operation is one batch, or part of one ([`group_commit`]). Two are not, when the file is
+//!   large: a truncation shows its new size at once and gives blocks back step by step, and is
+//!   finished before the file grows, or after a restart ([`size`]); `fallocate` fills a range step
+//!   by step, and its size shows at the end.
 //! - Bytes that were synced are never traded for bytes that were not: see [`fresh`].
 //!
 //! See `docs/internals/kvfs-data.md`.

@@ -11,8 +11,8 @@
 //!    What cannot be one batch (giving back the blocks of a big file) is recorded as still to be
 //!    done, and finished in bounded steps, after a restart too.
 //! 2. An inode number is never given out twice. An inode without a name lives while a handle is
-//!    open on it, or an attachment has an interest in it (was sent its number, and has not forgotten
-//!    it).
+//!    open on it, or an attachment has an interest in it: was sent its number, and has not
+//!    forgotten it.
 //! 3. What is in memory only (handles, holds, locks) belongs to an attachment and is handed in
 //!    again by it after a restart, before [`Kvfs::end_grace`].
 //! 4. State in memory is behind short mutexes, never held across an await.

@@ -103,7 +103,7 @@ fn other_blocks_do_not_wait() {
 #[test]
 fn readers_share_writers_do_not_and_order_holds() {
     let mut queue = RangeQueue::default();
-    let mut ask = |queue: &mut RangeQueue<char>, request, name| queue.ask(request, || name);
+    let ask = |queue: &mut RangeQueue<char>, request, name| queue.ask(request, || name);
     let (first, granted) = ask(&mut queue, on(0, 10, false), 'a');
     assert!(granted);
     let (second, granted) = ask(&mut queue, on(5, 7, false), 'b');
