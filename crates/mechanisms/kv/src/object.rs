@@ -45,7 +45,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub use check::{Fault, Found, Report};
 pub use ledger::{Room, Staged};
 pub use open::Recovered;
-pub use pool::Lent;
 pub use write::Written;
 
 use crate::Kv;

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod lent;
 pub mod mem;
 
 use std::any::Any;
@@ -13,6 +14,8 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
 use outboard_base::Errno;
+
+pub use lent::{Lender, Lent};
 
 /// Alignment of every [`Buf`], offset and length, bytes: what O_DIRECT asks of any device.
 pub const ALIGN: usize = 4096;

@@ -29,7 +29,6 @@
 #![forbid(unsafe_code)]
 
 mod acl;
-mod api;
 mod attr;
 mod cached;
 pub mod check;
@@ -43,8 +42,10 @@ mod list;
 mod lock;
 mod lookup;
 mod open;
+mod options;
 mod orphan;
 mod permission;
+mod port;
 mod remove;
 mod rename;
 mod replay;
@@ -53,13 +54,15 @@ mod txn;
 mod volume;
 mod xattr;
 
-pub use api::{Answer, Caller, Event, OpenError, Options, Payload};
+pub use options::{OpenError, Options};
 
 use std::sync::{Arc, Mutex};
 
 use outboard_base::task::{self, RangeLocks};
 use outboard_kv::Cached;
 use outboard_kv::object::{Objects, Recovered};
+// The words of every volume, for the modules here.
+use outboard_volume::{Answer, Caller, Event, Payload};
 
 use check::touched::Touched;
 use data::fresh::Fresh;

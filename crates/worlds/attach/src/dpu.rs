@@ -27,17 +27,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outboard_base::Time;
 use outboard_base::task::Work;
-use outboard_base::{Result, Time};
 use outboard_cache::policy::Policies;
-use outboard_dpc::dpu::{AttachmentId, Grace, Limits, Service, Volume};
-use outboard_kv::Kv;
-use outboard_kv::object::Packing;
-use outboard_kvfs::{Kvfs, check};
+use outboard_dpc::dpu::{AttachmentId, Grace, Limits, Service};
 use outboard_link::beat::Beat;
 use outboard_link::dma::{Count, Ledger};
 use outboard_link::pace::{self, Pace};
-use outboard_medium::Medium;
+use outboard_volume::Housekeeping;
 use outboard_wire::nvmefs::{DEPTH_MAX, QUEUES_MAX};
 
 use crate::link::Terms;
@@ -50,84 +47,6 @@ use peers::Peers;
 use sessions::Sessions;
 
 pub use control::{Control, report_json};
-
-/// A volume with a life of its own. Shared with the thread of a check.
-pub trait Keeping: Volume + Clone + Send {
-    /// Everybody who held something before the start is back, or had the time to come.
-    fn end_grace(&self) -> impl Future<Output = Result<()>>;
-
-    /// Housekeeping; true if there is more to do at once.
-    fn tidy(&self) -> impl Future<Output = Result<bool>>;
-
-    /// Locks that were recalled some seconds ago and did not come back are counted upon no more.
-    fn lose_patience(&self);
-
-    /// Nobody asks for anything right now: called often, and does not wait.
-    fn idle(&self);
-
-    /// Whether something is left to note down when nobody asks for anything.
-    fn has_notes(&self) -> bool;
-
-    /// Notes it down.
-    fn note(&self) -> impl Future<Output = Result<()>>;
-
-    /// Makes everything answered durable: before an orderly end.
-    fn sync(&self) -> impl Future<Output = Result<()>>;
-
-    /// The file system check, beside other work.
-    fn check(&self, contents: bool) -> impl Future<Output = Result<check::Report>>;
-
-    /// Space and inodes.
-    fn figures(&self) -> outboard_wire::file::Statfs;
-
-    /// What was written to the medium since the opening, and what it took.
-    fn packing(&self) -> Packing;
-}
-
-impl<K: Kv, M: Medium> Keeping for Arc<Kvfs<K, M>> {
-    fn end_grace(&self) -> impl Future<Output = Result<()>> {
-        Kvfs::end_grace(self)
-    }
-
-    fn tidy(&self) -> impl Future<Output = Result<bool>> {
-        Kvfs::tidy(self)
-    }
-
-    fn lose_patience(&self) {
-        Kvfs::lose_patience(self);
-    }
-
-    fn idle(&self) {
-        self.objects().kv().idle();
-    }
-
-    fn has_notes(&self) -> bool {
-        self.objects().is_unmarked()
-    }
-
-    async fn note(&self) -> Result<()> {
-        self.objects().mark().await.map_err(outboard_kv::KvError::errno)
-    }
-
-    async fn sync(&self) -> Result<()> {
-        // Retires the log of moves first: after an orderly end a block that fails its checksum has
-        // gone bad, and is never taken for one that did not reach the medium.
-        Kvfs::tidy(self).await?;
-        self.objects().sync().await.map_err(outboard_kv::KvError::errno)
-    }
-
-    fn check(&self, contents: bool) -> impl Future<Output = Result<check::Report>> {
-        Kvfs::check(self, check::Options { contents, repair: false })
-    }
-
-    fn figures(&self) -> outboard_wire::file::Statfs {
-        self.statfs()
-    }
-
-    fn packing(&self) -> Packing {
-        self.objects().packing()
-    }
-}
 
 /// How a DPU side runs.
 #[derive(Clone, Debug)]
@@ -218,10 +137,10 @@ pub struct Dpu<V, R> {
     ending: Option<Time>,
 }
 
-impl<V: Keeping, R: Runtime> Dpu<V, R> {
+impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     /// Begins to listen. `wakeup` is what `runtime` notifies when it has work; the volume is open.
     pub fn new(
-        volume: V,
+        volume: Arc<V>,
         runtime: Rc<R>,
         wakeup: Arc<Wakeup>,
         mut options: DpuOptions,
@@ -324,7 +243,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         if now >= self.next_beat {
             self.next_beat = now.after(Beat::period(self.options.beat_limit));
             self.peers.beat();
-            self.service.volume().lose_patience();
+            self.service.volume().expire_recalls();
         }
         self.tidy(now);
         // What the volume tells because of any of this.
@@ -343,7 +262,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             tracing::warn!(%session, "did not come back in time: its files and locks are let go");
             self.sessions.remove(session);
         }
-        let volume = self.service.volume().clone();
+        let volume = Arc::clone(self.service.volume());
         self.start(async move {
             match volume.end_grace().await {
                 Ok(()) => tracing::debug!("the grace period is over"),
@@ -385,12 +304,12 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     fn close(&mut self) -> io::Result<()> {
         self.flush();
         self.tender.end();
-        let volume = self.service.volume().clone();
+        let volume = Arc::clone(self.service.volume());
         let gate = Arc::clone(self.service.gate());
         let outcome = Rc::new(std::cell::Cell::new(None));
         let told = Rc::clone(&outcome);
         self.start(async move {
-            let flushed = gate.flush_all(&volume).await;
+            let flushed = gate.flush_all(&*volume).await;
             told.set(Some(volume.sync().await.and(flushed)));
         });
         let deadline = clock::now().after(END_LIMIT);
@@ -417,7 +336,7 @@ struct Serving<'a, V, R> {
     stop: &'a dyn Fn() -> bool,
 }
 
-impl<V: Keeping, R: Runtime> Polled for Serving<'_, V, R> {
+impl<V: Housekeeping, R: Runtime> Polled for Serving<'_, V, R> {
     fn pass(&mut self, pace: &mut Pace) -> io::Result<Pass> {
         let dpu = &mut *self.dpu;
         let mut found = dpu.look_at_queues();
@@ -446,10 +365,10 @@ impl<V: Keeping, R: Runtime> Polled for Serving<'_, V, R> {
         let dpu = &mut *self.dpu;
         // What was posted or started since the last pass is taken care of before.
         dpu.flush();
-        if dpu.service.volume().has_notes() {
-            let volume = dpu.service.volume().clone();
+        if dpu.service.volume().wants_checkpoint() {
+            let volume = Arc::clone(dpu.service.volume());
             dpu.start(async move {
-                if let Err(errno) = volume.note().await {
+                if let Err(errno) = volume.checkpoint().await {
                     tracing::error!(%errno, "cannot note down what is durable");
                 }
             });

@@ -16,17 +16,17 @@ use outboard_cache::dpu::Control;
 use outboard_cache::geometry::{Area, Geometry, Shape};
 use outboard_cache::host::Plane;
 use outboard_cache::policy::Policies;
-use outboard_dpc::dpu::{CacheSetup, Limits, Service, Volume};
+use outboard_dpc::dpu::{CacheSetup, Limits, Service};
 use outboard_dpc::host::{
     Call, Done, Front, NotResumed, Port, Resumed, Session, Settings, Started, World,
 };
-use outboard_kvfs::Caller;
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Direct, Dma, Ledger};
 use outboard_link::events::{Receiver, Sender};
 use outboard_link::layout::Layout;
 use outboard_link::queue::nvmefs::{Initiator, Target};
 use outboard_link::registers::Registers;
+use outboard_volume::{Caller, Volume};
 use outboard_wire::event::Event;
 use outboard_wire::file::{Reply, Request};
 use outboard_wire::nvmefs::Dispatch;
@@ -193,13 +193,13 @@ pub struct Loopback<V> {
 impl<V: Volume> Loopback<V> {
     /// Both sides, attached: `queues` queue pairs of `depth`, all choices made by `seed`. One at a
     /// time in a thread. `EINVAL` for a grid out of range.
-    pub fn new(volume: V, queues: u16, depth: u16, seed: u64) -> Result<Loopback<V>> {
+    pub fn new(volume: Arc<V>, queues: u16, depth: u16, seed: u64) -> Result<Loopback<V>> {
         Loopback::with_cache(volume, queues, depth, seed, None)
     }
 
     /// The same with a hybrid cache. `EINVAL` also for a shape that cannot be.
     pub fn with_cache(
-        volume: V,
+        volume: Arc<V>,
         queues: u16,
         depth: u16,
         seed: u64,
@@ -252,7 +252,7 @@ impl<V: Volume> Loopback<V> {
         Ok(loopback)
     }
 
-    fn begin(&mut self, volume: V, registers: &Registers) -> Result<()> {
+    fn begin(&mut self, volume: Arc<V>, registers: &Registers) -> Result<()> {
         let direct = Direct::new(Arc::clone(&self.region));
         let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(&self.ledger)));
         let targets = (0..self.layout.queues())
@@ -405,14 +405,14 @@ impl<V: Volume> Loopback<V> {
     }
 
     /// The DPU side is there again, over the same or another volume.
-    pub fn restart(&mut self, volume: V) -> Result<std::result::Result<Resumed, NotResumed>> {
+    pub fn restart(&mut self, volume: Arc<V>) -> Result<std::result::Result<Resumed, NotResumed>> {
         self.restart_while(volume, &|| true)
     }
 
     /// The same of one that is there as long as `alive` says so.
     pub fn restart_while(
         &mut self,
-        volume: V,
+        volume: Arc<V>,
         alive: &dyn Fn() -> bool,
     ) -> Result<std::result::Result<Resumed, NotResumed>> {
         self.lives += 1;

@@ -12,9 +12,10 @@ use outboard_base::{Cred, Errno, Result, SessionId, limits};
 use outboard_kv::Kv;
 use outboard_kv::mem::MemKv;
 use outboard_kv::object::{Compression, Packing};
-use outboard_kvfs::{Answer, Caller, Event, Kvfs, Payload};
+use outboard_kvfs::Kvfs;
 use outboard_medium::Medium;
 use outboard_medium::mem::MemMedium;
+use outboard_volume::{Answer, Caller, Event, Payload};
 use outboard_wire::file::{Attr, Flags, Header, Op, Reply, Request};
 
 use super::memory::{self, block_on};

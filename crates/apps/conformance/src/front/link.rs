@@ -34,7 +34,7 @@ pub struct LinkFront {
     kv: Arc<MemKv>,
     medium: Arc<MemMedium>,
     volume: Arc<Volume>,
-    link: Loopback<Arc<Volume>>,
+    link: Loopback<Volume>,
     session: u64,
     last_tag: u64,
     answers: HashMap<u64, (Result<Reply>, Vec<u8>)>,
@@ -54,7 +54,7 @@ fn attach(
     volume: &Arc<Volume>,
     session: u64,
     cache: bool,
-) -> std::result::Result<Loopback<Arc<Volume>>, String> {
+) -> std::result::Result<Loopback<Volume>, String> {
     let cache = cache.then_some(small_cache());
     // The loopback names its session by its seed, with the lowest bit set.
     let mut link = Loopback::with_cache(Arc::clone(volume), QUEUES, DEPTH, session, cache)

@@ -54,7 +54,7 @@ fn offline(settings: &Settings, repair: bool) -> Result<Value, Failure> {
     });
     let report = report
         .map_err(|errno| Failure::internal(format!("the check could not be finished: {errno}")))?;
-    Ok(outboard_attach::dpu::report_json(&report))
+    Ok(outboard_attach::dpu::report_json(&report.to_volume()))
 }
 
 async fn finish(volume: &KvVolume) -> outboard_base::Result<()> {

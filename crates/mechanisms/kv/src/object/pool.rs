@@ -1,50 +1,9 @@
 //! Buffers kept for reuse: a fresh megabyte costs more in page faults than the copy into it.
 
-use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use super::BLOCK;
-use outboard_medium::Buf;
-
-/// A buffer of the store's, lent to whoever reads; dropped, it goes back.
-pub struct Lent {
-    buf: Option<Buf>,
-    len: usize,
-    pool: Arc<Pool>,
-}
-
-impl Lent {
-    pub(super) fn new(buf: Buf, len: usize, pool: &Arc<Pool>) -> Lent {
-        Lent { buf: Some(buf), len, pool: Arc::clone(pool) }
-    }
-}
-
-impl std::fmt::Debug for Lent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Lent({} bytes)", self.len)
-    }
-}
-
-impl Deref for Lent {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        self.buf.as_ref().and_then(|buf| buf.get(..self.len)).unwrap_or_default()
-    }
-}
-
-impl DerefMut for Lent {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        self.buf.as_mut().and_then(|buf| buf.get_mut(..self.len)).unwrap_or_default()
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        if let Some(buf) = self.buf.take() {
-            self.pool.give(buf);
-        }
-    }
-}
+use outboard_medium::{Buf, Lender};
 
 /// Size classes: 1, 2, 4 ... 256 blocks (2 MiB).
 const CLASSES: usize = 9;
@@ -91,5 +50,11 @@ impl Pool {
                 kept.push(buf);
             }
         }
+    }
+}
+
+impl Lender for Pool {
+    fn take_back(&self, buf: Buf) {
+        self.give(buf);
     }
 }

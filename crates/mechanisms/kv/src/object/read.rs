@@ -1,15 +1,17 @@
 //! Reading: whole blocks, checked, adjacent ones in one operation; packed ones are unpacked.
 
+use std::sync::Arc;
+
 use outboard_base::limits::FILE_SIZE_MAX;
 use outboard_codec::crc32c;
 
 use super::index::{Entry, Page, SLOTS, locate, page_key};
 use super::pack;
-use super::pool::Lent;
+use super::pool::Pool;
 use super::{BLOCK, ObjectId, Objects};
 use crate::{Batch, Key, Kv, KvError};
 use outboard_base::task::{join_all, join2};
-use outboard_medium::{Buf, Medium};
+use outboard_medium::{Buf, Lent, Medium};
 
 /// A read that loses a race with a writer is done again, this often.
 const ATTEMPTS: usize = 8;
@@ -125,7 +127,7 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             if let [only] = &stretches(&entries)[..]
                 && let Ok(Some(buf)) = self.read_stretch(only.entries).await
             {
-                return Ok(Lent::new(buf, len, &self.pool));
+                return Ok(self.lent_out(buf, len));
             }
             // Scattered, or a hole, or moved under us, or bad: the general way tells.
         }
@@ -137,7 +139,12 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     /// A buffer of the store with arbitrary bytes in it.
     pub fn lend(&self, len: usize) -> Lent {
         let blocks = (len as u64).div_ceil(BLOCK).max(1);
-        Lent::new(self.pool.take(blocks), len, &self.pool)
+        self.lent_out(self.pool.take(blocks), len)
+    }
+
+    fn lent_out(&self, buf: Buf, len: usize) -> Lent {
+        let pool: Arc<Pool> = Arc::clone(&self.pool);
+        Lent::new(buf, len, pool)
     }
 
     /// Reads what `entries` name, from byte `skip` of the first.

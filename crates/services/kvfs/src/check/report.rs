@@ -160,6 +160,28 @@ impl Report {
         self.total == 0
     }
 
+    /// As any volume says it.
+    #[must_use]
+    pub fn to_volume(&self) -> outboard_volume::Report {
+        let counts = &self.counts;
+        outboard_volume::Report {
+            findings: self.findings.iter().map(ToString::to_string).collect(),
+            total: self.total,
+            unsure: self.unsure,
+            counts: vec![
+                ("inodes", counts.inodes),
+                ("directories", counts.directories),
+                ("names", counts.names),
+                ("small_files", counts.small_files),
+                ("objects", counts.objects),
+                ("blocks", counts.blocks),
+                ("xattrs", counts.xattrs),
+                ("orphans", counts.orphans),
+                ("replay_records", counts.replay_records),
+            ],
+        }
+    }
+
     pub(super) fn add(&mut self, what: What, ino: Ino, place: String) {
         self.push(Finding { what, ino, place, repaired: false, other: None, key: None });
     }

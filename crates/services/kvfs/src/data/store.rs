@@ -10,9 +10,9 @@ use std::ops::Range;
 
 use outboard_base::Ino;
 use outboard_base::limits::{FILE_SIZE_MAX, SMALL_FILE_MAX};
-use outboard_kv::object::{BLOCK, Lent, ObjectId, Objects, Progress, Room, Staged, Written};
+use outboard_kv::object::{BLOCK, ObjectId, Objects, Progress, Room, Staged, Written};
 use outboard_kv::{Batch, Kv, KvError};
-use outboard_medium::Medium;
+use outboard_medium::{Lent, Medium};
 
 use super::shape::{SECTOR, Shape};
 use crate::layout::key::{self, Tag};

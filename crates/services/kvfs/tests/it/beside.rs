@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 
 use outboard_base::{Fh, Ino, Result, Rng, Timestamp};
 use outboard_kv::mem;
-use outboard_kvfs::{Answer, Payload};
 use outboard_medium as medium;
+use outboard_volume::{Answer, Payload};
 use outboard_wire::file::{Header, Reply, Request, Setattr, write_flags};
 
 use crate::data::clean;

@@ -269,7 +269,7 @@ fn cut_off(power: bool, operation: usize, polls: u64) {
     disk.kv.set_faults(mem::Faults { delay_polls: 3, ..mem::Faults::default() });
     let slow = medium::mem::Faults { delay_polls: 3, ..medium::mem::Faults::default() };
     disk.medium.set_faults(slow);
-    let payload = outboard_kvfs::Payload::Bytes(payload);
+    let payload = outboard_volume::Payload::Bytes(payload);
     let now = outboard_base::Timestamp { sec: 3_000_000, nsec: 0 };
     let header = user.header();
     let done = abandon(volume.handle(&user.caller, &header, request, payload, now), polls);
@@ -323,7 +323,7 @@ fn a_large_truncation_is_finished_after_a_crash() {
         let set = Setattr { size: Some(0), ..Setattr::default() };
         let request = Request::Setattr { ino, fh: Fh::NONE, set };
         let now = outboard_base::Timestamp { sec: 3_000_000, nsec: 0 };
-        let (header, payload) = (user.header(), outboard_kvfs::Payload::None);
+        let (header, payload) = (user.header(), outboard_volume::Payload::None);
         abandon(volume.handle(&user.caller, &header, request, payload, now), polls);
         disk.kv.set_faults(mem::Faults::default());
         drop(volume);

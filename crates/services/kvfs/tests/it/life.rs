@@ -1,7 +1,7 @@
 //! Inodes without a name: who holds them, and when they go.
 
 use outboard_base::{Errno, Fh, Ino};
-use outboard_kvfs::Event;
+use outboard_volume::Event;
 use outboard_wire::file::{Attr, Reply, Request, open_flags};
 
 use crate::world::{Disk, User, Volume, assert_clean, block_on, errno, tidy};

@@ -1,7 +1,7 @@
 //! Locks as requests: who waits is told by an event, and whoever goes leaves nothing behind.
 
 use outboard_base::{Errno, Fh, Ino, Result, SessionId};
-use outboard_kvfs::Event;
+use outboard_volume::Event;
 use outboard_wire::file::{Lock, LockKind, LockStyle, Reply, Request};
 
 use crate::world::{Disk, User, Volume, block_on, errno};

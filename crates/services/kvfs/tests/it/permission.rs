@@ -1,7 +1,7 @@
 //! Who may do what: modes, set-id bits, sticky directories, extended attributes, ACLs.
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Timestamp};
-use outboard_kvfs::Caller;
+use outboard_volume::Caller;
 use outboard_wire::file::{Flags, Request, Setattr, SetattrTime, open_flags, xattr_flags};
 
 use crate::world::{Disk, User, block_on, errno};
@@ -90,7 +90,7 @@ fn an_attachment_that_is_not_trusted_speaks_for_itself() {
     header.session = root.caller.attachment;
     let now = Timestamp::default();
     let answer =
-        volume.handle(&user.caller, &header, Request::Noop, outboard_kvfs::Payload::None, now);
+        volume.handle(&user.caller, &header, Request::Noop, outboard_volume::Payload::None, now);
     assert_eq!(block_on(answer).unwrap_err(), Errno::EPROTO);
 }
 

@@ -2,7 +2,7 @@
 //! instance or by the next one, answers the same and changes nothing.
 
 use outboard_base::{Cred, Errno, Fh, Ino, Timestamp};
-use outboard_kvfs::Caller;
+use outboard_volume::Caller;
 use outboard_wire::file::{
     Flags, Reply, Request, Setattr, SetattrTime, open_flags, rename_flags, write_flags,
 };

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, SessionId, Timestamp};
 use outboard_kv::mem::Faults;
-use outboard_kvfs::{Answer, Caller, Payload};
+use outboard_volume::{Answer, Caller, Payload};
 use outboard_wire::file::{Header, Reply, Request, Setattr, open_flags};
 
 use crate::world::{Disk, User, Volume, assert_clean, block_on, tidy};

@@ -11,8 +11,9 @@ use outboard_base::{Cred, Errno, Fh, Ino, SessionId, Timestamp};
 use outboard_kv::mem::MemKv;
 use outboard_kv::object::Compression;
 use outboard_kv::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
-use outboard_kvfs::{Caller, Kvfs, Options, Payload};
+use outboard_kvfs::{Kvfs, Options};
 use outboard_medium::mem::MemMedium;
+use outboard_volume::{Caller, Payload};
 use outboard_wire::file::{Attr, Dirents, Flags, Header, Reply, Request, Setattr, open_flags};
 
 type Result<T, E = Errno> = std::result::Result<T, E>;

@@ -6,18 +6,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use outboard_base::{SessionId, Time, Timestamp};
-use outboard_kvfs::Caller;
 use outboard_link::events::Sender;
 use outboard_link::queue::nvmefs::Target;
 use outboard_link::queue::{Arrival, Command, CommandId, DpuQueue, Fault};
+use outboard_volume::Caller;
 use outboard_wire::event::Event;
 use outboard_wire::nvmefs::Status;
 
-use super::Volume;
 use super::gate::Gate;
 use super::serve::{self, Running};
 use super::stats::Stats;
 use outboard_base::task::Spawn;
+use outboard_volume::Volume;
 
 /// What one attachment may use.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ impl Default for Limits {
 
 /// What all attachments share.
 pub(super) struct Core<V> {
-    pub(super) volume: V,
+    pub(super) volume: Arc<V>,
     pub(super) stats: RefCell<Stats>,
     /// The world's clock, to say how long an operation took.
     pub(super) clock: Box<dyn Fn() -> Time>,

@@ -39,13 +39,13 @@ use std::time::Duration;
 
 use outboard_base::task::RangeLocks;
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
-use outboard_kvfs::{Answer, Caller, Payload};
 use outboard_link::dma::DmaError;
+use outboard_volume::{Answer, Caller, Payload};
 use outboard_wire::file::{Header, Reply, Request, open_flags};
 
-use super::Volume;
 use book::{Book, Cache, Hand, View};
 use class::{Class, Drops};
+use outboard_volume::Volume;
 
 pub use book::CacheSetup;
 pub use tend::Figures;

@@ -7,16 +7,16 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use outboard_base::{Errno, Result, limits};
-use outboard_kvfs::Payload;
 use outboard_link::dma::DmaError;
 use outboard_link::queue::{Command, CommandId};
+use outboard_volume::Payload;
 use outboard_wire::file::{Direction, Flags, Header, Op, Reply, Request};
 use outboard_wire::nvmefs::{QueueError, Status};
 
-use super::Volume;
 use super::attachment::Attachment;
 use super::gate::{Ask, Passed};
 use outboard_base::task::Spawn;
+use outboard_volume::Volume;
 
 /// A command that waits for something, as an abort sees it.
 #[derive(Default)]
@@ -179,7 +179,7 @@ async fn answer<V: Volume>(
     let core = &attachment.core;
     let (caller, now) = (&attachment.caller, (core.wall)());
     let ask = Ask { caller, header: &header, request, payload, now };
-    let handle = core.gate.pass(&core.volume, ask);
+    let handle = core.gate.pass(&*core.volume, ask);
     // What changes the volume runs to its end: whoever asked is told what became of it.
     let answer = if op.changes() {
         Some(handle.await)

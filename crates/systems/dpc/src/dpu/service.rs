@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use outboard_base::task::{Spawn, Work};
 use outboard_base::{SessionId, Time, Timestamp};
-use outboard_kvfs::{Caller, Event as VolumeEvent};
 use outboard_link::events::Sender;
 use outboard_link::queue::nvmefs::Target;
+use outboard_volume::{Caller, Event as VolumeEvent};
 use outboard_wire::event::Event;
 
-use super::Volume;
 use super::attachment::{Attachment, Core, Limits};
 use super::gate::{CacheSetup, Gate};
 use super::stats::Stats;
+use outboard_volume::Volume;
 
 /// Names an attachment of a service; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,7 +44,7 @@ impl<V: Volume> Service<V> {
     /// the time of day files are stamped with.
     #[must_use]
     pub fn new(
-        volume: V,
+        volume: Arc<V>,
         limits: Limits,
         clock: Box<dyn Fn() -> Time>,
         wall: Box<dyn Fn() -> Timestamp>,
@@ -72,7 +72,7 @@ impl<V: Volume> Service<V> {
 
     /// The volume.
     #[must_use]
-    pub fn volume(&self) -> &V {
+    pub fn volume(&self) -> &Arc<V> {
         &self.core.volume
     }
 
@@ -120,7 +120,7 @@ impl<V: Volume> Service<V> {
         attachment.commands.set(attachment.commands.get() + 1);
         Some(Box::pin(async move {
             let core = &attachment.core;
-            core.gate.adopt(&core.volume, cache).await;
+            core.gate.adopt(&*core.volume, cache).await;
             attachment.commands.set(attachment.commands.get().saturating_sub(1));
         }))
     }
@@ -135,7 +135,7 @@ impl<V: Volume> Service<V> {
         let attachment = Rc::clone(attachment);
         spawn.spawn(Box::pin(async move {
             let core = &attachment.core;
-            core.gate.part(&core.volume, attachment.session()).await;
+            core.gate.part(&*core.volume, attachment.session()).await;
             attachment.commands.set(attachment.commands.get().saturating_sub(1));
         }));
     }

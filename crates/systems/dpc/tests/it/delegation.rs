@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, SessionId, Timestamp};
 use outboard_kv::mem::{Faults, MemKv};
-use outboard_kvfs::{Caller, Payload};
 use outboard_medium::mem::MemMedium;
 use outboard_sim::loopback::Loopback;
+use outboard_volume::{Caller, Payload};
 use outboard_wire::file::{Flags, Header, Lock, LockKind, LockStyle, Reply, Request, open_flags};
 
-use crate::simulation::{Volume, finish, open};
+use crate::simulation::{Files, Volume, finish, open};
 
 const STRANGER: SessionId = SessionId(77_777_776);
 const OWNERS: usize = 4;
@@ -87,7 +87,7 @@ pub(crate) async fn ask(volume: &Volume, request: Request<'_>) -> Result<Reply> 
 }
 
 impl World {
-    fn new(link: &mut Loopback<Volume>, volume: &Volume, seed: u64) -> World {
+    fn new(link: &mut Loopback<Files>, volume: &Volume, seed: u64) -> World {
         let (name, flags) = (b"locked", open_flags::RDWR);
         let create = Request::Create { parent: Ino::ROOT, name, mode: 0o600, umask: 0, flags };
         let file = match link.call(&Cred::root(), &create, &[]) {
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    fn begin(&mut self, link: &mut Loopback<Volume>, who: usize) {
+    fn begin(&mut self, link: &mut Loopback<Files>, who: usize) {
         let ((ino, fh), owner) = (self.file, who as u64 + 1);
         let held = self.oracle.borrow().held[who];
         let (doing, request) = match held {
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    fn step(&mut self, link: &mut Loopback<Volume>, volume: &Volume, more: bool) {
+    fn step(&mut self, link: &mut Loopback<Files>, volume: &Volume, more: bool) {
         self.oracle.borrow_mut().step += 1;
         for who in 0..OWNERS {
             let idle = self.doing[who] == Doing::Nothing;
@@ -162,7 +162,7 @@ impl World {
     }
 
     /// Takes a lock if it can have it, tests for one, or drops what it has.
-    fn stranger(&mut self, link: &mut Loopback<Volume>, volume: &Volume) {
+    fn stranger(&mut self, link: &mut Loopback<Files>, volume: &Volume) {
         let (oracle, busy) = (Rc::clone(&self.oracle), Rc::clone(&self.busy));
         let (volume, ino, fh) = (Arc::clone(volume), self.file.0, self.other);
         let lock = lock_of(&mut self.rng, 1);

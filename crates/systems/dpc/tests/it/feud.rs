@@ -13,12 +13,13 @@ use std::sync::Arc;
 
 use outboard_base::{Cred, Fh, Ino, Result, Rng, SessionId, Timestamp};
 use outboard_kv::mem::{Faults, MemKv};
-use outboard_kvfs::{Caller, Payload, check};
+use outboard_kvfs::check;
 use outboard_medium::mem::MemMedium;
 use outboard_sim::loopback::Loopback;
+use outboard_volume::{Caller, Payload};
 use outboard_wire::file::{Flags, Header, Reply, Request, open_flags};
 
-use crate::simulation::{Volume, finish, open};
+use crate::simulation::{Files, Volume, finish, open};
 
 const BLOCK: usize = 8192;
 const BLOCKS: u64 = 3;
@@ -66,7 +67,7 @@ async fn ask(volume: &Volume, request: Request<'_>, payload: &[u8]) -> Result<(R
 }
 
 impl Feud {
-    fn new(link: &mut Loopback<Volume>, volume: &Volume, seed: u64) -> Feud {
+    fn new(link: &mut Loopback<Files>, volume: &Volume, seed: u64) -> Feud {
         let (name, flags) = (b"feud", open_flags::RDWR);
         let create = Request::Create { parent: Ino::ROOT, name, mode: 0o600, umask: 0, flags };
         let file = match link.call(&Cred::root(), &create, &[]) {
@@ -93,7 +94,7 @@ impl Feud {
         self.marks
     }
 
-    fn step(&mut self, link: &mut Loopback<Volume>, volume: &Volume) {
+    fn step(&mut self, link: &mut Loopback<Files>, volume: &Volume) {
         if self.in_flight < 4 && self.rng.chance(1, 8) {
             let ((ino, fh), offset) = (self.file, self.rng.below(BLOCKS) * BLOCK as u64);
             let mark = self.mark();
@@ -128,7 +129,7 @@ impl Feud {
     }
 
     /// One step of the two sides.
-    fn settle(&mut self, link: &mut Loopback<Volume>) {
+    fn settle(&mut self, link: &mut Loopback<Files>) {
         link.step();
         for (mark, outcome, _) in link.take_answered() {
             assert_eq!(outcome, Ok(Reply::Written(BLOCK as u32)), "write {mark}");
@@ -144,7 +145,7 @@ impl Feud {
         self.stranger.borrow_mut().busy = false;
     }
 
-    fn verify(&self, link: &mut Loopback<Volume>) {
+    fn verify(&self, link: &mut Loopback<Files>) {
         let (ino, fh) = self.file;
         let stranger = self.stranger.borrow();
         for (block, over) in (0u64..).zip(&stranger.over) {

@@ -9,7 +9,7 @@ use outboard_base::task::{Spawn, Work};
 use outboard_base::{Cred, Errno, Fh, Ino, Rng, SessionId, Time, Timestamp};
 use outboard_dpc::dpu::{AttachmentId, Limits, Service};
 use outboard_kv::mem::MemKv;
-use outboard_kvfs::{Caller, Kvfs, Options};
+use outboard_kvfs::{Kvfs, Options};
 use outboard_link::Region;
 use outboard_link::dma::{Direct, Dma, Ledger};
 use outboard_link::events::Sender;
@@ -18,13 +18,14 @@ use outboard_link::queue::nvmefs::{Initiator, Target};
 use outboard_link::queue::{Completion, HostQueue, Span, Submission};
 use outboard_link::registers::Registers;
 use outboard_medium::mem::MemMedium;
+use outboard_volume::Caller;
 use outboard_wire::file::{Header, Op, Request};
 use outboard_wire::nvmefs::{Dispatch, QueueError, Status};
 use outboard_wire::regs::registers_len;
 
 use crate::simulation::finish;
 
-type Volume = Arc<Kvfs<MemKv, MemMedium>>;
+type Volume = Kvfs<MemKv, MemMedium>;
 
 #[derive(Default)]
 struct Works(RefCell<Vec<Work>>);

@@ -10,13 +10,13 @@ use outboard_sim::loopback::Loopback;
 use outboard_wire::file::{Lock, LockKind, LockStyle, Reply, Request, open_flags};
 
 use crate::delegation::ask;
-use crate::simulation::{Volume, finish, open};
+use crate::simulation::{Files, finish, open};
 
 const DYING: u64 = 1;
 const OTHER: u64 = 2;
 
 struct World {
-    link: Loopback<Volume>,
+    link: Loopback<Files>,
     stores: (Arc<MemKv>, Arc<MemMedium>),
     file: (Ino, Fh),
 }

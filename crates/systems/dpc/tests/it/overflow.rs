@@ -12,12 +12,12 @@ use outboard_medium::mem::MemMedium;
 use outboard_sim::loopback::Loopback;
 use outboard_wire::file::{Lock, LockKind, LockStyle, Reply, Request, open_flags};
 
-use crate::simulation::{Volume, open};
+use crate::simulation::{Files, open};
 
 const DEPTH: u16 = 4;
 
 struct World {
-    link: Loopback<Volume>,
+    link: Loopback<Files>,
     file: (Ino, Fh),
     answered: Vec<(u64, Result<Reply>)>,
 }

@@ -19,7 +19,8 @@ use outboard_wire::file::{
     Lock, LockKind, LockStyle, Reply, Request, Setattr, open_flags, rename_flags, write_flags,
 };
 
-pub(crate) type Volume = Arc<Kvfs<Arc<MemKv>, Arc<MemMedium>>>;
+pub(crate) type Files = Kvfs<Arc<MemKv>, Arc<MemMedium>>;
+pub(crate) type Volume = Arc<Files>;
 
 const BLOCK: usize = 8192;
 const BLOCKS: u64 = 6;
@@ -127,7 +128,7 @@ impl Client {
     }
 
     /// Starts what it is doing; false if there was no slot.
-    fn start(&self, link: &mut Loopback<Volume>) -> bool {
+    fn start(&self, link: &mut Loopback<Files>) -> bool {
         let [file, log, a, b] = self.names();
         let (file, log) = (file.as_bytes(), log.as_bytes());
         let (a, b, parent) = (a.as_bytes(), b.as_bytes(), Ino::ROOT);
@@ -232,7 +233,7 @@ impl Client {
         self.started = false;
     }
 
-    fn verify(&self, link: &mut Loopback<Volume>) {
+    fn verify(&self, link: &mut Loopback<Files>) {
         let mut read = |(ino, fh): (Ino, Fh), offset, len| {
             let request = Request::Read { ino, fh, offset, len, flags: 0 };
             link.call(&Cred::root(), &request, &[]).unwrap().1
@@ -264,7 +265,7 @@ const RACER: u64 = 1_000;
 const RACE: u64 = 4_000;
 
 impl Racer {
-    fn new(link: &mut Loopback<Volume>, seed: u64) -> Racer {
+    fn new(link: &mut Loopback<Files>, seed: u64) -> Racer {
         let name = b"racer";
         let flags = open_flags::RDWR;
         let create = Request::Create { parent: Ino::ROOT, name, mode: 0o600, umask: 0, flags };
@@ -275,7 +276,7 @@ impl Racer {
         Racer { file, rng: Rng::new(seed), model: Vec::new(), in_flight: 0, next: RACER }
     }
 
-    fn start(&mut self, link: &mut Loopback<Volume>) {
+    fn start(&mut self, link: &mut Loopback<Files>) {
         let (ino, fh) = self.file;
         if self.rng.chance(1, 8) {
             let size = self.rng.below(RACE);
@@ -299,7 +300,7 @@ impl Racer {
         }
     }
 
-    fn verify(&self, link: &mut Loopback<Volume>) {
+    fn verify(&self, link: &mut Loopback<Files>) {
         let (ino, fh) = self.file;
         let request = Request::Read { ino, fh, offset: 0, len: 1 << 20, flags: 0 };
         let (_, found) = link.call(&Cred::root(), &request, &[]).unwrap();
@@ -368,7 +369,7 @@ fn simulate(seed: u64) -> u64 {
     replayed
 }
 
-fn work(link: &mut Loopback<Volume>, clients: &mut [Client], racer: &mut Racer) {
+fn work(link: &mut Loopback<Files>, clients: &mut [Client], racer: &mut Racer) {
     for client in clients.iter_mut().filter(|client| !client.started) {
         client.started = client.start(link);
     }
@@ -376,7 +377,7 @@ fn work(link: &mut Loopback<Volume>, clients: &mut [Client], racer: &mut Racer) 
     answer(link, clients, racer);
 }
 
-fn answer(link: &mut Loopback<Volume>, clients: &mut [Client], racer: &mut Racer) {
+fn answer(link: &mut Loopback<Files>, clients: &mut [Client], racer: &mut Racer) {
     for (tag, outcome, _) in link.take_answered() {
         if tag >= RACER {
             assert!(outcome.is_ok(), "the racer: {outcome:?}");
@@ -388,7 +389,7 @@ fn answer(link: &mut Loopback<Volume>, clients: &mut [Client], racer: &mut Racer
 }
 
 fn lose_and_return(
-    link: &mut Loopback<Volume>,
+    link: &mut Loopback<Files>,
     rng: &mut Rng,
     kv: &Arc<MemKv>,
     medium: &Arc<MemMedium>,

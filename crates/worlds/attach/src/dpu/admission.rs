@@ -6,20 +6,21 @@ use std::sync::Arc;
 
 use outboard_base::{Cred, Time};
 use outboard_dpc::dpu::{AttachmentId, Gone};
-use outboard_kvfs::Caller;
 use outboard_link::dma::{Counted, Direct, Dma};
+use outboard_volume::Caller;
 use outboard_wire::attach::{Hello, Message, Reason};
 
 use super::peers::{Connection, Lingering, PEERS_MAX, has_ended};
 use super::sessions::Holder;
-use super::{Attached, Dpu, Keeping, cache};
+use super::{Attached, Dpu, cache};
 use crate::link::{DpuAttachment, Peer, Received};
 use outboard_os::runtime::Runtime;
+use outboard_volume::Housekeeping;
 
 /// Messages taken from one socket in one turn.
 const MESSAGES: usize = 8;
 
-impl<V: Keeping, R: Runtime> Dpu<V, R> {
+impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     /// Hears what hosts say; how much that was.
     pub(super) fn hear(&mut self) -> io::Result<usize> {
         let (ready, knocks) = self.peers.ready()?;

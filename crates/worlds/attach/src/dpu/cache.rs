@@ -18,11 +18,11 @@ use outboard_link::dma::Dma;
 use outboard_wire::attach::Hello;
 use serde_json::{Value, json};
 
-use super::Keeping;
 use super::peers::has_ended;
 use outboard_os::clock;
 use outboard_os::executor::block_on;
 use outboard_os::wakeup::Wakeup;
+use outboard_volume::Housekeeping;
 
 /// Takes a host's cache in, managed by `policies` where the host chooses nothing. `process` is the
 /// host's, if it can be watched.
@@ -56,9 +56,9 @@ struct Running {
 
 impl Tender {
     /// A cache has come.
-    pub(super) fn tend<V: Keeping>(
+    pub(super) fn tend<V: Housekeeping>(
         &mut self,
-        volume: &V,
+        volume: &Arc<V>,
         gate: &Arc<Gate>,
         wakeup: &Arc<Wakeup>,
     ) -> io::Result<()> {
@@ -71,7 +71,7 @@ impl Tender {
             });
             let stop = Arc::new(AtomicBool::new(false));
             let round = Round {
-                volume: volume.clone(),
+                volume: Arc::clone(volume),
                 gate: Arc::clone(gate),
                 wakeup: Arc::clone(wakeup),
                 stop: Arc::clone(&stop),
@@ -115,7 +115,7 @@ impl Drop for Tender {
 }
 
 struct Round<V> {
-    volume: V,
+    volume: Arc<V>,
     gate: Arc<Gate>,
     wakeup: Arc<Wakeup>,
     stop: Arc<AtomicBool>,
@@ -129,7 +129,7 @@ impl<V> Drop for Round<V> {
     }
 }
 
-impl<V: Keeping> Round<V> {
+impl<V: Housekeeping> Round<V> {
     fn run(&self, news: &mpsc::Receiver<()>) {
         while news.recv().is_ok() {
             while self.gate.has_caches() && !self.stop.load(Ordering::Relaxed) {
@@ -140,7 +140,7 @@ impl<V: Keeping> Round<V> {
                     return;
                 }
                 while news.try_recv().is_ok() {}
-                if block_on(self.gate.tend(&self.volume)) {
+                if block_on(self.gate.tend(&*self.volume)) {
                     // Hosts may have to be told that files changed.
                     self.wakeup.notify();
                 }

@@ -13,16 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Time;
 use outboard_dpc::dpu::Stats;
-use outboard_kvfs::check::Report;
 use outboard_link::dma::{Count, Kind};
 use outboard_wire::attach::Message;
 use outboard_wire::file::Op;
 use serde_json::{Value, json};
 
-use super::{Dpu, Keeping, cache};
+use super::{Dpu, cache};
 use outboard_os::clock;
 use outboard_os::executor::block_on;
 use outboard_os::runtime::Runtime;
+use outboard_volume::{Figures, Housekeeping, Report};
 
 /// Answers of control requests that take their time, on their way to their sockets.
 #[derive(Default)]
@@ -34,7 +34,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<V: Keeping, R: Runtime> Dpu<V, R> {
+impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     pub(super) fn control(&mut self, name: u64, id: u32, text: &str, trusted: bool) {
         let answer = match serde_json::from_str::<Value>(text) {
             Err(error) => Some(failed(&format!("not JSON: {error}"))),
@@ -69,7 +69,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
     /// A check reads everything: it runs on a thread of its own, beside other work, and is answered
     /// when it is done.
     fn check(&mut self, name: u64, id: u32, contents: bool) {
-        let (volume, wakeup) = (self.service.volume().clone(), Arc::clone(&self.wakeup));
+        let (volume, wakeup) = (Arc::clone(self.service.volume()), Arc::clone(&self.wakeup));
         let answers = Arc::clone(&self.control.answers);
         let check = move || {
             let answer = match block_on(volume.check(contents)) {
@@ -102,8 +102,6 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
 
     fn status(&self) -> Value {
         let now = clock::now();
-        let figures = self.service.volume().figures();
-        let packing = self.service.volume().packing();
         json!({
             "ok": true,
             "pid": std::process::id(),
@@ -113,18 +111,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
             "grace": self.grace.lasts(),
             "settings": self.options.told,
             "waiting": self.runtime.waiting(),
-            "volume": {
-                "id": figures.id,
-                "block_size": figures.block_size,
-                "blocks": figures.blocks,
-                "blocks_free": figures.blocks_free,
-                "blocks_available": figures.blocks_available,
-                "files": figures.files,
-                "files_free": figures.files_free,
-                "written": packing.plain,
-                "written_taken": packing.taken,
-                "written_sent": packing.sent,
-            },
+            "volume": figures_json(self.service.volume().figures()),
             "store": (self.store)(),
             "attachments": self.attachments_json(),
             "ops": ops_json(&self.service.stats()),
@@ -220,25 +207,18 @@ const FINDINGS: usize = 100;
 #[must_use]
 pub fn report_json(report: &Report) -> Value {
     let findings = report.findings.iter().take(FINDINGS);
-    let counts = &report.counts;
     json!({
         "ok": true,
         "clean": report.is_clean(),
         "total": report.total,
         "unsure": report.unsure,
-        "findings": findings.map(ToString::to_string).collect::<Vec<_>>(),
-        "counts": {
-            "inodes": counts.inodes,
-            "directories": counts.directories,
-            "names": counts.names,
-            "small_files": counts.small_files,
-            "objects": counts.objects,
-            "blocks": counts.blocks,
-            "xattrs": counts.xattrs,
-            "orphans": counts.orphans,
-            "replay_records": counts.replay_records,
-        },
+        "findings": findings.collect::<Vec<_>>(),
+        "counts": figures_json(report.counts.clone()),
     })
+}
+
+fn figures_json(figures: Figures) -> Value {
+    figures.into_iter().map(|(name, number)| (name.to_owned(), json!(number))).collect()
 }
 
 /// CPU seconds of this process, user and system together.

@@ -2,13 +2,15 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_base::{Deadline, Time};
 
-use super::{Dpu, Keeping};
+use super::Dpu;
 use outboard_os::clock;
 use outboard_os::runtime::Runtime;
+use outboard_volume::Housekeeping;
 
 /// Pause between two steps while there is more to do: other work goes first.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -45,7 +47,7 @@ impl Tidying {
     }
 }
 
-impl<V: Keeping, R: Runtime> Dpu<V, R> {
+impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     pub(super) fn tidy(&mut self, now: Time) {
         let answered = self.service.stats().total();
         let tidying = &mut self.tidying;
@@ -62,7 +64,7 @@ impl<V: Keeping, R: Runtime> Dpu<V, R> {
         tidying.next.set(None);
         tidying.under_way.set(true);
         let (next, under_way) = (Rc::clone(&tidying.next), Rc::clone(&tidying.under_way));
-        let volume = self.service.volume().clone();
+        let volume = Arc::clone(self.service.volume());
         self.start(async move {
             let pause = match volume.tidy().await {
                 Ok(true) => Some(PAUSE),

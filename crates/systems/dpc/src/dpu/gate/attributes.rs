@@ -5,13 +5,13 @@
 //! reach the volume as they are made, and whoever was told of the inode hears of them.
 
 use outboard_base::{Ino, Result, SessionId};
-use outboard_kvfs::{Answer, Payload};
+use outboard_volume::{Answer, Payload};
 use outboard_wire::cache::Grant;
 use outboard_wire::file::{Attr, Dirents, DirentsWriter, Reply, Request, open_flags};
 
 use super::flush::stamp;
 use super::{Ask, Gate, unreachable};
-use crate::dpu::Volume;
+use outboard_volume::Volume;
 
 impl Gate {
     pub(super) async fn getattr<V: Volume>(
@@ -101,8 +101,8 @@ impl Gate {
         for hand in self.hands(ino) {
             self.recall(volume, &hand, ino, Grant::Free).await?;
         }
-        volume.cut(ino, now).await?;
-        volume.tell_changed(session, ino);
+        volume.truncate(ino, now).await?;
+        volume.notify_changed(session, ino);
         *attr = volume.cacheable(ino).await?.0;
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::task::Waker;
 use outboard_base::{Errno, Fh, Ino, SessionId, Time, Timestamp};
 use outboard_cache::dpu::{Control, Slot};
 use outboard_cache::policy::{Flush, Prefetch};
-use outboard_kvfs::Caller;
+use outboard_volume::Caller;
 use outboard_wire::cache::Grant;
 
 /// What a world brings with a cache.

@@ -1,7 +1,7 @@
 //! What a request means to the caches.
 
 use outboard_base::{Fh, Ino};
-use outboard_kvfs::Payload;
+use outboard_volume::Payload;
 use outboard_wire::file::{Request, open_flags};
 
 /// What becomes of the pages of an inode that changes.

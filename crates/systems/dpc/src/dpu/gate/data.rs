@@ -5,13 +5,13 @@ use std::ops::Range;
 use outboard_base::limits::IO_MAX;
 use outboard_base::task::join_all;
 use outboard_base::{Fh, Ino, Result};
-use outboard_kvfs::{Answer, Payload};
+use outboard_volume::{Answer, Payload};
 use outboard_wire::cache::Grant;
 use outboard_wire::file::{Reply, Request, open_flags, write_flags};
 
 use super::book::{Cache, Hand, Moment};
 use super::{Ask, Gate, Passed, unreachable};
-use crate::dpu::Volume;
+use outboard_volume::Volume;
 
 /// What is read beside what was asked for, to be put into the cache.
 struct Plan {

@@ -12,7 +12,7 @@ use outboard_wire::cache::{Grant, Record, Status};
 
 use super::book::{Cache, Hand};
 use super::{BUSY_LIMIT, Gate, pause, unreachable};
-use crate::dpu::Volume;
+use outboard_volume::Volume;
 
 /// All pages of a file.
 pub(super) const ALL: Range<u64> = 0..u64::MAX;

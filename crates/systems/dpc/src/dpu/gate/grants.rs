@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use outboard_base::{Errno, Fh, Ino, Result, SessionId};
 use outboard_cache::dpu::{NoRecord, TakenOut};
-use outboard_kvfs::Answer;
+use outboard_volume::Answer;
 use outboard_wire::cache::Grant;
 use outboard_wire::file::open_flags;
 
@@ -14,7 +14,7 @@ use super::book::{Cache, Hand};
 use super::class::{Drops, writes};
 use super::flush::{ALL, give_back};
 use super::{Ask, BUSY_LIMIT, Gate, pause, unreachable};
-use crate::dpu::Volume;
+use outboard_volume::Volume;
 
 /// Pages a host may make dirty of a file it just opened. A writer that uses them up gets as many
 /// again as it had, up to its share of what may be dirty.
@@ -127,7 +127,7 @@ impl Gate {
         if grant == Grant::Write {
             // What others were told of it will not be true for long: they ask again, and then the
             // grant becomes one to read.
-            volume.tell_changed(session, ino);
+            volume.notify_changed(session, ino);
         }
         Ok(None)
     }

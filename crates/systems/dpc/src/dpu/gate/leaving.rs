@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_cache::dpu::{Found, Pulled, Slot};
-use outboard_kvfs::Caller;
+use outboard_volume::Caller;
 use outboard_wire::cache::Grant;
 
 use super::book::{Cache, CacheSetup, Hand};
 use super::flush::{give_back, stamp};
 use super::{BUSY_LIMIT, Gate, pause, unreachable};
-use crate::dpu::Volume;
+use outboard_volume::Volume;
 
 /// Rounds in which a page that cannot be written back is tried again: a disk that was full or slow
 /// for a moment costs nothing. Each begins twice as late as the one before, 3 s later in all.

@@ -14,7 +14,7 @@ use outboard_wire::cache::{Grant, Status, Tallied};
 use super::book::{Cache, Hand};
 use super::flush::ALL;
 use super::{Gate, unreachable};
-use crate::dpu::Volume;
+use outboard_volume::Volume;
 
 /// How one cache does.
 #[derive(Clone, Copy, Debug)]

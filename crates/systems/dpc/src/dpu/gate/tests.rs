@@ -19,10 +19,11 @@ use outboard_cache::geometry::Shape;
 use outboard_cache::host::{Place, Plane, Sink, Source};
 use outboard_cache::policy::{Policies, prefetch};
 use outboard_kv::mem::{Faults, MemKv};
-use outboard_kvfs::{Caller, Kvfs, Options, Payload};
+use outboard_kvfs::{Kvfs, Options};
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Direct, Dma, DmaError, Kind, Ledger};
 use outboard_medium::mem::MemMedium;
+use outboard_volume::{Caller, Payload};
 use outboard_wire::cache::{Grant, Status, Word};
 use outboard_wire::file::{Header, Reply, Request, Setattr, open_flags, write_flags};
 
@@ -204,7 +205,7 @@ fn ask(
         let header = Header { cred: Cred::root(), session: caller.attachment, ..Header::default() };
         let payload = Payload::Bytes(payload);
         let ask = Ask { caller: &caller, header: &header, request, payload, now: wall() };
-        let passed = gate.pass(&volume, ask).await?;
+        let passed = gate.pass(&*volume, ask).await?;
         let bytes = passed.answer.payload.bytes().get(passed.skip..).unwrap_or_default();
         let len = match passed.answer.reply {
             Reply::Data(len) => len as usize,
@@ -235,7 +236,7 @@ impl Rig {
         let hosts: Vec<Host> = (1..=hosts).map(|session| Host::new(session, pages)).collect();
         for host in &hosts {
             let cache = gate.attach(host.caller.clone(), host.setup(policies));
-            finish(gate.adopt(&volume, cache));
+            finish(gate.adopt(&*volume, cache));
         }
         Rig { gate, volume, hosts }
     }
@@ -460,7 +461,7 @@ fn a_host_that_dies_loses_nothing_it_was_told_is_written() {
     assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 9000]));
     let dead = rig.hosts.remove(0);
     dead.dead.store(true, Ordering::Relaxed);
-    finish(rig.gate.part(&rig.volume, dead.caller.attachment));
+    finish(rig.gate.part(&*rig.volume, dead.caller.attachment));
     let fh = rig.open(0, file.0, 0);
     assert_eq!(rig.read(0, (file.0, fh), 0, 20_000), [1; 9000]);
     assert_eq!(rig.gate.figures().len(), 1);
@@ -483,7 +484,7 @@ fn the_next_life_of_the_dpu_side_finds_what_was_written() {
     let request = Request::Getattr { ino: file.0, fh: Fh::NONE };
     let mut early = ask(&rig.gate, &rig.volume, &host.caller, request, Vec::new());
     assert!(poll(&mut early).is_none());
-    finish(rig.gate.adopt(&rig.volume, cache));
+    finish(rig.gate.adopt(&*rig.volume, cache));
     assert!(poll(&mut early).is_none(), "another session may have written, too");
     rig.gate.expect_nobody();
     assert!(matches!(finish(early), Ok((Reply::Attr(attr), _)) if attr.size == 9000));
@@ -503,7 +504,7 @@ fn a_file_that_stays_open_is_cached_again_by_the_next_life() {
     rig.gate = Arc::new(Gate::default());
     let host = &rig.hosts[0];
     let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
-    finish(rig.gate.adopt(&rig.volume, cache));
+    finish(rig.gate.adopt(&*rig.volume, cache));
     assert!(host.read(file.0, 0, 10).is_none() && !host.write(file.0, Place::At(0), &[2; 10]));
     assert_eq!(rig.read(0, (file.0, reader), 0, 10), [1; 10]);
     assert_eq!(rig.read(0, (file.0, reader), 0, 10), [1; 10], "granted, and then filled");
@@ -547,10 +548,10 @@ fn a_grant_to_read_writes_nothing_whatever_the_host_marks() {
     assert_eq!(rig.read(0, file, 0, 9000), [[6; 10].as_slice(), &[5; 8990]].concat());
     rig.open(1, file.0, 0);
     forge(&rig.hosts[1], file.0);
-    finish(rig.gate.tend(&rig.volume));
+    finish(rig.gate.tend(&*rig.volume));
     let gone = rig.hosts.remove(1);
     gone.dead.store(true, Ordering::Relaxed);
-    finish(rig.gate.part(&rig.volume, gone.caller.attachment));
+    finish(rig.gate.part(&*rig.volume, gone.caller.attachment));
     assert_eq!(rig.read(0, file, 0, 9000), [[6; 10].as_slice(), &[5; 8990]].concat());
     assert_eq!(rig.size(0, file.0), 9000);
 }
@@ -578,12 +579,12 @@ fn a_grant_to_read_that_is_stuck_in_a_recall_writes_nothing_either() {
     assert_eq!(rig.ask(0, cut, &[]).map(drop), Err(Errno::EIO));
     host.region.store_u64(at, word, Ordering::Relaxed).unwrap();
     forge(host, file.0);
-    finish(rig.gate.tend(&rig.volume));
+    finish(rig.gate.tend(&*rig.volume));
     rig.ask(1, Request::Fsync { ino: file.0, fh, data_only: false }, &[]).unwrap();
     forge(&rig.hosts[1], file.0);
     let gone = rig.hosts.remove(1);
     gone.dead.store(true, Ordering::Relaxed);
-    finish(rig.gate.part(&rig.volume, gone.caller.attachment));
+    finish(rig.gate.part(&*rig.volume, gone.caller.attachment));
     assert_eq!(rig.read(0, file, 0, 10_000), [5; 9000]);
 }
 
@@ -602,7 +603,7 @@ fn the_next_life_believes_a_record_only_as_far_as_its_peer_may_write() {
         forge(&host, file.0);
         let setup = host.setup(Policies::default());
         let cache = rig.gate.attach(host.caller.clone(), setup);
-        finish(rig.gate.adopt(&rig.volume, cache));
+        finish(rig.gate.adopt(&*rig.volume, cache));
         assert_eq!(rig.read(0, file, 4096, 1), [kept], "uid {uid}");
         assert_eq!(rig.size(0, file.0), 9000);
     }
@@ -629,7 +630,7 @@ fn the_next_life_keeps_what_was_written_to_files_made_read_only() {
         forge(&host, file.0);
         let setup = host.setup(Policies::default());
         let cache = rig.gate.attach(host.caller.clone(), setup);
-        finish(rig.gate.adopt(&rig.volume, cache));
+        finish(rig.gate.adopt(&*rig.volume, cache));
         assert_eq!(rig.read(0, file, 4096, 1), [kept], "session {session}");
     }
 }
@@ -656,7 +657,7 @@ fn the_end_of_the_grace_period_lets_nobody_overtake_a_cache() {
     let other = Caller { attachment: SessionId(78), ..host.caller.clone() };
     let mut others = ask(&rig.gate, &rig.volume, &other, request, Vec::new());
     assert!(poll(&mut own).is_none() && poll(&mut others).is_none());
-    finish(rig.gate.adopt(&rig.volume, cache));
+    finish(rig.gate.adopt(&*rig.volume, cache));
     for asked in [own, others] {
         assert!(matches!(finish(asked), Ok((Reply::Attr(attr), _)) if attr.size == 9000));
     }
@@ -676,10 +677,10 @@ fn what_is_lost_with_a_cache_is_said_at_the_next_sync() {
     setup.control.grant(file.0, Grant::Write, 9000, 9).unwrap();
     forge(&host, file.0);
     let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
-    finish(rig.gate.adopt(&rig.volume, cache));
+    finish(rig.gate.adopt(&*rig.volume, cache));
     let sync = |session: u64| {
         let session = Some(SessionId(session));
-        finish(rig.gate.flush_for_sync(&rig.volume, file.0, session))
+        finish(rig.gate.flush_for_sync(&*rig.volume, file.0, session))
     };
     // Of its own word only: nobody else hears of it.
     assert_eq!([sync(61), sync(60), sync(60)], [Ok(()), Err(Errno::EIO), Ok(())]);
@@ -703,7 +704,7 @@ fn a_cache_that_is_never_empty_is_not_emptied_for_ever() {
     assert!(poll(&mut own).is_none());
     // Who did not ask for it does not wait for it either.
     rig.ask(0, request, &[]).unwrap();
-    finish(rig.gate.adopt(&rig.volume, cache));
+    finish(rig.gate.adopt(&*rig.volume, cache));
     BETWEEN.set(None);
     assert!(poll(&mut own).is_some());
     assert_eq!(rig.gate.figures().len(), 1, "the cache is not used");
@@ -781,6 +782,6 @@ fn a_page_held_for_ever_is_not_waited_for_for_ever() {
     assert_eq!(rig.ask(1, request, &[]).map(drop), Err(Errno::EIO));
     // Let go, it is there.
     host.region.store_u64(at, word, Ordering::Relaxed).unwrap();
-    finish(rig.gate.tend(&rig.volume));
+    finish(rig.gate.tend(&*rig.volume));
     assert_eq!(rig.read(1, (file.0, fh), 0, 10), [1; 10]);
 }

@@ -56,7 +56,7 @@ fn who_lacks_room_has_it_when_the_round_it_asked_for_is_over() {
     // It holds no lock: others read and ask meanwhile.
     assert_eq!(rig.read(0, file, 0, 10), [1; 10]);
     assert!(rig.size(0, file.0) > dirty * PAGE);
-    assert!(finish(rig.gate.tend(&rig.volume)));
+    assert!(finish(rig.gate.tend(&*rig.volume)));
     assert!(matches!(poll(&mut waits), Some(Ok((Reply::Written(_), _)))));
     assert_eq!(rig.gate.figures()[0].dirty, 0);
     let end = rig.size(0, file.0);
@@ -72,7 +72,7 @@ fn one_round_is_enough_where_none_was_under_way() {
     asked.store(false, Ordering::SeqCst);
     // Nothing can be written back, so no round makes room.
     BROKEN.set(true);
-    finish(rig.gate.tend(&rig.volume));
+    finish(rig.gate.tend(&*rig.volume));
     BROKEN.set(false);
     assert!(poll(&mut waits).is_some());
 }

@@ -72,7 +72,7 @@ fn what_the_volume_has_done_is_answered_whatever_becomes_of_the_cache() {
         assert!(outcome.is_ok(), "{request:?}: {outcome:?}");
         assert_eq!(size(&rig.volume), becomes);
         // What is left of the cache is taken back, and everybody reads the file as it is.
-        finish(rig.gate.tend(&rig.volume));
+        finish(rig.gate.tend(&*rig.volume));
         assert_eq!(rig.size(0, file.0), becomes);
         let kept = rig.hosts[0].read(file.0, 0, 1000);
         assert!(kept.is_none_or(|kept| kept.len() as u64 == becomes), "a size of before");
@@ -102,7 +102,7 @@ fn a_page_that_fails_once_while_a_cache_is_emptied_is_tried_again() {
             let commit_fails = u64::from(left.get() > 0);
             engine.set_faults(Faults { commit_fails, ..Faults::default() });
         })));
-        finish(rig.gate.part(&rig.volume, gone.caller.attachment));
+        finish(rig.gate.part(&*rig.volume, gone.caller.attachment));
         BETWEEN.set(None);
         kv.set_faults(Faults::default());
         let fh = rig.open(0, ino, 0);
@@ -141,12 +141,12 @@ fn pages_that_come_too_late_do_not_come_over_newer_writes() {
         }
         let host = &rig.hosts[0];
         let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
-        finish(rig.gate.adopt(&rig.volume, cache));
+        finish(rig.gate.adopt(&*rig.volume, cache));
         let expected = if written { [[1; 50], [3; 50]].concat() } else { [2; 100].to_vec() };
         assert_eq!(rig.read(1, (file.0, fh), 0, 1000), expected);
         let sync = |host: usize| {
             let session = Some(rig.hosts[host].caller.attachment);
-            finish(rig.gate.flush_for_sync(&rig.volume, file.0, session))
+            finish(rig.gate.flush_for_sync(&*rig.volume, file.0, session))
         };
         assert_eq!(sync(1), Ok(()));
         assert_eq!(sync(0), if written { Err(Errno::EIO) } else { Ok(()) });

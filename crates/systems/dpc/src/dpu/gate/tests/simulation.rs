@@ -159,7 +159,7 @@ impl World {
         let Some(host) = self.hosts.get(host) else { return };
         let cache = self.gate.attach(host.caller.clone(), host.setup(self.policies));
         let (gate, volume) = (Arc::clone(&self.gate), Arc::clone(&self.volume));
-        self.works.push(Box::pin(async move { gate.adopt(&volume, cache).await }));
+        self.works.push(Box::pin(async move { gate.adopt(&*volume, cache).await }));
     }
 
     /// Begins a round of the tender, if one was asked for.
@@ -167,7 +167,7 @@ impl World {
         let asked = self.tended.as_ref().is_some_and(|asked| asked.swap(false, Ordering::SeqCst));
         if asked {
             let (gate, volume) = (Arc::clone(&self.gate), Arc::clone(&self.volume));
-            self.works.push(Box::pin(async move { _ = gate.tend(&volume).await }));
+            self.works.push(Box::pin(async move { _ = gate.tend(&*volume).await }));
         }
         asked
     }
@@ -323,7 +323,7 @@ impl World {
         let parting = Rc::clone(&self.parting);
         parting.set(parting.get() + 1);
         self.works.push(Box::pin(async move {
-            gate.part(&volume, dead.caller.attachment).await;
+            gate.part(&*volume, dead.caller.attachment).await;
             volume.detach(dead.caller.attachment);
             parting.set(parting.get() - 1);
         }));
@@ -361,7 +361,7 @@ fn step(world: &Rc<RefCell<World>>) {
     let mut w = world.borrow_mut();
     if w.works.is_empty() && !w.tend_if_asked() && w.rng.chance(1, 10) {
         let (gate, volume) = (Arc::clone(&w.gate), Arc::clone(&w.volume));
-        w.works.push(Box::pin(async move { _ = gate.tend(&volume).await }));
+        w.works.push(Box::pin(async move { _ = gate.tend(&*volume).await }));
     }
     let busy: Vec<usize> = (0..ACTORS).filter(|at| w.actors[*at].doing.is_some()).collect();
     match w.rng.below(3) {

@@ -1,100 +1,10 @@
-//! What callers hand in and get back.
+//! How a volume is opened, and why it may not open.
 
 use std::fmt;
 
-use outboard_base::{Cred, Errno, Ino, SessionId};
+use outboard_base::Errno;
 use outboard_kv::KvError;
-use outboard_kv::object::{Compression, Lent};
-use outboard_wire::file::Reply;
-
-/// Who is calling. The caller of [`crate::Kvfs::handle`] vouches for every field.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// Names the link. Handles, holds, locks and replay records belong to it; two links never
-    /// share one.
-    pub attachment: SessionId,
-    /// Its socket peer is root or the volume's owner: it may speak for others and use
-    /// [`outboard_wire::file::Flags::CHECKED`].
-    pub trusted: bool,
-    /// Who its socket peer is. The limit of what an attachment that is not trusted may claim.
-    pub peer: Cred,
-}
-
-/// Bytes beside a request or a reply.
-#[derive(Debug, Default)]
-pub enum Payload {
-    /// None.
-    #[default]
-    None,
-    /// In a buffer of the block store, which goes back to it when the payload is dropped.
-    Lent(Lent),
-    /// In a vector.
-    Bytes(Vec<u8>),
-}
-
-impl Payload {
-    /// The bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Payload::None => &[],
-            Payload::Lent(lent) => lent,
-            Payload::Bytes(bytes) => bytes,
-        }
-    }
-}
-
-/// What an operation answers.
-#[derive(Debug)]
-pub struct Answer {
-    /// The reply.
-    pub reply: Reply,
-    /// The bytes of a [`Reply::Data`].
-    pub payload: Payload,
-}
-
-impl From<Reply> for Answer {
-    fn from(reply: Reply) -> Answer {
-        Answer { reply, payload: Payload::None }
-    }
-}
-
-/// Something an attachment must be told; see [`crate::Kvfs::take_events`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The wait for a lock is over.
-    LockSettled {
-        /// Who waited.
-        attachment: SessionId,
-        /// For what.
-        ticket: u64,
-        /// The lock is held, or why it never will be.
-        result: Result<(), Errno>,
-    },
-    /// The locks of a file, which this attachment decides, are asked back.
-    RecallLocks {
-        /// Who decides them.
-        attachment: SessionId,
-        /// Of which file.
-        ino: Ino,
-    },
-    /// Another attachment changed an inode this one was told of.
-    StaleInode {
-        /// Who may have it cached.
-        attachment: SessionId,
-        /// The inode.
-        ino: Ino,
-    },
-    /// Another attachment changed what a name leads to, in a directory this one was told of.
-    StaleEntry {
-        /// Who may have it cached.
-        attachment: SessionId,
-        /// The directory.
-        parent: Ino,
-        /// The name.
-        name: Vec<u8>,
-    },
-}
+use outboard_kv::object::Compression;
 
 /// How a volume is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,23 @@
+//! What any volume is, in words that no volume owns.
+//!
+//! A volume answers file operations (`outboard_wire::file`) beyond the bus. This crate holds what
+//! passes between it and the rest of the DPU side:
+//!
+//! - [`Caller`], [`Payload`], [`Answer`], [`Event`]: what a call brings, what it gives back, and
+//!   what a volume says unasked;
+//! - [`Volume`]: the port for requests, and for the pages of files that hosts hold in caches;
+//! - [`Housekeeping`]: the port for its life: grace period, tidying, check, figures.
+//!
+//! A new volume is a crate that implements the two, and a line where volumes are opened. Nothing
+//! between the link and the volume (dispatch, coherence of caches, the DPU side's process) names
+//! which volume it is.
+
+#![forbid(unsafe_code)]
+
+mod call;
+mod housekeeping;
+mod port;
+
+pub use call::{Answer, Caller, Event, Payload};
+pub use housekeeping::{Figures, Housekeeping, Report};
+pub use port::Volume;

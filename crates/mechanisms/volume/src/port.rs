@@ -1,0 +1,65 @@
+//! The port for requests, and for what caches in front of a volume need.
+
+use std::future::Future;
+
+use outboard_base::{Fh, Ino, Result, SessionId, Timestamp};
+use outboard_wire::file::{Attr, Header, Request};
+use outboard_wire::nvmefs::Dispatch;
+
+use crate::{Answer, Caller, Event, Payload};
+
+/// What answers file operations.
+pub trait Volume: 'static {
+    /// Which value of bit 10 speaks of it.
+    fn dispatch(&self) -> Dispatch;
+
+    /// Answers one request.
+    fn handle(
+        &self,
+        caller: &Caller,
+        header: &Header,
+        request: Request<'_>,
+        payload: Payload,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Answer>>;
+
+    /// An attachment is gone for good.
+    fn detach(&self, session: SessionId);
+
+    /// An attachment that hung up may have missed events; it is there again.
+    fn is_back(&self, session: SessionId);
+
+    /// What attachments must hear of; empties the list.
+    fn take_events(&self) -> Vec<Event>;
+
+    /// Attributes of a regular file, and whether a host may change its bytes in a cache.
+    fn cacheable(&self, ino: Ino) -> impl Future<Output = Result<(Attr, bool)>>;
+
+    /// Whether the peer behind an attachment may write to a file now.
+    fn may_write(&self, caller: &Caller, ino: Ino) -> impl Future<Output = Result<bool>>;
+
+    /// Writes runs of pages of a cache back (an offset and at most 1 MiB each), changed at `mtime`;
+    /// `ESTALE` if the file is gone.
+    fn write_back(
+        &self,
+        session: SessionId,
+        ino: Ino,
+        runs: &[(u64, &[u8])],
+        mtime: Option<Timestamp>,
+    ) -> impl Future<Output = Result<()>>;
+
+    /// The flags a handle of an attachment was opened with.
+    fn opened(&self, session: SessionId, ino: Ino, fh: Fh) -> Option<u32>;
+
+    /// Truncates a file to no bytes.
+    fn truncate(&self, ino: Ino, now: Timestamp) -> impl Future<Output = Result<()>>;
+
+    /// Notifies every session but this one that a file is not what it has cached of it.
+    fn notify_changed(&self, session: SessionId, ino: Ino);
+
+    /// Puts space aside for so many pages of `page_size` bytes to be written back.
+    fn reserve(&self, pages: u64, page_size: u64) -> impl Future<Output = Result<()>>;
+
+    /// Gives it back.
+    fn unreserve(&self, pages: u64, page_size: u64);
+}
