@@ -23,9 +23,9 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
 use outboard_attach::link::{HostLink, HostMemory, control, wait};
+use outboard_base::ledger::Ledger;
 use outboard_base::{SessionId, limits};
 use outboard_link::Region;
-use outboard_link::dma::Ledger;
 use outboard_link::pace::{Config, Pace};
 use outboard_link::queue::nvmefs::Initiator;
 use outboard_link::queue::{HostQueue, Span, Submission};

@@ -9,6 +9,7 @@
 mod cred;
 mod errno;
 mod id;
+pub mod ledger;
 pub mod limits;
 pub mod machine;
 mod rng;

@@ -1,6 +1,7 @@
 //! DMA: the DPU's only access to host memory.
 //!
-//! One call is one operation on one contiguous range, and is charged as one in the [`Ledger`]. The
+//! One call is one operation on one contiguous range, and is charged as one in the
+//! [`Ledger`](outboard_base::ledger::Ledger). The
 //! engines are a catalogue: [`Direct`] copies; [`Counted`], [`Delayed`] and [`Faulty`] wrap another
 //! engine and add the count, the price of a bus, or seeded faults. They stack in any order.
 
@@ -8,13 +9,13 @@ mod counted;
 mod delayed;
 mod direct;
 mod faulty;
-mod ledger;
 
 pub use counted::Counted;
 pub use delayed::{Delayed, Pause, Price};
 pub use direct::Direct;
 pub use faulty::{Faults, Faulty};
-pub use ledger::{Count, Kind, Ledger, Snapshot, Tally};
+
+use outboard_base::ledger::Kind;
 
 /// Why a DMA was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

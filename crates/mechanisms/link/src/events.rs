@@ -11,10 +11,11 @@ use std::sync::atomic::Ordering::Acquire;
 use outboard_wire::event::{EVENT_LEN, EVENTS, Event, SEQUENCE_AT};
 
 use crate::Region;
-use crate::dma::{Count, Dma, Kind, Ledger};
+use crate::dma::Dma;
 use crate::layout::Layout;
 use crate::region::{OutOfRegion, fence};
 use crate::registers::Registers;
+use outboard_base::ledger::{Count, Kind, Ledger};
 
 /// The DPU's end.
 pub struct Sender {

@@ -8,12 +8,13 @@ use outboard_wire::nvmefs::Status;
 use outboard_wire::regs::registers_len;
 
 use crate::Region;
-use crate::dma::{Counted, Direct, Ledger};
+use crate::dma::{Counted, Direct};
 use crate::layout::Layout;
 use crate::queue::nvmefs::Target;
 use crate::queue::virtiofs::{self, Rings, Variant};
 use crate::queue::{Arrival, DpuQueue};
 use crate::registers::Registers;
+use outboard_base::ledger::Ledger;
 
 const DEPTH: u16 = 8;
 

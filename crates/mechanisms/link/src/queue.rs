@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 use outboard_wire::nvmefs::{Dispatch, Extent, Status};
 
-use crate::dma::{Dma, DmaError, Kind};
+use crate::dma::{Dma, DmaError};
+use outboard_base::ledger::Kind;
 
 /// Names a slot of one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

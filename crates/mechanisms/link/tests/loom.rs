@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use loom::sync::Notify;
 use loom::thread;
+use outboard_base::ledger::Ledger;
 use outboard_link::Region;
-use outboard_link::dma::{Direct, Dma, Ledger};
+use outboard_link::dma::{Direct, Dma};
 use outboard_link::events::{Receiver, Sender};
 use outboard_link::layout::Layout;
 use outboard_link::queue::nvmefs::{Initiator, Target};

@@ -21,7 +21,8 @@ mod records;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outboard_link::dma::{Dma, DmaError, Kind};
+use outboard_base::ledger::Kind;
+use outboard_link::dma::{Dma, DmaError};
 use outboard_wire::cache::{CacheMode, Header, TALLIES, TALLY_LEN, Tallied, header_at};
 
 use crate::geometry::{Area, Geometry, GeometryError};

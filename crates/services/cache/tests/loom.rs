@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 
 use loom::thread;
+use outboard_base::ledger::Kind;
 use outboard_cache::geometry::{Area, Geometry};
 use outboard_cache::host::{Place, Plane, Sink, Source};
 use outboard_link::Region;
-use outboard_link::dma::{Direct, Dma, Kind};
+use outboard_link::dma::{Direct, Dma};
 use outboard_wire::cache::{
     CacheMode, Grant, GrantWord, Lock, Record, Status, Word, entry_at, header_at, record_at,
 };

@@ -28,11 +28,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_base::Time;
+use outboard_base::ledger::{Count, Ledger};
 use outboard_base::task::Work;
 use outboard_cache::policy::Policies;
 use outboard_dpc::dpu::{AttachmentId, Grace, Limits, Service};
 use outboard_link::beat::Beat;
-use outboard_link::dma::{Count, Ledger};
 use outboard_link::pace::{self, Pace};
 use outboard_volume::Housekeeping;
 use outboard_wire::nvmefs::{DEPTH_MAX, QUEUES_MAX};

@@ -18,9 +18,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_base::SessionId;
+use outboard_base::ledger::Ledger;
 pub use outboard_cache::geometry::Shape;
 use outboard_dpc::host::{Front, LossPolicy, Session, Settings, World};
-use outboard_link::dma::Ledger;
 
 use crate::link::{AttachFailure, HostLink, HostMemory};
 use outboard_os::clock;

@@ -29,8 +29,9 @@ use outboard_attach::link::{
     AttachFailure, DpuAttachment, HostLink, HostMemory, Listener, Peer, Received, Terms, connect,
     control, wait,
 };
+use outboard_base::ledger::{Count, Ledger};
 use outboard_base::{SessionId, Time};
-use outboard_link::dma::{Count, Counted, Direct, Dma, Ledger};
+use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_link::events::Sender;
 use outboard_link::pace::{Config, Pace};
 use outboard_link::queue::nvmefs::{Initiator, Target};

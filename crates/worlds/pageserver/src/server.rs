@@ -25,6 +25,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_base::Time;
+use outboard_base::ledger::{Count, Ledger};
 use outboard_dds::dpu::files::{FileService, Layout, OpenError};
 use outboard_dds::dpu::offload::Application;
 use outboard_dds::dpu::offload::plugin::Keeper;
@@ -32,7 +33,6 @@ use outboard_dds::dpu::offload::standing::Standing;
 use outboard_dds::dpu::pump;
 use outboard_dds::dpu::pump::summary::Summary;
 use outboard_dds::table;
-use outboard_link::dma::{Count, Ledger};
 use outboard_link::pace::{self, Pace};
 use outboard_medium::Medium;
 

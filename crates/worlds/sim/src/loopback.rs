@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use outboard_base::ledger::Ledger;
 use outboard_base::task::{Spawn, Work};
 use outboard_base::{Cred, Errno, Result, Rng, SessionId, Time, Timestamp};
 use outboard_cache::dpu::Control;
@@ -21,7 +22,7 @@ use outboard_dpc::host::{
     Call, Done, Front, NotResumed, Port, Resumed, Session, Settings, Started, World,
 };
 use outboard_link::Region;
-use outboard_link::dma::{Counted, Direct, Dma, Ledger};
+use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_link::events::{Receiver, Sender};
 use outboard_link::layout::Layout;
 use outboard_link::queue::nvmefs::{Initiator, Target};

@@ -10,11 +10,11 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use outboard_base::ledger::{Count, Snapshot};
 use outboard_base::{Errno, Rng};
 use outboard_dds::dpu::pump;
 use outboard_dds::groups::Shape;
 use outboard_dds::host::{Completion, File};
-use outboard_link::dma::{Count, Snapshot};
 use outboard_pageserver::host::Attachment;
 use outboard_pageserver::library::{FileLibrary, file_library};
 use outboard_pageserver::server::{Server, ServerOptions};

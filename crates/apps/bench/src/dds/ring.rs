@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use outboard_base::ledger::Ledger;
 use outboard_link::Region;
-use outboard_link::dma::{Counted, Delayed, Direct, Dma, Ledger};
+use outboard_link::dma::{Counted, Delayed, Direct, Dma};
 use outboard_link::ring::{
     Consume, Place, Produce, PushError, farm, lanes, lanes::Lanes, locked, progress,
 };

@@ -18,9 +18,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use outboard_base::ledger::{Count, Ledger};
 use outboard_base::limits::PAGE;
 use outboard_link::Region;
-use outboard_link::dma::{Count, Counted, Delayed, Direct, Dma, Ledger, Price};
+use outboard_link::dma::{Counted, Delayed, Direct, Dma, Price};
 use outboard_link::layout::Layout;
 use outboard_link::pace::{Config, Pace, Step};
 use outboard_link::queue::virtiofs::{Rings, Variant};

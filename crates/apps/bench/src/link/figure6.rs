@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use outboard_base::ledger::Ledger;
 use outboard_link::Region;
-use outboard_link::dma::Ledger;
 use outboard_link::pace::{Config, Pace};
 use outboard_link::queue::{nvmefs, virtiofs};
 use outboard_link::registers::Registers;

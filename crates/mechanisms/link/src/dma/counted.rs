@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Dma, DmaError, Kind, Ledger};
+use outboard_base::ledger::{Kind, Ledger};
+
+use super::{Dma, DmaError};
 
 /// An engine whose operations are counted, whether they succeed or not: the bus was used.
 #[derive(Clone, Debug)]

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Dma, DmaError, Kind};
+use outboard_base::ledger::Kind;
+
+use super::{Dma, DmaError};
 
 /// What a bus charges for one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

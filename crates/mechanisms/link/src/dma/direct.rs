@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Dma, DmaError, ENTRY_MAX, Kind};
+use outboard_base::ledger::Kind;
+
+use super::{Dma, DmaError, ENTRY_MAX};
 use crate::Region;
 use crate::region::fence;
 

@@ -4,7 +4,9 @@ use std::sync::{Mutex, PoisonError};
 
 use outboard_base::Rng;
 
-use super::{Dma, DmaError, Kind};
+use outboard_base::ledger::Kind;
+
+use super::{Dma, DmaError};
 
 /// How often, out of 65,536 operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

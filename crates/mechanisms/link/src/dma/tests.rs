@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use outboard_base::ledger::{Ledger, Tally};
+
 use super::*;
 use crate::Region;
 

@@ -13,10 +13,10 @@ use super::nvmefs::NoSuchQueue;
 use super::slots::Slots;
 use super::{Cid, CommandId, Completion, HostQueue, SlotError, Span, Submission};
 use crate::Region;
-use crate::dma::{Count, Ledger};
 use crate::layout::{Layout, SlotPages};
 use crate::region::{OutOfRegion, fence};
 use crate::registers::{QueueRegisters, Registers};
+use outboard_base::ledger::{Count, Ledger};
 
 /// The rings of a transport, as its host sees them.
 pub(super) trait HostRings {

@@ -4,8 +4,8 @@
 use outboard_wire::regs::queue::{DELETE, DELETED, RUNNING};
 
 use super::{Arrival, Cid, CommandId};
-use crate::dma::{Count, Ledger};
 use crate::registers::QueueRegisters;
+use outboard_base::ledger::{Count, Ledger};
 
 /// Where the life of the queue stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

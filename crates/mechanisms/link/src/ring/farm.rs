@@ -15,8 +15,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use super::frames::Bytes;
 use super::{Consume, Fault, Place, Produce, PushError};
 use crate::Region;
-use crate::dma::{Dma, Kind};
+use crate::dma::Dma;
 use crate::region::OutOfRegion;
+use outboard_base::ledger::Kind;
 
 const TAIL: u64 = 0;
 /// Words of a slot: a cache line.

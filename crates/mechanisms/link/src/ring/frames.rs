@@ -7,8 +7,9 @@ use outboard_base::limits::PAGE;
 use outboard_wire::dds::{FRAME_HEAD, Frame, Stamp, frame_len};
 
 use crate::Region;
-use crate::dma::{Dma, DmaError, Kind};
+use crate::dma::{Dma, DmaError};
 use crate::region::OutOfRegion;
+use outboard_base::ledger::Kind;
 
 /// Bytes of a ring before its messages: pointers and owners. What the two sides write lies on cache
 /// lines of their own.

@@ -12,8 +12,9 @@ use outboard_wire::dds::frames;
 use super::frames::{Bytes, HEAD_LEN, run_len, run_sizes};
 use super::{Consume, Fault, Place, Produce, PushError};
 use crate::Region;
-use crate::dma::{Dma, Kind};
+use crate::dma::Dma;
 use crate::region::OutOfRegion;
+use outboard_base::ledger::Kind;
 
 /// Bytes between the tails of two lanes, and between their heads.
 const LINE: u64 = 64;

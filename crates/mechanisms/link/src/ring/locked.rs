@@ -12,8 +12,9 @@ use outboard_wire::dds::frames;
 use super::frames::{Bytes, run_len, run_sizes};
 use super::{Consume, Fault, Place, Produce, PushError};
 use crate::Region;
-use crate::dma::{Dma, Kind};
+use crate::dma::Dma;
 use crate::region::OutOfRegion;
+use outboard_base::ledger::Kind;
 
 const TAIL: u64 = 64;
 const HEAD: u64 = 128;

@@ -34,8 +34,9 @@ use outboard_wire::dds::{FRAME_HEAD, Stamp, data_at, frame_len, frames};
 use super::frames::{Bytes, HELD, Intent, Left, Line, run_len, run_sizes};
 use super::{Consume, Fault, Owners, Place, Produce, PushError, Recovery};
 use crate::Region;
-use crate::dma::{Dma, Kind};
+use crate::dma::Dma;
 use crate::region::OutOfRegion;
+use outboard_base::ledger::Kind;
 
 const PROGRESS: u64 = 0;
 const TAIL: u64 = 8;

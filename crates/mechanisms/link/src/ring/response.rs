@@ -19,8 +19,9 @@ use outboard_wire::dds::{FRAME_HEAD, Frame, Stamp, frame_len};
 use super::frames::{Bytes, HELD, Intent, Line};
 use super::{Fault, Owners, Place, Recovery};
 use crate::Region;
-use crate::dma::{Dma, Kind};
+use crate::dma::Dma;
 use crate::region::{OutOfRegion, fence};
+use outboard_base::ledger::Kind;
 
 const HEAD: u64 = 0;
 const CLAIMED: u64 = 64;

@@ -2,7 +2,7 @@
 //! is the one in `docs/internals/link.md`; `cargo test -p outboard-link dma_table -- --nocapture`
 //! prints it.
 
-use outboard_link::dma::{Kind, Snapshot};
+use outboard_base::ledger::{Kind, Snapshot};
 use outboard_link::queue::{DpuQueue, HostQueue, Span, Submission};
 use outboard_wire::nvmefs::{Dispatch, Prp, Sqe, Status};
 

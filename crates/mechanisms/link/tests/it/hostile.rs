@@ -2,7 +2,8 @@
 //! nothing it does reaches beyond its own queue.
 
 use outboard_base::Rng;
-use outboard_link::dma::{Count, Direct, Dma, DmaError, Kind};
+use outboard_base::ledger::{Count, Kind};
+use outboard_link::dma::{Direct, Dma, DmaError};
 use outboard_link::queue::{Arrival, DpuQueue, Fault, HostQueue, Span, Submission};
 use outboard_link::region::Region;
 use outboard_wire::nvmefs::{Cqe, Dispatch, Prp, QueueError, SQE_LEN, Sqe, Status};

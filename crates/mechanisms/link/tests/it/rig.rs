@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use outboard_base::ledger::{Count, Ledger};
 use outboard_base::limits::{IO_MAX, REPLY_HEADER_MAX, REQUEST_HEADER_MAX};
 use outboard_link::Region;
-use outboard_link::dma::{Count, Counted, Direct, Dma, Ledger};
+use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_link::layout::Layout;
 use outboard_link::queue::nvmefs::{Initiator, Target};
 use outboard_link::queue::virtiofs::{self, Rings, Variant};

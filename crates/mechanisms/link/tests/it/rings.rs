@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use outboard_base::Rng;
+use outboard_base::ledger::{Kind, Ledger};
 use outboard_link::Region;
-use outboard_link::dma::{Counted, Direct, Dma, Kind, Ledger};
+use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_link::ring::{
     Consume, Fault, Place, Produce, PushError, Recovery, farm, lanes, locked, progress, response,
 };

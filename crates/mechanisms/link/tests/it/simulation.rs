@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use outboard_base::ledger::Ledger;
 use outboard_base::{Errno, Rng};
-use outboard_link::dma::{Counted, Direct, Dma, Faults, Faulty, Ledger};
+use outboard_link::dma::{Counted, Direct, Dma, Faults, Faulty};
 use outboard_link::queue::{
     Arrival, Cid, Command, CommandId, DpuQueue, HostQueue, Span, Submission,
 };

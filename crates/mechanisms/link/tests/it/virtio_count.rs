@@ -4,8 +4,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use outboard_base::ledger::{Kind, Snapshot};
 use outboard_link::Region;
-use outboard_link::dma::{Direct, Dma, DmaError, Kind, Snapshot};
+use outboard_link::dma::{Direct, Dma, DmaError};
 use outboard_link::queue::virtiofs::FuseCall;
 use outboard_link::queue::{DpuQueue, HostQueue, Span};
 use outboard_wire::fuse::{Call, Dialect, InHeader, Opcode};

@@ -2,7 +2,7 @@
 //! cannot ends the queue, and nothing is followed beyond the region or without bound.
 
 use outboard_base::Rng;
-use outboard_link::dma::Count;
+use outboard_base::ledger::Count;
 use outboard_link::queue::{Arrival, DpuQueue, Fault, HostQueue, Span, Submission};
 use outboard_wire::fuse::{InHeader, Opcode};
 use outboard_wire::nvmefs::{QueueError, Status};

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use outboard_base::Ino;
-use outboard_link::dma::{DmaError, Kind};
+use outboard_base::ledger::Kind;
+use outboard_link::dma::DmaError;
 use outboard_wire::cache::{
     ENTRY_LEN, Entry, Lock, Status, Word, entry_at, header_at, page_fits, spread,
 };

@@ -4,8 +4,9 @@
 //! made dirty.
 
 use outboard_base::Ino;
+use outboard_base::ledger::Kind;
 use outboard_base::limits::FILE_SIZE_MAX;
-use outboard_link::dma::{DmaError, Kind};
+use outboard_link::dma::DmaError;
 use outboard_wire::cache::{Grant, GrantWord, RECORD_LEN, Record, record_at};
 
 use super::{Control, count};

@@ -1,8 +1,9 @@
 use std::sync::atomic::Ordering;
 
+use outboard_base::ledger::Ledger;
 use outboard_base::{Ino, Rng};
 use outboard_link::Region;
-use outboard_link::dma::{Counted, Direct, Ledger};
+use outboard_link::dma::{Counted, Direct};
 use outboard_wire::cache::{Entry, Grant, Lock, Status, Word, record_at};
 
 use super::*;

@@ -37,8 +37,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outboard_base::ledger::{Count, Ledger};
 use outboard_base::{Errno, Time};
-use outboard_link::dma::{Count, Dma, Ledger};
+use outboard_link::dma::Dma;
 use outboard_link::region::OutOfRegion;
 use outboard_link::ring::progress::{Consumer, Seen};
 use outboard_link::ring::response::Producer;

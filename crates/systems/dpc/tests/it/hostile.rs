@@ -5,13 +5,14 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use outboard_base::ledger::Ledger;
 use outboard_base::task::{Spawn, Work};
 use outboard_base::{Cred, Errno, Fh, Ino, Rng, SessionId, Time, Timestamp};
 use outboard_dpc::dpu::{AttachmentId, Limits, Service};
 use outboard_kv::mem::MemKv;
 use outboard_kvfs::{Kvfs, Options};
 use outboard_link::Region;
-use outboard_link::dma::{Direct, Dma, Ledger};
+use outboard_link::dma::{Direct, Dma};
 use outboard_link::events::Sender;
 use outboard_link::layout::Layout;
 use outboard_link::queue::nvmefs::{Initiator, Target};

@@ -12,8 +12,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Time;
+use outboard_base::ledger::{Count, Kind};
 use outboard_dpc::dpu::Stats;
-use outboard_link::dma::{Count, Kind};
 use outboard_wire::attach::Message;
 use outboard_wire::file::Op;
 use serde_json::{Value, json};

@@ -3,9 +3,10 @@
 use std::io;
 use std::sync::Arc;
 
+use outboard_base::ledger::Ledger;
 use outboard_base::limits::IO_MAX;
 use outboard_link::Region;
-use outboard_link::dma::{Dma, Ledger};
+use outboard_link::dma::Dma;
 use outboard_link::events::Sender;
 use outboard_link::layout::Layout;
 use outboard_link::queue::nvmefs::Target;

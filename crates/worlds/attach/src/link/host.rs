@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use outboard_base::ledger::{Count, Ledger};
 use outboard_base::{Deadline, SessionId};
 use outboard_cache::geometry::{Area, Geometry, Shape};
 use outboard_cache::host::Plane;
 use outboard_link::Region;
-use outboard_link::dma::{Count, Ledger};
 use outboard_link::events::Receiver;
 use outboard_link::layout::Layout;
 use outboard_link::pace::Pace;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_base::Time;
+use outboard_base::ledger::{Count, Ledger};
 use outboard_base::task::Spawn;
 use outboard_dds::dpu::offload::standing::Standing;
 use outboard_dds::dpu::pump::summary::Summary;
 use outboard_dds::dpu::pump::{Config, Pump, Turn};
 use outboard_dds::groups::Shape;
-use outboard_link::dma::{Count, Counted, Direct, Dma, Ledger};
+use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_link::ring::Fault;
 use outboard_wire::attach::Message;
 use rustix::net::{AddressFamily, SendFlags, sockopt};

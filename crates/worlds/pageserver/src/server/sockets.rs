@@ -184,7 +184,7 @@ impl Connection {
 
 fn status(terms: &Terms<'_>) -> Value {
     let (space, counted) = (terms.files.space(), terms.ledger.snapshot());
-    let copied = counted.count(outboard_link::dma::Count::Copied);
+    let copied = counted.count(outboard_base::ledger::Count::Copied);
     let lost = terms.standing.lost().into_iter().map(|lost| {
         let used = processor_time(lost.thread).map(|used| used.as_secs_f64());
         json!({ "call": lost.call.name(), "thread": lost.thread, "processor_seconds": used })

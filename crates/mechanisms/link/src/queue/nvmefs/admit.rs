@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use outboard_wire::nvmefs::{Extent, QueueError, Sqe, prp};
 
-use crate::dma::{Dma, DmaError, Kind};
+use crate::dma::{Dma, DmaError};
 use crate::queue::{Cid, Command, CommandId, Parts, each_range};
+use outboard_base::ledger::Kind;
 
 /// Ranges closer than this are fetched together: the padding that aligns a list before its header.
 const GAP: u64 = 8;

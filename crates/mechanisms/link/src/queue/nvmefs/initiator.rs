@@ -9,13 +9,13 @@ use outboard_wire::nvmefs::{Cqe, Sqe};
 use super::place::Place;
 use super::{NoSuchQueue, next};
 use crate::Region;
-use crate::dma::{Count, Ledger};
 use crate::layout::{Layout, SlotPages};
 use crate::queue::initiator::{HostRings, Initiator as Host};
 use crate::queue::slots::{Slots, check};
 use crate::queue::{Cid, CommandId, Completion, SlotError, Submission};
 use crate::region::OutOfRegion;
 use crate::registers::{QueueRegisters, Registers};
+use outboard_base::ledger::{Count, Ledger};
 
 /// What is remembered of a submission.
 #[derive(Clone, Copy, Debug, Default)]

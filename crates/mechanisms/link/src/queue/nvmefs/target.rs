@@ -7,12 +7,13 @@ use outboard_wire::nvmefs::{Cqe, QueueError, SQE_LEN, Sqe, Status, cid_of};
 
 use super::admit::admit;
 use super::{NoSuchQueue, SQE_BATCH, next};
-use crate::dma::{Count, Dma, Kind, Ledger};
+use crate::dma::Dma;
 use crate::layout::Layout;
 use crate::queue::running::Running;
 use crate::queue::{Arrival, Command, DpuQueue, Fault, Parts, recycle};
 use crate::region::fence;
 use crate::registers::{QueueRegisters, Registers};
+use outboard_base::ledger::{Count, Kind, Ledger};
 
 /// The DPU's end of one nvme-fs queue pair.
 pub struct Target {

@@ -10,11 +10,12 @@ use outboard_wire::virtio::{
 };
 
 use super::{BATCH, FIRST_RUN, NEXT_RUN, NoSuchQueue, Rings, Variant};
-use crate::dma::{Count, Dma, DmaError, Kind, Ledger};
+use crate::dma::{Dma, DmaError};
 use crate::queue::running::Running;
 use crate::queue::{Arrival, Cid, Command, CommandId, DpuQueue, Fault, Parts, each_range, recycle};
 use crate::region::fence;
 use crate::registers::{QueueRegisters, Registers};
+use outboard_base::ledger::{Count, Kind, Ledger};
 
 /// What the answer to a command in flight needs to know.
 #[derive(Clone, Copy, Debug, Default)]

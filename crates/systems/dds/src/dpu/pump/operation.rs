@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use outboard_base::Errno;
-use outboard_link::dma::{Count, Ledger};
+use outboard_base::ledger::{Count, Ledger};
 use outboard_medium::{Buf, Medium};
 use outboard_wire::dds::{DirectoryId, FileId, Listed, Request, put_listed};
 

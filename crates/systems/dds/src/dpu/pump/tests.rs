@@ -3,8 +3,9 @@
 use std::task::{Context, Waker};
 
 use outboard_base::Rng;
+use outboard_base::ledger::Kind;
 use outboard_link::Region;
-use outboard_link::dma::{Counted, Direct, Kind};
+use outboard_link::dma::{Counted, Direct};
 use outboard_link::ring::progress::{self, Shape};
 use outboard_link::ring::{PushError, response};
 use outboard_medium::mem::{Faults, MemMedium};

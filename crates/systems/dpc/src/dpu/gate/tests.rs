@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use outboard_base::ledger::{Kind, Ledger};
 use outboard_base::{Cred, Errno, Fh, Ino, Result, SessionId, Time, Timestamp};
 use outboard_cache::dpu::Control;
 use outboard_cache::geometry::Shape;
@@ -21,7 +22,7 @@ use outboard_cache::policy::{Policies, prefetch};
 use outboard_kv::mem::{Faults, MemKv};
 use outboard_kvfs::{Kvfs, Options};
 use outboard_link::Region;
-use outboard_link::dma::{Counted, Direct, Dma, DmaError, Kind, Ledger};
+use outboard_link::dma::{Counted, Direct, Dma, DmaError};
 use outboard_medium::mem::MemMedium;
 use outboard_volume::{Caller, Payload};
 use outboard_wire::cache::{Grant, Status, Word};
