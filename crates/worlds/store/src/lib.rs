@@ -15,7 +15,7 @@
 //! be another's, or whose store cannot say what became of a commit, ends before it answers again.
 //!
 //! Nothing here knows a link, a mount or a command line; errors name the flags of the program by
-//! which a user mends what is wrong. See `docs/internals/rados.md` and `docs/internals/kv.md`.
+//! which a user mends what is wrong. See `docs/internals/store.md`.
 
 #![forbid(unsafe_code)]
 
