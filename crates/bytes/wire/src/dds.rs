@@ -47,6 +47,15 @@ pub const NAME_MAX: usize = 255;
 pub const DATA_MAX: usize = 1 << 20;
 /// Largest alignment of data, bytes.
 pub const ALIGN_MAX: usize = 4096;
+/// Fewest notification groups of an attachment: one for the library's own requests, one for the
+/// application's.
+pub const GROUPS_MIN: u16 = 2;
+/// Most.
+pub const GROUPS_MAX: u16 = 64;
+/// Shortest ring of requests or responses, bytes: a page.
+pub const RING_MIN: u64 = 4096;
+/// Longest.
+pub const RING_MAX: u64 = 1 << 30;
 
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -209,7 +209,7 @@ mod tests {
     use outboard_base::{Ino, Rng, SessionId};
 
     use super::*;
-    use crate::attach::{Hello, Reason};
+    use crate::attach::{Hello, QueuesHello, Reason, RingsHello, RingsWelcome, Welcome};
     use crate::file::{Dirent, FileKind, Header};
     use crate::nvmefs::{Dispatch, Status};
 
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn mutated_messages() {
-        let hello = Hello {
+        let queues = QueuesHello {
             session: SessionId(1),
             region_len: 1 << 20,
             queues: 2,
@@ -316,8 +316,13 @@ mod tests {
             cache_at: 1 << 19,
             cache_len: 1 << 16,
         };
+        let (align, requests, responses) = (512, 4096, 8192);
+        let rings = RingsHello { region_len: 1 << 20, groups: 2, align, requests, responses };
+        let welcome = RingsWelcome { instance: 7, wakeups_len: 4096 };
         let seeds = [
-            Message::Hello(hello).emit(),
+            Message::Hello(Hello::Queues(queues)).emit(),
+            Message::Hello(Hello::Rings(rings)).emit(),
+            Message::Welcome(Welcome::Rings(welcome)).emit(),
             Message::Refused { reason: Reason::Full, text: "full".into() }.emit(),
             Message::Control { id: 1, text: "{}".into() }.emit(),
         ];

@@ -10,10 +10,8 @@
 
 use outboard_base::limits::PAGE;
 use outboard_link::ring::Place;
-use outboard_wire::dds::{ALIGN_MAX, DATA_MAX, RESPONSE_HEAD, frame_len};
-
-/// Most groups of an attachment.
-pub const GROUPS_MAX: u16 = 64;
+use outboard_wire::attach::RingsHello;
+use outboard_wire::dds::{ALIGN_MAX, DATA_MAX, GROUPS_MAX, GROUPS_MIN, RESPONSE_HEAD, frame_len};
 
 /// The shape of an attachment's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +29,25 @@ impl Shape {
     #[must_use]
     pub fn new(groups: u16, requests: u64, responses: u64, align: u32) -> Option<Shape> {
         let shape = Shape { groups, requests, responses, align };
-        let counts = (2..=GROUPS_MAX).contains(&groups);
+        let counts = (GROUPS_MIN..=GROUPS_MAX).contains(&groups);
         let aligned = align.is_power_of_two() && (8..=ALIGN_MAX).contains(&(align as usize));
         let rings = Place::new(0, requests).is_some() && Place::new(0, responses).is_some();
         (counts && aligned && rings).then_some(shape)
+    }
+
+    /// What a host asks for; `None` if a number is out of its range, or the region too short.
+    #[must_use]
+    pub fn asked(hello: &RingsHello) -> Option<Shape> {
+        let RingsHello { region_len, groups, align, requests, responses } = *hello;
+        let shape = Shape::new(groups, requests, responses, align)?;
+        (shape.region_len() <= region_len).then_some(shape)
+    }
+
+    /// Asks for these rings.
+    #[must_use]
+    pub fn hello(&self) -> RingsHello {
+        let Shape { groups, requests, responses, align } = *self;
+        RingsHello { region_len: self.region_len(), groups, align, requests, responses }
     }
 
     /// Groups, group 0 included.

@@ -41,7 +41,7 @@ use outboard_os::event_loop::{EventLoop, Pass, Polled};
 use outboard_os::futex;
 use outboard_os::shm::Shared;
 use outboard_os::wakeup::Wakeup;
-use outboard_wire::attach::{Hello, Message, Reason};
+use outboard_wire::attach::{Hello, Message, QueuesHello, Reason};
 use outboard_wire::event::Event;
 use outboard_wire::nvmefs::{Dispatch, Status};
 use rustix::event::{PollFd, PollFlags};
@@ -135,7 +135,7 @@ impl Dpu {
         for peer in std::mem::take(&mut self.fresh) {
             match peer.receive().unwrap() {
                 Received::Nothing => self.fresh.push(peer),
-                Received::Message(Message::Hello(hello), fds) => {
+                Received::Message(Message::Hello(Hello::Queues(hello)), fds) => {
                     self.attach(peer, &hello, fds, wakeup, terms);
                 }
                 Received::Message(Message::Control { id, text }, _) => {
@@ -172,7 +172,7 @@ impl Dpu {
     fn attach(
         &mut self,
         peer: Peer,
-        hello: &Hello,
+        hello: &QueuesHello,
         fds: Vec<std::os::fd::OwnedFd>,
         wakeup: &Wakeup,
         terms: &Terms,
@@ -534,9 +534,9 @@ fn what_is_wrong_with_a_hello_is_said() {
     let outcome = HostLink::attach(&place.socket, &big, PATIENCE);
     assert!(matches!(outcome, Err(AttachFailure::Smaller(w)) if w.depth == 64));
 
-    let refusal = |hello: Hello, fds: &[std::os::fd::BorrowedFd<'_>]| {
+    let refusal = |hello: QueuesHello, fds: &[std::os::fd::BorrowedFd<'_>]| {
         let peer = connect(&place.socket).unwrap();
-        peer.send(&Message::Hello(hello), fds).unwrap();
+        peer.send(&Message::Hello(Hello::Queues(hello)), fds).unwrap();
         match peer.receive_by(clock::now().after(PATIENCE)).unwrap() {
             Received::Message(Message::Refused { reason, text }, _) => {
                 assert!(!text.is_empty());
@@ -545,7 +545,7 @@ fn what_is_wrong_with_a_hello_is_said() {
             other => panic!("{other:?}"),
         }
     };
-    let hello = Hello {
+    let hello = QueuesHello {
         session: SessionId(2),
         region_len: 1 << 20,
         queues: 1,
@@ -559,9 +559,15 @@ fn what_is_wrong_with_a_hello_is_said() {
     assert_eq!(refusal(hello, &[]), Reason::Malformed);
     assert_eq!(refusal(hello, &[shared.fd(), shared.fd()]), Reason::Malformed);
     assert_eq!(refusal(hello, &[file.as_fd()]), Reason::Region);
-    assert_eq!(refusal(Hello { region_len: 4096, ..hello }, &[shared.fd()]), Reason::Region);
-    assert_eq!(refusal(Hello { region_len: 2 << 20, ..hello }, &[shared.fd()]), Reason::Region);
-    assert_eq!(refusal(Hello { region_len: 1 << 50, ..hello }, &[shared.fd()]), Reason::Region);
+    assert_eq!(refusal(QueuesHello { region_len: 4096, ..hello }, &[shared.fd()]), Reason::Region);
+    assert_eq!(
+        refusal(QueuesHello { region_len: 2 << 20, ..hello }, &[shared.fd()]),
+        Reason::Region
+    );
+    assert_eq!(
+        refusal(QueuesHello { region_len: 1 << 50, ..hello }, &[shared.fd()]),
+        Reason::Region
+    );
     let unsealed = rustix::fs::memfd_create(c"u", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&unsealed, 1 << 20).unwrap();
     assert_eq!(refusal(hello, &[unsealed.as_fd()]), Reason::Region);

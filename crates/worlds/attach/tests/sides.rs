@@ -32,7 +32,7 @@ use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::runtime::Poller;
 use outboard_os::wakeup::Wakeup;
 use outboard_store::directory::DataDirectory;
-use outboard_wire::attach::{Message, Reason, VERSION};
+use outboard_wire::attach::{Hello, Message, Reason, RingsHello, VERSION};
 use outboard_wire::event::Event;
 use outboard_wire::file::{Lock, LockKind, LockStyle, Reply, Request, open_flags};
 use serde_json::Value;
@@ -157,6 +157,32 @@ fn a_host_of_another_version_is_told_so() {
     nonsense[0] ^= 1;
     let Message::Refused { reason, .. } = said_to(&volume.socket(), &nonsense) else { panic!() };
     assert_eq!(reason, Reason::Malformed);
+}
+
+/// What a host asks for in a role this side does not have, or that nobody speaks, is refused, and
+/// the reason says which.
+#[test]
+fn a_role_that_is_not_a_volumes_is_refused_with_a_reason() {
+    let volume = Volume::new();
+    let (_host, _) = connect(&volume, LossPolicy::Wait);
+    let (align, requests, responses) = (512, 4096, 4096);
+    let rings = RingsHello { region_len: 1 << 20, groups: 2, align, requests, responses };
+    let rings = Message::Hello(Hello::Rings(rings)).emit();
+    let with = |at: usize, value: u8| {
+        let mut bytes = rings.clone();
+        bytes[at] = value;
+        bytes
+    };
+    for (bytes, refused, says) in [
+        (rings.clone(), Reason::Role, "serves a volume"),
+        (with(12, 3), Reason::Role, "reserved"),
+        (with(12, 77), Reason::Role, "unknown role 77"),
+        (with(14, 9), Reason::Version, "version 9"),
+    ] {
+        let Message::Refused { reason, text } = said_to(&volume.socket(), &bytes) else { panic!() };
+        assert_eq!(reason, refused, "{text}");
+        assert!(text.contains(says), "{text}");
+    }
 }
 
 // The host side.

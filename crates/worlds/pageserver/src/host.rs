@@ -1,13 +1,12 @@
 //! The host side of an attachment to a page server's DPU side.
 //!
-//! The host makes the memory its rings lie in, hands it over with one message, and gets back the
-//! pages of wakeups and an event to ring the DPU side with:
+//! The host makes the memory its rings lie in, hands it over with its Hello, and gets back with the
+//! Welcome the pages of the wake-up words and an event to notify the DPU side with:
 //!
 //! ```text
-//! host ▶ Control { "command": "attach", "region": bytes, "groups": n, "requests": bytes,
-//!                  "responses": bytes, "align": bytes }          + region, wake socket
-//! DPU  ▶ ControlReply { "attached": instance, "wakeups": bytes }   + wakeups, event
-//!        or { "refused": why }
+//! host ▶ Hello: rings, so many groups of such rings              + region, wake socket
+//! DPU  ▶ Welcome: instance, bytes of pages                       + wake-up words, event
+//!        or Refused: why
 //! ```
 //!
 //! The wake socket is one end of a pair: a byte comes there when a response does, if the host armed
@@ -26,9 +25,8 @@ use std::time::Duration;
 
 use outboard_dds::groups::Shape;
 use outboard_link::Region;
-use outboard_wire::attach::Message;
+use outboard_wire::attach::{Hello, Message, Welcome};
 use rustix::event::{PollFd, PollFlags};
-use serde_json::json;
 
 use super::wakeups::{Wakeups, wakeups_len};
 use outboard_attach::link::{Peer, Received, connect};
@@ -67,42 +65,25 @@ impl Attachment {
         let deadline = clock::now().after(timeout);
         let peer = connect(path)?;
         let memory = Shared::create("outboard-rings", shape.region_len())?;
-        let text = json!({
-            "command": "attach",
-            "region": shape.region_len(),
-            "groups": shape.groups(),
-            "requests": shape.request_bytes(),
-            "responses": shape.response_bytes(),
-            "align": shape.align(),
-        });
-        let hello = Message::Control { id: 1, text: text.to_string() };
+        let hello = Message::Hello(Hello::Rings(shape.hello()));
         let (wake, theirs) = UnixDatagram::pair()?;
         wake.set_nonblocking(true)?;
         peer.send(&hello, &[memory.fd(), theirs.as_fd()])?;
-        let (text, fds) = match peer.receive_by(deadline)? {
-            Received::Message(Message::ControlReply { id: 1, text }, fds) => (text, fds),
+        let (welcome, fds) = match peer.receive_by(deadline)? {
+            Received::Message(Message::Welcome(Welcome::Rings(welcome)), fds) => (welcome, fds),
             Received::Message(Message::Refused { text, .. }, _) => {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
             }
             Received::Closed => return Err(io::ErrorKind::ConnectionReset.into()),
             other => return Err(protocol(format!("the DPU side answered {other:?}"))),
         };
-        let answer: serde_json::Value = serde_json::from_str(&text)?;
-        if let Some(why) = answer["refused"].as_str() {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-        }
-        let (Some(instance), Some(bytes)) =
-            (answer["attached"].as_u64(), answer["wakeups"].as_u64())
-        else {
-            return Err(protocol(format!("the DPU side answered {text}")));
-        };
         let Ok([pages, event]) = <[OwnedFd; 2]>::try_from(fds) else {
-            return Err(protocol("an answer brings wakeups and an event"));
+            return Err(protocol("a Welcome brings wake-up words and an event"));
         };
-        if bytes < wakeups_len(shape.groups()) {
-            return Err(protocol("the wakeups are too few"));
+        if welcome.wakeups_len < wakeups_len(shape.groups()) {
+            return Err(protocol("the wake-up words are too few"));
         }
-        let pages = Shared::open(pages, bytes).map_err(io::Error::other)?;
+        let pages = Shared::open(pages, welcome.wakeups_len).map_err(io::Error::other)?;
         Ok(Attachment {
             peer,
             shape,
@@ -110,7 +91,7 @@ impl Attachment {
             wakeups: Wakeups::new(Arc::clone(pages.region())),
             notifier: Notifier::from_fd(event),
             wake,
-            instance,
+            instance: welcome.instance,
             lost: AtomicBool::new(false),
         })
     }

@@ -8,7 +8,7 @@ use outboard_base::{Cred, Time};
 use outboard_dpc::dpu::{AttachmentId, Gone};
 use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_volume::Caller;
-use outboard_wire::attach::{Hello, Message, Reason};
+use outboard_wire::attach::{Hello, Message, QueuesHello, Reason};
 
 use super::peers::{Connection, Lingering, PEERS_MAX, has_ended};
 use super::sessions::Holder;
@@ -65,7 +65,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     fn obey(&mut self, name: u64, message: Message, fds: Vec<OwnedFd>) {
         let Some(connection) = self.peers.all.get_mut(&name) else { return };
         match message {
-            Message::Hello(hello) if connection.attached.is_none() => {
+            Message::Hello(Hello::Queues(hello)) if connection.attached.is_none() => {
                 if let Err((reason, text)) = self.admit(name, &hello, fds) {
                     tracing::warn!(session = %hello.session, ?reason, "attachment refused: {text}");
                     self.peers.remove(name);
@@ -80,6 +80,11 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
             Message::Control { id, text } => {
                 let trusted = self.is_trusted(name);
                 self.control(name, id, &text, trusted);
+            }
+            Message::Hello(hello) if connection.attached.is_none() => {
+                let text = format!("this DPU side serves a volume, and no {}", hello.role());
+                say_no(&connection.peer, Reason::Role, &text);
+                self.lose(name);
             }
             _ => {
                 say_no(&connection.peer, Reason::Malformed, "this message is not for the DPU side");
@@ -97,7 +102,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     fn admit(
         &mut self,
         name: u64,
-        hello: &Hello,
+        hello: &QueuesHello,
         fds: Vec<OwnedFd>,
     ) -> Result<(), (Reason, String)> {
         let trusted = self.is_trusted(name);
@@ -138,7 +143,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
 
     /// Takes the host's cache in, if it brings one. One that is not as it must be is left alone:
     /// without grants its host sends everything.
-    fn admit_cache(&mut self, name: u64, id: AttachmentId, hello: &Hello, dma: Arc<dyn Dma>) {
+    fn admit_cache(&mut self, name: u64, id: AttachmentId, hello: &QueuesHello, dma: Arc<dyn Dma>) {
         if hello.cache_len == 0 {
             return;
         }
@@ -164,7 +169,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     /// Whether a host may attach under a session.
     fn may_use(
         &self,
-        hello: &Hello,
+        hello: &QueuesHello,
         connection: &Connection,
     ) -> Result<(), (Reason, &'static str)> {
         if self.ending.is_some() {

@@ -15,7 +15,7 @@ use outboard_cache::geometry::Area;
 use outboard_cache::policy::Policies;
 use outboard_dpc::dpu::{CacheSetup, Figures, Gate};
 use outboard_link::dma::Dma;
-use outboard_wire::attach::Hello;
+use outboard_wire::attach::QueuesHello;
 use serde_json::{Value, json};
 
 use super::peers::has_ended;
@@ -27,7 +27,7 @@ use outboard_volume::Housekeeping;
 /// Takes a host's cache in, managed by `policies` where the host chooses nothing. `process` is the
 /// host's, if it can be watched.
 pub(super) fn take_in(
-    hello: &Hello,
+    hello: &QueuesHello,
     dma: Arc<dyn Dma>,
     process: Option<OwnedFd>,
     policies: Policies,

@@ -11,7 +11,7 @@ use outboard_link::events::Sender;
 use outboard_link::layout::Layout;
 use outboard_link::queue::nvmefs::Target;
 use outboard_link::registers::Registers;
-use outboard_wire::attach::{Hello, Message, Reason, Welcome};
+use outboard_wire::attach::{Message, QueuesHello, QueuesWelcome, Reason, Welcome};
 use outboard_wire::regs::registers_len;
 use std::os::fd::OwnedFd;
 
@@ -42,7 +42,7 @@ impl Default for Terms {
 /// One host, attached.
 #[derive(Debug)]
 pub struct DpuAttachment {
-    hello: Hello,
+    hello: QueuesHello,
     region: Arc<Region>,
     registers: Registers,
 }
@@ -53,7 +53,7 @@ impl DpuAttachment {
     /// its region must have room for the rings of what is granted.
     pub fn admit(
         peer: &Peer,
-        hello: &Hello,
+        hello: &QueuesHello,
         fds: Vec<OwnedFd>,
         terms: &Terms,
         wakeup: &Wakeup,
@@ -80,7 +80,7 @@ impl DpuAttachment {
         wakeup: &Wakeup,
     ) -> io::Result<()> {
         let layout = self.registers.layout();
-        let welcome = Welcome {
+        let welcome = QueuesWelcome {
             instance: terms.instance,
             registers_len: self.registers.region().len(),
             queues: layout.queues(),
@@ -88,12 +88,12 @@ impl DpuAttachment {
             io_max: u32::try_from(IO_MAX).unwrap_or(u32::MAX),
         };
         let notifier = wakeup.notifier()?;
-        peer.send(&Message::Welcome(welcome), &[pages.fd(), notifier.fd()])
+        peer.send(&Message::Welcome(Welcome::Queues(welcome)), &[pages.fd(), notifier.fd()])
     }
 
     /// What the host said of itself. Its session is its word; its credentials are the socket's.
     #[must_use]
-    pub fn hello(&self) -> &Hello {
+    pub fn hello(&self) -> &QueuesHello {
         &self.hello
     }
 
@@ -155,7 +155,7 @@ fn could_end_us(peer: &Peer) -> bool {
 
 fn prepare(
     peer: &Peer,
-    hello: &Hello,
+    hello: &QueuesHello,
     mut fds: Vec<OwnedFd>,
     terms: &Terms,
 ) -> Result<(DpuAttachment, Shared), (Reason, String)> {

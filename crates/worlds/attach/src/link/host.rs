@@ -18,7 +18,9 @@ use outboard_link::pace::Pace;
 use outboard_link::queue::nvmefs::{Initiator, NoSuchQueue};
 use outboard_link::queue::{Completion, HostQueue};
 use outboard_link::registers::Registers;
-use outboard_wire::attach::{AttachError, Hello, Message, Reason, Welcome};
+use outboard_wire::attach::{
+    AttachError, Hello, Message, QueuesHello, QueuesWelcome, Reason, Welcome,
+};
 
 use super::{Peer, Received, connect};
 use outboard_os::clock;
@@ -101,7 +103,7 @@ pub enum AttachFailure {
     /// The DPU said no.
     Refused(Reason, String),
     /// The DPU grants less than this host's memory is laid out for.
-    Smaller(Welcome),
+    Smaller(QueuesWelcome),
     /// What came is not an answer to a Hello.
     Protocol(String),
     /// Nobody listens, the time ran out, or the kernel refused.
@@ -149,7 +151,7 @@ impl From<NotShareable> for AttachFailure {
 #[derive(Debug)]
 pub struct HostLink {
     peer: Peer,
-    welcome: Welcome,
+    welcome: QueuesWelcome,
     registers: Registers,
     wakeup: Notifier,
     lost: AtomicBool,
@@ -166,7 +168,7 @@ impl HostLink {
         let peer = connect(path)?;
         Receiver::clear(memory.region(), memory.layout).map_err(io::Error::other)?;
         let area = memory.cache.map_or(Area { at: 0, len: 0 }, |geometry| geometry.area());
-        let hello = Hello {
+        let hello = QueuesHello {
             session: memory.session,
             region_len: memory.region().len(),
             queues: memory.layout.queues(),
@@ -174,9 +176,9 @@ impl HostLink {
             cache_at: area.at,
             cache_len: area.len,
         };
-        peer.send(&Message::Hello(hello), &[memory.shared.fd()])?;
+        peer.send(&Message::Hello(Hello::Queues(hello)), &[memory.shared.fd()])?;
         match peer.receive_by(deadline)? {
-            Received::Message(Message::Welcome(welcome), fds) => {
+            Received::Message(Message::Welcome(Welcome::Queues(welcome)), fds) => {
                 HostLink::welcomed(peer, welcome, fds, memory.layout)
             }
             Received::Message(Message::Refused { reason, text }, _) => {
@@ -192,7 +194,7 @@ impl HostLink {
 
     fn welcomed(
         peer: Peer,
-        welcome: Welcome,
+        welcome: QueuesWelcome,
         fds: Vec<OwnedFd>,
         layout: Layout,
     ) -> Result<HostLink, AttachFailure> {

@@ -14,9 +14,8 @@ use outboard_dds::dpu::pump::{Config, Pump, Turn};
 use outboard_dds::groups::Shape;
 use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_link::ring::Fault;
-use outboard_wire::attach::Message;
+use outboard_wire::attach::{Message, Reason, RingsHello, RingsWelcome, Welcome};
 use rustix::net::{AddressFamily, SendFlags, sockopt};
-use serde_json::{Value, json};
 
 use super::Files;
 use crate::wakeups::{Asked, Wakeups, wakeups_len};
@@ -68,44 +67,40 @@ impl Attached {
     /// Takes a host in as it asks, and answers it; or says why not.
     pub(super) fn admit(
         peer: &Peer,
-        id: u32,
-        ask: &Value,
+        hello: &RingsHello,
         fds: Vec<OwnedFd>,
         terms: &Terms<'_>,
-    ) -> Result<Attached, String> {
-        let number =
-            |name: &str| ask[name].as_u64().ok_or_else(|| format!("an attachment has no {name}"));
-        let region_len = number("region")?;
-        let groups = u16::try_from(number("groups")?).unwrap_or(0);
-        let align = u32::try_from(number("align")?).unwrap_or(0);
-        let shape = Shape::new(groups, number("requests")?, number("responses")?, align)
-            .ok_or("rings are powers of two from a page to 1 GiB, and groups 2 to 64")?;
-        if region_len < shape.region_len() || region_len > REGION_MAX {
-            return Err(format!("a region of {region_len} bytes is too small or too large"));
-        }
-        let Ok([region, wake]) = <[OwnedFd; 2]>::try_from(fds) else {
-            return Err("an attachment brings exactly one region and one socket".to_owned());
+    ) -> Result<Attached, (Reason, String)> {
+        let malformed = |text: &str| (Reason::Malformed, text.to_owned());
+        let region = |text: String| (Reason::Region, text);
+        let region_len = hello.region_len;
+        let shape = Shape::asked(hello).filter(|_| region_len <= REGION_MAX).ok_or_else(|| {
+            region(format!("a region of {region_len} bytes is too small or too large"))
+        })?;
+        let Ok([memory, wake]) = <[OwnedFd; 2]>::try_from(fds) else {
+            return Err(malformed("an attachment brings exactly one region and one socket"));
         };
         if sockopt::socket_domain(&wake) != Ok(AddressFamily::UNIX) {
-            return Err("an attachment is woken through a Unix socket".to_owned());
+            return Err(malformed("an attachment is woken through a Unix socket"));
         }
-        let shared = Shared::open(region, region_len).map_err(|error| error.to_string())?;
+        let shared = Shared::open(memory, region_len).map_err(|error| region(error.to_string()))?;
         let direct = Direct::new(Arc::clone(shared.region()));
         let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(terms.ledger)));
         let mut all = Vec::new();
         let summary = Arc::new(terms.summary.for_another());
-        for places in (0..groups).filter_map(|group| shape.rings(group)) {
+        for places in (0..hello.groups).filter_map(|group| shape.rings(group)) {
             let (files, ledger) = (Arc::clone(terms.files), Arc::clone(terms.ledger));
             let pump = Pump::new(files, Arc::clone(&summary), &dma, places, terms.config, ledger)
-                .map_err(|error| error.to_string())?;
+                .map_err(|error| region(error.to_string()))?;
             all.push(Group { pump, fault: None });
         }
-        let wakeups = welcome(peer, id, groups, terms.wakeup)
-            .map_err(|error| format!("the answer could not be sent: {error}"))?;
+        let wakeups = welcome(peer, hello.groups, terms.wakeup).map_err(|error| {
+            (Reason::Closing, format!("the Welcome could not be sent: {error}"))
+        })?;
         Ok(Attached { groups: all, wakeups, wake, summary })
     }
 
-    /// One turn of every group; how much was found.
+    /// One pass over every group; how much was found.
     pub(super) fn pass(&mut self, now: Time, runtime: &Poller, ledger: &Ledger) -> usize {
         let mut found = 0;
         let Attached { groups, wakeups, wake, .. } = self;
@@ -159,11 +154,12 @@ fn interrupt(wakeups: &Wakeups, wake: &OwnedFd, group: u16) -> bool {
     }
 }
 
-fn welcome(peer: &Peer, id: u32, groups: u16, wakeup: &Wakeup) -> io::Result<Wakeups> {
-    let bytes = wakeups_len(groups);
-    let pages = Shared::create("outboard-wakeups", bytes)?;
+fn welcome(peer: &Peer, groups: u16, wakeup: &Wakeup) -> io::Result<Wakeups> {
+    let wakeups_len = wakeups_len(groups);
+    let pages = Shared::create("outboard-wakeups", wakeups_len)?;
     let notifier = wakeup.notifier()?;
-    let text = json!({ "attached": clock::now().0 | 1, "wakeups": bytes }).to_string();
-    peer.send(&Message::ControlReply { id, text }, &[pages.fd(), notifier.fd()])?;
+    let welcome = RingsWelcome { instance: clock::now().0 | 1, wakeups_len };
+    let message = Message::Welcome(Welcome::Rings(welcome));
+    peer.send(&message, &[pages.fd(), notifier.fd()])?;
     Ok(Wakeups::new(Arc::clone(pages.region())))
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use outboard_wire::attach::{Message, Reason};
+use outboard_wire::attach::{Hello, Message, Reason};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use outboard_os::wakeup::Wakeup;
 
 /// Most connections at a time.
 const PEERS_MAX: usize = 64;
-/// Messages taken from one socket in one turn.
+/// Messages taken from one socket in one pass.
 const MESSAGES: usize = 8;
 const LISTENER: u64 = 0;
 const WAKEUP: u64 = 1;
@@ -109,21 +109,15 @@ impl Sockets {
             let Some(connection) = self.all.get_mut(&name) else { return found };
             match connection.peer.receive() {
                 Ok(Received::Nothing) => return found,
-                Ok(Received::Message(Message::Control { id, text }, fds)) => {
-                    if let Err(why) = connection.obey(id, &text, fds, terms) {
-                        tracing::warn!(pid = connection.pid, why, "a host is refused");
-                        let text = json!({ "refused": why }).to_string();
-                        // It may have hung up.
-                        let _unheard =
-                            connection.peer.send(&Message::ControlReply { id, text }, &[]);
+                Ok(Received::Message(message, fds)) => {
+                    if let Err((reason, why)) = connection.obey(message, fds, terms) {
+                        tracing::warn!(pid = connection.pid, ?reason, why, "a host is refused");
+                        say_no(&connection.peer, reason, &why);
+                        self.remove(name, "broke the protocol");
                     }
                 }
-                Ok(Received::Message(..) | Received::Garbage(_)) => {
-                    say_no(
-                        &connection.peer,
-                        Reason::Malformed,
-                        "only control messages are for the DPU side of a page server",
-                    );
+                Ok(Received::Garbage(error)) => {
+                    say_no(&connection.peer, error.reason(), &error.to_string());
                     self.remove(name, "broke the protocol");
                 }
                 Ok(Received::Closed) | Err(_) => self.remove(name, "is gone"),
@@ -156,29 +150,42 @@ impl Sockets {
 }
 
 impl Connection {
+    /// Does what a message asks. Who is refused has its connection closed.
     fn obey(
         &mut self,
-        id: u32,
-        text: &str,
+        message: Message,
         fds: Vec<OwnedFd>,
         terms: &Terms<'_>,
-    ) -> Result<(), String> {
-        let ask: Value =
-            serde_json::from_str(text).map_err(|error| format!("not a request: {error}"))?;
-        match ask["command"].as_str() {
-            Some("attach") if self.attached.is_none() => {
-                self.attached = Some(Attached::admit(&self.peer, id, &ask, fds, terms)?);
+    ) -> Result<(), (Reason, String)> {
+        match message {
+            Message::Hello(Hello::Rings(hello)) if self.attached.is_none() => {
+                self.attached = Some(Attached::admit(&self.peer, &hello, fds, terms)?);
                 tracing::info!(pid = self.pid, "a host is attached");
-                Ok(())
             }
-            Some("attach") => Err("this connection is attached".to_owned()),
-            Some("status") => {
-                let text = status(terms).to_string();
-                let reply = Message::ControlReply { id, text };
-                self.peer.send(&reply, &[]).map_err(|error| error.to_string())
+            Message::Hello(hello) if self.attached.is_none() => {
+                let role = hello.role();
+                return Err((Reason::Role, format!("a page server serves rings, and no {role}")));
             }
-            _ => Err("the commands are attach and status".to_owned()),
+            Message::Control { id, text } => {
+                let text = control(&text, terms).to_string();
+                // It may have hung up.
+                let _unheard = self.peer.send(&Message::ControlReply { id, text }, &[]);
+            }
+            _ => {
+                let text = "this message is not for the DPU side of a page server";
+                return Err((Reason::Malformed, text.to_owned()));
+            }
         }
+        Ok(())
+    }
+}
+
+/// Answers a control request.
+fn control(text: &str, terms: &Terms<'_>) -> Value {
+    match serde_json::from_str::<Value>(text) {
+        Ok(ask) if ask["command"] == "status" => status(terms),
+        Ok(_) => json!({ "refused": "the command is status" }),
+        Err(error) => json!({ "refused": format!("not a request: {error}") }),
     }
 }
 

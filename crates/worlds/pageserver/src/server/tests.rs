@@ -2,12 +2,15 @@
 
 use std::time::Instant;
 
+use outboard_attach::link::{Received, connect};
+use outboard_base::SessionId;
 use outboard_dds::dpu::offload::standing::Call;
 use outboard_dds::dpu::offload::{Answer, Division, Framing, Item, Key, Lookup, ReadOp, WriteOp};
 use outboard_dds::groups::Shape;
 use outboard_dds::table::Changes;
 use outboard_link::ring::progress::{self, Shape as Data};
 use outboard_link::ring::response;
+use outboard_wire::attach::{Hello, Message, QueuesHello, Reason};
 use outboard_wire::dds::{DirectoryId, FileId, REQUEST_HEAD, Request, Response};
 
 use super::*;
@@ -282,6 +285,51 @@ fn hosts_come_and_go_and_break_things_alone() {
     let refused = Attachment::attach(&socket, region_too_short, LIMIT).unwrap_err();
     assert!(refused.to_string().contains("too large"), "{refused}");
     assert_eq!(good.done(&Request::Size { file }).0, Ok(65536));
+    drop(good);
+    server.stop().unwrap();
+}
+
+/// A host in another role or of another version, or one that talks nonsense, learns why it is not
+/// served; the others stay.
+#[test]
+fn a_hello_that_is_not_for_a_page_server_is_refused_with_a_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(options(dir.path())).unwrap();
+    let socket = dir.path().join("socket");
+    let good = Host::attach(&socket, 1).unwrap();
+    let refusal = |bytes: &[u8]| {
+        let peer = connect(&socket).unwrap();
+        rustix::net::send(peer.fd(), bytes, rustix::net::SendFlags::empty()).unwrap();
+        match peer.receive_by(clock::now().after(LIMIT)).unwrap() {
+            Received::Message(Message::Refused { reason, text }, _) => (reason, text),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (session, region_len) = (SessionId(7), 1 << 20);
+    let (queues, depth, cache_at, cache_len) = (1, 8, 0, 0);
+    let queues = QueuesHello { session, region_len, queues, depth, cache_at, cache_len };
+    let queues = Message::Hello(Hello::Queues(queues)).emit();
+    let rings = Message::Hello(Hello::Rings(good.attachment.shape().hello())).emit();
+    let with = |at: usize, value: u8| {
+        let mut bytes = rings.clone();
+        bytes[at] = value;
+        bytes
+    };
+    for (bytes, reason, says) in [
+        (queues, Reason::Role, "queues of a volume"),
+        (with(12, 4), Reason::Role, "reserved"),
+        (with(12, 200), Reason::Role, "unknown role 200"),
+        (with(14, 2), Reason::Version, "version 2"),
+        (with(4, 3), Reason::Version, "version 3"),
+        (with(24, 1), Reason::Malformed, "out of range"),
+        (rings.clone(), Reason::Malformed, "exactly one region and one socket"),
+        (Message::Detach.emit(), Reason::Malformed, "not for the DPU side"),
+    ] {
+        let (refused, text) = refusal(&bytes);
+        assert_eq!(refused, reason, "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+    assert!(!good.attachment.look());
     drop(good);
     server.stop().unwrap();
 }
