@@ -17,8 +17,8 @@ pub(crate) fn check(project: &Project) -> Vec<Finding> {
         for offset in words(&source.code, "unsafe") {
             let line = source.line_of(offset);
             if !allowed {
-                let message = "unsafe code outside the folders of the ledger; move it to `link`'s \
-                               regions, `drivers` or `fuse/sys`, behind a safe function";
+                let message = "unsafe code outside the folders of the ledger; move it to \
+                               `os/src/sys` or a `sys` folder of its crate, behind a safe function";
                 findings.push(Finding::new(path, line, message));
             } else if needs_comment(&source, offset) && !has_comment(&source, line) {
                 let message = "no `// SAFETY:` comment; say which fact makes this sound";

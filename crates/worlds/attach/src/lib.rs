@@ -4,6 +4,8 @@
 //! [`link`] is the handshake and what both sides hold after it; [`host`] runs a session, reconnects
 //! it when the DPU side was lost, and watches for answers and events; [`dpu`] serves attachments.
 
+#![forbid(unsafe_code)]
+
 pub mod dpu;
 pub mod host;
 pub mod link;

@@ -6,6 +6,7 @@
 //! The DPU side is this same program run again: `dpu_process` does nothing unless its directory is
 //! named in the environment.
 
+#![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

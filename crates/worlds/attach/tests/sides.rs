@@ -3,6 +3,7 @@
 //! The DPU side of these tests is this same program run again: `dpu_process` below does nothing
 //! unless its directory is named in the environment.
 
+#![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

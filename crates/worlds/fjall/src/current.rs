@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use tracing::debug;
 
 use super::journals;
+use outboard_os::sys::descriptors;
 use outboard_os::writing;
 
 /// Bytes of zeros written at a time.
@@ -233,10 +234,9 @@ fn stop_appending(path: &Path, len: u64) -> io::Result<bool> {
         let Some(number) = name.to_str().and_then(|name| name.parse::<RawFd>().ok()) else {
             continue;
         };
-        // SAFETY: the number was just read as an open descriptor of this process for this journal.
         // Besides ours, which stays open, that is the engine's, which it closes only when it
         // changes journals: not while this one is short, which the caller made sure of.
-        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        let fd = descriptors::second_of(number)?;
         if stop_one(fd.as_fd(), len)? {
             return Ok(true);
         }

@@ -16,6 +16,8 @@
 //!
 //! See `docs/internals/kv.md`.
 
+#![forbid(unsafe_code)]
+
 mod current;
 mod journal;
 mod pressure;

@@ -4,6 +4,7 @@
 //!
 //! Needs root for a small file system of its own; says so and passes where it has none.
 
+#![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "tests say so when they fail")]
 
 #[path = "../../os/tests/skips/mod.rs"]

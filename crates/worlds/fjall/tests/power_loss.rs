@@ -2,6 +2,7 @@
 //! replayed onto fresh files, and the store is opened from those. Nothing synced may be lost, no
 //! block may be a mixture, no batch may be torn, and the check must find nothing.
 
+#![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests say so when they fail")]
 
 use std::path::Path;

@@ -4,6 +4,7 @@
 //!
 //! Needs root, /dev/fuse, a loop device and mkfs.ext4; says so and passes where it has not.
 
+#![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests say so when they fail")]
 
 #[path = "../../os/tests/skips/mod.rs"]

@@ -9,11 +9,11 @@ pub mod clock;
 pub mod event_loop;
 pub mod executor;
 pub mod fds;
-pub mod futex;
 pub mod lock;
 pub mod medium;
 pub mod room;
 pub mod runtime;
-pub mod shm;
+pub mod sys;
 pub mod wakeup;
-pub mod writing;
+
+pub use sys::{futex, shm, writing};

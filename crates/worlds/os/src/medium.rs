@@ -19,11 +19,10 @@
 //! when they are done. So no write of a dead process lands on a block the next one has given to
 //! somebody else.
 
-mod fixed;
 mod late;
 mod orphans;
 mod passing;
-mod reactor;
+mod ring;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -48,8 +47,8 @@ use crate::writing;
 use late::Late;
 use orphans::Orphans;
 use passing::Passing;
-pub use reactor::Reactor;
-use reactor::{Action, Operation};
+pub use ring::Reactor;
+use ring::{Action, Operation};
 use threads::Threads;
 
 /// How space is allocated: the file's length stays what it is.

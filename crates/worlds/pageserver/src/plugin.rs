@@ -22,13 +22,11 @@
 //! What does not hold: a plug-in that is wrong without failing gives wrong answers; what it does
 //! while it is loaded (constructors, `outboard_offload`) is as the user it runs as.
 
-mod abi;
 mod area;
 mod asking;
-mod child;
-mod confine;
 mod keeper;
 mod lane;
+mod sys;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -39,8 +37,8 @@ use std::time::Duration;
 use outboard_dds::dpu::offload::plugin::{Declared, Frames};
 
 pub use asking::Asking;
-pub use child::host;
 pub use keeper::PluginKeeper;
+pub use sys::child::host;
 
 /// A plug-in that can be loaded, and what it says of itself.
 #[derive(Clone, Debug)]

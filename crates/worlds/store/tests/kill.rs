@@ -1,6 +1,7 @@
 //! kill -9 of a process that writes through the real drivers, again and again on one directory:
 //! nothing answered is lost, no batch is torn, the check finds nothing.
 
+#![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "tests say so when they fail")]
 
 use std::io::{BufRead, BufReader, Write};

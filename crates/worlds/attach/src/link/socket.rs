@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use rustix::net::{
 };
 
 use outboard_os::clock;
+use outboard_os::sys::descriptors;
 
 /// Most descriptors one message may bring.
 const FDS_MAX: usize = 4;
@@ -144,7 +145,7 @@ impl Peer {
             pid: u32::try_from(cred.pid.as_raw_nonzero().get()).unwrap_or(0),
             uid: cred.uid.as_raw(),
             gid: cred.gid.as_raw(),
-            groups: peer_groups(self.fd.as_fd())?,
+            groups: descriptors::peer_groups(self.fd.as_fd())?,
         })
     }
 
@@ -219,35 +220,5 @@ impl Peer {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
-    }
-}
-
-/// The peer's supplementary groups (`SO_PEERGROUPS`).
-fn peer_groups(fd: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
-    let mut groups: Vec<u32> = vec![0; 64];
-    loop {
-        let room = groups.len() * size_of::<u32>();
-        let mut len = libc::socklen_t::try_from(room).map_err(io::Error::other)?;
-        // SAFETY: the buffer is `room` bytes long and `len` says so; the kernel writes no more than
-        // that and puts the length it used or needs into `len`.
-        let rc = unsafe {
-            libc::getsockopt(
-                fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERGROUPS,
-                groups.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        };
-        let used = usize::try_from(len).unwrap_or(0) / size_of::<u32>();
-        if rc == 0 {
-            groups.truncate(used);
-            return Ok(groups);
-        }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::ERANGE) || used <= groups.len() {
-            return Err(error);
-        }
-        groups.resize(used, 0);
     }
 }

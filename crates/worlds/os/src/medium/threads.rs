@@ -14,7 +14,7 @@ use tracing::error;
 
 use super::act_here;
 use super::orphans::Orphans;
-use super::reactor::Action;
+use super::ring::Action;
 
 type Outcome = (Result<usize, Errno>, Option<Buf>);
 

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use outboard_link::region::fence;
 
 use super::Profile;
-use super::abi::CFrames;
+use super::sys::abi::CFrames;
 use outboard_os::shm::{NotShareable, Shared};
 
 /// Bytes of a batch either way: a write of the largest size fits.

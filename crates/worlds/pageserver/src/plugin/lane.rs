@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::EventfdFlags;
 
 use super::area::{Area, Stage};
-use super::confine;
+use super::sys::confine;
 use super::{Plugin, PluginOptions, Profile};
 use outboard_os::wakeup::{Notifier, Wakeup};
 
@@ -252,9 +251,7 @@ impl Running {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let handed = [area.fd().as_raw_fd(), doorbell.as_raw_fd(), notifier.fd().as_raw_fd()];
-        // SAFETY: between fork and exec it makes system calls only, and touches no memory but its
-        // own copy of three numbers.
-        unsafe { command.pre_exec(move || confine::before_exec(handed)) };
+        confine::confine(&mut command, handed);
         let process = command.spawn()?;
         options.counts.starts.fetch_add(1, Ordering::Relaxed);
         Ok(Running {

@@ -14,11 +14,13 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Where the three descriptors are after `exec`: the area, the doorbell, the notifier.
-pub(super) const AREA_FD: RawFd = 3;
-pub(super) const DOORBELL_FD: RawFd = 4;
-pub(super) const NOTIFIER_FD: RawFd = 5;
+pub(in crate::plugin) const AREA_FD: RawFd = 3;
+pub(in crate::plugin) const DOORBELL_FD: RawFd = 4;
+pub(in crate::plugin) const NOTIFIER_FD: RawFd = 5;
 
 /// Most memory.
 const MEMORY: libc::rlim_t = 1 << 30;
@@ -27,8 +29,16 @@ fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// Has the process that `command` starts see nothing of this one but the three descriptors handed
+/// to it, which stay open as long as the caller keeps them.
+pub(in crate::plugin) fn confine(command: &mut Command, handed: [RawFd; 3]) {
+    // SAFETY: between fork and exec it makes system calls only, and touches no memory but its own
+    // copy of three numbers.
+    unsafe { command.pre_exec(move || before_exec(handed)) };
+}
+
 /// Between fork and exec: system calls only.
-pub(super) fn before_exec(handed: [RawFd; 3]) -> io::Result<()> {
+fn before_exec(handed: [RawFd; 3]) -> io::Result<()> {
     // Out of the way first: one may lie where another belongs.
     let mut moved = [0; 3];
     for (to, from) in moved.iter_mut().zip(handed) {
@@ -100,7 +110,7 @@ fn step(code: u32, jump: (u8, u8), value: u32) -> libc::sock_filter {
 }
 
 /// From here on only [`ALLOWED`], and signals to itself; anything else kills the process.
-pub(super) fn once_loaded() -> io::Result<()> {
+pub(in crate::plugin) fn once_loaded() -> io::Result<()> {
     let load = |at| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), at);
     let equal = |value, jump| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jump, value);
     let end = |what| step(libc::BPF_RET | libc::BPF_K, (0, 0), what);

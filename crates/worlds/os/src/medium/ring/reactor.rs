@@ -24,14 +24,14 @@ use outboard_medium::Buf;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno as Kernel;
 
-use super::ALLOCATE;
+use super::super::ALLOCATE;
+use super::super::orphans::Orphans;
 use super::fixed::{self, Registry};
-use super::orphans::Orphans;
 use crate::writing::WAIT;
 
 /// One thing to do with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(in crate::medium) enum Action {
     Read {
         offset: u64,
     },
@@ -52,7 +52,7 @@ pub(super) enum Action {
 }
 
 impl Action {
-    pub(super) fn writes(self) -> bool {
+    pub(in crate::medium) fn writes(self) -> bool {
         matches!(self, Action::Write { .. })
     }
 }
@@ -186,7 +186,7 @@ impl Reactor {
     }
 
     /// Registers a buffer, if there is a ring here that does.
-    pub(super) fn keep(mut buf: Buf) -> Buf {
+    pub(in crate::medium) fn keep(mut buf: Buf) -> Buf {
         if let Some(inner) = CURRENT.with(|current| current.borrow().clone()) {
             let Inner { ring, registry, .. } = &mut *inner.borrow_mut();
             if let Some(registry) = registry {
@@ -507,7 +507,7 @@ fn entry(action: Action, held: &mut Held, fixed: Option<u16>) -> squeue::Entry {
 }
 
 /// An operation as a future: begun at the first poll, on the ring of the thread that polls.
-pub(super) struct Operation {
+pub(in crate::medium) struct Operation {
     state: State,
 }
 
@@ -518,7 +518,7 @@ enum State {
 }
 
 impl Operation {
-    pub(super) fn new(
+    pub(in crate::medium) fn new(
         file: Arc<File>,
         action: Action,
         buf: Option<Buf>,

@@ -7,37 +7,39 @@ use outboard_dds::dpu::offload::ReadOp;
 use outboard_dds::dpu::offload::plugin::{Answering, Counted, EXPECT_MAX, Expect, Frames, Plan};
 
 /// Version of the header.
-pub(super) const ABI: u32 = 1;
+pub(in crate::plugin) const ABI: u32 = 1;
 /// Names of what the object gives.
-pub(super) const ENTRY: &std::ffi::CStr = c"outboard_offload";
+pub(in crate::plugin) const ENTRY: &std::ffi::CStr = c"outboard_offload";
 
 /// `struct ofl_frames`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct CFrames {
-    pub(super) kind: u32,
-    pub(super) bytes: u32,
-    pub(super) at: u32,
-    pub(super) width: u32,
-    pub(super) big_endian: u32,
-    pub(super) beyond: u32,
-    pub(super) end: u32,
+pub(in crate::plugin) struct CFrames {
+    pub(in crate::plugin) kind: u32,
+    pub(in crate::plugin) bytes: u32,
+    pub(in crate::plugin) at: u32,
+    pub(in crate::plugin) width: u32,
+    pub(in crate::plugin) big_endian: u32,
+    pub(in crate::plugin) beyond: u32,
+    pub(in crate::plugin) end: u32,
 }
 
 impl CFrames {
     /// Words of one.
-    pub(super) const WORDS: usize = 7;
+    pub(in crate::plugin) const WORDS: usize = 7;
 
-    pub(super) fn words(&self) -> [u32; CFrames::WORDS] {
+    pub(in crate::plugin) fn words(&self) -> [u32; CFrames::WORDS] {
         [self.kind, self.bytes, self.at, self.width, self.big_endian, self.beyond, self.end]
     }
 
-    pub(super) fn of([kind, bytes, at, width, big_endian, beyond, end]: [u32; 7]) -> CFrames {
+    pub(in crate::plugin) fn of(
+        [kind, bytes, at, width, big_endian, beyond, end]: [u32; 7],
+    ) -> CFrames {
         CFrames { kind, bytes, at, width, big_endian, beyond, end }
     }
 
     /// `None` if it makes no sense.
-    pub(super) fn frames(&self) -> Option<Frames> {
+    pub(in crate::plugin) fn frames(&self) -> Option<Frames> {
         match self.kind {
             1 => Frames::Fixed(self.bytes),
             2 => Frames::Counted(Counted {
@@ -57,7 +59,7 @@ impl CFrames {
 /// `struct ofl_expect`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CExpect {
+pub(in crate::plugin) struct CExpect {
     kind: u32,
     at: u32,
     length: u32,
@@ -69,7 +71,7 @@ pub(super) struct CExpect {
 /// `struct ofl_read`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CRead {
+pub(in crate::plugin) struct CRead {
     file: u32,
     bytes: u32,
     offset: u64,
@@ -82,7 +84,7 @@ pub(super) struct CRead {
 }
 
 impl CRead {
-    pub(super) const EMPTY: CRead = CRead {
+    pub(in crate::plugin) const EMPTY: CRead = CRead {
         file: 0,
         bytes: 0,
         offset: 0,
@@ -96,7 +98,7 @@ impl CRead {
     };
 
     /// `None` if it makes no sense.
-    pub(super) fn plan(&self) -> Option<Plan> {
+    pub(in crate::plugin) fn plan(&self) -> Option<Plan> {
         let size = |value: u32| usize::try_from(value).ok();
         let head = Head::new(self.head.get(..size(self.head_length)?)?)?;
         let from = size(self.payload_at)?;
@@ -125,51 +127,52 @@ impl CExpect {
 /// `struct ofl_write`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CWrite {
-    pub(super) file: u32,
-    pub(super) reserved: u32,
-    pub(super) offset: u64,
-    pub(super) bytes: *const u8,
-    pub(super) length: usize,
+pub(in crate::plugin) struct CWrite {
+    pub(in crate::plugin) file: u32,
+    pub(in crate::plugin) reserved: u32,
+    pub(in crate::plugin) offset: u64,
+    pub(in crate::plugin) bytes: *const u8,
+    pub(in crate::plugin) length: usize,
 }
 
 /// `struct ofl_range`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CRange {
-    pub(super) file: u32,
-    pub(super) bytes: u32,
-    pub(super) offset: u64,
+pub(in crate::plugin) struct CRange {
+    pub(in crate::plugin) file: u32,
+    pub(in crate::plugin) bytes: u32,
+    pub(in crate::plugin) offset: u64,
 }
 
 /// `struct ofl_calls`: what a plug-in may call while it is called. The first argument of each is
 /// what it was given.
 #[repr(C)]
-pub(super) struct CCalls {
-    pub(super) abi: u32,
-    pub(super) size: u32,
-    pub(super) get: unsafe extern "C" fn(*mut c_void, u64, *mut [u64; 4]) -> c_int,
-    pub(super) literal: unsafe extern "C" fn(*mut c_void, *const u8, usize),
-    pub(super) host: unsafe extern "C" fn(*mut c_void, *const u8, usize, u32, u64),
-    pub(super) dpu: unsafe extern "C" fn(*mut c_void, *const u8, usize, u64),
-    pub(super) item: unsafe extern "C" fn(*mut c_void, u64, *const [u64; 4]),
-    pub(super) key: unsafe extern "C" fn(*mut c_void, u64),
+pub(in crate::plugin) struct CCalls {
+    pub(in crate::plugin) abi: u32,
+    pub(in crate::plugin) size: u32,
+    pub(in crate::plugin) get: unsafe extern "C" fn(*mut c_void, u64, *mut [u64; 4]) -> c_int,
+    pub(in crate::plugin) literal: unsafe extern "C" fn(*mut c_void, *const u8, usize),
+    pub(in crate::plugin) host: unsafe extern "C" fn(*mut c_void, *const u8, usize, u32, u64),
+    pub(in crate::plugin) dpu: unsafe extern "C" fn(*mut c_void, *const u8, usize, u64),
+    pub(in crate::plugin) item: unsafe extern "C" fn(*mut c_void, u64, *const [u64; 4]),
+    pub(in crate::plugin) key: unsafe extern "C" fn(*mut c_void, u64),
 }
 
 /// `struct ofl_application`: what a plug-in gives.
 #[repr(C)]
-pub(super) struct CApplication {
-    pub(super) abi: u32,
-    pub(super) size: u32,
-    pub(super) name: *const c_char,
-    pub(super) messages: CFrames,
-    pub(super) answers: CFrames,
-    pub(super) off_pred: Option<unsafe extern "C" fn(*const u8, usize, *mut c_void, *mut c_void)>,
-    pub(super) off_func:
+pub(in crate::plugin) struct CApplication {
+    pub(in crate::plugin) abi: u32,
+    pub(in crate::plugin) size: u32,
+    pub(in crate::plugin) name: *const c_char,
+    pub(in crate::plugin) messages: CFrames,
+    pub(in crate::plugin) answers: CFrames,
+    pub(in crate::plugin) off_pred:
+        Option<unsafe extern "C" fn(*const u8, usize, *mut c_void, *mut c_void)>,
+    pub(in crate::plugin) off_func:
         Option<unsafe extern "C" fn(*const u8, usize, *mut c_void, *mut CRead) -> c_int>,
-    pub(super) cache: Option<unsafe extern "C" fn(*const CWrite, *mut c_void)>,
-    pub(super) invalidate: Option<unsafe extern "C" fn(*const CRange, *mut c_void)>,
+    pub(in crate::plugin) cache: Option<unsafe extern "C" fn(*const CWrite, *mut c_void)>,
+    pub(in crate::plugin) invalidate: Option<unsafe extern "C" fn(*const CRange, *mut c_void)>,
 }
 
 /// `outboard_offload`.
-pub(super) type Entry = unsafe extern "C" fn(*const CCalls) -> *const CApplication;
+pub(in crate::plugin) type Entry = unsafe extern "C" fn(*const CCalls) -> *const CApplication;

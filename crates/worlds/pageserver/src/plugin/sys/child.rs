@@ -17,8 +17,8 @@ use outboard_dds::dpu::offload::plugin::{Known, MESSAGE_MAX};
 use outboard_dds::dpu::offload::{Division, Item, Key, ReadOp, Span, Touches, WriteOp};
 
 use super::abi::{ABI, CApplication, CCalls, CRange, CRead, CWrite, ENTRY, Entry};
-use super::area::{Area, BATCH, put_profile};
 use super::confine::{self, AREA_FD, DOORBELL_FD, NOTIFIER_FD};
+use crate::plugin::area::{Area, BATCH, put_profile};
 
 /// How long it looks for the next batch before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
