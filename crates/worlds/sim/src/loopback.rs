@@ -7,12 +7,11 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use outboard_base::ledger::Ledger;
 use outboard_base::task::{Spawn, Work};
-use outboard_base::{Cred, Errno, Result, Rng, SessionId, Time, Timestamp};
+use outboard_base::{Cred, Errno, Result, SessionId, Time, Timestamp};
 use outboard_cache::dpu::Control;
 use outboard_cache::geometry::{Area, Geometry, Shape};
 use outboard_cache::host::Plane;
@@ -32,6 +31,8 @@ use outboard_wire::event::Event;
 use outboard_wire::file::{Reply, Request};
 use outboard_wire::nvmefs::Dispatch;
 use outboard_wire::regs::registers_len;
+
+use crate::{Chooser, Tasks};
 
 thread_local! {
     /// What a step of the other side is, for a session that waits inside a call.
@@ -116,50 +117,28 @@ fn answered(done: &Done) -> Answered {
     (done.tag, outcome, payload)
 }
 
-/// An executor that polls what it has when it is told to.
-#[derive(Default)]
-struct Works(RefCell<Vec<Work>>);
-
-impl Works {
-    /// Polls the work at `at`, which may end.
-    fn poll(&self, at: usize) {
-        if at >= self.0.borrow().len() {
-            return;
-        }
-        let mut work = self.0.borrow_mut().swap_remove(at);
-        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.0.borrow_mut().push(work);
-        }
-    }
-}
-
-impl Spawn for Works {
-    fn spawn(&self, mut work: Work) {
-        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.0.borrow_mut().push(work);
-        }
-    }
-}
-
 /// One life of the DPU side.
 struct Life<V> {
     service: RefCell<Service<V>>,
-    works: Works,
-    rng: RefCell<Rng>,
+    tasks: Tasks<'static>,
+    chooser: RefCell<Chooser>,
 }
 
 impl<V: Volume> Life<V> {
     /// One step: commands, or work that waits.
     fn step(&self) {
-        let choice = self.rng.borrow_mut().below(4);
-        let waiting = self.works.0.borrow().len() as u64;
-        if choice > 0 && waiting > 0 {
-            let at = self.rng.borrow_mut().below(waiting);
-            self.works.poll(usize::try_from(at).unwrap_or(0));
-        } else {
-            self.service.borrow_mut().poll(&self.works);
+        let works = self.chooser.borrow_mut().below(4) > 0 && !self.tasks.is_empty();
+        // It is chosen first and polled then: work may come back here.
+        let chosen = works.then(|| self.chooser.borrow_mut().one_of(self.tasks.len()));
+        match chosen.flatten() {
+            Some(at) => _ = self.tasks.poll(at),
+            None => _ = self.service.borrow_mut().poll(&self.tasks),
         }
         self.service.borrow_mut().flush(|_, _| ());
+    }
+
+    fn trace(&self) -> u64 {
+        self.chooser.borrow().trace().hash()
     }
 }
 
@@ -185,7 +164,7 @@ pub struct Loopback<V> {
     life: Option<Rc<Life<V>>>,
     receiver: Option<Receiver>,
     ledger: Arc<Ledger>,
-    rng: Rng,
+    chooser: Chooser,
     id: SessionId,
     lives: u64,
     cache: Option<Geometry>,
@@ -244,7 +223,7 @@ impl<V: Volume> Loopback<V> {
             life: None,
             receiver: None,
             ledger,
-            rng: Rng::new(seed),
+            chooser: Chooser::new(seed),
             id,
             lives: 1,
             cache,
@@ -275,11 +254,11 @@ impl<V: Volume> Loopback<V> {
         };
         let life = Rc::new(Life {
             service: RefCell::new(service),
-            works: Works::default(),
-            rng: RefCell::new(Rng::new(self.rng.next_u64())),
+            tasks: Tasks::default(),
+            chooser: RefCell::new(self.chooser.part()),
         });
         if let Some(work) = adopts {
-            life.works.spawn(work);
+            life.tasks.spawn(work);
         }
         self.life = Some(life);
         Ok(())
@@ -296,6 +275,14 @@ impl<V: Volume> Loopback<V> {
         &self.session
     }
 
+    /// What was chosen and answered so far, as one number: the same for the same seed and calls.
+    #[must_use]
+    pub fn trace(&self) -> u64 {
+        let mut chooser = self.chooser.clone();
+        chooser.note(self.life.as_ref().map_or(0, |life| life.trace()));
+        chooser.trace().hash()
+    }
+
     /// What was charged, on both sides.
     #[must_use]
     pub fn ledger(&self) -> &Arc<Ledger> {
@@ -304,7 +291,7 @@ impl<V: Volume> Loopback<V> {
 
     /// Starts a call under `tag` on a queue of the seed's choice; false if that has no free slot.
     pub fn start(&mut self, cred: &Cred, request: &Request<'_>, payload: &[u8], tag: u64) -> bool {
-        let queue = self.rng.below(self.ports.len() as u64);
+        let queue = self.chooser.below(self.ports.len() as u64);
         let Some(port) = usize::try_from(queue).ok().and_then(|q| self.ports.get_mut(q)) else {
             return false;
         };
@@ -327,11 +314,11 @@ impl<V: Volume> Loopback<V> {
     pub fn step(&mut self) {
         STEPS.set(STEPS.get() + 1);
         if let Some(life) = &self.life
-            && self.rng.chance(3, 4)
+            && self.chooser.chance(3, 4)
         {
             return life.step();
         }
-        let queue = self.rng.below(u64::from(self.session.queues()));
+        let queue = self.chooser.below(u64::from(self.session.queues()));
         self.session.drain(u16::try_from(queue).unwrap_or(0));
         let mut events = Vec::new();
         if let Some(receiver) = &mut self.receiver {
@@ -352,7 +339,12 @@ impl<V: Volume> Loopback<V> {
 
     /// What was answered since the last call.
     pub fn take_answered(&mut self) -> Vec<Answered> {
-        std::mem::take(&mut *self.inbox.answered.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut inbox = self.inbox.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = std::mem::take(&mut *inbox);
+        for (tag, outcome, payload) in &answered {
+            self.chooser.note_text(format_args!("{tag} {outcome:?} {}", payload.len()));
+        }
+        answered
     }
 
     /// What the DPU side told since the last call.
@@ -382,14 +374,14 @@ impl<V: Volume> Loopback<V> {
     /// Runs work on the DPU side's executor.
     pub fn spawn(&self, work: Work) {
         if let Some(life) = &self.life {
-            life.works.spawn(work);
+            life.tasks.spawn(work);
         }
     }
 
     /// Whether nothing waits on the DPU side.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.life.as_ref().is_none_or(|life| life.works.0.borrow().is_empty())
+        self.life.as_ref().is_none_or(|life| life.tasks.is_empty())
     }
 
     /// Whether the session has handed in everything since the last call.
@@ -400,7 +392,8 @@ impl<V: Volume> Loopback<V> {
 
     /// The DPU side dies: its memory is gone, whatever it was doing. The session learns of it.
     pub fn crash(&mut self) {
-        self.life = None;
+        let life = self.life.take();
+        self.chooser.note(life.map_or(0, |life| life.trace()));
         self.receiver = None;
         self.session.lost();
     }
