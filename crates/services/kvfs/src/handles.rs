@@ -140,7 +140,8 @@ impl State {
     }
 
     fn let_go_all(&mut self) {
-        let orphans: Vec<Ino> = self.orphans.iter().copied().collect();
+        let mut orphans: Vec<Ino> = self.orphans.iter().copied().collect();
+        orphans.sort_unstable();
         orphans.into_iter().for_each(|ino| self.let_go(ino));
     }
 
@@ -346,10 +347,10 @@ impl Handles {
             return Vec::new();
         }
         let others = state.interest.iter().filter(|(other, _)| **other != attachment);
+        let others = others.filter(|(_, interest)| ino == Ino::ROOT || interest.contains(ino));
+        let mut others: Vec<SessionId> = others.map(|(other, _)| *other).collect();
+        others.sort_unstable();
         others
-            .filter(|(_, interest)| ino == Ino::ROOT || interest.contains(ino))
-            .map(|(other, _)| *other)
-            .collect()
     }
 
     /// `ino` is about to lose its last name: who holds it. Unless that is somebody whose hold is

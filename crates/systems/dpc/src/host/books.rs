@@ -90,6 +90,7 @@ impl Books {
     pub(super) fn events_lost(&mut self) {
         let mine = self.parked.iter().filter(|(_, parked)| parked.tag.is_some());
         self.doubtful = mine.map(|(&ticket, _)| ticket).collect();
+        self.doubtful.sort_unstable();
     }
 
     /// The next wait in doubt that is still one, and who asked for it.
@@ -112,7 +113,9 @@ impl Books {
     pub(super) fn lost(&mut self) -> Vec<Lane> {
         self.early.clear();
         self.doubtful.clear();
-        self.again.extend(self.parked.drain().map(|(_, parked)| parked));
+        let mut parked: Vec<_> = self.parked.drain().collect();
+        parked.sort_unstable_by_key(|(ticket, _)| *ticket);
+        self.again.extend(parked.into_iter().map(|(_, parked)| parked));
         self.turns.lost()
     }
 }

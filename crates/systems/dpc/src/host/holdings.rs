@@ -178,7 +178,8 @@ impl Holdings {
         }
     }
 
-    /// The requests that hand everything in again: handles first, then locks.
+    /// The requests that hand everything in again: handles first, then locks, each by inode, so
+    /// that a simulation replays.
     pub(super) fn reclaims(&self) -> Vec<Request<'static>> {
         let handles = self.handles.iter().map(|(&fh, handle)| Request::Reclaim {
             ino: handle.ino,
@@ -186,7 +187,9 @@ impl Holdings {
             flags: handle.flags,
             directory: handle.directory,
         });
-        let locks = self.locks.iter().flat_map(|(&(ino, _), held)| {
+        let mut locks: Vec<_> = self.locks.iter().collect();
+        locks.sort_unstable_by_key(|&(&(ino, style), _)| (ino, style == LockStyle::Flock));
+        let locks = locks.into_iter().flat_map(|(&(ino, _), held)| {
             held.iter().map(move |&Held { fh, lock }| Request::Setlk {
                 ino,
                 fh,

@@ -143,7 +143,9 @@ impl Turns {
     /// All that are ours are to be handed back.
     pub(super) fn hand_all_back(&mut self) {
         let ours = self.files.iter().filter(|(_, file)| file.ours).map(|(&ino, _)| ino);
-        for ino in ours.collect::<Vec<_>>() {
+        let mut ours: Vec<Ino> = ours.collect();
+        ours.sort_unstable();
+        for ino in ours {
             self.hand_back(ino);
         }
     }
@@ -187,7 +189,8 @@ impl Turns {
             (file.ours, file.recalled) = (false, false);
             file.turn = file.turn.filter(|turn| *turn != Turn::Return);
         }
-        let files: Vec<Ino> = self.files.keys().copied().collect();
+        let mut files: Vec<Ino> = self.files.keys().copied().collect();
+        files.sort_unstable();
         files.into_iter().filter_map(|ino| self.pass_on(ino)).collect()
     }
 

@@ -13,10 +13,11 @@ use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, SessionId, Timestamp};
 use outboard_kv::mem::{Faults, MemKv};
 use outboard_medium::mem::MemMedium;
 use outboard_sim::loopback::Loopback;
+use outboard_sim::seeds;
 use outboard_volume::{Caller, Payload};
 use outboard_wire::file::{Flags, Header, Lock, LockKind, LockStyle, Reply, Request, open_flags};
 
-use crate::simulation::{Files, Volume, finish, open};
+use crate::simulation::{Files, Volume, assert_repeats, finish, open};
 
 const STRANGER: SessionId = SessionId(77_777_776);
 const OWNERS: usize = 4;
@@ -258,8 +259,9 @@ async fn pause() {
     .await;
 }
 
-#[derive(Default)]
+#[derive(Debug, PartialEq)]
 struct Counted {
+    trace: u64,
     decided: u64,
     granted: u64,
     refused: u64,
@@ -302,32 +304,27 @@ fn simulate(seed: u64) -> Counted {
             assert_eq!(counts.locks, 0, "locks nobody holds");
             let (decided, losses) = (counts.decided, counts.losses);
             let (granted, refused) = (world.granted, world.refused);
-            return Counted { decided, granted, refused, losses };
+            let trace = link.trace();
+            return Counted { trace, decided, granted, refused, losses };
         }
         world.step(&mut link, &volume, false);
     }
     panic!("somebody waits for ever: {:?}, {:?}", world.doing, world.oracle.borrow().held);
 }
 
-/// `OUTBOARD_SEED=n` runs one seed alone.
 #[test]
 fn nobody_holds_what_another_holds() {
-    let alone = std::env::var("OUTBOARD_SEED").ok().and_then(|value| value.parse().ok());
-    let many = std::env::var("OUTBOARD_SEEDS").ok().and_then(|value| value.parse().ok());
-    let many = many.unwrap_or(30);
-    let seeds = alone.map_or(0..many, |seed: u64| seed..seed + 1);
-    let mut all = Counted::default();
-    for seed in seeds {
-        let run = std::panic::catch_unwind(|| simulate(seed));
-        let counted = run.unwrap_or_else(|_| panic!("OUTBOARD_SEED={seed}"));
-        all.decided += counted.decided;
-        all.granted += counted.granted;
-        all.refused += counted.refused;
-        all.losses += counted.losses;
-    }
-    let Counted { decided, granted, refused, losses } = all;
+    let runs = seeds::run(0..30, simulate);
+    let sum = |of: fn(&Counted) -> u64| runs.outcomes.iter().map(of).sum::<u64>();
+    let (decided, losses) = (sum(|run| run.decided), sum(|run| run.losses));
+    let (granted, refused) = (sum(|run| run.granted), sum(|run| run.refused));
     assert!(
-        alone.is_some() || (decided > 1_000 && granted > 1_000 && refused > 100 && losses > 20),
+        runs.is_alone || (decided > 1_000 && granted > 1_000 && refused > 100 && losses > 20),
         "{decided} decided, {granted} granted, {refused} refused, {losses} losses"
     );
+}
+
+#[test]
+fn equal_seeds_give_equal_traces() {
+    seeds::run(0..3, |seed| assert_repeats(seed, simulate));
 }

@@ -16,10 +16,11 @@ use outboard_kv::mem::{Faults, MemKv};
 use outboard_kvfs::check;
 use outboard_medium::mem::MemMedium;
 use outboard_sim::loopback::Loopback;
+use outboard_sim::seeds;
 use outboard_volume::{Caller, Payload};
 use outboard_wire::file::{Flags, Header, Reply, Request, open_flags};
 
-use crate::simulation::{Files, Volume, finish, open};
+use crate::simulation::{Files, Volume, assert_repeats, finish, open};
 
 const BLOCK: usize = 8192;
 const BLOCKS: u64 = 3;
@@ -157,7 +158,8 @@ impl Feud {
     }
 }
 
-fn simulate(seed: u64) -> (u64, u64) {
+/// Calls that were replayed, writes the stranger wrote over, and the trace.
+fn simulate(seed: u64) -> (u64, u64, u64) {
     let mut rng = Rng::new(seed);
     let kv = Arc::new(MemKv::new(seed));
     let medium = Arc::new(MemMedium::new(seed));
@@ -188,7 +190,8 @@ fn simulate(seed: u64) -> (u64, u64) {
     }
     assert_eq!(feud.in_flight, 0, "the writer hangs");
     feud.verify(&mut link);
-    let counted = (link.session().counts().replayed, feud.stranger.borrow().met);
+    let met = feud.stranger.borrow().met;
+    let counted = (link.session().counts().replayed, met, link.trace());
     while !link.is_quiet() {
         link.step();
     }
@@ -198,16 +201,16 @@ fn simulate(seed: u64) -> (u64, u64) {
     counted
 }
 
-/// `OUTBOARD_SEED=n` runs one seed alone.
 #[test]
 fn what_another_attachment_wrote_over_never_comes_back() {
-    let alone = std::env::var("OUTBOARD_SEED").ok().and_then(|value| value.parse().ok());
-    let seeds = alone.map_or(0..30, |seed: u64| seed..seed + 1);
-    let (mut replayed, mut met) = (0, 0);
-    for seed in seeds {
-        let run = std::panic::catch_unwind(|| simulate(seed));
-        let counted = run.unwrap_or_else(|_| panic!("OUTBOARD_SEED={seed}"));
-        (replayed, met) = (replayed + counted.0, met + counted.1);
-    }
-    assert!(alone.is_some() || (replayed > 50 && met > 50), "{replayed} replays, met {met} times");
+    let runs = seeds::run(0..30, simulate);
+    let replayed: u64 = runs.outcomes.iter().map(|(replayed, ..)| replayed).sum();
+    let met: u64 = runs.outcomes.iter().map(|(_, met, _)| met).sum();
+    let is_enough = replayed > 50 && met > 50;
+    assert!(runs.is_alone || is_enough, "{replayed} replays, met {met} times");
+}
+
+#[test]
+fn equal_seeds_give_equal_traces() {
+    seeds::run(0..3, |seed| assert_repeats(seed, simulate));
 }

@@ -6,6 +6,7 @@
 //! committed, as it does when only processes die. In the end every answer was the one expected, and
 //! the volume holds it.
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -15,6 +16,7 @@ use outboard_kv::mem::{Faults, MemKv};
 use outboard_kvfs::{Kvfs, Options, check};
 use outboard_medium::mem::MemMedium;
 use outboard_sim::loopback::Loopback;
+use outboard_sim::seeds;
 use outboard_wire::file::{
     Lock, LockKind, LockStyle, Reply, Request, Setattr, open_flags, rename_flags, write_flags,
 };
@@ -308,7 +310,8 @@ impl Racer {
     }
 }
 
-fn simulate(seed: u64) -> u64 {
+/// How many calls were replayed, and the trace of the run.
+fn simulate(seed: u64) -> (u64, u64) {
     let mut rng = Rng::new(seed);
     let kv = Arc::new(MemKv::new(seed));
     let medium = Arc::new(MemMedium::new(seed));
@@ -362,11 +365,11 @@ fn simulate(seed: u64) -> u64 {
     while !link.is_quiet() {
         link.step();
     }
-    let replayed = link.session().counts().replayed;
+    let outcome = (link.session().counts().replayed, link.trace());
     drop(link);
     let report = finish(open(&kv, &medium).check(check::Options::default())).unwrap();
     assert!(report.is_clean(), "{:?}", report.findings);
-    replayed
+    outcome
 }
 
 fn work(link: &mut Loopback<Files>, clients: &mut [Client], racer: &mut Racer) {
@@ -415,18 +418,22 @@ fn lose_and_return(
     link.spawn(Box::pin(async move { volume.end_grace().await.unwrap() }));
 }
 
-/// The seed is in the message of a failing run; `OUTBOARD_SEED=n` runs it alone, `OUTBOARD_SEEDS=n`
-/// runs n of them.
 #[test]
 fn whatever_is_lost_each_call_is_answered_once_and_rightly() {
-    let given = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let alone = given("OUTBOARD_SEED");
-    let many = 0..given("OUTBOARD_SEEDS").unwrap_or(40);
-    let seeds = alone.map_or(many, |seed| seed..seed + 1);
-    let mut replayed = 0;
-    for seed in seeds {
-        let run = std::panic::catch_unwind(|| simulate(seed));
-        replayed += run.unwrap_or_else(|_| panic!("OUTBOARD_SEED={seed}"));
-    }
-    assert!(replayed > 100 || alone.is_some(), "losses hit nothing: {replayed} replays");
+    let runs = seeds::run(0..40, simulate);
+    let replayed: u64 = runs.outcomes.iter().map(|(replayed, _)| replayed).sum();
+    assert!(replayed > 100 || runs.is_alone, "losses hit nothing: {replayed} replays");
+}
+
+/// What a seed comes to, the same twice. Each in a thread of its own: the loopback's time begins
+/// with its thread.
+pub(crate) fn assert_repeats<T: PartialEq + Debug + Send>(seed: u64, simulate: fn(u64) -> T) {
+    let run = || std::thread::scope(|scope| scope.spawn(|| simulate(seed)).join().unwrap());
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn equal_seeds_give_equal_traces() {
+    seeds::run(0..6, |seed| assert_repeats(seed, simulate));
+    assert_ne!(simulate(1).1, simulate(2).1);
 }
