@@ -13,6 +13,8 @@ use std::task::{Context, Poll, Waker};
 use outboard_base::{Fh, Ino, Result, Rng, Timestamp};
 use outboard_kv::mem;
 use outboard_medium as medium;
+use outboard_sim::oracle::RegisterOracle;
+use outboard_sim::seeds;
 use outboard_volume::{Answer, Payload};
 use outboard_wire::file::{Header, Reply, Request, Setattr, write_flags};
 
@@ -22,45 +24,6 @@ use crate::world::{Disk, User, Volume, block_on, tidy};
 const UNIT: usize = 4096;
 /// Units the file may have: two pages of index and a bit.
 const UNITS: usize = 150;
-
-/// A write of one unit. Value 0 is what is not there: a hole, or beyond the end.
-#[derive(Clone, Copy)]
-struct Put {
-    value: u32,
-    begun: u64,
-    /// When it was answered; never, if it was given up.
-    ended: u64,
-}
-
-/// What each unit may be.
-struct Register {
-    puts: Vec<Vec<Put>>,
-}
-
-impl Register {
-    fn new(units: usize) -> Register {
-        let zero = Put { value: 0, begun: 0, ended: 0 };
-        Register { puts: vec![vec![zero]; units] }
-    }
-
-    /// Whether a look at `unit` that began at `when` may find `value`.
-    fn allows(&self, unit: usize, value: u32, when: u64) -> bool {
-        let puts = &self.puts[unit];
-        let over = |put: &Put| puts.iter().any(|p| p.begun > put.ended && p.ended < when);
-        puts.iter().any(|put| put.value == value && !over(put))
-    }
-
-    fn begin(&mut self, units: std::ops::Range<usize>, value: u32, begun: u64) {
-        for unit in units {
-            self.puts[unit].push(Put { value, begun, ended: u64::MAX });
-        }
-    }
-
-    fn end(&mut self, begun: u64, ended: u64) {
-        let all = self.puts.iter_mut().flatten();
-        all.filter(|put| put.begun == begun).for_each(|put| put.ended = ended);
-    }
-}
 
 /// The bytes of one unit: nobody else's, whatever half of it is looked at.
 fn unit(value: u32) -> [u8; UNIT] {
@@ -134,12 +97,18 @@ impl<'v> Slot<'v> {
     }
 }
 
-fn judge(register: &Register, units: std::ops::Range<usize>, bytes: &[u8], when: u64, why: &str) {
+fn judge(
+    registers: &RegisterOracle,
+    units: std::ops::Range<usize>,
+    bytes: &[u8],
+    when: u64,
+    why: &str,
+) {
     for (nth, at) in units.enumerate() {
         let found = bytes.get(nth * UNIT..).unwrap_or_default();
         let found = found.get(..UNIT).unwrap_or(found);
         let found = if found.is_empty() { 0 } else { value(found, why) };
-        assert!(register.allows(at, found, when), "{why}: unit {at} is {found} at {when}");
+        assert!(registers.allow(at, found, when), "{why}: unit {at} is {found} at {when}");
     }
 }
 
@@ -151,10 +120,10 @@ fn run(seed: u64, power: bool, drops: bool) {
     let user = User::root(&volume);
     let (attr, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
     let ino = attr.ino;
-    let mut register = Register::new(UNITS);
-    register.begin(0..100, 1, 1);
+    let mut registers = RegisterOracle::new(UNITS);
+    registers.begin(0..100, 1, 1);
     user.write(ino, fh, 0, &unit(1).repeat(100)).unwrap();
-    register.end(1, 2);
+    registers.end(1, 2);
     user.sync().unwrap();
     let conflicts = if seed.is_multiple_of(2) { 15 } else { 0 };
     let faults =
@@ -173,8 +142,8 @@ fn run(seed: u64, power: bool, drops: bool) {
         let Some(running) = &mut slot.running else {
             (slot.what, slot.begun) = (draw(&mut rng, clock), clock);
             match &slot.what {
-                What::Write(value, units) => register.begin(units.clone(), *value, clock),
-                What::Cut(units) => register.begin(*units.min(&UNITS)..UNITS, 0, clock),
+                What::Write(value, units) => registers.begin(units.clone(), *value, clock),
+                What::Cut(units) => registers.begin(*units.min(&UNITS)..UNITS, 0, clock),
                 _ => {}
             }
             slot.start(&volume, (ino, fh), lane);
@@ -191,12 +160,12 @@ fn run(seed: u64, power: bool, drops: bool) {
         match &slot.what {
             What::Write(_, units) => {
                 assert_eq!(answer.reply, Reply::Written((units.len() * UNIT) as u32), "{why}");
-                register.end(slot.begun, clock);
+                registers.end(slot.begun, clock);
             }
-            What::Cut(_) => register.end(slot.begun, clock),
+            What::Cut(_) => registers.end(slot.begun, clock),
             What::Append(..) => unreachable!("not drawn"),
             What::Read(units) => {
-                judge(&register, units.clone(), answer.payload.bytes(), slot.begun, &why);
+                judge(&registers, units.clone(), answer.payload.bytes(), slot.begun, &why);
             }
             What::Sync => synced = synced.max(slot.begun),
         }
@@ -216,31 +185,26 @@ fn run(seed: u64, power: bool, drops: bool) {
     let user = User::root(&volume);
     let fh = user.open(ino, 2).unwrap();
     let found = user.read(ino, fh, 0, 1 << 20).unwrap();
-    judge(&register, 0..UNITS, &found, synced, &why);
+    judge(&registers, 0..UNITS, &found, synced, &why);
     user.set(ino, Setattr { size: Some(0), ..Setattr::default() }).unwrap();
     tidy(&volume);
     assert_eq!(volume.objects().space().used, 0, "{why}: a block is nobody's");
     clean(&volume);
 }
 
-/// The seeds of a test: a few, or as many as asked for (`OUTBOARD_SEEDS`).
-fn seeds(few: u64) -> std::ops::Range<u64> {
-    0..std::env::var("OUTBOARD_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(few)
-}
-
 #[test]
 fn nobody_sees_half_a_write_or_an_older_one() {
-    seeds(20).for_each(|seed| run(seed, false, false));
+    seeds::run(0..20, |seed| run(seed, false, false));
 }
 
 #[test]
 fn and_some_are_given_up_in_the_middle() {
-    seeds(20).for_each(|seed| run(seed, false, true));
+    seeds::run(0..20, |seed| run(seed, false, true));
 }
 
 #[test]
 fn and_the_power_fails() {
-    seeds(40).for_each(|seed| run(seed, true, seed.is_multiple_of(2)));
+    seeds::run(0..40, |seed| run(seed, true, seed.is_multiple_of(2)));
 }
 
 /// Eight overwrites of one file went one disk access after the other: each held the file until it
@@ -291,7 +255,7 @@ fn writes_of_one_file_wait_for_the_disk_together() {
 #[test]
 fn appends_find_the_end_beside_other_writes() {
     const RECORD: usize = 3000;
-    for seed in seeds(30) {
+    seeds::run(0..30, |seed| {
         let mut rng = Rng::new(seed);
         let disk = Disk::new(seed);
         let volume = disk.open_settled();
@@ -362,5 +326,5 @@ fn appends_find_the_end_beside_other_writes() {
         }
         let known = |v: &u8| may.iter().any(|may| may.contains(v));
         assert!(found.iter().all(known), "seed {seed}: what nobody wrote");
-    }
+    });
 }
