@@ -73,7 +73,7 @@ const PARTS: &[Part] = &[
         folder: "pageserver",
         title: "The page server",
         pages: "Pages: [files](../internals/files.md), [director](../internals/director.md), \
-                [plug-ins](../internals/plugins.md).",
+                [plug-ins](../internals/plugins.md), [servers](../internals/servers.md).",
     },
 ];
 
