@@ -1,14 +1,14 @@
 //! The control plane: everything the DPU side does to a cache (DPC 3.3; rows C11 to C14, C16).
 //!
-//! A [`Control`] is the DPU side's hand in one host's cache. It reaches the cache only through
-//! [`Dma`], one step of the lock protocol at a time; what is done when, and to whose order, is the
-//! gate's of `outboard_dpc::dpu`, which holds the turns.
+//! A [`Control`] is what the DPU side does to one host's cache. It reaches the cache only through
+//! [`Dma`], one step of the lock protocol at a time; what is done when, and to whose order, says
+//! [`crate::coherence`], which holds the range locks.
 //!
 //! # Invariants
 //!
 //! 1. Every byte is read once, checked, then used. The geometry is read at attach and kept. Work is
 //!    bounded by the geometry: nothing follows `next`.
-//! 2. No lock is held between two calls: a call that takes one lets it go before it returns, so a
+//! 2. No lock is held between two calls: a call that takes one releases it before it returns, so a
 //!    future that is dropped leaves none.
 //! 3. Bytes are pulled under a shared lock and replaced under the write lock, after the entry's
 //!    identity was read again.

@@ -4,6 +4,7 @@
 //! * [`geometry`]: what lies where in a cache of so many bytes;
 //! * [`host`]: the data plane. It finds, locks, copies and unlocks, and never decides what to keep;
 //! * [`dpu`]: the control plane. It flushes, fills, grants and replaces, by DMA and atomics alone;
+//! * [`coherence`]: who may cache which file. It grants, recalls and flushes, before any volume;
 //! * [`policy`]: what the control plane keeps, fetches and flushes: catalogues of algorithms.
 //!
 //! The bytes are `outboard_wire::cache`; the protocol is drawn in `docs/internals/cache.md`.
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![allow(unexpected_cfgs, reason = "`--cfg loom` is set by hand, for tests/loom.rs")]
 
+pub mod coherence;
 pub mod dpu;
 pub mod geometry;
 pub mod host;

@@ -1,5 +1,5 @@
-//! What a cache of file pages in front of the volume asks of it: the gate of `outboard_dpc::dpu`
-//! does, for hosts that hold pages of their files in memory (DPC 3.3).
+//! What a cache of file pages in front of the volume asks of it: the coherence of
+//! `outboard_cache` does, for hosts that hold pages of their files in memory (DPC 3.3).
 //!
 //! None of this is a request: nobody's permission is asked, no handle is needed, nothing is
 //! recorded for a replay. Who asks has granted the right to cache when a file was opened.

@@ -18,14 +18,12 @@
 //! executor.
 
 mod attachment;
-mod gate;
 mod grace;
 mod serve;
 mod service;
 mod stats;
 
 pub use attachment::{Attachment, Limits};
-pub use gate::{CacheSetup, Figures, Gate};
 pub use grace::Grace;
 pub use service::{AttachmentId, Gone, Service};
 pub use stats::{Histogram, OpStats, Stats};

@@ -158,7 +158,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
         }
         let service =
             Service::new(volume, options.limits, Box::new(clock::now), Box::new(clock::wall));
-        service.gate().expect(sessions.with_caches());
+        service.coherence().expect(sessions.with_caches());
         Ok(Dpu {
             service,
             runtime,
@@ -256,7 +256,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     }
 
     fn end_grace(&mut self) {
-        self.service.gate().expect_nobody();
+        self.service.coherence().expect_nobody();
         let missing: Vec<_> = self.grace.missing().collect();
         for session in missing {
             tracing::warn!(%session, "did not come back in time: its files and locks are let go");
@@ -305,11 +305,11 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
         self.flush();
         self.tender.end();
         let volume = Arc::clone(self.service.volume());
-        let gate = Arc::clone(self.service.gate());
+        let coherence = Arc::clone(self.service.coherence());
         let outcome = Rc::new(std::cell::Cell::new(None));
         let told = Rc::clone(&outcome);
         self.start(async move {
-            let flushed = gate.flush_all(&*volume).await;
+            let flushed = coherence.flush_all(&*volume).await;
             told.set(Some(volume.sync().await.and(flushed)));
         });
         let deadline = clock::now().after(END_LIMIT);

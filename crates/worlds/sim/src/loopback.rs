@@ -12,11 +12,12 @@ use std::time::Duration;
 use outboard_base::ledger::Ledger;
 use outboard_base::task::{Spawn, Work};
 use outboard_base::{Cred, Errno, Result, SessionId, Time, Timestamp};
+use outboard_cache::coherence::CacheSetup;
 use outboard_cache::dpu::Control;
 use outboard_cache::geometry::{Area, Geometry, Shape};
 use outboard_cache::host::Plane;
 use outboard_cache::policy::Policies;
-use outboard_dpc::dpu::{CacheSetup, Limits, Service};
+use outboard_dpc::dpu::{Limits, Service};
 use outboard_dpc::host::{
     Call, Done, Front, NotResumed, Port, Resumed, Session, Settings, Started, World,
 };

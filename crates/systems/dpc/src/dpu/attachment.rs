@@ -13,10 +13,10 @@ use outboard_volume::Caller;
 use outboard_wire::event::Event;
 use outboard_wire::nvmefs::Status;
 
-use super::gate::Gate;
 use super::serve::{self, Running};
 use super::stats::Stats;
 use outboard_base::task::Spawn;
+use outboard_cache::coherence::Coherence;
 use outboard_volume::Volume;
 
 /// What one attachment may use.
@@ -50,7 +50,7 @@ pub(super) struct Core<V> {
     /// The world's time of day.
     pub(super) wall: Box<dyn Fn() -> Timestamp>,
     /// Where every request passes before the volume sees it.
-    pub(super) gate: Arc<Gate>,
+    pub(super) coherence: Arc<Coherence>,
     /// Called before each answer; does not return if there must be none.
     pub(super) before_answer: OnceCell<Box<dyn Fn()>>,
     /// Sessions that said they have handed in everything.

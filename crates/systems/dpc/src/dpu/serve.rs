@@ -14,8 +14,8 @@ use outboard_wire::file::{Direction, Flags, Header, Op, Reply, Request};
 use outboard_wire::nvmefs::{QueueError, Status};
 
 use super::attachment::Attachment;
-use super::gate::{Ask, Passed};
 use outboard_base::task::Spawn;
+use outboard_cache::coherence::{Operation, Trimmed};
 use outboard_volume::Volume;
 
 /// A command that waits for something, as an abort sees it.
@@ -178,8 +178,8 @@ async fn answer<V: Volume>(
     };
     let core = &attachment.core;
     let (caller, now) = (&attachment.caller, (core.wall)());
-    let ask = Ask { caller, header: &header, request, payload, now };
-    let handle = core.gate.pass(&*core.volume, ask);
+    let operation = Operation { caller, header: &header, request, payload, now };
+    let handle = core.coherence.handle(&*core.volume, operation);
     // What changes the volume runs to its end: whoever asked is told what became of it.
     let answer = if op.changes() {
         Some(handle.await)
@@ -226,8 +226,8 @@ fn transfer_failed(_: DmaError) -> Status {
 }
 
 /// Stores an answer's payload at the host and prepares its completion.
-fn store(command: &Command, op: Op, passed: &Passed) -> Ending {
-    let Passed { answer, skip } = passed;
+fn store(command: &Command, op: Op, passed: &Trimmed) -> Ending {
+    let Trimmed { answer, skip } = passed;
     let mut bytes = answer.payload.bytes().get(*skip..).unwrap_or_default();
     if let Reply::Data(len) = answer.reply {
         bytes = bytes.get(..len as usize).unwrap_or(bytes);
@@ -257,9 +257,9 @@ fn store(command: &Command, op: Op, passed: &Passed) -> Ending {
 
 /// `None` once the command is aborted.
 async fn unless_aborted(
-    handle: impl Future<Output = Result<Passed>>,
+    handle: impl Future<Output = Result<Trimmed>>,
     running: &Running,
-) -> Option<Result<Passed>> {
+) -> Option<Result<Trimmed>> {
     let mut handle = std::pin::pin!(handle);
     std::future::poll_fn(|context: &mut Context<'_>| {
         if running.aborted.get() {

@@ -12,8 +12,8 @@ use outboard_volume::{Caller, Event as VolumeEvent};
 use outboard_wire::event::Event;
 
 use super::attachment::{Attachment, Core, Limits};
-use super::gate::{CacheSetup, Gate};
 use super::stats::Stats;
+use outboard_cache::coherence::{CacheSetup, Coherence};
 use outboard_volume::Volume;
 
 /// Names an attachment of a service; never used twice.
@@ -49,7 +49,7 @@ impl<V: Volume> Service<V> {
         clock: Box<dyn Fn() -> Time>,
         wall: Box<dyn Fn() -> Timestamp>,
     ) -> Service<V> {
-        let gate = Arc::new(Gate::begin(wall()));
+        let coherence = Arc::new(Coherence::begin(wall()));
         let core = Core {
             volume,
             stats: RefCell::default(),
@@ -58,7 +58,7 @@ impl<V: Volume> Service<V> {
             wall,
             before_answer: OnceCell::new(),
             handed_in: RefCell::default(),
-            gate,
+            coherence,
         };
         Service { core: Rc::new(core), limits, attachments: Vec::new(), next: 1, first: 0 }
     }
@@ -95,7 +95,7 @@ impl<V: Volume> Service<V> {
         }
         let id = AttachmentId(self.next);
         self.next += 1;
-        self.core.gate.is_back(caller.attachment);
+        self.core.coherence.is_back(caller.attachment);
         self.core.volume.is_back(caller.attachment);
         let attachment =
             Attachment::new(Rc::clone(&self.core), caller, self.limits, targets, sender);
@@ -103,10 +103,10 @@ impl<V: Volume> Service<V> {
         Some(id)
     }
 
-    /// The gate: what it holds of whom, and what is to be done for the caches now and then.
+    /// The coherence: what it holds of whom, and what is to be done for the caches now and then.
     #[must_use]
-    pub fn gate(&self) -> &Arc<Gate> {
-        &self.core.gate
+    pub fn coherence(&self) -> &Arc<Coherence> {
+        &self.core.coherence
     }
 
     /// An attachment brings a cache. The work writes back what an earlier life of the DPU side left
@@ -114,13 +114,13 @@ impl<V: Volume> Service<V> {
     pub fn attach_cache(&self, id: AttachmentId, setup: CacheSetup) -> Option<Work> {
         let (_, attachment) = self.attachments.iter().find(|(other, _)| *other == id)?;
         let attachment = Rc::clone(attachment);
-        let cache = self.core.gate.attach(attachment.caller.clone(), setup);
+        let cache = self.core.coherence.attach(attachment.caller.clone(), setup);
         attachment.cached.set(true);
         // Like a command under way: it is not let go before.
         attachment.commands.set(attachment.commands.get() + 1);
         Some(Box::pin(async move {
             let core = &attachment.core;
-            core.gate.adopt(&*core.volume, cache).await;
+            core.coherence.recover(&*core.volume, cache).await;
             attachment.commands.set(attachment.commands.get().saturating_sub(1));
         }))
     }
@@ -135,7 +135,7 @@ impl<V: Volume> Service<V> {
         let attachment = Rc::clone(attachment);
         spawn.spawn(Box::pin(async move {
             let core = &attachment.core;
-            core.gate.part(&*core.volume, attachment.session()).await;
+            core.coherence.detach(&*core.volume, attachment.session()).await;
             attachment.commands.set(attachment.commands.get().saturating_sub(1));
         }));
     }
@@ -175,7 +175,7 @@ impl<V: Volume> Service<V> {
 
     /// A session will not come back: its handles, locks and records go.
     pub fn forget(&self, session: SessionId) {
-        self.core.gate.is_back(session);
+        self.core.coherence.is_back(session);
         self.core.volume.detach(session);
     }
 

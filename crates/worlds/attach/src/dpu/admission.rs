@@ -160,7 +160,8 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
         if let Some(work) = self.service.attach_cache(id, setup) {
             self.runtime.spawn(work);
         }
-        let tended = self.tender.tend(self.service.volume(), self.service.gate(), &self.wakeup);
+        let tended =
+            self.tender.tend(self.service.volume(), self.service.coherence(), &self.wakeup);
         if let Err(error) = tended {
             tracing::warn!(%error, "no thread to tend caches: they are flushed on demand only");
         }

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
+use outboard_cache::coherence::{CacheSetup, Coherence, Figures};
 use outboard_cache::dpu::{AttachError, Control};
 use outboard_cache::geometry::Area;
 use outboard_cache::policy::Policies;
-use outboard_dpc::dpu::{CacheSetup, Figures, Gate};
 use outboard_link::dma::Dma;
 use outboard_wire::attach::QueuesHello;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ struct Running {
     /// Told when a cache comes, or dropped when the side ends.
     told: mpsc::Sender<()>,
     stop: Arc<AtomicBool>,
-    gate: Arc<Gate>,
+    coherence: Arc<Coherence>,
     thread: JoinHandle<()>,
 }
 
@@ -59,20 +59,20 @@ impl Tender {
     pub(super) fn tend<V: Housekeeping>(
         &mut self,
         volume: &Arc<V>,
-        gate: &Arc<Gate>,
+        coherence: &Arc<Coherence>,
         wakeup: &Arc<Wakeup>,
     ) -> io::Result<()> {
         if self.running.is_none() {
             let (told, news) = mpsc::channel();
             let wake = told.clone();
-            gate.tended_by(move || {
+            coherence.set_maintainer(move || {
                 // A thread that has ended told the log why.
                 let _ended = wake.send(());
             });
             let stop = Arc::new(AtomicBool::new(false));
             let round = Round {
                 volume: Arc::clone(volume),
-                gate: Arc::clone(gate),
+                coherence: Arc::clone(coherence),
                 wakeup: Arc::clone(wakeup),
                 stop: Arc::clone(&stop),
                 cpu_ns: Arc::clone(&self.cpu_ns),
@@ -80,8 +80,8 @@ impl Tender {
             let thread = std::thread::Builder::new()
                 .name("outboard-cache".into())
                 .spawn(move || round.run(&news))?;
-            let gate = Arc::clone(gate);
-            self.running = Some(Running { told, stop, gate, thread });
+            let coherence = Arc::clone(coherence);
+            self.running = Some(Running { told, stop, coherence, thread });
         }
         if let Some(running) = &self.running {
             // A thread that has ended told the log why.
@@ -97,10 +97,10 @@ impl Tender {
 
     /// Ends the thread; a round under way is finished.
     pub(super) fn end(&mut self) {
-        let Some(Running { told, stop, gate, thread }) = self.running.take() else { return };
+        let Some(Running { told, stop, coherence, thread }) = self.running.take() else { return };
         stop.store(true, Ordering::Relaxed);
         // Both senders gone, the thread waits for no more news.
-        gate.untended();
+        coherence.clear_maintainer();
         drop(told);
         if thread.join().is_err() {
             tracing::error!("the thread that tends caches panicked");
@@ -116,7 +116,7 @@ impl Drop for Tender {
 
 struct Round<V> {
     volume: Arc<V>,
-    gate: Arc<Gate>,
+    coherence: Arc<Coherence>,
     wakeup: Arc<Wakeup>,
     stop: Arc<AtomicBool>,
     cpu_ns: Arc<AtomicU64>,
@@ -125,22 +125,22 @@ struct Round<V> {
 impl<V> Drop for Round<V> {
     /// However the thread ends: nobody waits for its rounds.
     fn drop(&mut self) {
-        self.gate.untended();
+        self.coherence.clear_maintainer();
     }
 }
 
 impl<V: Housekeeping> Round<V> {
     fn run(&self, news: &mpsc::Receiver<()>) {
         while news.recv().is_ok() {
-            while self.gate.has_caches() && !self.stop.load(Ordering::Relaxed) {
+            while self.coherence.has_caches() && !self.stop.load(Ordering::Relaxed) {
                 // Asked for, or in time: either is one round.
                 if let Err(mpsc::RecvTimeoutError::Disconnected) =
-                    news.recv_timeout(Gate::TEND_EVERY)
+                    news.recv_timeout(Coherence::MAINTAIN_EVERY)
                 {
                     return;
                 }
                 while news.try_recv().is_ok() {}
-                if block_on(self.gate.tend(&*self.volume)) {
+                if block_on(self.coherence.maintain(&*self.volume)) {
                     // Hosts may have to be told that files changed.
                     self.wakeup.notify();
                 }

@@ -118,7 +118,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
             "malformed": self.service.stats().malformed,
             "misrouted": self.service.stats().misrouted,
             "aborted": self.service.stats().aborted,
-            "caches": self.service.gate().figures().iter().map(cache::json).collect::<Vec<_>>(),
+            "caches": self.caches_json(),
             "cache_cpu_s": self.tender.cpu_seconds(),
             "ledger": self.ledger_json(),
             "lingering": self.lingering_json(now),
@@ -145,6 +145,10 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
                 }))
             })
             .collect()
+    }
+
+    fn caches_json(&self) -> Vec<Value> {
+        self.service.coherence().figures().iter().map(cache::json).collect()
     }
 
     fn ledger_json(&self) -> Value {

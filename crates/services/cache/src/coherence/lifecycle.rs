@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dpu::{Found, Pulled, Slot};
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
-use outboard_cache::dpu::{Found, Pulled, Slot};
 use outboard_volume::Caller;
 use outboard_wire::cache::Grant;
 
-use super::book::{Cache, CacheSetup, Hand};
 use super::flush::{give_back, stamp};
-use super::{BUSY_LIMIT, Gate, pause, unreachable};
+use super::grant_table::{Cache, CacheSetup, HeldGrant};
+use super::{BUSY_LIMIT, Coherence, pause, unreachable};
 use outboard_volume::Volume;
 
 /// Rounds in which a page that cannot be written back is tried again: a disk that was full or slow
@@ -22,7 +22,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// Which inodes a session may have written in its cache.
 enum Written {
-    /// These: the gate granted it.
+    /// These: they were granted.
     Known(BTreeSet<Ino>),
     /// What its records, which it can write itself, say of an earlier life of the DPU side. It came
     /// late if there is a time: what was changed since, by others, is newer than its pages.
@@ -91,67 +91,67 @@ impl<'a> Emptying<'a> {
     }
 }
 
-impl Gate {
+impl Coherence {
     /// These sessions had files open before the start, and may have written what the volume does
-    /// not hold: until each has come back, or [`Gate::expect_nobody`], requests wait.
+    /// not hold: until each has come back, or [`Coherence::expect_nobody`], requests wait.
     pub fn expect(&self, sessions: impl IntoIterator<Item = SessionId>) {
-        self.concern(|book| sessions.into_iter().for_each(|session| book.expect(session)));
+        self.concern(|table| sessions.into_iter().for_each(|session| table.expect(session)));
     }
 
     /// Whoever has not come back does not come.
     pub fn expect_nobody(&self) {
-        let woken = self.concern(|book| book.is_back(None));
+        let woken = self.concern(|table| table.is_back(None));
         woken.into_iter().for_each(std::task::Waker::wake);
     }
 
     /// A session is there: nothing more is to be expected of it.
-    pub(in crate::dpu) fn is_back(&self, session: SessionId) {
-        let woken = self.concern(|book| book.is_back(Some(session)));
+    pub fn is_back(&self, session: SessionId) {
+        let woken = self.concern(|table| table.is_back(Some(session)));
         woken.into_iter().for_each(std::task::Waker::wake);
     }
 
-    /// A session brings a cache. Until [`Gate::adopt`] has ended, its requests wait, and after a
-    /// start everybody's.
-    pub(in crate::dpu) fn attach(&self, caller: Caller, setup: CacheSetup) -> Arc<Cache> {
+    /// A session brings a cache. Until [`Coherence::recover`] has ended, its requests wait, and
+    /// after a start everybody's.
+    pub fn attach(&self, caller: Caller, setup: CacheSetup) -> Arc<Cache> {
         let cache = Arc::new(Cache::new(caller, setup));
-        self.concern(|book| book.adopts(cache.session()));
+        self.concern(|table| table.recovers(cache.session()));
         cache
     }
 
     /// Writes back what an earlier life of the DPU side left dirty in a cache, as far as its
     /// session may write those files; then it is empty, and in use. One that cannot be emptied is
     /// not used.
-    pub(in crate::dpu) async fn adopt<V: Volume>(&self, volume: &V, cache: Arc<Cache>) {
+    pub async fn recover<V: Volume>(&self, volume: &V, cache: Arc<Cache>) {
         let session = cache.session();
         // Who comes in time makes all others wait.
-        let since = self.began.filter(|_| self.book().adopts_late(session));
+        let since = self.began.filter(|_| self.table().recovers_late(session));
         let had: Vec<Ino> = cache.control.recorded().into_iter().map(|(ino, ..)| ino).collect();
         let emptied = self.empty(volume, &cache, Written::Claimed { since }).await;
-        let woken = self.concern(|book| {
+        let woken = self.concern(|table| {
             if emptied {
-                book.had(session, had.into_iter());
+                table.had(session, had.into_iter());
             }
-            book.adopted(session, emptied.then_some(cache))
+            table.recovered(session, emptied.then_some(cache))
         });
         woken.into_iter().for_each(std::task::Waker::wake);
     }
 
     /// Its host leaves, or is dead: everything dirty is written back, and the cache forgotten.
-    pub(in crate::dpu) async fn part<V: Volume>(&self, volume: &V, session: SessionId) {
-        let Some(cache) = self.book().cache(session) else { return };
-        let held = self.held(session);
-        let written = held
+    pub async fn detach<V: Volume>(&self, volume: &V, session: SessionId) {
+        let Some(cache) = self.table().cache(session) else { return };
+        let grants = self.grants_of(session);
+        let written = grants
             .iter()
-            .filter(|(_, hand): &&(Ino, Hand)| hand.writes())
+            .filter(|(_, held): &&(Ino, HeldGrant)| held.writes())
             .map(|(ino, _)| *ino)
             .collect();
         self.empty(volume, &cache, Written::Known(written)).await;
-        for (ino, _) in held {
-            let holder = self.book().ended(ino, session);
+        for (ino, _) in grants {
+            let holder = self.table().ended(ino, session);
             let outstanding = holder.map_or(0, |h| h.credit.saturating_sub(h.settled));
             give_back(volume, &cache, outstanding);
         }
-        self.concern(|book| book.remove(session));
+        self.concern(|table| table.remove(session));
     }
 
     /// Freezes every record, writes every dirty page back that its session may have written, and
@@ -223,10 +223,10 @@ impl Gate {
         let ino = Ino(found.entry.ino);
         let slot = emptying.slots.get(&ino).copied();
         let may = emptying.may_go(volume, ino, slot).await;
-        // Its word alone that it was written: told to nobody else.
+        // Its word alone says that it was written: nobody else hears of it.
         let whose = (!may).then_some(cache.session());
         let lost = |emptying: &mut Emptying<'_>, errno| {
-            self.concern(|book| book.failed(ino, whose, errno));
+            self.concern(|table| table.failed(ino, whose, errno));
             emptying.is_lost(ino, errno);
         };
         if over {
@@ -270,7 +270,7 @@ impl Gate {
         // Who comes late may find that others have the file.
         self.clear_others(volume, cache.session(), ino, Grant::Free).await?;
         let offset = found.entry.lpn.saturating_mul(cache.page_size());
-        // The thread that tends the caches may be writing it back, as it was a moment ago.
+        // The thread that maintains the caches may be writing it back, as it was a moment ago.
         let end = offset.saturating_add(cache.page_size());
         let _flush = self.flushing.exclusive_on(ino, offset..end).await;
         let mut page = vec![0; usize::try_from(cache.page_size()).map_err(|_| Errno::EIO)?];

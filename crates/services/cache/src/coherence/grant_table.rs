@@ -1,19 +1,19 @@
-//! Who may cache what: the gate's own tables, of which the records in host memory are a copy.
+//! Who may cache what: the grant table, of which the records in host memory are a copy.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
+use crate::dpu::{Control, Slot};
+use crate::policy::{Flush, Prefetch};
 use outboard_base::{Errno, Fh, Ino, SessionId, Time, Timestamp};
-use outboard_cache::dpu::{Control, Slot};
-use outboard_cache::policy::{Flush, Prefetch};
 use outboard_volume::Caller;
 use outboard_wire::cache::Grant;
 
 /// What a world brings with a cache.
 pub struct CacheSetup {
-    /// The DPU side's hand in it.
+    /// The DPU side's control of it.
     pub control: Control,
     /// Whether the process whose memory it is, is gone for good.
     pub is_dead: Box<dyn Fn() -> bool + Send + Sync>,
@@ -24,7 +24,7 @@ pub struct CacheSetup {
 }
 
 /// The cache of one session.
-pub(in crate::dpu) struct Cache {
+pub struct Cache {
     pub(super) caller: Caller,
     pub(super) control: Control,
     pub(super) flush: Box<dyn Flush>,
@@ -78,7 +78,7 @@ impl Cache {
 
 /// A session's grant, as those who act on it need it.
 #[derive(Clone)]
-pub(super) struct Hand {
+pub(super) struct HeldGrant {
     pub(super) cache: Arc<Cache>,
     pub(super) slot: Slot,
     pub(super) grant: Grant,
@@ -88,10 +88,10 @@ pub(super) struct Hand {
     serial: u64,
 }
 
-impl Hand {
-    pub(super) fn new(cache: &Arc<Cache>, slot: Slot, grant: Grant) -> Hand {
+impl HeldGrant {
+    pub(super) fn new(cache: &Arc<Cache>, slot: Slot, grant: Grant) -> HeldGrant {
         let written = grant == Grant::Write;
-        Hand { cache: Arc::clone(cache), slot, grant, written, serial: 0 }
+        HeldGrant { cache: Arc::clone(cache), slot, grant, written, serial: 0 }
     }
 
     /// Whether there may be dirty pages. A grant to read that is frozen has none: what its host
@@ -113,7 +113,7 @@ impl Hand {
 
 /// A session that may cache an inode.
 pub(super) struct Holder {
-    pub(super) hand: Hand,
+    pub(super) held: HeldGrant,
     /// Pages the host may make dirty, since the grant.
     pub(super) credit: u64,
     /// Of the pages it made dirty, so many are known to be in the volume.
@@ -126,7 +126,7 @@ pub(super) struct Holder {
 }
 
 /// An inode that somebody may cache.
-pub(super) struct Known {
+pub(super) struct CachedInode {
     /// Differs between two times that an inode was known.
     pub(super) serial: u64,
     /// Counts beginnings and ends of changes in the volume.
@@ -134,15 +134,15 @@ pub(super) struct Known {
     pub(super) holders: Vec<Holder>,
 }
 
-impl Known {
+impl CachedInode {
     pub(super) fn holder(&mut self, session: SessionId) -> Option<&mut Holder> {
-        self.holders.iter_mut().find(|holder| holder.hand.cache.session() == session)
+        self.holders.iter_mut().find(|holder| holder.held.cache.session() == session)
     }
 }
 
-/// A moment in an inode's life: while it is the same, nothing changed.
+/// A point in an inode's life: while it is the same, nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Moment {
+pub(super) struct InodeVersion {
     serial: u64,
     changes: u64,
 }
@@ -151,25 +151,25 @@ pub(super) struct Moment {
 #[derive(Default)]
 pub(super) struct View {
     /// Its own grant.
-    pub(super) mine: Option<Hand>,
+    pub(super) mine: Option<HeldGrant>,
     /// Whether others have one.
     pub(super) others: bool,
     /// Whether one of those may have dirty pages.
     pub(super) other_writes: bool,
 }
 
-/// All of it.
+/// Caches, grants, and what is owed to whom.
 #[derive(Default)]
-pub(super) struct Book {
+pub(super) struct GrantTable {
     caches: BTreeMap<SessionId, Arc<Cache>>,
-    inodes: HashMap<Ino, Known>,
+    inodes: HashMap<Ino, CachedInode>,
     /// Sessions that may hold dirty pages nobody looked at since the start.
     expected: BTreeSet<SessionId>,
     /// After a start, until whoever is missing is given up.
     returning: bool,
     /// Sessions whose caches are being emptied, and whether everybody waits for that.
-    adopting: BTreeMap<SessionId, bool>,
-    /// What could not be written back, and who was not told yet (`None`: whoever asks first).
+    recovering: BTreeMap<SessionId, bool>,
+    /// What could not be written back, and who has not heard of it yet (`None`: who asks first).
     failed: BTreeMap<(Ino, Option<SessionId>), Errno>,
     /// Inodes that sessions had in their caches in an earlier life of the DPU side, and may have
     /// open still; and whether one was cached again to be read.
@@ -178,15 +178,15 @@ pub(super) struct Book {
     serial: u64,
 }
 
-impl Book {
+impl GrantTable {
     pub(super) fn concerns(&self) -> usize {
-        self.caches.len() + self.expected.len() + self.adopting.len() + self.failed.len()
+        self.caches.len() + self.expected.len() + self.recovering.len() + self.failed.len()
     }
 
     /// Whether the volume holds all that `session` may have to see.
     pub(super) fn is_complete(&self, session: SessionId) -> bool {
         let waits = |(other, all): (&SessionId, &bool)| *all || *other == session;
-        self.expected.is_empty() && !self.adopting.iter().any(waits)
+        self.expected.is_empty() && !self.recovering.iter().any(waits)
     }
 
     pub(super) fn wait(&mut self, waker: &Waker) {
@@ -214,19 +214,23 @@ impl Book {
 
     /// The cache of `session` is being emptied. After a start others may have to read what is in
     /// it; later, who comes with a cache makes nobody wait but itself.
-    pub(super) fn adopts(&mut self, session: SessionId) {
+    pub(super) fn recovers(&mut self, session: SessionId) {
         self.expected.remove(&session);
-        self.adopting.insert(session, self.returning);
+        self.recovering.insert(session, self.returning);
     }
 
     /// The cache of `session` is being emptied, and nobody waited for it.
-    pub(super) fn adopts_late(&self, session: SessionId) -> bool {
-        self.adopting.get(&session) == Some(&false)
+    pub(super) fn recovers_late(&self, session: SessionId) -> bool {
+        self.recovering.get(&session) == Some(&false)
     }
 
     /// It is empty, and in use if it comes along; whom to wake.
-    pub(super) fn adopted(&mut self, session: SessionId, cache: Option<Arc<Cache>>) -> Vec<Waker> {
-        self.adopting.remove(&session);
+    pub(super) fn recovered(
+        &mut self,
+        session: SessionId,
+        cache: Option<Arc<Cache>>,
+    ) -> Vec<Waker> {
+        self.recovering.remove(&session);
         cache.into_iter().for_each(|cache| self.insert(cache));
         std::mem::take(&mut self.waiting)
     }
@@ -252,7 +256,7 @@ impl Book {
         self.failed.retain(|(_, whose), _| *whose != Some(session));
         self.before.retain(|(whose, _), _| *whose != session);
         self.inodes.retain(|_, known| {
-            known.holders.retain(|holder| holder.hand.cache.session() != session);
+            known.holders.retain(|holder| holder.held.cache.session() != session);
             !known.holders.is_empty()
         });
     }
@@ -289,10 +293,10 @@ impl Book {
         self.inodes.get_mut(&ino)?.holder(session)
     }
 
-    /// The session behind `hand`, unless that grant is over.
-    pub(super) fn holder_of(&mut self, ino: Ino, hand: &Hand) -> Option<&mut Holder> {
-        let holder = self.holder(ino, hand.cache.session());
-        holder.filter(|holder| holder.hand.serial == hand.serial)
+    /// The session behind `held`, unless that grant is over.
+    pub(super) fn holder_of(&mut self, ino: Ino, held: &HeldGrant) -> Option<&mut Holder> {
+        let holder = self.holder(ino, held.cache.session());
+        holder.filter(|holder| holder.held.serial == held.serial)
     }
 
     /// The credit of a session that is neither settled nor given back, which is the caller's now;
@@ -305,20 +309,20 @@ impl Book {
     }
 
     /// Who may cache `ino`.
-    pub(super) fn hands(&self, ino: Ino) -> Vec<Hand> {
+    pub(super) fn grants_on(&self, ino: Ino) -> Vec<HeldGrant> {
         let known = self.inodes.get(&ino).map(|known| known.holders.iter());
-        known.into_iter().flatten().map(|holder| holder.hand.clone()).collect()
+        known.into_iter().flatten().map(|holder| holder.held.clone()).collect()
     }
 
     pub(super) fn view(&self, ino: Ino, session: SessionId) -> View {
         let Some(known) = self.inodes.get(&ino) else { return View::default() };
         let mut view = View::default();
-        for Holder { hand, .. } in &known.holders {
-            if hand.cache.session() == session {
-                view.mine = Some(hand.clone());
+        for Holder { held, .. } in &known.holders {
+            if held.cache.session() == session {
+                view.mine = Some(held.clone());
             } else {
                 view.others = true;
-                view.other_writes |= hand.writes();
+                view.other_writes |= held.writes();
             }
         }
         view
@@ -326,41 +330,41 @@ impl Book {
 
     /// Inodes somebody may cache for writing, and those of which something is to be said.
     pub(super) fn written(&self) -> Vec<Ino> {
-        let writes = |known: &Known| known.holders.iter().any(|holder| holder.hand.writes());
+        let writes = |known: &CachedInode| known.holders.iter().any(|holder| holder.held.writes());
         let written = self.inodes.iter().filter(|(_, known)| writes(known)).map(|(ino, _)| *ino);
         let all: BTreeSet<_> = written.chain(self.failed.keys().map(|(ino, _)| *ino)).collect();
         all.into_iter().collect()
     }
 
     /// Inodes a session may cache.
-    pub(super) fn held(&self, session: SessionId) -> Vec<(Ino, Hand)> {
-        let of = |known: &Known| {
+    pub(super) fn grants_of(&self, session: SessionId) -> Vec<(Ino, HeldGrant)> {
+        let of = |known: &CachedInode| {
             let mut holders = known.holders.iter();
-            holders.find(|h| h.hand.cache.session() == session).map(|h| h.hand.clone())
+            holders.find(|h| h.held.cache.session() == session).map(|h| h.held.clone())
         };
         self.inodes.iter().filter_map(|(ino, known)| Some((*ino, of(known)?))).collect()
     }
 
     /// Notes a grant.
-    pub(super) fn granted(&mut self, ino: Ino, mut hand: Hand, credit: u64) {
+    pub(super) fn granted(&mut self, ino: Ino, mut held: HeldGrant, credit: u64) {
         self.serial += 1;
         let serial = self.serial;
-        hand.serial = serial;
-        let known = self.inodes.entry(ino).or_insert_with(|| Known {
+        held.serial = serial;
+        let known = self.inodes.entry(ino).or_insert_with(|| CachedInode {
             serial,
             changes: 0,
             holders: Vec::new(),
         });
-        if let Some(holder) = known.holder(hand.cache.session()) {
-            (holder.hand, holder.credit) = (hand, credit);
+        if let Some(holder) = known.holder(held.cache.session()) {
+            (holder.held, holder.credit) = (held, credit);
             (holder.settled, holder.dirty_since) = (0, None);
             return;
         }
-        let geometry = hand.cache.control.geometry();
-        let window = (geometry.total() / 8).clamp(1, READ_AHEAD / hand.cache.page_size());
-        let stream = hand.cache.control.policies().prefetch.build(window);
+        let geometry = held.cache.control.geometry();
+        let window = (geometry.total() / 8).clamp(1, READ_AHEAD / held.cache.page_size());
+        let stream = held.cache.control.policies().prefetch.build(window);
         known.holders.push(Holder {
-            hand,
+            held,
             credit,
             settled: 0,
             dirty_since: None,
@@ -372,7 +376,7 @@ impl Book {
     /// A grant is over.
     pub(super) fn ended(&mut self, ino: Ino, session: SessionId) -> Option<Holder> {
         let known = self.inodes.get_mut(&ino)?;
-        let at = known.holders.iter().position(|h| h.hand.cache.session() == session)?;
+        let at = known.holders.iter().position(|h| h.held.cache.session() == session)?;
         let holder = known.holders.swap_remove(at);
         if known.holders.is_empty() {
             self.inodes.remove(&ino);
@@ -380,10 +384,10 @@ impl Book {
         Some(holder)
     }
 
-    /// The inode's present moment, if anybody may cache it.
-    pub(super) fn moment(&self, ino: Ino) -> Option<Moment> {
+    /// The inode's present version, if anybody may cache it.
+    pub(super) fn version(&self, ino: Ino) -> Option<InodeVersion> {
         let known = self.inodes.get(&ino)?;
-        Some(Moment { serial: known.serial, changes: known.changes })
+        Some(InodeVersion { serial: known.serial, changes: known.changes })
     }
 
     /// A change of the inode in the volume begins or ends.

@@ -20,12 +20,12 @@ fn a_write_larger_than_the_credit_brings_as_much() {
     assert!(through < 10, "{through} of 30 went through");
 }
 
-/// A gate that somebody tends, and whether a round is asked for.
-fn tended() -> (Rig, Arc<AtomicBool>) {
+/// A coherence that somebody maintains, and whether a round is asked for.
+fn maintained() -> (Rig, Arc<AtomicBool>) {
     let rig = Rig::new(1, Policies::default());
     let asked = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&asked);
-    rig.gate.tended_by(move || told.store(true, Ordering::SeqCst));
+    rig.coherence.set_maintainer(move || told.store(true, Ordering::SeqCst));
     (rig, asked)
 }
 
@@ -37,7 +37,7 @@ fn until_one_waits(rig: &Rig, (ino, fh): (Ino, Fh)) -> Asked {
             continue;
         }
         let request = Request::Write { ino, fh, offset, flags: 0 };
-        let mut asked = ask(&rig.gate, &rig.volume, &rig.hosts[0].caller, request, bytes);
+        let mut asked = ask(&rig.coherence, &rig.volume, &rig.hosts[0].caller, request, bytes);
         if poll(&mut asked).is_none() {
             return asked;
         }
@@ -47,18 +47,18 @@ fn until_one_waits(rig: &Rig, (ino, fh): (Ino, Fh)) -> Asked {
 
 #[test]
 fn who_lacks_room_has_it_when_the_round_it_asked_for_is_over() {
-    let (rig, asked) = tended();
+    let (rig, asked) = maintained();
     let file = rig.create(0, b"f", RDWR);
     let mut waits = until_one_waits(&rig, file);
     assert!(asked.swap(false, Ordering::SeqCst));
-    let dirty = rig.gate.figures()[0].dirty;
+    let dirty = rig.coherence.figures()[0].dirty;
     assert!(dirty > 0 && poll(&mut waits).is_none());
     // It holds no lock: others read and ask meanwhile.
     assert_eq!(rig.read(0, file, 0, 10), [1; 10]);
     assert!(rig.size(0, file.0) > dirty * PAGE);
-    assert!(finish(rig.gate.tend(&*rig.volume)));
+    assert!(finish(rig.coherence.maintain(&*rig.volume)));
     assert!(matches!(poll(&mut waits), Some(Ok((Reply::Written(_), _)))));
-    assert_eq!(rig.gate.figures()[0].dirty, 0);
+    assert_eq!(rig.coherence.figures()[0].dirty, 0);
     let end = rig.size(0, file.0);
     assert!(rig.hosts[0].write(file.0, Place::At(end), &[2; 4096]), "there is credit again");
 }
@@ -66,22 +66,22 @@ fn who_lacks_room_has_it_when_the_round_it_asked_for_is_over() {
 /// The first shape of this wanted the second round to end, of which none but the clock's came.
 #[test]
 fn one_round_is_enough_where_none_was_under_way() {
-    let (rig, asked) = tended();
+    let (rig, asked) = maintained();
     let file = rig.create(0, b"f", RDWR);
     let mut waits = until_one_waits(&rig, file);
     asked.store(false, Ordering::SeqCst);
     // Nothing can be written back, so no round makes room.
     BROKEN.set(true);
-    finish(rig.gate.tend(&*rig.volume));
+    finish(rig.coherence.maintain(&*rig.volume));
     BROKEN.set(false);
     assert!(poll(&mut waits).is_some());
 }
 
 #[test]
 fn nobody_waits_for_rounds_that_will_not_come() {
-    let (rig, _asked) = tended();
+    let (rig, _asked) = maintained();
     let file = rig.create(0, b"f", RDWR);
     let mut waits = until_one_waits(&rig, file);
-    rig.gate.untended();
+    rig.coherence.clear_maintainer();
     assert!(poll(&mut waits).is_some());
 }

@@ -1,8 +1,8 @@
-//! What went wrong at the gate's edges, a story each.
+//! What went wrong at the coherence's edges, a story each.
 
 use super::*;
 
-/// The gate took a write for an append by the request's flag alone, and the volume also by the
+/// The coherence took a write for an append by the request's flag alone, and the volume also by the
 /// handle: such a write went to the end the volume knew, under a dirty page beyond it.
 #[test]
 fn a_handle_opened_to_append_appends_behind_dirty_pages() {
@@ -63,7 +63,7 @@ fn what_the_volume_has_done_is_answered_whatever_becomes_of_the_cache() {
         ),
     ] {
         let volume = Arc::clone(&volume);
-        // From the moment the volume has it, the cache cannot be reached.
+        // From the version the volume has it, the cache cannot be reached.
         BETWEEN.set(Some(Rc::new(move || BROKEN.set(size(&volume) == becomes))));
         let outcome = rig.ask(0, request.clone(), payload);
         assert!(BROKEN.get(), "nothing failed");
@@ -72,7 +72,7 @@ fn what_the_volume_has_done_is_answered_whatever_becomes_of_the_cache() {
         assert!(outcome.is_ok(), "{request:?}: {outcome:?}");
         assert_eq!(size(&rig.volume), becomes);
         // What is left of the cache is taken back, and everybody reads the file as it is.
-        finish(rig.gate.tend(&*rig.volume));
+        finish(rig.coherence.maintain(&*rig.volume));
         assert_eq!(rig.size(0, file.0), becomes);
         let kept = rig.hosts[0].read(file.0, 0, 1000);
         assert!(kept.is_none_or(|kept| kept.len() as u64 == becomes), "a size of before");
@@ -81,7 +81,7 @@ fn what_the_volume_has_done_is_answered_whatever_becomes_of_the_cache() {
     assert_eq!(rig.read(0, file, 0, 1000), [1; 50]);
 }
 
-/// A host died, and the disk was full for a moment while its cache was being written back: the
+/// A host died, and the disk was full for a version while its cache was being written back: the
 /// first failure of a page gave it up.
 #[test]
 fn a_page_that_fails_once_while_a_cache_is_emptied_is_tried_again() {
@@ -102,7 +102,7 @@ fn a_page_that_fails_once_while_a_cache_is_emptied_is_tried_again() {
             let commit_fails = u64::from(left.get() > 0);
             engine.set_faults(Faults { commit_fails, ..Faults::default() });
         })));
-        finish(rig.gate.part(&*rig.volume, gone.caller.attachment));
+        finish(rig.coherence.detach(&*rig.volume, gone.caller.attachment));
         BETWEEN.set(None);
         kv.set_faults(Faults::default());
         let fh = rig.open(0, ino, 0);
@@ -132,21 +132,21 @@ fn pages_that_come_too_late_do_not_come_over_newer_writes() {
         rig.volume = open(&kv, &medium);
         finish(rig.volume.end_grace()).unwrap();
         NOW.set(NOW.get() + 60);
-        rig.gate = Arc::new(Gate::begin(wall()));
-        rig.gate.expect([rig.hosts[0].caller.attachment]);
-        rig.gate.expect_nobody();
+        rig.coherence = Arc::new(Coherence::begin(wall()));
+        rig.coherence.expect([rig.hosts[0].caller.attachment]);
+        rig.coherence.expect_nobody();
         let fh = rig.open(1, file.0, RDWR);
         if written {
             rig.write(1, (file.0, fh), 50, 0, &[3; 50]);
         }
         let host = &rig.hosts[0];
-        let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
-        finish(rig.gate.adopt(&*rig.volume, cache));
+        let cache = rig.coherence.attach(host.caller.clone(), host.setup(Policies::default()));
+        finish(rig.coherence.recover(&*rig.volume, cache));
         let expected = if written { [[1; 50], [3; 50]].concat() } else { [2; 100].to_vec() };
         assert_eq!(rig.read(1, (file.0, fh), 0, 1000), expected);
         let sync = |host: usize| {
             let session = Some(rig.hosts[host].caller.attachment);
-            finish(rig.gate.flush_for_sync(&*rig.volume, file.0, session))
+            finish(rig.coherence.flush_for_sync(&*rig.volume, file.0, session))
         };
         assert_eq!(sync(1), Ok(()));
         assert_eq!(sync(0), if written { Err(Errno::EIO) } else { Ok(()) });

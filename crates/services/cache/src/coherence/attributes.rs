@@ -2,7 +2,7 @@
 //!
 //! Of an inode its own session may write in its cache, size and times are laid over what the volume
 //! says. Any other session that asks has the grant taken down to reading: from then on changes
-//! reach the volume as they are made, and whoever was told of the inode hears of them.
+//! reach the volume as they are made, and whoever has an interest in the inode is notified.
 
 use outboard_base::{Ino, Result, SessionId};
 use outboard_volume::{Answer, Payload};
@@ -10,26 +10,26 @@ use outboard_wire::cache::Grant;
 use outboard_wire::file::{Attr, Dirents, DirentsWriter, Reply, Request, open_flags};
 
 use super::flush::stamp;
-use super::{Ask, Gate, unreachable};
+use super::{Coherence, Operation, unreachable};
 use outboard_volume::Volume;
 
-impl Gate {
+impl Coherence {
     pub(super) async fn getattr<V: Volume>(
         &self,
         volume: &V,
-        ask: Ask<'_>,
+        operation: Operation<'_>,
         ino: Ino,
     ) -> Result<Answer> {
-        let session = ask.caller.attachment;
+        let session = operation.caller.attachment;
         self.seen_by(volume, session, ino).await?;
-        let mut answer = ask.of(volume).await?;
+        let mut answer = operation.run(volume).await?;
         if let Reply::Attr(attr) = &mut answer.reply {
             self.overlay(session, attr)?;
         }
         Ok(answer)
     }
 
-    /// A session is about to be told attributes: nobody else may change them unseen. Whether
+    /// A session is about to learn attributes: nobody else may change them unseen. Whether
     /// somebody could.
     async fn seen_by<V: Volume>(&self, volume: &V, session: SessionId, ino: Ino) -> Result<bool> {
         let hidden = self.view(ino, session).other_writes;
@@ -43,11 +43,11 @@ impl Gate {
     /// Lays what the session's own record says over attributes: one DMA, if it may write.
     fn overlay(&self, session: SessionId, attr: &mut Attr) -> Result<()> {
         let mine = self.view(attr.ino, session).mine;
-        let Some(hand) = mine.filter(super::book::Hand::writes) else { return Ok(()) };
-        let record = hand.cache.control.record(hand.slot, attr.ino).map_err(unreachable)?;
+        let Some(held) = mine.filter(super::grant_table::HeldGrant::writes) else { return Ok(()) };
+        let record = held.cache.control.record(held.slot, attr.ino).map_err(unreachable)?;
         let Some(record) = record else { return Ok(()) };
         attr.size = attr.size.max(record.size);
-        if let Some(mtime) = stamp(&record, (hand.cache.wall)()) {
+        if let Some(mtime) = stamp(&record, (held.cache.wall)()) {
             attr.mtime = attr.mtime.max(mtime);
             attr.ctime = attr.ctime.max(mtime);
             attr.change = attr.change.saturating_add(record.dirtied);
@@ -64,16 +64,20 @@ impl Gate {
     }
 
     /// A request that answers with the attributes of what a name leads to.
-    pub(super) async fn names<V: Volume>(&self, volume: &V, ask: Ask<'_>) -> Result<Answer> {
-        let session = ask.caller.attachment;
-        let now = ask.now;
-        let opened = match ask.request {
+    pub(super) async fn names<V: Volume>(
+        &self,
+        volume: &V,
+        operation: Operation<'_>,
+    ) -> Result<Answer> {
+        let session = operation.caller.attachment;
+        let now = operation.now;
+        let opened = match operation.request {
             Request::Create { flags, .. } | Request::Tmpfile { flags, .. } => Some(flags),
             _ => None,
         };
-        let mut answer = ask.of(volume).await?;
+        let mut answer = operation.run(volume).await?;
         if let (Some(flags), Reply::Created(attr, fh)) = (opened, &mut answer.reply) {
-            if flags & open_flags::TRUNC != 0 && !self.hands(attr.ino).is_empty() {
+            if flags & open_flags::TRUNC != 0 && !self.grants_on(attr.ino).is_empty() {
                 self.cut(volume, session, attr, now).await?;
             }
             self.grant(volume, session, (attr.ino, *fh), flags).await;
@@ -87,8 +91,8 @@ impl Gate {
         Ok(answer)
     }
 
-    /// A file found by its name was cut to nothing. Whoever has it cached has it cut now: what they
-    /// wrote since the volume did counts as written before.
+    /// A file found by its name was truncated to nothing. Whoever has it cached has it truncated
+    /// now: what they wrote since the volume did counts as written before.
     async fn cut<V: Volume>(
         &self,
         volume: &V,
@@ -98,8 +102,8 @@ impl Gate {
     ) -> Result<()> {
         let ino = attr.ino;
         let _guard = self.range_locks.exclusive(ino).await;
-        for hand in self.hands(ino) {
-            self.recall(volume, &hand, ino, Grant::Free).await?;
+        for held in self.grants_on(ino) {
+            self.recall(volume, &held, ino, Grant::Free).await?;
         }
         volume.truncate(ino, now).await?;
         volume.notify_changed(session, ino);
@@ -108,12 +112,16 @@ impl Gate {
     }
 
     /// A directory with attributes of what is in it.
-    pub(super) async fn listing<V: Volume>(&self, volume: &V, ask: Ask<'_>) -> Result<Answer> {
-        let session = ask.caller.attachment;
-        let mut answer = ask.of(volume).await?;
+    pub(super) async fn listing<V: Volume>(
+        &self,
+        volume: &V,
+        operation: Operation<'_>,
+    ) -> Result<Answer> {
+        let session = operation.caller.attachment;
+        let mut answer = operation.run(volume).await?;
         let about = |ino: Ino| {
             let view = self.view(ino, session);
-            view.other_writes || view.mine.is_some_and(|hand| hand.writes())
+            view.other_writes || view.mine.is_some_and(|held| held.writes())
         };
         let entries = || Dirents::new(answer.payload.bytes()).flatten();
         if !entries().any(|entry| entry.attr.is_some() && about(entry.ino)) {

@@ -1,4 +1,4 @@
-//! Reading and writing through the gate.
+//! Reading and writing, where files may be cached.
 
 use std::ops::Range;
 
@@ -9,8 +9,8 @@ use outboard_volume::{Answer, Payload};
 use outboard_wire::cache::Grant;
 use outboard_wire::file::{Reply, Request, open_flags, write_flags};
 
-use super::book::{Cache, Hand, Moment};
-use super::{Ask, Gate, Passed, unreachable};
+use super::grant_table::{Cache, HeldGrant, InodeVersion};
+use super::{Coherence, Operation, Trimmed, unreachable};
 use outboard_volume::Volume;
 
 /// What is read beside what was asked for, to be put into the cache.
@@ -19,19 +19,19 @@ struct Plan {
     whole: Range<u64>,
     /// Pages elsewhere.
     apart: Vec<Range<u64>>,
-    moment: Option<Moment>,
+    version: Option<InodeVersion>,
 }
 
-impl Gate {
+impl Coherence {
     pub(super) async fn read<V: Volume>(
         &self,
         volume: &V,
-        ask: Ask<'_>,
+        operation: Operation<'_>,
         (ino, fh): (Ino, Fh),
         bytes: Range<u64>,
         flags: u32,
-    ) -> Result<Passed> {
-        let session = ask.caller.attachment;
+    ) -> Result<Trimmed> {
+        let session = operation.caller.attachment;
         let mut guard = self.range_locks.shared(ino).await;
         if self.view(ino, session).other_writes {
             drop(guard);
@@ -39,21 +39,21 @@ impl Gate {
             self.clear_others(volume, session, ino, Grant::Read).await?;
         }
         let _guard = guard;
-        let Some(hand) = self.view(ino, session).mine else {
-            return ask.of(volume).await.map(Passed::from);
+        let Some(held) = self.view(ino, session).mine else {
+            return operation.run(volume).await.map(Trimmed::from);
         };
-        Cache::count(&hand.cache.through, 1);
-        if hand.writes() {
-            self.flush_for_read(volume, &hand, ino, &bytes).await?;
+        Cache::count(&held.cache.through, 1);
+        if held.writes() {
+            self.flush_for_read(volume, &held, ino, &bytes).await?;
         }
-        if hand.grant == Grant::Frozen || flags & open_flags::DIRECT != 0 {
-            return ask.of(volume).await.map(Passed::from);
+        if held.grant == Grant::Frozen || flags & open_flags::DIRECT != 0 {
+            return operation.run(volume).await.map(Trimmed::from);
         }
-        let plan = self.plan(&hand, ino, &bytes);
+        let plan = self.plan(&held, ino, &bytes);
         let read = |bytes: &Range<u64>| {
             let len = u32::try_from(bytes.end.saturating_sub(bytes.start)).unwrap_or(u32::MAX);
             let request = Request::Read { ino, fh, offset: bytes.start, len, flags };
-            volume.handle(ask.caller, ask.header, request, Payload::None, ask.now)
+            volume.handle(operation.caller, operation.header, request, Payload::None, operation.now)
         };
         let mut all = vec![read(&plan.whole)];
         all.extend(plan.apart.iter().map(read));
@@ -61,14 +61,14 @@ impl Gate {
         let answer = match answers.next() {
             Some(Ok(answer)) => answer,
             // What was read beside it may be what failed.
-            _ => return ask.of(volume).await.map(Passed::from),
+            _ => return operation.run(volume).await.map(Trimmed::from),
         };
-        let asked = pages_of(&bytes, &hand.cache);
-        self.fill(&hand, ino, plan.whole.start, &answer, (plan.moment, &asked));
+        let asked = pages_of(&bytes, &held.cache);
+        self.fill(&held, ino, plan.whole.start, &answer, (plan.version, &asked));
         for (bytes, answer) in plan.apart.iter().zip(answers) {
             // What nobody asked for may fail unheard.
             if let Ok(answer) = answer {
-                self.fill(&hand, ino, bytes.start, &answer, (plan.moment, &asked));
+                self.fill(&held, ino, bytes.start, &answer, (plan.version, &asked));
             }
         }
         Ok(clipped(answer, &plan.whole, &bytes))
@@ -78,15 +78,15 @@ impl Gate {
     async fn flush_for_read<V: Volume>(
         &self,
         volume: &V,
-        hand: &Hand,
+        held: &HeldGrant,
         ino: Ino,
         bytes: &Range<u64>,
     ) -> Result<()> {
-        let cache = &hand.cache;
-        self.flush(volume, hand, ino, pages_of(bytes, cache), false).await?;
+        let cache = &held.cache;
+        self.flush(volume, held, ino, pages_of(bytes, cache), false).await?;
         let (attr, _) = volume.cacheable(ino).await?;
         if bytes.end > attr.size {
-            self.flush_end(volume, hand, ino, attr.size).await?;
+            self.flush_end(volume, held, ino, attr.size).await?;
         }
         Ok(())
     }
@@ -95,30 +95,30 @@ impl Gate {
     async fn flush_end<V: Volume>(
         &self,
         volume: &V,
-        hand: &Hand,
+        held: &HeldGrant,
         ino: Ino,
         known: u64,
     ) -> Result<()> {
-        let record = hand.cache.control.record(hand.slot, ino).map_err(unreachable)?;
+        let record = held.cache.control.record(held.slot, ino).map_err(unreachable)?;
         let size = record.map_or(0, |record| record.size);
         if size > known {
-            let last = (size - 1) / hand.cache.page_size();
-            self.flush(volume, hand, ino, last..last + 1, false).await?;
+            let last = (size - 1) / held.cache.page_size();
+            self.flush(volume, held, ino, last..last + 1, false).await?;
         }
         Ok(())
     }
 
     /// Widens a read to whole pages, and by what the policy guesses.
-    fn plan(&self, hand: &Hand, ino: Ino, bytes: &Range<u64>) -> Plan {
-        let page_size = hand.cache.page_size();
-        let pages = pages_of(bytes, &hand.cache);
+    fn plan(&self, held: &HeldGrant, ino: Ino, bytes: &Range<u64>) -> Plan {
+        let page_size = held.cache.page_size();
+        let pages = pages_of(bytes, &held.cache);
         let mut ahead = Vec::new();
-        let mut book = self.book();
-        if let Some(holder) = book.holder(ino, hand.cache.session()) {
+        let mut table = self.table();
+        if let Some(holder) = table.holder(ino, held.cache.session()) {
             holder.stream.missed(pages.clone(), &mut ahead);
         }
-        let moment = book.moment(ino);
-        drop(book);
+        let version = table.version(ino);
+        drop(table);
         let most = IO_MAX as u64 / page_size;
         let mut whole = pages.clone();
         if let Some(next) = ahead.first().filter(|next| next.start == pages.end).cloned() {
@@ -127,31 +127,31 @@ impl Gate {
         }
         whole.end = whole.end.min(pages.start.saturating_add(most));
         if whole.end < pages.end {
-            return Plan { whole: bytes.clone(), apart: Vec::new(), moment: None };
+            return Plan { whole: bytes.clone(), apart: Vec::new(), version: None };
         }
         ahead.retain(|range| range.end - range.start <= most);
         let in_bytes = |pages: &Range<u64>| {
             pages.start.saturating_mul(page_size)..pages.end.saturating_mul(page_size)
         };
-        Plan { whole: in_bytes(&whole), apart: ahead.iter().map(in_bytes).collect(), moment }
+        Plan { whole: in_bytes(&whole), apart: ahead.iter().map(in_bytes).collect(), version }
     }
 
     /// Puts what was read from `from` on into the cache, unless the inode changed since. What does
     /// not fit is not kept. Pages other than `asked` are ahead of need.
     fn fill(
         &self,
-        hand: &Hand,
+        held: &HeldGrant,
         ino: Ino,
         from: u64,
         answer: &Answer,
-        (moment, asked): (Option<Moment>, &Range<u64>),
+        (version, asked): (Option<InodeVersion>, &Range<u64>),
     ) {
-        let Some(moment) = moment else { return };
-        let first = from / hand.cache.page_size();
-        let valid = || self.book().moment(ino) == Some(moment);
+        let Some(version) = version else { return };
+        let first = from / held.cache.page_size();
+        let valid = || self.table().version(ino) == Some(version);
         let ahead = |page: u64| !asked.contains(&page);
         let bytes = answer.payload.bytes();
-        if let Err(error) = hand.cache.control.fill(ino, first, bytes, ahead, valid) {
+        if let Err(error) = held.cache.control.fill(ino, first, bytes, ahead, valid) {
             tracing::debug!(%ino, ?error, "pages were not put into their cache");
         }
     }
@@ -159,20 +159,20 @@ impl Gate {
     pub(super) async fn write<V: Volume>(
         &self,
         volume: &V,
-        ask: Ask<'_>,
+        operation: Operation<'_>,
         (ino, fh): (Ino, Fh),
         bytes: Range<u64>,
         flags: u32,
     ) -> Result<Answer> {
-        let session = ask.caller.attachment;
+        let session = operation.caller.attachment;
         {
             let _guard = self.range_locks.shared(ino).await;
-            if self.hands(ino).is_empty() {
-                return ask.of(volume).await;
+            if self.grants_on(ino).is_empty() {
+                return operation.run(volume).await;
             }
         }
         let len = bytes.end - bytes.start;
-        let answer = self.write_through(volume, ask, (ino, fh), bytes, flags).await;
+        let answer = self.write_through(volume, operation, (ino, fh), bytes, flags).await;
         // No lock is held: what is dirty may have to be written back first.
         self.credit_for(volume, session, ino, len).await;
         answer
@@ -182,30 +182,31 @@ impl Gate {
     async fn write_through<V: Volume>(
         &self,
         volume: &V,
-        ask: Ask<'_>,
+        operation: Operation<'_>,
         (ino, fh): (Ino, Fh),
         bytes: Range<u64>,
         flags: u32,
     ) -> Result<Answer> {
-        let session = ask.caller.attachment;
+        let session = operation.caller.attachment;
         let _guard = self.range_locks.exclusive(ino).await;
         self.clear_others(volume, session, ino, Grant::Free).await?;
-        let Some(hand) = self.view(ino, session).mine else {
-            return ask.of(volume).await;
+        let Some(held) = self.view(ino, session).mine else {
+            return operation.run(volume).await;
         };
-        Cache::count(&hand.cache.through, 1);
-        if hand.grant == Grant::Frozen {
+        Cache::count(&held.cache.through, 1);
+        if held.grant == Grant::Frozen {
             // Something failed before: whatever is still dirty goes first.
-            self.recall(volume, &hand, ino, Grant::Free).await?;
-            return ask.of(volume).await;
+            self.recall(volume, &held, ino, Grant::Free).await?;
+            return operation.run(volume).await;
         }
         let opened = volume.opened(session, ino, fh).unwrap_or(0);
         let appends = flags & write_flags::APPEND != 0
             || (flags & write_flags::WRITEBACK == 0 && opened & open_flags::APPEND != 0);
-        self.set(&hand, ino, Grant::Frozen)?;
-        let (outcome, size) = self.write_still(volume, ask, &hand, ino, bytes, appends).await?;
+        self.set(&held, ino, Grant::Frozen)?;
+        let (outcome, size) =
+            self.write_quiesced(volume, operation, &held, ino, bytes, appends).await?;
         // What the volume has done stays answered; a record that stays frozen is recalled.
-        if let Err(errno) = self.thaw(volume, &hand, ino, size).await {
+        if let Err(errno) = self.thaw(volume, &held, ino, size).await {
             tracing::warn!(%ino, %errno, "a written file is not cached any more");
         }
         outcome
@@ -213,42 +214,48 @@ impl Gate {
 
     /// After a write through to a file that had `size` bytes: as granted before, with the size it
     /// has now.
-    async fn thaw<V: Volume>(&self, volume: &V, hand: &Hand, ino: Ino, size: u64) -> Result<()> {
+    async fn thaw<V: Volume>(
+        &self,
+        volume: &V,
+        held: &HeldGrant,
+        ino: Ino,
+        size: u64,
+    ) -> Result<()> {
         let (after, _) = volume.cacheable(ino).await?;
         if after.size > size {
-            hand.cache.control.raise_size(hand.slot, after.size).map_err(unreachable)?;
+            held.cache.control.raise_size(held.slot, after.size).map_err(unreachable)?;
         }
-        self.set(hand, ino, if hand.writes() { Grant::Write } else { Grant::Read })
+        self.set(held, ino, if held.writes() { Grant::Write } else { Grant::Read })
     }
 
     /// Writes to the volume while the session's own pages stand still; the size the file had
     /// before. The outer error means that they do not, and nothing was written.
-    async fn write_still<V: Volume>(
+    async fn write_quiesced<V: Volume>(
         &self,
         volume: &V,
-        ask: Ask<'_>,
-        hand: &Hand,
+        operation: Operation<'_>,
+        held: &HeldGrant,
         ino: Ino,
         bytes: Range<u64>,
         appends: bool,
     ) -> Result<(Result<Answer>, u64)> {
-        let cache = &hand.cache;
+        let cache = &held.cache;
         let (before, _) = volume.cacheable(ino).await?;
         let mut bytes = bytes;
         if appends {
-            let record = cache.control.record(hand.slot, ino).map_err(unreachable)?;
+            let record = cache.control.record(held.slot, ino).map_err(unreachable)?;
             let size = record.map_or(0, |record| record.size).max(before.size);
             bytes = size..size.saturating_add(bytes.end - bytes.start);
-            self.flush_end(volume, hand, ino, before.size).await?;
+            self.flush_end(volume, held, ino, before.size).await?;
         }
         let pages = pages_of(&bytes, cache);
-        if hand.writes() {
-            self.flush(volume, hand, ino, pages.clone(), true).await?;
+        if held.writes() {
+            self.flush(volume, held, ino, pages.clone(), true).await?;
         }
-        self.take_out(volume, hand, ino, pages).await?;
-        self.book().changes(ino);
-        let answer = ask.of(volume).await;
-        self.book().changes(ino);
+        self.take_out(volume, held, ino, pages).await?;
+        self.table().changes(ino);
+        let answer = operation.run(volume).await;
+        self.table().changes(ino);
         Ok((answer, before.size))
     }
 }
@@ -260,7 +267,7 @@ fn pages_of(bytes: &Range<u64>, cache: &Cache) -> Range<u64> {
 }
 
 /// Of an answer about `whole`, the part about `wanted`.
-fn clipped(answer: Answer, whole: &Range<u64>, wanted: &Range<u64>) -> Passed {
+fn clipped(answer: Answer, whole: &Range<u64>, wanted: &Range<u64>) -> Trimmed {
     let bytes = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
     let skip = bytes(wanted.start - whole.start).min(answer.payload.bytes().len());
     let rest = answer.payload.bytes().len() - skip;
@@ -268,7 +275,7 @@ fn clipped(answer: Answer, whole: &Range<u64>, wanted: &Range<u64>) -> Passed {
     match answer.reply {
         Reply::Data(_) => {
             let reply = Reply::Data(u32::try_from(len).unwrap_or(u32::MAX));
-            Passed { answer: Answer { reply, ..answer }, skip }
+            Trimmed { answer: Answer { reply, ..answer }, skip }
         }
         _ => answer.into(),
     }

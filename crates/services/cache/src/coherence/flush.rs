@@ -3,15 +3,15 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use crate::dpu::{Control, Found, Pulled};
 use outboard_base::limits::{BLOCK, IO_MAX};
 use outboard_base::task::try_join_abreast;
 use outboard_base::{Errno, Fh, Ino, Result, SessionId, Timestamp};
-use outboard_cache::dpu::{Control, Found, Pulled};
 use outboard_link::dma::DmaError;
 use outboard_wire::cache::{Grant, Record, Status};
 
-use super::book::{Cache, Hand};
-use super::{BUSY_LIMIT, Gate, pause, unreachable};
+use super::grant_table::{Cache, HeldGrant};
+use super::{BUSY_LIMIT, Coherence, pause, unreachable};
 use outboard_volume::Volume;
 
 /// All pages of a file.
@@ -152,23 +152,23 @@ fn parts(pages: Vec<Found>, most: usize) -> Vec<Part> {
     parts
 }
 
-impl Gate {
+impl Coherence {
     /// Writes the dirty pages among `pages` back, a few batches side by side. With `still` (nobody
     /// makes any more), also waits for those being made. What cannot be written stays dirty, and is
     /// said.
     ///
-    /// Whoever is not the thread that tends the caches holds the gate's lock of the inode. What was
+    /// Whoever is not the thread that maintains the caches holds the inode's range lock. What was
     /// dirty when this began is in the volume when it ends, whoever wrote it: a page is pulled and
     /// marked clean under a lock to flush the span it lies in.
     pub(super) async fn flush<V: Volume>(
         &self,
         volume: &V,
-        hand: &Hand,
+        held: &HeldGrant,
         ino: Ino,
         pages: Range<u64>,
         still: bool,
     ) -> Result<()> {
-        let cache = &hand.cache;
+        let cache = &held.cache;
         let deadline = (cache.clock)().after(BUSY_LIMIT);
         let page_size = usize::try_from(cache.page_size()).map_err(|_| Errno::EIO)?;
         let mut todo = cache.control.find(ino, pages.clone()).map_err(unreachable)?;
@@ -176,7 +176,7 @@ impl Gate {
             // Those made and not dirty yet are left to the next round, unless there is none.
             todo.retain(|found| found.is_dirty() || (still && found.is_being_written()));
             let each = parts(todo, self.batch / page_size.max(1)).into_iter();
-            let each = each.map(|part| self.flush_part(volume, hand, ino, part));
+            let each = each.map(|part| self.flush_part(volume, held, ino, part));
             let busy = try_join_abreast(ABREAST, each).await?.concat();
             let (Some(first), Some(last)) = (busy.iter().min(), busy.iter().max()) else { break };
             if (cache.clock)() >= deadline {
@@ -190,7 +190,7 @@ impl Gate {
             todo.retain(|found| busy.contains(&found.entry.lpn));
         }
         if pages == ALL
-            && let Some(holder) = self.book().holder_of(ino, hand)
+            && let Some(holder) = self.table().holder_of(ino, held)
         {
             holder.dirty_since = None;
         }
@@ -201,17 +201,17 @@ impl Gate {
     async fn flush_part<V: Volume>(
         &self,
         volume: &V,
-        hand: &Hand,
+        held: &HeldGrant,
         ino: Ino,
         part: Part,
     ) -> Result<Vec<u64>> {
-        let control = &hand.cache.control;
-        let page_size = hand.cache.page_size();
+        let control = &held.cache.control;
+        let page_size = held.cache.page_size();
         let bytes = |page: u64| page.saturating_mul(page_size);
         let _guard =
             self.flushing.exclusive_on(ino, bytes(part.span.start)..bytes(part.span.end)).await;
         let mut busy = Vec::new();
-        if self.book().holder_of(ino, hand).is_none() {
+        if self.table().holder_of(ino, held).is_none() {
             // The grant was taken back meanwhile, and for that everything was written.
             return Ok(busy);
         }
@@ -219,14 +219,14 @@ impl Gate {
         let mut batch = Batch::new(self.spare.take());
         for found in part.pages {
             if !batch.has_room(found.entry.lpn, page_size) {
-                self.put(volume, hand, ino, &mut batch).await?;
+                self.put(volume, held, ino, &mut batch).await?;
             }
             match batch.pull(control, found, page_size).map_err(unreachable)? {
                 Pulled::Bytes { .. } | Pulled::Gone => {}
                 Pulled::Busy => busy.push(found.entry.lpn),
             }
         }
-        let put = self.put(volume, hand, ino, &mut batch).await;
+        let put = self.put(volume, held, ino, &mut batch).await;
         self.spare.give(batch.bytes);
         put.map(|()| busy)
     }
@@ -235,18 +235,18 @@ impl Gate {
     async fn put<V: Volume>(
         &self,
         volume: &V,
-        hand: &Hand,
+        held: &HeldGrant,
         ino: Ino,
         batch: &mut Batch,
     ) -> Result<()> {
         if batch.pages.is_empty() {
             return Ok(());
         }
-        let cache = &hand.cache;
-        // Read after the pages: whoever wrote them had raised the size before it let them go.
-        let record = cache.control.record(hand.slot, ino).map_err(unreachable)?;
-        if self.book().holder_of(ino, hand).is_none() {
-            // The grant went between the look at the book and the pulls: what is dirty is a later
+        let cache = &held.cache;
+        // Read after the pages: whoever wrote them had raised the size before it unlocked them.
+        let record = cache.control.record(held.slot, ino).map_err(unreachable)?;
+        if self.table().holder_of(ino, held).is_none() {
+            // The grant went between the look at the table and the pulls: what is dirty is a later
             // one's, of which this record says nothing.
             batch.clear();
             return Ok(());
@@ -257,10 +257,10 @@ impl Gate {
         };
         let runs = batch.within(size, cache.page_size());
         if !runs.is_empty() {
-            self.book().changes(ino);
+            self.table().changes(ino);
             let mtime = record.and_then(|record| stamp(&record, (cache.wall)()));
             let written = volume.write_back(cache.session(), ino, &runs, mtime).await;
-            self.book().changes(ino);
+            self.table().changes(ino);
             match written {
                 // Of a file that is gone nothing is kept.
                 Ok(()) | Err(Errno::ESTALE) => {}
@@ -277,21 +277,21 @@ impl Gate {
             settled += u64::from(clean);
         }
         batch.clear();
-        self.settled(volume, hand, ino, settled);
+        self.settled(volume, held, ino, settled);
         Ok(())
     }
 
     /// So many pages a session made dirty are in the volume: the space put aside for them is free
     /// again.
-    fn settled<V: Volume>(&self, volume: &V, hand: &Hand, ino: Ino, pages: u64) {
-        let freed = self.book().holder_of(ino, hand).map_or(0, |holder| {
+    fn settled<V: Volume>(&self, volume: &V, held: &HeldGrant, ino: Ino, pages: u64) {
+        let freed = self.table().holder_of(ino, held).map_or(0, |holder| {
             // A host may mark pages dirty that it has no credit for.
             let freed = pages.min(holder.credit.saturating_sub(holder.settled));
             holder.settled += freed;
             freed
         });
-        give_back(volume, &hand.cache, freed);
-        self.tending.has_room();
+        give_back(volume, &held.cache, freed);
+        self.maintenance.has_room();
     }
 
     /// Before a sync: what any session has in its cache of `ino` goes to the volume, and what
@@ -303,11 +303,11 @@ impl Gate {
         session: Option<SessionId>,
     ) -> Result<()> {
         let _guard = self.range_locks.shared(ino).await;
-        let hands = self.hands(ino);
-        for hand in hands.iter().filter(|hand| hand.writes()) {
-            self.flush(volume, hand, ino, ALL, false).await?;
+        let grants = self.grants_on(ino);
+        for held in grants.iter().filter(|held| held.writes()) {
+            self.flush(volume, held, ino, ALL, false).await?;
         }
-        let failed = self.concern(|book| book.take_failure(ino, session));
+        let failed = self.concern(|table| table.take_failure(ino, session));
         failed.map_or(Ok(()), Err)
     }
 
@@ -320,7 +320,7 @@ impl Gate {
         ino: Ino,
         fh: Fh,
     ) {
-        let last = self.book().holder(ino, session).is_some_and(|holder| {
+        let last = self.table().holder(ino, session).is_some_and(|holder| {
             let before = holder.writers.len();
             holder.writers.retain(|writer| *writer != fh);
             before > 0 && holder.writers.is_empty()
@@ -329,10 +329,11 @@ impl Gate {
             return;
         }
         let _guard = self.range_locks.exclusive(ino).await;
-        let mine = self.book().holder(ino, session).map(|h| (h.hand.clone(), h.writers.is_empty()));
-        if let Some((hand, true)) = mine
-            && hand.writes()
-            && let Err(errno) = self.recall(volume, &hand, ino, Grant::Read).await
+        let mine =
+            self.table().holder(ino, session).map(|h| (h.held.clone(), h.writers.is_empty()));
+        if let Some((held, true)) = mine
+            && held.writes()
+            && let Err(errno) = self.recall(volume, &held, ino, Grant::Read).await
         {
             self.failed(ino, errno);
         }
@@ -340,7 +341,7 @@ impl Gate {
 
     /// A write-back that nobody waits for failed: the next sync says so.
     pub(super) fn failed(&self, ino: Ino, errno: Errno) {
-        self.concern(|book| book.failed(ino, None, errno));
+        self.concern(|table| table.failed(ino, None, errno));
     }
 }
 

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use crate::dpu::Counts;
+use crate::policy::Policies;
+use crate::policy::flush::{Dirty, WATERMARK};
 use outboard_base::{Ino, Result, SessionId};
-use outboard_cache::dpu::Counts;
-use outboard_cache::policy::Policies;
-use outboard_cache::policy::flush::{Dirty, WATERMARK};
 use outboard_wire::cache::{Grant, Status, Tallied};
 
-use super::book::{Cache, Hand};
 use super::flush::ALL;
-use super::{Gate, unreachable};
+use super::grant_table::{Cache, HeldGrant};
+use super::{Coherence, unreachable};
 use outboard_volume::Volume;
 
 /// How one cache does.
@@ -43,13 +43,13 @@ pub struct Figures {
     pub policies: Policies,
 }
 
-/// Who tends the caches, and who waits for room in them.
+/// Who maintains the caches, and who waits for room in them.
 #[derive(Default)]
-pub(super) struct Tending(Mutex<Watch>);
+pub(super) struct Maintenance(Mutex<Rounds>);
 
 #[derive(Default)]
-struct Watch {
-    /// Has a round begun soon, if anybody tends.
+struct Rounds {
+    /// Has a round begun soon, if anybody maintains them.
     wake: Option<Box<dyn Fn() + Send + Sync>>,
     /// A round is asked for, and none has begun since.
     asked: bool,
@@ -59,12 +59,12 @@ struct Watch {
     waiting: Vec<Waker>,
 }
 
-impl Tending {
-    fn state(&self) -> MutexGuard<'_, Watch> {
+impl Maintenance {
+    fn state(&self) -> MutexGuard<'_, Rounds> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn is_tended(&self) -> bool {
+    pub(super) fn has_maintainer(&self) -> bool {
         self.state().wake.is_some()
     }
 
@@ -74,7 +74,7 @@ impl Tending {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Asks for a round: its number. `None` if nobody tends.
+    /// Asks for a round: its number. `None` if nobody maintains them.
     fn ask(&self) -> Option<u64> {
         let mut state = self.state();
         let wake = state.wake.as_ref()?;
@@ -97,28 +97,30 @@ impl Tending {
     }
 }
 
-impl Gate {
-    /// Somebody tends the caches from now on: calls [`Gate::tend`] every [`Gate::TEND_EVERY`], and
-    /// soon after `wake` was called, which is to return at once.
-    pub fn tended_by(&self, wake: impl Fn() + Send + Sync + 'static) {
-        self.tending.state().wake = Some(Box::new(wake));
+impl Coherence {
+    /// Somebody maintains the caches from now on: calls [`Coherence::maintain`] every
+    /// [`Coherence::MAINTAIN_EVERY`], and soon after `wake` was called, which is to return at once.
+    pub fn set_maintainer(&self, wake: impl Fn() + Send + Sync + 'static) {
+        self.maintenance.state().wake = Some(Box::new(wake));
     }
 
     /// Nobody does any more.
-    pub fn untended(&self) {
-        self.tending.state().wake = None;
-        self.tending.has_room();
+    pub fn clear_maintainer(&self) {
+        self.maintenance.state().wake = None;
+        self.maintenance.has_room();
     }
 
     /// Has pages written back once many are promised, and waits until there is room for so many
-    /// more: as long as the thread that tends the caches needs for a round, at most.
+    /// more: as long as the thread that maintains the caches needs for a round, at most.
     pub(super) async fn await_room(&self, cache: &Cache, pages: u64) {
         if !cache.lacks_room(pages + cache.dirty_max() * (WATERMARK - 1) / WATERMARK) {
             return;
         }
-        let Some(round) = self.tending.ask().filter(|_| cache.lacks_room(pages)) else { return };
+        let Some(round) = self.maintenance.ask().filter(|_| cache.lacks_room(pages)) else {
+            return;
+        };
         std::future::poll_fn(|context| {
-            let mut state = self.tending.state();
+            let mut state = self.maintenance.state();
             if !cache.lacks_room(pages) || state.ended >= round || state.wake.is_none() {
                 return Poll::Ready(());
             }
@@ -134,78 +136,78 @@ impl Gate {
     /// One round over all caches: writes back what the policy says it is time for, gives writers
     /// credit, and makes room in buckets of caches that are written to. Whether there is anything
     /// to come back for: while nobody may write in its cache, there is not.
-    pub async fn tend<V: Volume>(&self, volume: &V) -> bool {
-        self.tending.begin();
+    pub async fn maintain<V: Volume>(&self, volume: &V) -> bool {
+        self.maintenance.begin();
         let caches = self.caches();
         let mut written = false;
         for cache in caches {
-            let held = self.held(cache.session());
-            let concerns = |hand: &Hand| hand.writes() || hand.grant == Grant::Frozen;
-            let held: Vec<_> = held.into_iter().filter(|(_, hand)| concerns(hand)).collect();
-            if held.is_empty() {
+            let grants = self.grants_of(cache.session());
+            let concerns = |held: &HeldGrant| held.writes() || held.grant == Grant::Frozen;
+            let grants: Vec<_> = grants.into_iter().filter(|(_, held)| concerns(held)).collect();
+            if grants.is_empty() {
                 continue;
             }
             written = true;
-            if let Err(errno) = self.tend_one(volume, &cache, held).await {
-                tracing::debug!(session = %cache.session(), %errno, "a cache cannot be tended");
+            if let Err(errno) = self.maintain_cache(volume, &cache, grants).await {
+                tracing::debug!(session = %cache.session(), %errno, "a cache cannot be maintained");
             }
         }
-        self.tending.end();
+        self.maintenance.end();
         written
     }
 
-    async fn tend_one<V: Volume>(
+    async fn maintain_cache<V: Volume>(
         &self,
         volume: &V,
         cache: &Arc<Cache>,
-        held: Vec<(Ino, Hand)>,
+        grants: Vec<(Ino, HeldGrant)>,
     ) -> Result<()> {
         let now = (cache.clock)();
         let total = cache.control.geometry().total().max(1);
         let mut stale = Vec::new();
         let mut dirty = 0;
-        for (ino, hand) in held {
-            let record = cache.control.record(hand.slot, ino).map_err(unreachable)?;
+        for (ino, held) in grants {
+            let record = cache.control.record(held.slot, ino).map_err(unreachable)?;
             let dirtied = record.map_or(0, |record| record.dirtied);
-            let mut book = self.book();
-            let Some(holder) = book.holder(ino, cache.session()) else { continue };
+            let mut table = self.table();
+            let Some(holder) = table.holder(ino, cache.session()) else { continue };
             let unsettled = dirtied.saturating_sub(holder.settled);
-            if unsettled == 0 && hand.grant == Grant::Write {
+            if unsettled == 0 && held.grant == Grant::Write {
                 holder.dirty_since = None;
                 continue;
             }
             dirty += unsettled;
             let since = *holder.dirty_since.get_or_insert(now);
-            stale.push((ino, since, hand.grant == Grant::Frozen));
+            stale.push((ino, since, held.grant == Grant::Frozen));
         }
         let any = dirty > 0;
         for (ino, since, frozen) in stale {
             let age = now.since(since);
             if frozen || cache.flush.now(Dirty { share: dirty * 100 / total, age }) {
-                self.tend_inode(volume, cache, ino).await;
+                self.maintain_inode(volume, cache, ino).await;
             }
         }
         if any { self.make_room(cache).await } else { Ok(()) }
     }
 
-    async fn tend_inode<V: Volume>(&self, volume: &V, cache: &Arc<Cache>, ino: Ino) {
+    async fn maintain_inode<V: Volume>(&self, volume: &V, cache: &Arc<Cache>, ino: Ino) {
         let mine = || self.view(ino, cache.session()).mine;
-        let writes = |hand: &Hand| hand.grant == Grant::Write;
+        let writes = |held: &HeldGrant| held.grant == Grant::Write;
         // No lock is held: requests go on meanwhile, and what they need of this they wait for.
-        if let Some(hand) = mine().filter(writes)
-            && let Err(errno) = self.flush(volume, &hand, ino, ALL, false).await
+        if let Some(held) = mine().filter(writes)
+            && let Err(errno) = self.flush(volume, &held, ino, ALL, false).await
         {
             return self.failed(ino, errno);
         }
         let frozen = {
             let _guard = self.range_locks.shared(ino).await;
-            let Some(hand) = mine() else { return };
-            if writes(&hand)
-                && let Err(errno) = self.top_up(volume, &hand, ino, 0).await
+            let Some(held) = mine() else { return };
+            if writes(&held)
+                && let Err(errno) = self.top_up(volume, &held, ino, 0).await
             {
                 tracing::debug!(%ino, %errno, "no more credit");
             }
-            hand.grant == Grant::Frozen
+            held.grant == Grant::Frozen
         };
         if !frozen {
             return;
@@ -213,8 +215,8 @@ impl Gate {
         // What failed before is tried again, until nothing of it is left.
         let _guard = self.range_locks.exclusive(ino).await;
         let mine = self.view(ino, cache.session()).mine;
-        if let Some(hand) = mine.filter(|hand| hand.grant == Grant::Frozen)
-            && let Err(errno) = self.recall(volume, &hand, ino, Grant::Free).await
+        if let Some(held) = mine.filter(|held| held.grant == Grant::Frozen)
+            && let Err(errno) = self.recall(volume, &held, ino, Grant::Free).await
         {
             self.failed(ino, errno);
         }
@@ -269,7 +271,7 @@ impl Gate {
                 total,
                 free: total.saturating_sub(clean + dirty),
                 dirty,
-                inodes: self.held(cache.session()).len() as u64,
+                inodes: self.grants_of(cache.session()).len() as u64,
                 promised: cache.promised.load(Ordering::Relaxed),
                 through: cache.through.load(Ordering::Relaxed),
                 tallied: cache.control.tallied().unwrap_or_default(),
@@ -280,6 +282,6 @@ impl Gate {
         caches.into_iter().map(figures).collect()
     }
 
-    /// How often [`Gate::tend`] is to be called.
-    pub const TEND_EVERY: Duration = Duration::from_secs(1);
+    /// How often [`Coherence::maintain`] is to be called.
+    pub const MAINTAIN_EVERY: Duration = Duration::from_secs(1);
 }

@@ -1,5 +1,5 @@
-//! The gate between real caches and a real volume, both in memory. [`simulation`] is many hosts at
-//! once; here is one step after the other.
+//! Coherence between real caches and a real volume, both in memory. [`simulation`] is many hosts
+//! at once; here is one step after the other.
 
 mod credit;
 mod edges;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use crate::dpu::Control;
+use crate::geometry::Shape;
+use crate::host::{Place, Plane, Sink, Source};
+use crate::policy::{Policies, prefetch};
 use outboard_base::ledger::{Kind, Ledger};
 use outboard_base::{Cred, Errno, Fh, Ino, Result, SessionId, Time, Timestamp};
-use outboard_cache::dpu::Control;
-use outboard_cache::geometry::Shape;
-use outboard_cache::host::{Place, Plane, Sink, Source};
-use outboard_cache::policy::{Policies, prefetch};
 use outboard_kv::mem::{Faults, MemKv};
 use outboard_kvfs::{Kvfs, Options};
 use outboard_link::Region;
@@ -28,7 +28,7 @@ use outboard_volume::{Caller, Payload};
 use outboard_wire::cache::{Grant, Status, Word};
 use outboard_wire::file::{Header, Reply, Request, Setattr, open_flags, write_flags};
 
-use super::{Ask, CacheSetup, Gate};
+use super::{CacheSetup, Coherence, Operation};
 
 type Volume = Arc<Kvfs<Arc<MemKv>, Arc<MemMedium>>>;
 type Asked = Pin<Box<dyn Future<Output = Result<(Reply, Vec<u8>)>>>>;
@@ -117,7 +117,7 @@ fn wall() -> Timestamp {
     Timestamp { sec: NOW.get(), nsec: 0 }
 }
 
-/// The calendar as the gate sees it: a host writes in between.
+/// The calendar as the coherence sees it: a host writes in between.
 fn later() -> Timestamp {
     Timestamp { nsec: 10, ..wall() }
 }
@@ -195,18 +195,18 @@ impl Host {
 
 /// A request on its way through.
 fn ask(
-    gate: &Arc<Gate>,
+    coherence: &Arc<Coherence>,
     volume: &Volume,
     caller: &Caller,
     request: Request<'static>,
     payload: Vec<u8>,
 ) -> Asked {
-    let (gate, volume, caller) = (Arc::clone(gate), Arc::clone(volume), caller.clone());
+    let (coherence, volume, caller) = (Arc::clone(coherence), Arc::clone(volume), caller.clone());
     Box::pin(async move {
         let header = Header { cred: Cred::root(), session: caller.attachment, ..Header::default() };
         let payload = Payload::Bytes(payload);
-        let ask = Ask { caller: &caller, header: &header, request, payload, now: wall() };
-        let passed = gate.pass(&*volume, ask).await?;
+        let ask = Operation { caller: &caller, header: &header, request, payload, now: wall() };
+        let passed = coherence.handle(&*volume, ask).await?;
         let bytes = passed.answer.payload.bytes().get(passed.skip..).unwrap_or_default();
         let len = match passed.answer.reply {
             Reply::Data(len) => len as usize,
@@ -216,9 +216,9 @@ fn ask(
     })
 }
 
-/// Hosts, a gate and a volume, one request at a time.
+/// Hosts, a coherence and a volume, one request at a time.
 struct Rig {
-    gate: Arc<Gate>,
+    coherence: Arc<Coherence>,
     volume: Volume,
     hosts: Vec<Host>,
 }
@@ -233,13 +233,13 @@ impl Rig {
         let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(1)));
         let volume = open(&kv, &medium);
         finish(volume.end_grace()).unwrap();
-        let gate = Arc::new(Gate::default());
+        let coherence = Arc::new(Coherence::default());
         let hosts: Vec<Host> = (1..=hosts).map(|session| Host::new(session, pages)).collect();
         for host in &hosts {
-            let cache = gate.attach(host.caller.clone(), host.setup(policies));
-            finish(gate.adopt(&*volume, cache));
+            let cache = coherence.attach(host.caller.clone(), host.setup(policies));
+            finish(coherence.recover(&*volume, cache));
         }
-        Rig { gate, volume, hosts }
+        Rig { coherence, volume, hosts }
     }
 
     fn ask(
@@ -249,7 +249,7 @@ impl Rig {
         payload: &[u8],
     ) -> Result<(Reply, Vec<u8>)> {
         let caller = &self.hosts[host].caller;
-        finish(ask(&self.gate, &self.volume, caller, request, payload.to_vec()))
+        finish(ask(&self.coherence, &self.volume, caller, request, payload.to_vec()))
     }
 
     fn create(&self, host: usize, name: &'static [u8], flags: u32) -> (Ino, Fh) {
@@ -411,10 +411,10 @@ fn closing_a_writer_writes_back_and_pages_outlive_the_handle() {
     assert_eq!(finish(rig.volume.cacheable(file.0)).unwrap().0.size, 5000);
     assert!(!host.write(file.0, Place::At(0), &[2; 10]), "nobody may write any more");
     assert_eq!(host.read(file.0, 0, 5000).unwrap(), [1; 5000]);
-    assert_eq!(rig.gate.figures()[0].promised, 0);
+    assert_eq!(rig.coherence.figures()[0].promised, 0);
     // Gone altogether: so are the pages.
     rig.ask(0, Request::Unlink { parent: Ino::ROOT, name: b"f" }, &[]).unwrap();
-    assert_eq!(rig.gate.figures()[0].free, rig.gate.figures()[0].total);
+    assert_eq!(rig.coherence.figures()[0].free, rig.coherence.figures()[0].total);
 }
 
 #[test]
@@ -462,10 +462,10 @@ fn a_host_that_dies_loses_nothing_it_was_told_is_written() {
     assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 9000]));
     let dead = rig.hosts.remove(0);
     dead.dead.store(true, Ordering::Relaxed);
-    finish(rig.gate.part(&*rig.volume, dead.caller.attachment));
+    finish(rig.coherence.detach(&*rig.volume, dead.caller.attachment));
     let fh = rig.open(0, file.0, 0);
     assert_eq!(rig.read(0, (file.0, fh), 0, 20_000), [1; 9000]);
-    assert_eq!(rig.gate.figures().len(), 1);
+    assert_eq!(rig.coherence.figures().len(), 1);
 }
 
 #[test]
@@ -477,17 +477,17 @@ fn the_next_life_of_the_dpu_side_finds_what_was_written() {
     assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 9000]));
     // It dies; its host goes on writing.
     rig.volume = open(&kv, &medium);
-    rig.gate = Arc::new(Gate::default());
+    rig.coherence = Arc::new(Coherence::default());
     assert!(rig.hosts[0].write(file.0, Place::At(0), &[2; 100]));
     let host = &rig.hosts[0];
-    rig.gate.expect([host.caller.attachment, SessionId(77)]);
-    let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
+    rig.coherence.expect([host.caller.attachment, SessionId(77)]);
+    let cache = rig.coherence.attach(host.caller.clone(), host.setup(Policies::default()));
     let request = Request::Getattr { ino: file.0, fh: Fh::NONE };
-    let mut early = ask(&rig.gate, &rig.volume, &host.caller, request, Vec::new());
+    let mut early = ask(&rig.coherence, &rig.volume, &host.caller, request, Vec::new());
     assert!(poll(&mut early).is_none());
-    finish(rig.gate.adopt(&*rig.volume, cache));
+    finish(rig.coherence.recover(&*rig.volume, cache));
     assert!(poll(&mut early).is_none(), "another session may have written, too");
-    rig.gate.expect_nobody();
+    rig.coherence.expect_nobody();
     assert!(matches!(finish(early), Ok((Reply::Attr(attr), _)) if attr.size == 9000));
     let fh = rig.open(0, file.0, 0);
     assert_eq!(rig.read(0, (file.0, fh), 0, 200), [[2; 100], [1; 100]].concat());
@@ -502,10 +502,10 @@ fn a_file_that_stays_open_is_cached_again_by_the_next_life() {
     assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 9000]));
     let reader = rig.open(0, file.0, 0);
     // The handles are handed in again: the volume knows them.
-    rig.gate = Arc::new(Gate::default());
+    rig.coherence = Arc::new(Coherence::default());
     let host = &rig.hosts[0];
-    let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
-    finish(rig.gate.adopt(&*rig.volume, cache));
+    let cache = rig.coherence.attach(host.caller.clone(), host.setup(Policies::default()));
+    finish(rig.coherence.recover(&*rig.volume, cache));
     assert!(host.read(file.0, 0, 10).is_none() && !host.write(file.0, Place::At(0), &[2; 10]));
     assert_eq!(rig.read(0, (file.0, reader), 0, 10), [1; 10]);
     assert_eq!(rig.read(0, (file.0, reader), 0, 10), [1; 10], "granted, and then filled");
@@ -549,10 +549,10 @@ fn a_grant_to_read_writes_nothing_whatever_the_host_marks() {
     assert_eq!(rig.read(0, file, 0, 9000), [[6; 10].as_slice(), &[5; 8990]].concat());
     rig.open(1, file.0, 0);
     forge(&rig.hosts[1], file.0);
-    finish(rig.gate.tend(&*rig.volume));
+    finish(rig.coherence.maintain(&*rig.volume));
     let gone = rig.hosts.remove(1);
     gone.dead.store(true, Ordering::Relaxed);
-    finish(rig.gate.part(&*rig.volume, gone.caller.attachment));
+    finish(rig.coherence.detach(&*rig.volume, gone.caller.attachment));
     assert_eq!(rig.read(0, file, 0, 9000), [[6; 10].as_slice(), &[5; 8990]].concat());
     assert_eq!(rig.size(0, file.0), 9000);
 }
@@ -580,12 +580,12 @@ fn a_grant_to_read_that_is_stuck_in_a_recall_writes_nothing_either() {
     assert_eq!(rig.ask(0, cut, &[]).map(drop), Err(Errno::EIO));
     host.region.store_u64(at, word, Ordering::Relaxed).unwrap();
     forge(host, file.0);
-    finish(rig.gate.tend(&*rig.volume));
+    finish(rig.coherence.maintain(&*rig.volume));
     rig.ask(1, Request::Fsync { ino: file.0, fh, data_only: false }, &[]).unwrap();
     forge(&rig.hosts[1], file.0);
     let gone = rig.hosts.remove(1);
     gone.dead.store(true, Ordering::Relaxed);
-    finish(rig.gate.part(&*rig.volume, gone.caller.attachment));
+    finish(rig.coherence.detach(&*rig.volume, gone.caller.attachment));
     assert_eq!(rig.read(0, file, 0, 10_000), [5; 9000]);
 }
 
@@ -603,8 +603,8 @@ fn the_next_life_believes_a_record_only_as_far_as_its_peer_may_write() {
         setup.control.grant(file.0, Grant::Write, 9000, 9).unwrap();
         forge(&host, file.0);
         let setup = host.setup(Policies::default());
-        let cache = rig.gate.attach(host.caller.clone(), setup);
-        finish(rig.gate.adopt(&*rig.volume, cache));
+        let cache = rig.coherence.attach(host.caller.clone(), setup);
+        finish(rig.coherence.recover(&*rig.volume, cache));
         assert_eq!(rig.read(0, file, 4096, 1), [kept], "uid {uid}");
         assert_eq!(rig.size(0, file.0), 9000);
     }
@@ -630,8 +630,8 @@ fn the_next_life_keeps_what_was_written_to_files_made_read_only() {
         setup.control.grant(file.0, Grant::Write, 9000, 9).unwrap();
         forge(&host, file.0);
         let setup = host.setup(Policies::default());
-        let cache = rig.gate.attach(host.caller.clone(), setup);
-        finish(rig.gate.adopt(&*rig.volume, cache));
+        let cache = rig.coherence.attach(host.caller.clone(), setup);
+        finish(rig.coherence.recover(&*rig.volume, cache));
         assert_eq!(rig.read(0, file, 4096, 1), [kept], "session {session}");
     }
 }
@@ -647,18 +647,18 @@ fn the_end_of_the_grace_period_lets_nobody_overtake_a_cache() {
     let file = rig.create(0, b"f", RDWR);
     assert!(rig.hosts[0].write(file.0, Place::At(0), &[1; 9000]));
     rig.volume = open(&kv, &medium);
-    rig.gate = Arc::new(Gate::default());
+    rig.coherence = Arc::new(Coherence::default());
     let host = &rig.hosts[0];
-    rig.gate.expect([host.caller.attachment]);
-    rig.gate.is_back(host.caller.attachment);
-    let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
-    rig.gate.expect_nobody();
+    rig.coherence.expect([host.caller.attachment]);
+    rig.coherence.is_back(host.caller.attachment);
+    let cache = rig.coherence.attach(host.caller.clone(), host.setup(Policies::default()));
+    rig.coherence.expect_nobody();
     let request = Request::Getattr { ino: file.0, fh: Fh::NONE };
-    let mut own = ask(&rig.gate, &rig.volume, &host.caller, request.clone(), Vec::new());
+    let mut own = ask(&rig.coherence, &rig.volume, &host.caller, request.clone(), Vec::new());
     let other = Caller { attachment: SessionId(78), ..host.caller.clone() };
-    let mut others = ask(&rig.gate, &rig.volume, &other, request, Vec::new());
+    let mut others = ask(&rig.coherence, &rig.volume, &other, request, Vec::new());
     assert!(poll(&mut own).is_none() && poll(&mut others).is_none());
-    finish(rig.gate.adopt(&*rig.volume, cache));
+    finish(rig.coherence.recover(&*rig.volume, cache));
     for asked in [own, others] {
         assert!(matches!(finish(asked), Ok((Reply::Attr(attr), _)) if attr.size == 9000));
     }
@@ -677,11 +677,11 @@ fn what_is_lost_with_a_cache_is_said_at_the_next_sync() {
     let setup = host.setup(Policies::default());
     setup.control.grant(file.0, Grant::Write, 9000, 9).unwrap();
     forge(&host, file.0);
-    let cache = rig.gate.attach(host.caller.clone(), host.setup(Policies::default()));
-    finish(rig.gate.adopt(&*rig.volume, cache));
+    let cache = rig.coherence.attach(host.caller.clone(), host.setup(Policies::default()));
+    finish(rig.coherence.recover(&*rig.volume, cache));
     let sync = |session: u64| {
         let session = Some(SessionId(session));
-        finish(rig.gate.flush_for_sync(&*rig.volume, file.0, session))
+        finish(rig.coherence.flush_for_sync(&*rig.volume, file.0, session))
     };
     // Of its own word only: nobody else hears of it.
     assert_eq!([sync(61), sync(60), sync(60)], [Ok(()), Err(Errno::EIO), Ok(())]);
@@ -698,17 +698,17 @@ fn a_cache_that_is_never_empty_is_not_emptied_for_ever() {
     let (region, at) = (Arc::clone(&host.region), host.plane.geometry().entry_at(3));
     let dirty = Word { status: Status::Dirty, ..Word::FREE }.emit();
     let again = move || region.store_u64(at, dirty, Ordering::SeqCst).unwrap();
-    let cache = rig.gate.attach(host.caller.clone(), setup);
+    let cache = rig.coherence.attach(host.caller.clone(), setup);
     let request = Request::Getattr { ino: Ino::ROOT, fh: Fh::NONE };
     BETWEEN.set(Some(Rc::new(again)));
-    let mut own = ask(&rig.gate, &rig.volume, &host.caller, request.clone(), Vec::new());
+    let mut own = ask(&rig.coherence, &rig.volume, &host.caller, request.clone(), Vec::new());
     assert!(poll(&mut own).is_none());
     // Who did not ask for it does not wait for it either.
     rig.ask(0, request, &[]).unwrap();
-    finish(rig.gate.adopt(&*rig.volume, cache));
+    finish(rig.coherence.recover(&*rig.volume, cache));
     BETWEEN.set(None);
     assert!(poll(&mut own).is_some());
-    assert_eq!(rig.gate.figures().len(), 1, "the cache is not used");
+    assert_eq!(rig.coherence.figures().len(), 1, "the cache is not used");
 }
 
 #[test]
@@ -751,7 +751,7 @@ fn what_each_request_costs_beside_its_own() {
     for page in 0..100 {
         assert!(host.write(ino, Place::At(page * PAGE), &[2; 4096]) || page >= 24);
     }
-    let dirty = rig.gate.figures()[0].dirty;
+    let dirty = rig.coherence.figures()[0].dirty;
     assert_eq!(costs(&mut || sync()), 1 + 5 * dirty + 1);
     // To read only: a miss is filled by seven.
     rig.ask(0, Request::Release { ino, fh, owner: 0 }, &[]).unwrap();
@@ -783,6 +783,6 @@ fn a_page_held_for_ever_is_not_waited_for_for_ever() {
     assert_eq!(rig.ask(1, request, &[]).map(drop), Err(Errno::EIO));
     // Let go, it is there.
     host.region.store_u64(at, word, Ordering::Relaxed).unwrap();
-    finish(rig.gate.tend(&*rig.volume));
+    finish(rig.coherence.maintain(&*rig.volume));
     assert_eq!(rig.read(1, (file.0, fh), 0, 10), [1; 10]);
 }

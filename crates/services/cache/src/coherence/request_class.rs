@@ -13,9 +13,9 @@ pub(super) enum Drops {
     Pages,
 }
 
-/// What the gate does with a request.
+/// What is done with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum RequestClass {
     /// No file's bytes, size or times are in it.
     Plain,
     /// Reads bytes.
@@ -42,14 +42,14 @@ pub(super) enum Class {
     Removal,
 }
 
-pub(super) fn of(request: &Request<'_>, payload: &Payload) -> Class {
-    let change = |ino, drops| Class::Change { ino, other: None, drops };
+pub(super) fn of(request: &Request<'_>, payload: &Payload) -> RequestClass {
+    let change = |ino, drops| RequestClass::Change { ino, other: None, drops };
     match *request {
         Request::Read { ino, fh, offset, len, flags } => {
-            Class::Read { ino, fh, offset, len, flags }
+            RequestClass::Read { ino, fh, offset, len, flags }
         }
         Request::Write { ino, fh, offset, flags } => {
-            Class::Write { ino, fh, offset, len: payload.bytes().len() as u64, flags }
+            RequestClass::Write { ino, fh, offset, len: payload.bytes().len() as u64, flags }
         }
         Request::Setattr { ino, ref set, .. } => {
             change(ino, if set.size.is_some() { Drops::Pages } else { Drops::Nothing })
@@ -58,22 +58,24 @@ pub(super) fn of(request: &Request<'_>, payload: &Payload) -> Class {
             change(ino, Drops::Nothing)
         }
         Request::Fallocate { ino, .. } => change(ino, Drops::Pages),
-        Request::CopyFileRange { from, to, .. } => {
-            Class::Change { ino: to, other: (from != to).then_some(from), drops: Drops::Pages }
-        }
-        Request::Getattr { ino, .. } => Class::Attributes { ino },
+        Request::CopyFileRange { from, to, .. } => RequestClass::Change {
+            ino: to,
+            other: (from != to).then_some(from),
+            drops: Drops::Pages,
+        },
+        Request::Getattr { ino, .. } => RequestClass::Attributes { ino },
         // What is not in the volume yet would count as a hole.
         Request::Lseek { ino, .. } => change(ino, Drops::Nothing),
-        Request::Open { ino, flags } => Class::Open { ino, flags },
+        Request::Open { ino, flags } => RequestClass::Open { ino, flags },
         Request::Lookup { .. }
         | Request::Create { .. }
         | Request::Tmpfile { .. }
-        | Request::Link { .. } => Class::Names,
-        Request::Readdir { with_attributes: true, .. } => Class::Listing,
-        Request::Fsync { ino, .. } => Class::Sync { ino },
-        Request::Syncfs => Class::SyncAll,
-        Request::Release { ino, fh, .. } => Class::Release { ino, fh },
-        Request::Unlink { .. } | Request::Rename { .. } => Class::Removal,
+        | Request::Link { .. } => RequestClass::Names,
+        Request::Readdir { with_attributes: true, .. } => RequestClass::Listing,
+        Request::Fsync { ino, .. } => RequestClass::Sync { ino },
+        Request::Syncfs => RequestClass::SyncAll,
+        Request::Release { ino, fh, .. } => RequestClass::Release { ino, fh },
+        Request::Unlink { .. } | Request::Rename { .. } => RequestClass::Removal,
         Request::Noop
         | Request::Forget { .. }
         | Request::Readlink { .. }
@@ -93,7 +95,7 @@ pub(super) fn of(request: &Request<'_>, payload: &Payload) -> Class {
         | Request::Setlk { .. }
         | Request::CancelLock { .. }
         | Request::Reclaim { .. }
-        | Request::ReturnLocks { .. } => Class::Plain,
+        | Request::ReturnLocks { .. } => RequestClass::Plain,
     }
 }
 

@@ -4,16 +4,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::dpu::{NoRecord, TakenOut};
 use outboard_base::{Errno, Fh, Ino, Result, SessionId};
-use outboard_cache::dpu::{NoRecord, TakenOut};
 use outboard_volume::Answer;
 use outboard_wire::cache::Grant;
 use outboard_wire::file::open_flags;
 
-use super::book::{Cache, Hand};
-use super::class::{Drops, writes};
 use super::flush::{ALL, give_back};
-use super::{Ask, BUSY_LIMIT, Gate, pause, unreachable};
+use super::grant_table::{Cache, HeldGrant};
+use super::request_class::{Drops, writes};
+use super::{BUSY_LIMIT, Coherence, Operation, pause, unreachable};
 use outboard_volume::Volume;
 
 /// Pages a host may make dirty of a file it just opened. A writer that uses them up gets as many
@@ -22,7 +22,7 @@ const CREDIT_FIRST: u64 = 64;
 /// One writer's share of what may be dirty.
 const CREDIT_SHARE: u64 = 4;
 
-impl Gate {
+impl Coherence {
     /// After an open: its session may cache the inode, if it can. What stands in the way is left
     /// alone: without a grant requests go through.
     pub(super) async fn grant<V: Volume>(
@@ -32,7 +32,7 @@ impl Gate {
         (ino, fh): (Ino, Fh),
         flags: u32,
     ) {
-        let Some(cache) = self.book().cache(session) else { return };
+        let Some(cache) = self.table().cache(session) else { return };
         if flags & open_flags::DIRECT != 0 {
             return;
         }
@@ -40,7 +40,7 @@ impl Gate {
         let wants = writes(flags) && !durable && cache.control.takes_writes();
         // Twice: the first time all places for the record may be taken.
         for _ in 0..2 {
-            let enough = |hand: &Hand| match hand.grant {
+            let enough = |held: &HeldGrant| match held.grant {
                 Grant::Write => true,
                 Grant::Read => !wants,
                 Grant::Free | Grant::Frozen | Grant::None => false,
@@ -59,15 +59,15 @@ impl Gate {
             };
             drop(guard);
             let guard = self.range_locks.exclusive(victim).await;
-            let hand = self.view(victim, session).mine;
-            if let Some(hand) = hand
-                && self.recall(volume, &hand, victim, Grant::Free).await.is_err()
+            let held = self.view(victim, session).mine;
+            if let Some(held) = held
+                && self.recall(volume, &held, victim, Grant::Free).await.is_err()
             {
                 return;
             }
             drop(guard);
         }
-        if wants && let Some(holder) = self.book().holder(ino, session) {
+        if wants && let Some(holder) = self.table().holder(ino, session) {
             holder.writers.push(fh);
         }
     }
@@ -80,14 +80,14 @@ impl Gate {
         session: SessionId,
         (ino, fh): (Ino, Fh),
     ) {
-        if !self.book().had_cached(session, ino) {
+        if !self.table().had_cached(session, ino) {
             return;
         }
         let Some(flags) = volume.opened(session, ino, fh) else { return };
         if flags & open_flags::DIRECT != 0 {
             return;
         }
-        let again = self.book().caches_again(session, ino, writes(flags));
+        let again = self.table().caches_again(session, ino, writes(flags));
         if again {
             self.grant(volume, session, (ino, fh), flags).await;
         }
@@ -104,8 +104,8 @@ impl Gate {
         let session = cache.session();
         self.clear_others(volume, session, ino, if wants { Grant::Free } else { Grant::Read })
             .await?;
-        if let Some(hand) = self.view(ino, session).mine.filter(Hand::writes) {
-            self.recall(volume, &hand, ino, Grant::Read).await?;
+        if let Some(held) = self.view(ino, session).mine.filter(HeldGrant::writes) {
+            self.recall(volume, &held, ino, Grant::Read).await?;
         }
         let (attr, writable) = volume.cacheable(ino).await?;
         let grant = if wants && writable { Grant::Write } else { Grant::Read };
@@ -113,8 +113,8 @@ impl Gate {
             if grant == Grant::Write { self.promise(volume, cache, CREDIT_FIRST).await } else { 0 };
         match cache.control.grant(ino, grant, attr.size, credit) {
             Ok(slot) => {
-                let hand = Hand::new(cache, slot, grant);
-                self.book().granted(ino, hand, credit);
+                let held = HeldGrant::new(cache, slot, grant);
+                self.table().granted(ino, held, credit);
             }
             Err(no) => {
                 give_back(volume, cache, credit);
@@ -125,7 +125,7 @@ impl Gate {
             }
         }
         if grant == Grant::Write {
-            // What others were told of it will not be true for long: they ask again, and then the
+            // What others have cached of it will not be true for long: they ask again, and then the
             // grant becomes one to read.
             volume.notify_changed(session, ino);
         }
@@ -149,12 +149,12 @@ impl Gate {
 
     /// What a writer is given when it has used up most of its credit, or has too little left for a
     /// write of `wanted` pages; `None` if it has enough.
-    fn share(&self, hand: &Hand, ino: Ino, wanted: u64) -> Result<Option<u64>> {
-        let Hand { cache, slot, .. } = hand;
+    fn share(&self, held: &HeldGrant, ino: Ino, wanted: u64) -> Result<Option<u64>> {
+        let HeldGrant { cache, slot, .. } = held;
         let Some(record) = cache.control.record(*slot, ino).map_err(unreachable)? else {
             return Ok(None);
         };
-        let Some(credit) = self.book().holder_of(ino, hand).map(|holder| holder.credit) else {
+        let Some(credit) = self.table().holder_of(ino, held).map(|holder| holder.credit) else {
             return Ok(None);
         };
         let most = (cache.dirty_max() / CREDIT_SHARE).max(CREDIT_FIRST);
@@ -174,16 +174,16 @@ impl Gate {
         ino: Ino,
         bytes: u64,
     ) {
-        let writes = |hand: &Hand| hand.grant == Grant::Write;
-        let Some(hand) = self.view(ino, session).mine.filter(writes) else { return };
-        let wanted = bytes.div_ceil(hand.cache.page_size());
-        if let Ok(Some(share)) = self.share(&hand, ino, wanted) {
-            self.await_room(&hand.cache, share).await;
+        let writes = |held: &HeldGrant| held.grant == Grant::Write;
+        let Some(held) = self.view(ino, session).mine.filter(writes) else { return };
+        let wanted = bytes.div_ceil(held.cache.page_size());
+        if let Ok(Some(share)) = self.share(&held, ino, wanted) {
+            self.await_room(&held.cache, share).await;
         }
-        // Alone: of two at a time, the one with less could tell the host last.
+        // Alone: of two at a time, the one with less could set the host's credit last.
         let _guard = self.range_locks.exclusive(ino).await;
-        let Some(hand) = self.view(ino, session).mine.filter(writes) else { return };
-        if let Err(errno) = self.top_up(volume, &hand, ino, wanted).await {
+        let Some(held) = self.view(ino, session).mine.filter(writes) else { return };
+        if let Err(errno) = self.top_up(volume, &held, ino, wanted).await {
             tracing::debug!(%ino, %errno, "no more credit");
         }
     }
@@ -193,25 +193,25 @@ impl Gate {
     pub(super) async fn top_up<V: Volume>(
         &self,
         volume: &V,
-        hand: &Hand,
+        held: &HeldGrant,
         ino: Ino,
         wanted: u64,
     ) -> Result<()> {
-        let Hand { cache, slot, .. } = hand;
-        let Some(share) = self.share(hand, ino, wanted)? else { return Ok(()) };
-        if cache.lacks_room(share) && !self.tending.is_tended() {
-            self.flush(volume, hand, ino, ALL, false).await?;
+        let HeldGrant { cache, slot, .. } = held;
+        let Some(share) = self.share(held, ino, wanted)? else { return Ok(()) };
+        if cache.lacks_room(share) && !self.maintenance.has_maintainer() {
+            self.flush(volume, held, ino, ALL, false).await?;
         }
         let more = self.promise(volume, cache, share).await;
         let credit = {
-            let mut book = self.book();
-            match book.holder_of(ino, hand) {
-                Some(holder) if holder.hand.grant == Grant::Write => {
+            let mut table = self.table();
+            match table.holder_of(ino, held) {
+                Some(holder) if holder.held.grant == Grant::Write => {
                     holder.credit += more;
                     holder.credit
                 }
                 _ => {
-                    drop(book);
+                    drop(table);
                     give_back(volume, cache, more);
                     return Ok(());
                 }
@@ -221,7 +221,7 @@ impl Gate {
     }
 
     /// Others than `session` may at most do `to` (read, or nothing) with an inode; the lock is
-    /// held alone.
+    /// held exclusively.
     pub(super) async fn clear_others<V: Volume>(
         &self,
         volume: &V,
@@ -229,54 +229,55 @@ impl Gate {
         ino: Ino,
         to: Grant,
     ) -> Result<()> {
-        for hand in self.hands(ino) {
-            let other = hand.cache.session() != session;
-            if other && (hand.writes() || to == Grant::Free) {
-                self.recall(volume, &hand, ino, to).await?;
+        for held in self.grants_on(ino) {
+            let other = held.cache.session() != session;
+            if other && (held.writes() || to == Grant::Free) {
+                self.recall(volume, &held, ino, to).await?;
             }
         }
         Ok(())
     }
 
     /// Notes what a session may do, there and here.
-    pub(super) fn set(&self, hand: &Hand, ino: Ino, grant: Grant) -> Result<()> {
-        hand.cache.control.set(hand.slot, grant).map_err(unreachable)?;
-        if let Some(holder) = self.book().holder(ino, hand.cache.session()) {
-            holder.hand.set(grant);
+    pub(super) fn set(&self, held: &HeldGrant, ino: Ino, grant: Grant) -> Result<()> {
+        held.cache.control.set(held.slot, grant).map_err(unreachable)?;
+        if let Some(holder) = self.table().holder(ino, held.cache.session()) {
+            holder.held.set(grant);
         }
         Ok(())
     }
 
-    /// Takes a grant back, down to reading (the pages stay) or altogether; the lock is held alone.
+    /// Takes a grant back, down to reading (the pages stay) or altogether; the lock is held
+    /// exclusively.
     /// If that fails the inode stays frozen: nothing is lost, and everything goes through.
     pub(super) async fn recall<V: Volume>(
         &self,
         volume: &V,
-        hand: &Hand,
+        held: &HeldGrant,
         ino: Ino,
         to: Grant,
     ) -> Result<()> {
-        let cache = &hand.cache;
-        self.set(hand, ino, Grant::Frozen)?;
-        if hand.writes() {
-            self.flush(volume, hand, ino, ALL, true).await?;
+        let cache = &held.cache;
+        self.set(held, ino, Grant::Frozen)?;
+        if held.writes() {
+            self.flush(volume, held, ino, ALL, true).await?;
         }
         if to == Grant::Read {
-            let outstanding = self.book().take_outstanding(ino, cache.session());
+            let outstanding = self.table().take_outstanding(ino, cache.session());
             give_back(volume, cache, outstanding.unwrap_or(0));
-            return self.set(hand, ino, Grant::Read);
+            return self.set(held, ino, Grant::Read);
         }
-        self.take_out(volume, hand, ino, ALL).await?;
-        self.end(volume, hand, ino)
+        self.take_out(volume, held, ino, ALL).await?;
+        self.end(volume, held, ino)
     }
 
     /// A grant is over, and no page of it is left.
-    pub(super) fn end<V: Volume>(&self, volume: &V, hand: &Hand, ino: Ino) -> Result<()> {
-        let holder = self.book().ended(ino, hand.cache.session());
+    pub(super) fn end<V: Volume>(&self, volume: &V, held: &HeldGrant, ino: Ino) -> Result<()> {
+        let holder = self.table().ended(ino, held.cache.session());
         if let Some(holder) = holder {
-            give_back(volume, &hand.cache, holder.credit.saturating_sub(holder.settled));
+            give_back(volume, &held.cache, holder.credit.saturating_sub(holder.settled));
         }
-        hand.cache.control.set(hand.slot, Grant::Free).map_err(unreachable)
+        held.cache.control.set(held.slot, Grant::Free).map_err(unreachable)
     }
 
     /// Takes pages out. What is dirty among them is flushed first, if the session may write; else
@@ -284,13 +285,13 @@ impl Gate {
     pub(super) async fn take_out<V: Volume>(
         &self,
         volume: &V,
-        hand: &Hand,
+        held: &HeldGrant,
         ino: Ino,
         pages: Range<u64>,
     ) -> Result<()> {
-        let cache = &hand.cache;
+        let cache = &held.cache;
         let deadline = (cache.clock)().after(BUSY_LIMIT);
-        let drops = !hand.writes();
+        let drops = !held.writes();
         loop {
             let (mut busy, mut dirty) = (false, false);
             for found in cache.control.find(ino, pages.clone()).map_err(unreachable)? {
@@ -309,7 +310,7 @@ impl Gate {
                 return Err(Errno::EIO);
             }
             if dirty {
-                self.flush(volume, hand, ino, pages.clone(), false).await?;
+                self.flush(volume, held, ino, pages.clone(), false).await?;
             }
             pause().await;
         }
@@ -319,11 +320,11 @@ impl Gate {
     pub(super) async fn change<V: Volume>(
         &self,
         volume: &V,
-        ask: Ask<'_>,
+        operation: Operation<'_>,
         (ino, other): (Ino, Option<Ino>),
         drops: Drops,
     ) -> Result<Answer> {
-        let session = ask.caller.attachment;
+        let session = operation.caller.attachment;
         let (first, second) = match other {
             Some(other) => (ino.min(other), Some(ino.max(other))),
             None => (ino, None),
@@ -334,9 +335,9 @@ impl Gate {
                 Some(second) => Some(self.range_locks.shared(second).await),
                 None => None,
             };
-            let known = |ino: Ino| !self.hands(ino).is_empty();
+            let known = |ino: Ino| !self.grants_on(ino).is_empty();
             if !known(ino) && !other.is_some_and(known) {
-                return ask.of(volume).await;
+                return operation.run(volume).await;
             }
         }
         let _guard = self.range_locks.exclusive_both(first, second.unwrap_or(first)).await;
@@ -344,21 +345,21 @@ impl Gate {
         self.clear_others(volume, session, ino, to).await?;
         if let Some(other) = other {
             self.clear_others(volume, session, other, Grant::Read).await?;
-            if let Some(hand) = self.view(other, session).mine.filter(Hand::writes) {
-                self.flush(volume, &hand, other, ALL, false).await?;
+            if let Some(held) = self.view(other, session).mine.filter(HeldGrant::writes) {
+                self.flush(volume, &held, other, ALL, false).await?;
             }
         }
         let mine = self.view(ino, session).mine;
-        if let Some(hand) = &mine {
-            self.still(volume, hand, ino, drops).await?;
+        if let Some(held) = &mine {
+            self.quiesce(volume, held, ino, drops).await?;
         }
-        let now = ask.now;
-        self.book().changes(ino);
-        let answer = ask.of(volume).await;
-        self.book().changes(ino);
-        if let Some(hand) = mine {
+        let now = operation.now;
+        self.table().changes(ino);
+        let answer = operation.run(volume).await;
+        self.table().changes(ino);
+        if let Some(held) = mine {
             // What the volume has done stays answered; the record stays frozen, and is recalled.
-            if let Err(errno) = self.grant_again(volume, &hand, ino, now).await {
+            if let Err(errno) = self.grant_again(volume, &held, ino, now).await {
                 tracing::warn!(%ino, %errno, "a changed file is not cached any more");
             }
         }
@@ -366,21 +367,21 @@ impl Gate {
     }
 
     /// Before a change by its own session: nothing is dirty, and nothing moves.
-    async fn still<V: Volume>(
+    async fn quiesce<V: Volume>(
         &self,
         volume: &V,
-        hand: &Hand,
+        held: &HeldGrant,
         ino: Ino,
         drops: Drops,
     ) -> Result<()> {
-        if hand.writes() || drops == Drops::Pages {
-            self.set(hand, ino, Grant::Frozen)?;
+        if held.writes() || drops == Drops::Pages {
+            self.set(held, ino, Grant::Frozen)?;
         }
-        if hand.writes() {
-            self.flush(volume, hand, ino, ALL, true).await?;
+        if held.writes() {
+            self.flush(volume, held, ino, ALL, true).await?;
         }
         if drops == Drops::Pages {
-            self.take_out(volume, hand, ino, ALL).await?;
+            self.take_out(volume, held, ino, ALL).await?;
         }
         Ok(())
     }
@@ -389,26 +390,26 @@ impl Gate {
     async fn grant_again<V: Volume>(
         &self,
         volume: &V,
-        hand: &Hand,
+        held: &HeldGrant,
         ino: Ino,
         now: outboard_base::Timestamp,
     ) -> Result<()> {
-        let cache = &hand.cache;
+        let cache = &held.cache;
         let Ok((attr, writable)) = volume.cacheable(ino).await else {
             // Gone, or unreadable: whatever is asked for next says so.
-            return self.recall(volume, hand, ino, Grant::Free).await;
+            return self.recall(volume, held, ino, Grant::Free).await;
         };
         // From here on it is nobody else's to give back: a flush may only now count its last pages.
-        let outstanding = self.book().take_outstanding(ino, cache.session());
+        let outstanding = self.table().take_outstanding(ino, cache.session());
         let Some(outstanding) = outstanding else { return Ok(()) };
         // A time set ahead of the clock is not moved back by a write that comes late to the volume.
-        let writes = hand.grant == Grant::Write && writable && attr.mtime <= now;
+        let writes = held.grant == Grant::Write && writable && attr.mtime <= now;
         let (grant, credit) = if writes { (Grant::Write, outstanding) } else { (Grant::Read, 0) };
         give_back(volume, cache, outstanding - credit);
         match cache.control.grant(ino, grant, attr.size, credit) {
             Ok(slot) => {
-                let hand = Hand::new(cache, slot, grant);
-                self.book().granted(ino, hand, credit);
+                let held = HeldGrant::new(cache, slot, grant);
+                self.table().granted(ino, held, credit);
                 Ok(())
             }
             Err(no) => {
@@ -423,19 +424,19 @@ impl Gate {
     }
 
     /// The inode is gone: nothing of it is kept.
-    pub(super) async fn bury<V: Volume>(&self, volume: &V, ino: Ino) {
-        if self.hands(ino).is_empty() {
+    pub(super) async fn drop_removed<V: Volume>(&self, volume: &V, ino: Ino) {
+        if self.grants_on(ino).is_empty() {
             return;
         }
         let _guard = self.range_locks.exclusive(ino).await;
-        for hand in self.hands(ino) {
+        for held in self.grants_on(ino) {
             let over = async {
-                self.set(&hand, ino, Grant::Frozen)?;
-                for found in hand.cache.control.find(ino, ALL).map_err(unreachable)? {
-                    hand.cache.control.take_out(&found, true).map_err(unreachable)?;
+                self.set(&held, ino, Grant::Frozen)?;
+                for found in held.cache.control.find(ino, ALL).map_err(unreachable)? {
+                    held.cache.control.take_out(&found, true).map_err(unreachable)?;
                 }
-                self.take_out(volume, &hand, ino, ALL).await?;
-                self.end(volume, &hand, ino)
+                self.take_out(volume, &held, ino, ALL).await?;
+                self.end(volume, &held, ino)
             };
             if let Err(errno) = over.await {
                 tracing::debug!(%ino, %errno, "pages of a file that is gone stay for now");

@@ -3,16 +3,16 @@
 //!
 //! Goal: no lost write, no torn read, no stale page. Method: each actor owns stripes of the file
 //! that lie side by side in the same pages, so all of them share every page and none its bytes. It
-//! writes and reads its stripes in its host's cache where that lets it, through the gate where not,
-//! and knows what must come back. A seed chooses who moves: an idle actor, a request under way, the
-//! tender; between any two DMAs other actors may read and write in their caches. Hosts die (some
-//! holding locks), the DPU side dies with everything under way. A write that was under way then may
-//! have happened or not; all others must have.
+//! writes and reads its stripes in its host's cache where that lets it, through [`Coherence`] where
+//! not, and knows what must come back. A seed chooses who moves: an idle actor, a request under
+//! way, the maintenance; between any two DMAs other actors may read and write in their caches.
+//! Hosts die (some holding locks), the DPU side dies with everything under way. A write that was
+//! under way then may have happened or not; all others must have.
 //!
 //! `OUTBOARD_SEED=n` runs one seed alone, `OUTBOARD_SEEDS=n` so many.
 
+use crate::policy::{DIRTY_MAX, flush, replace};
 use outboard_base::Rng;
-use outboard_cache::policy::{DIRTY_MAX, flush, replace};
 use outboard_kv::mem::Faults;
 use outboard_kvfs::check;
 
@@ -74,7 +74,7 @@ struct World {
     kv: Arc<MemKv>,
     medium: Arc<MemMedium>,
     volume: Volume,
-    gate: Arc<Gate>,
+    coherence: Arc<Coherence>,
     hosts: Vec<Host>,
     ino: Ino,
     actors: Vec<Actor>,
@@ -83,8 +83,8 @@ struct World {
     rng: Rng,
     policies: Policies,
     next_session: u64,
-    /// Whether a round of the tender is asked for, if somebody tends.
-    tended: Option<Arc<AtomicBool>>,
+    /// Whether a round of the tender is asked for, if somebody maintains.
+    maintained: Option<Arc<AtomicBool>>,
     /// The tender's round and other work of the DPU side's own.
     works: Vec<Pin<Box<dyn Future<Output = ()>>>>,
     hits: u64,
@@ -92,13 +92,13 @@ struct World {
     parting: Rc<Cell<usize>>,
 }
 
-/// A gate of small batches, so that a flush has several under way.
-fn gate(tended: Option<&Arc<AtomicBool>>) -> Arc<Gate> {
-    let gate = Gate { batch: 2 * PAGE as usize, ..Gate::default() };
-    if let Some(asked) = tended.cloned() {
-        gate.tended_by(move || asked.store(true, Ordering::SeqCst));
+/// A coherence of small batches, so that a flush has several under way.
+fn coherence(maintained: Option<&Arc<AtomicBool>>) -> Arc<Coherence> {
+    let coherence = Coherence { batch: 2 * PAGE as usize, ..Coherence::default() };
+    if let Some(asked) = maintained.cloned() {
+        coherence.set_maintainer(move || asked.store(true, Ordering::SeqCst));
     }
-    Arc::new(gate)
+    Arc::new(coherence)
 }
 
 impl World {
@@ -114,8 +114,8 @@ impl World {
             flush: flush::Name::ALL[pick(&mut rng, 2)],
             dirty: 1 + rng.below(u64::from(DIRTY_MAX)) as u8,
         };
-        let tended = rng.chance(1, 2).then(Arc::default);
-        let gate = gate(tended.as_ref());
+        let maintained = rng.chance(1, 2).then(Arc::default);
+        let coherence = coherence(maintained.as_ref());
         let (many, pages) = (1 + rng.below(2), if rng.chance(1, 2) { 8 } else { 64 });
         let hosts = (1..=many).map(|session| Host::new(session, pages)).collect();
         let actor = |number| Actor {
@@ -130,7 +130,7 @@ impl World {
             kv,
             medium,
             volume,
-            gate,
+            coherence,
             hosts,
             ino: Ino::ROOT,
             actors: (0..ACTORS).map(actor).collect(),
@@ -138,7 +138,7 @@ impl World {
             rng,
             policies,
             next_session: many + 1,
-            tended,
+            maintained,
             works: Vec::new(),
             hits: 0,
             parting: Rc::default(),
@@ -146,7 +146,7 @@ impl World {
         let maker = Caller { attachment: SessionId(99), trusted: true, peer: Cred::root() };
         let (parent, name) = (Ino::ROOT, b"f".as_slice());
         let create = Request::Create { parent, name, mode: 0o644, umask: 0, flags: RDWR };
-        match finish(ask(&world.gate, &world.volume, &maker, create, Vec::new())) {
+        match finish(ask(&world.coherence, &world.volume, &maker, create, Vec::new())) {
             Ok((Reply::Created(attr, _), _)) => world.ino = attr.ino,
             other => panic!("{other:?}"),
         }
@@ -157,17 +157,18 @@ impl World {
 
     fn attach(&mut self, host: usize) {
         let Some(host) = self.hosts.get(host) else { return };
-        let cache = self.gate.attach(host.caller.clone(), host.setup(self.policies));
-        let (gate, volume) = (Arc::clone(&self.gate), Arc::clone(&self.volume));
-        self.works.push(Box::pin(async move { gate.adopt(&*volume, cache).await }));
+        let cache = self.coherence.attach(host.caller.clone(), host.setup(self.policies));
+        let (coherence, volume) = (Arc::clone(&self.coherence), Arc::clone(&self.volume));
+        self.works.push(Box::pin(async move { coherence.recover(&*volume, cache).await }));
     }
 
     /// Begins a round of the tender, if one was asked for.
     fn tend_if_asked(&mut self) -> bool {
-        let asked = self.tended.as_ref().is_some_and(|asked| asked.swap(false, Ordering::SeqCst));
+        let asked =
+            self.maintained.as_ref().is_some_and(|asked| asked.swap(false, Ordering::SeqCst));
         if asked {
-            let (gate, volume) = (Arc::clone(&self.gate), Arc::clone(&self.volume));
-            self.works.push(Box::pin(async move { _ = gate.tend(&*volume).await }));
+            let (coherence, volume) = (Arc::clone(&self.coherence), Arc::clone(&self.volume));
+            self.works.push(Box::pin(async move { _ = coherence.maintain(&*volume).await }));
         }
         asked
     }
@@ -248,7 +249,7 @@ impl World {
 
     fn ask(&mut self, at: usize, doing: Doing, request: Request<'static>, payload: Vec<u8>) {
         let caller = &self.hosts[self.actors[at].host].caller;
-        let asked = ask(&self.gate, &self.volume, caller, request, payload);
+        let asked = ask(&self.coherence, &self.volume, caller, request, payload);
         self.actors[at].doing = Some((doing, asked));
     }
 
@@ -319,11 +320,11 @@ impl World {
             }
         }
         dead.dead.store(true, Ordering::SeqCst);
-        let (gate, volume) = (Arc::clone(&self.gate), Arc::clone(&self.volume));
+        let (coherence, volume) = (Arc::clone(&self.coherence), Arc::clone(&self.volume));
         let parting = Rc::clone(&self.parting);
         parting.set(parting.get() + 1);
         self.works.push(Box::pin(async move {
-            gate.part(&*volume, dead.caller.attachment).await;
+            coherence.detach(&*volume, dead.caller.attachment).await;
             volume.detach(dead.caller.attachment);
             parting.set(parting.get() - 1);
         }));
@@ -350,8 +351,8 @@ impl World {
             self.begin(at, true);
         }
         self.volume = open(&self.kv, &self.medium);
-        self.gate = gate(self.tended.as_ref());
-        self.gate.expect(self.hosts.iter().map(|host| host.caller.attachment));
+        self.coherence = coherence(self.maintained.as_ref());
+        self.coherence.expect(self.hosts.iter().map(|host| host.caller.attachment));
         (0..ACTORS).for_each(|at| self.actors[at].fh = None);
         (0..self.hosts.len()).for_each(|host| self.attach(host));
     }
@@ -360,8 +361,8 @@ impl World {
 fn step(world: &Rc<RefCell<World>>) {
     let mut w = world.borrow_mut();
     if w.works.is_empty() && !w.tend_if_asked() && w.rng.chance(1, 10) {
-        let (gate, volume) = (Arc::clone(&w.gate), Arc::clone(&w.volume));
-        w.works.push(Box::pin(async move { _ = gate.tend(&*volume).await }));
+        let (coherence, volume) = (Arc::clone(&w.coherence), Arc::clone(&w.volume));
+        w.works.push(Box::pin(async move { _ = coherence.maintain(&*volume).await }));
     }
     let busy: Vec<usize> = (0..ACTORS).filter(|at| w.actors[*at].doing.is_some()).collect();
     match w.rng.below(3) {
@@ -422,14 +423,15 @@ fn simulate(seed: u64) -> u64 {
     let ino = w.ino;
     for host in 0..w.hosts.len() {
         let caller = w.hosts[host].caller.clone();
-        let open = ask(&w.gate, &w.volume, &caller, Request::Open { ino, flags: 0 }, Vec::new());
+        let open =
+            ask(&w.coherence, &w.volume, &caller, Request::Open { ino, flags: 0 }, Vec::new());
         let Ok((Reply::Opened(fh), _)) = finish(open) else { panic!("it does not open") };
         for actor in 0..ACTORS {
             for stripe in 0..STRIPES {
                 let offset = w.actors[actor].offset(stripe);
                 let len = STRIPE as u32;
                 let read = Request::Read { ino, fh, offset, len, flags: 0 };
-                let read = ask(&w.gate, &w.volume, &caller, read, Vec::new());
+                let read = ask(&w.coherence, &w.volume, &caller, read, Vec::new());
                 let (_, found) = finish(read).unwrap();
                 w.actors[actor].check(stripe, &found, "at the end");
             }
