@@ -89,6 +89,7 @@ fn run(args: &[String]) -> Result<bool, String> {
     match command.as_str() {
         "gate" => stages::gate(&Project::load()?),
         "test" => stages::test(&Project::load()?, &args[1..]),
+        "tests" => stages::tests(&Project::load()?, &args[1..]),
         "long" => stages::long(&Project::load()?),
         "decisions" => tidy::write_decision_index(&Project::load()?).map(|()| true),
         "help" | "--help" | "-h" => {
@@ -129,7 +130,8 @@ fn usage() -> String {
     let mut text = String::from(
         "cargo x gate         what a change must pass: format, clippy and the rules below\n\
          cargo x test         everything CI runs, cheap to expensive (`cargo x test --help`)\n\
-         cargo x long         the same with programs and kills at full size\n\
+         cargo x tests NAME.. the tests of these crates, built as `cargo x test` builds them\n\
+         cargo x long         everything CI runs, with programs and kills at full size\n\
          cargo x decisions    rewrite the list in docs/decisions/README.md\n",
     );
     for check in CHECKS {

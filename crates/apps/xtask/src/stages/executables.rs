@@ -1,0 +1,195 @@
+//! The tests of every crate, as cargo built them: run from here, several programs at once.
+//!
+//! `cargo test` runs one program after the other, and builds anew what another choice of packages
+//! or features asks for. Here everything is built once, with one choice ([`build_command`]), and
+//! what was built is run.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{Output, PROFILE};
+use crate::project::Project;
+
+/// Tests of one program that are not done by then hang.
+const LIMIT: Duration = Duration::from_secs(40 * 60);
+/// Programs whose tests measure time or CPU, by package and target: nothing runs beside them.
+const MEASURING: &[(&str, &str)] = &[("attach", "sides")];
+/// Programs whose tests need a cluster, which the stage `rados` starts.
+const IN_A_CLUSTER: &[(&str, &str)] = &[("rados", "it")];
+/// Programs that take longest, which begin first so that none is left over at the end.
+const LONGEST: &[(&str, &str)] = &[];
+
+/// Which programs.
+#[derive(Clone, Copy)]
+pub(super) enum Which<'a> {
+    /// Those that measure nothing and need no cluster.
+    Beside,
+    /// Those that measure.
+    Measuring,
+    /// All of these packages, by name without `outboard-`.
+    Of(&'a [String]),
+}
+
+/// The feature that needs librados, where its header is there.
+pub(super) fn features() -> &'static [&'static str] {
+    if Path::new("/usr/include/rados/librados.h").exists() {
+        &["--features=outboard-rados/librados,outboard-store/rados,outboard-outboard/rados"]
+    } else {
+        &[]
+    }
+}
+
+/// What builds everything that any stage runs.
+pub(super) fn build_command() -> Command {
+    let mut command = Command::new("cargo");
+    command.args(["build", "--workspace", "--all-targets", "--quiet"]);
+    command.arg(format!("--profile={PROFILE}")).args(features());
+    command
+}
+
+struct Executable {
+    package: String,
+    target: String,
+    path: PathBuf,
+    /// The package's folder, where its tests run.
+    folder: PathBuf,
+}
+
+impl Executable {
+    fn is_in(&self, list: &[(&str, &str)]) -> bool {
+        list.contains(&(self.package.as_str(), self.target.as_str()))
+    }
+}
+
+/// Builds what is not built, and runs the tests; every program, even after one failed.
+pub(super) fn run(
+    project: &Project,
+    which: Which<'_>,
+    env: &[(&str, &str)],
+    output: &Output,
+) -> Result<(), String> {
+    let mut programs = built(project)?;
+    programs.retain(|program| match which {
+        Which::Beside => !program.is_in(MEASURING) && !program.is_in(IN_A_CLUSTER),
+        Which::Measuring => program.is_in(MEASURING),
+        Which::Of(packages) => packages.contains(&program.package),
+    });
+    if programs.is_empty() {
+        return Err("there is no such test".into());
+    }
+    programs.sort_by_key(|program| !program.is_in(LONGEST));
+    let at_once = match which {
+        Which::Measuring => 1,
+        _ => thread::available_parallelism().map_or(1, usize::from),
+    };
+    let queue = Mutex::new(VecDeque::from(programs));
+    let failed = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                loop {
+                    let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    let Some(program) = next else { return };
+                    if let Err(reason) = run_one(&program, env, output) {
+                        let name = format!("{} {}: {reason}", program.package, program.target);
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+}
+
+fn run_one(program: &Executable, env: &[(&str, &str)], output: &Output) -> Result<(), String> {
+    let begun = Instant::now();
+    let ended = Command::new("timeout")
+        .arg("--kill-after=20")
+        .arg(LIMIT.as_secs().to_string())
+        .arg(&program.path)
+        .arg("--quiet")
+        .current_dir(&program.folder)
+        .envs(env.iter().copied())
+        .envs(output.env())
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("cannot run `timeout` (package coreutils): {error}"))?;
+    let mut text = String::new();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let seconds = begun.elapsed().as_secs_f64();
+    let name = format!("{} {}", program.package, program.target);
+    let result = said.lines().rev().find(|line| line.starts_with("test result:"));
+    let _ = writeln!(text, "{name} ({seconds:.1} s)");
+    if ended.status.success() {
+        let _ = writeln!(text, "{}", result.unwrap_or("no test"));
+    } else {
+        let _ = writeln!(text, "{said}\n{}", String::from_utf8_lossy(&ended.stderr));
+    }
+    output.write(&text);
+    match ended.status.code() {
+        Some(0) => Ok(()),
+        Some(124 | 137) => Err(format!("not done within {} minutes", LIMIT.as_secs() / 60)),
+        Some(code) => Err(format!("ended with {code}")),
+        None => Err("was ended by a signal".into()),
+    }
+}
+
+/// The test programs, from what cargo says it built.
+fn built(project: &Project) -> Result<Vec<Executable>, String> {
+    let output = build_command()
+        .arg("--message-format=json")
+        .current_dir(&project.root)
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
+    if !output.status.success() {
+        return Err("the tests do not build".into());
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let messages = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    Ok(messages.filter_map(|message| executable(&message)).collect())
+}
+
+fn executable(message: &Value) -> Option<Executable> {
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
+    let target = message["target"]["name"].as_str()?.to_owned();
+    let path = PathBuf::from(message["executable"].as_str()?);
+    let package = folder.file_name()?.to_str()?.to_owned();
+    Some(Executable { package, target, path, folder })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn tests_are_told_from_what_else_is_built() {
+        let message = |test: bool| {
+            json!({
+                "reason": "compiler-artifact",
+                "manifest_path": "/p/crates/worlds/attach/Cargo.toml",
+                "target": {"name": "sides"},
+                "profile": {"test": test},
+                "executable": "/p/target/sides-1",
+            })
+        };
+        let program = executable(&message(true)).unwrap();
+        assert_eq!((program.package.as_str(), program.target.as_str()), ("attach", "sides"));
+        assert!(program.is_in(MEASURING));
+        assert!(executable(&message(false)).is_none());
+        assert!(executable(&json!({"reason": "build-finished"})).is_none());
+    }
+}
