@@ -99,7 +99,8 @@ enum Standing {
     Failed,
 }
 
-/// Runs all, and says how each ended; true when all passed and nothing was skipped that must not be.
+/// Runs all, and says how each ended; true when all passed and nothing was skipped that must not
+/// be.
 pub(super) fn run(project: &Project, stages: &[&Stage]) -> Result<bool, String> {
     let begun = Instant::now();
     let skips = SkipFile::create(project)?;
@@ -272,7 +273,7 @@ mod tests {
         Stage { name, proves: "", action: Action::Rules, limit: minutes(1), needs, alone }
     }
 
-    /// Plays a schedule in which each stage ends when nothing more can begin; the failing one fails.
+    /// Plays a schedule in which each stage ends when nothing more can begin.
     fn play(stages: &[Stage], failing: &str) -> (Vec<Vec<&'static str>>, Vec<&'static str>) {
         let stages: Vec<&Stage> = stages.iter().collect();
         let mut standing = vec![Standing::Waiting; stages.len()];
