@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use outboard_base::Rng;
+use outboard_sim::seeds;
 
 use super::*;
 use crate::mem::{self as kv_mem, MemKv};
@@ -52,11 +53,6 @@ fn options() -> Options {
 fn options_of(seed: u64) -> Options {
     let packs = seed % 2 == 1;
     Options { compression: if packs { Compression::Lz4 } else { Compression::None }, ..options() }
-}
-
-/// The seeds of a test: a few, or as many as asked for (`OUTBOARD_SEEDS`).
-fn seeds(few: u64) -> std::ops::Range<u64> {
-    0..std::env::var("OUTBOARD_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(few)
 }
 
 struct Rig {
@@ -219,7 +215,7 @@ impl Model {
 
 #[test]
 fn it_agrees_with_a_model() {
-    for seed in seeds(20) {
+    seeds::run(0..20, |seed| {
         let mut rng = Rng::new(seed);
         let mut rig = Rig::new(seed);
         rig.kv.set_faults(kv_mem::Faults {
@@ -275,7 +271,7 @@ fn it_agrees_with_a_model() {
         run(rig.store.tidy()).unwrap();
         assert_eq!(rig.store.space().used, 0, "seed {seed}: everything deleted is free");
         rig.check(&format!("seed {seed} empty"));
-    }
+    });
 }
 
 /// What each block may read after a crash: the bytes at the last sync, and all it was since.
@@ -331,7 +327,7 @@ fn read_all(rig: &Rig, id: ObjectId, why: &str) -> Vec<u8> {
 /// Power loss and kill -9 between and amid operations, amid syncs, amid recovery.
 #[test]
 fn nothing_synced_is_lost_and_no_block_is_mixed() {
-    for seed in seeds(100) {
+    seeds::run(0..100, |seed| {
         let mut rng = Rng::new(seed);
         let mut rig = Rig::new(seed);
         let mut histories = [History::new(), History::new()];
@@ -401,5 +397,5 @@ fn nothing_synced_is_lost_and_no_block_is_mixed() {
                 }
             }
         }
-    }
+    });
 }

@@ -12,6 +12,7 @@ use super::super::mem::{Faults, MemCluster, MemPool};
 use super::*;
 use outboard_base::task::join2;
 use outboard_kv::{Batch, Durability, Key, conformance};
+use outboard_sim::seeds;
 
 mod simulation;
 
@@ -25,11 +26,6 @@ pub(super) const SMALL: Options = Options {
     split_pairs: 24,
     split_bytes: 2000,
 };
-
-/// The seeds of a test: a few, or as many as asked for (`OUTBOARD_SEEDS`).
-pub(super) fn seeds(few: u64) -> std::ops::Range<u64> {
-    0..std::env::var("OUTBOARD_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(few)
-}
 
 pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
@@ -79,7 +75,7 @@ fn the_suite() {
     for (seed, options) in [(1, Options::default()), (2, SMALL)] {
         run(conformance::rules(&new_store(&MemCluster::new(seed), options)));
     }
-    for seed in seeds(12) {
+    seeds::run(0..12, |seed| {
         let cluster = MemCluster::new(seed);
         let options = if seed % 4 == 0 { Options::default() } else { SMALL };
         let store = new_store(&cluster, options);
@@ -87,7 +83,7 @@ fn the_suite() {
         run(conformance::agrees_with_a_map(&store, seed, 1500));
         let counts = store.counts();
         assert!(options != SMALL || counts.splits > 0, "seed {seed}: {counts:?}");
-    }
+    });
 }
 
 fn put(key: &[u8], value: &[u8]) -> Batch {
@@ -146,7 +142,7 @@ fn a_full_pool_refuses_what_grows_and_still_deletes() {
 /// although the pool takes what is essential: nothing could be deleted while others wrote.
 #[test]
 fn what_is_essential_is_tried_though_what_was_before_it_is_refused() {
-    for seed in seeds(12) {
+    seeds::run(0..12, |seed| {
         let cluster = MemCluster::new(seed);
         let store = new_store(&cluster, Options::default());
         run(store.commit(put(b"old", b"v"), Durability::Answered)).unwrap();
@@ -163,7 +159,7 @@ fn what_is_essential_is_tried_though_what_was_before_it_is_refused() {
         let full = Err(KvError::NoSpace);
         assert_eq!(outcomes, (full, (Ok(()), full)), "seed {seed}");
         assert_eq!(run(store.get(b"old")), Ok(None), "seed {seed}");
-    }
+    });
 }
 
 #[test]
@@ -294,7 +290,7 @@ fn what_has_shrunk_has_few_shards() {
 #[test]
 fn merging_may_end_anywhere() {
     let (mut merged, mut most) = (0, 0);
-    for seed in 0..2 {
+    seeds::run(0..2, |seed| {
         for dies in (0..).step_by(if seed == 0 { 1 } else { 3 }) {
             let cluster = MemCluster::new(seed);
             let owner = Arc::new(cluster.client());
@@ -332,7 +328,7 @@ fn merging_may_end_anywhere() {
                 break;
             }
         }
-    }
+    });
     assert!(merged > 100 && most > 30, "{merged} merges, at most {most} operations");
 }
 
@@ -341,7 +337,7 @@ fn merging_may_end_anywhere() {
 #[test]
 fn a_dropped_commit_is_decided() {
     let mut dropped = 0;
-    for seed in seeds(40) {
+    seeds::run(0..40, |seed| {
         let mut rng = Rng::new(seed);
         let cluster = MemCluster::new(seed);
         let store = new_store(&cluster, SMALL);
@@ -363,6 +359,6 @@ fn a_dropped_commit_is_decided() {
             assert_eq!(pairs.get(&b"one"[..]), seen.as_ref(), "seed {seed}, batch {i}");
             assert_eq!(pairs.get(&b"two"[..]), seen.as_ref(), "seed {seed}, batch {i}");
         }
-    }
+    });
     assert!(dropped > 500, "{dropped} were dropped");
 }

@@ -14,7 +14,7 @@ use outboard_base::{Fh, Ino, Result, Rng, Timestamp};
 use outboard_kv::mem;
 use outboard_medium as medium;
 use outboard_sim::oracle::RegisterOracle;
-use outboard_sim::seeds;
+use outboard_sim::{Trace, seeds};
 use outboard_volume::{Answer, Payload};
 use outboard_wire::file::{Header, Reply, Request, Setattr, write_flags};
 
@@ -112,7 +112,8 @@ fn judge(
     }
 }
 
-fn run(seed: u64, power: bool, drops: bool) {
+/// The trace of the run.
+fn run(seed: u64, power: bool, drops: bool) -> u64 {
     let why = format!("seed {seed}");
     let mut rng = Rng::new(seed);
     let disk = Disk::new(seed);
@@ -135,6 +136,7 @@ fn run(seed: u64, power: bool, drops: bool) {
     let mut slots: Vec<Slot<'_>> = (0..8).map(|_| idle()).collect();
     // The moment of the last sync that is known to have succeeded began.
     let (mut clock, mut synced) = (10, 2);
+    let mut trace = Trace::default();
     for _ in 0..3000 {
         clock += 1;
         let lane = rng.below(8) as u16;
@@ -157,6 +159,7 @@ fn run(seed: u64, power: bool, drops: bool) {
         let Poll::Ready(answer) = running.as_mut().poll(&mut context) else { continue };
         slot.running = None;
         let answer = answer.unwrap_or_else(|errno| panic!("{why}: {errno}"));
+        trace.note_text(format_args!("{clock} {lane} {:?}", answer.reply));
         match &slot.what {
             What::Write(_, units) => {
                 assert_eq!(answer.reply, Reply::Written((units.len() * UNIT) as u32), "{why}");
@@ -190,6 +193,13 @@ fn run(seed: u64, power: bool, drops: bool) {
     tidy(&volume);
     assert_eq!(volume.objects().space().used, 0, "{why}: a block is nobody's");
     clean(&volume);
+    trace.hash()
+}
+
+#[test]
+fn equal_seeds_give_equal_traces() {
+    seeds::run(0..3, |seed| assert_eq!(run(seed, true, true), run(seed, true, true)));
+    assert_ne!(run(1, true, true), run(2, true, true));
 }
 
 #[test]

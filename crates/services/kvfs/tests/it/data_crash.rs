@@ -10,6 +10,7 @@
 use outboard_base::{Fh, Ino, Rng};
 use outboard_kv::mem;
 use outboard_medium as medium;
+use outboard_sim::seeds;
 use outboard_wire::file::{Flags, Request, Setattr, write_flags};
 
 use crate::data::clean;
@@ -158,9 +159,9 @@ fn run(seed: u64) {
 
 #[test]
 fn power_loss_keeps_what_was_synced_and_invents_nothing() {
-    for seed in 0..25 {
+    seeds::run(0..25, |seed| {
         run(seed);
-    }
+    });
 }
 
 /// A small file that was synced grows beyond 8 KiB; the commit that drops its pair is kept, its
@@ -168,7 +169,7 @@ fn power_loss_keeps_what_was_synced_and_invents_nothing() {
 /// zeros.
 #[test]
 fn growing_beyond_a_pair_does_not_cost_synced_bytes() {
-    for seed in 0..40 {
+    seeds::run(0..40, |seed| {
         let disk = Disk::new(seed);
         let volume = disk.open_settled();
         let user = User::root(&volume);
@@ -185,14 +186,14 @@ fn growing_beyond_a_pair_does_not_cost_synced_bytes() {
         let found = user.read(attr.ino, fh, 0, 20_000).unwrap();
         assert!(found.len() >= 5000 && found[..5000] == [7; 5000], "seed {seed}");
         clean(&volume);
-    }
+    });
 }
 
 /// A file is cut in the middle of a block and grows again, both unsynced; the new block is lost,
 /// the old comes back. Before the cut flushed its block, the bytes cut off were back, too.
 #[test]
 fn what_was_cut_off_does_not_come_back() {
-    for seed in 0..40 {
+    seeds::run(0..40, |seed| {
         let disk = Disk::new(seed);
         let volume = disk.open_settled();
         let user = User::root(&volume);
@@ -214,7 +215,7 @@ fn what_was_cut_off_does_not_come_back() {
             assert!(found[9000..].iter().all(|byte| *byte == 0), "seed {seed}");
         }
         clean(&volume);
-    }
+    });
 }
 
 /// Polls a future some times, then drops it: the process dies in the middle of an operation.

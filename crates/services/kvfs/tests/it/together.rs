@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, SessionId, Timestamp};
 use outboard_kv::mem::Faults;
+use outboard_sim::seeds;
 use outboard_volume::{Answer, Caller, Payload};
 use outboard_wire::file::{Header, Reply, Request, Setattr, open_flags};
 
@@ -175,16 +176,16 @@ fn interleaved(seed: u64, drops: bool) {
 
 #[test]
 fn in_any_order() {
-    for seed in 0..20 {
+    seeds::run(0..20, |seed| {
         interleaved(seed, false);
-    }
+    });
 }
 
 #[test]
 fn and_some_given_up_in_the_middle() {
-    for seed in 1000..1020 {
+    seeds::run(1000..1020, |seed| {
         interleaved(seed, true);
-    }
+    });
 }
 
 #[test]

@@ -220,7 +220,7 @@ fn a_medium_of_another_store_is_refused() {
 /// all that was answered is there.
 #[test]
 fn device_errors_are_errors_and_nothing_else() {
-    for seed in seeds(12) {
+    seeds::run(0..12, |seed| {
         let mut rng = Rng::new(seed);
         let mut rig = Rig::new(seed);
         let mut model = Model::new();
@@ -257,7 +257,7 @@ fn device_errors_are_errors_and_nothing_else() {
         rig.reopen();
         assert!(read_all(&rig, ObjectId(1), "reopened") == model.bytes, "seed {seed}");
         rig.check(&format!("seed {seed} reopened"));
-    }
+    });
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn an_outcome_nobody_told_is_asked_for() {
 /// that runs beside them.
 #[test]
 fn objects_change_side_by_side() {
-    for seed in seeds(10) {
+    seeds::run(0..10, |seed| {
         let mut rng = Rng::new(seed);
         let rig = Rig::new(seed);
         rig.kv.set_faults(kv_mem::Faults { delay_polls: 3, ..Default::default() });
@@ -338,14 +338,14 @@ fn objects_change_side_by_side() {
         drop(tasks);
         run(rig.store.tidy()).unwrap();
         rig.check(&format!("seed {seed}"));
-    }
+    });
 }
 
 /// Writes of one object that go out side by side and are placed together, under one record, are as
 /// safe as one by one: through aborts, syncs and power loss.
 #[test]
 fn writes_placed_together_are_as_safe_as_one_by_one() {
-    for seed in seeds(30) {
+    seeds::run(0..30, |seed| {
         let mut rng = Rng::new(seed);
         let mut rig = Rig::new(seed);
         let (id, mut history) = (ObjectId(1), History::new());
@@ -395,5 +395,5 @@ fn writes_placed_together_are_as_safe_as_one_by_one() {
         }
         run(rig.store.tidy()).unwrap();
         rig.check(&format!("seed {seed}"));
-    }
+    });
 }

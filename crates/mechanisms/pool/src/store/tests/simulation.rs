@@ -258,8 +258,7 @@ fn step_together<T>(
 #[test]
 fn nothing_answered_is_lost_and_nothing_is_half_done() {
     let (mut batches, mut scans, mut counts) = (0, 0, Counts::default());
-    for seed in seeds(30) {
-        let (sent, scanned, lived) = live(seed);
+    for (sent, scanned, lived) in seeds::run(0..30, live).outcomes {
         (batches, scans) = (batches + sent, scans + scanned);
         counts.commits += lived.commits;
         counts.splits += lived.splits;
@@ -269,4 +268,9 @@ fn nothing_answered_is_lost_and_nothing_is_half_done() {
     assert!(scans > batches / 40, "{scans} scans");
     assert!(counts.splits > 25, "{} splits", counts.splits);
     assert!(counts.merges > 5, "{} merges", counts.merges);
+}
+
+#[test]
+fn equal_seeds_give_equal_lives() {
+    seeds::run(0..3, |seed| assert_eq!(live(seed), live(seed)));
 }
