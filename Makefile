@@ -31,7 +31,7 @@ long:
 
 bench:
 	@scripts/setup bench
-	@cargo build --release --bin outboard
+	@cargo build --release --bin outboard --bin outboard-bench
 	@$(TARGET)/release/outboard bench link
 	@$(TARGET)/release/outboard bench link --figure 6 --price pcie3x16 --seconds 0.2 --rounds 3
 	@$(TARGET)/release/outboard bench fs

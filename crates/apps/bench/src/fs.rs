@@ -45,7 +45,7 @@ pub struct FsBench {
     pub rounds: u32,
     /// Only workloads whose name contains this.
     pub only: Option<String>,
-    /// The program, started anew for each volume and for the passthrough.
+    /// The program, started anew for each volume.
     pub program: PathBuf,
     /// Stores for one more volume each, of different kinds: measured as `fjall`, `redb` or `rados`.
     pub stores: Vec<String>,

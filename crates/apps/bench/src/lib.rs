@@ -16,6 +16,7 @@ pub mod fs;
 pub mod link;
 pub mod passthrough;
 pub mod plot;
+pub mod programs;
 pub mod scale;
 pub mod stats;
 pub mod workload;

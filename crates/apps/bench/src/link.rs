@@ -10,9 +10,9 @@
 //!
 //! [`figure6`] measures nvme-fs against virtio-fs instead, with a [`device`] that only moves bytes.
 
+mod channel;
 pub mod device;
 pub mod figure6;
-mod lane;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,6 +37,7 @@ use outboard_wire::nvmefs::{Dispatch, Status};
 use serde::Serialize;
 
 use crate::cpu::{CpuMoment, CpuSeconds};
+use crate::programs;
 use crate::stats::{Latencies, median};
 
 /// How `bench link` runs.
@@ -46,7 +47,7 @@ pub struct LinkBench {
     pub time: Duration,
     /// Interleaved rounds.
     pub rounds: u32,
-    /// The program, started as DPU side and as the rivals' other process.
+    /// The program, started as DPU side.
     pub program: PathBuf,
     /// Directory for the DPU side's volume.
     pub dir: PathBuf,
@@ -114,11 +115,11 @@ struct Rival {
 }
 
 impl Rival {
-    fn start(program: &Path, sleeping: bool) -> io::Result<Rival> {
+    fn start(sleeping: bool) -> io::Result<Rival> {
         let shared = Shared::create("outboard-bench", limits::PAGE as u64)?;
         let how = if sleeping { "futex" } else { "spin" };
-        let child = Command::new(program)
-            .args(["bench", "ping-pong-peer", how])
+        let child = programs::own("ping-pong-peer")?
+            .arg(how)
             .stdin(Stdio::from(shared.fd().try_clone_to_owned()?))
             .spawn()?;
         Ok(Rival { shared, child: KilledOnDrop(child), sleeping, count: 0 })
@@ -344,7 +345,7 @@ fn start_dpu(bench: &LinkBench) -> io::Result<(KilledOnDrop, PathBuf)> {
 pub fn run(bench: &LinkBench, mut progress: impl FnMut(&str)) -> io::Result<Report> {
     let (dpu, socket) = start_dpu(bench)?;
     let mut guest = Guest::attach(&socket)?;
-    let mut futex = Rival::start(&bench.program, true)?;
+    let mut futex = Rival::start(true)?;
     let dpu_pid = dpu.0.id();
     let mut busy = Series::new("no-op, busy", dpu_pid);
     let mut bare = Series::new("bare shared memory", 0);
@@ -355,7 +356,7 @@ pub fn run(bench: &LinkBench, mut progress: impl FnMut(&str)) -> io::Result<Repo
         progress(&format!("round {round} of {}", bench.rounds));
         busy.round(bench.time, Duration::ZERO, || guest.round_trip().map(|()| 1))?;
         // A spinning rival lives only while it is measured: it would take a core from the others.
-        let mut spinning = Rival::start(&bench.program, false)?;
+        let mut spinning = Rival::start(false)?;
         bare.dpu_pid = spinning.child.0.id();
         spinning.round_trip()?;
         bare.round(bench.time, Duration::ZERO, || {

@@ -11,7 +11,7 @@
 
 mod buffer;
 mod fs;
-mod nodes;
+mod inodes;
 
 use std::io;
 use std::path::Path;

@@ -1,10 +1,10 @@
 //! The command line. Every setting of [`Settings`] is a flag of the commands that use it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::commands::bench::dds::{DdsArgs, PartArgs};
 use crate::settings::Settings;
 
 /// Outboard moves a machine's storage stack off the host CPU, to the far side of the bus.
@@ -132,9 +132,11 @@ Examples:
         what: crate::commands::pages::Pages,
     },
     /// Measure the link or the file system, with its rivals, in one run
+    #[command(disable_help_flag = true)]
     Bench {
-        #[command(subcommand)]
-        what: Bench,
+        /// What to measure, and how; see `outboard bench --help`
+        #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
     },
     /// Print completions for a shell
     Completions {
@@ -204,162 +206,6 @@ impl Command {
                 | Command::Status { .. }
         )
     }
-}
-
-#[derive(Subcommand, Debug)]
-pub(crate) enum Bench {
-    /// Round trips through the link against bare shared memory and a bare futex; DMAs per operation
-    Link {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        /// Seconds for each measurement
-        #[arg(long, default_value_t = 1.0)]
-        seconds: f64,
-        /// Interleaved rounds; medians are reported
-        #[arg(long, default_value_t = 5)]
-        rounds: u32,
-        /// Measure a figure of the DPC paper instead: 6, nvme-fs against virtio-fs by threads
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(6..=6))]
-        figure: Option<u8>,
-        /// With --figure: the time a DMA takes, as on a named bus
-        #[arg(long, default_value = "none", requires = "figure",
-              value_parser = ["none", "pcie3x16", "pcie4x16"])]
-        price: String,
-        /// With --figure: numbers of threads
-        #[arg(long, value_delimiter = ',', requires = "figure",
-              default_values_t = [1, 2, 4, 8, 16, 32, 64, 128])]
-        threads: Vec<usize>,
-        /// With --figure: also write it to this file, as SVG
-        #[arg(long, value_name = "FILE", requires = "figure")]
-        svg: Option<PathBuf>,
-    },
-    /// File operations on a mounted volume, a plain directory and a plain FUSE passthrough, in turn
-    Fs {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        /// Seconds for each measurement [default: 2, with --figure 0.5]
-        #[arg(long)]
-        seconds: Option<f64>,
-        /// Interleaved rounds; medians are reported
-        #[arg(long, default_value_t = 3)]
-        rounds: u32,
-        /// Directory for the data of all file systems [default: a temporary one]
-        #[arg(long, value_name = "DIR")]
-        dir: Option<PathBuf>,
-        /// Only the measurements whose name contains this
-        #[arg(long, value_name = "NAME", conflicts_with = "figure")]
-        only: Option<String>,
-        /// Measure a volume in this store, too (several times: in each): fjall, redb, or
-        /// rados://POOL?conf=PATH with a namespace that is free
-        #[arg(long, value_name = "STORE", conflicts_with = "figure")]
-        store: Vec<String>,
-        /// Fail when the CPU time of all parts does not add up to what was not idle
-        #[arg(long, conflicts_with = "figure")]
-        check: bool,
-        /// Measure a figure of the DPC paper instead: 7, direct by threads; 8, by cache; table2,
-        /// sequential
-        #[arg(long, value_name = "NAME", value_parser = ["7", "8", "table2"])]
-        figure: Option<String>,
-        /// With --figure: numbers of threads [default: 1 to 256, for 8: 1,8,32, for table2: 1,32]
-        #[arg(long, value_delimiter = ',', requires = "figure")]
-        threads: Vec<usize>,
-        /// With --figure: size of each system's file, MiB
-        #[arg(long, value_name = "MIB", default_value_t = 128, requires = "figure",
-              value_parser = clap::value_parser!(u64).range(8..=65_536))]
-        file_size: u64,
-        /// With --figure: microseconds each read of a volume's data file takes longer, as if it lay
-        /// far away; the rivals' do not
-        #[arg(long, value_name = "US", default_value_t = 0, requires = "figure",
-              value_parser = clap::value_parser!(u32).range(..=1_000_000))]
-        read_delay: u32,
-        /// With --figure: also write it to this file, as SVG
-        #[arg(long, value_name = "FILE", requires = "figure")]
-        svg: Option<PathBuf>,
-    },
-    /// Sequential reads and writes of a volume in a Ceph pool against the pool's own `rados bench`
-    Rados {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        /// Interleaved rounds; medians are reported
-        #[arg(long, default_value_t = 5)]
-        rounds: u32,
-        /// Size of the file, MiB
-        #[arg(long = "size", value_name = "MIB", default_value_t = 256,
-              value_parser = clap::value_parser!(u64).range(8..=65_536))]
-        mebibytes: u64,
-        /// Directory for mount points [default: a temporary one]
-        #[arg(long, value_name = "DIR")]
-        dir: Option<PathBuf>,
-        /// The pool, and a namespace in it that is free
-        #[arg(long, value_name = "URL")]
-        store: String,
-    },
-    /// The page server's parts and their rivals: figures of the DDS paper
-    Dds(DdsArgs),
-    /// A process that `dds` measures
-    #[command(hide = true)]
-    DdsPart(PartArgs),
-    /// A volume that compresses against one that does not, by kind of data: space, bytes to the
-    /// medium, rates, CPU of the DPU side
-    Compress {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        /// Interleaved rounds; medians are reported
-        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-        rounds: u32,
-        /// Size of each file, MiB
-        #[arg(long = "size", value_name = "MIB", default_value_t = 64,
-              value_parser = clap::value_parser!(u64).range(1..=65_536))]
-        mebibytes: u64,
-        /// Directory for the volumes [default: a temporary one]
-        #[arg(long, value_name = "DIR")]
-        dir: Option<PathBuf>,
-    },
-    /// Metadata operations in a directory that grows from a thousand to a million files
-    Scale {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        /// Numbers of files at which to measure, ascending
-        #[arg(long, value_delimiter = ',', default_values_t = [1_000, 1_000_000])]
-        files: Vec<u64>,
-        /// A directory to fill, of the file system to measure
-        dir: PathBuf,
-    },
-    /// The rival of `fs`: a plain FUSE passthrough of a directory, mounted until SIGTERM
-    #[command(hide = true)]
-    Passthrough {
-        /// Shown at the mount point
-        source: PathBuf,
-        /// An existing directory
-        mountpoint: PathBuf,
-    },
-    /// The DPU side of `link --figure 6`; region and registers are its standard input and output
-    #[command(hide = true)]
-    NullDevice {
-        /// `nvme-fs`, `virtio-fs` or `virtio-fs-mq`
-        system: String,
-        /// Queues
-        queues: u16,
-        /// Entries of each
-        depth: u16,
-        /// Bytes of each operation
-        io: u32,
-        /// Threads
-        workers: usize,
-        /// What the bus charges
-        price: String,
-    },
-    /// The rivals' other process of `link`; the shared memory is its standard input
-    #[command(hide = true)]
-    PingPongPeer {
-        /// `spin` or `futex`
-        how: String,
-    },
 }
 
 #[cfg(test)]

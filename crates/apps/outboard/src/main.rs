@@ -46,7 +46,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Migrate { from, to, store } => commands::migrate::migrate(from, to, store),
         Command::Serve { what } => commands::serve::serve(what),
         Command::Pages { what } => commands::pages::pages(what),
-        Command::Bench { what } => commands::bench::bench(what),
+        Command::Bench { arguments } => commands::bench::bench(&arguments),
         Command::Completions { shell } => Ok(commands::completions(shell)),
     }
 }

@@ -5,7 +5,6 @@
 use std::process::Command;
 use std::time::Duration;
 
-use outboard_bench::dds::director::{self, DirectorFigure};
 use outboard_bench::dds::servers::{self, Number, ServersFigure, System, Workload};
 use outboard_bench::dds::targets;
 
@@ -81,36 +80,6 @@ fn the_host_sleeps_while_pages_are_offloaded() {
     assert_eq!(report.rows.len(), 3 * 2, "{}", report.table());
     assert!(report.rows.iter().all(|row| row.got.commands > 0), "{}", report.table());
     assert_eq!(targets::of_servers(&report).len(), 4);
-}
-
-/// Every server of figures 19, 21 and 23 answers every message with the right one, and who is not
-/// asked does not run: a plain host has nothing before it, an offloaded echo nothing behind it.
-#[test]
-fn echoes_and_reads_come_back_through_every_director() {
-    for name in ["19", "21", "23"] {
-        let dir = Scratch::new(name);
-        let figure = DirectorFigure {
-            number: director::Number::from_name(name).unwrap(),
-            program: env!("CARGO_BIN_EXE_outboard").into(),
-            dir: dir.0.clone(),
-            time: Duration::from_millis(30),
-            rounds: 1,
-            is_short: true,
-        };
-        let report = director::run(&figure, |_| ()).unwrap();
-        let table = report.table();
-        assert!(report.rows.iter().all(|row| row.got.commands > 0), "{table}");
-        for row in &report.rows {
-            let sides = (row.got.host_cpu > 0.0, row.got.dpu_cpu > 0.0);
-            let expected = match row.system {
-                director::System::Plain => (true, false),
-                director::System::Haproxy | director::System::Forwarded => (true, true),
-                _ => (false, true),
-            };
-            assert_eq!(sides, expected, "{table}");
-        }
-        assert!(report.svg().contains("<polyline"), "{table}");
-    }
 }
 
 /// With `--items 0` the DPU side ended at its start, and was started again for five minutes; and a

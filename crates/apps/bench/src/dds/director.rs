@@ -31,7 +31,7 @@ mod report;
 pub struct DirectorFigure {
     /// Which.
     pub number: Number,
-    /// The program, started for every server but haproxy.
+    /// `outboard-bench`, whose command `dds-part` every server is but haproxy.
     pub program: PathBuf,
     /// Where sockets and data lie.
     pub dir: PathBuf,
@@ -223,7 +223,7 @@ impl Running {
         let at = address.to_string();
         let part = |kind: Kind, listen: &str, more: &[&str]| {
             let mut command = Command::new(&figure.program);
-            command.args(["bench", "dds-part", kind.name(), "--listen", listen]);
+            command.args(["dds-part", kind.name(), "--listen", listen]);
             command.arg("--dir").arg(&dir).args(["--workers", &threads.to_string()]).args(more);
             command
         };

@@ -77,7 +77,7 @@ pub struct FsFigure {
     pub file_len: u64,
     /// What each read of a volume's data file takes longer.
     pub read_delay: Duration,
-    /// The program, started anew for volumes and passthrough.
+    /// The program, started anew for each volume.
     pub program: PathBuf,
 }
 

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::cpu::{CpuMoment, CpuSeconds};
+use crate::programs;
 use crate::workload::Outcome;
 
 /// What CPU time is told apart by, in reports.
@@ -61,7 +62,9 @@ impl Subject {
         let mut args = vec!["run", "--log=warn", "--data", text(&data)?];
         args.extend(ask.flags.iter().chain(flags));
         let dir = ask.dir.join(name);
-        let serving = Serving::start(ask.program, &args, &dir)?;
+        let mut command = Command::new(ask.program);
+        command.args(args);
+        let serving = Serving::start(command, &dir)?;
         let mut processes = sides(ask.program, &data)?;
         processes.push(me());
         let data = Some(data);
@@ -73,8 +76,9 @@ impl Subject {
         let source = ask.dir.join("fuse-source");
         std::fs::create_dir_all(&source)?;
         let dir = ask.dir.join("fuse");
-        let args = ["bench", "passthrough", text(&source)?];
-        let serving = Serving::start(ask.program, &args, &dir)?;
+        let mut command = programs::own("passthrough")?;
+        command.arg(&source);
+        let serving = Serving::start(command, &dir)?;
         let processes = vec![(HOST.to_owned(), serving.child.id()), me()];
         let behind = Some(source);
         Ok(Subject { name: "fuse", dir, processes, behind, data: None, _serving: Some(serving) })
@@ -188,16 +192,11 @@ fn device(path: &Path) -> io::Result<u64> {
 }
 
 impl Serving {
-    /// Starts `program args.. mountpoint` and waits until something is mounted there.
-    fn start(program: &Path, args: &[&str], mountpoint: &Path) -> io::Result<Serving> {
+    /// Starts `command mountpoint` and waits until something is mounted there.
+    fn start(mut command: Command, mountpoint: &Path) -> io::Result<Serving> {
         std::fs::create_dir_all(mountpoint)?;
         let before = device(mountpoint)?;
-        let child = Command::new(program)
-            .args(args)
-            .arg(mountpoint)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()?;
+        let child = command.arg(mountpoint).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
         let mut serving = Serving { child, mountpoint: mountpoint.to_owned() };
         let end = Instant::now() + Duration::from_secs(30);
         while Instant::now() < end {
@@ -205,7 +204,7 @@ impl Serving {
                 return Ok(serving);
             }
             if let Some(status) = serving.child.try_wait()? {
-                return Err(io::Error::other(format!("`{}` ended: {status}", args.join(" "))));
+                return Err(io::Error::other(format!("{command:?} ended: {status}")));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

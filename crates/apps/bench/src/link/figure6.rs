@@ -5,8 +5,7 @@
 //! the rounds are reported. The DMA engine runs free, or takes the time a named bus would.
 
 use std::io;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,12 +19,11 @@ use outboard_link::registers::Registers;
 use outboard_os::shm::Shared;
 use serde::Serialize;
 
+use super::channel::{Ask, Channel, Queue};
 use super::device::{NamedPrice, Page, Shape, Spent, System, cpu_ns};
-use super::lane::{Ask, Lane, Queue};
-use crate::machine;
 use crate::plot::{Axis, Figure, Panel, Scale, Series};
 use crate::stats::{Latencies, median};
-use crate::today;
+use crate::{machine, programs, today};
 
 /// How Figure 6 is measured.
 #[derive(Clone, Debug)]
@@ -38,8 +36,6 @@ pub struct Figure6 {
     pub threads: Vec<usize>,
     /// What the bus charges.
     pub price: NamedPrice,
-    /// The program, started as device.
-    pub program: PathBuf,
 }
 
 /// Most threads of a measurement.
@@ -118,21 +114,21 @@ impl Drop for KilledOnDrop {
     }
 }
 
-/// A device of one shape, and the host's lanes to it.
+/// A device of one shape, and the host's channels to it.
 struct Rig {
-    lanes: Vec<Lane>,
+    channels: Vec<Channel>,
     page: Page,
     _device: KilledOnDrop,
     _memory: Shared,
 }
 
 impl Rig {
-    fn start(figure: &Figure6, shape: &Shape) -> io::Result<Rig> {
+    fn start(shape: &Shape) -> io::Result<Rig> {
         let memory = Shared::create("outboard-bench", shape.region_len()?)?;
         let pages = Shared::create("outboard-bench-registers", shape.pages_len())?;
         let number = |n: u64| n.to_string();
-        let device = Command::new(&figure.program)
-            .args(["bench", "null-device", shape.system.name()])
+        let device = programs::own("null-device")?
+            .arg(shape.system.name())
             .args([number(shape.queues.into()), number(shape.depth.into())])
             .args([number(shape.io.into()), number(shape.workers as u64)])
             .arg(shape.price.name)
@@ -143,8 +139,8 @@ impl Rig {
         let page = Page::new(Arc::clone(pages.region()), shape);
         // Its first answer says that the registers are there.
         page.ask()?;
-        let lanes = lanes(shape, memory.region(), pages.region())?;
-        Ok(Rig { lanes, page, _device: device, _memory: memory })
+        let channels = channels(shape, memory.region(), pages.region())?;
+        Ok(Rig { channels, page, _device: device, _memory: memory })
     }
 
     /// Drives a point for `time`, after a tenth of it to warm up.
@@ -154,9 +150,9 @@ impl Rig {
         std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for number in 0..point.threads {
-                let lane = self.lanes.get(number % self.lanes.len().max(1));
-                let lane = lane.ok_or_else(|| io::Error::other("no lane"))?;
-                let drive = || drive(lane, &ask, &counting, &stop);
+                let channel = self.channels.get(number % self.channels.len().max(1));
+                let channel = channel.ok_or_else(|| io::Error::other("no channel"))?;
+                let drive = || drive(channel, &ask, &counting, &stop);
                 threads.push(std::thread::Builder::new().spawn_scoped(scope, drive)?);
             }
             std::thread::sleep(time / 10);
@@ -185,12 +181,12 @@ impl Rig {
 }
 
 /// The host's ends of every queue.
-fn lanes(shape: &Shape, memory: &Arc<Region>, pages: &Arc<Region>) -> io::Result<Vec<Lane>> {
+fn channels(shape: &Shape, memory: &Arc<Region>, pages: &Arc<Region>) -> io::Result<Vec<Channel>> {
     let layout = shape.layout()?;
     let registers = Registers::open(Arc::clone(pages), layout)
         .map_err(|_| io::Error::other("the device has other registers"))?;
     let (page, ledger) = (Page::new(Arc::clone(pages), shape), Arc::new(Ledger::new()));
-    let lane = |queue: u16| -> io::Result<Lane> {
+    let channel = |queue: u16| -> io::Result<Channel> {
         let (region, ledger) = (Arc::clone(memory), Arc::clone(&ledger));
         let no_queue = |_| io::Error::other("the device has no such queue");
         let initiator = match shape.system {
@@ -203,9 +199,9 @@ fn lanes(shape: &Shape, memory: &Arc<Region>, pages: &Arc<Region>) -> io::Result
             ),
         };
         let worker = shape.worker_of(queue.into());
-        Ok(Lane::new(initiator, layout.slots(), page.clone(), worker, Arc::clone(pages)))
+        Ok(Channel::new(initiator, layout.slots(), page.clone(), worker, Arc::clone(pages)))
     };
-    (0..shape.queues).map(lane).collect()
+    (0..shape.queues).map(channel).collect()
 }
 
 /// What one thread measured.
@@ -215,12 +211,17 @@ struct Driven {
     total_ns: u64,
 }
 
-fn drive(lane: &Lane, ask: &Ask, counting: &AtomicBool, stop: &AtomicBool) -> io::Result<Driven> {
+fn drive(
+    channel: &Channel,
+    ask: &Ask,
+    counting: &AtomicBool,
+    stop: &AtomicBool,
+) -> io::Result<Driven> {
     let (mut driven, mut pace) = (Driven::default(), Pace::new(Config::default()));
     while !stop.load(Relaxed) {
         let counts = counting.load(Relaxed);
         let from = Instant::now();
-        lane.round_trip(ask, &mut pace)?;
+        channel.round_trip(ask, &mut pace)?;
         if counts {
             let nanos = u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX);
             driven.latencies.push(nanos);
@@ -273,7 +274,7 @@ pub fn run(figure: &Figure6, mut progress: impl FnMut(&str)) -> io::Result<Repor
             ));
             for (system, slot) in System::ALL.into_iter().zip(slots) {
                 let shape = Shape::of(system, threads, size, figure.price);
-                let rig = Rig::start(figure, &shape)?;
+                let rig = Rig::start(&shape)?;
                 slot.push(rig.measure(*point, figure.time)?);
             }
         }
@@ -412,15 +413,15 @@ mod tests {
             let memory = Region::anonymous(shape.region_len().unwrap());
             let pages = Region::anonymous(shape.pages_len());
             let device = Device::start(&shape, &memory, &pages).unwrap();
-            let lanes = lanes(&shape, &memory, &pages).unwrap();
+            let channels = channels(&shape, &memory, &pages).unwrap();
             let asks = [true, false].map(|write| Ask::new(write, 8192).unwrap());
             std::thread::scope(|scope| {
                 for number in 0..4 {
-                    let (lane, ask) = (&lanes[number % lanes.len()], &asks[number / 2]);
+                    let (channel, ask) = (&channels[number % channels.len()], &asks[number / 2]);
                     scope.spawn(move || {
                         let mut pace = Pace::new(Config::default());
                         for _ in 0..EACH {
-                            lane.round_trip(ask, &mut pace).unwrap();
+                            channel.round_trip(ask, &mut pace).unwrap();
                         }
                     });
                 }

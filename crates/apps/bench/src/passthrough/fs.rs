@@ -18,7 +18,7 @@ use rustix::fs::{self, AtFlags, Dir, Mode, OFlags, StatxFlags, Timestamps};
 
 use super::Options;
 use super::buffer;
-use super::nodes::{Handles, Nodes};
+use super::inodes::{Handles, Inodes};
 
 /// Longest request, bytes; what the volume's mount asks for too.
 const REQUEST_MAX: u32 = 1 << 20;
@@ -42,7 +42,7 @@ struct Open {
 pub(super) struct Passthrough {
     options: Options,
     root: Arc<OwnedFd>,
-    nodes: Nodes,
+    inodes: Inodes,
     files: Handles<Open>,
     dirs: Handles<Mutex<Stream>>,
 }
@@ -86,17 +86,17 @@ impl Passthrough {
         Ok(Passthrough {
             options,
             root,
-            nodes: Nodes::default(),
+            inodes: Inodes::default(),
             files: Handles::default(),
             dirs: Handles::default(),
         })
     }
 
-    fn node(&self, ino: INodeNo) -> Done<Arc<OwnedFd>> {
+    fn inode(&self, ino: INodeNo) -> Done<Arc<OwnedFd>> {
         if ino == INodeNo::ROOT {
             return Ok(Arc::clone(&self.root));
         }
-        self.nodes.get(ino.0).ok_or(Errno::ESTALE)
+        self.inodes.get(ino.0).ok_or(Errno::ESTALE)
     }
 
     fn file(&self, handle: FileHandle) -> Done<Arc<Open>> {
@@ -127,7 +127,7 @@ impl Passthrough {
     }
 
     fn attr(&self, ino: INodeNo) -> Done<FileAttr> {
-        let mut attr = Self::attr_at(&*self.node(ino)?, OsStr::new(""))?;
+        let mut attr = Self::attr_at(&*self.inode(ino)?, OsStr::new(""))?;
         attr.ino = ino;
         Ok(attr)
     }
@@ -137,7 +137,7 @@ impl Passthrough {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = fs::openat(parent, name, flags, Mode::empty()).map_err(errno)?;
         let attr = Self::attr_at(&fd, OsStr::new(""))?;
-        self.nodes.seen(attr.ino.0, fd);
+        self.inodes.seen(attr.ino.0, fd);
         Ok(attr)
     }
 
@@ -158,7 +158,7 @@ impl Passthrough {
         name: &OsStr,
         make: impl FnOnce(&OwnedFd) -> rustix::io::Result<()>,
     ) -> Done<FileAttr> {
-        let parent = self.node(parent)?;
+        let parent = self.inode(parent)?;
         make(&parent).map_err(errno)?;
         Self::give(&parent, name, request)?;
         self.find(&parent, name)
@@ -187,8 +187,8 @@ impl Passthrough {
     }
 
     fn reopen(&self, ino: INodeNo, flags: i32) -> Done<OwnedFd> {
-        let node = self.node(ino)?;
-        fs::open(proc_path(&node), Self::open_flags(flags), Mode::empty()).map_err(errno)
+        let inode = self.inode(ino)?;
+        fs::open(proc_path(&inode), Self::open_flags(flags), Mode::empty()).map_err(errno)
     }
 
     fn set(
@@ -200,14 +200,14 @@ impl Passthrough {
         size: Option<u64>,
         times: (Option<TimeOrNow>, Option<TimeOrNow>),
     ) -> Done<FileAttr> {
-        let node = self.node(ino)?;
-        let path = proc_path(&node);
+        let inode = self.inode(ino)?;
+        let path = proc_path(&inode);
         if let Some(mode) = mode {
             fs::chmod(&path, Mode::from_raw_mode(mode)).map_err(errno)?;
         }
         if owner.0.is_some() || owner.1.is_some() {
             let (uid, gid) = (owner.0.map(fs::Uid::from_raw), owner.1.map(fs::Gid::from_raw));
-            fs::chownat(&*node, "", uid, gid, AtFlags::EMPTY_PATH).map_err(errno)?;
+            fs::chownat(&*inode, "", uid, gid, AtFlags::EMPTY_PATH).map_err(errno)?;
         }
         if let Some(size) = size {
             match handle {
@@ -322,7 +322,7 @@ impl fuser::Filesystem for Passthrough {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.node(parent).and_then(|parent| self.find(&parent, name)) {
+        match self.inode(parent).and_then(|parent| self.find(&parent, name)) {
             Ok(attr) => reply.entry(&self.options.valid, &attr, Generation(0)),
             Err(error)
                 if error.code() == Errno::ENOENT.code()
@@ -353,7 +353,7 @@ impl fuser::Filesystem for Passthrough {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, count: u64) {
-        self.nodes.forget(ino.0, count);
+        self.inodes.forget(ino.0, count);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -383,8 +383,9 @@ impl fuser::Filesystem for Passthrough {
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        let target =
-            self.node(ino).and_then(|node| fs::readlinkat(&*node, "", Vec::new()).map_err(errno));
+        let target = self
+            .inode(ino)
+            .and_then(|inode| fs::readlinkat(&*inode, "", Vec::new()).map_err(errno));
         answer!(reply, target, target => reply.data(target.as_bytes()));
     }
 
@@ -422,14 +423,14 @@ impl fuser::Filesystem for Passthrough {
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let outcome = self
-            .node(parent)
+            .inode(parent)
             .and_then(|parent| fs::unlinkat(&*parent, name, AtFlags::empty()).map_err(errno));
         answer!(reply, outcome, () => reply.ok());
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let outcome = self
-            .node(parent)
+            .inode(parent)
             .and_then(|parent| fs::unlinkat(&*parent, name, AtFlags::REMOVEDIR).map_err(errno));
         answer!(reply, outcome, () => reply.ok());
     }
@@ -458,8 +459,8 @@ impl fuser::Filesystem for Passthrough {
         reply: ReplyEmpty,
     ) {
         let flags = fs::RenameFlags::from_bits_retain(flags.bits());
-        let outcome = self.node(parent).and_then(|parent| {
-            let to = self.node(to_parent)?;
+        let outcome = self.inode(parent).and_then(|parent| {
+            let to = self.inode(to_parent)?;
             fs::renameat_with(&*parent, name, &*to, to_name, flags).map_err(errno)
         });
         answer!(reply, outcome, () => reply.ok());
@@ -473,9 +474,9 @@ impl fuser::Filesystem for Passthrough {
         to_name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let outcome = self.node(ino).and_then(|node| {
-            let to = self.node(to_parent)?;
-            fs::linkat(&*node, "", &*to, to_name, AtFlags::EMPTY_PATH).map_err(errno)?;
+        let outcome = self.inode(ino).and_then(|inode| {
+            let to = self.inode(to_parent)?;
+            fs::linkat(&*inode, "", &*to, to_name, AtFlags::EMPTY_PATH).map_err(errno)?;
             self.find(&to, to_name)
         });
         answer!(reply, outcome, attr => reply.entry(&self.options.valid, &attr, Generation(0)));
@@ -497,7 +498,7 @@ impl fuser::Filesystem for Passthrough {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let outcome = self.node(parent).and_then(|parent| {
+        let outcome = self.inode(parent).and_then(|parent| {
             let exclusive = OFlags::from_bits_retain(flags.cast_unsigned()) & OFlags::EXCL;
             let flags = Self::open_flags(flags) | exclusive | OFlags::CREATE | OFlags::NOFOLLOW;
             let file = fs::openat(&*parent, name, flags, Mode::from_raw_mode(mode & 0o7777))
@@ -600,8 +601,8 @@ impl fuser::Filesystem for Passthrough {
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let outcome = self
-            .node(ino)
-            .and_then(|node| fs::openat(&*node, ".", flags, Mode::empty()).map_err(errno))
+            .inode(ino)
+            .and_then(|inode| fs::openat(&*inode, ".", flags, Mode::empty()).map_err(errno))
             .and_then(|fd| Dir::new(fd).map_err(errno));
         answer!(reply, outcome, dir => {
             let stream = Stream { dir, at: 0, left: None };
@@ -635,7 +636,7 @@ impl fuser::Filesystem for Passthrough {
         mut reply: ReplyDirectoryPlus,
     ) {
         let valid = &self.options.valid;
-        let outcome = self.node(ino).and_then(|parent| {
+        let outcome = self.inode(ino).and_then(|parent| {
             self.list(handle, offset, |_, next, _, name| {
                 let own = name == "." || name == "..";
                 let attr = if own { self.attr(ino) } else { self.find(&parent, name) };
@@ -643,10 +644,10 @@ impl fuser::Filesystem for Passthrough {
                 let Ok(attr) = attr else { return false };
                 let found = attr.ino;
                 // The kernel takes no reference for `.` and `..`.
-                let node = if own { INodeNo(0) } else { found };
-                let full = reply.add(node, next, name, valid, &attr, Generation(0));
+                let inode = if own { INodeNo(0) } else { found };
+                let full = reply.add(inode, next, name, valid, &attr, Generation(0));
                 if full && !own {
-                    self.nodes.forget(found.0, 1);
+                    self.inodes.forget(found.0, 1);
                 }
                 full
             })
@@ -675,8 +676,8 @@ impl fuser::Filesystem for Passthrough {
         reply: ReplyEmpty,
     ) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let outcome = self.node(ino).and_then(|node| {
-            let fd = fs::openat(&*node, ".", flags, Mode::empty()).map_err(errno)?;
+        let outcome = self.inode(ino).and_then(|inode| {
+            let fd = fs::openat(&*inode, ".", flags, Mode::empty()).map_err(errno)?;
             fs::fsync(fd).map_err(errno)
         });
         answer!(reply, outcome, () => reply.ok());

@@ -7,8 +7,9 @@ use clap::Args;
 use outboard_bench::dds::{director, files, part, ring, servers, table, targets};
 use serde::Serialize;
 
-use super::{Scratch, ascending, failed, print, progress, this_program, time, write_svg};
-use crate::exit::Failure;
+use super::{
+    Failure, Scratch, ascending, failed, own_program, print, program, progress, time, write_svg,
+};
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
@@ -82,7 +83,7 @@ const ALL: [&str; 9] = ["22", "17", "18", "19", "21", "23", "14", "24", "25"];
 /// Runs one of the processes until it is ended.
 pub(crate) fn part(args: &PartArgs) -> Result<ExitCode, Failure> {
     let kind = part::Kind::from_name(&args.kind)
-        .ok_or_else(|| Failure::usage(format!("there is no part {}", args.kind)))?;
+        .ok_or_else(|| Failure::Usage(format!("there is no part {}", args.kind)))?;
     let part = part::Part {
         kind,
         listen: args.listen.clone(),
@@ -103,7 +104,7 @@ pub(crate) fn bench(args: &DdsArgs) -> Result<ExitCode, Failure> {
     let text = || report.table() + &targets::lines(&report.verdicts());
     let code = print(args.json, &report, text)?;
     if args.check {
-        report.check().map_err(Failure::internal)?;
+        report.check().map_err(Failure::Failed)?;
     }
     Ok(code)
 }
@@ -129,7 +130,7 @@ fn all(args: &DdsArgs) -> Result<ExitCode, Failure> {
             print(false, &report, || format!("figure {name}\n{}\n", report.table()))?;
         }
         if args.check {
-            report.check().map_err(Failure::internal)?;
+            report.check().map_err(Failure::Failed)?;
         }
         verdicts.extend(report.verdicts());
         reports.push(report);
@@ -227,15 +228,17 @@ fn measure(args: &DdsArgs, name: &str) -> Result<Report, Failure> {
             Report::Table(table::run(&figure, progress).map_err(failed)?)
         }
         name => {
-            let (program, scratch) = (this_program()?, within(args.dir.as_deref())?);
+            let scratch = within(args.dir.as_deref())?;
             let dir = scratch.0.clone();
             if let Some(number) = director::Number::from_name(name) {
+                let program = own_program()?;
                 let figure =
                     director::DirectorFigure { number, program, dir, time, rounds, is_short };
                 Report::Director(director::run(&figure, progress).map_err(failed)?)
             } else {
                 let number = servers::Number::from_name(name)
-                    .ok_or_else(|| Failure::usage(format!("there is no figure {name}")))?;
+                    .ok_or_else(|| Failure::Usage(format!("there is no figure {name}")))?;
+                let program = program()?;
                 let figure =
                     servers::ServersFigure { number, program, dir, time, rounds, is_short };
                 Report::Servers(servers::run(&figure, progress).map_err(failed)?)

@@ -158,7 +158,7 @@ impl State {
 }
 
 /// One queue and the threads that share it.
-pub(super) struct Lane {
+pub(super) struct Channel {
     state: Mutex<State>,
     interrupt_at: u64,
     page: Page,
@@ -166,18 +166,18 @@ pub(super) struct Lane {
     registers: Arc<outboard_link::Region>,
 }
 
-impl Lane {
+impl Channel {
     pub(super) fn new(
         queue: Queue,
         slots: u16,
         page: Page,
         worker: usize,
         registers: Arc<outboard_link::Region>,
-    ) -> Lane {
+    ) -> Channel {
         let interrupt_at = queue.interrupt_at();
         let waiting = (0..slots).map(|_| Waiting::default()).collect();
         let state = Mutex::new(State { queue, led: false, waiting, found: Vec::new() });
-        Lane { state, interrupt_at, page, worker, registers }
+        Channel { state, interrupt_at, page, worker, registers }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

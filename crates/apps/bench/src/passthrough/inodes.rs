@@ -25,34 +25,34 @@ impl<V> Table<V> {
 }
 
 /// An inode: a descriptor that names it, and how often the kernel was told of it.
-struct Node {
+struct Inode {
     fd: Arc<OwnedFd>,
     lookups: u64,
 }
 
 /// The inodes the kernel refers to.
 #[derive(Default)]
-pub(super) struct Nodes(Table<Node>);
+pub(super) struct Inodes(Table<Inode>);
 
-impl Nodes {
+impl Inodes {
     /// The kernel is told of inode `ino`, named by `fd`.
     pub(super) fn seen(&self, ino: u64, fd: OwnedFd) {
-        let mut nodes = self.0.write();
-        nodes.entry(ino).or_insert_with(|| Node { fd: Arc::new(fd), lookups: 0 }).lookups += 1;
+        let mut inodes = self.0.write();
+        inodes.entry(ino).or_insert_with(|| Inode { fd: Arc::new(fd), lookups: 0 }).lookups += 1;
     }
 
     /// The descriptor that names an inode.
     pub(super) fn get(&self, ino: u64) -> Option<Arc<OwnedFd>> {
-        self.0.read().get(&ino).map(|node| Arc::clone(&node.fd))
+        self.0.read().get(&ino).map(|inode| Arc::clone(&inode.fd))
     }
 
     /// The kernel drops references.
     pub(super) fn forget(&self, ino: u64, count: u64) {
-        let mut nodes = self.0.write();
-        if let Some(node) = nodes.get_mut(&ino) {
-            node.lookups = node.lookups.saturating_sub(count);
-            if node.lookups == 0 {
-                nodes.remove(&ino);
+        let mut inodes = self.0.write();
+        if let Some(inode) = inodes.get_mut(&ino) {
+            inode.lookups = inode.lookups.saturating_sub(count);
+            if inode.lookups == 0 {
+                inodes.remove(&ino);
             }
         }
     }

@@ -1,0 +1,216 @@
+//! The commands: what each is told, one function a case, and what they share.
+
+pub(crate) mod dds;
+pub(crate) mod fs;
+pub(crate) mod link;
+
+use std::fmt;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use outboard_bench::{passthrough, scale};
+use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Bench {
+    /// Round trips through the link against bare shared memory and a bare futex; DMAs per operation
+    Link(link::LinkArgs),
+    /// File operations on a mounted volume, a plain directory and a plain FUSE passthrough, in turn
+    Fs(fs::FsArgs),
+    /// Sequential reads and writes of a volume in a Ceph pool against the pool's own `rados bench`
+    Rados(fs::RadosArgs),
+    /// The page server's parts and their rivals: figures of the DDS paper
+    Dds(dds::DdsArgs),
+    /// A process that `dds` measures
+    #[command(hide = true)]
+    DdsPart(dds::PartArgs),
+    /// A volume that compresses against one that does not, by kind of data: space, bytes to the
+    /// medium, rates, CPU of the DPU side
+    Compress(fs::CompressArgs),
+    /// Metadata operations in a directory that grows from a thousand to a million files
+    Scale(ScaleArgs),
+    /// The rival of `fs`: a plain FUSE passthrough of a directory, mounted until SIGTERM
+    #[command(hide = true)]
+    Passthrough(PassthroughArgs),
+    /// The DPU side of `link --figure 6`; region and registers are its standard input and output
+    #[command(hide = true)]
+    NullDevice(link::DeviceArgs),
+    /// The rivals' other process of `link`; the shared memory is its standard input
+    #[command(hide = true)]
+    PingPongPeer {
+        /// `spin` or `futex`
+        how: String,
+    },
+}
+
+/// What to measure of directories.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ScaleArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Numbers of files at which to measure, ascending
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 1_000_000])]
+    files: Vec<u64>,
+    /// A directory to fill, of the file system to measure
+    dir: PathBuf,
+}
+
+/// A mount of the rival.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PassthroughArgs {
+    /// Shown at the mount point
+    source: PathBuf,
+    /// An existing directory
+    mountpoint: PathBuf,
+}
+
+/// Why a benchmark stops: what happened and what to do about it.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The command line asks for what there is not.
+    Usage(String),
+    /// Something failed at run time.
+    Failed(String),
+}
+
+impl Failure {
+    /// Prints the message; the exit code, which is the program's of the same case.
+    pub(crate) fn report(&self) -> ExitCode {
+        eprintln!("outboard: {self}");
+        ExitCode::from(match self {
+            Failure::Failed(_) => 1,
+            Failure::Usage(_) => 2,
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(message) | Failure::Failed(message) => f.write_str(message),
+        }
+    }
+}
+
+/// Runs one of the benchmarks, or a process of one.
+pub(crate) fn run(what: Bench) -> Result<ExitCode, Failure> {
+    match what {
+        Bench::Link(args) => link::bench(args),
+        Bench::Fs(args) => fs::bench(args),
+        Bench::Rados(args) => fs::rados(&args),
+        Bench::Compress(args) => fs::compress(&args),
+        Bench::Dds(args) => dds::bench(&args),
+        Bench::DdsPart(part) => dds::part(&part),
+        Bench::Scale(args) => {
+            let points = scale::run(&args.dir, &args.files, progress).map_err(failed)?;
+            print(args.json, &points, || scale::table(&points))
+        }
+        Bench::Passthrough(args) => serve_passthrough(&args),
+        Bench::NullDevice(args) => link::device(&args),
+        Bench::PingPongPeer { how } => {
+            outboard_bench::link::peer(how == "futex").map_err(failed)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Mounts the rival and stays until told to end.
+fn serve_passthrough(args: &PassthroughArgs) -> Result<ExitCode, Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let options = passthrough::Options::default();
+    let mounted = passthrough::mount(&args.source, &args.mountpoint, &options).map_err(failed)?;
+    signals.forever().next();
+    mounted.unmount().map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// This program.
+fn own_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe()
+        .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))
+}
+
+/// The program that is measured.
+fn program() -> Result<PathBuf, Failure> {
+    outboard_bench::programs::outboard().map_err(|error| Failure::Failed(error.to_string()))
+}
+
+fn write_svg(file: Option<&Path>, svg: impl FnOnce() -> String) -> Result<(), Failure> {
+    let Some(file) = file else { return Ok(()) };
+    std::fs::write(file, svg())
+        .map_err(|error| Failure::Failed(format!("cannot write {}: {error}", file.display())))
+}
+
+fn ascending(mut threads: Vec<usize>, most: usize) -> Result<Vec<usize>, Failure> {
+    threads.sort_unstable();
+    threads.dedup();
+    let fits = |threads: &usize| (1..=most).contains(threads);
+    if threads.is_empty() || !threads.iter().all(fits) {
+        return Err(Failure::Usage(format!("--threads takes numbers from 1 to {most}")));
+    }
+    Ok(threads)
+}
+
+fn failed(error: std::io::Error) -> Failure {
+    Failure::Failed(format!("the benchmark stopped: {error}"))
+}
+
+fn time(seconds: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| Failure::Usage(format!("--seconds {seconds} is not a length of time")))
+}
+
+/// One line that rewrites itself, for people only.
+fn progress(what: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{what}");
+    }
+}
+
+fn print<T: Serialize>(
+    json: bool,
+    report: &T,
+    table: impl FnOnce() -> String,
+) -> Result<ExitCode, Failure> {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+    if json {
+        let text = serde_json::to_string_pretty(report)
+            .map_err(|error| Failure::Failed(format!("the report does not print: {error}")))?;
+        println!("{text}");
+    } else {
+        print!("{}", table());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A directory of the benchmark's own, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(within: Option<&Path>) -> Result<Scratch, Failure> {
+        let within = within.map_or_else(std::env::temp_dir, Path::to_owned);
+        let dir = within.join(format!("outboard-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).map_err(|error| {
+            Failure::Usage(format!("cannot use {} for the data: {error}", dir.display()))
+        })?;
+        Ok(Scratch(dir))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("outboard: {} is left behind: {error}", self.0.display());
+        }
+    }
+}
