@@ -283,8 +283,9 @@ impl Series {
     ) -> io::Result<()> {
         let processes =
             [("host side".to_owned(), std::process::id()), ("DPU side".to_owned(), self.dpu_pid)];
+        let (mut latencies, mut count) = (Latencies::default(), 0);
         let before = CpuMoment::now(&processes)?;
-        let (start, mut latencies, mut count) = (Instant::now(), Latencies::default(), 0);
+        let start = Instant::now();
         while start.elapsed() < time {
             if !pause.is_zero() {
                 std::thread::sleep(pause);

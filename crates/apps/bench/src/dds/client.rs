@@ -153,8 +153,8 @@ impl Client {
         batch: Batch,
         next: &mut dyn FnMut() -> Option<u64>,
     ) -> io::Result<Done> {
-        let from = Instant::now();
         let mut done = Done { count: 0, time: Duration::ZERO, latencies: Latencies::default() };
+        let from = Instant::now();
         let mut busy = 0;
         for n in 0..self.conns.len() {
             busy += usize::from(self.begin(n, batch, next)?);

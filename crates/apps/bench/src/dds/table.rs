@@ -175,6 +175,22 @@ struct Looked {
     changes: f64,
 }
 
+/// Looks random keys up until told to stop; how many, and how many were not found.
+fn look_until(stop: &AtomicBool, table: &dyn Table, items: u64, seed: u64) -> (u64, u64) {
+    let (mut rng, mut count, mut misses) = (Rng::new(seed), 0, 0);
+    // At least once, however late the thread first runs.
+    loop {
+        for _ in 0..CHUNK {
+            let found = table.get(key(rng.below(items)));
+            misses += u64::from(black_box(found).is_none());
+        }
+        count += CHUNK as u64;
+        if stop.load(Relaxed) {
+            return (count, misses);
+        }
+    }
+}
+
 /// Lets so many threads look up, and one change items beside them if it is to.
 fn look(
     table: &dyn Table,
@@ -190,19 +206,8 @@ fn look(
         for seed in 0..readers as u64 {
             let (stop, looked, missed, used) = (&stop, &looked, &missed, &used);
             scope.spawn(move || {
-                let (mut rng, mut count, mut misses) = (Rng::new(seed), 0u64, 0u64);
                 let from = cpu();
-                // At least once, however late its first turn comes.
-                loop {
-                    for _ in 0..CHUNK {
-                        let found = table.get(key(rng.below(items as u64)));
-                        misses += u64::from(black_box(found).is_none());
-                    }
-                    count += CHUNK as u64;
-                    if stop.load(Relaxed) {
-                        break;
-                    }
-                }
+                let (count, misses) = look_until(stop, table, items as u64, seed);
                 looked.fetch_add(count, Relaxed);
                 missed.fetch_add(misses, Relaxed);
                 let spent = u64::try_from((cpu() - from).as_nanos()).unwrap_or(u64::MAX);

@@ -1,5 +1,5 @@
-//! `outboard bench`: runs `outboard-bench`, which is a program of its own, so that this one links no
-//! rival.
+//! `outboard bench`: runs `outboard-bench`, which is a program of its own, so that this one links
+//! no rival.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -30,8 +30,8 @@ fn find(own: &Path, path: &OsString) -> Option<PathBuf> {
 
 fn missing(own: &Path) -> Failure {
     Failure::internal(format!(
-        "{PROGRAM} is neither beside {} nor on the path: build it with `cargo build --release --bin \
-         {PROGRAM}`",
+        "{PROGRAM} is neither beside {} nor on the path: build it with `cargo build --release \
+         --bin {PROGRAM}`",
         own.display()
     ))
 }
