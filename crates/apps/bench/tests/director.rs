@@ -1,7 +1,5 @@
 //! The servers of the director's figures as real processes, asked by the benchmark's client.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 use std::time::Duration;
 
 use outboard_bench::dds::director::{self, DirectorFigure};
