@@ -333,19 +333,10 @@ mod tests {
     use super::*;
     use crate::mem::{Faults, MemKv};
     use outboard_base::Rng;
+    use outboard_base::task::{poll_once, run};
     use std::collections::BTreeMap;
     use std::pin::Pin;
-    use std::task::{Context, Poll, Waker};
-
-    fn run<T>(future: impl Future<Output = T>) -> T {
-        let mut future = std::pin::pin!(future);
-        let mut cx = Context::from_waker(Waker::noop());
-        loop {
-            if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
-                return out;
-            }
-        }
-    }
+    use std::task::Poll;
 
     type Values = Vec<Option<Value>>;
 
@@ -372,7 +363,6 @@ mod tests {
             let mut ended: BTreeMap<u8, Vec<u64>> = BTreeMap::new();
             let mut tasks: Vec<Task<'_>> = Vec::new();
             let mut next = 0u64;
-            let mut cx = Context::from_waker(Waker::noop());
             for _ in 0..2000 {
                 let key = u8::try_from(rng.below(KEYS.into())).unwrap();
                 if tasks.len() < 8 && rng.chance(1, 2) {
@@ -410,7 +400,7 @@ mod tests {
                     continue;
                 }
                 let done = match &mut tasks[at] {
-                    Task::Get(keys, get) => match get.as_mut().poll(&mut cx) {
+                    Task::Get(keys, get) => match poll_once(get.as_mut()) {
                         Poll::Pending => false,
                         Poll::Ready(values) => {
                             for ((key, known), value) in keys.iter().zip(values.unwrap()) {
@@ -427,7 +417,7 @@ mod tests {
                             true
                         }
                     },
-                    Task::Put(key, number, put) => match put.as_mut().poll(&mut cx) {
+                    Task::Put(key, number, put) => match poll_once(put.as_mut()) {
                         Poll::Pending => false,
                         Poll::Ready(outcome) => {
                             if outcome.is_ok() {

@@ -1,22 +1,11 @@
 //! The suite, on the engine in memory, bare and behind the cache; and what a crash leaves of it.
 
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use outboard_base::task::run;
 
 use outboard_kv::mem::{Faults, MemKv};
 use outboard_kv::{Batch, Cached, Durability, Kv, KvError, conformance};
 use outboard_pool as pool;
 use outboard_pool::mem::MemCluster;
-
-fn run<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let mut cx = Context::from_waker(Waker::noop());
-    loop {
-        if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
-            return out;
-        }
-    }
-}
 
 #[test]
 fn the_engine_in_memory() {

@@ -1,3 +1,4 @@
+use outboard_base::task::poll_once;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -294,7 +295,7 @@ fn who_is_alone_syncs_by_itself() {
         let mut batch = Batch::new();
         batch.put([i], [i; 3000]);
         let mut commit = pin!(engine.commit(batch, Durability::Durable));
-        let outcome = commit.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let outcome = poll_once(commit.as_mut());
         assert_eq!(outcome, Poll::Ready(Ok(())), "it waits for nobody");
         assert!(engine.is_synced() && outboard_os::alone::has_waited());
     };

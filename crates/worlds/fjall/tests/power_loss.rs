@@ -5,10 +5,11 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests say so when they fail")]
 
+use outboard_base::task::poll_once;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use outboard_base::Rng;
 use outboard_fjall::recorder::{JournalWatch, Recorder};
@@ -109,9 +110,8 @@ fn examine(dir: &Path, history: &History, in_flight: Option<(usize, &[u8])>, why
 
 fn poll_some<F: Future>(reactor: &Reactor, future: Pin<&mut F>, polls: u64) -> Poll<F::Output> {
     let mut future = future;
-    let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..polls {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+        if let Poll::Ready(output) = poll_once(future.as_mut()) {
             return Poll::Ready(output);
         }
         std::thread::sleep(std::time::Duration::from_micros(100));

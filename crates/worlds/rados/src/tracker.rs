@@ -120,13 +120,14 @@ impl Ending {
 
 #[cfg(test)]
 mod tests {
+    use outboard_base::task::poll_once;
     use std::pin::pin;
     use std::task::Context;
 
     use super::*;
 
     fn settled(tracker: &Tracker) -> Option<Result<(), PoolError>> {
-        match pin!(tracker.settle()).poll(&mut Context::from_waker(Waker::noop())) {
+        match poll_once(pin!(tracker.settle())) {
             Poll::Ready(result) => Some(result),
             Poll::Pending => None,
         }

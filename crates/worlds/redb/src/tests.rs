@@ -3,6 +3,7 @@
 mod disk;
 mod losses;
 
+use outboard_base::task::poll_once;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::mpsc;
@@ -91,8 +92,7 @@ fn a_dropped_commit_is_decided() {
     for i in 0..100u8 {
         {
             let mut commit = pin!(engine.commit(put(&[i], b"1"), Durability::Answered));
-            let mut cx = Context::from_waker(Waker::noop());
-            let _ = commit.as_mut().poll(&mut cx);
+            let _ = poll_once(commit.as_mut());
             if i % 3 == 0 {
                 std::thread::yield_now();
             }

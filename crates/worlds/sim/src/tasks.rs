@@ -6,9 +6,9 @@
 
 use std::cell::RefCell;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
-use outboard_base::task::{Spawn, Work};
+use outboard_base::task::{Spawn, Work, poll_once};
 
 use crate::Chooser;
 
@@ -21,10 +21,6 @@ impl<T> Default for Tasks<'_, T> {
     fn default() -> Self {
         Tasks(RefCell::default())
     }
-}
-
-fn poll<T>(task: &mut Task<'_, T>) -> Poll<T> {
-    task.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
 impl<'a, T> Tasks<'a, T> {
@@ -45,7 +41,7 @@ impl<'a, T> Tasks<'a, T> {
         }
         // Out of the list while it is polled: it may come back here.
         let mut task = self.0.borrow_mut().swap_remove(at);
-        match poll(&mut task) {
+        match poll_once(task.as_mut()) {
             Poll::Ready(output) => Some(output),
             Poll::Pending => {
                 self.0.borrow_mut().push(task);
@@ -75,7 +71,7 @@ impl<'a, T> Tasks<'a, T> {
 
 impl Spawn for Tasks<'static> {
     fn spawn(&self, mut work: Work) {
-        if poll(&mut work).is_pending() {
+        if poll_once(work.as_mut()).is_pending() {
             self.0.borrow_mut().push(work);
         }
     }

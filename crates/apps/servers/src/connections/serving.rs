@@ -1,10 +1,11 @@
 //! The loop.
 
+use outboard_base::task::poll_once;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use outboard_base::Time;
@@ -284,9 +285,8 @@ pub(crate) fn run_alone<D: Device, T>(
 ) -> io::Result<T> {
     let wakeup = Wakeup::new()?;
     let mut future = std::pin::pin!(future);
-    let mut cx = Context::from_waker(Waker::noop());
     loop {
-        if let Poll::Ready(done) = future.as_mut().poll(&mut cx) {
+        if let Poll::Ready(done) = poll_once(future.as_mut()) {
             return done;
         }
         if device.progress() == 0 {

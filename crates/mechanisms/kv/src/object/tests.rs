@@ -1,8 +1,7 @@
 //! The store against a simple model: in peace, under faults, and across crashes at any poll.
 
+use outboard_base::task::{poll_for, run};
 use std::collections::BTreeMap;
-use std::pin::pin;
-use std::task::{Context, Waker};
 
 use outboard_base::Rng;
 use outboard_sim::seeds;
@@ -21,22 +20,6 @@ type Store = Objects<MemKv, Arc<MemMedium>>;
 const LEN: usize = BLOCK as usize;
 /// File blocks the tests play with: more than two pages of index.
 const FILE: u64 = 80;
-
-/// Polls to the end, or drops the future after `polls`.
-fn run_for<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    let mut cx = Context::from_waker(Waker::noop());
-    for _ in 0..polls {
-        if let std::task::Poll::Ready(out) = future.as_mut().poll(&mut cx) {
-            return Some(out);
-        }
-    }
-    None
-}
-
-fn run<T>(future: impl Future<Output = T>) -> T {
-    run_for(1_000_000, future).expect("it ends")
-}
 
 fn options() -> Options {
     Options {
@@ -359,8 +342,8 @@ fn nothing_synced_is_lost_and_no_block_is_mixed() {
             let polls = rng.below(12);
             let amid_sync = rng.chance(1, 3);
             if amid_sync {
-                run_for(polls, rig.store.sync());
-            } else if run_for(polls, apply(&rig, id, &op)).is_some() {
+                poll_for(polls, rig.store.sync());
+            } else if poll_for(polls, apply(&rig, id, &op)).is_some() {
                 history.apply(&op);
             }
             let killed = rng.chance(1, 3);
@@ -372,7 +355,7 @@ fn nothing_synced_is_lost_and_no_block_is_mixed() {
             // Recovery is interrupted too, some times.
             for _ in 0..rng.below(3) {
                 let opened = Objects::open(rig.kv.clone(), rig.medium.clone(), rig.options);
-                run_for(rng.below(40), opened);
+                poll_for(rng.below(40), opened);
                 if rng.chance(1, 2) && !killed {
                     rig.kv.crash();
                     rig.medium.crash();

@@ -1,18 +1,7 @@
 use super::*;
 use crate::mem::{Faults, MemCluster, MemPool};
 use outboard_base::Rng;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-
-fn run<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let mut cx = Context::from_waker(Waker::noop());
-    loop {
-        if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
-            return out;
-        }
-    }
-}
+use outboard_base::task::run;
 
 fn at(seconds: u64) -> Time {
     Time(seconds * 1_000_000_000)

@@ -1,9 +1,11 @@
 //! The store against a map: in peace, with everything in doubt, and across owners that die or are
 //! thought dead.
 
+use outboard_base::task::poll_once;
+pub(super) use outboard_base::task::run;
 use std::collections::BTreeMap;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use outboard_base::{Rng, Time};
 
@@ -26,17 +28,6 @@ pub(super) const SMALL: Options = Options {
     split_pairs: 24,
     split_bytes: 2000,
 };
-
-pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let mut cx = Context::from_waker(Waker::noop());
-    for _ in 0..10_000_000 {
-        if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
-            return out;
-        }
-    }
-    panic!("it does not end");
-}
 
 /// Takes the claim, whoever has it, waiting as long as it takes.
 pub(super) async fn take(pool: &MemPool) -> super::super::Claim {
@@ -212,9 +203,8 @@ fn lives_without_end_leave_a_bounded_journal() {
     let dying = run(open(&owner, Options::default()));
     owner.die_after(8);
     let mut work = Box::pin(dying.work());
-    let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..1000 {
-        assert!(work.as_mut().poll(&mut cx).is_pending());
+        assert!(poll_once(work.as_mut()).is_pending());
     }
     assert!(owner.is_dead() && (90..100).contains(&journals()), "{} are left", journals());
     let next = new_store(&cluster, Options::default());
@@ -300,14 +290,13 @@ fn merging_may_end_anywhere() {
             owner.die_after(dies);
             let mut work = Box::pin(store.drain());
             let mut scan = Box::pin(store.scan(b"", None, 1000));
-            let mut cx = Context::from_waker(Waker::noop());
             let mut over = false;
             for _ in 0..20_000 {
                 if owner.is_dead() || over {
                     break;
                 }
-                over = work.as_mut().poll(&mut cx).is_ready();
-                if let Poll::Ready(found) = scan.as_mut().poll(&mut cx) {
+                over = poll_once(work.as_mut()).is_ready();
+                if let Poll::Ready(found) = poll_once(scan.as_mut()) {
                     let found: BTreeMap<_, _> = found.unwrap().into_iter().collect();
                     assert_eq!(found, pairs, "seed {seed}, {dies} operations");
                     scan = Box::pin(store.scan(b"", None, 1000));
@@ -347,9 +336,8 @@ fn a_dropped_commit_is_decided() {
             batch.put(b"two", [i]);
             {
                 let mut commit = pin!(store.commit(batch, Durability::Answered));
-                let mut cx = Context::from_waker(Waker::noop());
                 let polls = rng.below(12);
-                dropped += u32::from(!(0..polls).any(|_| commit.as_mut().poll(&mut cx).is_ready()));
+                dropped += u32::from(!(0..polls).any(|_| poll_once(commit.as_mut()).is_ready()));
             }
             let seen = run(store.get(b"one")).unwrap();
             if rng.chance(1, 2) {

@@ -1,26 +1,10 @@
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use outboard_base::task::{poll_for, run};
 
 use outboard_base::{Rng, Time};
 
 use super::super::claim::{Me, Taken, Taking, Terms, Wanted};
 use super::super::mem::{Faults, MemCluster, MemPool};
 use super::*;
-
-fn poll_for<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    let mut cx = Context::from_waker(Waker::noop());
-    for _ in 0..polls {
-        if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
-            return Some(out);
-        }
-    }
-    None
-}
-
-fn run<T>(future: impl Future<Output = T>) -> T {
-    poll_for(1_000_000, future).expect("it ends")
-}
 
 fn open(cluster: &MemCluster) -> Striped<MemPool> {
     let pool = Arc::new(cluster.client());

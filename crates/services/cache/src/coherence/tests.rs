@@ -5,13 +5,15 @@ mod credit;
 mod edges;
 mod simulation;
 
+use outboard_base::task::poll_once;
+use outboard_base::task::run as finish;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use crate::dpu::Control;
 use crate::geometry::Shape;
@@ -123,20 +125,10 @@ fn later() -> Timestamp {
 }
 
 fn poll<T>(future: &mut Pin<Box<dyn Future<Output = T>>>) -> Option<T> {
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    match poll_once(future.as_mut()) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
     }
-}
-
-fn finish<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    for _ in 0..1_000_000 {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return output;
-        }
-    }
-    panic!("it never ends");
 }
 
 fn open(kv: &Arc<MemKv>, medium: &Arc<MemMedium>) -> Volume {

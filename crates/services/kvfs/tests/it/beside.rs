@@ -7,8 +7,9 @@
 //! after that one had ended, and had itself ended before the read began. After power loss the last
 //! successful sync stands for the read.
 
+use outboard_base::task::poll_once;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use outboard_base::{Fh, Ino, Result, Rng, Timestamp};
 use outboard_kv::mem;
@@ -155,8 +156,7 @@ fn run(seed: u64, power: bool, drops: bool) -> u64 {
             slot.running = None;
             continue;
         }
-        let mut context = Context::from_waker(Waker::noop());
-        let Poll::Ready(answer) = running.as_mut().poll(&mut context) else { continue };
+        let Poll::Ready(answer) = poll_once(running.as_mut()) else { continue };
         slot.running = None;
         let answer = answer.unwrap_or_else(|errno| panic!("{why}: {errno}"));
         trace.note_text(format_args!("{clock} {lane} {:?}", answer.reply));
@@ -237,9 +237,8 @@ fn writes_of_one_file_wait_for_the_disk_together() {
             slots.push(slot);
         }
         let mut all: Vec<_> = slots.into_iter().filter_map(|slot| slot.running).collect();
-        let mut context = Context::from_waker(Waker::noop());
         let rounds = (1..).find(|_| {
-            all.retain_mut(|running| running.as_mut().poll(&mut context).is_pending());
+            all.retain_mut(|running| poll_once(running.as_mut()).is_pending());
             all.is_empty()
         });
         disk.medium.set_faults(medium::mem::Faults::default());
@@ -305,7 +304,7 @@ fn appends_find_the_end_beside_other_writes() {
                 continue;
             }
             let Some(future) = &mut slot.running else { unreachable!() };
-            let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let polled = poll_once(future.as_mut());
             let Poll::Ready(answer) = polled else { continue };
             answer.unwrap_or_else(|errno| panic!("seed {seed}: {errno}"));
             if let What::Append(value, _) = slot.what {

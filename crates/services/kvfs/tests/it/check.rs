@@ -4,6 +4,7 @@
 //! something of everything, and must be reported as what it is. The volume caches nothing, so that
 //! damage planted beneath it is seen at once.
 
+use outboard_base::task::poll_once;
 use std::sync::Arc;
 
 use outboard_base::{Ino, Timestamp};
@@ -294,8 +295,7 @@ fn a_check_beside_other_work_is_not_misled() {
         let mut check = std::pin::pin!(s.volume.check(options));
         let mut turn = 0_u64;
         let report = loop {
-            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-            if let std::task::Poll::Ready(report) = check.as_mut().poll(&mut cx) {
+            if let std::task::Poll::Ready(report) = poll_once(check.as_mut()) {
                 break report.unwrap();
             }
             let name = format!("f{turn}");
@@ -325,8 +325,7 @@ fn a_check_beside_other_work_is_not_misled() {
 fn one_check_at_a_time() {
     let s = sample();
     let mut first = std::pin::pin!(s.volume.check(check::Options::default()));
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(first.as_mut().poll(&mut cx).is_pending());
+    assert!(poll_once(first.as_mut()).is_pending());
     let second = block_on(s.volume.check(check::Options::default()));
     assert_eq!(second.unwrap_err(), outboard_base::Errno::EBUSY);
     assert!(block_on(first).unwrap().is_clean());

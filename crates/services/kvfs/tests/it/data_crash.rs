@@ -7,6 +7,7 @@
 //! reached. What a truncation had cut off must not come back. And the checker, which reads every
 //! block, must find nothing.
 
+use outboard_base::task::poll_for;
 use outboard_base::{Fh, Ino, Rng};
 use outboard_kv::mem;
 use outboard_medium as medium;
@@ -218,18 +219,6 @@ fn what_was_cut_off_does_not_come_back() {
     });
 }
 
-/// Polls a future some times, then drops it: the process dies in the middle of an operation.
-fn abandon<T>(future: impl Future<Output = T>, polls: u64) -> Option<T> {
-    let mut future = std::pin::pin!(future);
-    for _ in 0..polls {
-        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-        if let std::task::Poll::Ready(out) = future.as_mut().poll(&mut cx) {
-            return Some(out);
-        }
-    }
-    None
-}
-
 /// Operations cut off at every one of their steps, then power loss or only a new start: old or new.
 #[test]
 fn an_operation_cut_off_at_any_point_is_done_or_not_done() {
@@ -273,7 +262,7 @@ fn cut_off(power: bool, operation: usize, polls: u64) {
     let payload = outboard_volume::Payload::Bytes(payload);
     let now = outboard_base::Timestamp { sec: 3_000_000, nsec: 0 };
     let header = user.header();
-    let done = abandon(volume.handle(&user.caller, &header, request, payload, now), polls);
+    let done = poll_for(polls, volume.handle(&user.caller, &header, request, payload, now));
     drop(volume);
     if power {
         disk.kv.crash();
@@ -325,7 +314,7 @@ fn a_large_truncation_is_finished_after_a_crash() {
         let request = Request::Setattr { ino, fh: Fh::NONE, set };
         let now = outboard_base::Timestamp { sec: 3_000_000, nsec: 0 };
         let (header, payload) = (user.header(), outboard_volume::Payload::None);
-        abandon(volume.handle(&user.caller, &header, request, payload, now), polls);
+        poll_for(polls, volume.handle(&user.caller, &header, request, payload, now));
         disk.kv.set_faults(mem::Faults::default());
         drop(volume);
         let volume = open_large(&disk);

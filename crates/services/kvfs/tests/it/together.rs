@@ -2,8 +2,9 @@
 //! delays and reports conflicts, some dropped in the middle; and the same from threads. Nothing but
 //! plain answers comes, and afterwards the volume is whole and nothing is left over.
 
+use outboard_base::task::poll_once;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, SessionId, Timestamp};
 use outboard_kv::mem::Faults;
@@ -144,9 +145,8 @@ fn interleaved(seed: u64, drops: bool) {
             slot.running = None;
             continue;
         }
-        let mut context = Context::from_waker(Waker::noop());
         let Some(Poll::Ready(answer)) =
-            slot.running.as_mut().map(|running| running.as_mut().poll(&mut context))
+            slot.running.as_mut().map(|running| poll_once(running.as_mut()))
         else {
             continue;
         };
@@ -236,8 +236,7 @@ fn a_link_saves_a_file_that_is_being_removed() {
         let now = Timestamp { sec: 3_000_000, nsec: 0 };
         let mut removal =
             Box::pin(volume.handle(&user.caller, &header, unlink, Payload::None, now));
-        let mut context = Context::from_waker(Waker::noop());
-        let over = (0..polls).any(|_| removal.as_mut().poll(&mut context).is_ready());
+        let over = (0..polls).any(|_| poll_once(removal.as_mut()).is_ready());
         if over {
             break;
         }

@@ -1,11 +1,10 @@
 //! A volume in memory and somebody who uses it.
 
+pub(crate) use outboard_base::task::run as block_on;
 use std::cell::Cell;
 use std::ops::Deref;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
 
 use outboard_base::{Cred, Errno, Fh, Ino, SessionId, Timestamp};
 use outboard_kv::mem::MemKv;
@@ -81,17 +80,6 @@ impl Kv for Gate {
     fn usage(&self) -> Usage {
         self.mem.usage()
     }
-}
-
-/// Runs a future that only waits for itself.
-pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    for _ in 0..10_000_000 {
-        if let Poll::Ready(out) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return out;
-        }
-    }
-    panic!("nothing happens any more");
 }
 
 /// A disk: what stays when a volume goes.

@@ -7,10 +7,9 @@
 //! the volume holds it.
 
 use std::fmt::Debug;
-use std::future::Future;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
+pub(crate) use outboard_base::task::run as finish;
 use outboard_base::{Cred, Fh, Ino, Result, Rng, Timestamp};
 use outboard_kv::mem::{Faults, MemKv};
 use outboard_kvfs::{Kvfs, Options, check};
@@ -29,16 +28,6 @@ const BLOCKS: u64 = 6;
 const QUEUES: u16 = 2;
 const DEPTH: u16 = 8;
 const CLIENTS: u64 = 5;
-
-pub(crate) fn finish<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    for _ in 0..1_000_000 {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return output;
-        }
-    }
-    panic!("a future of the volume never ends");
-}
 
 pub(crate) fn open(kv: &Arc<MemKv>, medium: &Arc<MemMedium>) -> Volume {
     let options = Options { capacity: 64 << 20, segment: 1 << 20, id: 1, ..Options::default() };

@@ -1,5 +1,5 @@
+use outboard_base::task::poll_once;
 use std::pin::pin;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::*;
@@ -83,10 +83,9 @@ fn a_flush_waits_for_writes_nobody_waits_for() {
     everywhere(|medium| {
         block_on(medium.grow(16 << 20)).unwrap();
         for round in 0..20u8 {
-            let mut cx = Context::from_waker(Waker::noop());
             for at in 0..8 {
                 let write = medium.write(at << 20, filled(1 << 20, round + 1));
-                let _ = pin!(write).poll(&mut cx);
+                let _ = poll_once(pin!(write));
             }
             block_on(medium.flush()).unwrap();
             for at in 0..8 {
@@ -118,11 +117,10 @@ fn a_sleep_ends_with_a_completion_a_wakeup_or_the_time() {
     reactor.sleep(wakeup.as_fd(), long).unwrap();
     rustix::io::read(&wakeup, &mut [0; 8]).unwrap();
     let mut read = pin!(medium.read(0, Buf::zeroed(8192)));
-    let mut cx = Context::from_waker(Waker::noop());
-    assert!(read.as_mut().poll(&mut cx).is_pending());
+    assert!(poll_once(read.as_mut()).is_pending());
     reactor.sleep(wakeup.as_fd(), long).unwrap();
     assert_eq!(reactor.poll(), 1);
-    assert!(read.as_mut().poll(&mut cx).is_ready());
+    assert!(poll_once(read.as_mut()).is_ready());
     assert!(start.elapsed() < Duration::from_secs(30));
 }
 
@@ -173,9 +171,8 @@ fn small_writes_pass_through_the_page_cache() {
                         1 => block_on(medium.flush()).unwrap(),
                         _ => {
                             // In company, by the ring if there is one.
-                            let mut cx = Context::from_waker(Waker::noop());
                             let mut handing_over = pin!(medium.hand_over());
-                            while handing_over.as_mut().poll(&mut cx).is_pending() {
+                            while poll_once(handing_over.as_mut()).is_pending() {
                                 Reactor::poll_installed();
                             }
                         }

@@ -1,9 +1,10 @@
 //! The store over a device whose writes end when the test says so.
 
+use outboard_base::task::poll_once;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use outboard_base::Rng;
@@ -136,8 +137,7 @@ struct Rig {
 }
 
 fn now<T>(future: impl Future<Output = T>) -> T {
-    let mut cx = Context::from_waker(Waker::noop());
-    let Poll::Ready(done) = std::pin::pin!(future).poll(&mut cx) else { panic!("it waits") };
+    let Poll::Ready(done) = poll_once(std::pin::pin!(future)) else { panic!("it waits") };
     done
 }
 
@@ -185,10 +185,9 @@ impl Rig {
 
     /// Goes on for a round, as far as what began has ended.
     fn turn(&mut self) {
-        let mut cx = Context::from_waker(Waker::noop());
         assert!(self.store.end_round(&mut self.works).is_ok());
         for mut work in std::mem::take(&mut self.works) {
-            match work.as_mut().poll(&mut cx) {
+            match poll_once(work.as_mut()) {
                 Poll::Ready(event) => assert!(self.store.on(event, &mut self.works).is_ok()),
                 Poll::Pending => self.works.push(work),
             }

@@ -6,11 +6,12 @@
 //! the device end when and in the order the seed says; at each step power fails in several ways: of
 //! the writes that no flush covers each is there, is not, or is torn at a sector.
 
+use outboard_base::task::poll_once;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::os::fd::BorrowedFd;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use outboard_base::Rng;
@@ -254,9 +255,8 @@ impl Life {
         let sim = Sim::of(image);
         let store = {
             let mut opening = std::pin::pin!(Store::open(Rc::clone(&sim), memory));
-            let mut cx = Context::from_waker(Waker::noop());
             loop {
-                match opening.as_mut().poll(&mut cx) {
+                match poll_once(opening.as_mut()) {
                     Poll::Ready(store) => break store?,
                     Poll::Pending => sim.end_one(rng),
                 }
@@ -269,9 +269,8 @@ impl Life {
     /// One operation of the device ends.
     fn step(&mut self, rng: &mut Rng) {
         self.sim.end_one(rng);
-        let mut cx = Context::from_waker(Waker::noop());
         let mut events = Vec::new();
-        self.works.retain_mut(|work| match work.as_mut().poll(&mut cx) {
+        self.works.retain_mut(|work| match poll_once(work.as_mut()) {
             Poll::Ready(event) => {
                 events.push(event);
                 false

@@ -6,6 +6,7 @@
 //! thought dead answers nothing any more that the next does not see. With one seed in four fences
 //! do not work: the seal of the journal and the stamps must do.
 
+use outboard_base::task::poll_once;
 use std::collections::VecDeque;
 
 use super::*;
@@ -97,8 +98,7 @@ impl<'a> Life<'a> {
         let mut commit = Box::pin(self.store.commit(batch, Durability::Answered));
         // It is judged, and so has its place, at the first poll, if there is room.
         let before = self.store.lock().versions.now();
-        let mut cx = Context::from_waker(Waker::noop());
-        if let Poll::Ready(outcome) = commit.as_mut().poll(&mut cx) {
+        if let Poll::Ready(outcome) = poll_once(commit.as_mut()) {
             note(history, at, outcome, self.store.is_poisoned());
         } else {
             self.commits.push_back((at, commit));
@@ -108,13 +108,12 @@ impl<'a> Life<'a> {
 
     /// Polls everything once.
     fn poll(&mut self, history: &mut History, rng: &mut Rng) {
-        let mut cx = Context::from_waker(Waker::noop());
         let store = self.store;
         let worker = self.worker.get_or_insert_with(|| Box::pin(store.work()));
-        if rng.chance(9, 10) && worker.as_mut().poll(&mut cx).is_ready() {
+        if rng.chance(9, 10) && poll_once(worker.as_mut()).is_ready() {
             self.worker = None;
         }
-        self.commits.retain_mut(|(at, commit)| match commit.as_mut().poll(&mut cx) {
+        self.commits.retain_mut(|(at, commit)| match poll_once(commit.as_mut()) {
             Poll::Ready(outcome) => {
                 note(history, *at, outcome, store.is_poisoned());
                 false
@@ -133,8 +132,7 @@ impl<'a> Life<'a> {
         let (oldest, scan) = self
             .scan
             .get_or_insert_with(|| (history.answered, Box::pin(store.scan(b"", None, 1000))));
-        let mut cx = Context::from_waker(Waker::noop());
-        if let Poll::Ready(found) = scan.as_mut().poll(&mut cx) {
+        if let Poll::Ready(found) = poll_once(scan.as_mut()) {
             if let Ok(found) = found {
                 let found: Pairs = found.into_iter().collect();
                 assert!(history.states[*oldest..].contains(&found), "no state from {oldest} on");
@@ -240,9 +238,8 @@ fn step_together<T>(
     stop: impl Fn(u64) -> bool,
 ) -> Option<T> {
     let mut future = pin!(future);
-    let mut cx = Context::from_waker(Waker::noop());
     for polls in 0..1_000_000 {
-        if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
+        if let Poll::Ready(out) = poll_once(future.as_mut()) {
             return Some(out);
         }
         if stop(polls) {

@@ -2,11 +2,11 @@
 
 mod crashes;
 
+use outboard_base::task::{poll_once, run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use outboard_base::Rng;
 use outboard_medium::mem::{Faults, MemMedium};
@@ -16,17 +16,6 @@ use outboard_wire::dds::{DirectoryId, FileId};
 use super::*;
 
 const SEGMENT: u64 = SEGMENT_MIN;
-
-/// Runs a future to its end; it never waits for anything but delays that count polls.
-fn run<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let mut cx = Context::from_waker(Waker::noop());
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            return output;
-        }
-    }
-}
 
 fn index(offset: u64) -> usize {
     usize::try_from(offset).unwrap()
@@ -450,10 +439,9 @@ fn reads_beside_writes_are_whole_and_fresh() {
                 }));
             }
         }
-        let mut cx = Context::from_waker(Waker::noop());
         while !tasks.is_empty() {
             let at = index(rng.below(tasks.len() as u64));
-            if tasks[at].as_mut().poll(&mut cx).is_ready() {
+            if poll_once(tasks[at].as_mut()).is_ready() {
                 drop(tasks.swap_remove(at));
             }
             // Between any two steps: what was answered is what a read sees, or newer.
@@ -479,12 +467,11 @@ fn a_write_does_not_wait_for_reads_of_a_thread_that_is_lost() {
     write(&service, file, 0, &[1; 8192]).unwrap();
     medium.set_faults(Faults { delay_polls: 1 << 40, ..Faults::default() });
     let op = ReadOp { file, offset: 0, bytes: 4096 };
-    let mut cx = Context::from_waker(Waker::noop());
     let mut read = Box::pin(service.read_by(7, op, Buf::zeroed(0)));
-    assert!(read.as_mut().poll(&mut cx).is_pending());
+    assert!(poll_once(read.as_mut()).is_pending());
     medium.set_faults(Faults::default());
     let mut writing = Box::pin(service.write(file, 0, Data::Bytes(&[2; 8192]), async || ()));
-    assert!(writing.as_mut().poll(&mut cx).is_pending());
+    assert!(poll_once(writing.as_mut()).is_pending());
     service.forsake(7);
     run(writing).unwrap();
     // It comes back after all.

@@ -128,8 +128,8 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
+    use outboard_base::task::poll_once;
     use std::future::ready;
-    use std::task::{Context, Waker};
 
     use outboard_medium::Buf;
     use outboard_wire::dds::FileId;
@@ -160,7 +160,7 @@ mod tests {
     }
 
     fn now<T>(work: impl Future<Output = T>) -> T {
-        let work = std::pin::pin!(work).poll(&mut Context::from_waker(Waker::noop()));
+        let work = poll_once(std::pin::pin!(work));
         let std::task::Poll::Ready(done) = work else { panic!("it waits for nobody") };
         done
     }

@@ -1,6 +1,6 @@
 //! The pump between real rings and a medium in memory: answers, order, flow control, copies, DMAs.
 
-use std::task::{Context, Waker};
+use outboard_base::task::{poll_once, run};
 
 use outboard_base::Rng;
 use outboard_base::ledger::Kind;
@@ -32,22 +32,12 @@ struct Rig {
     next: u64,
 }
 
-fn run_now<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    let mut cx = Context::from_waker(Waker::noop());
-    loop {
-        if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            return output;
-        }
-    }
-}
-
 impl Rig {
     fn new(config: Config) -> Rig {
         let medium = Arc::new(MemMedium::new(1));
         let layout = Layout { segment: SEGMENT_MIN, segments: 32 };
-        run_now(FileService::format(&medium, layout, 1, false)).unwrap();
-        let service = Arc::new(run_now(FileService::open(Arc::clone(&medium))).unwrap());
+        run(FileService::format(&medium, layout, 1, false)).unwrap();
+        let service = Arc::new(run(FileService::open(Arc::clone(&medium))).unwrap());
         let requests = Place::new(0, RING).unwrap();
         let responses = Place::new(requests.end(), RING).unwrap();
         let region = Region::anonymous(responses.end());
@@ -92,16 +82,14 @@ impl Rig {
 
     fn turn(&mut self) -> Turn {
         self.now = self.now.after(Duration::from_micros(1));
-        let mut cx = Context::from_waker(Waker::noop());
         let tasks = &mut self.tasks;
         let mut start = |mut work: Work| {
-            if work.as_mut().poll(&mut cx).is_pending() {
+            if poll_once(work.as_mut()).is_pending() {
                 tasks.push(work);
             }
         };
         let turn = self.pump.turn(self.now, &mut start).unwrap();
-        let mut cx = Context::from_waker(Waker::noop());
-        self.tasks.retain_mut(|task| task.as_mut().poll(&mut cx).is_pending());
+        self.tasks.retain_mut(|task| poll_once(task.as_mut()).is_pending());
         turn
     }
 
@@ -313,7 +301,7 @@ fn no_batch_is_given_back_amid_its_writes() {
     for block in 0..64u8 {
         let last = (0..200u8).filter(|n| n % 64 == block).max().unwrap();
         let op = ReadOp { file, offset: u64::from(block) * 8192, bytes: 8192 };
-        let (range, buf) = run_now(rig.service.read(op, Buf::zeroed(0)));
+        let (range, buf) = run(rig.service.read(op, Buf::zeroed(0)));
         assert!(buf[range.unwrap()].iter().all(|byte| *byte == last), "block {block}");
     }
     assert_eq!(data_place(0, REQUEST_HEAD, 8), REQUEST_HEAD);
