@@ -2,22 +2,23 @@
 //!
 //! ```text
 //! object  journal.N  | group | group | ... |        at most one batch longer than `OBJECT`
-//!         its map: "o" = the epoch that made it (8), "x" = the epoch that sealed it (8), if sealed
+//!         its map: "o" = the claim epoch that made it (8), "x" = that which sealed it (8), if any
 //! group   | "OBJG" (4) | length of the writes (4) | offset in the object (8) | object N (8) |
 //!         | writes | crc32c of all before (4) |
 //! write   | key length (2) | value length (4), all ones deletes | key | value |  little-endian
 //! ```
 //!
 //! A group is written whole at an offset of its own, so doing it twice is doing it once. Its object
-//! is never written by another epoch: who takes over seals it, and an append asks for "not sealed".
+//! is never written under another claim epoch: who takes over seals it, and an append asks for "not
+//! sealed".
 
 use outboard_codec::crc32c;
 
 use outboard_kv::{Bytes, Key, KvError, Value, Write};
 
-/// Key of the epoch that made the object.
+/// Key of the claim epoch that made the object.
 pub(crate) const OWNER: &[u8] = b"o";
-/// Key of the epoch that sealed the object.
+/// Key of the claim epoch that sealed the object.
 pub(crate) const SEALED: &[u8] = b"x";
 
 const MAGIC: [u8; 4] = *b"OBJG";

@@ -6,7 +6,7 @@
 //!
 //! Every attempt has a number of its own, never used again, and asks for the stamp that was there.
 //! So an attempt in doubt lands before the next one or never, once or not at all; and whoever finds
-//! a later epoch in a stamp knows that it has lost the volume.
+//! a later claim epoch in a stamp knows that it has lost the volume.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ impl Stamp {
     }
 }
 
-/// Who changes things: the epoch of a claim, and what numbers its attempts.
+/// Who changes things: the claim epoch, and what numbers its attempts.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) epoch: u64,

@@ -32,7 +32,7 @@ use std::collections::HashMap;
 use outboard_base::{Errno, Ino, SessionId};
 use outboard_wire::file::{Lock, LockKind, LockStyle};
 
-use delegation::Delegations;
+use delegation::LockDelegations;
 use ranges::{Held, Ranges};
 use waiting::{Queue, Waiter};
 
@@ -107,7 +107,7 @@ pub(crate) struct Locks {
     /// Pieces held, waits and files given away, by attachment.
     counts: HashMap<SessionId, usize>,
     grace: bool,
-    delegations: Delegations,
+    delegations: LockDelegations,
 }
 
 impl Locks {
@@ -120,7 +120,7 @@ impl Locks {
             queue: Queue::new(first_ticket),
             counts: HashMap::new(),
             grace: false,
-            delegations: Delegations::default(),
+            delegations: LockDelegations::default(),
         }
     }
 

@@ -29,7 +29,7 @@ pub(super) struct Changed {
 /// A committed record not yet retired.
 struct Committed {
     changed: Changed,
-    epoch: u64,
+    flush_epoch: u64,
     flushed: bool,
 }
 
@@ -90,8 +90,8 @@ pub(super) struct State {
     reserved: u64,
     /// The medium refused to grow; not asked again until the next tidying.
     cannot_grow: bool,
-    /// Commits told of now belong to this epoch; a flush closes it.
-    epoch: u64,
+    /// Commits told of now belong to this flush epoch; a flush closes it.
+    flush_epoch: u64,
     next_seq: u64,
     /// Staged, doubtful or committed, but not flushed; and what each says is flushed.
     unproved: BTreeMap<u64, u64>,
@@ -99,7 +99,7 @@ pub(super) struct State {
     /// How many of them are flushed.
     flushed: usize,
     doubtful: BTreeMap<u64, Changed>,
-    /// Blocks of calls dropped amid their writes, by epoch.
+    /// Blocks of calls dropped amid their writes, by flush epoch.
     quarantine: Vec<(u64, Vec<Run>)>,
     /// Blocks waiting or unproved.
     pending: usize,
@@ -157,12 +157,12 @@ impl State {
     }
 
     fn commit(&mut self, seq: u64, changed: Changed) {
-        let epoch = self.epoch;
+        let flush_epoch = self.flush_epoch;
         self.touch(changed.new.iter().chain(&changed.old).copied());
         for block in &changed.new {
             self.in_flight.remove(block);
         }
-        self.committed.insert(seq, Committed { changed, epoch, flushed: false });
+        self.committed.insert(seq, Committed { changed, flush_epoch, flushed: false });
     }
 
     fn abandon(&mut self, seq: u64, changed: &Changed) {
@@ -190,7 +190,7 @@ impl Ledger {
                 reserve: options.reserve / BLOCK,
                 reserved: 0,
                 cannot_grow: false,
-                epoch: 1,
+                flush_epoch: 1,
                 next_seq,
                 unproved: BTreeMap::new(),
                 committed: BTreeMap::new(),
@@ -318,24 +318,24 @@ impl Ledger {
         }
     }
 
-    /// Ends the epoch: what was committed or quarantined so far is proved by a flush begun now.
-    /// Says which epoch, and whether the medium need be flushed for it.
-    pub(super) fn close_epoch(&self) -> (u64, bool) {
+    /// Ends the flush epoch: what was committed or quarantined so far is proved by a flush begun
+    /// now. Says which, and whether the medium need be flushed for it.
+    pub(super) fn close_flush_epoch(&self) -> (u64, bool) {
         let mut state = self.lock();
-        let closed = state.epoch;
-        state.epoch += 1;
+        let closed = state.flush_epoch;
+        state.flush_epoch += 1;
         let unflushed = state.committed.values().rev().any(|record| !record.flushed);
         let dirty = unflushed || !state.quarantine.is_empty();
         (closed, dirty)
     }
 
-    /// The flush begun after `epoch` closed has succeeded.
-    pub(super) fn flushed(&self, epoch: u64) {
+    /// The flush begun after `flush_epoch` closed has succeeded.
+    pub(super) fn flushed(&self, flush_epoch: u64) {
         let mut state = self.lock();
         let mut proved = Vec::new();
         let first = state.flushed_below();
         for (seq, record) in state.committed.range_mut(first..) {
-            if !record.flushed && record.epoch <= epoch {
+            if !record.flushed && record.flush_epoch <= flush_epoch {
                 record.flushed = true;
                 proved.push((*seq, record.changed.clone()));
             }
@@ -349,7 +349,7 @@ impl Ledger {
             }
         }
         let held = std::mem::take(&mut state.quarantine);
-        let (done, held): (Vec<_>, Vec<_>) = held.into_iter().partition(|(e, _)| *e <= epoch);
+        let (done, held): (Vec<_>, Vec<_>) = held.into_iter().partition(|(e, _)| *e <= flush_epoch);
         state.quarantine = held;
         for run in done.into_iter().flat_map(|(_, runs)| runs) {
             state.free_run(run);
@@ -442,8 +442,8 @@ impl Drop for Taken {
         let runs = std::mem::take(&mut self.runs);
         if !runs.is_empty() {
             let mut state = self.ledger.lock();
-            let epoch = state.epoch;
-            state.quarantine.push((epoch, runs));
+            let flush_epoch = state.flush_epoch;
+            state.quarantine.push((flush_epoch, runs));
         }
     }
 }

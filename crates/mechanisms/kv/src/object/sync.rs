@@ -44,13 +44,13 @@ impl<K: Kv, M: Medium> Objects<K, M> {
             return Err(KvError::Io(Errno::EIO));
         }
         self.resolve_doubts().await?;
-        let (epoch, dirty) = self.ledger.close_epoch();
+        let (flush_epoch, dirty) = self.ledger.close_flush_epoch();
         if !dirty && self.kv.is_synced() {
             return Ok(());
         }
         let outcome = self.make_durable(dirty).await;
         match outcome {
-            Ok(()) => self.ledger.flushed(epoch),
+            Ok(()) => self.ledger.flushed(flush_epoch),
             Err(_) => self.failed.store(true, Ordering::Release),
         }
         if dirty {

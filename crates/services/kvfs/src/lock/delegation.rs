@@ -48,7 +48,7 @@ struct Delegation {
 
 /// What is given away, and who waits for it.
 #[derive(Default)]
-pub(super) struct Delegations {
+pub(super) struct LockDelegations {
     files: HashMap<Ino, Delegation>,
     /// Locks to grant here before the file may be given away again.
     shared: HashMap<Ino, u32>,
