@@ -2,37 +2,21 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Multiplies and folds eight bytes a step, under two secret numbers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeyHash {
-    start: u64,
-    factor: u64,
-}
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-fn fold(a: u64, b: u64) -> u64 {
-    let (low, high) = a.carrying_mul(b, 0);
-    low ^ high
-}
+/// XXH3 under a secret seed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyHash(u64);
 
 impl KeyHash {
     /// With a secret of its own.
     pub(crate) fn new() -> KeyHash {
-        let random = RandomState::new();
-        KeyHash { start: random.hash_one(1), factor: random.hash_one(2) | 1 }
+        KeyHash(RandomState::new().hash_one(0))
     }
 
     /// The hash of `key`.
     pub(crate) fn of(&self, key: &[u8]) -> u64 {
-        let mut hash = self.start ^ key.len() as u64;
-        let (words, tail) = key.as_chunks::<8>();
-        for word in words {
-            hash = fold(hash ^ u64::from_le_bytes(*word), self.factor);
-        }
-        let mut last = [0; 8];
-        last.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
-        // A last step even without a tail: the last word, too, reaches every bit.
-        hash = fold(hash ^ u64::from_le_bytes(last), self.factor);
-        fold(hash ^ self.start, self.factor)
+        xxh3_64_with_seed(key, self.0)
     }
 }
 
