@@ -7,7 +7,7 @@
 //! | [`Chooser`] | the random scheduler: who moves next; notes what it chose |
 //! | [`Tasks`] | an executor that polls one future a step, of the seed's choice |
 //! | [`Timeline`] | virtual time: events by moment, then by order of asking |
-//! | [`line`] | lossy effects: what is lost, delayed, doubled, overtaken, refused |
+//! | [`mod@line`] | lossy effects: what is lost, delayed, doubled, overtaken, refused |
 //! | [`network`] | messages between named endpoints over such lines; cuts and partitions |
 //! | [`oracle`] | judges that several simulations share |
 //! | [`Trace`] | what a run did, as one number |
