@@ -8,6 +8,9 @@
 //! - [`Volume`]: the port for requests, and for the pages of files that hosts hold in caches;
 //! - [`Housekeeping`]: the port for its life: grace period, tidying, check, figures.
 //!
+//! A DPU side serves at most one volume for each value of bit 10 of a submission entry;
+//! [`NoVolume`] stands for the one there is not.
+//!
 //! A new volume is a crate that implements the two, and a line where volumes are opened. Nothing
 //! between the link and the volume (dispatch, coherence of caches, the DPU side's process) names
 //! which volume it is.
@@ -16,8 +19,10 @@
 
 mod call;
 mod housekeeping;
+mod none;
 mod port;
 
 pub use call::{Answer, Caller, Event, Payload};
 pub use housekeeping::{Figures, Housekeeping, Report};
+pub use none::NoVolume;
 pub use port::Volume;

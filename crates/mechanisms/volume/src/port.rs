@@ -4,14 +4,13 @@ use std::future::Future;
 
 use outboard_base::{Fh, Ino, Result, SessionId, Timestamp};
 use outboard_wire::file::{Attr, Header, Request};
-use outboard_wire::nvmefs::Dispatch;
 
 use crate::{Answer, Caller, Event, Payload};
 
 /// What answers file operations.
 pub trait Volume: 'static {
-    /// Which value of bit 10 speaks of it.
-    fn dispatch(&self) -> Dispatch;
+    /// Whether there is one: not [`crate::NoVolume`].
+    const EXISTS: bool = true;
 
     /// Answers one request.
     fn handle(

@@ -8,15 +8,10 @@ use outboard_kv::{Kv, KvError};
 use outboard_medium::Medium;
 use outboard_volume::{Answer, Caller, Event, Figures, Housekeeping, Payload, Report, Volume};
 use outboard_wire::file::{Attr, Header, Request};
-use outboard_wire::nvmefs::Dispatch;
 
 use crate::{Kvfs, check};
 
 impl<K: Kv, M: Medium> Volume for Kvfs<K, M> {
-    fn dispatch(&self) -> Dispatch {
-        Dispatch::Kv
-    }
-
     fn handle(
         &self,
         caller: &Caller,

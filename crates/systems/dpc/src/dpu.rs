@@ -1,9 +1,10 @@
 //! The DPU side of its links: commands in, a volume's answers out (DPC 3.1 "IO_Dispatch"; rows C5,
 //! C7).
 //!
-//! A [`Service`] polls every queue of every [`Attachment`], a bounded number of commands a turn
-//! from each, decodes what it finds as the words of a stranger, and runs the volume's answer as a
-//! future, which the world's executor polls at once: most answers never wait.
+//! A [`Service`] polls every queue of every [`Attachment`], a bounded number of commands a pass
+//! from each, decodes what it finds as the words of a stranger, and runs the answer of the
+//! volume that bit 10 speaks of as a future, which the world's executor polls at once: most
+//! answers never wait.
 //!
 //! # Invariants
 //!
@@ -14,7 +15,7 @@
 //!    memory go ([`Service::sweep`]). Until then no other attachment may use its session.
 //! 4. A no-op never reaches the volume: it measures the link.
 //!
-//! Everything here belongs to one thread. The world provides turns, time, wake-ups and the
+//! Everything here belongs to one thread. The world provides passes, time, wake-ups and the
 //! executor.
 
 mod attachment;
@@ -23,7 +24,7 @@ mod serve;
 mod service;
 mod stats;
 
-pub use attachment::{Attachment, Limits};
+pub use attachment::{Attachment, Limits, Served};
 pub use grace::Grace;
 pub use service::{AttachmentId, Gone, Service};
 pub use stats::{Histogram, OpStats, Stats};

@@ -158,7 +158,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
         }
         let service =
             Service::new(volume, options.limits, Box::new(clock::now), Box::new(clock::wall));
-        service.coherence().expect(sessions.with_caches());
+        service.kv().coherence.expect(sessions.with_caches());
         Ok(Dpu {
             service,
             runtime,
@@ -243,7 +243,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
         if now >= self.next_beat {
             self.next_beat = now.after(Beat::period(self.options.beat_limit));
             self.peers.beat();
-            self.service.volume().expire_recalls();
+            self.service.kv().volume.expire_recalls();
         }
         self.tidy(now);
         // What the volume tells because of any of this.
@@ -256,13 +256,13 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     }
 
     fn end_grace(&mut self) {
-        self.service.coherence().expect_nobody();
+        self.service.kv().coherence.expect_nobody();
         let missing: Vec<_> = self.grace.missing().collect();
         for session in missing {
             tracing::warn!(%session, "did not come back in time: its files and locks are let go");
             self.sessions.remove(session);
         }
-        let volume = Arc::clone(self.service.volume());
+        let volume = Arc::clone(&self.service.kv().volume);
         self.start(async move {
             match volume.end_grace().await {
                 Ok(()) => tracing::debug!("the grace period is over"),
@@ -304,8 +304,8 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     fn close(&mut self) -> io::Result<()> {
         self.flush();
         self.tender.end();
-        let volume = Arc::clone(self.service.volume());
-        let coherence = Arc::clone(self.service.coherence());
+        let volume = Arc::clone(&self.service.kv().volume);
+        let coherence = Arc::clone(&self.service.kv().coherence);
         let outcome = Rc::new(std::cell::Cell::new(None));
         let told = Rc::clone(&outcome);
         self.start(async move {
@@ -356,7 +356,7 @@ impl<V: Housekeeping, R: Runtime> Polled for Serving<'_, V, R> {
             return dpu.close().map(|()| Pass::Over);
         }
         if found == 0 {
-            dpu.service.volume().idle();
+            dpu.service.kv().volume.idle();
         }
         Ok(Pass::found(found, now))
     }
@@ -365,8 +365,8 @@ impl<V: Housekeeping, R: Runtime> Polled for Serving<'_, V, R> {
         let dpu = &mut *self.dpu;
         // What was posted or started since the last pass is taken care of before.
         dpu.flush();
-        if dpu.service.volume().wants_checkpoint() {
-            let volume = Arc::clone(dpu.service.volume());
+        if dpu.service.kv().volume.wants_checkpoint() {
+            let volume = Arc::clone(&dpu.service.kv().volume);
             dpu.start(async move {
                 if let Err(errno) = volume.checkpoint().await {
                     tracing::error!(%errno, "cannot note down what is durable");

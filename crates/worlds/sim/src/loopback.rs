@@ -250,7 +250,9 @@ impl<V: Volume> Loopback<V> {
         let caller = Caller { attachment: self.id, trusted: true, peer: Cred::root() };
         let attachment = service.attach(caller, targets, sender).ok_or(Errno::EINVAL)?;
         let adopts = match self.cache {
-            Some(geometry) => service.attach_cache(attachment, setup(dma, geometry.area())?),
+            Some(geometry) => {
+                service.attach_cache(attachment, Dispatch::Kv, setup(dma, geometry.area())?)
+            }
             None => None,
         };
         let life = Rc::new(Life {

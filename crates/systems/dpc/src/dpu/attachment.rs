@@ -11,7 +11,7 @@ use outboard_link::queue::nvmefs::Target;
 use outboard_link::queue::{Arrival, Command, CommandId, DpuQueue, Fault};
 use outboard_volume::Caller;
 use outboard_wire::event::Event;
-use outboard_wire::nvmefs::Status;
+use outboard_wire::nvmefs::{Dispatch, Status};
 
 use super::serve::{self, Running};
 use super::stats::Stats;
@@ -24,8 +24,8 @@ use outboard_volume::Volume;
 pub struct Limits {
     /// Payload bytes of its commands under way. Nothing more is taken from its queues beyond it.
     pub bytes_max: u64,
-    /// Commands taken from one queue in one turn.
-    pub turn_max: usize,
+    /// Commands taken from one queue in one pass.
+    pub pass_max: usize,
     /// Ends of waits for locks, and recalls, that found its event ring full.
     pub backlog_max: usize,
 }
@@ -35,22 +35,54 @@ impl Default for Limits {
         // 64 MiB is 64 of the largest requests; 16 is what one DMA fetches; every lock an
         // attachment may wait for (8,192) may be granted while its host does not look, and all it
         // decides be recalled.
-        Limits { bytes_max: 64 << 20, turn_max: 16, backlog_max: 2 * 8192 }
+        Limits { bytes_max: 64 << 20, pass_max: 16, backlog_max: 2 * 8192 }
+    }
+}
+
+/// A volume, and what stands before it.
+pub struct Served<V> {
+    /// The volume.
+    pub volume: Arc<V>,
+    /// Every file operation passes here before the volume sees it.
+    pub coherence: Arc<Coherence>,
+}
+
+impl<V: Volume> Served<V> {
+    pub(super) fn new(volume: Arc<V>, now: Timestamp) -> Served<V> {
+        Served { volume, coherence: Arc::new(Coherence::begin(now)) }
+    }
+
+    /// A session is there.
+    pub(super) fn is_back(&self, session: SessionId) {
+        self.coherence.is_back(session);
+        self.volume.is_back(session);
+    }
+
+    /// Writes back what a session that is gone left in its cache.
+    pub(super) async fn end_cache(&self, session: SessionId) {
+        self.coherence.detach(&*self.volume, session).await;
+    }
+
+    /// A session will not come back.
+    pub(super) fn forget(&self, session: SessionId) {
+        self.coherence.is_back(session);
+        self.volume.detach(session);
     }
 }
 
 /// What all attachments share.
-pub(super) struct Core<V> {
-    pub(super) volume: Arc<V>,
+pub(super) struct Core<V, S> {
+    /// What [`Dispatch::Kv`] speaks of.
+    pub(super) kv: Served<V>,
+    /// What [`Dispatch::Shared`] speaks of.
+    pub(super) shared: Served<S>,
     pub(super) stats: RefCell<Stats>,
     /// The world's clock, to say how long an operation took.
     pub(super) clock: Box<dyn Fn() -> Time>,
-    /// Turns taken.
-    pub(super) turn: Cell<u64>,
+    /// Passes made.
+    pub(super) passes: Cell<u64>,
     /// The world's time of day.
     pub(super) wall: Box<dyn Fn() -> Timestamp>,
-    /// Where every request passes before the volume sees it.
-    pub(super) coherence: Arc<Coherence>,
     /// Called before each answer; does not return if there must be none.
     pub(super) before_answer: OnceCell<Box<dyn Fn()>>,
     /// Sessions that said they have handed in everything.
@@ -58,8 +90,8 @@ pub(super) struct Core<V> {
 }
 
 /// One host-side process, attached.
-pub struct Attachment<V> {
-    pub(super) core: Rc<Core<V>>,
+pub struct Attachment<V, S> {
+    pub(super) core: Rc<Core<V, S>>,
     pub(super) caller: Caller,
     limits: Limits,
     targets: RefCell<Vec<Target>>,
@@ -69,22 +101,22 @@ pub struct Attachment<V> {
     pub(super) commands: Cell<usize>,
     pub(super) bytes: Cell<u64>,
     gone: Cell<bool>,
-    /// It has a cache that must be written back before it is let go.
-    pub(super) cached: Cell<bool>,
-    /// Which queue is looked at first: each gets its turn.
+    /// Of which volume it has a cache, which must be written back before the attachment ends.
+    pub(super) cached: Cell<Option<Dispatch>>,
+    /// Which queue is looked at first: each comes first in its pass.
     first: Cell<usize>,
     backlog: RefCell<VecDeque<Event>>,
     arrivals: RefCell<Vec<Arrival>>,
 }
 
-impl<V: Volume> Attachment<V> {
+impl<V: Volume, S: Volume> Attachment<V, S> {
     pub(super) fn new(
-        core: Rc<Core<V>>,
+        core: Rc<Core<V, S>>,
         caller: Caller,
         limits: Limits,
         targets: Vec<Target>,
         sender: Sender,
-    ) -> Rc<Attachment<V>> {
+    ) -> Rc<Attachment<V, S>> {
         Rc::new(Attachment {
             core,
             caller,
@@ -95,7 +127,7 @@ impl<V: Volume> Attachment<V> {
             commands: Cell::new(0),
             bytes: Cell::new(0),
             gone: Cell::new(false),
-            cached: Cell::new(false),
+            cached: Cell::new(None),
             first: Cell::new(0),
             backlog: RefCell::default(),
             arrivals: RefCell::default(),
@@ -132,7 +164,7 @@ impl<V: Volume> Attachment<V> {
             }
             let mut arrivals = self.arrivals.take();
             if let Some(target) = self.targets.borrow_mut().get_mut(queue) {
-                taken += target.poll(self.limits.turn_max, &mut arrivals);
+                taken += target.poll(self.limits.pass_max, &mut arrivals);
             }
             let queue = u16::try_from(queue).unwrap_or(u16::MAX);
             for arrival in arrivals.drain(..) {
@@ -170,9 +202,9 @@ impl<V: Volume> Attachment<V> {
         }
     }
 
-    /// Tells the host something. Ends of waits and recalls are kept until there is room; what
+    /// Sends the host an event. Ends of waits and recalls are kept until there is room; what
     /// merely says that a cache is stale may be lost, and then the ring says so.
-    pub(super) fn tell(&self, event: Event) {
+    pub(super) fn notify(&self, event: Event) {
         if !matches!(event, Event::LockGranted { .. } | Event::Recall { .. }) {
             self.sender.borrow_mut().post(&event);
             return;
@@ -182,10 +214,10 @@ impl<V: Volume> Attachment<V> {
             backlog.push_back(event);
         }
         drop(backlog);
-        self.tell_backlog();
+        self.notify_backlog();
     }
 
-    fn tell_backlog(&self) {
+    fn notify_backlog(&self) {
         let mut backlog = self.backlog.borrow_mut();
         let mut sender = self.sender.borrow_mut();
         while let Some(event) = backlog.front() {
@@ -207,7 +239,7 @@ impl<V: Volume> Attachment<V> {
             }
         }
         if !self.backlog.borrow().is_empty() {
-            self.tell_backlog();
+            self.notify_backlog();
         }
         if self.sender.borrow_mut().flush() {
             interrupt(None);

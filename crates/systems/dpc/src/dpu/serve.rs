@@ -11,9 +11,9 @@ use outboard_link::dma::DmaError;
 use outboard_link::queue::{Command, CommandId};
 use outboard_volume::Payload;
 use outboard_wire::file::{Direction, Flags, Header, Op, Reply, Request};
-use outboard_wire::nvmefs::{QueueError, Status};
+use outboard_wire::nvmefs::{Dispatch, QueueError, Status};
 
-use super::attachment::Attachment;
+use super::attachment::{Attachment, Served};
 use outboard_base::task::Spawn;
 use outboard_cache::coherence::{Operation, Trimmed};
 use outboard_volume::Volume;
@@ -35,8 +35,8 @@ impl Running {
 }
 
 /// Begins a command.
-pub(super) fn begin<V: Volume>(
-    attachment: &Rc<Attachment<V>>,
+pub(super) fn begin<V: Volume, S: Volume>(
+    attachment: &Rc<Attachment<V, S>>,
     queue: u16,
     command: Command,
     spawn: &dyn Spawn,
@@ -50,12 +50,16 @@ pub(super) fn begin<V: Volume>(
 }
 
 /// What can be answered without asking the volume: no-ops, and what must not reach it.
-fn without_volume<V: Volume>(
-    attachment: &Attachment<V>,
+fn without_volume<V: Volume, S: Volume>(
+    attachment: &Attachment<V, S>,
     command: &Command,
 ) -> Option<(Status, u64)> {
     let core = &attachment.core;
-    if command.dispatch() != core.volume.dispatch() {
+    let is_served = match command.dispatch() {
+        Dispatch::Kv => V::EXISTS,
+        Dispatch::Shared => S::EXISTS,
+    };
+    if !is_served {
         core.stats.borrow_mut().misrouted += 1;
         return Some((Status::Queue(QueueError::BadDispatch), 0));
     }
@@ -73,15 +77,15 @@ fn without_volume<V: Volume>(
 }
 
 /// What a command under way occupies of its attachment, given back when it ends.
-struct Held<V> {
-    attachment: Rc<Attachment<V>>,
+struct Held<V, S> {
+    attachment: Rc<Attachment<V, S>>,
     bytes: u64,
     name: (u16, CommandId),
     running: Rc<Running>,
 }
 
-impl<V: Volume> Held<V> {
-    fn new(attachment: &Rc<Attachment<V>>, queue: u16, command: &Command) -> Held<V> {
+impl<V: Volume, S: Volume> Held<V, S> {
+    fn new(attachment: &Rc<Attachment<V, S>>, queue: u16, command: &Command) -> Held<V, S> {
         let bytes = u64::from(command.write_len()) + u64::from(command.read_len());
         attachment.commands.set(attachment.commands.get() + 1);
         attachment.bytes.set(attachment.bytes.get() + bytes);
@@ -96,7 +100,7 @@ impl<V: Volume> Held<V> {
     }
 }
 
-impl<V> Drop for Held<V> {
+impl<V, S> Drop for Held<V, S> {
     fn drop(&mut self) {
         let attachment = &self.attachment;
         attachment.commands.set(attachment.commands.get().saturating_sub(1));
@@ -128,16 +132,19 @@ impl Ending {
     }
 }
 
-async fn serve<V: Volume>(
-    attachment: Rc<Attachment<V>>,
+async fn serve<V: Volume, S: Volume>(
+    attachment: Rc<Attachment<V, S>>,
     queue: u16,
     command: Command,
-    held: Held<V>,
+    held: Held<V, S>,
 ) {
     let core = Rc::clone(&attachment.core);
-    let (begun, turn) = ((core.clock)(), core.turn.get());
-    let ending = answer(&attachment, &command, &held).await;
-    let waited = core.turn.get() != turn;
+    let (begun, pass) = ((core.clock)(), core.passes.get());
+    let ending = match command.dispatch() {
+        Dispatch::Kv => answer(&core.kv, &attachment, &command, &held).await,
+        Dispatch::Shared => answer(&core.shared, &attachment, &command, &held).await,
+    };
+    let waited = core.passes.get() != pass;
     let mut stats = core.stats.borrow_mut();
     match ending.op.and_then(|op| stats.op_mut(op)) {
         Some(op) => {
@@ -158,10 +165,11 @@ async fn serve<V: Volume>(
     drop(held);
 }
 
-async fn answer<V: Volume>(
-    attachment: &Attachment<V>,
+async fn answer<W: Volume, V: Volume, S: Volume>(
+    served: &Served<W>,
+    attachment: &Attachment<V, S>,
     command: &Command,
-    held: &Held<V>,
+    held: &Held<V, S>,
 ) -> Ending {
     let (header, request) = match Request::decode(command.header()) {
         Ok(decoded) => decoded,
@@ -179,7 +187,7 @@ async fn answer<V: Volume>(
     let core = &attachment.core;
     let (caller, now) = (&attachment.caller, (core.wall)());
     let operation = Operation { caller, header: &header, request, payload, now };
-    let handle = core.coherence.handle(&*core.volume, operation);
+    let handle = served.coherence.handle(&*served.volume, operation);
     // What changes the volume runs to its end: whoever asked is told what became of it.
     let answer = if op.changes() {
         Some(handle.await)
@@ -199,8 +207,8 @@ async fn answer<V: Volume>(
 }
 
 /// Fetches a request's payload, by DMA, once.
-fn fetch<V: Volume>(
-    attachment: &Attachment<V>,
+fn fetch<V: Volume, S: Volume>(
+    attachment: &Attachment<V, S>,
     command: &Command,
     header: &Header,
     op: Op,

@@ -1,4 +1,4 @@
-//! All attachments of one volume, turn by turn.
+//! All attachments of the volumes served, pass by pass.
 
 use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::rc::Rc;
@@ -10,11 +10,12 @@ use outboard_link::events::Sender;
 use outboard_link::queue::nvmefs::Target;
 use outboard_volume::{Caller, Event as VolumeEvent};
 use outboard_wire::event::Event;
+use outboard_wire::nvmefs::Dispatch;
 
-use super::attachment::{Attachment, Core, Limits};
+use super::attachment::{Attachment, Core, Limits, Served};
 use super::stats::Stats;
-use outboard_cache::coherence::{CacheSetup, Coherence};
-use outboard_volume::Volume;
+use outboard_cache::coherence::CacheSetup;
+use outboard_volume::{NoVolume, Volume};
 
 /// Names an attachment of a service; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,23 +26,23 @@ pub struct AttachmentId(pub u64);
 pub struct Gone {
     /// Which.
     pub id: AttachmentId,
-    /// Its session, still in the volume's books: [`Service::forget`] ends that.
+    /// Its session, still held by the volumes: [`Service::forget`] ends that.
     pub session: SessionId,
 }
 
-/// The DPU side of all links to one volume.
-pub struct Service<V> {
-    core: Rc<Core<V>>,
+/// The DPU side of all links to its volumes: one for each value of bit 10 of a submission entry, or
+/// [`NoVolume`], whose commands are refused.
+pub struct Service<V, S = NoVolume> {
+    core: Rc<Core<V, S>>,
     limits: Limits,
-    attachments: Vec<(AttachmentId, Rc<Attachment<V>>)>,
+    attachments: Vec<(AttachmentId, Rc<Attachment<V, S>>)>,
     next: u64,
-    /// Which attachment is looked at first: each gets its turn.
+    /// Which attachment is looked at first: each comes first in its pass.
     first: usize,
 }
 
 impl<V: Volume> Service<V> {
-    /// A service without attachments. `clock` says how long operations take, `wall` is
-    /// the time of day files are stamped with.
+    /// A service of one volume, which [`Dispatch::Kv`] speaks of; see [`Service::of_both`].
     #[must_use]
     pub fn new(
         volume: Arc<V>,
@@ -49,16 +50,31 @@ impl<V: Volume> Service<V> {
         clock: Box<dyn Fn() -> Time>,
         wall: Box<dyn Fn() -> Timestamp>,
     ) -> Service<V> {
-        let coherence = Arc::new(Coherence::begin(wall()));
+        Service::of_both(volume, Arc::new(NoVolume), limits, clock, wall)
+    }
+}
+
+impl<V: Volume, S: Volume> Service<V, S> {
+    /// A service without attachments, of a kv or local volume and a shared one. `clock` says how
+    /// long operations take, `wall` is the time of day files are stamped with.
+    #[must_use]
+    pub fn of_both(
+        kv: Arc<V>,
+        shared: Arc<S>,
+        limits: Limits,
+        clock: Box<dyn Fn() -> Time>,
+        wall: Box<dyn Fn() -> Timestamp>,
+    ) -> Service<V, S> {
+        let now = wall();
         let core = Core {
-            volume,
+            kv: Served::new(kv, now),
+            shared: Served::new(shared, now),
             stats: RefCell::default(),
             clock,
-            turn: Cell::new(0),
+            passes: Cell::new(0),
             wall,
             before_answer: OnceCell::new(),
             handed_in: RefCell::default(),
-            coherence,
         };
         Service { core: Rc::new(core), limits, attachments: Vec::new(), next: 1, first: 0 }
     }
@@ -70,10 +86,16 @@ impl<V: Volume> Service<V> {
         let _ = self.core.before_answer.set(check);
     }
 
-    /// The volume.
+    /// The volume that [`Dispatch::Kv`] speaks of.
     #[must_use]
-    pub fn volume(&self) -> &Arc<V> {
-        &self.core.volume
+    pub fn kv(&self) -> &Served<V> {
+        &self.core.kv
+    }
+
+    /// The volume that [`Dispatch::Shared`] speaks of.
+    #[must_use]
+    pub fn shared(&self) -> &Served<S> {
+        &self.core.shared
     }
 
     /// What was counted.
@@ -95,48 +117,60 @@ impl<V: Volume> Service<V> {
         }
         let id = AttachmentId(self.next);
         self.next += 1;
-        self.core.coherence.is_back(caller.attachment);
-        self.core.volume.is_back(caller.attachment);
+        self.core.kv.is_back(caller.attachment);
+        self.core.shared.is_back(caller.attachment);
         let attachment =
             Attachment::new(Rc::clone(&self.core), caller, self.limits, targets, sender);
         self.attachments.push((id, attachment));
         Some(id)
     }
 
-    /// The coherence: what it holds of whom, and what is to be done for the caches now and then.
-    #[must_use]
-    pub fn coherence(&self) -> &Arc<Coherence> {
-        &self.core.coherence
+    /// An attachment brings a cache of files of one volume. The work writes back what an earlier
+    /// life of the DPU side left in it; until it has ended, requests wait.
+    pub fn attach_cache(
+        &self,
+        id: AttachmentId,
+        dispatch: Dispatch,
+        setup: CacheSetup,
+    ) -> Option<Work> {
+        let (_, attachment) = self.attachments.iter().find(|(other, _)| *other == id)?;
+        match dispatch {
+            Dispatch::Kv => Self::recover(attachment, &self.core.kv, setup),
+            Dispatch::Shared => Self::recover(attachment, &self.core.shared, setup),
+        }
+        .inspect(|_| attachment.cached.set(Some(dispatch)))
     }
 
-    /// An attachment brings a cache. The work writes back what an earlier life of the DPU side left
-    /// in it; until it has ended, requests wait.
-    pub fn attach_cache(&self, id: AttachmentId, setup: CacheSetup) -> Option<Work> {
-        let (_, attachment) = self.attachments.iter().find(|(other, _)| *other == id)?;
-        let attachment = Rc::clone(attachment);
-        let cache = self.core.coherence.attach(attachment.caller.clone(), setup);
-        attachment.cached.set(true);
-        // Like a command under way: it is not let go before.
-        attachment.commands.set(attachment.commands.get() + 1);
+    fn recover<W: Volume>(
+        attachment: &Rc<Attachment<V, S>>,
+        served: &Served<W>,
+        setup: CacheSetup,
+    ) -> Option<Work> {
+        if !W::EXISTS {
+            return None;
+        }
+        let (volume, coherence) = (Arc::clone(&served.volume), Arc::clone(&served.coherence));
+        let cache = coherence.attach(attachment.caller.clone(), setup);
+        let held = Busy::new(attachment);
         Some(Box::pin(async move {
-            let core = &attachment.core;
-            core.coherence.recover(&*core.volume, cache).await;
-            attachment.commands.set(attachment.commands.get().saturating_sub(1));
+            coherence.recover(&*volume, cache).await;
+            drop(held);
         }))
     }
 
     /// Writes back what an attachment that is gone left in its cache.
-    fn part(attachment: &Rc<Attachment<V>>, spawn: &dyn Spawn) {
-        if !attachment.is_gone() || attachment.in_flight() > 0 || !attachment.cached.get() {
+    fn end_cache(attachment: &Rc<Attachment<V, S>>, spawn: &dyn Spawn) {
+        if !attachment.is_gone() || attachment.in_flight() > 0 {
             return;
         }
-        attachment.cached.set(false);
-        attachment.commands.set(attachment.commands.get() + 1);
-        let attachment = Rc::clone(attachment);
+        let Some(dispatch) = attachment.cached.take() else { return };
+        let held = Busy::new(attachment);
         spawn.spawn(Box::pin(async move {
-            let core = &attachment.core;
-            core.coherence.detach(&*core.volume, attachment.session()).await;
-            attachment.commands.set(attachment.commands.get().saturating_sub(1));
+            let (core, session) = (&held.0.core, held.0.session());
+            match dispatch {
+                Dispatch::Kv => core.kv.end_cache(session).await,
+                Dispatch::Shared => core.shared.end_cache(session).await,
+            }
         }));
     }
 
@@ -147,7 +181,7 @@ impl<V: Volume> Service<V> {
     }
 
     /// All attachments.
-    pub fn attachments(&self) -> impl Iterator<Item = (AttachmentId, &Attachment<V>)> {
+    pub fn attachments(&self) -> impl Iterator<Item = (AttachmentId, &Attachment<V, S>)> {
         self.attachments.iter().map(|(id, attachment)| (*id, &**attachment))
     }
 
@@ -163,7 +197,7 @@ impl<V: Volume> Service<V> {
     pub fn sweep(&mut self) -> Vec<Gone> {
         let mut gone = Vec::new();
         self.attachments.retain(|(id, attachment)| {
-            let idle = attachment.in_flight() == 0 && !attachment.cached.get();
+            let idle = attachment.in_flight() == 0 && attachment.cached.get().is_none();
             let over = attachment.is_gone() && idle;
             if over {
                 gone.push(Gone { id: *id, session: attachment.session() });
@@ -175,28 +209,29 @@ impl<V: Volume> Service<V> {
 
     /// A session will not come back: its handles, locks and records go.
     pub fn forget(&self, session: SessionId) {
-        self.core.coherence.is_back(session);
-        self.core.volume.detach(session);
+        self.core.kv.forget(session);
+        self.core.shared.forget(session);
     }
 
-    /// One turn: takes a bounded number of commands from every queue and begins each; how many.
+    /// One pass: takes a bounded number of commands from every queue and begins each; how many.
     pub fn poll(&mut self, spawn: &dyn Spawn) -> usize {
-        self.core.turn.set(self.core.turn.get() + 1);
+        self.core.passes.set(self.core.passes.get() + 1);
         let len = self.attachments.len();
         self.first = if self.first + 1 < len { self.first + 1 } else { 0 };
         let (before, from) = self.attachments.split_at(self.first.min(len));
         let mut taken = 0;
         for (_, attachment) in from.iter().chain(before) {
             taken += attachment.poll(spawn);
-            Self::part(attachment, spawn);
+            Self::end_cache(attachment, spawn);
         }
         taken
     }
 
-    /// After the work of a turn: passes on what the volume tells, and names the interrupts to raise
+    /// After the work of a pass: passes on the volumes' events, and names the interrupts to raise
     /// (`None`: the event ring's).
     pub fn flush(&mut self, mut interrupt: impl FnMut(AttachmentId, Option<u16>)) {
-        for event in self.core.volume.take_events() {
+        let (kv, shared) = (&self.core.kv.volume, &self.core.shared.volume);
+        for event in kv.take_events().into_iter().chain(shared.take_events()) {
             self.pass_on(event);
         }
         for (id, attachment) in &self.attachments {
@@ -219,10 +254,10 @@ impl<V: Volume> Service<V> {
                 (attachment, Event::invalidate_entry(parent, &name))
             }
         };
-        // Nobody to tell if it left meanwhile.
+        // Nobody hears it if it left meanwhile.
         let mut all = self.attachments.iter();
         if let Some((_, attachment)) = all.find(|(_, a)| a.session() == session && !a.is_gone()) {
-            attachment.tell(event);
+            attachment.notify(event);
         }
     }
 
@@ -245,5 +280,21 @@ impl<V: Volume> Service<V> {
     /// Sessions that handed in everything since the last call.
     pub fn take_handed_in(&mut self) -> Vec<SessionId> {
         self.core.handed_in.take()
+    }
+}
+
+/// Work for an attachment that counts like a command under way: the attachment does not end before.
+struct Busy<V, S>(Rc<Attachment<V, S>>);
+
+impl<V, S> Busy<V, S> {
+    fn new(attachment: &Rc<Attachment<V, S>>) -> Busy<V, S> {
+        attachment.commands.set(attachment.commands.get() + 1);
+        Busy(Rc::clone(attachment))
+    }
+}
+
+impl<V, S> Drop for Busy<V, S> {
+    fn drop(&mut self) {
+        self.0.commands.set(self.0.commands.get().saturating_sub(1));
     }
 }

@@ -2,12 +2,12 @@
 //! limits).
 
 use outboard_base::task::poll_once;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use outboard_base::ledger::Ledger;
 use outboard_base::task::{Spawn, Work};
-use outboard_base::{Cred, Errno, Fh, Ino, Rng, SessionId, Time, Timestamp};
+use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, SessionId, Time, Timestamp};
 use outboard_dpc::dpu::{AttachmentId, Limits, Service};
 use outboard_kv::mem::MemKv;
 use outboard_kvfs::{Kvfs, Options};
@@ -19,8 +19,8 @@ use outboard_link::queue::nvmefs::{Initiator, Target};
 use outboard_link::queue::{Completion, HostQueue, Span, Submission};
 use outboard_link::registers::Registers;
 use outboard_medium::mem::MemMedium;
-use outboard_volume::Caller;
-use outboard_wire::file::{Header, Op, Request};
+use outboard_volume::{Answer, Caller, Event, NoVolume, Payload, Volume as AnyVolume};
+use outboard_wire::file::{Attr, Header, Op, Reply, Request};
 use outboard_wire::nvmefs::{Dispatch, QueueError, Status};
 use outboard_wire::regs::registers_len;
 
@@ -54,8 +54,8 @@ struct Host {
     id: AttachmentId,
 }
 
-struct Side {
-    service: Service<Volume>,
+struct Side<V = Volume, S = NoVolume> {
+    service: Service<V, S>,
     works: Works,
 }
 
@@ -69,7 +69,9 @@ impl Side {
         let service = Service::new(Arc::new(volume), limits, clock, wall);
         Side { service, works: Works::default() }
     }
+}
 
+impl<V: AnyVolume, S: AnyVolume> Side<V, S> {
     fn attach(&mut self, session: u64, peer: Cred) -> Option<Host> {
         let layout = Layout::new(1, 16).unwrap();
         let region = Region::anonymous(layout.region_len());
@@ -239,4 +241,107 @@ fn payload_under_way_is_limited_and_no_host_starves_another() {
     }
     assert_eq!(completions.len(), 15);
     assert!(completions.iter().all(|ended| ended.status == Status::Ok), "{completions:?}");
+}
+
+/// A volume that knows one file, its own number, and what it was asked.
+struct Toy {
+    number: u64,
+    asked: Cell<u32>,
+}
+
+impl AnyVolume for Toy {
+    async fn handle(
+        &self,
+        _: &Caller,
+        _: &Header,
+        _: Request<'_>,
+        _: Payload,
+        _: Timestamp,
+    ) -> Result<Answer> {
+        self.asked.set(self.asked.get() + 1);
+        Ok(Reply::Offset(self.number).into())
+    }
+
+    fn detach(&self, _: SessionId) {}
+
+    fn is_back(&self, _: SessionId) {}
+
+    fn take_events(&self) -> Vec<Event> {
+        Vec::new()
+    }
+
+    async fn cacheable(&self, _: Ino) -> Result<(Attr, bool)> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    async fn may_write(&self, _: &Caller, _: Ino) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn write_back(
+        &self,
+        _: SessionId,
+        _: Ino,
+        _: &[(u64, &[u8])],
+        _: Option<Timestamp>,
+    ) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn opened(&self, _: SessionId, _: Ino, _: Fh) -> Option<u32> {
+        None
+    }
+
+    async fn truncate(&self, _: Ino, _: Timestamp) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn notify_changed(&self, _: SessionId, _: Ino) {}
+
+    async fn reserve(&self, _: u64, _: u64) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn unreserve(&self, _: u64, _: u64) {}
+}
+
+/// Bit 10 says which of two volumes a command is for; where there is only one, commands for the
+/// other are refused before anybody reads them.
+#[test]
+fn two_volumes_are_served_side_by_side_and_one_alone_refuses_the_other_s_commands() {
+    let toy = |number| Arc::new(Toy { number, asked: Cell::new(0) });
+    let wall = || Timestamp { sec: 1, nsec: 0 };
+    let (kv, shared) = (toy(1), toy(2));
+    let service = Service::of_both(
+        Arc::clone(&kv),
+        Arc::clone(&shared),
+        Limits::default(),
+        Box::new(|| Time(0)),
+        Box::new(wall),
+    );
+    let mut side = Side { service, works: Works::default() };
+    let mut host = side.attach(1, Cred::root()).unwrap();
+    let seek = Request::Lseek { ino: Ino(7), fh: Fh(1), offset: 0, whence: 0 };
+    let seek = header(host.session, Cred::root(), &seek);
+    for round in 1..=3 {
+        for (dispatch, volume) in [(Dispatch::Kv, &kv), (Dispatch::Shared, &shared)] {
+            let ended = side.ask(&mut host, &Submission { dispatch, ..plain(&seek) });
+            assert_eq!((ended.status, ended.result), (Status::Ok, volume.number));
+            assert_eq!(volume.asked.get(), round);
+        }
+    }
+    assert_eq!(side.service.stats().misrouted, 0);
+
+    let none = Arc::new(NoVolume);
+    let (clock, shared) = (Box::new(|| Time(0)), toy(3));
+    let service =
+        Service::of_both(none, Arc::clone(&shared), Limits::default(), clock, Box::new(wall));
+    let mut side = Side { service, works: Works::default() };
+    let mut host = side.attach(1, Cred::root()).unwrap();
+    let refused = side.ask(&mut host, &plain(&seek));
+    assert_eq!(refused.status, Status::Queue(QueueError::BadDispatch));
+    let dispatch = Dispatch::Shared;
+    let ended = side.ask(&mut host, &Submission { dispatch, ..plain(&seek) });
+    assert_eq!((ended.status, ended.result), (Status::Ok, 3));
+    assert_eq!((shared.asked.get(), side.service.stats().misrouted), (1, 1));
 }

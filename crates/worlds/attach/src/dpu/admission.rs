@@ -9,6 +9,7 @@ use outboard_dpc::dpu::{AttachmentId, Gone};
 use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_volume::Caller;
 use outboard_wire::attach::{Hello, Message, QueuesHello, Reason};
+use outboard_wire::nvmefs::Dispatch;
 
 use super::peers::{Connection, Lingering, PEERS_MAX, has_ended};
 use super::sessions::Holder;
@@ -157,11 +158,11 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
                 return;
             }
         };
-        if let Some(work) = self.service.attach_cache(id, setup) {
+        if let Some(work) = self.service.attach_cache(id, Dispatch::Kv, setup) {
             self.runtime.spawn(work);
         }
-        let tended =
-            self.tender.tend(self.service.volume(), self.service.coherence(), &self.wakeup);
+        let kv = self.service.kv();
+        let tended = self.tender.tend(&kv.volume, &kv.coherence, &self.wakeup);
         if let Err(error) = tended {
             tracing::warn!(%error, "no thread to tend caches: they are flushed on demand only");
         }

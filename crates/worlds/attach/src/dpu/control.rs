@@ -69,7 +69,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     /// A check reads everything: it runs on a thread of its own, beside other work, and is answered
     /// when it is done.
     fn check(&mut self, name: u64, id: u32, contents: bool) {
-        let (volume, wakeup) = (Arc::clone(self.service.volume()), Arc::clone(&self.wakeup));
+        let (volume, wakeup) = (Arc::clone(&self.service.kv().volume), Arc::clone(&self.wakeup));
         let answers = Arc::clone(&self.control.answers);
         let check = move || {
             let answer = match block_on(volume.check(contents)) {
@@ -111,7 +111,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
             "grace": self.grace.lasts(),
             "settings": self.options.told,
             "waiting": self.runtime.waiting(),
-            "volume": figures_json(self.service.volume().figures()),
+            "volume": figures_json(self.service.kv().volume.figures()),
             "store": (self.store)(),
             "attachments": self.attachments_json(),
             "ops": ops_json(&self.service.stats()),
@@ -148,7 +148,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     }
 
     fn caches_json(&self) -> Vec<Value> {
-        self.service.coherence().figures().iter().map(cache::json).collect()
+        self.service.kv().coherence.figures().iter().map(cache::json).collect()
     }
 
     fn ledger_json(&self) -> Value {

@@ -64,7 +64,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
         tidying.next.set(None);
         tidying.under_way.set(true);
         let (next, under_way) = (Rc::clone(&tidying.next), Rc::clone(&tidying.under_way));
-        let volume = Arc::clone(self.service.volume());
+        let volume = Arc::clone(&self.service.kv().volume);
         self.start(async move {
             let pause = match volume.tidy().await {
                 Ok(true) => Some(PAUSE),
