@@ -19,7 +19,30 @@ const HEAVY: &[&str] =
     &["tokio", "smol", "clap", "fuser", "fjall", "io-uring", "tracing-subscriber"];
 
 pub(crate) fn check(project: &Project) -> Vec<Finding> {
-    project.packages.iter().flat_map(|package| check_package(project, package)).collect()
+    let edges = project.packages.iter().flat_map(|package| check_package(project, package));
+    edges.chain(unused(project)).collect()
+}
+
+/// Edges of the ledger that no manifest has.
+fn unused(project: &Project) -> Vec<Finding> {
+    let has = |from: &str, to: &str, kind: Option<EdgeKind>| {
+        let package = project.packages.iter().find(|package| package.name == from);
+        package.is_some_and(|package| {
+            package.dependencies.iter().any(|(name, found)| {
+                name.strip_prefix("outboard-") == Some(to) && kind.is_none_or(|kind| kind == *found)
+            })
+        })
+    };
+    let product = project.edges.iter().map(|edge| (edge, Some(EdgeKind::Normal)));
+    let tests = project.test_edges.iter().map(|edge| (edge, None));
+    product
+        .chain(tests)
+        .filter(|((from, to), kind)| !has(from, to, *kind))
+        .map(|((from, to), _)| {
+            let message = format!("nothing uses the edge \"{from} -> {to}\" any more; delete it");
+            Finding::new("Cargo.toml", 0, message)
+        })
+        .collect()
 }
 
 fn check_package(project: &Project, package: &Package) -> Vec<Finding> {
@@ -59,7 +82,8 @@ fn judge_edge(
     let Some(&below) = project.floors.get(to) else {
         return Some(format!("`{from}` uses `{to}`, which stands on no floor"));
     };
-    let listed = project.edges.iter().any(|(a, b)| a == from && b == to);
+    let is_in = |list: &[(String, String)]| list.iter().any(|(a, b)| a == from && b == to);
+    let listed = is_in(&project.edges) || kind == EdgeKind::Dev && is_in(&project.test_edges);
     let of_tests = kind == EdgeKind::Dev && (below == APPS || to == SIM);
     if below < floor || (below == floor && listed) || of_tests {
         return None;
@@ -74,7 +98,8 @@ fn judge_edge(
     Some(if below == floor {
         format!(
             "`{from}` uses `{to}` on the same floor {floor}; move what both need one floor \
-             down, or list \"{from} -> {to}\" under `edges` with a decision that says why"
+             down, or list \"{from} -> {to}\" under `edges` (`test-edges` if only tests use it) \
+             with a decision that says why"
         )
     } else {
         format!(
@@ -99,6 +124,7 @@ mod tests {
             packages,
             floors: floors.iter().map(|(name, floor)| ((*name).to_owned(), *floor)).collect(),
             edges: edges.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
+            test_edges: Vec::new(),
             unsafe_folders: Vec::new(),
             files: Vec::new(),
         }

@@ -55,6 +55,8 @@ pub(crate) struct Project {
     pub(crate) floors: BTreeMap<String, u32>,
     /// Edges the ledger allows inside one floor.
     pub(crate) edges: Vec<(String, String)>,
+    /// Edges inside one floor that it allows to tests.
+    pub(crate) test_edges: Vec<(String, String)>,
     /// Folders where unsafe code may stand, relative to the root.
     pub(crate) unsafe_folders: Vec<PathBuf>,
     /// Tracked files and files about to be, relative to the root, sorted.
@@ -70,10 +72,12 @@ impl Project {
         if !ledger.is_object() {
             return Err("Cargo.toml has no [workspace.metadata.floors]; write the ledger".into());
         }
-        let edges = strings(&ledger["edges"])
-            .filter_map(|edge| edge.split_once(" -> "))
-            .map(|(from, to)| (from.to_owned(), to.to_owned()))
-            .collect();
+        let edges = |list: &Value| -> Vec<(String, String)> {
+            let edges = strings(list).filter_map(|edge| edge.split_once(" -> "));
+            edges.map(|(from, to)| (from.to_owned(), to.to_owned())).collect()
+        };
+        let test_edges = edges(&ledger["test-edges"]);
+        let edges = edges(&ledger["edges"]);
         let unsafe_folders = strings(&ledger["unsafe"]).map(PathBuf::from).collect();
         let packages: Vec<Package> = metadata["packages"]
             .as_array()
@@ -86,7 +90,7 @@ impl Project {
             .filter_map(|package| Some((package.name.clone(), floor_of(&package.folder)?)))
             .collect();
         let files = tracked_files(&root)?;
-        Ok(Self { root, target, packages, floors, edges, unsafe_folders, files })
+        Ok(Self { root, target, packages, floors, edges, test_edges, unsafe_folders, files })
     }
 
     /// Every Rust file, lexed. Unreadable files are skipped: git may list one just deleted.
