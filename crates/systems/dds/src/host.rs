@@ -31,7 +31,7 @@
 mod booking;
 mod control;
 mod data;
-mod seat;
+mod endpoint;
 #[cfg(test)]
 mod tests;
 
@@ -44,7 +44,7 @@ use outboard_link::Region;
 use outboard_wire::dds::FileId;
 
 use crate::groups::Shape;
-use seat::Group;
+use endpoint::Group;
 
 pub use control::Entry;
 
@@ -189,7 +189,7 @@ impl<W: World, B: AsMut<[u8]>> Library<W, B> {
     /// The group of a [number](Poll::number) that was given out.
     #[must_use]
     pub fn poll(&self, number: u16) -> Option<Poll> {
-        (FIRST..*seat::lock(&self.polls)).contains(&number).then_some(Poll { group: number })
+        (FIRST..*endpoint::lock(&self.polls)).contains(&number).then_some(Poll { group: number })
     }
 
     /// `CreatePoll`: a notification group. Does not block.
@@ -197,7 +197,7 @@ impl<W: World, B: AsMut<[u8]>> Library<W, B> {
     /// # Errors
     /// `EMFILE` when the attachment has no more.
     pub fn create_poll(&self) -> Result<Poll> {
-        let mut polls = seat::lock(&self.polls);
+        let mut polls = endpoint::lock(&self.polls);
         let group = *polls;
         if group >= self.shape.groups() {
             return Err(Errno::EMFILE);

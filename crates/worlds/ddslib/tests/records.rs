@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use outboard_os::room::Reserve;
-use outboard_pageserver::plugin::{self, Plugin, PluginKeeper, PluginOptions};
+use outboard_pageserver::plugin::{self, Plugin, PluginMaintainer, PluginOptions};
 use outboard_pageserver::server::{Server, ServerOptions};
 use outboard_pageserver::tcp::front::Front;
 use outboard_pageserver::tcp::sockets::{Address, Listener};
@@ -98,7 +98,7 @@ impl World {
             capacity: 1 << 30,
             items: 10_000,
             reserve: Reserve { most: 1 << 20, one_in: 1000 },
-            keeper: Some(Arc::new(PluginKeeper::new(plugin.clone()).unwrap())),
+            maintainer: Some(Arc::new(PluginMaintainer::new(plugin.clone()).unwrap())),
             ..ServerOptions::new(dir.path().join("volume"), socket.clone())
         })
         .unwrap();
@@ -116,7 +116,7 @@ impl World {
         let at: SocketAddr = said.trim().strip_prefix("records at ").unwrap().parse().unwrap();
         let setup = Setup {
             app: Arc::new(plugin.declared()),
-            standing: Arc::default(),
+            health: Arc::default(),
             table: Arc::new(server.table().clone()),
             files: Arc::clone(server.files()),
             signature: None,

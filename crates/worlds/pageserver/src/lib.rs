@@ -3,10 +3,10 @@
 //! library of a host.
 
 pub mod host;
-mod keeper;
 pub mod library;
+mod maintainer;
 pub mod plugin;
 pub mod server;
 pub mod tcp;
 pub mod wakeups;
-mod watch;
+mod watchdog;

@@ -24,8 +24,8 @@
 
 mod area;
 mod asking;
-mod keeper;
-mod lane;
+mod channel;
+mod maintainer;
 mod sys;
 
 use std::ffi::OsString;
@@ -37,7 +37,7 @@ use std::time::Duration;
 use outboard_dds::dpu::offload::plugin::{Declared, Frames};
 
 pub use asking::Asking;
-pub use keeper::PluginKeeper;
+pub use maintainer::PluginMaintainer;
 pub use sys::child::host;
 
 /// A plug-in that can be loaded, and what it says of itself.
@@ -53,7 +53,7 @@ impl Plugin {
     /// # Errors
     /// Why it cannot be used, for whoever named it.
     pub fn probe(options: PluginOptions) -> Result<Plugin, String> {
-        let profile = lane::probe(&options)?;
+        let profile = channel::probe(&options)?;
         Ok(Plugin { options, profile })
     }
 

@@ -28,15 +28,15 @@ use outboard_base::Time;
 use outboard_base::ledger::{Count, Ledger};
 use outboard_dds::dpu::files::{FileService, Layout, OpenError};
 use outboard_dds::dpu::offload::Application;
-use outboard_dds::dpu::offload::plugin::Keeper;
-use outboard_dds::dpu::offload::standing::Standing;
+use outboard_dds::dpu::offload::health::Health;
+use outboard_dds::dpu::offload::plugin::Maintainer;
 use outboard_dds::dpu::pump;
 use outboard_dds::dpu::pump::summary::Summary;
 use outboard_dds::table;
 use outboard_link::pace::{self, Pace};
 use outboard_medium::Medium;
 
-use super::keeper::AppKeeper;
+use super::maintainer::AppMaintainer;
 use outboard_os::alone;
 use outboard_os::clock;
 use outboard_os::event_loop::{EventLoop, Pass, Polled};
@@ -78,9 +78,9 @@ pub struct ServerOptions {
     /// What says which of them there are.
     pub application: Option<Arc<dyn Application>>,
     /// What is thought of it; the same for all who ask it.
-    pub standing: Arc<Standing>,
+    pub health: Arc<Health>,
     /// Or who does so in another process.
-    pub keeper: Option<Arc<dyn Keeper>>,
+    pub maintainer: Option<Arc<dyn Maintainer>>,
     /// Spinning and sleeping.
     pub pace: pace::Config,
     /// Batches of responses.
@@ -100,8 +100,8 @@ impl ServerOptions {
             socket_mode: 0o600,
             items: 1 << 20,
             application: None,
-            standing: Arc::default(),
-            keeper: None,
+            health: Arc::default(),
+            maintainer: None,
             pace: pace::Config::default(),
             pump: pump::Config::default(),
         }
@@ -226,7 +226,7 @@ struct Serving {
     files: Arc<Files>,
     table: table::Reader,
     summary: Arc<Summary>,
-    standing: Arc<Standing>,
+    health: Arc<Health>,
     runtime: Poller,
     wakeup: Arc<Wakeup>,
     sockets: Sockets,
@@ -257,19 +257,19 @@ impl Serving {
         let seed = seed.sec.unsigned_abs() << 30 ^ u64::from(seed.nsec) ^ files.name();
         let (writer, table) =
             table::with_capacity(options.items, seed).map_err(io::Error::other)?;
-        let standing = options.standing;
-        let keeper = match (options.keeper, options.application) {
+        let health = options.health;
+        let maintainer = match (options.maintainer, options.application) {
             (None, Some(app)) => {
-                let keeper = AppKeeper::new(app, Arc::clone(&standing))?;
-                Some(Arc::new(keeper) as Arc<dyn Keeper>)
+                let maintainer = AppMaintainer::new(app, Arc::clone(&health))?;
+                Some(Arc::new(maintainer) as Arc<dyn Maintainer>)
             }
-            (keeper, _) => keeper,
+            (maintainer, _) => maintainer,
         };
         Ok(Serving {
             files: Arc::new(files),
             table,
-            summary: Arc::new(Summary::new(keeper, Arc::clone(&standing), writer)),
-            standing,
+            summary: Arc::new(Summary::new(maintainer, Arc::clone(&health), writer)),
+            health,
             runtime: Poller::new(Arc::clone(&wakeup), reactor),
             wakeup,
             sockets,
@@ -297,7 +297,7 @@ impl Serving {
         let heard = self.sockets.hear(&attached::Terms {
             files: &self.files,
             summary: &self.summary,
-            standing: &self.standing,
+            health: &self.health,
             config: self.pump,
             ledger: &self.ledger,
             wakeup: &self.wakeup,

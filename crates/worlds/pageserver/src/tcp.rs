@@ -4,12 +4,12 @@
 //! * `kernel` and [`sockets`]: the portable default: streams without blocking, by epoll;
 //! * [`stack`]: a bump in the wire, a user-space TCP stack between two network devices;
 //! * [`worker`]: a director, and its flows' two legs;
-//! * `desk`: the thread it runs on, the reads begun there, and its calls of user code;
+//! * `context`: the thread it runs on, the reads begun there, and its calls of user code;
 //! * [`front`]: listens, or sits between devices, and spreads flows by a symmetric hash.
 //!
 //! Which keeps which promise is told in `docs/internals/director.md`.
 
-mod desk;
+mod context;
 pub mod front;
 mod kernel;
 pub mod port;

@@ -89,7 +89,7 @@ fn producer() {
 }
 
 /// The consumer, and what it has seen of whom.
-struct Watch {
+struct Watchdog {
     ring: Ring,
     consumer: Consumer,
     next: HashMap<u64, u64>,
@@ -98,7 +98,7 @@ struct Watch {
     deaths: u32,
 }
 
-impl Watch {
+impl Watchdog {
     fn take(&mut self) -> usize {
         let next = &mut self.next;
         let mut each = |message: &[u8]| {
@@ -141,7 +141,7 @@ fn killed_producers_are_passed_over_and_nobody_else_loses_a_message() {
     let shared = Shared::create("ring", place().end()).unwrap();
     let memory = format!("/proc/{}/fd/{}", std::process::id(), shared.fd().as_raw_fd());
     let dma = std::sync::Arc::new(Direct::new(shared.region().clone()));
-    let mut watch = Watch {
+    let mut watch = Watchdog {
         ring: Ring::new(shared.region().clone(), place(), BYTES).unwrap(),
         consumer: Consumer::new(dma, place()).unwrap(),
         next: HashMap::new(),

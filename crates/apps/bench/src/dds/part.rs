@@ -126,7 +126,7 @@ pub fn serve(part: &Part) -> io::Result<()> {
 fn setup<F: Files>(part: &Part, files: Arc<F>, file: u32) -> Setup<F> {
     Setup {
         app: Arc::new(PartApplication { file }),
-        standing: Arc::default(),
+        health: Arc::default(),
         table: Arc::new(NoTable),
         files,
         signature: None,

@@ -603,12 +603,12 @@ fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
     options.capacity = bytes("size", &args.size)?;
     options.items = args.items;
     options.application = Some(Arc::clone(&app)).filter(|_| !args.no_offload);
-    let standing = Arc::clone(&options.standing);
+    let health = Arc::clone(&options.health);
     let server =
         Server::start(options).map_err(cannot(format!("serve files of {}", device.display())))?;
     let setup = worker::Setup {
         app,
-        standing,
+        health,
         table: Arc::new(server.table().clone()),
         files: Arc::clone(server.files()),
         signature: None,

@@ -414,7 +414,7 @@ impl<D: Device> Store<D> {
             Event::Cut(cut) => {
                 self.cutting = false;
                 if let Err(error) = cut {
-                    tracing::warn!(%error, "space of the log is not given back; at its next turn");
+                    tracing::warn!(%error, "space of the log is not given back; at its next pass");
                 }
             }
             Event::Compacting(progress) => self.on_progress(progress, begin)?,

@@ -296,7 +296,7 @@ impl<D: Device, W> Store<D, W> {
                 continue;
             }
             if frame.writing.is_none() && self.writes >= WRITES_MAX {
-                // It keeps its turn: behind the others it could be passed over again and again.
+                // It keeps its place: behind the others it could be passed over again and again.
                 return self.order.push_front(page);
             }
             self.order.push_back(page);

@@ -119,7 +119,7 @@ impl Dpu {
 
     fn start_all(dir: &Path, address: &Address, app: Arc<dyn Application>, capacity: u64) -> Dpu {
         let options = ServerOptions::new(dir.join("volume"), dir.join("dpu.sock"));
-        let standing = Arc::clone(&options.standing);
+        let health = Arc::clone(&options.health);
         let server = Server::start(ServerOptions {
             capacity,
             items: 1 << 17,
@@ -130,7 +130,7 @@ impl Dpu {
         .unwrap();
         let setup = FrontSetup {
             app,
-            standing,
+            health,
             table: Arc::new(server.table().clone()),
             files: Arc::clone(server.files()),
             signature: None,

@@ -24,23 +24,23 @@
 //!   object waits until reads of it that were begun here for this flow have ended;
 //! * what is buffered is bounded on every way: a slow reader stops its host leg and its own input,
 //!   a slow host stops its client ([`limits`]);
-//! * it calls no user code: that is asked by who drives it, who may never come back ([`Errand`]);
+//! * it calls no user code: that is asked by who drives it, who may never come back ([`Job`]);
 //! * messages may be divided in another process ([`Director::asking`]): they wait in their order,
 //!   and are the host's if nothing comes back;
 //! * bytes that are no messages of the application, and flows outside the [`Signature`], are
 //!   forwarded untouched, both ways.
 
 mod asking;
-mod errand;
 mod flow;
+mod job;
 mod machine;
 pub mod packet;
 mod signature;
 #[cfg(test)]
 mod tests;
 
-pub use errand::Errand;
 pub use flow::{Flow, FlowId, Piece};
+pub use job::Job;
 pub use machine::{Counts, Director, ToRead};
 pub use signature::{Flow5, Signature, SignatureError, Transport, symmetric_hash};
 

@@ -7,7 +7,7 @@
 //!
 //! * [`engine`]: the context ring of Figure 13 and the pool its buffers come from;
 //! * [`contained`]: calls of user code that may panic, overrun their time, or never return;
-//! * [`standing`]: whether it is asked any more;
+//! * [`health`]: whether it is asked any more;
 //! * [`plugin`]: an application in a process of its own, which may do worse.
 //!
 //! What holds: a request is answered by exactly one side; contexts complete in the order in which
@@ -18,9 +18,9 @@
 mod api;
 pub mod contained;
 pub mod engine;
+pub mod health;
 pub mod plugin;
 pub mod pool;
-pub mod standing;
 
 pub use api::WriteOp;
 pub use api::{Answer, Application, Division, Framing, Head, Lookup, Part, ReadOp, Span, Touches};

@@ -79,9 +79,9 @@ impl Default for Config {
     }
 }
 
-/// What one turn of a pump did.
+/// What one pass of a pump did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
+pub struct Pumped {
     /// Operations begun.
     pub begun: usize,
     /// Responses delivered.
@@ -160,19 +160,19 @@ impl<M: Medium> Pump<M> {
     ///
     /// # Errors
     /// [`Fault`]: the group can be followed no further. What is under way ends all the same.
-    pub fn turn(&mut self, now: Time, start: &mut dyn FnMut(Work)) -> Result<Turn, Fault> {
-        let mut turn = Turn::default();
+    pub fn pass(&mut self, now: Time, start: &mut dyn FnMut(Work)) -> Result<Pumped, Fault> {
+        let mut pumped = Pumped::default();
         self.take_in(now);
         if self.batches.iter().all(|batch| batch.left.is_empty()) && self.has_depth() {
-            turn.unfinished = self.fetch()?;
+            pumped.unfinished = self.fetch()?;
         }
-        turn.begun = self.begin(start)?;
+        pumped.begun = self.begin(start)?;
         // What was begun may have ended at once.
         self.take_in(now);
         self.release()?;
-        turn.delivered = self.responses.deliver(now, &self.config)?;
+        pumped.delivered = self.responses.deliver(now, &self.config)?;
         self.responses.emptied.drain(..).for_each(|buf| self.buffers.give(buf));
-        Ok(turn)
+        Ok(pumped)
     }
 
     /// When to come back for responses that wait for company.

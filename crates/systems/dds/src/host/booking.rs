@@ -21,34 +21,34 @@ pub(super) enum Outcome {
     Value,
 }
 
-/// Most operations under way at a seat.
+/// Most operations under way at an endpoint.
 const BOOKED_MAX: usize = 1 << 16;
-/// Bits of an id that say which seat, and which place there.
-const SEAT_BITS: u32 = 8;
+/// Bits of an id that say which endpoint, and which place there.
+const ENDPOINT_BITS: u32 = 8;
 const PLACE_BITS: u32 = 24;
 
 /// An id, as requests carry it: unique until its completion is taken, and for 2^32 uses of a place
 /// after that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id {
-    pub(super) seat: usize,
+    pub(super) endpoint: usize,
     place: usize,
     generation: u32,
 }
 
 impl Id {
     pub(super) fn raw(self) -> u64 {
-        let low = (self.place << SEAT_BITS | self.seat) as u64;
-        u64::from(self.generation) << (SEAT_BITS + PLACE_BITS) | low
+        let low = (self.place << ENDPOINT_BITS | self.endpoint) as u64;
+        u64::from(self.generation) << (ENDPOINT_BITS + PLACE_BITS) | low
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "taking the id apart")]
     pub(super) fn of(raw: u64) -> Id {
         let bits = |from: u32, count: u32| (raw >> from & ((1 << count) - 1)) as usize;
         Id {
-            seat: bits(0, SEAT_BITS),
-            place: bits(SEAT_BITS, PLACE_BITS),
-            generation: (raw >> (SEAT_BITS + PLACE_BITS)) as u32,
+            endpoint: bits(0, ENDPOINT_BITS),
+            place: bits(ENDPOINT_BITS, PLACE_BITS),
+            generation: (raw >> (ENDPOINT_BITS + PLACE_BITS)) as u32,
         }
     }
 }
@@ -59,7 +59,7 @@ struct Slot<B> {
     booked: Option<Booked<B>>,
 }
 
-/// The operations of one seat.
+/// The operations of one endpoint.
 #[derive(Debug)]
 pub(super) struct Bookings<B> {
     slots: Vec<Slot<B>>,
@@ -74,7 +74,7 @@ impl<B> Default for Bookings<B> {
 
 impl<B> Bookings<B> {
     /// Books an operation; it is given back when there are too many.
-    pub(super) fn book(&mut self, seat: usize, booked: Booked<B>) -> Result<Id, Booked<B>> {
+    pub(super) fn book(&mut self, endpoint: usize, booked: Booked<B>) -> Result<Id, Booked<B>> {
         let place = match self.free.pop() {
             Some(place) => place,
             None if self.slots.len() < BOOKED_MAX => {
@@ -85,7 +85,7 @@ impl<B> Bookings<B> {
         };
         let Some(slot) = self.slots.get_mut(place) else { return Err(booked) };
         slot.booked = Some(booked);
-        Ok(Id { seat, place, generation: slot.generation })
+        Ok(Id { endpoint, place, generation: slot.generation })
     }
 
     /// Takes what was booked under an id; `None` if nothing is (any more).

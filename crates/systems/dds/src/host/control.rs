@@ -6,7 +6,7 @@ use outboard_base::{Errno, Result};
 use outboard_wire::dds::{DirectoryId, FileId, Listing, NAME_MAX, Request};
 
 use super::booking::{Booked, Outcome};
-use super::seat::lock;
+use super::endpoint::lock;
 use super::{CONTROL_TIME, File, Library, World};
 
 /// The group of these calls.

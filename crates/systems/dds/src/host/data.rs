@@ -7,7 +7,7 @@ use outboard_base::{Errno, Result};
 use outboard_wire::dds::{DATA_MAX, Request};
 
 use super::booking::{Booked, Outcome};
-use super::seat::Group;
+use super::endpoint::Group;
 use super::{Completion, File, Library, NotBegun, Poll, World};
 
 /// Longest sleep at once: after it, threads that died and a DPU side that is gone are looked for.

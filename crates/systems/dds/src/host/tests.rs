@@ -149,7 +149,7 @@ impl Dpu {
         }
     }
 
-    fn turn(&self, group: u16) {
+    fn pass(&self, group: u16) {
         self.fetch(group);
         self.answer(group);
     }
@@ -214,14 +214,14 @@ impl World for Arc<Dpu> {
 
     fn work(&self, group: u16) {
         if self.is_prompt.load(Ordering::Relaxed) {
-            self.turn(group);
+            self.pass(group);
         }
     }
 
     fn sleep(&self, group: u16, is_ready: &dyn Fn() -> bool, at_most: Duration) {
         let nanos = u64::try_from(at_most.as_nanos()).unwrap();
         if !is_ready() {
-            self.turn(group);
+            self.pass(group);
             self.now.fetch_add(nanos, Ordering::Relaxed);
         }
     }
@@ -513,7 +513,7 @@ fn threads_share_a_group() {
             });
         }
         while completed.load(Ordering::Relaxed) < THREADS * EACH {
-            rig.dpu.turn(1);
+            rig.dpu.pass(1);
             std::thread::yield_now();
         }
     });

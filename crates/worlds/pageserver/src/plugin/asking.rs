@@ -11,7 +11,7 @@ use outboard_dds::dpu::offload::plugin::{Ask, Known, Verdict};
 
 use super::Plugin;
 use super::area::BATCH;
-use super::lane::{Found, Lane};
+use super::channel::{Channel, Found};
 use outboard_os::wakeup::Wakeup;
 
 /// How often a plug-in may look for more keys amid one message.
@@ -28,7 +28,7 @@ struct Question {
 
 /// The questions of one worker, and the process that answers them.
 pub struct Asking {
-    lane: Lane,
+    channel: Channel,
     waiting: VecDeque<Question>,
     out: Vec<Question>,
     batch: Batch,
@@ -40,18 +40,18 @@ impl Asking {
     /// # Errors
     /// No descriptor could be made.
     pub fn new(plugin: Plugin, wakeup: &Wakeup) -> io::Result<Asking> {
-        let mut lane = Lane::new(plugin, wakeup)?;
-        lane.begin();
-        Ok(Asking { lane, waiting: VecDeque::new(), out: Vec::new(), batch: Batch::new(BATCH) })
+        let mut channel = Channel::new(plugin, wakeup)?;
+        channel.begin();
+        Ok(Asking { channel, waiting: VecDeque::new(), out: Vec::new(), batch: Batch::new(BATCH) })
     }
 
     /// Takes questions from the director, gives it what came back, asks on; how many came back.
-    pub fn turn(&mut self, director: &mut Director, table: &dyn Lookup) -> usize {
+    pub fn pass(&mut self, director: &mut Director, table: &dyn Lookup) -> usize {
         let now = Instant::now();
         while let Some(ask) = director.next_ask() {
             self.waiting.push_back(Question { ask, known: Vec::new(), rounds: 0 });
         }
-        match self.lane.look(now) {
+        match self.channel.look(now) {
             Found::Busy => 0,
             Found::Away => self.give_up(director),
             Found::Idle => {
@@ -64,7 +64,7 @@ impl Asking {
                 while let Some(ask) = director.next_ask() {
                     self.waiting.push_back(Question { ask, known: Vec::new(), rounds: 0 });
                 }
-                if !self.lane.is_there() {
+                if !self.channel.is_there() {
                     // What it said ended it. Nobody but the next start would wake this thread.
                     return ended + self.give_up(director);
                 }
@@ -94,7 +94,7 @@ impl Asking {
             }
         }
         if !self.out.is_empty() {
-            self.lane.ask(now, self.batch.bytes(), self.out.len());
+            self.channel.ask(now, self.batch.bytes(), self.out.len());
         }
     }
 
@@ -108,7 +108,7 @@ impl Asking {
     ) -> usize {
         let said = entries(said).filter(|said| said.len() == self.out.len());
         let Some(said) = said else {
-            self.lane.fail(now, "it did not answer what it was asked");
+            self.channel.fail(now, "it did not answer what it was asked");
             return self.give_up(director);
         };
         let (mut ended, mut is_wrong, mut again) = (0, false, Vec::new());
@@ -137,7 +137,7 @@ impl Asking {
         }
         again.into_iter().rev().for_each(|question| self.waiting.push_front(question));
         if is_wrong {
-            self.lane.fail(now, "it said what cannot be");
+            self.channel.fail(now, "it said what cannot be");
         }
         ended
     }
@@ -146,8 +146,8 @@ impl Asking {
     #[must_use]
     pub fn spin(&self) -> bool {
         let begun = Instant::now();
-        while self.lane.is_busy() {
-            if self.lane.has_news() {
+        while self.channel.is_busy() {
+            if self.channel.has_news() {
                 return true;
             }
             if begun.elapsed() >= SPIN {
@@ -162,15 +162,15 @@ impl Asking {
     /// something to ask.
     pub fn begin_sleep(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        self.lane.set_waits(true);
-        if self.lane.has_news() || (!self.waiting.is_empty() && !self.lane.is_busy()) {
+        self.channel.set_waits(true);
+        if self.channel.has_news() || (!self.waiting.is_empty() && !self.channel.is_busy()) {
             return Some(Duration::ZERO);
         }
-        self.lane.deadline(now).map(|at| at.saturating_duration_since(now))
+        self.channel.deadline(now).map(|at| at.saturating_duration_since(now))
     }
 
     /// It is awake again.
     pub fn end_sleep(&mut self) {
-        self.lane.set_waits(false);
+        self.channel.set_waits(false);
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use outboard_base::Time;
 use outboard_base::ledger::{Count, Ledger};
 use outboard_base::task::Spawn;
-use outboard_dds::dpu::offload::standing::Standing;
+use outboard_dds::dpu::offload::health::Health;
 use outboard_dds::dpu::pump::summary::Summary;
-use outboard_dds::dpu::pump::{Config, Pump, Turn};
+use outboard_dds::dpu::pump::{Config, Pump, Pumped};
 use outboard_dds::groups::Shape;
 use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_link::ring::Fault;
@@ -36,7 +36,7 @@ const SHORT: Duration = Duration::from_micros(500);
 pub(super) struct Terms<'a> {
     pub(super) files: &'a Arc<Files>,
     pub(super) summary: &'a Arc<Summary>,
-    pub(super) standing: &'a Standing,
+    pub(super) health: &'a Health,
     pub(super) config: Config,
     pub(super) ledger: &'a Arc<Ledger>,
     pub(super) wakeup: &'a Wakeup,
@@ -108,8 +108,8 @@ impl Attached {
             if group.fault.is_some() {
                 continue;
             }
-            match group.pump.turn(now, &mut |work| runtime.spawn(work)) {
-                Ok(Turn { begun, delivered, .. }) => {
+            match group.pump.pass(now, &mut |work| runtime.spawn(work)) {
+                Ok(Pumped { begun, delivered, .. }) => {
                     found += begun + delivered;
                     if delivered > 0 && interrupt(wakeups, wake, number) {
                         ledger.count(Count::Interrupts, 1);

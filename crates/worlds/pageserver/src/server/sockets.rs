@@ -10,7 +10,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use serde_json::{Value, json};
 
 use super::attached::{Attached, Terms};
-use crate::watch::processor_time;
+use crate::watchdog::processor_time;
 use outboard_attach::link::{Listener, Peer, Received};
 use outboard_os::wakeup::Wakeup;
 
@@ -192,13 +192,13 @@ fn control(text: &str, terms: &Terms<'_>) -> Value {
 fn status(terms: &Terms<'_>) -> Value {
     let (space, counted) = (terms.files.space(), terms.ledger.snapshot());
     let copied = counted.count(outboard_base::ledger::Count::Copied);
-    let lost = terms.standing.lost().into_iter().map(|lost| {
+    let lost = terms.health.lost().into_iter().map(|lost| {
         let used = processor_time(lost.thread).map(|used| used.as_secs_f64());
         json!({ "call": lost.call.name(), "thread": lost.thread, "processor_seconds": used })
     });
     json!({
-        "offloading": if terms.standing.is_off() { "off" } else { "on" },
-        "faults": terms.standing.faults(),
+        "offloading": if terms.health.is_off() { "off" } else { "on" },
+        "faults": terms.health.faults(),
         "lost_threads": lost.collect::<Vec<_>>(),
         "segment_bytes": space.segment,
         "segments": space.segments,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use outboard_attach::link::{Received, connect};
 use outboard_base::SessionId;
-use outboard_dds::dpu::offload::standing::Call;
+use outboard_dds::dpu::offload::health::Call;
 use outboard_dds::dpu::offload::{Answer, Division, Framing, Item, Key, Lookup, ReadOp, WriteOp};
 use outboard_dds::groups::Shape;
 use outboard_dds::table::Changes;
@@ -140,7 +140,7 @@ fn a_hook_that_never_returns_keeps_nobody_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let application = Some(Arc::new(Looping) as Arc<dyn Application>);
         let options = ServerOptions { application, ..options(dir.path()) };
-        let standing = Arc::clone(&options.standing);
+        let health = Arc::clone(&options.health);
         let server = Server::start(options).unwrap();
         let mut host = Host::attach(&dir.path().join("socket"), 1).unwrap();
         let file = host.file(b"f");
@@ -163,7 +163,7 @@ fn a_hook_that_never_returns_keeps_nobody_waiting() {
             let (heard, result, _) = host.hear().unwrap();
             assert_eq!((heard, result), (id, Ok(0)));
         }
-        assert_eq!(standing.lost().iter().map(|lost| lost.call).collect::<Vec<_>>(), [call]);
+        assert_eq!(health.lost().iter().map(|lost| lost.call).collect::<Vec<_>>(), [call]);
         assert_eq!(server.table().get(0), None, "nobody says any more what becomes wrong");
         // What the host says itself counts on.
         assert_eq!(host.done(&Request::Table { changes: &changes }).0, Ok(0));

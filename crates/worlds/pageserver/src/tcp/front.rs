@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use outboard_dds::dpu::director::{Flow5, Signature, Transport, symmetric_hash};
 
-use super::desk::{Hand, Station, serve};
+use super::context::{ThreadSource, WorkerThread, serve};
 use super::kernel::KernelPort;
 use super::port::{Call, Inbox, Port};
 use super::sockets::{Address, Listener, Ready, Sockets, Stream};
@@ -20,7 +20,7 @@ use super::stack::network::Ends;
 use super::stack::{Frames, StackPort, Wires};
 use super::worker::{Files, Setup, Tally, Worker};
 use crate::plugin::Plugin;
-use crate::watch::Watch;
+use crate::watchdog::Watchdog;
 use outboard_os::wakeup::Wakeup;
 
 /// A pause after a connection could not be accepted: descriptors or memory may be back.
@@ -33,12 +33,12 @@ pub struct Front {
     stop: Arc<(AtomicBool, Wakeup)>,
     workers: Vec<Arc<Call>>,
     /// Who runs the workers now.
-    hands: Vec<Arc<Hand>>,
+    threads: Vec<Arc<WorkerThread>>,
     /// Every worker has one; nothing is sent.
     lives: Sender<Infallible>,
     all_ended: Mutex<Receiver<Infallible>>,
     accepting: Option<JoinHandle<()>>,
-    watch: Watch,
+    watch: Watchdog,
     /// What divides the messages of each worker, if not the application.
     plugin: Option<Plugin>,
 }
@@ -157,11 +157,11 @@ impl Front {
             tally: Arc::default(),
             stop: Arc::new((AtomicBool::new(false), Wakeup::new()?)),
             workers: Vec::new(),
-            hands: Vec::new(),
+            threads: Vec::new(),
             lives,
             all_ended: Mutex::new(all_ended),
             accepting: None,
-            watch: Watch::new()?,
+            watch: Watchdog::new()?,
             plugin: None,
         })
     }
@@ -176,23 +176,23 @@ impl Front {
         self.workers.push(Arc::clone(&inbox.call));
         let (setup, tally) = (setup.clone(), Arc::clone(&self.tally));
         let (plugin, lives) = (self.plugin.clone(), self.lives.clone());
-        let (name, hand) = (format!("director-{n}"), Arc::<Hand>::default());
-        let station = Station { name: name.clone(), hand, attending: self.watch.attending() };
-        let station = Arc::new(station);
-        self.hands.push(Arc::clone(&station.hand));
+        let (name, thread) = (format!("director-{n}"), Arc::<WorkerThread>::default());
+        let source = ThreadSource { name: name.clone(), thread, watchdog: self.watch.handle() };
+        let source = Arc::new(source);
+        self.threads.push(Arc::clone(&source.thread));
         let begin = move || {
             let asking = plugin.is_some();
             let worker =
                 port().and_then(|port| Worker::new(setup, port, inbox, tally, asking, lives));
             match worker {
-                Ok(worker) => serve(&station, Box::new(worker), plugin),
+                Ok(worker) => serve(&source, Box::new(worker), plugin),
                 Err(error) => tracing::error!(%error, "a worker of the director did not begin"),
             }
         };
-        let hand = self.hands.last().map(|hand| hand.lock());
-        let thread = std::thread::Builder::new().name(name).spawn(begin)?;
-        if let Some(mut hand) = hand {
-            *hand = Some(thread);
+        let running = self.threads.last().map(|thread| thread.lock());
+        let begun = std::thread::Builder::new().name(name).spawn(begin)?;
+        if let Some(mut running) = running {
+            *running = Some(begun);
         }
         Ok(())
     }
@@ -208,7 +208,7 @@ impl Front {
     pub fn is_serving(&self) -> bool {
         let lives = |thread: &JoinHandle<()>| !thread.is_finished();
         self.accepting.as_ref().is_none_or(lives)
-            && self.hands.iter().all(|hand| hand.lock().as_ref().is_some_and(lives))
+            && self.threads.iter().all(|thread| thread.lock().as_ref().is_some_and(lives))
     }
 
     /// What it did so far.
@@ -226,8 +226,8 @@ impl Drop for Front {
         // One whose thread never comes back is taken over first, and ends then.
         (self.lives, _) = channel();
         let _all = self.all_ended.get_mut().unwrap_or_else(PoisonError::into_inner).recv();
-        let hands = self.hands.iter().filter_map(|hand| hand.lock().take());
-        for thread in hands.chain(self.accepting.take()) {
+        let threads = self.threads.iter().filter_map(|thread| thread.lock().take());
+        for thread in threads.chain(self.accepting.take()) {
             // A panic was printed by the thread itself.
             let _ended = thread.join();
         }

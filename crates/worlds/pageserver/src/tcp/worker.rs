@@ -1,5 +1,5 @@
 //! One worker: a director over the connections of a [`Port`]. Nothing here belongs to a thread:
-//! that lies on its desk.
+//! that is its context's.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
 use outboard_dds::dpu::director::{
-    Counts, Director, Errand, Flow, Flow5, FlowId, Signature, ToRead, Transport,
+    Counts, Director, Flow, Flow5, FlowId, Job, Signature, ToRead, Transport,
 };
 use outboard_dds::dpu::files::{self, FileService};
 use outboard_dds::dpu::offload::engine::{Filled, Ticket};
+use outboard_dds::dpu::offload::health::{Health, Lost};
 use outboard_dds::dpu::offload::pool::Pool;
-use outboard_dds::dpu::offload::standing::{Lost, Standing};
 use outboard_dds::dpu::offload::{Application, Lookup, ReadOp};
 use outboard_medium::{Buf, Medium};
 use outboard_wire::dds::FileId;
@@ -57,7 +57,7 @@ pub struct Setup<F> {
     /// What divides the messages.
     pub app: Arc<dyn Application>,
     /// What is thought of it; the same for all who ask it.
-    pub standing: Arc<Standing>,
+    pub health: Arc<Health>,
     /// The cache table.
     pub table: Arc<dyn Lookup>,
     /// Where reads go.
@@ -76,7 +76,7 @@ impl<F> Clone for Setup<F> {
     fn clone(&self) -> Self {
         Setup {
             app: Arc::clone(&self.app),
-            standing: Arc::clone(&self.standing),
+            health: Arc::clone(&self.health),
             table: Arc::clone(&self.table),
             files: Arc::clone(&self.files),
             signature: self.signature,
@@ -112,7 +112,7 @@ struct Legs {
     /// To be read from.
     queued: bool,
     /// To be sent to.
-    in_turn: bool,
+    sends: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -138,7 +138,7 @@ pub(super) struct Worker<F: Files, P: Port> {
     /// Flows to read from.
     queue: VecDeque<FlowId>,
     /// Flows to send to.
-    turn: Vec<FlowId>,
+    sending: Vec<FlowId>,
     chunk: Vec<u8>,
     /// Goes with it: who waits for that knows that nobody serves its flows any more.
     _lives: Sender<Infallible>,
@@ -160,7 +160,7 @@ impl<F: Files, P: Port> Worker<F, P> {
             Arc::clone(&setup.table),
             setup.contexts,
             Pool::new(setup.pool),
-            Arc::clone(&setup.standing),
+            Arc::clone(&setup.health),
         );
         Ok(Worker {
             setup,
@@ -172,7 +172,7 @@ impl<F: Files, P: Port> Worker<F, P> {
             legs: Vec::new(),
             owners: Vec::new(),
             queue: VecDeque::new(),
-            turn: Vec::new(),
+            sending: Vec::new(),
             chunk: vec![0; CHUNK],
             _lives: lives,
         })
@@ -192,7 +192,7 @@ impl<F: Files, P: Port> Worker<F, P> {
 
     /// Whether there is nothing to do before the port finds something.
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && !self.director.has_errands() && !self.director.has_news()
+        self.queue.is_empty() && !self.director.has_jobs() && !self.director.has_news()
     }
 
     /// Sees to what the port found.
@@ -213,20 +213,20 @@ impl<F: Files, P: Port> Worker<F, P> {
 
     /// Asks the plug-in, and follows what it said.
     pub(super) fn divide(&mut self, plugin: &mut Asking) {
-        plugin.turn(&mut self.director, &*self.setup.table);
+        plugin.pass(&mut self.director, &*self.setup.table);
     }
 
     /// Takes what there is to ask the application; whether there was any.
-    pub(super) fn take_errands(&mut self, errands: &mut Vec<Errand>) -> bool {
-        if self.director.has_errands() {
-            self.director.take_errands(errands);
+    pub(super) fn take_jobs(&mut self, jobs: &mut Vec<Job>) -> bool {
+        if self.director.has_jobs() {
+            self.director.take_jobs(jobs);
         }
-        !errands.is_empty()
+        !jobs.is_empty()
     }
 
     /// Goes on with what the application said.
-    pub(super) fn bring(&mut self, errands: &mut Vec<Errand>) {
-        self.director.bring(errands);
+    pub(super) fn bring(&mut self, jobs: &mut Vec<Job>) {
+        self.director.bring(jobs);
     }
 
     /// The thread before never came back from a call.
@@ -249,28 +249,28 @@ impl<F: Files, P: Port> Worker<F, P> {
         for _ in 0..queued {
             let Some(id) = self.queue.pop_front() else { break };
             self.receive(id);
-            self.take_turn(id);
+            self.queue_to_send(id);
         }
     }
 
     /// Sends what there is to send, on both legs of the flows in which something moved.
     pub(super) fn send_all(&mut self, news: &mut Vec<News>) {
         while let Some(id) = self.director.next_news() {
-            self.take_turn(id);
+            self.queue_to_send(id);
         }
         // Whoever has an answer finds it counted.
         self.tell();
-        let mut turn = std::mem::take(&mut self.turn);
-        turn.drain(..).for_each(|id| self.send(id));
-        self.turn = turn;
+        let mut sending = std::mem::take(&mut self.sending);
+        sending.drain(..).for_each(|id| self.send(id));
+        self.sending = sending;
         self.port.flush(news);
     }
 
-    fn take_turn(&mut self, id: FlowId) {
+    fn queue_to_send(&mut self, id: FlowId) {
         if let Some(legs) = self.legs(id)
-            && !std::mem::replace(&mut legs.in_turn, true)
+            && !std::mem::replace(&mut legs.sends, true)
         {
-            self.turn.push(id);
+            self.sending.push(id);
         }
     }
 
@@ -298,7 +298,7 @@ impl<F: Files, P: Port> Worker<F, P> {
             client_told: false,
             host_told: false,
             queued: false,
-            in_turn: false,
+            sends: false,
         };
         let at = flow.index();
         if self.legs.len() <= at {
@@ -385,7 +385,7 @@ impl<F: Files, P: Port> Worker<F, P> {
     /// Sends on both legs of a flow, and ends what has ended.
     fn send(&mut self, id: FlowId) {
         let Some(legs) = self.legs(id) else { return };
-        legs.in_turn = false;
+        legs.sends = false;
         let client = legs.client;
         if self.flow(id).is_some_and(Flow::is_broken) {
             return self.end(id, true);

@@ -3,7 +3,7 @@
 
 use std::sync::mpsc;
 
-use outboard_dds::dpu::offload::standing::{Call, Standing};
+use outboard_dds::dpu::offload::health::{Call, Health};
 
 use super::*;
 
@@ -74,8 +74,8 @@ fn end(world: World) {
 
 /// The request that is never done with stands amid others, and on other connections as many go on.
 fn everybody_is_answered(way: Way, call: Call) {
-    let standing = Arc::new(Standing::default());
-    let Some(world) = World::of(way, Arc::new(Looping(call)), &standing) else { return };
+    let health = Arc::new(Health::default());
+    let Some(world) = World::of(way, Arc::new(Looping(call)), &health) else { return };
     let framed = call == Call::FrameAnswer;
     let scripts = (0..5u64).map(|n| {
         // Where answers of the host cannot be told apart any more, they are not to be mixed.
@@ -113,8 +113,8 @@ fn everybody_is_answered(way: Way, call: Call) {
         })
         .collect();
     conversations.into_iter().for_each(|thread| thread.join().unwrap());
-    let lost: Vec<_> = standing.lost().iter().map(|lost| lost.call).collect();
-    assert_eq!((lost, standing.is_off()), (vec![call], true));
+    let lost: Vec<_> = health.lost().iter().map(|lost| lost.call).collect();
+    assert_eq!((lost, health.is_off()), (vec![call], true));
     assert!(world.front.is_serving());
     // Who comes now is the host's from the start.
     let before = world.front.tally().offloaded.load(Ordering::Relaxed);
@@ -154,8 +154,8 @@ fn a_call_that_never_returns_costs_its_offloading_on_the_stack() {
 /// Told to end while a call is under way that never will: nobody has found out yet.
 #[test]
 fn a_front_ends_amid_a_call_that_never_returns() {
-    let standing = Arc::new(Standing::default());
-    let world = World::of(Way::Kernel, Arc::new(Looping(Call::OffPred)), &standing).unwrap();
+    let health = Arc::new(Health::default());
+    let world = World::of(Way::Kernel, Arc::new(Looping(Call::OffPred)), &health).unwrap();
     let mut stream = world.connect();
     stream.write_all(b"G 7 5\n").unwrap();
     let mut got = vec![0; piece(7, 5).len()];

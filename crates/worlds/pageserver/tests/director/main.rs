@@ -27,7 +27,7 @@ use networks::{CLIENT, HOST, Networks};
 use outboard_base::Rng;
 use outboard_dds::dpu::director::Signature;
 use outboard_dds::dpu::offload::engine::Filled;
-use outboard_dds::dpu::offload::standing::Standing;
+use outboard_dds::dpu::offload::health::Health;
 use outboard_dds::dpu::offload::{
     Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
 };
@@ -239,10 +239,10 @@ fn host(listener: TcpListener) -> Arc<Host> {
     host
 }
 
-fn setup(host: Address, app: Arc<dyn Application>, standing: &Arc<Standing>) -> Setup<Pattern> {
+fn setup(host: Address, app: Arc<dyn Application>, health: &Arc<Health>) -> Setup<Pattern> {
     Setup {
         app,
-        standing: Arc::clone(standing),
+        health: Arc::clone(health),
         table: Arc::new(Nothing),
         files: Arc::new(Pattern),
         signature: None,
@@ -259,11 +259,11 @@ impl World {
         World::of(way, Arc::new(Lines), &Arc::default())
     }
 
-    fn of(way: Way, app: Arc<dyn Application>, standing: &Arc<Standing>) -> Option<World> {
+    fn of(way: Way, app: Arc<dyn Application>, health: &Arc<Health>) -> Option<World> {
         if way == Way::Kernel {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let host_at = Address::Tcp(listener.local_addr().unwrap());
-            let setup = setup(host_at, app, standing);
+            let setup = setup(host_at, app, health);
             let clients = Listener::bind(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
             let front = Front::start(clients, 2, &setup).unwrap();
             let Address::Tcp(server) = *front.address() else { panic!("TCP") };
@@ -287,7 +287,7 @@ impl World {
         }
         let address = Address::Tcp(server);
         let signature: Signature = format!("[* : *, * : {PORT}, TCP]").parse().unwrap();
-        let setup = setup(address.clone(), app, standing);
+        let setup = setup(address.clone(), app, health);
         let (front, frames) = Front::between(ends, signature, address, 2, &setup).unwrap();
         let (host, frames) = (host(listener), Some(frames));
         Some(World { front, frames, host, networks: Some(networks), server })

@@ -20,7 +20,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use outboard_dds::dpu::director::Signature;
-use outboard_pageserver::plugin::{Plugin, PluginKeeper, PluginOptions};
+use outboard_pageserver::plugin::{Plugin, PluginMaintainer, PluginOptions};
 use outboard_pageserver::server::{Server, ServerOptions};
 use outboard_pageserver::tcp::front::Front;
 use outboard_pageserver::tcp::sockets::Address;
@@ -126,17 +126,17 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
     let mut watch = Watch::new()?;
     let clients = clients(&args.net, args.listen)?;
     let (device, socket) = (args.data.join("volume"), args.data.join("dpu.sock"));
-    let keeper = PluginKeeper::new(plugin.clone()).map_err(cannot("start the plug-in"))?;
+    let maintainer = PluginMaintainer::new(plugin.clone()).map_err(cannot("start the plug-in"))?;
     let mut options = ServerOptions::new(device.clone(), socket.clone());
     options.capacity = bytes("size", &args.size)?;
     options.items = args.items;
-    options.keeper = Some(Arc::new(keeper));
-    let standing = Arc::clone(&options.standing);
+    options.maintainer = Some(Arc::new(maintainer));
+    let health = Arc::clone(&options.health);
     let server =
         Server::start(options).map_err(cannot(format!("serve files of {}", device.display())))?;
     let setup = worker::Setup {
         app: Arc::new(plugin.declared()),
-        standing,
+        health,
         table: Arc::new(server.table().clone()),
         files: Arc::clone(server.files()),
         signature: None,

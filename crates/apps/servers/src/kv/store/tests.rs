@@ -100,10 +100,10 @@ impl Device for Slow {
     async fn flush(&self) -> Result<(), Errno> {
         self.flushes.set(self.flushes.get() + 1);
         let is_slow = self.slow_flushes.get().is_some_and(|n| self.flushes.get().is_multiple_of(n));
-        let mut turns = if is_slow { 300 } else { 0 };
+        let mut passes = if is_slow { 300 } else { 0 };
         std::future::poll_fn(|_| {
-            turns -= i32::from(turns > 0);
-            if turns > 0 { Poll::Pending } else { Poll::Ready(()) }
+            passes -= i32::from(passes > 0);
+            if passes > 0 { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
         Ok(())
@@ -184,7 +184,7 @@ impl Rig {
     }
 
     /// Goes on for a round, as far as what began has ended.
-    fn turn(&mut self) {
+    fn pass(&mut self) {
         assert!(self.store.end_round(&mut self.works).is_ok());
         for mut work in std::mem::take(&mut self.works) {
             match poll_once(work.as_mut()) {
@@ -199,7 +199,7 @@ impl Rig {
         let since = Instant::now();
         while !is_so(&self.store) {
             assert!(since.elapsed() < Duration::from_secs(20), "it never is");
-            self.turn();
+            self.pass();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -208,7 +208,7 @@ impl Rig {
         for n in from..from + pages * 2 {
             let stored = self.store.put(&n.to_le_bytes(), &[7; PAGE / 2 - 100]);
             assert!(stored.is_ok(), "{n}");
-            (0..4).for_each(|_| self.turn());
+            (0..4).for_each(|_| self.pass());
         }
     }
 }
@@ -244,7 +244,7 @@ fn a_page_waits_for_the_one_whose_records_it_replaces() {
     rig.store.device.is_held.set(true);
     rig.fill(0, MEMORY_PAGES - 1);
     assert!(rig.store.put(b"first of the last page", b"").is_ok());
-    rig.turn();
+    rig.pass();
     assert_eq!(rig.store.device.under_way.borrow().len(), 1, "page 0 is being written");
     assert!(rig.store.put(&0u64.to_le_bytes(), b"new").is_ok());
     assert_eq!(rig.store.log.tail_page(), MEMORY_PAGES - 1);
@@ -289,7 +289,7 @@ fn what_was_done_is_there_wherever_it_dies() {
                 }
                 rig.any_command(&mut rng, &mut there, step);
                 rig.store.device.is_held.set(rng.below(3) == 0);
-                (0..=rng.below(3)).for_each(|_| rig.turn());
+                (0..=rng.below(3)).for_each(|_| rig.pass());
                 // Syncs end on a thread of their own; some lives go on without them.
                 if step % 16 == 0 && life % 2 == 0 {
                     std::thread::sleep(Duration::from_millis(1));
@@ -349,7 +349,7 @@ fn a_copy_is_not_done_again_where_it_was_copied_from() {
         let value = rig.get(&n.to_le_bytes()).unwrap();
         assert!(rig.store.put(&n.to_le_bytes(), &value).is_ok());
     }
-    rig.turn();
+    rig.pass();
     let (at, head) = Head { begin: 1, sequence: rig.store.log.life() + 1 }.emit();
     rig.store.device.put(at, &head);
     assert_eq!(Journal::first_page(rig.dir.path()).unwrap(), Some(0), "it lags");

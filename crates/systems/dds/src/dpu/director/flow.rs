@@ -238,8 +238,8 @@ pub struct Flow {
     pub(super) has_last_words: bool,
     /// The director keeps it in its list of flows with news.
     pub(super) has_news: bool,
-    /// The director keeps it in its list of flows with errands.
-    pub(super) has_errand: bool,
+    /// The director keeps it in its list of flows with jobs.
+    pub(super) has_job: bool,
     /// Cannot go on: both legs are to be reset.
     pub(super) broken: bool,
 }

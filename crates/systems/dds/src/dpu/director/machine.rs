@@ -6,13 +6,13 @@ use std::sync::Arc;
 use outboard_medium::{ALIGN, Buf};
 
 use super::asking::ask_ahead;
-use super::errand::{Check, Divide, Errand, Frame, Kind, Then, Told};
 use super::flow::{Flow, FlowId, Piece, Slot};
+use super::job::{Check, Divide, Frame, Job, Kind, Then, Told};
 use super::limits::{INPUT_MAX, TO_HOST_MAX};
 use crate::dpu::offload::engine::{Ended, Engine, Filled, Ticket};
+use crate::dpu::offload::health::{Call, Health};
 use crate::dpu::offload::plugin::{Answering, Ask, Plan};
 use crate::dpu::offload::pool::Pool;
-use crate::dpu::offload::standing::{Call, Standing};
 use crate::dpu::offload::{Answer, Application, Division, Framing, Key, Lookup, Part, ReadOp};
 use crate::dpu::offload::{Span, Touches};
 
@@ -81,7 +81,7 @@ pub struct Director {
     /// Messages for a plug-in, where that divides them.
     pub(super) asks: Option<VecDeque<Ask>>,
     pub(super) table: Arc<dyn Lookup>,
-    standing: Arc<Standing>,
+    health: Arc<Health>,
     engine: Engine<Client>,
     flows: Vec<Option<Flow>>,
     free: Vec<usize>,
@@ -93,12 +93,12 @@ pub struct Director {
     wanting: Vec<FlowId>,
     /// Reads whose answers are to be looked for.
     checks: Vec<Check>,
-    /// Of errands that came back, to be used again.
+    /// Of jobs that came back, to be used again.
     spare: Vec<Vec<Told>>,
     counts: Counts,
 }
 
-/// Memory of errands kept for others.
+/// Memory of jobs kept for others.
 const SPARE: usize = 16;
 
 impl Director {
@@ -110,13 +110,13 @@ impl Director {
         table: Arc<dyn Lookup>,
         contexts: usize,
         pool: Pool,
-        standing: Arc<Standing>,
+        health: Arc<Health>,
     ) -> Director {
         Director {
             app,
             asks: None,
             table,
-            standing,
+            health,
             engine: Engine::new(contexts, pool),
             flows: Vec::new(),
             free: Vec::new(),
@@ -178,8 +178,8 @@ impl Director {
 
     /// Puts it back. What its legs have to do is as before, or is seen by who asks.
     fn lower_quietly(&mut self, id: FlowId, mut flow: Flow) {
-        let has_errand = flow.can_frame() || (self.asks.is_none() && flow.can_divide());
-        if has_errand && !std::mem::replace(&mut flow.has_errand, true) {
+        let has_job = flow.can_frame() || (self.asks.is_none() && flow.can_divide());
+        if has_job && !std::mem::replace(&mut flow.has_job, true) {
             self.wanting.push(id);
         }
         if let Some(place) = self.flows.get_mut(id.at) {
@@ -301,7 +301,7 @@ impl Director {
     /// Has what was read looked at.
     fn deliver(&mut self, ended: Ended<Client>) {
         let Ended { client, read, filled } = ended;
-        let is_off = self.standing.is_off();
+        let is_off = self.health.is_off();
         let slot = self.flow_mut(client.flow).and_then(|flow| flow.slot_mut(client.slot));
         let Some(Slot::Dpu { request, answering, .. }) = slot else {
             return self.engine.pool.give(filled.buffer);
@@ -377,37 +377,37 @@ impl Director {
 
     /// Whether there is something to ask the application.
     #[must_use]
-    pub fn has_errands(&self) -> bool {
+    pub fn has_jobs(&self) -> bool {
         !self.wanting.is_empty() || !self.checks.is_empty()
     }
 
     /// What there is to ask the application. Nothing else is to be done with the director until
     /// they are brought back, or it is taken over.
-    pub fn take_errands(&mut self, errands: &mut Vec<Errand>) {
-        errands.extend(self.checks.drain(..).map(Kind::Check).map(Errand));
+    pub fn take_jobs(&mut self, jobs: &mut Vec<Job>) {
+        jobs.extend(self.checks.drain(..).map(Kind::Check).map(Job));
         for id in std::mem::take(&mut self.wanting) {
             let divides = self.asks.is_none();
             let Some(flow) = self.flow_mut(id) else { continue };
-            flow.has_errand = false;
+            flow.has_job = false;
             if flow.can_frame() {
                 let (bytes, most) = (flow.from_host.excerpt(), flow.asked.len());
                 let (found, then) = (Vec::new(), Then::Nothing);
-                errands.push(Errand(Kind::Frame(Frame { flow: id, bytes, most, found, then })));
+                jobs.push(Job(Kind::Frame(Frame { flow: id, bytes, most, found, then })));
             }
             if divides && flow.can_divide() {
                 let (input, is_all) = (flow.input.excerpt(), flow.client_ended);
                 let told = self.spare.pop().unwrap_or_default();
                 let (found, then) = (0, Then::Nothing);
                 let divide = Divide { flow: id, input, is_all, told, found, then };
-                errands.push(Errand(Kind::Divide(divide)));
+                jobs.push(Job(Kind::Divide(divide)));
             }
         }
     }
 
     /// Goes on with what the application said.
-    pub fn bring(&mut self, errands: &mut Vec<Errand>) {
-        for errand in errands.drain(..) {
-            match errand.0 {
+    pub fn bring(&mut self, jobs: &mut Vec<Job>) {
+        for job in jobs.drain(..) {
+            match job.0 {
                 Kind::Check(Check { client, filled, answer, .. }) => {
                     self.answer(client, filled, answer);
                 }
@@ -417,7 +417,7 @@ impl Director {
         }
     }
 
-    /// Another thread goes on with it: the one before never came back from a call. All its errands
+    /// Another thread goes on with it: the one before never came back from a call. All its jobs
     /// are lost, and so are the reads that were under way; whatever they were for is the host's.
     /// The application, which is off, is asked nothing any more but where answers of the host end
     /// that are waited for out of their order; not even that, if it is what was lost.
@@ -430,7 +430,7 @@ impl Director {
             let generation = self.generations.get(at).copied().unwrap_or(0);
             let id = FlowId { at, generation };
             let Some(mut flow) = self.lift(id) else { continue };
-            flow.has_errand = false;
+            flow.has_job = false;
             flow.ask_instead_of_reading();
             if lost == Call::FrameAnswer && !flow.asked.is_empty() && !flow.stop_framing() {
                 tracing::warn!("answers of the host are not told apart any more; flow reset");
@@ -475,7 +475,7 @@ impl Director {
         drop(input);
         let Some(mut flow) = self.lift(id) else { return };
         if flow.foreign || flow.host_ended {
-            // Another errand of the flow came back first: its input is forwarded, or dropped.
+            // Another job of the flow came back first: its input is forwarded, or dropped.
             return self.lower(id, flow);
         }
         let mut input = std::mem::take(&mut flow.input);
@@ -519,7 +519,7 @@ impl Director {
         if !flow.foreign {
             if self.asks.is_some() {
                 self.divide_told(id, flow);
-            } else if self.standing.is_off() {
+            } else if self.health.is_off() {
                 flow.foreign = true;
             }
         }

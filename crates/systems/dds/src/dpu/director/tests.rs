@@ -18,9 +18,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::dpu::offload::contained::Contained;
 use crate::dpu::offload::engine::{Filled, Ticket};
+use crate::dpu::offload::health::{Call, Health, Lost};
 use crate::dpu::offload::plugin::{Ask, Verdict};
 use crate::dpu::offload::pool::Pool;
-use crate::dpu::offload::standing::{Call, Lost, Standing};
 use crate::dpu::offload::{
     Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
 };
@@ -220,17 +220,17 @@ struct Client {
     done: bool,
 }
 
-/// A director whose errands are run at once, as far as `stuck` lets them.
+/// A director whose jobs are run at once, as far as `stuck` lets them.
 struct Local {
     director: Director,
     app: Arc<dyn Application>,
     calls: Contained,
-    errands: Vec<Errand>,
-    /// Runs so many errands more, then a call does not return.
+    jobs: Vec<Job>,
+    /// Runs so many jobs more, then a call does not return.
     stuck: Option<u64>,
-    /// Runs so many errands more, then another worker's call does not return.
+    /// Runs so many jobs more, then another worker's call does not return.
     elsewhere: Option<u64>,
-    /// Errands are left to gather as long as this says.
+    /// Jobs are left to gather as long as this says.
     late: Option<Rng>,
 }
 
@@ -253,19 +253,10 @@ impl Local {
     }
 
     fn of(app: Arc<dyn Application>, table: Arc<dyn Lookup>, contexts: usize, pool: Pool) -> Local {
-        let standing = Arc::new(Standing::default());
-        let director =
-            Director::new(Arc::clone(&app), table, contexts, pool, Arc::clone(&standing));
-        let calls = Contained::new(Box::new(|| 0), standing);
-        Local {
-            director,
-            app,
-            calls,
-            errands: Vec::new(),
-            stuck: None,
-            elsewhere: None,
-            late: None,
-        }
+        let health = Arc::new(Health::default());
+        let director = Director::new(Arc::clone(&app), table, contexts, pool, Arc::clone(&health));
+        let calls = Contained::new(Box::new(|| 0), health);
+        Local { director, app, calls, jobs: Vec::new(), stuck: None, elsewhere: None, late: None }
     }
 
     fn asking(self) -> Local {
@@ -276,32 +267,32 @@ impl Local {
         if self.late.as_mut().is_some_and(|rng| rng.below(4) > 0) {
             return;
         }
-        while self.director.has_errands() {
-            self.director.take_errands(&mut self.errands);
+        while self.director.has_jobs() {
+            self.director.take_jobs(&mut self.jobs);
             let table = Arc::clone(&self.director.table);
-            for errand in &mut self.errands {
+            for job in &mut self.jobs {
                 if self.elsewhere == Some(0) {
-                    self.calls.standing().lose(Lost { call: Call::OffPred, thread: 2 });
+                    self.calls.health().lose(Lost { call: Call::OffPred, thread: 2 });
                 }
                 self.elsewhere = self.elsewhere.and_then(|left| left.checked_sub(1));
                 match &mut self.stuck {
                     Some(0) => {
-                        let lost = errand.call();
+                        let lost = job.call();
                         self.stuck = None;
                         // Those lost hold what they hold until the director has gone on.
-                        let kept = std::mem::take(&mut self.errands);
-                        self.calls.standing().lose(Lost { call: lost, thread: 1 });
+                        let kept = std::mem::take(&mut self.jobs);
+                        self.calls.health().lose(Lost { call: lost, thread: 1 });
                         self.director.take_over(lost);
                         drop(kept);
                         break;
                     }
                     left => {
                         *left = left.map(|left| left - 1);
-                        errand.run(&*self.app, &*table, &mut self.calls);
+                        job.run(&*self.app, &*table, &mut self.calls);
                     }
                 }
             }
-            self.director.bring(&mut self.errands);
+            self.director.bring(&mut self.jobs);
         }
     }
 

@@ -8,7 +8,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::standing::{Call, Progress, Standing};
+use super::health::{Call, Health, Progress};
 
 /// Nanoseconds of a steady clock.
 pub type Clock = Box<dyn Fn() -> u64 + Send>;
@@ -20,17 +20,17 @@ pub const CALL_MAX: u64 = 100_000_000;
 /// One thread's calls of an application.
 pub struct Contained {
     clock: Clock,
-    standing: Arc<Standing>,
+    health: Arc<Health>,
     progress: Arc<Progress>,
     /// When the call before ended.
     since: u64,
 }
 
 impl Contained {
-    /// Measures with `clock`; what fails is told to `standing`.
+    /// Measures with `clock`; what fails is told to `health`.
     #[must_use]
-    pub fn new(clock: Clock, standing: Arc<Standing>) -> Contained {
-        Contained { clock, standing, progress: Arc::default(), since: 0 }
+    pub fn new(clock: Clock, health: Arc<Health>) -> Contained {
+        Contained { clock, health, progress: Arc::default(), since: 0 }
     }
 
     /// What this thread is at.
@@ -41,8 +41,8 @@ impl Contained {
 
     /// What is thought of the application.
     #[must_use]
-    pub fn standing(&self) -> &Arc<Standing> {
-        &self.standing
+    pub fn health(&self) -> &Arc<Health> {
+        &self.health
     }
 
     /// Calls follow, up to [`Contained::end`]. Whoever looks at the progress after this sees it.
@@ -80,13 +80,13 @@ impl Contained {
         let call = what.name();
         // What a panic carries is the application's, too: dropping it might be one more call.
         let Ok(done) = done.map_err(std::mem::forget) else {
-            let faults = self.standing.fault();
+            let faults = self.health.fault();
             tracing::warn!(call, faults, "the application panicked; the host answers");
             return None;
         };
         let overran = took > most;
         if overran {
-            let faults = self.standing.fault();
+            let faults = self.health.fault();
             tracing::warn!(call, faults, took_ns = took, "the application overran its time");
         }
         Some((done, overran))
@@ -111,16 +111,16 @@ mod tests {
         let mut contained = Contained::new(Box::new(|| 0), Arc::default());
         let call = || std::panic::panic_any(Carried);
         assert_eq!(contained.call(Call::OffPred, call), None::<()>);
-        assert_eq!(contained.standing().faults(), 1);
+        assert_eq!(contained.health().faults(), 1);
     }
 
     #[test]
     fn a_panic_and_an_overrun_are_contained_and_counted() {
         let time = Arc::new(AtomicU64::new(0));
         let clock = Arc::clone(&time);
-        let standing = Arc::new(Standing::default());
+        let health = Arc::new(Health::default());
         let clock = Box::new(move || clock.load(Ordering::Relaxed));
-        let mut contained = Contained::new(clock, Arc::clone(&standing));
+        let mut contained = Contained::new(clock, Arc::clone(&health));
         contained.begin();
         assert_eq!(contained.call(Call::Answer, || 7), Some(7));
         assert_eq!(contained.progress().look().call(), Some(Call::Answer));
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(contained.call(Call::Answer, slow), None);
         assert_eq!(contained.call_anyway(Call::Frame, slow), Some(CALL_MAX + 1));
         assert!(contained.call_patiently(Call::Cache, slow).is_some());
-        assert_eq!((standing.faults(), standing.is_off()), (3, false));
+        assert_eq!((health.faults(), health.is_off()), (3, false));
         contained.end();
         assert_eq!(contained.progress().look().call(), None);
         // What passes between calls is not theirs.

@@ -187,13 +187,13 @@ impl Written {
     }
 }
 
-/// What a [`Keeper`] says, some time; `None`: it cannot say.
+/// What a [`Maintainer`] says, some time; `None`: it cannot say.
 pub type Saying<T> = Pin<Box<dyn Future<Output = Option<T>>>>;
 
 /// Who says what the table keeps of the host's writes and forgets because it reads (`Cache` and
 /// `Invalidate`), wherever that runs. One that cannot say leaves nobody sure of what it said
 /// before. It always answers: somebody waits.
-pub trait Keeper: Send + Sync {
+pub trait Maintainer: Send + Sync {
     /// As [`super::Application::cache`].
     fn cache(&self, written: Written) -> Saying<Vec<(Key, Item)>>;
     /// As [`super::Application::invalidate`].

@@ -8,8 +8,8 @@ use outboard_base::Errno;
 
 use crate::dpu::files::ReadOp;
 use crate::dpu::offload;
-use crate::dpu::offload::plugin::{Keeper, Written};
-use crate::dpu::offload::standing::Standing;
+use crate::dpu::offload::health::Health;
+use crate::dpu::offload::plugin::{Maintainer, Written};
 use crate::table::{Changes, Writer};
 
 /// The writer of the cache table, and who says what belongs there. One for all pumps of a host;
@@ -21,23 +21,23 @@ pub struct Summary {
 }
 
 struct Shared {
-    keeper: Option<Arc<dyn Keeper>>,
-    standing: Arc<Standing>,
+    maintainer: Option<Arc<dyn Maintainer>>,
+    health: Arc<Health>,
     /// Emptied, since the application is off. Set while the writer is held.
     forgot: AtomicBool,
     writer: Mutex<Writer>,
 }
 
 impl Summary {
-    /// Keeps the table as `keeper` says, until it is off; without one only as the host says.
+    /// Keeps the table as `maintainer` says, until it is off; without one only as the host says.
     #[must_use]
     pub fn new(
-        keeper: Option<Arc<dyn Keeper>>,
-        standing: Arc<Standing>,
+        maintainer: Option<Arc<dyn Maintainer>>,
+        health: Arc<Health>,
         writer: Writer,
     ) -> Summary {
         let (forgot, writer) = (AtomicBool::new(false), Mutex::new(writer));
-        let shared = Arc::new(Shared { keeper, standing, forgot, writer });
+        let shared = Arc::new(Shared { maintainer, health, forgot, writer });
         Summary { shared, gone: AtomicBool::new(false) }
     }
 
@@ -55,21 +55,21 @@ impl Summary {
 
     /// Who is to be asked. Once that is nobody any more, the table is emptied: what is done from
     /// then on, it is not told.
-    fn keeper(&self) -> Option<&dyn Keeper> {
-        let keeper = self.shared.keeper.as_deref()?;
-        if self.shared.standing.is_off() {
+    fn maintainer(&self) -> Option<&dyn Maintainer> {
+        let maintainer = self.shared.maintainer.as_deref()?;
+        if self.shared.health.is_off() {
             self.forget();
             return None;
         }
-        Some(keeper)
+        Some(maintainer)
     }
 
     /// Empties the table, since something of it may be wrong, and only the application knows what:
     /// an item may name any place. Of one that is off that is done once.
     fn forget(&self) {
-        let Shared { standing, forgot, .. } = &*self.shared;
+        let Shared { health, forgot, .. } = &*self.shared;
         if let Some(mut writer) = self.writer()
-            && !(standing.is_off() && forgot.swap(true, Ordering::Relaxed))
+            && !(health.is_off() && forgot.swap(true, Ordering::Relaxed))
         {
             writer.clear();
         }
@@ -77,11 +77,11 @@ impl Summary {
 
     /// The host has written, and is not answered before this ends.
     pub async fn wrote(&self, written: Written) {
-        let Some(keeper) = self.keeper() else { return };
-        let said = keeper.cache(written).await;
+        let Some(maintainer) = self.maintainer() else { return };
+        let said = maintainer.cache(written).await;
         let Some(items) = said else { return self.forget() };
         let Some(mut writer) = self.writer() else { return };
-        if self.shared.standing.is_off() {
+        if self.shared.health.is_off() {
             drop(writer);
             return self.forget();
         }
@@ -93,10 +93,10 @@ impl Summary {
 
     /// The host is about to read, when this has ended.
     pub async fn will_read(&self, op: ReadOp) {
-        let Some(keeper) = self.keeper() else { return };
+        let Some(maintainer) = self.maintainer() else { return };
         let ReadOp { file, offset, bytes } = op;
         let read = offload::ReadOp { file: file.0, offset, bytes };
-        let Some(keys) = keeper.invalidate(read).await else { return self.forget() };
+        let Some(keys) = maintainer.invalidate(read).await else { return self.forget() };
         if !keys.is_empty()
             && let Some(mut writer) = self.writer()
         {
@@ -135,14 +135,14 @@ mod tests {
     use outboard_wire::dds::FileId;
 
     use super::*;
+    use crate::dpu::offload::health::{Call, Lost};
     use crate::dpu::offload::plugin::Saying;
-    use crate::dpu::offload::standing::{Call, Lost};
     use crate::table::{Item, Key, Reader, with_capacity};
 
     /// Every 8 bytes of a file are an object, its number the key. Of bytes of 0xFF it cannot say.
     struct Words;
 
-    impl Keeper for Words {
+    impl Maintainer for Words {
         fn cache(&self, written: Written) -> Saying<Vec<(Key, Item)>> {
             let write = written.op();
             let objects = write.bytes.chunks(8).zip(write.offset / 8..);
@@ -246,7 +246,7 @@ mod tests {
     fn the_table_of_an_application_that_is_off_is_empty() {
         let (summary, table) = summary(4);
         summary.has_written(3, 0, &[1; 16]);
-        summary.shared.standing.lose(Lost { call: Call::OffPred, thread: 1 });
+        summary.shared.health.lose(Lost { call: Call::OffPred, thread: 1 });
         assert_eq!(table.len(), 2);
         summary.reads(3, 0, 1);
         assert!(table.is_empty());

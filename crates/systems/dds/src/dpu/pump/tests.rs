@@ -80,7 +80,7 @@ impl Rig {
         Ok(id)
     }
 
-    fn turn(&mut self) -> Turn {
+    fn pass(&mut self) -> Pumped {
         self.now = self.now.after(Duration::from_micros(1));
         let tasks = &mut self.tasks;
         let mut start = |mut work: Work| {
@@ -88,9 +88,9 @@ impl Rig {
                 tasks.push(work);
             }
         };
-        let turn = self.pump.turn(self.now, &mut start).unwrap();
+        let pumped = self.pump.pass(self.now, &mut start).unwrap();
         self.tasks.retain_mut(|task| poll_once(task.as_mut()).is_pending());
-        turn
+        pumped
     }
 
     fn heard(&mut self) -> Option<(u64, Result<u64, Errno>, Vec<u8>)> {
@@ -105,7 +105,7 @@ impl Rig {
     fn done(&mut self, request: &Request<'_>) -> (Result<u64, Errno>, Vec<u8>) {
         let id = self.ask(request).unwrap();
         for _ in 0..1000 {
-            self.turn();
+            self.pass();
             if let Some((heard, result, data)) = self.heard() {
                 assert_eq!(heard, id);
                 return (result, data);
@@ -164,11 +164,11 @@ fn what_is_no_request_is_refused() {
     let mut odd = [0; REQUEST_HEAD];
     (odd[0], odd[2], odd[8]) = (99, 32, 7);
     rig.producer.push(&[&odd]).unwrap();
-    rig.turn();
-    rig.turn();
+    rig.pass();
+    rig.pass();
     assert_eq!(rig.heard(), Some((7, Err(Errno::EINVAL), vec![])));
     rig.producer.push(&[b"short"]).unwrap();
-    let fault = rig.pump.turn(rig.now, &mut |_| panic!("nothing to do"));
+    let fault = rig.pump.pass(rig.now, &mut |_| panic!("nothing to do"));
     assert!(matches!(fault, Err(Fault::Message(_))));
 }
 
@@ -189,11 +189,11 @@ fn whole_blocks_are_not_copied() {
     assert_eq!(read.dma(Kind::RingOut).bytes, 8 + 32 + 8192);
     let before = rig.ledger.snapshot();
     rig.done(&Request::Write { file, offset: 8192, data: &page }).0.unwrap();
-    rig.turn();
+    rig.pass();
     let write = rig.ledger.snapshot().since(&before);
     assert_eq!(write.count(Count::Copied), 0, "a write of whole blocks is zero-copy");
     rig.done(&Request::Write { file, offset: 1, data: &page }).0.unwrap();
-    rig.turn();
+    rig.pass();
     assert!(rig.ledger.snapshot().since(&before).count(Count::Copied) > 0, "parts of blocks are");
 }
 
@@ -236,7 +236,7 @@ fn responses_keep_the_order_and_shortage_only_delays() {
                 }
             }
             if rng.chance(1, 2) {
-                rig.turn();
+                rig.pass();
             }
             // A host that reads in bursts: the ring is full in between.
             if rng.chance(1, 30) {
@@ -260,19 +260,19 @@ fn responses_are_delivered_together_or_when_patience_ends() {
     let mut rig = Rig::new(Config { batch: 3 * 40, patience, depth: 64, copies: false });
     let file = FileId(9);
     rig.ask(&Request::Size { file }).unwrap();
-    assert_eq!(rig.turn(), Turn { begun: 1, delivered: 0, unfinished: false });
+    assert_eq!(rig.pass(), Pumped { begun: 1, delivered: 0, unfinished: false });
     let deadline = rig.pump.next_deadline().unwrap();
     assert_eq!(deadline, rig.now.after(patience));
     for _ in 0..9 {
-        assert_eq!(rig.turn().delivered, 0);
+        assert_eq!(rig.pass().delivered, 0);
     }
-    assert_eq!(rig.turn().delivered, 1);
+    assert_eq!(rig.pass().delivered, 1);
     assert_eq!(rig.pump.next_deadline(), None);
     let before = rig.ledger.snapshot();
     for _ in 0..4 {
         rig.ask(&Request::Size { file }).unwrap();
     }
-    assert_eq!(rig.turn().delivered, 4);
+    assert_eq!(rig.pass().delivered, 4);
     let together = rig.ledger.snapshot().since(&before);
     assert_eq!((together.dma(Kind::RingIn).ops, together.dma(Kind::RingOut).ops), (1, 1));
 }
@@ -292,7 +292,7 @@ fn no_batch_is_given_back_amid_its_writes() {
         if written < 200 && rig.ask(&Request::Write { file, offset, data: &data }).is_ok() {
             written += 1;
         }
-        rig.turn();
+        rig.pass();
         while let Some((_, result, _)) = rig.heard() {
             assert_eq!(result, Ok(0));
             answered += 1;

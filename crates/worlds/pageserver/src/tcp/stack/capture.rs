@@ -70,7 +70,7 @@ impl Sink {
         let kept = u32::try_from(self.frame.len()).map_err(io::Error::other)?;
         let all = BEFORE + u64::from(kept);
         if self.written > HEAD && self.written + all > self.limit {
-            self.turn()?;
+            self.pass()?;
         }
         self.written += all;
         let wall = clock::wall();
@@ -82,7 +82,7 @@ impl Sink {
     }
 
     /// Goes on in a new file; the one before this goes.
-    fn turn(&mut self) -> io::Result<()> {
+    fn pass(&mut self) -> io::Result<()> {
         self.out.flush()?;
         std::fs::rename(&self.path, self.path.with_extension("1.pcap"))?;
         self.out = begin(&self.path)?;

@@ -121,7 +121,7 @@ impl World {
     }
 
     /// Both sides hear what was delivered, and send.
-    fn turn(&mut self) {
+    fn pass(&mut self) {
         let mut lost = 0;
         let way = Way { device: &*self.sent, frame: &mut self.made, lost: &mut lost };
         self.client.poll(self.port.now(), way);
@@ -195,7 +195,7 @@ impl World {
             while with(&self.pipe.back, |back| !back.is_empty()) {
                 self.carry(false, 0, 0);
             }
-            self.turn();
+            self.pass();
             self.read();
             let all = self.client_bytes.0 == self.port_bytes.1
                 && self.port_bytes.0 == self.client_bytes.1;
@@ -242,7 +242,7 @@ pub fn segments(data: &[u8]) {
         let &[what, at] = step else { continue };
         match what % 8 {
             5 => world.talk(usize::from(at) * 16),
-            6 | 7 => world.turn(),
+            6 | 7 => world.pass(),
             fate => world.carry(what & 8 == 0, fate, at),
         }
     }
@@ -412,7 +412,7 @@ mod tests {
         let conn = world.conn.unwrap();
         world.client.shutdown();
         for _ in 0..4 {
-            world.turn();
+            world.pass();
             while with(&world.sent.back, |sent| !sent.is_empty()) {
                 world.carry(true, 0, 0);
             }

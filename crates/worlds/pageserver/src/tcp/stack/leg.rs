@@ -78,7 +78,7 @@ pub(super) struct Way<'a> {
 }
 
 /// The leg's device while it is polled, as the stack sees it.
-struct Lane<'a> {
+struct LegDevice<'a> {
     arrived: &'a mut VecDeque<Vec<u8>>,
     link: &'a Link,
     way: Way<'a>,
@@ -114,7 +114,7 @@ impl phy::TxToken for Leaving<'_> {
     }
 }
 
-impl phy::Device for Lane<'_> {
+impl phy::Device for LegDevice<'_> {
     type RxToken<'a>
         = Arrived
     where
@@ -146,10 +146,10 @@ impl phy::Device for Lane<'_> {
 }
 
 /// A stack that answers as `local`.
-fn interface(local: SocketAddr, seed: u64, now: Instant, lane: &mut Lane<'_>) -> Interface {
+fn interface(local: SocketAddr, seed: u64, now: Instant, device: &mut LegDevice<'_>) -> Interface {
     let mut config = Config::new(HardwareAddress::Ip);
     config.random_seed = seed;
-    let mut interface = Interface::new(config, lane, now);
+    let mut interface = Interface::new(config, device, now);
     let whole = if local.is_ipv4() { 32 } else { 128 };
     interface.update_ip_addrs(|own| {
         // The first of the two there is room for.
@@ -162,9 +162,9 @@ fn interface(local: SocketAddr, seed: u64, now: Instant, lane: &mut Lane<'_>) ->
 /// can send one, so it costs no buffers.
 pub(super) fn refuse(local: SocketAddr, link: &Link, packet: &[u8], now: Instant, way: Way<'_>) {
     let mut arrived = VecDeque::from([packet.to_vec()]);
-    let mut lane = Lane { arrived: &mut arrived, link, way };
-    let mut interface = interface(local, 0, now, &mut lane);
-    interface.poll(now, &mut lane, &mut SocketSet::new(Vec::new()));
+    let mut device = LegDevice { arrived: &mut arrived, link, way };
+    let mut interface = interface(local, 0, now, &mut device);
+    interface.poll(now, &mut device, &mut SocketSet::new(Vec::new()));
 }
 
 /// A connection, its stack, and the way to its other side.
@@ -188,8 +188,8 @@ impl Leg {
         way: Way<'_>,
     ) -> Leg {
         let mut arrived = VecDeque::new();
-        let mut lane = Lane { arrived: &mut arrived, link: &link, way };
-        let interface = interface(local, seed, now, &mut lane);
+        let mut device = LegDevice { arrived: &mut arrived, link: &link, way };
+        let interface = interface(local, seed, now, &mut device);
         let buffer = || SocketBuffer::new(vec![0; buffer]);
         let mut socket = Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
@@ -246,8 +246,8 @@ impl Leg {
 
     /// Hears what arrived, sends what may be sent.
     pub(super) fn poll(&mut self, now: Instant, way: Way<'_>) {
-        let mut lane = Lane { arrived: &mut self.arrived, link: &self.link, way };
-        self.interface.poll(now, &mut lane, &mut self.sockets);
+        let mut device = LegDevice { arrived: &mut self.arrived, link: &self.link, way };
+        self.interface.poll(now, &mut device, &mut self.sockets);
     }
 
     /// When to poll again if nothing arrives.

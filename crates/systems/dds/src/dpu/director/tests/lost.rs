@@ -24,7 +24,7 @@ fn clients_get_everything_from_the_host_after_a_call_that_never_returned() {
             assert!(steps < 400_000, "the connections did not come to their ends");
         }
         over += u32::from(world.director.stuck.is_none());
-        let lost = world.director.calls.standing().lost();
+        let lost = world.director.calls.health().lost();
         for client in &world.clients {
             let expected = plain(&client.script);
             if broken(&world, client) {
@@ -78,7 +78,7 @@ fn a_flow_without_reads_outlives_the_framing_of_its_answers() {
     // Whoever comes later is forwarded from the start.
     let id = director.open(true);
     director.client_bytes(id, b"G a\n");
-    assert!(!director.has_errands());
+    assert!(!director.has_jobs());
     assert_eq!(director.flow(id).unwrap().to_host(), b"G a\n");
 }
 

@@ -1,15 +1,15 @@
 //! What belongs to the thread a worker runs on: its ring, the reads under way there, its calls of
 //! the application.
 //!
-//! A call may never return. So whoever sits here sets the worker down before ([`Shelf`]), with
+//! A call may never return. So whoever sits here sets the worker down before ([`Parked`]), with
 //! every connection it has, and takes it up again after; meanwhile the thread holds nothing but the
-//! errands. A worker that lies there too long is given to another thread by the watch, and the one
-//! that comes back finds the shelf empty, and ends.
+//! jobs. A worker that lies there too long is given to another thread by the watch, and the one
+//! that comes back finds nothing parked, and ends.
 //!
 //! ```text
-//!  read all legs ─▶ errands? ── set down ─▶ user code ─▶ take up ─▶ begin reads ─▶ send
+//!  read all legs ─▶ jobs? ── set down ─▶ user code ─▶ take up ─▶ begin reads ─▶ send
 //!                                  │                        │
-//!                                  └── lost: a fresh desk   └── nothing there: end
+//!                                  └── lost: a fresh context   └── nothing there: end
 //!                                      takes it over
 //! ```
 
@@ -21,16 +21,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_base::Time;
-use outboard_dds::dpu::director::{Errand, ToRead};
+use outboard_dds::dpu::director::{Job, ToRead};
 use outboard_dds::dpu::offload::contained::Contained;
 use outboard_dds::dpu::offload::engine::{Filled, Ticket};
-use outboard_dds::dpu::offload::standing::Lost;
+use outboard_dds::dpu::offload::health::Lost;
 use outboard_link::pace::{self, Pace};
 
 use super::port::{News, Port};
 use super::worker::{Files, Setup, Worker};
 use crate::plugin::{Asking, Plugin};
-use crate::watch::{Attending, Watched};
+use crate::watchdog::{WatchdogHandle, WatchedThread};
 use outboard_os::clock;
 use outboard_os::event_loop::{EventLoop, Pass, Polled, look_for};
 use outboard_os::executor::{Executor, Started};
@@ -59,37 +59,37 @@ const MANY: pace::Config = pace::Config {
 
 /// The thread that runs a worker now.
 #[derive(Default)]
-pub(super) struct Hand(Mutex<Option<JoinHandle<()>>>);
+pub(super) struct WorkerThread(Mutex<Option<JoinHandle<()>>>);
 
-impl Hand {
+impl WorkerThread {
     pub(super) fn lock(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Where a worker lies while user code runs.
-struct Shelf<F: Files, P: Port>(Mutex<Option<Box<Worker<F, P>>>>);
+struct Parked<F: Files, P: Port>(Mutex<Option<Box<Worker<F, P>>>>);
 
-impl<F: Files, P: Port> Shelf<F, P> {
+impl<F: Files, P: Port> Parked<F, P> {
     fn place(&self) -> MutexGuard<'_, Option<Box<Worker<F, P>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Where a worker's threads come from.
-pub(super) struct Station {
+pub(super) struct ThreadSource {
     pub(super) name: String,
-    pub(super) hand: Arc<Hand>,
-    pub(super) attending: Attending,
+    pub(super) thread: Arc<WorkerThread>,
+    pub(super) watchdog: WatchdogHandle,
 }
 
 /// One thread's own. `W` is not to be kept by it.
-pub(super) struct Desk<F: Files, P: Port> {
+pub(super) struct ExecutorContext<F: Files, P: Port> {
     setup: Setup<F>,
     calls: Contained,
-    watched: Watched,
-    shelf: Arc<Shelf<F, P>>,
-    errands: Vec<Errand>,
+    watched: WatchedThread,
+    parked: Arc<Parked<F, P>>,
+    jobs: Vec<Job>,
     /// Who divides the messages, if that is not the application here.
     plugin: Option<Asking>,
     executor: Executor<Reading>,
@@ -98,15 +98,15 @@ pub(super) struct Desk<F: Files, P: Port> {
     paces: [Pace; 2],
 }
 
-impl<F: Files, P: Port> Desk<F, P> {
+impl<F: Files, P: Port> ExecutorContext<F, P> {
     /// For the thread it is called on, and `worker`.
     pub(super) fn new(
-        station: &Arc<Station>,
+        source: &Arc<ThreadSource>,
         worker: &Worker<F, P>,
         plugin: Option<Plugin>,
     ) -> io::Result<Self> {
         let setup = worker.setup();
-        let reactor = (!setup.standing.is_off()).then(|| match Reactor::install_waiting(256) {
+        let reactor = (!setup.health.is_off()).then(|| match Reactor::install_waiting(256) {
             Ok(reactor) => Some(reactor),
             Err(error) => {
                 tracing::warn!(%error, "no io_uring for offloaded reads; threads serve them");
@@ -118,18 +118,18 @@ impl<F: Files, P: Port> Desk<F, P> {
         let plugin = plugin.map(|plugin| Asking::new(plugin, wakeup)).transpose()?;
         // Read after each call of user code, of which a message takes three or more.
         let clock = || clock::coarse().0;
-        let calls = Contained::new(Box::new(clock), Arc::clone(&setup.standing));
-        let shelf = Arc::new(Shelf(Mutex::new(None)));
-        let (left, station) = (Arc::clone(&shelf), Arc::clone(station));
-        let attending = station.attending.clone();
-        let relieve = move |lost| relieve(&station, &left, lost);
-        let watched = attending.watch_me(calls.progress(), relieve);
-        Ok(Desk {
+        let calls = Contained::new(Box::new(clock), Arc::clone(&setup.health));
+        let parked = Arc::new(Parked(Mutex::new(None)));
+        let (left, source) = (Arc::clone(&parked), Arc::clone(source));
+        let watchdog = source.watchdog.clone();
+        let relieve = move |lost| relieve(&source, &left, lost);
+        let watched = watchdog.watch_me(calls.progress(), relieve);
+        Ok(ExecutorContext {
             setup: setup.clone(),
             calls,
             watched,
-            shelf,
-            errands: Vec::new(),
+            parked,
+            jobs: Vec::new(),
             plugin,
             executor: Executor::new(setup.contexts, move || notifier.notify()),
             reactor: reactor.flatten(),
@@ -139,8 +139,8 @@ impl<F: Files, P: Port> Desk<F, P> {
 
     /// Serves until told to stop, or until another has taken over.
     pub(super) fn run(&mut self, worker: Box<Worker<F, P>>) -> io::Result<()> {
-        let mut shift = Shift { desk: self, worker: Some(worker), news: Vec::new() };
-        EventLoop::without_spinning().run(&mut shift)
+        let mut serving = Serving { context: self, worker: Some(worker), news: Vec::new() };
+        EventLoop::without_spinning().run(&mut serving)
     }
 
     /// One pass over everything the worker has; `None` if it is another's now.
@@ -158,10 +158,10 @@ impl<F: Files, P: Port> Desk<F, P> {
         if let Some(plugin) = &mut self.plugin {
             worker.divide(plugin);
         }
-        let Some(mut worker) = self.do_errands(worker) else { return Ok(None) };
+        let Some(mut worker) = self.run_jobs(worker) else { return Ok(None) };
         self.begin_reads(&mut worker);
         self.reap(&mut worker);
-        let Some(mut worker) = self.do_errands(worker) else { return Ok(None) };
+        let Some(mut worker) = self.run_jobs(worker) else { return Ok(None) };
         worker.send_all(news);
         worker.hear(news)?;
         Ok(Some(worker))
@@ -169,20 +169,20 @@ impl<F: Files, P: Port> Desk<F, P> {
 
     /// Asks the application what there is to ask; `None` if that took so long that the worker is
     /// another's now.
-    fn do_errands(&mut self, mut worker: Box<Worker<F, P>>) -> Option<Box<Worker<F, P>>> {
-        if !worker.take_errands(&mut self.errands) {
+    fn run_jobs(&mut self, mut worker: Box<Worker<F, P>>) -> Option<Box<Worker<F, P>>> {
+        if !worker.take_jobs(&mut self.jobs) {
             return Some(worker);
         }
-        *self.shelf.place() = Some(worker);
+        *self.parked.place() = Some(worker);
         let Setup { app, table, .. } = &self.setup;
         self.calls.begin();
         self.watched.attend();
-        for errand in &mut self.errands {
-            errand.run(&**app, &**table, &mut self.calls);
+        for job in &mut self.jobs {
+            job.run(&**app, &**table, &mut self.calls);
         }
         self.calls.end();
-        let mut worker = self.shelf.place().take()?;
-        worker.bring(&mut self.errands);
+        let mut worker = self.parked.place().take()?;
+        worker.bring(&mut self.jobs);
         Some(worker)
     }
 
@@ -307,21 +307,23 @@ impl<F: Files, P: Port> Desk<F, P> {
 }
 
 /// A worker in its thread's loop. It sleeps as soon as nothing is left to do: what pays to be
-/// looked for, the end of a read, is looked for in [`Desk::find_ended`].
-struct Shift<'a, F: Files, P: Port> {
-    desk: &'a mut Desk<F, P>,
+/// looked for, the end of a read, is looked for in [`ExecutorContext::find_ended`].
+struct Serving<'a, F: Files, P: Port> {
+    context: &'a mut ExecutorContext<F, P>,
     /// Gone if another thread has taken it over.
     worker: Option<Box<Worker<F, P>>>,
     news: Vec<News>,
 }
 
-impl<F: Files, P: Port> Polled for Shift<'_, F, P> {
+impl<F: Files, P: Port> Polled for Serving<'_, F, P> {
     fn pass(&mut self, _: &mut Pace) -> io::Result<Pass> {
         let Some(worker) = self.worker.take() else { return Ok(Pass::Over) };
         if worker.call().is_stopped() {
             return Ok(Pass::Over);
         }
-        let Some(worker) = self.desk.pass(worker, &mut self.news)? else { return Ok(Pass::Over) };
+        let Some(worker) = self.context.pass(worker, &mut self.news)? else {
+            return Ok(Pass::Over);
+        };
         let busy = usize::from(!worker.is_idle());
         self.worker = Some(worker);
         Ok(Pass::found(busy, clock::now()))
@@ -333,8 +335,8 @@ impl<F: Files, P: Port> Polled for Shift<'_, F, P> {
     }
 
     fn wait(&mut self, limit: Duration) -> io::Result<()> {
-        let Shift { desk, worker, news } = self;
-        worker.as_mut().map_or(Ok(()), |worker| desk.sleep(worker, limit, news))
+        let Serving { context, worker, news } = self;
+        worker.as_mut().map_or(Ok(()), |worker| context.sleep(worker, limit, news))
     }
 
     fn end_sleep(&mut self, _: Time) -> io::Result<()> {
@@ -344,15 +346,19 @@ impl<F: Files, P: Port> Polled for Shift<'_, F, P> {
 
 /// Gives the worker that a lost thread has set down to a fresh one; false if it was taken up again,
 /// or there is no thread to be had now.
-fn relieve<F: Files, P: Port>(station: &Arc<Station>, shelf: &Shelf<F, P>, lost: Lost) -> bool {
+fn relieve<F: Files, P: Port>(
+    source: &Arc<ThreadSource>,
+    parked: &Parked<F, P>,
+    lost: Lost,
+) -> bool {
     // Whoever waits for the end of the worker's thread waits for the new one.
-    let mut hand = station.hand.lock();
+    let mut running = source.thread.lock();
     // Whoever comes back now finds what became of it.
-    let mut place = shelf.place();
+    let mut place = parked.place();
     let Some(worker) = place.take() else { return false };
-    worker.setup().standing.lose(lost);
-    let (given, name) = (Arc::new(Mutex::new(Some(worker))), station.name.clone());
-    let (taken, at) = (Arc::clone(&given), Arc::clone(station));
+    worker.setup().health.lose(lost);
+    let (given, name) = (Arc::new(Mutex::new(Some(worker))), source.name.clone());
+    let (taken, at) = (Arc::clone(&given), Arc::clone(source));
     let serve = move || {
         let worker = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut worker) = worker {
@@ -362,7 +368,7 @@ fn relieve<F: Files, P: Port>(station: &Arc<Station>, shelf: &Shelf<F, P>, lost:
     };
     match std::thread::Builder::new().name(name).spawn(serve) {
         Ok(thread) => {
-            *hand = Some(thread);
+            *running = Some(thread);
             true
         }
         Err(error) => {
@@ -375,12 +381,12 @@ fn relieve<F: Files, P: Port>(station: &Arc<Station>, shelf: &Shelf<F, P>, lost:
 
 /// Runs a worker on this thread.
 pub(super) fn serve<F: Files, P: Port>(
-    station: &Arc<Station>,
+    source: &Arc<ThreadSource>,
     worker: Box<Worker<F, P>>,
     plugin: Option<Plugin>,
 ) {
-    let desk = Desk::new(station, &worker, plugin);
-    if let Err(error) = desk.and_then(|mut desk| desk.run(worker)) {
+    let context = ExecutorContext::new(source, &worker, plugin);
+    if let Err(error) = context.and_then(|mut context| context.run(worker)) {
         tracing::error!(%error, "a worker of the director ended; its flows are closed");
     }
 }

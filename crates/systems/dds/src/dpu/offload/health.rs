@@ -65,13 +65,13 @@ pub struct Lost {
 
 /// What is thought of one application.
 #[derive(Debug, Default)]
-pub struct Standing {
+pub struct Health {
     is_off: AtomicBool,
     faults: AtomicU32,
     lost: Mutex<Vec<Lost>>,
 }
 
-impl Standing {
+impl Health {
     /// Whether it is asked nothing any more.
     #[must_use]
     pub fn is_off(&self) -> bool {
@@ -188,16 +188,16 @@ mod tests {
 
     #[test]
     fn who_failed_often_or_once_for_ever_is_off() {
-        let standing = Standing::default();
+        let health = Health::default();
         for n in 1..FAULTS_MAX {
-            assert_eq!((standing.fault(), standing.is_off()), (n, false));
+            assert_eq!((health.fault(), health.is_off()), (n, false));
         }
-        standing.fault();
-        assert!(standing.is_off());
-        let standing = Standing::default();
+        health.fault();
+        assert!(health.is_off());
+        let health = Health::default();
         let lost = Lost { call: Call::Cache, thread: 7 };
-        standing.lose(lost);
-        assert!(standing.is_off());
-        assert_eq!((standing.lost(), standing.faults()), (vec![lost], 0));
+        health.lose(lost);
+        assert!(health.is_off());
+        assert_eq!((health.lost(), health.faults()), (vec![lost], 0));
     }
 }

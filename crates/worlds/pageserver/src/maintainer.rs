@@ -13,11 +13,11 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
 use outboard_dds::dpu::offload::contained::Contained;
-use outboard_dds::dpu::offload::plugin::{Keeper, Saying, Written};
-use outboard_dds::dpu::offload::standing::{Call, Lost, Standing};
+use outboard_dds::dpu::offload::health::{Call, Health, Lost};
+use outboard_dds::dpu::offload::plugin::{Maintainer, Saying, Written};
 use outboard_dds::dpu::offload::{Application, Item, Key, ReadOp};
 
-use super::watch::{Attending, Watch};
+use super::watchdog::{Watchdog, WatchdogHandle};
 use outboard_os::clock;
 
 /// What is said of one question, and who waits for it.
@@ -151,11 +151,11 @@ impl Shared {
     }
 
     /// The thread does not come back; false if it just did.
-    fn leave_behind(&self, standing: &Standing, lost: Lost) -> bool {
+    fn leave_behind(&self, health: &Health, lost: Lost) -> bool {
         let mut state = self.state();
         let Some(asker) = state.asker.take() else { return false };
         // Before anybody goes on: they are not to ask again.
-        standing.lose(lost);
+        health.lose(lost);
         (state.is_closed, state.is_lost) = (true, true);
         let waiting = std::mem::take(&mut state.questions);
         drop(state);
@@ -165,10 +165,10 @@ impl Shared {
         true
     }
 
-    fn serve(self: &Arc<Self>, app: &dyn Application, standing: &Arc<Standing>, at: &Attending) {
+    fn serve(self: &Arc<Self>, app: &dyn Application, health: &Arc<Health>, at: &WatchdogHandle) {
         let clock = || clock::coarse().0;
-        let mut calls = Contained::new(Box::new(clock), Arc::clone(standing));
-        let (shared, judge) = (Arc::clone(self), Arc::clone(standing));
+        let mut calls = Contained::new(Box::new(clock), Arc::clone(health));
+        let (shared, judge) = (Arc::clone(self), Arc::clone(health));
         let relieve = move |lost| shared.leave_behind(&judge, lost);
         let watched = at.watch_me(calls.progress(), relieve);
         while let Some(question) = self.next() {
@@ -201,32 +201,32 @@ impl Shared {
 }
 
 /// An application's `Cache` and `Invalidate`.
-pub(super) struct AppKeeper {
+pub(super) struct AppMaintainer {
     shared: Arc<Shared>,
     invalidates: bool,
     thread: Option<JoinHandle<()>>,
     /// Ends after the thread.
-    _watch: Watch,
+    _watch: Watchdog,
 }
 
-impl AppKeeper {
-    pub(super) fn new(app: Arc<dyn Application>, standing: Arc<Standing>) -> io::Result<AppKeeper> {
-        let watch = Watch::new()?;
-        let (invalidates, attending) = (app.invalidates(), watch.attending());
+impl AppMaintainer {
+    pub(super) fn new(app: Arc<dyn Application>, health: Arc<Health>) -> io::Result<AppMaintainer> {
+        let watch = Watchdog::new()?;
+        let (invalidates, watchdog) = (app.invalidates(), watch.handle());
         let shared = Arc::<Shared>::default();
         let serving = Arc::clone(&shared);
         let serve = move || {
-            serving.serve(&*app, &standing, &attending);
+            serving.serve(&*app, &health, &watchdog);
             serving.state().has_ended = true;
             serving.changed.notify_all();
         };
-        let name = "dds-keeper".to_owned();
+        let name = "dds-maintainer".to_owned();
         let thread = Some(std::thread::Builder::new().name(name).spawn(serve)?);
-        Ok(AppKeeper { shared, invalidates, thread, _watch: watch })
+        Ok(AppMaintainer { shared, invalidates, thread, _watch: watch })
     }
 }
 
-impl Drop for AppKeeper {
+impl Drop for AppMaintainer {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.is_closed = true;
@@ -243,7 +243,7 @@ impl Drop for AppKeeper {
     }
 }
 
-impl Keeper for AppKeeper {
+impl Maintainer for AppMaintainer {
     fn cache(&self, written: Written) -> Saying<Vec<(Key, Item)>> {
         let reply = Reply::new();
         self.shared.ask(Question::Cache(written, reply.clone()));

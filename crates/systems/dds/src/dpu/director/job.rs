@@ -1,12 +1,12 @@
 //! Calls of user code, as things to be done elsewhere.
 //!
 //! A call may never return, and would take with it whatever it was called from. So a director calls
-//! nothing: it hands out errands ([`Director::take_errands`]), each with all it needs and none of
+//! nothing: it hands out jobs ([`Director::take_jobs`]), each with all it needs and none of
 //! what others do, and goes on when they are brought back ([`Director::bring`]). What is not
 //! brought back is missed by nobody: the bytes lie in the flow still, and a read's request in its
 //! slot ([`Director::take_over`]).
 //!
-//! [`Director::take_errands`]: super::Director::take_errands
+//! [`Director::take_jobs`]: super::Director::take_jobs
 //! [`Director::bring`]: super::Director::bring
 //! [`Director::take_over`]: super::Director::take_over
 
@@ -17,15 +17,15 @@ use super::limits::{ANSWER_MAX, INPUT_MAX};
 use super::machine::Client;
 use crate::dpu::offload::contained::Contained;
 use crate::dpu::offload::engine::Filled;
-use crate::dpu::offload::standing::Call;
+use crate::dpu::offload::health::Call;
 use crate::dpu::offload::{Answer, Application, Division, Framing, Lookup, Part, ReadOp};
 
-/// Messages of one errand at most. Some may have to be divided again: those behind one that waits.
+/// Messages of one job at most. Some may have to be divided again: those behind one that waits.
 pub(super) const MESSAGES: usize = 16;
 
 /// Something to ask an application.
 #[derive(Debug)]
-pub struct Errand(pub(super) Kind);
+pub struct Job(pub(super) Kind);
 
 #[derive(Debug)]
 pub(super) enum Kind {
@@ -34,7 +34,7 @@ pub(super) enum Kind {
     Check(Check),
 }
 
-impl Errand {
+impl Job {
     /// The first of its calls.
     #[cfg(test)]
     pub(super) fn call(&self) -> Call {

@@ -23,7 +23,7 @@ const PAUSE_LONGEST: Duration = Duration::from_secs(30);
 /// A process that lived this long is not thought to fail at once again.
 const STABLE: Duration = Duration::from_secs(60);
 
-/// What a look at a lane finds.
+/// What a look at a channel finds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Nobody is there to be asked. What was asked is lost.
@@ -58,7 +58,7 @@ impl Drop for Running {
 }
 
 /// One process after another.
-pub(super) struct Lane {
+pub(super) struct Channel {
     options: PluginOptions,
     notifier: Notifier,
     running: Option<Running>,
@@ -71,10 +71,10 @@ pub(super) struct Lane {
     waits: bool,
 }
 
-impl Lane {
+impl Channel {
     /// None is started yet. A process that has something to say notifies `wakeup`.
-    pub(super) fn new(plugin: Plugin, wakeup: &Wakeup) -> io::Result<Lane> {
-        Ok(Lane {
+    pub(super) fn new(plugin: Plugin, wakeup: &Wakeup) -> io::Result<Channel> {
+        Ok(Channel {
             options: plugin.options,
             notifier: wakeup.notifier()?,
             running: None,
@@ -207,7 +207,7 @@ impl Lane {
         self.running.as_ref().is_some_and(|running| running.out_until.is_some())
     }
 
-    /// Whether what was asked is answered: to be taken by [`Lane::look`].
+    /// Whether what was asked is answered: to be taken by [`Channel::look`].
     pub(super) fn has_news(&self) -> bool {
         self.running.as_ref().is_some_and(|running| {
             running.out_until.is_some() && running.area.is_said(running.number)

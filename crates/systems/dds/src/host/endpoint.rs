@@ -1,8 +1,8 @@
-//! One group's rings, and the seats threads take to use them.
+//! One group's rings, and the endpoints threads take to use them.
 //!
-//! A seat is a producer of the one ring and a consumer of the other, with what was asked there. A
-//! thread takes a free one for the length of a call, first the one its number points at, so that
-//! threads seldom meet; it never waits for one.
+//! An endpoint is a producer of the one ring and a consumer of the other, with what was asked
+//! there. A thread takes a free one for the length of a call, first the one its number points at,
+//! so that threads seldom meet; it never waits for one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -17,9 +17,9 @@ use outboard_wire::dds::{REQUEST_HEAD, RESPONSE_HEAD, Request, ResponseHead};
 use super::booking::{Booked, Bookings, Id, Outcome};
 use super::{Completion, STUCK, World};
 
-/// Seats of a group: as many threads may be inside calls at once.
-const SEATS: usize = 64;
-/// The owner of a seat nobody sits in.
+/// Endpoints of a group: as many threads may be inside calls at once.
+const ENDPOINTS: usize = 64;
+/// The owner of an endpoint nobody has.
 const NOBODY: u64 = u64::MAX;
 
 /// Locks what no panic leaves half done.
@@ -32,7 +32,7 @@ struct Ends {
     consumer: response::Consumer,
 }
 
-struct Seat<B> {
+struct Endpoint<B> {
     ends: Mutex<Ends>,
     bookings: Mutex<Bookings<B>>,
 }
@@ -46,15 +46,15 @@ struct Still {
 
 /// One group.
 pub(super) struct Group<B> {
-    seats: Vec<Seat<B>>,
+    endpoints: Vec<Endpoint<B>>,
     requests: progress::Ring,
     responses: response::Ring,
     align: usize,
     still: Mutex<Still>,
 }
 
-/// A free seat: its number, itself, and its ends.
-type Free<'a, B> = (usize, &'a Seat<B>, MutexGuard<'a, Ends>);
+/// A free endpoint: its number, itself, and its ends.
+type Free<'a, B> = (usize, &'a Endpoint<B>, MutexGuard<'a, Ends>);
 
 impl<B: AsMut<[u8]>> Group<B> {
     pub(super) fn new(
@@ -64,24 +64,24 @@ impl<B: AsMut<[u8]>> Group<B> {
     ) -> std::result::Result<Group<B>, OutOfRegion> {
         let requests = progress::Ring::new(Arc::clone(region), requests, requests.bytes())?;
         let responses = response::Ring::new(Arc::clone(region), responses)?;
-        let seat = |_| {
+        let endpoint = |_| {
             let (producer, consumer) = (requests.producer(NOBODY)?, responses.consumer(NOBODY)?);
             let ends = Mutex::new(Ends { producer, consumer });
-            Some(Seat { ends, bookings: Mutex::default() })
+            Some(Endpoint { ends, bookings: Mutex::default() })
         };
-        let seats = (0..SEATS).map_while(seat).collect();
+        let endpoints = (0..ENDPOINTS).map_while(endpoint).collect();
         let still = Mutex::default();
-        Ok(Group { seats, requests, responses, align: align as usize, still })
+        Ok(Group { endpoints, requests, responses, align: align as usize, still })
     }
 
-    /// A free seat, first the one a thread's number points at.
-    fn sit(&self, who: u64) -> Option<Free<'_, B>> {
-        let first = usize::try_from(who).unwrap_or(0) % self.seats.len().max(1);
-        let all = self.seats.iter().enumerate();
-        let mut seats = all.clone().skip(first).chain(all.take(first));
-        seats.find_map(|(number, seat)| match seat.ends.try_lock() {
-            Ok(ends) => Some((number, seat, ends)),
-            Err(TryLockError::Poisoned(ends)) => Some((number, seat, ends.into_inner())),
+    /// A free endpoint, first the one a thread's number points at.
+    fn free(&self, who: u64) -> Option<Free<'_, B>> {
+        let first = usize::try_from(who).unwrap_or(0) % self.endpoints.len().max(1);
+        let all = self.endpoints.iter().enumerate();
+        let mut endpoints = all.clone().skip(first).chain(all.take(first));
+        endpoints.find_map(|(number, endpoint)| match endpoint.ends.try_lock() {
+            Ok(ends) => Some((number, endpoint, ends)),
+            Err(TryLockError::Poisoned(ends)) => Some((number, endpoint, ends.into_inner())),
             Err(TryLockError::WouldBlock) => None,
         })
     }
@@ -94,10 +94,11 @@ impl<B: AsMut<[u8]>> Group<B> {
         data: &[&[u8]],
         booked: Booked<B>,
     ) -> std::result::Result<(), (Errno, Booked<B>)> {
-        let Some((number, seat, mut ends)) = self.sit(who) else {
+        let Some((number, endpoint, mut ends)) = self.free(who) else {
             return Err((Errno::EAGAIN, booked));
         };
-        let id = lock(&seat.bookings).book(number, booked).map_err(|back| (Errno::EAGAIN, back))?;
+        let id =
+            lock(&endpoint.bookings).book(number, booked).map_err(|back| (Errno::EAGAIN, back))?;
         let pushed = push(&mut ends.producer, who, self.align, request, id.raw(), data);
         let Err(error) = pushed else { return Ok(()) };
         let errno = match error {
@@ -106,12 +107,12 @@ impl<B: AsMut<[u8]>> Group<B> {
             PushError::Broken => Errno::EIO,
         };
         // Nothing was published, so nobody else has taken it.
-        lock(&seat.bookings).take(id).map_or(Ok(()), |booked| Err((errno, booked)))
+        lock(&endpoint.bookings).take(id).map_or(Ok(()), |booked| Err((errno, booked)))
     }
 
     /// Takes completions, up to `most`. Whether the ring can be followed.
     pub(super) fn take(&self, who: u64, out: &mut Vec<Completion<B>>, most: usize) -> Result<()> {
-        let Some((_, _, mut ends)) = self.sit(who) else { return Ok(()) };
+        let Some((_, _, mut ends)) = self.free(who) else { return Ok(()) };
         let consumer = &mut ends.consumer;
         consumer.rename(who).map_err(|_| Errno::EIO)?;
         let done = self.take_all(consumer, out, most);
@@ -134,9 +135,9 @@ impl<B: AsMut<[u8]>> Group<B> {
             let head = ResponseHead::parse(&head, claimed.message_len());
             let head = head.map_err(|_| Errno::EIO)?;
             let id = Id::of(head.id);
-            let seat = self.seats.get(id.seat);
+            let endpoint = self.endpoints.get(id.endpoint);
             // An answer to nothing is passed over: it can complete nothing.
-            if let Some(booked) = seat.and_then(|seat| lock(&seat.bookings).take(id)) {
+            if let Some(booked) = endpoint.and_then(|endpoint| lock(&endpoint.bookings).take(id)) {
                 out.push(complete(booked, &head, &claimed));
                 left -= 1;
             }
@@ -147,8 +148,8 @@ impl<B: AsMut<[u8]>> Group<B> {
     /// Ends what is under way, until `out` holds `most`: the DPU side is gone, or cannot be
     /// followed.
     pub(super) fn fail(&self, out: &mut Vec<Completion<B>>, most: usize) {
-        for seat in &self.seats {
-            for booked in lock(&seat.bookings).take_some(most.saturating_sub(out.len())) {
+        for endpoint in &self.endpoints {
+            for booked in lock(&endpoint.bookings).take_some(most.saturating_sub(out.len())) {
                 let Booked { user, buffers, .. } = booked;
                 out.push(Completion { user, result: Err(Errno::EIO), buffers });
             }

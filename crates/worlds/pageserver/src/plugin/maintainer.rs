@@ -9,45 +9,45 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use outboard_dds::dpu::offload::plugin::exchange::{Batch, Said, entries};
-use outboard_dds::dpu::offload::plugin::{Keeper, Saying, Written};
+use outboard_dds::dpu::offload::plugin::{Maintainer, Saying, Written};
 use outboard_dds::dpu::offload::{Item, Key, ReadOp};
 
 use super::Plugin;
 use super::area::BATCH;
-use super::lane::{Found, Lane};
+use super::channel::{Channel, Found};
 use outboard_os::wakeup::Wakeup;
 
 /// How long a thread looks for an answer before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
 
 /// A plug-in's `Cache` and `Invalidate`, in a process of their own.
-pub struct PluginKeeper {
+pub struct PluginMaintainer {
     caches: bool,
     invalidates: bool,
     asked: Mutex<Asked>,
 }
 
 struct Asked {
-    lane: Lane,
+    channel: Channel,
     wakeup: Wakeup,
     batch: Batch,
 }
 
-impl PluginKeeper {
+impl PluginMaintainer {
     /// Waits until the process is there; it ends with the thread that calls this.
     ///
     /// # Errors
     /// No descriptor could be made.
-    pub fn new(plugin: Plugin) -> io::Result<PluginKeeper> {
+    pub fn new(plugin: Plugin) -> io::Result<PluginMaintainer> {
         let (caches, invalidates) = (plugin.profile.caches, plugin.profile.invalidates);
         let wakeup = Wakeup::new()?;
-        let mut lane = Lane::new(plugin, &wakeup)?;
+        let mut channel = Channel::new(plugin, &wakeup)?;
         if caches || invalidates {
             // The first write is to be heard, too.
-            lane.begin();
+            channel.begin();
         }
-        let asked = Mutex::new(Asked { lane, wakeup, batch: Batch::new(BATCH) });
-        Ok(PluginKeeper { caches, invalidates, asked })
+        let asked = Mutex::new(Asked { channel, wakeup, batch: Batch::new(BATCH) });
+        Ok(PluginMaintainer { caches, invalidates, asked })
     }
 
     fn ask(&self, put: impl FnOnce(&mut Batch) -> bool) -> Option<Said> {
@@ -60,24 +60,24 @@ impl Asked {
     /// `None` if there is no answer.
     fn ask(&mut self, put: impl FnOnce(&mut Batch) -> bool) -> Option<Said> {
         let now = Instant::now();
-        if self.lane.look(now) != Found::Idle {
+        if self.channel.look(now) != Found::Idle {
             return None;
         }
         self.batch.clear();
         if !put(&mut self.batch) {
             return None;
         }
-        self.lane.ask(now, self.batch.bytes(), 1);
+        self.channel.ask(now, self.batch.bytes(), 1);
         loop {
             let now = Instant::now();
-            match self.lane.look(now) {
+            match self.channel.look(now) {
                 Found::Said(said) => {
                     let said = match entries(&said).as_deref() {
                         Some([(kind, body)]) => Said::parse(*kind, body, 0),
                         _ => None,
                     };
                     if said.is_none() {
-                        self.lane.fail(now, "it said what cannot be");
+                        self.channel.fail(now, "it said what cannot be");
                     }
                     return said;
                 }
@@ -90,24 +90,24 @@ impl Asked {
     /// Waits until there may be an answer.
     fn wait(&mut self, begun: Instant) {
         while begun.elapsed() < SPIN {
-            if self.lane.has_news() {
+            if self.channel.has_news() {
                 return;
             }
             std::hint::spin_loop();
         }
-        self.lane.set_waits(true);
-        if !self.lane.has_news() {
+        self.channel.set_waits(true);
+        if !self.channel.has_news() {
             let now = Instant::now();
-            let until = self.lane.deadline(now).unwrap_or(now);
+            let until = self.channel.deadline(now).unwrap_or(now);
             let limit = until.saturating_duration_since(now).max(Duration::from_micros(100));
             // Woken or not, it is looked at again; what keeps this from waiting ends it there.
             let _notified = self.wakeup.wait(limit);
         }
-        self.lane.set_waits(false);
+        self.channel.set_waits(false);
     }
 }
 
-impl Keeper for PluginKeeper {
+impl Maintainer for PluginMaintainer {
     fn cache(&self, written: Written) -> Saying<Vec<(Key, Item)>> {
         let said = match self.caches.then(|| self.ask(|batch| batch.cache(written.op()))) {
             None => Some(Vec::new()),

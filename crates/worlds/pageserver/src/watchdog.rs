@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-use outboard_dds::dpu::offload::standing::{Lost, Progress, Seen};
+use outboard_dds::dpu::offload::health::{Lost, Progress, Seen};
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -110,30 +110,30 @@ impl Post {
     }
 }
 
-/// Who watches. Stopped when dropped; [`Attending`]s may live on.
-pub(super) struct Watch {
+/// Who watches. Stopped when dropped; [`WatchdogHandle`]s may live on.
+pub(super) struct Watchdog {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     wakes: Thread,
 }
 
-impl Watch {
-    pub(super) fn new() -> io::Result<Watch> {
+impl Watchdog {
+    pub(super) fn new() -> io::Result<Watchdog> {
         let shared = Arc::new(Shared::default());
         let watching = Arc::clone(&shared);
-        let name = "dds-watch".to_owned();
+        let name = "dds-watchdog".to_owned();
         let thread = std::thread::Builder::new().name(name).spawn(move || watching.run())?;
         let wakes = thread.thread().clone();
-        Ok(Watch { shared, thread: Some(thread), wakes })
+        Ok(Watchdog { shared, thread: Some(thread), wakes })
     }
 
     /// For threads that are to be watched.
-    pub(super) fn attending(&self) -> Attending {
-        Attending { shared: Arc::clone(&self.shared), wakes: self.wakes.clone() }
+    pub(super) fn handle(&self) -> WatchdogHandle {
+        WatchdogHandle { shared: Arc::clone(&self.shared), wakes: self.wakes.clone() }
     }
 }
 
-impl Drop for Watch {
+impl Drop for Watchdog {
     fn drop(&mut self) {
         self.shared.is_stopped.store(true, Ordering::SeqCst);
         self.wakes.unpark();
@@ -145,50 +145,50 @@ impl Drop for Watch {
     }
 }
 
-/// The way to a [`Watch`].
+/// The way to a [`Watchdog`].
 #[derive(Clone)]
-pub(super) struct Attending {
+pub(super) struct WatchdogHandle {
     shared: Arc<Shared>,
     wakes: Thread,
 }
 
-impl Attending {
+impl WatchdogHandle {
     /// Watches the calling thread until what is returned goes; `relieve` is called by the watching
     /// one.
     pub(super) fn watch_me(
         &self,
         progress: &Arc<Progress>,
         relieve: impl FnMut(Lost) -> bool + Send + 'static,
-    ) -> Watched {
+    ) -> WatchedThread {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         let (progress, seen) = (Arc::clone(progress), progress.look());
         let relieve = Box::new(relieve);
         self.shared.posts().push(Post { id, thread, progress, relieve, seen, times: 0 });
-        Watched { attending: self.clone(), id, thread }
+        WatchedThread { watchdog: self.clone(), id, thread }
     }
 }
 
 /// A thread that is watched.
-pub(super) struct Watched {
-    attending: Attending,
+pub(super) struct WatchedThread {
+    watchdog: WatchdogHandle,
     id: u64,
     /// Its number.
     pub(super) thread: u32,
 }
 
-impl Watched {
+impl WatchedThread {
     /// To be called when the first of several calls has begun ([`Progress::begin_first`]).
     pub(super) fn attend(&self) {
-        if self.attending.shared.is_parked.load(Ordering::SeqCst) {
-            self.attending.wakes.unpark();
+        if self.watchdog.shared.is_parked.load(Ordering::SeqCst) {
+            self.watchdog.wakes.unpark();
         }
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedThread {
     fn drop(&mut self) {
-        self.attending.shared.posts().retain(|post| post.id != self.id);
+        self.watchdog.shared.posts().retain(|post| post.id != self.id);
     }
 }
 
@@ -203,7 +203,7 @@ pub(super) fn processor_time(thread: u32) -> Option<Duration> {
 mod tests {
     use std::sync::mpsc;
 
-    use outboard_dds::dpu::offload::standing::Call;
+    use outboard_dds::dpu::offload::health::Call;
 
     use super::*;
 
@@ -211,16 +211,16 @@ mod tests {
     /// and is woken.
     #[test]
     fn who_does_not_come_back_is_left_behind() {
-        let watch = Watch::new().unwrap();
+        let watch = Watchdog::new().unwrap();
         let progress = Arc::new(Progress::default());
         let (found, wait) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let (begin, begun) = mpsc::channel();
-        let (attending, at) = (watch.attending(), Arc::clone(&progress));
+        let (watchdog, at) = (watch.handle(), Arc::clone(&progress));
         let lost = std::thread::spawn(move || {
             let relieve = move |lost| found.send(lost).is_ok();
-            let watched = attending.watch_me(&at, relieve);
-            while !attending.shared.is_parked.load(Ordering::SeqCst) {
+            let watched = watchdog.watch_me(&at, relieve);
+            while !watchdog.shared.is_parked.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
             at.begin_first();
@@ -232,7 +232,7 @@ mod tests {
         // Until then nobody keeps the watch awake.
         begun.recv().unwrap();
         let busy = Arc::new(Progress::default());
-        let watched = watch.attending().watch_me(&busy, |_| panic!("it goes on"));
+        let watched = watch.handle().watch_me(&busy, |_| panic!("it goes on"));
         let lost_thread = loop {
             busy.begin_first();
             watched.attend();
