@@ -82,21 +82,15 @@ pub fn mount(source: &Path, mountpoint: &Path, options: &Options) -> io::Result<
 }
 
 #[cfg(test)]
+#[path = "../../../worlds/os/tests/skips/mod.rs"]
+mod skips;
+#[cfg(test)]
 mod tests {
     use std::fs::{self, File, OpenOptions};
-    use std::io::Write;
     use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 
+    use super::skips::note_skip;
     use super::*;
-
-    /// Says what cannot be run here, and tells `make test`, which counts it.
-    fn note_skip(name: &str, reason: &str) {
-        eprintln!("SKIPPED {name}: {reason}");
-        if let Some(path) = std::env::var_os("OUTBOARD_SKIPS") {
-            let mut skips = File::options().create(true).append(true).open(path).unwrap();
-            writeln!(skips, "{name}: {reason}").unwrap();
-        }
-    }
 
     /// What is written with O_DIRECT is the source's, and what O_DIRECT refuses there is refused
     /// here: proof that the source is opened so, where its file system knows O_DIRECT.

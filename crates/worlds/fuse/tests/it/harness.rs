@@ -1,7 +1,8 @@
 //! The toy volume as a backend, and mounts of it that clean up after themselves.
 
-use std::fs::File;
-use std::io::Write;
+#[path = "../../../os/tests/skips/mod.rs"]
+mod skips;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -211,11 +212,7 @@ pub(crate) struct Mount {
 
 /// Says what cannot be run here, and tells `make test`, which counts it; see docs/TESTING.md.
 pub(crate) fn note_skip(test: &str, reason: &str) {
-    eprintln!("SKIPPED {test}: {reason}");
-    if let Some(path) = std::env::var_os("OUTBOARD_SKIPS") {
-        let mut skips = File::options().create(true).append(true).open(path).unwrap();
-        writeln!(skips, "fuse-{test}: {reason}").unwrap();
-    }
+    skips::note_skip(&format!("fuse-{test}"), reason);
 }
 
 /// Whether tests can mount here; says so when they cannot.

@@ -4,9 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod pool;
+#[path = "../../../os/tests/skips/mod.rs"]
+mod skips;
 mod volume;
 
-use std::io::Write;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -36,10 +37,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 /// Where the cluster is, with a namespace of the test's own.
 fn location(namespace: &str) -> Option<Location> {
     let Ok(text) = std::env::var("OUTBOARD_RADOS") else {
-        if let Some(path) = std::env::var_os("OUTBOARD_SKIPS") {
-            let mut skips = std::fs::OpenOptions::new().append(true).open(path).unwrap();
-            writeln!(skips, "rados: OUTBOARD_RADOS names no cluster").unwrap();
-        }
+        skips::note_skip("rados", "OUTBOARD_RADOS names no cluster");
         return None;
     };
     let location: Location = text.parse().unwrap();
