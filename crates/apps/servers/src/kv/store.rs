@@ -418,20 +418,7 @@ impl<D: Device> Store<D> {
                 }
             }
             Event::Compacting(progress) => self.on_progress(progress, begin)?,
-            Event::Written(number, Ok(())) => {
-                let extract = self.writing.remove(&number);
-                if let Some(Extract { whose, .. }) = &extract {
-                    self.lots.borrow_mut().written(whose.lot);
-                }
-                self.warned = false;
-                self.log.written(number);
-                if number < self.compaction.durable_begin() {
-                    self.lots.borrow_mut().put_back(number);
-                } else if let Some(extract) = extract {
-                    self.extracts.add(&extract);
-                }
-                self.release_journals(begin);
-            }
+            Event::Written(number, Ok(())) => self.on_written(number, begin),
             Event::Written(number, Err(error)) => {
                 self.writing.remove(&number);
                 self.lots.borrow_mut().put_back(number);
@@ -457,6 +444,22 @@ impl<D: Device> Store<D> {
         self.compact(begin)?;
         self.write_pages(begin);
         Ok(())
+    }
+
+    /// A page of the log is in its place.
+    fn on_written(&mut self, number: u64, begin: &mut Vec<Work>) {
+        let extract = self.writing.remove(&number);
+        if let Some(Extract { whose, .. }) = &extract {
+            self.lots.borrow_mut().written(whose.lot);
+        }
+        self.warned = false;
+        self.log.written(number);
+        if number < self.compaction.durable_begin() {
+            self.lots.borrow_mut().put_back(number);
+        } else if let Some(extract) = extract {
+            self.extracts.add(&extract);
+        }
+        self.release_journals(begin);
     }
 
     /// Begins to let go of journals that speak of nothing but pages in the file, some at once. That
