@@ -5,10 +5,11 @@
 //! * [`groups`]: where the rings of an attachment lie;
 //! * [`dpu`]: what runs beyond the bus: files on segments, the pump between rings and files, and
 //!   what offloads requests of remote clients;
+//! * [`wakeups`]: the words by which both say that they sleep;
 //! * [`table`]: the cache table, what the DPU side knows about objects in files.
 //!
 //! The rings between the two are `outboard_link::ring`, their messages `outboard_wire::dds`. As
-//! everything below floor 4 this owns no clock, thread, socket or file: `drivers` does.
+//! everything below floor 4 this owns no clock, thread, socket or file: `pageserver` does.
 
 #![forbid(unsafe_code)]
 #![allow(unexpected_cfgs, reason = "`--cfg loom` is set by hand, for tests/loom.rs")]
@@ -18,3 +19,4 @@ pub mod groups;
 pub mod host;
 mod sync;
 pub mod table;
+pub mod wakeups;

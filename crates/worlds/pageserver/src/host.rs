@@ -24,11 +24,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outboard_dds::groups::Shape;
+use outboard_dds::wakeups::WakeupWords;
 use outboard_link::Region;
 use outboard_wire::attach::{Hello, Message, Welcome};
 use rustix::event::{PollFd, PollFlags};
 
-use super::wakeups::{Wakeups, wakeups_len};
+use super::wakeups::Wakeups;
 use outboard_attach::link::{Peer, Received, connect};
 use outboard_os::clock;
 use outboard_os::shm::Shared;
@@ -80,7 +81,7 @@ impl Attachment {
         let Ok([pages, event]) = <[OwnedFd; 2]>::try_from(fds) else {
             return Err(protocol("a Welcome brings wake-up words and an event"));
         };
-        if welcome.wakeups_len < wakeups_len(shape.groups()) {
+        if welcome.wakeups_len < WakeupWords::len(shape.groups()) {
             return Err(protocol("the wake-up words are too few"));
         }
         let pages = Shared::open(pages, welcome.wakeups_len).map_err(io::Error::other)?;

@@ -12,13 +12,14 @@ use outboard_dds::dpu::offload::health::Health;
 use outboard_dds::dpu::pump::summary::Summary;
 use outboard_dds::dpu::pump::{Config, Pump, Pumped};
 use outboard_dds::groups::Shape;
+use outboard_dds::wakeups::WakeupWords;
 use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_link::ring::Fault;
 use outboard_wire::attach::{Message, Reason, RingsHello, RingsWelcome, Welcome};
 use rustix::net::{AddressFamily, SendFlags, sockopt};
 
 use super::Files;
-use crate::wakeups::{Asked, Wakeups, wakeups_len};
+use crate::wakeups::{Asked, Wakeups};
 use outboard_attach::link::Peer;
 use outboard_os::clock;
 use outboard_os::medium::FileMedium;
@@ -155,7 +156,7 @@ fn interrupt(wakeups: &Wakeups, wake: &OwnedFd, group: u16) -> bool {
 }
 
 fn welcome(peer: &Peer, groups: u16, wakeup: &Wakeup) -> io::Result<Wakeups> {
-    let wakeups_len = wakeups_len(groups);
+    let wakeups_len = WakeupWords::len(groups);
     let pages = Shared::create("outboard-wakeups", wakeups_len)?;
     let notifier = wakeup.notifier()?;
     let welcome = RingsWelcome { instance: clock::now().0 | 1, wakeups_len };
