@@ -1,9 +1,9 @@
 //! Memory that another process may read and write at any moment.
 //!
-//! A [`Region`] never hands out a reference to its bytes: they are copied out once and checked, or
-//! copied in. Words that both sides use at once go through the atomics here, the one seam for all
-//! of them. Every access is bounds-checked; an access that does not fit is an [`OutOfRegion`] and
-//! touches nothing.
+//! A [`Region`] hands out no reference to its bytes but as atomics, for system calls: they are
+//! copied out once and checked, or copied in. Words that both sides use at once go through the
+//! atomics here, the one seam for all of them. Every access is bounds-checked; an access that does
+//! not fit is an [`OutOfRegion`] and touches nothing.
 
 #[cfg(loom)]
 mod model;

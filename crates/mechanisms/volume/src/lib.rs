@@ -1,22 +1,25 @@
 //! What any volume is, in words that no volume owns.
 //!
 //! A volume answers file operations (`outboard_wire::file`) beyond the bus. This crate holds what
-//! passes between it and the rest of the DPU side:
+//! passes between it and the rest of the DPU side, and how the host side reaches it:
 //!
 //! - [`Caller`], [`Payload`], [`Answer`], [`Event`]: what a call brings, what it gives back, and
 //!   what a volume says unasked;
 //! - [`Volume`]: the port for requests, and for the pages of files that hosts hold in caches;
-//! - [`Housekeeping`]: the port for its life: grace period, tidying, check, figures.
+//! - [`Housekeeping`]: the port for its life: grace period, tidying, check, figures;
+//! - [`backend`]: the host side's port, through which every front-end (a mount, a program past the
+//!   kernel) reaches any volume.
 //!
 //! A DPU side serves at most one volume for each value of bit 10 of a submission entry;
 //! [`NoVolume`] stands for the one there is not.
 //!
-//! A new volume is a crate that implements the two, and a line where volumes are opened. Nothing
-//! between the link and the volume (dispatch, coherence of caches, the DPU side's process) names
-//! which volume it is.
+//! A new volume is a crate that implements `Volume` and `Housekeeping`, and a line where volumes
+//! are opened. Nothing between the link and the volume (dispatch, coherence of caches, the DPU
+//! side's process) names which volume it is.
 
 #![forbid(unsafe_code)]
 
+pub mod backend;
 mod call;
 mod housekeeping;
 mod none;

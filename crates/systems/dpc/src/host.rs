@@ -6,18 +6,21 @@
 //!
 //! ```text
 //! loop {
-//!     let slot = port.acquire(..)?;                  // its pages are in the region the DPU reads
-//!     readv(/dev/fuse, [header, slot.payload_ptr()]) // write data lands where the DPU takes it
+//!     let slot = port.acquire()?;                 // its pages are in the region the DPU reads
+//!     readv(/dev/fuse, [header, slot.payload()])  // write data lands where the DPU takes it
 //!     match port.start(slot, &call, tag) {
-//!         Started::Done(done) => answer(done),       // it came while we spun for it
-//!         Started::InFlight => {}                    // Front::complete(done) gets it
+//!         Poll::Ready(completion) => answer(completion), // it came while we spun for it
+//!         Poll::Pending => {}                            // Front::complete(completion) gets it
 //!     }
 //! }
 //! ```
 //!
-//! [`Done::slot`] still holds the pages: a read is answered by `writev` straight from them, and the
-//! slot is free again when it is dropped. [`Port::call`] is `start` and waiting, for programs that
-//! have nothing else to do.
+//! The slot of a [`Completion`] still holds the pages: a read is answered by `writev` straight from
+//! them, and the slot is free again when it is dropped. [`Port::call`] is `start` and waiting, for
+//! programs that have nothing else to do.
+//!
+//! A session and its ports are one filling of the port every front-end is written against
+//! (`outboard_volume::backend`).
 //!
 //! # Invariants
 //!
@@ -33,6 +36,7 @@
 //! 6. What the hybrid cache answers was never sent: it is no call, and nothing of it is sent again
 //!    after a loss. Its pages are host memory; hits go on while the DPU side is away.
 
+mod backend;
 mod books;
 mod cached;
 mod entry;
@@ -49,51 +53,14 @@ mod turns;
 
 use std::time::Duration;
 
-use outboard_base::{Cred, Result, Time, Timestamp};
-use outboard_wire::event::Event;
-use outboard_wire::file::{Op, Reply, Request};
+use outboard_base::{Time, Timestamp};
 use outboard_wire::nvmefs::Dispatch;
 
 pub use loss::{NotResumed, Resumed};
-pub use port::{Port, Started};
+pub use outboard_volume::backend::{Call, Front};
+pub use port::Port;
 pub use session::Session;
 pub use slot::Slot;
-
-/// One file operation as a front-end hands it in. Its payload, if it has one, lies in the slot.
-#[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
-    /// What is asked.
-    pub request: &'a Request<'a>,
-    /// Who asks.
-    pub cred: &'a Cred,
-    /// The front-end has checked permissions (see `Flags::CHECKED`).
-    pub checked: bool,
-    /// Bytes of payload in the slot, for operations that carry some to the DPU.
-    pub payload_len: usize,
-}
-
-/// An answered call.
-#[derive(Debug)]
-pub struct Done {
-    /// What the front-end called it.
-    pub tag: u64,
-    /// Which operation it was.
-    pub op: Op,
-    /// The answer.
-    pub outcome: Result<Reply>,
-    /// The slot, for `Reply::Data` with the payload in it. `None` for a lock that was waited for.
-    pub slot: Option<Slot>,
-}
-
-/// What a front-end provides: where calls that were left in flight are completed, and what it must
-/// hear. Called from any thread, several at a time, with no lock of the session held; must not
-/// block, and must not start calls.
-pub trait Front: Send + Sync {
-    /// A call left in flight is answered.
-    fn complete(&self, done: Done);
-    /// The DPU side tells something: cached data is stale, caches are to shrink.
-    fn event(&self, event: Event);
-}
 
 /// What the world lends a session: time, and sleeping.
 pub trait World: Send + Sync {
@@ -169,6 +136,9 @@ impl Default for Settings {
         }
     }
 }
+
+/// An answered call of a session.
+pub type Completion = outboard_volume::backend::Completion<Slot>;
 
 /// A slot's number in the session: what a replay record is kept under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

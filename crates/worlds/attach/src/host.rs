@@ -5,6 +5,8 @@
 //! *reconnect* thread sleeps on the attach socket, steps the heartbeat, notices a loss, and
 //! attaches again (`outboard_dpc::host::reconnect`).
 
+mod backend;
+mod connect;
 mod reconnect;
 mod watch;
 mod world;
@@ -12,15 +14,18 @@ mod world;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+pub use connect::Connect;
 use outboard_base::SessionId;
 use outboard_base::ledger::Ledger;
 pub use outboard_cache::geometry::Shape;
-use outboard_dpc::host::{Front, LossPolicy, Session, Settings, World};
+pub use outboard_cache::policy::Choice;
+pub use outboard_dpc::host::LossPolicy;
+use outboard_dpc::host::{Front, Port, Session, Settings, Slot, World};
 
 use crate::link::{AttachFailure, HostLink, HostMemory};
 use outboard_os::clock;
@@ -98,7 +103,7 @@ pub struct Host {
     world: Arc<HostWorld>,
     ledger: Arc<Ledger>,
     stop: Arc<Stop>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// Ends the threads.
@@ -122,7 +127,10 @@ fn takes_huge_pages(socket: &Path) -> bool {
 
 impl Host {
     /// Attaches to a DPU side, waiting until it is there.
-    pub fn connect(options: HostOptions, front: Arc<dyn Front>) -> Result<Host, ConnectError> {
+    pub fn connect(
+        options: HostOptions,
+        front: Arc<dyn Front<Slot>>,
+    ) -> Result<Host, ConnectError> {
         let id = random_session()?;
         let settings = options.settings;
         let queues = settings.queues.saturating_add(1);
@@ -144,12 +152,12 @@ impl Host {
             asked: AtomicBool::new(false),
             wakeup: outboard_os::wakeup::Wakeup::new()?,
         });
-        let mut host = Host { session, world, ledger, stop, threads: Vec::new() };
+        let host = Host { session, world, ledger, stop, threads: Mutex::default() };
         host.start(options, memory)?;
         Ok(host)
     }
 
-    fn start(&mut self, options: HostOptions, memory: Arc<HostMemory>) -> std::io::Result<()> {
+    fn start(&self, options: HostOptions, memory: Arc<HostMemory>) -> std::io::Result<()> {
         let (session, world, stop) =
             (Arc::clone(&self.session), Arc::clone(&self.world), Arc::clone(&self.stop));
         let (watched, on_thread) = (Arc::clone(&memory), options.on_thread);
@@ -157,15 +165,19 @@ impl Host {
             on_thread.into_iter().for_each(|begin| begin());
             watch::run(&session, &world, &watched, &stop);
         };
-        self.threads.push(std::thread::Builder::new().name("link-watch".into()).spawn(watcher)?);
+        self.spawn("link-watch", watcher)?;
         let (session, world, stop) =
             (Arc::clone(&self.session), Arc::clone(&self.world), Arc::clone(&self.stop));
         let reconnect = move || {
             on_thread.into_iter().for_each(|begin| begin());
             reconnect::run(&options, &session, &world, &memory, &stop);
         };
-        self.threads
-            .push(std::thread::Builder::new().name("link-reconnect".into()).spawn(reconnect)?);
+        self.spawn("link-reconnect", reconnect)
+    }
+
+    fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body)?;
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         Ok(())
     }
 
@@ -193,18 +205,23 @@ impl Host {
         !self.world.link().is_lost()
     }
 
-    /// Leaves in order: nothing may be in flight. The DPU side lets go of everything this process
-    /// held.
-    pub fn detach(mut self, timeout: Duration) -> std::io::Result<()> {
+    /// Leaves in order: nothing may be in flight, and calls made later never come back. The DPU
+    /// side lets go of everything this process held. Done once; nothing happens the second time.
+    pub fn detach(&self, timeout: Duration) -> std::io::Result<()> {
+        if self.stop.is_asked() {
+            return Ok(());
+        }
         self.end_threads();
         self.world.link().detach(timeout)
     }
 
-    fn end_threads(&mut self) {
+    fn end_threads(&self) {
         self.stop.asked.store(true, Ordering::Release);
         self.stop.wakeup.notify();
         self.world.disturb();
-        for thread in self.threads.drain(..) {
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("a thread of the link panicked");
             }

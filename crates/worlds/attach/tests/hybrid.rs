@@ -27,7 +27,7 @@ use outboard_attach::host::{Host, HostOptions, Shape};
 use outboard_attach::link::control;
 use outboard_base::limits::IO_MAX;
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng};
-use outboard_dpc::host::{Call, Done, Front, LossPolicy, Port};
+use outboard_dpc::host::{Call, Completion, Front, LossPolicy, Port, Slot};
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kvfs::{Kvfs, Options};
 use outboard_os::clock;
@@ -122,21 +122,21 @@ impl Drop for Volume {
 
 struct Quiet;
 
-impl Front for Quiet {
-    fn complete(&self, _: Done) {}
+impl Front<Slot> for Quiet {
+    fn complete(&self, _: Completion) {}
     fn event(&self, _: Event) {}
 }
 
 fn call(port: &mut Port, request: &Request<'_>, payload: &[u8], out: &mut [u8]) -> Result<Reply> {
-    let mut slot = port.acquire(clock::now().after(PATIENCE)).unwrap();
+    let mut slot = port.acquire_by(clock::now().after(PATIENCE)).unwrap();
     slot.write(0, payload).unwrap();
     let cred = Cred::root();
     let call = Call { request, cred: &cred, checked: true, payload_len: payload.len() };
-    let done = port.call(slot, &call);
-    if let Ok(Reply::Data(len)) = done.outcome {
-        done.slot.as_ref().unwrap().read(0, &mut out[..len as usize]).unwrap();
+    let completion = port.call(slot, &call);
+    if let Ok(Reply::Data(len)) = completion.outcome {
+        completion.slot.as_ref().unwrap().read(0, &mut out[..len as usize]).unwrap();
     }
-    done.outcome
+    completion.outcome
 }
 
 fn open(port: &mut Port, name: &str, flags: u32) -> (Ino, Fh) {

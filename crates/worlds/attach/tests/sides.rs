@@ -18,13 +18,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use outboard_attach::dpu::{Dpu, DpuOptions};
 use outboard_attach::host::{Host, HostOptions};
 use outboard_attach::link::control;
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, Time};
-use outboard_dpc::host::{Call, Done, Front, LossPolicy, Port, Started};
+use outboard_dpc::host::{Call, Completion, Front, LossPolicy, Port, Slot};
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kvfs::{Kvfs, Options};
 use outboard_os::clock;
@@ -191,9 +192,9 @@ fn a_role_that_is_not_a_volumes_is_refused_with_a_reason() {
 #[derive(Default)]
 struct Completed(Mutex<Vec<(u64, Result<Reply>)>>);
 
-impl Front for Completed {
-    fn complete(&self, done: Done) {
-        self.0.lock().unwrap().push((done.tag, done.outcome));
+impl Front<Slot> for Completed {
+    fn complete(&self, completion: Completion) {
+        self.0.lock().unwrap().push((completion.tag, completion.outcome));
     }
 
     fn event(&self, _: Event) {}
@@ -217,7 +218,7 @@ impl Completed {
 fn connect(volume: &Volume, on_loss: LossPolicy) -> (Host, Arc<Completed>) {
     let front = Arc::new(Completed::default());
     let options = HostOptions { on_loss, ..HostOptions::new(volume.socket()) };
-    let host = Host::connect(options, Arc::clone(&front) as Arc<dyn Front>).unwrap();
+    let host = Host::connect(options, Arc::clone(&front) as Arc<dyn Front<Slot>>).unwrap();
     (host, front)
 }
 
@@ -236,16 +237,16 @@ fn call_reading(
     payload: &[u8],
     out: &mut [u8],
 ) -> Result<Reply> {
-    let mut slot = port.acquire(later()).unwrap();
+    let mut slot = port.acquire_by(later()).unwrap();
     slot.write(0, payload).unwrap();
     let cred = Cred::root();
     let call = Call { request, cred: &cred, checked: true, payload_len: payload.len() };
-    let done = port.call(slot, &call);
-    if let Ok(Reply::Data(len)) = done.outcome {
+    let completion = port.call(slot, &call);
+    if let Ok(Reply::Data(len)) = completion.outcome {
         let len = out.len().min(len as usize);
-        done.slot.as_ref().unwrap().read(0, &mut out[..len]).unwrap();
+        completion.slot.as_ref().unwrap().read(0, &mut out[..len]).unwrap();
     }
-    done.outcome
+    completion.outcome
 }
 
 fn create(port: &mut Port, name: &str, flags: u32) -> (Ino, Fh) {
@@ -568,11 +569,11 @@ fn hosts_die_and_leave_nothing_behind() {
 }
 
 fn start_lock(port: &mut Port, file: (Ino, Fh), owner: u64, tag: u64) {
-    let slot = port.acquire(later()).unwrap();
+    let slot = port.acquire_by(later()).unwrap();
     let (cred, request) = (Cred::root(), exclusive(file, owner, true));
     let call = Call { request: &request, cred: &cred, checked: true, payload_len: 0 };
     let started = port.start(slot, &call, tag);
-    assert!(matches!(started, Started::InFlight), "{started:?}");
+    assert!(matches!(started, Poll::Pending), "{started:?}");
 }
 
 /// Waits for locks hold no slot, survive the DPU side, and end once each: granted, or given up.
@@ -635,12 +636,12 @@ fn set_lock(
     request: &Request<'_>,
     tag: u64,
 ) -> Result<Reply> {
-    let slot = port.acquire(later()).unwrap();
+    let slot = port.acquire_by(later()).unwrap();
     let cred = Cred::root();
     let call = Call { request, cred: &cred, checked: true, payload_len: 0 };
     match port.start(slot, &call, tag) {
-        Started::Done(done) => done.outcome,
-        Started::InFlight => front.wait_for(tag),
+        Poll::Ready(completion) => completion.outcome,
+        Poll::Pending => front.wait_for(tag),
     }
 }
 
@@ -711,8 +712,8 @@ fn calls_fail_in_time_when_that_is_the_policy() {
     let cred = Cred::root();
     let getattr = Request::Getattr { ino: file.0, fh: file.1 };
     let waits = Call { request: &getattr, cred: &cred, checked: true, payload_len: 0 };
-    let slot = watched.acquire(later()).unwrap();
-    assert!(matches!(watched.start(slot, &waits, 1), Started::InFlight));
+    let slot = watched.acquire_by(later()).unwrap();
+    assert!(matches!(watched.start(slot, &waits, 1), Poll::Pending));
     assert_eq!(call(&mut port, &getattr, &[]), Err(Errno::ENOTCONN));
     assert!(clock::now().since(since) >= limit);
     assert_eq!(front.wait_for(1), Err(Errno::ENOTCONN));

@@ -1,8 +1,10 @@
 //! Keeps a note on a kv volume, past the kernel: `notes SOCKET TEXT`.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use outboard_client::{Connect, Errno, OpenOptions, Volume};
+use outboard_attach::host::Connect;
+use outboard_client::{Errno, OpenOptions, Volume};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().collect();
@@ -20,7 +22,7 @@ fn main() -> ExitCode {
 }
 
 fn keep(socket: &str, text: &str) -> Result<(), Box<dyn std::error::Error>> {
-    let volume = Volume::connect(Connect::new(socket))?;
+    let volume = Volume::attach(|front| Connect::new(socket).attach(front))?;
     match volume.mkdir("notes", 0o755) {
         Ok(()) | Err(Errno::EEXIST) => {}
         Err(errno) => return Err(errno.into()),
@@ -35,6 +37,6 @@ fn keep(socket: &str, text: &str) -> Result<(), Box<dyn std::error::Error>> {
     for entry in volume.open_dir("notes")?.read(0)? {
         println!("notes/{}", String::from_utf8_lossy(&entry.name));
     }
-    volume.disconnect()?;
+    volume.backend().detach(Duration::from_secs(5))?;
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! File data: the one place where bytes of files pass between a program and the volume.
 //!
-//! What the hybrid cache holds, if there is one, is answered from it; the rest goes on to the
-//! queues.
+//! What the backend holds in this process (a hybrid cache), if it does, is answered from it; the
+//! rest goes on to the volume.
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result, limits};
+use outboard_volume::backend::Backend;
 use outboard_wire::file::{Reply, Request, open_flags, write_flags};
 
 use crate::link::Link;
@@ -22,7 +23,12 @@ pub struct Handle {
 }
 
 /// Reads at `offset`; fewer bytes than asked for only at the end of the file.
-pub(crate) fn read(link: &Link, it: &Handle, out: &mut [u8], offset: u64) -> Result<usize> {
+pub(crate) fn read<B: Backend>(
+    link: &Link<B>,
+    it: &Handle,
+    out: &mut [u8],
+    offset: u64,
+) -> Result<usize> {
     let mut done = 0;
     for chunk in out.chunks_mut(limits::IO_MAX) {
         let offset = offset.checked_add(done as u64).ok_or(Errno::EINVAL)?;
@@ -54,7 +60,12 @@ pub(crate) fn read(link: &Link, it: &Handle, out: &mut [u8], offset: u64) -> Res
 
 /// Writes at `offset`, or at the end for a file opened to append. Fewer bytes than given were taken
 /// only if the rest could not be.
-pub(crate) fn write(link: &Link, it: &Handle, data: &[u8], offset: u64) -> Result<usize> {
+pub(crate) fn write<B: Backend>(
+    link: &Link<B>,
+    it: &Handle,
+    data: &[u8],
+    offset: u64,
+) -> Result<usize> {
     let bit = |given: bool, bit: u32| if given { bit } else { 0 };
     let flags = bit(it.flags & open_flags::APPEND != 0, write_flags::APPEND)
         | bit(it.flags & open_flags::DSYNC != 0, write_flags::DSYNC)
@@ -82,7 +93,7 @@ pub(crate) fn write(link: &Link, it: &Handle, data: &[u8], offset: u64) -> Resul
 }
 
 /// Makes what was written durable.
-pub(crate) fn sync(link: &Link, it: &Handle, data_only: bool) -> Result<()> {
+pub(crate) fn sync<B: Backend>(link: &Link<B>, it: &Handle, data_only: bool) -> Result<()> {
     let request = Request::Fsync { ino: it.ino, fh: it.fh, data_only };
     link.reply(&it.cred, &request).map(drop)
 }

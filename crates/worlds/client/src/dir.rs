@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result};
+use outboard_volume::backend::Backend;
 use outboard_wire::file::{Dirents, FileKind, Reply, Request};
 
 use crate::link::Link;
@@ -24,21 +25,21 @@ pub struct Entry {
 }
 
 /// An open directory, listed from the start. Closed when dropped.
-pub struct Dir {
-    link: Arc<Link>,
+pub struct Dir<B: Backend> {
+    link: Arc<Link<B>>,
     cred: Cred,
     ino: Ino,
     fh: Fh,
 }
 
-impl std::fmt::Debug for Dir {
+impl<B: Backend> std::fmt::Debug for Dir<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Dir({}, {})", self.ino, self.fh)
     }
 }
 
-impl Dir {
-    pub(crate) fn open(link: &Arc<Link>, cred: &Cred, ino: Ino) -> Result<Dir> {
+impl<B: Backend> Dir<B> {
+    pub(crate) fn open(link: &Arc<Link<B>>, cred: &Cred, ino: Ino) -> Result<Dir<B>> {
         match link.reply(cred, &Request::Opendir { ino })? {
             Reply::Opened(fh) => Ok(Dir { link: Arc::clone(link), cred: cred.clone(), ino, fh }),
             _ => Err(Errno::EPROTO),
@@ -73,7 +74,7 @@ impl Dir {
     }
 }
 
-impl Drop for Dir {
+impl<B: Backend> Drop for Dir<B> {
     fn drop(&mut self) {
         // A DPU side that is lost for good has closed it.
         let request = Request::Releasedir { ino: self.ino, fh: self.fh };

@@ -3,29 +3,30 @@
 use std::sync::Arc;
 
 use outboard_base::{Errno, Fh, Ino, Result};
+use outboard_volume::backend::Backend;
 use outboard_wire::file::{
     Attr, Lock, LockKind, LockStyle, Reply, Request, Setattr, open_flags, seek,
 };
 
 use crate::data::{self, Handle};
 use crate::link::Link;
-use crate::volume::Volume;
+use crate::volume::cred;
 
 /// An open regular file. Reads and writes name their place; there is no file offset.
 /// Closed when dropped.
-pub struct File {
-    link: Arc<Link>,
+pub struct File<B: Backend> {
+    link: Arc<Link<B>>,
     handle: Handle,
 }
 
-impl std::fmt::Debug for File {
+impl<B: Backend> std::fmt::Debug for File<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "File({:?})", self.handle)
     }
 }
 
-impl File {
-    pub(crate) fn new(link: Arc<Link>, handle: Handle) -> File {
+impl<B: Backend> File<B> {
+    pub(crate) fn new(link: Arc<Link<B>>, handle: Handle) -> File<B> {
         File { link, handle }
     }
 
@@ -78,7 +79,7 @@ impl File {
     pub fn set_attr(&self, set: Setattr) -> Result<Attr> {
         let Handle { ino, fh, .. } = self.handle;
         // Who may change what depends on who asks now, and on all groups.
-        self.link.attributes(&Volume::cred(), &Request::Setattr { ino, fh, set })
+        self.link.attributes(&cred(), &Request::Setattr { ino, fh, set })
     }
 
     /// Sets the length.
@@ -107,7 +108,7 @@ impl File {
     }
 
     /// Copies `len` bytes to another file of the same volume, inside the DPU side; how many.
-    pub fn copy_to(&self, from: u64, to: &File, at: u64, len: u64) -> Result<usize> {
+    pub fn copy_to(&self, from: u64, to: &File<B>, at: u64, len: u64) -> Result<usize> {
         if !Arc::ptr_eq(&self.link, &to.link) {
             return Err(Errno::EXDEV);
         }
@@ -181,7 +182,7 @@ impl File {
     }
 }
 
-impl Drop for File {
+impl<B: Backend> Drop for File<B> {
     fn drop(&mut self) {
         // A DPU side that is lost for good has closed it.
         let _closed = self.release(0);

@@ -1,93 +1,16 @@
 //! The attachment of this process, and calls through it.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use outboard_attach::host::{Host, HostOptions, Shape};
 use outboard_base::{Cred, Errno, Ino, Result};
-use outboard_cache::policy::Choice;
-use outboard_dpc::host::{Call, Done, Front, Port, Session, Slot, World};
+use outboard_volume::backend::{Backend, Call, Completion, Front, Port, Slot};
 use outboard_wire::event::Event;
 use outboard_wire::file::{Attr, Reply, Request};
 
 use crate::data::Handle;
 use crate::ports::Ports;
 use crate::told::Told;
-
-pub use outboard_attach::host::ConnectError;
-pub use outboard_dpc::host::LossPolicy;
-
-/// Queue pairs of a process: as many threads are served side by side.
-const QUEUES: u16 = 16;
-/// Each serves one call at a time; the smallest ring holds three.
-const DEPTH: u16 = 4;
-/// A slot comes free when a call is answered; this is only how often a waiter looks.
-const SLOT_WAIT: Duration = Duration::from_secs(1);
-/// How long the DPU side may take to let go in order.
-const DETACH: Duration = Duration::from_secs(5);
-
-/// How to attach.
-#[derive(Clone, Debug)]
-pub struct Connect {
-    options: HostOptions,
-    /// Where the volume's root lies for the user: absolute targets of symbolic links that begin
-    /// with it lead into the volume, others out of it. `None`: they lead to the volume's own root.
-    pub prefix: Option<Vec<u8>>,
-}
-
-impl Connect {
-    /// The defaults, for a DPU side listening at `socket`: calls wait a minute for a lost DPU side.
-    #[must_use]
-    pub fn new(socket: impl Into<PathBuf>) -> Connect {
-        let mut options = HostOptions::new(socket.into());
-        options.settings.queues = QUEUES;
-        options.settings.depth = DEPTH;
-        Connect { options, prefix: None }
-    }
-
-    /// What calls do while the DPU side is lost.
-    #[must_use]
-    pub fn on_loss(mut self, policy: LossPolicy) -> Connect {
-        self.options.on_loss = policy;
-        self
-    }
-
-    /// How long the DPU side may take to be there.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Connect {
-        self.options.connect_timeout = timeout;
-        self
-    }
-
-    /// Keeps pages of files in `bytes` of this process's memory, which the DPU side manages:
-    /// re-reads and small writes cost no request. None by default. `O_DIRECT` and `O_SYNC` pass it
-    /// by.
-    #[must_use]
-    pub fn cache(mut self, bytes: u64) -> Connect {
-        let shape = Shape { len: bytes, ..Shape::default() };
-        self.options.cache = (bytes > 0).then_some(shape);
-        self
-    }
-
-    /// How that cache is to be managed, where the DPU side's own settings are not to decide.
-    /// Nothing without [`Connect::cache`] before it.
-    #[must_use]
-    pub fn managed(mut self, choice: Choice) -> Connect {
-        if let Some(shape) = &mut self.options.cache {
-            shape.wishes = choice.wishes();
-        }
-        self
-    }
-
-    /// Called first on each thread this library starts.
-    #[must_use]
-    pub fn on_thread(mut self, begin: fn()) -> Connect {
-        self.options.on_thread = Some(begin);
-        self
-    }
-}
 
 /// Ends of waits for locks that came before who waits asked for them, oldest first.
 #[derive(Default)]
@@ -120,16 +43,16 @@ impl Settled {
     }
 }
 
-/// What the DPU side tells beside answers.
+/// What the volume's side tells beside answers.
 #[derive(Default)]
 struct Hearing {
     settled: Mutex<Settled>,
     came: Condvar,
 }
 
-impl Front for Hearing {
+impl<S> Front<S> for Hearing {
     /// Every call is waited for by who made it, so nothing is left in flight.
-    fn complete(&self, _: Done) {}
+    fn complete(&self, _: Completion<S>) {}
 
     fn event(&self, event: Event) {
         // Nothing here could be stale: a hybrid cache is kept right by its grants, not by events.
@@ -145,50 +68,36 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The attachment.
-pub(crate) struct Link {
-    host: Mutex<Option<Host>>,
-    session: Arc<Session>,
-    world: Arc<dyn World>,
-    ports: Ports<Port>,
+pub(crate) struct Link<B: Backend> {
+    ports: Ports<B::Port>,
     hearing: Arc<Hearing>,
     told: Mutex<Told>,
+    /// Dropped last: ports are its own.
+    backend: Arc<B>,
 }
 
-impl Link {
-    pub(crate) fn connect(how: Connect) -> std::result::Result<Link, ConnectError> {
+impl<B: Backend> Link<B> {
+    pub(crate) fn attach<E>(
+        attach: impl FnOnce(Arc<dyn Front<B::Slot>>) -> std::result::Result<Arc<B>, E>,
+    ) -> std::result::Result<Link<B>, E> {
         let hearing = Arc::new(Hearing::default());
-        let queues = how.options.settings.queues;
-        let host = Host::connect(how.options, Arc::clone(&hearing) as Arc<dyn Front>)?;
-        let session = Arc::clone(host.session());
-        let ports = (0..queues).filter_map(|queue| session.calling_port(queue));
-        Ok(Link {
-            ports: Ports::new(ports),
-            world: host.world(),
-            session,
-            host: Mutex::new(Some(host)),
-            hearing,
-            told: Mutex::default(),
-        })
+        let backend = attach(Arc::clone(&hearing) as Arc<dyn Front<B::Slot>>)?;
+        let ports = (0..=u16::MAX).map_while(|index| backend.calling_port(index));
+        Ok(Link { ports: Ports::new(ports), backend, hearing, told: Mutex::default() })
     }
 
-    /// Lets go of everything in order; calls made later never come back.
-    pub(crate) fn disconnect(&self) -> std::io::Result<()> {
-        lock(&self.host).take().map_or(Ok(()), |host| host.detach(DETACH))
-    }
-
-    /// Figures since the attachment.
-    pub(crate) fn counts(&self) -> outboard_dpc::host::Counts {
-        self.session.counts()
+    pub(crate) fn backend(&self) -> &Arc<B> {
+        &self.backend
     }
 
     /// Reads from the cache; `None` if the volume must be asked.
     pub(crate) fn read_cached(&self, it: &Handle, offset: u64, out: &mut [u8]) -> Option<usize> {
-        self.session.read_cached(it.ino, it.fh, offset, out)
+        self.backend.read_cached(it.ino, it.fh, offset, out)
     }
 
     /// Writes into the cache; false if the volume must be asked.
     pub(crate) fn write_cached(&self, it: &Handle, offset: u64, bytes: &[u8]) -> bool {
-        self.session.write_cached(it.ino, it.fh, offset, bytes)
+        self.backend.write_cached(it.ino, it.fh, offset, bytes)
     }
 
     /// Asks, and takes the answer from the slot.
@@ -197,11 +106,11 @@ impl Link {
         cred: &Cred,
         request: &Request<'_>,
         payload: &[u8],
-        take: impl FnOnce(Reply, Option<Slot>) -> Result<T>,
+        take: impl FnOnce(Reply, Option<B::Slot>) -> Result<T>,
     ) -> Result<T> {
         let mut port = self.ports.take()?;
         let mut slot = loop {
-            match port.acquire(self.world.now().after(SLOT_WAIT)) {
+            match port.acquire() {
                 Err(Errno::EAGAIN) => {}
                 slot => break slot?,
             }
@@ -210,7 +119,7 @@ impl Link {
             slot.write(0, payload)?;
         }
         let call = Call { request, cred, checked: false, payload_len: payload.len() };
-        let Done { outcome, slot, .. } = port.call(slot, &call);
+        let Completion { outcome, slot, .. } = port.call(slot, &call);
         take(outcome?, slot)
     }
 

@@ -4,9 +4,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use outboard_base::{Errno, Ino, Result, limits};
+use outboard_volume::backend::{Backend, Slot};
 use outboard_wire::file::{Attr, FileKind, Reply, Request, Setattr};
 
-use crate::volume::Volume;
+use crate::volume::{Volume, cred};
 use crate::walk::Spot;
 
 /// An extended attribute's value, or how long it is.
@@ -56,20 +57,20 @@ impl Spot {
     }
 }
 
-impl Volume {
+impl<B: Backend> Volume<B> {
     fn ask(&self, request: &Request<'_>) -> Result<Reply> {
-        self.link.reply(&Volume::cred(), request)
+        self.link.reply(&cred(), request)
     }
 
     fn ask_with(&self, request: &Request<'_>, payload: &[u8]) -> Result<Reply> {
-        self.link.ask(&Volume::cred(), request, payload, |reply, _| Ok(reply))
+        self.link.ask(&cred(), request, payload, |reply, _| Ok(reply))
     }
 
     /// This side refers to what was made or removed no more than it has it open.
     fn let_go(&self, reply: &Reply) {
         match reply {
-            Reply::Entry(attr) => self.link.told(&Volume::cred(), attr.ino),
-            Reply::Removed(Some(ino)) => self.link.forget(&Volume::cred(), *ino),
+            Reply::Entry(attr) => self.link.told(&cred(), attr.ino),
+            Reply::Removed(Some(ino)) => self.link.forget(&cred(), *ino),
             _ => {}
         }
     }
@@ -156,7 +157,7 @@ impl Volume {
         }
         let mut target = vec![0; limits::SYMLINK_MAX];
         let request = Request::Readlink { ino: attr.ino };
-        let len = self.link.read(&Volume::cred(), &request, &mut target)?;
+        let len = self.link.read(&cred(), &request, &mut target)?;
         target.truncate(len);
         Ok(target)
     }
@@ -197,7 +198,7 @@ impl Volume {
 
     fn ask_xattr(&self, request: &Request<'_>, room: usize) -> Result<Xattr> {
         let mut value = vec![0; room.min(limits::XATTR_SIZE_MAX)];
-        let cred = Volume::cred();
+        let cred = cred();
         self.link.ask(&cred, request, &[], |reply, slot| match (reply, slot) {
             (Reply::Size(len), _) => Ok(Xattr::Len(len as usize)),
             (Reply::Data(len), Some(slot)) => {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use outboard_base::{Cred, Errno, Fh, Result};
+use outboard_volume::backend::Backend;
 use outboard_wire::file::{Attr, FileKind, Reply, Request, open_flags};
 
 use crate::data::Handle;
@@ -141,17 +142,22 @@ impl OpenOptions {
 
 /// What a path turned out to be.
 #[derive(Debug)]
-pub enum Opened {
+pub enum Opened<B: Backend> {
     /// A regular file.
-    File(File, Attr),
+    File(File<B>, Attr),
     /// A directory, open for listing.
-    Dir(Dir, Attr),
+    Dir(Dir<B>, Attr),
     /// Something the kernel must open: a fifo, a device node.
     Special(Attr),
 }
 
 /// Opens what `spot` leads to. `ESTALE`: it went meanwhile, walk again.
-pub(crate) fn open(link: &Arc<Link>, cred: &Cred, spot: &Spot, how: &How) -> Result<Opened> {
+pub(crate) fn open<B: Backend>(
+    link: &Arc<Link<B>>,
+    cred: &Cred,
+    spot: &Spot,
+    how: &How,
+) -> Result<Opened<B>> {
     let attr = match (&spot.name, &spot.found) {
         (None, _) => {
             match link.reply(cred, &Request::Getattr { ino: spot.dir.ino(), fh: Fh::NONE })? {
@@ -180,7 +186,7 @@ pub(crate) fn open(link: &Arc<Link>, cred: &Cred, spot: &Spot, how: &How) -> Res
     }
 }
 
-fn open_ino(link: &Link, cred: &Cred, attr: &Attr, flags: u32) -> Result<Handle> {
+fn open_ino<B: Backend>(link: &Link<B>, cred: &Cred, attr: &Attr, flags: u32) -> Result<Handle> {
     match link.reply(cred, &Request::Open { ino: attr.ino, flags })? {
         Reply::Opened(fh) => Ok(handle(attr, fh, flags, cred)),
         _ => Err(Errno::EPROTO),
@@ -192,7 +198,13 @@ fn handle(attr: &Attr, fh: Fh, flags: u32, cred: &Cred) -> Handle {
     Handle { ino: attr.ino, fh, flags, cred }
 }
 
-fn create(link: &Arc<Link>, cred: &Cred, spot: &Spot, name: &[u8], how: &How) -> Result<Opened> {
+fn create<B: Backend>(
+    link: &Arc<Link<B>>,
+    cred: &Cred,
+    spot: &Spot,
+    name: &[u8],
+    how: &How,
+) -> Result<Opened<B>> {
     if spot.slash {
         return Err(Errno::EISDIR);
     }
@@ -217,7 +229,12 @@ fn create(link: &Arc<Link>, cred: &Cred, spot: &Spot, name: &[u8], how: &How) ->
 }
 
 /// Makes a file without a name in `spot`, a directory.
-pub(crate) fn tmpfile(link: &Arc<Link>, cred: &Cred, spot: &Spot, how: &How) -> Result<Opened> {
+pub(crate) fn tmpfile<B: Backend>(
+    link: &Arc<Link<B>>,
+    cred: &Cred,
+    spot: &Spot,
+    how: &How,
+) -> Result<Opened<B>> {
     let parent = spot.found.as_ref().map_or_else(|| spot.dir.ino(), |attr| attr.ino);
     if spot.name.is_some() && spot.found.is_none() {
         return Err(Errno::ENOENT);

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use outboard_base::Ino;
+use outboard_volume::backend::Backend;
 
 use crate::link::Link;
 
@@ -56,19 +57,19 @@ impl Told {
 
 /// Inodes referred to by their numbers, as `O_PATH` does, and directories on the way to one: not
 /// forgotten before this is dropped.
-pub struct Held {
-    link: Arc<Link>,
+pub struct Held<B: Backend> {
+    link: Arc<Link<B>>,
     inos: Vec<Ino>,
 }
 
-impl Held {
-    pub(crate) fn new(link: &Arc<Link>, inos: Vec<Ino>) -> Held {
+impl<B: Backend> Held<B> {
+    pub(crate) fn new(link: &Arc<Link<B>>, inos: Vec<Ino>) -> Held<B> {
         link.hold(&inos, true);
         Held { link: Arc::clone(link), inos }
     }
 }
 
-impl Drop for Held {
+impl<B: Backend> Drop for Held<B> {
     fn drop(&mut self) {
         self.link.hold(&self.inos, false);
     }

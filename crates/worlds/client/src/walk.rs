@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use outboard_base::{Cred, Errno, Ino, Result, limits};
+use outboard_volume::backend::Backend;
 use outboard_wire::file::{Attr, FileKind, Reply, Request};
 
 use crate::link::Link;
@@ -171,13 +172,13 @@ pub fn below<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
 }
 
 /// Walks from place to place.
-pub(crate) struct Walker<'a> {
-    pub(crate) link: &'a Link,
+pub(crate) struct Walker<'a, B: Backend> {
+    pub(crate) link: &'a Link<B>,
     pub(crate) cred: &'a Cred,
     pub(crate) prefix: Option<&'a [u8]>,
 }
 
-impl Walker<'_> {
+impl<B: Backend> Walker<'_, B> {
     /// Walks `path` from `start` (from the root if it begins with a slash). A symbolic link at its
     /// end is followed if `follow` says so, or if the path ends with a slash.
     pub(crate) fn walk(&self, start: &Place, path: &[u8], follow: bool) -> Result<Walked> {

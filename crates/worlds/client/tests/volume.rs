@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_attach::dpu::{Dpu, DpuOptions};
+use outboard_attach::host::{Connect, Host};
 use outboard_client::{
-    Connect, Errno, How, LockKind, LockStyle, OpenOptions, Opened, Place, Setattr, Volume, Walked,
-    open_flags,
+    Errno, How, LockKind, LockStyle, OpenOptions, Opened, Place, Setattr, Walked, cred, open_flags,
 };
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kvfs::{Kvfs, Options};
@@ -26,10 +26,14 @@ use outboard_os::runtime::Poller;
 use outboard_os::wakeup::Wakeup;
 use outboard_store::directory::DataDirectory;
 
+type Volume = outboard_client::Volume<Host>;
+type File = outboard_client::File<Host>;
+
 const DIR: &str = "OUTBOARD_CLIENT_DIR";
 const SOCKET: &str = "OUTBOARD_CLIENT_SOCKET";
 const HIDDEN: &str = "OUTBOARD_CLIENT_HIDDEN";
 const NOBODY: u32 = 65534;
+const DETACH: Duration = Duration::from_secs(5);
 
 /// Not a test by itself: the DPU side of the others.
 #[test]
@@ -88,12 +92,16 @@ impl Rig {
     }
 
     fn volume(&self) -> Volume {
-        Volume::connect(Connect::new(self.socket())).unwrap()
+        attach(Connect::new(self.socket()))
     }
 
     fn cached_volume(&self) -> Volume {
-        Volume::connect(Connect::new(self.socket()).cache(16 << 20)).unwrap()
+        attach(Connect::new(self.socket()).cache(16 << 20))
     }
+}
+
+fn attach(how: Connect) -> Volume {
+    Volume::attach(|front| how.attach(front)).unwrap()
 }
 
 impl Drop for Rig {
@@ -104,7 +112,7 @@ impl Drop for Rig {
     }
 }
 
-fn new_file(volume: &Volume, path: &str) -> outboard_client::File {
+fn new_file(volume: &Volume, path: &str) -> File {
     volume.open(path, OpenOptions::new().read().write().create(0o644)).unwrap()
 }
 
@@ -151,7 +159,7 @@ fn use_a_volume(volume: &Volume) {
     assert_eq!(file.read_at(&mut back, 5).unwrap(), bytes.len());
     assert_eq!(file.attr().unwrap().nlink, 0);
     drop(file);
-    volume.disconnect().unwrap();
+    volume.backend().detach(DETACH).unwrap();
 }
 
 #[test]
@@ -221,9 +229,7 @@ fn a_file_made_without_a_name_goes_when_it_is_closed() {
 #[test]
 fn ways_out_are_named() {
     let rig = Rig::new();
-    let mut how = Connect::new(rig.socket());
-    how.prefix = Some(b"/mnt/volume".to_vec());
-    let volume = Volume::connect(how).unwrap();
+    let volume = attach(Connect::new(rig.socket())).with_prefix(b"/mnt/volume".to_vec());
     volume.mkdir("d", 0o755).unwrap();
     volume.symlink("/etc", "out").unwrap();
     volume.symlink("/mnt/volume/d", "in").unwrap();
@@ -335,7 +341,7 @@ fn who_leaves_keeps_no_lock() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| b.lock(LockStyle::Posix, 1, LockKind::Write, whole, true));
         std::thread::sleep(Duration::from_millis(20));
-        one.disconnect().unwrap();
+        one.backend().detach(DETACH).unwrap();
         waiter.join().unwrap().unwrap();
     });
     std::mem::forget(a);
@@ -346,8 +352,8 @@ fn who_leaves_keeps_no_lock() {
 #[ignore = "the child of the test below"]
 fn as_a_plain_user() {
     let Some(socket) = std::env::var_os(SOCKET) else { return };
-    let volume = Volume::connect(Connect::new(Path::new(&socket))).unwrap();
-    assert_eq!(Volume::cred().uid, NOBODY);
+    let volume = attach(Connect::new(Path::new(&socket)));
+    assert_eq!(cred().uid, NOBODY);
     let read = OpenOptions::new().read();
     assert_eq!(volume.open("secret", read).unwrap_err(), Errno::EACCES);
     assert_eq!(volume.open("locked/readable", read).unwrap_err(), Errno::EACCES);

@@ -6,11 +6,11 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use outboard_base::Ino;
+use outboard_volume::backend::{self, Completion};
 use outboard_wire::event::Event;
 use outboard_wire::fuse::answer::{Valid, fopen};
 use outboard_wire::fuse::init::{InitOut, flags};
 
-use crate::backend::Answer;
 use crate::directories::Directories;
 use crate::job::Chore;
 use crate::nodes::Nodes;
@@ -18,7 +18,7 @@ use crate::notifier::Notice;
 use crate::options::MountOptions;
 use crate::pending::Pending;
 use crate::releases::Releases;
-use crate::sys::{Device, Slot};
+use crate::sys::Device;
 use crate::table::{Table, lock};
 
 /// Notices that wait for the notifier; beyond, everything the kernel caches is dropped.
@@ -56,7 +56,7 @@ pub struct Front<S> {
     pub(crate) pending: Pending,
     pub(crate) releases: Releases,
     /// Threads that wait for an answer themselves, by tag.
-    pub(crate) waiting: Table<SyncSender<Answer<S>>>,
+    pub(crate) waiting: Table<SyncSender<Completion<S>>>,
     devices: OnceLock<Vec<Device>>,
     agreed: OnceLock<Agreed>,
     chores: Mutex<Vec<Chore>>,
@@ -67,7 +67,26 @@ pub struct Front<S> {
     pub(crate) overflow: AtomicBool,
 }
 
-impl<S: Slot> Front<S> {
+impl<S: backend::Slot> backend::Front<S> for Front<S> {
+    fn complete(&self, completion: Completion<S>) {
+        if let Some(waits) = self.waiting.shard(completion.tag).remove(&completion.tag) {
+            // Who waited may have given up.
+            let _ = waits.send(completion);
+            return;
+        }
+        match self.pending.take(completion.tag) {
+            Some(job) => self.finish(job, completion),
+            None => tracing::warn!(tag = completion.tag, "an answer to no request was dropped"),
+        }
+    }
+
+    fn event(&self, event: Event) {
+        self.directories.forget();
+        self.notice(Notice::Event(event));
+    }
+}
+
+impl<S: backend::Slot> Front<S> {
     /// The shared part of a mount yet to come.
     #[must_use]
     pub fn new(options: MountOptions) -> Front<S> {
@@ -87,25 +106,6 @@ impl<S: Slot> Front<S> {
             notices_out: Mutex::new(Some(notices_out)),
             overflow: AtomicBool::new(false),
         }
-    }
-
-    /// A request left in flight is answered. Any thread; does not block.
-    pub fn complete(&self, answer: Answer<S>) {
-        if let Some(waits) = self.waiting.shard(answer.tag).remove(&answer.tag) {
-            // Who waited may have given up.
-            let _ = waits.send(answer);
-            return;
-        }
-        match self.pending.take(answer.tag) {
-            Some(job) => self.finish(job, answer),
-            None => tracing::warn!(tag = answer.tag, "an answer to no request was dropped"),
-        }
-    }
-
-    /// The DPU side tells something. Any thread; does not block.
-    pub fn event(&self, event: Event) {
-        self.directories.forget();
-        self.notice(Notice::Event(event));
     }
 
     pub(crate) fn notice(&self, notice: Notice) {

@@ -1,5 +1,6 @@
 //! The mount adaptor (the paper's fs-adaptor, DPC 3.1; C6, C21, C23): the kernel's FUSE messages
-//! in, file operations out. It knows requests and replies and nothing of any volume.
+//! in, file operations out. It knows requests and replies and nothing of any volume: what answers
+//! is a [`Backend`].
 //!
 //! ```text
 //! application ── kernel ──▶ /dev/fuse ──▶ worker ──▶ Port::start ──▶ ... ──▶ the volume
@@ -8,8 +9,8 @@
 //!                                                        └ later: Front::complete, any thread
 //! ```
 //!
-//! - Each worker thread has a clone of `/dev/fuse` and a [`Port`] (a queue pair) of its own. It
-//!   takes a [`Slot`] *before* it reads, and reads with `readv` into a small header buffer and the
+//! - Each worker thread has a clone of `/dev/fuse` and a port of it (a queue pair) of its own. It
+//!   takes a slot *before* it reads, and reads with `readv` into a small header buffer and the
 //!   slot's pages: the data of a write lands where the DPU side takes it. The data of a read goes
 //!   to the kernel by `writev` from the slot's pages. The adaptor copies no file data.
 //! - The kernel checks permissions (`default_permissions`), so requests carry
@@ -23,9 +24,7 @@
 
 #![deny(unsafe_code)]
 
-mod backend;
 mod directories;
-mod dpc;
 mod front;
 mod job;
 mod mountpoint;
@@ -41,11 +40,9 @@ pub mod sys;
 mod table;
 mod worker;
 
-pub use backend::{Answer, Backend, Port, Started};
-pub use dpc::{Link, LinkPort};
 pub use front::Front;
 pub use mountpoint::{MountError, clear_stale, look, unmount};
 pub use options::{Cache, FOREVER, MountOptions, UnknownOption};
-pub use outboard_dpc::host::Call;
+pub use outboard_volume::backend::{self, Backend};
 pub use session::{Mounted, mount};
-pub use sys::{HeapSlot, Slot};
+pub use sys::HeapSlot;

@@ -9,12 +9,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use outboard_base::Ino;
+use outboard_volume::backend::{Backend, Slot};
 use outboard_wire::event::Event;
 use outboard_wire::fuse::{inc_epoch, inval_entry, inval_inode, translate::node_of};
 
-use crate::backend::Backend;
 use crate::front::Front;
-use crate::sys::Slot;
 
 /// How often a signalled request is looked at again.
 const WATCH: Duration = Duration::from_millis(50);

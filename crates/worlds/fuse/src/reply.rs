@@ -4,13 +4,12 @@
 use std::io;
 
 use outboard_base::{Errno, Ino, Result};
+use outboard_volume::backend::{Completion, Slot};
 use outboard_wire::file::{Attr, Reply};
 use outboard_wire::fuse::{answer, out_header};
 
-use crate::backend::Answer;
 use crate::front::Front;
 use crate::job::{Chore, Job, Shape};
-use crate::sys::Slot;
 
 /// The kernel takes errno numbers below this.
 const KERNEL_ERRNO_END: u16 = 512;
@@ -25,8 +24,8 @@ enum Body<'a> {
 impl<S: Slot> Front<S> {
     /// Answers the kernel, and keeps account of what the answer means. The job was taken out of the
     /// pending ones, so that this happens once.
-    pub(crate) fn finish(&self, job: Job, answer: Answer<S>) {
-        let Answer { tag, outcome, slot } = answer;
+    pub(crate) fn finish(&self, job: Job, completion: Completion<S>) {
+        let Completion { tag, outcome, slot, .. } = completion;
         if let Some(change) = job.change {
             let left = match &outcome {
                 Ok(Reply::Gone { parent, .. }) => parent.as_deref(),

@@ -6,16 +6,15 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use outboard_base::{Cred, Errno};
-use outboard_dpc::host::Call as Ask;
+use outboard_volume::backend::{Backend, Call as Ask, Port, Slot};
 use outboard_wire::file::Request;
 use outboard_wire::fuse::init::{InitIn, InitOut, MAJOR, flags, other_major};
 use outboard_wire::fuse::{IN_HEADER_LEN, InHeader, Opcode, WRITE_HEAD_LEN, out_header};
 
-use crate::backend::{Backend, Port};
 use crate::front::{Agreed, Front};
 use crate::mountpoint::{self, MountError};
 use crate::notifier::{self, Notice};
-use crate::sys::{Device, HeapSlot, Slot};
+use crate::sys::{Device, HeapSlot};
 use crate::worker::{End, Worker, wait_for};
 
 /// Capabilities asked for, where the kernel has them.
@@ -66,7 +65,10 @@ pub fn mount<B: Backend>(
 ) -> Result<Mounted<B>, MountError> {
     let workers = front.options.workers.max(1);
     let ports = (0..workers)
-        .map(|worker| backend.port(worker).map_err(|errno| MountError::Port { worker, errno }))
+        .map(|worker| {
+            let port = u16::try_from(worker).ok().and_then(|index| backend.port(index));
+            port.ok_or(MountError::Port { worker, errno: Errno::EINVAL })
+        })
         .collect::<Result<Vec<_>, _>>()?;
     let place = mountpoint::check(mountpoint)?;
     let device = mountpoint::attach(&place, &front.options)?;

@@ -1,7 +1,7 @@
-//! System calls that take raw memory: the FUSE device, and the slots it reads into and writes from.
+//! System calls that take raw memory: the FUSE device, and a slot in ordinary memory.
 
 mod device;
 mod slot;
 
 pub(crate) use device::Device;
-pub use slot::{HeapSlot, Slot};
+pub use slot::HeapSlot;

@@ -4,10 +4,11 @@ use std::io;
 use std::iter::{chain, once};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::task::Poll;
 use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result};
-use outboard_dpc::host::Call as Ask;
+use outboard_volume::backend::{Backend, Call as Ask, Completion, Front as _, Port, Slot};
 use outboard_wire::file::{LockKind, LockStyle, Request, open_flags};
 use outboard_wire::fuse::answer::Listing;
 use outboard_wire::fuse::translate::{ino_of, request};
@@ -16,12 +17,10 @@ use outboard_wire::fuse::{
     out_header,
 };
 
-use crate::backend::{Answer, Backend, Port, Started};
 use crate::directories::Directories;
 use crate::front::Front;
 use crate::job::{Chore, Job, Shape};
 use crate::notifier::{Notice, is_dying};
-use crate::sys::Slot;
 
 /// Pause before the kernel is asked to repeat an interrupt whose request is not known yet.
 const INTERRUPT_PAUSE: Duration = Duration::from_micros(50);
@@ -330,31 +329,31 @@ impl<B: Backend> Worker<B> {
 
     fn start(&mut self, tag: u64, job: Job, slot: B::Slot, ask: &Ask<'_>) {
         self.front.pending.insert(tag, job);
-        if let Started::Done(answer) = self.port.start(slot, ask, tag) {
-            self.front.complete(answer);
+        if let Poll::Ready(completion) = self.port.start(slot, ask, tag) {
+            self.front.complete(completion);
         }
     }
 
     /// Starts a request and waits for its answer.
-    fn wait_for(&mut self, slot: B::Slot, ask: &Ask<'_>) -> Answer<B::Slot> {
+    fn wait_for(&mut self, slot: B::Slot, ask: &Ask<'_>) -> Completion<B::Slot> {
         let tag = self.front.pending.own_tag();
         wait_for(&self.front, &mut self.port, slot, ask, tag)
     }
 
     /// On a `dirsync` mount: the directory is durable before the kernel is answered.
     fn ask_durably(&mut self, header: &InHeader, job: Job, slot: B::Slot, ask: &Ask<'_>) {
-        let mut answer = self.wait_for(slot, ask);
-        if answer.outcome.is_ok() {
+        let mut completion = self.wait_for(slot, ask);
+        if completion.outcome.is_ok() {
             let outcome = self.port.acquire().and_then(|slot| {
                 let ask = Ask { request: &Request::Syncfs, payload_len: 0, ..*ask };
                 self.wait_for(slot, &ask).outcome
             });
             if let Err(errno) = outcome {
-                answer.outcome = Err(errno);
+                completion.outcome = Err(errno);
             }
         }
-        answer.tag = header.unique;
-        self.front.finish(job, answer);
+        completion.tag = header.unique;
+        self.front.finish(job, completion);
     }
 
     /// Drops the locks whose owner is the open file that goes, in the slot its release came in:
@@ -363,11 +362,11 @@ impl<B: Backend> Worker<B> {
         for owner in self.front.nodes.released(ino, fh) {
             let (request, cred) = (Request::Flush { ino, fh, owner }, Cred::root());
             let ask = Ask { request: &request, cred: &cred, checked: true, payload_len: 0 };
-            let answer = self.wait_for(slot, &ask);
-            if let Err(errno) = answer.outcome {
+            let completion = self.wait_for(slot, &ask);
+            if let Err(errno) = completion.outcome {
                 tracing::error!(%ino, %errno, "locks of a closed file could not be dropped");
             }
-            slot = match answer.slot {
+            slot = match completion.slot {
                 Some(slot) => slot,
                 None => self.port.acquire()?,
             };
@@ -452,17 +451,18 @@ pub(crate) fn wait_for<P: Port>(
     slot: P::Slot,
     ask: &Ask<'_>,
     tag: u64,
-) -> Answer<P::Slot> {
+) -> Completion<P::Slot> {
     let (sender, receiver) = sync_channel(1);
     front.waiting.shard(tag).insert(tag, sender);
     match port.start(slot, ask, tag) {
-        Started::Done(answer) => {
+        Poll::Ready(completion) => {
             front.waiting.shard(tag).remove(&tag);
-            answer
+            completion
         }
-        Started::InFlight => {
-            receiver.recv().unwrap_or(Answer { tag, outcome: Err(Errno::EIO), slot: None })
-        }
+        Poll::Pending => receiver.recv().unwrap_or_else(|_| {
+            let (op, outcome) = (ask.request.op(), Err(Errno::EIO));
+            Completion { tag, op, outcome, slot: None }
+        }),
     }
 }
 

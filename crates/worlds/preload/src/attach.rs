@@ -3,16 +3,28 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use outboard_client::{Connect, Errno, Result, Volume};
+use outboard_attach::host::{Connect, Host};
+use outboard_client::{Errno, Result};
 use outboard_os::fds;
 
 use crate::config;
 use crate::sys::{guard, lock::Lock, signals};
 
+/// What a program's calls go to: the DPU side this process attaches to.
+pub(crate) type Volume = outboard_client::Volume<Host>;
+/// An open file there.
+pub(crate) type File = outboard_client::File<Host>;
+/// An open directory there.
+pub(crate) type Dir = outboard_client::Dir<Host>;
+/// Inodes there that are not to be forgotten.
+pub(crate) type Held = outboard_client::Held<Host>;
+
 /// How long the first attempt waits for a DPU side, which `outboard run` may be starting again.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long each does after one has failed.
 const IMPATIENCE: Duration = Duration::from_millis(200);
+/// How long the DPU side may take to let go in order.
+const DETACH: Duration = Duration::from_secs(5);
 /// Room above the floor of the library's descriptors.
 const ABOVE: u64 = 64;
 /// Where they lie at the highest.
@@ -55,16 +67,16 @@ fn attach() -> Result<&'static Attached> {
     let config = config::get().ok_or(Errno::ENOTCONN)?;
     fds::keep_above(floor());
     let patience = if FAILED.load(Ordering::Relaxed) { IMPATIENCE } else { PATIENCE };
-    let mut how = Connect::new(&config.socket)
+    let how = Connect::new(&config.socket)
         .on_loss(config.on_loss)
         .timeout(patience)
         .cache(config.cache)
         .managed(config.choice)
         .on_thread(guard::mine);
-    how.prefix = Some(config.prefix.clone());
     // The program's signals are not for the threads of the library.
-    match signals::blocked(|| Volume::connect(how)) {
+    match signals::blocked(|| Volume::attach(|front| how.attach(front))) {
         Ok(volume) => {
+            let volume = volume.with_prefix(config.prefix.clone());
             FAILED.store(false, Ordering::Relaxed);
             let attached = Box::leak(Box::new(Attached { volume, life: life() }));
             CURRENT.with(|current| *current = Some(attached));
@@ -85,12 +97,17 @@ fn floor() -> i32 {
     i32::try_from(floor).unwrap_or(0)
 }
 
+/// Leaves in order.
+pub(crate) fn leave(volume: &Volume) -> std::io::Result<()> {
+    volume.backend().detach(DETACH)
+}
+
 /// Leaves in order, if attached: what is open is opened again when it is next used.
 pub(crate) fn detach() {
     let Some(attached) = CURRENT.with(Option::take) else { return };
     LIFE.fetch_add(1, Ordering::AcqRel);
     // A DPU side that does not answer will find out that this process is gone.
-    let _left = attached.volume.disconnect();
+    let _left = leave(&attached.volume);
 }
 
 /// In a process that was just forked off, its locks free: the attachment is the parent's, and stays

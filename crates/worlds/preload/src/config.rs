@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
+use outboard_attach::host::{Choice, LossPolicy};
 use outboard_client::walk::below;
-use outboard_client::{Choice, LossPolicy};
 
 /// `OUTBOARD_PREFIX`, `OUTBOARD_SOCKET`, `OUTBOARD_ON_LOSS`, `OUTBOARD_CACHE`.
 pub(crate) struct Config {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use outboard_client::{Dir, Errno, File, Held, Ino, Place, Result, Walked, open_flags};
+use outboard_client::{Errno, Ino, Place, Result, Walked, open_flags};
 
-use crate::attach::{self, Attached, attached};
+use crate::attach::{self, Attached, Dir, File, Held, attached};
 use crate::sys::lock::Lock;
 
 /// What is open.

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use outboard_base::ledger::Ledger;
@@ -19,7 +20,7 @@ use outboard_cache::host::Plane;
 use outboard_cache::policy::Policies;
 use outboard_dpc::dpu::{Limits, Service};
 use outboard_dpc::host::{
-    Call, Done, Front, NotResumed, Port, Resumed, Session, Settings, Started, World,
+    Call, Completion, Front, NotResumed, Port, Resumed, Session, Settings, Slot, World,
 };
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Direct, Dma};
@@ -95,9 +96,9 @@ struct Inbox {
     events: Mutex<Vec<Event>>,
 }
 
-impl Front for Inbox {
-    fn complete(&self, done: Done) {
-        let answered = answered(&done);
+impl Front<Slot> for Inbox {
+    fn complete(&self, completion: Completion) {
+        let answered = answered(&completion);
         self.answered.lock().unwrap_or_else(PoisonError::into_inner).push(answered);
     }
 
@@ -106,16 +107,16 @@ impl Front for Inbox {
     }
 }
 
-fn answered(done: &Done) -> Answered {
+fn answered(completion: &Completion) -> Answered {
     let mut payload = Vec::new();
-    let mut outcome = done.outcome.clone();
-    if let (Ok(Reply::Data(len)), Some(slot)) = (&done.outcome, &done.slot) {
+    let mut outcome = completion.outcome.clone();
+    if let (Ok(Reply::Data(len)), Some(slot)) = (&completion.outcome, &completion.slot) {
         payload.resize(usize::try_from(*len).unwrap_or(0), 0);
         if let Err(errno) = slot.read(0, &mut payload) {
             outcome = Err(errno);
         }
     }
-    (done.tag, outcome, payload)
+    (completion.tag, outcome, payload)
 }
 
 /// One life of the DPU side.
@@ -211,7 +212,7 @@ impl<V: Volume> Loopback<V> {
             owner: (0, 0),
         };
         let inbox = Arc::new(Inbox::default());
-        let front = Arc::clone(&inbox) as Arc<dyn Front>;
+        let front = Arc::clone(&inbox) as Arc<dyn Front<Slot>>;
         let world = Arc::new(Steps);
         let session = Session::with_cache(id, settings, initiators, world, front, plane)?;
         let ports = (0..queues).filter_map(|queue| session.port(queue)).collect();
@@ -298,17 +299,17 @@ impl<V: Volume> Loopback<V> {
         let Some(port) = usize::try_from(queue).ok().and_then(|q| self.ports.get_mut(q)) else {
             return false;
         };
-        let Ok(mut slot) = port.acquire(Time(0)) else { return false };
+        let Ok(mut slot) = port.acquire_by(Time(0)) else { return false };
         let call = Call { request, cred, checked: false, payload_len: payload.len() };
         let outcome = slot.write(0, payload);
         let started = match outcome {
             Ok(()) => port.start(slot, &call, tag),
             Err(errno) => {
-                Started::Done(Done { tag, op: request.op(), outcome: Err(errno), slot: None })
+                Poll::Ready(Completion { tag, op: request.op(), outcome: Err(errno), slot: None })
             }
         };
-        if let Started::Done(done) = started {
-            self.inbox.complete(done);
+        if let Poll::Ready(completion) = started {
+            self.inbox.complete(completion);
         }
         true
     }

@@ -5,14 +5,19 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use outboard_client::{Connect, Volume};
+use outboard_attach::host::{Connect, Host};
+use outboard_client::Volume;
 use rustix::fs::{Advice, fadvise};
 
 use crate::workload::{Aligned, MEGABYTE, O_DIRECT};
 
 /// Pages of a file are brought in by reads of this size.
 const WARMING: usize = 64 << 10;
+
+/// How long a DPU side may take to let go in order.
+const DETACH: Duration = Duration::from_secs(5);
 
 /// A file and the way to it.
 pub(super) enum Reach {
@@ -35,15 +40,15 @@ pub(super) struct How {
 /// The file, open.
 pub(super) enum Opened {
     Kernel { file: File, behind: Option<File> },
-    Client(outboard_client::File),
+    Client(outboard_client::File<Host>),
 }
 
 /// An attachment that is left in order: a DPU side stays as long as somebody is attached.
-pub(super) struct Attached(Volume);
+pub(super) struct Attached(Volume<Host>);
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        if let Err(error) = self.0.disconnect() {
+        if let Err(error) = self.0.backend().detach(DETACH) {
             eprintln!("bench: the DPU side did not let go: {error}");
         }
     }
@@ -58,7 +63,8 @@ impl Reach {
     /// The file `name` of the volume in `data`, with a hybrid cache of `cache` bytes.
     pub(super) fn client(data: &Path, cache: u64, file: &'static str) -> io::Result<Reach> {
         let connect = Connect::new(data.join("dpu.sock")).cache(cache);
-        let volume = Volume::connect(connect).map_err(|error| io::Error::other(format!("{error}")));
+        let volume = Volume::attach(|front| connect.attach(front))
+            .map_err(|error| io::Error::other(format!("{error}")));
         Ok(Reach::Client { attached: Attached(volume?), file })
     }
 

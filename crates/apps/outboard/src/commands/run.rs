@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use outboard_attach::host::{Host, HostOptions};
 use outboard_dpc::host::{LossPolicy, Settings as Session};
-use outboard_fuse::{Cache, Front, Link, MountError, MountOptions, Mounted};
+use outboard_fuse::{Cache, Front, MountError, MountOptions, Mounted};
 use outboard_store::StoreName;
 use outboard_store::directory::DataDirectory;
 
@@ -136,8 +136,7 @@ fn serve(
         Host::connect(host_options(settings)?, Arc::clone(&front) as _).map_err(|error| {
             Failure::internal(format!("cannot attach to {}: {error}", settings.socket().display()))
         })?;
-    let link = Arc::new(Link::new(Arc::clone(host.session()), host.world()));
-    let mounted = outboard_fuse::mount(mountpoint, front, link);
+    let mounted = outboard_fuse::mount(mountpoint, front, Arc::clone(host.session()));
     let mounted = mounted.map_err(|error| umount::failure(&error))?;
     greet(settings, mounted.mountpoint());
     stay(settings, &mounted, watch, process)?;

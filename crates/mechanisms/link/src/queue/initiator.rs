@@ -129,6 +129,12 @@ impl<R: HostRings> Initiator<R> {
         self.queue
     }
 
+    /// The region its slots lie in.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
     /// The registers of this queue, for the futex of its interrupt word.
     #[must_use]
     pub fn registers(&self) -> &QueueRegisters {

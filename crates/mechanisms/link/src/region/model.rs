@@ -183,6 +183,11 @@ impl Region {
         Err(OutOfRegion)
     }
 
+    /// There are no bytes to give.
+    pub fn bytes(&self, _: u64, _: usize) -> Result<&[std::sync::atomic::AtomicU8], OutOfRegion> {
+        Err(OutOfRegion)
+    }
+
     /// Reads a word.
     pub fn load_u32(&self, at: u64, order: Ordering) -> Result<u32, OutOfRegion> {
         self.half(at, |word| word.load(order))

@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use outboard_base::limits::PAGE;
 
@@ -21,7 +21,7 @@ pub struct Region {
 // SAFETY: the memory stays mapped while `_keep` lives, and every access goes through raw copies or
 // atomics that ask for no exclusive use.
 unsafe impl Send for Region {}
-// SAFETY: as above; shared references give out no references to the bytes.
+// SAFETY: as above; shared references give out no references to the bytes but as atomics.
 unsafe impl Sync for Region {}
 
 /// Memory of this process alone, for tests and in-process links.
@@ -224,6 +224,15 @@ impl Region {
         Ok(unsafe { self.base.as_ptr().add(start) })
     }
 
+    /// A range as what it is, memory somebody else may write at any moment: for system calls that
+    /// read or write it, by who must not outlive the region.
+    pub fn bytes(&self, at: u64, len: usize) -> Result<&[AtomicU8], OutOfRegion> {
+        let pointer = self.pointer(at, len)?;
+        // SAFETY: in bounds of one mapping, which lives as long as the region that is borrowed; a
+        // byte is always initialised, and an `AtomicU8` lets others change it.
+        Ok(unsafe { std::slice::from_raw_parts(pointer.cast::<AtomicU8>(), len) })
+    }
+
     word!(word_u32, load_u32, store_u32, swap_u32, cas_u32, add_u32, u32, AtomicU32);
     word!(word_u64, load_u64, store_u64, swap_u64, cas_u64, add_u64, u64, AtomicU64);
 }
@@ -269,6 +278,18 @@ mod tests {
         let mut out = [0; 8];
         region.read_into(10, &mut out).unwrap();
         assert_eq!(&out, b"ababcdef");
+    }
+
+    #[test]
+    fn bytes_handed_out_are_those_of_the_range() {
+        let region = Region::anonymous(4096);
+        region.write_from(10, b"abc").unwrap();
+        let bytes = region.bytes(10, 3).unwrap();
+        bytes[1].store(b'B', Ordering::Relaxed);
+        let mut out = [0; 3];
+        region.read_into(10, &mut out).unwrap();
+        assert_eq!(&out, b"aBc");
+        assert!(region.bytes(4095, 2).is_err());
     }
 
     #[test]

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use outboard_base::{Fh, Ino, Timestamp, limits};
 use outboard_cache::host::{Place, Plane, Sink, Source};
-use outboard_link::layout::Layout;
 use outboard_wire::cache::Tallied;
 use outboard_wire::file::{Reply, Request, open_flags, write_flags};
 
@@ -126,12 +125,12 @@ impl Session {
         match *call.request {
             Request::Read { ino, fh, offset, len, flags } => {
                 let len = fits(len)?;
-                let sink = Sink::Region { at: self.payload_at(slot)?, len };
+                let sink = Sink::Region { at: slot.at(), len };
                 cached.read(ino, fh, offset, flags, sink).map(Reply::Data)
             }
             Request::Write { ino, fh, offset, flags } => {
                 let len = fits(u32::try_from(call.payload_len).ok()?)?;
-                let source = Source::Region { at: self.payload_at(slot)?, len };
+                let source = Source::Region { at: slot.at(), len };
                 let now = self.world().wall();
                 let write = || cached.write(ino, fh, offset, flags, source, now);
                 let again = || {
@@ -180,12 +179,6 @@ impl Session {
     /// would wait for a DPU side nobody expects back.
     fn cached(&self) -> Option<&Cached> {
         self.cached.as_ref().filter(|_| !self.given_up.load(Acquire))
-    }
-
-    /// Where in the region a slot's payload lies.
-    fn payload_at(&self, slot: &Slot) -> Option<u64> {
-        let layout = Layout::new(self.queues(), self.settings().depth)?;
-        Some(layout.slot(slot.queue(), slot.index()).buffer)
     }
 }
 

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::task::Poll;
 
 use outboard_base::{Cred, Errno, Ino};
 use outboard_link::queue::HostQueue;
@@ -21,8 +22,8 @@ use outboard_wire::file::{Flags, Lock, LockKind, Op, Reply, Request};
 use super::books::Parked;
 use super::entry::{Reader, State};
 use super::locking::Locking;
-use super::session::{Cell, Haul, Taken, lock};
-use super::{Call, Done, Port, Session, Slot, Started};
+use super::session::{Admission, Cell, Haul, lock};
+use super::{Call, Completion, Port, Session, Slot};
 
 /// What a return of the DPU side came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -179,8 +180,8 @@ impl Session {
             let slot = self.session_slot(&mut port, alive)?;
             let cred = self.own_cred();
             let call = Call { request: &request, cred: &cred, checked: true, payload_len: 0 };
-            let done = port.call_while(slot, &call, alive);
-            match (done.outcome, &request) {
+            let completion = port.call_while(slot, &call, alive);
+            match (completion.outcome, &request) {
                 (Err(Errno::ENOTCONN), _) => return Err(NotResumed),
                 (Ok(_), Request::Reclaim { .. }) => resumed.handles += 1,
                 (Ok(_), _) => resumed.locks += 1,
@@ -210,7 +211,7 @@ impl Session {
     fn session_slot(&self, port: &mut Port, alive: &dyn Fn() -> bool) -> Result<Slot, NotResumed> {
         loop {
             let now = self.world().now();
-            if let Ok(slot) = port.acquire(now.after(super::port::NAP)) {
+            if let Ok(slot) = port.acquire_by(now.after(super::port::NAP)) {
                 return Ok(slot);
             }
             if !alive() {
@@ -277,8 +278,8 @@ impl Session {
             let Parked { ino, fh, lock: wanted, wait, cred, checked, .. } = parked;
             let request = Request::Setlk { ino, fh, lock: wanted, wait, reclaim: false };
             let call = Call { request: &request, cred: &cred, checked, payload_len: 0 };
-            if let Started::Done(done) = port.start(slot, &call, tag) {
-                self.front().complete(done);
+            if let Poll::Ready(completion) = port.start(slot, &call, tag) {
+                self.front().complete(completion);
             }
         }
     }
@@ -390,23 +391,23 @@ impl Session {
         reader: Reader,
     ) -> bool {
         match self.submit_with(&slot, call, tag, reader, flags) {
-            Ok(Taken::Sent) => {
+            Ok(Admission::Sent) => {
                 slot.launch();
                 self.arm(self.session_queue());
                 true
             }
-            Ok(Taken::Held) => {
+            Ok(Admission::Held) => {
                 slot.launch();
                 true
             }
-            Ok(Taken::Kept) => {
+            Ok(Admission::Kept) => {
                 self.withdraw(slot);
                 false
             }
             // A lock that was waited for, and now is this session's to decide.
-            Ok(Taken::Answered(outcome)) => {
+            Ok(Admission::Answered(outcome)) => {
                 let (op, slot) = (call.request.op(), Some(slot));
-                self.front().complete(Done { tag, op, outcome, slot });
+                self.front().complete(Completion { tag, op, outcome, slot });
                 true
             }
             Err(_) => false,
@@ -512,7 +513,7 @@ impl Session {
 }
 
 /// The answer to a lock that was waited for.
-pub(super) fn ended(tag: u64, errno: Option<Errno>) -> Done {
+pub(super) fn ended(tag: u64, errno: Option<Errno>) -> Completion {
     let outcome = errno.map_or(Ok(Reply::Empty), Err);
-    Done { tag, op: Op::Setlk, outcome, slot: None }
+    Completion { tag, op: Op::Setlk, outcome, slot: None }
 }

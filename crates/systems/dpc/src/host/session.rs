@@ -7,14 +7,16 @@ mod taking;
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outboard_base::{Errno, Result, SessionId, Time, limits};
 use outboard_cache::host::Plane;
+use outboard_link::layout::Layout;
 use outboard_link::queue::nvmefs::Initiator;
 use outboard_link::queue::{Cid, Completion, HostQueue, Span as Part, Submission};
+use outboard_link::region::Region;
 use outboard_wire::file::{Flags, Header, Op, Reply};
 
 use super::books::Books;
@@ -25,14 +27,17 @@ use super::patience::Patience;
 use super::ranges::Span;
 use super::{Call, Counts, Front, Lane, Port, Settings, Slot, World};
 
-pub(super) use taking::{Haul, Own};
+pub(super) use taking::{Found, Haul};
 
 /// One host-side process and its DPU. Share it by `Arc`.
 pub struct Session {
     id: SessionId,
     settings: Settings,
+    /// Where slots lie, and how.
+    region: Arc<Region>,
+    layout: Layout,
     world: Arc<dyn World>,
-    front: Arc<dyn Front>,
+    front: Arc<dyn Front<Slot>>,
     /// The front-end's queues, and the session queue behind them.
     pub(super) queues: Vec<Queue>,
     pub(super) books: Mutex<Books>,
@@ -81,7 +86,7 @@ pub(super) struct Counters {
 
 /// What became of a call that was taken in.
 #[derive(Debug)]
-pub(super) enum Taken {
+pub(super) enum Admission {
     /// It is in the queue.
     Sent,
     /// It waits for another call; the end of that sends it.
@@ -105,7 +110,7 @@ impl Session {
         settings: Settings,
         initiators: Vec<Initiator>,
         world: Arc<dyn World>,
-        front: Arc<dyn Front>,
+        front: Arc<dyn Front<Slot>>,
     ) -> Result<Arc<Session>> {
         Session::with_cache(id, settings, initiators, world, front, None)
     }
@@ -116,12 +121,15 @@ impl Session {
         settings: Settings,
         initiators: Vec<Initiator>,
         world: Arc<dyn World>,
-        front: Arc<dyn Front>,
+        front: Arc<dyn Front<Slot>>,
         plane: Option<Plane>,
     ) -> Result<Arc<Session>> {
         if initiators.len() != usize::from(settings.queues) + 1 {
             return Err(Errno::EINVAL);
         }
+        let region = initiators.first().map(|initiator| Arc::clone(initiator.region()));
+        let layout = Layout::new(settings.queues.saturating_add(1), settings.depth);
+        let (Some(region), Some(layout)) = (region, layout) else { return Err(Errno::EINVAL) };
         let queue = |initiator| Queue {
             cell: Mutex::new(Cell {
                 initiator,
@@ -137,6 +145,8 @@ impl Session {
         Ok(Arc::new(Session {
             id,
             settings,
+            region,
+            layout,
             world,
             front,
             queues: initiators.into_iter().map(queue).collect(),
@@ -168,7 +178,7 @@ impl Session {
         &*self.world
     }
 
-    pub(super) fn front(&self) -> &dyn Front {
+    pub(super) fn front(&self) -> &dyn Front<Slot> {
         &*self.front
     }
 
@@ -232,11 +242,17 @@ impl Session {
     pub(super) fn acquire(self: &Arc<Session>, queue: u16) -> Option<Slot> {
         let mut cell = self.cell(queue)?;
         let cid = cell.initiator.acquire()?;
-        let whole = Part { offset: 0, len: PAYLOAD };
-        match cell.initiator.buffer(cid, whole) {
-            Ok(payload) => Some(Slot::new(Arc::clone(self), queue, cid.0, payload)),
-            Err(_) => None,
-        }
+        Some(self.slot(queue, cid.0))
+    }
+
+    /// The slot `cid` of `queue`, which is nobody else's.
+    fn slot(self: &Arc<Session>, queue: u16, cid: u16) -> Slot {
+        Slot::new(Arc::clone(self), queue, cid, self.layout.slot(queue, cid).buffer)
+    }
+
+    /// The payload at `at` of the region.
+    pub(super) fn payload(&self, at: u64) -> Option<&[AtomicU8]> {
+        self.region.bytes(at, limits::IO_MAX).ok()
     }
 
     pub(super) fn release(&self, queue: u16, cid: u16) {
@@ -294,7 +310,7 @@ impl Session {
         call: &Call<'_>,
         tag: u64,
         reader: Reader,
-    ) -> Result<Taken> {
+    ) -> Result<Admission> {
         let flags = if call.checked { Flags::CHECKED } else { Flags::default() };
         self.submit_with(slot, call, tag, reader, flags)
     }
@@ -306,7 +322,7 @@ impl Session {
         tag: u64,
         reader: Reader,
         flags: Flags,
-    ) -> Result<Taken> {
+    ) -> Result<Admission> {
         let (queue, cid) = (slot.queue(), slot.index());
         // Calls in the session queue are what ends the giving up.
         if queue != self.session_queue() && self.given_up.load(Acquire) {
@@ -346,7 +362,7 @@ impl Session {
             match self.decided(entry, decision)? {
                 Decision::Answer(outcome) => {
                     entry.state = State::Idle;
-                    return Ok(Taken::Answered(outcome));
+                    return Ok(Admission::Answered(outcome));
                 }
                 Decision::Wait => entry.state = State::Held,
                 Decision::Send | Decision::SendOnly => {}
@@ -362,10 +378,10 @@ impl Session {
         if entry.state == State::Held {
             drop(cell);
             self.send_returns();
-            return Ok(Taken::Held);
+            return Ok(Admission::Held);
         }
         if !up {
-            return Ok(Taken::Kept);
+            return Ok(Admission::Kept);
         }
         let sent = self.send(&mut cell, cid);
         if sent.is_err() {
@@ -373,7 +389,7 @@ impl Session {
         }
         drop(cell);
         self.notify(sent?);
-        Ok(Taken::Sent)
+        Ok(Admission::Sent)
     }
 
     /// What was decided about a call about locks; its header then says what the answer may be.
@@ -547,7 +563,3 @@ impl Session {
         }
     }
 }
-
-/// Payload bytes of a slot, as the queue counts them.
-const PAYLOAD: u32 = 1 << 20;
-const _: () = assert!(PAYLOAD as usize == limits::IO_MAX);

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
-use outboard_base::{Result, limits};
+use outboard_base::Result;
 
 use super::Session;
 
@@ -14,13 +15,13 @@ pub struct Slot {
     session: Option<Arc<Session>>,
     queue: u16,
     cid: u16,
-    /// The address of the payload: an address, because a slot travels between threads.
-    payload: usize,
+    /// Where in the region its payload lies.
+    at: u64,
 }
 
 impl Slot {
-    pub(super) fn new(session: Arc<Session>, queue: u16, cid: u16, payload: *mut u8) -> Slot {
-        Slot { session: Some(session), queue, cid, payload: payload.expose_provenance() }
+    pub(super) fn new(session: Arc<Session>, queue: u16, cid: u16, at: u64) -> Slot {
+        Slot { session: Some(session), queue, cid, at }
     }
 
     /// Which queue it belongs to.
@@ -35,17 +36,17 @@ impl Slot {
         self.cid
     }
 
-    /// Where the payload lies, page aligned, [`Slot::payload_max`] bytes: for `readv` and `writev`.
-    /// Valid as long as the slot lives. The DPU side may write there at any moment.
+    /// The payload, page aligned, `limits::IO_MAX` bytes: for `readv` and `writev`. The DPU side
+    /// may write there at any moment.
     #[must_use]
-    pub fn payload_ptr(&self) -> *mut u8 {
-        std::ptr::with_exposed_provenance_mut(self.payload)
+    pub fn payload(&self) -> &[AtomicU8] {
+        let session = self.session.as_ref();
+        session.and_then(|session| session.payload(self.at)).unwrap_or_default()
     }
 
-    /// Most payload bytes.
-    #[must_use]
-    pub fn payload_max(&self) -> usize {
-        limits::IO_MAX
+    /// Where in the region it lies.
+    pub(super) fn at(&self) -> u64 {
+        self.at
     }
 
     /// Copies bytes into the payload at `at`; `EINVAL` beyond its end.

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::Slot;
+use outboard_volume::backend::Slot;
 
 const PATH: &str = "/dev/fuse";
 /// `FUSE_DEV_IOC_CLONE`: this open file joins the connection of another.
@@ -42,12 +42,13 @@ impl Device {
 
     /// Reads one message: its start into `head`, the rest into the slot's pages. Blocks.
     pub(crate) fn read(&self, head: &mut [u8], slot: &impl Slot) -> io::Result<usize> {
+        let pages = slot.payload();
         let parts = [
             libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() },
-            libc::iovec { iov_base: slot.payload_ptr().cast(), iov_len: slot.payload_max() },
+            libc::iovec { iov_base: pages.as_ptr().cast_mut().cast(), iov_len: pages.len() },
         ];
-        // SAFETY: `head` is borrowed exclusively; the slot's pages are valid by the contract of
-        // `Slot`, and are written by the kernel, not through a reference.
+        // SAFETY: `head` is borrowed exclusively; the slot's pages are borrowed as atomics, which
+        // others may write to, and so may the kernel.
         let read = unsafe { libc::readv(self.0.as_raw_fd(), parts.as_ptr(), 2) };
         usize::try_from(read).map_err(|_| io::Error::last_os_error())
     }
@@ -65,13 +66,14 @@ impl Device {
 
     /// Writes one message: a header and the first `len` bytes of the slot's pages.
     pub(crate) fn write_pages(&self, head: &[u8], slot: &impl Slot, len: usize) -> io::Result<()> {
-        let len = len.min(slot.payload_max());
+        let pages = slot.payload();
+        let len = len.min(pages.len());
         let parts = [
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
-            libc::iovec { iov_base: slot.payload_ptr().cast(), iov_len: len },
+            libc::iovec { iov_base: pages.as_ptr().cast_mut().cast(), iov_len: len },
         ];
-        // SAFETY: `head` is borrowed across the call; the slot's first `len` bytes are valid by the
-        // contract of `Slot`, and are read by the kernel, not through a reference.
+        // SAFETY: `head` is borrowed across the call; so are the slot's pages, `len`
+        // bytes or more, and `writev` only reads them.
         let written = unsafe { libc::writev(self.0.as_raw_fd(), parts.as_ptr(), 2) };
         whole(written, head.len() + len)
     }

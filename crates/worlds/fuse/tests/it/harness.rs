@@ -6,13 +6,13 @@ mod skips;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use outboard_base::{Errno, Ino, Result};
-use outboard_fuse::{
-    Answer, Backend, Call, Front, HeapSlot, MountOptions, Mounted, Port, Started, mount,
-};
-use outboard_wire::file::{Header, Reply, Request};
+use outboard_base::{Errno, Fh, Ino, Result};
+use outboard_fuse::backend::{Backend, Call, Completion, Front as _, Port};
+use outboard_fuse::{Front, HeapSlot, MountOptions, Mounted, mount};
+use outboard_wire::file::{Header, Op, Reply, Request};
 
 use crate::toy::Toy;
 
@@ -61,7 +61,7 @@ impl ToyBackend {
         });
         drop(waiters);
         for (tag, outcome) in granted {
-            self.front().complete(Answer { tag, outcome, slot: None });
+            self.front().complete(ended(tag, Op::Setlk, outcome));
         }
     }
 
@@ -103,13 +103,15 @@ impl ToyBackend {
     /// Answers what hangs, and hangs no more.
     pub(crate) fn let_go(&self) {
         for tag in self.held.lock().unwrap().take().unwrap_or_default() {
-            self.front().complete(Answer { tag, outcome: Err(Errno::EIO), slot: None });
+            self.front().complete(ended(tag, Op::Getattr, Err(Errno::EIO)));
         }
     }
 }
 
-/// The backend as the mount shares it.
-pub(crate) struct Shared(pub(crate) Arc<ToyBackend>);
+/// The end of a call that holds no slot any more.
+fn ended(tag: u64, op: Op, outcome: Result<Reply>) -> Completion<HeapSlot> {
+    Completion { tag, op, outcome, slot: None }
+}
 
 pub(crate) struct ToyPort {
     backend: Arc<ToyBackend>,
@@ -117,28 +119,40 @@ pub(crate) struct ToyPort {
     gave: bool,
 }
 
-impl Backend for Shared {
+impl Backend for ToyBackend {
     type Slot = HeapSlot;
     type Port = ToyPort;
 
-    fn port(&self, _worker: usize) -> Result<ToyPort> {
-        Ok(ToyPort { backend: Arc::clone(&self.0), gave: false })
+    fn port(self: &Arc<ToyBackend>, _: u16) -> Option<ToyPort> {
+        Some(ToyPort { backend: Arc::clone(self), gave: false })
     }
 
-    fn abort(&self, tag: u64) -> bool {
-        let aborted = || Answer { tag, outcome: Err(Errno::EINTR), slot: None };
-        let mut waiters = self.0.waiters.lock().unwrap();
+    fn calling_port(self: &Arc<ToyBackend>, index: u16) -> Option<ToyPort> {
+        self.port(index)
+    }
+
+    fn read_cached(&self, _: Ino, _: Fh, _: u64, _: &mut [u8]) -> Option<usize> {
+        None
+    }
+
+    fn write_cached(&self, _: Ino, _: Fh, _: u64, _: &[u8]) -> bool {
+        false
+    }
+
+    fn abort(self: &Arc<ToyBackend>, tag: u64) -> bool {
+        let aborted = |op| ended(tag, op, Err(Errno::EINTR));
+        let mut waiters = self.waiters.lock().unwrap();
         if let Some(at) = waiters.iter().position(|waiter| waiter.tag == tag) {
             waiters.remove(at);
             drop(waiters);
-            self.0.front().complete(aborted());
+            self.front().complete(aborted(Op::Setlk));
             return true;
         }
-        let mut held = self.0.held.lock().unwrap();
+        let mut held = self.held.lock().unwrap();
         if let Some(at) = held.as_ref().and_then(|held| held.iter().position(|t| *t == tag)) {
             held.as_mut().unwrap().remove(at);
             drop(held);
-            self.0.front().complete(aborted());
+            self.front().complete(aborted(Op::Getattr));
             return true;
         }
         false
@@ -161,13 +175,18 @@ impl Port for ToyPort {
         }
     }
 
-    fn start(&mut self, mut slot: HeapSlot, call: &Call<'_>, tag: u64) -> Started<HeapSlot> {
+    fn start(
+        &mut self,
+        mut slot: HeapSlot,
+        call: &Call<'_>,
+        tag: u64,
+    ) -> Poll<Completion<HeapSlot>> {
         assert!(call.checked);
         if let (Request::Getattr { .. }, Some(held)) =
             (call.request, self.backend.held.lock().unwrap().as_mut())
         {
             held.push(tag);
-            return Started::InFlight;
+            return Poll::Pending;
         }
         let outcome =
             self.backend.toy.answer(call.cred, call.request, slot.payload_mut(), call.payload_len);
@@ -176,8 +195,9 @@ impl Port for ToyPort {
             let mut bytes = vec![0; call.request.encoded_len(&header)];
             call.request.encode(&header, &mut bytes).unwrap();
             self.backend.waiters.lock().unwrap().push(Waiter { tag, ino: *ino, request: bytes });
-            return Started::InFlight;
+            return Poll::Pending;
         }
+        let op = call.request.op();
         let unlocks = match call.request {
             Request::Setlk { ino, .. }
             | Request::Flush { ino, .. }
@@ -185,14 +205,14 @@ impl Port for ToyPort {
             _ => None,
         };
         let started = match self.backend.late {
-            None => Started::Done(Answer { tag, outcome, slot: Some(slot) }),
+            None => Poll::Ready(Completion { tag, op, outcome, slot: Some(slot) }),
             Some(late) => {
                 let front = Arc::clone(self.backend.front());
                 std::thread::spawn(move || {
                     std::thread::sleep(late);
-                    front.complete(Answer { tag, outcome, slot: Some(slot) });
+                    front.complete(Completion { tag, op, outcome, slot: Some(slot) });
                 });
-                Started::InFlight
+                Poll::Pending
             }
         };
         if let Some(ino) = unlocks {
@@ -200,13 +220,20 @@ impl Port for ToyPort {
         }
         started
     }
+
+    fn call(&mut self, slot: HeapSlot, call: &Call<'_>) -> Completion<HeapSlot> {
+        match self.start(slot, call, 0) {
+            Poll::Ready(completion) => completion,
+            Poll::Pending => panic!("a mount waits for its answers itself"),
+        }
+    }
 }
 
 /// A mounted toy volume; unmounted when dropped.
 pub(crate) struct Mount {
     pub(crate) dir: PathBuf,
     pub(crate) backend: Arc<ToyBackend>,
-    pub(crate) mounted: Option<Mounted<Shared>>,
+    pub(crate) mounted: Option<Mounted<ToyBackend>>,
     _place: tempfile::TempDir,
 }
 
@@ -246,7 +273,7 @@ pub(crate) fn mount_at(
     });
     let front = Arc::new(Front::new(options));
     assert!(backend.front.set(Arc::clone(&front)).is_ok());
-    let mounted = mount(place.path(), front, Arc::new(Shared(Arc::clone(&backend)))).unwrap();
+    let mounted = mount(place.path(), front, Arc::clone(&backend)).unwrap();
     Mount { dir: place.path().to_owned(), backend, mounted: Some(mounted), _place: place }
 }
 

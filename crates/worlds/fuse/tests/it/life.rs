@@ -116,8 +116,9 @@ fn bad_mount_points_are_told_apart() {
     let attempt = |path: &Path| {
         use outboard_fuse::Front;
         let front = Arc::new(Front::new(MountOptions::default()));
-        let backend = Arc::new(crate::harness::Shared(Arc::clone(&mount.backend)));
-        outboard_fuse::mount(path, front, backend).err().map(|error| error.to_string())
+        outboard_fuse::mount(path, front, Arc::clone(&mount.backend))
+            .err()
+            .map(|error| error.to_string())
     };
     let busy = attempt(&mount.dir).unwrap();
     assert!(busy.contains("is busy: outboard (fuse.outboard)"), "{busy}");

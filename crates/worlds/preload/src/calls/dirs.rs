@@ -5,8 +5,9 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_client::{Dir, Entry, Errno, FileKind, Ino, Result};
+use outboard_client::{Entry, Errno, FileKind, Ino, Result};
 
+use crate::attach::Dir;
 use crate::calls::{aim, open};
 use crate::config;
 use crate::sys::export::{Route, refuse};

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use outboard_client::{Errno, File, Result};
+use outboard_client::{Errno, Result};
 use rustix::fs::SeekFrom;
 
+use crate::attach::File;
 use crate::shadow::{self, errno};
 use crate::sys::export::{Route, refuse};
 use crate::sys::signals::borrowed;

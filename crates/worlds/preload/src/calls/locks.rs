@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outboard_client::{Errno, File, Ino, LockKind, LockStyle, Result};
+use outboard_client::{Errno, Ino, LockKind, LockStyle, Result};
 
+use crate::attach::File;
 use crate::shadow;
 use crate::sys::export::Route;
 use crate::sys::lock::Lock;

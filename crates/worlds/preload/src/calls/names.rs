@@ -1,9 +1,10 @@
 //! What is done to names, and to what they lead to.
 
 use outboard_client::{
-    Attr, Errno, FileKind, Result, Setattr, SetattrTime, Spot, Statfs, Timestamp, Volume, Xattr,
+    Attr, Errno, FileKind, Result, Setattr, SetattrTime, Spot, Statfs, Timestamp, Xattr,
 };
 
+use crate::attach::Volume;
 use crate::calls::aim;
 use crate::config;
 use crate::sys::export::Route;

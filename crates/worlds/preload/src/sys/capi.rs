@@ -6,10 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use outboard_client::{Attr, Connect, Dir, Entry, Errno, File, How, OpenOptions, Result, Volume};
+use outboard_attach::host::Connect;
+use outboard_client::{Attr, Entry, Errno, How, OpenOptions, Result};
 
 use super::export::{copy_out, given, room};
 use super::{guard, names, signals};
+use crate::attach::{Dir, File, Volume, leave};
 use crate::table::wire_flags;
 
 /// `struct ob_entry`.
@@ -111,13 +113,14 @@ api! {
         let socket = path(socket).to_path_buf();
         let wait = Duration::from_millis(wait_ms.into());
         let how = Connect::new(socket).timeout(wait).on_thread(guard::mine);
-        let made = call(|| signals::blocked(|| Volume::connect(how)).map_err(|_| Errno::ENOTCONN));
+        let attach = || Volume::attach(|front| how.attach(front));
+        let made = call(|| signals::blocked(attach).map_err(|_| Errno::ENOTCONN));
         handed_out(made, error)
     }
     fn ob_disconnect(volume: *mut Volume) -> c_int {
         status(call(|| {
             let volume = taken_back(volume)?;
-            volume.disconnect().map_err(|error| {
+            leave(&volume).map_err(|error| {
                 Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO).unsigned_abs())
             })
         }))

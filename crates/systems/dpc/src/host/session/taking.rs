@@ -4,34 +4,34 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use outboard_base::{Errno, Result, limits};
-use outboard_link::queue::{Cid, Completion, HostQueue, Span as Part};
+use outboard_link::queue::{Cid, Completion as QueueCompletion, HostQueue};
 use outboard_wire::file::{Op, Reply};
 use outboard_wire::nvmefs::{QueueError, Status};
 
-use super::{Cell, PAYLOAD, Session, lock};
+use super::{Cell, Session, lock};
 use crate::host::entry::{Entry, Note, Reader, State};
 use crate::host::loss::ended;
 use crate::host::port::NAP;
-use crate::host::{Done, Lane, Slot};
+use crate::host::{Completion, Lane};
 
 /// Completions taken in at one look.
 const LOOK_MAX: usize = 64;
 
 /// What a look found out about one call.
-pub(in crate::host) enum Own {
+pub(in crate::host) enum Found {
     /// It is answered.
-    Done(Done),
+    Completion(Completion),
     /// It waits for a lock and holds no slot any more.
     Parked,
     /// Nothing yet.
-    None,
+    Nothing,
 }
 
 /// What taking in completions has brought, to be acted upon once no lock is held.
 pub(in crate::host) struct Haul {
     want: Option<u16>,
-    own: Own,
-    done: Vec<Done>,
+    found: Found,
+    completions: Vec<Completion>,
     admitted: Vec<Lane>,
     cancel: Vec<u64>,
     /// Waits in doubt can be gone on with.
@@ -48,8 +48,8 @@ impl Haul {
     pub(in crate::host) fn new(want: Option<u16>) -> Haul {
         Haul {
             want,
-            own: Own::None,
-            done: Vec::new(),
+            found: Found::Nothing,
+            completions: Vec::new(),
             admitted: Vec::new(),
             cancel: Vec::new(),
             renew: false,
@@ -86,8 +86,8 @@ impl Session {
         self: &Arc<Session>,
         queue: u16,
         want: Option<u16>,
-    ) -> (Own, usize) {
-        let Some(mut cell) = self.cell(queue) else { return (Own::None, 0) };
+    ) -> (Found, usize) {
+        let Some(mut cell) = self.cell(queue) else { return (Found::Nothing, 0) };
         let mut haul = Haul::new(want);
         self.take_in(&mut cell, queue, &mut haul);
         drop(cell);
@@ -111,14 +111,13 @@ impl Session {
                 return;
             };
             let (tag, op) = (entry.tag, entry.op);
-            haul.own = Own::Done(Done { tag, op, outcome, slot: self.slot_of(cell, queue, cid) });
+            haul.found = Found::Completion(Completion {
+                tag,
+                op,
+                outcome,
+                slot: Some(self.slot(queue, cid)),
+            });
         }
-    }
-
-    fn slot_of(self: &Arc<Session>, cell: &Cell, queue: u16, cid: u16) -> Option<Slot> {
-        let whole = Part { offset: 0, len: PAYLOAD };
-        let payload = cell.initiator.buffer(Cid(cid), whole).ok()?;
-        Some(Slot::new(Arc::clone(self), queue, cid, payload))
     }
 
     /// One completion: what it answers, and what that changes.
@@ -126,7 +125,7 @@ impl Session {
         self: &Arc<Session>,
         cell: &mut Cell,
         queue: u16,
-        completion: &Completion,
+        completion: &QueueCompletion,
         haul: &mut Haul,
     ) {
         let cid = completion.cid.0;
@@ -212,15 +211,16 @@ impl Session {
             _ if parked => {
                 self.free(cell, cid, haul);
                 if haul.want == Some(cid) {
-                    haul.own = Own::Parked;
+                    haul.found = Found::Parked;
                 }
             }
             Reader::Front => {
-                let done = Done { tag, op, outcome, slot: self.slot_of(cell, queue, cid) };
+                let slot = Some(self.slot(queue, cid));
+                let completion = Completion { tag, op, outcome, slot };
                 if haul.want == Some(cid) {
-                    haul.own = Own::Done(done);
+                    haul.found = Found::Completion(completion);
                 } else {
-                    haul.done.push(done);
+                    haul.completions.push(completion);
                 }
             }
             Reader::Caller => {
@@ -234,7 +234,7 @@ impl Session {
                 if outcome.is_ok() {
                     let parked = lock(&self.books).parked.remove(&ticket);
                     let tag = parked.and_then(|parked| parked.tag);
-                    haul.done.extend(tag.map(|tag| ended(tag, Some(Errno::EINTR))));
+                    haul.completions.extend(tag.map(|tag| ended(tag, Some(Errno::EINTR))));
                 }
             }
             Reader::Renew { ticket } => {
@@ -246,7 +246,7 @@ impl Session {
                     // Ended, or decided and nobody was told: what it was must be asked anew. Unless
                     // who waits wants no more.
                     match parked.tag.filter(|_| cell.entries.iter().any(cancelled)) {
-                        Some(tag) => haul.done.push(ended(tag, Some(Errno::EINTR))),
+                        Some(tag) => haul.completions.push(ended(tag, Some(Errno::EINTR))),
                         None => books.again.push(parked),
                     }
                 }
@@ -268,16 +268,16 @@ impl Session {
 
     /// Leaves the call in `cid` in flight: from here on an interrupt tells of its answer, unless
     /// that has come meanwhile.
-    pub(in crate::host) fn leave(self: &Arc<Session>, queue: u16, cid: u16) -> Own {
+    pub(in crate::host) fn leave(self: &Arc<Session>, queue: u16, cid: u16) -> Found {
         loop {
-            let Some(mut cell) = self.cell(queue) else { return Own::None };
+            let Some(mut cell) = self.cell(queue) else { return Found::Nothing };
             if !cell.up || cell.initiator.may_sleep().is_some() {
-                return Own::None;
+                return Found::Nothing;
             }
             drop(cell);
             match self.look(queue, Some(cid)).0 {
-                Own::None => {}
-                own => return own,
+                Found::Nothing => {}
+                found => return found,
             }
         }
     }
@@ -317,10 +317,10 @@ impl Session {
     }
 
     /// Sleeps for the call in `cid`, not longer than a nap.
-    pub(in crate::host) fn sleep(self: &Arc<Session>, queue: u16, cid: u16) -> Own {
+    pub(in crate::host) fn sleep(self: &Arc<Session>, queue: u16, cid: u16) -> Found {
         self.counters.slept.fetch_add(1, Relaxed);
         let until = self.world.now().after(NAP);
-        let Some(mut cell) = self.cell(queue) else { return Own::None };
+        let Some(mut cell) = self.cell(queue) else { return Found::Nothing };
         if cell.up {
             let word = cell.initiator.may_sleep();
             drop(cell);
@@ -342,7 +342,7 @@ impl Session {
     }
 
     /// Does what a haul asks for, no lock held.
-    pub(in crate::host) fn act(self: &Arc<Session>, queue: u16, haul: Haul) -> (Own, usize) {
+    pub(in crate::host) fn act(self: &Arc<Session>, queue: u16, haul: Haul) -> (Found, usize) {
         self.notify(haul.asleep);
         if haul.wake {
             self.unpark(queue);
@@ -360,9 +360,9 @@ impl Session {
         if haul.returns || (queue == self.session_queue() && haul.taken > 0) {
             self.send_returns();
         }
-        for done in haul.done {
-            self.front.complete(done);
+        for completion in haul.completions {
+            self.front.complete(completion);
         }
-        (haul.own, haul.taken)
+        (haul.found, haul.taken)
     }
 }
