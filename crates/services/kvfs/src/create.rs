@@ -111,8 +111,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             match self.find(parent, name).await? {
                 Some(_) if exclusive => return Err(Errno::EEXIST),
                 Some(inode) => match self.open_inode(cx, inode.ino(), flags).await {
-                    // Its removal has begun; the directory's lock is released with it.
-                    Err(Errno::ESTALE) => drop(self.range_locks.shared(parent).await),
+                    // Its removal has begun, of this name or of another that was its last then.
+                    Err(Errno::ESTALE) => self.handles.decided(inode.ino()).await,
                     Err(errno) => return Err(errno),
                     Ok((fh, attr)) => {
                         self.handles.add_interest(cx.attachment, attr.ino);

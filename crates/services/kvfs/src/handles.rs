@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use outboard_base::task::WaitList;
 use outboard_base::{Errno, Fh, Ino, Result, SessionId};
 use outboard_wire::file::open_flags;
 
@@ -88,6 +89,8 @@ struct State {
     interest: BTreeMap<SessionId, Interest>,
     /// Inodes whose end has begun: nobody may open them any more.
     dying: HashSet<Ino>,
+    /// Those of them whose batch has not come to its end: it may be called off.
+    undecided: HashSet<Ino>,
     /// Inodes without a name that somebody still holds.
     orphans: HashSet<Ino>,
     /// Inodes without a name that nobody holds: to be reclaimed.
@@ -221,6 +224,8 @@ impl Drop for Ending<'_> {
 pub(crate) struct Handles {
     state: Mutex<State>,
     handles_max: usize,
+    /// Who waits for one of the undecided.
+    fates: WaitList,
 }
 
 impl Handles {
@@ -228,7 +233,7 @@ impl Handles {
     pub(crate) fn new(first: u64, handles_max: usize) -> Handles {
         let first = first.max(1);
         let state = State { next: first, first, grace: true, ..State::default() };
-        Handles { state: Mutex::new(state), handles_max }
+        Handles { state: Mutex::new(state), handles_max, fates: WaitList::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -366,36 +371,56 @@ impl Handles {
         let hold = state.hold(asker, ino);
         if !lingers(hold) {
             state.dying.insert(ino);
+            state.undecided.insert(ino);
         }
         hold
     }
 
+    /// Waits while the end of `ino` has begun and may still be called off.
+    pub(crate) async fn decided(&self, ino: Ino) {
+        self.fates.until(|| (!self.state().undecided.contains(&ino)).then_some(())).await;
+    }
+
+    /// It is known what becomes of `ino`: whoever waits for that looks again.
+    fn decide(&self, ino: Ino, change: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        change(&mut state);
+        let waited_for = state.undecided.remove(&ino);
+        drop(state);
+        if waited_for {
+            self.fates.notify();
+        }
+    }
+
     /// The end of `ino` is called off (its name stays).
     pub(crate) fn spare(&self, ino: Ino) {
-        self.state().dying.remove(&ino);
+        self.decide(ino, |state| _ = state.dying.remove(&ino));
     }
 
     /// `ino` is gone.
     pub(crate) fn buried(&self, ino: Ino) {
-        let mut state = self.state();
-        state.dying.remove(&ino);
-        state.failed.remove(&ino);
-        state.drop_interest(ino);
+        self.decide(ino, |state| {
+            state.dying.remove(&ino);
+            state.failed.remove(&ino);
+            state.drop_interest(ino);
+        });
     }
 
     /// The end of `ino`, which is dying, takes further batches.
     pub(crate) fn ending(&self, ino: Ino) {
-        let mut state = self.state();
-        state.drop_interest(ino);
-        state.unheld.push_back(ino);
+        self.decide(ino, |state| {
+            state.drop_interest(ino);
+            state.unheld.push_back(ino);
+        });
     }
 
     /// `ino` has no name any more (or never had one): it goes when nobody holds it.
     pub(crate) fn orphaned(&self, ino: Ino) {
-        let mut state = self.state();
-        state.orphans.insert(ino);
-        state.dying.remove(&ino);
-        state.let_go(ino);
+        self.decide(ino, |state| {
+            state.orphans.insert(ino);
+            state.dying.remove(&ino);
+            state.let_go(ino);
+        });
     }
 
     /// `ino` got a name (again).

@@ -181,6 +181,14 @@ fn in_any_order() {
     });
 }
 
+/// An unlink in one directory had begun a file's end when a link in another gave it a second name;
+/// a create of that name found the file dying, waited for the lock of its own directory, which
+/// nobody held, a hundred times in one poll, and answered EBUSY. It waits for the fate of the file.
+#[test]
+fn a_create_waits_for_a_removal_that_is_called_off() {
+    interleaved(216, false);
+}
+
 #[test]
 fn and_some_given_up_in_the_middle() {
     seeds::run(1000..1020, |seed| {
