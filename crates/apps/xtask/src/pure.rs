@@ -14,10 +14,10 @@ const WORLDS: u32 = 4;
 const BANS: &[(&[&str], &str)] = &[
     (&["time", "Instant"], "take `outboard_base::Time` as an argument"),
     (&["time", "SystemTime"], "take `outboard_base::Timestamp` as an argument"),
-    (&["thread"], "return an effect or a future; `drivers` owns the threads"),
-    (&["net"], "define a port; `drivers` owns the sockets"),
-    (&["os", "unix", "net"], "define a port; `drivers` owns the sockets"),
-    (&["fs"], "define a port; `drivers` owns the files"),
+    (&["thread"], "return an effect or a future; a world owns the threads"),
+    (&["net"], "define a port; a world owns the sockets"),
+    (&["os", "unix", "net"], "define a port; a world owns the sockets"),
+    (&["fs"], "define a port; a world owns the files"),
     (&["process"], "return an error; only the program starts or ends processes"),
     (&["env"], "take the setting as an argument"),
 ];

@@ -1,8 +1,8 @@
 //! Small values every floor shares: errno, ids, time as values, seeded random, limits.
 //!
 //! Nothing here owns a clock, a thread, a socket or a file: time is an argument ([`Time`]), random
-//! numbers come from a seed ([`Rng`]), and every limit of the system stands in [`limits`] beside
-//! the reason for it.
+//! numbers come from a seed ([`Rng`]), and the limits that crates share stand in [`limits`], each
+//! beside the reason for it.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Every limit in one place, each with its reason. Relations between them are checked at compile
-//! time.
+//! The limits that crates share, each with its reason. Relations between them are checked at
+//! compile time. A limit of one crate stands where it is used.
 
 /// Host memory page the PRP entries speak of (NVMe MPS), bytes.
 pub const PAGE: usize = 4096;

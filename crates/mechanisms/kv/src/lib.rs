@@ -1,7 +1,7 @@
-//! The key-value and object ports, and what can be said about them without a disk.
+//! The key-value port, a cache of pairs before it, and file objects on it and a medium.
 //!
 //! DPC 3.4 stores a file system as key-value pairs and, for big files, as file objects whose index
-//! maps discrete blocks into one contiguous space. This crate has both, as ports and as pure code:
+//! maps discrete blocks into one contiguous space. This crate has both:
 //!
 //! - [`Kv`] is the key-value port: get, ordered scan, atomic conditional commit, sync.
 //!   [`mem::MemKv`] answers it in memory and fails on command, [`Cached`] puts an exact point-get

@@ -12,7 +12,7 @@
 //! * [`layout`]: where the rings and slots lie in a region;
 //! * [`pace`]: when to spin and when to sleep; [`beat`]: when the other side counts as dead.
 //!
-//! Nothing here owns a clock, thread, socket or file: `drivers` maps the memory, makes the wake-ups
+//! Nothing here owns a clock, thread, socket or file: a world maps the memory, makes the wake-ups
 //! and passes the time. The byte layouts are in `outboard_wire`, drawn in `docs/internals/link.md`.
 
 #![deny(unsafe_code)]

@@ -20,7 +20,7 @@
 //! The range lock of an inode here (of two: the lower number first), then the one to flush it,
 //! then what the volume takes. Locks of pages are held for single steps, never across an await. The
 //! mutex of the table is held for look-ups. No host is ever waited for but for the end of a
-//! copy, and that not for longer than [`BUSY_LIMIT`].
+//! copy, and that not for longer than `BUSY_LIMIT`.
 //!
 //! Where nobody has a cache, a request passes after one look at a counter.
 

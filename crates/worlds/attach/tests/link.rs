@@ -701,7 +701,7 @@ fn bounce(
 }
 
 /// Not a test: prints how fast the link is beside a bare word of shared memory.
-/// `cargo test --release -p outboard-drivers --test link latency -- --ignored --nocapture`
+/// `cargo test --release -p outboard-attach --test link latency -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement, to be read by a person"]
 fn latency() {

@@ -4,7 +4,7 @@
 //!
 //! Who was alone when it began to wait may not be when it ends. What others lose by that is
 //! bounded: one wait of one sync, and if anybody was found waiting after it, or the device was
-//! slow, the next [`SHY`] waits are handed over.
+//! slow, the next `SHY` waits are handed over.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! A server of one's own whose reads are answered beyond the bus: the whole of it.
 //!
 //! ```text
-//! cargo run -p outboard-drivers --example lookup
+//! cargo run -p outboard-pageserver --example lookup
 //! ```
 //!
 //! It keeps texts under numbers. A message is 64 bytes, as is its answer: what (`G`et, `P`ut,

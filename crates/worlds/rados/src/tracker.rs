@@ -122,7 +122,6 @@ impl Ending {
 mod tests {
     use outboard_base::task::poll_once;
     use std::pin::pin;
-    use std::task::Context;
 
     use super::*;
 

@@ -31,7 +31,7 @@ pub enum QueueError {
     InvalidField = 5,
     /// The command id is beyond the queue's depth or already in flight.
     InvalidCid = 6,
-    /// The dispatch bit does not agree with the volume attached.
+    /// No volume is served behind this value of the dispatch bit.
     BadDispatch = 7,
     /// Aborted on request, or because the queue was deleted.
     Aborted = 8,

@@ -70,7 +70,7 @@ pub struct Stats {
     ops: Vec<OpStats>,
     /// Requests whose header did not decode.
     pub malformed: u64,
-    /// Requests for another stack than the volume's (bit 10), or with payload where none belongs.
+    /// Requests for a volume that is not served (bit 10), or with payload where none belongs.
     pub misrouted: u64,
     /// Requests aborted at their host's wish.
     pub aborted: u64,

@@ -64,7 +64,7 @@ fn page_sizes(name: &str) -> Vec<u64> {
 #[test]
 fn a_region_is_of_huge_pages_where_there_are_any() {
     let Some(aside) = Aside::new(64 << 20) else {
-        return note_skip("drivers-huge-pages", "no huge pages can be put aside here");
+        return note_skip("attach-huge-pages", "no huge pages can be put aside here");
     };
     let free = aside.free().unwrap();
     let large = Shared::create_large("of-huge-pages", 8 << 20).unwrap();

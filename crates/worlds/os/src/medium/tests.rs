@@ -350,7 +350,7 @@ fn a_buffer_outlives_its_ring() {
     }
 }
 
-/// `cargo test --release -p outboard-drivers registering_saves -- --ignored --nocapture`
+/// `cargo test --release -p outboard-os registering_saves -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
 fn what_registering_saves() {

@@ -2,7 +2,7 @@
 
 use outboard_base::task::poll_once;
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use outboard_base::task::join_all;
 use outboard_kv::{Bytes, Key};
