@@ -2,7 +2,7 @@
 
 use crate::{Key, Kv, KvError, Value};
 
-/// A moment in the order of commits, as [`Kv::version`](crate::Kv::version) tells it.
+/// A moment in the order of commits, as [`Kv::version`] tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Version(pub u64);
 

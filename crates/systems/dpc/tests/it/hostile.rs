@@ -2,8 +2,9 @@
 //! limits).
 
 use outboard_base::task::poll_once;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use outboard_base::ledger::Ledger;
 use outboard_base::task::{Spawn, Work};
@@ -246,7 +247,7 @@ fn payload_under_way_is_limited_and_no_host_starves_another() {
 /// A volume that knows one file, its own number, and what it was asked.
 struct Toy {
     number: u64,
-    asked: Cell<u32>,
+    asked: AtomicU32,
 }
 
 impl AnyVolume for Toy {
@@ -258,7 +259,7 @@ impl AnyVolume for Toy {
         _: Payload,
         _: Timestamp,
     ) -> Result<Answer> {
-        self.asked.set(self.asked.get() + 1);
+        self.asked.fetch_add(1, Ordering::Relaxed);
         Ok(Reply::Offset(self.number).into())
     }
 
@@ -309,7 +310,7 @@ impl AnyVolume for Toy {
 /// other are refused before anybody reads them.
 #[test]
 fn two_volumes_are_served_side_by_side_and_one_alone_refuses_the_other_s_commands() {
-    let toy = |number| Arc::new(Toy { number, asked: Cell::new(0) });
+    let toy = |number| Arc::new(Toy { number, asked: AtomicU32::new(0) });
     let wall = || Timestamp { sec: 1, nsec: 0 };
     let (kv, shared) = (toy(1), toy(2));
     let service = Service::of_both(
@@ -327,7 +328,7 @@ fn two_volumes_are_served_side_by_side_and_one_alone_refuses_the_other_s_command
         for (dispatch, volume) in [(Dispatch::Kv, &kv), (Dispatch::Shared, &shared)] {
             let ended = side.ask(&mut host, &Submission { dispatch, ..plain(&seek) });
             assert_eq!((ended.status, ended.result), (Status::Ok, volume.number));
-            assert_eq!(volume.asked.get(), round);
+            assert_eq!(volume.asked.load(Ordering::Relaxed), round);
         }
     }
     assert_eq!(side.service.stats().misrouted, 0);
@@ -343,5 +344,5 @@ fn two_volumes_are_served_side_by_side_and_one_alone_refuses_the_other_s_command
     let dispatch = Dispatch::Shared;
     let ended = side.ask(&mut host, &Submission { dispatch, ..plain(&seek) });
     assert_eq!((ended.status, ended.result), (Status::Ok, 3));
-    assert_eq!((shared.asked.get(), side.service.stats().misrouted), (1, 1));
+    assert_eq!((shared.asked.load(Ordering::Relaxed), side.service.stats().misrouted), (1, 1));
 }

@@ -2,7 +2,7 @@
 //!
 //! These tests mount, so they need root and `/dev/fuse`; elsewhere each says that it was skipped.
 
-#![expect(clippy::unwrap_used, reason = "a test fails where it unwraps")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails where it unwraps")]
 #![expect(clippy::cast_possible_truncation, reason = "patterns of bytes")]
 
 mod calls;

@@ -150,7 +150,7 @@ fn a_long_queue_is_served_to_its_end() {
     let mut queue = RangeQueue::default();
     let mut held = vec![queue.ask(on(0, 1000, true), || usize::MAX).0];
     let ids: Vec<u64> =
-        (0..500).map(|at| queue.ask(on(at, at + 2, true), || at as usize).0).collect();
+        (0..500).zip(0..).map(|(at, nth)| queue.ask(on(at, at + 2, true), || nth).0).collect();
     let mut order = Vec::new();
     while let Some(id) = held.pop() {
         let before = order.len();
