@@ -3,8 +3,8 @@
 //! redb is a copy-on-write B-tree in one file, and knows two kinds of commit: one that is on the
 //! device, and one that is nowhere until the next of the first kind. Nothing in between survives
 //! the death of a process, so here every commit is durable, and `sync` has nothing to do. What
-//! makes that bearable is a thread that puts everything that waits into one transaction, judges
-//! each batch in it, in order, and answers all after one flush.
+//! makes that bearable is group commit: a thread puts everything that waits into one transaction,
+//! judges each batch in it, in order, and answers all after one flush.
 //!
 //! A volume lies in it where that is asked for (`--store redb`); and the port's promises are
 //! checked against it beside the engine volumes use by default: another design (a tree in place of
@@ -193,7 +193,7 @@ impl Drop for RedbEngine {
     fn drop(&mut self) {
         self.queue.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic there has poisoned the queue; there is nothing left to tell.
+            // A panic there has poisoned the queue, and every batch has its outcome.
             let _ = thread.join();
         }
     }

@@ -1,7 +1,7 @@
-//! The thread that writes: one transaction for all that waits.
+//! The thread that writes. It does group commit: one durable transaction for all batches that wait.
 //!
-//! Whatever ends the thread, everybody who waits is told: what it was working on by the drop of
-//! [`Waiting`], what was queued by that of [`Serving`], and later batches are refused.
+//! Whatever ends the thread, every batch gets an outcome: what the thread was working on by the
+//! drop of [`Waiting`], what was queued by that of [`Serving`]; later batches are refused.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,8 +13,8 @@ use redb::{Database, ReadableTable, Table};
 
 use super::{PAIRS, failed};
 
-/// Most bytes of batches in one transaction, if more than one.
-const GROUP: usize = 8 << 20;
+/// Most bytes of batches in one group commit, if there is more than one.
+const GROUP_COMMIT_MAX: usize = 8 << 20;
 
 /// The answer of an engine that can no longer say what became of a batch.
 const LOST: Result<(), KvError> = Err(KvError::Io(Errno::EIO));
@@ -30,25 +30,25 @@ pub struct Counts {
     pub batches: u64,
 }
 
-/// What becomes of a batch.
+/// What becomes of a batch: the thread resolves it, the batch's future polls it.
 #[derive(Default)]
 struct Outcome {
     ended: Option<Result<(), KvError>>,
     waker: Option<Waker>,
 }
 
-type Told = Arc<Mutex<Outcome>>;
+type SharedOutcome = Arc<Mutex<Outcome>>;
 
 /// A batch somebody waits for; dropped without an outcome, that is an error.
 pub(super) struct Waiting {
     batch: Batch,
-    told: Told,
+    outcome: SharedOutcome,
 }
 
 impl Waiting {
-    fn tell(&self, ended: Result<(), KvError>) {
+    fn resolve(&self, ended: Result<(), KvError>) {
         let waker = {
-            let mut outcome = lock(&self.told);
+            let mut outcome = lock(&self.outcome);
             if outcome.ended.is_some() {
                 return;
             }
@@ -61,7 +61,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.tell(LOST);
+        self.resolve(LOST);
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Queue {
 /// A batch asked for. Dropped before it was begun, it never is.
 pub(super) struct Asked<'a> {
     queue: &'a Queue,
-    told: Told,
+    outcome: SharedOutcome,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -100,7 +100,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Asked<'_> {
     pub(super) fn poll(&self, waker: &Waker) -> Poll<Result<(), KvError>> {
-        let mut outcome = lock(&self.told);
+        let mut outcome = lock(&self.outcome);
         match outcome.ended {
             Some(ended) => Poll::Ready(ended),
             None => {
@@ -114,10 +114,10 @@ impl Asked<'_> {
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.queue.state);
-        if lock(&self.told).ended.is_some() {
+        if lock(&self.outcome).ended.is_some() {
             return;
         }
-        let queued = state.queue.iter().position(|w| Arc::ptr_eq(&w.told, &self.told));
+        let queued = state.queue.iter().position(|w| Arc::ptr_eq(&w.outcome, &self.outcome));
         match queued.and_then(|at| state.queue.remove(at)) {
             Some(never) => {
                 state.bytes -= never.batch.bytes();
@@ -130,16 +130,16 @@ impl Drop for Asked<'_> {
 
 impl Queue {
     pub(super) fn ask(&self, batch: Batch) -> Result<Asked<'_>, KvError> {
-        let told = Told::default();
+        let outcome = SharedOutcome::default();
         let mut state = lock(&self.state);
         if state.poisoned {
             return Err(KvError::Io(Errno::EIO));
         }
         state.bytes += batch.bytes();
         state.counts.waiting += 1;
-        state.queue.push_back(Waiting { batch, told: Arc::clone(&told) });
+        state.queue.push_back(Waiting { batch, outcome: Arc::clone(&outcome) });
         self.work.notify_one();
-        Ok(Asked { queue: self, told })
+        Ok(Asked { queue: self, outcome })
     }
 
     /// Whether a transaction with an orphan in it is under way; then its end wakes.
@@ -176,8 +176,8 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// The next group; `None` when it is to end.
-    fn gather(&self) -> Option<Vec<Waiting>> {
+    /// Waits for batches, and takes those of the next group commit; `None` when it is to end.
+    fn next_group(&self) -> Option<Vec<Waiting>> {
         let state = lock(&self.state);
         let mut state = self
             .work
@@ -187,7 +187,7 @@ impl Queue {
         let mut group = Vec::new();
         while let Some(next) = state.queue.front() {
             bytes += next.batch.bytes();
-            if !group.is_empty() && bytes > GROUP {
+            if !group.is_empty() && bytes > GROUP_COMMIT_MAX {
                 break;
             }
             group.extend(state.queue.pop_front());
@@ -196,11 +196,11 @@ impl Queue {
         (!group.is_empty()).then_some(group)
     }
 
-    /// Writes group after group by `write`. After a failure whose outcome is unknown nothing is
-    /// written any more.
+    /// One group commit after another, each by `write`. After a failure whose outcome is unknown
+    /// nothing is written any more.
     pub(super) fn serve(&self, mut write: impl FnMut(&[Waiting]) -> Outcomes) {
         let _serving = Serving(self);
-        while let Some(group) = self.gather() {
+        while let Some(group) = self.next_group() {
             let poisoned = lock(&self.state).poisoned;
             let outcomes = if poisoned { Err(KvError::Io(Errno::EIO)) } else { write(&group) };
             let wakers = {
@@ -215,7 +215,7 @@ impl Queue {
                 std::mem::take(&mut state.orphaned)
             };
             for (at, waiting) in group.iter().enumerate() {
-                waiting.tell(match &outcomes {
+                waiting.resolve(match &outcomes {
                     Ok(outcomes) => outcomes.get(at).copied().unwrap_or(LOST),
                     Err(error) => Err(*error),
                 });
@@ -239,13 +239,13 @@ impl Drop for Serving<'_> {
             state.counts.waiting = 0;
             (std::mem::take(&mut state.queue), std::mem::take(&mut state.orphaned))
         };
-        // They are told here, outside of the lock.
+        // Each gets its outcome here, outside of the lock.
         drop(queue);
         wakers.into_iter().for_each(Waker::wake);
     }
 }
 
-/// What became of each batch of a group, or why nobody knows.
+/// What became of each batch of a group commit, or why nobody knows.
 type Outcomes = Result<Vec<Result<(), KvError>>, KvError>;
 
 /// Does all batches whose conditions hold in one durable transaction; each one's outcome.
