@@ -1,7 +1,7 @@
 //! One writer at a time.
 //!
 //! The head object names the owner. It changes by compare-and-swap of all its bytes only, and
-//! epoch and beat make every state of it new, so what is in doubt lands once or never. The owner
+//! claim epoch and beat make every state of it new: what is in doubt lands once or never. The owner
 //! *renews* it; who wants it watches for [`Terms::expiry`], by a clock of its own, and only if
 //! nothing moved does it *fence* the owner, await that, and swap itself in: late writes of the old
 //! owner meet a closed door (promise 4 of [`Pool`]). Clocks of two hosts are never compared, and
@@ -177,7 +177,7 @@ impl Taking {
             pool.fence(&found.instance).await?;
             self.fenced = Some(found.instance.clone());
         }
-        let mine = self.mine(pool, found.volume, found.epoch + 1);
+        let mine = self.mine(pool, found.volume, found.claim_epoch + 1);
         let guard = Guard::Starts(found.encode());
         self.swap(pool, guard, mine, now).await
     }
@@ -202,10 +202,10 @@ impl Taking {
         Ok((now < until).then(|| until.min(now.after(self.terms.renew))))
     }
 
-    fn mine<P: Pool>(&self, pool: &P, volume: u64, epoch: u64) -> Head {
+    fn mine<P: Pool>(&self, pool: &P, volume: u64, claim_epoch: u64) -> Head {
         Head {
             volume,
-            epoch,
+            claim_epoch,
             beat: 0,
             place: self.me.place,
             held: true,
@@ -239,7 +239,7 @@ impl Taking {
     ) -> Result<Taken, ClaimError> {
         match pool.apply(HEAD, swap(guard, mine.encode())).await {
             Ok(()) => {
-                let owner = Owner::new(mine.epoch);
+                let owner = Owner::new(mine.claim_epoch);
                 Ok(Taken::Mine(Claim { head: mine, confirmed: now, terms: self.terms, owner }))
             }
             // Somebody was quicker, or an operation of ours that was in doubt has landed: look.
@@ -270,10 +270,10 @@ impl Claim {
         self.head.volume
     }
 
-    /// This owner's number: higher than that of every owner before.
+    /// The claim epoch: higher than that of every owner before.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.head.epoch
+        self.head.claim_epoch
     }
 
     /// What the store's changes are made under.
@@ -326,7 +326,10 @@ impl Claim {
     /// The head is not as we left it: an earlier renewal has landed, or it is another's.
     async fn look<P: Pool>(&mut self, pool: &P) -> Result<(), ClaimError> {
         let found = Head::decode(&pool.read(HEAD, 0, HEAD_MAX).await?)?;
-        if found.held && found.epoch == self.head.epoch && found.instance == self.head.instance {
+        if found.held
+            && found.claim_epoch == self.head.claim_epoch
+            && found.instance == self.head.instance
+        {
             self.head = found;
             return Ok(());
         }

@@ -1,8 +1,9 @@
 //! The bytes of the head object: whose volume this is, and who has it now.
 //!
 //! ```text
-//! head | "OUTBPOOL" | format (4) | volume (8) | epoch (8) | beat (8) | place (8) | held (1) |
-//!      | expiry, ms (4) | len (1) | instance | len (1) | name | crc32c (4) |         little-endian
+//! head | "OUTBPOOL" | format (4) | volume (8) | claim epoch (8) | beat (8) | place (8) |
+//!      | held (1) | expiry, ms (4) | len (1) | instance | len (1) | name | crc32c (4) |
+//!                                                                                 little-endian
 //! ```
 
 use outboard_codec::crc32c;
@@ -26,7 +27,7 @@ pub(crate) struct Head {
     /// The volume's number, drawn when it was made.
     pub(crate) volume: u64,
     /// Rises with every owner.
-    pub(crate) epoch: u64,
+    pub(crate) claim_epoch: u64,
     /// Rises with every renewal.
     pub(crate) beat: u64,
     /// The owner's place.
@@ -74,7 +75,7 @@ impl Head {
         let mut out = Vec::with_capacity(HEAD_MAX);
         out.extend(MAGIC);
         out.extend(FORMAT.to_le_bytes());
-        for number in [self.volume, self.epoch, self.beat, self.place] {
+        for number in [self.volume, self.claim_epoch, self.beat, self.place] {
             out.extend(number.to_le_bytes());
         }
         out.push(self.held.into());
@@ -102,7 +103,7 @@ impl Head {
             return Err(ClaimError::Corrupt);
         }
         let mut number = || reader.number().map(u64::from_le_bytes);
-        let (volume, epoch, beat, place) = (number()?, number()?, number()?, number()?);
+        let (volume, claim_epoch, beat, place) = (number()?, number()?, number()?, number()?);
         let [held] = reader.number()?;
         let expiry = u32::from_le_bytes(reader.number()?);
         let (instance, name) = (reader.text()?, reader.text()?);
@@ -111,7 +112,7 @@ impl Head {
             1 => true,
             _ => return Err(ClaimError::Corrupt),
         };
-        Ok(Head { volume, epoch, beat, place, held, expiry, instance, name })
+        Ok(Head { volume, claim_epoch, beat, place, held, expiry, instance, name })
     }
 }
 
@@ -121,8 +122,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn head(numbers: [u64; 4], held: bool, instance: String, name: String) -> Head {
-        let [volume, epoch, beat, place] = numbers;
-        Head { volume, epoch, beat, place, held, expiry: 5, instance, name }
+        let [volume, claim_epoch, beat, place] = numbers;
+        Head { volume, claim_epoch, beat, place, held, expiry: 5, instance, name }
     }
 
     proptest! {

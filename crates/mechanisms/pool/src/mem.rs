@@ -87,7 +87,7 @@ impl State {
     }
 
     /// Some of what is late lands, in any order.
-    fn turn(&mut self, one_in: u64) {
+    fn land_some(&mut self, one_in: u64) {
         let mut at = if self.faults.gone { self.late.len() } else { 0 };
         while at < self.late.len() {
             if self.rng.chance(1, one_in) {
@@ -257,7 +257,7 @@ impl MemPool {
             if max == 0 { 0 } else { state.rng.below(max + 1) }
         };
         poll_fn(|cx| {
-            self.cluster.lock().turn(16);
+            self.cluster.lock().land_some(16);
             cx.waker().wake_by_ref();
             if self.is_dead() {
                 return Poll::Pending;
@@ -355,7 +355,7 @@ impl Pool for MemPool {
             return Err(PoolError::TimedOut);
         }
         state.admit(&self.instance, "")?;
-        state.turn(2);
+        state.land_some(2);
         state.fenced.entry(instance.into()).or_default();
         Ok(())
     }

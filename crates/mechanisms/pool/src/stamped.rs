@@ -1,7 +1,7 @@
 //! A map in an object that only its owner changes, by compare-and-swap of a stamp.
 //!
 //! ```text
-//! key "a" | epoch (8) | attempt (8) | pairs (8) | bytes (8) |                    little-endian
+//! key "a" | claim epoch (8) | attempt (8) | pairs (8) | bytes (8) |              little-endian
 //! ```
 //!
 //! Every attempt has a number of its own, never used again, and asks for the stamp that was there.
@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 16;
 /// What a stamp says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    pub(crate) epoch: u64,
+    pub(crate) claim_epoch: u64,
     pub(crate) attempt: u64,
     /// What the map holds at most: pairs, and bytes of keys and values.
     pub(crate) pairs: u64,
@@ -32,28 +32,29 @@ pub(crate) struct Stamp {
 
 impl Stamp {
     pub(crate) fn encode(self) -> Value {
-        let numbers = [self.epoch, self.attempt, self.pairs, self.bytes];
+        let numbers = [self.claim_epoch, self.attempt, self.pairs, self.bytes];
         numbers.map(u64::to_le_bytes).concat().into()
     }
 
     fn decode(bytes: &[u8]) -> Option<Stamp> {
         let (words, []) = bytes.as_chunks::<8>() else { return None };
-        let &[epoch, attempt, pairs, bytes] = words else { return None };
-        let [epoch, attempt, pairs, bytes] = [epoch, attempt, pairs, bytes].map(u64::from_le_bytes);
-        Some(Stamp { epoch, attempt, pairs, bytes })
+        let &[claim_epoch, attempt, pairs, bytes] = words else { return None };
+        let [claim_epoch, attempt, pairs, bytes] =
+            [claim_epoch, attempt, pairs, bytes].map(u64::from_le_bytes);
+        Some(Stamp { claim_epoch, attempt, pairs, bytes })
     }
 }
 
 /// Who changes things: the claim epoch, and what numbers its attempts.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
-    pub(crate) epoch: u64,
+    pub(crate) claim_epoch: u64,
     attempts: Arc<AtomicU64>,
 }
 
 impl Owner {
-    pub(crate) fn new(epoch: u64) -> Owner {
-        Owner { epoch, attempts: Arc::default() }
+    pub(crate) fn new(claim_epoch: u64) -> Owner {
+        Owner { claim_epoch, attempts: Arc::default() }
     }
 
     fn attempt(&self) -> u64 {
@@ -133,12 +134,12 @@ impl Stamped {
     ) -> Result<(), Refused> {
         for _ in 0..ATTEMPTS {
             let stamp = self.stamp(pool).await?;
-            if stamp.epoch > owner.epoch {
+            if stamp.claim_epoch > owner.claim_epoch {
                 return Err(Refused::Lost);
             }
             let (pairs, bytes) = size(stamp.pairs, stamp.bytes);
             let attempt = owner.attempt();
-            let next = Stamp { epoch: owner.epoch, attempt, pairs, bytes };
+            let next = Stamp { claim_epoch: owner.claim_epoch, attempt, pairs, bytes };
             let mut op = Op::new()
                 .when(Guard::MapEquals(STAMP.into(), stamp.encode()))
                 .then(Step::MapSet(STAMP.into(), next.encode()))
@@ -166,7 +167,7 @@ impl Stamped {
         steps: Vec<Step>,
     ) -> Result<(), Refused> {
         let attempt = owner.attempt();
-        let stamp = Stamp { epoch: owner.epoch, attempt, pairs: 0, bytes: 0 };
+        let stamp = Stamp { claim_epoch: owner.claim_epoch, attempt, pairs: 0, bytes: 0 };
         let mut op = Op::new()
             .when(Guard::Absent)
             .then(Step::MapSet(STAMP.into(), stamp.encode()))
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_stamp_are_pinned() {
-        let stamp = Stamp { epoch: 1, attempt: 2, pairs: 3, bytes: 4 };
+        let stamp = Stamp { claim_epoch: 1, attempt: 2, pairs: 3, bytes: 4 };
         let bytes = stamp.encode();
         let words = [1, 0, 0, 0, 0, 0, 0, 0, 2];
         assert!(bytes.starts_with(&words) && bytes.len() == 32);

@@ -302,7 +302,7 @@ impl<P: Pool> Medium for Striped<P> {
     async fn flush(&self) -> Result<(), Errno> {
         let dropped = self.dropped.load(Ordering::Acquire);
         let over = || (self.settled.load(Ordering::Acquire) >= dropped).then_some(());
-        // One at a time: the pool tells one only of a write that failed.
+        // One at a time: the pool reports a write that failed to one only.
         if let Ok(_guard) = self.settling.lock_unless(over).await {
             if self.pool.settle().await.is_err() {
                 self.failed.store(true, Ordering::Release);

@@ -49,7 +49,7 @@ const MARGIN: Duration = Duration::from_secs(15);
 pub(crate) struct Claimed {
     parts: Parts,
     volume: u64,
-    epoch: u64,
+    claim_epoch: u64,
     owner: String,
     threads: ClaimThreads,
 }
@@ -121,7 +121,7 @@ pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Cl
     may_fence(&pool)?;
     let terms = terms(location);
     let mut claim = take(&pool, data, terms, create)?;
-    let (volume, epoch) = (claim.volume(), claim.epoch());
+    let (volume, claim_epoch) = (claim.volume(), claim.epoch());
     let kv = PooledKv::open(Arc::clone(&pool), &claim, Options::default());
     let kv = Arc::new(block_on(kv).map_err(|error| refused(&error))?);
     let medium = Striped::open(Arc::clone(&pool), &claim);
@@ -130,7 +130,7 @@ pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Cl
     block_on(claim.renew(&*pool, clock::awake_or_not())).map_err(|error| refused(&error))?;
     let parts = Parts { pool, kv, medium };
     let threads = ClaimThreads::start(parts.clone(), claim)?;
-    Ok(Claimed { parts, volume, epoch, owner: me(data), threads })
+    Ok(Claimed { parts, volume, claim_epoch, owner: me(data), threads })
 }
 
 /// Who could not shut out an owner that is gone would learn so when there is one: then nobody has
@@ -245,12 +245,12 @@ impl Claimed {
     /// What is to be told of the claim.
     pub(crate) fn figures(&self) -> impl Fn() -> Value + 'static {
         let until = Arc::clone(&self.threads.serves_until);
-        let (owner, epoch, volume) = (self.owner.clone(), self.epoch, self.volume);
+        let (owner, claim_epoch, volume) = (self.owner.clone(), self.claim_epoch, self.volume);
         move || {
             let until = Time(until.load(Ordering::Acquire));
             json!({
                 "owner": owner,
-                "epoch": epoch,
+                "epoch": claim_epoch,
                 "volume": format!("{volume:016x}"),
                 "seconds_left": until.since(clock::awake_or_not()).as_secs(),
             })

@@ -82,7 +82,7 @@ fn what_is_not_ours_is_refused() {
     assert_eq!(refused(Wanted::OrNew(1)), ClaimError::Foreign);
     let head = Head {
         volume: 3,
-        epoch: 1,
+        claim_epoch: 1,
         beat: 1,
         place: 0,
         held: false,
@@ -159,7 +159,7 @@ struct Contender {
     skew: u64,
     taking: Option<Taking>,
     claim: Option<Claim>,
-    /// When its next turn arrives at the pool, and when its last one did.
+    /// When its next step arrives at the pool, and when its last one did.
     at: u64,
     last: u64,
 }
@@ -180,7 +180,7 @@ impl Contender {
     }
 
     /// Steps, renews, or stalls; a loser comes again as a new client.
-    fn turn(&mut self, cluster: &MemCluster, rng: &mut Rng) {
+    fn act(&mut self, cluster: &MemCluster, rng: &mut Rng) {
         // It looked at its clock before it asked, which takes its time.
         let way = rng.below((self.at - self.last).min(15) + 1);
         let now = Time((self.at - way + self.skew) * 1_000_000_000);
@@ -217,7 +217,7 @@ impl Contender {
 
 /// Four hosts that stall for longer than the claim lasts, each by its own terms, whose operations
 /// take their time, are lost, late and repeated: never do two think that they may serve, and each
-/// epoch has one owner.
+/// claim epoch has one owner.
 ///
 /// Who found its own swap or renewal of long ago in the head used to count it from then on, though
 /// others had watched that same head nearly for as long as it takes to expire: two served.
@@ -242,7 +242,7 @@ fn two_never_serve_at_once() {
             for host in &mut hosts {
                 if host.at <= now {
                     host.at = now;
-                    host.turn(&cluster, &mut rng);
+                    host.act(&cluster, &mut rng);
                 }
             }
             for host in &hosts {

@@ -315,10 +315,10 @@ impl<P: Pool> PooledKv<P> {
         bytes: outboard_kv::Bytes,
         essential: bool,
     ) -> Result<(), PoolError> {
-        let epoch = self.owner.epoch.to_be_bytes();
+        let claim_epoch = self.owner.claim_epoch.to_be_bytes();
         let op = Op {
             guards: vec![
-                Guard::MapEquals(OWNER.into(), epoch.into()),
+                Guard::MapEquals(OWNER.into(), claim_epoch.into()),
                 Guard::MapEquals(SEALED.into(), Value::default()),
             ],
             steps: vec![Step::Write(offset, bytes)],
@@ -343,15 +343,15 @@ impl<P: Pool> PooledKv<P> {
     /// Makes the journal object to append to, unless an attempt that was in doubt has.
     async fn make_journal(&self, object: u64) -> Result<(), PoolError> {
         let name = journal::name(object);
-        let epoch = Value::from(self.owner.epoch.to_be_bytes());
+        let claim_epoch = Value::from(self.owner.claim_epoch.to_be_bytes());
         let op = Op::new()
             .when(Guard::Absent)
-            .then(Step::MapSet(OWNER.into(), epoch.clone()))
+            .then(Step::MapSet(OWNER.into(), claim_epoch.clone()))
             .essential();
         match self.pool.apply(&name, op).await {
             Err(PoolError::Guard) => {
                 let owner = self.pool.map_get(&name, &[OWNER.into()]).await?;
-                let ours = owner.into_iter().next().flatten() == Some(epoch);
+                let ours = owner.into_iter().next().flatten() == Some(claim_epoch);
                 if ours { Ok(()) } else { Err(PoolError::Guard) }
             }
             outcome => outcome,

@@ -74,7 +74,7 @@ impl<P: Pool> PooledKv<P> {
         // Whoever has pairs knows how many at most: for the first split.
         for shard in root.shards.values() {
             let stamp = shard.map.stamp(&*self.pool).await?;
-            if stamp.epoch > self.owner.epoch {
+            if stamp.claim_epoch > self.owner.claim_epoch {
                 return Err(Refused::Lost);
             }
         }
@@ -133,7 +133,7 @@ impl<P: Pool> PooledKv<P> {
     /// Seals a journal object; one that does not exist is made, sealed. Whether it was.
     async fn seal(&self, object: u64) -> Result<bool, PoolError> {
         let name = journal::name(object);
-        let seal = Step::MapSet(SEALED.into(), self.owner.epoch.to_be_bytes().into());
+        let seal = Step::MapSet(SEALED.into(), self.owner.claim_epoch.to_be_bytes().into());
         let owner = Step::MapSet(OWNER.into(), 0_u64.to_be_bytes().into());
         // Again if it is made between the two by who had begun to.
         for _ in 0..ATTEMPTS {
