@@ -5,6 +5,14 @@
 //! descriptor, edge-triggered and never read: nothing a host does to its descriptor can block the
 //! DPU. What else may wake it (sockets, its ring) is watched by the same descriptor, each under a
 //! name: a wake-up goes through one wait queue, and one system call sleeps and tells who woke.
+//!
+//! A notifier that is closed everywhere takes with it the notification nobody has collected: the
+//! kernel drops a closed descriptor from the set. So whoever may close one right after it notified
+//! is noticed in another way, too. A host is: its socket, which is watched here as well, closes
+//! with its notifier, and stays readable until the DPU has looked. The notifier of a plug-in's
+//! process has a copy that the asking thread keeps, and that of an executor goes with the futures
+//! of which alone it speaks. All other threads notify through the wakeup's own, which lasts as long
+//! as the wakeup.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -39,7 +47,7 @@ impl Wakeup {
     }
 
     /// An event descriptor that notifies this wakeup, to be handed to a host. It ends when every
-    /// copy of it is closed.
+    /// copy of it is closed, and what it notified last may then be lost.
     pub fn notifier(&self) -> io::Result<Notifier> {
         Notifier::attach_to(&self.epoll)
     }
@@ -165,6 +173,44 @@ mod tests {
         assert_eq!(listen(), (false, vec![]));
         notifier.notify();
         assert_eq!(listen(), (true, vec![]));
+    }
+
+    /// A host that notifies and leaves at once takes its notification with it; it is heard by its
+    /// socket. So is one that leaves while others have notified.
+    #[test]
+    fn who_notifies_and_leaves_is_heard_by_its_socket() {
+        let wakeup = Wakeup::new().unwrap();
+        for others_notify in [false, true] {
+            let notifier = wakeup.notifier().unwrap();
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            wakeup.watch(theirs.as_fd(), NonZeroU64::new(7).unwrap()).unwrap();
+            notifier.notify();
+            if others_notify {
+                wakeup.notify();
+            }
+            drop(notifier);
+            assert_eq!(wakeup.drain().unwrap(), others_notify, "what is closed is not heard");
+            drop(ours);
+            for _ in 0..2 {
+                let mut names = Vec::new();
+                assert!(wakeup.listen(Duration::ZERO, |name| names.push(name)).unwrap());
+                assert_eq!(names, [7], "until it has been looked at");
+            }
+            wakeup.forget(theirs.as_fd()).unwrap();
+        }
+    }
+
+    /// A copy of a notifier that somebody keeps keeps what was notified through another.
+    #[test]
+    fn what_was_notified_lasts_as_long_as_a_copy() {
+        let wakeup = Wakeup::new().unwrap();
+        let kept = wakeup.notifier().unwrap();
+        let other = Notifier::from_fd(kept.fd().try_clone_to_owned().unwrap());
+        other.notify();
+        drop(other);
+        assert!(wakeup.drain().unwrap());
+        drop(kept);
+        assert!(!wakeup.drain().unwrap());
     }
 
     /// A host that reads its event, fills its counter or makes it blocking hurts nobody but itself.
