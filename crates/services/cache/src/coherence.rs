@@ -19,8 +19,8 @@
 //!
 //! The range lock of an inode here (of two: the lower number first), then the one to flush it,
 //! then what the volume takes. Locks of pages are held for single steps, never across an await. The
-//! mutex of the table is held for look-ups. No host is ever waited for but for the end of a
-//! copy, and that not for longer than `BUSY_LIMIT`.
+//! mutex of the table is held for look-ups, also within a look of those who wait in a list. No
+//! host is ever waited for but for the end of a copy, and that not for longer than `BUSY_LIMIT`.
 //!
 //! Where nobody has a cache, a request passes after one look at a counter.
 
@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use outboard_base::task::RangeLocks;
+use outboard_base::task::{RangeLocks, WaitList};
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_link::dma::DmaError;
 use outboard_volume::{Answer, Caller, Payload};
@@ -87,6 +87,8 @@ pub struct Coherence {
     range_locks: RangeLocks,
     flushing: RangeLocks,
     table: Mutex<GrantTable>,
+    /// Requests that wait for sessions of before a restart, and for their own.
+    recovered: WaitList,
     /// Buffers of flushes, and bytes of a batch of one.
     spare: flush::Spare,
     batch: usize,
@@ -104,6 +106,7 @@ impl Default for Coherence {
             range_locks: RangeLocks::default(),
             flushing: RangeLocks::default(),
             table: Mutex::default(),
+            recovered: WaitList::default(),
             spare: flush::Spare::default(),
             batch: flush::BATCH,
             maintenance: maintenance::Maintenance::default(),
@@ -237,15 +240,11 @@ impl Coherence {
     /// Waits until every session that had files open before a restart has come back and its cache
     /// is flushed, or had the time to; and until its own is, whenever it came.
     async fn await_recovery(&self, session: SessionId) {
-        std::future::poll_fn(|context| {
-            let mut table = self.table();
-            if table.is_complete(session) {
-                return Poll::Ready(());
-            }
-            table.wait(context.waker());
-            Poll::Pending
-        })
-        .await;
+        let is_complete = || self.table().is_complete(session);
+        // Every request looks, few wait: the list is only for these.
+        if !is_complete() {
+            self.recovered.until(|| is_complete().then_some(())).await;
+        }
     }
 }
 

@@ -110,7 +110,8 @@ impl Piece {
     /// Its memory, once it is here; `None` if it does not come.
     async fn buf(self: &Arc<Self>) -> Option<Arc<Buf>> {
         poll_fn(|cx| {
-            // Before it is polled: it may end at any moment.
+            // Before it is polled: it may end at any moment. And without the list's lock, which a
+            // `WaitList` holds while it looks: what is polled may wake the piece at once.
             let mut waiting = self.waiting();
             if !waiting.iter().any(|other| other.will_wake(cx.waker())) {
                 waiting.push(cx.waker().clone());

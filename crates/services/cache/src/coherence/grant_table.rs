@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Waker;
 
 use crate::dpu::{Control, Slot};
 use crate::policy::{Flush, Prefetch};
@@ -174,7 +173,6 @@ pub(super) struct GrantTable {
     /// Inodes that sessions had in their caches in an earlier life of the DPU side, and may have
     /// open still; and whether one was cached again to be read.
     before: BTreeMap<(SessionId, Ino), bool>,
-    waiting: Vec<Waker>,
     serial: u64,
 }
 
@@ -189,19 +187,13 @@ impl GrantTable {
         self.expected.is_empty() && !self.recovering.iter().any(waits)
     }
 
-    pub(super) fn wait(&mut self, waker: &Waker) {
-        if !self.waiting.iter().any(|other| other.will_wake(waker)) {
-            self.waiting.push(waker.clone());
-        }
-    }
-
     pub(super) fn expect(&mut self, session: SessionId) {
         self.expected.insert(session);
         self.returning = true;
     }
 
-    /// Nothing is to be expected of `session` (of nobody: `None`) any more; whom to wake.
-    pub(super) fn is_back(&mut self, session: Option<SessionId>) -> Vec<Waker> {
+    /// Nothing is to be expected of `session` (of nobody: `None`) any more.
+    pub(super) fn is_back(&mut self, session: Option<SessionId>) {
         match session {
             Some(session) => _ = self.expected.remove(&session),
             None => {
@@ -209,7 +201,6 @@ impl GrantTable {
                 self.returning = false;
             }
         }
-        std::mem::take(&mut self.waiting)
     }
 
     /// The cache of `session` is being emptied. After a start others may have to read what is in
@@ -224,15 +215,10 @@ impl GrantTable {
         self.recovering.get(&session) == Some(&false)
     }
 
-    /// It is empty, and in use if it comes along; whom to wake.
-    pub(super) fn recovered(
-        &mut self,
-        session: SessionId,
-        cache: Option<Arc<Cache>>,
-    ) -> Vec<Waker> {
+    /// It is empty, and in use if it comes along.
+    pub(super) fn recovered(&mut self, session: SessionId, cache: Option<Arc<Cache>>) {
         self.recovering.remove(&session);
         cache.into_iter().for_each(|cache| self.insert(cache));
-        std::mem::take(&mut self.waiting)
     }
 
     /// What was written could not be written back: who syncs next hears it; if it is `session`'s

@@ -100,14 +100,14 @@ impl Coherence {
 
     /// Whoever has not come back does not come.
     pub fn expect_nobody(&self) {
-        let woken = self.concern(|table| table.is_back(None));
-        woken.into_iter().for_each(std::task::Waker::wake);
+        self.concern(|table| table.is_back(None));
+        self.recovered.notify();
     }
 
     /// A session is there: nothing more is to be expected of it.
     pub fn is_back(&self, session: SessionId) {
-        let woken = self.concern(|table| table.is_back(Some(session)));
-        woken.into_iter().for_each(std::task::Waker::wake);
+        self.concern(|table| table.is_back(Some(session)));
+        self.recovered.notify();
     }
 
     /// A session brings a cache. Until [`Coherence::recover`] has ended, its requests wait, and
@@ -127,13 +127,13 @@ impl Coherence {
         let since = self.began.filter(|_| self.table().recovers_late(session));
         let had: Vec<Ino> = cache.control.recorded().into_iter().map(|(ino, ..)| ino).collect();
         let emptied = self.empty(volume, &cache, Written::Claimed { since }).await;
-        let woken = self.concern(|table| {
+        self.concern(|table| {
             if emptied {
                 table.had(session, had.into_iter());
             }
-            table.recovered(session, emptied.then_some(cache))
+            table.recovered(session, emptied.then_some(cache));
         });
-        woken.into_iter().for_each(std::task::Waker::wake);
+        self.recovered.notify();
     }
 
     /// Its host leaves, or is dead: everything dirty is written back, and the cache forgotten.

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::dpu::Counts;
 use crate::policy::Policies;
 use crate::policy::flush::{Dirty, WATERMARK};
+use outboard_base::task::WaitList;
 use outboard_base::{Ino, Result, SessionId};
 use outboard_wire::cache::{Grant, Status, Tallied};
 
@@ -45,7 +45,10 @@ pub struct Figures {
 
 /// Who maintains the caches, and who waits for room in them.
 #[derive(Default)]
-pub(super) struct Maintenance(Mutex<Rounds>);
+pub(super) struct Maintenance {
+    rounds: Mutex<Rounds>,
+    room: WaitList,
+}
 
 #[derive(Default)]
 struct Rounds {
@@ -56,12 +59,11 @@ struct Rounds {
     /// Rounds that have begun, and those that have ended.
     begun: u64,
     ended: u64,
-    waiting: Vec<Waker>,
 }
 
 impl Maintenance {
     fn state(&self) -> MutexGuard<'_, Rounds> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn has_maintainer(&self) -> bool {
@@ -70,8 +72,7 @@ impl Maintenance {
 
     /// There may be room for those who wait.
     pub(super) fn has_room(&self) {
-        let woken = std::mem::take(&mut self.state().waiting);
-        woken.into_iter().for_each(Waker::wake);
+        self.room.notify();
     }
 
     /// Asks for a round: its number. `None` if nobody maintains them.
@@ -119,18 +120,11 @@ impl Coherence {
         let Some(round) = self.maintenance.ask().filter(|_| cache.lacks_room(pages)) else {
             return;
         };
-        std::future::poll_fn(|context| {
-            let mut state = self.maintenance.state();
-            if !cache.lacks_room(pages) || state.ended >= round || state.wake.is_none() {
-                return Poll::Ready(());
-            }
-            let waker = context.waker();
-            if !state.waiting.iter().any(|other| other.will_wake(waker)) {
-                state.waiting.push(waker.clone());
-            }
-            Poll::Pending
-        })
-        .await;
+        let may_go_on = || {
+            let state = self.maintenance.state();
+            !cache.lacks_room(pages) || state.ended >= round || state.wake.is_none()
+        };
+        self.maintenance.room.until(|| may_go_on().then_some(())).await;
     }
 
     /// One round over all caches: writes back what the policy says it is time for, gives writers
