@@ -1,4 +1,4 @@
-//! The DPU side as a process: one thread that serves every link to one volume.
+//! The DPU side as a process: one thread that serves every link to its volumes.
 //!
 //! ```text
 //! pass:  poll all queues ─▶ run what was woken ─▶ interrupts ─▶ now and then sockets, deadlines
@@ -8,18 +8,21 @@
 //!
 //! Everything outside the queues comes over the attach socket: Hello and Detach, and control
 //! requests (`{"command": "status"}`, see [`Control`]). A host is gone when its socket closes. If
-//! its process lives (it lost patience with a side that hung), what it holds is kept for a while;
+//! its process lives (it gave up on a side that hung), what it holds is kept for a while;
 //! if not, it goes at once.
 //!
+//! It serves a volume for each value of bit 10 of a submission entry, or none, and does the same
+//! housekeeping for both (`managed.rs`). Which volumes they are, only who opens them knows.
+//!
 //! Sessions are written down beside the volume, so that a DPU side that was killed knows at its
-//! next start whom to wait for before it lets go of files and locks ([`outboard_dpc::dpu::Grace`]).
+//! next start whom to wait for before it releases files and locks ([`outboard_dpc::dpu::Grace`]).
 
 mod admission;
 mod cache;
 mod control;
+mod managed;
 mod peers;
 mod sessions;
-mod tidying;
 
 use std::io;
 use std::path::PathBuf;
@@ -29,15 +32,15 @@ use std::time::Duration;
 
 use outboard_base::Time;
 use outboard_base::ledger::{Count, Ledger};
-use outboard_base::task::Work;
 use outboard_cache::policy::Policies;
 use outboard_dpc::dpu::{AttachmentId, Grace, Limits, Service};
 use outboard_link::beat::Beat;
 use outboard_link::pace::{self, Pace};
-use outboard_volume::Housekeeping;
-use outboard_wire::nvmefs::{DEPTH_MAX, QUEUES_MAX};
+use outboard_volume::{Housekeeping, NoVolume};
+use outboard_wire::nvmefs::{DEPTH_MAX, Dispatch, QUEUES_MAX};
 
 use crate::link::Terms;
+use managed::Managed;
 use outboard_os::alone;
 use outboard_os::clock;
 use outboard_os::event_loop::{EventLoop, Pass, Polled};
@@ -69,7 +72,7 @@ pub struct DpuOptions {
     pub grace: Duration,
     /// A host whose process lives but whose socket closed has this long to come back.
     pub linger: Duration,
-    /// How often the volume is tidied while it is used.
+    /// How often a volume is tidied while volumes are used.
     pub tidy_every: Duration,
     /// The heartbeat's limit at the hosts; it steps four times as often.
     pub beat_limit: Duration,
@@ -78,7 +81,7 @@ pub struct DpuOptions {
     /// How hosts' caches are managed.
     pub policies: Policies,
     /// How it was started, for whoever asks for its status.
-    pub told: serde_json::Map<String, serde_json::Value>,
+    pub settings: serde_json::Map<String, serde_json::Value>,
 }
 
 impl DpuOptions {
@@ -105,7 +108,7 @@ impl DpuOptions {
             beat_limit: Duration::from_secs(20),
             owner: rustix::process::geteuid().as_raw(),
             policies: Policies::default(),
-            told: serde_json::Map::new(),
+            settings: serde_json::Map::new(),
         }
     }
 }
@@ -117,10 +120,13 @@ const LOOKS_A_PASS: usize = 8;
 /// How long an orderly end waits for what is under way.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// A DPU side, serving.
-pub struct Dpu<V, R> {
+/// A DPU side, serving: a volume that [`Dispatch::Kv`] speaks of, one that [`Dispatch::Shared`]
+/// speaks of, or [`NoVolume`].
+pub struct Dpu<V, R, S = NoVolume> {
     options: DpuOptions,
-    service: Service<V>,
+    service: Service<V, S>,
+    kv: Managed<V>,
+    shared: Managed<S>,
     runtime: Rc<R>,
     wakeup: Arc<Wakeup>,
     peers: Peers,
@@ -130,21 +136,36 @@ pub struct Dpu<V, R> {
     started: Time,
     next_look: Time,
     next_beat: Time,
-    tidying: tidying::Tidying,
     control: Control,
     store: Box<dyn Fn() -> serde_json::Value>,
-    tender: cache::Tender,
     ending: Option<Time>,
 }
 
 impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
-    /// Begins to listen. `wakeup` is what `runtime` notifies when it has work; the volume is open.
+    /// Begins to listen, for one volume, which [`Dispatch::Kv`] speaks of; see [`Dpu::of_both`].
     pub fn new(
         volume: Arc<V>,
         runtime: Rc<R>,
         wakeup: Arc<Wakeup>,
-        mut options: DpuOptions,
+        options: DpuOptions,
     ) -> io::Result<Dpu<V, R>> {
+        Dpu::of_both((volume, Arc::new(NoVolume)), runtime, wakeup, options)
+    }
+}
+
+impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
+    /// Whose files a host's cache holds. The attach message names no volume: those of the kv or
+    /// local volume, where there is one.
+    const CACHED: Dispatch = if V::EXISTS { Dispatch::Kv } else { Dispatch::Shared };
+
+    /// Begins to listen, for a kv or local volume and a shared one. `wakeup` is what `runtime`
+    /// notifies when it has work; the volumes are open.
+    pub fn of_both(
+        (kv, shared): (Arc<V>, Arc<S>),
+        runtime: Rc<R>,
+        wakeup: Arc<Wakeup>,
+        mut options: DpuOptions,
+    ) -> io::Result<Dpu<V, R, S>> {
         let now = clock::now();
         if options.terms.instance == 0 {
             options.terms.instance = now.0 | 1;
@@ -156,11 +177,17 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
         if let Some(ring) = runtime.completes() {
             peers.watch_ring(ring)?;
         }
-        let service =
-            Service::new(volume, options.limits, Box::new(clock::now), Box::new(clock::wall));
-        service.kv().coherence.expect(sessions.with_caches());
+        let (clock, wall) = (Box::new(clock::now), Box::new(clock::wall));
+        let service = Service::of_both(kv, shared, options.limits, clock, wall);
+        let (kv, shared) = (Managed::new(service.kv(), now), Managed::new(service.shared(), now));
+        match Self::CACHED {
+            Dispatch::Kv => kv.expect(sessions.with_caches()),
+            Dispatch::Shared => shared.expect(sessions.with_caches()),
+        }
         Ok(Dpu {
             service,
+            kv,
+            shared,
             runtime,
             wakeup,
             peers,
@@ -170,10 +197,8 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
             started: now,
             next_look: now,
             next_beat: now,
-            tidying: tidying::Tidying::new(now),
             control: Control::default(),
             store: Box::new(|| serde_json::Value::Null),
-            tender: cache::Tender::default(),
             ending: None,
             options,
         })
@@ -184,8 +209,8 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
         self.service.before_answers(Box::new(check));
     }
 
-    /// Has `figures` asked, at every status, how the store of the volume does.
-    pub fn tells_of_the_store(&mut self, figures: impl Fn() -> serde_json::Value + 'static) {
+    /// Has `figures` asked, at every status, how the volumes' store does.
+    pub fn set_store_figures(&mut self, figures: impl Fn() -> serde_json::Value + 'static) {
         self.store = Box::new(figures);
     }
 
@@ -243,10 +268,13 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
         if now >= self.next_beat {
             self.next_beat = now.after(Beat::period(self.options.beat_limit));
             self.peers.beat();
-            self.service.kv().volume.expire_recalls();
+            self.kv.volume.expire_recalls();
+            self.shared.volume.expire_recalls();
         }
-        self.tidy(now);
-        // What the volume tells because of any of this.
+        let (answered, every) = (self.service.stats().total(), self.options.tidy_every);
+        self.kv.tidy(now, answered, every, &*self.runtime);
+        self.shared.tidy(now, answered, every, &*self.runtime);
+        // What the volumes notify hosts of because of any of this.
         self.flush();
         let spent = pace.take_spent();
         self.ledger.count(Count::Spins, spent.spins);
@@ -256,35 +284,20 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     }
 
     fn end_grace(&mut self) {
-        self.service.kv().coherence.expect_nobody();
         let missing: Vec<_> = self.grace.missing().collect();
         for session in missing {
-            tracing::warn!(%session, "did not come back in time: its files and locks are let go");
+            tracing::warn!(%session, "did not come back in time: its files and locks are released");
             self.sessions.remove(session);
         }
-        let volume = Arc::clone(&self.service.kv().volume);
-        self.start(async move {
-            match volume.end_grace().await {
-                Ok(()) => tracing::debug!("the grace period is over"),
-                Err(errno) => tracing::error!(
-                    %errno,
-                    "what nobody holds any more could not be looked up: space is given back at the \
-                     next start"
-                ),
-            }
-        });
-    }
-
-    /// Runs work of the DPU side's own.
-    fn start(&self, work: impl Future<Output = ()> + 'static) {
-        let work: Work = Box::pin(work);
-        self.runtime.spawn(work);
+        self.kv.end_grace(&*self.runtime);
+        self.shared.end_grace(&*self.runtime);
     }
 
     fn next_deadline(&self, now: Time) -> Time {
         let mut next = self.next_beat;
-        let others = [self.grace.deadline(), self.tidying.deadline(), self.peers.deadline()];
-        for other in others.into_iter().flatten() {
+        let volumes = [self.kv.deadline(), self.shared.deadline()];
+        let others = [self.grace.deadline(), self.peers.deadline()];
+        for other in volumes.into_iter().chain(others).flatten() {
             next = next.min(other);
         }
         match self.ending {
@@ -303,40 +316,35 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     /// The end: everything durable, hosts see their sockets close and wait for the next life.
     fn close(&mut self) -> io::Result<()> {
         self.flush();
-        self.tender.end();
-        let volume = Arc::clone(&self.service.kv().volume);
-        let coherence = Arc::clone(&self.service.kv().coherence);
-        let outcome = Rc::new(std::cell::Cell::new(None));
-        let told = Rc::clone(&outcome);
-        self.start(async move {
-            let flushed = coherence.flush_all(&*volume).await;
-            told.set(Some(volume.sync().await.and(flushed)));
-        });
+        let volumes =
+            [self.kv.begin_close(&*self.runtime), self.shared.begin_close(&*self.runtime)];
+        let has_ended = || volumes.iter().all(|closing| closing.get().is_some());
         let deadline = clock::now().after(END_LIMIT);
-        while outcome.get().is_none() && clock::now() < deadline {
+        while !has_ended() && clock::now() < deadline {
             if self.runtime.pass() == 0 && self.runtime.begin_sleep() {
                 self.peers.sleep(LOOK)?;
                 self.runtime.end_sleep();
             }
         }
-        match outcome.get() {
-            Some(Ok(())) => Ok(()),
-            Some(Err(errno)) => Err(errno.into()),
-            None => Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "storage did not answer in time: what was not synced is as after a crash",
-            )),
+        for closing in &volumes {
+            closing.get().ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "storage did not answer in time: what was not synced is as after a crash",
+                )
+            })??;
         }
+        Ok(())
     }
 }
 
 /// A DPU side in its loop.
-struct Serving<'a, V, R> {
-    dpu: &'a mut Dpu<V, R>,
+struct Serving<'a, V, R, S> {
+    dpu: &'a mut Dpu<V, R, S>,
     stop: &'a dyn Fn() -> bool,
 }
 
-impl<V: Housekeeping, R: Runtime> Polled for Serving<'_, V, R> {
+impl<V: Housekeeping, S: Housekeeping, R: Runtime> Polled for Serving<'_, V, R, S> {
     fn pass(&mut self, pace: &mut Pace) -> io::Result<Pass> {
         let dpu = &mut *self.dpu;
         let mut found = dpu.look_at_queues();
@@ -356,7 +364,8 @@ impl<V: Housekeeping, R: Runtime> Polled for Serving<'_, V, R> {
             return dpu.close().map(|()| Pass::Over);
         }
         if found == 0 {
-            dpu.service.kv().volume.idle();
+            dpu.kv.volume.idle();
+            dpu.shared.volume.idle();
         }
         Ok(Pass::found(found, now))
     }
@@ -365,13 +374,9 @@ impl<V: Housekeeping, R: Runtime> Polled for Serving<'_, V, R> {
         let dpu = &mut *self.dpu;
         // What was posted or started since the last pass is taken care of before.
         dpu.flush();
-        if dpu.service.kv().volume.wants_checkpoint() {
-            let volume = Arc::clone(&dpu.service.kv().volume);
-            dpu.start(async move {
-                if let Err(errno) = volume.checkpoint().await {
-                    tracing::error!(%errno, "cannot note down what is durable");
-                }
-            });
+        let checkpoints =
+            [dpu.kv.begin_checkpoint(&*dpu.runtime), dpu.shared.begin_checkpoint(&*dpu.runtime)];
+        if checkpoints.contains(&true) {
             return Ok(None);
         }
         if !dpu.runtime.begin_sleep() {

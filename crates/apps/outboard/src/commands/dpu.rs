@@ -23,18 +23,18 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     options.policies = settings.policies()?;
     (options.socket_mode, options.socket_group) =
         (settings.socket_mode()?, settings.socket_group()?);
-    options.told = settings.of_the_dpu_side()?;
+    options.settings = settings.of_the_dpu_side()?;
     options.pace.spin = settings.spin()?.unwrap_or(Duration::MAX);
     let cannot = |what: &str, error: &dyn std::fmt::Display| {
         Failure::internal(format!("the DPU side cannot {what}: {error}"))
     };
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signal(Arc::clone(&stop), Arc::clone(&wakeup))?;
-    let (told, claim) = (Arc::clone(&volume), hold.figures());
+    let (opened, claim) = (Arc::clone(&volume), hold.figures());
     let mut dpu = Dpu::new(volume, runtime, wakeup, options)
         .map_err(|error| cannot(&format!("listen at {}", settings.socket().display()), &error))?;
-    dpu.tells_of_the_store(move || {
-        let objects = told.objects();
+    dpu.set_store_figures(move || {
+        let objects = opened.objects();
         let mut all = outboard_store::figures(objects.kv().inner(), objects.medium());
         if let Some(all) = all.as_object_mut() {
             all.insert("claim".into(), claim());

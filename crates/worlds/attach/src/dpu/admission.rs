@@ -18,10 +18,10 @@ use crate::link::{DpuAttachment, Peer, Received};
 use outboard_os::runtime::Runtime;
 use outboard_volume::Housekeeping;
 
-/// Messages taken from one socket in one turn.
+/// Messages taken from one socket in one pass.
 const MESSAGES: usize = 8;
 
-impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
+impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
     /// Hears what hosts say; how much that was.
     pub(super) fn hear(&mut self) -> io::Result<usize> {
         let (ready, knocks) = self.peers.ready()?;
@@ -158,13 +158,15 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
                 return;
             }
         };
-        if let Some(work) = self.service.attach_cache(id, Dispatch::Kv, setup) {
+        if let Some(work) = self.service.attach_cache(id, Self::CACHED, setup) {
             self.runtime.spawn(work);
         }
-        let kv = self.service.kv();
-        let tended = self.tender.tend(&kv.volume, &kv.coherence, &self.wakeup);
-        if let Err(error) = tended {
-            tracing::warn!(%error, "no thread to tend caches: they are flushed on demand only");
+        let maintained = match Self::CACHED {
+            Dispatch::Kv => self.kv.maintain_caches(&self.wakeup),
+            Dispatch::Shared => self.shared.maintain_caches(&self.wakeup),
+        };
+        if let Err(error) = maintained {
+            tracing::warn!(%error, "no thread to maintain caches: they are flushed on demand only");
         }
     }
 
@@ -200,7 +202,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
         }
     }
 
-    /// Lets go of what nothing runs for any more, and of hosts that broke their queues.
+    /// Releases what nothing runs for any more, and cuts off hosts that broke their queues.
     pub(super) fn sweep(&mut self, now: Time) {
         let broken: Vec<_> = self
             .service
@@ -215,7 +217,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
             }
         }
         for gone in self.service.sweep() {
-            self.let_go(now, gone);
+            self.release(now, gone);
         }
         self.end_lingering(now);
         // A Detach before a Hello: nothing to wait for.
@@ -231,7 +233,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
         }
     }
 
-    fn let_go(&mut self, now: Time, gone: Gone) {
+    fn release(&mut self, now: Time, gone: Gone) {
         let Some(name) = self.peers.place(gone.id) else { return };
         let Some(connection) = self.peers.remove(name) else { return };
         let pid = connection.cred.pid;
@@ -244,7 +246,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
             self.forget(now, gone.session);
             tracing::warn!(
                 session = %gone.session, pid,
-                "its process died: its files and locks are let go"
+                "its process died: its files and locks are released"
             );
         } else {
             tracing::warn!(
@@ -264,7 +266,8 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
         self.service.forget(session);
         self.sessions.remove(session);
         self.grace.returned(session);
-        self.tidying.soon(now);
+        self.kv.tidy_soon(now);
+        self.shared.tidy_soon(now);
     }
 
     fn end_lingering(&mut self, now: Time) {
@@ -277,7 +280,7 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
             !dead && now < lingering.until
         });
         for session in over {
-            tracing::warn!(%session, "did not come back: its files and locks are let go");
+            tracing::warn!(%session, "did not come back: its files and locks are released");
             self.forget(now, session);
         }
     }

@@ -1,4 +1,4 @@
-//! Hosts' caches in the real world: taken in at attach, tended by a thread of their own.
+//! Hosts' caches in the real world: taken in at attach, maintained by a thread of their own.
 //!
 //! What a request needs (a recall, an fsync) is flushed where the request is served. What nobody
 //! waits for (writing back in time, room, credit) is the work of the thread `outboard-cache`. It
@@ -38,35 +38,35 @@ pub(super) fn take_in(
     Ok(CacheSetup { control, is_dead, clock: clock::now, wall: clock::wall })
 }
 
-/// The thread that tends the caches, once there are any.
+/// The thread that maintains the caches of one volume's files, once there are any.
 #[derive(Default)]
-pub(super) struct Tender {
+pub(super) struct Maintainer {
     running: Option<Running>,
     /// Nanoseconds of CPU it has used.
     cpu_ns: Arc<AtomicU64>,
 }
 
 struct Running {
-    /// Told when a cache comes, or dropped when the side ends.
-    told: mpsc::Sender<()>,
+    /// Wakes the thread for a round; dropped when the side ends.
+    news: mpsc::Sender<()>,
     stop: Arc<AtomicBool>,
     coherence: Arc<Coherence>,
     thread: JoinHandle<()>,
 }
 
-impl Tender {
+impl Maintainer {
     /// A cache has come.
-    pub(super) fn tend<V: Housekeeping>(
+    pub(super) fn has_come<V: Housekeeping>(
         &mut self,
         volume: &Arc<V>,
         coherence: &Arc<Coherence>,
         wakeup: &Arc<Wakeup>,
     ) -> io::Result<()> {
         if self.running.is_none() {
-            let (told, news) = mpsc::channel();
-            let wake = told.clone();
+            let (sender, news) = mpsc::channel();
+            let wake = sender.clone();
             coherence.set_maintainer(move || {
-                // A thread that has ended told the log why.
+                // A thread that has ended said in the log why.
                 let _ended = wake.send(());
             });
             let stop = Arc::new(AtomicBool::new(false));
@@ -81,11 +81,11 @@ impl Tender {
                 .name("outboard-cache".into())
                 .spawn(move || round.run(&news))?;
             let coherence = Arc::clone(coherence);
-            self.running = Some(Running { told, stop, coherence, thread });
+            self.running = Some(Running { news: sender, stop, coherence, thread });
         }
         if let Some(running) = &self.running {
-            // A thread that has ended told the log why.
-            let _ended = running.told.send(());
+            // A thread that has ended said in the log why.
+            let _ended = running.news.send(());
         }
         Ok(())
     }
@@ -97,18 +97,18 @@ impl Tender {
 
     /// Ends the thread; a round under way is finished.
     pub(super) fn end(&mut self) {
-        let Some(Running { told, stop, coherence, thread }) = self.running.take() else { return };
+        let Some(Running { news, stop, coherence, thread }) = self.running.take() else { return };
         stop.store(true, Ordering::Relaxed);
         // Both senders gone, the thread waits for no more news.
         coherence.clear_maintainer();
-        drop(told);
+        drop(news);
         if thread.join().is_err() {
-            tracing::error!("the thread that tends caches panicked");
+            tracing::error!("the thread that maintains caches panicked");
         }
     }
 }
 
-impl Drop for Tender {
+impl Drop for Maintainer {
     fn drop(&mut self) {
         self.end();
     }
@@ -141,7 +141,7 @@ impl<V: Housekeeping> Round<V> {
                 }
                 while news.try_recv().is_ok() {}
                 if block_on(self.coherence.maintain(&*self.volume)) {
-                    // Hosts may have to be told that files changed.
+                    // Hosts may have to be notified that files changed.
                     self.wakeup.notify();
                 }
                 self.count();

@@ -6,6 +6,9 @@
 //! {"command": "shutdown"}                     likewise; answered before the end
 //! ```
 //!
+//! A status and a check are of every volume that is served: what is said of the shared one beside a
+//! kv or local one stands under keys of its own (`shared_volume`, `shared_counts`).
+//!
 //! An answer is an object with `"ok": true` and what was asked for, or `"ok": false, "error":
 //! text`.
 
@@ -34,7 +37,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
+impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
     pub(super) fn control(&mut self, name: u64, id: u32, text: &str, trusted: bool) {
         let answer = match serde_json::from_str::<Value>(text) {
             Err(error) => Some(failed(&format!("not JSON: {error}"))),
@@ -69,13 +72,12 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     /// A check reads everything: it runs on a thread of its own, beside other work, and is answered
     /// when it is done.
     fn check(&mut self, name: u64, id: u32, contents: bool) {
-        let (volume, wakeup) = (Arc::clone(&self.service.kv().volume), Arc::clone(&self.wakeup));
-        let answers = Arc::clone(&self.control.answers);
+        let (kv, shared) = (Arc::clone(&self.kv.volume), Arc::clone(&self.shared.volume));
+        let (answers, wakeup) = (Arc::clone(&self.control.answers), Arc::clone(&self.wakeup));
         let check = move || {
-            let answer = match block_on(volume.check(contents)) {
-                Ok(report) => report_json(&report),
-                Err(errno) => failed(&format!("the check could not be finished: {errno}")),
-            };
+            let answer = checked(&*kv, &*shared, contents).unwrap_or_else(|errno| {
+                failed(&format!("the check could not be finished: {errno}"))
+            });
             lock(&answers).push((name, id, answer));
             wakeup.notify();
         };
@@ -102,16 +104,16 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
 
     fn status(&self) -> Value {
         let now = clock::now();
-        json!({
+        let mut status = json!({
             "ok": true,
             "pid": std::process::id(),
             "instance": self.options.terms.instance,
             "uptime_s": now.since(self.started).as_secs_f64(),
             "cpu_s": cpu_seconds(),
             "grace": self.grace.lasts(),
-            "settings": self.options.told,
+            "settings": self.options.settings,
             "waiting": self.runtime.waiting(),
-            "volume": figures_json(self.service.kv().volume.figures()),
+            "volume": figures_json(self.kv.volume.figures()),
             "store": (self.store)(),
             "attachments": self.attachments_json(),
             "ops": ops_json(&self.service.stats()),
@@ -119,10 +121,14 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
             "misrouted": self.service.stats().misrouted,
             "aborted": self.service.stats().aborted,
             "caches": self.caches_json(),
-            "cache_cpu_s": self.tender.cpu_seconds(),
+            "cache_cpu_s": self.kv.cache_cpu_seconds() + self.shared.cache_cpu_seconds(),
             "ledger": self.ledger_json(),
             "lingering": self.lingering_json(now),
-        })
+        });
+        if S::EXISTS {
+            status["shared_volume"] = figures_json(self.shared.volume.figures());
+        }
+        status
     }
 
     fn attachments_json(&self) -> Vec<Value> {
@@ -148,7 +154,8 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
     }
 
     fn caches_json(&self) -> Vec<Value> {
-        self.service.kv().coherence.figures().iter().map(cache::json).collect()
+        let (kv, shared) = (self.kv.coherence.figures(), self.shared.coherence.figures());
+        kv.iter().chain(&shared).map(cache::json).collect()
     }
 
     fn ledger_json(&self) -> Value {
@@ -219,6 +226,26 @@ pub fn report_json(report: &Report) -> Value {
         "findings": findings.collect::<Vec<_>>(),
         "counts": figures_json(report.counts.clone()),
     })
+}
+
+/// The checks of both volumes, one after the other, as one answer.
+fn checked<V: Housekeeping, S: Housekeeping>(
+    kv: &V,
+    shared: &S,
+    contents: bool,
+) -> outboard_base::Result<Value> {
+    let mut report = block_on(kv.check(contents))?;
+    if !S::EXISTS {
+        return Ok(report_json(&report));
+    }
+    let other = block_on(shared.check(contents))?;
+    let findings = other.findings.iter();
+    report.findings.extend(findings.map(|finding| format!("shared volume: {finding}")));
+    report.total += other.total;
+    report.unsure += other.unsure;
+    let mut answer = report_json(&report);
+    answer["shared_counts"] = figures_json(other.counts);
+    Ok(answer)
 }
 
 fn figures_json(figures: Figures) -> Value {

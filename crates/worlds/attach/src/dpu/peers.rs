@@ -32,7 +32,7 @@ pub(super) struct Connection {
     /// The process behind it, to learn whether it is gone.
     pub(super) process: Option<OwnedFd>,
     pub(super) session: SessionId,
-    /// A Detach asked for its end; it is told when that has come.
+    /// A Detach asked for its end; it is answered when that has come.
     pub(super) detaching: bool,
     /// Its socket closed, or it broke the protocol.
     pub(super) closed: bool,
@@ -106,7 +106,7 @@ impl Peers {
         self.wakeup.watch(ring, RING)
     }
 
-    /// The sockets that have something, as far as the last sleep told or a look tells: names of
+    /// The sockets that have something, as far as the last sleep found or a look finds: names of
     /// connections, and whether somebody connects.
     pub(super) fn ready(&mut self) -> io::Result<(Vec<u64>, bool)> {
         if self.heard.is_none() {
