@@ -12,8 +12,8 @@
 //! 2. A clean page holds what the volume holds, under a range lock: who changes an inode in the
 //!    volume has taken the pages out before, or holds them frozen, and what a fill read before a
 //!    change began or ended is dropped.
-//! 3. What a host was told is written is in a dirty page or in the volume; a dirty page becomes
-//!    free or clean only after its bytes are in the volume.
+//! 3. What was answered to a host as written is in a dirty page or in the volume; a dirty page
+//!    becomes free or clean only after its bytes are in the volume.
 //!
 //! # Order of locks
 //!

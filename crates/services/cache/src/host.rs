@@ -14,7 +14,7 @@
 //!    request is seen whole or not at all by others here, and nobody waits in a ring.
 //! 3. Bytes of a page beyond the file's size are zero. A write raises the size while it holds the
 //!    page.
-//! 4. A page becomes dirty only against credit, counted before its lock is let go.
+//! 4. A page becomes dirty only against credit, counted before its lock is released.
 //! 5. Writes that make pages or grow the file exclude one another and overwrites, and nothing is
 //!    written here while a change of the file is on its way through ([`Plane::begin_change`]).
 //!

@@ -72,7 +72,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             self.transact(async |txn| self.stage_back(ino, txn, *first, mtime).await).await?;
             left = rest;
         }
-        self.tell_changed(attachment, ino);
+        self.notify_changed(attachment, ino);
         Ok(())
     }
 
@@ -149,11 +149,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.handles.get(attachment, fh, ino).ok().map(|handle| handle.flags)
     }
 
-    /// Cuts a file to no bytes, as opening it with `O_TRUNC` did just before: what was written back
-    /// since goes, too.
-    pub async fn cut(&self, ino: Ino, now: Timestamp) -> Result<()> {
+    /// Truncates a file to no bytes, as opening it with `O_TRUNC` did just before: what was written
+    /// back since goes, too.
+    pub async fn truncate(&self, ino: Ino, now: Timestamp) -> Result<()> {
         let _guard = self.range_locks.exclusive(ino).await;
-        let cut = self.transact(async |txn| {
+        let truncated = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
             regular(&inode)?;
             if inode.attr.size != 0 {
@@ -163,12 +163,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             }
             Ok(inode)
         });
-        let inode = cut.await?;
+        let inode = truncated.await?;
         self.finish_size(&inode).await
     }
 
-    /// Attachments other than this one hear that the file is not what they were told.
-    pub fn tell_changed(&self, attachment: SessionId, ino: Ino) {
+    /// Notifies attachments other than this one that the file is not what they have cached.
+    pub fn notify_changed(&self, attachment: SessionId, ino: Ino) {
         let others = self.handles.others_interested(attachment, ino);
         let stale = |attachment| Event::StaleInode { attachment, ino };
         self.push_events(others.into_iter().map(stale));

@@ -1,4 +1,4 @@
-//! Who asks, for what, when: what every operation is told.
+//! Who asks, for what, when: what every operation gets.
 
 use std::borrow::Cow;
 

@@ -156,8 +156,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.make(cx, parent, name, None, birth, Reply::Entry).await.map(Reply::Entry)
     }
 
-    /// Makes `name` in `parent` in one batch, told to and recorded for the asker. A number is
-    /// taken, if none is given, once the name is known to be free.
+    /// Makes `name` in `parent` in one batch, with the asker's interest and replay record. A
+    /// number is taken, if none is given, once the name is known to be free.
     async fn make(
         &self,
         cx: &Context<'_>,

@@ -133,8 +133,8 @@ impl State {
         self.interest.values_mut().for_each(|interest| interest.remove(ino));
     }
 
-    /// Something let go of `ino`: if it was the last, and the inode has no name, its end has come.
-    fn let_go(&mut self, ino: Ino) {
+    /// Something released `ino`: if it was the last, and the inode has no name, its end has come.
+    fn released(&mut self, ino: Ino) {
         if self.orphans.contains(&ino) && !self.held(ino) {
             self.orphans.remove(&ino);
             self.dying.insert(ino);
@@ -142,10 +142,10 @@ impl State {
         }
     }
 
-    fn let_go_all(&mut self) {
+    fn released_all(&mut self) {
         let mut orphans: Vec<Ino> = self.orphans.iter().copied().collect();
         orphans.sort_unstable();
-        orphans.into_iter().for_each(|ino| self.let_go(ino));
+        orphans.into_iter().for_each(|ino| self.released(ino));
     }
 
     fn uncount(&mut self, ino: Ino) {
@@ -292,7 +292,7 @@ impl Handles {
         let mut state = self.state();
         let handle = state.open.remove(&(attachment, fh)).ok_or(Errno::EBADF)?;
         state.uncount(handle.ino);
-        state.let_go(handle.ino);
+        state.released(handle.ino);
         Ok(handle)
     }
 
@@ -325,7 +325,7 @@ impl Handles {
         if let Some(interest) = state.interest.get_mut(&attachment) {
             interest.remove(ino);
         }
-        state.let_go(ino);
+        state.released(ino);
     }
 
     /// Whether an attachment has an interest in `ino`, or has it open. Everyone knows the root.
@@ -419,7 +419,7 @@ impl Handles {
         self.decide(ino, |state| {
             state.orphans.insert(ino);
             state.dying.remove(&ino);
-            state.let_go(ino);
+            state.released(ino);
         });
     }
 
@@ -453,24 +453,24 @@ impl Handles {
     pub(crate) fn end_grace(&self) {
         let mut state = self.state();
         state.grace = false;
-        state.let_go_all();
+        state.released_all();
     }
 
     /// An attachment is gone: drops its handles and holds.
     pub(crate) fn detach(&self, attachment: SessionId) {
         let mut state = self.state();
-        let mut let_go: Vec<Ino> = Vec::new();
+        let mut released: Vec<Ino> = Vec::new();
         state.open.retain(|(owner, _), handle| {
             let stays = *owner != attachment;
             if !stays {
-                let_go.push(handle.ino);
+                released.push(handle.ino);
             }
             stays
         });
-        for &ino in &let_go {
+        for &ino in &released {
             state.uncount(ino);
         }
         state.interest.remove(&attachment);
-        state.let_go_all();
+        state.released_all();
     }
 }

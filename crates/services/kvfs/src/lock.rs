@@ -36,7 +36,7 @@ use delegation::LockDelegations;
 use ranges::{Held, Ranges};
 use waiting::{Queue, Waiter};
 
-/// Beyond it an attachment is told `ENOLCK`. A file given away counts as one lock.
+/// Beyond it an attachment is answered `ENOLCK`. A file given away counts as one lock.
 use outboard_base::limits::LOCKS_MAX as SESSION_LOCKS_MAX;
 
 /// Whose lock it is.
@@ -60,7 +60,7 @@ pub(crate) enum Asked {
 /// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settled {
-    /// Whose attachment is told.
+    /// Which attachment is notified.
     pub(crate) session: SessionId,
     /// Which wait.
     pub(crate) ticket: u64,

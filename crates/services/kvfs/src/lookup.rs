@@ -23,7 +23,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             if cx.checked {
                 self.searched(cx, parent).await?;
             }
-            // Who was told that there is nothing must hear when there is.
+            // Who was answered that there is nothing is notified once there is.
             self.handles.add_interest(cx.attachment, parent);
             return Err(Errno::ENOENT);
         };

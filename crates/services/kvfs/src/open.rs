@@ -30,7 +30,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let mut inode = self.inode(ino).await?;
         self.may_open(cx, &inode, flags).await?;
         if flags & open_flags::TRUNC != 0 {
-            inode = self.truncate(cx, ino).await?;
+            inode = self.truncate_for_open(cx, ino).await?;
         }
         Ok((opening.keep(), inode.attr))
     }
@@ -71,7 +71,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 
     /// `O_TRUNC`: to no bytes, with new times even if there were none.
-    async fn truncate(&self, cx: &Context<'_>, ino: Ino) -> Result<Inode> {
+    async fn truncate_for_open(&self, cx: &Context<'_>, ino: Ino) -> Result<Inode> {
         let _guard = self.range_locks.exclusive(ino).await;
         let truncated = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
@@ -173,7 +173,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             (false, false) => self.may_reopen(cx, &inode, flags).await?,
         }
         opening.keep();
-        // Whoever has it open was told of it.
+        // Whoever has it open has an interest in it.
         self.handles.add_interest(cx.attachment, ino);
         Ok(Reply::Empty)
     }

@@ -1,7 +1,7 @@
 //! Inodes without a name: they live while somebody holds them, then go in bounded steps.
 //!
 //! ```text
-//!            last name gone, held                 let go            steps
+//!            last name gone, held                 released          steps
 //!   named  ----------------------->  orphaned  ------------> dying ------> gone
 //!     |  ^                               |                      ^
 //!     |  '------ link (tmpfile) ---------'                      |

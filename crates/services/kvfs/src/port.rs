@@ -58,11 +58,11 @@ impl<K: Kv, M: Medium> Volume for Kvfs<K, M> {
     }
 
     fn truncate(&self, ino: Ino, now: Timestamp) -> impl Future<Output = Result<()>> {
-        Kvfs::cut(self, ino, now)
+        Kvfs::truncate(self, ino, now)
     }
 
     fn notify_changed(&self, session: SessionId, ino: Ino) {
-        Kvfs::tell_changed(self, session, ino);
+        Kvfs::notify_changed(self, session, ino);
     }
 
     async fn reserve(&self, pages: u64, page_size: u64) -> Result<()> {
@@ -89,7 +89,7 @@ impl<K: Kv, M: Medium> Housekeeping for Kvfs<K, M> {
     }
 
     fn expire_recalls(&self) {
-        Kvfs::lose_patience(self);
+        Kvfs::expire_recalls(self);
     }
 
     fn idle(&self) {

@@ -106,7 +106,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
     }
 
-    /// What attachments must be told; empties the list.
+    /// What attachments must be notified of; empties the list.
     pub fn take_events(&self) -> Vec<Event> {
         std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
     }

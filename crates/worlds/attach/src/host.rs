@@ -47,7 +47,7 @@ pub struct HostOptions {
     /// The hybrid cache: pages of file data in this process's memory; `None` for none.
     pub cache: Option<Shape>,
     /// Called first on each thread behind the host: a library that shares its process with a
-    /// program tells its own threads from the program's.
+    /// program knows its own threads from the program's.
     pub on_thread: Option<fn()>,
 }
 
@@ -63,7 +63,7 @@ impl HostOptions {
             },
             on_loss: LossPolicy::default(),
             connect_timeout: Duration::from_secs(30),
-            // Longer than a disk may keep a DPU side busy, shorter than a user's patience.
+            // Longer than a disk may keep a DPU side busy, shorter than a user waits.
             beat_limit: Duration::from_secs(20),
             cache: None,
             on_thread: None,
@@ -206,7 +206,7 @@ impl Host {
     }
 
     /// Leaves in order: nothing may be in flight, and calls made later never come back. The DPU
-    /// side lets go of everything this process held. Done once; nothing happens the second time.
+    /// side releases everything this process held. Done once; nothing happens the second time.
     pub fn detach(&self, timeout: Duration) -> std::io::Result<()> {
         if self.stop.is_asked() {
             return Ok(());

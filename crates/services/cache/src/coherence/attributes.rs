@@ -78,7 +78,7 @@ impl Coherence {
         let mut answer = operation.run(volume).await?;
         if let (Some(flags), Reply::Created(attr, fh)) = (opened, &mut answer.reply) {
             if flags & open_flags::TRUNC != 0 && !self.grants_on(attr.ino).is_empty() {
-                self.cut(volume, session, attr, now).await?;
+                self.truncate_found(volume, session, attr, now).await?;
             }
             self.grant(volume, session, (attr.ino, *fh), flags).await;
         }
@@ -93,7 +93,7 @@ impl Coherence {
 
     /// A file found by its name was truncated to nothing. Whoever has it cached has it truncated
     /// now: what they wrote since the volume did counts as written before.
-    async fn cut<V: Volume>(
+    async fn truncate_found<V: Volume>(
         &self,
         volume: &V,
         session: SessionId,

@@ -47,7 +47,7 @@ thread_local! {
     static BROKEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// An engine that lets hosts act before each of its operations, and fails when it is told to.
+/// An engine that lets hosts act before each of its operations, and fails on command.
 struct Stepped<D>(D);
 
 fn between() -> std::result::Result<(), DmaError> {
@@ -300,7 +300,7 @@ fn a_hit_costs_nothing_and_a_write_reaches_the_volume_when_it_must() {
         assert_eq!(host.read(file.0, 0, 20_000).unwrap(), bytes);
     });
     assert_eq!(none, 0);
-    // The size is told from the record; the volume knows nothing yet.
+    // The size comes from the record; the volume knows nothing yet.
     assert_eq!(rig.size(0, file.0), 10_000);
     assert_eq!(finish(rig.volume.cacheable(file.0)).unwrap().0.size, 0);
     rig.ask(0, Request::Fsync { ino: file.0, fh: file.1, data_only: false }, &[]).unwrap();
@@ -332,7 +332,7 @@ fn a_miss_is_filled_and_then_a_hit() {
     assert_eq!(host.read(file.0, 5000, 50), None);
     assert_eq!(rig.read(0, (file.0, fh), 8990, 50), [5; 10]);
     assert_eq!(host.read(file.0, 8990, 50).unwrap(), [5; 10]);
-    // Cut and grown again: zeros, not what was there.
+    // Truncated and grown again: zeros, not what was there.
     for size in [10, 9000] {
         let set = Setattr { size: Some(size), ..Setattr::default() };
         rig.ask(0, Request::Setattr { ino: file.0, fh: Fh::NONE, set }, &[]).unwrap();
@@ -773,7 +773,7 @@ fn a_page_held_for_ever_is_not_waited_for_for_ever() {
     let fh = rig.open(1, file.0, 0);
     let request = Request::Read { ino: file.0, fh, offset: 0, len: 10, flags: 0 };
     assert_eq!(rig.ask(1, request, &[]).map(drop), Err(Errno::EIO));
-    // Let go, it is there.
+    // Released, it is there.
     host.region.store_u64(at, word, Ordering::Relaxed).unwrap();
     finish(rig.coherence.maintain(&*rig.volume));
     assert_eq!(rig.read(1, (file.0, fh), 0, 10), [1; 10]);

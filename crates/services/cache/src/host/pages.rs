@@ -149,7 +149,7 @@ impl Plane {
         None
     }
 
-    /// Lets go of spots that are locked.
+    /// Releases spots that are locked.
     pub(super) fn unlock_all(&self, spots: &[Spot], want: Want, how: Unlock) {
         for spot in spots {
             match want {

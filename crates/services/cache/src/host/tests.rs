@@ -204,7 +204,7 @@ fn a_write_makes_pages_only_where_it_needs_nothing_of_the_volume() {
     assert_eq!(rig.record().size, 4 * PAGE as u64 + 12);
     assert_eq!((rig.record().mtime, rig.record().dirtied, rig.dirty()), (NOW, 3, 3));
     assert_eq!(rig.read(4 * PAGE as u64, 100).unwrap(), [0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 3, 3]);
-    assert_eq!(rig.read(3 * PAGE as u64, 8), None, "a hole is the volume's to tell");
+    assert_eq!(rig.read(3 * PAGE as u64, 8), None, "a hole is the volume's to answer");
     assert_eq!(rig.write(10, &[4; 10]), Some(10));
     assert_eq!(rig.record().dirtied, 3, "it was dirty already");
     rig.flush();

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// Share of the cache that may be dirty, of 100, unless told otherwise.
+/// Share of the cache that may be dirty, of 100, unless the mount or the DPU side chose another.
 pub const LIMIT: u8 = 40;
 /// Of what may be dirty, so much (1 in so many) starts writing back what is young, too.
 pub const WATERMARK: u64 = 4;

@@ -135,7 +135,7 @@ impl Inode {
         self.touch(now);
     }
 
-    /// Data changed `then`; it may have been told of later times already, and keeps them.
+    /// Data changed `then`; it may have got later times already, and keeps them.
     pub fn modified(&mut self, then: Timestamp) {
         self.attr.mtime = self.attr.mtime.max(then);
         self.attr.ctime = self.attr.ctime.max(self.attr.mtime);

@@ -18,7 +18,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the table, then tells whose waits that ended, and whose locks are asked back.
+    /// Changes the table, then notifies whose waits that ended, and whose locks are recalled.
     fn with_locks<T>(&self, change: impl FnOnce(&mut Locks, &mut Vec<Settled>) -> T) -> T {
         let mut settled = Vec::new();
         let mut locks = self.locks();
@@ -120,8 +120,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
 
     /// To be called every few seconds: locks that were recalled and did not come back between two
     /// calls are refused to who would not wait for them.
-    pub fn lose_patience(&self) {
-        self.with_locks(Locks::lose_patience);
+    pub fn expire_recalls(&self) {
+        self.with_locks(Locks::expire_recalls);
     }
 
     /// Nobody has `ino` open any more.

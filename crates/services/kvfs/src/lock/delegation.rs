@@ -26,7 +26,7 @@ const SHARED_MAX: usize = 4096;
 const GIVEN_MAX: usize = SESSION_LOCKS_MAX / 2;
 /// What an attachment may hold, wait for and decide when it hands locks back. It grants itself no
 /// more than [`SESSION_LOCKS_MAX`] altogether, but those the table did not count while they were
-/// its own; refusing them would take away what somebody was told it holds.
+/// its own; refusing them would take away what somebody was promised it holds.
 const BACK_MAX: usize = 3 * SESSION_LOCKS_MAX;
 
 /// How long ago the locks were recalled.
@@ -34,7 +34,7 @@ const BACK_MAX: usize = 3 * SESSION_LOCKS_MAX;
 enum Recalled {
     Never,
     Lately,
-    /// Before the last [`Locks::lose_patience`].
+    /// Before the last [`Locks::expire_recalls`].
     Before,
     /// Nobody waits for the answer any more but who would wait for the lock as well.
     Overdue,
@@ -52,7 +52,7 @@ pub(super) struct LockDelegations {
     files: HashMap<Ino, Delegation>,
     /// Locks to grant here before the file may be given away again.
     shared: HashMap<Ino, u32>,
-    /// To be told to attachments.
+    /// Of which attachments are to be notified.
     recalls: Vec<(SessionId, Ino)>,
     /// Who only wants to know what is held.
     askers: Vec<(Ino, Waker)>,
@@ -84,12 +84,12 @@ impl Locks {
         }
     }
 
-    /// Recalls to be told, since the last call.
+    /// Recalls to notify attachments of, since the last call.
     pub(crate) fn take_recalls(&mut self) -> Vec<(SessionId, Ino)> {
         std::mem::take(&mut self.delegations.recalls)
     }
 
-    /// An attachment that was away is back: what it was told meanwhile it did not hear.
+    /// An attachment that was away is back: notifications of that time did not reach it.
     pub(crate) fn recall_all(&mut self, session: SessionId) {
         for (&ino, given) in &mut self.delegations.files {
             if given.session == session {
@@ -214,7 +214,7 @@ impl Locks {
 
     /// Some seconds have passed. What was recalled before the call before this one has not come
     /// back: who would not wait for a lock is refused it.
-    pub(crate) fn lose_patience(&mut self, out: &mut Vec<Settled>) {
+    pub(crate) fn expire_recalls(&mut self, out: &mut Vec<Settled>) {
         let mut overdue = Vec::new();
         for (&ino, given) in &mut self.delegations.files {
             given.recalled = match given.recalled {
@@ -245,7 +245,7 @@ impl Locks {
         self.uncount(session, gone);
     }
 
-    /// All of a file whose locks are not known, as somebody who asks about `style` is told.
+    /// All of a file whose locks are not known, as somebody who asks about `style` is answered.
     pub(super) fn unknown(style: LockStyle) -> Lock {
         Lock { owner: 0, start: 0, end: u64::MAX, kind: LockKind::Write, style, pid: 0 }
     }

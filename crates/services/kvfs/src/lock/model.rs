@@ -366,7 +366,7 @@ fn run(steps: Vec<Step>) {
                 locks.closed(Ino(file), &mut out);
             }
             Step::LosePatience => {
-                locks.lose_patience(&mut out);
+                locks.expire_recalls(&mut out);
                 for Settled { ticket, result, .. } in out.drain(..) {
                     assert_eq!(result, Err(Errno::EAGAIN));
                     let at = reference.waits.iter().position(|wait| wait.ticket == ticket);
@@ -495,8 +495,8 @@ fn an_attachment_cannot_hoard_locks() {
 }
 
 /// A file given away counts as a lock, though none is held there. An attachment that had hundreds
-/// of those and thousands of locks on one file handed these back, was told `ENOLCK`, and held none:
-/// others were granted what its programs believed to hold.
+/// of those and thousands of locks on one file handed these back, was answered `ENOLCK`, and held
+/// none: others were granted what its programs believed to hold.
 #[test]
 fn what_an_attachment_was_told_it_holds_is_taken_back() {
     let mut locks = Locks::new(1);

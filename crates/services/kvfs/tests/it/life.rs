@@ -76,8 +76,8 @@ fn gone(user: &User<'_>, name: &str) -> Option<Attr> {
     }
 }
 
-/// What only the asker was told of, and nobody has open, goes with its name: in one batch, if it is
-/// no very big file.
+/// What only the asker has an interest in, and nobody has open, goes with its name: in one batch,
+/// if it is no very big file.
 #[test]
 fn a_file_only_its_remover_knew_of_goes_with_its_name() {
     for size in SIZES {
@@ -342,7 +342,7 @@ fn others_hear_of_changes_to_what_they_were_told_of() {
     user.file(Ino::ROOT, "g").unwrap();
     assert_eq!(stale(&volume, 2), (vec![], vec!["g".to_owned()]));
     user.chmod(ino, 0o600).unwrap();
-    assert_eq!(stale(&volume, 2), (vec![], vec![]), "it was not told of it");
+    assert_eq!(stale(&volume, 2), (vec![], vec![]), "it has no interest in it");
     other.lookup(Ino::ROOT, "f").unwrap();
     user.chmod(ino, 0o640).unwrap();
     assert_eq!(stale(&volume, 2), (vec![ino], vec![]));

@@ -1,4 +1,4 @@
-//! Locks as requests: who waits is told by an event, and whoever goes leaves nothing behind.
+//! Locks as requests: who waits is notified by an event, and whoever goes leaves nothing behind.
 
 use outboard_base::{Errno, Fh, Ino, Result, SessionId};
 use outboard_volume::Event;
@@ -174,8 +174,8 @@ fn locks_are_handed_in_after_a_loss() {
     assert_eq!(settled(&volume), [(1, new, Ok(()))]);
 }
 
-/// The event of a grant was lost. Who cancels, is told that nothing waits, and asks again, has the
-/// lock at once; a wait that still stands is cancelled and waits anew.
+/// The event of a grant was lost. Who cancels, is answered that nothing waits, and asks again,
+/// has the lock at once; a wait that still stands is cancelled and waits anew.
 #[test]
 fn a_lost_event_is_made_up_for() {
     let disk = Disk::new(5);

@@ -118,8 +118,8 @@ fn no_directory_comes_below_itself() {
     assert_clean(&volume);
 }
 
-/// The turn of the tree was once that of an inode number nobody has; a host that gave this number
-/// as a directory waited for itself.
+/// The range lock of the tree was once that of an inode number nobody has; a host that gave this
+/// number as a directory waited for itself.
 #[test]
 fn no_number_of_a_directory_makes_it_wait_for_itself() {
     let disk = Disk::new(1);

@@ -188,7 +188,7 @@ async fn answer<W: Volume, V: Volume, S: Volume>(
     let (caller, now) = (&attachment.caller, (core.wall)());
     let operation = Operation { caller, header: &header, request, payload, now };
     let handle = served.coherence.handle(&*served.volume, operation);
-    // What changes the volume runs to its end: whoever asked is told what became of it.
+    // What changes the volume runs to its end: whoever asked hears what became of it.
     let answer = if op.changes() {
         Some(handle.await)
     } else {

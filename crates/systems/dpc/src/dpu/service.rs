@@ -192,7 +192,7 @@ impl<V: Volume, S: Volume> Service<V, S> {
         }
     }
 
-    /// Lets go of attachments that are gone, for which nothing runs any more and whose caches are
+    /// Releases attachments that are gone, for which nothing runs any more and whose caches are
     /// written back.
     pub fn sweep(&mut self) -> Vec<Gone> {
         let mut gone = Vec::new();

@@ -69,7 +69,7 @@ impl Connect {
         self
     }
 
-    /// Attaches. `front` hears what the DPU side tells.
+    /// Attaches. `front` hears what the DPU side says unasked.
     pub fn attach(self, front: Arc<dyn Front<Slot>>) -> Result<Arc<Host>, ConnectError> {
         Host::connect(self.0, front).map(Arc::new)
     }

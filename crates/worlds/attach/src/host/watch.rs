@@ -30,7 +30,7 @@ pub(super) fn run(session: &Arc<Session>, world: &HostWorld, memory: &HostMemory
         match link.receiver(memory) {
             Ok(mut receiver) => {
                 while !stop.is_asked() && !link.is_lost() && world.life() == life {
-                    turn(session, &link, &mut receiver);
+                    pass(session, &link, &mut receiver);
                 }
             }
             Err(error) => {
@@ -42,7 +42,7 @@ pub(super) fn run(session: &Arc<Session>, world: &HostWorld, memory: &HostMemory
 }
 
 /// Takes in what is there and sleeps until there is more.
-fn turn(session: &Arc<Session>, link: &HostLink, receiver: &mut Receiver) {
+fn pass(session: &Arc<Session>, link: &HostLink, receiver: &mut Receiver) {
     let mut words = Vec::with_capacity(usize::from(session.queues()) + 1);
     for queue in (0..session.queues()).filter(|queue| session.is_watched(*queue)) {
         let Some(block) = link.registers().queue(queue) else { continue };

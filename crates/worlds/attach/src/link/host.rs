@@ -294,7 +294,8 @@ impl HostLink {
         futex::wait(self.registers.region(), at, expected, timeout).map(drop)
     }
 
-    /// Leaves in order: nothing may be in flight. Waits for the DPU's word that it has let go.
+    /// Leaves in order: nothing may be in flight. Waits until the DPU side says that it has
+    /// released everything.
     pub fn detach(&self, timeout: Duration) -> io::Result<()> {
         let deadline = clock::now().after(timeout);
         self.peer.send(&Message::Detach, &[])?;

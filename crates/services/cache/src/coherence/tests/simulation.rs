@@ -83,9 +83,9 @@ struct World {
     rng: Rng,
     policies: Policies,
     next_session: u64,
-    /// Whether a round of the tender is asked for, if somebody maintains.
+    /// Whether a round of the maintainer is asked for, if somebody maintains.
     maintained: Option<Arc<AtomicBool>>,
-    /// The tender's round and other work of the DPU side's own.
+    /// The maintainer's round and other work of the DPU side's own.
     works: Vec<Pin<Box<dyn Future<Output = ()>>>>,
     hits: u64,
     /// Hosts whose caches are still being written back after their death.
@@ -162,7 +162,7 @@ impl World {
         self.works.push(Box::pin(async move { coherence.recover(&*volume, cache).await }));
     }
 
-    /// Begins a round of the tender, if one was asked for.
+    /// Begins a round of the maintainer, if one was asked for.
     fn tend_if_asked(&mut self) -> bool {
         let asked =
             self.maintained.as_ref().is_some_and(|asked| asked.swap(false, Ordering::SeqCst));

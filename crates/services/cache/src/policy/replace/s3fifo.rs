@@ -112,7 +112,7 @@ impl Replace for S3Fifo {
         // Each round moves a page up or takes one of its few uses away.
         let rounds = candidates.len() * (usize::from(FREQUENCY_MAX) + 2);
         for _ in 0..rounds {
-            // What nobody told of counts as new.
+            // What was never reported counts as new.
             let unknown = candidates.iter().copied().find(|&at| self.slot(at).queue == Queue::None);
             let small = candidates.iter().filter(|&&at| self.slot(at).queue == Queue::Small);
             let crowded = small.count() >= self.small_max;
