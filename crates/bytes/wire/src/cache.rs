@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! header   4096 bytes         | magic 0 | version 4 | page size 8 | mode 12 | total 16 | free 24 |
-//!                             | ways 32 | records 36 | hand 40 | wishes 48 | 0 ...               |
+//!                             | ways 32 | records 36 | 0 u64 40 | wishes 48 | 0 ...              |
 //!                             | tallies 512: 8 x 64 bytes | 0 ...                                |
 //! records  records x 64       sets of 4 by the inode's hash
 //! entries  total x 32         buckets of `ways` entries, linked by `next`
@@ -69,8 +69,6 @@ pub const NEXT_NONE: u32 = u32::MAX;
 pub mod header_at {
     /// Free pages: a hint, kept by fetch-add.
     pub const FREE: u64 = 24;
-    /// Where the DPU side's replacement looks next; its alone.
-    pub const HAND: u64 = 40;
     /// What the host counted, for people: nothing is decided by it. The host's alone.
     pub const TALLIES: u64 = 512;
 }

@@ -3,11 +3,11 @@
 //! ```text
 //! byte   field
 //!   0    kind: 1 invalidate inode, 2 invalidate entry, 3 lock granted, 4 recall,
-//!              5 cache pressure, 6 overflow
+//!              6 overflow; 5 was never sent and means nothing
 //!   1    name length (kind 2), at most 31
 //!  2-3   errno (kind 3), 0 = granted
 //!  4-7   zero
-//!  8-15  inode, parent inode, ticket, or pages
+//!  8-15  inode, parent inode, or ticket
 //! 16-23  first byte (kinds 1, 4)
 //! 24-31  bytes from there, u64::MAX = to the end (kinds 1, 4)
 //! 24-54  the name (kind 2)
@@ -70,11 +70,6 @@ pub enum Event {
         /// Bytes; `u64::MAX` reaches to the end.
         len: u64,
     },
-    /// The cache is short of pages.
-    CachePressure {
-        /// Pages wanted back.
-        pages: u64,
-    },
     /// Events were lost: assume that everything changed.
     Overflow,
 }
@@ -108,7 +103,6 @@ impl Event {
                 (3, *ticket, 0, 0)
             }
             Event::Recall { ino, offset, len } => (4, ino.0, *offset, *len),
-            Event::CachePressure { pages } => (5, *pages, 0, 0),
             Event::Overflow => (6, 0, 0, 0),
         };
         put(&mut out, 0, &[kind]);
@@ -150,7 +144,6 @@ impl Event {
                 Event::LockGranted { ticket: a, errno }
             }
             4 => Event::Recall { ino: Ino(a), offset: b, len: c },
-            5 => Event::CachePressure { pages: a },
             6 => Event::Overflow,
             _ => return Err(InvalidEvent),
         })
@@ -178,7 +171,7 @@ mod tests {
 
     #[test]
     fn unknown_kinds_and_long_names_are_refused() {
-        for kind in [0, 7, 255] {
+        for kind in [0, 5, 7, 255] {
             let mut bytes = Event::Overflow.emit(1);
             bytes[0] = kind;
             assert_eq!(Event::parse(&bytes), Err(InvalidEvent));
@@ -208,7 +201,6 @@ mod tests {
                 offset,
                 len
             }),
-            any::<u64>().prop_map(|pages| Event::CachePressure { pages }),
             Just(Event::Overflow),
         ]
     }

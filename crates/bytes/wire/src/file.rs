@@ -43,6 +43,6 @@ pub use dirent::{Dirent, Dirents, DirentsWriter};
 pub use op::{Direction, Op};
 pub use reply::Reply;
 pub use request::{
-    Flags, HEADER_LEN, Header, HeldLock, Lock, LockKind, LockStyle, NodeKind, Request, Setattr,
-    SetattrTime, open_flags, rename_flags, seek, write_flags, xattr_flags,
+    Flags, HEADER_LEN, Header, HeldLock, Lock, LockKind, LockStyle, Request, Setattr, SetattrTime,
+    open_flags, rename_flags, seek, write_flags, xattr_flags,
 };

@@ -35,15 +35,13 @@ mod tests;
 
 pub use call::{
     Call, Dialect, Forgets, LockIn, SetattrIn, fattr, getattr_flags, lock_flags, open_in_flags,
-    release_flags, setxattr_flags, write_in_flags,
+    setxattr_flags, write_in_flags,
 };
 pub use header::{IN_HEADER_LEN, InHeader, Opcode, WRITE_HEAD_LEN};
 pub use notify::{inc_epoch, inval_entry, inval_inode};
 
 /// The node id of the root directory.
 pub const ROOT_ID: u64 = 1;
-/// Least length of a buffer the kernel's messages are read into, bytes.
-pub const MIN_READ_BUFFER: usize = 8192;
 /// Set in the `unique` of an INTERRUPT message.
 pub const INTERRUPT_BIT: u64 = 1;
 

@@ -178,8 +178,8 @@ mod tests {
         (sender, Receiver::new(region, registers.clone()).unwrap(), ledger, registers)
     }
 
-    fn pressure(pages: u64) -> Event {
-        Event::CachePressure { pages }
+    fn granted(ticket: u64) -> Event {
+        Event::LockGranted { ticket, errno: None }
     }
 
     #[test]
@@ -187,13 +187,13 @@ mod tests {
         let (mut sender, mut receiver, ledger, _) = pair();
         let mut out = Vec::new();
         for i in 0..1000 {
-            sender.post(&pressure(i));
+            sender.post(&granted(i));
             if i % 7 == 0 {
                 receiver.poll(100, &mut out);
             }
         }
         receiver.poll(1000, &mut out);
-        assert_eq!(out, (0..1000).map(pressure).collect::<Vec<_>>());
+        assert_eq!(out, (0..1000).map(granted).collect::<Vec<_>>());
         assert_eq!(receiver.poll(1, &mut out), 0);
         assert_eq!(ledger.snapshot().dma(Kind::Event).ops, 1000);
     }
@@ -202,7 +202,7 @@ mod tests {
     fn a_full_ring_loses_events_and_says_so_without_blocking() {
         let (mut sender, mut receiver, ledger, _) = pair();
         for i in 0..EVENTS + 10 {
-            sender.post(&pressure(i));
+            sender.post(&granted(i));
         }
         assert_eq!(ledger.snapshot().count(Count::EventsLost), 10);
         let mut out = Vec::new();
@@ -219,29 +219,29 @@ mod tests {
     #[test]
     fn a_try_that_finds_no_room_is_no_loss() {
         let (mut sender, mut receiver, ledger, _) = pair();
-        assert!((0..EVENTS).all(|i| sender.try_post(&pressure(i))));
-        assert!(!sender.try_post(&pressure(999)));
+        assert!((0..EVENTS).all(|i| sender.try_post(&granted(i))));
+        assert!(!sender.try_post(&granted(999)));
         let mut out = Vec::new();
         receiver.poll(1, &mut out);
-        assert!(sender.try_post(&pressure(999)));
-        assert!(!sender.try_post(&pressure(1000)));
+        assert!(sender.try_post(&granted(999)));
+        assert!(!sender.try_post(&granted(1000)));
         receiver.poll(usize::MAX, &mut out);
-        assert_eq!((out.len(), out.last()), (257, Some(&pressure(999))));
+        assert_eq!((out.len(), out.last()), (257, Some(&granted(999))));
         assert_eq!(ledger.snapshot().count(Count::EventsLost), 0);
     }
 
     #[test]
     fn a_sleeper_is_interrupted_once_and_a_look_is_never_missed() {
         let (mut sender, mut receiver, _, registers) = pair();
-        sender.post(&pressure(1));
+        sender.post(&granted(1));
         assert!(!sender.flush(), "nobody asked");
         assert_eq!(receiver.may_sleep(), None, "there is an event");
         receiver.poll(1, &mut Vec::new());
         let value = receiver.may_sleep().unwrap();
-        sender.post(&pressure(2));
+        sender.post(&granted(2));
         assert!(sender.flush());
         assert_ne!(registers.event_interrupt(), value, "the futex word moved");
-        sender.post(&pressure(3));
+        sender.post(&granted(3));
         assert!(!sender.flush());
     }
 
@@ -250,7 +250,7 @@ mod tests {
         let (mut sender, mut receiver, _, registers) = pair();
         registers.set_event_head(u64::MAX);
         for i in 0..1000 {
-            sender.post(&pressure(i));
+            sender.post(&granted(i));
         }
         receiver.region.write_from(receiver.layout.event_at(1), &[99; 56]).unwrap();
         let at = receiver.layout.event_at(1) + SEQUENCE_AT;

@@ -137,7 +137,7 @@ fn an_event_reaches_a_sleeping_host() {
         let interrupt = Arc::new(Notify::new());
         let there = Arc::clone(&interrupt);
         let dpu = thread::spawn(move || {
-            sender.post(&Event::CachePressure { pages: 3 });
+            sender.post(&Event::LockGranted { ticket: 3, errno: None });
             if sender.flush() {
                 there.notify();
             }
@@ -149,7 +149,7 @@ fn an_event_reaches_a_sleeping_host() {
                 receiver.awake();
             }
         }
-        assert_eq!(events, [Event::CachePressure { pages: 3 }]);
+        assert_eq!(events, [Event::LockGranted { ticket: 3, errno: None }]);
         dpu.join().unwrap();
     });
 }

@@ -87,7 +87,9 @@ impl Dpu {
                             served.unanswered.push(command);
                             continue;
                         }
-                        Some(&TELL) => served.sender.post(&Event::CachePressure { pages: 7 }),
+                        Some(&TELL) => {
+                            served.sender.post(&Event::LockGranted { ticket: 7, errno: None });
+                        }
                         _ => {}
                     }
                     let mut data = vec![0; command.write_len() as usize];
@@ -521,7 +523,7 @@ fn events_wake_a_sleeping_host() {
         receiver.awake();
         let mut events = Vec::new();
         eventually("the event", || (receiver.poll(8, &mut events) > 0).then_some(()));
-        assert_eq!(events, [Event::CachePressure { pages: 7 }]);
+        assert_eq!(events, [Event::LockGranted { ticket: 7, errno: None }]);
         assert!(host.receive(0, 0, PATIENCE));
     }
 }

@@ -82,7 +82,7 @@ fn tell<S: Slot>(front: &Front<S>, event: &Event) {
             }
         }
         // Locks are the link's matter; this adaptor holds no delegations and no cache of its own.
-        Event::LockGranted { .. } | Event::Recall { .. } | Event::CachePressure { .. } => {}
+        Event::LockGranted { .. } | Event::Recall { .. } => {}
     }
 }
 

@@ -66,9 +66,6 @@ pub struct Header {
     pub lane: u16,
 }
 
-/// What `Mknod` makes. Regular files are made by `Create` or `Mknod`.
-pub type NodeKind = super::FileKind;
-
 /// A file operation, names borrowed from the request header. Payload travels beside it.
 #[derive(Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the system call each variant answers")]

@@ -41,12 +41,6 @@ pub mod write_in_flags {
     pub const KILL_SUIDGID: u32 = 4;
 }
 
-/// Flags of RELEASE.
-pub mod release_flags {
-    /// The owner's flock goes.
-    pub const FLOCK_UNLOCK: u32 = 2;
-}
-
 /// Flags of the lock calls.
 pub mod lock_flags {
     /// `flock(2)`, not `fcntl(2)`.

@@ -209,13 +209,6 @@ impl Director {
         }
     }
 
-    /// Everything that a flow has and wants was just looked at: that is no news any more.
-    pub fn attended(&mut self, id: FlowId) {
-        if let Some(flow) = self.flow_mut(id) {
-            flow.has_news = false;
-        }
-    }
-
     /// Whether something changed in any.
     #[must_use]
     pub fn has_news(&self) -> bool {
