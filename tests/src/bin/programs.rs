@@ -27,6 +27,9 @@ programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY | --preload]
   --keep   leave data and logs there
 ";
 
+/// What a volume holds when programs are small, and the disk's room is more: so the space it says is
+/// free is its own, and does not change with what others put on the disk.
+const SMALL: &str = "--size=4G";
 /// Exit code by which a workload says that this computer cannot run it.
 const SKIPPED: i32 = 77;
 
@@ -188,8 +191,12 @@ fn in_plain_directory(script: &Path, plain: &Path, base: &Path, size: &str) -> R
 }
 
 fn on_volume(script: &Path, base: &Path, options: &Options) -> Result<Verdict> {
-    let cache = options.cache.as_ref().map(|mode| format!("--cache={mode}"));
-    let mut volume = Volume::new(base, &cache.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let mut flags: Vec<String> =
+        options.cache.iter().map(|mode| format!("--cache={mode}")).collect();
+    if options.size == "small" && env::var_os("OUTBOARD_STORE").is_none() {
+        flags.push(SMALL.to_owned());
+    }
+    let mut volume = Volume::new(base, &flags.iter().map(String::as_str).collect::<Vec<_>>())?;
     volume.start()?;
     let dir = volume.mountpoint().join(name_of(script));
     context(fs::create_dir_all(&dir), || format!("cannot make {}", dir.display()))?;
