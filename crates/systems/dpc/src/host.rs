@@ -31,25 +31,25 @@
 //! 3. What is in flight at a loss is sent again in the order it was started, after open handles and
 //!    held locks were handed in.
 //! 4. A lock that must be waited for holds no slot.
-//! 5. Requests about the locks of one file go one at a time; while the file's locks were given to
-//!    this session they go nowhere, and what it holds is what the DPU side will be told.
+//! 5. Requests about the locks of one file go one at a time; while the file's locks are delegated
+//!    to this session they go nowhere, and what it holds is what the DPU side will be told.
 //! 6. What the hybrid cache answers was never sent: it is no call, and nothing of it is sent again
 //!    after a loss. Its pages are host memory; hits go on while the DPU side is away.
 
 mod backend;
-mod books;
 mod cached;
 mod entry;
-mod holdings;
+mod held;
+mod lock_requests;
 mod locking;
 mod loss;
-mod patience;
 mod port;
 mod ranges;
 pub mod reconnect;
 mod session;
+mod shared;
 mod slot;
-mod turns;
+mod spin_budget;
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use outboard_cache::host::{Place, Plane, Sink, Source};
 use outboard_wire::cache::Tallied;
 use outboard_wire::file::{Reply, Request, open_flags, write_flags};
 
-use super::holdings::Handle;
+use super::held::Handle;
 use super::ranges::Span;
 use super::{Call, Session, Slot};
 
@@ -22,7 +22,7 @@ use super::{Call, Session, Slot};
 const SHARDS: usize = 64;
 
 /// Times a write is tried in the cache before it is made a call.
-const TURNS: u32 = 3;
+const TRIES: u32 = 3;
 
 /// How long a thread that serves many waits for changes of a file on their way: about as long as
 /// one takes.
@@ -164,7 +164,7 @@ impl Session {
         let Some(cached) = self.cached() else { return false };
         let now = self.world().wall();
         let source = Source::Memory(bytes);
-        for _ in 1..TURNS {
+        for _ in 1..TRIES {
             if cached.write(ino, fh, offset, 0, source, now).is_some() {
                 return true;
             }

@@ -5,10 +5,10 @@ use outboard_link::queue::CommandId;
 use outboard_wire::file::{Attr, Flags, Header, Lock, Op, Reply, Request, Statfs};
 
 use super::Call;
-use super::books::Parked;
-use super::holdings::Handle;
+use super::held::Handle;
 use super::locking::{Locking, whole};
 use super::ranges::Span;
+use super::shared::Parked;
 
 /// Bytes of a lock as a reply header.
 const LOCK_LEN: u16 = 32;
@@ -50,14 +50,14 @@ pub(super) enum Reader {
     Return {
         /// Which file's.
         ino: Ino,
-        /// When they were to be handed back ([`super::turns::Turns::is_of_this_life`]).
+        /// When they were to be handed back ([`super::lock_requests::LockRequests::is_of_this_life`]).
         life: u64,
     },
     /// Nobody: the session told the DPU side something.
     Nobody,
 }
 
-/// What an answer changes in the session's own books.
+/// What an answer changes in what the session holds.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Note {
     /// Nothing.

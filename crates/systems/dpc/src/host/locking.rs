@@ -1,15 +1,16 @@
-//! Requests about locks: decided here while the file's locks are this session's, sent otherwise.
+//! Requests about locks: decided here while the file's locks are delegated to this session, sent
+//! otherwise.
 //!
-//! Decided from the session's own account of what it holds ([`Holdings`]), which is all there is to
-//! know of a file whose locks were given to it. The answers are those of the table on the DPU side.
+//! Decided from the session's own account of what it holds ([`HeldState`]), which is all there is to
+//! know of a file whose locks are delegated to it. The answers are those of the table on the DPU side.
 //!
-//! [`Holdings`]: super::holdings::Holdings
+//! [`HeldState`]: super::held::HeldState
 
 use outboard_base::{Errno, Fh, Ino, Result, limits};
 use outboard_wire::file::{HeldLock, Lock, LockKind, LockStyle, Reply, Request};
 
 use super::Lane;
-use super::books::Books;
+use super::shared::SharedState;
 
 /// A request that asks about locks or may drop some.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +26,7 @@ pub(super) enum Locking {
 pub(super) enum Decision {
     /// It is answered.
     Answer(Result<Reply>),
-    /// It waits for its turn.
+    /// It waits for another about the same file.
     Wait,
     /// It goes to the DPU side.
     Send,
@@ -35,7 +36,7 @@ pub(super) enum Decision {
 }
 
 impl Locking {
-    /// What handing in asks has no turn: it comes before everybody.
+    /// What handing in asks does not wait: it comes before everybody.
     pub(super) fn of(request: &Request<'_>) -> Option<Locking> {
         match *request {
             Request::Getlk { ino, fh, lock } => Some(Locking::Test { ino, fh, lock: whole(lock) }),
@@ -68,8 +69,8 @@ impl Locking {
     }
 }
 
-impl Books {
-    /// What becomes of a request in `lane` about locks. What sending it gives up is off the books
+impl SharedState {
+    /// What becomes of a request in `lane` about locks. What sending it gives up is held no longer
     /// then.
     pub(super) fn begin(&mut self, lane: Lane, locking: Locking) -> Decision {
         let ino = locking.ino();
@@ -77,18 +78,20 @@ impl Books {
         if matches!(locking, Locking::Set { .. }) && !locking.only_drops() && self.is_full() {
             return Decision::Answer(Err(Errno::ENOLCK));
         }
-        if self.turns.decides(ino) {
+        if self.lock_requests.decides(ino) {
             match self.decide(locking) {
                 Some(outcome) => return Decision::Answer(outcome),
                 None if matches!(locking, Locking::Release { .. }) => return Decision::Send,
                 None => {}
             }
         }
-        let has_turn = match locking {
-            Locking::Release { .. } => !self.turns.knows(ino) || self.turns.take(ino, lane),
-            _ => self.turns.take(ino, lane),
+        let may_go = match locking {
+            Locking::Release { .. } => {
+                !self.lock_requests.knows(ino) || self.lock_requests.enter(ino, lane)
+            }
+            _ => self.lock_requests.enter(ino, lane),
         };
-        if !has_turn {
+        if !may_go {
             return Decision::Wait;
         }
         self.give_up(locking);
@@ -98,9 +101,9 @@ impl Books {
         }
     }
 
-    /// The same for one whose turn has come: meanwhile the file's locks may have become ours.
+    /// The same for one that waited and may go: meanwhile the file's locks may have been delegated.
     pub(super) fn begin_again(&mut self, lane: Lane, locking: Locking) -> Decision {
-        self.turns.put_down(locking.ino(), lane);
+        self.lock_requests.reconsider(locking.ino(), lane);
         self.begin(lane, locking)
     }
 
@@ -113,7 +116,7 @@ impl Books {
         }
     }
 
-    /// The same for one that had waited for its turn.
+    /// The same for one that had waited for another.
     pub(super) fn never_sent(&mut self, locking: Locking) {
         self.give_up(locking);
     }
@@ -121,26 +124,26 @@ impl Books {
     /// A directory handle is given up when its closing is sent.
     pub(super) fn closes_directory(&mut self, request: &Request<'_>) {
         if let Request::Releasedir { ino, fh } = *request {
-            self.holdings.closing(ino, fh, 0);
+            self.held.closing(ino, fh, 0);
         }
     }
 
-    /// What sending a request takes off the books already: what it gives up must not be handed in
+    /// What sending a request drops from the held state already: what it gives up must not be handed in
     /// again, since someone else may have it by then.
     fn give_up(&mut self, locking: Locking) {
-        let holdings = &mut self.holdings;
+        let held = &mut self.held;
         match locking {
             Locking::Test { .. } => {}
             Locking::Set { ino, fh, lock, .. } => match (lock.style, lock.kind) {
-                (_, LockKind::Unlock) => holdings.locked(ino, fh, lock),
-                (LockStyle::Flock, _) => holdings.converting(ino, lock),
-                (LockStyle::Posix, LockKind::Read) => holdings.weakening(ino, lock),
+                (_, LockKind::Unlock) => held.locked(ino, fh, lock),
+                (LockStyle::Flock, _) => held.converting(ino, lock),
+                (LockStyle::Posix, LockKind::Read) => held.weakening(ino, lock),
                 (LockStyle::Posix, LockKind::Write) => {}
             },
-            Locking::Flush { ino, owner, .. } => holdings.flushing(ino, owner),
+            Locking::Flush { ino, owner, .. } => held.flushing(ino, owner),
             Locking::Release { ino, fh, owner } => {
-                if holdings.closing(ino, fh, owner) {
-                    self.turns.closed(ino);
+                if held.closing(ino, fh, owner) {
+                    self.lock_requests.closed(ino);
                 }
             }
         }
@@ -154,14 +157,14 @@ impl Books {
             Locking::Set { ino, fh, lock, wait } => match self.set(ino, fh, lock) {
                 Err(Errno::EAGAIN) if wait => {
                     // Waits, and the circles they may close, are looked at where all of them are.
-                    self.turns.hand_back(ino);
+                    self.lock_requests.hand_back(ino);
                     None
                 }
                 outcome => Some(outcome),
             },
-            Locking::Flush { ino, fh, owner } => Some(match self.holdings.handle(ino, fh) {
+            Locking::Flush { ino, fh, owner } => Some(match self.held.handle(ino, fh) {
                 Some(_) => {
-                    self.holdings.flushing(ino, owner);
+                    self.held.flushing(ino, owner);
                     Ok(Reply::Empty)
                 }
                 None => Err(Errno::EBADF),
@@ -174,17 +177,17 @@ impl Books {
     }
 
     fn test(&self, ino: Ino, fh: Fh, lock: Lock) -> Result<Reply> {
-        self.holdings.handle(ino, fh).ok_or(Errno::EBADF)?;
+        self.held.handle(ino, fh).ok_or(Errno::EBADF)?;
         if lock.kind == LockKind::Unlock {
             return Err(Errno::EINVAL);
         }
         let free = Lock { kind: LockKind::Unlock, ..lock };
-        Ok(Reply::Lock(self.holdings.blocker(ino, lock).unwrap_or(free)))
+        Ok(Reply::Lock(self.held.blocker(ino, lock).unwrap_or(free)))
     }
 
     /// `EAGAIN` if the lock must be waited for; a flock of another kind is given up first.
     fn set(&mut self, ino: Ino, fh: Fh, lock: Lock) -> Result<Reply> {
-        let handle = self.holdings.handle(ino, fh).ok_or(Errno::EBADF)?;
+        let handle = self.held.handle(ino, fh).ok_or(Errno::EBADF)?;
         let allowed = match (lock.style, lock.kind) {
             (LockStyle::Flock, _) | (_, LockKind::Unlock) => true,
             (LockStyle::Posix, LockKind::Read) => handle.reads(),
@@ -195,25 +198,25 @@ impl Books {
         }
         if lock.kind != LockKind::Unlock {
             if lock.style == LockStyle::Flock {
-                self.holdings.converting(ino, lock);
+                self.held.converting(ino, lock);
             }
-            if self.holdings.blocker(ino, lock).is_some() {
+            if self.held.blocker(ino, lock).is_some() {
                 return Err(Errno::EAGAIN);
             }
         }
-        self.holdings.locked(ino, fh, lock);
+        self.held.locked(ino, fh, lock);
         Ok(Reply::Empty)
     }
 
     /// Whether a lock more, which may split another in two, is one too many.
     fn is_full(&self) -> bool {
-        self.holdings.counts().1 + 2 > limits::LOCKS_MAX
+        self.held.counts().1 + 2 > limits::LOCKS_MAX
     }
 
     /// The locks of `ino` as they are handed back.
     pub(super) fn held_bytes(&self, ino: Ino) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for (fh, lock) in self.holdings.held(ino) {
+        for (fh, lock) in self.held.locks(ino) {
             HeldLock { fh, lock }.emit(&mut bytes);
         }
         bytes

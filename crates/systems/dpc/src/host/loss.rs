@@ -1,7 +1,7 @@
 //! Loss of the DPU side, and its return (`docs/internals/loss.md`).
 //!
 //! ```text
-//! lost      every queue down; slots, payloads, headers, books stay; waits become requests
+//! lost      every queue down; slots, payloads, headers, held state stay; waits become requests
 //! give up   (policy) what is pending fails with ENOTCONN, and so does what is started
 //! resume    1 rings empty, session queue up   2 handles, then locks handed in
 //!           3 what is pending sent again in the order it was started, all queues up; the front-end
@@ -19,10 +19,10 @@ use outboard_link::registers::Registers;
 use outboard_wire::event::Event;
 use outboard_wire::file::{Flags, Lock, LockKind, Op, Reply, Request};
 
-use super::books::Parked;
 use super::entry::{Reader, State};
 use super::locking::Locking;
 use super::session::{Admission, Cell, Haul, lock};
+use super::shared::Parked;
 use super::{Call, Completion, Port, Session, Slot};
 
 /// What a return of the DPU side came to.
@@ -69,7 +69,7 @@ impl Session {
             hauls.push((number, haul));
         }
         self.replaying.store(0, Release);
-        let admitted = lock(&self.books).lost();
+        let admitted = lock(&self.shared).lost();
         for (number, haul) in hauls {
             self.act(number, haul);
         }
@@ -94,7 +94,7 @@ impl Session {
                 Reader::Caller | Reader::Nobody => Err(Errno::ENOTCONN),
             };
             if entry.reader == Reader::Front && !entry.aborted {
-                lock(&self.books).again.extend(entry.park(0));
+                lock(&self.shared).again.extend(entry.park(0));
                 entry.reader = Reader::Nobody;
             }
             self.answer(cell, self.session_queue(), cid, outcome, haul);
@@ -113,7 +113,7 @@ impl Session {
             for cid in 0..self.settings().depth - 1 {
                 let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { break };
                 if let (State::Held, Some(locking)) = (&entry.state, entry.locking) {
-                    lock(&self.books).never_sent(locking);
+                    lock(&self.shared).never_sent(locking);
                 }
                 if matches!(entry.state, State::Pending | State::Held) {
                     self.answer(&mut cell, number, cid, Err(Errno::ENOTCONN), &mut haul);
@@ -122,7 +122,7 @@ impl Session {
             drop(cell);
             self.act(number, haul);
         }
-        let again = std::mem::take(&mut lock(&self.books).again);
+        let again = std::mem::take(&mut lock(&self.shared).again);
         for parked in again {
             self.end_wait(&parked, Some(Errno::ENOTCONN));
         }
@@ -171,10 +171,10 @@ impl Session {
     ) -> Result<(), NotResumed> {
         let mut port = Port::new(Arc::clone(self), self.session_queue());
         let reclaims = {
-            let books = lock(&self.books);
+            let shared = lock(&self.shared);
             // What is closed from here on waits, and is sent after what is handed in.
             self.given_up.store(false, Release);
-            books.holdings.reclaims()
+            shared.held.reclaims()
         };
         for request in reclaims {
             let slot = self.session_slot(&mut port, alive)?;
@@ -199,7 +199,7 @@ impl Session {
     fn forget(&self, request: &Request<'_>) {
         if let Request::Setlk { ino, fh, lock: held, .. } = *request {
             let unlock = Lock { kind: LockKind::Unlock, ..held };
-            lock(&self.books).holdings.locked(ino, fh, unlock);
+            lock(&self.shared).held.locked(ino, fh, unlock);
         }
     }
 
@@ -262,7 +262,7 @@ impl Session {
     fn wait_again(self: &Arc<Session>, alive: &dyn Fn() -> bool) -> Result<(), NotResumed> {
         let mut port = Port::new(Arc::clone(self), self.session_queue());
         loop {
-            let Some(parked) = lock(&self.books).again.pop() else { return Ok(()) };
+            let Some(parked) = lock(&self.shared).again.pop() else { return Ok(()) };
             let Some(tag) = parked.tag else {
                 // Its caller knows it by a ticket of the lost instance.
                 self.end_wait(&parked, Some(Errno::ENOLCK));
@@ -271,7 +271,7 @@ impl Session {
             let slot = match self.session_slot(&mut port, alive) {
                 Ok(slot) => slot,
                 Err(error) => {
-                    lock(&self.books).again.push(parked);
+                    lock(&self.shared).again.push(parked);
                     return Err(error);
                 }
             };
@@ -293,7 +293,7 @@ impl Session {
     /// Ends the wait for a lock from this side; `EINTR` for who waits, unless the DPU side says it
     /// was granted. False when that cannot be asked for now.
     pub(super) fn cancel(self: &Arc<Session>, ticket: u64) -> bool {
-        let Some(parked) = lock(&self.books).parked.get(&ticket).cloned() else { return false };
+        let Some(parked) = lock(&self.shared).parked.get(&ticket).cloned() else { return false };
         let request = Request::CancelLock { ticket };
         self.ask(&request, &parked.cred, Flags::default(), Reader::Cancel { ticket })
     }
@@ -307,19 +307,19 @@ impl Session {
             return;
         }
         loop {
-            let again = lock(&self.books).again.pop();
+            let again = lock(&self.shared).again.pop();
             let Some(parked) = again else { break };
             if !self.ask_for_lock(&parked) {
-                lock(&self.books).again.push(parked);
+                lock(&self.shared).again.push(parked);
                 return;
             }
         }
         loop {
-            let next = lock(&self.books).next_doubtful();
+            let next = lock(&self.shared).next_doubtful();
             let Some((ticket, cred)) = next else { return };
             let request = Request::CancelLock { ticket };
             if !self.ask(&request, &cred, Flags::default(), Reader::Renew { ticket }) {
-                lock(&self.books).doubtful.push(ticket);
+                lock(&self.shared).doubtful.push(ticket);
                 return;
             }
         }
@@ -340,9 +340,9 @@ impl Session {
     /// own queue lead here again.
     pub(super) fn send_returns(self: &Arc<Session>) {
         loop {
-            let Some((ino, life)) = lock(&self.books).turns.next_return() else { return };
+            let Some((ino, life)) = lock(&self.shared).lock_requests.next_return() else { return };
             if !self.send_return(ino, life) {
-                lock(&self.books).turns.not_sent(ino, life);
+                lock(&self.shared).lock_requests.not_sent(ino, life);
                 return;
             }
         }
@@ -350,7 +350,7 @@ impl Session {
 
     fn send_return(self: &Arc<Session>, ino: Ino, life: u64) -> bool {
         let Some(mut slot) = self.acquire(self.session_queue()) else { return false };
-        let held = lock(&self.books).held_bytes(ino);
+        let held = lock(&self.shared).held_bytes(ino);
         if slot.write(0, &held).is_err() {
             return false;
         }
@@ -433,7 +433,7 @@ impl Session {
             self.act(number, haul);
             return true;
         }
-        let waits = lock(&self.books);
+        let waits = lock(&self.shared);
         let ticket = waits.parked.iter().find(|(_, parked)| parked.tag == Some(tag));
         let Some(ticket) = ticket.map(|(&ticket, _)| ticket) else {
             drop(waits);
@@ -447,9 +447,9 @@ impl Session {
         let up = cell.up;
         let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
         match (&entry.state, entry.locking.filter(Locking::only_drops)) {
-            // Nobody else drops the locks of who is dying; its turn will come.
+            // Nobody else drops the locks of who is dying; it goes when the one before it is over.
             (State::Held, Some(_)) if up => return,
-            (State::Held, Some(locking)) => lock(&self.books).never_sent(locking),
+            (State::Held, Some(locking)) => lock(&self.shared).never_sent(locking),
             _ => {}
         }
         entry.aborted = true;
@@ -466,12 +466,12 @@ impl Session {
 
     /// A wait for a lock that is to be asked for again.
     fn abort_again(self: &Arc<Session>, tag: u64) -> bool {
-        let mut books = lock(&self.books);
-        let Some(at) = books.again.iter().position(|parked| parked.tag == Some(tag)) else {
+        let mut shared = lock(&self.shared);
+        let Some(at) = shared.again.iter().position(|parked| parked.tag == Some(tag)) else {
             return false;
         };
-        let parked = books.again.swap_remove(at);
-        drop(books);
+        let parked = shared.again.swap_remove(at);
+        drop(shared);
         self.end_wait(&parked, Some(Errno::EINTR));
         true
     }
@@ -482,22 +482,22 @@ impl Session {
         let (ticket, errno) = match event {
             Event::LockGranted { ticket, errno } => (ticket, errno),
             Event::Recall { ino, .. } => {
-                lock(&self.books).turns.hand_back(ino);
+                lock(&self.shared).lock_requests.hand_back(ino);
                 return self.send_returns();
             }
             Event::Overflow => {
                 self.overflows.fetch_add(1, AcqRel);
-                let mut books = lock(&self.books);
-                books.events_lost();
-                books.turns.hand_all_back();
-                drop(books);
+                let mut shared = lock(&self.shared);
+                shared.events_lost();
+                shared.lock_requests.hand_all_back();
+                drop(shared);
                 self.send_returns();
                 self.renew_waits();
                 return self.front().event(event);
             }
             other => return self.front().event(other),
         };
-        let parked = lock(&self.books).decided(ticket, errno);
+        let parked = lock(&self.shared).decided(ticket, errno);
         if let Some(parked) = parked {
             self.end_wait(&parked, errno);
         }

@@ -3,6 +3,9 @@
 //! Calls whose ranges overlap go one after the other, in the order they came. So of two overlapping
 //! writes at most one is unanswered, and sending it again after a loss cannot undo the other
 //! (`docs/internals/loss.md`).
+//!
+//! Not `base::task::RangeQueue`: that looks at a bounded number of those who wait when a range is
+//! released. Here they are no more than a session has slots, and each that may go goes at once.
 
 use std::collections::HashMap;
 
@@ -49,7 +52,7 @@ struct Claim {
     admitted: bool,
 }
 
-/// The claims of all calls that are under way or wait for their turn.
+/// The claims of all calls that are under way or wait for others.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     inodes: HashMap<Ino, Vec<Claim>>,
@@ -139,7 +142,7 @@ mod tests {
         assert!(ranges.is_empty());
     }
 
-    /// Whatever comes and goes, the admitted never overlap and everybody gets a turn.
+    /// Whatever comes and goes, the admitted never overlap and everybody is admitted.
     #[test]
     fn admitted_claims_never_overlap_and_all_are_admitted() {
         for seed in 0..200 {

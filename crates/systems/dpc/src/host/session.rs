@@ -1,6 +1,6 @@
 //! The session: what one host-side process has with its DPU, across losses.
 //!
-//! Locks: a queue's cell, then the books; never two cells, but for [`Session::resume`], which takes
+//! Locks: a queue's cell, then the shared state; never two cells, but for [`Session::resume`], which takes
 //! all of them in order. [`Front`] is called with none held.
 
 mod taking;
@@ -19,12 +19,12 @@ use outboard_link::queue::{Cid, Completion, HostQueue, Span as Part, Submission}
 use outboard_link::region::Region;
 use outboard_wire::file::{Flags, Header, Op, Reply};
 
-use super::books::Books;
 use super::cached::Cached;
 use super::entry::{Entry, Reader, State};
 use super::locking::Decision;
-use super::patience::Patience;
 use super::ranges::Span;
+use super::shared::SharedState;
+use super::spin_budget::SpinBudget;
 use super::{Call, Counts, Front, Lane, Port, Settings, Slot, World};
 
 pub(super) use taking::{Found, Haul};
@@ -40,7 +40,7 @@ pub struct Session {
     front: Arc<dyn Front<Slot>>,
     /// The front-end's queues, and the session queue behind them.
     pub(super) queues: Vec<Queue>,
-    pub(super) books: Mutex<Books>,
+    pub(super) shared: Mutex<SharedState>,
     order: AtomicU64,
     sequence: AtomicU64,
     pub(super) given_up: AtomicBool,
@@ -56,7 +56,7 @@ pub struct Session {
 /// One queue pair and what is in it.
 pub(super) struct Queue {
     pub(super) cell: Mutex<Cell>,
-    patience: Patience,
+    spin_budget: SpinBudget,
     taken: AtomicBool,
     watched: AtomicBool,
     /// Somebody of this side waits for a slot or for the return of the DPU side.
@@ -137,7 +137,7 @@ impl Session {
                 entries: (1..settings.depth).map(|_| Entry::new()).collect(),
                 completions: Vec::new(),
             }),
-            patience: Patience::new(settings.spin_max),
+            spin_budget: SpinBudget::new(settings.spin_max),
             taken: AtomicBool::new(false),
             watched: AtomicBool::new(true),
             parked: AtomicBool::new(false),
@@ -150,7 +150,7 @@ impl Session {
             world,
             front,
             queues: initiators.into_iter().map(queue).collect(),
-            books: Mutex::default(),
+            shared: Mutex::default(),
             order: AtomicU64::new(0),
             sequence: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
@@ -326,11 +326,11 @@ impl Session {
         let (queue, cid) = (slot.queue(), slot.index());
         // Calls in the session queue are what ends the giving up.
         if queue != self.session_queue() && self.given_up.load(Acquire) {
-            let mut books = lock(&self.books);
-            // Looked at again: who is about to hand in has the books.
+            let mut shared = lock(&self.shared);
+            // Looked at again: who is about to hand in holds the shared state.
             if self.given_up.load(Acquire) {
                 // What it gives up was the lost side's to take, and is not handed in to the next.
-                books.refused(call.request);
+                shared.refused(call.request);
                 return Err(Errno::ENOTCONN);
             }
         }
@@ -344,7 +344,7 @@ impl Session {
         let mut cell = self.cell(queue).ok_or(Errno::EINVAL)?;
         let up = cell.up;
         if let Reader::Return { life, .. } = reader
-            && !lock(&self.books).turns.is_of_this_life(life)
+            && !lock(&self.shared).lock_requests.is_of_this_life(life)
         {
             return Err(Errno::EAGAIN); // A loss, and a return, since it was begun.
         }
@@ -358,7 +358,7 @@ impl Session {
             cached.sending(call.request, span);
         }
         if let Some(locking) = entry.locking {
-            let decision = lock(&self.books).begin(lane, locking);
+            let decision = lock(&self.shared).begin(lane, locking);
             match self.decided(entry, decision)? {
                 Decision::Answer(outcome) => {
                     entry.state = State::Idle;
@@ -368,11 +368,11 @@ impl Session {
                 Decision::Send | Decision::SendOnly => {}
             }
         } else if let Some(span) = span {
-            if !lock(&self.books).ranges.claim(lane, span) {
+            if !lock(&self.shared).ranges.claim(lane, span) {
                 entry.state = State::Held;
             }
         } else if op == Op::Releasedir {
-            lock(&self.books).closes_directory(call.request);
+            lock(&self.shared).closes_directory(call.request);
         }
         self.counters.calls.fetch_add(1, Relaxed);
         if entry.state == State::Held {
@@ -411,10 +411,10 @@ impl Session {
         let mut admitted = Vec::new();
         if let Some(span) = entry.span.take() {
             self.changed(span);
-            lock(&self.books).ranges.release(lane, span.ino, |lane| admitted.push(lane));
+            lock(&self.shared).ranges.release(lane, span.ino, |lane| admitted.push(lane));
         }
         if let Some(locking) = entry.locking.take() {
-            admitted.extend(lock(&self.books).turns.give_up(locking.ino(), lane));
+            admitted.extend(lock(&self.shared).lock_requests.leave(locking.ino(), lane));
         }
         debug_assert!(admitted.is_empty(), "nobody waits for a call that was just taken in");
     }
@@ -431,7 +431,7 @@ impl Session {
                 let lane = self.lane(slot.queue(), slot.index());
                 drop(slot);
                 if let Some(locking) = locking {
-                    let next = lock(&self.books).turns.give_up(locking.ino(), lane);
+                    let next = lock(&self.shared).lock_requests.leave(locking.ino(), lane);
                     self.admit(next.into_iter().collect());
                 }
             }
@@ -475,7 +475,7 @@ impl Session {
             }
             let decision = match entry.locking {
                 Some(locking) => {
-                    let decision = lock(&self.books).begin_again(lane, locking);
+                    let decision = lock(&self.shared).begin_again(lane, locking);
                     self.decided(entry, decision)
                 }
                 None => Ok(Decision::Send),
@@ -519,7 +519,7 @@ impl Session {
 
     /// How long an answer is worth spinning for, nanoseconds.
     pub(super) fn budget(&self, queue: u16, op: Op) -> u64 {
-        self.queue(queue).map_or(0, |queue| queue.patience.budget(op))
+        self.queue(queue).map_or(0, |queue| queue.spin_budget.of(op))
     }
 
     /// What came of spinning for the answer to `op`: it was found after `took`, or not at all.
@@ -528,9 +528,9 @@ impl Session {
         match took {
             Some(took) => {
                 self.counters.spun.fetch_add(1, Relaxed);
-                it.patience.found(op, took);
+                it.spin_budget.found(op, took);
             }
-            None => it.patience.missed(op),
+            None => it.spin_budget.missed(op),
         }
     }
 
@@ -545,9 +545,9 @@ impl Session {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let counters = &self.counters;
-        let books = lock(&self.books);
-        let ((handles, locks), delegations) = (books.holdings.counts(), books.turns.count());
-        drop(books);
+        let shared = lock(&self.shared);
+        let ((handles, locks), delegations) = (shared.held.counts(), shared.lock_requests.count());
+        drop(shared);
         Counts {
             calls: counters.calls.load(Relaxed),
             spun: counters.spun.load(Relaxed),

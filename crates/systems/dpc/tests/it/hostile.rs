@@ -41,7 +41,7 @@ impl Spawn for Works {
 }
 
 impl Works {
-    fn turn(&self) {
+    fn pass(&self) {
         for work in self.0.take() {
             self.spawn(work);
         }
@@ -90,9 +90,9 @@ impl<V: AnyVolume, S: AnyVolume> Side<V, S> {
         Some(Host { initiator, session, id })
     }
 
-    fn turn(&mut self) {
+    fn pass(&mut self) {
         self.service.poll(&self.works);
-        self.works.turn();
+        self.works.pass();
         self.service.flush(|_, _| ());
     }
 
@@ -103,7 +103,7 @@ impl<V: AnyVolume, S: AnyVolume> Side<V, S> {
         let _asleep = host.initiator.ring();
         let mut completions = Vec::new();
         for _ in 0..1000 {
-            self.turn();
+            self.pass();
             if host.initiator.poll(1, &mut completions) > 0 {
                 host.initiator.release(cid).unwrap();
                 return completions.pop().unwrap();
@@ -237,7 +237,7 @@ fn payload_under_way_is_limited_and_no_host_starves_another() {
     assert_eq!(side.ask(&mut modest, &plain(&bytes)).status, Status::Ok);
     let mut completions = Vec::new();
     for _ in 0..10_000 {
-        side.turn();
+        side.pass();
         greedy.initiator.poll(16, &mut completions);
     }
     assert_eq!(completions.len(), 15);

@@ -88,7 +88,7 @@ impl World {
     }
 }
 
-/// A close that waited for its turn was answered `EINTR` and forgotten, and the locks of the dead
+/// A close that waited for another request was answered `EINTR` and forgotten, and the locks of the dead
 /// process stayed until the last handle on the file was closed.
 #[test]
 fn the_locks_of_a_killed_process_go_though_its_close_had_to_wait() {

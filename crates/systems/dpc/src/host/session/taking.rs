@@ -152,7 +152,7 @@ impl Session {
         self.answer(cell, queue, cid, outcome, haul);
     }
 
-    /// Ends a call with `outcome`: books, ranges, reader.
+    /// Ends a call with `outcome`: shared state, reader.
     pub(in crate::host) fn answer(
         self: &Arc<Session>,
         cell: &mut Cell,
@@ -174,35 +174,35 @@ impl Session {
         let mut parked = false;
         let notable = !matches!(entry.note, Note::None);
         if entry.span.is_some() || entry.locking.is_some() || notable {
-            let mut books = lock(&self.books);
+            let mut shared = lock(&self.shared);
             if let Some(span) = entry.span.take() {
                 self.changed(span);
-                books.ranges.release(lane, span.ino, |lane| haul.admitted.push(lane));
+                shared.ranges.release(lane, span.ino, |lane| haul.admitted.push(lane));
             }
             if let Some((fh, handle)) = outcome.as_ref().ok().and_then(|r| entry.note.handle(r)) {
-                books.holdings.opened(fh, handle);
+                shared.held.opened(fh, handle);
                 if let Some(cached) = &self.cached {
                     cached.opened(fh, handle);
                 }
             }
-            outcome = books.lock_answered(&entry.note, outcome);
+            outcome = shared.lock_answered(&entry.note, outcome);
             if let Ok(Reply::Waiting(ticket)) = outcome {
                 parked = entry.reader == Reader::Front;
                 if entry.aborted {
                     haul.cancel.push(ticket);
                 }
                 if let Some(wait) = entry.park(ticket) {
-                    books.parked.insert(ticket, wait);
+                    shared.parked.insert(ticket, wait);
                 }
                 // Its end may have been told, and lost, before this answer was read.
                 if parked && entry.overflows != self.overflows.load(Acquire) {
-                    books.doubtful.push(ticket);
+                    shared.doubtful.push(ticket);
                     haul.renew = true;
                 }
             }
             if let Some(locking) = entry.locking.take() {
-                haul.admitted.extend(books.turns.give_up(locking.ino(), lane));
-                haul.returns |= books.turns.has_returns();
+                haul.admitted.extend(shared.lock_requests.leave(locking.ino(), lane));
+                haul.returns |= shared.lock_requests.has_returns();
             }
         }
         let (tag, op, reader) = (entry.tag, entry.op, entry.reader);
@@ -232,7 +232,7 @@ impl Session {
             Reader::Cancel { ticket } => {
                 self.free(cell, cid, haul);
                 if outcome.is_ok() {
-                    let parked = lock(&self.books).parked.remove(&ticket);
+                    let parked = lock(&self.shared).parked.remove(&ticket);
                     let tag = parked.and_then(|parked| parked.tag);
                     haul.completions.extend(tag.map(|tag| ended(tag, Some(Errno::EINTR))));
                 }
@@ -241,26 +241,26 @@ impl Session {
                 self.free(cell, cid, haul);
                 let cancelled =
                     |e: &Entry| e.state == State::Pending && e.reader == Reader::Cancel { ticket };
-                let mut books = lock(&self.books);
-                if let Some(parked) = books.parked.remove(&ticket) {
+                let mut shared = lock(&self.shared);
+                if let Some(parked) = shared.parked.remove(&ticket) {
                     // Ended, or decided and nobody was told: what it was must be asked anew. Unless
                     // who waits wants no more.
                     match parked.tag.filter(|_| cell.entries.iter().any(cancelled)) {
                         Some(tag) => haul.completions.push(ended(tag, Some(Errno::EINTR))),
-                        None => books.again.push(parked),
+                        None => shared.again.push(parked),
                     }
                 }
                 haul.renew = true;
             }
             Reader::Return { ino, .. } => {
                 self.free(cell, cid, haul);
-                let mut books = lock(&self.books);
+                let mut shared = lock(&self.shared);
                 if let Err(errno) = outcome {
                     tracing::error!(%ino, %errno, "the DPU side does not take locks back: lost");
-                    books.holdings.unlocked(ino);
+                    shared.held.unlocked(ino);
                 }
-                haul.admitted.extend(books.turns.returned(ino));
-                haul.returns |= books.turns.has_returns();
+                haul.admitted.extend(shared.lock_requests.returned(ino));
+                haul.returns |= shared.lock_requests.has_returns();
             }
             Reader::Nobody => self.free(cell, cid, haul),
         }

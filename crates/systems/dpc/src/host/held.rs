@@ -35,7 +35,7 @@ struct Held {
 
 /// Open handles and held locks.
 #[derive(Debug, Default)]
-pub(super) struct Holdings {
+pub(super) struct HeldState {
     handles: BTreeMap<Fh, Handle>,
     /// Handles on each inode.
     open: HashMap<Ino, usize>,
@@ -44,7 +44,7 @@ pub(super) struct Holdings {
     held: usize,
 }
 
-impl Holdings {
+impl HeldState {
     /// A handle was opened.
     pub(super) fn opened(&mut self, fh: Fh, handle: Handle) {
         *self.open.entry(handle.ino).or_default() += 1;
@@ -99,7 +99,7 @@ impl Holdings {
     }
 
     /// Every lock held on `ino`, and the handle it was taken through.
-    pub(super) fn held(&self, ino: Ino) -> impl Iterator<Item = (Fh, Lock)> {
+    pub(super) fn locks(&self, ino: Ino) -> impl Iterator<Item = (Fh, Lock)> {
         let of = move |style| self.locks.get(&(ino, style)).into_iter().flatten();
         of(LockStyle::Posix).chain(of(LockStyle::Flock)).map(|held| (held.fh, held.lock))
     }
@@ -239,7 +239,7 @@ mod tests {
     fn locks_are_kept_as_byte_by_byte_bookkeeping_says() {
         const BYTES: usize = 24;
         for seed in 0..300 {
-            let (mut rng, mut holdings) = (Rng::new(seed), Holdings::default());
+            let (mut rng, mut held) = (Rng::new(seed), HeldState::default());
             let mut bytes = [[LockKind::Unlock; BYTES]; 2];
             for _ in 0..40 {
                 let owner = rng.below(2);
@@ -247,12 +247,12 @@ mod tests {
                 let end = start + rng.below(BYTES as u64 - start);
                 let kinds = [LockKind::Read, LockKind::Write, LockKind::Unlock];
                 let kind = kinds[usize::try_from(rng.below(3)).unwrap()];
-                holdings.locked(Ino(2), Fh(1), lock(owner, start, end, kind));
+                held.locked(Ino(2), Fh(1), lock(owner, start, end, kind));
                 for at in start..=end {
                     bytes[usize::try_from(owner).unwrap()][usize::try_from(at).unwrap()] = kind;
                 }
                 let mut seen = [[LockKind::Unlock; BYTES]; 2];
-                for request in holdings.reclaims() {
+                for request in held.reclaims() {
                     let Request::Setlk { lock, reclaim: true, wait: false, .. } = request else {
                         panic!("{request:?}")
                     };
@@ -270,17 +270,17 @@ mod tests {
 
     #[test]
     fn what_is_being_given_up_is_not_handed_in_again() {
-        let mut holdings = Holdings::default();
+        let mut held = HeldState::default();
         let flock = |kind| Lock { style: LockStyle::Flock, ..lock(9, 0, u64::MAX, kind) };
-        holdings.locked(Ino(2), Fh(1), flock(LockKind::Write));
-        holdings.converting(Ino(2), flock(LockKind::Write));
-        assert_eq!(holdings.counts(), (0, 1), "the same lock again gives nothing up");
-        holdings.converting(Ino(2), flock(LockKind::Read));
-        assert_eq!(holdings.counts(), (0, 0));
+        held.locked(Ino(2), Fh(1), flock(LockKind::Write));
+        held.converting(Ino(2), flock(LockKind::Write));
+        assert_eq!(held.counts(), (0, 1), "the same lock again gives nothing up");
+        held.converting(Ino(2), flock(LockKind::Read));
+        assert_eq!(held.counts(), (0, 0));
 
-        holdings.locked(Ino(2), Fh(1), lock(5, 0, 9, LockKind::Write));
-        holdings.weakening(Ino(2), lock(5, 4, 20, LockKind::Read));
-        let mut held: Vec<(u64, u64, LockKind)> = holdings
+        held.locked(Ino(2), Fh(1), lock(5, 0, 9, LockKind::Write));
+        held.weakening(Ino(2), lock(5, 4, 20, LockKind::Read));
+        let mut locks: Vec<(u64, u64, LockKind)> = held
             .reclaims()
             .iter()
             .map(|request| match request {
@@ -288,27 +288,27 @@ mod tests {
                 other => panic!("{other:?}"),
             })
             .collect();
-        held.sort_by_key(|lock| lock.0);
-        assert_eq!(held, [(0, 3, LockKind::Write), (4, 9, LockKind::Read)]);
+        locks.sort_by_key(|lock| lock.0);
+        assert_eq!(locks, [(0, 3, LockKind::Write), (4, 9, LockKind::Read)]);
     }
 
     #[test]
     fn closing_drops_what_goes_with_it() {
-        let mut holdings = Holdings::default();
+        let mut held = HeldState::default();
         let handle = Handle { ino: Ino(2), flags: 2, directory: false };
-        holdings.opened(Fh(1), handle);
-        holdings.opened(Fh(2), handle);
+        held.opened(Fh(1), handle);
+        held.opened(Fh(2), handle);
         let flock = Lock { style: LockStyle::Flock, ..lock(9, 0, u64::MAX, LockKind::Write) };
-        holdings.locked(Ino(2), Fh(1), flock);
-        holdings.locked(Ino(2), Fh(1), lock(5, 0, 3, LockKind::Read));
-        assert_eq!(holdings.counts(), (2, 2));
-        holdings.flushing(Ino(2), 5);
-        assert_eq!(holdings.counts(), (2, 1));
-        holdings.closing(Ino(2), Fh(1), 9);
-        assert_eq!(holdings.counts(), (1, 0));
+        held.locked(Ino(2), Fh(1), flock);
+        held.locked(Ino(2), Fh(1), lock(5, 0, 3, LockKind::Read));
+        assert_eq!(held.counts(), (2, 2));
+        held.flushing(Ino(2), 5);
+        assert_eq!(held.counts(), (2, 1));
+        held.closing(Ino(2), Fh(1), 9);
+        assert_eq!(held.counts(), (1, 0));
         let whole = lock(5, 0, u64::MAX, LockKind::Write);
-        holdings.locked(Ino(2), Fh(2), whole);
-        holdings.locked(Ino(2), Fh(2), Lock { kind: LockKind::Unlock, ..whole });
-        assert_eq!(holdings.counts(), (1, 0));
+        held.locked(Ino(2), Fh(2), whole);
+        held.locked(Ino(2), Fh(2), Lock { kind: LockKind::Unlock, ..whole });
+        assert_eq!(held.counts(), (1, 0));
     }
 }

@@ -31,23 +31,23 @@ struct Kind {
     penalty: AtomicU32,
 }
 
-/// Experience, by operation.
+/// How long to spin, by operation; learnt from answers.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct SpinBudget {
     kinds: [Kind; OPS],
     max_ns: u32,
 }
 
-impl Patience {
+impl SpinBudget {
     /// Never spins longer than `max`. Starts hopeful.
-    pub(super) fn new(max: Duration) -> Patience {
+    pub(super) fn new(max: Duration) -> SpinBudget {
         let max_ns = u32::try_from(max.as_nanos()).unwrap_or(u32::MAX);
         let kind = |_| Kind {
             average_ns: AtomicU32::new(max_ns / 4),
             rest: AtomicU32::new(0),
             penalty: AtomicU32::new(0),
         };
-        Patience { kinds: std::array::from_fn(kind), max_ns }
+        SpinBudget { kinds: std::array::from_fn(kind), max_ns }
     }
 
     fn kind(&self, op: Op) -> Option<&Kind> {
@@ -55,8 +55,8 @@ impl Patience {
     }
 
     /// How long to spin for an answer to `op`, nanoseconds. Who spins says what came of it:
-    /// [`Patience::found`] or [`Patience::missed`].
-    pub(super) fn budget(&self, op: Op) -> u64 {
+    /// [`SpinBudget::found`] or [`SpinBudget::missed`].
+    pub(super) fn of(&self, op: Op) -> u64 {
         let Some(kind) = self.kind(op) else { return 0 };
         let rest = kind.rest.load(Relaxed);
         if rest > 0 {
@@ -96,19 +96,19 @@ mod tests {
 
     /// Calls that are answered after `took`, each spun for as long as it is worth: how many of them
     /// were spun for, and how many answers were found.
-    fn run(patience: &Patience, op: Op, took: Duration, calls: u32) -> (u32, u32) {
+    fn run(spin_budget: &SpinBudget, op: Op, took: Duration, calls: u32) -> (u32, u32) {
         let (mut spun, mut found) = (0, 0);
         for _ in 0..calls {
-            let budget = patience.budget(op);
+            let budget = spin_budget.of(op);
             if budget == 0 {
                 continue;
             }
             spun += 1;
             if took <= Duration::from_nanos(budget) {
                 found += 1;
-                patience.found(op, took);
+                spin_budget.found(op, took);
             } else {
-                patience.missed(op);
+                spin_budget.missed(op);
             }
         }
         (spun, found)
@@ -116,39 +116,43 @@ mod tests {
 
     #[test]
     fn quick_operations_are_spun_for_and_slow_ones_are_not() {
-        let patience = Patience::new(MAX);
-        assert_eq!(run(&patience, Op::Getattr, Duration::from_micros(5), 100), (100, 100));
-        assert!((10_000..=100_000).contains(&patience.budget(Op::Getattr)));
-        run(&patience, Op::Read, Duration::from_millis(5), 200);
-        let spun = run(&patience, Op::Read, Duration::from_millis(5), 640).0;
+        let spin_budget = SpinBudget::new(MAX);
+        assert_eq!(run(&spin_budget, Op::Getattr, Duration::from_micros(5), 100), (100, 100));
+        assert!((10_000..=100_000).contains(&spin_budget.of(Op::Getattr)));
+        run(&spin_budget, Op::Read, Duration::from_millis(5), 200);
+        let spun = run(&spin_budget, Op::Read, Duration::from_millis(5), 640).0;
         assert_eq!(spun, 10, "a slow kind is tried once in a while");
-        assert_eq!(run(&patience, Op::Getattr, Duration::from_micros(5), 9), (9, 9), "for itself");
+        assert_eq!(
+            run(&spin_budget, Op::Getattr, Duration::from_micros(5), 9),
+            (9, 9),
+            "for itself"
+        );
     }
 
     /// Answers that a sleeper took in counted as slow, so that a kind of operation that had been
     /// slept for a few times was slept for ever after: `fcntl` locks answered in 5 us took 60.
     #[test]
     fn what_was_slow_for_a_while_is_spun_for_again() {
-        let patience = Patience::new(MAX);
-        run(&patience, Op::Setlk, Duration::from_millis(1), 1_000);
-        let found = run(&patience, Op::Setlk, Duration::from_micros(5), 164).1;
+        let spin_budget = SpinBudget::new(MAX);
+        run(&spin_budget, Op::Setlk, Duration::from_millis(1), 1_000);
+        let found = run(&spin_budget, Op::Setlk, Duration::from_micros(5), 164).1;
         assert!(found >= 100, "{found}");
     }
 
     #[test]
     fn one_miss_costs_one_sleep() {
-        let patience = Patience::new(MAX);
-        run(&patience, Op::Getattr, Duration::from_micros(5), 50);
-        run(&patience, Op::Getattr, Duration::from_secs(1), 1);
-        assert_eq!(run(&patience, Op::Getattr, Duration::from_micros(5), 10), (9, 9));
+        let spin_budget = SpinBudget::new(MAX);
+        run(&spin_budget, Op::Getattr, Duration::from_micros(5), 50);
+        run(&spin_budget, Op::Getattr, Duration::from_secs(1), 1);
+        assert_eq!(run(&spin_budget, Op::Getattr, Duration::from_micros(5), 10), (9, 9));
     }
 
     /// The first guess is a quarter of the longest spin; an answer that takes three quarters is
     /// worth waiting for all the same.
     #[test]
     fn a_spin_that_was_too_short_becomes_longer() {
-        let patience = Patience::new(MAX);
-        let found = run(&patience, Op::Write, Duration::from_micros(75), 100).1;
+        let spin_budget = SpinBudget::new(MAX);
+        let found = run(&spin_budget, Op::Write, Duration::from_micros(75), 100).1;
         assert!(found >= 95, "{found}");
     }
 }

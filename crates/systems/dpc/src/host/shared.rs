@@ -1,4 +1,4 @@
-//! The session's books: what its calls change, hold and wait for.
+//! What all queues of a session share under one mutex: what its calls change, hold and wait for.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use outboard_wire::file::{Lock, LockKind, Reply};
 
 use super::Lane;
 use super::entry::Note;
-use super::holdings::Holdings;
+use super::held::HeldState;
+use super::lock_requests::LockRequests;
 use super::ranges::Ranges;
-use super::turns::Turns;
 
 /// Most decided waits whose `Waiting` was not read yet. Only a DPU side that makes tickets up gets
 /// there.
@@ -32,10 +32,10 @@ pub(super) struct Parked {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(super) struct SharedState {
     pub(super) ranges: Ranges,
-    pub(super) holdings: Holdings,
-    pub(super) turns: Turns,
+    pub(super) held: HeldState,
+    pub(super) lock_requests: LockRequests,
     /// Waits, by ticket of the present instance of the DPU side.
     pub(super) parked: HashMap<u64, Parked>,
     /// Waits an earlier instance knew of, or that were ended for it: to be asked for again.
@@ -46,7 +46,7 @@ pub(super) struct Books {
     early: HashMap<u64, Option<Errno>>,
 }
 
-impl Books {
+impl SharedState {
     /// What the answer to a lock request comes to; a lock that is granted is held from here on.
     pub(super) fn lock_answered(&mut self, note: &Note, outcome: Result<Reply>) -> Result<Reply> {
         let Note::Lock { ino, fh, lock, .. } = note else { return outcome };
@@ -57,13 +57,13 @@ impl Books {
                 None => Ok(Reply::Waiting(ticket)),
             },
             Ok(Reply::Delegated) => {
-                self.turns.given(*ino);
+                self.lock_requests.delegated(*ino);
                 Ok(Reply::Empty)
             }
             outcome => outcome,
         };
         if outcome == Ok(Reply::Empty) && lock.kind != LockKind::Unlock {
-            self.holdings.locked(*ino, *fh, *lock);
+            self.held.locked(*ino, *fh, *lock);
         }
         outcome
     }
@@ -73,7 +73,7 @@ impl Books {
         let parked = self.parked.remove(&ticket);
         match &parked {
             Some(wait) if errno.is_none() => {
-                self.holdings.locked(wait.ino, wait.fh, wait.lock);
+                self.held.locked(wait.ino, wait.fh, wait.lock);
             }
             Some(_) => {}
             None => {
@@ -116,7 +116,7 @@ impl Books {
         let mut parked: Vec<_> = self.parked.drain().collect();
         parked.sort_unstable_by_key(|(ticket, _)| *ticket);
         self.again.extend(parked.into_iter().map(|(_, parked)| parked));
-        self.turns.lost()
+        self.lock_requests.lost()
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
     /// and waited for ever for its own.
     #[test]
     fn a_wait_is_known_by_its_ticket_after_a_loss() {
-        let mut books = Books::default();
+        let mut shared = SharedState::default();
         let style = LockStyle::Posix;
         let lock = Lock { owner: 1, start: 0, end: 9, kind: LockKind::Write, style, pid: 7 };
         let note = Note::Lock {
@@ -144,9 +144,9 @@ mod tests {
         };
         let mut entry = Entry::new();
         (entry.reader, entry.note) = (Reader::Caller, note);
-        books.parked.insert(42, entry.park(42).unwrap());
-        assert_eq!(books.lost(), []);
-        let again: Vec<_> = books.again.iter().map(|wait| (wait.tag, wait.ticket)).collect();
+        shared.parked.insert(42, entry.park(42).unwrap());
+        assert_eq!(shared.lost(), []);
+        let again: Vec<_> = shared.again.iter().map(|wait| (wait.tag, wait.ticket)).collect();
         assert_eq!(again, [(None, 42)]);
     }
 }
