@@ -47,16 +47,17 @@
 pub mod data;
 mod dir;
 mod file;
+mod interest;
 mod link;
 mod names;
 mod open;
 mod ports;
-mod told;
 mod volume;
 pub mod walk;
 
 pub use dir::{Dir, Entry};
 pub use file::File;
+pub use interest::Held;
 pub use names::Xattr;
 pub use open::{How, OpenOptions, Opened};
 pub use outboard_base::{Cred, Errno, Fh, Ino, Result, Timestamp};
@@ -64,6 +65,5 @@ pub use outboard_wire::file::{
     Attr, FileKind, LockKind, LockStyle, Setattr, SetattrTime, Statfs, mode, open_flags,
     rename_flags, xattr_flags,
 };
-pub use told::Held;
 pub use volume::{Volume, cred};
 pub use walk::{Place, Spot, Walked};

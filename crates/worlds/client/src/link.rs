@@ -9,8 +9,8 @@ use outboard_wire::event::Event;
 use outboard_wire::file::{Attr, Reply, Request};
 
 use crate::data::Handle;
+use crate::interest::Interest;
 use crate::ports::Ports;
-use crate::told::Told;
 
 /// Ends of waits for locks that came before who waits asked for them, oldest first.
 #[derive(Default)]
@@ -71,7 +71,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Link<B: Backend> {
     ports: Ports<B::Port>,
     hearing: Arc<Hearing>,
-    told: Mutex<Told>,
+    interest: Mutex<Interest>,
     /// Dropped last: ports are its own.
     backend: Arc<B>,
 }
@@ -83,7 +83,7 @@ impl<B: Backend> Link<B> {
         let hearing = Arc::new(Hearing::default());
         let backend = attach(Arc::clone(&hearing) as Arc<dyn Front<B::Slot>>)?;
         let ports = (0..=u16::MAX).map_while(|index| backend.calling_port(index));
-        Ok(Link { ports: Ports::new(ports), backend, hearing, told: Mutex::default() })
+        Ok(Link { ports: Ports::new(ports), backend, hearing, interest: Mutex::default() })
     }
 
     pub(crate) fn backend(&self) -> &Arc<B> {
@@ -148,9 +148,9 @@ impl<B: Backend> Link<B> {
         })
     }
 
-    /// This side was told of `ino`. Now and then that means forgetting others.
-    pub(crate) fn told(&self, cred: &Cred, ino: Ino) {
-        let old = lock(&self.told).add(ino);
+    /// A reply named `ino`. Now and then that means forgetting others.
+    pub(crate) fn add_interest(&self, cred: &Cred, ino: Ino) {
+        let old = lock(&self.interest).add(ino);
         for ino in old {
             self.forget(cred, ino);
         }
@@ -158,9 +158,9 @@ impl<B: Backend> Link<B> {
 
     /// Inodes are referred to by their numbers, or (`false`) are so no more.
     pub(crate) fn hold(&self, inos: &[Ino], holds: bool) {
-        let mut told = lock(&self.told);
+        let mut interest = lock(&self.interest);
         for ino in inos {
-            told.hold(*ino, holds);
+            interest.hold(*ino, holds);
         }
     }
 

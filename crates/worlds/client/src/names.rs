@@ -69,7 +69,7 @@ impl<B: Backend> Volume<B> {
     /// This side refers to what was made or removed no more than it has it open.
     fn let_go(&self, reply: &Reply) {
         match reply {
-            Reply::Entry(attr) => self.link.told(&cred(), attr.ino),
+            Reply::Entry(attr) => self.link.add_interest(&cred(), attr.ino),
             Reply::Removed(Some(ino)) => self.link.forget(&cred(), *ino),
             _ => {}
         }

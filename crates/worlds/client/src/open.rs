@@ -220,7 +220,7 @@ fn create<B: Backend>(
     };
     match link.reply(cred, &request)? {
         Reply::Created(attr, fh) => {
-            link.told(cred, attr.ino);
+            link.add_interest(cred, attr.ino);
             let handle = handle(&attr, fh, how.flags, cred);
             Ok(Opened::File(File::new(Arc::clone(link), handle), attr))
         }

@@ -193,7 +193,7 @@ mod tests {
 
     /// Threads beyond the queues waited at one mutex each, and who had a queue took it again before
     /// any of them: with 128 threads a call in a hundred took a hundred times the mean. Now nobody
-    /// gets a second turn before all who wait got theirs.
+    /// gets a queue a second time before all who wait got one.
     #[test]
     fn who_waits_is_served_in_order() {
         const THREADS: usize = 12;
@@ -219,11 +219,11 @@ mod tests {
         });
         let served = served.into_inner().unwrap();
         assert_eq!(served.len(), THREADS * 20);
-        // While all of them still have turns to take, two turns of one are a round of the others
+        // While all of them still have calls to make, two calls of one are a round of the others
         // apart, but for those under way and those not in line again yet.
         for (at, thread) in served.iter().enumerate().take(THREADS * 15) {
             let next = served.iter().skip(at + 1).position(|other| other == thread).unwrap();
-            assert!(next <= THREADS * 2, "{thread} waited for {next} turns of others");
+            assert!(next <= THREADS * 2, "{thread} waited for {next} calls of others");
         }
         assert_eq!(ports.waiting.load(Ordering::SeqCst), 0);
         assert!(lock(&ports.line).is_empty());

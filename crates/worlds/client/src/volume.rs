@@ -10,9 +10,9 @@ use outboard_wire::file::{Attr, Reply, Request, Setattr, Statfs};
 
 use crate::dir::Dir;
 use crate::file::File;
+use crate::interest::Held;
 use crate::link::Link;
 use crate::open::{self, How, OpenOptions, Opened};
-use crate::told::Held;
 use crate::walk::{Place, Spot, Walked, Walker};
 
 /// How often a path is walked again because what it led to went meanwhile.

@@ -254,7 +254,7 @@ impl<B: Backend> Walker<'_, B> {
         }
         match self.link.reply(self.cred, &Request::Lookup { parent, name })? {
             Reply::Entry(attr) => {
-                self.link.told(self.cred, attr.ino);
+                self.link.add_interest(self.cred, attr.ino);
                 Ok(attr)
             }
             _ => Err(Errno::EPROTO),

@@ -12,8 +12,8 @@ use outboard_wire::fuse::answer::{Valid, fopen};
 use outboard_wire::fuse::init::{InitOut, flags};
 
 use crate::directories::Directories;
+use crate::inodes::InodeTable;
 use crate::job::Chore;
-use crate::nodes::Nodes;
 use crate::notifier::Notice;
 use crate::options::MountOptions;
 use crate::pending::Pending;
@@ -51,7 +51,7 @@ impl Agreed {
 #[derive(Debug)]
 pub struct Front<S> {
     pub(crate) options: MountOptions,
-    pub(crate) nodes: Nodes,
+    pub(crate) inodes: InodeTable,
     pub(crate) directories: Directories,
     pub(crate) pending: Pending,
     pub(crate) releases: Releases,
@@ -94,7 +94,7 @@ impl<S: backend::Slot> Front<S> {
         Front {
             releases: Releases::new(options.workers.max(1)),
             options,
-            nodes: Nodes::default(),
+            inodes: InodeTable::default(),
             directories: Directories::default(),
             pending: Pending::default(),
             waiting: Table::default(),
@@ -177,7 +177,7 @@ impl<S: backend::Slot> Front<S> {
 
     /// The last name of `ino` is gone.
     pub(crate) fn unnamed(&self, ino: Ino) {
-        if self.nodes.unnamed(ino) {
+        if self.inodes.unnamed(ino) {
             self.push_chore(Chore::Forget(ino));
         }
     }

@@ -26,9 +26,9 @@
 
 mod directories;
 mod front;
+mod inodes;
 mod job;
 mod mountpoint;
-mod nodes;
 mod notifier;
 mod options;
 mod pending;

@@ -77,7 +77,7 @@ fn tell<S: Slot>(front: &Front<S>, event: &Event) {
         }
         Event::Overflow => {
             invalidate_names(front);
-            for ino in front.nodes.all().into_iter().chain([Ino::ROOT]) {
+            for ino in front.inodes.all().into_iter().chain([Ino::ROOT]) {
                 send(front, &inval_inode(node_of(ino), 0, 0));
             }
         }

@@ -45,7 +45,7 @@ impl<S: Slot> Front<S> {
             (Shape::Moved { parent }, outcome) => {
                 // A name that moved on meanwhile has a chore of its own.
                 if let Ok(Reply::Entry(attr)) = outcome {
-                    self.nodes.moved(attr.ino, *parent);
+                    self.inodes.moved(attr.ino, *parent);
                 }
                 return;
             }
@@ -70,9 +70,9 @@ impl<S: Slot> Front<S> {
         let send = |body: &[u8]| self.send(job, tag, None, Ok(Body::Bytes(body)));
         match (&job.shape, reply) {
             (Shape::Lookup { parent } | Shape::Entry { parent }, Reply::Entry(attr)) => {
-                self.nodes.seen(&attr, *parent);
+                self.inodes.seen(&attr, *parent);
                 if matches!(job.shape, Shape::Entry { .. }) {
-                    self.nodes.named(attr.ino);
+                    self.inodes.named(attr.ino);
                 }
                 send(&answer::entry(&attr, valid));
             }
@@ -80,7 +80,7 @@ impl<S: Slot> Front<S> {
             (Shape::Statx, Reply::Attr(attr)) => send(&answer::statx(&attr, valid.attr)),
             (Shape::Opened { fopen }, Reply::Opened(fh)) => send(&answer::opened(fh.0, *fopen)),
             (Shape::Created { parent, nameless, fopen }, Reply::Created(attr, fh)) => {
-                self.nodes.seen(&attr, *parent);
+                self.inodes.seen(&attr, *parent);
                 if *nameless {
                     self.unnamed(attr.ino);
                 }
@@ -103,7 +103,7 @@ impl<S: Slot> Front<S> {
                 send(&[]);
             }
             (Shape::Removed { moved }, Reply::Gone { last, .. }) => {
-                self.nodes.gone(&last);
+                self.inodes.gone(&last);
                 self.moved(moved);
                 send(&[]);
             }
@@ -117,7 +117,7 @@ impl<S: Slot> Front<S> {
                 let mut out = Vec::with_capacity(payload.len() + listing.own_len());
                 let mut found = Vec::new();
                 listing.encode(&payload, &mut out, |attr| found.push(attr.clone()))?;
-                found.iter().for_each(|attr| self.nodes.seen(attr, listing.ino));
+                found.iter().for_each(|attr| self.inodes.seen(attr, listing.ino));
                 send(&out);
             }
             _ => return Err(Errno::EPROTO),

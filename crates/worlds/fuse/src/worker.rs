@@ -57,7 +57,7 @@ impl<B: Backend> Worker<B> {
     pub(crate) fn run(mut self) -> End<B::Port> {
         self.front.releases.enter(self.index);
         loop {
-            match self.turn() {
+            match self.pass() {
                 Ok(()) => {}
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(self.port),
                 Err(error) => {
@@ -68,8 +68,8 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Serves one message. Errors are those of the device.
-    fn turn(&mut self) -> io::Result<()> {
+    /// One pass: serves one message. Errors are those of the device.
+    fn pass(&mut self) -> io::Result<()> {
         self.do_chores();
         let slot = match self.port.acquire() {
             Ok(slot) => slot,
@@ -176,11 +176,11 @@ impl<B: Backend> Worker<B> {
             }
             Call::Interrupt { unique } => self.interrupt(unique),
             // Without POSIX locks a close asks nothing: writes were answered by the volume.
-            Call::Flush { owner, .. } if !self.front.nodes.closing(ino, owner) => {
+            Call::Flush { owner, .. } if !self.front.inodes.closing(ino, owner) => {
                 self.front.accept(self.index, header.unique);
             }
             Call::Getattr { .. } | Call::Statx { .. } => {
-                let last = self.front.nodes.last(ino).map(|last| *last);
+                let last = self.front.inodes.last(ino).map(|last| *last);
                 let Some(attr) = last.or_else(|| self.front.directories.get(ino)) else {
                     return Ok(false);
                 };
@@ -245,7 +245,7 @@ impl<B: Backend> Worker<B> {
             }
             Request::Setlk { fh, lock, .. } => {
                 if lock.style == LockStyle::Posix {
-                    self.front.nodes.locking(ino, *fh, lock.owner);
+                    self.front.inodes.locking(ino, *fh, lock.owner);
                 }
                 let meets_others =
                     lock.kind != LockKind::Unlock && self.front.releases.locks(ino, *fh);
@@ -320,7 +320,7 @@ impl<B: Backend> Worker<B> {
     }
 
     fn listing(&self, ino: Ino, offset: u64, len: u32, plus: bool) -> Shape {
-        let parent = self.front.nodes.parent(ino);
+        let parent = self.front.inodes.parent(ino);
         let listing = Listing { plus, offset, ino, parent, valid: self.front.valid() };
         let len = len.min(room(outboard_base::limits::IO_MAX));
         let room = len.saturating_sub(room(listing.own_len()));
@@ -359,7 +359,7 @@ impl<B: Backend> Worker<B> {
     /// Drops the locks whose owner is the open file that goes, in the slot its release came in:
     /// whether another is free must not decide whether a lock stays.
     fn drop_locks(&mut self, ino: Ino, fh: Fh, mut slot: B::Slot) -> Result<B::Slot> {
-        for owner in self.front.nodes.released(ino, fh) {
+        for owner in self.front.inodes.released(ino, fh) {
             let (request, cred) = (Request::Flush { ino, fh, owner }, Cred::root());
             let ask = Ask { request: &request, cred: &cred, checked: true, payload_len: 0 };
             let completion = self.wait_for(slot, &ask);
@@ -376,7 +376,7 @@ impl<B: Backend> Worker<B> {
 
     fn forget(&mut self, node: u64, count: u64) {
         let ino = ino_of(node);
-        if self.front.nodes.forgotten(ino, count) {
+        if self.front.inodes.forgotten(ino, count) {
             self.front.push_chore(Chore::Forget(ino));
         }
     }

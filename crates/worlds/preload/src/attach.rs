@@ -20,9 +20,9 @@ pub(crate) type Dir = outboard_client::Dir<Host>;
 pub(crate) type Held = outboard_client::Held<Host>;
 
 /// How long the first attempt waits for a DPU side, which `outboard run` may be starting again.
-const PATIENCE: Duration = Duration::from_secs(30);
+const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long each does after one has failed.
-const IMPATIENCE: Duration = Duration::from_millis(200);
+const LATER_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long the DPU side may take to let go in order.
 const DETACH: Duration = Duration::from_secs(5);
 /// Room above the floor of the library's descriptors.
@@ -66,10 +66,11 @@ pub(crate) fn life() -> u32 {
 fn attach() -> Result<&'static Attached> {
     let config = config::get().ok_or(Errno::ENOTCONN)?;
     fds::keep_above(floor());
-    let patience = if FAILED.load(Ordering::Relaxed) { IMPATIENCE } else { PATIENCE };
+    let failed = FAILED.load(Ordering::Relaxed);
+    let timeout = if failed { LATER_TIMEOUT } else { FIRST_TIMEOUT };
     let how = Connect::new(&config.socket)
         .on_loss(config.on_loss)
-        .timeout(patience)
+        .timeout(timeout)
         .cache(config.cache)
         .managed(config.choice)
         .on_thread(guard::mine);

@@ -41,7 +41,7 @@ pub(super) fn run(session: &Arc<Session>, world: &HostWorld, memory: &HostMemory
     }
 }
 
-/// Takes in what is there and sleeps until there is more.
+/// One pass: takes in what is there and sleeps until there is more.
 fn pass(session: &Arc<Session>, link: &HostLink, receiver: &mut Receiver) {
     let mut words = Vec::with_capacity(usize::from(session.queues()) + 1);
     for queue in (0..session.queues()).filter(|queue| session.is_watched(*queue)) {

@@ -35,7 +35,7 @@ fn number(cookie: *mut c_void) -> c_int {
 }
 
 /// An answer for libc's streams: a failure sets errno.
-fn told<T: super::export::Returned>(act: impl FnOnce() -> Route<T>) -> T {
+fn to_libc<T: super::export::Returned>(act: impl FnOnce() -> Route<T>) -> T {
     let Some(inside) = guard::enter() else {
         return returned(Err(Errno::EBUSY));
     };
@@ -49,18 +49,18 @@ fn told<T: super::export::Returned>(act: impl FnOnce() -> Route<T>) -> T {
 
 unsafe extern "C" fn cookie_read(cookie: *mut c_void, to: *mut c_char, len: usize) -> isize {
     // SAFETY: libc gives its buffer and the buffer's length.
-    told(|| files::read(number(cookie), unsafe { room(to.cast(), len) }))
+    to_libc(|| files::read(number(cookie), unsafe { room(to.cast(), len) }))
 }
 
 unsafe extern "C" fn cookie_write(cookie: *mut c_void, from: *const c_char, len: usize) -> isize {
     // SAFETY: as above. A write that fails says 0, as libc wants it.
-    told(|| files::write(number(cookie), unsafe { given(from.cast(), len) })).max(0)
+    to_libc(|| files::write(number(cookie), unsafe { given(from.cast(), len) })).max(0)
 }
 
 unsafe extern "C" fn cookie_seek(cookie: *mut c_void, at: *mut i64, whence: c_int) -> c_int {
     // SAFETY: libc gives a place to read and write.
     let by = unsafe { at.read() };
-    let to = told(|| files::lseek(number(cookie), by, whence));
+    let to = to_libc(|| files::lseek(number(cookie), by, whence));
     if to < 0 {
         return -1;
     }

@@ -17,7 +17,7 @@ use outboard_wire::file::{Attr, FileKind};
 use crate::table::Table;
 
 #[derive(Debug, Default)]
-struct Node {
+struct Inode {
     lookups: u64,
     /// No name leads to it: once the kernel forgets it, the volume may drop it.
     nameless: bool,
@@ -31,23 +31,23 @@ struct Node {
 
 /// The inodes the kernel knows. The root, which it never forgets, is not among them.
 #[derive(Debug, Default)]
-pub(crate) struct Nodes {
-    table: Table<Node>,
+pub(crate) struct InodeTable {
+    table: Table<Inode>,
     /// How many of them are gone.
     gone: AtomicUsize,
 }
 
-impl Nodes {
+impl InodeTable {
     /// The kernel is about to be told of an inode, found in `parent`.
     pub(crate) fn seen(&self, attr: &Attr, parent: Ino) {
         if attr.ino == Ino::ROOT {
             return;
         }
         let mut shard = self.table.shard(attr.ino.0);
-        let node = shard.entry(attr.ino.0).or_default();
-        node.lookups += 1;
+        let inode = shard.entry(attr.ino.0).or_default();
+        inode.lookups += 1;
         if attr.kind() == Ok(FileKind::Directory) {
-            node.parent = parent;
+            inode.parent = parent;
         }
     }
 
@@ -55,12 +55,12 @@ impl Nodes {
     #[must_use]
     pub(crate) fn forgotten(&self, ino: Ino, count: u64) -> bool {
         let mut shard = self.table.shard(ino.0);
-        let Some(node) = shard.get_mut(&ino.0) else { return false };
-        node.lookups = node.lookups.saturating_sub(count);
-        if node.lookups > 0 {
+        let Some(inode) = shard.get_mut(&ino.0) else { return false };
+        inode.lookups = inode.lookups.saturating_sub(count);
+        if inode.lookups > 0 {
             return false;
         }
-        let (nameless, gone) = (node.nameless, node.gone.is_some());
+        let (nameless, gone) = (inode.nameless, inode.gone.is_some());
         shard.remove(&ino.0);
         if gone {
             self.gone.fetch_sub(1, Ordering::Relaxed);
@@ -70,8 +70,8 @@ impl Nodes {
 
     /// An inode is gone; `last` is how it looked.
     pub(crate) fn gone(&self, last: &Attr) {
-        if let Some(node) = self.table.shard(last.ino.0).get_mut(&last.ino.0)
-            && node.gone.replace(Box::new(last.clone())).is_none()
+        if let Some(inode) = self.table.shard(last.ino.0).get_mut(&last.ino.0)
+            && inode.gone.replace(Box::new(last.clone())).is_none()
         {
             self.gone.fetch_add(1, Ordering::Relaxed);
         }
@@ -91,7 +91,7 @@ impl Nodes {
     #[must_use]
     pub(crate) fn unnamed(&self, ino: Ino) -> bool {
         match self.table.shard(ino.0).get_mut(&ino.0) {
-            Some(node) => node.nameless = true,
+            Some(inode) => inode.nameless = true,
             None => return true,
         }
         false
@@ -100,29 +100,29 @@ impl Nodes {
     /// An inode got a name, maybe its first (`O_TMPFILE`, linked). The kernel holds the inode's
     /// lock until it has the answer, so a removal of that name is not overtaken.
     pub(crate) fn named(&self, ino: Ino) {
-        if let Some(node) = self.table.shard(ino.0).get_mut(&ino.0) {
-            node.nameless = false;
+        if let Some(inode) = self.table.shard(ino.0).get_mut(&ino.0) {
+            inode.nameless = false;
         }
     }
 
     /// A directory was moved.
     pub(crate) fn moved(&self, ino: Ino, parent: Ino) {
-        if let Some(node) = self.table.shard(ino.0).get_mut(&ino.0) {
-            node.parent = parent;
+        if let Some(inode) = self.table.shard(ino.0).get_mut(&ino.0) {
+            inode.parent = parent;
         }
     }
 
     /// The directory above a directory; the root above itself.
     pub(crate) fn parent(&self, ino: Ino) -> Ino {
-        self.table.shard(ino.0).get(&ino.0).map_or(Ino::ROOT, |node| node.parent)
+        self.table.shard(ino.0).get(&ino.0).map_or(Ino::ROOT, |inode| inode.parent)
     }
 
     /// A POSIX lock is being asked for by `owner`, through `fh`.
     pub(crate) fn locking(&self, ino: Ino, fh: Fh, owner: u64) {
-        if let Some(node) = self.table.shard(ino.0).get_mut(&ino.0)
-            && !node.lockers.contains(&(fh, owner))
+        if let Some(inode) = self.table.shard(ino.0).get_mut(&ino.0)
+            && !inode.lockers.contains(&(fh, owner))
         {
-            node.lockers.push((fh, owner));
+            inode.lockers.push((fh, owner));
         }
     }
 
@@ -130,10 +130,10 @@ impl Nodes {
     #[must_use]
     pub(crate) fn closing(&self, ino: Ino, owner: u64) -> bool {
         let mut shard = self.table.shard(ino.0);
-        let Some(node) = shard.get_mut(&ino.0) else { return true };
-        let before = node.lockers.len();
-        node.lockers.retain(|&(_, locker)| locker != owner);
-        node.lockers.len() < before
+        let Some(inode) = shard.get_mut(&ino.0) else { return true };
+        let before = inode.lockers.len();
+        inode.lockers.retain(|&(_, locker)| locker != owner);
+        inode.lockers.len() < before
     }
 
     /// The last descriptor of `fh` is closed. Who still may have locks through it: owners that are
@@ -141,8 +141,12 @@ impl Nodes {
     #[must_use]
     pub(crate) fn released(&self, ino: Ino, fh: Fh) -> Vec<u64> {
         let mut shard = self.table.shard(ino.0);
-        let Some(node) = shard.get_mut(&ino.0) else { return Vec::new() };
-        node.lockers.extract_if(.., |(through, _)| *through == fh).map(|(_, owner)| owner).collect()
+        let Some(inode) = shard.get_mut(&ino.0) else { return Vec::new() };
+        inode
+            .lockers
+            .extract_if(.., |(through, _)| *through == fh)
+            .map(|(_, owner)| owner)
+            .collect()
     }
 
     /// Every inode known.
@@ -164,72 +168,72 @@ mod tests {
 
     #[test]
     fn the_volume_hears_only_of_nameless_inodes_and_once() {
-        let nodes = Nodes::default();
-        nodes.seen(&file(2), Ino::ROOT);
-        nodes.seen(&file(2), Ino::ROOT);
-        assert!(!nodes.forgotten(Ino(2), 2), "it has a name");
-        nodes.seen(&file(3), Ino::ROOT);
-        nodes.seen(&file(3), Ino::ROOT);
-        assert!(!nodes.unnamed(Ino(3)), "the kernel still refers to it");
-        assert!(!nodes.forgotten(Ino(3), 1));
-        assert!(nodes.forgotten(Ino(3), 1));
-        assert!(!nodes.forgotten(Ino(3), 1));
-        assert!(nodes.unnamed(Ino(4)), "the kernel never knew it");
+        let inodes = InodeTable::default();
+        inodes.seen(&file(2), Ino::ROOT);
+        inodes.seen(&file(2), Ino::ROOT);
+        assert!(!inodes.forgotten(Ino(2), 2), "it has a name");
+        inodes.seen(&file(3), Ino::ROOT);
+        inodes.seen(&file(3), Ino::ROOT);
+        assert!(!inodes.unnamed(Ino(3)), "the kernel still refers to it");
+        assert!(!inodes.forgotten(Ino(3), 1));
+        assert!(inodes.forgotten(Ino(3), 1));
+        assert!(!inodes.forgotten(Ino(3), 1));
+        assert!(inodes.unnamed(Ino(4)), "the kernel never knew it");
     }
 
     /// A file made by `O_TMPFILE` and linked later still counted as nameless: the volume was told
     /// to forget it, and told of no change of it by others from then on.
     #[test]
     fn a_nameless_inode_that_is_linked_has_a_name() {
-        let nodes = Nodes::default();
-        nodes.seen(&file(2), Ino::ROOT);
-        assert!(!nodes.unnamed(Ino(2)), "the kernel refers to it");
-        nodes.seen(&file(2), Ino::ROOT);
-        nodes.named(Ino(2));
-        assert!(!nodes.forgotten(Ino(2), 2), "it has a name");
+        let inodes = InodeTable::default();
+        inodes.seen(&file(2), Ino::ROOT);
+        assert!(!inodes.unnamed(Ino(2)), "the kernel refers to it");
+        inodes.seen(&file(2), Ino::ROOT);
+        inodes.named(Ino(2));
+        assert!(!inodes.forgotten(Ino(2), 2), "it has a name");
     }
 
     #[test]
     fn what_is_gone_is_answered_until_forgotten_and_the_volume_does_not_hear() {
-        let nodes = Nodes::default();
-        nodes.gone(&file(2));
-        assert_eq!(nodes.last(Ino(2)), None, "the kernel does not know it");
-        nodes.seen(&file(2), Ino::ROOT);
-        nodes.seen(&file(3), Ino::ROOT);
-        nodes.gone(&file(2));
-        nodes.gone(&file(2));
-        assert_eq!(nodes.last(Ino(2)).map(|attr| attr.ino), Some(Ino(2)));
-        assert_eq!(nodes.last(Ino(3)), None);
-        assert!(!nodes.forgotten(Ino(2), 1));
-        assert_eq!(nodes.last(Ino(2)), None);
-        assert_eq!(nodes.gone.load(Ordering::Relaxed), 0);
+        let inodes = InodeTable::default();
+        inodes.gone(&file(2));
+        assert_eq!(inodes.last(Ino(2)), None, "the kernel does not know it");
+        inodes.seen(&file(2), Ino::ROOT);
+        inodes.seen(&file(3), Ino::ROOT);
+        inodes.gone(&file(2));
+        inodes.gone(&file(2));
+        assert_eq!(inodes.last(Ino(2)).map(|attr| attr.ino), Some(Ino(2)));
+        assert_eq!(inodes.last(Ino(3)), None);
+        assert!(!inodes.forgotten(Ino(2), 1));
+        assert_eq!(inodes.last(Ino(2)), None);
+        assert_eq!(inodes.gone.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn a_close_matters_only_to_who_locked() {
-        let nodes = Nodes::default();
-        nodes.seen(&file(2), Ino::ROOT);
-        nodes.locking(Ino(2), Fh(1), 7);
-        nodes.locking(Ino(2), Fh(1), 8);
-        nodes.locking(Ino(2), Fh(2), 7);
-        assert!(!nodes.closing(Ino(2), 9));
-        assert!(nodes.closing(Ino(2), 7));
-        assert!(!nodes.closing(Ino(2), 7));
+        let inodes = InodeTable::default();
+        inodes.seen(&file(2), Ino::ROOT);
+        inodes.locking(Ino(2), Fh(1), 7);
+        inodes.locking(Ino(2), Fh(1), 8);
+        inodes.locking(Ino(2), Fh(2), 7);
+        assert!(!inodes.closing(Ino(2), 9));
+        assert!(inodes.closing(Ino(2), 7));
+        assert!(!inodes.closing(Ino(2), 7));
         // Locked anew through another handle: the end of the first does not touch that.
-        nodes.locking(Ino(2), Fh(2), 7);
-        assert_eq!(nodes.released(Ino(2), Fh(1)), [8]);
-        assert_eq!(nodes.released(Ino(2), Fh(2)), [7]);
-        assert!(nodes.closing(Ino(3), 7), "unknown: better ask");
+        inodes.locking(Ino(2), Fh(2), 7);
+        assert_eq!(inodes.released(Ino(2), Fh(1)), [8]);
+        assert_eq!(inodes.released(Ino(2), Fh(2)), [7]);
+        assert!(inodes.closing(Ino(3), 7), "unknown: better ask");
     }
 
     #[test]
     fn a_directory_knows_the_one_above() {
-        let nodes = Nodes::default();
+        let inodes = InodeTable::default();
         let mode = FileKind::Directory.mode_bits();
-        nodes.seen(&Attr { ino: Ino(5), mode, ..Attr::default() }, Ino(2));
-        assert_eq!(nodes.parent(Ino(5)), Ino(2));
-        nodes.moved(Ino(5), Ino(3));
-        assert_eq!(nodes.parent(Ino(5)), Ino(3));
-        assert_eq!(nodes.parent(Ino::ROOT), Ino::ROOT);
+        inodes.seen(&Attr { ino: Ino(5), mode, ..Attr::default() }, Ino(2));
+        assert_eq!(inodes.parent(Ino(5)), Ino(2));
+        inodes.moved(Ino(5), Ino(3));
+        assert_eq!(inodes.parent(Ino(5)), Ino(3));
+        assert_eq!(inodes.parent(Ino::ROOT), Ino::ROOT);
     }
 }

@@ -1,6 +1,6 @@
-//! Inodes the DPU side has told this one of.
+//! Interest: the inodes whose numbers this attachment got in replies and has not forgotten.
 //!
-//! A process that is not trusted may only speak of inodes it was told of or has open, so none may
+//! A process that is not trusted may only speak of inodes it has interest in or has open, so none may
 //! be forgotten that is still referred to; and the list must not grow with every path walked.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -11,12 +11,12 @@ use outboard_volume::backend::Backend;
 
 use crate::link::Link;
 
-/// Inodes told of and not forgotten; beyond it the oldest half is forgotten, but for those held.
-const TOLD_MAX: usize = 4096;
+/// Inodes of interest; beyond it the oldest half is forgotten, but for those held.
+const INTEREST_MAX: usize = 4096;
 
-/// What this side was told of, oldest first.
+/// What the DPU side believes this one to know, oldest first.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Interest {
     order: VecDeque<Ino>,
     known: HashSet<Ino>,
     held: HashMap<Ino, usize>,
@@ -24,14 +24,14 @@ pub(crate) struct Told {
     most: usize,
 }
 
-impl Told {
-    /// This side was told of `ino`; those to be forgotten for it.
+impl Interest {
+    /// A reply named `ino`; those to be forgotten for it.
     pub(crate) fn add(&mut self, ino: Ino) -> Vec<Ino> {
         if self.known.insert(ino) {
             self.order.push_back(ino);
         }
         let mut old = Vec::new();
-        if self.order.len() > self.most.max(TOLD_MAX) {
+        if self.order.len() > self.most.max(INTEREST_MAX) {
             for ino in self.order.drain(..self.order.len() / 2).collect::<Vec<_>>() {
                 if self.held.contains_key(&ino) {
                     self.order.push_back(ino);
@@ -40,7 +40,7 @@ impl Told {
                     old.push(ino);
                 }
             }
-            self.most = self.order.len() + TOLD_MAX / 2;
+            self.most = self.order.len() + INTEREST_MAX / 2;
         }
         old
     }
@@ -83,27 +83,29 @@ mod tests {
     /// for a process that is not trusted.
     #[test]
     fn what_is_held_is_not_forgotten_and_the_rest_is_bounded() {
-        let mut told = Told::default();
+        let mut interest = Interest::default();
         let held = [Ino(3), Ino(4), Ino(2_000)];
         for ino in held {
-            assert!(told.add(ino).is_empty());
-            told.hold(ino, true);
+            assert!(interest.add(ino).is_empty());
+            interest.hold(ino, true);
         }
-        told.hold(Ino(4), true);
+        interest.hold(Ino(4), true);
         let mut forgotten = 0;
         for ino in 10_000..100_000 {
-            let old = told.add(Ino(ino));
+            let old = interest.add(Ino(ino));
             assert!(!old.iter().any(|ino| held.contains(ino)));
             forgotten += old.len();
         }
-        assert!(told.order.len() <= TOLD_MAX && told.known.len() == told.order.len());
-        assert_eq!(forgotten + told.order.len(), 90_000 + held.len());
+        assert!(
+            interest.order.len() <= INTEREST_MAX && interest.known.len() == interest.order.len()
+        );
+        assert_eq!(forgotten + interest.order.len(), 90_000 + held.len());
         for ino in held {
-            told.hold(ino, false);
+            interest.hold(ino, false);
         }
         let mut old = Vec::new();
         for ino in 200_000..210_000 {
-            old.extend(told.add(Ino(ino)));
+            old.extend(interest.add(Ino(ino)));
         }
         assert!(!old.contains(&Ino(4)), "held twice, let go once");
         assert!(old.contains(&Ino(3)) && old.contains(&Ino(2_000)));
@@ -112,13 +114,13 @@ mod tests {
     /// More held than the list is long: it grows with them, and looking does not get dear.
     #[test]
     fn more_may_be_held_than_is_kept_otherwise() {
-        let mut told = Told::default();
+        let mut interest = Interest::default();
         for ino in 0..20_000 {
-            assert!(told.add(Ino(ino)).is_empty());
-            told.hold(Ino(ino), true);
+            assert!(interest.add(Ino(ino)).is_empty());
+            interest.hold(Ino(ino), true);
         }
-        let old: Vec<Ino> = (100_000..200_000).flat_map(|ino| told.add(Ino(ino))).collect();
+        let old: Vec<Ino> = (100_000..200_000).flat_map(|ino| interest.add(Ino(ino))).collect();
         assert!(old.iter().all(|ino| ino.0 >= 100_000));
-        assert!(told.order.len() <= 20_000 + 2 * TOLD_MAX);
+        assert!(interest.order.len() <= 20_000 + 2 * INTEREST_MAX);
     }
 }
