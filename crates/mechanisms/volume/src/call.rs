@@ -59,7 +59,7 @@ impl From<Reply> for Answer {
 
 /// Something an attachment must hear of; see [`crate::Volume::take_events`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum VolumeEvent {
     /// The wait for a lock is over.
     LockSettled {
         /// Who waited.

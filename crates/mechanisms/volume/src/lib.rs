@@ -3,8 +3,8 @@
 //! A volume answers file operations (`outboard_wire::file`) beyond the bus. This crate holds what
 //! passes between it and the rest of the DPU side, and how the host side reaches it:
 //!
-//! - [`Caller`], [`Payload`], [`Answer`], [`Event`]: what a call brings, what it gives back, and
-//!   what a volume says unasked;
+//! - [`Caller`], [`Payload`], [`Answer`], [`VolumeEvent`]: what a call brings, what it gives
+//!   back, and what a volume says unasked;
 //! - [`Volume`]: the port for requests, and for the pages of files that hosts hold in caches;
 //! - [`Housekeeping`]: the port for its life: grace period, tidying, check, figures;
 //! - [`backend`]: the host side's port, through which every front-end (a mount, a program past the
@@ -25,7 +25,7 @@ mod housekeeping;
 mod none;
 mod port;
 
-pub use call::{Answer, Caller, Event, Payload};
+pub use call::{Answer, Caller, Payload, VolumeEvent};
 pub use housekeeping::{Figures, Housekeeping, Report};
 pub use none::NoVolume;
 pub use port::Volume;

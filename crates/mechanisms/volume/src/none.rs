@@ -3,7 +3,7 @@
 use outboard_base::{Errno, Fh, Ino, Result, SessionId, Timestamp};
 use outboard_wire::file::{Attr, Header, Request};
 
-use crate::{Answer, Caller, Event, Figures, Housekeeping, Payload, Report, Volume};
+use crate::{Answer, Caller, Figures, Housekeeping, Payload, Report, Volume, VolumeEvent};
 
 /// Stands where a DPU side could serve a volume and does not. Dispatch refuses its commands before
 /// they reach it; whatever reaches it is answered `EOPNOTSUPP`, and it has nothing to keep in
@@ -29,7 +29,7 @@ impl Volume for NoVolume {
 
     fn is_back(&self, _: SessionId) {}
 
-    fn take_events(&self) -> Vec<Event> {
+    fn take_events(&self) -> Vec<VolumeEvent> {
         Vec::new()
     }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use outboard_base::{Fh, Ino, Result, SessionId, Timestamp};
 use outboard_wire::file::{Attr, Header, Request};
 
-use crate::{Answer, Caller, Event, Payload};
+use crate::{Answer, Caller, Payload, VolumeEvent};
 
 /// What answers file operations.
 pub trait Volume: 'static {
@@ -29,7 +29,7 @@ pub trait Volume: 'static {
     fn is_back(&self, session: SessionId);
 
     /// What attachments must hear of; empties the list.
-    fn take_events(&self) -> Vec<Event>;
+    fn take_events(&self) -> Vec<VolumeEvent>;
 
     /// Attributes of a regular file, and whether a host may change its bytes in a cache.
     fn cacheable(&self, ino: Ino) -> impl Future<Output = Result<(Attr, bool)>>;

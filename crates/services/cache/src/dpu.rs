@@ -36,23 +36,23 @@ use records::Records;
 
 /// Why a cache cannot be managed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttachError {
+pub enum CacheAttachError {
     /// The header does not describe a cache that fits its area.
     Geometry(GeometryError),
     /// The region cannot be reached.
     Dma(DmaError),
 }
 
-impl std::fmt::Display for AttachError {
+impl std::fmt::Display for CacheAttachError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            AttachError::Geometry(error) => error.fmt(f),
-            AttachError::Dma(error) => write!(f, "the cache cannot be read: {error:?}"),
+            CacheAttachError::Geometry(error) => error.fmt(f),
+            CacheAttachError::Dma(error) => write!(f, "the cache cannot be read: {error:?}"),
         }
     }
 }
 
-impl std::error::Error for AttachError {}
+impl std::error::Error for CacheAttachError {}
 
 /// What was done to one cache, since it was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,20 +106,21 @@ impl Control {
     /// its host wishes nothing else.
     ///
     /// # Errors
-    /// [`AttachError`]; the host can only blame itself.
+    /// [`CacheAttachError`]; the host can only blame itself.
     pub fn attach(
         dma: Arc<dyn Dma>,
         area: Area,
         policies: Policies,
-    ) -> Result<Control, AttachError> {
+    ) -> Result<Control, CacheAttachError> {
         let end = area.at.checked_add(area.len).filter(|end| *end <= dma.region_len());
         if end.is_none() {
-            return Err(AttachError::Geometry(GeometryError::Place));
+            return Err(CacheAttachError::Geometry(GeometryError::Place));
         }
         let mut bytes = [0; Header::LEN];
-        dma.read(Kind::Cache, area.at, &mut bytes).map_err(AttachError::Dma)?;
-        let header = Header::parse(&bytes).map_err(|error| AttachError::Geometry(error.into()))?;
-        let geometry = Geometry::check(area, header).map_err(AttachError::Geometry)?;
+        dma.read(Kind::Cache, area.at, &mut bytes).map_err(CacheAttachError::Dma)?;
+        let header =
+            Header::parse(&bytes).map_err(|error| CacheAttachError::Geometry(error.into()))?;
+        let geometry = Geometry::check(area, header).map_err(CacheAttachError::Geometry)?;
         let total = u32::try_from(geometry.total()).unwrap_or(u32::MAX);
         let policies = policies.with(header.wishes);
         let control = Control {
@@ -131,8 +132,8 @@ impl Control {
             dma,
             geometry,
         };
-        control.adopt_records().map_err(AttachError::Dma)?;
-        control.void_locks(true).map_err(AttachError::Dma)?;
+        control.adopt_records().map_err(CacheAttachError::Dma)?;
+        control.void_locks(true).map_err(CacheAttachError::Dma)?;
         Ok(control)
     }
 

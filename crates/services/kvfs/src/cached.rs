@@ -20,7 +20,7 @@ use crate::data::write::{Change, Dates};
 use crate::layout::{DataKind, key, marks};
 use crate::permission::WRITE;
 use crate::txn::{Fail, ROUNDS_MAX, Tried, Txn};
-use crate::{Caller, Event, Kvfs};
+use crate::{Caller, Kvfs, VolumeEvent};
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
     /// Attributes of a regular file, and whether its bytes may change without the volume being
@@ -170,7 +170,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     /// Notifies attachments other than this one that the file is not what they have cached.
     pub fn notify_changed(&self, attachment: SessionId, ino: Ino) {
         let others = self.handles.others_interested(attachment, ino);
-        let stale = |attachment| Event::StaleInode { attachment, ino };
+        let stale = |attachment| VolumeEvent::StaleInode { attachment, ino };
         self.push_events(others.into_iter().map(stale));
     }
 }

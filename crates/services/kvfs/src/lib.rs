@@ -62,7 +62,7 @@ use outboard_base::task::{self, RangeLocks};
 use outboard_kv::Cached;
 use outboard_kv::object::{Objects, Recovered};
 // The words of every volume, for the modules here.
-use outboard_volume::{Answer, Caller, Event, Payload};
+use outboard_volume::{Answer, Caller, Payload, VolumeEvent};
 
 use check::touched::Touched;
 use data::fresh::Fresh;
@@ -93,5 +93,5 @@ pub struct Kvfs<K, M> {
     handles: Handles,
     sessions: Sessions,
     locks: Mutex<Locks>,
-    events: Mutex<Vec<Event>>,
+    events: Mutex<Vec<VolumeEvent>>,
 }

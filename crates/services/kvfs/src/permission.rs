@@ -9,7 +9,7 @@ use crate::acl::{self, Acl};
 use crate::context::Context;
 use crate::layout::{Inode, decode_xattr, key, marks};
 use crate::txn::Tried;
-use crate::{Event, Kvfs};
+use crate::{Kvfs, VolumeEvent};
 
 /// May read.
 pub(crate) const READ: u32 = 4;
@@ -99,14 +99,15 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     pub(crate) fn changed(&self, cx: &Context<'_>, ino: Ino) {
         let others = self.handles.others_interested(cx.attachment, ino);
         self.push_events(
-            others.into_iter().map(|attachment| Event::StaleInode { attachment, ino }),
+            others.into_iter().map(|attachment| VolumeEvent::StaleInode { attachment, ino }),
         );
     }
 
     /// Attachments other than the asker's with an interest in `parent` hear that `name` changed.
     pub(crate) fn renamed(&self, cx: &Context<'_>, parent: Ino, name: &[u8]) {
         let others = self.handles.others_interested(cx.attachment, parent);
-        let entry = |attachment| Event::StaleEntry { attachment, parent, name: name.to_vec() };
+        let entry =
+            |attachment| VolumeEvent::StaleEntry { attachment, parent, name: name.to_vec() };
         self.push_events(others.into_iter().map(entry));
     }
 }

@@ -6,7 +6,9 @@ use outboard_base::{Fh, Ino, Result, SessionId, Timestamp};
 use outboard_kv::object::BLOCK;
 use outboard_kv::{Kv, KvError};
 use outboard_medium::Medium;
-use outboard_volume::{Answer, Caller, Event, Figures, Housekeeping, Payload, Report, Volume};
+use outboard_volume::{
+    Answer, Caller, Figures, Housekeeping, Payload, Report, Volume, VolumeEvent,
+};
 use outboard_wire::file::{Attr, Header, Request};
 
 use crate::{Kvfs, check};
@@ -31,7 +33,7 @@ impl<K: Kv, M: Medium> Volume for Kvfs<K, M> {
         Kvfs::is_back(self, session);
     }
 
-    fn take_events(&self) -> Vec<Event> {
+    fn take_events(&self) -> Vec<VolumeEvent> {
         Kvfs::take_events(self)
     }
 

@@ -19,7 +19,7 @@ use crate::layout::{Inode, Superblock, decode_counter, encode_counter};
 use crate::lock::Locks;
 use crate::session::Sessions;
 use crate::txn::Fail;
-use crate::{Event, Kvfs, OpenError, Options};
+use crate::{Kvfs, OpenError, Options, VolumeEvent};
 
 /// Inode numbers taken from the counter at a time: few enough to lose at a restart, enough that a
 /// create seldom writes the counter.
@@ -107,12 +107,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 
     /// What attachments must be notified of; empties the list.
-    pub fn take_events(&self) -> Vec<Event> {
+    pub fn take_events(&self) -> Vec<VolumeEvent> {
         std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Adds to what [`Kvfs::take_events`] gives.
-    pub(crate) fn push_events(&self, events: impl IntoIterator<Item = Event>) {
+    pub(crate) fn push_events(&self, events: impl IntoIterator<Item = VolumeEvent>) {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).extend(events);
     }
 

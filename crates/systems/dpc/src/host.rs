@@ -2,7 +2,7 @@
 //!
 //! # For a front-end
 //!
-//! One [`Session`] for a process, one [`Port`] (a queue pair) for each of its worker threads:
+//! One [`Session`] for a process, one [`QueuePort`] (a queue pair) for each of its worker threads:
 //!
 //! ```text
 //! loop {
@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The slot of a [`Completion`] still holds the pages: a read is answered by `writev` straight from
-//! them, and the slot is free again when it is dropped. [`Port::call`] is `start` and waiting, for
-//! programs that have nothing else to do.
+//! them, and the slot is free again when it is dropped. [`QueuePort::call`] is `start` and waiting,
+//! for programs that have nothing else to do.
 //!
 //! A session and its ports are one filling of the port every front-end is written against
 //! (`outboard_volume::backend`).
@@ -58,12 +58,12 @@ use outboard_wire::nvmefs::Dispatch;
 
 pub use loss::{NotResumed, Resumed};
 pub use outboard_volume::backend::{Call, Front};
-pub use port::Port;
+pub use port::QueuePort;
 pub use session::Session;
-pub use slot::Slot;
+pub use slot::QueueSlot;
 
 /// What the world lends a session: time, and sleeping.
-pub trait World: Send + Sync {
+pub trait SessionWorld: Send + Sync {
     /// Monotonic time.
     fn now(&self) -> Time;
     /// The wall clock: when a write that is answered here was made.
@@ -74,7 +74,8 @@ pub trait World: Send + Sync {
     fn notify(&self);
     /// Sleeps while the interrupt word of `queue` is `seen`, until `until` at the longest.
     fn wait(&self, queue: u16, seen: u32, until: Time);
-    /// Sleeps until [`World::unpark`] of the same queue (also one that came before), or `until`.
+    /// Sleeps until [`SessionWorld::unpark`] of the same queue (also one that came before), or
+    /// `until`.
     fn park(&self, queue: u16, until: Time);
     /// Wakes who is parked at `queue`, or will be next.
     fn unpark(&self, queue: u16);
@@ -138,7 +139,7 @@ impl Default for Settings {
 }
 
 /// An answered call of a session.
-pub type Completion = outboard_volume::backend::Completion<Slot>;
+pub type Completion = outboard_volume::backend::Completion<QueueSlot>;
 
 /// A slot's number in the session: what a replay record is kept under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -25,7 +25,7 @@ use outboard_base::ledger::Ledger;
 pub use outboard_cache::geometry::Shape;
 pub use outboard_cache::policy::Choice;
 pub use outboard_dpc::host::LossPolicy;
-use outboard_dpc::host::{Front, Port, Session, Settings, Slot, World};
+use outboard_dpc::host::{Front, QueuePort, QueueSlot, Session, SessionWorld, Settings};
 
 use crate::link::{AttachFailure, HostLink, HostMemory};
 use outboard_os::clock;
@@ -129,7 +129,7 @@ impl Host {
     /// Attaches to a DPU side, waiting until it is there.
     pub fn connect(
         options: HostOptions,
-        front: Arc<dyn Front<Slot>>,
+        front: Arc<dyn Front<QueueSlot>>,
     ) -> Result<Host, ConnectError> {
         let id = random_session()?;
         let settings = options.settings;
@@ -145,7 +145,7 @@ impl Host {
             .initiators(&memory, &ledger)
             .map_err(|_| no_queues("the link's queues do not fit its memory"))?;
         let world = Arc::new(HostWorld::new(Arc::clone(&link), usize::from(queues)));
-        let as_world: Arc<dyn World> = Arc::clone(&world) as Arc<dyn World>;
+        let as_world: Arc<dyn SessionWorld> = Arc::clone(&world) as Arc<dyn SessionWorld>;
         let session = Session::with_cache(id, settings, initiators, as_world, front, plane)
             .map_err(|errno| no_queues(&format!("queues and depth do not go together: {errno}")))?;
         let stop = Arc::new(Stop {
@@ -189,8 +189,8 @@ impl Host {
 
     /// The world the session runs in.
     #[must_use]
-    pub fn world(&self) -> Arc<dyn World> {
-        Arc::clone(&self.world) as Arc<dyn World>
+    pub fn world(&self) -> Arc<dyn SessionWorld> {
+        Arc::clone(&self.world) as Arc<dyn SessionWorld>
     }
 
     /// What this side has counted: doorbells, wake-ups.

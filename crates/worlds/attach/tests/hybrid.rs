@@ -27,7 +27,7 @@ use outboard_attach::host::{Host, HostOptions, Shape};
 use outboard_attach::link::control;
 use outboard_base::limits::IO_MAX;
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng};
-use outboard_dpc::host::{Call, Completion, Front, LossPolicy, Port, Slot};
+use outboard_dpc::host::{Call, Completion, Front, LossPolicy, QueuePort, QueueSlot};
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kvfs::{Kvfs, Options};
 use outboard_os::clock;
@@ -122,12 +122,17 @@ impl Drop for Volume {
 
 struct Quiet;
 
-impl Front<Slot> for Quiet {
+impl Front<QueueSlot> for Quiet {
     fn complete(&self, _: Completion) {}
     fn event(&self, _: Event) {}
 }
 
-fn call(port: &mut Port, request: &Request<'_>, payload: &[u8], out: &mut [u8]) -> Result<Reply> {
+fn call(
+    port: &mut QueuePort,
+    request: &Request<'_>,
+    payload: &[u8],
+    out: &mut [u8],
+) -> Result<Reply> {
     let mut slot = port.acquire_by(clock::now().after(PATIENCE)).unwrap();
     slot.write(0, payload).unwrap();
     let cred = Cred::root();
@@ -139,7 +144,7 @@ fn call(port: &mut Port, request: &Request<'_>, payload: &[u8], out: &mut [u8]) 
     completion.outcome
 }
 
-fn open(port: &mut Port, name: &str, flags: u32) -> (Ino, Fh) {
+fn open(port: &mut QueuePort, name: &str, flags: u32) -> (Ino, Fh) {
     let flags = flags | open_flags::RDWR;
     let name = name.as_bytes();
     let request = Request::Create { parent: Ino::ROOT, name, mode: 0o644, umask: 0, flags };
@@ -149,7 +154,7 @@ fn open(port: &mut Port, name: &str, flags: u32) -> (Ino, Fh) {
     }
 }
 
-fn close(port: &mut Port, (ino, fh): (Ino, Fh)) {
+fn close(port: &mut QueuePort, (ino, fh): (Ino, Fh)) {
     let request = Request::Release { ino, fh, owner: 0 };
     assert_eq!(call(port, &request, &[], &mut []), Ok(Reply::Empty));
 }
@@ -165,14 +170,14 @@ fn content(number: u64) -> [u8; CELL] {
     bytes
 }
 
-fn write(port: &mut Port, (ino, fh): (Ino, Fh), cell: usize, number: u64) {
+fn write(port: &mut QueuePort, (ino, fh): (Ino, Fh), cell: usize, number: u64) {
     let request = Request::Write { ino, fh, offset: (cell * CELL) as u64, flags: 0 };
     let done = call(port, &request, &content(number), &mut []);
     assert_eq!(done, Ok(Reply::Written(CELL as u32)));
 }
 
 /// A cell as it is read; what lies beyond the end is zero.
-fn read(port: &mut Port, (ino, fh): (Ino, Fh), cell: usize) -> [u8; CELL] {
+fn read(port: &mut QueuePort, (ino, fh): (Ino, Fh), cell: usize) -> [u8; CELL] {
     let mut out = [0; CELL];
     let offset = (cell * CELL) as u64;
     let request = Request::Read { ino, fh, offset, len: CELL as u32, flags: 0 };
@@ -192,7 +197,7 @@ struct Work<'a> {
 impl Work<'_> {
     /// One thread's share: visits to files, mostly to one of its own host, each of some reads,
     /// writes and syncs through a handle of its own.
-    fn run(&self, mut port: Port, own: usize, seed: u64) {
+    fn run(&self, mut port: QueuePort, own: usize, seed: u64) {
         let mut rng = Rng::new(seed);
         let mut below = |n: usize| rng.below(n as u64) as usize;
         for visit in 0..self.visits {

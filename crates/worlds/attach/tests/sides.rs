@@ -25,7 +25,7 @@ use outboard_attach::dpu::{Dpu, DpuOptions};
 use outboard_attach::host::{Host, HostOptions};
 use outboard_attach::link::control;
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, Time};
-use outboard_dpc::host::{Call, Completion, Front, LossPolicy, Port, Slot};
+use outboard_dpc::host::{Call, Completion, Front, LossPolicy, QueuePort, QueueSlot};
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kvfs::{Kvfs, Options};
 use outboard_os::clock;
@@ -192,7 +192,7 @@ fn a_role_that_is_not_a_volumes_is_refused_with_a_reason() {
 #[derive(Default)]
 struct Completed(Mutex<Vec<(u64, Result<Reply>)>>);
 
-impl Front<Slot> for Completed {
+impl Front<QueueSlot> for Completed {
     fn complete(&self, completion: Completion) {
         self.0.lock().unwrap().push((completion.tag, completion.outcome));
     }
@@ -218,7 +218,7 @@ impl Completed {
 fn connect(volume: &Volume, on_loss: LossPolicy) -> (Host, Arc<Completed>) {
     let front = Arc::new(Completed::default());
     let options = HostOptions { on_loss, ..HostOptions::new(volume.socket()) };
-    let host = Host::connect(options, Arc::clone(&front) as Arc<dyn Front<Slot>>).unwrap();
+    let host = Host::connect(options, Arc::clone(&front) as Arc<dyn Front<QueueSlot>>).unwrap();
     (host, front)
 }
 
@@ -227,12 +227,12 @@ fn later() -> Time {
 }
 
 /// One call, waited for.
-fn call(port: &mut Port, request: &Request<'_>, payload: &[u8]) -> Result<Reply> {
+fn call(port: &mut QueuePort, request: &Request<'_>, payload: &[u8]) -> Result<Reply> {
     call_reading(port, request, payload, &mut [])
 }
 
 fn call_reading(
-    port: &mut Port,
+    port: &mut QueuePort,
     request: &Request<'_>,
     payload: &[u8],
     out: &mut [u8],
@@ -249,7 +249,7 @@ fn call_reading(
     completion.outcome
 }
 
-fn create(port: &mut Port, name: &str, flags: u32) -> (Ino, Fh) {
+fn create(port: &mut QueuePort, name: &str, flags: u32) -> (Ino, Fh) {
     let request = Request::Create {
         parent: Ino::ROOT,
         name: name.as_bytes(),
@@ -263,12 +263,12 @@ fn create(port: &mut Port, name: &str, flags: u32) -> (Ino, Fh) {
     }
 }
 
-fn write(port: &mut Port, (ino, fh): (Ino, Fh), offset: u64, data: &[u8]) {
+fn write(port: &mut QueuePort, (ino, fh): (Ino, Fh), offset: u64, data: &[u8]) {
     let request = Request::Write { ino, fh, offset, flags: 0 };
     assert_eq!(call(port, &request, data), Ok(Reply::Written(data.len() as u32)));
 }
 
-fn read(port: &mut Port, (ino, fh): (Ino, Fh), offset: u64, len: usize) -> Vec<u8> {
+fn read(port: &mut QueuePort, (ino, fh): (Ino, Fh), offset: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     let request = Request::Read { ino, fh, offset, len: len as u32, flags: 0 };
     match call_reading(port, &request, &[], &mut out) {
@@ -333,7 +333,7 @@ fn an_aligned_8_kib_write_costs_four_dmas() {
 /// step that returns is remembered; the volume must agree at the end, whatever was killed in
 /// between.
 struct Worker {
-    port: Port,
+    port: QueuePort,
     rng: Rng,
     name: String,
     file: (Ino, Fh),
@@ -347,7 +347,7 @@ const BLOCKS: u64 = 16;
 const BLOCK: usize = 8192;
 
 impl Worker {
-    fn new(mut port: Port, number: u64) -> Worker {
+    fn new(mut port: QueuePort, number: u64) -> Worker {
         let name = format!("worker-{number}");
         let file = create(&mut port, &name, 0);
         let appended = create(&mut port, &format!("{name}.log"), open_flags::APPEND);
@@ -568,7 +568,7 @@ fn hosts_die_and_leave_nothing_behind() {
     volume.assert_clean();
 }
 
-fn start_lock(port: &mut Port, file: (Ino, Fh), owner: u64, tag: u64) {
+fn start_lock(port: &mut QueuePort, file: (Ino, Fh), owner: u64, tag: u64) {
     let slot = port.acquire_by(later()).unwrap();
     let (cred, request) = (Cred::root(), exclusive(file, owner, true));
     let call = Call { request: &request, cred: &cred, checked: true, payload_len: 0 };
@@ -632,7 +632,7 @@ fn waits_for_locks_survive_a_loss_and_can_be_given_up() {
 
 /// Sets a lock and waits for what comes of it.
 fn set_lock(
-    (port, front): (&mut Port, &Completed),
+    (port, front): (&mut QueuePort, &Completed),
     request: &Request<'_>,
     tag: u64,
 ) -> Result<Reply> {

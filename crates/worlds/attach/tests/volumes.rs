@@ -24,7 +24,7 @@ use outboard_os::clock;
 use outboard_os::runtime::Poller;
 use outboard_os::wakeup::Wakeup;
 use outboard_volume::{
-    Answer, Caller, Event, Figures, Housekeeping, NoVolume, Payload, Report, Volume,
+    Answer, Caller, Figures, Housekeeping, NoVolume, Payload, Report, Volume, VolumeEvent,
 };
 use outboard_wire::file::{Attr, Header, Reply, Request};
 use outboard_wire::nvmefs::{Dispatch, Status};
@@ -81,7 +81,7 @@ impl Volume for Toy {
 
     fn is_back(&self, _: SessionId) {}
 
-    fn take_events(&self) -> Vec<Event> {
+    fn take_events(&self) -> Vec<VolumeEvent> {
         Vec::new()
     }
 

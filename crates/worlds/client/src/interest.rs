@@ -1,7 +1,7 @@
 //! Interest: the inodes whose numbers this attachment got in replies and has not forgotten.
 //!
-//! A process that is not trusted may only speak of inodes it has interest in or has open, so none may
-//! be forgotten that is still referred to; and the list must not grow with every path walked.
+//! A process that is not trusted may only speak of inodes it has interest in or has open, so none
+//! may be forgotten that is still referred to; and the list must not grow with every path walked.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

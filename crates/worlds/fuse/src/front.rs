@@ -49,7 +49,7 @@ impl Agreed {
 /// The mount's end of a link: completions and events come in here, from any thread. Made before the
 /// session it serves, used by the mount afterwards.
 #[derive(Debug)]
-pub struct Front<S> {
+pub struct MountFront<S> {
     pub(crate) options: MountOptions,
     pub(crate) inodes: InodeTable,
     pub(crate) directories: Directories,
@@ -67,7 +67,7 @@ pub struct Front<S> {
     pub(crate) overflow: AtomicBool,
 }
 
-impl<S: backend::Slot> backend::Front<S> for Front<S> {
+impl<S: backend::Slot> backend::Front<S> for MountFront<S> {
     fn complete(&self, completion: Completion<S>) {
         if let Some(waits) = self.waiting.shard(completion.tag).remove(&completion.tag) {
             // Who waited may have given up.
@@ -86,12 +86,12 @@ impl<S: backend::Slot> backend::Front<S> for Front<S> {
     }
 }
 
-impl<S: backend::Slot> Front<S> {
+impl<S: backend::Slot> MountFront<S> {
     /// The shared part of a mount yet to come.
     #[must_use]
-    pub fn new(options: MountOptions) -> Front<S> {
+    pub fn new(options: MountOptions) -> MountFront<S> {
         let (notices, notices_out) = sync_channel(NOTICES);
-        Front {
+        MountFront {
             releases: Releases::new(options.workers.max(1)),
             options,
             inodes: InodeTable::default(),
@@ -139,7 +139,7 @@ impl<S: backend::Slot> Front<S> {
             && self.agreed().is_some_and(|agreed| agreed.init.has(flags::NO_OPENDIR_SUPPORT))
     }
 
-    /// The other end of [`Front::notice`], once.
+    /// The other end of [`MountFront::notice`], once.
     pub(crate) fn take_notices(&self) -> Option<Receiver<Notice>> {
         lock(&self.notices_out).take()
     }

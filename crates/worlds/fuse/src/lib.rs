@@ -40,7 +40,7 @@ pub mod sys;
 mod table;
 mod worker;
 
-pub use front::Front;
+pub use front::MountFront;
 pub use mountpoint::{MountError, clear_stale, look, unmount};
 pub use options::{Cache, FOREVER, MountOptions, UnknownOption};
 pub use outboard_volume::backend::{self, Backend};

@@ -13,7 +13,7 @@ use outboard_volume::backend::{Backend, Slot};
 use outboard_wire::event::Event;
 use outboard_wire::fuse::{inc_epoch, inval_entry, inval_inode, translate::node_of};
 
-use crate::front::Front;
+use crate::front::MountFront;
 
 /// How often a signalled request is looked at again.
 const WATCH: Duration = Duration::from_millis(50);
@@ -31,7 +31,7 @@ pub(crate) enum Notice {
 
 /// Runs until [`Notice::End`].
 pub(crate) fn run<B: Backend>(
-    front: &Front<B::Slot>,
+    front: &MountFront<B::Slot>,
     backend: &Arc<B>,
     notices: &Receiver<Notice>,
 ) {
@@ -59,7 +59,7 @@ pub(crate) fn run<B: Backend>(
     }
 }
 
-fn tell<S: Slot>(front: &Front<S>, event: &Event) {
+fn tell<S: Slot>(front: &MountFront<S>, event: &Event) {
     match event {
         Event::InvalidateInode { ino, offset, len } => {
             let offset = i64::try_from(*offset).unwrap_or(i64::MAX);
@@ -87,13 +87,13 @@ fn tell<S: Slot>(front: &Front<S>, event: &Event) {
 }
 
 /// Every cached name is stale. Kernels without epochs got short time-outs in the handshake.
-fn invalidate_names<S: Slot>(front: &Front<S>) {
+fn invalidate_names<S: Slot>(front: &MountFront<S>) {
     if front.agreed().is_some_and(crate::front::Agreed::has_epochs) {
         send(front, &inc_epoch());
     }
 }
 
-fn send<S: Slot>(front: &Front<S>, message: &[u8]) {
+fn send<S: Slot>(front: &MountFront<S>, message: &[u8]) {
     let Some(device) = front.device(0) else { return };
     if let Err(error) = device.write(message, &[])
         && !is_harmless(&error)

@@ -8,7 +8,7 @@ use outboard_volume::backend::{Completion, Slot};
 use outboard_wire::file::{Attr, Reply};
 use outboard_wire::fuse::{answer, out_header};
 
-use crate::front::Front;
+use crate::front::MountFront;
 use crate::job::{Chore, Job, Shape};
 
 /// The kernel takes errno numbers below this.
@@ -21,7 +21,7 @@ enum Body<'a> {
     Payload(usize),
 }
 
-impl<S: Slot> Front<S> {
+impl<S: Slot> MountFront<S> {
     /// Answers the kernel, and keeps account of what the answer means. The job was taken out of the
     /// pending ones, so that this happens once.
     pub(crate) fn finish(&self, job: Job, completion: Completion<S>) {

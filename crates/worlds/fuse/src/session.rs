@@ -11,7 +11,7 @@ use outboard_wire::file::Request;
 use outboard_wire::fuse::init::{InitIn, InitOut, MAJOR, flags, other_major};
 use outboard_wire::fuse::{IN_HEADER_LEN, InHeader, Opcode, WRITE_HEAD_LEN, out_header};
 
-use crate::front::{Agreed, Front};
+use crate::front::{Agreed, MountFront};
 use crate::mountpoint::{self, MountError};
 use crate::notifier::{self, Notice};
 use crate::sys::{Device, HeapSlot};
@@ -47,7 +47,7 @@ const WANTED: u64 = flags::ASYNC_READ
 /// A mounted file system. Dropping it unmounts lazily and waits for the workers.
 pub struct Mounted<B: Backend> {
     mountpoint: PathBuf,
-    front: Arc<Front<B::Slot>>,
+    front: Arc<MountFront<B::Slot>>,
     workers: Vec<JoinHandle<End<B::Port>>>,
     notifier: Option<JoinHandle<()>>,
     ended: bool,
@@ -60,7 +60,7 @@ pub struct Mounted<B: Backend> {
 /// See [`MountError`]; nothing stays mounted.
 pub fn mount<B: Backend>(
     mountpoint: &Path,
-    front: Arc<Front<B::Slot>>,
+    front: Arc<MountFront<B::Slot>>,
     backend: Arc<B>,
 ) -> Result<Mounted<B>, MountError> {
     let workers = front.options.workers.max(1);
@@ -181,7 +181,7 @@ impl<B: Backend> Drop for Mounted<B> {
     }
 }
 
-fn sync<P: Port>(front: &Front<P::Slot>, port: &mut P) -> Result<(), Errno> {
+fn sync<P: Port>(front: &MountFront<P::Slot>, port: &mut P) -> Result<(), Errno> {
     let cred = Cred::root();
     let ask = Ask { request: &Request::Syncfs, cred: &cred, checked: true, payload_len: 0 };
     let slot = port.acquire()?;

@@ -18,7 +18,7 @@ use outboard_wire::fuse::{
 };
 
 use crate::directories::Directories;
-use crate::front::Front;
+use crate::front::MountFront;
 use crate::job::{Chore, Job, Shape};
 use crate::notifier::{Notice, is_dying};
 
@@ -27,7 +27,7 @@ const INTERRUPT_PAUSE: Duration = Duration::from_micros(50);
 
 /// One thread's part of a mount.
 pub(crate) struct Worker<B: Backend> {
-    front: Arc<Front<B::Slot>>,
+    front: Arc<MountFront<B::Slot>>,
     backend: Arc<B>,
     port: B::Port,
     /// Which clone of the device is read.
@@ -42,7 +42,7 @@ pub(crate) type End<P> = std::result::Result<P, io::Error>;
 
 impl<B: Backend> Worker<B> {
     pub(crate) fn new(
-        front: Arc<Front<B::Slot>>,
+        front: Arc<MountFront<B::Slot>>,
         backend: Arc<B>,
         port: B::Port,
         index: usize,
@@ -446,7 +446,7 @@ impl<B: Backend> Worker<B> {
 
 /// Starts a request under a tag of our own and waits for its answer.
 pub(crate) fn wait_for<P: Port>(
-    front: &Front<P::Slot>,
+    front: &MountFront<P::Slot>,
     port: &mut P,
     slot: P::Slot,
     ask: &Ask<'_>,

@@ -20,7 +20,8 @@ use outboard_cache::host::Plane;
 use outboard_cache::policy::Policies;
 use outboard_dpc::dpu::{Limits, Service};
 use outboard_dpc::host::{
-    Call, Completion, Front, NotResumed, Port, Resumed, Session, Settings, Slot, World,
+    Call, Completion, Front, NotResumed, QueuePort, QueueSlot, Resumed, Session, SessionWorld,
+    Settings,
 };
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Direct, Dma};
@@ -60,7 +61,7 @@ fn step() {
     }
 }
 
-impl World for Steps {
+impl SessionWorld for Steps {
     fn now(&self) -> Time {
         Time(STEPS.get() * 1_000)
     }
@@ -96,7 +97,7 @@ struct Inbox {
     events: Mutex<Vec<Event>>,
 }
 
-impl Front<Slot> for Inbox {
+impl Front<QueueSlot> for Inbox {
     fn complete(&self, completion: Completion) {
         let answered = answered(&completion);
         self.answered.lock().unwrap_or_else(PoisonError::into_inner).push(answered);
@@ -160,7 +161,7 @@ fn setup(dma: Arc<dyn Dma>, area: Area) -> Result<CacheSetup> {
 pub struct Loopback<V> {
     session: Arc<Session>,
     inbox: Arc<Inbox>,
-    ports: Vec<Port>,
+    ports: Vec<QueuePort>,
     region: Arc<Region>,
     layout: Layout,
     life: Option<Rc<Life<V>>>,
@@ -212,7 +213,7 @@ impl<V: Volume> Loopback<V> {
             owner: (0, 0),
         };
         let inbox = Arc::new(Inbox::default());
-        let front = Arc::clone(&inbox) as Arc<dyn Front<Slot>>;
+        let front = Arc::clone(&inbox) as Arc<dyn Front<QueueSlot>>;
         let world = Arc::new(Steps);
         let session = Session::with_cache(id, settings, initiators, world, front, plane)?;
         let ports = (0..queues).filter_map(|queue| session.port(queue)).collect();

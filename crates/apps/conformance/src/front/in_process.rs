@@ -15,7 +15,7 @@ use outboard_kv::object::{Compression, Packing};
 use outboard_kvfs::Kvfs;
 use outboard_medium::Medium;
 use outboard_medium::mem::MemMedium;
-use outboard_volume::{Answer, Caller, Event, Payload};
+use outboard_volume::{Answer, Caller, Payload, VolumeEvent};
 use outboard_wire::file::{Attr, Flags, Header, Op, Reply, Request};
 
 use super::memory::{self, block_on};
@@ -134,7 +134,7 @@ impl<K: Kv, M: Medium> InProcessFront<K, M> {
     /// Remembers how waits for locks ended.
     fn collect(&mut self) {
         for event in self.volume.take_events() {
-            if let Event::LockSettled { ticket, result, .. } = event {
+            if let VolumeEvent::LockSettled { ticket, result, .. } = event {
                 self.settled.insert(ticket, result);
             }
         }

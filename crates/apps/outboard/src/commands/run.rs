@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use outboard_attach::host::{Host, HostOptions};
 use outboard_dpc::host::{LossPolicy, Settings as Session};
-use outboard_fuse::{Cache, Front, MountError, MountOptions, Mounted};
+use outboard_fuse::{Cache, MountError, MountFront, MountOptions, Mounted};
 use outboard_store::StoreName;
 use outboard_store::directory::DataDirectory;
 
@@ -131,7 +131,7 @@ fn serve(
     watch: Watch,
     process: Option<&mut DpuProcess>,
 ) -> Result<ExitCode, Failure> {
-    let front = Arc::new(Front::new(mount_options(settings)?));
+    let front = Arc::new(MountFront::new(mount_options(settings)?));
     let host =
         Host::connect(host_options(settings)?, Arc::clone(&front) as _).map_err(|error| {
             Failure::internal(format!("cannot attach to {}: {error}", settings.socket().display()))

@@ -359,11 +359,11 @@ fn a_cache_that_cannot_be_is_refused() {
     let attach = |area| Control::attach(Arc::clone(&dma), area, Policies::default()).map(drop);
     let good = area(&region);
     assert!(attach(good).is_ok());
-    let place = Err(AttachError::Geometry(GeometryError::Place));
+    let place = Err(CacheAttachError::Geometry(GeometryError::Place));
     assert_eq!(attach(Area { len: good.len + 1, ..good }), place);
     assert_eq!(attach(Area { at: u64::MAX - 4095, ..good }), place);
     let small = attach(Area { len: good.len - 2 * PAGE as u64, ..good });
-    assert!(matches!(small, Err(AttachError::Geometry(GeometryError::Small { .. }))));
+    assert!(matches!(small, Err(CacheAttachError::Geometry(GeometryError::Small { .. }))));
     region.write_from(good.at, b"nonsense").unwrap();
-    assert!(matches!(attach(good), Err(AttachError::Geometry(GeometryError::Header(_)))));
+    assert!(matches!(attach(good), Err(CacheAttachError::Geometry(GeometryError::Header(_)))));
 }

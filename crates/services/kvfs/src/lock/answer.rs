@@ -11,7 +11,7 @@ use outboard_wire::file::{Flags, HeldLock, Lock, LockKind, LockStyle, Reply};
 
 use super::{Asked, Locks, Owner, Settled};
 use crate::context::Context;
-use crate::{Event, Kvfs};
+use crate::{Kvfs, VolumeEvent};
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
     fn locks(&self) -> MutexGuard<'_, Locks> {
@@ -27,10 +27,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         drop(locks);
         if !settled.is_empty() || !recalls.is_empty() {
             let settled = settled.into_iter().map(|Settled { session, ticket, result }| {
-                Event::LockSettled { attachment: session, ticket, result }
+                VolumeEvent::LockSettled { attachment: session, ticket, result }
             });
-            let recalls =
-                recalls.into_iter().map(|(attachment, ino)| Event::RecallLocks { attachment, ino });
+            let recalls = recalls
+                .into_iter()
+                .map(|(attachment, ino)| VolumeEvent::RecallLocks { attachment, ino });
             self.push_events(settled.chain(recalls));
         }
         outcome

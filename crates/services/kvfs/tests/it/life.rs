@@ -1,7 +1,7 @@
 //! Inodes without a name: who holds them, and when they go.
 
 use outboard_base::{Errno, Fh, Ino};
-use outboard_volume::Event;
+use outboard_volume::VolumeEvent;
 use outboard_wire::file::{Attr, Reply, Request, open_flags};
 
 use crate::world::{Disk, User, Volume, assert_clean, block_on, errno, tidy};
@@ -317,15 +317,17 @@ fn stale(volume: &Volume, who: u64) -> (Vec<Ino>, Vec<String>) {
     let (mut inos, mut names) = (Vec::new(), Vec::new());
     for event in volume.take_events() {
         match event {
-            Event::StaleInode { attachment, ino } => {
+            VolumeEvent::StaleInode { attachment, ino } => {
                 assert_eq!(attachment.0, who);
                 inos.push(ino);
             }
-            Event::StaleEntry { attachment, parent, name } => {
+            VolumeEvent::StaleEntry { attachment, parent, name } => {
                 assert_eq!((attachment.0, parent), (who, Ino::ROOT));
                 names.push(String::from_utf8(name).unwrap());
             }
-            Event::LockSettled { .. } | Event::RecallLocks { .. } => panic!("nobody locks"),
+            VolumeEvent::LockSettled { .. } | VolumeEvent::RecallLocks { .. } => {
+                panic!("nobody locks")
+            }
         }
     }
     (inos, names)

@@ -1,7 +1,7 @@
 //! Locks as requests: who waits is notified by an event, and whoever goes leaves nothing behind.
 
 use outboard_base::{Errno, Fh, Ino, Result, SessionId};
-use outboard_volume::Event;
+use outboard_volume::VolumeEvent;
 use outboard_wire::file::{Lock, LockKind, LockStyle, Reply, Request};
 
 use crate::world::{Disk, User, Volume, block_on, errno};
@@ -51,7 +51,7 @@ impl Open<'_> {
 
 fn settled(volume: &Volume) -> Vec<(u64, u64, Result<()>)> {
     let locks = volume.take_events().into_iter().filter_map(|event| match event {
-        Event::LockSettled { attachment: SessionId(who), ticket, result } => {
+        VolumeEvent::LockSettled { attachment: SessionId(who), ticket, result } => {
             Some((who, ticket, result))
         }
         _ => None,

@@ -8,7 +8,7 @@ use outboard_base::task::{Spawn, Work};
 use outboard_base::{SessionId, Time, Timestamp};
 use outboard_link::events::Sender;
 use outboard_link::queue::nvmefs::Target;
-use outboard_volume::{Caller, Event as VolumeEvent};
+use outboard_volume::{Caller, VolumeEvent};
 use outboard_wire::event::Event;
 use outboard_wire::nvmefs::Dispatch;
 

@@ -8,20 +8,20 @@ use std::time::Duration;
 use outboard_base::{Fh, Ino, Result};
 use outboard_volume::backend;
 
-use super::{Call, Completion, Port, Session, Slot};
+use super::{Call, Completion, QueuePort, QueueSlot, Session};
 
 /// Longest wait for a slot before the thread looks around again.
 const SLOT_WAIT: Duration = Duration::from_secs(1);
 
 impl backend::Backend for Session {
-    type Slot = Slot;
-    type Port = Port;
+    type Slot = QueueSlot;
+    type Port = QueuePort;
 
-    fn port(self: &Arc<Session>, index: u16) -> Option<Port> {
+    fn port(self: &Arc<Session>, index: u16) -> Option<QueuePort> {
         Session::port(self, index)
     }
 
-    fn calling_port(self: &Arc<Session>, index: u16) -> Option<Port> {
+    fn calling_port(self: &Arc<Session>, index: u16) -> Option<QueuePort> {
         Session::calling_port(self, index)
     }
 
@@ -38,33 +38,33 @@ impl backend::Backend for Session {
     }
 }
 
-impl backend::Port for Port {
-    type Slot = Slot;
+impl backend::Port for QueuePort {
+    type Slot = QueueSlot;
 
-    fn acquire(&mut self) -> Result<Slot> {
+    fn acquire(&mut self) -> Result<QueueSlot> {
         let until = self.now().after(SLOT_WAIT);
         self.acquire_by(until)
     }
 
-    fn start(&mut self, slot: Slot, call: &Call<'_>, tag: u64) -> Poll<Completion> {
-        Port::start(self, slot, call, tag)
+    fn start(&mut self, slot: QueueSlot, call: &Call<'_>, tag: u64) -> Poll<Completion> {
+        QueuePort::start(self, slot, call, tag)
     }
 
-    fn call(&mut self, slot: Slot, call: &Call<'_>) -> Completion {
-        Port::call(self, slot, call)
+    fn call(&mut self, slot: QueueSlot, call: &Call<'_>) -> Completion {
+        QueuePort::call(self, slot, call)
     }
 }
 
-impl backend::Slot for Slot {
+impl backend::Slot for QueueSlot {
     fn payload(&self) -> &[AtomicU8] {
-        Slot::payload(self)
+        QueueSlot::payload(self)
     }
 
     fn write(&mut self, at: usize, bytes: &[u8]) -> Result<()> {
-        Slot::write(self, at, bytes)
+        QueueSlot::write(self, at, bytes)
     }
 
     fn read(&self, at: usize, out: &mut [u8]) -> Result<()> {
-        Slot::read(self, at, out)
+        QueueSlot::read(self, at, out)
     }
 }

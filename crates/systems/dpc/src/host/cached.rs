@@ -16,7 +16,7 @@ use outboard_wire::file::{Reply, Request, open_flags, write_flags};
 
 use super::held::Handle;
 use super::ranges::Span;
-use super::{Call, Session, Slot};
+use super::{Call, QueueSlot, Session};
 
 /// Maps of handles: opens and closes in one wait for no read of another.
 const SHARDS: usize = 64;
@@ -120,7 +120,7 @@ fn writes(opened: u32) -> bool {
 
 impl Session {
     /// Answers a call from the cache, if that can be.
-    pub(super) fn cached_answer(&self, slot: &Slot, call: &Call<'_>) -> Option<Reply> {
+    pub(super) fn cached_answer(&self, slot: &QueueSlot, call: &Call<'_>) -> Option<Reply> {
         let cached = self.cached()?;
         match *call.request {
             Request::Read { ino, fh, offset, len, flags } => {

@@ -34,7 +34,7 @@ pub(super) enum State {
 pub(super) enum Reader {
     /// [`super::Front::complete`], or the owner of the port if it comes while it spins.
     Front,
-    /// A thread that waits in [`super::Port::call`].
+    /// A thread that waits in [`super::QueuePort::call`].
     Caller,
     /// The session itself: the end of the wait for a lock is being asked for.
     Cancel {
@@ -50,7 +50,8 @@ pub(super) enum Reader {
     Return {
         /// Which file's.
         ino: Ino,
-        /// When they were to be handed back ([`super::lock_requests::LockRequests::is_of_this_life`]).
+        /// When they were to be handed back
+        /// ([`super::lock_requests::LockRequests::is_of_this_life`]).
         life: u64,
     },
     /// Nobody: the session told the DPU side something.

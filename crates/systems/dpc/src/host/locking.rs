@@ -1,8 +1,9 @@
 //! Requests about locks: decided here while the file's locks are delegated to this session, sent
 //! otherwise.
 //!
-//! Decided from the session's own account of what it holds ([`HeldState`]), which is all there is to
-//! know of a file whose locks are delegated to it. The answers are those of the table on the DPU side.
+//! Decided from the session's own account of what it holds ([`HeldState`]), which is all there is
+//! to know of a file whose locks are delegated to it. The answers are those of the table on the DPU
+//! side.
 //!
 //! [`HeldState`]: super::held::HeldState
 
@@ -128,8 +129,8 @@ impl SharedState {
         }
     }
 
-    /// What sending a request drops from the held state already: what it gives up must not be handed in
-    /// again, since someone else may have it by then.
+    /// What sending a request drops from the held state already: what it gives up must not be
+    /// handed in again, since someone else may have it by then.
     fn give_up(&mut self, locking: Locking) {
         let held = &mut self.held;
         match locking {

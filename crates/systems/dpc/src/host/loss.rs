@@ -23,7 +23,7 @@ use super::entry::{Reader, State};
 use super::locking::Locking;
 use super::session::{Admission, Cell, Haul, lock};
 use super::shared::Parked;
-use super::{Call, Completion, Port, Session, Slot};
+use super::{Call, Completion, QueuePort, QueueSlot, Session};
 
 /// What a return of the DPU side came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl Session {
         resumed: &mut Resumed,
         alive: &dyn Fn() -> bool,
     ) -> Result<(), NotResumed> {
-        let mut port = Port::new(Arc::clone(self), self.session_queue());
+        let mut port = QueuePort::new(Arc::clone(self), self.session_queue());
         let reclaims = {
             let shared = lock(&self.shared);
             // What is closed from here on waits, and is sent after what is handed in.
@@ -208,7 +208,11 @@ impl Session {
         Cred::user(uid, gid)
     }
 
-    fn session_slot(&self, port: &mut Port, alive: &dyn Fn() -> bool) -> Result<Slot, NotResumed> {
+    fn session_slot(
+        &self,
+        port: &mut QueuePort,
+        alive: &dyn Fn() -> bool,
+    ) -> Result<QueueSlot, NotResumed> {
         loop {
             let now = self.world().now();
             if let Ok(slot) = port.acquire_by(now.after(super::port::NAP)) {
@@ -260,7 +264,7 @@ impl Session {
 
     /// Asks again for the locks that were waited for.
     fn wait_again(self: &Arc<Session>, alive: &dyn Fn() -> bool) -> Result<(), NotResumed> {
-        let mut port = Port::new(Arc::clone(self), self.session_queue());
+        let mut port = QueuePort::new(Arc::clone(self), self.session_queue());
         loop {
             let Some(parked) = lock(&self.shared).again.pop() else { return Ok(()) };
             let Some(tag) = parked.tag else {
@@ -384,7 +388,7 @@ impl Session {
 
     fn launch_own(
         self: &Arc<Session>,
-        slot: Slot,
+        slot: QueueSlot,
         call: &Call<'_>,
         tag: u64,
         flags: Flags,

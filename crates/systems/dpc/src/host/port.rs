@@ -9,7 +9,7 @@ use outboard_wire::file::Reply;
 
 use super::entry::Reader;
 use super::session::{Admission, Found};
-use super::{Call, Completion, Session, Slot};
+use super::{Call, Completion, QueueSlot, Session};
 
 /// A sleeper looks again after this long, whatever happens: a lost wake-up is a delay, not a hang.
 pub(super) const NAP: Duration = Duration::from_millis(100);
@@ -17,14 +17,14 @@ pub(super) const NAP: Duration = Duration::from_millis(100);
 const LOOKS: u32 = 8;
 
 /// One queue pair of a session. Owned by one thread; completions may be taken in by any.
-pub struct Port {
+pub struct QueuePort {
     session: Arc<Session>,
     queue: u16,
 }
 
-impl Port {
-    pub(super) fn new(session: Arc<Session>, queue: u16) -> Port {
-        Port { session, queue }
+impl QueuePort {
+    pub(super) fn new(session: Arc<Session>, queue: u16) -> QueuePort {
+        QueuePort { session, queue }
     }
 
     /// Which queue this is.
@@ -39,7 +39,7 @@ impl Port {
 
     /// A free slot, waiting until `until` for one to come free (back-pressure); `EAGAIN` if none
     /// did. While it waits, completions of this queue are handed to `Front::complete`.
-    pub fn acquire_by(&mut self, until: Time) -> Result<Slot> {
+    pub fn acquire_by(&mut self, until: Time) -> Result<QueueSlot> {
         loop {
             if let Some(slot) = self.session.acquire(self.queue) {
                 return Ok(slot);
@@ -58,7 +58,7 @@ impl Port {
     /// Submits, and spins for the answer as long as experience says it is worth it. `slot` must
     /// come from this port. `tag` is the front-end's name for the call (unique among those in
     /// flight). On a calling port, nobody else sleeps for the answer: it is waited for.
-    pub fn start(&mut self, slot: Slot, call: &Call<'_>, tag: u64) -> Poll<Completion> {
+    pub fn start(&mut self, slot: QueueSlot, call: &Call<'_>, tag: u64) -> Poll<Completion> {
         if let Some(reply) = self.session.cached_answer(&slot, call) {
             return Poll::Ready(ended(slot, call, tag, Ok(reply)));
         }
@@ -91,7 +91,7 @@ impl Port {
     /// The same for the session's own calls: the session is lost once `alive` says no.
     pub(super) fn call_while(
         &mut self,
-        slot: Slot,
+        slot: QueueSlot,
         call: &Call<'_>,
         alive: &dyn Fn() -> bool,
     ) -> Completion {
@@ -109,14 +109,14 @@ impl Port {
 
     /// Submits and waits for the answer, spinning first and then asleep. A lock that must be waited
     /// for is answered with `Reply::Waiting`, and [`super::Front::event`] hears of its end.
-    pub fn call(&mut self, slot: Slot, call: &Call<'_>) -> Completion {
+    pub fn call(&mut self, slot: QueueSlot, call: &Call<'_>) -> Completion {
         if let Some(reply) = self.session.cached_answer(&slot, call) {
             return ended(slot, call, 0, Ok(reply));
         }
         self.call_watching(slot, call, &|| {})
     }
 
-    fn call_watching(&self, slot: Slot, call: &Call<'_>, watch: &dyn Fn()) -> Completion {
+    fn call_watching(&self, slot: QueueSlot, call: &Call<'_>, watch: &dyn Fn()) -> Completion {
         let cid = slot.index();
         match self.session.submit(&slot, call, 0, Reader::Caller) {
             Ok(Admission::Answered(outcome)) => return ended(slot, call, 0, outcome),
@@ -176,6 +176,6 @@ impl Port {
     }
 }
 
-fn ended(slot: Slot, call: &Call<'_>, tag: u64, outcome: Result<Reply>) -> Completion {
+fn ended(slot: QueueSlot, call: &Call<'_>, tag: u64, outcome: Result<Reply>) -> Completion {
     Completion { tag, op: call.request.op(), outcome, slot: Some(slot) }
 }

@@ -1,7 +1,7 @@
 //! The session: what one host-side process has with its DPU, across losses.
 //!
-//! Locks: a queue's cell, then the shared state; never two cells, but for [`Session::resume`], which takes
-//! all of them in order. [`Front`] is called with none held.
+//! Locks: a queue's cell, then the shared state; never two cells, but for [`Session::resume`],
+//! which takes all of them in order. [`Front`] is called with none held.
 
 mod taking;
 
@@ -25,7 +25,7 @@ use super::locking::Decision;
 use super::ranges::Span;
 use super::shared::SharedState;
 use super::spin_budget::SpinBudget;
-use super::{Call, Counts, Front, Lane, Port, Settings, Slot, World};
+use super::{Call, Counts, Front, Lane, QueuePort, QueueSlot, SessionWorld, Settings};
 
 pub(super) use taking::{Found, Haul};
 
@@ -36,8 +36,8 @@ pub struct Session {
     /// Where slots lie, and how.
     region: Arc<Region>,
     layout: Layout,
-    world: Arc<dyn World>,
-    front: Arc<dyn Front<Slot>>,
+    world: Arc<dyn SessionWorld>,
+    front: Arc<dyn Front<QueueSlot>>,
     /// The front-end's queues, and the session queue behind them.
     pub(super) queues: Vec<Queue>,
     pub(super) shared: Mutex<SharedState>,
@@ -109,8 +109,8 @@ impl Session {
         id: SessionId,
         settings: Settings,
         initiators: Vec<Initiator>,
-        world: Arc<dyn World>,
-        front: Arc<dyn Front<Slot>>,
+        world: Arc<dyn SessionWorld>,
+        front: Arc<dyn Front<QueueSlot>>,
     ) -> Result<Arc<Session>> {
         Session::with_cache(id, settings, initiators, world, front, None)
     }
@@ -120,8 +120,8 @@ impl Session {
         id: SessionId,
         settings: Settings,
         initiators: Vec<Initiator>,
-        world: Arc<dyn World>,
-        front: Arc<dyn Front<Slot>>,
+        world: Arc<dyn SessionWorld>,
+        front: Arc<dyn Front<QueueSlot>>,
         plane: Option<Plane>,
     ) -> Result<Arc<Session>> {
         if initiators.len() != usize::from(settings.queues) + 1 {
@@ -174,34 +174,34 @@ impl Session {
         &self.settings
     }
 
-    pub(super) fn world(&self) -> &dyn World {
+    pub(super) fn world(&self) -> &dyn SessionWorld {
         &*self.world
     }
 
-    pub(super) fn front(&self) -> &dyn Front<Slot> {
+    pub(super) fn front(&self) -> &dyn Front<QueueSlot> {
         &*self.front
     }
 
-    /// The port of queue `queue`, for [`Port::start`]; `None` if there is no such queue or its port
-    /// was taken. A thread of the world sleeps for its completions.
+    /// The port of queue `queue`, for [`QueuePort::start`]; `None` if there is no such queue or its
+    /// port was taken. A thread of the world sleeps for its completions.
     #[must_use]
-    pub fn port(self: &Arc<Session>, queue: u16) -> Option<Port> {
+    pub fn port(self: &Arc<Session>, queue: u16) -> Option<QueuePort> {
         self.take_port(queue, true)
     }
 
-    /// The same for [`Port::call`] alone: its owner sleeps for its completions itself.
+    /// The same for [`QueuePort::call`] alone: its owner sleeps for its completions itself.
     #[must_use]
-    pub fn calling_port(self: &Arc<Session>, queue: u16) -> Option<Port> {
+    pub fn calling_port(self: &Arc<Session>, queue: u16) -> Option<QueuePort> {
         self.take_port(queue, false)
     }
 
-    fn take_port(self: &Arc<Session>, queue: u16, watched: bool) -> Option<Port> {
+    fn take_port(self: &Arc<Session>, queue: u16, watched: bool) -> Option<QueuePort> {
         let it = self.queues.get(usize::from(queue)).filter(|_| queue < self.settings.queues)?;
         if it.taken.swap(true, AcqRel) {
             return None;
         }
         it.watched.store(watched, Release);
-        Some(Port::new(Arc::clone(self), queue))
+        Some(QueuePort::new(Arc::clone(self), queue))
     }
 
     /// The session queue: the session's own, behind the front-end's.
@@ -239,15 +239,15 @@ impl Session {
 
     // Slots.
 
-    pub(super) fn acquire(self: &Arc<Session>, queue: u16) -> Option<Slot> {
+    pub(super) fn acquire(self: &Arc<Session>, queue: u16) -> Option<QueueSlot> {
         let mut cell = self.cell(queue)?;
         let cid = cell.initiator.acquire()?;
         Some(self.slot(queue, cid.0))
     }
 
     /// The slot `cid` of `queue`, which is nobody else's.
-    fn slot(self: &Arc<Session>, queue: u16, cid: u16) -> Slot {
-        Slot::new(Arc::clone(self), queue, cid, self.layout.slot(queue, cid).buffer)
+    fn slot(self: &Arc<Session>, queue: u16, cid: u16) -> QueueSlot {
+        QueueSlot::new(Arc::clone(self), queue, cid, self.layout.slot(queue, cid).buffer)
     }
 
     /// The payload at `at` of the region.
@@ -306,7 +306,7 @@ impl Session {
     /// Takes a call in.
     pub(super) fn submit(
         self: &Arc<Session>,
-        slot: &Slot,
+        slot: &QueueSlot,
         call: &Call<'_>,
         tag: u64,
         reader: Reader,
@@ -317,7 +317,7 @@ impl Session {
 
     pub(super) fn submit_with(
         self: &Arc<Session>,
-        slot: &Slot,
+        slot: &QueueSlot,
         call: &Call<'_>,
         tag: u64,
         reader: Reader,
@@ -420,7 +420,7 @@ impl Session {
     }
 
     /// Takes back a call that was taken in and not sent.
-    pub(super) fn withdraw(self: &Arc<Session>, slot: Slot) {
+    pub(super) fn withdraw(self: &Arc<Session>, slot: QueueSlot) {
         let Some(mut cell) = self.cell(slot.queue()) else { return };
         let up = cell.up;
         match cell.entries.get_mut(usize::from(slot.index())) {

@@ -10,7 +10,7 @@ use super::Session;
 
 /// A place for one command and its payload, page-aligned in the region the DPU reads and writes.
 /// Dropping it frees it.
-pub struct Slot {
+pub struct QueueSlot {
     /// `None` once the slot has gone into flight.
     session: Option<Arc<Session>>,
     queue: u16,
@@ -19,9 +19,9 @@ pub struct Slot {
     at: u64,
 }
 
-impl Slot {
-    pub(super) fn new(session: Arc<Session>, queue: u16, cid: u16, at: u64) -> Slot {
-        Slot { session: Some(session), queue, cid, at }
+impl QueueSlot {
+    pub(super) fn new(session: Arc<Session>, queue: u16, cid: u16, at: u64) -> QueueSlot {
+        QueueSlot { session: Some(session), queue, cid, at }
     }
 
     /// Which queue it belongs to.
@@ -65,7 +65,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
             session.release(self.queue, self.cid);
@@ -73,7 +73,7 @@ impl Drop for Slot {
     }
 }
 
-impl fmt::Debug for Slot {
+impl fmt::Debug for QueueSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Slot({}.{})", self.queue, self.cid)
     }

@@ -20,7 +20,7 @@ use outboard_link::queue::nvmefs::{Initiator, Target};
 use outboard_link::queue::{Completion, HostQueue, Span, Submission};
 use outboard_link::registers::Registers;
 use outboard_medium::mem::MemMedium;
-use outboard_volume::{Answer, Caller, Event, NoVolume, Payload, Volume as AnyVolume};
+use outboard_volume::{Answer, Caller, NoVolume, Payload, Volume as AnyVolume, VolumeEvent};
 use outboard_wire::file::{Attr, Header, Op, Reply, Request};
 use outboard_wire::nvmefs::{Dispatch, QueueError, Status};
 use outboard_wire::regs::registers_len;
@@ -267,7 +267,7 @@ impl AnyVolume for Toy {
 
     fn is_back(&self, _: SessionId) {}
 
-    fn take_events(&self) -> Vec<Event> {
+    fn take_events(&self) -> Vec<VolumeEvent> {
         Vec::new()
     }
 

@@ -88,8 +88,8 @@ impl World {
     }
 }
 
-/// A close that waited for another request was answered `EINTR` and forgotten, and the locks of the dead
-/// process stayed until the last handle on the file was closed.
+/// A close that waited for another request was answered `EINTR` and forgotten, and the locks
+/// of the dead process stayed until the last handle on the file was closed.
 #[test]
 fn the_locks_of_a_killed_process_go_though_its_close_had_to_wait() {
     for seed in 0..100 {

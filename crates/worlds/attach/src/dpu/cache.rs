@@ -11,7 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use outboard_cache::coherence::{CacheSetup, Coherence, Figures};
-use outboard_cache::dpu::{AttachError, Control};
+use outboard_cache::dpu::{CacheAttachError, Control};
 use outboard_cache::geometry::Area;
 use outboard_cache::policy::Policies;
 use outboard_link::dma::Dma;
@@ -31,7 +31,7 @@ pub(super) fn take_in(
     dma: Arc<dyn Dma>,
     process: Option<OwnedFd>,
     policies: Policies,
-) -> Result<CacheSetup, AttachError> {
+) -> Result<CacheSetup, CacheAttachError> {
     let area = Area { at: hello.cache_at, len: hello.cache_len };
     let control = Control::attach(dma, area, policies)?;
     let is_dead = Box::new(move || process.as_ref().is_none_or(has_ended));

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use outboard_base::{Fh, Ino};
 use outboard_volume::backend::Backend;
 
-use super::{Host, Port, Slot};
+use super::{Host, QueuePort, QueueSlot};
 
 impl Backend for Host {
-    type Slot = Slot;
-    type Port = Port;
+    type Slot = QueueSlot;
+    type Port = QueuePort;
 
-    fn port(self: &Arc<Host>, index: u16) -> Option<Port> {
+    fn port(self: &Arc<Host>, index: u16) -> Option<QueuePort> {
         self.session.port(index)
     }
 
-    fn calling_port(self: &Arc<Host>, index: u16) -> Option<Port> {
+    fn calling_port(self: &Arc<Host>, index: u16) -> Option<QueuePort> {
         self.session.calling_port(index)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_cache::policy::Choice;
-use outboard_dpc::host::{Front, LossPolicy, Slot};
+use outboard_dpc::host::{Front, LossPolicy, QueueSlot};
 
 use super::{ConnectError, Host, HostOptions, Shape};
 
@@ -70,7 +70,7 @@ impl Connect {
     }
 
     /// Attaches. `front` hears what the DPU side says unasked.
-    pub fn attach(self, front: Arc<dyn Front<Slot>>) -> Result<Arc<Host>, ConnectError> {
+    pub fn attach(self, front: Arc<dyn Front<QueueSlot>>) -> Result<Arc<Host>, ConnectError> {
         Host::connect(self.0, front).map(Arc::new)
     }
 }

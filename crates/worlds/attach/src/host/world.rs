@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use outboard_base::{Time, Timestamp};
-use outboard_dpc::host::World;
+use outboard_dpc::host::SessionWorld;
 use outboard_link::pace;
 
 use crate::link::HostLink;
@@ -68,7 +68,7 @@ impl HostWorld {
     }
 }
 
-impl World for HostWorld {
+impl SessionWorld for HostWorld {
     fn now(&self) -> Time {
         clock::now()
     }

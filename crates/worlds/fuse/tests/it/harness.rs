@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_fuse::backend::{Backend, Call, Completion, Front as _, Port};
-use outboard_fuse::{Front, HeapSlot, MountOptions, Mounted, mount};
+use outboard_fuse::{HeapSlot, MountFront, MountOptions, Mounted, mount};
 use outboard_wire::file::{Header, Op, Reply, Request};
 
 use crate::toy::Toy;
@@ -25,7 +25,7 @@ struct Waiter {
 
 pub(crate) struct ToyBackend {
     pub(crate) toy: Toy,
-    front: OnceLock<Arc<Front<HeapSlot>>>,
+    front: OnceLock<Arc<MountFront<HeapSlot>>>,
     waiters: Mutex<Vec<Waiter>>,
     /// Answers by another thread, this much later.
     late: Option<Duration>,
@@ -38,7 +38,7 @@ pub(crate) struct ToyBackend {
 }
 
 impl ToyBackend {
-    fn front(&self) -> &Arc<Front<HeapSlot>> {
+    fn front(&self) -> &Arc<MountFront<HeapSlot>> {
         self.front.get().unwrap()
     }
 
@@ -271,7 +271,7 @@ pub(crate) fn mount_at(
         short: AtomicU32::new(0),
         scarce: AtomicBool::new(false),
     });
-    let front = Arc::new(Front::new(options));
+    let front = Arc::new(MountFront::new(options));
     assert!(backend.front.set(Arc::clone(&front)).is_ok());
     let mounted = mount(place.path(), front, Arc::clone(&backend)).unwrap();
     Mount { dir: place.path().to_owned(), backend, mounted: Some(mounted), _place: place }

@@ -114,8 +114,8 @@ fn bad_mount_points_are_told_apart() {
     }
     let mount = toy_mount(MountOptions::default(), None);
     let attempt = |path: &Path| {
-        use outboard_fuse::Front;
-        let front = Arc::new(Front::new(MountOptions::default()));
+        use outboard_fuse::MountFront;
+        let front = Arc::new(MountFront::new(MountOptions::default()));
         outboard_fuse::mount(path, front, Arc::clone(&mount.backend))
             .err()
             .map(|error| error.to_string())
