@@ -27,8 +27,8 @@ programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY | --preload]
   --keep   leave data and logs there
 ";
 
-/// What a volume holds when programs are small, and the disk's room is more: so the space it says is
-/// free is its own, and does not change with what others put on the disk.
+/// What a volume holds when programs are small, and the disk's room is more: so the space it says
+/// is free is its own, and does not change with what others put on the disk.
 const SMALL: &str = "--size=4G";
 /// Exit code by which a workload says that this computer cannot run it.
 const SKIPPED: i32 = 77;
