@@ -160,7 +160,7 @@ impl Current {
         }
     }
 
-    /// To be told of each commit after it was handed over, with the lock of commits held and the
+    /// To be called after each commit was flushed to the OS, with the lock of commits held and the
     /// engine healthy; `bytes` is what it takes in the journal.
     pub(super) fn committed(&mut self, bytes: u64) {
         self.position += bytes;

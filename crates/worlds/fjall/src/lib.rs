@@ -2,11 +2,11 @@
 //!
 //! What is done here that the engine does not do by itself:
 //! - *conditions*: commits pass one lock, under which a batch's conditions are judged;
-//! - *answered means handed over*: every batch is pushed through the engine's journal buffer to the
-//!   operating system before its commit ends;
-//! - *sync beside commits*: the journal is synced through a descriptor of our own, one sync for all
-//!   who wait, while commits go on (the engine's own sync holds its writer lock): by a thread, or
-//!   by who asks if it is alone;
+//! - *answered means flushed to the OS*: every batch is pushed through the engine's journal buffer
+//!   to the operating system before its commit ends;
+//! - *group commit beside commits*: the journal is synced through a descriptor of our own, one sync
+//!   for all who wait, while commits go on (the engine's own sync holds its writer lock). Its
+//!   leader is a thread, or who asks if it is alone;
 //! - *one write and one flush a sync*: the journal's space is written ahead of the engine, so that
 //!   a sync makes the file system change nothing of its own;
 //! - *power loss*: the engine refuses to open on a journal whose unsynced tail was lost in pieces;

@@ -1,5 +1,6 @@
-//! Making the journal durable: one sync for all who wait, beside the commits. A thread of ours does
-//! it, or who asks does it itself when nobody else is there to be served meanwhile ([`alone`]).
+//! Making the journal durable: a group commit beside the commits. One sync serves all who wait. Its
+//! leader is a thread of ours, or who asks, where nobody else is there to be served meanwhile
+//! ([`alone`]).
 
 use std::future::poll_fn;
 use std::io;
@@ -24,8 +25,9 @@ struct State {
     committed: u64,
     durable: u64,
     rhythm: Rhythm,
-    /// Somebody syncs. One at a time: the kernel tells a failure to one of those who wait for it.
-    serving: bool,
+    /// There is a leader, who syncs. One at a time: the kernel reports a failure to one of those
+    /// who wait for it.
+    is_led: bool,
     poisoned: bool,
     stopping: bool,
     waiting: Vec<(u64, Waker)>,
@@ -78,17 +80,18 @@ impl Shared {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Syncs for all who have asked, `state` being locked and nobody syncing; locks it again.
-    fn serve<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Leads: syncs for all who have asked, `state` being locked and nobody leading; locks it
+    /// again.
+    fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let (serves, durable) = (state.asked, state.committed);
         state.rhythm.sync(durable);
-        state.serving = true;
+        state.is_led = true;
         self.foreseen.store(false, Ordering::Relaxed);
         drop(state);
         let files = self.journal().files();
         let outcome = files.and_then(|files| files.sync());
         let mut state = self.lock();
-        state.serving = false;
+        state.is_led = false;
         match outcome {
             Ok(()) => {
                 state.done = state.done.max(serves);
@@ -143,7 +146,7 @@ impl Syncer {
         self.shared.lock().poison();
     }
 
-    /// A batch was handed over, so many bytes of journal; the lock of commits is held.
+    /// A batch was flushed to the OS, so many bytes of journal; the lock of commits is held.
     pub(super) fn committed(&self, bytes: u64) {
         let mut state = self.shared.lock();
         state.committed += 1;
@@ -165,7 +168,7 @@ impl Syncer {
         }
     }
 
-    /// Whether everything handed over is durable.
+    /// Whether everything flushed to the OS is durable.
     pub(super) fn is_synced(&self) -> bool {
         let state = self.shared.lock();
         !state.poisoned && state.durable == state.committed
@@ -183,14 +186,14 @@ impl Syncer {
         self.shared.asked.notify_one();
     }
 
-    /// Ends when everything handed to the operating system before the call is durable.
+    /// Ends when everything flushed to the OS before the call is durable.
     pub(super) async fn sync(&self) -> Result<(), KvError> {
         let ticket = {
             let mut state = self.shared.lock();
             state.asked += 1;
             let ticket = state.asked;
-            if !state.poisoned && !state.serving && alone::may_wait() {
-                drop(alone::wait(|| self.shared.serve(state)));
+            if !state.poisoned && !state.is_led && alone::may_wait() {
+                drop(alone::wait(|| self.shared.lead(state)));
             } else {
                 drop(state);
                 self.shared.asked.notify_one();
@@ -230,10 +233,10 @@ impl Drop for Syncer {
 fn run(shared: &Shared) {
     let mut state = shared.lock();
     while !state.stopping {
-        if state.asked == state.done || state.serving || state.poisoned {
+        if state.asked == state.done || state.is_led || state.poisoned {
             state = shared.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
         } else {
-            state = shared.serve(state);
+            state = shared.lead(state);
         }
     }
 }
@@ -243,6 +246,8 @@ mod tests {
     use std::pin::pin;
     use std::sync::atomic::AtomicUsize;
     use std::task::{Context, Wake};
+
+    use outboard_base::task::poll_once;
 
     use super::*;
 
@@ -266,7 +271,7 @@ mod tests {
     }
 
     /// A commit that failed poisoned the engine while somebody waited for the sync thread. The
-    /// thread does nothing for a poisoned engine, and nobody told who waited: an fsync hung.
+    /// thread does nothing for a poisoned engine, and nobody woke who waited: an fsync hung.
     #[test]
     fn who_waits_for_a_sync_hears_of_the_poison() {
         let dir = tempfile::tempdir().unwrap();
@@ -277,24 +282,23 @@ mod tests {
         let mut sync = pin!(syncer.sync());
         assert!(sync.as_mut().poll(&mut cx).is_pending(), "the thread is busy elsewhere");
         syncer.poison();
-        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "somebody told it");
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "it was woken");
         assert_eq!(sync.as_mut().poll(&mut cx), Poll::Ready(Err(DEAD)));
     }
 
-    /// Who was alone synced beside the thread. The kernel tells a failed write to one of two who
+    /// Who was alone synced beside the thread. The kernel reports a failed write to one of two who
     /// sync one descriptor: the other said that all was durable.
     #[test]
     fn one_at_a_time_syncs() {
         let dir = tempfile::tempdir().unwrap();
         let syncer = Syncer { shared: shared(dir.path()), thread: None };
         let before = alone::present(1);
-        let mut cx = Context::from_waker(Waker::noop());
-        syncer.shared.lock().serving = true;
+        syncer.shared.lock().is_led = true;
         let mut second = pin!(syncer.sync());
-        assert!(second.as_mut().poll(&mut cx).is_pending(), "it syncs beside another");
-        drop(syncer.shared.serve(syncer.shared.lock()));
-        assert_eq!(second.as_mut().poll(&mut cx), Poll::Ready(Ok(())));
-        assert_eq!(pin!(syncer.sync()).poll(&mut cx), Poll::Ready(Ok(())), "alone again");
+        assert!(poll_once(second.as_mut()).is_pending(), "it syncs beside another");
+        drop(syncer.shared.lead(syncer.shared.lock()));
+        assert_eq!(poll_once(second.as_mut()), Poll::Ready(Ok(())));
+        assert_eq!(poll_once(pin!(syncer.sync())), Poll::Ready(Ok(())), "alone again");
         alone::present(before);
     }
 
