@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use outboard_base::limits::REQUEST_HEADER_MAX;
 use outboard_base::{Fh, Ino};
-use outboard_link::pace::{Pace, Step};
+use outboard_link::pace::Pace;
 use outboard_link::queue::virtiofs::FuseCall;
 use outboard_link::queue::{Cid, Completion, HostQueue, Span, Submission, nvmefs, virtiofs};
-use outboard_os::clock;
-use outboard_os::futex;
+use outboard_os::{clock, event_loop, futex};
 use outboard_wire::file::{Header, Request};
 use outboard_wire::fuse::{InHeader, Opcode};
 use outboard_wire::nvmefs::{Dispatch, Status};
@@ -199,7 +198,7 @@ impl Channel {
         let asleep = state.queue.host().ring();
         drop(state);
         if asleep {
-            self.page.ring(self.worker)?;
+            self.page.wake(self.worker)?;
         }
         let completion = self.wait(cid, pace)?;
         if completion.status == Status::Ok {
@@ -239,13 +238,8 @@ impl Channel {
                 std::thread::park_timeout(LIMIT);
                 continue;
             }
-            match pace.idle(now) {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => {
-                    rustix::thread::sched_yield();
-                    pace.yielded(now, clock::now());
-                }
-                Step::Sleep => self.sleep(pace)?,
+            if event_loop::rest(pace, now) {
+                self.sleep(pace)?;
             }
         }
     }

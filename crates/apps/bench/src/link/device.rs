@@ -18,18 +18,19 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use outboard_base::Time;
 use outboard_base::ledger::{Count, Ledger};
 use outboard_base::limits::PAGE;
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Delayed, Direct, Dma, Price};
 use outboard_link::layout::Layout;
-use outboard_link::pace::{Config, Pace, Step};
+use outboard_link::pace::Config;
 use outboard_link::queue::virtiofs::{Rings, Variant};
 use outboard_link::queue::{Arrival, Command, DpuQueue, nvmefs, virtiofs};
 use outboard_link::registers::Registers;
-use outboard_os::clock;
-use outboard_os::futex;
+use outboard_os::event_loop::{EventLoop, Pace, Pass, Polled};
 use outboard_os::shm::Shared;
+use outboard_os::{clock, futex};
 use outboard_wire::file::Request;
 use outboard_wire::fuse::{Call, Dialect, IN_HEADER_LEN, InHeader, Opcode};
 use outboard_wire::nvmefs::{DEPTH_MIN, QUEUES_MAX, QueueError, Status};
@@ -240,7 +241,7 @@ impl Page {
     }
 
     /// Wakes a worker.
-    pub(super) fn ring(&self, worker: usize) -> io::Result<()> {
+    pub(super) fn wake(&self, worker: usize) -> io::Result<()> {
         let at = self.at + Page::wakeup(worker);
         self.region.add_u32(at, 1, AcqRel).map_err(io::Error::other)?;
         futex::wake(&self.region, at, 1).map(drop)
@@ -323,9 +324,9 @@ impl Device {
             workers: Vec::new(),
         };
         for number in 0..shape.workers {
-            let worker = Worker::new(shape, number, memory, &registers, &device.ledger)?;
-            let (name, stop) = (format!("device-{number}"), Arc::clone(&device.stop));
-            let thread = std::thread::Builder::new().name(name).spawn(move || worker.run(&stop))?;
+            let worker = Worker::new(shape, number, memory, &registers, &device)?;
+            let name = format!("device-{number}");
+            let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
             device.workers.push(thread);
         }
         Ok(device)
@@ -345,7 +346,7 @@ impl Drop for Device {
         for (number, worker) in self.workers.drain(..).enumerate() {
             // One that sleeps looks again within a second in any case; one that panicked has said
             // so.
-            let _notified = self.page.ring(number);
+            let _notified = self.page.wake(number);
             let _ended = worker.join();
         }
     }
@@ -359,7 +360,10 @@ struct Worker {
     queues: Vec<(Box<dyn DpuQueue + Send>, u64)>,
     registers: Registers,
     page: Page,
+    /// Its wake-up word when it last looked before a sleep.
+    seen: u32,
     buffer: Vec<u8>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Worker {
@@ -368,13 +372,13 @@ impl Worker {
         number: usize,
         region: &Arc<Region>,
         registers: &Registers,
-        ledger: &Arc<Ledger>,
+        device: &Device,
     ) -> io::Result<Worker> {
         let mut queues: Vec<(Box<dyn DpuQueue + Send>, u64)> = Vec::new();
         for queue in 0..shape.queues {
             let block = registers.queue(queue).ok_or_else(|| shape.out_of_range())?;
             if shape.worker_of(usize::from(queue)) == number {
-                let target = target(shape, queue, region, registers, ledger)?;
+                let target = target(shape, queue, region, registers, &device.ledger)?;
                 queues.push((target, block.interrupt_at()));
             }
         }
@@ -383,41 +387,22 @@ impl Worker {
             number,
             queues,
             registers: registers.clone(),
-            page: Page::new(Arc::clone(registers.region()), shape),
+            page: device.page.clone(),
+            seen: 0,
             buffer: vec![0x5A; usize::try_from(shape.io).unwrap_or(0)],
+            stop: Arc::clone(&device.stop),
         })
     }
 
-    fn run(mut self, stop: &AtomicBool) {
-        let mut pace = Pace::new(Config::default());
-        while !stop.load(Relaxed) {
-            let found = match self.turn() {
-                Ok(found) => found,
-                // The host sees that nothing is answered any more.
-                Err(error) => return eprintln!("outboard: the device stops: {error}"),
-            };
-            let now = clock::now();
-            if found > 0 {
-                pace.work(now);
-                continue;
-            }
-            match pace.idle(now) {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => {
-                    rustix::thread::sched_yield();
-                    pace.yielded(now, clock::now());
-                }
-                Step::Sleep => {
-                    if let Err(error) = self.sleep(&mut pace) {
-                        return eprintln!("outboard: the device stops: {error}");
-                    }
-                }
-            }
+    fn run(mut self) {
+        // The host sees that nothing is answered any more.
+        if let Err(error) = EventLoop::new(Config::default()).run(&mut self) {
+            eprintln!("outboard: the device stops: {error}");
         }
     }
 
     /// Serves what every queue has; how much that was. DPFS takes one request at a time.
-    fn turn(&mut self) -> io::Result<usize> {
+    fn serve(&mut self) -> io::Result<usize> {
         let budget = if self.shape.system == System::Dpfs { 1 } else { 16 };
         let (mut found, mut arrivals) = (0, Vec::new());
         for (queue, interrupt_at) in &mut self.queues {
@@ -437,17 +422,37 @@ impl Worker {
         Ok(found)
     }
 
-    fn sleep(&mut self, pace: &mut Pace) -> io::Result<()> {
-        let wakeup = Page::wakeup(self.number);
-        let seen = self.page.get(wakeup);
-        let from = clock::now();
+    fn awake(&mut self) {
+        self.queues.iter_mut().for_each(|(queue, _)| queue.awake());
+    }
+}
+
+impl Polled for Worker {
+    fn pass(&mut self, _: &mut Pace) -> io::Result<Pass> {
+        if self.stop.load(Relaxed) {
+            return Ok(Pass::Over);
+        }
+        let found = self.serve()?;
+        Ok(if found > 0 { Pass::Worked } else { Pass::Idle(clock::now()) })
+    }
+
+    fn begin_sleep(&mut self, now: Time) -> io::Result<Option<Time>> {
+        self.seen = self.page.get(Page::wakeup(self.number));
         // Each queue is told, and looked at, before any sleep.
         let quiet = self.queues.iter_mut().fold(true, |all, (queue, _)| queue.may_sleep() && all);
-        if quiet {
-            futex::wait(&self.page.region, self.page.at + wakeup, seen, Duration::from_secs(1))?;
-            pace.slept(from, clock::now());
+        if !quiet {
+            self.awake();
         }
-        self.queues.iter_mut().for_each(|(queue, _)| queue.awake());
+        Ok(quiet.then(|| now.after(Duration::from_secs(1))))
+    }
+
+    fn wait(&mut self, limit: Duration) -> io::Result<()> {
+        let at = self.page.at + Page::wakeup(self.number);
+        futex::wait(&self.page.region, at, self.seen, limit).map(drop)
+    }
+
+    fn end_sleep(&mut self, _: Time) -> io::Result<()> {
+        self.awake();
         Ok(())
     }
 }
