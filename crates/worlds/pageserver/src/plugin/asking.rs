@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use outboard_dds::dpu::director::Director;
 use outboard_dds::dpu::offload::Lookup;
+use outboard_dds::dpu::offload::plugin::area::BATCH;
 use outboard_dds::dpu::offload::plugin::exchange::{Batch, KNOWN_MAX, Said, entries};
 use outboard_dds::dpu::offload::plugin::{Ask, Known, Verdict};
 
 use super::Plugin;
-use super::area::BATCH;
 use super::channel::{Channel, Found};
 use outboard_os::wakeup::Wakeup;
 

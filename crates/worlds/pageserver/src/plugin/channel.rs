@@ -6,9 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use outboard_dds::dpu::offload::plugin::area::Stage;
 use rustix::event::EventfdFlags;
 
-use super::area::{Area, Stage};
+use super::area::SharedArea;
 use super::sys::confine;
 use super::{Plugin, PluginOptions, Profile};
 use outboard_os::wakeup::{Notifier, Wakeup};
@@ -39,7 +40,7 @@ pub(super) enum Found {
 /// A process.
 struct Running {
     process: Child,
-    area: Area,
+    area: SharedArea,
     doorbell: OwnedFd,
     born: Instant,
     is_ready: bool,
@@ -239,7 +240,7 @@ impl Channel {
 
 impl Running {
     fn start(options: &PluginOptions, notifier: &Notifier, born: Instant) -> io::Result<Running> {
-        let area = Area::create()?;
+        let area = SharedArea::create()?;
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
         let mut command = Command::new(&options.program);
         command

@@ -8,12 +8,12 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use outboard_dds::dpu::offload::plugin::area::BATCH;
 use outboard_dds::dpu::offload::plugin::exchange::{Batch, Said, entries};
 use outboard_dds::dpu::offload::plugin::{Maintainer, Saying, Written};
 use outboard_dds::dpu::offload::{Item, Key, ReadOp};
 
 use super::Plugin;
-use super::area::BATCH;
 use super::channel::{Channel, Found};
 use outboard_os::wakeup::Wakeup;
 

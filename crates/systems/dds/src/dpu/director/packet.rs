@@ -8,6 +8,7 @@
 //! ```
 
 pub mod long;
+pub mod pcap;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ops::Range;

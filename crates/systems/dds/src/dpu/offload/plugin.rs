@@ -17,8 +17,10 @@
 //! ([`Verdict::relies`]), so that a key that was retired meanwhile is retired for it too.
 //!
 //! * [`frames`]: messages of a stream, by declaration;
+//! * [`area`]: the memory in which they cross;
 //! * [`exchange`]: the bytes that cross, and their checks.
 
+pub mod area;
 pub mod exchange;
 pub mod frames;
 

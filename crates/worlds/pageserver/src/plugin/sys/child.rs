@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use outboard_dds::dpu::offload::plugin::area::BATCH;
 use outboard_dds::dpu::offload::plugin::exchange::{
     Asked, Batch, ITEMS_MAX, KNOWN_MAX, PARTS_MAX, Said, entries,
 };
@@ -18,7 +19,7 @@ use outboard_dds::dpu::offload::{Division, Item, Key, ReadOp, Span, Touches, Wri
 
 use super::abi::{ABI, CApplication, CCalls, CRange, CRead, CWrite, ENTRY, Entry};
 use super::confine::{self, AREA_FD, DOORBELL_FD, NOTIFIER_FD};
-use crate::plugin::area::{Area, BATCH, put_profile};
+use crate::plugin::area::{SharedArea, put_profile};
 
 /// How long it looks for the next batch before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
@@ -31,7 +32,7 @@ pub fn host(object: &Path, parent: u32) -> ExitCode {
     // nobody else here owns them. If it did not, they are no descriptors, or useless ones, and the
     // calls below say so.
     let [area, doorbell, notifier] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let Ok(area) = Area::open(area) else { return ExitCode::FAILURE };
+    let Ok(area) = SharedArea::open(area) else { return ExitCode::FAILURE };
     if rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs())
         != Some(parent)
     {
@@ -133,7 +134,7 @@ impl Plugin {
     }
 
     /// Answers one batch after another, until the process is killed.
-    fn serve(&self, area: &Area, doorbell: &OwnedFd, notifier: &OwnedFd) -> ExitCode {
+    fn serve(&self, area: &SharedArea, doorbell: &OwnedFd, notifier: &OwnedFd) -> ExitCode {
         let (mut last, mut answers) = (0, Batch::new(BATCH));
         loop {
             let Ok((number, asked)) = next(area, last, doorbell) else { return ExitCode::FAILURE };
@@ -224,7 +225,7 @@ impl Plugin {
 }
 
 /// The next batch: looks for a moment, then sleeps on the doorbell.
-fn next(area: &Area, last: u32, doorbell: &OwnedFd) -> io::Result<(u32, Vec<u8>)> {
+fn next(area: &SharedArea, last: u32, doorbell: &OwnedFd) -> io::Result<(u32, Vec<u8>)> {
     let begun = Instant::now();
     loop {
         if let Some(asked) = area.asked(last) {

@@ -1,8 +1,8 @@
 //! A device that writes down what passes through another, for a packet analyser.
 //!
-//! One file a device, as libpcap writes them (nanoseconds, Ethernet): the two legs of a flow have
-//! the same addresses; in one file they would look like one connection gone mad. A checksum that
-//! its sender left to the device is finished in the file, as the device would have.
+//! One file a device, as libpcap writes them ([`pcap`]): the two legs of a flow have the same
+//! addresses; in one file they would look like one connection gone mad. A checksum that its sender
+//! left to the device is finished in the file, as the device would have.
 //!
 //! ```text
 //! NAME.pcap       what passed last
@@ -18,31 +18,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outboard_dds::dpu::director::packet::finish_checksum;
+use outboard_dds::dpu::director::packet::pcap::{self, BEFORE, HEAD, KEPT_MAX};
 
 use super::device::{Device, HEADER, unfinished};
 use outboard_os::clock;
-
-/// Nanoseconds; the order of bytes is this computer's.
-const MAGIC: u32 = 0xA1B2_3C4D;
-const ETHERNET: u32 = 1;
-/// Bytes of one frame that are written, at most: more, analysers do not read.
-const KEPT_MAX: usize = 256 << 10;
-/// Bytes of a file's head, and of what stands before a frame.
-const HEAD: u64 = 24;
-const BEFORE: u64 = 16;
 
 /// A new file; one that is there is replaced.
 fn begin(file: &Path) -> io::Result<BufWriter<File>> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
     let mut out = BufWriter::new(file);
-    let longest = u32::try_from(KEPT_MAX).map_err(io::Error::other)?;
-    out.write_all(&MAGIC.to_ne_bytes())?;
-    for half in [2u16, 4] {
-        out.write_all(&half.to_ne_bytes())?;
-    }
-    for word in [0, 0, longest, ETHERNET] {
-        out.write_all(&u32::to_ne_bytes(word))?;
-    }
+    out.write_all(&pcap::head())?;
     Ok(out)
 }
 
@@ -73,11 +58,7 @@ impl Sink {
             self.pass()?;
         }
         self.written += all;
-        let wall = clock::wall();
-        let sec = u32::try_from(wall.sec).unwrap_or(u32::MAX);
-        for word in [sec, wall.nsec, kept, len] {
-            self.out.write_all(&word.to_ne_bytes())?;
-        }
+        self.out.write_all(pcap::before(clock::wall(), kept, len).as_flattened())?;
         self.out.write_all(&self.frame)
     }
 
@@ -202,7 +183,7 @@ mod tests {
     fn frames(path: &Path) -> Vec<u8> {
         let bytes = std::fs::read(path).unwrap();
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
-        assert_eq!((word(0), word(20)), (MAGIC, ETHERNET));
+        assert_eq!((word(0), word(20)), (pcap::MAGIC, pcap::ETHERNET));
         let (mut at, mut found) = (24, Vec::new());
         while at < bytes.len() {
             let kept = usize::try_from(word(at + 8)).unwrap();
