@@ -185,129 +185,47 @@ impl<'a> Call<'a> {
         Ok(match opcode {
             Opcode::Lookup => Call::Lookup { name: rest.name()? },
             Opcode::Forget => Call::Forget { count: u64_at(body, 0)? },
-            Opcode::BatchForget => {
-                let count = u32_at(rest.take(8)?, 0)? as usize;
-                let len = count.checked_mul(16).ok_or(Errno::EPROTO)?;
-                Call::BatchForget(Forgets(rest.take(len)?))
-            }
+            Opcode::BatchForget => Call::BatchForget(forgets(rest)?),
             Opcode::Getattr => Call::Getattr { fh: optional_fh(body)? },
             Opcode::Statx => Call::Statx { fh: optional_fh(body)? },
             Opcode::Setattr => Call::Setattr(setattr(rest.take(88)?)?),
             Opcode::Readlink => Call::Readlink,
             Opcode::Symlink => Call::Symlink { name: rest.name()?, target: rest.name()? },
-            Opcode::Mknod => {
-                let fixed = rest.take(16)?;
-                Call::Mknod {
-                    name: rest.name()?,
-                    mode: u32_at(fixed, 0)?,
-                    rdev: u32_at(fixed, 4)?,
-                    umask: u32_at(fixed, 8)?,
-                }
-            }
-            Opcode::Mkdir => {
-                let fixed = rest.take(8)?;
-                Call::Mkdir {
-                    name: rest.name()?,
-                    mode: u32_at(fixed, 0)?,
-                    umask: u32_at(fixed, 4)?,
-                }
-            }
+            Opcode::Mknod => mknod(rest)?,
+            Opcode::Mkdir => mkdir(rest)?,
             Opcode::Unlink => Call::Unlink { name: rest.name()? },
             Opcode::Rmdir => Call::Rmdir { name: rest.name()? },
-            Opcode::Rename => {
-                let to_node = u64_at(rest.take(8)?, 0)?;
-                Call::Rename { to_node, flags: 0, name: rest.name()?, to_name: rest.name()? }
-            }
-            Opcode::Rename2 => {
-                let fixed = rest.take(16)?;
-                let (to_node, flags) = (u64_at(fixed, 0)?, u32_at(fixed, 8)?);
-                Call::Rename { to_node, flags, name: rest.name()?, to_name: rest.name()? }
-            }
+            Opcode::Rename => rename(rest)?,
+            Opcode::Rename2 => rename2(rest)?,
             Opcode::Link => Call::Link { node: u64_at(rest.take(8)?, 0)?, name: rest.name()? },
             Opcode::Open => Call::Open { flags: u32_at(body, 0)?, open_flags: u32_at(body, 4)? },
             Opcode::Opendir => Call::Opendir { flags: u32_at(body, 0)? },
-            Opcode::Create => {
-                let fixed = rest.take(16)?;
-                Call::Create {
-                    name: rest.name()?,
-                    flags: u32_at(fixed, 0)?,
-                    mode: u32_at(fixed, 4)?,
-                    umask: u32_at(fixed, 8)?,
-                    open_flags: u32_at(fixed, 12)?,
-                }
-            }
-            Opcode::Tmpfile => Call::Tmpfile {
-                flags: u32_at(body, 0)?,
-                mode: u32_at(body, 4)?,
-                umask: u32_at(body, 8)?,
-                open_flags: u32_at(body, 12)?,
-            },
-            Opcode::Read => {
-                let [fh, offset, len] = read(body)?;
-                let len = u32::try_from(len).map_err(|_| Errno::EPROTO)?;
-                Call::Read { fh, offset, len, flags: u32_at(body, 32)? }
-            }
-            Opcode::Write => Call::Write {
-                fh: u64_at(body, 0)?,
-                offset: u64_at(body, 8)?,
-                len: u32_at(body, 16)?,
-                write_flags: u32_at(body, 20)?,
-                flags: u32_at(body, 32)?,
-            },
+            Opcode::Create => create(rest)?,
+            Opcode::Tmpfile => tmpfile(body)?,
+            Opcode::Read => read(body)?,
+            Opcode::Write => write(body)?,
             Opcode::Statfs => Call::Statfs,
-            Opcode::Release => Call::Release {
-                fh: u64_at(body, 0)?,
-                release_flags: u32_at(body, 12)?,
-                owner: u64_at(body, 16)?,
-            },
+            Opcode::Release => release(body)?,
             Opcode::Releasedir => Call::Releasedir { fh: u64_at(body, 0)? },
             Opcode::Flush => Call::Flush { fh: u64_at(body, 0)?, owner: u64_at(body, 16)? },
-            Opcode::Fsync => Call::Fsync { fh: u64_at(body, 0)?, data_only: data_only(body)? },
-            Opcode::Fsyncdir => {
-                Call::Fsyncdir { fh: u64_at(body, 0)?, data_only: data_only(body)? }
-            }
+            Opcode::Fsync => fsync(body)?,
+            Opcode::Fsyncdir => fsyncdir(body)?,
             Opcode::Setxattr => setxattr(rest, dialect)?,
-            Opcode::Getxattr => {
-                let len = u32_at(rest.take(8)?, 0)?;
-                Call::Getxattr { name: rest.name()?, len }
-            }
+            Opcode::Getxattr => getxattr(rest)?,
             Opcode::Listxattr => Call::Listxattr { len: u32_at(body, 0)? },
             Opcode::Removexattr => Call::Removexattr { name: rest.name()? },
             Opcode::Init => Call::Init,
-            Opcode::Readdir => {
-                let [fh, offset, len] = read(body)?;
-                let len = u32::try_from(len).map_err(|_| Errno::EPROTO)?;
-                Call::Readdir { fh, offset, len }
-            }
-            Opcode::Readdirplus => {
-                let [fh, offset, len] = read(body)?;
-                let len = u32::try_from(len).map_err(|_| Errno::EPROTO)?;
-                Call::Readdirplus { fh, offset, len }
-            }
+            Opcode::Readdir => readdir(body)?,
+            Opcode::Readdirplus => readdirplus(body)?,
             Opcode::Getlk => Call::Getlk(lock(body)?),
             Opcode::Setlk => Call::Setlk(lock(body)?),
             Opcode::Setlkw => Call::Setlkw(lock(body)?),
             Opcode::Access => Call::Access { mask: u32_at(body, 0)? },
             Opcode::Interrupt => Call::Interrupt { unique: u64_at(body, 0)? },
-            Opcode::Fallocate => Call::Fallocate {
-                fh: u64_at(body, 0)?,
-                offset: u64_at(body, 8)?,
-                len: u64_at(body, 16)?,
-                mode: u32_at(body, 24)?,
-            },
-            Opcode::Lseek => Call::Lseek {
-                fh: u64_at(body, 0)?,
-                offset: u64_at(body, 8)?,
-                whence: u32_at(body, 16)?,
-            },
-            Opcode::CopyFileRange => {
-                let [fh, offset, to_node, to_fh, to_offset, len] = copy(body)?;
-                Call::CopyFileRange { fh, offset, to_node, to_fh, to_offset, len }
-            }
-            Opcode::CopyFileRange64 => {
-                let [fh, offset, to_node, to_fh, to_offset, len] = copy(body)?;
-                Call::CopyFileRange64 { fh, offset, to_node, to_fh, to_offset, len }
-            }
+            Opcode::Fallocate => fallocate(body)?,
+            Opcode::Lseek => lseek(body)?,
+            Opcode::CopyFileRange => copy_file_range(body)?,
+            Opcode::CopyFileRange64 => copy_file_range_64(body)?,
             Opcode::Syncfs => Call::Syncfs,
             Opcode::Destroy => Call::Destroy,
             Opcode::Bmap => Call::Bmap,
@@ -319,6 +237,133 @@ impl<'a> Call<'a> {
     }
 }
 
+fn forgets(mut rest: Body<'_>) -> Result<Forgets<'_>> {
+    let count = u32_at(rest.take(8)?, 0)? as usize;
+    let len = count.checked_mul(16).ok_or(Errno::EPROTO)?;
+    Ok(Forgets(rest.take(len)?))
+}
+
+fn mknod(mut rest: Body<'_>) -> Result<Call<'_>> {
+    let fixed = rest.take(16)?;
+    Ok(Call::Mknod {
+        name: rest.name()?,
+        mode: u32_at(fixed, 0)?,
+        rdev: u32_at(fixed, 4)?,
+        umask: u32_at(fixed, 8)?,
+    })
+}
+
+fn mkdir(mut rest: Body<'_>) -> Result<Call<'_>> {
+    let fixed = rest.take(8)?;
+    Ok(Call::Mkdir { name: rest.name()?, mode: u32_at(fixed, 0)?, umask: u32_at(fixed, 4)? })
+}
+
+fn rename(mut rest: Body<'_>) -> Result<Call<'_>> {
+    let to_node = u64_at(rest.take(8)?, 0)?;
+    Ok(Call::Rename { to_node, flags: 0, name: rest.name()?, to_name: rest.name()? })
+}
+
+fn rename2(mut rest: Body<'_>) -> Result<Call<'_>> {
+    let fixed = rest.take(16)?;
+    let (to_node, flags) = (u64_at(fixed, 0)?, u32_at(fixed, 8)?);
+    Ok(Call::Rename { to_node, flags, name: rest.name()?, to_name: rest.name()? })
+}
+
+fn create(mut rest: Body<'_>) -> Result<Call<'_>> {
+    let fixed = rest.take(16)?;
+    Ok(Call::Create {
+        name: rest.name()?,
+        flags: u32_at(fixed, 0)?,
+        mode: u32_at(fixed, 4)?,
+        umask: u32_at(fixed, 8)?,
+        open_flags: u32_at(fixed, 12)?,
+    })
+}
+
+fn tmpfile(body: &[u8]) -> Result<Call<'_>> {
+    Ok(Call::Tmpfile {
+        flags: u32_at(body, 0)?,
+        mode: u32_at(body, 4)?,
+        umask: u32_at(body, 8)?,
+        open_flags: u32_at(body, 12)?,
+    })
+}
+
+/// Handle, offset and length of READ, READDIR and READDIRPLUS.
+fn part(body: &[u8]) -> Result<(u64, u64, u32)> {
+    bytes(body, 0, 40)?;
+    Ok((u64_at(body, 0)?, u64_at(body, 8)?, u32_at(body, 16)?))
+}
+
+fn read(body: &[u8]) -> Result<Call<'_>> {
+    let (fh, offset, len) = part(body)?;
+    Ok(Call::Read { fh, offset, len, flags: u32_at(body, 32)? })
+}
+
+fn readdir(body: &[u8]) -> Result<Call<'_>> {
+    let (fh, offset, len) = part(body)?;
+    Ok(Call::Readdir { fh, offset, len })
+}
+
+fn readdirplus(body: &[u8]) -> Result<Call<'_>> {
+    let (fh, offset, len) = part(body)?;
+    Ok(Call::Readdirplus { fh, offset, len })
+}
+
+fn write(body: &[u8]) -> Result<Call<'_>> {
+    Ok(Call::Write {
+        fh: u64_at(body, 0)?,
+        offset: u64_at(body, 8)?,
+        len: u32_at(body, 16)?,
+        write_flags: u32_at(body, 20)?,
+        flags: u32_at(body, 32)?,
+    })
+}
+
+fn release(body: &[u8]) -> Result<Call<'_>> {
+    Ok(Call::Release {
+        fh: u64_at(body, 0)?,
+        release_flags: u32_at(body, 12)?,
+        owner: u64_at(body, 16)?,
+    })
+}
+
+fn fsync(body: &[u8]) -> Result<Call<'_>> {
+    Ok(Call::Fsync { fh: u64_at(body, 0)?, data_only: data_only(body)? })
+}
+
+fn fsyncdir(body: &[u8]) -> Result<Call<'_>> {
+    Ok(Call::Fsyncdir { fh: u64_at(body, 0)?, data_only: data_only(body)? })
+}
+
+fn getxattr(mut rest: Body<'_>) -> Result<Call<'_>> {
+    let len = u32_at(rest.take(8)?, 0)?;
+    Ok(Call::Getxattr { name: rest.name()?, len })
+}
+
+fn fallocate(body: &[u8]) -> Result<Call<'_>> {
+    Ok(Call::Fallocate {
+        fh: u64_at(body, 0)?,
+        offset: u64_at(body, 8)?,
+        len: u64_at(body, 16)?,
+        mode: u32_at(body, 24)?,
+    })
+}
+
+fn lseek(body: &[u8]) -> Result<Call<'_>> {
+    Ok(Call::Lseek { fh: u64_at(body, 0)?, offset: u64_at(body, 8)?, whence: u32_at(body, 16)? })
+}
+
+fn copy_file_range(body: &[u8]) -> Result<Call<'_>> {
+    let [fh, offset, to_node, to_fh, to_offset, len] = copy(body)?;
+    Ok(Call::CopyFileRange { fh, offset, to_node, to_fh, to_offset, len })
+}
+
+fn copy_file_range_64(body: &[u8]) -> Result<Call<'_>> {
+    let [fh, offset, to_node, to_fh, to_offset, len] = copy(body)?;
+    Ok(Call::CopyFileRange64 { fh, offset, to_node, to_fh, to_offset, len })
+}
+
 fn optional_fh(body: &[u8]) -> Result<Option<u64>> {
     let fh = u64_at(body, 8)?;
     Ok((u32_at(body, 0)? & getattr_flags::FH != 0).then_some(fh))
@@ -326,12 +371,6 @@ fn optional_fh(body: &[u8]) -> Result<Option<u64>> {
 
 fn data_only(body: &[u8]) -> Result<bool> {
     Ok(u32_at(body, 8)? & 1 != 0)
-}
-
-/// Handle, offset and length of READ, READDIR and READDIRPLUS.
-fn read(body: &[u8]) -> Result<[u64; 3]> {
-    bytes(body, 0, 40)?;
-    Ok([u64_at(body, 0)?, u64_at(body, 8)?, u64::from(u32_at(body, 16)?)])
 }
 
 fn copy(body: &[u8]) -> Result<[u64; 6]> {

@@ -55,38 +55,18 @@ fn parse(opcode: Opcode, body: &Bytes) -> outboard_base::Result<Call<'_>> {
     Call::parse(opcode, &body.0, EXT)
 }
 
-/// Every opcode with a body the kernel could send, and what it means.
-fn samples() -> Vec<(Opcode, Bytes, Call<'static>)> {
-    let setattr = b().u32(0x6f).u32(0).u64(5).u64(6).u64(7).u64(8).u64(9).u64(10);
-    let setattr = setattr.u32(11).u32(12).u32(13).u32(0o644).u32(0).u32(14).u32(15).u32(0);
-    let read = || b().u64(3).u64(4).u32(5).u32(0).u64(6).u32(0o40000).u32(0);
-    let lock = || b().u64(1).u64(2).u64(3).u64(4).u32(1).u32(99).u32(1).u32(0);
-    let copy = || b().u64(1).u64(2).u64(3).u64(4).u64(5).u64(6).u64(0);
-    let lock_in = LockIn { fh: 1, owner: 2, start: 3, end: 4, kind: 1, pid: 99, flags: 1 };
-    let forgets = b().u32(2).u32(0).u64(7).u64(8).u64(9).u64(10);
-    let mut all = vec![
+/// An opcode, a body the kernel could send with it, and what that means.
+type Sample = (Opcode, Bytes, Call<'static>);
+
+/// Samples of every opcode.
+fn samples() -> Vec<Sample> {
+    let parts = [about_names(), about_inodes(), about_handles(), about_ranges(), of_the_kernel()];
+    parts.into_iter().flatten().collect()
+}
+
+fn about_names() -> Vec<Sample> {
+    vec![
         (Opcode::Lookup, b().name(b"n"), Call::Lookup { name: b"n" }),
-        (Opcode::Forget, b().u64(3), Call::Forget { count: 3 }),
-        (Opcode::Getattr, b().u32(1).u32(0).u64(5), Call::Getattr { fh: Some(5) }),
-        (Opcode::Getattr, b().u32(0).u32(0).u64(5), Call::Getattr { fh: None }),
-        (Opcode::Statx, b().u32(1).u32(0).u64(5).u32(0).u32(0xfff), Call::Statx { fh: Some(5) }),
-        (
-            Opcode::Setattr,
-            setattr,
-            Call::Setattr(SetattrIn {
-                valid: 0x6f,
-                fh: 5,
-                size: 6,
-                atime: 8,
-                mtime: 9,
-                atime_nsec: 11,
-                mtime_nsec: 12,
-                mode: 0o644,
-                uid: 14,
-                gid: 15,
-            }),
-        ),
-        (Opcode::Readlink, b(), Call::Readlink),
         (
             Opcode::Symlink,
             b().name(b"n").name(b"/to/it"),
@@ -115,7 +95,6 @@ fn samples() -> Vec<(Opcode, Bytes, Call<'static>)> {
             Call::Rename { name: b"n", to_node: 9, to_name: b"m", flags: 2 },
         ),
         (Opcode::Link, b().u64(9).name(b"n"), Call::Link { node: 9, name: b"n" }),
-        (Opcode::Open, b().u32(2).u32(1), Call::Open { flags: 2, open_flags: 1 }),
         (
             Opcode::Create,
             b().u32(0o102).u32(0o100_644).u32(0o22).u32(0).name(b"n"),
@@ -126,20 +105,36 @@ fn samples() -> Vec<(Opcode, Bytes, Call<'static>)> {
             b().u32(2).u32(0o100_600).u32(0o77).u32(0).name(b""),
             Call::Tmpfile { flags: 2, mode: 0o100_600, umask: 0o77, open_flags: 0 },
         ),
-        (Opcode::Read, read(), Call::Read { fh: 3, offset: 4, len: 5, flags: 0o40000 }),
+    ]
+}
+
+fn about_inodes() -> Vec<Sample> {
+    let setattr = b().u32(0x6f).u32(0).u64(5).u64(6).u64(7).u64(8).u64(9).u64(10);
+    let setattr = setattr.u32(11).u32(12).u32(13).u32(0o644).u32(0).u32(14).u32(15).u32(0);
+    vec![
+        (Opcode::Getattr, b().u32(1).u32(0).u64(5), Call::Getattr { fh: Some(5) }),
+        (Opcode::Getattr, b().u32(0).u32(0).u64(5), Call::Getattr { fh: None }),
+        (Opcode::Statx, b().u32(1).u32(0).u64(5).u32(0).u32(0xfff), Call::Statx { fh: Some(5) }),
         (
-            Opcode::Write,
-            b().u64(3).u64(4).u32(5).u32(4).u64(6).u32(0o2001).u32(0).raw(b"12345"),
-            Call::Write { fh: 3, offset: 4, len: 5, write_flags: 4, flags: 0o2001 },
+            Opcode::Setattr,
+            setattr,
+            Call::Setattr(SetattrIn {
+                valid: 0x6f,
+                fh: 5,
+                size: 6,
+                atime: 8,
+                mtime: 9,
+                atime_nsec: 11,
+                mtime_nsec: 12,
+                mode: 0o644,
+                uid: 14,
+                gid: 15,
+            }),
         ),
-        (Opcode::Statfs, b(), Call::Statfs),
-        (
-            Opcode::Release,
-            b().u64(3).u32(2).u32(2).u64(6),
-            Call::Release { fh: 3, release_flags: 2, owner: 6 },
-        ),
-        (Opcode::Flush, b().u64(3).u32(0).u32(0).u64(6), Call::Flush { fh: 3, owner: 6 }),
-        (Opcode::Fsync, b().u64(3).u32(1).u32(0), Call::Fsync { fh: 3, data_only: true }),
+        (Opcode::Readlink, b(), Call::Readlink),
+        (Opcode::Open, b().u32(2).u32(1), Call::Open { flags: 2, open_flags: 1 }),
+        (Opcode::Opendir, b().u32(0).u32(0), Call::Opendir { flags: 0 }),
+        (Opcode::Access, b().u32(4).u32(0), Call::Access { mask: 4 }),
         (
             Opcode::Setxattr,
             b().u32(3).u32(1).u32(1).u32(0).name(b"user.a").raw(b"\0v\0"),
@@ -152,17 +147,46 @@ fn samples() -> Vec<(Opcode, Bytes, Call<'static>)> {
         ),
         (Opcode::Listxattr, b().u32(9).u32(0), Call::Listxattr { len: 9 }),
         (Opcode::Removexattr, b().name(b"user.a"), Call::Removexattr { name: b"user.a" }),
-        (Opcode::Init, b().u32(7).u32(45), Call::Init),
-        (Opcode::Opendir, b().u32(0).u32(0), Call::Opendir { flags: 0 }),
-        (Opcode::Readdir, read(), Call::Readdir { fh: 3, offset: 4, len: 5 }),
-        (Opcode::Readdirplus, read(), Call::Readdirplus { fh: 3, offset: 4, len: 5 }),
+        (Opcode::Statfs, b(), Call::Statfs),
+        (Opcode::Syncfs, b().u64(0), Call::Syncfs),
+    ]
+}
+
+/// The body of READ, READDIR and READDIRPLUS.
+fn part() -> Bytes {
+    b().u64(3).u64(4).u32(5).u32(0).u64(6).u32(0o40000).u32(0)
+}
+
+fn about_handles() -> Vec<Sample> {
+    vec![
+        (Opcode::Read, part(), Call::Read { fh: 3, offset: 4, len: 5, flags: 0o40000 }),
+        (
+            Opcode::Write,
+            b().u64(3).u64(4).u32(5).u32(4).u64(6).u32(0o2001).u32(0).raw(b"12345"),
+            Call::Write { fh: 3, offset: 4, len: 5, write_flags: 4, flags: 0o2001 },
+        ),
+        (
+            Opcode::Release,
+            b().u64(3).u32(2).u32(2).u64(6),
+            Call::Release { fh: 3, release_flags: 2, owner: 6 },
+        ),
+        (Opcode::Flush, b().u64(3).u32(0).u32(0).u64(6), Call::Flush { fh: 3, owner: 6 }),
+        (Opcode::Fsync, b().u64(3).u32(1).u32(0), Call::Fsync { fh: 3, data_only: true }),
+        (Opcode::Readdir, part(), Call::Readdir { fh: 3, offset: 4, len: 5 }),
+        (Opcode::Readdirplus, part(), Call::Readdirplus { fh: 3, offset: 4, len: 5 }),
         (Opcode::Releasedir, b().u64(3).u32(0).u32(0).u64(0), Call::Releasedir { fh: 3 }),
         (Opcode::Fsyncdir, b().u64(3).u32(0).u32(0), Call::Fsyncdir { fh: 3, data_only: false }),
+    ]
+}
+
+fn about_ranges() -> Vec<Sample> {
+    let lock = || b().u64(1).u64(2).u64(3).u64(4).u32(1).u32(99).u32(1).u32(0);
+    let copy = || b().u64(1).u64(2).u64(3).u64(4).u64(5).u64(6).u64(0);
+    let lock_in = LockIn { fh: 1, owner: 2, start: 3, end: 4, kind: 1, pid: 99, flags: 1 };
+    vec![
         (Opcode::Getlk, lock(), Call::Getlk(lock_in)),
         (Opcode::Setlk, lock(), Call::Setlk(lock_in)),
         (Opcode::Setlkw, lock(), Call::Setlkw(lock_in)),
-        (Opcode::Access, b().u32(4).u32(0), Call::Access { mask: 4 }),
-        (Opcode::Interrupt, b().u64(77), Call::Interrupt { unique: 77 }),
         (
             Opcode::Fallocate,
             b().u64(1).u64(2).u64(3).u32(3).u32(0),
@@ -183,7 +207,17 @@ fn samples() -> Vec<(Opcode, Bytes, Call<'static>)> {
             copy(),
             Call::CopyFileRange64 { fh: 1, offset: 2, to_node: 3, to_fh: 4, to_offset: 5, len: 6 },
         ),
-        (Opcode::Syncfs, b().u64(0), Call::Syncfs),
+    ]
+}
+
+/// What the kernel says about its own affairs. BATCH_FORGET is the last.
+fn of_the_kernel() -> Vec<Sample> {
+    let forgets: &'static [u8] = Vec::leak(b().u32(2).u32(0).u64(7).u64(8).u64(9).u64(10).0);
+    let batch = Call::parse(Opcode::BatchForget, forgets, EXT).unwrap();
+    vec![
+        (Opcode::Forget, b().u64(3), Call::Forget { count: 3 }),
+        (Opcode::Init, b().u32(7).u32(45), Call::Init),
+        (Opcode::Interrupt, b().u64(77), Call::Interrupt { unique: 77 }),
         (Opcode::Destroy, b(), Call::Destroy),
         (Opcode::Bmap, b().u64(0).u64(0), Call::Bmap),
         (Opcode::Ioctl, b().u64(0).u64(0).u64(0).u64(0), Call::Ioctl),
@@ -191,11 +225,8 @@ fn samples() -> Vec<(Opcode, Bytes, Call<'static>)> {
         (Opcode::NotifyReply, b(), Call::NotifyReply),
         (Opcode::SetupMapping, b(), Call::Mapping),
         (Opcode::RemoveMapping, b(), Call::Mapping),
-    ];
-    let leaked: &'static [u8] = Vec::leak(forgets.0);
-    let call = Call::parse(Opcode::BatchForget, leaked, EXT).unwrap();
-    all.push((Opcode::BatchForget, b().raw(leaked), call));
-    all
+        (Opcode::BatchForget, b().raw(forgets), batch),
+    ]
 }
 
 #[test]
@@ -409,6 +440,16 @@ fn notifications_are_whole_messages() {
 
 fn translated<'a>(node: u64, call: &Call<'a>) -> Request<'a> {
     request(node, call).unwrap().unwrap().request
+}
+
+#[test]
+fn every_call_asks_the_volume_but_listings_and_the_kernels_own() {
+    let listings = [Opcode::Readdir, Opcode::Readdirplus];
+    let own: Vec<_> = of_the_kernel().iter().map(|(opcode, ..)| *opcode).collect();
+    for (opcode, _, call) in samples() {
+        let asks = request(2, &call).unwrap().is_some();
+        assert_eq!(asks, !listings.contains(&opcode) && !own.contains(&opcode), "{opcode:?}");
+    }
 }
 
 #[test]

@@ -48,9 +48,69 @@ const OPEN_FLAGS: u32 = open_flags::ACCMODE
 /// meaning.
 pub fn request<'a>(node: u64, call: &Call<'a>) -> Result<Option<Translated<'a>>> {
     let ino = ino_of(node);
-    let mut payload: &[u8] = &[];
-    let request = match *call {
-        Call::Lookup { name } => Request::Lookup { parent: ino, name: entry_name(name)? },
+    let request = match of_name(ino, call)? {
+        Some(request) => Some(request),
+        None => match of_inode(ino, call)? {
+            Some(request) => Some(request),
+            None => of_handle(ino, call)?,
+        },
+    };
+    Ok(request.map(|request| Translated { request, payload: payload(call) }))
+}
+
+fn payload<'a>(call: &Call<'a>) -> &'a [u8] {
+    match *call {
+        Call::Symlink { target, .. } => target,
+        Call::Setxattr { value, .. } => value,
+        _ => &[],
+    }
+}
+
+/// Calls about a name in the directory `parent`.
+fn of_name<'a>(parent: Ino, call: &Call<'a>) -> Result<Option<Request<'a>>> {
+    Ok(Some(match *call {
+        Call::Lookup { name } => Request::Lookup { parent, name: entry_name(name)? },
+        Call::Symlink { name, target } => {
+            if target.len() > limits::SYMLINK_MAX {
+                return Err(Errno::ENAMETOOLONG);
+            }
+            Request::Symlink { parent, name: entry_name(name)? }
+        }
+        Call::Mknod { name, mode, rdev, umask } => {
+            Request::Mknod { parent, name: entry_name(name)?, mode, umask, rdev }
+        }
+        Call::Mkdir { name, mode, umask } => {
+            Request::Mkdir { parent, name: entry_name(name)?, mode, umask }
+        }
+        Call::Unlink { name } => Request::Unlink { parent, name: entry_name(name)? },
+        Call::Rmdir { name } => Request::Rmdir { parent, name: entry_name(name)? },
+        Call::Rename { name, to_node, to_name, flags } => Request::Rename {
+            parent,
+            name: entry_name(name)?,
+            to_parent: ino_of(to_node),
+            to_name: entry_name(to_name)?,
+            flags,
+        },
+        Call::Link { node, name } => {
+            Request::Link { ino: ino_of(node), to_parent: parent, to_name: entry_name(name)? }
+        }
+        Call::Create { name, flags, mode, umask, .. } => Request::Create {
+            parent,
+            name: entry_name(name)?,
+            mode,
+            umask,
+            flags: flags & OPEN_FLAGS,
+        },
+        Call::Tmpfile { flags, mode, umask, .. } => {
+            Request::Tmpfile { parent, mode, umask, flags: flags & OPEN_FLAGS }
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Calls about an inode, opened or not, and the volume as a whole.
+fn of_inode<'a>(ino: Ino, call: &Call<'a>) -> Result<Option<Request<'a>>> {
+    Ok(Some(match *call {
         Call::Getattr { fh } | Call::Statx { fh } => {
             Request::Getattr { ino, fh: fh.map_or(Fh::NONE, Fh) }
         }
@@ -59,60 +119,10 @@ pub fn request<'a>(node: u64, call: &Call<'a>) -> Result<Option<Translated<'a>>>
             Request::Setattr { ino, fh, set: setattr(set)? }
         }
         Call::Readlink => Request::Readlink { ino },
-        Call::Symlink { name, target } => {
-            if target.len() > limits::SYMLINK_MAX {
-                return Err(Errno::ENAMETOOLONG);
-            }
-            payload = target;
-            Request::Symlink { parent: ino, name: entry_name(name)? }
-        }
-        Call::Mknod { name, mode, rdev, umask } => {
-            Request::Mknod { parent: ino, name: entry_name(name)?, mode, umask, rdev }
-        }
-        Call::Mkdir { name, mode, umask } => {
-            Request::Mkdir { parent: ino, name: entry_name(name)?, mode, umask }
-        }
-        Call::Unlink { name } => Request::Unlink { parent: ino, name: entry_name(name)? },
-        Call::Rmdir { name } => Request::Rmdir { parent: ino, name: entry_name(name)? },
-        Call::Rename { name, to_node, to_name, flags } => Request::Rename {
-            parent: ino,
-            name: entry_name(name)?,
-            to_parent: ino_of(to_node),
-            to_name: entry_name(to_name)?,
-            flags,
-        },
-        Call::Link { node, name } => {
-            Request::Link { ino: ino_of(node), to_parent: ino, to_name: entry_name(name)? }
-        }
         Call::Open { flags, .. } => Request::Open { ino, flags: flags & OPEN_FLAGS },
-        Call::Create { name, flags, mode, umask, .. } => Request::Create {
-            parent: ino,
-            name: entry_name(name)?,
-            mode,
-            umask,
-            flags: flags & OPEN_FLAGS,
-        },
-        Call::Tmpfile { flags, mode, umask, .. } => {
-            Request::Tmpfile { parent: ino, mode, umask, flags: flags & OPEN_FLAGS }
-        }
-        Call::Read { fh, offset, len, flags } => {
-            let len = len.min(IO_MAX);
-            Request::Read { ino, fh: Fh(fh), offset, len, flags: flags & OPEN_FLAGS }
-        }
-        Call::Write { fh, offset, len, write_flags, flags } => {
-            if len > IO_MAX {
-                return Err(Errno::EINVAL);
-            }
-            Request::Write { ino, fh: Fh(fh), offset, flags: write(write_flags, flags) }
-        }
-        Call::Statfs => Request::Statfs { ino },
-        Call::Release { fh, owner, .. } => Request::Release { ino, fh: Fh(fh), owner },
-        Call::Flush { fh, owner } => Request::Flush { ino, fh: Fh(fh), owner },
-        Call::Fsync { fh, data_only } | Call::Fsyncdir { fh, data_only } => {
-            Request::Fsync { ino, fh: Fh(fh), data_only }
-        }
+        Call::Opendir { .. } => Request::Opendir { ino },
+        Call::Access { mask } => Request::Access { ino, mask },
         Call::Setxattr { name, value, flags, setxattr_flags } => {
-            payload = value;
             xattr_name(name)?;
             if value.len() > limits::XATTR_SIZE_MAX {
                 return Err(Errno::E2BIG);
@@ -128,12 +138,35 @@ pub fn request<'a>(node: u64, call: &Call<'a>) -> Result<Option<Translated<'a>>>
             xattr_name(name)?;
             Request::Removexattr { ino, name }
         }
-        Call::Opendir { .. } => Request::Opendir { ino },
+        Call::Statfs => Request::Statfs { ino },
+        Call::Syncfs => Request::Syncfs,
+        _ => return Ok(None),
+    }))
+}
+
+/// Calls about the open file `ino`. Not listings, which need their own entries' room taken off
+/// first: see `answer::Listing`.
+fn of_handle(ino: Ino, call: &Call<'_>) -> Result<Option<Request<'static>>> {
+    Ok(Some(match *call {
+        Call::Read { fh, offset, len, flags } => {
+            let len = len.min(IO_MAX);
+            Request::Read { ino, fh: Fh(fh), offset, len, flags: flags & OPEN_FLAGS }
+        }
+        Call::Write { fh, offset, len, write_flags, flags } => {
+            if len > IO_MAX {
+                return Err(Errno::EINVAL);
+            }
+            Request::Write { ino, fh: Fh(fh), offset, flags: write(write_flags, flags) }
+        }
+        Call::Release { fh, owner, .. } => Request::Release { ino, fh: Fh(fh), owner },
         Call::Releasedir { fh } => Request::Releasedir { ino, fh: Fh(fh) },
+        Call::Flush { fh, owner } => Request::Flush { ino, fh: Fh(fh), owner },
+        Call::Fsync { fh, data_only } | Call::Fsyncdir { fh, data_only } => {
+            Request::Fsync { ino, fh: Fh(fh), data_only }
+        }
         Call::Getlk(lock) => Request::Getlk { ino, fh: Fh(lock.fh), lock: lock_of(&lock)? },
         Call::Setlk(lock) => setlk(ino, &lock, false)?,
         Call::Setlkw(lock) => setlk(ino, &lock, true)?,
-        Call::Access { mask } => Request::Access { ino, mask },
         Call::Fallocate { fh, offset, len, mode } => {
             Request::Fallocate { ino, fh: Fh(fh), offset, len, mode }
         }
@@ -151,21 +184,8 @@ pub fn request<'a>(node: u64, call: &Call<'a>) -> Result<Option<Translated<'a>>>
                 len: len.min(COPY_MAX),
             }
         }
-        Call::Syncfs => Request::Syncfs,
-        // Listings need their own entries' room taken off first: see `answer::Listing`.
-        Call::Readdir { .. } | Call::Readdirplus { .. } => return Ok(None),
-        Call::Forget { .. }
-        | Call::BatchForget(_)
-        | Call::Init
-        | Call::Interrupt { .. }
-        | Call::Destroy
-        | Call::Bmap
-        | Call::Ioctl
-        | Call::Poll
-        | Call::NotifyReply
-        | Call::Mapping => return Ok(None),
-    };
-    Ok(Some(Translated { request, payload }))
+        _ => return Ok(None),
+    }))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "1 MiB")]

@@ -25,152 +25,120 @@ pub(super) fn args<const N: usize>(given: [u64; N]) -> [u64; 8] {
     all
 }
 
+fn on<'a, const N: usize>(ino: Ino, given: [u64; N]) -> Raw<'a> {
+    Raw { ino, args: args(given), ..Raw::default() }
+}
+
+fn opened<'a, const N: usize>(ino: Ino, fh: Fh, given: [u64; N]) -> Raw<'a> {
+    Raw { fh, ..on(ino, given) }
+}
+
+fn named<const N: usize>(ino: Ino, name: &[u8], given: [u64; N]) -> Raw<'_> {
+    Raw { name, ..on(ino, given) }
+}
+
+fn setlk<'a>(ino: Ino, fh: Fh, lock: &Lock, wait: bool, reclaim: bool) -> Raw<'a> {
+    let [a, b, c, d] = lock.encode();
+    opened(ino, fh, [a, b, c, d, pack(wait.into(), reclaim.into())])
+}
+
 impl<'a> Raw<'a> {
     pub(super) fn of(request: &Request<'a>) -> Raw<'a> {
-        let on = |ino: Ino| Raw { ino, ..Raw::default() };
-        let named = |ino: Ino, name: &'a [u8]| Raw { ino, name, ..Raw::default() };
         match *request {
             Request::Noop | Request::Syncfs => Raw::default(),
-            Request::Lookup { parent, name }
-            | Request::Symlink { parent, name }
-            | Request::Unlink { parent, name }
-            | Request::Rmdir { parent, name } => named(parent, name),
+            Request::Lookup { parent: ino, name }
+            | Request::Symlink { parent: ino, name }
+            | Request::Unlink { parent: ino, name }
+            | Request::Rmdir { parent: ino, name }
+            | Request::Removexattr { ino, name } => named(ino, name, []),
             Request::Forget { ino }
             | Request::Readlink { ino }
             | Request::Opendir { ino }
             | Request::Statfs { ino }
-            | Request::ReturnLocks { ino } => on(ino),
-            Request::Getattr { ino, fh } | Request::Releasedir { ino, fh } => Raw { fh, ..on(ino) },
-            Request::Setattr { ino, fh, ref set } => {
-                Raw { fh, args: encode_setattr(set), ..on(ino) }
-            }
+            | Request::ReturnLocks { ino } => on(ino, []),
+            Request::Getattr { ino, fh } | Request::Releasedir { ino, fh } => opened(ino, fh, []),
+            Request::Setattr { ino, fh, ref set } => opened(ino, fh, encode_setattr(set)),
             Request::Mknod { parent, name, mode, umask, rdev } => {
-                Raw { args: args([pack(mode, umask), rdev.into()]), ..named(parent, name) }
+                named(parent, name, [pack(mode, umask), rdev.into()])
             }
             Request::Mkdir { parent, name, mode, umask } => {
-                Raw { args: args([pack(mode, umask)]), ..named(parent, name) }
+                named(parent, name, [pack(mode, umask)])
             }
-            Request::Rename { parent, name, to_parent, to_name, flags } => Raw {
-                args: args([to_parent.0, flags.into()]),
-                second: to_name,
-                ..named(parent, name)
-            },
-            Request::Link { ino, to_parent, to_name } => {
-                Raw { args: args([to_parent.0]), name: to_name, ..on(ino) }
+            Request::Rename { parent, name, to_parent, to_name, flags } => {
+                Raw { second: to_name, ..named(parent, name, [to_parent.0, flags.into()]) }
             }
-            Request::Open { ino, flags } => Raw { args: args([flags.into()]), ..on(ino) },
+            Request::Link { ino, to_parent, to_name } => named(ino, to_name, [to_parent.0]),
+            Request::Open { ino, flags } => on(ino, [flags.into()]),
             Request::Create { parent, name, mode, umask, flags } => {
-                Raw { args: args([pack(mode, umask), flags.into()]), ..named(parent, name) }
+                named(parent, name, [pack(mode, umask), flags.into()])
             }
             Request::Tmpfile { parent, mode, umask, flags } => {
-                Raw { args: args([pack(mode, umask), flags.into()]), ..on(parent) }
+                on(parent, [pack(mode, umask), flags.into()])
             }
             Request::Read { ino, fh, offset, len, flags } => {
-                Raw { fh, args: args([offset, pack(len, flags)]), ..on(ino) }
+                opened(ino, fh, [offset, pack(len, flags)])
             }
-            Request::Write { ino, fh, offset, flags } => {
-                Raw { fh, args: args([offset, pack(0, flags)]), ..on(ino) }
-            }
-            Request::Flush { ino, fh, owner } | Request::Release { ino, fh, owner } => {
-                Raw { fh, args: args([owner]), ..on(ino) }
-            }
-            Request::Fsync { ino, fh, data_only } => {
-                Raw { fh, args: args([data_only.into()]), ..on(ino) }
-            }
+            Request::Write { ino, fh, offset, flags } => opened(ino, fh, [offset, pack(0, flags)]),
+            Request::Flush { ino, fh, owner } => opened(ino, fh, [owner]),
+            Request::Release { ino, fh, owner } => opened(ino, fh, [owner]),
+            Request::Fsync { ino, fh, data_only } => opened(ino, fh, [data_only.into()]),
             Request::Readdir { ino, fh, cookie, len, with_attributes } => {
-                Raw { fh, args: args([cookie, pack(len, with_attributes.into())]), ..on(ino) }
+                opened(ino, fh, [cookie, pack(len, with_attributes.into())])
             }
-            Request::Getxattr { ino, name, len } => {
-                Raw { args: args([len.into()]), ..named(ino, name) }
-            }
-            Request::Setxattr { ino, name, flags } => {
-                Raw { args: args([flags.into()]), ..named(ino, name) }
-            }
-            Request::Listxattr { ino, len } => Raw { args: args([len.into()]), ..on(ino) },
-            Request::Removexattr { ino, name } => named(ino, name),
-            Request::Access { ino, mask } => Raw { args: args([mask.into()]), ..on(ino) },
-            Request::Getlk { ino, fh, lock } => Raw { fh, args: args(lock.encode()), ..on(ino) },
-            Request::Setlk { ino, fh, lock, wait, reclaim } => {
-                let [a, b, c, d] = lock.encode();
-                Raw { fh, args: args([a, b, c, d, pack(wait.into(), reclaim.into())]), ..on(ino) }
-            }
-            Request::CancelLock { ticket } => Raw { args: args([ticket]), ..Raw::default() },
+            Request::Getxattr { ino, name, len } => named(ino, name, [len.into()]),
+            Request::Setxattr { ino, name, flags } => named(ino, name, [flags.into()]),
+            Request::Listxattr { ino, len } => on(ino, [len.into()]),
+            Request::Access { ino, mask } => on(ino, [mask.into()]),
+            Request::Getlk { ino, fh, lock } => opened(ino, fh, lock.encode()),
+            Request::Setlk { ino, fh, lock, wait, reclaim } => setlk(ino, fh, &lock, wait, reclaim),
+            Request::CancelLock { ticket } => on(Ino::default(), [ticket]),
             Request::Fallocate { ino, fh, offset, len, mode } => {
-                Raw { fh, args: args([offset, len, mode.into()]), ..on(ino) }
+                opened(ino, fh, [offset, len, mode.into()])
             }
-            Request::Lseek { ino, fh, offset, whence } => {
-                Raw { fh, args: args([offset, whence.into()]), ..on(ino) }
-            }
+            Request::Lseek { ino, fh, offset, whence } => opened(ino, fh, [offset, whence.into()]),
             Request::CopyFileRange { from, from_fh, from_offset, to, to_fh, to_offset, len } => {
-                Raw {
-                    fh: from_fh,
-                    args: args([from_offset, to.0, to_fh.0, to_offset, len]),
-                    ..on(from)
-                }
+                opened(from, from_fh, [from_offset, to.0, to_fh.0, to_offset, len])
             }
             Request::Reclaim { ino, fh, flags, directory } => {
-                Raw { fh, args: args([pack(flags, directory.into())]), ..on(ino) }
+                opened(ino, fh, [pack(flags, directory.into())])
             }
         }
     }
 
+    /// The operation `op`. `EPROTO` for words that mean nothing there.
     pub(super) fn request(&self, op: Op) -> Result<Request<'a>> {
-        let Raw { ino, fh, name, second, .. } = *self;
-        let [a, b, c, d, e, ..] = self.args;
-        let word = |value: u64| u32::try_from(value).map_err(|_| Errno::EPROTO);
-        let lock = || Lock::decode([a, b, c, d]);
-        let flag = |value: u32| match value {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(Errno::EPROTO),
-        };
+        let Raw { ino, fh, name, second, args: [a, b, c, ..] } = *self;
+        let parent = ino;
+        // By far most words that hold two values hold these.
+        let ((mode, umask), (len, flags)) = (unpack(a), unpack(b));
         Ok(match op {
             Op::Noop => Request::Noop,
-            Op::Lookup => Request::Lookup { parent: ino, name },
+            Op::Lookup => Request::Lookup { parent, name },
             Op::Forget => Request::Forget { ino },
             Op::Getattr => Request::Getattr { ino, fh },
             Op::Setattr => Request::Setattr { ino, fh, set: decode_setattr(&self.args)? },
             Op::Readlink => Request::Readlink { ino },
-            Op::Symlink => Request::Symlink { parent: ino, name },
-            Op::Mknod => {
-                let (mode, umask) = unpack(a);
-                Request::Mknod { parent: ino, name, mode, umask, rdev: word(b)? }
+            Op::Symlink => Request::Symlink { parent, name },
+            Op::Mknod => Request::Mknod { parent, name, mode, umask, rdev: word(b)? },
+            Op::Mkdir => Request::Mkdir { parent, name, mode, umask },
+            Op::Unlink => Request::Unlink { parent, name },
+            Op::Rmdir => Request::Rmdir { parent, name },
+            Op::Rename => {
+                let (to_parent, to_name) = (Ino(a), second);
+                Request::Rename { parent, name, to_parent, to_name, flags: word(b)? }
             }
-            Op::Mkdir => {
-                let (mode, umask) = unpack(a);
-                Request::Mkdir { parent: ino, name, mode, umask }
-            }
-            Op::Unlink => Request::Unlink { parent: ino, name },
-            Op::Rmdir => Request::Rmdir { parent: ino, name },
-            Op::Rename => Request::Rename {
-                parent: ino,
-                name,
-                to_parent: Ino(a),
-                to_name: second,
-                flags: word(b)?,
-            },
             Op::Link => Request::Link { ino, to_parent: Ino(a), to_name: name },
             Op::Open => Request::Open { ino, flags: word(a)? },
-            Op::Create => {
-                let (mode, umask) = unpack(a);
-                Request::Create { parent: ino, name, mode, umask, flags: word(b)? }
-            }
-            Op::Tmpfile => {
-                let (mode, umask) = unpack(a);
-                Request::Tmpfile { parent: ino, mode, umask, flags: word(b)? }
-            }
-            Op::Read => {
-                let (len, flags) = unpack(b);
-                Request::Read { ino, fh, offset: a, len, flags }
-            }
-            Op::Write => Request::Write { ino, fh, offset: a, flags: unpack(b).1 },
+            Op::Create => Request::Create { parent, name, mode, umask, flags: word(b)? },
+            Op::Tmpfile => Request::Tmpfile { parent, mode, umask, flags: word(b)? },
+            Op::Read => Request::Read { ino, fh, offset: a, len, flags },
+            Op::Write => Request::Write { ino, fh, offset: a, flags },
             Op::Flush => Request::Flush { ino, fh, owner: a },
             Op::Release => Request::Release { ino, fh, owner: a },
             Op::Fsync => Request::Fsync { ino, fh, data_only: flag(word(a)?)? },
             Op::Opendir => Request::Opendir { ino },
             Op::Readdir => {
-                let (len, with) = unpack(b);
-                Request::Readdir { ino, fh, cookie: a, len, with_attributes: flag(with)? }
+                Request::Readdir { ino, fh, cookie: a, len, with_attributes: flag(flags)? }
             }
             Op::Releasedir => Request::Releasedir { ino, fh },
             Op::Statfs => Request::Statfs { ino },
@@ -179,24 +147,12 @@ impl<'a> Raw<'a> {
             Op::Listxattr => Request::Listxattr { ino, len: word(a)? },
             Op::Removexattr => Request::Removexattr { ino, name },
             Op::Access => Request::Access { ino, mask: word(a)? },
-            Op::Getlk => Request::Getlk { ino, fh, lock: lock()? },
-            Op::Setlk => {
-                let (wait, reclaim) = unpack(e);
-                let (wait, reclaim) = (flag(wait)?, flag(reclaim)?);
-                Request::Setlk { ino, fh, lock: lock()?, wait, reclaim }
-            }
+            Op::Getlk => Request::Getlk { ino, fh, lock: self.lock()? },
+            Op::Setlk => self.setlk()?,
             Op::CancelLock => Request::CancelLock { ticket: a },
             Op::Fallocate => Request::Fallocate { ino, fh, offset: a, len: b, mode: word(c)? },
             Op::Lseek => Request::Lseek { ino, fh, offset: a, whence: word(b)? },
-            Op::CopyFileRange => Request::CopyFileRange {
-                from: ino,
-                from_fh: fh,
-                from_offset: a,
-                to: Ino(b),
-                to_fh: Fh(c),
-                to_offset: d,
-                len: e,
-            },
+            Op::CopyFileRange => self.copy_file_range(),
             Op::Syncfs => Request::Syncfs,
             Op::Reclaim => {
                 let (flags, directory) = unpack(a);
@@ -204,5 +160,42 @@ impl<'a> Raw<'a> {
             }
             Op::ReturnLocks => Request::ReturnLocks { ino },
         })
+    }
+
+    fn lock(&self) -> Result<Lock> {
+        let [a, b, c, d, ..] = self.args;
+        Lock::decode([a, b, c, d])
+    }
+
+    fn setlk(&self) -> Result<Request<'static>> {
+        let [.., e, _, _, _] = self.args;
+        let (wait, reclaim) = unpack(e);
+        let (wait, reclaim) = (flag(wait)?, flag(reclaim)?);
+        Ok(Request::Setlk { ino: self.ino, fh: self.fh, lock: self.lock()?, wait, reclaim })
+    }
+
+    fn copy_file_range(&self) -> Request<'static> {
+        let [from_offset, to, to_fh, to_offset, len, ..] = self.args;
+        Request::CopyFileRange {
+            from: self.ino,
+            from_fh: self.fh,
+            from_offset,
+            to: Ino(to),
+            to_fh: Fh(to_fh),
+            to_offset,
+            len,
+        }
+    }
+}
+
+fn word(value: u64) -> Result<u32> {
+    u32::try_from(value).map_err(|_| Errno::EPROTO)
+}
+
+fn flag(value: u32) -> Result<bool> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Errno::EPROTO),
     }
 }
