@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::{Display, Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use outboard_base::Errno;
@@ -62,14 +62,7 @@ impl fmt::Display for MountError {
             MountError::Look { path, error } => {
                 write!(f, "cannot look at mount point {}: {error}", path.display())
             }
-            MountError::Busy { path, what } => {
-                let path = path.display();
-                write!(
-                    f,
-                    "mount point {path} is busy: {what} is mounted there; unmount it first \
-                     (outboard umount {path}) or choose another"
-                )
-            }
+            MountError::Busy { path, what } => busy(f, &path.display(), what),
             MountError::NoDevice(error) => write!(
                 f,
                 "cannot open /dev/fuse: {error}; load the module (modprobe fuse), or give \
@@ -84,13 +77,7 @@ impl fmt::Display for MountError {
                 "a plain user mounts through {HELPER}, which could not be started ({error}); \
                  install the package fuse3, or mount as root"
             ),
-            MountError::Helper { message } => {
-                write!(f, "{HELPER} did not mount: {message}")?;
-                if message.contains("/dev/fuse: Permission denied") {
-                    write!(f, "; let plain users open it (chmod 666 /dev/fuse), or mount as root")?;
-                }
-                Ok(())
-            }
+            MountError::Helper { message } => helper_failed(f, message),
             MountError::AllowOther => write!(
                 f,
                 "allow_other as a plain user needs the line `user_allow_other` in /etc/fuse.conf; \
@@ -113,14 +100,7 @@ impl fmt::Display for MountError {
             MountError::Sync(errno) => {
                 write!(f, "the volume could not be made durable at the end: {errno}")
             }
-            MountError::InUse { path } => {
-                let path = path.display();
-                write!(
-                    f,
-                    "{path} is in use; close what is open there (fuser -vm {path} lists it), or \
-                     unmount lazily (outboard umount --lazy {path})"
-                )
-            }
+            MountError::InUse { path } => in_use(f, &path.display()),
             MountError::NotMounted { path } => {
                 write!(f, "nothing is mounted at {}", path.display())
             }
@@ -129,6 +109,30 @@ impl fmt::Display for MountError {
             }
         }
     }
+}
+
+fn busy(f: &mut fmt::Formatter<'_>, path: &Display<'_>, what: &str) -> fmt::Result {
+    write!(
+        f,
+        "mount point {path} is busy: {what} is mounted there; unmount it first \
+         (outboard umount {path}) or choose another"
+    )
+}
+
+fn helper_failed(f: &mut fmt::Formatter<'_>, message: &str) -> fmt::Result {
+    write!(f, "{HELPER} did not mount: {message}")?;
+    if message.contains("/dev/fuse: Permission denied") {
+        write!(f, "; let plain users open it (chmod 666 /dev/fuse), or mount as root")?;
+    }
+    Ok(())
+}
+
+fn in_use(f: &mut fmt::Formatter<'_>, path: &Display<'_>) -> fmt::Result {
+    write!(
+        f,
+        "{path} is in use; close what is open there (fuser -vm {path} lists it), or unmount \
+         lazily (outboard umount --lazy {path})"
+    )
 }
 
 impl std::error::Error for MountError {}

@@ -324,16 +324,7 @@ impl Session {
         flags: Flags,
     ) -> Result<Admission> {
         let (queue, cid) = (slot.queue(), slot.index());
-        // Calls in the session queue are what ends the giving up.
-        if queue != self.session_queue() && self.given_up.load(Acquire) {
-            let mut shared = lock(&self.shared);
-            // Looked at again: who is about to hand in holds the shared state.
-            if self.given_up.load(Acquire) {
-                // What it gives up was the lost side's to take, and is not handed in to the next.
-                shared.refused(call.request);
-                return Err(Errno::ENOTCONN);
-            }
-        }
+        self.refuse_when_given_up(queue, call)?;
         let lane = self.lane(queue, cid);
         let op = call.request.op();
         let span = Span::of(call.request, call.payload_len);
@@ -390,6 +381,21 @@ impl Session {
         drop(cell);
         self.notify(sent?);
         Ok(Admission::Sent)
+    }
+
+    /// `ENOTCONN` while nobody waits for another DPU side any more.
+    fn refuse_when_given_up(&self, queue: u16, call: &Call<'_>) -> Result<()> {
+        // Calls in the session queue are what ends the giving up.
+        if queue != self.session_queue() && self.given_up.load(Acquire) {
+            let mut shared = lock(&self.shared);
+            // Looked at again: who is about to hand in holds the shared state.
+            if self.given_up.load(Acquire) {
+                // What it gives up was the lost side's to take, and is not handed in to the next.
+                shared.refused(call.request);
+                return Err(Errno::ENOTCONN);
+            }
+        }
+        Ok(())
     }
 
     /// What was decided about a call about locks; its header then says what the answer may be.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use outboard_base::{Errno, Result, limits};
+use outboard_base::{Errno, Ino, Result, limits};
 use outboard_link::queue::{Cid, Completion as QueueCompletion, HostQueue};
 use outboard_wire::file::{Op, Reply};
 use outboard_wire::nvmefs::{QueueError, Status};
@@ -174,36 +174,7 @@ impl Session {
         let mut parked = false;
         let notable = !matches!(entry.note, Note::None);
         if entry.span.is_some() || entry.locking.is_some() || notable {
-            let mut shared = lock(&self.shared);
-            if let Some(span) = entry.span.take() {
-                self.changed(span);
-                shared.ranges.release(lane, span.ino, |lane| haul.admitted.push(lane));
-            }
-            if let Some((fh, handle)) = outcome.as_ref().ok().and_then(|r| entry.note.handle(r)) {
-                shared.held.opened(fh, handle);
-                if let Some(cached) = &self.cached {
-                    cached.opened(fh, handle);
-                }
-            }
-            outcome = shared.lock_answered(&entry.note, outcome);
-            if let Ok(Reply::Waiting(ticket)) = outcome {
-                parked = entry.reader == Reader::Front;
-                if entry.aborted {
-                    haul.cancel.push(ticket);
-                }
-                if let Some(wait) = entry.park(ticket) {
-                    shared.parked.insert(ticket, wait);
-                }
-                // Its end may have been told, and lost, before this answer was read.
-                if parked && entry.overflows != self.overflows.load(Acquire) {
-                    shared.doubtful.push(ticket);
-                    haul.renew = true;
-                }
-            }
-            if let Some(locking) = entry.locking.take() {
-                haul.admitted.extend(shared.lock_requests.leave(locking.ino(), lane));
-                haul.returns |= shared.lock_requests.has_returns();
-            }
+            (outcome, parked) = self.note_answered(entry, lane, outcome, haul);
         }
         let (tag, op, reader) = (entry.tag, entry.op, entry.reader);
         entry.state = State::Idle;
@@ -239,31 +210,84 @@ impl Session {
             }
             Reader::Renew { ticket } => {
                 self.free(cell, cid, haul);
-                let cancelled =
-                    |e: &Entry| e.state == State::Pending && e.reader == Reader::Cancel { ticket };
-                let mut shared = lock(&self.shared);
-                if let Some(parked) = shared.parked.remove(&ticket) {
-                    // Ended, or decided and nobody was told: what it was must be asked anew. Unless
-                    // who waits wants no more.
-                    match parked.tag.filter(|_| cell.entries.iter().any(cancelled)) {
-                        Some(tag) => haul.completions.push(ended(tag, Some(Errno::EINTR))),
-                        None => shared.again.push(parked),
-                    }
-                }
-                haul.renew = true;
+                self.renewed(cell, ticket, haul);
             }
             Reader::Return { ino, .. } => {
                 self.free(cell, cid, haul);
-                let mut shared = lock(&self.shared);
-                if let Err(errno) = outcome {
-                    tracing::error!(%ino, %errno, "the DPU side does not take locks back: lost");
-                    shared.held.unlocked(ino);
-                }
-                haul.admitted.extend(shared.lock_requests.returned(ino));
-                haul.returns |= shared.lock_requests.has_returns();
+                self.returned(ino, outcome, haul);
             }
             Reader::Nobody => self.free(cell, cid, haul),
         }
+    }
+
+    /// What an answered call changes in the shared state: ranges, handles, locks. Returns the
+    /// answer as it stands then, and whether the call waits for a lock and leaves its slot.
+    fn note_answered(
+        &self,
+        entry: &mut Entry,
+        lane: Lane,
+        mut outcome: Result<Reply>,
+        haul: &mut Haul,
+    ) -> (Result<Reply>, bool) {
+        let mut parked = false;
+        let mut shared = lock(&self.shared);
+        if let Some(span) = entry.span.take() {
+            self.changed(span);
+            shared.ranges.release(lane, span.ino, |lane| haul.admitted.push(lane));
+        }
+        if let Some((fh, handle)) = outcome.as_ref().ok().and_then(|r| entry.note.handle(r)) {
+            shared.held.opened(fh, handle);
+            if let Some(cached) = &self.cached {
+                cached.opened(fh, handle);
+            }
+        }
+        outcome = shared.lock_answered(&entry.note, outcome);
+        if let Ok(Reply::Waiting(ticket)) = outcome {
+            parked = entry.reader == Reader::Front;
+            if entry.aborted {
+                haul.cancel.push(ticket);
+            }
+            if let Some(wait) = entry.park(ticket) {
+                shared.parked.insert(ticket, wait);
+            }
+            // Its end may have been told, and lost, before this answer was read.
+            if parked && entry.overflows != self.overflows.load(Acquire) {
+                shared.doubtful.push(ticket);
+                haul.renew = true;
+            }
+        }
+        if let Some(locking) = entry.locking.take() {
+            haul.admitted.extend(shared.lock_requests.leave(locking.ino(), lane));
+            haul.returns |= shared.lock_requests.has_returns();
+        }
+        (outcome, parked)
+    }
+
+    /// A wait in doubt is over, or to be asked for anew.
+    fn renewed(&self, cell: &Cell, ticket: u64, haul: &mut Haul) {
+        let cancelled =
+            |e: &Entry| e.state == State::Pending && e.reader == Reader::Cancel { ticket };
+        let mut shared = lock(&self.shared);
+        if let Some(parked) = shared.parked.remove(&ticket) {
+            // Ended, or decided and nobody was told: what it was must be asked anew. Unless who
+            // waits wants no more.
+            match parked.tag.filter(|_| cell.entries.iter().any(cancelled)) {
+                Some(tag) => haul.completions.push(ended(tag, Some(Errno::EINTR))),
+                None => shared.again.push(parked),
+            }
+        }
+        haul.renew = true;
+    }
+
+    /// The locks of `ino` were handed back, or are lost.
+    fn returned(&self, ino: Ino, outcome: Result<Reply>, haul: &mut Haul) {
+        let mut shared = lock(&self.shared);
+        if let Err(errno) = outcome {
+            tracing::error!(%ino, %errno, "the DPU side does not take locks back: lost");
+            shared.held.unlocked(ino);
+        }
+        haul.admitted.extend(shared.lock_requests.returned(ino));
+        haul.returns |= shared.lock_requests.has_returns();
     }
 
     /// Leaves the call in `cid` in flight: from here on an interrupt tells of its answer, unless
