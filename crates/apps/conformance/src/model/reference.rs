@@ -321,23 +321,8 @@ impl Reference {
                 self.allocate(node, *mode, *at as usize, *len as usize);
                 Seen::Done
             }
-            Action::Copy { from, to, len } => {
-                let source = self.handle(from.0).node;
-                let start = from.1 as usize;
-                let bytes = slice(self.file(source), start, start + *len as usize).to_vec();
-                let target = self.handle(to.0).node;
-                if !bytes.is_empty() {
-                    put(self.file(target), to.1 as usize, &bytes);
-                }
-                Seen::Count(bytes.len() as u64)
-            }
-            Action::Chmod { node, mode } => {
-                let node_id = *node;
-                let stranger = !who.is_root() && !who.in_group(self.node(node_id).gid);
-                let lost = if stranger { mode::S_ISGID } else { 0 };
-                self.node_mut(node_id).mode = mode & !lost;
-                Seen::Node(self.facts(node_id))
-            }
+            Action::Copy { from, to, len } => self.copy(*from, *to, *len as usize),
+            Action::Chmod { node, mode } => self.chmod(who, *node, *mode),
             Action::Chown { node, uid, gid } => {
                 let changed = self.node_mut(*node);
                 changed.uid = uid.unwrap_or(changed.uid);
@@ -349,6 +334,24 @@ impl Reference {
             }
             other => unreachable!("{other:?} is not about a file"),
         }
+    }
+
+    fn copy(&mut self, from: (HandleId, u64), to: (HandleId, u64), len: usize) -> Seen {
+        let source = self.handle(from.0).node;
+        let start = from.1 as usize;
+        let bytes = slice(self.file(source), start, start + len).to_vec();
+        let target = self.handle(to.0).node;
+        if !bytes.is_empty() {
+            put(self.file(target), to.1 as usize, &bytes);
+        }
+        Seen::Count(bytes.len() as u64)
+    }
+
+    fn chmod(&mut self, who: &Cred, id: Id, mode: u32) -> Seen {
+        let stranger = !who.is_root() && !who.in_group(self.node(id).gid);
+        let lost = if stranger { mode::S_ISGID } else { 0 };
+        self.node_mut(id).mode = mode & !lost;
+        Seen::Node(self.facts(id))
     }
 
     fn list(&self, dir: Id) -> Seen {

@@ -82,23 +82,13 @@ impl<'r> Refusals<'r> {
                 let unreadable = !self.fs.handle(*handle).reads;
                 self.when(unreadable, Errno::EBADF);
             }
-            Action::Truncate { node, .. } => {
-                self.permission(*node, WRITE);
-                let body = &self.fs.node(*node).body;
-                self.when(matches!(body, Body::Dir { .. }), Errno::EISDIR);
-                self.when(matches!(body, Body::Symlink(_) | Body::Fifo), Errno::EINVAL);
-            }
+            Action::Truncate { node, .. } => self.truncate(*node),
             Action::Copy { from, to, len } => self.copy(*from, *to, *len),
             Action::Chmod { node, .. } => {
                 self.when(!self.owns(*node), Errno::EPERM);
             }
             Action::Chown { node, uid, gid } => self.chown(*node, *uid, *gid),
-            Action::Setxattr { node, name, flags, .. } => {
-                self.user_xattr(*node);
-                let exists = self.fs.node(*node).xattrs.contains_key(name);
-                self.when(exists && flags & xattr_flags::CREATE != 0, Errno::EEXIST);
-                self.when(!exists && flags & xattr_flags::REPLACE != 0, Errno::ENODATA);
-            }
+            Action::Setxattr { node, name, flags, .. } => self.setxattr(*node, name, *flags),
             Action::Removexattr { node, name } => {
                 self.user_xattr(*node);
                 self.when(!self.fs.node(*node).xattrs.contains_key(name), Errno::ENODATA);
@@ -119,6 +109,20 @@ impl<'r> Refusals<'r> {
     fn search(&mut self, dir: Id) {
         self.when(!self.fs.node(dir).is_dir(), Errno::ENOTDIR);
         self.permission(dir, EXECUTE);
+    }
+
+    fn truncate(&mut self, id: Id) {
+        self.permission(id, WRITE);
+        let body = &self.fs.node(id).body;
+        self.when(matches!(body, Body::Dir { .. }), Errno::EISDIR);
+        self.when(matches!(body, Body::Symlink(_) | Body::Fifo), Errno::EINVAL);
+    }
+
+    fn setxattr(&mut self, id: Id, name: &str, flags: u32) {
+        self.user_xattr(id);
+        let exists = self.fs.node(id).xattrs.contains_key(name);
+        self.when(exists && flags & xattr_flags::CREATE != 0, Errno::EEXIST);
+        self.when(!exists && flags & xattr_flags::REPLACE != 0, Errno::ENODATA);
     }
 
     fn create(&mut self, dir: Id, name: &str, excl: bool) {
