@@ -348,6 +348,63 @@ mod tests {
 
     const KEYS: u8 = 14;
 
+    /// Per key, the numbers written by commits that ended well, in the order they ended.
+    type Ended = BTreeMap<u8, Vec<u64>>;
+
+    impl<'a> Task<'a> {
+        fn begin(
+            cache: &'a Cached<MemKv>,
+            key: u8,
+            rng: &mut Rng,
+            ended: &Ended,
+            last: &mut u64,
+        ) -> Task<'a> {
+            let known = |key| (key, ended.get(&key).map_or(0, Vec::len));
+            if rng.chance(1, 8) {
+                // All of them, one twice.
+                let keys: Vec<u8> = (0..KEYS).chain([key]).collect();
+                let asked: Vec<Key> = keys.iter().map(|&key| [key].into()).collect();
+                let get = Box::pin(async move { cache.get_many(&asked).await });
+                Task::Get(keys.into_iter().map(known).collect(), get)
+            } else if rng.chance(1, 2) {
+                let get = Box::pin(async move { Ok(vec![cache.get(&[key]).await?]) });
+                Task::Get(vec![known(key)], get)
+            } else {
+                *last += 1;
+                let mut batch = Batch::new();
+                batch.put([key], last.to_be_bytes());
+                Task::Put(key, *last, Box::pin(cache.commit(batch, Durability::Answered)))
+            }
+        }
+
+        /// Polls it once; whether it has ended. What a get found is judged.
+        fn poll(&mut self, ended: &mut Ended, seed: u64) -> bool {
+            match self {
+                Task::Get(keys, get) => {
+                    let Poll::Ready(values) = poll_once(get.as_mut()) else { return false };
+                    for ((key, known), value) in keys.iter().zip(values.unwrap()) {
+                        let ended = ended.get(key).map_or(&[][..], |v| &v[..]);
+                        let Some(value) = value else {
+                            assert_eq!(*known, 0, "seed {seed}");
+                            continue;
+                        };
+                        let number = u64::from_be_bytes(value[..].try_into().unwrap());
+                        // Older only if it ended before the last one known at the start.
+                        let at = ended.iter().position(|n| *n == number);
+                        assert!(at.is_none_or(|at| at + 1 >= *known), "seed {seed}");
+                    }
+                }
+                Task::Put(key, number, put) => {
+                    let Poll::Ready(outcome) = poll_once(put.as_mut()) else { return false };
+                    if outcome.is_ok() {
+                        ended.entry(*key).or_default().push(*number);
+                    }
+                }
+            }
+            true
+        }
+    }
+
     /// Many gets and commits at once, polled in random order, some dropped half way: a get never
     /// returns a value overwritten by a commit that had ended before the get began. Nor does a get
     /// of many keys, which may scan.
@@ -359,31 +416,13 @@ mod tests {
             inner.set_faults(Faults { delay_polls: 3, commit_fails: 9, ..Faults::default() });
             // Room for few of the keys, so that the hand works.
             let cache = Cached::new(inner, if seed % 2 == 0 { 1 << 20 } else { SHARDS * 200 });
-            // Per key, the numbers written by commits that ended well, in the order they ended.
-            let mut ended: BTreeMap<u8, Vec<u64>> = BTreeMap::new();
+            let mut ended = Ended::new();
             let mut tasks: Vec<Task<'_>> = Vec::new();
-            let mut next = 0u64;
+            let mut last = 0u64;
             for _ in 0..2000 {
                 let key = u8::try_from(rng.below(KEYS.into())).unwrap();
                 if tasks.len() < 8 && rng.chance(1, 2) {
-                    let known = |key| (key, ended.get(&key).map_or(0, Vec::len));
-                    let cache = &cache;
-                    if rng.chance(1, 8) {
-                        // All of them, one twice.
-                        let keys: Vec<u8> = (0..KEYS).chain([key]).collect();
-                        let asked: Vec<Key> = keys.iter().map(|&key| [key].into()).collect();
-                        let get = Box::pin(async move { cache.get_many(&asked).await });
-                        tasks.push(Task::Get(keys.into_iter().map(known).collect(), get));
-                    } else if rng.chance(1, 2) {
-                        let get = Box::pin(async move { Ok(vec![cache.get(&[key]).await?]) });
-                        tasks.push(Task::Get(vec![known(key)], get));
-                    } else {
-                        next += 1;
-                        let mut batch = Batch::new();
-                        batch.put([key], next.to_be_bytes());
-                        let put = Box::pin(cache.commit(batch, Durability::Answered));
-                        tasks.push(Task::Put(key, next, put));
-                    }
+                    tasks.push(Task::begin(&cache, key, &mut rng, &ended, &mut last));
                     continue;
                 }
                 if tasks.is_empty() {
@@ -399,35 +438,7 @@ mod tests {
                     }
                     continue;
                 }
-                let done = match &mut tasks[at] {
-                    Task::Get(keys, get) => match poll_once(get.as_mut()) {
-                        Poll::Pending => false,
-                        Poll::Ready(values) => {
-                            for ((key, known), value) in keys.iter().zip(values.unwrap()) {
-                                let ended = ended.get(key).map_or(&[][..], |v| &v[..]);
-                                let Some(value) = value else {
-                                    assert_eq!(*known, 0, "seed {seed}");
-                                    continue;
-                                };
-                                let number = u64::from_be_bytes(value[..].try_into().unwrap());
-                                // Older only if it ended before the last one known at the start.
-                                let at = ended.iter().position(|n| *n == number);
-                                assert!(at.is_none_or(|at| at + 1 >= *known), "seed {seed}");
-                            }
-                            true
-                        }
-                    },
-                    Task::Put(key, number, put) => match poll_once(put.as_mut()) {
-                        Poll::Pending => false,
-                        Poll::Ready(outcome) => {
-                            if outcome.is_ok() {
-                                ended.entry(*key).or_default().push(*number);
-                            }
-                            true
-                        }
-                    },
-                };
-                if done {
+                if tasks[at].poll(&mut ended, seed) {
                     drop(tasks.swap_remove(at));
                 }
             }

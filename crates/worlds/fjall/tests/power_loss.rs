@@ -120,59 +120,90 @@ fn poll_some<F: Future>(reactor: &Reactor, future: Pin<&mut F>, polls: u64) -> P
     Poll::Pending
 }
 
+/// A store over recorded drivers.
+struct Rig {
+    store: Recorded,
+    reactor: Reactor,
+    kv: Arc<Watched>,
+    recorder: Arc<Recorder<FileMedium>>,
+}
+
+impl Rig {
+    fn open(dir: &Path, seed: u64) -> Rig {
+        let kv_dir = dir.join("kv");
+        // With a tiny memtable the engine sorts its writes into files all the time.
+        let memtable = if seed.is_multiple_of(2) { 32 << 20 } else { 8 << 10 };
+        let engine =
+            Engine::open(&kv_dir, EngineOptions { memtable, ..EngineOptions::default() }).unwrap();
+        block_on(engine.sync()).unwrap();
+        let mut watch = JournalWatch::new(engine, &kv_dir).unwrap();
+        let mut file = FileMedium::open(&dir.join("blocks"), MediumOptions::default()).unwrap();
+        // Where the file system allows, the journal's sync is the medium's flush, in half of the
+        // seeds.
+        let shared = (seed / 2).is_multiple_of(2);
+        if shared {
+            file = file.beside(&kv_dir).unwrap();
+        }
+        let recorder = Arc::new(Recorder::new(file));
+        if recorder.is_flushed_by_store() {
+            watch = watch.flushing(recorder.clone());
+        }
+        let kv = Arc::new(Cached::new(watch, 1 << 20));
+        let reactor = Reactor::install(64).unwrap();
+        let opened = Objects::open(kv.clone(), recorder.clone(), options(seed));
+        let (store, _) = block_on(opened).unwrap();
+        Rig { kv, recorder, reactor, store }
+    }
+
+    /// What power loss may leave now, twice, is examined.
+    fn lose_power(
+        &self,
+        history: &History,
+        in_flight: Option<(usize, &[u8])>,
+        rng: &mut Rng,
+        why: &str,
+    ) {
+        for variant in 0..2 {
+            let copy = tempfile::tempdir().unwrap();
+            self.kv.inner().replay(&copy.path().join("kv"), rng).unwrap();
+            self.recorder.replay(&copy.path().join("blocks"), rng).unwrap();
+            examine(copy.path(), history, in_flight, &format!("{why} variant {variant}"));
+        }
+    }
+}
+
+/// Bytes for somewhere in the file.
+fn draw(rng: &mut Rng, packs: bool) -> (usize, Vec<u8>) {
+    let at = |rng: &mut Rng, max: usize| usize::try_from(rng.below(max as u64)).unwrap();
+    let offset = at(rng, (FILE - 1) * BLOCK);
+    let len = 1 + at(rng, (FILE * BLOCK - offset).min(60_000));
+    let mut data = vec![0; len];
+    rng.fill(&mut data);
+    if packs {
+        // Half of each block shrinks to nothing.
+        data.chunks_mut(BLOCK)
+            .for_each(|block| block.iter_mut().skip(BLOCK / 2).for_each(|b| *b = 7));
+    }
+    (offset, data)
+}
+
 fn scenario(seed: u64) {
     let dir = tempfile::tempdir().unwrap();
-    let kv_dir = dir.path().join("kv");
-    // With a tiny memtable the engine sorts its writes into files all the time.
-    let memtable = if seed.is_multiple_of(2) { 32 << 20 } else { 8 << 10 };
-    let engine =
-        Engine::open(&kv_dir, EngineOptions { memtable, ..EngineOptions::default() }).unwrap();
-    block_on(engine.sync()).unwrap();
-    let mut watch = JournalWatch::new(engine, &kv_dir).unwrap();
-    let mut file = FileMedium::open(&dir.path().join("blocks"), MediumOptions::default()).unwrap();
-    // Where the file system allows, the journal's sync is the medium's flush, in half of the seeds.
-    let shared = (seed / 2).is_multiple_of(2);
-    if shared {
-        file = file.beside(&kv_dir).unwrap();
-    }
-    let recorder = Arc::new(Recorder::new(file));
-    if recorder.is_flushed_by_store() {
-        watch = watch.flushing(recorder.clone());
-    }
-    let kv = Arc::new(Cached::new(watch, 1 << 20));
-    let reactor = Reactor::install(64).unwrap();
-    let opened = Objects::open(kv.clone(), recorder.clone(), options(seed));
-    let (store, _) = block_on(opened).unwrap();
-
+    let rig = Rig::open(dir.path(), seed);
+    let Rig { kv, reactor, store, .. } = &rig;
+    let packs = options(seed).compression != Compression::None;
     let mut rng = Rng::new(seed);
     let mut history = History::new();
     for step in 0..50 {
         let why = format!("seed {seed} step {step}");
-        let image = |history: &History, in_flight: Option<(usize, &[u8])>, rng: &mut Rng| {
-            for variant in 0..2 {
-                let copy = tempfile::tempdir().unwrap();
-                kv.inner().replay(&copy.path().join("kv"), rng).unwrap();
-                recorder.replay(&copy.path().join("blocks"), rng).unwrap();
-                examine(copy.path(), history, in_flight, &format!("{why} variant {variant}"));
-            }
-        };
-        let at = |rng: &mut Rng, max: usize| usize::try_from(rng.below(max as u64)).unwrap();
-        let offset = at(&mut rng, (FILE - 1) * BLOCK);
-        let len = 1 + at(&mut rng, (FILE * BLOCK - offset).min(60_000));
-        let mut data = vec![0; len];
-        rng.fill(&mut data);
-        if options(seed).compression != Compression::None {
-            // Half of each block shrinks to nothing.
-            data.chunks_mut(BLOCK)
-                .for_each(|block| block.iter_mut().skip(BLOCK / 2).for_each(|b| *b = 7));
-        }
+        let (offset, data) = draw(&mut rng, packs);
         let cut = rng.chance(1, 6);
         let polls = if cut { 1 + rng.below(4) } else { 0 };
         {
-            let mut op = pin!(write(&store, &kv, history.batch + 1, offset, &data));
-            let early = poll_some(&reactor, op.as_mut(), polls);
+            let mut op = pin!(write(store, kv, history.batch + 1, offset, &data));
+            let early = poll_some(reactor, op.as_mut(), polls);
             if cut {
-                image(&history, Some((offset, &data)), &mut rng);
+                rig.lose_power(&history, Some((offset, &data)), &mut rng, &why);
             }
             if early.is_pending() {
                 block_on(op);
@@ -182,8 +213,8 @@ fn scenario(seed: u64) {
         match rng.below(8) {
             0 => {
                 let mut op = pin!(store.sync());
-                let early = poll_some(&reactor, op.as_mut(), polls);
-                image(&history, None, &mut rng);
+                let early = poll_some(reactor, op.as_mut(), polls);
+                rig.lose_power(&history, None, &mut rng, &why);
                 match early {
                     Poll::Ready(outcome) => outcome.unwrap(),
                     Poll::Pending => block_on(op).unwrap(),
@@ -197,7 +228,7 @@ fn scenario(seed: u64) {
             2 => {
                 block_on(store.tidy()).unwrap();
                 history.sync();
-                image(&history, None, &mut rng);
+                rig.lose_power(&history, None, &mut rng, &why);
             }
             _ => {}
         }

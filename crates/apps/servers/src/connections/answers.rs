@@ -230,6 +230,101 @@ mod tests {
         pieces[..n].iter().flat_map(|piece| piece.to_vec()).collect()
     }
 
+    /// The answers beside the reference.
+    #[derive(Default)]
+    struct Both {
+        answers: Answers,
+        all: Vec<Known>,
+        sent: Vec<u8>,
+        /// Answer and part that each token is to fill.
+        tokens: BTreeMap<u64, (usize, usize)>,
+        open: u64,
+        gate: u64,
+    }
+
+    impl Both {
+        fn bytes(&self, n: usize) -> Vec<u8> {
+            vec![u8::try_from(self.all.len() % 251).unwrap(); n]
+        }
+
+        fn known(&mut self, n: usize) -> Option<Vec<u8>> {
+            let bytes = self.bytes(n);
+            self.answers.tail().extend(&bytes);
+            Some(bytes)
+        }
+
+        fn wait(&mut self, part: usize) -> Option<Vec<u8>> {
+            self.tokens.insert(self.answers.wait(), (self.all.len(), part));
+            None
+        }
+
+        fn fill(&mut self, token: u64, (answer, part): (usize, usize), bytes: Vec<u8>) {
+            self.answers.fill(token, bytes.clone());
+            self.all[answer].parts[part] = Some(bytes);
+        }
+
+        fn step(&mut self, step: Step, raise: u64) {
+            let mark = self.answers.mark();
+            let parts = match step {
+                Step::Known(n) => vec![self.known(n)],
+                Step::Wait => vec![self.wait(0)],
+                Step::Both(n) => vec![self.known(n), self.wait(1), self.known(n)],
+                Step::Fill(which) if !self.tokens.is_empty() => {
+                    let token = *which.get(&self.tokens.keys().copied().collect::<Vec<_>>());
+                    let place = self.tokens.remove(&token).unwrap();
+                    return self.fill(token, place, vec![7; 5]);
+                }
+                Step::Fill(_) => return,
+                Step::Open(more) => {
+                    self.open = (self.open + more).min(self.gate);
+                    return;
+                }
+                Step::Send(n) => {
+                    let some = sendable(&mut self.answers, self.open);
+                    let n = n.min(some.len());
+                    self.sent.extend(&some[..n]);
+                    return self.answers.took(n);
+                }
+            };
+            self.gate += raise;
+            if self.gate > self.open {
+                self.answers.hold(mark, self.gate);
+            }
+            self.all.push(Known { parts, gate: self.gate });
+        }
+
+        fn check(&self) {
+            let open = self.all.iter().take_while(|a| a.gate <= self.open);
+            let whole = open.flat_map(|a| &a.parts);
+            let may: Vec<u8> = whole.map_while(Option::as_ref).flatten().copied().collect();
+            assert!(may.starts_with(&self.sent), "only what may leave has left");
+            assert_eq!(self.answers.waiting(), self.tokens.len());
+            let parts = self.all.iter().flat_map(|a| &a.parts);
+            let known: usize = parts.flatten().map(Vec::len).sum();
+            assert_eq!(self.answers.len(), known - self.sent.len());
+        }
+
+        /// What was waited for comes, and all gates open.
+        fn end(mut self) {
+            for (token, place) in std::mem::take(&mut self.tokens) {
+                self.fill(token, place, vec![9; place.0 % 3]);
+            }
+            while !self.answers.is_empty() {
+                let some = sendable(&mut self.answers, self.gate);
+                assert!(!some.is_empty(), "nothing is left to wait for");
+                self.answers.took(some.len());
+                self.sent.extend(some);
+            }
+            // Gates before answers of no bytes stand until somebody looks.
+            assert!(sendable(&mut self.answers, self.gate).is_empty());
+            let parts = self.all.into_iter().flat_map(|a| a.parts);
+            let whole: Vec<u8> = parts.flatten().flatten().collect();
+            assert_eq!(self.sent, whole);
+            let answers = &self.answers;
+            assert_eq!((answers.gates(), answers.waiting(), answers.len()), (0, 0, 0));
+        }
+    }
+
     proptest! {
         /// What is sent is the answers in order, none that is to come, none behind its gate; and
         /// all of them once everything has come.
@@ -237,74 +332,12 @@ mod tests {
         fn answers_leave_in_order_when_they_may(
             steps in prop::collection::vec((step(), 0..3u64), 1..200),
         ) {
-            let mut answers = Answers::default();
-            let (mut all, mut sent): (Vec<Known>, Vec<u8>) = (Vec::new(), Vec::new());
-            let (mut tokens, mut open, mut gate) = (BTreeMap::new(), 0u64, 0u64);
-            let bytes = |all: &[Known], n: usize| vec![u8::try_from(all.len() % 251).unwrap(); n];
+            let mut both = Both::default();
             for (step, raise) in steps {
-                let mark = answers.mark();
-                let mut come = None;
-                match step {
-                    Step::Known(n) => {
-                        answers.tail().extend(bytes(&all, n));
-                        come = Some(vec![Some(bytes(&all, n))]);
-                    }
-                    Step::Wait => {
-                        tokens.insert(answers.wait(), (all.len(), 0));
-                        come = Some(vec![None]);
-                    }
-                    Step::Both(n) => {
-                        answers.tail().extend(bytes(&all, n));
-                        tokens.insert(answers.wait(), (all.len(), 1));
-                        answers.tail().extend(bytes(&all, n));
-                        come = Some(vec![Some(bytes(&all, n)), None, Some(bytes(&all, n))]);
-                    }
-                    Step::Fill(which) if !tokens.is_empty() => {
-                        let token = *which.get(&tokens.keys().copied().collect::<Vec<_>>());
-                        let (answer, part) = tokens.remove(&token).unwrap();
-                        answers.fill(token, vec![7; 5]);
-                        all[answer].parts[part] = Some(vec![7; 5]);
-                    }
-                    Step::Fill(_) => {}
-                    Step::Open(more) => open = (open + more).min(gate),
-                    Step::Send(n) => {
-                        let some = sendable(&mut answers, open);
-                        let n = n.min(some.len());
-                        sent.extend(&some[..n]);
-                        answers.took(n);
-                    }
-                }
-                if let Some(parts) = come {
-                    gate += raise;
-                    if gate > open {
-                        answers.hold(mark, gate);
-                    }
-                    all.push(Known { parts, gate });
-                }
-                let whole = all.iter().take_while(|a| a.gate <= open).flat_map(|a| &a.parts);
-                let may: Vec<u8> =
-                    whole.map_while(Option::as_ref).flatten().copied().collect();
-                prop_assert!(may.starts_with(&sent), "only what may leave has left");
-                prop_assert_eq!(answers.waiting(), tokens.len());
-                let known: usize = all.iter().flat_map(|a| &a.parts).flatten().map(Vec::len).sum();
-                prop_assert_eq!(answers.len(), known - sent.len());
+                both.step(step, raise);
+                both.check();
             }
-            for (token, (answer, part)) in tokens {
-                answers.fill(token, vec![9; answer % 3]);
-                all[answer].parts[part] = Some(vec![9; answer % 3]);
-            }
-            while !answers.is_empty() {
-                let some = sendable(&mut answers, gate);
-                prop_assert!(!some.is_empty(), "nothing is left to wait for");
-                answers.took(some.len());
-                sent.extend(some);
-            }
-            // Gates before answers of no bytes stand until somebody looks.
-            prop_assert!(sendable(&mut answers, gate).is_empty());
-            let whole: Vec<u8> =
-                all.into_iter().flat_map(|a| a.parts).flatten().flatten().collect();
-            prop_assert_eq!(sent, whole);
-            prop_assert_eq!((answers.gates(), answers.waiting(), answers.len()), (0, 0, 0));
+            both.end();
         }
     }
 }

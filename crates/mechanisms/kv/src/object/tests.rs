@@ -299,12 +299,28 @@ impl History {
             self.may.clear();
         }
     }
+
+    /// The same after an operation that was interrupted, and may be found done.
+    fn survive_with(&mut self, interrupted: Option<&Op>, found: &[u8], killed: bool, why: &str) {
+        let Some(op) = interrupted else { return self.survive(found, killed, why) };
+        let mut done = History { now: self.now.clone(), may: self.may.clone() };
+        done.apply(op);
+        if !killed || found != self.now.bytes {
+            done.survive(found, killed, why);
+            *self = done;
+        }
+    }
 }
 
 fn read_all(rig: &Rig, id: ObjectId, why: &str) -> Vec<u8> {
     let mut bytes = vec![0; FILE as usize * LEN];
     run(rig.store.read(id, 0, &mut bytes)).unwrap_or_else(|e| panic!("{why}: {e}"));
     bytes
+}
+
+fn slow(rig: &Rig, polls: u64) {
+    rig.kv.set_faults(kv_mem::Faults { delay_polls: polls, ..Default::default() });
+    rig.medium.set_faults(medium_mem::Faults { delay_polls: polls, ..Default::default() });
 }
 
 /// Power loss and kill -9 between and amid operations, amid syncs, amid recovery.
@@ -314,12 +330,7 @@ fn nothing_synced_is_lost_and_no_block_is_mixed() {
         let mut rng = Rng::new(seed);
         let mut rig = Rig::new(seed);
         let mut histories = [History::new(), History::new()];
-        let slow = |rig: &Rig| {
-            let polls = seed % 5;
-            rig.kv.set_faults(kv_mem::Faults { delay_polls: polls, ..Default::default() });
-            rig.medium.set_faults(medium_mem::Faults { delay_polls: polls, ..Default::default() });
-        };
-        slow(&rig);
+        slow(&rig, seed % 5);
         for step in 0..60 {
             let why = format!("seed {seed} step {step}");
             let which = rng.below(2);
@@ -347,19 +358,20 @@ fn nothing_synced_is_lost_and_no_block_is_mixed() {
                 history.apply(&op);
             }
             let killed = rng.chance(1, 3);
-            if !killed {
-                rig.kv.crash();
-                rig.medium.crash();
-            }
-            slow(&rig);
+            let end = |rig: &Rig| {
+                if !killed {
+                    rig.kv.crash();
+                    rig.medium.crash();
+                }
+                slow(rig, seed % 5);
+            };
+            end(&rig);
             // Recovery is interrupted too, some times.
             for _ in 0..rng.below(3) {
                 let opened = Objects::open(rig.kv.clone(), rig.medium.clone(), rig.options);
                 poll_for(rng.below(40), opened);
                 if rng.chance(1, 2) && !killed {
-                    rig.kv.crash();
-                    rig.medium.crash();
-                    slow(&rig);
+                    end(&rig);
                 }
             }
             let recovered = rig.reopen();
@@ -367,17 +379,8 @@ fn nothing_synced_is_lost_and_no_block_is_mixed() {
             rig.check(&why);
             for (id, history) in (0..).map(ObjectId).zip(&mut histories) {
                 let found = read_all(&rig, id, &why);
-                // The interrupted operation may be found done.
-                let mut done = History { now: history.now.clone(), may: history.may.clone() };
-                if !amid_sync && id.0 == which {
-                    done.apply(&op);
-                    if !killed || found != history.now.bytes {
-                        done.survive(&found, killed, &why);
-                        *history = done;
-                    }
-                } else {
-                    history.survive(&found, killed, &why);
-                }
+                let interrupted = !amid_sync && id.0 == which;
+                history.survive_with(interrupted.then_some(&op), &found, killed, &why);
             }
         }
     });

@@ -42,39 +42,50 @@ fn every_answer_arrives_and_no_wake_up_is_lost_by_virtio_fs() {
 }
 
 fn exchange<T: Transport<Dpu: Send + 'static>>(commands: u64) {
-    let (mut host, mut dpu) = T::pair(8);
+    let (host, dpu) = T::pair(8);
     let (to_dpu, to_host) = (Arc::new(TestWakeup::default()), Arc::new(TestWakeup::default()));
     let stop = Arc::new(AtomicBool::new(false));
     let (wakeup, wake, stopped) = (Arc::clone(&to_dpu), Arc::clone(&to_host), Arc::clone(&stop));
-    let server = std::thread::spawn(move || {
-        let mut rng = Rng::new(1);
-        let (mut arrivals, mut held) = (Vec::new(), Vec::new());
-        while !stopped.load(Ordering::Acquire) {
-            dpu.poll(4, &mut arrivals);
-            for arrival in arrivals.drain(..) {
-                let Arrival::Command(command) = arrival else { continue };
-                held.push(command);
-            }
-            let had = !held.is_empty();
-            while !held.is_empty() {
-                let pick = usize::try_from(rng.below(held.len() as u64)).unwrap();
-                let command = held.swap_remove(pick);
-                let mut data = [0; 64];
-                command.read_data(0, &mut data).unwrap();
-                let mark = u64::from_le_bytes(command.header().try_into().unwrap());
-                assert_eq!(data, [mark.to_le_bytes()[0]; 64]);
-                command.write_data(0, &data.map(|b| !b)).unwrap();
-                dpu.complete(command, Status::Ok, !mark, &mark.to_le_bytes());
-            }
-            if dpu.flush() {
-                wake.ring();
-            }
-            if !had && dpu.may_sleep() {
-                wakeup.wait("DPU");
-                dpu.awake();
-            }
+    let server = std::thread::spawn(move || serve(dpu, &wakeup, &wake, &stopped));
+    ask(host, commands, &to_host, &to_dpu);
+    stop.store(true, Ordering::Release);
+    to_dpu.ring();
+    server.join().unwrap();
+}
+
+/// The DPU side: answers what is there in random order, and sleeps.
+fn serve(mut dpu: impl DpuQueue, own: &TestWakeup, to_host: &TestWakeup, stopped: &AtomicBool) {
+    let mut rng = Rng::new(1);
+    let (mut arrivals, mut held) = (Vec::new(), Vec::new());
+    while !stopped.load(Ordering::Acquire) {
+        dpu.poll(4, &mut arrivals);
+        for arrival in arrivals.drain(..) {
+            let Arrival::Command(command) = arrival else { continue };
+            held.push(command);
         }
-    });
+        let had = !held.is_empty();
+        while !held.is_empty() {
+            let pick = usize::try_from(rng.below(held.len() as u64)).unwrap();
+            let command = held.swap_remove(pick);
+            let mut data = [0; 64];
+            command.read_data(0, &mut data).unwrap();
+            let mark = u64::from_le_bytes(command.header().try_into().unwrap());
+            assert_eq!(data, [mark.to_le_bytes()[0]; 64]);
+            command.write_data(0, &data.map(|b| !b)).unwrap();
+            dpu.complete(command, Status::Ok, !mark, &mark.to_le_bytes());
+        }
+        if dpu.flush() {
+            to_host.ring();
+        }
+        if !had && dpu.may_sleep() {
+            own.wait("DPU");
+            dpu.awake();
+        }
+    }
+}
+
+/// The host: asks `commands` times, some at once, and looks at each answer.
+fn ask(mut host: impl HostQueue, commands: u64, own: &TestWakeup, to_dpu: &TestWakeup) {
     let mut rng = Rng::new(2);
     let (mut sent, mut answered, mut marks) = (0, 0, vec![0; 8]);
     let mut done = Vec::new();
@@ -98,7 +109,7 @@ fn exchange<T: Transport<Dpu: Send + 'static>>(commands: u64) {
         }
         if host.poll(16, &mut done) == 0 && host.in_flight() > 0 {
             if host.may_sleep().is_some() {
-                to_host.wait("host");
+                own.wait("host");
             }
             host.awake();
         }
@@ -113,7 +124,4 @@ fn exchange<T: Transport<Dpu: Send + 'static>>(commands: u64) {
             answered += 1;
         }
     }
-    stop.store(true, Ordering::Release);
-    to_dpu.ring();
-    server.join().unwrap();
 }

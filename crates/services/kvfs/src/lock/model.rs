@@ -301,122 +301,169 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-fn run(steps: Vec<Step>) {
-    let mut locks = Locks::new(7);
-    let mut reference = Reference::default();
-    for step in steps {
-        let (mut out, mut expected) = (Vec::new(), Vec::new());
+/// The table and the reference, and what each says has ended in a step.
+struct Both {
+    locks: Locks,
+    reference: Reference,
+    out: Vec<Settled>,
+    expected: Vec<Settled>,
+}
+
+impl Both {
+    fn new() -> Both {
+        let (locks, reference) = (Locks::new(7), Reference::default());
+        Both { locks, reference, out: Vec::new(), expected: Vec::new() }
+    }
+
+    fn step(&mut self, step: Step) {
+        let Both { locks, reference, out, expected } = self;
         match step {
-            Step::Set { file, owner: n, lock, .. }
-                if reference.given.get(&file) == Some(&owner(n).session) =>
-            {
-                reference.decide(file, owner(n), &lock);
-            }
             Step::Set { file, owner: n, lock, wait, reclaim, delegable } => {
-                let who = owner(n);
-                let want = reference.set((file, who, &lock), wait, reclaim, &mut expected);
-                let overdue = locks.is_overdue(Ino(file));
-                let got = locks.set(Ino(file), who.session, lock, wait, reclaim, &mut out);
-                match (got, want) {
-                    (Ok(Asked::Waiting(ticket)), None) => {
-                        let patient = wait;
-                        reference.waits.push(Wait { ticket, file, owner: who, lock, patient });
-                    }
-                    (Ok(Asked::Done), Some(Ok(()))) => {
-                        if delegable && locks.delegate(Ino(file), who.session) {
-                            let alone = reference.bytes.iter().all(|(place, holders)| {
-                                place.0 != file || holders.keys().all(|h| h.session == who.session)
-                            });
-                            assert!(alone && !reference.grace, "others hold locks there");
-                            assert!(reference.waits.iter().all(|wait| wait.file != file));
-                            assert_eq!(reference.given.insert(file, who.session), None);
-                        }
-                    }
-                    (Err(Errno::EAGAIN), None) => assert!(overdue && !wait, "it should wait"),
-                    (Err(got), Some(Err(want))) => assert_eq!(got, want),
-                    (got, want) => panic!("{got:?} instead of {want:?}"),
-                }
-                for (session, ino) in locks.take_recalls() {
-                    assert_eq!(reference.given.get(&ino.0), Some(&session), "not its to return");
-                }
+                self.set((file, owner(n), lock), wait, reclaim, delegable);
             }
-            Step::Test { file, .. } if reference.given.contains_key(&file) => {}
-            Step::Test { file, owner: n, lock } => {
-                let found = locks.test(Ino(file), owner(n).session, lock);
-                let blockers = reference.blockers(file, owner(n), &lock);
-                let named = blockers.iter().any(|b| b.owner == found.owner);
-                assert_eq!(found.kind == LockKind::Unlock, blockers.is_empty());
-                assert!(blockers.is_empty() || named, "{found:?} is not in the way");
-            }
-            Step::Return(file) => {
-                let given = reference.given.remove(&file);
-                for session in [0, 1].map(SessionId) {
-                    let held = reference.held(file, session);
-                    let back = locks.take_back(Ino(file), session, &held, &mut out);
-                    assert_eq!(back, Ok(()), "of who did not have them nothing is taken");
-                }
-                if given.is_some() {
-                    reference.settle(file, &mut expected);
-                }
-            }
+            Step::Test { file, owner: n, lock } => self.test(file, owner(n), lock),
+            Step::Return(file) => self.hand_back(file),
             Step::Closed(file) => {
                 reference.bytes.retain(|place, _| place.0 != file);
                 reference.given.remove(&file);
-                reference.settle(file, &mut expected);
-                locks.closed(Ino(file), &mut out);
+                reference.settle(file, expected);
+                locks.closed(Ino(file), out);
             }
-            Step::LosePatience => {
-                locks.expire_recalls(&mut out);
-                for Settled { ticket, result, .. } in out.drain(..) {
-                    assert_eq!(result, Err(Errno::EAGAIN));
-                    let at = reference.waits.iter().position(|wait| wait.ticket == ticket);
-                    let wait = reference.waits.remove(at.unwrap());
-                    assert!(!wait.patient && locks.is_overdue(Ino(wait.file)), "{ticket}");
-                }
-            }
-            Step::Cancel { nth } if nth < reference.waits.len() => {
-                let wait = reference.waits.remove(nth);
-                let other = SessionId(1 - wait.owner.session.0);
-                assert_eq!(locks.cancel(other, wait.ticket), Err(Errno::ENOENT));
-                assert_eq!(locks.cancel(wait.owner.session, wait.ticket), Ok(()));
-                assert_eq!(locks.cancel(wait.owner.session, wait.ticket), Err(Errno::ENOENT));
-            }
+            Step::LosePatience => self.lose_patience(),
+            Step::Cancel { nth } if nth < reference.waits.len() => self.cancel(nth),
             Step::Cancel { .. } => {}
             Step::DropOwner { file, owner: n, style } => {
                 let all = lock(n, LockKind::Unlock, style, 0, BYTES - 1);
-                match reference.given.get(&file) {
-                    Some(session) if *session == owner(n).session => {
-                        reference.apply(file, owner(n), &all);
-                        continue;
-                    }
-                    Some(_) => {}
-                    None => reference.apply(file, owner(n), &all),
-                }
-                reference.settle(file, &mut expected);
-                locks.drop_owner(Ino(file), style, owner(n), &mut out);
+                self.drop_owner(file, owner(n), &all);
             }
-            Step::DropSession(session) => {
-                let session = SessionId(session);
-                reference.waits.retain(|w| w.owner.session != session);
-                for holders in reference.bytes.values_mut() {
-                    holders.retain(|holder, _| holder.session != session);
-                }
-                reference.given.retain(|_, other| *other != session);
-                (0..2).for_each(|file| reference.settle(file, &mut expected));
-                locks.drop_session(session, &mut out);
-            }
+            Step::DropSession(session) => self.drop_session(SessionId(session)),
             Step::Grace(true) => {
                 (locks.grace, reference.grace) = (true, true);
             }
             Step::Grace(false) => {
                 reference.grace = false;
-                (0..2).for_each(|file| reference.settle(file, &mut expected));
-                locks.end_grace(&mut out);
+                (0..2).for_each(|file| reference.settle(file, expected));
+                locks.end_grace(out);
             }
         }
-        assert_eq!(out, expected);
-        same(&locks, &reference);
+        assert_eq!(self.out, self.expected);
+        same(&self.locks, &self.reference);
+        self.out.clear();
+        self.expected.clear();
     }
+
+    fn set(
+        &mut self,
+        (file, who, lock): (u64, Owner, Lock),
+        wait: bool,
+        reclaim: bool,
+        delegable: bool,
+    ) {
+        let Both { locks, reference, out, expected } = self;
+        if reference.given.get(&file) == Some(&who.session) {
+            reference.decide(file, who, &lock);
+            return;
+        }
+        let want = reference.set((file, who, &lock), wait, reclaim, expected);
+        let overdue = locks.is_overdue(Ino(file));
+        let got = locks.set(Ino(file), who.session, lock, wait, reclaim, out);
+        match (got, want) {
+            (Ok(Asked::Waiting(ticket)), None) => {
+                reference.waits.push(Wait { ticket, file, owner: who, lock, patient: wait });
+            }
+            (Ok(Asked::Done), Some(Ok(()))) => {
+                if delegable && locks.delegate(Ino(file), who.session) {
+                    let alone = reference.bytes.iter().all(|(place, holders)| {
+                        place.0 != file || holders.keys().all(|h| h.session == who.session)
+                    });
+                    assert!(alone && !reference.grace, "others hold locks there");
+                    assert!(reference.waits.iter().all(|wait| wait.file != file));
+                    assert_eq!(reference.given.insert(file, who.session), None);
+                }
+            }
+            (Err(Errno::EAGAIN), None) => assert!(overdue && !wait, "it should wait"),
+            (Err(got), Some(Err(want))) => assert_eq!(got, want),
+            (got, want) => panic!("{got:?} instead of {want:?}"),
+        }
+        for (session, ino) in locks.take_recalls() {
+            assert_eq!(reference.given.get(&ino.0), Some(&session), "not its to return");
+        }
+    }
+
+    fn test(&self, file: u64, who: Owner, lock: Lock) {
+        if self.reference.given.contains_key(&file) {
+            return;
+        }
+        let found = self.locks.test(Ino(file), who.session, lock);
+        let blockers = self.reference.blockers(file, who, &lock);
+        let named = blockers.iter().any(|b| b.owner == found.owner);
+        assert_eq!(found.kind == LockKind::Unlock, blockers.is_empty());
+        assert!(blockers.is_empty() || named, "{found:?} is not in the way");
+    }
+
+    fn hand_back(&mut self, file: u64) {
+        let Both { locks, reference, out, expected } = self;
+        let given = reference.given.remove(&file);
+        for session in [0, 1].map(SessionId) {
+            let held = reference.held(file, session);
+            let back = locks.take_back(Ino(file), session, &held, out);
+            assert_eq!(back, Ok(()), "of who did not have them nothing is taken");
+        }
+        if given.is_some() {
+            reference.settle(file, expected);
+        }
+    }
+
+    fn lose_patience(&mut self) {
+        let Both { locks, reference, out, .. } = self;
+        locks.expire_recalls(out);
+        for Settled { ticket, result, .. } in out.drain(..) {
+            assert_eq!(result, Err(Errno::EAGAIN));
+            let at = reference.waits.iter().position(|wait| wait.ticket == ticket);
+            let wait = reference.waits.remove(at.unwrap());
+            assert!(!wait.patient && locks.is_overdue(Ino(wait.file)), "{ticket}");
+        }
+    }
+
+    fn cancel(&mut self, nth: usize) {
+        let locks = &mut self.locks;
+        let wait = self.reference.waits.remove(nth);
+        let other = SessionId(1 - wait.owner.session.0);
+        assert_eq!(locks.cancel(other, wait.ticket), Err(Errno::ENOENT));
+        assert_eq!(locks.cancel(wait.owner.session, wait.ticket), Ok(()));
+        assert_eq!(locks.cancel(wait.owner.session, wait.ticket), Err(Errno::ENOENT));
+    }
+
+    fn drop_owner(&mut self, file: u64, who: Owner, all: &Lock) {
+        let Both { locks, reference, out, expected } = self;
+        match reference.given.get(&file) {
+            Some(session) if *session == who.session => {
+                reference.apply(file, who, all);
+                return;
+            }
+            Some(_) => {}
+            None => reference.apply(file, who, all),
+        }
+        reference.settle(file, expected);
+        locks.drop_owner(Ino(file), all.style, who, out);
+    }
+
+    fn drop_session(&mut self, session: SessionId) {
+        let Both { locks, reference, out, expected } = self;
+        reference.waits.retain(|w| w.owner.session != session);
+        for holders in reference.bytes.values_mut() {
+            holders.retain(|holder, _| holder.session != session);
+        }
+        reference.given.retain(|_, other| *other != session);
+        (0..2).for_each(|file| reference.settle(file, expected));
+        locks.drop_session(session, out);
+    }
+}
+
+fn run(steps: Vec<Step>) {
+    let mut both = Both::new();
+    steps.into_iter().for_each(|step| both.step(step));
+    let mut locks = both.locks;
     let mut out = Vec::new();
     (0..2).for_each(|session| locks.drop_session(SessionId(session), &mut out));
     assert!(locks.is_empty() && locks.counts.is_empty(), "something was left behind");

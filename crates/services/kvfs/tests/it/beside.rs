@@ -65,7 +65,27 @@ fn draw(rng: &mut Rng, begun: u64) -> What {
     }
 }
 
+/// Has engine and medium take their time, and the engine report conflicts.
+fn slow(disk: &Disk, delay_polls: u64, commit_conflicts: u64) {
+    disk.kv.set_faults(mem::Faults { delay_polls, commit_conflicts, ..<_>::default() });
+    disk.medium.set_faults(medium::mem::Faults { delay_polls: 6, ..<_>::default() });
+}
+
+fn at_ease(disk: &Disk) {
+    disk.kv.set_faults(mem::Faults::default());
+    disk.medium.set_faults(medium::mem::Faults::default());
+}
+
 impl<'v> Slot<'v> {
+    /// From now on its units may hold what it writes.
+    fn begins(&self, registers: &mut RegisterOracle) {
+        match &self.what {
+            What::Write(value, units) => registers.begin(units.clone(), *value, self.begun),
+            What::Cut(units) => registers.begin(*units.min(&UNITS)..UNITS, 0, self.begun),
+            _ => {}
+        }
+    }
+
     fn start(&mut self, volume: &'v Volume, (ino, fh): (Ino, Fh), lane: u16) {
         let offset = |unit: usize| (unit * UNIT) as u64;
         let (request, payload) = match &self.what {
@@ -127,12 +147,7 @@ fn run(seed: u64, power: bool, drops: bool) -> u64 {
     user.write(ino, fh, 0, &unit(1).repeat(100)).unwrap();
     registers.end(1, 2);
     user.sync().unwrap();
-    let conflicts = if seed.is_multiple_of(2) { 15 } else { 0 };
-    let faults =
-        mem::Faults { delay_polls: seed % 4, commit_conflicts: conflicts, ..<_>::default() };
-    disk.kv.set_faults(faults);
-    let slow = medium::mem::Faults { delay_polls: 6, ..medium::mem::Faults::default() };
-    disk.medium.set_faults(slow);
+    slow(&disk, seed % 4, if seed.is_multiple_of(2) { 15 } else { 0 });
     let idle = || Slot { running: None, what: What::Sync, begun: 0 };
     let mut slots: Vec<Slot<'_>> = (0..8).map(|_| idle()).collect();
     // The moment of the last sync that is known to have succeeded began.
@@ -144,11 +159,7 @@ fn run(seed: u64, power: bool, drops: bool) -> u64 {
         let slot = &mut slots[usize::from(lane)];
         let Some(running) = &mut slot.running else {
             (slot.what, slot.begun) = (draw(&mut rng, clock), clock);
-            match &slot.what {
-                What::Write(value, units) => registers.begin(units.clone(), *value, clock),
-                What::Cut(units) => registers.begin(*units.min(&UNITS)..UNITS, 0, clock),
-                _ => {}
-            }
+            slot.begins(&mut registers);
             slot.start(&volume, (ino, fh), lane);
             continue;
         };
@@ -181,19 +192,22 @@ fn run(seed: u64, power: bool, drops: bool) -> u64 {
     } else {
         synced = clock;
     }
-    disk.kv.set_faults(mem::Faults::default());
-    disk.medium.set_faults(medium::mem::Faults::default());
-    let volume = disk.open_settled();
-    clean(&volume);
-    let user = User::root(&volume);
+    at_ease(&disk);
+    after_all(&disk.open_settled(), ino, &registers, synced, &why);
+    trace.hash()
+}
+
+/// The file as the next start finds it; without it, every block is free.
+fn after_all(volume: &Volume, ino: Ino, registers: &RegisterOracle, synced: u64, why: &str) {
+    clean(volume);
+    let user = User::root(volume);
     let fh = user.open(ino, 2).unwrap();
     let found = user.read(ino, fh, 0, 1 << 20).unwrap();
-    judge(&registers, 0..UNITS, &found, synced, &why);
+    judge(registers, 0..UNITS, &found, synced, why);
     user.set(ino, Setattr { size: Some(0), ..Setattr::default() }).unwrap();
-    tidy(&volume);
+    tidy(volume);
     assert_eq!(volume.objects().space().used, 0, "{why}: a block is nobody's");
-    clean(&volume);
-    trace.hash()
+    clean(volume);
 }
 
 #[test]
@@ -258,12 +272,48 @@ fn writes_of_one_file_wait_for_the_disk_together() {
     block_on(volume.tidy()).unwrap();
 }
 
+const RECORD: usize = 3000;
+
+/// What each has appended: answered, and the one it may have.
+#[derive(Default)]
+struct Appended {
+    answered: [Vec<u8>; 4],
+    may: [Vec<u8>; 4],
+    last: u8,
+}
+
+impl Appended {
+    fn draw(&mut self, lane: usize, rng: &mut Rng) -> What {
+        if lane < 4 {
+            self.last = self.last % 250 + 1;
+            self.may[lane].push(self.last);
+            What::Append(self.last, RECORD)
+        } else if rng.chance(1, 2) {
+            What::Write(7, 0..2)
+        } else {
+            What::Read(0..4)
+        }
+    }
+
+    fn judge(&self, found: &[u8], seed: u64) {
+        assert!(self.last < 250, "values come once");
+        for (may, answered) in self.may.iter().zip(&self.answered) {
+            let own: Vec<u8> = found.iter().copied().filter(|v| may.contains(v)).collect();
+            let order = |v: &&u8| may.iter().position(|m| m == *v);
+            assert!(own.is_sorted_by_key(|v| order(&v)), "seed {seed}: out of order");
+            let once = |v: &u8| own.iter().filter(|found| *found == v).count() == 1;
+            assert!(answered.iter().all(once), "seed {seed}: answered and not there once");
+        }
+        let known = |v: &u8| self.may.iter().any(|may| may.contains(v));
+        assert!(found.iter().all(known), "seed {seed}: what nobody wrote");
+    }
+}
+
 /// Many append to one big file while others read and write its beginning; some are given up. Every
 /// record that was answered is there once and whole, each writer's in its order, and none between
 /// them that nobody wrote.
 #[test]
 fn appends_find_the_end_beside_other_writes() {
-    const RECORD: usize = 3000;
     seeds::run(0..30, |seed| {
         let mut rng = Rng::new(seed);
         let disk = Disk::new(seed);
@@ -272,29 +322,14 @@ fn appends_find_the_end_beside_other_writes() {
         let (attr, fh) = user.create(Ino::ROOT, "f", 0).unwrap();
         let ino = attr.ino;
         user.write(ino, fh, 0, &[255; 20_000]).unwrap();
-        let conflicts = if seed.is_multiple_of(3) { 15 } else { 0 };
-        let delays =
-            mem::Faults { delay_polls: seed % 3, commit_conflicts: conflicts, ..<_>::default() };
-        disk.kv.set_faults(delays);
-        disk.medium.set_faults(medium::mem::Faults { delay_polls: 6, ..<_>::default() });
+        slow(&disk, seed % 3, if seed.is_multiple_of(3) { 15 } else { 0 });
         let mut running: Vec<Option<Slot<'_>>> = (0..6).map(|_| None).collect();
-        // What each has appended: answered, and the one it may have.
-        let mut answered: Vec<Vec<u8>> = vec![Vec::new(); 4];
-        let mut may: Vec<Vec<u8>> = vec![Vec::new(); 4];
-        let mut next = 0;
+        let mut appended = Appended::default();
         for clock in 1..1500 {
             let lane = rng.below(6) as usize;
             let Some(slot) = &mut running[lane] else {
-                let mut slot = Slot { running: None, what: What::Sync, begun: clock };
-                if lane < 4 {
-                    next = next % 250 + 1;
-                    may[lane].push(next);
-                    slot.what = What::Append(next, RECORD);
-                } else if rng.chance(1, 2) {
-                    slot.what = What::Write(7, 0..2);
-                } else {
-                    slot.what = What::Read(0..4);
-                }
+                let what = appended.draw(lane, &mut rng);
+                let mut slot = Slot { running: None, what, begun: clock };
                 slot.start(&volume, (ino, fh), lane as u16);
                 running[lane] = Some(slot);
                 continue;
@@ -308,32 +343,20 @@ fn appends_find_the_end_beside_other_writes() {
             let Poll::Ready(answer) = polled else { continue };
             answer.unwrap_or_else(|errno| panic!("seed {seed}: {errno}"));
             if let What::Append(value, _) = slot.what {
-                answered[lane].push(value);
+                appended.answered[lane].push(value);
             }
             running[lane] = None;
         }
         drop(running);
-        disk.kv.set_faults(mem::Faults::default());
-        disk.medium.set_faults(medium::mem::Faults::default());
+        at_ease(&disk);
         clean(&volume);
         let size = user.stat(ino).unwrap().size as usize;
-        let found: Vec<u8> = (20_000..size)
-            .step_by(RECORD)
-            .map(|at| {
-                let record = user.read(ino, fh, at as u64, RECORD as u32).unwrap();
-                assert_eq!(record, [record[0]; RECORD], "seed {seed}: a record in pieces at {at}");
-                record[0]
-            })
-            .collect();
-        assert!(next < 250, "values come once");
-        for lane in 0..4 {
-            let own: Vec<u8> = found.iter().copied().filter(|v| may[lane].contains(v)).collect();
-            let order = |v: &&u8| may[lane].iter().position(|m| m == *v);
-            assert!(own.is_sorted_by_key(|v| order(&v)), "seed {seed}: out of order");
-            let once = |v: &u8| own.iter().filter(|found| *found == v).count() == 1;
-            assert!(answered[lane].iter().all(once), "seed {seed}: answered and not there once");
-        }
-        let known = |v: &u8| may.iter().any(|may| may.contains(v));
-        assert!(found.iter().all(known), "seed {seed}: what nobody wrote");
+        let record = |at: usize| {
+            let record = user.read(ino, fh, at as u64, RECORD as u32).unwrap();
+            assert_eq!(record, [record[0]; RECORD], "seed {seed}: a record in pieces at {at}");
+            record[0]
+        };
+        let found: Vec<u8> = (20_000..size).step_by(RECORD).map(record).collect();
+        appended.judge(&found, seed);
     });
 }

@@ -27,15 +27,32 @@ fn furnish(user: &User<'_>) {
 
 /// Every change, with the payload that goes with it.
 fn changes() -> Vec<(Request<'static>, &'static [u8])> {
-    let (parent, umask) = (DIR, 0);
-    let flags = open_flags::RDWR;
     let at = SetattrTime::At(Timestamp { sec: 9, nsec: 9 });
     let set = Setattr { mode: Some(0o600), mtime: Some(at), ..Setattr::default() };
     let cut = Setattr { size: Some(10), ..Setattr::default() };
-    let rename = |name, to_name, flags| Request::Rename {
+    let truncating = open_flags::RDWR | open_flags::TRUNC;
+    let of_files = [
+        (Request::Setattr { ino: FILE, fh: Fh::NONE, set }, &b""[..]),
+        (Request::Setattr { ino: FILE, fh: Fh::NONE, set: cut }, b""),
+        (Request::Open { ino: FILE, flags: truncating }, b""),
+        (create(b"file", truncating), b""),
+        (Request::Setxattr { ino: FILE, name: b"user.new", flags: 1 }, b"value"),
+        (Request::Removexattr { ino: FILE, name: b"user.old" }, b""),
+    ];
+    changes_of_names().into_iter().chain(of_files).collect()
+}
+
+fn create(name: &'static [u8], flags: u32) -> Request<'static> {
+    Request::Create { parent: DIR, name, mode: 0o600, umask: 0, flags }
+}
+
+fn changes_of_names() -> Vec<(Request<'static>, &'static [u8])> {
+    let (parent, umask) = (DIR, 0);
+    let flags = open_flags::RDWR;
+    let rename = |name, to_parent, to_name, flags| Request::Rename {
         parent,
         name,
-        to_parent: Ino::ROOT,
+        to_parent,
         to_name,
         flags,
     };
@@ -43,59 +60,17 @@ fn changes() -> Vec<(Request<'static>, &'static [u8])> {
         (Request::Mkdir { parent, name: b"new", mode: 0o755, umask }, b""),
         (Request::Mknod { parent, name: b"new", mode: 0o010_600, umask, rdev: 0 }, b""),
         (Request::Symlink { parent, name: b"new" }, b"target"),
-        (Request::Create { parent, name: b"new", mode: 0o600, umask, flags }, b""),
-        (
-            Request::Create {
-                parent,
-                name: b"new",
-                mode: 0o600,
-                umask,
-                flags: flags | open_flags::EXCL,
-            },
-            b"",
-        ),
+        (create(b"new", flags), b""),
+        (create(b"new", flags | open_flags::EXCL), b""),
         (Request::Tmpfile { parent, mode: 0o600, umask, flags }, b""),
         (Request::Link { ino: FILE, to_parent: Ino::ROOT, to_name: b"hard" }, b""),
         (Request::Unlink { parent, name: b"file" }, b""),
         (Request::Unlink { parent, name: b"link" }, b""),
         (Request::Rmdir { parent, name: b"empty" }, b""),
-        (rename(b"file", b"moved", 0), b""),
-        (rename(b"empty", b"moved", rename_flags::NOREPLACE), b""),
-        (
-            Request::Rename {
-                parent,
-                name: b"empty",
-                to_parent: parent,
-                to_name: b"other",
-                flags: rename_flags::EXCHANGE,
-            },
-            b"",
-        ),
-        (
-            Request::Rename {
-                parent,
-                name: b"other",
-                to_parent: parent,
-                to_name: b"file",
-                flags: 0,
-            },
-            b"",
-        ),
-        (Request::Setattr { ino: FILE, fh: Fh::NONE, set }, b""),
-        (Request::Setattr { ino: FILE, fh: Fh::NONE, set: cut }, b""),
-        (Request::Open { ino: FILE, flags: flags | open_flags::TRUNC }, b""),
-        (
-            Request::Create {
-                parent,
-                name: b"file",
-                mode: 0o600,
-                umask,
-                flags: flags | open_flags::TRUNC,
-            },
-            b"",
-        ),
-        (Request::Setxattr { ino: FILE, name: b"user.new", flags: 1 }, b"value"),
-        (Request::Removexattr { ino: FILE, name: b"user.old" }, b""),
+        (rename(b"file", Ino::ROOT, b"moved", 0), b""),
+        (rename(b"empty", Ino::ROOT, b"moved", rename_flags::NOREPLACE), b""),
+        (rename(b"empty", parent, b"other", rename_flags::EXCHANGE), b""),
+        (rename(b"other", parent, b"file", 0), b""),
     ]
 }
 

@@ -74,6 +74,13 @@ struct Slot<'v> {
 }
 
 impl<'v> Slot<'v> {
+    /// Of one of two attachments.
+    fn idle(lane: u16) -> Slot<'v> {
+        let attachment = SessionId(1 + u64::from(lane % 2));
+        let caller = Caller { attachment, trusted: true, peer: Cred::root() };
+        Slot { running: None, what: String::new(), caller, lane }
+    }
+
     fn start(&mut self, volume: &'v Volume, request: Request<'static>, payload: Vec<u8>, at: u64) {
         self.what = format!("{request:?}");
         let (session, lane) = (self.caller.attachment, self.lane);
@@ -109,18 +116,7 @@ fn interleaved(seed: u64, drops: bool) {
     furnish(&volume);
     let faults = Faults { delay_polls: 3, commit_conflicts: 20, ..Faults::default() };
     disk.kv.set_faults(faults);
-    let mut slots: Vec<Slot<'_>> = (0..6u16)
-        .map(|lane| Slot {
-            running: None,
-            what: String::new(),
-            caller: Caller {
-                attachment: SessionId(1 + u64::from(lane % 2)),
-                trusted: true,
-                peer: Cred::root(),
-            },
-            lane,
-        })
-        .collect();
+    let mut slots: Vec<Slot<'_>> = (0..6).map(Slot::idle).collect();
     let mut open: Vec<(SessionId, Ino, Fh)> = Vec::new();
     let mut started = 0;
     while started < 600 || slots.iter().any(|slot| slot.running.is_some()) {

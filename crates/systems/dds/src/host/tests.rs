@@ -57,14 +57,7 @@ impl Store {
             Request::Flush { file } => self.file(file).map(|_| (0, Vec::new())),
             Request::Size { file } => self.file(file).map(|held| (held.len() as u64, Vec::new())),
             Request::Table { changes } => Ok((changes.len() as u64, Vec::new())),
-            Request::CreateDirectory { name } => {
-                if self.directories.values().any(|held| held == name) {
-                    return Err(Errno::EEXIST);
-                }
-                self.last += 1;
-                self.directories.insert(self.last, name.to_vec());
-                none(self.last)
-            }
+            Request::CreateDirectory { name } => none(self.create_directory(name)?),
             Request::OpenDirectory { name } => {
                 let mut all = self.directories.iter();
                 let found = all.find(|(_, held)| *held == name).ok_or(Errno::ENOENT)?;
@@ -77,14 +70,7 @@ impl Store {
                 self.directories.remove(&directory.0).ok_or(Errno::ENOENT)?;
                 none(0)
             }
-            Request::CreateFile { directory, name } => {
-                if self.id_of(directory.0, name).is_some() {
-                    return Err(Errno::EEXIST);
-                }
-                self.last += 1;
-                self.files.insert(self.last, (directory.0, name.to_vec(), Vec::new()));
-                none(self.last)
-            }
+            Request::CreateFile { directory, name } => none(self.create_file(directory, name)?),
             Request::OpenFile { directory, name } => {
                 none(self.id_of(directory.0, name).ok_or(Errno::ENOENT)?)
             }
@@ -93,16 +79,38 @@ impl Store {
                 none(0)
             }
             Request::List { directory, after, bytes } => {
-                let mut out = Vec::new();
-                for (id, (held, name, data)) in self.files.range(after + 1..) {
-                    let listed = Listed { id: *id, size: data.len() as u64, name };
-                    if *held == directory.0 && !put_listed(&mut out, &listed, bytes as usize) {
-                        break;
-                    }
-                }
-                Ok((0, out))
+                Ok((0, self.list(directory, after, bytes as usize)))
             }
         }
+    }
+
+    fn create_directory(&mut self, name: &[u8]) -> Result<u32> {
+        if self.directories.values().any(|held| held == name) {
+            return Err(Errno::EEXIST);
+        }
+        self.last += 1;
+        self.directories.insert(self.last, name.to_vec());
+        Ok(self.last)
+    }
+
+    fn create_file(&mut self, directory: DirectoryId, name: &[u8]) -> Result<u32> {
+        if self.id_of(directory.0, name).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        self.last += 1;
+        self.files.insert(self.last, (directory.0, name.to_vec(), Vec::new()));
+        Ok(self.last)
+    }
+
+    fn list(&self, directory: DirectoryId, after: u32, room: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (id, (held, name, data)) in self.files.range(after + 1..) {
+            let listed = Listed { id: *id, size: data.len() as u64, name };
+            if *held == directory.0 && !put_listed(&mut out, &listed, room) {
+                break;
+            }
+        }
+        out
     }
 }
 

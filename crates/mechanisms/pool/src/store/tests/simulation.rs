@@ -157,6 +157,17 @@ fn note(history: &mut History, at: usize, outcome: Result<(), KvError>, poisoned
     }
 }
 
+fn faults_of(seed: u64, harsh: bool, rng: &mut Rng) -> Faults {
+    Faults {
+        delay_polls: rng.below(6),
+        time_outs: if harsh { 60 } else { 0 },
+        repeats: 2 + rng.below(8),
+        read_time_outs: if harsh { 80 } else { 0 },
+        void_fences: seed % 4 == 3,
+        ..Faults::default()
+    }
+}
+
 fn live(seed: u64) -> (u64, u64, Counts) {
     let mut rng = Rng::new(seed);
     let cluster = MemCluster::new(seed);
@@ -168,14 +179,7 @@ fn live(seed: u64) -> (u64, u64, Counts) {
     for life in 0..6 {
         let why = format!("seed {seed}, life {life}");
         let harsh = rng.chance(1, 2);
-        let faults = Faults {
-            delay_polls: rng.below(6),
-            time_outs: if harsh { 60 } else { 0 },
-            repeats: 2 + rng.below(8),
-            read_time_outs: if harsh { 80 } else { 0 },
-            void_fences: seed % 4 == 3,
-            ..Faults::default()
-        };
+        let faults = faults_of(seed, harsh, &mut rng);
         cluster.set_faults(faults);
         if rng.chance(2, 3) {
             owner.die_after(20 + rng.below(400));
@@ -191,21 +195,8 @@ fn live(seed: u64) -> (u64, u64, Counts) {
             }
             one.poll(&mut history, &mut rng);
         }
-        // The next one comes. This one may still be at it.
         let next_owner = Arc::new(cluster.client());
-        if rng.chance(1, 3) {
-            // The next one, too, dies on its way in, once or twice.
-            for _ in 0..=rng.below(2) {
-                let weak = Arc::new(cluster.client());
-                weak.die_after(rng.below(60));
-                step_together(&mut one, &mut history, &mut rng, open(&weak, SMALL), |_| {
-                    weak.is_dead()
-                });
-            }
-        }
-        let next =
-            step_together(&mut one, &mut history, &mut rng, open(&next_owner, SMALL), |_| false);
-        let next = next.unwrap();
+        let next = take_over(&mut one, &mut history, &mut rng, &cluster, &next_owner);
         let answered = history.answered;
         scans += one.scans;
         // It never answers again, however long it goes on.
@@ -227,6 +218,25 @@ fn live(seed: u64) -> (u64, u64, Counts) {
     assert_eq!((store.counts().unapplied, store.counts().journal_bytes), (0, 0), "seed {seed}");
     history.check(&everything(&store), "at the end");
     (number, scans, counts)
+}
+
+/// The next owner comes while `one` may still be at it.
+fn take_over(
+    one: &mut Life<'_>,
+    history: &mut History,
+    rng: &mut Rng,
+    cluster: &MemCluster,
+    next: &Arc<MemPool>,
+) -> Store {
+    if rng.chance(1, 3) {
+        // The next one, too, dies on its way in, once or twice.
+        for _ in 0..=rng.below(2) {
+            let weak = Arc::new(cluster.client());
+            weak.die_after(rng.below(60));
+            step_together(one, history, rng, open(&weak, SMALL), |_| weak.is_dead());
+        }
+    }
+    step_together(one, history, rng, open(next, SMALL), |_| false).unwrap()
 }
 
 /// Polls a future beside an owner that does not know yet, until its end or until `stop`.

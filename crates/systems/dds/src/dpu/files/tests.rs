@@ -221,14 +221,18 @@ fn step(service: &Service, model: &mut Model, directory: DirectoryId, rng: &mut 
         }
         _ => {
             let (offset, bytes) = (rng.below(3 * SEGMENT), rng.below(SEGMENT));
-            let found = read(service, file, offset, u32::try_from(bytes).unwrap()).unwrap();
-            let held = &model.files[&file];
-            let from = usize::try_from(offset.min(size)).unwrap();
-            let to = usize::try_from((offset + bytes).min(size)).unwrap();
-            assert!(found == held[from..to.max(from)], "read {file:?} {offset}+{bytes}");
+            compare_part(service, file, &model.files[&file], offset, bytes);
             format!("read {file:?}")
         }
     }
+}
+
+fn compare_part(service: &Service, file: FileId, held: &[u8], offset: u64, bytes: u64) {
+    let found = read(service, file, offset, u32::try_from(bytes).unwrap()).unwrap();
+    let size = held.len() as u64;
+    let from = usize::try_from(offset.min(size)).unwrap();
+    let to = usize::try_from((offset + bytes).min(size)).unwrap();
+    assert!(found == held[from..to.max(from)], "read {file:?} {offset}+{bytes}");
 }
 
 fn compare(service: &Service, model: &Model) {
