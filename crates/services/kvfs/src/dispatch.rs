@@ -51,13 +51,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         context.trusted || self.handles.knows(context.attachment, ino)
     }
 
-    async fn answer(
-        &self,
-        context: &Context<'_>,
-        request: Request<'_>,
-        data: &[u8],
-    ) -> Result<Answer> {
-        let cx = context;
+    async fn answer(&self, cx: &Context<'_>, request: Request<'_>, data: &[u8]) -> Result<Answer> {
         Ok(match request {
             Request::Noop => Reply::Empty.into(),
             Request::Lookup { parent, name } => self.lookup(cx, parent, name).await?.into(),
@@ -101,9 +95,6 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             Request::Listxattr { ino, len } => self.listxattr(cx, ino, len).await?,
             Request::Removexattr { ino, name } => self.removexattr(cx, ino, name).await?.into(),
             Request::Access { ino, mask } => self.access(cx, ino, mask).await?.into(),
-            Request::Reclaim { ino, fh, flags, directory } => {
-                self.reclaim(cx, ino, fh, flags, directory).await?.into()
-            }
             Request::Read { .. }
             | Request::Write { .. }
             | Request::Flush { .. }
@@ -115,11 +106,13 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             | Request::Fallocate { .. }
             | Request::Lseek { .. }
             | Request::CopyFileRange { .. }
-            | Request::Syncfs => self.answer_data(cx, request, data).await?,
+            | Request::Syncfs
+            | Request::Reclaim { .. } => self.answer_data(cx, request, data).await?,
         })
     }
 
-    /// Requests about a file's bytes and locks: helper functions of `data` and `lock`.
+    /// Requests about a file's bytes and locks, helper functions of `data` and `lock`; and handles
+    /// that are handed in again.
     async fn answer_data(
         &self,
         cx: &Context<'_>,
@@ -154,6 +147,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 self.copy_file_range(cx, source, (to, to_fh, to_offset), len).await?.into()
             }
             Request::Syncfs => self.syncfs().await?.into(),
+            Request::Reclaim { ino, fh, flags, directory } => {
+                self.reclaim(cx, ino, fh, flags, directory).await?.into()
+            }
             _ => Err(Errno::ENOSYS)?,
         })
     }

@@ -80,11 +80,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             let (staged, copied) = match self.next_run(from, &shape, from_at, len).await? {
                 Run::Data(len) => {
                     let mut bytes = vec![0; usize::try_from(len).map_err(|_| Errno::EIO)?];
-                    self.store().read(from, &shape, from_at, &mut bytes).await?;
                     let store = self.store();
-                    let staged =
-                        store.stage_write(to, &mut after, to_at, &bytes, txn.batch()).await?;
-                    (staged, len)
+                    store.read(from, &shape, from_at, &mut bytes).await?;
+                    (store.stage_write(to, &mut after, to_at, &bytes, txn.batch()).await?, len)
                 }
                 Run::Hole(len) => {
                     // A hole in the target as far as it has bytes there; beyond, growing is enough.
