@@ -143,6 +143,17 @@ mod tests {
         }
     }
 
+    /// A number in the header of a cache outlives the program that wrote it.
+    #[test]
+    fn numbers_keep_their_names() {
+        let replace = [(1, "clock"), (2, "lru"), (3, "s3fifo")];
+        let prefetch = [(1, "none"), (2, "sequential"), (3, "strided")];
+        let flush = [(1, "eager"), (2, "aged")];
+        assert_eq!(replace::Name::ALL.map(|name| (name.code(), name.as_str())), replace);
+        assert_eq!(prefetch::Name::ALL.map(|name| (name.code(), name.as_str())), prefetch);
+        assert_eq!(flush::Name::ALL.map(|name| (name.code(), name.as_str())), flush);
+    }
+
     #[test]
     fn numbers_nobody_knows_choose_nothing() {
         let ours = Policies::default();

@@ -15,10 +15,10 @@ pub const WATERMARK: u64 = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Name {
     /// Everything at every round.
-    Eager,
+    Eager = 1,
     /// What has been dirty for a while, and what is above the watermark.
     #[default]
-    Aged,
+    Aged = 2,
 }
 
 impl Name {
@@ -34,10 +34,10 @@ impl Name {
         }
     }
 
-    /// Its number in a cache's header; 0 is none's.
+    /// Its number in a cache's header, which outlives a DPU side: it never changes. 0 is none's.
     #[must_use]
     pub fn code(self) -> u8 {
-        self as u8 + 1
+        self as u8
     }
 
     /// The algorithm of this name, if there is one.

@@ -17,12 +17,12 @@ pub use strided::Strided;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Name {
     /// Nothing but what was asked for.
-    None,
+    None = 1,
     /// Read-ahead with a window that grows.
     #[default]
-    Sequential,
+    Sequential = 2,
     /// The same, and reads at a constant distance.
-    Strided,
+    Strided = 3,
 }
 
 impl Name {
@@ -39,10 +39,10 @@ impl Name {
         }
     }
 
-    /// Its number in a cache's header; 0 is none's.
+    /// Its number in a cache's header, which outlives a DPU side: it never changes. 0 is none's.
     #[must_use]
     pub fn code(self) -> u8 {
-        self as u8 + 1
+        self as u8
     }
 
     /// The algorithm of this name, if there is one.

@@ -22,12 +22,12 @@ pub use s3fifo::S3Fifo;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Name {
     /// Second chance.
-    Clock,
+    Clock = 1,
     /// Least recently used, by samples.
-    Lru,
+    Lru = 2,
     /// Small, main and ghost queues.
     #[default]
-    S3Fifo,
+    S3Fifo = 3,
 }
 
 impl Name {
@@ -44,10 +44,10 @@ impl Name {
         }
     }
 
-    /// Its number in a cache's header; 0 is none's.
+    /// Its number in a cache's header, which outlives a DPU side: it never changes. 0 is none's.
     #[must_use]
     pub fn code(self) -> u8 {
-        self as u8 + 1
+        self as u8
     }
 
     /// The algorithm of this name, if there is one.

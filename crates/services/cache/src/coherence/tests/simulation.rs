@@ -107,11 +107,11 @@ impl World {
         let (kv, medium) = (Arc::new(MemKv::new(seed)), Arc::new(MemMedium::new(seed)));
         kv.set_faults(Faults { delay_polls: rng.below(4), ..Faults::default() });
         let volume = open(&kv, &medium);
-        let pick = |rng: &mut Rng, of: u64| rng.below(of) as usize;
+        let pick = |rng: &mut Rng, of: usize| rng.below(of as u64) as usize;
         let policies = Policies {
-            replace: replace::Name::ALL[pick(&mut rng, 3)],
-            prefetch: prefetch::Name::ALL[pick(&mut rng, 3)],
-            flush: flush::Name::ALL[pick(&mut rng, 2)],
+            replace: replace::Name::ALL[pick(&mut rng, replace::Name::ALL.len())],
+            prefetch: prefetch::Name::ALL[pick(&mut rng, prefetch::Name::ALL.len())],
+            flush: flush::Name::ALL[pick(&mut rng, flush::Name::ALL.len())],
             dirty: 1 + rng.below(u64::from(DIRTY_MAX)) as u8,
         };
         let maintained = rng.chance(1, 2).then(Arc::default);
