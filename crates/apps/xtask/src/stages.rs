@@ -226,6 +226,15 @@ const TEST: &[Stage] = &[
         10,
         Action::Command(&["target/test-fast/coherence", "--rounds=8", "--flag=--replace=clock"]),
     ),
+    built(
+        "doctests",
+        "the examples in the API documentation build and run",
+        10,
+        Action::WithFeatures(
+            &["cargo", "test", "--workspace", "--doc", "--profile=test-fast", "--quiet"],
+            &[],
+        ),
+    ),
     first(
         "docs",
         "the API documentation builds and its links resolve",
@@ -439,8 +448,13 @@ pub(crate) fn tests(project: &Project, packages: &[String]) -> Result<bool, Stri
     if packages.is_empty() {
         return Err("name packages: `cargo x tests rados kv`".into());
     }
+    if let Some(skips) = SkipFile::of_outer_run() {
+        let output = Output::terminal(&skips.path);
+        executables::run(project, Which::Of(packages), &[], minutes(40), &output)?;
+        return Ok(true);
+    }
     let skips = SkipFile::create(project)?;
     let output = Output::terminal(&skips.path);
-    executables::run(project, Which::Of(packages), &[], &output)?;
+    executables::run(project, Which::Of(packages), &[], minutes(40), &output)?;
     Ok(skips.judge(project))
 }

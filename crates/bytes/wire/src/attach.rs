@@ -25,8 +25,11 @@ pub use hello::{Hello, QueuesHello, QueuesWelcome, RingsHello, RingsWelcome, Rol
 
 /// First bytes of a message: "OBAT".
 pub const MAGIC: u32 = 0x5441_424F;
-/// Version of the messages of the socket.
+/// Version of the messages that attach: a side of another one is refused.
 pub const VERSION: u16 = 4;
+/// Version of all other messages, which any program may send to any: what refuses says why in words
+/// that the refused can read, and a DPU side of an older program can be asked and stopped.
+pub const CONTROL_VERSION: u16 = 3;
 /// Bytes before the body.
 pub const HEADER_LEN: usize = 12;
 /// Longest text of a control message, bytes.
@@ -186,7 +189,7 @@ impl Message {
         }
         let mut out = vec![0; HEADER_LEN];
         put(&mut out, 0, &MAGIC.to_le_bytes());
-        put(&mut out, 4, &VERSION.to_le_bytes());
+        put(&mut out, 4, &version_of(self.kind()).to_le_bytes());
         put(&mut out, 6, &self.kind().to_le_bytes());
         put(&mut out, 8, &u32::try_from(body.len()).unwrap_or(0).to_le_bytes());
         out.extend(body);
@@ -201,15 +204,15 @@ impl Message {
         if bytes.len() < HEADER_LEN || bytes.len() > MESSAGE_MAX || u32_at(bytes, 0) != MAGIC {
             return Err(AttachError::Malformed);
         }
-        let version = u16_at(bytes, 4);
-        if version != VERSION {
+        let (version, kind) = (u16_at(bytes, 4), u16_at(bytes, 6));
+        if version != version_of(kind) {
             return Err(AttachError::Version(version));
         }
         let body = bytes.get(HEADER_LEN..).unwrap_or_default();
         if usize::try_from(u32_at(bytes, 8)) != Ok(body.len()) {
             return Err(AttachError::Malformed);
         }
-        match u16_at(bytes, 6) {
+        match kind {
             1 => Hello::parse(body),
             2 => Welcome::parse(body),
             3 => refused(body),
@@ -220,6 +223,11 @@ impl Message {
             _ => Err(AttachError::Unknown),
         }
     }
+}
+
+/// The version of messages of a kind.
+fn version_of(kind: u16) -> u16 {
+    if kind <= 2 { VERSION } else { CONTROL_VERSION }
 }
 
 fn refused(body: &[u8]) -> Result<Message, AttachError> {

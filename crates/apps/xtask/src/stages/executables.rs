@@ -5,7 +5,8 @@
 //! what was built is run.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -17,8 +18,6 @@ use serde_json::Value;
 use super::{Output, PROFILE};
 use crate::project::Project;
 
-/// Tests of one program that are not done by then hang.
-const LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Programs whose tests measure CPU or short times, by package and target: nothing runs beside
 /// them. Tests that allow for other load, by a limit far beyond what is promised, are not here.
 const MEASURING: &[(&str, &str)] = &[
@@ -81,9 +80,11 @@ pub(super) fn run(
     project: &Project,
     which: Which<'_>,
     env: &[(&str, &str)],
+    limit: Duration,
     output: &Output,
 ) -> Result<(), String> {
     let mut programs = built(project)?;
+    check_lists(&programs, which)?;
     programs.retain(|program| match which {
         Which::Beside => !program.is_in(MEASURING) && !program.is_in(IN_A_CLUSTER),
         Which::Measuring => program.is_in(MEASURING),
@@ -105,7 +106,7 @@ pub(super) fn run(
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some(program) = next else { return };
-                    if let Err(reason) = run_one(&program, env, output) {
+                    if let Err(reason) = run_one(project, &program, env, limit, output) {
                         let name = format!("{} {}: {reason}", program.package, program.target);
                         failed.lock().unwrap_or_else(PoisonError::into_inner).push(name);
                     }
@@ -117,34 +118,58 @@ pub(super) fn run(
     if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
 }
 
-fn run_one(program: &Executable, env: &[(&str, &str)], output: &Output) -> Result<(), String> {
+/// Every name of the lists above, and every package that was asked for, has a program.
+fn check_lists(programs: &[Executable], which: Which<'_>) -> Result<(), String> {
+    for entry in [MEASURING, IN_A_CLUSTER, LONGEST].concat() {
+        if !programs.iter().any(|program| program.is_in(&[entry])) {
+            return Err(format!("no test program `{} {}`; mend the lists here", entry.0, entry.1));
+        }
+    }
+    let Which::Of(packages) = which else { return Ok(()) };
+    let is_there = |name: &String| programs.iter().any(|program| program.package == *name);
+    match packages.iter().find(|name| !is_there(name)) {
+        Some(name) => Err(format!("no crate `{name}` has tests")),
+        None => Ok(()),
+    }
+}
+
+/// Its output goes to a file, not to a pipe: a process that a killed test leaves behind would hold
+/// a pipe open for ever.
+fn run_one(
+    project: &Project,
+    program: &Executable,
+    env: &[(&str, &str)],
+    limit: Duration,
+    output: &Output,
+) -> Result<(), String> {
     let begun = Instant::now();
-    let ended = Command::new("timeout")
+    let logs = project.target.join("stages");
+    let path = logs.join(format!("tests-{}-{}.log", program.package, program.target));
+    let cannot = |error: io::Error| format!("cannot write {}: {error}", path.display());
+    fs::create_dir_all(&logs).map_err(cannot)?;
+    let log = fs::File::create(&path).map_err(cannot)?;
+    let status = Command::new("timeout")
         .arg("--kill-after=20")
-        .arg(LIMIT.as_secs().to_string())
+        .arg(limit.as_secs().to_string())
         .arg(&program.path)
         .arg("--quiet")
         .current_dir(&program.folder)
         .envs(env.iter().copied())
         .envs(output.env())
         .stdin(Stdio::null())
-        .output()
+        .stdout(log.try_clone().map_err(cannot)?)
+        .stderr(log)
+        .status()
         .map_err(|error| format!("cannot run `timeout` (package coreutils): {error}"))?;
-    let mut text = String::new();
-    let said = String::from_utf8_lossy(&ended.stdout);
+    let bytes = fs::read(&path).map_err(cannot)?;
+    let said = String::from_utf8_lossy(&bytes);
     let seconds = begun.elapsed().as_secs_f64();
-    let name = format!("{} {}", program.package, program.target);
     let result = said.lines().rev().find(|line| line.starts_with("test result:"));
-    let _ = writeln!(text, "{name} ({seconds:.1} s)");
-    if ended.status.success() {
-        let _ = writeln!(text, "{}", result.unwrap_or("no test"));
-    } else {
-        let _ = writeln!(text, "{said}\n{}", String::from_utf8_lossy(&ended.stderr));
-    }
-    output.write(&text);
-    match ended.status.code() {
+    let shown = if status.success() { result.unwrap_or("no test") } else { &*said };
+    output.write(&format!("{} {} ({seconds:.1} s)\n{shown}\n", program.package, program.target));
+    match status.code() {
         Some(0) => Ok(()),
-        Some(124 | 137) => Err(format!("not done within {} minutes", LIMIT.as_secs() / 60)),
+        Some(124 | 137) => Err(format!("not done within {} minutes", limit.as_secs() / 60)),
         Some(code) => Err(format!("ended with {code}")),
         None => Err("was ended by a signal".into()),
     }

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -127,7 +128,11 @@ pub(super) fn run(project: &Project, stages: &[&Stage]) -> Result<bool, String> 
                     let verdict = output
                         .map_err(|error| format!("cannot write its log: {error}"))
                         .and_then(|output| {
-                            let verdict = run_stage(project, stage, &output);
+                            // A stage that panics has failed; the run goes on.
+                            let verdict = catch_unwind(AssertUnwindSafe(|| {
+                                run_stage(project, stage, &output)
+                            }))
+                            .unwrap_or_else(|_| Err("panicked".into()));
                             show_end(stage, &verdict, &output);
                             verdict
                         });
@@ -145,6 +150,10 @@ pub(super) fn run(project: &Project, stages: &[&Stage]) -> Result<bool, String> 
             outcomes.push(outcome);
         }
     });
+    for (stage, _) in stages.iter().zip(&standing).filter(|(_, s)| **s == Standing::Waiting) {
+        let verdict = Err("never run: what it needs waits for it".into());
+        outcomes.push(Outcome { name: stage.name, verdict, took: Duration::ZERO });
+    }
     let passed = summarize(&outcomes, begun.elapsed());
     Ok(passed & skips.judge(project))
 }
@@ -184,7 +193,7 @@ fn run_stage(project: &Project, stage: &Stage, output: &Output) -> Result<(), St
         Action::Rules if crate::run_checks(project) => Ok(()),
         Action::Rules => Err("a house rule is broken".into()),
         Action::Build => run_command(project, executables::build_command(), stage.limit, output),
-        Action::Tests(which, env) => executables::run(project, which, env, output),
+        Action::Tests(which, env) => executables::run(project, which, env, stage.limit, output),
         Action::Command(words) => run_words(project, words, stage.limit, output),
         Action::WithFeatures(words, end) => {
             let words = [words, executables::features(), end].concat();

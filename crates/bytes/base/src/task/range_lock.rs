@@ -58,15 +58,24 @@ pub struct RangeQueue<W> {
     held: Vec<Entry>,
     waiting: VecDeque<(Entry, W)>,
     next_id: u64,
+    /// Most who wait and are looked at when a lock is released.
+    looked_at: usize,
 }
 
 impl<W> Default for RangeQueue<W> {
     fn default() -> RangeQueue<W> {
-        RangeQueue { held: Vec::new(), waiting: VecDeque::new(), next_id: 0 }
+        RangeQueue { held: Vec::new(), waiting: VecDeque::new(), next_id: 0, looked_at: LOOKED_AT }
     }
 }
 
 impl<W> RangeQueue<W> {
+    /// A queue in which a release looks at everybody who waits: for objects on which few wait, and
+    /// where one who waits for other units must not wait for those before him.
+    #[must_use]
+    pub fn looking_at_all() -> RangeQueue<W> {
+        RangeQueue { looked_at: usize::MAX, ..RangeQueue::default() }
+    }
+
     /// Asks for a lock; its id, and whether it is held now. If not, a later release gives the `W`
     /// that `told` makes.
     pub fn ask(&mut self, request: RangeRequest, told: impl FnOnce() -> W) -> (u64, bool) {
@@ -130,7 +139,7 @@ impl<W> RangeQueue<W> {
 
     fn grant(&mut self, mut granted: impl FnMut(W)) {
         let mut at = 0;
-        while let Some((entry, _)) = self.waiting.get(at).filter(|_| at < LOOKED_AT) {
+        while let Some((entry, _)) = self.waiting.get(at).filter(|_| at < self.looked_at) {
             let entry = *entry;
             if self.allows(&entry.request, at) {
                 self.held.push(entry);

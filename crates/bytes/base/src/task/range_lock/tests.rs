@@ -144,6 +144,20 @@ fn locks_of_an_owner_that_is_lost_end_and_no_others() {
     assert_eq!(granted, ['2', '1']);
 }
 
+/// A hundred wait for one unit, and one behind them for another. When that is released, the bound
+/// on what a release looks at would keep it from who waits for it alone.
+#[test]
+fn a_queue_that_looks_at_all_reaches_who_waits_behind_many() {
+    let mut queue = RangeQueue::looking_at_all();
+    queue.ask(on(0, 1, true), || 0);
+    let other = queue.ask(on(5, 6, true), || 0).0;
+    (0..100).for_each(|_| _ = queue.ask(on(0, 1, true), || 1));
+    queue.ask(on(5, 6, true), || 7);
+    let mut granted = Vec::new();
+    queue.release(other, |who| granted.push(who));
+    assert_eq!(granted, [7]);
+}
+
 /// A release looks at so many of those who wait; all the others get their locks nevertheless.
 #[test]
 fn a_long_queue_is_served_to_its_end() {

@@ -173,7 +173,12 @@ impl State {
             Record::File { id, directory, name } => {
                 let within = self.directories.get_mut(directory).ok_or(Bad::Impossible)?;
                 let taken = within.files.insert(name.clone(), *id).is_some();
-                let file = File { directory: *directory, name: name.clone(), ..File::default() };
+                let file = File {
+                    directory: *directory,
+                    name: name.clone(),
+                    locks: RangeQueue::looking_at_all(),
+                    ..File::default()
+                };
                 let known = self.files.insert(*id, file).is_some();
                 self.next_file = self.next_file.max(id.saturating_add(1));
                 possible(!taken && !known && *id != 0)
