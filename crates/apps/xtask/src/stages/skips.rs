@@ -33,7 +33,13 @@ impl SkipFile {
 
     /// Prints the skips; false when CI skipped what it should run.
     pub(super) fn judge(&self, project: &Project) -> bool {
-        let skipped = fs::read_to_string(&self.path).unwrap_or_default();
+        let skipped = match fs::read_to_string(&self.path) {
+            Ok(skipped) => skipped,
+            Err(error) => {
+                println!("  what was skipped is not known: {}: {error}", self.path.display());
+                return false;
+            }
+        };
         let allowed = project.read(Path::new(ALLOWED_SKIPS)).unwrap_or_default();
         let in_ci = std::env::var_os("CI").is_some_and(|value| value != "false");
         let mut clean = true;
