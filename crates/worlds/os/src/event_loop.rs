@@ -98,8 +98,10 @@ impl EventLoop {
         }
     }
 
-    fn sleep(&mut self, polled: &mut impl Polled, from: Time) -> io::Result<()> {
-        let Some(until) = polled.begin_sleep(from)? else { return Ok(()) };
+    fn sleep(&mut self, polled: &mut impl Polled, now: Time) -> io::Result<()> {
+        let Some(until) = polled.begin_sleep(now)? else { return Ok(()) };
+        // The pass and the last look took time too: they are no sleep.
+        let from = clock::now();
         polled.wait(until.since(from))?;
         let to = clock::now();
         self.pace.slept(from, to);
