@@ -16,7 +16,7 @@ use outboard_pageserver::plugin::{self, Plugin, PluginMaintainer, PluginOptions}
 use outboard_pageserver::server::{Server, ServerOptions};
 use outboard_pageserver::tcp::front::Front;
 use outboard_pageserver::tcp::sockets::{Address, Listener};
-use outboard_pageserver::tcp::worker::Setup;
+use outboard_pageserver::tcp::worker::{Limits, Setup};
 
 const TEXT: usize = 112;
 /// Records that batches read.
@@ -123,6 +123,7 @@ impl World {
             host: Address::Tcp(at),
             contexts: 1024,
             pool: 8 << 20,
+            limits: Limits::default(),
         };
         let listener = Listener::bind(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
         let front = Front::start_asking(listener, 1, &setup, plugin.clone()).unwrap();

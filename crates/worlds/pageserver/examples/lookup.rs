@@ -28,7 +28,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outboard_dds::dpu::offload::{
-    self, Answer, Application, Division, Framing, Head, Item, Key, ReadOp, Span, Touches, WriteOp,
+    self, Answer, Application, Cursor, Division, Framing, Head, Item, Key, ReadOp, Span, Touches,
+    WriteOp,
 };
 use outboard_dds::groups::Shape;
 use outboard_dds::host::File;
@@ -38,7 +39,7 @@ use outboard_pageserver::library::{FileLibrary, file_library};
 use outboard_pageserver::server::{Server, ServerOptions};
 use outboard_pageserver::tcp::front::Front;
 use outboard_pageserver::tcp::sockets::{Address, Listener};
-use outboard_pageserver::tcp::worker::Setup;
+use outboard_pageserver::tcp::worker::{Limits, Setup};
 
 /// Bytes of a message, an answer, and a text as it lies in the file.
 const MESSAGE: usize = 64;
@@ -66,12 +67,12 @@ fn number_of(message: &[u8]) -> Option<u64> {
 struct Lookup;
 
 impl Application for Lookup {
-    fn frame(&self, stream: &[u8]) -> Framing {
+    fn frame(&self, stream: &[u8], _: &mut Cursor) -> Framing {
         if stream.len() < MESSAGE { Framing::More(MESSAGE) } else { Framing::Whole(MESSAGE) }
     }
 
-    fn frame_answer(&self, stream: &[u8]) -> Framing {
-        self.frame(stream)
+    fn frame_answer(&self, stream: &[u8], cursor: &mut Cursor) -> Framing {
+        self.frame(stream, cursor)
     }
 
     /// `OffPred`: a `G`et of what was filed is the DPU side's; all else the host's.
@@ -264,6 +265,7 @@ pub fn run(dir: &Path) -> Result<(u64, u64), Box<dyn Error>> {
         host: Address::Tcp(host(&socket)?),
         contexts: 64,
         pool: 1 << 20,
+        limits: Limits::default(),
     };
     let listener = Listener::bind(&Address::Tcp("127.0.0.1:0".parse()?))?;
     let front = Front::start(listener, 1, &setup)?;

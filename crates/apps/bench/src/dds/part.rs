@@ -19,7 +19,8 @@ use std::time::Duration;
 use outboard_dds::dpu::files::FileService;
 use outboard_dds::dpu::offload::engine::Filled;
 use outboard_dds::dpu::offload::{
-    Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
+    Answer, Application, Cursor, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches,
+    WriteOp,
 };
 use outboard_dds::groups::Shape;
 use outboard_medium::{Buf, Medium};
@@ -28,7 +29,7 @@ use outboard_pageserver::library::file_library;
 use outboard_pageserver::server::{Server, ServerOptions};
 use outboard_pageserver::tcp::front::Front;
 use outboard_pageserver::tcp::sockets::{Address, ConnId, Listener, Read, Ready, Sockets, Wrote};
-use outboard_pageserver::tcp::worker::{Files, Setup};
+use outboard_pageserver::tcp::worker::{Files, Limits, Setup};
 
 use super::requests::{HEAD, KIND_HERE, KIND_READ, READ_UNIT, UNIT, head};
 
@@ -133,6 +134,7 @@ fn setup<F: Files>(part: &Part, files: Arc<F>, file: u32) -> Setup<F> {
         host: Address::Unix(part.dir.join(HOST)),
         contexts: 1024,
         pool: 64 << 20,
+        limits: Limits::default(),
     }
 }
 
@@ -193,11 +195,11 @@ fn framing(stream: &[u8]) -> Framing {
 }
 
 impl Application for PartApplication {
-    fn frame(&self, stream: &[u8]) -> Framing {
+    fn frame(&self, stream: &[u8], _: &mut Cursor) -> Framing {
         framing(stream)
     }
 
-    fn frame_answer(&self, stream: &[u8]) -> Framing {
+    fn frame_answer(&self, stream: &[u8], _: &mut Cursor) -> Framing {
         framing(stream)
     }
 

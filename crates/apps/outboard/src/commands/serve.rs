@@ -615,6 +615,7 @@ fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
         host: Address::Unix(args.host_socket()),
         contexts: 1024,
         pool: 64 << 20,
+        limits: worker::Limits::default(),
     };
     let serves = || cannot(format!("serve {}", args.listen));
     let (front, frames) = match clients {

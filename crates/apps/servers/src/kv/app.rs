@@ -7,7 +7,8 @@
 use std::ops::Range;
 
 use outboard_dds::dpu::offload::{
-    Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
+    Answer, Application, Cursor, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches,
+    WriteOp,
 };
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -95,7 +96,7 @@ fn key_of(request: &[u8]) -> Option<&[u8]> {
 }
 
 impl Application for KvApplication {
-    fn frame(&self, stream: &[u8]) -> Framing {
+    fn frame(&self, stream: &[u8], _: &mut Cursor) -> Framing {
         let mut args = Vec::with_capacity(4);
         match resp::parse(stream, &mut args) {
             Parsed::Command(len) => Framing::Whole(len),
@@ -105,12 +106,16 @@ impl Application for KvApplication {
         }
     }
 
-    fn frame_answer(&self, stream: &[u8]) -> Framing {
+    fn frame_answer(&self, stream: &[u8], _: &mut Cursor) -> Framing {
         match resp::answer(stream) {
             Answered::Whole(len) => Framing::Whole(len),
             Answered::More(needs) => Framing::More(needs),
             Answered::Invalid => Framing::Foreign,
         }
+    }
+
+    fn refusal(&self) -> &'static [u8] {
+        b"-ERR max number of clients reached\r\n"
     }
 
     fn off_pred(&self, message: &[u8], table: &dyn Lookup, division: &mut Division) {

@@ -6,7 +6,8 @@
 //! ([`Application::invalidate`]). What is read is looked at again: its own LSN decides.
 
 use outboard_dds::dpu::offload::{
-    Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
+    Answer, Application, Cursor, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches,
+    WriteOp,
 };
 
 use super::places::{self, PAGE64};
@@ -25,11 +26,11 @@ fn framing(bytes: &[u8]) -> Framing {
 }
 
 impl Application for PagesApplication {
-    fn frame(&self, stream: &[u8]) -> Framing {
+    fn frame(&self, stream: &[u8], _: &mut Cursor) -> Framing {
         framing(stream)
     }
 
-    fn frame_answer(&self, stream: &[u8]) -> Framing {
+    fn frame_answer(&self, stream: &[u8], _: &mut Cursor) -> Framing {
         framing(stream)
     }
 

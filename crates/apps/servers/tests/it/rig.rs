@@ -12,7 +12,7 @@ use outboard_os::room::Reserve;
 use outboard_pageserver::server::{Server, ServerOptions};
 use outboard_pageserver::tcp::front::Front;
 use outboard_pageserver::tcp::sockets::{Address, Listener};
-use outboard_pageserver::tcp::worker::Setup as FrontSetup;
+use outboard_pageserver::tcp::worker::{Limits, Setup as FrontSetup};
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
 use outboard_servers::kv::{Ended, Fsync, KvApplication, KvServer, Setup, Stop, StoreSetup};
 
@@ -137,6 +137,7 @@ impl Dpu {
             host: Address::Unix(dir.join("host.sock")),
             contexts: 256,
             pool: 16 << 20,
+            limits: Limits::default(),
         };
         let listener = Listener::bind(address).unwrap();
         let front = Front::start(listener, 2, &setup).unwrap();

@@ -48,6 +48,8 @@ pub use signature::{Flow5, Signature, SignatureError, Transport, symmetric_hash}
 pub mod limits {
     /// Answers a client waits for at once; more stay in its input.
     pub const SLOTS_MAX: usize = 256;
+    /// Parts of one message; one of more is the host's whole.
+    pub const PARTS_MAX: usize = 1024;
     /// Bytes of a client not yet divided. The largest message that is divided; a larger one, and
     /// all after it, is the host's.
     pub const INPUT_MAX: usize = 2 << 20;

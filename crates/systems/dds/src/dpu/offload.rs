@@ -23,6 +23,8 @@ pub mod plugin;
 pub mod pool;
 
 pub use api::WriteOp;
-pub use api::{Answer, Application, Division, Framing, Head, Lookup, Part, ReadOp, Span, Touches};
+pub use api::{
+    Answer, Application, Cursor, Division, Framing, Head, Lookup, Part, ReadOp, Span, Touches,
+};
 
 pub use crate::table::{Item, Key};

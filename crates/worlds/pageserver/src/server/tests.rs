@@ -5,7 +5,9 @@ use std::time::Instant;
 use outboard_attach::link::{Received, connect};
 use outboard_base::SessionId;
 use outboard_dds::dpu::offload::health::Call;
-use outboard_dds::dpu::offload::{Answer, Division, Framing, Item, Key, Lookup, ReadOp, WriteOp};
+use outboard_dds::dpu::offload::{
+    Answer, Cursor, Division, Framing, Item, Key, Lookup, ReadOp, WriteOp,
+};
 use outboard_dds::groups::Shape;
 use outboard_dds::table::Changes;
 use outboard_link::ring::progress::{self, Shape as Data};
@@ -96,11 +98,11 @@ fn options(dir: &Path) -> ServerOptions {
 struct Looping;
 
 impl Application for Looping {
-    fn frame(&self, _: &[u8]) -> Framing {
+    fn frame(&self, _: &[u8], _: &mut Cursor) -> Framing {
         Framing::Foreign
     }
 
-    fn frame_answer(&self, _: &[u8]) -> Framing {
+    fn frame_answer(&self, _: &[u8], _: &mut Cursor) -> Framing {
         Framing::Foreign
     }
 

@@ -8,6 +8,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use outboard_dds::dpu::director::{
     Counts, Director, Flow, Flow5, FlowId, Job, Signature, ToRead, Transport,
@@ -70,6 +71,26 @@ pub struct Setup<F> {
     pub contexts: usize,
     /// Bytes of buffers of one worker.
     pub pool: usize,
+    /// What clients may hold.
+    pub limits: Limits,
+}
+
+/// What clients may hold of the DPU side, those of all workers together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time; one more is refused. Fewer if descriptors do not suffice.
+    pub max_clients: usize,
+    /// A client that neither sends nor takes anything for so long, and waits for no answer, is
+    /// closed.
+    pub idle_timeout: Option<Duration>,
+    /// Bytes of requests and answers on their way, for all clients.
+    pub memory: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { max_clients: 10_000, idle_timeout: None, memory: 256 << 20 }
+    }
 }
 
 impl<F> Clone for Setup<F> {
@@ -83,6 +104,7 @@ impl<F> Clone for Setup<F> {
             host: self.host.clone(),
             contexts: self.contexts,
             pool: self.pool,
+            limits: self.limits,
         }
     }
 }

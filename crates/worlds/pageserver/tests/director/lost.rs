@@ -25,16 +25,16 @@ impl Looping {
 }
 
 impl Application for Looping {
-    fn frame(&self, stream: &[u8]) -> Framing {
-        let framing = Lines.frame(stream);
+    fn frame(&self, stream: &[u8], cursor: &mut Cursor) -> Framing {
+        let framing = Lines.frame(stream, cursor);
         if let Framing::Whole(len) = framing {
             self.pass(Call::Frame, &stream[..len]);
         }
         framing
     }
 
-    fn frame_answer(&self, stream: &[u8]) -> Framing {
-        let framing = Lines.frame_answer(stream);
+    fn frame_answer(&self, stream: &[u8], cursor: &mut Cursor) -> Framing {
+        let framing = Lines.frame_answer(stream, cursor);
         if let Framing::Whole(len) = framing {
             self.pass(Call::FrameAnswer, &stream[..len]);
         }

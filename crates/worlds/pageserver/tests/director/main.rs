@@ -29,7 +29,8 @@ use outboard_dds::dpu::director::Signature;
 use outboard_dds::dpu::offload::engine::Filled;
 use outboard_dds::dpu::offload::health::Health;
 use outboard_dds::dpu::offload::{
-    Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
+    Answer, Application, Cursor, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches,
+    WriteOp,
 };
 use outboard_medium::Buf;
 use outboard_pageserver::tcp::front::Front;
@@ -38,7 +39,7 @@ use outboard_pageserver::tcp::stack::Frames;
 use outboard_pageserver::tcp::stack::device::Device;
 use outboard_pageserver::tcp::stack::faults::{Faulty, Rates};
 use outboard_pageserver::tcp::stack::network::{Ends, Network};
-use outboard_pageserver::tcp::worker::{Files, Setup};
+use outboard_pageserver::tcp::worker::{Files, Limits, Setup};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const PORT: u16 = 7000;
@@ -60,11 +61,11 @@ fn numbers(message: &[u8]) -> Vec<u32> {
 }
 
 impl Application for Lines {
-    fn frame(&self, stream: &[u8]) -> Framing {
+    fn frame(&self, stream: &[u8], _: &mut Cursor) -> Framing {
         line(stream)
     }
 
-    fn frame_answer(&self, stream: &[u8]) -> Framing {
+    fn frame_answer(&self, stream: &[u8], _: &mut Cursor) -> Framing {
         match line(stream) {
             Framing::Whole(len) if stream[0].is_ascii_digit() => {
                 let bytes: usize = String::from_utf8_lossy(&stream[..len - 1]).parse().unwrap();
@@ -249,6 +250,7 @@ fn setup(host: Address, app: Arc<dyn Application>, health: &Arc<Health>) -> Setu
         host,
         contexts: 64,
         pool: 16 << 20,
+        limits: Limits::default(),
     }
 }
 

@@ -143,6 +143,7 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
         host: args.host(),
         contexts: 1024,
         pool: 64 << 20,
+        limits: worker::Limits::default(),
     };
     let front = front(args, clients, &setup, plugin.clone())?;
     let at = match front.address() {

@@ -7,9 +7,10 @@
 use std::collections::VecDeque;
 
 use super::flow::{Flow, FlowId};
+use super::limits::INPUT_MAX;
 use super::machine::{Answers, Director};
 use crate::dpu::offload::plugin::{Ask, MESSAGE_MAX, Verdict};
-use crate::dpu::offload::{Application, Framing};
+use crate::dpu::offload::{Application, Cursor, Framing};
 
 impl Director {
     /// The same, but a plug-in divides the messages: [`Director::next_ask`],
@@ -69,14 +70,30 @@ pub(super) fn ask_ahead(
     flow: &mut Flow,
     bytes: &[u8],
 ) {
-    while let Some(rest) = flow.ahead.next_at().and_then(|at| bytes.get(at..)) {
-        let Framing::Whole(len) = app.frame(rest) else { return };
-        let Some(message) = rest.get(..len).filter(|message| !message.is_empty()) else { return };
-        let number = flow.ahead.ask(len);
-        if len > MESSAGE_MAX {
-            flow.ahead.answered(number, None);
-        } else {
-            asks.push_back(Ask { flow: id, number, message: message.to_vec() });
+    while let Some(at) = flow.ahead.next_at() {
+        let rest = bytes.get(at..).unwrap_or_default();
+        if rest.is_empty() || (rest.len() < flow.needs && !flow.client_ended) {
+            return;
+        }
+        let mut cursor = flow.cursor;
+        match app.frame(cursor.shown(rest), &mut cursor) {
+            Framing::Whole(len) if (1..=rest.len()).contains(&len) => {
+                (flow.needs, flow.cursor) = (0, Cursor::default());
+                let number = flow.ahead.ask(len);
+                if len > MESSAGE_MAX {
+                    flow.ahead.answered(number, None);
+                } else {
+                    let message = rest.get(..len).unwrap_or_default().to_vec();
+                    asks.push_back(Ask { flow: id, number, message });
+                }
+            }
+            Framing::More(needs)
+                if needs.max(rest.len() + 1) <= INPUT_MAX && !flow.client_ended =>
+            {
+                (flow.needs, flow.cursor) = (needs.max(rest.len() + 1), cursor);
+                return;
+            }
+            _ => return flow.ahead.end(),
         }
     }
 }

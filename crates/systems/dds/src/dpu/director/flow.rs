@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use outboard_medium::Buf;
 
+use super::job::{Frame, Then};
 use super::limits::{ANSWER_MAX, INPUT_MAX, SLOTS_MAX, TO_CLIENT_MAX, TO_HOST_MAX};
 use crate::dpu::offload::plugin::{AHEAD_MAX, Answering, Verdict};
-use crate::dpu::offload::{Head, Key, Touches};
+use crate::dpu::offload::{Cursor, Head, Key, Touches};
 
 /// Names a flow of one [`super::Director`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -150,38 +151,51 @@ pub(super) struct Ahead {
     first: u64,
     /// Bytes of all.
     bytes: usize,
-    /// What came back: nothing yet, or a verdict, or that there is none.
-    verdicts: VecDeque<Option<Option<Verdict>>>,
+    /// Their lengths, and what came back: nothing yet, or a verdict, or that there is none.
+    verdicts: VecDeque<(usize, Option<Option<Verdict>>)>,
+    /// What stands behind them is no message.
+    ends: bool,
 }
 
 impl Ahead {
     /// Where the first message begins that was not asked about; `None` if enough were.
     pub(super) fn next_at(&self) -> Option<usize> {
-        (self.verdicts.len() < AHEAD_MAX).then_some(self.bytes)
+        (self.verdicts.len() < AHEAD_MAX && !self.ends).then_some(self.bytes)
+    }
+
+    /// No message begins behind those asked about.
+    pub(super) fn end(&mut self) {
+        self.ends = true;
+    }
+
+    /// Whether no message is left, and none begins.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ends && self.verdicts.is_empty()
     }
 
     /// One more is asked about; its number.
     pub(super) fn ask(&mut self, len: usize) -> u64 {
         self.bytes += len;
-        self.verdicts.push_back(None);
+        self.verdicts.push_back((len, None));
         self.first + (self.verdicts.len() - 1) as u64
     }
 
     pub(super) fn answered(&mut self, number: u64, verdict: Option<Verdict>) {
         let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
-        if let Some(place) = at.and_then(|at| self.verdicts.get_mut(at)) {
+        if let Some((_, place)) = at.and_then(|at| self.verdicts.get_mut(at)) {
             *place = Some(verdict);
         }
     }
 
-    /// What came back about the first; `None` if nothing yet.
-    pub(super) fn take(&mut self) -> Option<Option<Verdict>> {
-        self.verdicts.front_mut()?.take()
+    /// The length of the first, and what came back about it; `None` if nothing yet.
+    pub(super) fn take(&mut self) -> Option<(usize, Option<Verdict>)> {
+        let (len, said) = self.verdicts.front_mut()?;
+        said.take().map(|verdict| (*len, verdict))
     }
 
     /// The first waits still, for something else.
     pub(super) fn put_back(&mut self, verdict: Option<Verdict>) {
-        if let Some(place) = self.verdicts.front_mut() {
+        if let Some((_, place)) = self.verdicts.front_mut() {
             *place = Some(verdict);
         }
     }
@@ -207,12 +221,14 @@ pub struct Flow {
     /// Of the client, not yet divided.
     pub(super) input: Stream,
     pub(super) ahead: Ahead,
-    /// Framing can say nothing before there are so many bytes.
+    /// Framing can say nothing before there are so many bytes of the first message that was not
+    /// found to be whole, and it knows so much of it.
     pub(super) needs: usize,
+    pub(super) cursor: Cursor,
     /// What comes is forwarded.
     pub(super) foreign: bool,
-    /// A request of the host waits for reads of this flow to end.
-    pub(super) stalled: bool,
+    /// A request of the host waits for reads of this flow to end that it touches.
+    pub(super) stalled: Option<Touches>,
     pub(super) slots: VecDeque<Slot>,
     /// Number of the first slot.
     pub(super) first: u64,
@@ -225,7 +241,11 @@ pub struct Flow {
     pub(super) to_host: Stream,
     /// Of the host, no whole answer yet.
     pub(super) from_host: Stream,
+    /// Framing can say nothing before there are so many bytes there.
     pub(super) answer_needs: usize,
+    /// What is known of the first answer, and how much of it is on its way to the client.
+    pub(super) answer_cursor: Cursor,
+    pub(super) answer_sent: usize,
     to_client: VecDeque<Piece>,
     to_client_len: usize,
     /// Bytes of the first piece that were taken.
@@ -314,7 +334,7 @@ impl Flow {
 
     /// Whether another message may be divided.
     pub(super) fn has_room(&self) -> bool {
-        !self.stalled
+        self.stalled.is_none()
             && self.slots.len() < SLOTS_MAX
             && self.to_host.len() < TO_HOST_MAX
             && self.to_client_len + self.held < TO_CLIENT_MAX
@@ -334,6 +354,20 @@ impl Flow {
     /// Whether answers may be found in what the host sent.
     pub(super) fn can_frame(&self) -> bool {
         !self.broken && !self.asked.is_empty() && self.from_host.len() >= self.answer_needs.max(1)
+    }
+
+    /// What to ask about what the host sent.
+    pub(super) fn frame_job(&self, id: FlowId) -> Frame {
+        Frame {
+            flow: id,
+            bytes: self.from_host.excerpt(),
+            sent: self.answer_sent,
+            is_first: self.asked.front().is_some_and(|(slot, _)| *slot == self.first),
+            most: self.asked.len(),
+            cursor: self.answer_cursor,
+            found: Vec::new(),
+            then: Then::Nothing,
+        }
     }
 
     /// Makes every request that is read for one of the host.
@@ -430,8 +464,9 @@ impl Flow {
         self.to_host.push(request);
     }
 
-    /// A whole answer of the host: the first `len` bytes of what it sent.
+    /// A whole answer of the host: the first `len` bytes of what it sent and is not sent on.
     pub(super) fn answered(&mut self, len: usize) {
+        (self.answer_needs, self.answer_sent) = (0, 0);
         let Some((slot, _)) = self.asked.pop_front() else { return };
         let from_host = std::mem::take(&mut self.from_host);
         let bytes = from_host.as_slice().get(..len).unwrap_or_default();
@@ -449,6 +484,21 @@ impl Flow {
         self.from_host = from_host;
         self.from_host.take(len);
         self.settle();
+    }
+
+    /// The first answer is not whole before the host sent `needs` bytes of it. If the client waits
+    /// for no other, what is known of it goes on its way.
+    pub(super) fn awaits(&mut self, needs: usize, cursor: Cursor) {
+        self.answer_cursor = cursor;
+        if self.asked.front().is_some_and(|(slot, _)| *slot == self.first) {
+            let from_host = std::mem::take(&mut self.from_host);
+            let known = cursor.passed.saturating_sub(self.answer_sent);
+            self.send(from_host.as_slice().get(..known).unwrap_or_default());
+            self.from_host = from_host;
+            self.from_host.take(known);
+            self.answer_sent += known;
+        }
+        self.answer_needs = needs.saturating_sub(self.answer_sent);
     }
 
     /// Moves what is ready at the front to the client.

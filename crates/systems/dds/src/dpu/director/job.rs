@@ -18,10 +18,13 @@ use super::machine::Client;
 use crate::dpu::offload::contained::Contained;
 use crate::dpu::offload::engine::Filled;
 use crate::dpu::offload::health::Call;
-use crate::dpu::offload::{Answer, Application, Division, Framing, Lookup, Part, ReadOp};
+use crate::dpu::offload::{Answer, Application, Cursor, Division, Framing, Lookup, Part, ReadOp};
 
 /// Messages of one job at most. Some may have to be divided again: those behind one that waits.
 pub(super) const MESSAGES: usize = 16;
+/// And no more of them once so many bytes were looked at, so that little is divided again, and the
+/// jobs of other flows come soon.
+const BYTES: usize = 64 << 10;
 
 /// Something to ask an application.
 #[derive(Debug)]
@@ -82,6 +85,8 @@ pub(super) struct Divide {
     pub(super) input: Excerpt,
     /// No more bytes come.
     pub(super) is_all: bool,
+    /// How far the first message is known; when this was run, that of which more is needed.
+    pub(super) cursor: Cursor,
     /// Places to be used again; the first `found` of them are messages.
     pub(super) told: Vec<Told>,
     pub(super) found: usize,
@@ -91,10 +96,13 @@ pub(super) struct Divide {
 impl Divide {
     fn run(&mut self, app: &dyn Application, table: &dyn Lookup, calls: &mut Contained) {
         let mut at = 0;
-        while self.found < MESSAGES {
+        while self.found < MESSAGES && at < BYTES {
             let Some(rest) = self.input.get(at..).filter(|rest| !rest.is_empty()) else { break };
-            match calls.call_anyway(Call::Frame, || app.frame(rest)) {
+            let (shown, cursor) = (self.cursor.shown(rest), &mut self.cursor);
+            let framing = calls.call_anyway(Call::Frame, || app.frame(shown, cursor));
+            match framing.filter(|_| self.cursor.passed <= rest.len()) {
                 Some(Framing::Whole(len)) if (1..=rest.len()).contains(&len) => {
+                    self.cursor = Cursor::default();
                     let message = rest.get(..len).unwrap_or_default();
                     if self.told.len() == self.found {
                         self.told.push(Told::default());
@@ -150,26 +158,38 @@ impl Told {
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) flow: FlowId,
+    /// What is not on its way to the client yet.
     pub(super) bytes: Excerpt,
+    /// Bytes of the first answer that are.
+    pub(super) sent: usize,
+    /// Whether its bytes may go as they come: no other answer is to go before.
+    pub(super) is_first: bool,
     /// Answers that are waited for.
     pub(super) most: usize,
-    /// Lengths of those found.
+    /// As in [`Divide`].
+    pub(super) cursor: Cursor,
+    /// Lengths of those found, without what was sent.
     pub(super) found: Vec<usize>,
     pub(super) then: Then,
 }
 
 impl Frame {
     fn run(&mut self, app: &dyn Application, calls: &mut Contained) {
-        let mut at = 0;
+        let (mut at, mut sent) = (0, self.sent);
         while self.found.len() < self.most {
             let Some(rest) = self.bytes.get(at..).filter(|rest| !rest.is_empty()) else { break };
-            match calls.call_anyway(Call::FrameAnswer, || app.frame_answer(rest)) {
-                Some(Framing::Whole(len)) if (1..=rest.len()).contains(&len) => {
-                    self.found.push(len);
-                    at += len;
+            let there = sent + rest.len();
+            let shown = rest.get(self.cursor.passed - sent..).unwrap_or_default();
+            let cursor = &mut self.cursor;
+            let framing = calls.call_anyway(Call::FrameAnswer, || app.frame_answer(shown, cursor));
+            match framing.filter(|_| (sent..=there).contains(&self.cursor.passed)) {
+                Some(Framing::Whole(len)) if (sent + 1..=there).contains(&len) => {
+                    self.found.push(len - sent);
+                    at += len - sent;
+                    (sent, self.cursor) = (0, Cursor::default());
                 }
-                Some(Framing::More(needs)) if needs <= ANSWER_MAX => {
-                    self.then = Then::Needs(needs.max(rest.len() + 1));
+                Some(Framing::More(needs)) if self.may_keep(needs, sent) => {
+                    self.then = Then::Needs(needs.max(there + 1));
                     break;
                 }
                 _ => {
@@ -178,6 +198,15 @@ impl Frame {
                 }
             }
         }
+    }
+}
+
+impl Frame {
+    /// Whether an answer of which `sent` bytes are gone may be waited for until it has so many.
+    fn may_keep(&self, needs: usize, sent: usize) -> bool {
+        let goes_on = self.is_first && self.found.is_empty();
+        let gone = if goes_on { self.cursor.passed } else { sent };
+        needs.saturating_sub(gone) <= ANSWER_MAX
     }
 }
 

@@ -8,12 +8,12 @@ use outboard_medium::{ALIGN, Buf};
 use super::asking::ask_ahead;
 use super::flow::{Flow, FlowId, Piece, Slot};
 use super::job::{Check, Divide, Frame, Job, Kind, Then, Told};
-use super::limits::{INPUT_MAX, TO_HOST_MAX};
+use super::limits::{PARTS_MAX, TO_HOST_MAX};
 use crate::dpu::offload::engine::{Ended, Engine, Filled, Ticket};
 use crate::dpu::offload::health::{Call, Health};
 use crate::dpu::offload::plugin::{Answering, Ask, Plan};
 use crate::dpu::offload::pool::Pool;
-use crate::dpu::offload::{Answer, Application, Division, Framing, Key, Lookup, Part, ReadOp};
+use crate::dpu::offload::{Answer, Application, Cursor, Division, Key, Lookup, Part, ReadOp};
 use crate::dpu::offload::{Span, Touches};
 
 /// Whose read it is: a flow and the number of a slot.
@@ -383,15 +383,13 @@ impl Director {
             let Some(flow) = self.flow_mut(id) else { continue };
             flow.has_job = false;
             if flow.can_frame() {
-                let (bytes, most) = (flow.from_host.excerpt(), flow.asked.len());
-                let (found, then) = (Vec::new(), Then::Nothing);
-                jobs.push(Job(Kind::Frame(Frame { flow: id, bytes, most, found, then })));
+                jobs.push(Job(Kind::Frame(flow.frame_job(id))));
             }
             if divides && flow.can_divide() {
                 let (input, is_all) = (flow.input.excerpt(), flow.client_ended);
+                let (cursor, found, then) = (flow.cursor, 0, Then::Nothing);
                 let told = self.spare.pop().unwrap_or_default();
-                let (found, then) = (0, Then::Nothing);
-                let divide = Divide { flow: id, input, is_all, told, found, then };
+                let divide = Divide { flow: id, input, is_all, cursor, told, found, then };
                 jobs.push(Job(Kind::Divide(divide)));
             }
         }
@@ -439,15 +437,13 @@ impl Director {
 
     /// Answers were found in what the host sent.
     fn framed(&mut self, frame: Frame) {
-        let Frame { flow: id, bytes, found, then, .. } = frame;
+        let Frame { flow: id, bytes, cursor, found, then, .. } = frame;
         drop(bytes);
         let Some(mut flow) = self.lift(id) else { return };
-        if !found.is_empty() {
-            flow.answer_needs = 0;
-        }
+        flow.answer_cursor = Cursor::default();
         found.into_iter().for_each(|len| flow.answered(len));
         match then {
-            Then::Needs(needs) => flow.answer_needs = needs,
+            Then::Needs(needs) => flow.awaits(needs, cursor),
             Then::Foreign => {
                 tracing::warn!("the host's answer is none of its application; flow reset");
                 flow.broken = true;
@@ -464,7 +460,7 @@ impl Director {
 
     /// Messages of a client were divided: gives their parts their slots.
     fn told(&mut self, divide: Divide) {
-        let Divide { flow: id, input, mut told, found, then, .. } = divide;
+        let Divide { flow: id, input, cursor, mut told, found, then, .. } = divide;
         drop(input);
         let Some(mut flow) = self.lift(id) else { return };
         if flow.foreign || flow.host_ended {
@@ -474,14 +470,13 @@ impl Director {
         let mut input = std::mem::take(&mut flow.input);
         // Line 6 of Figure 13: once one is refused, all that came with it go to the host.
         let (mut refused, mut placed) = (false, 0);
-        flow.needs = 0;
+        (flow.needs, flow.cursor) = (0, Cursor::default());
         for Told { len, division, reads } in told.iter_mut().take(found) {
             let message = input.as_slice().get(..*len).unwrap_or_default();
             let answers = Answers::Reads(reads);
             if !flow.has_room()
                 || !self.place_parts(id, &mut flow, message, division, answers, &mut refused)
             {
-                flow.stalled = flow.reading > 0;
                 break;
             }
             input.take(*len);
@@ -490,7 +485,7 @@ impl Director {
         flow.input = input;
         match then {
             _ if placed < found => {}
-            Then::Needs(needs) => flow.needs = needs,
+            Then::Needs(needs) => (flow.needs, flow.cursor) = (needs, cursor),
             Then::Foreign => {
                 flow.foreign = true;
                 self.advance(id, &mut flow);
@@ -505,7 +500,7 @@ impl Director {
 
     /// Goes on with the input of a flow, as far as that asks nobody here.
     fn advance(&mut self, id: FlowId, flow: &mut Flow) {
-        flow.stalled = false;
+        flow.stalled = flow.stalled.filter(|touches| flow.reads(*touches));
         if flow.host_ended {
             return;
         }
@@ -525,38 +520,26 @@ impl Director {
     fn divide_told(&mut self, id: FlowId, flow: &mut Flow) {
         let mut input = std::mem::take(&mut flow.input);
         let mut refused = false;
-        while flow.has_room() && !flow.foreign && !input.is_empty() {
-            let rest = input.as_slice();
-            if rest.len() < flow.needs && !flow.client_ended {
+        while flow.has_room() && !input.is_empty() {
+            if let Some(asks) = &mut self.asks {
+                ask_ahead(&*self.app, asks, id, flow, input.as_slice());
+            }
+            if flow.ahead.has_ended() {
+                flow.foreign = true;
                 break;
             }
-            match self.app.frame(rest) {
-                Framing::Whole(len) if (1..=rest.len()).contains(&len) => {
-                    flow.needs = 0;
-                    let message = rest.get(..len).unwrap_or_default();
-                    if let Some(asks) = &mut self.asks {
-                        ask_ahead(&*self.app, asks, id, flow, rest);
-                    }
-                    let Some(verdict) = flow.ahead.take() else { break };
-                    if !self.place_told(id, flow, message, verdict, &mut refused) {
-                        flow.stalled = true;
-                        break;
-                    }
-                    input.take(len);
-                }
-                Framing::More(needs)
-                    if needs.max(rest.len() + 1) <= INPUT_MAX && !flow.client_ended =>
-                {
-                    flow.needs = needs.max(rest.len() + 1);
-                }
-                _ => flow.foreign = true,
+            let Some((len, verdict)) = flow.ahead.take() else { break };
+            let message = input.as_slice().get(..len).unwrap_or_default();
+            if !self.place_told(id, flow, message, verdict, &mut refused) {
+                break;
             }
+            input.take(len);
         }
         flow.input = input;
     }
 
-    /// Gives parts their slots; without parts the message is the host's. False if it must wait for
-    /// reads of its flow.
+    /// Gives parts their slots; without parts, or with too many, the message is the host's. False
+    /// if it must wait for reads of its flow.
     pub(super) fn place_parts(
         &mut self,
         id: FlowId,
@@ -566,14 +549,17 @@ impl Director {
         answers: Answers<'_>,
         refused: &mut bool,
     ) -> bool {
-        if division.parts().is_empty() {
+        if division.parts().is_empty() || division.parts().len() > PARTS_MAX {
+            division.clear();
             division.host(Span::Message(0..message.len()), Touches::Everything);
         }
-        let waits = division.parts().iter().any(|part| match part {
-            Part::Host { touches, .. } => flow.reads(*touches),
-            _ => false,
+        let waits = division.parts().iter().filter_map(|part| match part {
+            Part::Host { touches, .. } if flow.reads(*touches) => Some(*touches),
+            _ => None,
         });
-        if waits {
+        // It is not divided again before it can be placed, whatever else comes meanwhile.
+        flow.stalled = waits.reduce(|_, _| Touches::Everything);
+        if flow.stalled.is_some() {
             return false;
         }
         let mut nth = 0;
@@ -652,7 +638,7 @@ fn forward(flow: &mut Flow) {
     }
     if flow.reading > 0 {
         // One of them may yet have to ask the host, before these bytes.
-        flow.stalled = true;
+        flow.stalled = Some(Touches::Everything);
         return;
     }
     flow.host_used = true;

@@ -6,6 +6,7 @@
 
 mod asking;
 mod lost;
+mod once;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -22,7 +23,8 @@ use crate::dpu::offload::health::{Call, Health, Lost};
 use crate::dpu::offload::plugin::{Ask, Verdict};
 use crate::dpu::offload::pool::Pool;
 use crate::dpu::offload::{
-    Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches, WriteOp,
+    Answer, Application, Cursor, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches,
+    WriteOp,
 };
 
 #[derive(Default)]
@@ -58,11 +60,11 @@ fn words(message: &[u8]) -> Vec<&[u8]> {
 struct Lines;
 
 impl Application for Lines {
-    fn frame(&self, stream: &[u8]) -> Framing {
+    fn frame(&self, stream: &[u8], _: &mut Cursor) -> Framing {
         if stream.first() == Some(&b'?') { Framing::Foreign } else { line(stream) }
     }
 
-    fn frame_answer(&self, stream: &[u8]) -> Framing {
+    fn frame_answer(&self, stream: &[u8], _: &mut Cursor) -> Framing {
         line(stream)
     }
 

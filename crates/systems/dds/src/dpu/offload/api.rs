@@ -37,7 +37,30 @@ pub struct WriteOp<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Where a message ends in the bytes of a stream.
+/// How far a message is known of which not all bytes have come. It is kept with the message and
+/// given back when there are more bytes, so that nothing is looked at twice. An application that
+/// leaves it alone is shown the message from its start each time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Bytes at the start of the message that are not shown again. Set by the application, never
+    /// beyond what it was shown, nor beyond the message's end.
+    pub passed: usize,
+    /// What it has to remember of them; zeros at the start of a message.
+    pub state: [u64; Cursor::WORDS],
+}
+
+impl Cursor {
+    /// Words of [`Cursor::state`].
+    pub const WORDS: usize = 12;
+
+    /// Of the bytes of a message that are there, those to be shown.
+    #[must_use]
+    pub fn shown(self, message: &[u8]) -> &[u8] {
+        message.get(self.passed..).unwrap_or_default()
+    }
+}
+
+/// Where a message ends in the bytes of a stream. All numbers count from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// The first so many bytes are one message; at least one.
@@ -221,11 +244,18 @@ pub struct Answer {
 /// request to the host; one that never returns is left behind, and the application is asked nothing
 /// any more ([`super::contained`]).
 pub trait Application: Send + Sync {
-    /// Where the first message of what a client sent ends.
-    fn frame(&self, stream: &[u8]) -> Framing;
+    /// Where the first message of what a client sent ends. `stream` begins
+    /// [`Cursor::passed`] bytes behind the start of that message.
+    fn frame(&self, stream: &[u8], cursor: &mut Cursor) -> Framing;
 
-    /// Where the first answer of what the host sent ends.
-    fn frame_answer(&self, stream: &[u8]) -> Framing;
+    /// Where the first answer of what the host sent ends; the same. What of an answer is passed may
+    /// be on its way to the client before the rest has come.
+    fn frame_answer(&self, stream: &[u8], cursor: &mut Cursor) -> Framing;
+
+    /// What a client is told that finds no room, before its connection is closed.
+    fn refusal(&self) -> &'static [u8] {
+        b""
+    }
 
     /// `OffPred`: divides one whole message. The parts, in order, are the answer's; a message that
     /// is left without parts goes to the host whole.

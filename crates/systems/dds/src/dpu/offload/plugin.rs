@@ -31,7 +31,9 @@ use std::sync::Arc;
 
 use outboard_medium::Buf;
 
-use super::{Answer, Application, Division, Framing, Head, Item, Key, Lookup, ReadOp, WriteOp};
+use super::{
+    Answer, Application, Cursor, Division, Framing, Head, Item, Key, Lookup, ReadOp, WriteOp,
+};
 use crate::dpu::director::FlowId;
 pub use frames::{Counted, Frames};
 
@@ -46,12 +48,12 @@ pub struct Declared {
 }
 
 impl Application for Declared {
-    fn frame(&self, stream: &[u8]) -> Framing {
-        self.messages.frame(stream)
+    fn frame(&self, stream: &[u8], cursor: &mut Cursor) -> Framing {
+        self.messages.frame(stream, cursor)
     }
 
-    fn frame_answer(&self, stream: &[u8]) -> Framing {
-        self.answers.frame(stream)
+    fn frame_answer(&self, stream: &[u8], cursor: &mut Cursor) -> Framing {
+        self.answers.frame(stream, cursor)
     }
 
     fn off_pred(&self, _: &[u8], _: &dyn Lookup, _: &mut Division) {}

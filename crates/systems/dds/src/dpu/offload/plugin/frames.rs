@@ -1,6 +1,6 @@
 //! Messages of a stream, told apart by declaration: no code of the plug-in runs for that.
 
-use super::super::Framing;
+use super::super::{Cursor, Framing};
 use super::MESSAGE_MAX;
 
 /// How a message says where it ends.
@@ -48,9 +48,9 @@ impl Frames {
         sound.then_some(self)
     }
 
-    /// Where the first message ends.
-    #[must_use]
-    pub fn frame(&self, stream: &[u8]) -> Framing {
+    /// Where the first message ends, of which `stream` shows what the cursor has not passed.
+    pub fn frame(&self, stream: &[u8], cursor: &mut Cursor) -> Framing {
+        let there = cursor.passed + stream.len();
         let len = match self {
             Frames::Fixed(bytes) => Some(u64::from(*bytes)),
             Frames::Counted(counted) => match counted.length(stream) {
@@ -58,13 +58,16 @@ impl Frames {
                 Err(needs) => return Framing::More(needs),
             },
             Frames::Ended(by) => match stream.iter().position(|byte| byte == by) {
-                Some(at) => Some(at as u64 + 1),
-                None if stream.len() >= MESSAGE_MAX => None,
-                None => return Framing::More(stream.len() + 1),
+                Some(at) => Some((cursor.passed + at) as u64 + 1),
+                None if there >= MESSAGE_MAX => None,
+                None => {
+                    cursor.passed = there;
+                    return Framing::More(there + 1);
+                }
             },
         };
         match len.and_then(|len| usize::try_from(len).ok()) {
-            Some(len) if len > stream.len() => Framing::More(len),
+            Some(len) if len > there => Framing::More(len),
             Some(len) => Framing::Whole(len),
             None => Framing::Foreign,
         }
@@ -100,19 +103,36 @@ mod tests {
 
     #[test]
     fn messages_end_where_they_say() {
-        assert_eq!(Frames::Fixed(4).frame(b"abcde"), Framing::Whole(4));
-        assert_eq!(Frames::Fixed(4).frame(b"abc"), Framing::More(4));
+        assert_eq!(Frames::Fixed(4).frame(b"abcde", &mut Cursor::default()), Framing::Whole(4));
+        assert_eq!(Frames::Fixed(4).frame(b"abc", &mut Cursor::default()), Framing::More(4));
         let bytes = [0, 0, 10, 0, 0, 0, 0, 0, 1, 2, 3];
-        assert_eq!(counted(false, 0).frame(&bytes), Framing::Whole(10));
-        assert_eq!(counted(false, 0).frame(&bytes[..9]), Framing::More(10));
-        assert_eq!(counted(false, 0).frame(&bytes[..3]), Framing::More(8));
-        assert_eq!(counted(true, 8).frame(&bytes), Framing::More(10 * 256 + 8));
-        assert_eq!(counted(false, 0).frame(&[0; 8]), Framing::Foreign, "shorter than its header");
+        assert_eq!(counted(false, 0).frame(&bytes, &mut Cursor::default()), Framing::Whole(10));
+        assert_eq!(counted(false, 0).frame(&bytes[..9], &mut Cursor::default()), Framing::More(10));
+        assert_eq!(counted(false, 0).frame(&bytes[..3], &mut Cursor::default()), Framing::More(8));
+        assert_eq!(
+            counted(true, 8).frame(&bytes, &mut Cursor::default()),
+            Framing::More(10 * 256 + 8)
+        );
+        assert_eq!(
+            counted(false, 0).frame(&[0; 8], &mut Cursor::default()),
+            Framing::Foreign,
+            "shorter than its header"
+        );
         let all = Counted { header: 8, at: 0, width: 8, big_endian: true, beyond: 1 };
-        assert_eq!(Frames::Counted(all).frame(&[0xFF; 8]), Framing::Foreign, "no such length");
-        assert_eq!(Frames::Ended(b'\n').frame(b"ab\ncd"), Framing::Whole(3));
-        assert_eq!(Frames::Ended(b'\n').frame(b"ab"), Framing::More(3));
-        assert_eq!(Frames::Ended(b'\n').frame(&[b'a'; MESSAGE_MAX]), Framing::Foreign);
+        assert_eq!(
+            Frames::Counted(all).frame(&[0xFF; 8], &mut Cursor::default()),
+            Framing::Foreign,
+            "no such length"
+        );
+        assert_eq!(
+            Frames::Ended(b'\n').frame(b"ab\ncd", &mut Cursor::default()),
+            Framing::Whole(3)
+        );
+        assert_eq!(Frames::Ended(b'\n').frame(b"ab", &mut Cursor::default()), Framing::More(3));
+        assert_eq!(
+            Frames::Ended(b'\n').frame(&[b'a'; MESSAGE_MAX], &mut Cursor::default()),
+            Framing::Foreign
+        );
     }
 
     #[test]
