@@ -119,14 +119,10 @@ mod tests {
         let floors =
             [("base", 0), ("wire", 0), ("kv", 1), ("os", 4), ("fuse", 4), ("sim", 4), ("suite", 5)];
         Project {
-            root: PathBuf::new(),
-            target: PathBuf::new(),
             packages,
             floors: floors.iter().map(|(name, floor)| ((*name).to_owned(), *floor)).collect(),
             edges: edges.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
-            test_edges: Vec::new(),
-            unsafe_folders: Vec::new(),
-            files: Vec::new(),
+            ..Project::empty()
         }
     }
 
@@ -136,6 +132,7 @@ mod tests {
             folder: PathBuf::from("crates").join(name),
             dependencies: vec![(dependency.to_owned(), kind)],
             roots: Vec::new(),
+            targets: Vec::new(),
         }
     }
 

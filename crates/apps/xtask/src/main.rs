@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod floors;
+mod inventory;
 mod licences;
 mod project;
 mod pure;
@@ -91,6 +92,7 @@ fn run(args: &[String]) -> Result<bool, String> {
         "test" => stages::test(&Project::load()?, &args[1..]),
         "tests" => stages::tests(&Project::load()?, &args[1..]),
         "long" => stages::long(&Project::load()?),
+        "spec" if args[1..] == ["--list"] => spec::list(&Project::load()?),
         "decisions" => tidy::write_decision_index(&Project::load()?).map(|()| true),
         "help" | "--help" | "-h" => {
             print!("{}", usage());
@@ -132,6 +134,7 @@ fn usage() -> String {
          cargo x test         everything CI runs, cheap to expensive (`cargo x test --help`)\n\
          cargo x tests NAME.. the tests of these crates, built as `cargo x test` builds them\n\
          cargo x long         everything CI runs, with programs and kills at full size\n\
+         cargo x spec --list  each promise with its proofs and the stages that run them\n\
          cargo x decisions    rewrite the list in docs/decisions/README.md\n",
     );
     for check in CHECKS {

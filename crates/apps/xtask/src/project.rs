@@ -43,6 +43,18 @@ pub(crate) struct Package {
     pub(crate) dependencies: Vec<(String, EdgeKind)>,
     /// The root files of its libraries and programs, relative to the root.
     pub(crate) roots: Vec<PathBuf>,
+    /// What cargo builds of it.
+    pub(crate) targets: Vec<Target>,
+}
+
+/// A library, a program or a test program.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// Its first file, relative to the root.
+    pub(crate) root: PathBuf,
+    /// Whether the tests in it are built and run.
+    pub(crate) is_tested: bool,
 }
 
 /// The workspace, read once.
@@ -93,6 +105,21 @@ impl Project {
         Ok(Self { root, target, packages, floors, edges, test_edges, unsafe_folders, files })
     }
 
+    /// A project without crates or files.
+    #[cfg(test)]
+    pub(crate) fn empty() -> Self {
+        Self {
+            root: PathBuf::new(),
+            target: PathBuf::new(),
+            packages: Vec::new(),
+            floors: BTreeMap::new(),
+            edges: Vec::new(),
+            test_edges: Vec::new(),
+            unsafe_folders: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+
     /// Every Rust file, lexed. Unreadable files are skipped: git may list one just deleted.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (&Path, Source)> {
         self.files
@@ -141,12 +168,22 @@ fn read_package(package: &Value, root: &Path) -> Result<Package, String> {
         .filter_map(|target| target["src_path"].as_str())
         .map(|path| relative(Path::new(path)))
         .collect();
+    let targets = items(&package["targets"])
+        .map(|target| {
+            Ok(Target {
+                name: text(target, "name")?.to_owned(),
+                root: relative(Path::new(text(target, "src_path")?)),
+                is_tested: target["test"] == true,
+            })
+        })
+        .collect::<Result<_, String>>()?;
     let name = text(package, "name")?;
     Ok(Package {
         name: name.strip_prefix("outboard-").unwrap_or(name).to_owned(),
         folder: relative(folder),
         dependencies,
         roots,
+        targets,
     })
 }
 

@@ -163,7 +163,8 @@ fn blank_tests(text: &str, code: &str) -> (String, Vec<String>) {
     (String::from_utf8_lossy(&out).into_owned(), modules)
 }
 
-fn matching_brace(code: &str, open: usize) -> usize {
+/// Behind the brace that closes the one at `open`.
+pub(crate) fn matching_brace(code: &str, open: usize) -> usize {
     let mut depth = 0usize;
     for (at, byte) in code.bytes().enumerate().skip(open) {
         match byte {

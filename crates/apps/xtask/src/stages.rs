@@ -5,6 +5,7 @@
 //! how the crates' tests are built once and run, [`skips`] what a computer may leave out.
 
 mod executables;
+mod runner;
 mod schedule;
 mod skips;
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use crate::project::Project;
 use executables::Which;
+pub(crate) use runner::{Runner, runners};
 use schedule::Output;
 use skips::SkipFile;
 
@@ -27,6 +29,8 @@ enum Action {
     Build,
     /// Runs the crates' tests, with this environment.
     Tests(Which<'static>, &'static [(&'static str, &'static str)]),
+    /// Model checks of these crates, each in its test target `loom`.
+    Loom(&'static [&'static str]),
     /// A command.
     Command(&'static [&'static str]),
     /// A command that takes cargo's features between these words.
@@ -94,18 +98,7 @@ const TEST: &[Stage] = &[
         "loom",
         "no wake-up is lost in any interleaving of both ends of a queue",
         10,
-        Action::Command(&[
-            "env",
-            "RUSTFLAGS=--cfg loom",
-            "cargo",
-            "test",
-            "--profile=test-fast",
-            "--quiet",
-            "--target-dir",
-            "target/loom",
-            "--package=outboard-link",
-            "--test=loom",
-        ]),
+        Action::Loom(&["link"]),
     ),
     built(
         "tests",
@@ -330,20 +323,7 @@ const LONG: &[Stage] = &[
         "loom",
         "every interleaving of a queue's ends, of a cache's users and of a table's",
         120,
-        Action::Command(&[
-            "env",
-            "RUSTFLAGS=--cfg loom",
-            "cargo",
-            "test",
-            "--profile=test-fast",
-            "--quiet",
-            "--target-dir",
-            "target/loom",
-            "--package=outboard-link",
-            "--package=outboard-cache",
-            "--package=outboard-dds",
-            "--test=loom",
-        ]),
+        Action::Loom(&["link", "cache", "dds"]),
     ),
     first(
         "deny",
@@ -399,6 +379,9 @@ const LONG: &[Stage] = &[
         ]),
     ),
 ];
+
+#[cfg(test)]
+pub(crate) use runner::tests;
 
 /// What a change must pass before it is committed.
 pub(crate) fn gate(project: &Project) -> Result<bool, String> {

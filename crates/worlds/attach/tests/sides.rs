@@ -455,16 +455,12 @@ fn kills_of_the_dpu_side(rounds: u64) {
 }
 
 /// kill -9 of the DPU side under three workers: nothing answered is lost, nothing is done twice,
-/// and files without a name live on.
+/// and files without a name live on. A longer one beside it was ignored, so that no command ran
+/// it, while the specification took it for a proof.
 #[test]
 fn the_dpu_side_dies_and_nobody_notices() {
-    kills_of_the_dpu_side(6);
-}
-
-#[test]
-#[ignore = "long"]
-fn the_dpu_side_dies_a_hundred_times() {
-    kills_of_the_dpu_side(100);
+    let kills = std::env::var("OUTBOARD_KILLS").ok().and_then(|kills| kills.parse().ok());
+    kills_of_the_dpu_side(kills.unwrap_or(6));
 }
 
 // The host side dies.

@@ -44,13 +44,34 @@ pub(super) enum Which<'a> {
     Of(&'a [String]),
 }
 
-/// The feature that needs librados, where its header is there.
-pub(super) fn features() -> &'static [&'static str] {
-    if Path::new("/usr/include/rados/librados.h").exists() {
-        &["--features=outboard-rados/librados,outboard-store/rados,outboard-outboard/rados"]
-    } else {
-        &[]
+impl Which<'_> {
+    /// Whether the tests of this package's target are among them.
+    pub(super) fn covers(self, package: &str, target: &str) -> bool {
+        let is_in = |list: &[(&str, &str)]| list.contains(&(package, target));
+        match self {
+            Which::Beside => !is_in(MEASURING) && !is_in(IN_A_CLUSTER),
+            Which::Measuring => is_in(MEASURING),
+            Which::Of(packages) => packages.iter().any(|name| name == package),
+        }
     }
+}
+
+/// Everything that a feature switches on. It links librados.
+pub(super) const FEATURES: &str =
+    "--features=outboard-rados/librados,outboard-store/rados,outboard-outboard/rados";
+
+/// [`FEATURES`], where the header of librados is there.
+pub(super) fn features() -> &'static [&'static str] {
+    if Path::new("/usr/include/rados/librados.h").exists() { &[FEATURES] } else { &[] }
+}
+
+/// What runs the model checks of these crates, built apart for their atomics are loom's.
+pub(super) fn loom_command(packages: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    command.args(["test", "--quiet", "--test=loom"]).env("RUSTFLAGS", "--cfg loom");
+    command.arg(format!("--profile={PROFILE}"));
+    command.args(packages.iter().map(|package| format!("--package=outboard-{package}")));
+    command
 }
 
 /// What builds everything that any stage runs.
@@ -85,11 +106,7 @@ pub(super) fn run(
 ) -> Result<(), String> {
     let mut programs = built(project)?;
     check_lists(&programs, which)?;
-    programs.retain(|program| match which {
-        Which::Beside => !program.is_in(MEASURING) && !program.is_in(IN_A_CLUSTER),
-        Which::Measuring => program.is_in(MEASURING),
-        Which::Of(packages) => packages.contains(&program.package),
-    });
+    programs.retain(|program| which.covers(&program.package, &program.target));
     if programs.is_empty() {
         return Err("there is no such test".into());
     }

@@ -194,6 +194,11 @@ fn run_stage(project: &Project, stage: &Stage, output: &Output) -> Result<(), St
         Action::Rules => Err("a house rule is broken".into()),
         Action::Build => run_command(project, executables::build_command(), stage.limit, output),
         Action::Tests(which, env) => executables::run(project, which, env, stage.limit, output),
+        Action::Loom(packages) => {
+            let mut command = executables::loom_command(packages);
+            command.arg("--target-dir").arg(project.target.join("loom"));
+            run_command(project, command, stage.limit, output)
+        }
         Action::Command(words) => run_words(project, words, stage.limit, output),
         Action::WithFeatures(words, end) => {
             let words = [words, executables::features(), end].concat();
