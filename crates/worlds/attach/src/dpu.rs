@@ -256,6 +256,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
     /// Sockets and deadlines; how much there was to do.
     fn look_around(&mut self, now: Time, pace: &mut Pace) -> io::Result<usize> {
         self.next_look = now.after(LOOK);
+        self.peers.look_after_shortage(now)?;
         let found = self.hear()?;
         self.answer_late();
         self.sweep(now);

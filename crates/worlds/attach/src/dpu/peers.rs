@@ -11,9 +11,12 @@ use std::time::Duration;
 use outboard_base::{Deadline, SessionId, Time};
 use outboard_dpc::dpu::AttachmentId;
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 
 use super::Attached;
 use crate::link::{Listener, Peer, PeerCred};
+use outboard_os::clock;
+use outboard_os::fds::Shortage;
 use outboard_os::wakeup::Wakeup;
 
 /// Most connections at a time, attached or not.
@@ -52,6 +55,18 @@ pub(super) fn has_ended(process: &OwnedFd) -> bool {
     !matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
 }
 
+/// A descriptor of a process; `None` if it has ended.
+fn process_of(pid: u32) -> io::Result<Option<OwnedFd>> {
+    let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else {
+        return Ok(None);
+    };
+    match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+        Ok(process) => Ok(Some(process)),
+        Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(error.into()),
+        Err(_) => Ok(None),
+    }
+}
+
 /// A session whose host may come back: its process lives, or had not ended yet when its socket
 /// closed.
 pub(super) struct Lingering {
@@ -62,7 +77,9 @@ pub(super) struct Lingering {
 
 /// All connections.
 pub(super) struct Peers {
-    pub(super) listener: Listener,
+    listener: Listener,
+    /// While it lasts the listener is not watched.
+    shortage: Shortage,
     wakeup: Arc<Wakeup>,
     /// What the last sleep ended with, not looked at yet.
     heard: Option<Vec<u64>>,
@@ -83,6 +100,7 @@ impl Peers {
         wakeup.watch(listener.fd(), LISTENER)?;
         Ok(Peers {
             listener,
+            shortage: Shortage::default(),
             wakeup,
             heard: None,
             all: BTreeMap::new(),
@@ -117,19 +135,44 @@ impl Peers {
         Ok((names.into_iter().filter(|name| *name >= FIRST.get()).collect(), knocks))
     }
 
-    /// Takes a connection in; `None` when there are too many.
-    pub(super) fn insert(&mut self, peer: Peer) -> io::Result<Option<u64>> {
-        if self.all.len() >= PEERS_MAX {
-            return Ok(None);
+    /// The next that connects. When descriptors are short nobody does for a moment: who is there
+    /// is served on.
+    pub(super) fn accept(&mut self) -> Option<Peer> {
+        if self.shortage.until().is_some() {
+            return None;
         }
+        match self.listener.accept() {
+            Ok(peer) => peer,
+            Err(error) => {
+                self.run_short(&error);
+                None
+            }
+        }
+    }
+
+    fn run_short(&mut self, error: &io::Error) {
+        self.shortage.begin(clock::now(), error);
+        // Watched on, it would keep this thread awake.
+        let _unwatched = self.wakeup.forget(self.listener.fd());
+    }
+
+    /// Watches the listener again when a shortage is over.
+    pub(super) fn look_after_shortage(&mut self, now: Time) -> io::Result<()> {
+        if self.shortage.ends(now) {
+            self.wakeup.watch(self.listener.fd(), LISTENER)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes a connection in. One whose process cannot be watched, because descriptors are short,
+    /// is let go: it would be taken for dead.
+    pub(super) fn insert(&mut self, peer: Peer) -> io::Result<u64> {
         let cred = peer.cred()?;
         let name = self.next.get();
+        let process = process_of(cred.pid).inspect_err(|error| self.run_short(error))?;
         self.wakeup.watch(peer.fd(), self.next)?;
         self.next = self.next.saturating_add(1);
-        let process =
-            i32::try_from(cred.pid).ok().and_then(rustix::process::Pid::from_raw).and_then(|pid| {
-                rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
-            });
         self.all.insert(
             name,
             Connection {
@@ -142,7 +185,7 @@ impl Peers {
                 closed: false,
             },
         );
-        Ok(Some(name))
+        Ok(name)
     }
 
     pub(super) fn attach(&mut self, name: u64, attached: Attached, session: SessionId) {
@@ -195,9 +238,10 @@ impl Peers {
         }
     }
 
-    /// When the next session stops lingering.
+    /// When the next session stops lingering, or a shortage is over.
     pub(super) fn deadline(&self) -> Option<Deadline> {
-        self.lingering.iter().map(|lingering| lingering.until).min()
+        let lingering = self.lingering.iter().map(|lingering| lingering.until);
+        lingering.chain(self.shortage.until()).min()
     }
 
     /// Keeps a session whose host may come back.

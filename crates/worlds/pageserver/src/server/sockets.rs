@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use super::attached::{Attached, Terms};
 use crate::watchdog::processor_time;
 use outboard_attach::link::{Listener, Peer, Received};
+use outboard_os::clock;
+use outboard_os::fds::Shortage;
 use outboard_os::wakeup::Wakeup;
 
 /// Most connections at a time.
@@ -31,6 +33,8 @@ struct Connection {
 /// All connections.
 pub(super) struct Sockets {
     listener: Listener,
+    /// While it lasts the listener is not watched.
+    shortage: Shortage,
     epoll: OwnedFd,
     all: BTreeMap<u64, Connection>,
     next: u64,
@@ -40,13 +44,14 @@ impl Sockets {
     pub(super) fn listen(path: &Path, mode: u32) -> io::Result<Sockets> {
         let listener = Listener::bind(path, mode, None)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, listener.fd(), EventData::new_u64(LISTENER), EventFlags::IN)?;
-        Ok(Sockets { listener, epoll, all: BTreeMap::new(), next: FIRST })
+        watch(&epoll, listener.fd(), LISTENER)?;
+        let (shortage, all) = (Shortage::default(), BTreeMap::new());
+        Ok(Sockets { listener, shortage, epoll, all, next: FIRST })
     }
 
     /// Wakes from sleep when it is notified, too.
     pub(super) fn watch(&self, wakeup: &Wakeup) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, wakeup.fd(), EventData::new_u64(WAKEUP), EventFlags::IN)?)
+        watch(&self.epoll, wakeup.fd(), WAKEUP)
     }
 
     /// Readable when a socket has something, somebody connects, or it is notified.
@@ -62,6 +67,9 @@ impl Sockets {
     /// Hears what hosts say, and lets go of those that are gone or cannot be followed; how much
     /// that was.
     pub(super) fn hear(&mut self, terms: &Terms<'_>) -> io::Result<usize> {
+        if self.shortage.ends(clock::now()) {
+            watch(&self.epoll, self.listener.fd(), LISTENER)?;
+        }
         let mut events = Vec::with_capacity(PEERS_MAX);
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now)) {
@@ -72,7 +80,7 @@ impl Sockets {
         let mut found = 0;
         for name in names {
             match name {
-                LISTENER => found += self.accept()?,
+                LISTENER => found += self.accept(),
                 WAKEUP => {}
                 name => found += self.hear_one(name, terms),
             }
@@ -81,27 +89,35 @@ impl Sockets {
         Ok(found)
     }
 
-    fn accept(&mut self) -> io::Result<usize> {
+    /// When descriptors are short nobody is accepted for a moment: who is there is served on.
+    fn accept(&mut self) -> usize {
         let mut found = 0;
-        while let Some(peer) = self.listener.accept()? {
-            found += 1;
-            if self.all.len() >= PEERS_MAX {
-                say_no(&peer, Reason::Full, "too many connections");
-                continue;
-            }
-            let cred = match peer.cred() {
-                Ok(cred) => cred,
+        loop {
+            let took =
+                self.listener.accept().and_then(|peer| peer.map(|it| self.take(it)).transpose());
+            match took {
+                Ok(Some(())) => found += 1,
+                Ok(None) => return found,
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be taken");
-                    continue;
+                    self.shortage.begin(clock::now(), &error);
+                    // Watched on, it would keep this thread awake.
+                    let _unwatched = epoll::delete(&self.epoll, self.listener.fd());
+                    return found;
                 }
-            };
-            let name = self.next;
-            self.next += 1;
-            epoll::add(&self.epoll, peer.fd(), EventData::new_u64(name), EventFlags::IN)?;
-            self.all.insert(name, Connection { peer, attached: None, pid: cred.pid });
+            }
         }
-        Ok(found)
+    }
+
+    fn take(&mut self, peer: Peer) -> io::Result<()> {
+        if self.all.len() >= PEERS_MAX {
+            say_no(&peer, Reason::Full, "too many connections");
+            return Ok(());
+        }
+        let pid = peer.cred()?.pid;
+        watch(&self.epoll, peer.fd(), self.next)?;
+        self.all.insert(self.next, Connection { peer, attached: None, pid });
+        self.next += 1;
+        Ok(())
     }
 
     fn hear_one(&mut self, name: u64, terms: &Terms<'_>) -> usize {
@@ -147,6 +163,10 @@ impl Sockets {
             tracing::info!(pid = connection.pid, why, "a host's groups are let go");
         }
     }
+}
+
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, name: u64) -> io::Result<()> {
+    Ok(epoll::add(epoll, fd, EventData::new_u64(name), EventFlags::IN)?)
 }
 
 impl Connection {

@@ -162,6 +162,13 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Tells a client why it is not served, if it can hear that at once, and closes.
+    pub fn refuse(self, why: &[u8]) {
+        let _unheard = net::send(&self.fd, why, net::SendFlags::NOSIGNAL);
+    }
+}
+
 /// Names a connection of one [`Sockets`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
@@ -248,6 +255,11 @@ impl Sockets {
     /// Tells when somebody wants to connect.
     pub fn watch_listener(&self, listener: &Listener) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?)
+    }
+
+    /// Tells it no more: nobody can be accepted for a while, and it would be told again and again.
+    pub fn forget_listener(&self, listener: &Listener) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, listener)?)
     }
 
     /// Tells when `wakeup` is notified.
