@@ -12,6 +12,7 @@ mod record;
 mod small;
 mod xattr;
 
+pub(crate) use entry::FIRST_COOKIE;
 pub use entry::{Entry, Listed};
 pub use inode::{DataKind, Inode, marks};
 pub use key::Tag;

@@ -181,6 +181,25 @@ pub(super) const CASES: &[Case] = &[
         t.rmdir(t.dir, "many")?;
         Ok(())
     }),
+    case("readdir/a listing ends though each name is renamed when it is listed", |t| {
+        needs(t.features().outboard, "other file systems list some new names again")?;
+        let dir = filled(t, 3000)?;
+        let fh = t.opendir(dir)?;
+        let (mut cookie, mut seen) = (0, 0);
+        loop {
+            let some = t.readdir(dir, fh, cookie, 4096)?;
+            let Some(last) = some.last() else { break };
+            cookie = last.cookie;
+            for entry in some {
+                let old = String::from_utf8_lossy(&entry.name).into_owned();
+                t.rename((dir, &old), (dir, &format!("r{seen}")))?;
+                seen += 1;
+            }
+            check(seen <= 3000, "no more than there was")?;
+        }
+        t.closedir(dir, fh)?;
+        same("names", seen, 3000)
+    }),
     case("readdir/a removed cookie still leads on", |t| {
         let dir = filled(t, 50)?;
         let fh = t.opendir(dir)?;

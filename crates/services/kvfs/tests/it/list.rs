@@ -49,6 +49,66 @@ fn what_is_there_all_the_time_is_listed_exactly_once() {
     }
 }
 
+/// A program that renames each name when it is listed met the new names again, and again: new
+/// names came behind the place of the listing, which had no end. Listings go from the newest name
+/// down now, so what is made meanwhile lies behind them. So do names that come again.
+#[test]
+fn a_listing_ends_with_what_was_there_when_it_began() {
+    let disk = Disk::new(3);
+    let volume = disk.open_settled();
+    let user = User::root(&volume);
+    let dir = user.mkdir(Ino::ROOT, "d").unwrap().ino;
+    let names: BTreeSet<String> = (0..3000).map(|n| format!("old{n}")).collect();
+    for name in &names {
+        user.file(dir, name).unwrap();
+    }
+    let open = user.opendir(dir).unwrap();
+    for (round, fh) in [(0, Fh::NONE), (1, open), (2, Fh::NONE)] {
+        let (mut seen, mut cookie) = (Vec::new(), 0);
+        loop {
+            let page = user.page(dir, fh, cookie, 4096).unwrap();
+            let Some((last, ..)) = page.last() else { break };
+            cookie = *last;
+            for (_, _, name) in page {
+                let new = format!("round{round}of{}", name.rsplit("of").next().unwrap());
+                user.rename((dir, &name), (dir, &new), 0).unwrap();
+                if name.ends_with('7') {
+                    user.file(dir, &name).unwrap();
+                    user.unlink(dir, &name).unwrap();
+                }
+                seen.push(name);
+            }
+            assert!(seen.len() <= names.len(), "round {round}: there are no more names");
+        }
+        assert_eq!(seen.len(), names.len(), "round {round}");
+        assert_eq!(seen.into_iter().collect::<BTreeSet<_>>().len(), names.len(), "each once");
+    }
+    crate::world::assert_clean(&volume);
+}
+
+/// Places of a listing stay good while names come and go, for as long as the directory lives.
+#[test]
+fn a_place_of_a_listing_is_good_for_ever() {
+    let disk = Disk::new(4);
+    let volume = disk.open_settled();
+    let user = User::root(&volume);
+    let dir = user.mkdir(Ino::ROOT, "d").unwrap().ino;
+    for n in 0..500 {
+        user.file(dir, &format!("n{n}")).unwrap();
+    }
+    let all = user.page(dir, Fh::NONE, 0, 1 << 20).unwrap();
+    let (place, rest) = (all[200].0, &all[201..]);
+    for n in 0..500 {
+        user.file(dir, &format!("later{n}")).unwrap();
+    }
+    for (_, _, name) in &all[150..201] {
+        user.unlink(dir, name).unwrap();
+    }
+    drop(volume);
+    let volume = disk.open_settled();
+    assert_eq!(User::root(&volume).page(dir, Fh::NONE, place, 1 << 20).unwrap(), rest);
+}
+
 /// Without a handle permission is asked for with each page.
 #[test]
 fn a_directory_is_listed_without_being_opened() {
