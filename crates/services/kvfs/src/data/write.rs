@@ -32,13 +32,9 @@ struct Write<'a> {
 }
 
 impl Write<'_> {
-    /// From the page cache: it moves no times and takes no privileges away.
+    /// From the page cache: it has its own place, and takes no privileges away.
     fn cached(&self) -> bool {
         self.flags & write_flags::WRITEBACK != 0
-    }
-
-    fn dates(&self, cx: &Context<'_>) -> Dates {
-        if self.cached() { Dates::Stay } else { Dates::Now(cx.now) }
     }
 
     fn strips(&self, cx: &Context<'_>) -> bool {
@@ -142,7 +138,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             let change = Change {
                 written: vec![written.map_err(KvError::errno)?],
                 end,
-                dates: write.dates(cx),
+                dates: Dates::Now(cx.now),
                 strips: write.strips(cx),
                 record: record.clone(),
                 essential: false,
@@ -265,7 +261,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             txn.stage(staged);
             self.keep_synced(ino, &before, &shape).await?;
             shape.put(&mut inode);
-            self.count_change(txn, &mut inode, write.dates(cx), write.strips(cx)).await?;
+            self.count_change(txn, &mut inode, Dates::Now(cx.now), write.strips(cx)).await?;
             txn.put_inode(&inode)?;
             let taken = u32::try_from(data.len()).map_err(|_| Errno::EIO)?;
             txn.record(cx, &Reply::Written(taken))?;

@@ -34,7 +34,8 @@ pub mod write_flags {
     pub const KILL_SUIDGID: u32 = 2;
     /// Durable before the answer.
     pub const DSYNC: u32 = 4;
-    /// Write-back of cached pages: permissions were checked at open, times come by Setattr.
+    /// Write-back of pages stored to through a mapping: permissions were checked at open, and what
+    /// may be executed with privileges stays so. Times move, as with any write.
     pub const WRITEBACK: u32 = 8;
 }
 
