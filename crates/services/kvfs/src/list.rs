@@ -22,8 +22,8 @@ use crate::{Answer, Kvfs, Payload};
 const PAGE: usize = 256;
 /// The shortest entry on the wire, bytes.
 const DIRENT_MIN: usize = 32;
-/// Scans one request makes before it answers with what it has found. The widest gap that a directory
-/// can have between two entries takes fewer.
+/// Scans one request makes before it answers with what it has found. The widest gap between two
+/// entries takes fewer.
 const SCANS: usize = 128;
 /// An empty window is followed by one so many times as wide.
 const GALLOP: u64 = 8;
