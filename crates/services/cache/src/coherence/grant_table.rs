@@ -143,7 +143,7 @@ impl CachedInode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InodeVersion {
     serial: u64,
-    changes: u64,
+    pub(super) changes: u64,
 }
 
 /// How an inode stands to a session.

@@ -56,7 +56,7 @@ struct Rounds {
     wake: Option<Box<dyn Fn() + Send + Sync>>,
     /// A round is asked for, and none has begun since.
     asked: bool,
-    /// Rounds that have begun, and those that have ended.
+    /// Rounds that have begun, and the last of them that has ended.
     begun: u64,
     ended: u64,
 }
@@ -86,14 +86,19 @@ impl Maintenance {
         Some(state.begun + 1)
     }
 
-    fn begin(&self) {
+    /// A round begins: its number.
+    fn begin(&self) -> u64 {
         let mut state = self.state();
         state.asked = false;
         state.begun += 1;
+        state.begun
     }
 
-    fn end(&self) {
-        self.state().ended += 1;
+    /// It is over, and so is each before it that was given up half-way.
+    fn end(&self, round: u64) {
+        let mut state = self.state();
+        state.ended = state.ended.max(round);
+        drop(state);
         self.has_room();
     }
 }
@@ -105,9 +110,11 @@ impl Coherence {
         self.maintenance.state().wake = Some(Box::new(wake));
     }
 
-    /// Nobody does any more.
+    /// Nobody does any more. What was asked of it, its successor has not heard.
     pub fn clear_maintainer(&self) {
-        self.maintenance.state().wake = None;
+        let mut state = self.maintenance.state();
+        (state.wake, state.asked) = (None, false);
+        drop(state);
         self.maintenance.has_room();
     }
 
@@ -131,7 +138,7 @@ impl Coherence {
     /// credit, and makes room in buckets of caches that are written to. Whether there is anything
     /// to come back for: while nobody may write in its cache, there is not.
     pub async fn maintain<V: Volume>(&self, volume: &V) -> bool {
-        self.maintenance.begin();
+        let round = self.maintenance.begin();
         let caches = self.caches();
         let mut written = false;
         for cache in caches {
@@ -146,7 +153,7 @@ impl Coherence {
                 tracing::debug!(session = %cache.session(), %errno, "a cache cannot be maintained");
             }
         }
-        self.maintenance.end();
+        self.maintenance.end(round);
         written
     }
 

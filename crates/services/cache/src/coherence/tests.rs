@@ -3,10 +3,11 @@
 
 mod credit;
 mod edges;
+mod races;
 mod simulation;
 
-use outboard_base::task::poll_once;
 use outboard_base::task::run as finish;
+use outboard_base::task::{poll_for, poll_once};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
@@ -41,6 +42,8 @@ thread_local! {
     static STEPS: Cell<u64> = const { Cell::new(0) };
     /// What happens between two DMAs.
     static BETWEEN: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
+    /// What happens right after an atomic.
+    static AFTER: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
     /// The calendar, seconds.
     static NOW: Cell<i64> = const { Cell::new(1_700_000_000) };
     /// Whether DMAs fail.
@@ -100,7 +103,12 @@ impl<D: Dma> Dma for Stepped<D> {
         new: u64,
     ) -> std::result::Result<u64, DmaError> {
         between()?;
-        self.0.compare_and_swap(at, expected, new)
+        let found = self.0.compare_and_swap(at, expected, new);
+        let hook = AFTER.with_borrow(Option::clone);
+        if let Some(hook) = hook {
+            hook();
+        }
+        found
     }
 
     fn fetch_add(&self, at: u64, by: u64) -> std::result::Result<u64, DmaError> {

@@ -441,6 +441,8 @@ fn simulate(seed: u64) -> u64 {
     finish(volume.end_grace()).unwrap();
     let report = finish(volume.check(check::Options::default())).unwrap();
     assert!(report.is_clean(), "{:?}", report.findings);
+    let figures = w.coherence.figures();
+    assert!(figures.iter().all(|of| of.promised <= of.total), "promised: {figures:?}");
     assert!(w.actors.iter().all(|actor| actor.done > 20), "somebody starves");
     hits
 }
