@@ -9,6 +9,7 @@
 //!
 //! Which keeps which promise is told in `docs/internals/director.md`.
 
+mod admission;
 mod context;
 pub mod front;
 mod kernel;

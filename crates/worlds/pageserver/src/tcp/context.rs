@@ -154,6 +154,7 @@ impl<F: Files, P: Port> ExecutorContext<F, P> {
             self.glance(&mut worker, news)?;
         }
         worker.hear(news)?;
+        worker.end_idle();
         worker.receive_all();
         if let Some(plugin) = &mut self.plugin {
             worker.divide(plugin);
@@ -330,8 +331,11 @@ impl<F: Files, P: Port> Polled for Serving<'_, F, P> {
     }
 
     fn begin_sleep(&mut self, now: Time) -> io::Result<Option<Time>> {
-        let stopped = self.worker.as_ref().is_none_or(|worker| worker.call().is_stopped());
-        Ok((!stopped).then(|| now.after(SLEEP_MAX)))
+        let Some(worker) = self.worker.as_ref().filter(|worker| !worker.call().is_stopped()) else {
+            return Ok(None);
+        };
+        let latest = now.after(SLEEP_MAX);
+        Ok(Some(worker.next_sweep().map_or(latest, |sweep| sweep.min(latest))))
     }
 
     fn wait(&mut self, limit: Duration) -> io::Result<()> {

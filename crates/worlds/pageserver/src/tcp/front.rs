@@ -2,29 +2,25 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use outboard_dds::dpu::director::{Flow5, Signature, Transport, symmetric_hash};
+use outboard_dds::dpu::director::Signature;
 
+use super::admission::{Accepting, Admission};
 use super::context::{ThreadSource, WorkerThread, serve};
 use super::kernel::KernelPort;
 use super::port::{Call, Inbox, Port};
-use super::sockets::{Address, Listener, Ready, Sockets, Stream};
+use super::sockets::{Address, Listener};
 use super::stack::network::Ends;
 use super::stack::{Frames, StackPort, Wires};
 use super::worker::{Files, Setup, Tally, Worker};
 use crate::plugin::Plugin;
 use crate::watchdog::Watchdog;
 use outboard_os::wakeup::Wakeup;
-
-/// A pause after a connection could not be accepted: descriptors or memory may be back.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// The director's threads. Dropping it ends them and their connections.
 pub struct Front {
@@ -81,9 +77,11 @@ impl Front {
             front.start_worker(n, setup, inbox, move || KernelPort::new(host))?;
         }
         let stop = Arc::clone(&front.stop);
+        let admission = front.admission(setup).within_descriptors();
+        let mut accepting = Accepting::new(listener, inboxes, admission);
         let accepting =
             std::thread::Builder::new().name("director-accept".into()).spawn(move || {
-                if let Err(error) = accept(&listener, &stop, &inboxes) {
+                if let Err(error) = accepting.run(&stop) {
                     tracing::error!(%error, "the director cannot wait for clients any more");
                 }
             })?;
@@ -142,12 +140,20 @@ impl Front {
             signature,
             frames: Arc::clone(&frames),
             inboxes: inboxes.clone(),
+            admission: front.admission(setup),
+            memory: setup.limits.memory / workers,
         });
         for (n, inbox) in inboxes.into_iter().enumerate() {
             let wires = Arc::clone(&wires);
             front.start_worker(n, setup, inbox, move || StackPort::new(wires, n))?;
         }
         Ok((front, frames))
+    }
+
+    /// The room for its clients.
+    fn admission<F: Files>(&self, setup: &Setup<F>) -> Admission {
+        let most = setup.limits.max_clients;
+        Admission::new(most, setup.app.refusal(), Arc::clone(&self.tally))
     }
 
     fn new(address: Address) -> io::Result<Front> {
@@ -232,44 +238,4 @@ impl Drop for Front {
             let _ended = thread.join();
         }
     }
-}
-
-fn accept(
-    listener: &Listener,
-    stop: &(AtomicBool, Wakeup),
-    workers: &[Arc<Inbox<Stream>>],
-) -> io::Result<()> {
-    let mut sockets = Sockets::new()?;
-    sockets.watch_listener(listener)?;
-    sockets.watch_wakeup(&stop.1)?;
-    let mut ready = Vec::new();
-    let mut next = 0u64;
-    while !stop.0.load(Ordering::Acquire) {
-        sockets.look(None, &mut ready)?;
-        if !ready.drain(..).any(|what| what == Ready::Listener) {
-            continue;
-        }
-        loop {
-            match listener.accept() {
-                Ok(Some(stream)) => {
-                    next += 1;
-                    let hash = stream.ends.map_or(next, |(client, server)| {
-                        symmetric_hash(&Flow5 { client, server, transport: Transport::Tcp })
-                    });
-                    let at = usize::try_from(hash % workers.len() as u64).unwrap_or(0);
-                    if let Some(worker) = workers.get(at) {
-                        worker.push(stream, usize::MAX);
-                    }
-                }
-                Ok(None) => break,
-                Err(error) => {
-                    let fd = listener.as_fd();
-                    tracing::warn!(%error, ?fd, "cannot accept a client; raise `ulimit -n`?");
-                    std::thread::sleep(PAUSE);
-                    break;
-                }
-            }
-        }
-    }
-    Ok(())
 }

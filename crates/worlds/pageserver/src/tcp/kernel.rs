@@ -6,38 +6,45 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use super::admission::{Admitted, Place};
 use super::port::{News, Port};
 use super::sockets::{Address, ConnId, Read, Ready, Sockets, Stream, Wrote};
 use outboard_os::wakeup::Wakeup;
+
+/// What is known of a client's connection.
+struct Client {
+    ends: Option<(SocketAddr, SocketAddr)>,
+    _place: Place,
+}
 
 /// Streams of one worker.
 pub(super) struct KernelPort {
     sockets: Sockets,
     host: Address,
-    ends: HashMap<ConnId, (SocketAddr, SocketAddr)>,
+    clients: HashMap<ConnId, Client>,
     ready: Vec<Ready>,
 }
 
 impl KernelPort {
     /// None yet; the host serves at `host`.
     pub(super) fn new(host: Address) -> io::Result<KernelPort> {
-        let (ends, ready) = (HashMap::new(), Vec::new());
-        Ok(KernelPort { sockets: Sockets::new()?, host, ends, ready })
+        let (clients, ready) = (HashMap::new(), Vec::new());
+        Ok(KernelPort { sockets: Sockets::new()?, host, clients, ready })
     }
 }
 
 impl Port for KernelPort {
-    type Item = Stream;
+    type Item = Admitted;
 
     fn watch_wakeup(&mut self, wakeup: &Wakeup) -> io::Result<()> {
         self.sockets.watch_wakeup(wakeup)
     }
 
-    fn take(&mut self, stream: Stream, news: &mut Vec<News>) {
+    fn take(&mut self, Admitted { stream, place }: Admitted, news: &mut Vec<News>) {
         let ends = stream.ends;
         match self.sockets.add(stream) {
             Ok(id) => {
-                self.ends.extend(ends.map(|ends| (id, ends)));
+                self.clients.insert(id, Client { ends, _place: place });
                 news.push(News::Came(id));
             }
             Err(error) => tracing::warn!(%error, "cannot serve a connection; closed"),
@@ -66,7 +73,7 @@ impl Port for KernelPort {
     }
 
     fn ends(&self, id: ConnId) -> Option<(SocketAddr, SocketAddr)> {
-        self.ends.get(&id).copied()
+        self.clients.get(&id)?.ends
     }
 
     fn connect(&mut self, _: ConnId) -> io::Result<ConnId> {
@@ -90,7 +97,7 @@ impl Port for KernelPort {
     }
 
     fn close(&mut self, id: ConnId, reset: bool) {
-        self.ends.remove(&id);
+        self.clients.remove(&id);
         self.sockets.close(id, reset);
     }
 }

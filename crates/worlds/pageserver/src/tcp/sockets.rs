@@ -163,9 +163,10 @@ impl Stream {
 }
 
 impl Stream {
-    /// Tells a client why it is not served, if it can hear that at once, and closes.
-    pub fn refuse(self, why: &[u8]) {
+    /// Tells a client why it is not served, if it can hear that at once, and that no more comes.
+    pub fn refuse(&self, why: &[u8]) {
         let _unheard = net::send(&self.fd, why, net::SendFlags::NOSIGNAL);
+        let _gone = net::shutdown(&self.fd, net::Shutdown::Write);
     }
 }
 

@@ -51,6 +51,7 @@ use smoltcp::time::Instant;
 
 use self::device::{Device, FRAME_MAX, HEADER, is_trusted};
 use self::leg::{Leg, Link, Way};
+use super::admission::{Admission, Place};
 use super::port::{Inbox, News, Port};
 use super::sockets::{ConnId, Read, Wrote};
 use outboard_os::wakeup::Wakeup;
@@ -61,10 +62,15 @@ const LONG: usize = 14 + 65535;
 const FRAMES: usize = 256;
 /// Frames that wait for another worker.
 const HANDED_MAX: usize = 4096;
-/// Connections of one worker, of both kinds; clients beyond are not heard.
+/// Connections of one worker, of both kinds; half are for clients, of whom those beyond are not
+/// heard.
 const LEGS_MAX: usize = 16 << 10;
-/// Legs whose client has not answered yet; beyond, the one that waits longest makes room: a flood
-/// of clients that are not there keeps nobody out.
+/// A new leg's buffers take at most one of so many parts of the memory that is left, each way,
+const SHARE: usize = 512;
+/// and at least this: else there is no room for it.
+const BUFFER_MIN: usize = 4 << 10;
+/// Legs whose client has not answered yet; beyond, or if no memory is left, the one that waits
+/// longest makes room: a flood of clients that are not there keeps nobody out.
 const OPENING_MAX: usize = 1024;
 /// Legs that are closed and wait for the other side to know.
 const CLOSED_MAX: usize = 4096;
@@ -111,6 +117,9 @@ pub(super) struct Wires {
     pub(super) frames: Arc<Frames>,
     /// By the number of the worker.
     pub(super) inboxes: Vec<Arc<Inbox<Handed>>>,
+    pub(super) admission: Admission,
+    /// Bytes of buffers of the legs of one worker.
+    pub(super) memory: usize,
 }
 
 impl Wires {
@@ -140,6 +149,10 @@ struct Conn {
     opening: Option<Instant>,
     /// When its time to close is over, once that runs.
     closing: Option<Instant>,
+    /// A client's, until it is closed.
+    place: Option<Place>,
+    /// Bytes of its buffers.
+    bytes: usize,
 }
 
 /// Connections of one worker.
@@ -162,6 +175,9 @@ pub(super) struct StackPort {
     begun: std::time::Instant,
     /// When to look after a device that is away, if one is.
     tend_at: Option<Instant>,
+    /// Legs of clients, and bytes of the buffers of all.
+    clients: usize,
+    bytes: usize,
     /// Where frames are received, and where they are made.
     received: Vec<u8>,
     made: Vec<u8>,
@@ -192,6 +208,8 @@ impl StackPort {
             seeds: RandomState::new(),
             begun: std::time::Instant::now(),
             tend_at: None,
+            clients: 0,
+            bytes: 0,
             received: vec![0; FRAME_MAX],
             made: Vec::new(),
         })
@@ -345,19 +363,20 @@ impl StackPort {
 
     /// A leg for a client that wants to connect.
     fn accept(&mut self, name: Name, link: Link) -> Option<u32> {
-        if self.is_full() {
+        if self.clients >= LEGS_MAX / 2 {
             return None;
         }
-        if self.opening.len() >= OPENING_MAX
+        if (self.opening.len() >= OPENING_MAX || self.buffer().is_none())
             && let Some((_, oldest)) = self.opening.first().copied()
         {
             self.remove(oldest);
         }
+        let buffer = self.buffer()?;
         let (now, seed, mut lost) = (self.now(), self.seed(&name), 0);
         let device = self.wires.device(name.0);
         let way = Way { device, frame: &mut self.made, lost: &mut lost };
-        let leg = Leg::accept(name.2, link, self.wires.buffer, seed, now, way)?;
-        let at = self.add(leg, name, false)?;
+        let leg = Leg::accept(name.2, link, buffer, seed, now, way)?;
+        let at = self.add(leg, name, buffer, false)?;
         self.opening.insert((now, at));
         self.at(at)?.opening = Some(now);
         Some(at)
@@ -367,13 +386,21 @@ impl StackPort {
         self.conns.len() - self.free.len() >= LEGS_MAX
     }
 
+    /// How large a new leg's buffers are, each way; `None` if there is no room for them. The more
+    /// legs there are, the less is left for the next.
+    fn buffer(&self) -> Option<usize> {
+        let left = self.wires.memory.saturating_sub(self.bytes);
+        let buffer = (left / SHARE).max(BUFFER_MIN).min(self.wires.buffer);
+        (2 * buffer <= left).then_some(buffer)
+    }
+
     /// What makes the first sequence number of a leg: known to nobody else.
     fn seed(&mut self, name: &Name) -> u64 {
         self.generation = self.generation.wrapping_add(1);
         self.seeds.hash_one((name, self.generation, self.now().total_micros()))
     }
 
-    fn add(&mut self, leg: Leg, name: Name, told: bool) -> Option<u32> {
+    fn add(&mut self, leg: Leg, name: Name, buffer: usize, told: bool) -> Option<u32> {
         if self.is_full() {
             return None;
         }
@@ -387,6 +414,8 @@ impl StackPort {
             timer: None,
             opening: None,
             closing: None,
+            place: None,
+            bytes: 2 * buffer,
         };
         let at = match self.free.pop() {
             Some(at) => at,
@@ -397,6 +426,8 @@ impl StackPort {
         };
         *self.conns.get_mut(usize::try_from(at).ok()?)? = Some(conn);
         self.names.insert(name, at);
+        self.clients += usize::from(name.0 == Side::Client);
+        self.bytes += 2 * buffer;
         Some(at)
     }
 
@@ -411,6 +442,8 @@ impl StackPort {
             time.map(|time| set.remove(&(time, at)));
         }
         self.names.remove(&conn.name);
+        self.clients -= usize::from(conn.name.0 == Side::Client);
+        self.bytes -= conn.bytes;
         self.free.push(at);
     }
 
@@ -437,7 +470,11 @@ impl StackPort {
         let moved = before != (state, conn.leg.is_readable(), conn.leg.room());
         if !opening && !std::mem::replace(&mut conn.told, true) {
             conn.opening.take().map(|since| self.opening.remove(&(since, at)));
-            news.push(News::Came(id));
+            conn.place = self.wires.admission.admit();
+            match &conn.place {
+                Some(_) => news.push(News::Came(id)),
+                None => return self.turn_away(id),
+            }
         } else if moved && !conn.closed {
             news.push(News::Moved(id));
         }
@@ -449,6 +486,16 @@ impl StackPort {
             }
             self.timers.extend(next.map(|next| (next, at)));
         }
+    }
+
+    /// Closes a client's leg for which there is no room, with a word.
+    fn turn_away(&mut self, id: ConnId) {
+        let words = self.wires.admission.refusal;
+        if let Some(conn) = self.conn(id) {
+            // As far as there is room: the buffers are empty.
+            let _taken = conn.leg.write(words);
+        }
+        self.close(id, false);
     }
 
     /// Those whose time is over, whatever their other side says.
@@ -552,14 +599,15 @@ impl Port for StackPort {
             // Of a connection that this client had from the same port; its time is not over.
             self.remove(old);
         }
+        let full = || io::Error::from(io::ErrorKind::QuotaExceeded);
+        let buffer = self.buffer().ok_or_else(full)?;
         let (now, seed, mut lost) = (self.now(), self.seed(&name), 0);
         let device = self.wires.device(Side::Host);
         let way = Way { device, frame: &mut self.made, lost: &mut lost };
-        let leg = Leg::connect((from, to), link, self.wires.buffer, seed, now, way);
+        let leg = Leg::connect((from, to), link, buffer, seed, now, way);
         let leg = leg.ok_or_else(gone)?;
         let generation = self.generation;
-        let full = || io::Error::from(io::ErrorKind::QuotaExceeded);
-        let at = self.add(leg, name, true).ok_or_else(full)?;
+        let at = self.add(leg, name, buffer, true).ok_or_else(full)?;
         self.wait(at);
         Ok(ConnId { at, generation })
     }
@@ -608,6 +656,7 @@ impl Port for StackPort {
         let end = self.now() + CLOSING.into();
         let Some(conn) = self.conn(id).filter(|conn| !conn.closed) else { return };
         conn.closed = true;
+        conn.place = None;
         if reset {
             conn.leg.abort();
         } else {

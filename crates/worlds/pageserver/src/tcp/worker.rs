@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use outboard_base::Time;
 use outboard_dds::dpu::director::{
     Counts, Director, Flow, Flow5, FlowId, Job, Signature, ToRead, Transport,
 };
@@ -19,6 +20,7 @@ use outboard_dds::dpu::offload::health::{Health, Lost};
 use outboard_dds::dpu::offload::pool::Pool;
 use outboard_dds::dpu::offload::{Application, Lookup, ReadOp};
 use outboard_medium::{Buf, Medium};
+use outboard_os::clock;
 use outboard_wire::dds::FileId;
 
 use super::port::{Call as WakeupCord, Inbox, News, Port};
@@ -122,6 +124,12 @@ pub struct Tally {
     pub fell_back: AtomicU64,
     /// Connections there are.
     pub flows: AtomicU64,
+    /// Clients that have a place, of those there may be.
+    pub clients: AtomicU64,
+    /// Clients that found none, and were refused.
+    pub turned_away: AtomicU64,
+    /// Clients closed because they were idle.
+    pub idle: AtomicU64,
 }
 
 /// The two legs of a flow.
@@ -135,6 +143,10 @@ struct Legs {
     queued: bool,
     /// To be sent to.
     sends: bool,
+    /// Bytes came from the client or went to it since it was looked at.
+    moved: bool,
+    /// When that was seen last, or it came.
+    idle_since: Time,
 }
 
 #[derive(Clone, Copy)]
@@ -145,6 +157,12 @@ enum Side {
 
 /// Bytes of one read from a socket.
 const CHUNK: usize = 64 << 10;
+/// Idle clients are looked for so often in the time they may be idle,
+const SWEEPS: u32 = 8;
+/// within these bounds.
+const SWEEP_MIN: Duration = Duration::from_millis(10);
+const SWEEP_MAX: Duration = Duration::from_secs(10);
+
 /// Flows of clients, and the director that divides what they send.
 pub(super) struct Worker<F: Files, P: Port> {
     setup: Setup<F>,
@@ -162,6 +180,8 @@ pub(super) struct Worker<F: Files, P: Port> {
     /// Flows to send to.
     sending: Vec<FlowId>,
     chunk: Vec<u8>,
+    /// When to look for idle clients, if there are any clients and they may not be idle for ever.
+    next_sweep: Option<Time>,
     /// Goes with it: who waits for that knows that nobody serves its flows any more.
     _lives: Sender<Infallible>,
 }
@@ -196,6 +216,7 @@ impl<F: Files, P: Port> Worker<F, P> {
             queue: VecDeque::new(),
             sending: Vec::new(),
             chunk: vec![0; CHUNK],
+            next_sweep: None,
             _lives: lives,
         })
     }
@@ -321,6 +342,8 @@ impl<F: Files, P: Port> Worker<F, P> {
             host_told: false,
             queued: false,
             sends: false,
+            moved: false,
+            idle_since: Time(0),
         };
         let at = flow.index();
         if self.legs.len() <= at {
@@ -330,9 +353,54 @@ impl<F: Files, P: Port> Worker<F, P> {
             *place = Some(legs);
         }
         self.own(client, flow, Side::Client);
+        if self.setup.limits.idle_timeout.is_some() {
+            self.begin_to_wait(flow, clock::coarse());
+        }
         self.tally.flows.fetch_add(1, Ordering::Relaxed);
         // It may have come with its first bytes.
         self.enqueue(flow);
+    }
+
+    fn begin_to_wait(&mut self, flow: FlowId, now: Time) {
+        if let Some(legs) = self.legs(flow) {
+            legs.idle_since = now;
+        }
+        self.next_sweep = self.next_sweep.or(self.sweep_after(now));
+    }
+
+    fn sweep_after(&self, now: Time) -> Option<Time> {
+        let timeout = self.setup.limits.idle_timeout?;
+        Some(now.after((timeout / SWEEPS).clamp(SWEEP_MIN, SWEEP_MAX)))
+    }
+
+    /// When to call [`Worker::end_idle`], whatever else happens.
+    pub(super) fn next_sweep(&self) -> Option<Time> {
+        self.next_sweep
+    }
+
+    /// Closes clients that were idle for too long, if it is time to look for them. Who waits for an
+    /// answer is not idle.
+    pub(super) fn end_idle(&mut self) {
+        let (Some(at), Some(timeout)) = (self.next_sweep, self.setup.limits.idle_timeout) else {
+            return;
+        };
+        let now = clock::coarse();
+        if now < at {
+            return;
+        }
+        let mut idle = Vec::new();
+        for legs in self.legs.iter_mut().flatten() {
+            let waits = self.director.flow(legs.flow).is_some_and(Flow::awaits_answer);
+            if std::mem::take(&mut legs.moved) || waits {
+                legs.idle_since = now;
+            } else if now >= legs.idle_since.after(timeout) {
+                idle.push(legs.flow);
+            }
+        }
+        self.tally.idle.fetch_add(idle.len() as u64, Ordering::Relaxed);
+        idle.into_iter().for_each(|id| self.end(id, false));
+        let is_empty = self.legs.iter().all(Option::is_none);
+        self.next_sweep = if is_empty { None } else { self.sweep_after(now) };
     }
 
     fn is_ours(&self, client: ConnId) -> bool {
@@ -380,6 +448,7 @@ impl<F: Files, P: Port> Worker<F, P> {
         if self.flow(id).is_some_and(Flow::wants_client) {
             match self.port.read(client, &mut self.chunk) {
                 Read::Bytes(n) => {
+                    self.has_moved(id);
                     self.director.client_bytes(id, self.chunk.get(..n).unwrap_or_default());
                 }
                 Read::Ended => self.director.client_ended(id),
@@ -435,6 +504,12 @@ impl<F: Files, P: Port> Worker<F, P> {
             || host.is_some_and(|host| self.port.is_readable(host));
         if more {
             self.enqueue(id);
+        }
+    }
+
+    fn has_moved(&mut self, id: FlowId) {
+        if let Some(legs) = self.legs(id) {
+            legs.moved = true;
         }
     }
 
@@ -514,7 +589,10 @@ impl<F: Files, P: Port> Worker<F, P> {
             let pieces: Vec<IoSlice<'_>> =
                 flow.to_client().take(PIECES).map(IoSlice::new).collect();
             match self.port.write(client, &pieces) {
-                Wrote::Bytes(n) => self.director.client_took(id, n),
+                Wrote::Bytes(n) => {
+                    self.has_moved(id);
+                    self.director.client_took(id, n);
+                }
                 Wrote::Blocked => return true,
                 Wrote::Reset => return false,
             }

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests may panic")]
 
+mod limits;
 mod lost;
 #[path = "../networks/mod.rs"]
 mod networks;
@@ -97,6 +98,10 @@ impl Application for Lines {
     fn cache(&self, _: WriteOp<'_>, _: &mut Vec<(Key, Item)>) {}
 
     fn invalidate(&self, _: ReadOp, _: &mut Vec<Key>) {}
+
+    fn refusal(&self) -> &'static [u8] {
+        b"full\n"
+    }
 }
 
 struct Nothing;
@@ -262,10 +267,19 @@ impl World {
     }
 
     fn of(way: Way, app: Arc<dyn Application>, health: &Arc<Health>) -> Option<World> {
+        World::within(way, app, health, Limits::default())
+    }
+
+    fn within(
+        way: Way,
+        app: Arc<dyn Application>,
+        health: &Arc<Health>,
+        limits: Limits,
+    ) -> Option<World> {
         if way == Way::Kernel {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let host_at = Address::Tcp(listener.local_addr().unwrap());
-            let setup = setup(host_at, app, health);
+            let setup = Setup { limits, ..setup(host_at, app, health) };
             let clients = Listener::bind(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
             let front = Front::start(clients, 2, &setup).unwrap();
             let Address::Tcp(server) = *front.address() else { panic!("TCP") };
@@ -289,7 +303,7 @@ impl World {
         }
         let address = Address::Tcp(server);
         let signature: Signature = format!("[* : *, * : {PORT}, TCP]").parse().unwrap();
-        let setup = setup(address.clone(), app, health);
+        let setup = Setup { limits, ..setup(address.clone(), app, health) };
         let (front, frames) = Front::between(ends, signature, address, 2, &setup).unwrap();
         let (host, frames) = (host(listener), Some(frames));
         Some(World { front, frames, host, networks: Some(networks), server })

@@ -326,6 +326,12 @@ impl Flow {
         self.client_ended
     }
 
+    /// Whether the client waits for an answer, rather than others for the client.
+    #[must_use]
+    pub fn awaits_answer(&self) -> bool {
+        !matches!(self.slots.front(), None | Some(Slot::Rest))
+    }
+
     /// Whether both legs are to be reset: a side sent what cannot be understood.
     #[must_use]
     pub fn is_broken(&self) -> bool {

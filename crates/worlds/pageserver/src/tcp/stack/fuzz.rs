@@ -98,6 +98,8 @@ impl World {
             signature: Signature::of_server(server),
             frames: Arc::default(),
             inboxes: Vec::new(),
+            admission: Admission::new(10_000, b"", Arc::default()),
+            memory: 256 << 20,
         };
         let port = StackPort::new(Arc::new(wires), 0).ok()?;
         let link = Link::onward(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
@@ -369,6 +371,8 @@ mod tests {
             signature: Signature::of_server("10.0.0.2:7000".parse().unwrap()),
             frames: Arc::default(),
             inboxes: Vec::new(),
+            admission: Admission::new(10_000, b"", Arc::default()),
+            memory: 256 << 20,
         };
         let mut port = StackPort::new(Arc::new(wires), 0).unwrap();
         port.receive(Side::Client).unwrap();

@@ -1,0 +1,139 @@
+//! What clients may hold: connections, time, descriptors, memory. Whoever wants more is told so,
+//! and others go on.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use super::*;
+
+fn world(way: Way, limits: Limits) -> Option<World> {
+    World::within(way, Arc::new(Lines), &Arc::default(), limits)
+}
+
+fn ask(stream: &mut TcpStream, text: &str) {
+    stream.write_all(format!("H {text}\n").as_bytes()).unwrap();
+    let mut got = vec![0; text.len() + 3];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(got, format!("h {text}\n").into_bytes());
+}
+
+/// There was no bound but descriptors, and these were everybody's.
+#[test]
+fn one_client_too_many_is_refused_in_words_and_room_is_used_again() {
+    let limits = Limits { max_clients: 3, ..Limits::default() };
+    for world in WAYS.into_iter().filter_map(|way| world(way, limits)) {
+        let mut held: Vec<TcpStream> = (0..3).map(|_| world.connect()).collect();
+        held.iter_mut().for_each(|stream| ask(stream, "there"));
+        for n in 1..=5 {
+            let mut late = world.connect();
+            let (got, _) = read_to_end(&mut late);
+            assert_eq!(got, b"full\n");
+            assert_eq!(world.front.tally().turned_away.load(Ordering::Relaxed), n);
+        }
+        held.iter_mut().for_each(|stream| ask(stream, "still there"));
+        drop(held.pop());
+        until("the room is free", || world.front.tally().clients.load(Ordering::Relaxed) == 2);
+        held.push(world.connect());
+        held.iter_mut().for_each(|stream| ask(stream, "with another"));
+        drop(held);
+        until("all go", || world.front.tally().clients.load(Ordering::Relaxed) == 0);
+    }
+}
+
+/// Clients that are there and say nothing keep room from others for ever.
+#[test]
+fn an_idle_client_is_closed_and_one_that_waits_is_not() {
+    let timeout = Duration::from_millis(200);
+    let limits = Limits { idle_timeout: Some(timeout), ..Limits::default() };
+    for world in WAYS.into_iter().filter_map(|way| world(way, limits)) {
+        let [mut silent, mut half, mut busy, mut waits] = [(); 4].map(|()| world.connect());
+        ask(&mut silent, "once");
+        half.write_all(b"H no e").unwrap();
+        let lazy = world.host.lazy();
+        waits.write_all(b"H late\n").unwrap();
+        let begun = Instant::now();
+        for _ in 0..8 {
+            std::thread::sleep(timeout / 2);
+            busy.write_all(b"G 7 5\n").unwrap();
+            let mut got = vec![0; piece(7, 5).len()];
+            busy.read_exact(&mut got).unwrap();
+        }
+        drop(lazy);
+        let mut got = [0; 7];
+        waits.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"h late\n");
+        for stream in [&mut silent, &mut half] {
+            assert_eq!(read_to_end(stream).0, b"");
+        }
+        assert!(begun.elapsed() >= timeout);
+        assert_eq!(world.front.tally().idle.load(Ordering::Relaxed), 2);
+        assert_eq!(world.front.tally().clients.load(Ordering::Relaxed), 2);
+        // They are idle now.
+        assert_eq!(read_to_end(&mut busy).0, b"");
+    }
+}
+
+const CHILD: &str = "OUTBOARD_DIRECTOR_SHORT_OF_DESCRIPTORS";
+
+/// Not a test by itself: a DPU side whose descriptors somebody else has used up.
+#[test]
+#[ignore = "the child of the test below"]
+fn short_of_descriptors() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let few = rustix::process::Rlimit { current: Some(128), maximum: Some(128) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
+    let world = world(Way::Kernel, Limits::default()).unwrap();
+    let mut taken = Vec::new();
+    let lines = BufReader::new(std::io::stdin()).lines();
+    println!("at {}", world.server);
+    for line in lines {
+        match line.unwrap().as_str() {
+            "take" => {
+                while let Ok(file) = std::fs::File::open("/dev/null") {
+                    taken.push(file);
+                }
+            }
+            _ => taken.clear(),
+        }
+        println!("done");
+    }
+}
+
+/// Accepting paused for 20 ms again and again, a warning each time, and whoever connected waited
+/// without a word.
+#[test]
+fn clients_are_refused_while_descriptors_are_short_and_served_after() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "limits::short_of_descriptors", "--ignored", "--nocapture"])
+        .env(CHILD, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let at = said.by_ref().find_map(|line| Some(line.split_once("at ")?.1.to_owned())).unwrap();
+    let mut tell = |what: &str| {
+        input.write_all(format!("{what}\n").as_bytes()).unwrap();
+        assert!(said.by_ref().any(|line| line == "done"));
+    };
+    let connect = || {
+        let stream = TcpStream::connect(&at).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+    };
+    let mut before = connect();
+    ask(&mut before, "before");
+    tell("take");
+    for _ in 0..20 {
+        assert_eq!(read_to_end(&mut connect()).0, b"full\n");
+    }
+    ask(&mut before, "amid it");
+    tell("give");
+    let mut after = connect();
+    ask(&mut after, "after");
+    drop(input);
+    child.wait().unwrap();
+}
