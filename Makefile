@@ -8,7 +8,7 @@ help:
 	@echo "make run     build, mount ./mnt with its data in ./data, until Ctrl-C"
 	@echo "make gate    what a change must pass before it is committed (a few minutes)"
 	@echo "make test    everything CI checks (about half an hour on 2 cores)"
-	@echo "make long    long runs: hundreds of kills, full-size programs, all public suites"
+	@echo "make long    long runs in pieces: hundreds of kills, full-size programs; goes on where it ended"
 	@echo "make bench   figures against rivals: plain directory, FUSE passthrough, redis-server"
 
 run:

@@ -114,6 +114,13 @@ impl Cluster {
         Err(format!("{what} failed: {}", ended.tail(5)))
     }
 
+    /// Whether its storage daemons find their data again when they are killed.
+    fn is_on_disk(&self) -> Result<bool> {
+        let conf = self.dir.join("ceph.conf");
+        let conf = context(fs::read_to_string(&conf), || format!("no {}", conf.display()))?;
+        Ok(conf.lines().any(|line| line == "osd objectstore = bluestore"))
+    }
+
     fn heal(&self) -> Result<()> {
         self.script("revive", &["all"])
     }
@@ -498,15 +505,25 @@ fn name(dir: &Path, thread: usize, number: u64) -> PathBuf {
     dir.join(format!("file-{thread}-{number}"))
 }
 
+/// Every storage daemon in turn, under load; of a cluster that keeps its data on disk then all of
+/// them at once. Only one of them was ever killed, of a cluster in memory.
 fn daemon_killed(cluster: &Cluster) -> Result<()> {
     let mut volume = cluster.patient_volume("killed")?;
     let dir = volume.mountpoint();
     let load = Load::start(&dir);
     load.goes_on(50)?;
-    cluster.script("kill", &["1"])?;
-    load.goes_on(50)?;
-    cluster.script("revive", &["1"])?;
-    load.goes_on(50)?;
+    for daemon in ["0", "1", "2"] {
+        cluster.script("kill", &[daemon])?;
+        load.goes_on(50)?;
+        cluster.script("revive", &[daemon])?;
+        load.goes_on(50)?;
+    }
+    if cluster.is_on_disk()? {
+        cluster.script("kill", &["all"])?;
+        sleep(Duration::from_secs(2));
+        cluster.script("revive", &["all"])?;
+        load.goes_on(50)?;
+    }
     load.end(&mut volume)?;
     volume.check()?;
     volume.stop()?;

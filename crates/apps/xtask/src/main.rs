@@ -91,7 +91,7 @@ fn run(args: &[String]) -> Result<bool, String> {
         "gate" => stages::gate(&Project::load()?),
         "test" => stages::test(&Project::load()?, &args[1..]),
         "tests" => stages::tests(&Project::load()?, &args[1..]),
-        "long" => stages::long(&Project::load()?),
+        "long" => stages::long(&Project::load()?, &args[1..]),
         "spec" if args[1..] == ["--list"] => spec::list(&Project::load()?),
         "decisions" => tidy::write_decision_index(&Project::load()?).map(|()| true),
         "help" | "--help" | "-h" => {
@@ -133,7 +133,7 @@ fn usage() -> String {
         "cargo x gate         what a change must pass: format, clippy and the rules below\n\
          cargo x test         everything CI runs, cheap to expensive (`cargo x test --help`)\n\
          cargo x tests NAME.. the tests of these crates, built as `cargo x test` builds them\n\
-         cargo x long         everything CI runs, with programs and kills at full size\n\
+         cargo x long         the same at full size, piece by piece (`cargo x long --help`)\n\
          cargo x spec --list  each promise with its proofs and the stages that run them\n\
          cargo x decisions    rewrite the list in docs/decisions/README.md\n",
     );

@@ -42,17 +42,24 @@ pub(super) enum Which<'a> {
     Measuring,
     /// All of these packages, by name without `outboard-`.
     Of(&'a [String]),
+    /// These, by package and target, and of each the tests whose names hold this text.
+    Named(&'a [(&'a str, &'a str, &'a str)]),
 }
 
 impl Which<'_> {
-    /// Whether the tests of this package's target are among them.
-    pub(super) fn covers(self, package: &str, target: &str) -> bool {
+    /// What the names of this target's tests must hold to be among them; `None`: it has none.
+    pub(super) fn filter(&self, package: &str, target: &str) -> Option<&str> {
         let is_in = |list: &[(&str, &str)]| list.contains(&(package, target));
-        match self {
+        let has_all = match self {
             Which::Beside => !is_in(MEASURING) && !is_in(IN_A_CLUSTER),
             Which::Measuring => is_in(MEASURING),
             Which::Of(packages) => packages.iter().any(|name| name == package),
-        }
+            Which::Named(named) => {
+                let found = named.iter().find(|(p, t, _)| (*p, *t) == (package, target));
+                return found.map(|(_, _, filter)| *filter);
+            }
+        };
+        has_all.then_some("")
     }
 }
 
@@ -106,7 +113,7 @@ pub(super) fn run(
 ) -> Result<(), String> {
     let mut programs = built(project)?;
     check_lists(&programs, which)?;
-    programs.retain(|program| which.covers(&program.package, &program.target));
+    programs.retain(|program| which.filter(&program.package, &program.target).is_some());
     if programs.is_empty() {
         return Err("there is no such test".into());
     }
@@ -123,7 +130,7 @@ pub(super) fn run(
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some(program) = next else { return };
-                    if let Err(reason) = run_one(project, &program, env, limit, output) {
+                    if let Err(reason) = run_one(project, &program, which, env, limit, output) {
                         let name = format!("{} {}: {reason}", program.package, program.target);
                         failed.lock().unwrap_or_else(PoisonError::into_inner).push(name);
                     }
@@ -142,12 +149,18 @@ fn check_lists(programs: &[Executable], which: Which<'_>) -> Result<(), String> 
             return Err(format!("no test program `{} {}`; mend the lists here", entry.0, entry.1));
         }
     }
-    let Which::Of(packages) = which else { return Ok(()) };
-    let is_there = |name: &String| programs.iter().any(|program| program.package == *name);
-    match packages.iter().find(|name| !is_there(name)) {
-        Some(name) => Err(format!("no crate `{name}` has tests")),
-        None => Ok(()),
-    }
+    let has = |is: &dyn Fn(&Executable) -> bool| programs.iter().any(is);
+    let missing = match which {
+        Which::Of(packages) => {
+            packages.iter().find(|name| !has(&|program| program.package == **name)).cloned()
+        }
+        Which::Named(named) => named
+            .iter()
+            .find(|(package, target, _)| !has(&|program| program.is_in(&[(package, target)])))
+            .map(|(package, target, _)| format!("{package} {target}")),
+        Which::Beside | Which::Measuring => None,
+    };
+    missing.map_or(Ok(()), |name| Err(format!("no tests are built of `{name}`")))
 }
 
 /// Its output goes to a file, not to a pipe: a process that a killed test leaves behind would hold
@@ -155,11 +168,13 @@ fn check_lists(programs: &[Executable], which: Which<'_>) -> Result<(), String> 
 fn run_one(
     project: &Project,
     program: &Executable,
+    which: Which<'_>,
     env: &[(&str, &str)],
     limit: Duration,
     output: &Output,
 ) -> Result<(), String> {
     let begun = Instant::now();
+    let filter = which.filter(&program.package, &program.target).unwrap_or_default();
     let logs = project.target.join("stages");
     let path = logs.join(format!("tests-{}-{}.log", program.package, program.target));
     let cannot = |error: io::Error| format!("cannot write {}: {error}", path.display());
@@ -170,6 +185,7 @@ fn run_one(
         .arg(limit.as_secs().to_string())
         .arg(&program.path)
         .arg("--quiet")
+        .args(Some(filter).filter(|filter| !filter.is_empty()))
         .current_dir(&program.folder)
         .envs(env.iter().copied())
         .envs(output.env())
@@ -185,6 +201,9 @@ fn run_one(
     let shown = if status.success() { result.unwrap_or("no test") } else { &*said };
     output.write(&format!("{} {} ({seconds:.1} s)\n{shown}\n", program.package, program.target));
     match status.code() {
+        Some(0) if !filter.is_empty() && shown.contains(" 0 passed") => {
+            Err(format!("no test is called `{filter}`"))
+        }
         Some(0) => Ok(()),
         Some(124 | 137) => Err(format!("not done within {} minutes", limit.as_secs() / 60)),
         Some(code) => Err(format!("ended with {code}")),

@@ -7,7 +7,8 @@
 use std::path::Path;
 
 use super::executables::FEATURES;
-use super::{Action, LONG, Stage, TEST};
+use super::table::{LONG, TEST};
+use super::{Action, Stage};
 use crate::inventory::{Test, holds};
 use crate::project::Project;
 
@@ -56,7 +57,11 @@ impl Runner {
     /// Whether it runs this test.
     pub(crate) fn runs(&self, test: &Test) -> bool {
         let (covers, loom) = match self.stage.action {
-            Action::Tests(which, _) => (which.covers(&test.package, &test.target), false),
+            Action::Tests(which, _) => {
+                let full_name = [&test.modules[..], std::slice::from_ref(&test.name)].concat();
+                let filter = which.filter(&test.package, &test.target);
+                (filter.is_some_and(|filter| full_name.join("::").contains(filter)), false)
+            }
             Action::Loom(packages) => {
                 (packages.contains(&&*test.package) && test.target == "loom", true)
             }
@@ -137,7 +142,7 @@ pub(crate) mod tests {
     use std::path::PathBuf;
 
     use super::super::executables::Which;
-    use super::super::first;
+    use super::super::table::first;
     use super::*;
 
     /// The runner of a stage: `tests`, or `loom` of one crate.
@@ -171,6 +176,24 @@ pub(crate) mod tests {
         assert!(!tests.runs(&test("attach", "sides", &[])), "that measures");
         assert!(!tests.runs(&test("kv", "it", &["feature = \"fuzz\""])));
         assert!(tests.runs(&test("store", "it", &["feature = \"rados\""])));
+    }
+
+    /// A test that is renamed would be missed only by the long command, hours into it.
+    #[test]
+    fn the_tests_that_stages_name_are_there() {
+        let project = Project::load().unwrap();
+        let tests = crate::inventory::find(&project);
+        for stage in LONG {
+            let Action::Tests(Which::Named(named), _) = stage.action else { continue };
+            for (package, target, filter) in named {
+                let is_it = |test: &&Test| {
+                    (&*test.package, &*test.target) == (package, target)
+                        && test.name.contains(filter)
+                        && !test.is_ignored
+                };
+                assert!(tests.iter().find(is_it).is_some(), "{package} {target} {filter}");
+            }
+        }
     }
 
     #[test]

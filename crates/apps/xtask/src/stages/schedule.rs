@@ -86,9 +86,9 @@ impl Output {
 
 /// How one stage ended.
 pub(super) struct Outcome {
-    name: &'static str,
-    verdict: Result<(), String>,
-    took: Duration,
+    pub(super) name: &'static str,
+    pub(super) verdict: Result<(), String>,
+    pub(super) took: Duration,
 }
 
 /// Where a stage stands.
@@ -101,8 +101,12 @@ enum Standing {
 }
 
 /// Runs all, and says how each ended; true when all passed and nothing was skipped that must not
-/// be.
-pub(super) fn run(project: &Project, stages: &[&Stage]) -> Result<bool, String> {
+/// be. `tell` is given each as it ends, with what has been skipped so far.
+pub(super) fn run(
+    project: &Project,
+    stages: &[Stage],
+    tell: &mut dyn FnMut(&Outcome, &str),
+) -> Result<bool, String> {
     let begun = Instant::now();
     let skips = SkipFile::create(project)?;
     let logs = project.target.join("stages");
@@ -114,7 +118,7 @@ pub(super) fn run(project: &Project, stages: &[&Stage]) -> Result<bool, String> 
     thread::scope(|scope| {
         loop {
             while let Some(at) = next(stages, &mut standing, &mut outcomes) {
-                let stage = stages[at];
+                let stage = &stages[at];
                 standing[at] = Standing::Running;
                 println!("==> {}: {}", stage.name, stage.proves);
                 let output = if stages.len() == 1 {
@@ -147,6 +151,7 @@ pub(super) fn run(project: &Project, stages: &[&Stage]) -> Result<bool, String> 
             let Ok((at, outcome)) = ends.recv() else { return };
             standing[at] =
                 if outcome.verdict.is_ok() { Standing::Passed } else { Standing::Failed };
+            tell(&outcome, &skips.said().unwrap_or_default());
             outcomes.push(outcome);
         }
     });
@@ -159,11 +164,7 @@ pub(super) fn run(project: &Project, stages: &[&Stage]) -> Result<bool, String> 
 }
 
 /// The stage to begin now, if there is one; stages that never can begin are given up on the way.
-fn next(
-    stages: &[&Stage],
-    standing: &mut [Standing],
-    outcomes: &mut Vec<Outcome>,
-) -> Option<usize> {
+fn next(stages: &[Stage], standing: &mut [Standing], outcomes: &mut Vec<Outcome>) -> Option<usize> {
     let of = |name: &str, standing: &[Standing]| {
         stages.iter().position(|stage| stage.name == name).map(|at| standing[at])
     };
@@ -280,21 +281,20 @@ fn summarize(outcomes: &[Outcome], took: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Stage, minutes};
+    use super::super::Stage;
     use super::*;
 
     fn stage(name: &'static str, needs: Option<&'static str>, alone: bool) -> Stage {
-        Stage { name, proves: "", action: Action::Rules, limit: minutes(1), needs, alone }
+        Stage { name, proves: "", action: Action::Rules, limit: Duration::ZERO, needs, alone }
     }
 
     /// Plays a schedule in which each stage ends when nothing more can begin.
     fn play(stages: &[Stage], failing: &str) -> (Vec<Vec<&'static str>>, Vec<&'static str>) {
-        let stages: Vec<&Stage> = stages.iter().collect();
         let mut standing = vec![Standing::Waiting; stages.len()];
         let (mut given_up, mut waves) = (Vec::new(), Vec::new());
         loop {
             let mut wave = Vec::new();
-            while let Some(at) = next(&stages, &mut standing, &mut given_up) {
+            while let Some(at) = next(stages, &mut standing, &mut given_up) {
                 standing[at] = Standing::Running;
                 wave.push(at);
             }

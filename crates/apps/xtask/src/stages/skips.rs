@@ -5,6 +5,7 @@
 //! does not list fails the run.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::project::Project;
@@ -31,9 +32,14 @@ impl SkipFile {
         Ok(Self { path })
     }
 
+    /// What was skipped so far.
+    pub(super) fn said(&self) -> io::Result<String> {
+        fs::read_to_string(&self.path)
+    }
+
     /// Prints the skips; false when CI skipped what it should run.
     pub(super) fn judge(&self, project: &Project) -> bool {
-        let skipped = match fs::read_to_string(&self.path) {
+        let skipped = match self.said() {
             Ok(skipped) => skipped,
             Err(error) => {
                 println!("  what was skipped is not known: {}: {error}", self.path.display());

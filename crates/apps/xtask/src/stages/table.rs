@@ -1,0 +1,530 @@
+//! The tables: what each stage is, at CI's size and at full size.
+//!
+//! A piece of the long command is so long that a machine can hold it, [`PIECE`] minutes at most:
+//! what was done of it is kept when the next is not, so a piece is also what is lost at most.
+
+use std::time::Duration;
+
+use super::executables::Which;
+use super::{Action, Stage};
+
+const fn minutes(count: u64) -> Duration {
+    Duration::from_secs(60 * count)
+}
+
+/// A stage that needs nothing.
+pub(super) const fn first(
+    name: &'static str,
+    proves: &'static str,
+    limit: u64,
+    action: Action,
+) -> Stage {
+    Stage { name, proves, action, limit: minutes(limit), needs: None, alone: false }
+}
+
+/// A stage that needs what is built.
+const fn built(name: &'static str, proves: &'static str, limit: u64, action: Action) -> Stage {
+    Stage { needs: Some("build"), ..first(name, proves, limit, action) }
+}
+
+/// The same, and it measures.
+const fn measured(name: &'static str, proves: &'static str, limit: u64, action: Action) -> Stage {
+    Stage { alone: true, ..built(name, proves, limit, action) }
+}
+
+/// A piece of the long command.
+const fn piece(name: &'static str, proves: &'static str, action: Action) -> Stage {
+    built(name, proves, PIECE, action)
+}
+
+/// Minutes that a piece of the long command may take.
+const PIECE: u64 = 40;
+
+const FORMAT: Stage = first(
+    "format",
+    "every file is formatted",
+    2,
+    Action::Command(&["cargo", "fmt", "--all", "--check"]),
+);
+const RULES: Stage =
+    first("rules", "floors, unsafe folders, purity, tidiness, specification", 2, Action::Rules);
+const CLIPPY: Stage = first(
+    "clippy",
+    "no warning of the compiler or of clippy",
+    15,
+    Action::WithFeatures(
+        &["cargo", "clippy", "--workspace", "--all-targets", "--quiet"],
+        &["--", "-Dwarnings"],
+    ),
+);
+
+pub(super) const GATE: &[Stage] = &[FORMAT, RULES, CLIPPY];
+
+pub(super) const TEST: &[Stage] = &[
+    FORMAT,
+    RULES,
+    first("build", "every program and every test builds", 30, Action::Build),
+    CLIPPY,
+    first(
+        "loom",
+        "no wake-up is lost in any interleaving of both ends of a queue",
+        10,
+        Action::Loom(&["link"]),
+    ),
+    built(
+        "tests",
+        "unit, property, model and conformance tests of every crate",
+        35,
+        Action::Tests(Which::Beside, &[]),
+    ),
+    built(
+        "programs",
+        "real programs and public suites work on a mounted volume, fsck after each",
+        25,
+        Action::Command(&["target/test-fast/programs", "--size=small"]),
+    ),
+    built(
+        "rados",
+        "volumes in a pool of a Ceph cluster of our own, its daemons killed and paused",
+        45,
+        Action::Command(&[
+            "scripts/test-rados",
+            "target/test-fast",
+            "--kills=2",
+            "--programs=sqlite",
+        ]),
+    ),
+    built(
+        "preloaded",
+        "real programs work on a volume with liboutboard_preload.so in every process",
+        25,
+        Action::Command(&[
+            "target/test-fast/programs",
+            "--size=small",
+            "--preload",
+            "--only=append",
+            "--only=attributes",
+            "--only=coreutils",
+            "--only=fio",
+            "--only=leveldb",
+            "--only=links",
+            "--only=locks",
+            "--only=python",
+            "--only=rsync",
+            "--only=sparse",
+            "--only=sqlite",
+            "--only=tar",
+        ]),
+    ),
+    built(
+        "hybrid",
+        "real programs and the conformance suite work through the hybrid cache",
+        25,
+        Action::Command(&[
+            "target/test-fast/programs",
+            "--size=small",
+            "--cache=hybrid",
+            "--only=append",
+            "--only=conformance",
+            "--only=fio",
+            "--only=fsx",
+            "--only=mapped",
+            "--only=python",
+            "--only=sparse",
+            "--only=sqlite",
+        ]),
+    ),
+    built(
+        "uncached",
+        "the conformance suite passes on a mount that caches no data",
+        10,
+        Action::Command(&[
+            "target/test-fast/programs",
+            "--size=small",
+            "--cache=none",
+            "--only=conformance",
+            "--only=mapped",
+            "--only=sparse",
+        ]),
+    ),
+    built(
+        "user",
+        "a plain user mounts through fusermount3 and works there",
+        10,
+        Action::Command(&[
+            "scripts/as-user",
+            "target/test-fast",
+            "--only=git-clone",
+            "--only=locks",
+            "--only=sqlite",
+            "--only=links",
+            "--only=attributes",
+            "--only=sparse",
+        ]),
+    ),
+    built(
+        "edges",
+        "full, corrupted, misused, read-only and idle volumes",
+        10,
+        Action::Command(&["target/test-fast/edges"]),
+    ),
+    built(
+        "preload",
+        "unmodified programs work past the kernel, and losses of either side are survived",
+        10,
+        Action::Command(&["target/test-fast/preload"]),
+    ),
+    built(
+        "kill",
+        "kill -9 of either side or both loses nothing answered and repeats nothing",
+        10,
+        Action::Command(&["target/test-fast/kill", "--rounds=10"]),
+    ),
+    built(
+        "kill-redb",
+        "the same of a volume in the second engine",
+        10,
+        Action::Command(&["env", "OUTBOARD_STORE=redb", "target/test-fast/kill", "--rounds=4"]),
+    ),
+    built(
+        "coherence",
+        "processes killed at random, by every way to a volume, see one file",
+        10,
+        Action::Command(&["target/test-fast/coherence", "--rounds=8", "--flag=--replace=clock"]),
+    ),
+    built(
+        "doctests",
+        "the examples in the API documentation build and run",
+        10,
+        Action::WithFeatures(
+            &["cargo", "test", "--workspace", "--doc", "--profile=test-fast", "--quiet"],
+            &[],
+        ),
+    ),
+    first(
+        "docs",
+        "the API documentation builds and its links resolve",
+        10,
+        Action::Command(&[
+            "cargo",
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--quiet",
+            "--document-private-items",
+        ]),
+    ),
+    measured(
+        "tests-measured",
+        "idle sides use no processor, and what else measures",
+        10,
+        Action::Tests(Which::Measuring, &[]),
+    ),
+    measured(
+        "bench-link",
+        "the measurement of the link runs to its end",
+        3,
+        Action::Command(&[
+            "target/test-fast/outboard",
+            "bench",
+            "link",
+            "--seconds=0.2",
+            "--rounds=1",
+        ]),
+    ),
+    measured(
+        "bench-figure-6",
+        "nvme-fs and virtio-fs are measured side by side, at the price of a bus",
+        3,
+        Action::Command(&[
+            "target/test-fast/outboard",
+            "bench",
+            "link",
+            "--figure=6",
+            "--price=pcie3x16",
+            "--threads=1,4",
+            "--seconds=0.1",
+            "--rounds=1",
+        ]),
+    ),
+    measured(
+        "bench-dds",
+        "the key-value server is measured in every form, its host asleep under cold reads",
+        3,
+        Action::Command(&[
+            "target/test-fast/outboard",
+            "bench",
+            "dds",
+            "--figure=14",
+            "--seconds=0.05",
+            "--rounds=1",
+            "--check",
+        ]),
+    ),
+    measured(
+        "bench-fs",
+        "the file system is measured with every rival, and all CPU time is accounted for",
+        5,
+        Action::Command(&[
+            "target/test-fast/outboard",
+            "bench",
+            "fs",
+            "--seconds=0.2",
+            "--rounds=1",
+            "--check",
+        ]),
+    ),
+];
+
+/// Stages of [`TEST`] that the long command has at another size, in [`LONG`].
+pub(super) const REPLACED: &[&str] =
+    &["loom", "programs", "kill", "kill-redb", "coherence", "rados"];
+
+/// What the long command runs beside the rest of [`TEST`].
+pub(super) const LONG: &[Stage] = &[
+    first(
+        "loom",
+        "every interleaving of a queue's ends, of a cache's users and of a table's",
+        PIECE,
+        Action::Loom(&["link", "cache", "dds"]),
+    ),
+    first(
+        "deny",
+        "dependencies pass `cargo deny`, where that is installed",
+        10,
+        Action::Command(&[
+            "sh",
+            "-c",
+            "if command -v cargo-deny >/dev/null; \
+                 then cargo deny check licenses bans sources; \
+                 else echo 'cargo-deny: not installed; licences are checked by cargo x' \
+                 >>\"$OUTBOARD_SKIPS\"; fi",
+        ]),
+    ),
+    piece(
+        "kills",
+        "three hundred times kill -9 of sides and clients, of a volume, a store and the servers",
+        Action::Tests(
+            Which::Named(&[
+                ("attach", "sides", "the_dpu_side_dies_and_nobody_notices"),
+                ("outboard", "pages_killed", ""),
+                ("outboard", "registers", ""),
+                ("pageserver", "page_server", "a_killed_dpu_side_loses_nothing_it_answered"),
+                ("store", "kill", ""),
+            ]),
+            &[("OUTBOARD_KILLS", "300")],
+        ),
+    ),
+    piece(
+        "seeds",
+        "three hundred seeds of every simulation",
+        Action::Tests(
+            Which::Named(&[
+                ("cache", "outboard_cache", ""),
+                ("dpc", "it", ""),
+                ("kv", "outboard_kv", ""),
+                ("kvfs", "it", ""),
+                ("link", "it", ""),
+                ("pool", "outboard_pool", ""),
+            ]),
+            &[("OUTBOARD_SEEDS", "300")],
+        ),
+    ),
+    piece(
+        "power",
+        "three hundred cuts of power, replayed from what was written",
+        Action::Tests(Which::Named(&[("fjall", "power_loss", "")]), &[("OUTBOARD_SEEDS", "300")]),
+    ),
+    piece(
+        "power-disk",
+        "a hundred cuts of power of a disk of its own",
+        Action::Tests(
+            Which::Named(&[("fjall", "power_loss_disk", "")]),
+            &[("OUTBOARD_SEEDS", "100")],
+        ),
+    ),
+    piece(
+        "models",
+        "two thousand random sequences of file operations against the reference",
+        Action::Tests(Which::Named(&[("conformance", "it", "")]), &[("MODEL_SEQUENCES", "2000")]),
+    ),
+    piece(
+        "properties",
+        "five thousand cases of every property",
+        Action::Tests(Which::Beside, &[("PROPTEST_CASES", "5000")]),
+    ),
+    piece(
+        "programs-suites",
+        "the public POSIX suites and our own",
+        Action::Command(&[
+            "target/test-fast/programs",
+            "--size=full",
+            "--only=conformance",
+            "--only=fsx",
+            "--only=pjdfstest",
+        ]),
+    ),
+    piece(
+        "programs-stress",
+        "the stressors of file systems, twenty seconds each",
+        Action::Command(&["target/test-fast/programs", "--size=full", "--only=stress-ng"]),
+    ),
+    piece(
+        "programs-builds",
+        "a C project with its own tests, git with 20,000 files",
+        Action::Command(&[
+            "target/test-fast/programs",
+            "--size=full",
+            "--only=c-build",
+            "--only=git-clone",
+        ]),
+    ),
+    piece(
+        "programs-data",
+        "fio, LevelDB and sqlite3 at full size",
+        Action::Command(&[
+            "target/test-fast/programs",
+            "--size=full",
+            "--only=fio",
+            "--only=leveldb",
+            "--only=sqlite",
+        ]),
+    ),
+    piece(
+        "programs-trees",
+        "trees of files made, listed, copied, linked and changed while they are listed",
+        Action::Command(&[
+            "target/test-fast/programs",
+            "--size=full",
+            "--only=find-du",
+            "--only=links",
+            "--only=rsync",
+            "--only=tar",
+        ]),
+    ),
+    piece(
+        "programs-calls",
+        "locks, attributes, appends, holes, running programs, coreutils and Python",
+        Action::Command(&[
+            "target/test-fast/programs",
+            "--size=full",
+            "--only=append",
+            "--only=attributes",
+            "--only=coreutils",
+            "--only=locks",
+            "--only=mapped",
+            "--only=python",
+            "--only=running",
+            "--only=sparse",
+        ]),
+    ),
+    piece("kill-1", "a hundred kills", Action::Command(&["target/test-fast/kill", "--rounds=100"])),
+    piece("kill-2", "another hundred", Action::Command(&["target/test-fast/kill", "--rounds=100"])),
+    piece(
+        "kill-redb",
+        "forty of them on a volume in the second engine",
+        Action::Command(&["env", "OUTBOARD_STORE=redb", "target/test-fast/kill", "--rounds=40"]),
+    ),
+    piece(
+        "coherence-1",
+        "a hundred rounds of kills of sides and processes that share files",
+        Action::Command(&["target/test-fast/coherence", "--rounds=100"]),
+    ),
+    piece(
+        "coherence-2",
+        "another hundred, with another policy",
+        Action::Command(&[
+            "target/test-fast/coherence",
+            "--rounds=100",
+            "--flag=--replace=lru",
+            "--flag=--flush=eager",
+        ]),
+    ),
+    piece(
+        "rados-suite",
+        "every engine's suite in a pool, with the case of 65,000 links",
+        Action::Command(&[
+            "scripts/test-rados",
+            "target/test-fast",
+            "--parts=driver",
+            "--suite=whole",
+        ]),
+    ),
+    piece(
+        "rados-programs",
+        "git, fio and sqlite3 at full size on a volume in a pool",
+        Action::Command(&[
+            "scripts/test-rados",
+            "target/test-fast",
+            "--parts=programs",
+            "--programs=fio,git-clone,sqlite",
+            "--size=full",
+        ]),
+    ),
+    piece(
+        "rados-kill",
+        "forty kills of either side of a volume in a pool",
+        Action::Command(&["scripts/test-rados", "target/test-fast", "--parts=kill", "--kills=40"]),
+    ),
+    piece(
+        "rados-bluestore",
+        "storage daemons on disk killed in turn and all at once, and what else befalls a cluster",
+        Action::Command(&[
+            "env",
+            "CLUSTER_STORE=bluestore",
+            "scripts/test-rados",
+            "target/test-fast",
+            "--parts=rados,kill",
+            "--kills=10",
+        ]),
+    ),
+    piece(
+        "ycsb",
+        "YCSB's client, unmodified, runs its workloads against the key-value server",
+        Action::Command(&[
+            "sh",
+            "-c",
+            "scripts/setup bench && scripts/ycsb target/test-fast/outboard 300000 300000",
+        ]),
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_stage_has_a_name_of_its_own_and_replaces_one_that_is() {
+        let short = TEST.iter().filter(|stage| !REPLACED.contains(&stage.name));
+        let all: Vec<&str> = short.chain(LONG).map(|stage| stage.name).collect();
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
+        for name in REPLACED {
+            assert!(TEST.iter().any(|stage| stage.name == *name), "{name}");
+            let is_piece = |stage: &Stage| stage.name.starts_with(name);
+            assert!(LONG.iter().any(is_piece), "{name} is left out of the long command");
+        }
+    }
+
+    /// A script that no piece named would not be run at full size.
+    #[test]
+    fn every_real_program_is_run_at_full_size() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/programs");
+        let words: Vec<&str> = LONG
+            .iter()
+            .filter(|stage| stage.name.starts_with("programs-"))
+            .flat_map(|stage| match stage.action {
+                Action::Command(words) => words.to_vec(),
+                _ => Vec::new(),
+            })
+            .collect();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "sh") {
+                let only = format!("--only={}", path.file_stem().unwrap().to_string_lossy());
+                assert_eq!(words.iter().filter(|word| **word == only).count(), 1, "{only}");
+            }
+        }
+    }
+}
