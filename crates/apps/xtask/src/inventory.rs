@@ -402,6 +402,25 @@ pub(crate) mod tests {
         names
     }
 
+    /// What is read here is what the compiler has built: of this program, asked for its tests.
+    #[test]
+    fn the_tests_of_this_program_are_found() {
+        let list = ["--list", "--format=terse"];
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(list)
+            .output()
+            .unwrap();
+        let listed = String::from_utf8(output.stdout).unwrap();
+        let mut listed: Vec<&str> =
+            listed.lines().filter_map(|line| line.strip_suffix(": test")).collect();
+        listed.sort_unstable();
+        let tests: Vec<Test> = find(&Project::load().unwrap())
+            .into_iter()
+            .filter(|test| test.package == "xtask")
+            .collect();
+        assert_eq!(names(&tests), listed);
+    }
+
     #[test]
     fn tests_are_found_along_the_modules() {
         let files = [
