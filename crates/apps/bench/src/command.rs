@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use outboard_bench::verdict::{self, Verdict};
 use outboard_bench::{passthrough, scale};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -57,8 +58,9 @@ pub(crate) struct ScaleArgs {
     /// Numbers of files at which to measure, ascending
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 1_000_000])]
     files: Vec<u64>,
-    /// A directory to fill, of the file system to measure
-    dir: PathBuf,
+    /// A directory to fill, of the file system to measure [default: one in a volume that is
+    /// mounted for it]
+    dir: Option<PathBuf>,
 }
 
 /// A mount of the rival.
@@ -107,10 +109,7 @@ pub(crate) fn run(what: Bench) -> Result<ExitCode, Failure> {
         Bench::Compress(args) => fs::compress(&args),
         Bench::Dds(args) => dds::bench(&args),
         Bench::DdsPart(part) => dds::part(&part),
-        Bench::Scale(args) => {
-            let points = scale::run(&args.dir, &args.files, progress).map_err(failed)?;
-            print(args.json, &points, || scale::table(&points))
-        }
+        Bench::Scale(args) => scale(&args),
         Bench::Passthrough(args) => serve_passthrough(&args),
         Bench::NullDevice(args) => link::device(&args),
         Bench::PingPongPeer { how } => {
@@ -118,6 +117,21 @@ pub(crate) fn run(what: Bench) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn scale(args: &ScaleArgs) -> Result<ExitCode, Failure> {
+    let fill = |dir: &Path| scale::run(dir, &args.files, progress);
+    let points = match &args.dir {
+        Some(dir) => fill(dir),
+        None => outboard_bench::fs::in_a_volume(&Scratch::new(None)?.0, &program()?, fill),
+    };
+    let points = points.map_err(failed)?;
+    print(args.json, &points, || with_targets(scale::table(&points), &scale::verdicts(&points)))
+}
+
+/// A table, and below it how it stands with what is asked.
+fn with_targets(table: String, verdicts: &[Verdict]) -> String {
+    table + &verdict::lines(verdicts)
 }
 
 /// Mounts the rival and stays until told to end.

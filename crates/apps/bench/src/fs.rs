@@ -18,7 +18,7 @@ mod subject;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -26,6 +26,7 @@ use serde::Serialize;
 use self::subject::{APPLICATION, Ask, DPU, HOST, Run, Subject};
 use crate::cpu::CpuSeconds;
 use crate::stats::median;
+use crate::verdict::Verdict;
 use crate::workload::{self, Workload};
 
 /// The largest part of all CPU time that was not idle, over every workload of a system, which the
@@ -33,6 +34,15 @@ use crate::workload::{self, Workload};
 pub const UNEXPLAINED_MAX: f64 = 0.05;
 /// Seconds beside it: the accounts are kept in hundredths of a second, for each process apart.
 const GRAIN: f64 = 0.2;
+
+/// The volume with its default settings, in reports.
+const OURS: &str = "outboard";
+/// What is asked: of what, how many times the rate of whom, in which workloads.
+const ASKED: [(&str, &str, f64, &[&str]); 3] = [
+    ("8 KiB direct random reads", "plain", 0.4, &["direct-read-8k-t8"]),
+    ("metadata", "fuse", 0.8, &["create", "stat", "readdir", "unlink"]),
+    ("fsync and commits", "plain", 0.7, &["write-fsync-8k", "sqlite-wal", "sqlite-rollback"]),
+];
 
 /// How `bench fs` runs.
 #[derive(Clone, Debug)]
@@ -170,11 +180,8 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
     }
     let stores = kinds(&bench.stores)?;
     let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[] };
-    let mut subjects = vec![
-        Subject::outboard(&ask, "outboard", &[])?,
-        Subject::plain(&ask)?,
-        Subject::fuse(&ask)?,
-    ];
+    let mut subjects =
+        vec![Subject::outboard(&ask, OURS, &[])?, Subject::plain(&ask)?, Subject::fuse(&ask)?];
     for (name, store) in stores {
         subjects.push(Subject::outboard(&ask, name, &["--store", store])?);
     }
@@ -200,6 +207,19 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
     drop(subjects);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Ok(Report { rows, rounds: bench.rounds, seconds: bench.time.as_secs_f64(), cores })
+}
+
+/// Does `act` in a directory of a volume that is mounted for it alone, its data in `dir`.
+///
+/// # Errors
+/// What `act` says, or the volume cannot be mounted.
+pub fn in_a_volume<T>(
+    dir: &Path,
+    program: &Path,
+    act: impl FnOnce(&Path) -> io::Result<T>,
+) -> io::Result<T> {
+    let volume = Subject::outboard(&Ask { dir, program, flags: &[] }, OURS, &[])?;
+    act(&volume.dir.join("files"))
 }
 
 /// What a volume is measured as in each of these stores: known before anything is started.
@@ -308,6 +328,20 @@ impl Report {
         text
     }
 
+    /// How it stands with what is asked, as far as it was measured.
+    #[must_use]
+    pub fn verdicts(&self) -> Vec<Verdict> {
+        let verdicts = ASKED.iter().map(|(what, rival, asked, workloads)| {
+            let is_meant =
+                |row: &&Row| row.system == OURS && workloads.contains(&row.workload.as_str());
+            let rows = self.rows.iter().filter(is_meant);
+            let points = rows.map(|row| (row.workload.clone(), self.ratio(row, rival))).collect();
+            let what = format!("{what}, operations a second over {rival}");
+            Verdict::at_least("fs", &what, *asked, points)
+        });
+        verdicts.filter(|verdict| !verdict.points.is_empty()).collect()
+    }
+
     /// How many times the rate of `system` in the same workload this row's is.
     fn ratio(&self, row: &Row, system: &str) -> f64 {
         let same = |other: &&Row| other.workload == row.workload && other.system == system;
@@ -360,6 +394,21 @@ mod tests {
         let stores = ["rados://a", "redb", "rados://b"].map(str::to_owned);
         assert!(kinds(&stores).unwrap_err().to_string().contains("one of a kind"));
         assert_eq!(kinds(&stores[..2]).unwrap(), [("rados", "rados://a"), ("redb", "redb")]);
+    }
+
+    /// A row that is renamed must not take its target away in silence.
+    #[test]
+    fn every_target_is_held_against_workloads_that_there_are() {
+        let rows = |system| {
+            let rounds = Rounds { ops_per_second: vec![7.0], ..Rounds::default() };
+            workload::ALL.iter().map(move |workload| rounds.row(workload, system))
+        };
+        let all = rows(OURS).chain(rows("plain")).chain(rows("fuse")).collect();
+        let report = Report { rows: all, rounds: 1, seconds: 1.0, cores: 2 };
+        let verdicts = report.verdicts();
+        let points: Vec<usize> = verdicts.iter().map(|verdict| verdict.points.len()).collect();
+        assert_eq!(points, [1, 4, 3]);
+        assert!(verdicts.iter().all(|verdict| verdict.met() == verdict.points.len()));
     }
 
     #[test]

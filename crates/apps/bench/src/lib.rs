@@ -19,6 +19,7 @@ pub mod plot;
 pub mod programs;
 pub mod scale;
 pub mod stats;
+pub mod verdict;
 pub mod workload;
 
 /// The computer this runs on, for the notes of figures: processor, cores, kernel.
@@ -34,8 +35,16 @@ pub fn machine() -> String {
 /// The date (UTC), for the notes of figures.
 #[must_use]
 pub fn today() -> String {
-    let (year, month, day) = civil(outboard_os::clock::wall().sec.div_euclid(86_400));
-    format!("{year:04}-{month:02}-{day:02}")
+    now().split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// Date and minute (UTC), for the notes of figures.
+#[must_use]
+pub fn now() -> String {
+    let seconds = outboard_os::clock::wall().sec;
+    let (year, month, day) = civil(seconds.div_euclid(86_400));
+    let minutes = seconds.rem_euclid(86_400) / 60;
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", minutes / 60, minutes % 60)
 }
 
 /// Year, month and day of a number of days since 1970-01-01: eras of 400 years, whose years begin

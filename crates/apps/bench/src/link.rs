@@ -39,6 +39,7 @@ use serde::Serialize;
 use crate::cpu::{CpuMoment, CpuSeconds};
 use crate::programs;
 use crate::stats::{Latencies, median};
+use crate::verdict::Verdict;
 
 /// How `bench link` runs.
 #[derive(Clone, Debug)]
@@ -412,11 +413,19 @@ impl Report {
                 row.name, row.per_second, row.p50_us, row.p99_us, row.host_cpu_us, row.dpu_cpu_us
             );
         }
-        let _ = writeln!(
-            text,
-            "\nbusy: {:.1}x a bare shared-memory ping-pong; asleep: {:.2}x a bare futex round trip",
-            self.busy_ratio, self.asleep_ratio
-        );
         text
+    }
+
+    /// How it stands with what is asked.
+    #[must_use]
+    pub fn verdicts(&self) -> Vec<Verdict> {
+        let over = |rival: &str, asked, at: &str, ratio| {
+            let what = format!("median round trip of a no-op over that of {rival}");
+            Verdict::at_most("link", &what, asked, vec![(at.to_owned(), ratio)])
+        };
+        vec![
+            over("a bare shared-memory ping-pong", 10.0, "busy", self.busy_ratio),
+            over("a bare futex", 2.0, "both sides asleep", self.asleep_ratio),
+        ]
     }
 }

@@ -14,11 +14,15 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::stats::Latencies;
+use crate::verdict::Verdict;
 
 /// Operations measured at each size, at least.
 const SAMPLES: u64 = 4000;
 /// Entries listed at each size, at least.
 const LISTED: u64 = 20_000;
+
+/// What is measured, in the order of the table.
+const COLUMNS: [&str; 4] = ["create", "stat", "readdir entry", "unlink"];
 
 /// What an operation cost, microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -162,10 +166,9 @@ pub fn table(points: &[Point]) -> String {
     let mut text = String::from(
         "measured: microseconds an operation, and of CPU that was not idle, whoever used it\n\n",
     );
-    let columns = ["create", "stat", "readdir entry", "unlink"];
     // Writing to a String cannot fail.
     let _ = write!(text, "{:>10}", "files");
-    columns.iter().for_each(|name| _ = write!(text, " {name:>15}    cpu"));
+    COLUMNS.iter().for_each(|name| _ = write!(text, " {name:>15}    cpu"));
     text.push('\n');
     let costs = |point: &Point| [point.create, point.stat, point.readdir, point.unlink];
     for point in points {
@@ -186,6 +189,20 @@ pub fn table(points: &[Point]) -> String {
     text
 }
 
+/// How it stands with what is asked: an operation costs the same whatever the number of files.
+#[must_use]
+pub fn verdicts(points: &[Point]) -> Vec<Verdict> {
+    let [first, .., last] = points else { return Vec::new() };
+    let costs = |point: &Point| [point.create, point.stat, point.readdir, point.unlink];
+    let over = |what: &str, of: fn(Cost) -> f64| {
+        let pairs = COLUMNS.into_iter().zip(costs(first).into_iter().zip(costs(last)));
+        let ratios = pairs.map(|(name, (few, many))| (name.to_owned(), of(many) / of(few)));
+        let what = format!("{what} with {} files over that with {}", last.files, first.files);
+        Verdict::at_most("scale", &what, 2.0, ratios.collect())
+    };
+    vec![over("time", |cost| cost.time_us), over("CPU", |cost| cost.cpu_us)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,5 +220,7 @@ mod tests {
             }
         }
         assert_eq!(table(&points).lines().count(), 6);
+        let verdicts = verdicts(&points);
+        assert!(verdicts.iter().all(|verdict| verdict.points.len() == COLUMNS.len()));
     }
 }

@@ -1,14 +1,17 @@
-//! `outboard bench dds`: the page server's figures, one or all of them, and how its targets stand.
+//! `outboard bench dds`: the page server's figures, and how its targets stand.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use outboard_bench::dds::{director, files, part, ring, servers, table, targets};
+use outboard_bench::verdict::Verdict;
+use outboard_pageserver::tcp::stack::network::Network;
 use serde::Serialize;
 
 use super::{
-    Failure, Scratch, ascending, failed, own_program, print, program, progress, time, write_svg,
+    Failure, Scratch, ascending, failed, own_program, print, program, progress, time, with_targets,
+    write_svg,
 };
 
 /// What to measure.
@@ -24,29 +27,33 @@ pub(crate) struct DdsArgs {
     /// that look up; 23: offloaded reads, with and without copies; 24: pages, in every form of
     /// the page server, by load; 25, 26: GETs after YCSB, hot and cold, beside redis-server and
     /// memcached: CPU of the host, and latency
-    #[arg(long, value_name = "N", required_unless_present = "all",
+    #[arg(long, value_name = "N",
         value_parser = ["14", "15", "17", "18", "19", "21", "22", "23", "24", "25", "26"])]
-    figure: Option<String>,
-    /// All figures, each at fewer points, and how every target stands
-    #[arg(long, conflicts_with = "figure")]
-    all: bool,
+    figure: String,
+    /// At fewer points, and shorter: for a look
+    #[arg(long)]
+    quick: bool,
+    /// 19: between two network devices, as root: clients, the director and the host each in a
+    /// network namespace of its own, and the director over the user-space stack besides
+    #[arg(long)]
+    net: bool,
     /// Directory for the data of servers; without it one in the temporary directory
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Fail unless the host sleeps while reads are offloaded (14, 15, 24, 25, 26)
     #[arg(long)]
     check: bool,
-    /// Seconds for each measurement [default: 0.3, with --all 0.1]
+    /// Seconds for each measurement [default: 0.3, with --quick 0.1]
     #[arg(long)]
     seconds: Option<f64>,
     /// Interleaved rounds; medians are reported
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Numbers of threads (17, 22) [default: 1,2,4,8,16,32,64, with --all fewer]
+    /// Numbers of threads (17, 22) [default: 1,2,4,8,16,32,64, with --quick fewer]
     #[arg(long, value_delimiter = ',')]
     threads: Vec<usize>,
-    /// Also write the figure to this file, as SVG; with --all each to `figure-N.svg` in this
-    /// directory
+    /// Also write the figure to this file, as SVG; to `figure-N.svg` in a directory, and so what
+    /// the same measurement draws besides (14 and 15, 25 and 26)
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -59,9 +66,15 @@ pub(crate) struct PartArgs {
     /// Address and port, or path
     #[arg(long)]
     listen: String,
-    /// Where the host's socket and the data lie
+    /// Where data lies
     #[arg(long)]
     dir: PathBuf,
+    /// Where the host of a director listens
+    #[arg(long, default_value = "")]
+    host: String,
+    /// Two network devices that a director stands between
+    #[arg(long)]
+    net: Option<Network>,
     /// Threads of a director
     #[arg(long, default_value_t = 1)]
     workers: usize,
@@ -77,9 +90,6 @@ const THREADS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// The same, for a look at everything.
 const THREADS_SHORT: [usize; 4] = [1, 4, 16, 64];
 const READERS_SHORT: [usize; 2] = [1, 2];
-/// In an order in which short ones come first.
-const ALL: [&str; 9] = ["22", "17", "18", "19", "21", "23", "14", "24", "25"];
-
 /// Runs one of the processes until it is ended.
 pub(crate) fn part(args: &PartArgs) -> Result<ExitCode, Failure> {
     let kind = part::Kind::from_name(&args.kind)
@@ -88,6 +98,8 @@ pub(crate) fn part(args: &PartArgs) -> Result<ExitCode, Failure> {
         kind,
         listen: args.listen.clone(),
         dir: args.dir.clone(),
+        host: args.host.clone(),
+        net: args.net.clone(),
         workers: args.workers,
         bytes: args.bytes,
         copies: args.copies,
@@ -96,47 +108,29 @@ pub(crate) fn part(args: &PartArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures a figure, or all of them.
+/// Measures a figure, and draws it: into a directory also what the same measurement draws besides.
 pub(crate) fn bench(args: &DdsArgs) -> Result<ExitCode, Failure> {
-    let Some(name) = &args.figure else { return all(args) };
+    let name = args.figure.as_str();
+    if args.net && name != "19" {
+        return Err(Failure::Usage("--net is for --figure 19".to_owned()));
+    }
     let report = measure(args, name)?;
-    write_svg(args.svg.as_deref(), || report.svg(name))?;
-    let text = || report.table() + &targets::lines(&report.verdicts());
+    match &args.svg {
+        Some(dir) if dir.is_dir() => {
+            for name in Report::drawn_with(name) {
+                let file =
+                    dir.join(format!("figure-{name}{}.svg", if args.net { "-net" } else { "" }));
+                write_svg(Some(&file), || report.svg(name))?;
+            }
+        }
+        file => write_svg(file.as_deref(), || report.svg(name))?,
+    }
+    let text = || with_targets(report.table(), &report.verdicts());
     let code = print(args.json, &report, text)?;
     if args.check {
         report.check().map_err(Failure::Failed)?;
     }
     Ok(code)
-}
-
-/// What `--all --json` prints.
-#[derive(Serialize)]
-struct Everything {
-    reports: Vec<Report>,
-    verdicts: Vec<targets::Verdict>,
-}
-
-fn all(args: &DdsArgs) -> Result<ExitCode, Failure> {
-    let (mut reports, mut verdicts) = (Vec::new(), Vec::new());
-    for name in ALL {
-        let report = measure(args, name)?;
-        if let Some(dir) = &args.svg {
-            for name in Report::drawn_with(name) {
-                write_svg(Some(&dir.join(format!("figure-{name}.svg"))), || report.svg(name))?;
-            }
-        }
-        // At once: who reads along need not wait for the rest.
-        if !args.json {
-            print(false, &report, || format!("figure {name}\n{}\n", report.table()))?;
-        }
-        if args.check {
-            report.check().map_err(Failure::Failed)?;
-        }
-        verdicts.extend(report.verdicts());
-        reports.push(report);
-    }
-    let everything = Everything { reports, verdicts };
-    print(args.json, &everything, || targets::lines(&everything.verdicts))
 }
 
 /// A report of one of the figures.
@@ -152,10 +146,10 @@ enum Report {
 
 impl Report {
     /// The figures that one measurement draws.
-    fn drawn_with(name: &'static str) -> Vec<&'static str> {
+    fn drawn_with(name: &str) -> Vec<&str> {
         match name {
-            "14" => vec!["14", "15"],
-            "25" => vec!["25", "26"],
+            "14" | "15" => vec!["14", "15"],
+            "25" | "26" => vec!["25", "26"],
             name => vec![name],
         }
     }
@@ -183,7 +177,7 @@ impl Report {
         }
     }
 
-    fn verdicts(&self) -> Vec<targets::Verdict> {
+    fn verdicts(&self) -> Vec<Verdict> {
         match self {
             Report::Ring(report) => targets::of_rings(report),
             Report::Files(_) => Vec::new(),
@@ -202,7 +196,7 @@ impl Report {
 }
 
 fn measure(args: &DdsArgs, name: &str) -> Result<Report, Failure> {
-    let (rounds, is_short) = (args.rounds, args.all);
+    let (rounds, is_short) = (args.rounds, args.quick);
     let time = time(args.seconds.unwrap_or(if is_short { 0.1 } else { 0.3 }))?;
     let threads = |short: &[usize], most: usize| {
         let own = || if is_short { short.to_vec() } else { THREADS.to_vec() };
@@ -231,9 +225,9 @@ fn measure(args: &DdsArgs, name: &str) -> Result<Report, Failure> {
             let scratch = within(args.dir.as_deref())?;
             let dir = scratch.0.clone();
             if let Some(number) = director::Number::from_name(name) {
-                let program = own_program()?;
+                let (program, net) = (own_program()?, args.net);
                 let figure =
-                    director::DirectorFigure { number, program, dir, time, rounds, is_short };
+                    director::DirectorFigure { number, net, program, dir, time, rounds, is_short };
                 Report::Director(director::run(&figure, progress).map_err(failed)?)
             } else {
                 let number = servers::Number::from_name(name)

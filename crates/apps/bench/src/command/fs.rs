@@ -9,7 +9,9 @@ use outboard_bench::fs::figure::{self, Figure, FsFigure};
 use outboard_bench::fs::{self, compress, engine};
 use outboard_bench::link::figure6::THREADS_MAX;
 
-use super::{Failure, Scratch, ascending, failed, print, program, progress, time, write_svg};
+use super::{
+    Failure, Scratch, ascending, failed, print, program, progress, time, with_targets, write_svg,
+};
 
 /// What to measure of file systems.
 #[derive(Args, Clone, Debug)]
@@ -111,7 +113,8 @@ pub(crate) fn bench(mut args: FsArgs) -> Result<ExitCode, Failure> {
         stores: args.store,
     };
     let report = fs::run(&bench, progress).map_err(failed)?;
-    let code = print(args.json, &report, || report.table())?;
+    let text = || with_targets(report.table(), &report.verdicts());
+    let code = print(args.json, &report, text)?;
     if args.check {
         report.check().map_err(Failure::Failed)?;
     }
@@ -135,7 +138,7 @@ fn figure(args: FsArgs, name: &str) -> Result<ExitCode, Failure> {
     };
     let report = figure::run(&figure, progress).map_err(failed)?;
     write_svg(args.svg.as_deref(), || report.svg())?;
-    print(args.json, &report, || report.table())
+    print(args.json, &report, || with_targets(report.table(), &report.verdicts()))
 }
 
 /// Measures a volume in a pool against the pool.

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 use outboard_bench::link::{self, device, figure6};
 
-use super::{Failure, Scratch, ascending, failed, print, program, progress, time, write_svg};
+use super::{
+    Failure, Scratch, ascending, failed, print, program, progress, time, with_targets, write_svg,
+};
 
 /// What to measure of the link.
 #[derive(Args, Clone, Debug)]
@@ -66,7 +68,7 @@ pub(crate) fn bench(args: LinkArgs) -> Result<ExitCode, Failure> {
         dir: dir.0.clone(),
     };
     let report = link::run(&bench, progress).map_err(failed)?;
-    print(args.json, &report, || report.table())
+    print(args.json, &report, || with_targets(report.table(), &report.verdicts()))
 }
 
 fn figure(args: LinkArgs) -> Result<ExitCode, Failure> {

@@ -9,8 +9,16 @@
 //!
 //! Each server is a process ([`super::part`]), all take turns in every round, and the client is the
 //! one of the other figures. Both ways to the host use a Unix socket from the process in between.
+//!
+//! Figure 19 between devices has the host and the client on computers of their own ([`super::net`])
+//! with a third between, the same for all: the plain host through its bridge, haproxy and the
+//! director with kernel sockets listening on it, and the director over the user-space stack, which
+//! ends the connections of clients in the host's name. A frame's way through a kernel is charged to
+//! whoever runs when it comes, often its sender; the stack pays for all of its own. So the CPU of
+//! the whole machine is told, too.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -18,8 +26,10 @@ use std::time::Duration;
 use outboard_base::Rng;
 use serde::Serialize;
 
-use super::part::{HOST, Kind};
-use super::process::{Process, Sides, free_address, is_installed};
+use super::client::Client;
+use super::net::{self, Computer, Networks};
+use super::part::Kind;
+use super::process::{Process, Sides, free_address, is_installed, listens};
 use super::requests::{Batch, Op, READ_UNIT};
 use super::sample::{Asked, Got, Load, load, one, window};
 use crate::{machine, today};
@@ -31,6 +41,8 @@ mod report;
 pub struct DirectorFigure {
     /// Which.
     pub number: Number,
+    /// Figure 19 between two network devices, with the user-space stack.
+    pub net: bool,
     /// `outboard-bench`, whose command `dds-part` every server is but haproxy.
     pub program: PathBuf,
     /// Where sockets and data lie.
@@ -89,6 +101,10 @@ pub enum System {
     Forwarded,
     /// The director.
     Offloaded,
+    /// The host, through the director over the user-space stack.
+    Stack,
+    /// The director over the user-space stack.
+    StackOffloaded,
     /// The director reads into the buffer it sends.
     ZeroCopy,
     /// The director reads, and copies into the buffer it sends.
@@ -104,6 +120,8 @@ impl System {
             System::Haproxy => "haproxy",
             System::Forwarded => "forwarded",
             System::Offloaded => "offloaded",
+            System::Stack => "stack",
+            System::StackOffloaded => "stack off",
             System::ZeroCopy => "zero-copy",
             System::Copies => "copies",
         }
@@ -111,10 +129,19 @@ impl System {
 
     fn op(self) -> Op {
         match self {
-            System::Plain | System::Haproxy | System::Forwarded => Op::EchoHost,
-            System::Offloaded => Op::EchoHere,
+            System::Plain | System::Haproxy | System::Forwarded | System::Stack => Op::EchoHost,
+            System::Offloaded | System::StackOffloaded => Op::EchoHere,
             System::ZeroCopy | System::Copies => Op::Read,
         }
+    }
+
+    fn is_stack(self) -> bool {
+        matches!(self, System::Stack | System::StackOffloaded)
+    }
+
+    /// Whether a host serves behind what stands between; the stack connects to one for each client.
+    fn has_host(self) -> bool {
+        matches!(self, System::Haproxy | System::Forwarded) || self.is_stack()
     }
 }
 
@@ -148,6 +175,8 @@ impl Row {
 pub struct Report {
     /// Which figure.
     pub number: Number,
+    /// Whether between two network devices.
+    pub net: bool,
     /// How it was measured, where and when.
     pub note: String,
     /// The figures.
@@ -165,13 +194,16 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(number: Number, is_short: bool) -> Plan {
-        let echo = [System::Plain, System::Haproxy, System::Forwarded, System::Offloaded];
+    fn new(number: Number, net: bool, is_short: bool) -> Plan {
+        let mut echo = vec![System::Plain, System::Haproxy, System::Forwarded, System::Offloaded];
+        if net {
+            echo.extend([System::Stack, System::StackOffloaded]);
+        }
         let loads = [load(1, 1), load(8, 1), load(8, 16)];
         let some = |all: &[Load], few: &[Load]| if is_short { few.to_vec() } else { all.to_vec() };
         match number {
             Number::Figure19 => Plan {
-                systems: echo.to_vec(),
+                systems: echo,
                 threads: vec![1],
                 sizes: if is_short { vec![1 << 10, 8 << 10] } else { vec![64, 1 << 10, 8 << 10] },
                 loads: some(&loads, &[load(8, 1), load(8, 16)]),
@@ -200,13 +232,53 @@ fn haproxy() -> Option<&'static str> {
     ["haproxy", "/usr/sbin/haproxy"].into_iter().find(|name| is_installed(name, "-v"))
 }
 
+/// The name of a host behind something.
+const BEHIND: &str = "host";
+
+/// Where the servers of one system are, as their command lines say it.
+struct Places {
+    /// Of the host behind what stands between.
+    host: String,
+    /// Of who is asked.
+    front: SocketAddr,
+    networks: Option<Networks>,
+}
+
+impl Places {
+    fn new(system: System, net: bool, dir: &Path) -> io::Result<Places> {
+        if !net {
+            let host = dir.join("host.sock").display().to_string();
+            return Ok(Places { host, front: free_address()?, networks: None });
+        }
+        // Who is asked for the host is answered by it, or by the stack in its name.
+        let is_host = system == System::Plain || system.is_stack();
+        let front = if is_host { net::HOST } else { net::BETWEEN };
+        let front = front.parse().map_err(io::Error::other)?;
+        let networks = Some(Networks::new(system.is_stack())?);
+        Ok(Places { host: net::HOST.to_owned(), front, networks })
+    }
+
+    /// Does something on one of the computers, if there are several.
+    fn on<T: Send>(
+        &self,
+        computer: Computer,
+        work: impl FnOnce() -> io::Result<T> + Send,
+    ) -> io::Result<T> {
+        match &self.networks {
+            Some(networks) => networks.on(computer, work),
+            None => work(),
+        }
+    }
+}
+
 /// The processes of one system, ended with this.
 struct Running {
     system: System,
     threads: usize,
-    address: std::net::SocketAddr,
     sides: Sides,
+    // Before what they run in.
     _processes: Vec<Process>,
+    places: Places,
 }
 
 impl Running {
@@ -216,55 +288,87 @@ impl Running {
         figure: &DirectorFigure,
         file: u64,
     ) -> io::Result<Running> {
-        let name = format!("{}-{threads}", system.name());
+        let name = format!("{}-{threads}", system.name().replace(' ', "-"));
         let dir = figure.dir.join(&name);
         std::fs::create_dir_all(&dir)?;
-        let address = free_address()?;
-        let at = address.to_string();
-        let part = |kind: Kind, listen: &str, more: &[&str]| {
-            let mut command = Command::new(&figure.program);
-            command.args(["dds-part", kind.name(), "--listen", listen]);
-            command.arg("--dir").arg(&dir).args(["--workers", &threads.to_string()]).args(more);
-            command
-        };
-        let host = dir.join(HOST);
-        let bytes = file.to_string();
+        let places = Places::new(system, figure.net, &dir)?;
         let (mut processes, mut sides) = (Vec::new(), Sides::default());
-        if matches!(system, System::Haproxy | System::Forwarded) {
-            let command = part(Kind::Host, &host.display().to_string(), &[]);
-            let process = Process::start("host", command, &dir)?;
-            process.wait_for_path(&host)?;
-            sides.host.push(process.pid());
+        let asked = places.front.to_string();
+        let mut start = |name: &str, command: Command, runs: Computer| {
+            let mut process = places.on(runs, || Process::start(name, command, &dir))?;
+            let side = if runs == Computer::Host { &mut sides.host } else { &mut sides.dpu };
+            side.push(process.pid());
+            let (from, at) = match name {
+                BEHIND => (runs, &places.host),
+                _ => (Computer::Clients, &asked),
+            };
+            let is_up = || places.on(from, || Ok(listens(at))).unwrap_or(false);
+            process.wait(false, is_up).map_err(|error| {
+                let last = process.last_words(&dir);
+                io::Error::other(format!("{name} does not start: {error} {last}"))
+            })?;
             processes.push(process);
-        }
-        let command = match system {
-            System::Plain => part(Kind::Host, &at, &[]),
-            System::Haproxy => rival(&dir, &host, &at, threads)?,
-            System::Forwarded | System::Offloaded => part(Kind::Director, &at, &[]),
-            System::ZeroCopy => part(Kind::Reads, &at, &["--bytes", &bytes]),
-            System::Copies => part(Kind::Reads, &at, &["--bytes", &bytes, "--copies"]),
+            io::Result::Ok(())
         };
-        let mut process = Process::start(&name, command, &dir)?;
-        process.wait(false, address).map_err(|error| {
-            let last = process.last_words(&dir);
-            io::Error::other(format!("{name} does not start: {error} {last}"))
-        })?;
-        let side = if system == System::Plain { &mut sides.host } else { &mut sides.dpu };
-        side.push(process.pid());
-        processes.push(process);
-        Ok(Running { system, threads, address, sides, _processes: processes })
+        if system.has_host() {
+            start(BEHIND, figure.part(Kind::Host, &places.host, &dir, threads), Computer::Host)?;
+        }
+        let runs = if system == System::Plain { Computer::Host } else { Computer::Between };
+        start(&name, figure.command(system, &places, &dir, (threads, file))?, runs)?;
+        Ok(Running { system, threads, sides, _processes: processes, places })
+    }
+
+    fn connect(&self, connections: usize) -> io::Result<Client> {
+        let connect = || Client::connect(self.places.front, connections);
+        self.places.on(Computer::Clients, connect)
+    }
+}
+
+impl DirectorFigure {
+    /// A server of this program's.
+    fn part(&self, kind: Kind, listen: &str, dir: &Path, threads: usize) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(["dds-part", kind.name(), "--listen", listen]);
+        command.arg("--dir").arg(dir).args(["--workers", &threads.to_string()]);
+        command
+    }
+
+    /// What clients ask, of one system.
+    fn command(
+        &self,
+        system: System,
+        places: &Places,
+        dir: &Path,
+        (threads, file): (usize, u64),
+    ) -> io::Result<Command> {
+        let listen = places.front.to_string();
+        let kind = match system {
+            System::Plain => Kind::Host,
+            System::Haproxy => return rival(dir, &places.host, &listen, threads),
+            System::ZeroCopy | System::Copies => Kind::Reads,
+            _ => Kind::Director,
+        };
+        let mut command = self.part(kind, &listen, dir, threads);
+        command.args(["--host", &places.host]);
+        match system {
+            System::Stack | System::StackOffloaded => command.args(["--net", net::DEVICES]),
+            System::ZeroCopy => command.args(["--bytes", &file.to_string()]),
+            System::Copies => command.args(["--bytes", &file.to_string(), "--copies"]),
+            _ => &mut command,
+        };
+        Ok(command)
     }
 }
 
 /// haproxy in its TCP mode, with as many threads, before the same host.
-fn rival(dir: &Path, host: &Path, listen: &str, threads: usize) -> io::Result<Command> {
+fn rival(dir: &Path, host: &str, listen: &str, threads: usize) -> io::Result<Command> {
     let program = haproxy().ok_or_else(|| io::Error::other("haproxy is not installed"))?;
     let config = dir.join("haproxy.cfg");
+    let unix = if host.starts_with('/') { "unix@" } else { "" };
     let text = format!(
         "global\n  nbthread {threads}\n  maxconn 4096\ndefaults\n  mode tcp\n  \
          timeout connect 10s\n  timeout client 1h\n  timeout server 1h\nlisten echo\n  \
-         bind {listen}\n  server host unix@{}\n",
-        host.display()
+         bind {listen}\n  server host {unix}{host}\n"
     );
     std::fs::write(&config, text)?;
     let mut command = Command::new(program);
@@ -277,7 +381,7 @@ fn rival(dir: &Path, host: &Path, listen: &str, threads: usize) -> io::Result<Co
 /// # Errors
 /// A server that does not start, does not answer, or answers wrongly; the disk's.
 pub fn run(figure: &DirectorFigure, mut progress: impl FnMut(&str)) -> io::Result<Report> {
-    let mut plan = Plan::new(figure.number, figure.is_short);
+    let mut plan = Plan::new(figure.number, figure.net, figure.is_short);
     let missing = plan.systems.contains(&System::Haproxy) && haproxy().is_none();
     plan.systems.retain(|system| *system != System::Haproxy || !missing);
     let mut servers = Vec::new();
@@ -302,11 +406,12 @@ pub fn run(figure: &DirectorFigure, mut progress: impl FnMut(&str)) -> io::Resul
                 system.name()
             ));
             let batch = Batch { op: system.op(), value: *bytes, pipeline: load.pipeline };
-            let asked = Asked { batch, connections: load.connections, settles: false };
+            let asked = Asked { batch, settles: false };
+            let client = server.connect(load.connections)?;
             // Reads begin at whole units and lie in the file.
             let places = (plan.file.saturating_sub(*bytes as u64) / READ_UNIT).max(1 << 10);
             let mut next = || rng.below(places);
-            samples.push(one(server.address, &server.sides, asked, figure.time, &mut next)?);
+            samples.push(one(client, &server.sides, asked, figure.time, &mut next)?);
         }
     }
     let rows = points.iter().map(|(bytes, load, server, samples)| Row {
@@ -317,8 +422,9 @@ pub fn run(figure: &DirectorFigure, mut progress: impl FnMut(&str)) -> io::Resul
         got: Got::of(samples),
     });
     let left_out = if missing { "; haproxy is not installed and left out" } else { "" };
+    let over = if figure.net { "veth, through a third network namespace" } else { "loopback" };
     let note = format!(
-        "{}, {}; one client thread over loopback, closed loop; load window of every side, \
+        "{}, {}; one client thread over {over}, closed loop; load window of every side, \
          connections x messages on each: {}; medians of {} rounds of {:?}{left_out}",
         machine(),
         today(),
@@ -326,5 +432,5 @@ pub fn run(figure: &DirectorFigure, mut progress: impl FnMut(&str)) -> io::Resul
         figure.rounds,
         figure.time
     );
-    Ok(Report { number: figure.number, note, rows: rows.collect() })
+    Ok(Report { number: figure.number, net: figure.net, note, rows: rows.collect() })
 }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use outboard_dds::dpu::director::Signature;
 use outboard_dds::dpu::files::FileService;
 use outboard_dds::dpu::offload::engine::Filled;
 use outboard_dds::dpu::offload::{
@@ -29,6 +30,7 @@ use outboard_pageserver::library::file_library;
 use outboard_pageserver::server::{Server, ServerOptions};
 use outboard_pageserver::tcp::front::Front;
 use outboard_pageserver::tcp::sockets::{Address, ConnId, Listener, Read, Ready, Sockets, Wrote};
+use outboard_pageserver::tcp::stack::network::Network;
 use outboard_pageserver::tcp::worker::{Files, Limits, Setup};
 
 use super::requests::{HEAD, KIND_HERE, KIND_READ, READ_UNIT, UNIT, head};
@@ -71,8 +73,13 @@ pub struct Part {
     pub kind: Kind,
     /// Where clients connect: an address and port, or a path.
     pub listen: String,
-    /// Where the host serves, and data lies.
+    /// Where data lies.
     pub dir: PathBuf,
+    /// Where the host of a director serves: as `listen`.
+    pub host: String,
+    /// Devices that a director stands between, in place of listening itself: then it serves who
+    /// asks for `listen`, which is the host's, over the user-space stack.
+    pub net: Option<Network>,
     /// Threads of a director.
     pub workers: usize,
     /// Bytes of the file.
@@ -88,9 +95,6 @@ const OUT_MAX: usize = 1 << 20;
 /// Bytes of one write that fills the file.
 const FILL: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Where the host of a director listens, in its directory.
-pub(super) const HOST: &str = "host.sock";
-
 fn address(listen: &str) -> Address {
     let tcp = listen.parse::<SocketAddr>();
     tcp.map_or_else(|_| Address::Unix(PathBuf::from(listen)), Address::Tcp)
@@ -101,11 +105,21 @@ fn address(listen: &str) -> Address {
 /// # Errors
 /// An address or a directory that cannot be used.
 pub fn serve(part: &Part) -> io::Result<()> {
-    let listener = Listener::bind(&address(&part.listen))?;
+    let at = address(&part.listen);
     let _front = match part.kind {
-        Kind::Host => return Echo::new(listener)?.run(),
-        Kind::Director => Front::start(listener, part.workers, &setup(part, Arc::new(NoFiles), 0))?,
+        Kind::Host => return Echo::new(Listener::bind(&at)?)?.run(),
+        Kind::Director => {
+            let setup = setup(part, Arc::new(NoFiles), 0);
+            match (&part.net, &at) {
+                (Some(net), Address::Tcp(server)) => {
+                    let flows = Signature::of_server(*server);
+                    Front::between(net.open()?, flows, at.clone(), part.workers, &setup)?.0
+                }
+                _ => Front::start(Listener::bind(&at)?, part.workers, &setup)?,
+            }
+        }
         Kind::Reads => {
+            let listener = Listener::bind(&at)?;
             let (server, file) = with_file(&part.dir, part.bytes)?;
             let files = Arc::clone(server.files());
             let front = if part.copies {
@@ -131,7 +145,7 @@ fn setup<F: Files>(part: &Part, files: Arc<F>, file: u32) -> Setup<F> {
         table: Arc::new(NoTable),
         files,
         signature: None,
-        host: Address::Unix(part.dir.join(HOST)),
+        host: address(&part.host),
         contexts: 1024,
         pool: 64 << 20,
         limits: Limits::default(),
@@ -381,10 +395,13 @@ mod tests {
     #[test]
     fn messages_are_answered_by_whom_they_name() {
         let dir = tempfile::tempdir().unwrap();
+        let host = |copies| dir.path().join(format!("{copies}")).join("host.sock");
         let part = |kind, listen: &str, copies| Part {
             kind,
             listen: listen.to_owned(),
             dir: dir.path().join(format!("{copies}")),
+            host: host(copies).display().to_string(),
+            net: None,
             workers: 2,
             bytes: 1 << 20,
             copies,
@@ -392,7 +409,8 @@ mod tests {
         for copies in [false, true] {
             let own = dir.path().join(format!("{copies}"));
             std::fs::create_dir_all(&own).unwrap();
-            let host = part(Kind::Host, own.join(HOST).to_str().unwrap(), copies);
+            let host_at = host(copies);
+            let host = part(Kind::Host, host_at.to_str().unwrap(), copies);
             let at = crate::dds::process::free_address().unwrap();
             let reads = part(Kind::Reads, &at.to_string(), copies);
             for part in [host, reads] {
@@ -404,7 +422,7 @@ mod tests {
                     Err(_) => std::thread::sleep(Duration::from_millis(5)),
                 }
             };
-            while std::os::unix::net::UnixStream::connect(own.join(HOST)).is_err() {
+            while std::os::unix::net::UnixStream::connect(&host_at).is_err() {
                 std::thread::sleep(Duration::from_millis(5));
             }
             for (op, value) in

@@ -31,6 +31,14 @@ pub(super) fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
+/// Whether somebody listens there: an address and port, or a path.
+pub(super) fn listens(at: &str) -> bool {
+    match at.parse::<SocketAddr>() {
+        Ok(address) => TcpStream::connect(address).is_ok(),
+        Err(_) => UnixStream::connect(at).is_ok(),
+    }
+}
+
 /// One process, ended with this.
 pub(super) struct Process {
     name: String,
@@ -56,8 +64,8 @@ impl Process {
     }
 
     /// Reads its first line, if `wanted`, and what more it says away, so that it never waits for
-    /// us; then waits until somebody listens at `address`.
-    pub(super) fn wait(&mut self, wanted: bool, address: SocketAddr) -> io::Result<String> {
+    /// us; then waits until it `listens`.
+    pub(super) fn wait(&mut self, wanted: bool, listens: impl Fn() -> bool) -> io::Result<String> {
         let out = self.child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
         let (mut out, mut line) = (BufReader::new(out), String::new());
         if wanted {
@@ -65,25 +73,13 @@ impl Process {
         }
         std::thread::Builder::new().spawn(move || out.read_to_end(&mut Vec::new()))?;
         let end = Instant::now() + LIMIT;
-        while TcpStream::connect(address).is_err() {
+        while !listens() {
             if Instant::now() > end || self.child.try_wait()?.is_some() {
                 return Err(io::Error::other(format!("the {} server does not listen", self.name)));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(line)
-    }
-
-    /// Waits until somebody listens on the socket at `path`.
-    pub(super) fn wait_for_path(&self, path: &Path) -> io::Result<()> {
-        let end = Instant::now() + LIMIT;
-        while UnixStream::connect(path).is_err() {
-            if Instant::now() > end {
-                return Err(io::Error::other(format!("the {} does not listen", self.name)));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
     }
 
     /// Why it may have ended: its last words.

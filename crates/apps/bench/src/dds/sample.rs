@@ -1,7 +1,6 @@
 //! One measurement of one server under one load, and the medians of several.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -109,6 +108,19 @@ impl Got {
         self.dpu_cpu * 1e6 / self.commands.max(1) as f64
     }
 
+    /// CPU microseconds of both sides a command.
+    #[must_use]
+    pub fn both_us(&self) -> f64 {
+        self.host_us() + self.dpu_us()
+    }
+
+    /// CPU microseconds of the whole machine a command, client and kernel included, in ticks: what
+    /// a packet costs whoever happened to run when it came is in it.
+    #[must_use]
+    pub fn machine_us(&self) -> f64 {
+        self.cpu.not_idle * 1e6 / self.commands.max(1) as f64
+    }
+
     /// CPU of the host over what one that sleeps may use for its timers: `ASLEEP` seconds at a
     /// time, and of each second. Above 1 it did not sleep.
     #[must_use]
@@ -131,20 +143,18 @@ const CLIENT: &str = "client";
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     pub(super) batch: Batch,
-    pub(super) connections: usize,
     /// Whether the server is waited for until it rests before it is measured.
     pub(super) settles: bool,
 }
 
-/// Measures one server once.
+/// Measures one server once, through a client of it.
 pub(super) fn one(
-    address: SocketAddr,
+    mut client: Client,
     sides: &Sides,
     asked: Asked,
     time: Duration,
     next: &mut dyn FnMut() -> u64,
 ) -> io::Result<Sample> {
-    let mut client = Client::connect(address, asked.connections)?;
     let mut run = |time: Duration| {
         let from = Instant::now();
         client.run(asked.batch, &mut || (from.elapsed() < time).then(&mut *next))

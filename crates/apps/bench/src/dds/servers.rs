@@ -337,10 +337,10 @@ fn measure(
                 let op = workload.op();
                 let batch = Batch { op: server.system.says(op), value, pipeline: load.pipeline };
                 let settles = op != Op::Set;
-                let asked = Asked { batch, connections: load.connections, settles };
+                let asked = Asked { batch, settles };
+                let client = Client::connect(server.address, load.connections)?;
                 let mut next = || draw.next(*workload);
-                let (address, sides) = (server.address, &server.sides);
-                samples.push(one(address, sides, asked, figure.time, &mut next)?);
+                samples.push(one(client, &server.sides, asked, figure.time, &mut next)?);
             }
         }
         rows.extend(points.iter().map(|(workload, load, server, samples)| {

@@ -123,6 +123,8 @@ pub struct Report {
     pub figure: Figure,
     /// How it was measured, where and when.
     pub note: String,
+    /// Microseconds that each read of a volume's medium took longer.
+    pub read_delay_us: u128,
     /// Point by point, the systems of each together.
     pub rows: Vec<Row>,
 }
@@ -153,7 +155,8 @@ pub fn run(figure: &FsFigure, mut progress: impl FnMut(&str)) -> io::Result<Repo
         }
         rows.extend(contestants.iter().zip(&rounds).map(|(c, r)| row(&job, c, r)));
     }
-    Ok(Report { figure: figure.figure, note: note(figure), rows })
+    let read_delay_us = figure.read_delay.as_micros();
+    Ok(Report { figure: figure.figure, note: note(figure), read_delay_us, rows })
 }
 
 fn note(figure: &FsFigure) -> String {

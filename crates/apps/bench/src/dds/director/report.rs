@@ -10,8 +10,10 @@ impl Report {
     pub fn table(&self) -> String {
         use std::fmt::Write;
         let mut text = format!(
-            "{}\nlatency in us; CPU in us a message; DPU: the director, or haproxy\n\n\
-             {:>6} {:>4} {:>4} {:>4}  {:<9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7} {:>9}\n",
+            "{}\nlatency in us; CPU in us a message; DPU: the director, or haproxy; all: of \
+             the whole machine\n\n\
+             {:>6} {:>4} {:>4} {:>4}  {:<9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7} \
+             {:>9}\n",
             self.note,
             "bytes",
             "conn",
@@ -24,6 +26,7 @@ impl Report {
             "host CPU",
             "DPU CPU",
             "both",
+            "all CPU",
             "Gbit/s",
             "a DPU core"
         );
@@ -35,7 +38,7 @@ impl Report {
             let _ = writeln!(
                 text,
                 "{:>6} {:>4} {:>4} {:>4}  {:<9} {:>9.0} {:>8.0} {:>8.0} {:>8.2} {:>8.2} {:>8.2} \
-                 {:>7.2} {:>9}",
+                 {:>8.2} {:>7.2} {:>9}",
                 row.bytes,
                 row.load.connections,
                 row.load.pipeline,
@@ -46,7 +49,8 @@ impl Report {
                 got.p99_us,
                 got.host_us(),
                 got.dpu_us(),
-                got.host_us() + got.dpu_us(),
+                got.both_us(),
+                got.machine_us(),
                 row.gigabits(),
                 core.map_or_else(|| "-".to_owned(), |core| format!("{core:.2}"))
             );
@@ -59,6 +63,7 @@ impl Report {
     #[must_use]
     pub fn svg(&self) -> String {
         let (what, panels) = match self.number {
+            Number::Figure19 if self.net => ("an echo between two devices", self.by_size()),
             Number::Figure19 => ("an echo through the director", self.by_size()),
             Number::Figure21 => ("the director by its threads", self.by_threads()),
             Number::Figure23 => ("reads with and without a copy", self.by_throughput()),
@@ -105,7 +110,7 @@ impl Report {
             };
             [
                 of("p50, us", |got| got.p50_us),
-                of("CPU us a message", |got| got.host_us() + got.dpu_us()),
+                of("CPU us a message", if self.net { Got::machine_us } else { Got::both_us }),
             ]
         });
         panels.collect()

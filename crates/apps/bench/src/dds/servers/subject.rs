@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde::Serialize;
 
-use super::super::process::{Process, Sides, free_address, is_installed};
+use super::super::process::{Process, Sides, free_address, is_installed, listens};
 use super::super::requests::Op;
 
 /// Memory of a server for what is updated in place.
@@ -131,10 +131,12 @@ impl Running {
         let (address, name) = (free_address()?, system.name());
         let command = system.command(app, program, dir, address.port());
         let mut process = Process::start(name, command, dir)?;
-        let line = process.wait(!system.is_rival(), address).map_err(|error| {
-            let last = process.last_words(dir);
-            io::Error::other(format!("the {name} server does not start: {error} {last}"))
-        })?;
+        let line = process.wait(!system.is_rival(), || listens(&address.to_string())).map_err(
+            |error| {
+                let last = process.last_words(dir);
+                io::Error::other(format!("the {name} server does not start: {error} {last}"))
+            },
+        )?;
         process.second = dpu_of(&line);
         if process.second.is_some() != matches!(system, System::Library | System::Offload) {
             return Err(io::Error::other(format!("unexpected first line: {line}")));

@@ -3,6 +3,7 @@
 use super::plan::SMALL;
 use super::{Figure, Report, Row};
 use crate::plot::{self, Axis, Panel, Scale, Series};
+use crate::verdict::{Points, Verdict};
 
 impl Figure {
     fn title(self) -> &'static str {
@@ -114,6 +115,65 @@ impl Report {
         rival.map_or_else(|| "-".to_owned(), |o| format!("{:.2}", row.per_second / o.per_second))
     }
 
+    /// How it stands with what is asked.
+    #[must_use]
+    pub fn verdicts(&self) -> Vec<Verdict> {
+        const RANDOM: [&str; 2] = ["random read", "random write"];
+        let cpu = |ours: &Row, rival: &Row| ours.host_cpu_us / rival.host_cpu_us;
+        let time = |ours: &Row, rival: &Row| ours.mean_us / rival.mean_us;
+        let rate = |ours: &Row, rival: &Row| ours.per_second / rival.per_second;
+        match self.figure {
+            Figure::Figure7 => {
+                let cpu = |ours| self.pairs(&RANDOM, ours, |row| (row.operation, "fuse"), cpu);
+                let what = |what: &str| format!("host CPU of {what} over plain FUSE's");
+                vec![
+                    Verdict::at_most("figure 7", &what("the mount"), 1.0, cpu("outboard")),
+                    Verdict::at_most("figure 7", &what("the user-space path"), 0.5, cpu("client")),
+                ]
+            }
+            Figure::Figure8 if self.read_delay_us == 0 => {
+                let time = self.pairs(&RANDOM, "client", |row| (row.operation, "plain"), time);
+                let rate = self.pairs(&RANDOM, "kernel", |row| (row.operation, "fuse"), rate);
+                let path = "time of the user-space path over the page cache's";
+                let mount = "rate of the mount over plain FUSE's, the kernel caching for both";
+                vec![
+                    Verdict::at_most("figure 8", path, 1.5, time),
+                    Verdict::at_least("figure 8", mount, 1.0, rate),
+                ]
+            }
+            Figure::Figure8 => {
+                let bare = |row: &Row| ("sequential read, no prefetch", row.system);
+                let systems = ["kernel", "hybrid", "client"];
+                let all = systems.map(|ours| self.pairs(&["sequential read"], ours, bare, rate));
+                let what = "sequential reads of a medium far away, with prefetch over without";
+                vec![Verdict::at_least("figure 8", what, 10.0, all.concat())]
+            }
+            Figure::Table2 => Vec::new(),
+        }
+    }
+
+    /// One system at each of its points in some operations, held against the operation and system
+    /// that `rival` names, with as many threads.
+    fn pairs<'a>(
+        &'a self,
+        operations: &[&str],
+        ours: &str,
+        rival: impl Fn(&'a Row) -> (&'static str, &'static str),
+        of: impl Fn(&Row, &Row) -> f64,
+    ) -> Points {
+        let is_ours = |row: &&Row| row.system == ours && operations.contains(&row.operation);
+        let pairs = self.rows.iter().filter(is_ours).filter_map(|row| {
+            let (operation, system) = rival(row);
+            let same = |other: &&Row| {
+                (other.operation, other.system, other.threads) == (operation, system, row.threads)
+            };
+            let rival = self.rows.iter().find(same)?;
+            let at = format!("{} of {}, {} threads", row.operation, row.system, row.threads);
+            Some((at, of(row, rival)))
+        });
+        pairs.collect()
+    }
+
     /// The figure by threads: a row of panels for each operation, and for Figure 8, which is about
     /// rates, one panel each.
     #[must_use]
@@ -182,7 +242,7 @@ mod tests {
                 rows.push(row(operation, threads, "plain", 10_000.0 * threads as f64));
             }
         }
-        Report { figure, note: "measured".to_owned(), rows }
+        Report { figure, note: "measured".to_owned(), read_delay_us: 0, rows }
     }
 
     #[test]
