@@ -4,12 +4,15 @@
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
+# Of the sources that are built; what the measurements write is not among them.
+COMMIT = $(shell git rev-parse --short=12 HEAD)$(shell git diff --quiet HEAD -- . ':!docs/figures' || echo -dirty)
+
 help:
 	@echo "make run     build, mount ./mnt with its data in ./data, until Ctrl-C"
 	@echo "make gate    what a change must pass before it is committed (a few minutes)"
 	@echo "make test    everything CI checks (about half an hour on 2 cores)"
 	@echo "make long    long runs in pieces: hundreds of kills, full-size programs; goes on where it ended"
-	@echo "make bench   figures against rivals: plain directory, FUSE passthrough, redis-server"
+	@echo "make bench   every figure, beside its rivals, into docs/figures (about an hour); RADOS=URL: a pool, too"
 
 run:
 	@scripts/setup run
@@ -31,11 +34,6 @@ long:
 
 bench:
 	@scripts/setup bench
-	@cargo build --release --bin outboard --bin outboard-bench
-	@$(TARGET)/release/outboard bench link
-	@$(TARGET)/release/outboard bench link --figure 6 --price pcie3x16 --seconds 0.2 --rounds 3
-	@$(TARGET)/release/outboard bench fs
-	@$(TARGET)/release/outboard bench fs --figure 7
-	@$(TARGET)/release/outboard bench fs --figure 8
-	@$(TARGET)/release/outboard bench fs --figure table2
-	@$(TARGET)/release/outboard bench dds --all
+	@OUTBOARD_COMMIT=$(COMMIT) cargo build --release --bin outboard --bin outboard-bench \
+		$(if $(RADOS),--features rados)
+	@$(TARGET)/release/outboard bench all --out docs/figures $(if $(RADOS),--rados '$(RADOS)')

@@ -1,5 +1,6 @@
 //! The commands: what each is told, one function a case, and what they share.
 
+pub(crate) mod all;
 pub(crate) mod dds;
 pub(crate) mod fs;
 pub(crate) mod link;
@@ -19,6 +20,8 @@ use signal_hook::iterator::Signals;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Bench {
+    /// Every measurement of a list, one after the other: tables, pictures and a page of it all
+    All(all::AllArgs),
     /// Round trips through the link against bare shared memory and a bare futex; DMAs per operation
     Link(link::LinkArgs),
     /// File operations on a mounted volume, a plain directory and a plain FUSE passthrough, in turn
@@ -103,6 +106,7 @@ impl fmt::Display for Failure {
 /// Runs one of the benchmarks, or a process of one.
 pub(crate) fn run(what: Bench) -> Result<ExitCode, Failure> {
     match what {
+        Bench::All(args) => all::bench(&args),
         Bench::Link(args) => link::bench(args),
         Bench::Fs(args) => fs::bench(args),
         Bench::Rados(args) => fs::rados(&args),

@@ -10,6 +10,7 @@
     reason = "counts become rates; a double holds 2^53 of them exactly"
 )]
 
+pub mod all;
 pub mod cpu;
 pub mod dds;
 pub mod fs;

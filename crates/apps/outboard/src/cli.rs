@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -9,7 +10,12 @@ use crate::settings::Settings;
 
 /// Outboard moves a machine's storage stack off the host CPU, to the far side of the bus.
 #[derive(Parser, Debug)]
-#[command(name = "outboard", version, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(
+    name = "outboard",
+    version = version(),
+    arg_required_else_help = true,
+    after_help = EXAMPLES
+)]
 pub(crate) struct Cli {
     /// Configuration file; its keys are the long flags without dashes [default: outboard.toml in
     /// the data directory, when it is there]
@@ -18,6 +24,15 @@ pub(crate) struct Cli {
 
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Version, and the commit it was built from if the build said so.
+fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let commit = option_env!("OUTBOARD_COMMIT").unwrap_or("unknown");
+        format!("{} (commit {commit})", env!("CARGO_PKG_VERSION"))
+    });
+    VERSION.as_str()
 }
 
 const EXAMPLES: &str = "\
