@@ -17,7 +17,7 @@ use outboard_dds::dpu::offload::health::{Call, Health, Lost};
 use outboard_dds::dpu::offload::plugin::{Maintainer, Saying, Written};
 use outboard_dds::dpu::offload::{Application, Item, Key, ReadOp};
 
-use super::watchdog::{Watchdog, WatchdogHandle};
+use super::watchdog::{self, Watchdog, WatchdogHandle};
 use outboard_os::clock;
 
 /// What is said of one question, and who waits for it.
@@ -155,7 +155,7 @@ impl Shared {
         let mut state = self.state();
         let Some(asker) = state.asker.take() else { return false };
         // Before anybody goes on: they are not to ask again.
-        health.lose(lost);
+        health.lose(lost, clock::coarse());
         (state.is_closed, state.is_lost) = (true, true);
         let waiting = std::mem::take(&mut state.questions);
         drop(state);
@@ -211,7 +211,7 @@ pub(super) struct AppMaintainer {
 
 impl AppMaintainer {
     pub(super) fn new(app: Arc<dyn Application>, health: Arc<Health>) -> io::Result<AppMaintainer> {
-        let watch = Watchdog::new()?;
+        let watch = Watchdog::new(watchdog::HOOK)?;
         let (invalidates, watchdog) = (app.invalidates(), watch.handle());
         let shared = Arc::<Shared>::default();
         let serving = Arc::clone(&shared);

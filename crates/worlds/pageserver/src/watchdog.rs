@@ -1,19 +1,20 @@
 //! Watches threads that call user code, and leaves those behind that never come back.
 //!
-//! A thread that calls says what it is at ([`Progress`]). Who is seen in one call at several looks
-//! is taken for lost: what it had set down before is given to others, and the thread itself, which
-//! nothing can end, goes to the end of the system's queue: it may use what nobody else wants.
-//! Should it come back, it finds nothing left to touch.
+//! A thread that calls says what it is at ([`Progress`]). Who is seen in one call for longer than
+//! may be ([`Patience`]) is taken for lost: what it had set down before is given to others, and the
+//! thread itself, which nothing can end, goes to the end of the system's queue: it may use what
+//! nobody else wants. Should it come back, it finds nothing left to touch.
 //!
 //! ```text
 //!  nobody calls ── parked ◀───────────── no call since the look before
 //!                    │ begins to call         │
 //!                    ▼                        │
-//!                 a pause ──▶ look at all ────┴──▶ one call at LOOKS looks: relieve
+//!                 a pause ──▶ look at all ────┴──▶ one call for too long: relieve
 //! ```
 //!
-//! While nobody calls, nothing wakes. Looks are counted, and not time: what keeps all threads of a
-//! computer from running keeps this one, too.
+//! While nobody calls, nothing wakes. Pauses between looks are counted, and not time: what keeps
+//! all threads of a computer from running keeps this one, too. And of a pause only what the thread
+//! did not spend waiting for a processor: on a crowded computer that may be most of it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,11 +24,20 @@ use std::time::Duration;
 
 use outboard_dds::dpu::offload::health::{Lost, Progress, Seen};
 
-/// Between two looks.
-const PAUSE: Duration = Duration::from_millis(250);
-/// Whoever is in one call at so many looks, one after the other, is lost: two seconds. A call that
-/// is only slow loses its request long before.
-const LOOKS: u32 = 8;
+/// How long one call may last.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    /// Between two looks.
+    pause: Duration,
+    /// Whoever has been in one call for so many pauses is lost.
+    pauses: u32,
+}
+
+/// Of a call that a worker waits for, and all its connections: 80 ms, seen 20 ms later at most. It
+/// takes some hundred nanoseconds.
+pub(super) const CALL: Patience = Patience { pause: Duration::from_millis(10), pauses: 8 };
+/// Of one that only a host's write or read waits for: two seconds. It may look at a megabyte.
+pub(super) const HOOK: Patience = Patience { pause: Duration::from_millis(250), pauses: 8 };
 
 /// Takes over from a thread that is lost; false if it had just come back.
 type Relieve = Box<dyn FnMut(Lost) -> bool + Send>;
@@ -38,12 +48,13 @@ struct Post {
     progress: Arc<Progress>,
     relieve: Relieve,
     seen: Seen,
-    /// How often that was seen before.
-    times: u32,
+    /// For how long that was seen, and what the thread had used when it was last.
+    lasts: Duration,
+    used: Option<Used>,
 }
 
-#[derive(Default)]
 struct Shared {
+    patience: Patience,
     posts: Mutex<Vec<Post>>,
     next: AtomicU64,
     is_parked: AtomicBool,
@@ -62,9 +73,15 @@ impl Shared {
             let seen = post.progress.look();
             let before = std::mem::replace(&mut post.seen, seen);
             busy |= seen.call().is_some() || seen != before;
-            post.times = if seen == before { post.times + 1 } else { 0 };
-            let Some(call) = seen.call().filter(|_| post.times >= LOOKS) else { return true };
-            !post.leave_behind(Lost { call, thread: post.thread })
+            let Some(call) = seen.call().filter(|_| seen == before) else {
+                (post.lasts, post.used) = (Duration::ZERO, None);
+                return true;
+            };
+            let used = Used::by(post.thread);
+            let before = std::mem::replace(&mut post.used, used);
+            post.lasts += Used::ran(before, used, self.patience.pause);
+            post.lasts < self.patience.pause * self.patience.pauses
+                || !post.leave_behind(Lost { call, thread: post.thread })
         });
         busy
     }
@@ -72,7 +89,7 @@ impl Shared {
     fn run(&self) {
         while !self.is_stopped.load(Ordering::SeqCst) {
             if self.look() {
-                std::thread::park_timeout(PAUSE);
+                std::thread::park_timeout(self.patience.pause);
                 continue;
             }
             self.is_parked.store(true, Ordering::SeqCst);
@@ -82,7 +99,7 @@ impl Shared {
             }
             self.is_parked.store(false, Ordering::SeqCst);
             // Whoever woke this is not to do so again at its next call.
-            std::thread::park_timeout(PAUSE);
+            std::thread::park_timeout(self.patience.pause);
         }
     }
 }
@@ -98,8 +115,8 @@ impl Post {
             call,
             thread = lost.thread,
             "the application does not return: its thread is left behind, offloading is off, and \
-             the host answers; what processor time nobody else wants, that thread uses until this \
-             process ends"
+             the host answers; what processor time nobody else wants, that thread uses until it \
+             comes back, or this process ends"
         );
         // What is not allowed leaves it as quick as others.
         let _left_as_it_is = i32::try_from(lost.thread)
@@ -118,8 +135,14 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    pub(super) fn new() -> io::Result<Watchdog> {
-        let shared = Arc::new(Shared::default());
+    pub(super) fn new(patience: Patience) -> io::Result<Watchdog> {
+        let shared = Arc::new(Shared {
+            patience,
+            posts: Mutex::default(),
+            next: AtomicU64::new(0),
+            is_parked: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
+        });
         let watching = Arc::clone(&shared);
         let name = "dds-watchdog".to_owned();
         let thread = std::thread::Builder::new().name(name).spawn(move || watching.run())?;
@@ -164,7 +187,8 @@ impl WatchdogHandle {
         let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         let (progress, seen) = (Arc::clone(progress), progress.look());
         let relieve = Box::new(relieve);
-        self.shared.posts().push(Post { id, thread, progress, relieve, seen, times: 0 });
+        let (lasts, used) = (Duration::ZERO, None);
+        self.shared.posts().push(Post { id, thread, progress, relieve, seen, lasts, used });
         WatchedThread { watchdog: self.clone(), id, thread }
     }
 }
@@ -192,11 +216,43 @@ impl Drop for WatchedThread {
     }
 }
 
+/// What a thread has had of the processors so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Used {
+    ran: Duration,
+    /// Waited to run; known when it does.
+    waited: Duration,
+    /// It runs, or waits to.
+    is_runnable: bool,
+}
+
+impl Used {
+    /// Of a thread of this process, where the kernel says so.
+    fn by(thread: u32) -> Option<Used> {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/self/task/{thread}/{file}"));
+        let times = read("schedstat").ok()?;
+        let mut times = times.split_whitespace().map(|time| time.parse().map(Duration::from_nanos));
+        let (ran, waited) = (times.next()?.ok()?, times.next()?.ok()?);
+        // The state follows the name, which may hold anything.
+        let stat = read("stat").ok()?;
+        let is_runnable = stat.rsplit_once(") ")?.1.starts_with('R');
+        Some(Used { ran, waited, is_runnable })
+    }
+
+    /// How much of a pause between two looks the thread did not wait for a processor. Where nothing
+    /// is known, all of it.
+    fn ran(before: Option<Used>, now: Option<Used>, pause: Duration) -> Duration {
+        let (Some(before), Some(now)) = (before, now) else { return pause };
+        if now.is_runnable && now.ran == before.ran {
+            return Duration::ZERO;
+        }
+        pause.saturating_sub(now.waited.saturating_sub(before.waited))
+    }
+}
+
 /// Processor time a thread of this process has used, where the kernel says so.
 pub(super) fn processor_time(thread: u32) -> Option<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
-    let nanoseconds = stat.split_whitespace().next()?.parse().ok()?;
-    Some(Duration::from_nanos(nanoseconds))
+    Used::by(thread).map(|used| used.ran)
 }
 
 #[cfg(test)]
@@ -207,11 +263,27 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn waiting_for_a_processor_is_not_counted() {
+        let pause = Duration::from_millis(10);
+        let used = |ran: u64, waited: u64, is_runnable: bool| {
+            let [ran, waited] = [ran, waited].map(Duration::from_millis);
+            Some(Used { ran, waited, is_runnable })
+        };
+        let ran = |now| Used::ran(used(5, 5, true), now, pause).as_millis();
+        assert_eq!(ran(used(15, 5, true)), 10, "it loops");
+        assert_eq!(ran(used(5, 5, false)), 10, "it sleeps");
+        assert_eq!(ran(used(8, 12, true)), 3, "others ran as well");
+        assert_eq!(ran(used(5, 5, true)), 0, "only others ran");
+        assert_eq!(ran(used(6, 105, true)), 0, "for long");
+        assert_eq!(ran(None), 10, "nobody knows");
+    }
+
     /// Whoever is lost is found, one that only works on is not; the watch sleeps when nobody calls,
     /// and is woken.
     #[test]
     fn who_does_not_come_back_is_left_behind() {
-        let watch = Watchdog::new().unwrap();
+        let watch = Watchdog::new(CALL).unwrap();
         let progress = Arc::new(Progress::default());
         let (found, wait) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use outboard_dds::dpu::offload::health::{State, Why};
 use outboard_wire::attach::{Hello, Message, Reason};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use serde_json::{Value, json};
@@ -216,9 +217,26 @@ fn status(terms: &Terms<'_>) -> Value {
         let used = processor_time(lost.thread).map(|used| used.as_secs_f64());
         json!({ "call": lost.call.name(), "thread": lost.thread, "processor_seconds": used })
     });
+    let now = clock::now();
+    let report = terms.health.report(now);
+    let (state, again) = match report.state {
+        State::On => ("on", None),
+        State::Paused(until) => ("paused", Some(until.since(now).as_secs_f64())),
+        State::Off => ("off", None),
+    };
+    let stopped = report.last.map(|(why, at)| {
+        let (why, call) = match why {
+            Why::Faults(call) => ("faults", call),
+            Why::Lost(call) => ("lost", call),
+        };
+        json!({ "why": why, "call": call.name(), "seconds_ago": now.since(at).as_secs_f64() })
+    });
     json!({
-        "offloading": if terms.health.is_off() { "off" } else { "on" },
-        "faults": terms.health.faults(),
+        "offloading": state,
+        "offloading_again_in_seconds": again,
+        "offloading_stopped": stopped,
+        "offloading_stopped_times": report.times,
+        "faults": report.faults,
         "lost_threads": lost.collect::<Vec<_>>(),
         "segment_bytes": space.segment,
         "segments": space.segments,

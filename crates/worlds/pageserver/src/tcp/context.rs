@@ -94,6 +94,8 @@ pub(super) struct ExecutorContext<F: Files, P: Port> {
     plugin: Option<Asking>,
     executor: Executor<Reading>,
     reactor: Option<Reactor>,
+    /// The application was off when this began: nothing is read yet.
+    is_dormant: bool,
     /// While few reads are under way, and while several are.
     paces: [Pace; 2],
 }
@@ -106,13 +108,8 @@ impl<F: Files, P: Port> ExecutorContext<F, P> {
         plugin: Option<Plugin>,
     ) -> io::Result<Self> {
         let setup = worker.setup();
-        let reactor = (!setup.health.is_off()).then(|| match Reactor::install_waiting(256) {
-            Ok(reactor) => Some(reactor),
-            Err(error) => {
-                tracing::warn!(%error, "no io_uring for offloaded reads; threads serve them");
-                None
-            }
-        });
+        let is_dormant = setup.health.is_off();
+        let reactor = if is_dormant { None } else { reactor() };
         let wakeup = &worker.call().wakeup;
         let notifier = wakeup.notifier()?;
         let plugin = plugin.map(|plugin| Asking::new(plugin, wakeup)).transpose()?;
@@ -132,7 +129,8 @@ impl<F: Files, P: Port> ExecutorContext<F, P> {
             jobs: Vec::new(),
             plugin,
             executor: Executor::new(setup.contexts, move || notifier.notify()),
-            reactor: reactor.flatten(),
+            reactor,
+            is_dormant,
             paces: [Pace::new(FEW), Pace::new(MANY)],
         })
     }
@@ -149,6 +147,11 @@ impl<F: Files, P: Port> ExecutorContext<F, P> {
         mut worker: Box<Worker<F, P>>,
         news: &mut Vec<News>,
     ) -> io::Result<Option<Box<Worker<F, P>>>> {
+        if self.is_dormant && !self.setup.health.is_off() {
+            self.is_dormant = false;
+            self.reactor = reactor();
+            worker.revive();
+        }
         // Who is idle has slept, and was told there what is new.
         if !worker.is_idle() {
             self.glance(&mut worker, news)?;
@@ -182,7 +185,10 @@ impl<F: Files, P: Port> ExecutorContext<F, P> {
             job.run(&**app, &**table, &mut self.calls);
         }
         self.calls.end();
-        let mut worker = self.parked.place().take()?;
+        let Some(mut worker) = self.parked.place().take() else {
+            self.setup.health.came_back(self.watched.thread, clock::coarse());
+            return None;
+        };
         worker.bring(&mut self.jobs);
         Some(worker)
     }
@@ -307,6 +313,16 @@ impl<F: Files, P: Port> ExecutorContext<F, P> {
     }
 }
 
+/// The ring of the thread that calls this.
+fn reactor() -> Option<Reactor> {
+    let reactor = Reactor::install_waiting(256);
+    reactor
+        .map_err(|error| {
+            tracing::warn!(%error, "no io_uring for offloaded reads; threads serve them");
+        })
+        .ok()
+}
+
 /// A worker in its thread's loop. It sleeps as soon as nothing is left to do: what pays to be
 /// looked for, the end of a read, is looked for in [`ExecutorContext::find_ended`].
 struct Serving<'a, F: Files, P: Port> {
@@ -360,7 +376,7 @@ fn relieve<F: Files, P: Port>(
     // Whoever comes back now finds what became of it.
     let mut place = parked.place();
     let Some(worker) = place.take() else { return false };
-    worker.setup().health.lose(lost);
+    worker.setup().health.lose(lost, clock::coarse());
     let (given, name) = (Arc::new(Mutex::new(Some(worker))), source.name.clone());
     let (taken, at) = (Arc::clone(&given), Arc::clone(source));
     let serve = move || {

@@ -19,7 +19,7 @@ use super::stack::network::Ends;
 use super::stack::{Frames, StackPort, Wires};
 use super::worker::{Files, Setup, Tally, Worker};
 use crate::plugin::Plugin;
-use crate::watchdog::Watchdog;
+use crate::watchdog::{self, Watchdog};
 use outboard_os::wakeup::Wakeup;
 
 /// The director's threads. Dropping it ends them and their connections.
@@ -167,7 +167,7 @@ impl Front {
             lives,
             all_ended: Mutex::new(all_ended),
             accepting: None,
-            watch: Watchdog::new()?,
+            watch: Watchdog::new(watchdog::CALL)?,
             plugin: None,
         })
     }

@@ -278,6 +278,12 @@ impl<F: Files, P: Port> Worker<F, P> {
         self.director.take_over(lost.call);
     }
 
+    /// The application is asked again.
+    pub(super) fn revive(&mut self) {
+        let Setup { contexts, pool, .. } = self.setup;
+        self.director.revive(contexts, Pool::new(pool));
+    }
+
     pub(super) fn next_read(&mut self) -> Option<ToRead> {
         self.director.next_read()
     }

@@ -7,6 +7,10 @@ use outboard_dds::dpu::offload::health::{Call, Health};
 
 use super::*;
 
+/// What others wait at most for a call that does not return: 80 ms that it is given, what it takes
+/// to see that, and to begin a thread.
+const WAIT: Duration = Duration::from_millis(150);
+
 /// [`Lines`], but in one of its functions what speaks of 666 is never done with.
 struct Looping(Call);
 
@@ -148,6 +152,105 @@ fn a_call_that_never_returns_costs_its_offloading_with_kernel_sockets() {
 fn a_call_that_never_returns_costs_its_offloading_on_the_stack() {
     for call in [Call::OffFunc, Call::Answer] {
         everybody_is_answered(Way::Stack, call);
+    }
+}
+
+/// The longest that clients had to wait for an answer of the host while a call on their worker did
+/// not return; `None` if none shared the worker.
+fn longest_wait() -> Option<Duration> {
+    let health = Arc::new(Health::default());
+    let world = World::of(Way::Kernel, Arc::new(Looping(Call::OffPred)), &health).unwrap();
+    let mut others: Vec<TcpStream> = (0..6).map(|_| world.connect()).collect();
+    let mut ask = |longest: &mut Duration| {
+        for stream in &mut others {
+            let begun = Instant::now();
+            stream.write_all(b"H a\n").unwrap();
+            stream.read_exact(&mut [0; 4]).unwrap();
+            *longest = (*longest).max(begun.elapsed());
+        }
+    };
+    let (mut before, mut longest) = (Duration::ZERO, Duration::ZERO);
+    (0..20).for_each(|_| ask(&mut before));
+    let mut stuck = world.connect();
+    stuck.write_all(b"G 666 5\n").unwrap();
+    while !health.is_off() {
+        ask(&mut longest);
+    }
+    (0..20).for_each(|_| ask(&mut longest));
+    let mut got = vec![0; piece(666, 5).len()];
+    stuck.read_exact(&mut got).unwrap();
+    assert_eq!(got, piece(666, 5));
+    println!("before {before:?}, amid it {longest:?}");
+    (longest > 2 * before).then_some(longest)
+}
+
+/// All clients of the worker stood still for two seconds.
+#[test]
+fn a_call_that_never_returns_keeps_others_waiting_for_a_moment() {
+    // Other work of this computer makes it longer, so the best of some counts.
+    let longest = (0..10).filter_map(|_| longest_wait()).find(|wait| *wait < WAIT);
+    assert!(longest.is_some());
+}
+
+/// [`Lines`], but what speaks of 777 is asked for once and takes a while.
+struct Slow(AtomicU64);
+
+impl Application for Slow {
+    fn frame(&self, stream: &[u8], cursor: &mut Cursor) -> Framing {
+        Lines.frame(stream, cursor)
+    }
+
+    fn frame_answer(&self, stream: &[u8], cursor: &mut Cursor) -> Framing {
+        Lines.frame_answer(stream, cursor)
+    }
+
+    fn off_pred(&self, message: &[u8], table: &dyn Lookup, division: &mut Division) {
+        let is_slow = message.starts_with(b"G 777 ");
+        if is_slow && self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+            std::thread::sleep(Duration::from_millis(600));
+        }
+        Lines.off_pred(message, table, division);
+    }
+
+    fn off_func(&self, request: &[u8], table: &dyn Lookup) -> Option<ReadOp> {
+        Lines.off_func(request, table)
+    }
+
+    fn answer(&self, request: &[u8], read: ReadOp, bytes: &[u8]) -> Option<Answer> {
+        Lines.answer(request, read, bytes)
+    }
+
+    fn cache(&self, _: WriteOp<'_>, _: &mut Vec<(Key, Item)>) {}
+
+    fn invalidate(&self, _: ReadOp, _: &mut Vec<Key>) {}
+}
+
+/// One call that was long for once cost all offloading until the process was started anew.
+#[test]
+fn offloading_comes_back_by_itself_after_a_call_that_was_long() {
+    let health = Arc::new(Health::default());
+    for way in WAYS {
+        let app = Arc::new(Slow(AtomicU64::new(0)));
+        let Some(world) = World::of(way, app, &health) else { continue };
+        let ask = |stream: &mut TcpStream| {
+            stream.write_all(b"G 777 5\n").unwrap();
+            let mut got = vec![0; piece(777, 5).len()];
+            stream.read_exact(&mut got).unwrap();
+            assert_eq!(got, piece(777, 5));
+            world.front.tally().offloaded.load(Ordering::Relaxed)
+        };
+        let mut before = world.connect();
+        let begun = Instant::now();
+        assert_eq!(ask(&mut before), 0, "the host's");
+        assert!(begun.elapsed() < Duration::from_millis(600), "and nobody waited for it");
+        until("it is on again", || {
+            let mut later = world.connect();
+            ask(&mut later) > 0
+        });
+        assert!(health.lost().is_empty() && !health.is_off());
+        // Known from the start, it would be asked too late.
+        ask(&mut before);
+        end(world);
     }
 }
 

@@ -435,6 +435,13 @@ impl Director {
         }
     }
 
+    /// After it was taken over, and the application is asked again: reads can be begun.
+    pub fn revive(&mut self, contexts: usize, pool: Pool) {
+        if self.engine.is_empty() {
+            self.engine = Engine::new(contexts, pool);
+        }
+    }
+
     /// Answers were found in what the host sent.
     fn framed(&mut self, frame: Frame) {
         let Frame { flow: id, bytes, cursor, found, then, .. } = frame;

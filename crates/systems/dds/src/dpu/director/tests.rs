@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use outboard_base::Rng;
+use outboard_base::{Rng, Time};
 use proptest::prelude::*;
 
 use super::*;
@@ -274,7 +274,7 @@ impl Local {
             let table = Arc::clone(&self.director.table);
             for job in &mut self.jobs {
                 if self.elsewhere == Some(0) {
-                    self.calls.health().lose(Lost { call: Call::OffPred, thread: 2 });
+                    self.calls.health().lose(Lost { call: Call::OffPred, thread: 2 }, Time(0));
                 }
                 self.elsewhere = self.elsewhere.and_then(|left| left.checked_sub(1));
                 match &mut self.stuck {
@@ -283,7 +283,7 @@ impl Local {
                         self.stuck = None;
                         // Those lost hold what they hold until the director has gone on.
                         let kept = std::mem::take(&mut self.jobs);
-                        self.calls.health().lose(Lost { call: lost, thread: 1 });
+                        self.calls.health().lose(Lost { call: lost, thread: 1 }, Time(0));
                         self.director.take_over(lost);
                         drop(kept);
                         break;

@@ -241,8 +241,8 @@ pub struct Answer {
 ///
 /// All are called on the DPU side's threads, several at once. They do not block, allocate little,
 /// and may be given any bytes: a client sent them. One that panics or takes too long loses the
-/// request to the host; one that never returns is left behind, and the application is asked nothing
-/// any more ([`super::contained`]).
+/// request to the host; one that does not return is left behind, and nothing is asked until it has
+/// ([`super::contained`], [`super::health`]).
 pub trait Application: Send + Sync {
     /// Where the first message of what a client sent ends. `stream` begins
     /// [`Cursor::passed`] bytes behind the start of that message.

@@ -8,6 +8,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use outboard_base::Time;
+
 use super::health::{Call, Health, Progress};
 
 /// Nanoseconds of a steady clock.
@@ -56,8 +58,11 @@ impl Contained {
         self.progress.end();
     }
 
-    /// Calls; `None` if the call panicked or overran its time.
+    /// Calls; `None` if the call panicked or overran its time, or nobody is to be asked now.
     pub fn call<T>(&mut self, what: Call, call: impl FnOnce() -> T) -> Option<T> {
+        if !self.health.may_ask(Time(self.since)) {
+            return None;
+        }
         self.measure(what, CALL_MAX, call).and_then(|(done, overran)| (!overran).then_some(done))
     }
 
@@ -77,16 +82,16 @@ impl Contained {
         let done = catch_unwind(AssertUnwindSafe(call));
         let now = (self.clock)();
         let took = now.saturating_sub(std::mem::replace(&mut self.since, now));
-        let call = what.name();
+        let (now, call) = (Time(now), what.name());
         // What a panic carries is the application's, too: dropping it might be one more call.
         let Ok(done) = done.map_err(std::mem::forget) else {
-            let faults = self.health.fault();
+            let faults = self.health.fault(what, now);
             tracing::warn!(call, faults, "the application panicked; the host answers");
             return None;
         };
         let overran = took > most;
         if overran {
-            let faults = self.health.fault();
+            let faults = self.health.fault(what, now);
             tracing::warn!(call, faults, took_ns = took, "the application overran its time");
         }
         Some((done, overran))

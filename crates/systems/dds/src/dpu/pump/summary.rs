@@ -1,7 +1,7 @@
 //! What the file service tells the cache table: cache-on-write and invalidate-on-read (section 6.1;
 //! row D22), and what the host changes itself.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Errno;
@@ -23,8 +23,8 @@ pub struct Summary {
 struct Shared {
     maintainer: Option<Arc<dyn Maintainer>>,
     health: Arc<Health>,
-    /// Emptied, since the application is off. Set while the writer is held.
-    forgot: AtomicBool,
+    /// Emptied since so many calls of the application were lost. Set while the writer is held.
+    forgot: AtomicU32,
     writer: Mutex<Writer>,
 }
 
@@ -36,7 +36,7 @@ impl Summary {
         health: Arc<Health>,
         writer: Writer,
     ) -> Summary {
-        let (forgot, writer) = (AtomicBool::new(false), Mutex::new(writer));
+        let (forgot, writer) = (AtomicU32::new(0), Mutex::new(writer));
         let shared = Arc::new(Shared { maintainer, health, forgot, writer });
         Summary { shared, gone: AtomicBool::new(false) }
     }
@@ -53,23 +53,25 @@ impl Summary {
         (!self.gone.load(Ordering::Relaxed)).then_some(writer)
     }
 
-    /// Who is to be asked. Once that is nobody any more, the table is emptied: what is done from
-    /// then on, it is not told.
-    fn maintainer(&self) -> Option<&dyn Maintainer> {
-        let maintainer = self.shared.maintainer.as_deref()?;
-        if self.shared.health.is_off() {
+    /// Who is to be asked, and after how many losses. When a call is lost, the table is emptied:
+    /// what is done from then on nobody is told, until the application is asked again.
+    fn maintainer(&self) -> Option<(&dyn Maintainer, u32)> {
+        let Shared { maintainer, health, forgot, .. } = &*self.shared;
+        let maintainer = maintainer.as_deref()?;
+        let losses = health.losses();
+        if losses != forgot.load(Ordering::Relaxed) {
             self.forget();
-            return None;
         }
-        Some(maintainer)
+        (!health.is_off()).then_some((maintainer, losses))
     }
 
     /// Empties the table, since something of it may be wrong, and only the application knows what:
     /// an item may name any place. Of one that is off that is done once.
     fn forget(&self) {
         let Shared { health, forgot, .. } = &*self.shared;
+        let (is_off, losses) = (health.is_off(), health.losses());
         if let Some(mut writer) = self.writer()
-            && !(health.is_off() && forgot.swap(true, Ordering::Relaxed))
+            && !(forgot.swap(losses, Ordering::Relaxed) == losses && is_off)
         {
             writer.clear();
         }
@@ -77,11 +79,12 @@ impl Summary {
 
     /// The host has written, and is not answered before this ends.
     pub async fn wrote(&self, written: Written) {
-        let Some(maintainer) = self.maintainer() else { return };
+        let Some((maintainer, losses)) = self.maintainer() else { return };
         let said = maintainer.cache(written).await;
         let Some(items) = said else { return self.forget() };
         let Some(mut writer) = self.writer() else { return };
-        if self.shared.health.is_off() {
+        if self.shared.health.losses() != losses {
+            // It may be on again, but what was written meanwhile it was not told.
             drop(writer);
             return self.forget();
         }
@@ -93,7 +96,7 @@ impl Summary {
 
     /// The host is about to read, when this has ended.
     pub async fn will_read(&self, op: ReadOp) {
-        let Some(maintainer) = self.maintainer() else { return };
+        let Some((maintainer, _)) = self.maintainer() else { return };
         let ReadOp { file, offset, bytes } = op;
         let read = offload::ReadOp { file: file.0, offset, bytes };
         let Some(keys) = maintainer.invalidate(read).await else { return self.forget() };
@@ -138,6 +141,7 @@ mod tests {
     use crate::dpu::offload::health::{Call, Lost};
     use crate::dpu::offload::plugin::Saying;
     use crate::table::{Item, Key, Reader, with_capacity};
+    use outboard_base::Time;
 
     /// Every 8 bytes of a file are an object, its number the key. Of bytes of 0xFF it cannot say.
     struct Words;
@@ -246,7 +250,7 @@ mod tests {
     fn the_table_of_an_application_that_is_off_is_empty() {
         let (summary, table) = summary(4);
         summary.has_written(3, 0, &[1; 16]);
-        summary.shared.health.lose(Lost { call: Call::OffPred, thread: 1 });
+        summary.shared.health.lose(Lost { call: Call::OffPred, thread: 1 }, Time(1));
         assert_eq!(table.len(), 2);
         summary.reads(3, 0, 1);
         assert!(table.is_empty());
@@ -256,5 +260,32 @@ mod tests {
         assert_eq!(summary.change(&said), Ok(0));
         summary.reads(3, 0, 1);
         assert_eq!(table.get(5), Some([5; 4]));
+    }
+
+    /// Loses a call, and gets it back, while it is asked.
+    struct Interrupted(Arc<Health>);
+
+    impl Maintainer for Interrupted {
+        fn cache(&self, written: Written) -> Saying<Vec<(Key, Item)>> {
+            self.0.lose(Lost { call: Call::OffPred, thread: 1 }, Time(1));
+            self.0.came_back(1, Time(1));
+            Words.cache(written)
+        }
+
+        fn invalidate(&self, read: offload::ReadOp) -> Saying<Vec<Key>> {
+            Words.invalidate(read)
+        }
+    }
+
+    /// The application may be on again when a write ends that it was asked about before it was off;
+    /// of later ones, which it was not told, that knows nothing.
+    #[test]
+    fn what_was_asked_before_a_call_was_lost_is_not_believed_after() {
+        let (writer, table) = with_capacity(4, 1).unwrap();
+        let health = Arc::new(Health::default());
+        let maintainer = Arc::new(Interrupted(Arc::clone(&health)));
+        let summary = Summary::new(Some(maintainer), Arc::clone(&health), writer);
+        summary.has_written(3, 16, &[7; 16]);
+        assert!(table.is_empty() && !health.is_off());
     }
 }

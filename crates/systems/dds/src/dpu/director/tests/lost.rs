@@ -1,7 +1,10 @@
 //! A call that never returns: another thread goes on with the director, and everything is the
 //! host's.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::*;
+use crate::dpu::offload::health;
 
 /// Wherever a call gets stuck, clients get what the plain server would have sent; only where the
 /// answers of the host are told apart may a flow be reset instead.
@@ -56,6 +59,71 @@ fn what_is_forwarded_is_not_divided_too() {
         gathered += u32::from(counts.offloaded > 0);
     }
     assert!(gathered > 60, "{gathered} of 120 offloaded before");
+}
+
+/// Offloading was over for good, for every flow there was and that came later; and those there were
+/// were forwarded, so they could not have come back.
+#[test]
+fn after_a_pause_the_same_flows_are_offloaded_again() {
+    let shared = Arc::new(Shared::default());
+    shared.table.lock().unwrap().insert(key_of(b"a"), [1, 0, 4, 0]);
+    let mut director = Local::new(shared, 8, Pool::new(1 << 20));
+    let (time, health) = (Arc::new(AtomicU64::new(1)), Arc::clone(director.calls.health()));
+    let clock = Arc::clone(&time);
+    director.calls = Contained::new(Box::new(move || clock.load(Ordering::Relaxed)), health);
+    let id = director.open(true);
+    let offloads = |director: &mut Local| {
+        director.client_bytes(id, b"G a\n");
+        let read = director.next_read();
+        let offloads = read.is_some();
+        if let Some(ToRead { ticket, buffer, .. }) = read {
+            director.read_ended(ticket, Filled { buffer, bytes: None });
+        }
+        offloads
+    };
+    assert!(offloads(&mut director));
+    for pause in [health::PAUSE_FIRST, 2 * health::PAUSE_FIRST] {
+        for _ in 0..health::FAULTS_MAX {
+            director.calls.begin();
+            let panics = || -> u32 { std::panic::resume_unwind(Box::new("user code")) };
+            assert_eq!(director.calls.call(Call::OffFunc, panics), None);
+        }
+        assert!(!offloads(&mut director), "paused");
+        // What the host is asked is answered, so that it keeps nothing from being read.
+        let asked = director.flow(id).unwrap().asked.len();
+        director.host_bytes(id, &b"x\n".repeat(asked));
+        time.fetch_add(u64::try_from(pause.as_nanos()).unwrap(), Ordering::Relaxed);
+        assert!(offloads(&mut director), "and on again");
+        director.host_bytes(id, b"x\n");
+    }
+}
+
+/// A worker whose thread was lost, and came back: flows that come now are offloaded again, over a
+/// ring and a pool that are new.
+#[test]
+fn flows_that_come_after_a_lost_call_has_returned_are_offloaded() {
+    let shared = Arc::new(Shared::default());
+    shared.table.lock().unwrap().insert(key_of(b"a"), [1, 0, 4, 0]);
+    let mut director = Local::new(shared, 8, Pool::new(1 << 20));
+    let time = Arc::new(AtomicU64::new(1));
+    let (clock, health) = (Arc::clone(&time), Arc::clone(director.calls.health()));
+    director.calls =
+        Contained::new(Box::new(move || clock.load(Ordering::Relaxed)), Arc::clone(&health));
+    director.stuck = Some(0);
+    let before = director.open(true);
+    director.client_bytes(before, b"G a\n");
+    assert!(health.is_off() && director.next_read().is_none());
+    health.came_back(1, Time(1));
+    director.director.revive(8, Pool::new(1 << 20));
+    let pause = u64::try_from(health::PAUSE_FIRST.as_nanos()).unwrap();
+    for (waited, offloads) in [(0, false), (pause, true)] {
+        time.fetch_add(waited, Ordering::Relaxed);
+        let after = director.open(true);
+        director.client_bytes(after, b"G a\n");
+        assert_eq!(director.next_read().is_some(), offloads);
+    }
+    director.client_bytes(before, b"G a\n");
+    assert!(director.next_read().is_none(), "nobody knows where its messages begin");
 }
 
 /// Answers that came in their order need nobody to tell them apart.
