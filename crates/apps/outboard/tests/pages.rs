@@ -1,11 +1,14 @@
 //! `outboard serve pages` and `outboard pages`, as a person would try them.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use outboard_servers::pages::client::{Answer, Client};
 
 const OUTBOARD: &str = env!("CARGO_BIN_EXE_outboard");
 
@@ -17,6 +20,10 @@ struct Serving {
 
 impl Serving {
     fn start(data: &Path) -> Serving {
+        Serving::start_as(data, &[])
+    }
+
+    fn start_as(data: &Path, flags: &[&str]) -> Serving {
         // Free a moment ago; `serve` says so if it no longer is.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap().to_string();
@@ -24,6 +31,7 @@ impl Serving {
         let mut child = Command::new(OUTBOARD)
             .args(["serve", "pages", "--listen", &at, "--data"])
             .arg(data)
+            .args(flags)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -81,6 +89,41 @@ fn pages_are_put_and_got_and_outlive_the_server() {
         assert_eq!(text(&got.stdout), "hello world", "{}", text(&got.stderr));
     }
     server.stop();
+}
+
+/// One record for page 15500 filled a device of 256M; one for page 2000000000 was answered, and
+/// from then on the sync of everybody failed, as that page could never be written.
+#[test]
+fn a_far_page_and_a_full_device_concern_who_asks() {
+    for form in [&["--size=8M"][..], &["--size=8M", "--no-offload"], &["--plain"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Serving::start_as(dir.path(), form);
+        for page in ["15500", "2000000000"] {
+            let put = server.pages("put", &[page, "--lsn", "1", "far"]);
+            assert!(put.status.success(), "{}", text(&put.stderr));
+            assert!(server.pages("sync", &[]).status.success());
+        }
+        let mut client =
+            Client::connect(server.at.parse().unwrap(), Duration::from_secs(60)).unwrap();
+        if form != ["--plain"] {
+            let refused = (0..10_000).find_map(|page| client.apply(page, 1, 0, b"near").err());
+            let refused = refused.expect("8 MiB are not as many pages");
+            assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "{refused}");
+            let put = server.pages("put", &["99999", "--lsn", "1", "far"]);
+            assert_eq!(put.status.code(), Some(1));
+            assert!(text(&put.stderr).contains("no room for another page"), "{put:?}");
+            // A segment of 1 MiB is metadata.
+            assert!(matches!(client.get(400, 1).unwrap(), Answer::Page(1, _)));
+        }
+        assert_eq!(client.apply(15500, 2, 0, b"FAR").unwrap(), Answer::Done(2));
+        client.sync().unwrap();
+        assert!(server.pages("sync", &[]).status.success());
+        server.stop();
+        let server = Serving::start_as(dir.path(), form);
+        let got = server.pages("get", &["15500", "--lsn", "2"]);
+        assert_eq!(text(&got.stdout), "FAR", "{}", text(&got.stderr));
+        server.stop();
+    }
 }
 
 #[test]

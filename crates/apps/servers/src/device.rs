@@ -2,6 +2,8 @@
 //! the cache table of the DPU side, if there is one.
 
 mod dds;
+#[cfg(test)]
+pub(crate) mod sim;
 
 use std::future::Future;
 use std::io;
@@ -36,6 +38,10 @@ pub trait Device: 'static {
 
     /// Bytes of the file.
     fn size(&self) -> Result<u64, Errno>;
+
+    /// Makes the file, which is shorter, `len` bytes long, whole blocks: writes up to there find
+    /// room. If it fails, with `ENOSPC` where there is none, nothing has changed.
+    fn grow(&self, len: u64) -> impl Future<Output = Result<(), Errno>>;
 
     /// Gives up what lies from `len` on, whole blocks, where nobody reads or writes any more.
     fn cut(&self, len: u64) -> impl Future<Output = Result<(), Errno>>;
@@ -115,6 +121,10 @@ impl Device for PlainDevice {
 
     fn size(&self) -> Result<u64, Errno> {
         Ok(self.medium.len())
+    }
+
+    async fn grow(&self, len: u64) -> Result<(), Errno> {
+        self.medium.grow(len).await
     }
 
     async fn cut(&self, len: u64) -> Result<(), Errno> {

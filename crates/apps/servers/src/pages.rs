@@ -13,6 +13,7 @@ mod app;
 pub mod client;
 mod places;
 mod server;
+mod slots;
 mod store;
 pub mod wire;
 

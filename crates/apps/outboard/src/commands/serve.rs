@@ -65,6 +65,9 @@ pub(crate) enum Serve {
         fsync: FsyncArg,
     },
     /// A page server for a log-structured database: GetPage at an LSN, and log records
+    ///
+    /// A page that exists takes 16 KiB and 32 bytes of the device, whatever its number; one never
+    /// written takes nothing. Records for new pages are refused where there is no room.
     Pages(ServeArgs),
     /// The DPU side of a server of your own: a plug-in in C says what it answers
     Plugin(plugin::PluginArgs),

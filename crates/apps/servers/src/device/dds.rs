@@ -157,6 +157,12 @@ impl Device for DdsDevice {
         self.library.file_size(&self.file)
     }
 
+    /// A block of zeros at its end: unlike a change of its size it keeps nobody waiting who reads
+    /// or writes elsewhere.
+    async fn grow(&self, len: u64) -> Result<(), Errno> {
+        self.write(len.saturating_sub(ALIGN as u64), Buf::zeroed(ALIGN)).await
+    }
+
     async fn cut(&self, len: u64) -> Result<(), Errno> {
         let cut = |library: &FileLibrary, user| library.begin_resize(&self.file, len, user);
         self.ask(cut).await.map(drop)

@@ -2,15 +2,15 @@
 //! new enough.
 //!
 //! The cache table maps a page to `[file, offset, LSN, 0]`, put there when the host writes it
-//! ([`Application::cache`]) and forgotten when the host reads it to apply log records
-//! ([`Application::invalidate`]). What is read is looked at again: its own LSN decides.
+//! ([`Application::cache`]): a page says its number itself, so it may lie anywhere. What is read is
+//! looked at again, its own number and LSN decide. Nothing is forgotten when the host reads a page
+//! to apply records to it ([`Application::invalidate`]): who needs them asks for their LSN.
 
 use outboard_dds::dpu::offload::{
     Answer, Application, Cursor, Division, Framing, Head, Item, Key, Lookup, ReadOp, Span, Touches,
     WriteOp,
 };
 
-use super::places::{self, PAGE64};
 use super::wire::{self, Framed, PAGE, Request, Status};
 
 /// The application object.
@@ -62,22 +62,16 @@ impl Application for PagesApplication {
     }
 
     fn cache(&self, write: WriteOp<'_>, items: &mut Vec<(Key, Item)>) {
-        for (n, bytes) in write.bytes.chunks_exact(PAGE).enumerate() {
-            let offset = write.offset + n as u64 * PAGE64;
-            let Some(page) = places::page_at(offset) else { continue };
-            if let Some(lsn) = wire::lsn_of(bytes, page) {
+        for (bytes, offset) in write.bytes.chunks_exact(PAGE).zip((write.offset..).step_by(PAGE)) {
+            if let Some((page, lsn)) = wire::whole(bytes) {
                 items.push((page, [u64::from(write.file), offset, lsn, 0]));
             }
         }
     }
 
-    fn invalidate(&self, read: ReadOp, keys: &mut Vec<Key>) {
-        let end = read.offset.saturating_add(u64::from(read.bytes));
-        let places = (read.offset..end).step_by(PAGE);
-        for page in places.filter_map(places::page_at) {
-            if keys.last() != Some(&page) {
-                keys.push(page);
-            }
-        }
+    fn invalidate(&self, _: ReadOp, _: &mut Vec<Key>) {}
+
+    fn invalidates(&self) -> bool {
+        false
     }
 }

@@ -58,8 +58,9 @@ impl Client {
         self.ask(&Request::Apply { page, lsn, at, data })
     }
 
-    /// `Sync`: when this ends well, every record that was answered before, to whomever, survives
-    /// power loss, and need not be sent again.
+    /// `Sync`: when this ends well, every record that was answered before on this connection, or on
+    /// one that is gone, survives power loss, and need not be sent again; those of others, too, but
+    /// for pages that could not be written, of which their senders are told.
     ///
     /// # Errors
     /// As for [`Client::get`]. Records must then be kept as before.
@@ -87,7 +88,12 @@ impl Client {
         let (status, own, lsn) = wire::parse_answer(&head).ok_or_else(no_answer)?;
         match (status, request) {
             (Status::Invalid, _) => Err(io::Error::other("the server says that it is no request")),
-            (Status::Failed, _) => Err(io::Error::other("the server's file failed, or is full")),
+            (Status::Full, _) => Err(io::Error::new(io::ErrorKind::StorageFull, FULL)),
+            (Status::Failed, Request::Sync) if lsn > 0 => Err(io::Error::other(format!(
+                "page {own} could not be written; keep the records since the last sync, and sync \
+                 again"
+            ))),
+            (Status::Failed, _) => Err(io::Error::other("the server's file failed")),
             _ if own != page => Err(no_answer()),
             (Status::Older, _) => Ok(Answer::Older(lsn)),
             (Status::Applied, Request::Apply { .. }) => Ok(Answer::Applied(lsn)),
@@ -99,6 +105,9 @@ impl Client {
         }
     }
 }
+
+const FULL: &str = "the server's device has no room for another page: this record was not taken; \
+                    records for pages that exist are, and this one is when there is room";
 
 fn no_answer() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "what answers is no page server")

@@ -52,7 +52,7 @@ impl<D: Device> PageServer<D> {
 
 /// The service.
 struct Pages<D: Device> {
-    store: Store<D, (ConnId, u64)>,
+    store: Store<D, ConnId>,
     /// Whose request waits until there is memory for another page.
     crowded: Vec<ConnId>,
     ending: bool,
@@ -79,10 +79,10 @@ impl<D: Device> Service for Pages<D> {
     fn on(
         &mut self,
         event: Event,
-        _: &mut Conns<()>,
+        conns: &mut Conns<()>,
         begin: &mut Vec<Work<Event>>,
     ) -> Result<(), Ended> {
-        self.store.on(event, begin);
+        self.store.on(event, &mut |id| conns.get(id).is_some(), begin);
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl<D: Device> Service for Pages<D> {
         begin: &mut Vec<Work<Event>>,
     ) -> Result<(), Ended> {
         // Who could not be written is tried again, once a round.
-        self.store.make_room(begin);
+        self.store.make_room(true, begin);
         self.go_on(conns, begin)
     }
 
@@ -172,7 +172,7 @@ impl<D: Device> Pages<D> {
         request: &Request<'_>,
         begin: &mut Vec<Work<Event>>,
     ) -> Asked {
-        let asked = self.store.ask(request, conn.answers.tail());
+        let asked = self.store.ask(request, conn.id(), conn.answers.tail());
         if asked == Asked::Waits {
             let who = (conn.id(), conn.answers.wait());
             self.store.wait(request, who, begin);

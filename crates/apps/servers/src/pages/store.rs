@@ -4,13 +4,20 @@
 //!
 //! * of each page the file holds a whole version, or it was never written ([`super::places`]);
 //! * that version is no older than the last [`Request::Sync`] answered: a page is written over its
-//!   older version only, and only when the newer one was flushed;
+//!   older version only, and only when the newer one was flushed. A write that failed counts as one
+//!   that may still come: nothing is written there before a flush either;
 //! * a version is never mixed from two.
 //!
-//! Whoever asks and cannot be answered at once (`W`) is answered later, through
-//! [`Store::take_answers`]; who asks for one page, in the order of asking.
+//! Space for a page is there before its first record is answered ([`super::slots`]); who sends a
+//! record that there is none for is told so. A page that cannot be written moves to another slot,
+//! once; if it cannot be written there either, it stays in memory, and those who sent its records
+//! are told when they sync. Nobody else is, unless one of them is gone.
+//!
+//! Whoever asks (a connection `C`, and a token of it) and cannot be answered at once is answered
+//! later, through [`Store::take_answers`]; who asks for one page, in the order of asking.
 
 mod memory;
+mod open;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -20,9 +27,9 @@ use std::io;
 use std::rc::Rc;
 
 use outboard_base::Errno;
-use outboard_medium::Buf;
 
-use super::places::{self, HEAD_BLOCK, Headed, Newest, PAIR, Place};
+use super::places::{self, Newest, PAIR, Place};
+use super::slots::Slots;
 use super::wire::{self, CONTENTS, PAGE, Request, Status};
 use crate::connections::Work;
 use crate::device::Device;
@@ -33,6 +40,8 @@ use sync::Syncing;
 const WRITES_MAX: usize = 32;
 /// Pages written since the last flush, beyond which there is one.
 const UNFLUSHED_MAX: usize = 1 << 16;
+/// Pages that cannot be written, beyond which it is not the fault of single places: none moves.
+const FAULTS_MAX: usize = 64;
 
 /// What ended in the background.
 pub(super) enum Event {
@@ -40,8 +49,14 @@ pub(super) enum Event {
     Read(u64, Option<Place>, Result<Vec<u8>, Errno>),
     /// A page was written as it was at this LSN.
     Written(u64, u64, Place, Result<(), Errno>),
-    Flushed(Result<(), Errno>),
+    /// The file was flushed, behind the directories of these groups.
+    Flushed(Vec<(u32, Result<(), Errno>)>, Result<(), Errno>),
+    /// The file was to be as long as this.
+    Grown(u64, Result<(), Errno>),
 }
+
+/// Who waits: a connection, and its token.
+type Who<C> = (C, u64);
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,20 +76,30 @@ enum Waiting {
 }
 
 /// The store.
-pub(super) struct Store<D, W> {
+pub(super) struct Store<D, C> {
     device: Rc<D>,
-    frames: HashMap<u64, Frame>,
+    frames: HashMap<u64, Frame<C>>,
     /// Pages in memory, in the order in which they were last taken in or looked at for eviction.
     order: VecDeque<u64>,
     budget: usize,
-    /// Where the newest versions of pages lie, as far as this life has seen them.
+    slots: Slots,
+    /// Pages without a slot whose records wait for room.
+    wanting: Vec<u64>,
+    growing: bool,
+    /// There was no room when there was last to be some.
+    has_no_room: bool,
+    /// Which places hold the newest versions of pages, as far as this life has seen them.
     places: Places,
-    /// Pages being read, and who waits for them.
-    reading: HashMap<u64, Vec<(W, Waiting)>>,
+    /// Pages of which a version was lost that may have been newer than the one there is: a record
+    /// that sets but a part of one might be applied to the wrong version.
+    in_doubt: HashSet<u64>,
+    /// Pages being read, or wanting room, and who waits for them.
+    reading: HashMap<u64, Vec<(Who<C>, Waiting)>>,
     /// Writes under way.
     writes: usize,
-    write_failed: bool,
-    /// Pages whose newest version was written since the last flush began.
+    /// Pages in memory that could not be written.
+    faults: usize,
+    /// Pages written, or tried to be, since the last flush began.
     unflushed: HashSet<u64>,
     /// Those of the flush under way.
     flushing: Option<HashSet<u64>>,
@@ -82,41 +107,30 @@ pub(super) struct Store<D, W> {
     flushes: u64,
     /// A flush failed: what is in the file is not known, and nothing is written any more.
     broken: bool,
-    syncing: Option<Syncing<W>>,
+    syncing: Option<Syncing<C>>,
     /// Who waits for the sync after that.
-    sync_next: Option<Vec<W>>,
-    answers: Vec<(W, Vec<u8>)>,
+    sync_next: Option<Vec<Who<C>>>,
+    answers: Vec<(Who<C>, Vec<u8>)>,
 }
 
-impl<D: Device, W> Store<D, W> {
+impl<D: Device, C: Copy + Eq> Store<D, C> {
     /// Opens the file of `device`, or begins one. `memory` is in bytes.
-    pub(super) async fn open(device: Rc<D>, memory: usize) -> io::Result<Store<D, W>> {
-        let failed = |errno: Errno| io::Error::other(format!("the file of pages: {errno}"));
-        let block = device.read(0, HEAD_BLOCK).await.map_err(failed)?;
-        match places::headed(&block) {
-            Headed::Pages => {}
-            Headed::Nothing => {
-                let mut block = Buf::zeroed(HEAD_BLOCK);
-                block.copy_from_slice(&places::head());
-                device.write(0, block).await.map_err(failed)?;
-            }
-            Headed::Foreign => {
-                let why = "the file holds something else than pages, or pages in the format of \
-                           another release; name another data directory";
-                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-            }
-        }
-        // From here on every version that can be read is one that stays.
-        device.flush().await.map_err(failed)?;
+    pub(super) async fn open(device: Rc<D>, memory: usize) -> io::Result<Store<D, C>> {
+        let slots = open::open(&*device).await?;
         Ok(Store {
             device,
             frames: HashMap::new(),
             order: VecDeque::new(),
             budget: (memory / PAGE).max(2 * WRITES_MAX),
+            slots,
+            wanting: Vec::new(),
+            growing: false,
+            has_no_room: false,
             places: Places::default(),
+            in_doubt: HashSet::new(),
             reading: HashMap::new(),
             writes: 0,
-            write_failed: false,
+            faults: 0,
             unflushed: HashSet::new(),
             flushing: None,
             flush_wanted: false,
@@ -128,27 +142,64 @@ impl<D: Device, W> Store<D, W> {
         })
     }
 
-    /// Answers a request into `out`, if that can be done at once.
-    pub(super) fn ask(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Asked {
-        let (Request::GetPage { page, .. } | Request::Apply { page, .. }) = *request else {
-            return Asked::Waits;
+    /// Answers a request of `who` into `out`, if that can be done at once.
+    pub(super) fn ask(&mut self, request: &Request<'_>, who: C, out: &mut Vec<u8>) -> Asked {
+        let (page, changes) = match *request {
+            Request::GetPage { page, .. } => (page, false),
+            Request::Apply { page, lsn, .. } => (page, lsn > 0),
+            Request::Sync => return Asked::Waits,
         };
-        if let Some(frame) = self.frames.get_mut(&page) {
-            frame.answer(page, request, out);
+        if self.answer(page, request, who, out) {
             return Asked::Answered;
         }
-        if self.reading.contains_key(&page) || !self.is_full() {
+        if self.reading.contains_key(&page) {
             return Asked::Waits;
         }
-        if !self.is_stuck() {
+        let exists = self.slots.pair(page).is_some();
+        if !exists && !changes {
+            Frame::new(page).answer(page, request, who, out);
+            return Asked::Answered;
+        }
+        if self.is_full() && !self.is_stuck() {
             return Asked::Crowded;
         }
-        out.extend(wire::answer_head(Status::Failed, page, 0, 0));
+        if self.is_full() {
+            out.extend(wire::answer_head(Status::Failed, page, 0, 0));
+            return Asked::Answered;
+        }
+        if exists || !self.slots.take(page) {
+            return Asked::Waits;
+        }
+        let mut frame = Frame::new(page);
+        frame.answer(page, request, who, out);
+        self.keep(page, frame);
         Asked::Answered
     }
 
+    /// Answers a request for a page that is in memory; whether it is.
+    fn answer(&mut self, page: u64, request: &Request<'_>, who: C, out: &mut Vec<u8>) -> bool {
+        let Some(frame) = self.frames.get_mut(&page) else { return false };
+        if let Request::Apply { lsn, data, .. } = request
+            && *lsn > frame.lsn
+            && self.in_doubt.contains(&page)
+        {
+            if data.len() < CONTENTS {
+                out.extend(wire::answer_head(Status::Failed, page, 0, 0));
+                return true;
+            }
+            self.in_doubt.remove(&page);
+        }
+        frame.answer(page, request, who, out);
+        true
+    }
+
     /// Notes that `who` waits for the answer.
-    pub(super) fn wait(&mut self, request: &Request<'_>, who: W, begin: &mut Vec<Work<Event>>) {
+    pub(super) fn wait(
+        &mut self,
+        request: &Request<'_>,
+        who: Who<C>,
+        begin: &mut Vec<Work<Event>>,
+    ) {
         let (page, waiting) = match *request {
             Request::Sync => return self.sync_next.get_or_insert_default().push(who),
             Request::GetPage { page, lsn } => (page, Waiting::Get(lsn)),
@@ -160,11 +211,58 @@ impl<D: Device, W> Store<D, W> {
             return queue.push((who, waiting));
         }
         self.reading.insert(page, vec![(who, waiting)]);
-        self.read(page, self.places.get(page), begin);
+        if self.slots.pair(page).is_some() {
+            return self.read(page, self.places.get(page), begin);
+        }
+        self.wanting.push(page);
+        self.grow(begin);
+    }
+
+    /// Begins to make the file longer, if a page wants room.
+    fn grow(&mut self, begin: &mut Vec<Work<Event>>) {
+        if self.wanting.is_empty() || std::mem::replace(&mut self.growing, true) {
+            return;
+        }
+        let (device, wanted) = (Rc::clone(&self.device), self.slots.wanted());
+        begin.push(Box::pin(async move { Event::Grown(wanted, device.grow(wanted).await) }));
+    }
+
+    fn has_grown(&mut self, size: u64, grown: Result<(), Errno>, begin: &mut Vec<Work<Event>>) {
+        self.growing = false;
+        let status = match grown {
+            Ok(()) => {
+                self.slots.grew(size);
+                self.has_no_room = false;
+                let mut wanting = std::mem::take(&mut self.wanting).into_iter();
+                for page in wanting.by_ref() {
+                    if !self.slots.take(page) {
+                        self.wanting.push(page);
+                        break;
+                    }
+                    self.keep(page, Frame::new(page));
+                    self.answer_waiting(page, Status::Failed);
+                }
+                self.wanting.extend(wanting);
+                return self.grow(begin);
+            }
+            Err(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => {
+                if self.slots.did_not_grow() {
+                    return self.grow(begin);
+                }
+                Status::Full
+            }
+            Err(_) => Status::Failed,
+        };
+        if !std::mem::replace(&mut self.has_no_room, true) {
+            tracing::warn!(?grown, "there is no room for another page; its records are refused");
+        }
+        for page in std::mem::take(&mut self.wanting) {
+            self.answer_waiting(page, status);
+        }
     }
 
     /// Answers to those who waited, since this was last asked.
-    pub(super) fn take_answers(&mut self) -> Vec<(W, Vec<u8>)> {
+    pub(super) fn take_answers(&mut self) -> Vec<(Who<C>, Vec<u8>)> {
         std::mem::take(&mut self.answers)
     }
 
@@ -175,33 +273,47 @@ impl<D: Device, W> Store<D, W> {
 
     /// Whether pages cannot leave memory, as it seems.
     pub(super) fn is_stuck(&self) -> bool {
-        self.write_failed || self.broken
+        self.broken || self.faults >= self.budget
     }
 
     fn read(&self, page: u64, place: Option<Place>, begin: &mut Vec<Work<Event>>) {
         let device = Rc::clone(&self.device);
-        let (offset, len) = match place {
-            Some(place) => (places::offset(page, place), PAGE),
-            None => (places::pair(page), PAIR),
-        };
+        let pair = self.slots.pair(page).unwrap_or(u64::MAX);
         begin.push(Box::pin(async move {
-            let read = device.read(offset, len).await;
-            Event::Read(page, place, read.map(|bytes| bytes.to_vec()))
+            let read = match place {
+                Some(place) => {
+                    device.read(pair + place.within(), PAGE).await.map(|bytes| bytes.to_vec())
+                }
+                None => open::read_apart(&*device, pair, PAIR, PAGE).await,
+            };
+            Event::Read(page, place, read)
         }));
     }
 
-    /// Something ended in the background.
-    pub(super) fn on(&mut self, event: Event, begin: &mut Vec<Work<Event>>) {
+    /// Something ended in the background. `is_there` says whether a connection still is.
+    pub(super) fn on(
+        &mut self,
+        event: Event,
+        is_there: &mut dyn FnMut(C) -> bool,
+        begin: &mut Vec<Work<Event>>,
+    ) {
         match event {
             Event::Read(page, place, Ok(bytes)) => self.was_read(page, place, bytes, begin),
-            Event::Read(page, _, Err(error)) => {
+            Event::Read(page, Some(_), Err(error)) => {
+                tracing::warn!(page, %error, "the newest version of a page cannot be read");
+                self.was_lost(page, begin);
+            }
+            Event::Read(page, None, Err(error)) => {
                 tracing::error!(page, %error, "a page cannot be read");
-                self.answer_waiting(page);
+                self.answer_waiting(page, Status::Failed);
             }
             Event::Written(page, lsn, place, written) => {
-                self.was_written(page, lsn, place, written)
+                if let Some(moves) = self.was_written(page, lsn, place, written) {
+                    self.sync_was_not_written(page, moves, is_there);
+                }
             }
-            Event::Flushed(flushed) => self.was_flushed(flushed),
+            Event::Flushed(listed, flushed) => self.was_flushed(listed, flushed),
+            Event::Grown(size, grown) => self.has_grown(size, grown, begin),
         }
     }
 
@@ -215,14 +327,13 @@ impl<D: Device, W> Store<D, W> {
         let newest = match place {
             Some(place) => match wire::lsn_of(&bytes, page) {
                 Some(lsn) => Newest::Whole(place, lsn),
-                None => {
-                    // It was whole once: the medium lost it, and the other place may be.
-                    self.places.forget(page);
-                    return self.read(page, None, begin);
-                }
+                None => return self.was_lost(page, begin),
             },
             None => {
                 let (newest, is_damaged) = places::newest(&bytes, page);
+                if places::is_lost(&bytes) {
+                    self.in_doubt.insert(page);
+                }
                 if is_damaged {
                     tracing::warn!(
                         page,
@@ -249,27 +360,37 @@ impl<D: Device, W> Store<D, W> {
         if let Some(frame) = frame {
             self.keep(page, frame);
         }
-        self.answer_waiting(page);
+        self.answer_waiting(page, Status::Failed);
     }
 
-    fn keep(&mut self, page: u64, frame: Frame) {
+    /// The newest version of a page was whole once, and is not any more: the other is all there is.
+    fn was_lost(&mut self, page: u64, begin: &mut Vec<Work<Event>>) {
+        self.places.forget(page);
+        self.in_doubt.insert(page);
+        self.read(page, None, begin);
+    }
+
+    fn keep(&mut self, page: u64, frame: Frame<C>) {
         self.frames.insert(page, frame);
         self.order.push_back(page);
     }
 
-    /// Answers who waited for a page, which is in memory now, or cannot be had. Then a record that
-    /// sets all of it makes it anew.
-    fn answer_waiting(&mut self, page: u64) {
+    /// Answers who waited for a page, which is in memory now, or cannot be had: then a record that
+    /// sets all of it makes it anew, if it has a slot. Records without one are answered `refused`.
+    fn answer_waiting(&mut self, page: u64, refused: Status) {
+        let exists = self.slots.pair(page).is_some();
         for (who, waiting) in self.reading.remove(&page).unwrap_or_default() {
             let request = waiting.request(page);
             let is_whole = matches!(request, Request::Apply { data, .. } if data.len() == CONTENTS);
-            if is_whole && !self.frames.contains_key(&page) {
+            if is_whole && exists && !self.frames.contains_key(&page) {
                 self.keep(page, Frame::new(page));
             }
             let mut out = Vec::new();
-            match self.frames.get_mut(&page) {
-                Some(frame) => frame.answer(page, &request, &mut out),
-                None => out.extend(wire::answer_head(Status::Failed, page, 0, 0)),
+            let is_hole = !exists && matches!(request, Request::GetPage { .. });
+            if is_hole {
+                Frame::new(page).answer(page, &request, who.0, &mut out);
+            } else if !self.answer(page, &request, who.0, &mut out) {
+                out.extend(wire::answer_head(refused, page, 0, 0));
             }
             self.answers.push((who, out));
         }
@@ -277,15 +398,14 @@ impl<D: Device, W> Store<D, W> {
 
     /// Begins what is to be begun: to be called when requests were taken and when something ended.
     pub(super) fn go_on(&mut self, begin: &mut Vec<Work<Event>>) {
-        if !self.write_failed {
-            self.make_room(begin);
-        }
+        self.make_room(false, begin);
         self.sync(begin);
         self.flush(begin);
     }
 
     /// Writes changed pages while there are more than the memory allows, and lets clean ones go.
-    pub(super) fn make_room(&mut self, begin: &mut Vec<Work<Event>>) {
+    /// `again` tries those that could not be written, too.
+    pub(super) fn make_room(&mut self, again: bool, begin: &mut Vec<Work<Event>>) {
         let mut looks = self.order.len().min(4 * WRITES_MAX);
         while self.frames.len() > self.budget && looks > 0 {
             looks -= 1;
@@ -299,8 +419,11 @@ impl<D: Device, W> Store<D, W> {
                 // It keeps its place: behind the others it could be passed over again and again.
                 return self.order.push_front(page);
             }
+            let passed_over = frame.failed && !again;
             self.order.push_back(page);
-            self.write_back(page, begin);
+            if !passed_over {
+                self.write_back(page, begin);
+            }
         }
     }
 
@@ -316,45 +439,63 @@ impl<D: Device, W> Store<D, W> {
             return false;
         }
         let frame = self.frames.get_mut(&page).filter(|frame| frame.writing.is_none());
-        let Some(frame) = frame else { return false };
+        let (Some(frame), Some(pair)) = (frame, self.slots.pair(page)) else { return false };
         wire::seal(&mut frame.bytes, page, frame.lsn);
-        let mut buf = Buf::zeroed(PAGE);
-        buf.copy_from_slice(&frame.bytes);
+        let buf = open::buf(&frame.bytes);
         frame.writing = Some(frame.lsn);
         self.writes += 1;
         let place = frame.place.map_or(Place::First, Place::other);
         let (device, lsn) = (Rc::clone(&self.device), frame.lsn);
         begin.push(Box::pin(async move {
-            let written = device.write(places::offset(page, place), buf).await;
+            let written = device.write(pair + place.within(), buf).await;
             Event::Written(page, lsn, place, written)
         }));
         true
     }
 
-    fn was_written(&mut self, page: u64, lsn: u64, place: Place, written: Result<(), Errno>) {
+    /// If it was not written, whether the page moves.
+    fn was_written(
+        &mut self,
+        page: u64,
+        lsn: u64,
+        place: Place,
+        written: Result<(), Errno>,
+    ) -> Option<bool> {
         self.writes = self.writes.saturating_sub(1);
-        self.write_failed = written.is_err();
-        if let Some(frame) = self.frames.get_mut(&page) {
-            frame.writing = None;
-            if written.is_ok() {
-                (frame.place, frame.in_file) = (Some(place), lsn);
-            }
+        self.unflushed.insert(page);
+        self.flush_wanted |= self.unflushed.len() >= UNFLUSHED_MAX;
+        let frame = self.frames.get_mut(&page)?;
+        frame.writing = None;
+        if let Err(error) = written {
+            return self.was_not_written(page, error);
         }
-        match written {
-            Ok(()) => {
-                self.places.note(page, place);
-                self.unflushed.insert(page);
-                self.flush_wanted |= self.unflushed.len() >= UNFLUSHED_MAX;
-                self.sync_was_written(page, lsn);
-            }
-            Err(error) => {
-                tracing::warn!(page, %error, "a page was not written; it stays in memory");
-                self.sync_failed();
-            }
-        }
+        frame.was_written(place, lsn);
+        self.faults -= usize::from(std::mem::take(&mut frame.failed));
+        self.places.note(page, place);
+        self.sync_was_written(page, lsn);
+        None
     }
 
-    /// Begins a flush, if one is wanted and none is under way.
+    /// A page could not be written: where that may be the fault of its place it gets another.
+    fn was_not_written(&mut self, page: u64, error: Errno) -> Option<bool> {
+        let frame = self.frames.get_mut(&page)?;
+        let may_move = error != Errno::ENOSPC && self.faults < FAULTS_MAX && !frame.moved;
+        let moves = may_move && self.slots.take(page);
+        if moves {
+            tracing::warn!(page, %error, "a page was not written; it moves to another place");
+            (frame.moved, frame.place) = (true, None);
+            self.places.forget(page);
+            // Nothing was written there.
+            self.unflushed.remove(&page);
+        } else {
+            tracing::warn!(page, %error, "a page was not written; it stays in memory");
+            self.faults += usize::from(!std::mem::replace(&mut frame.failed, true));
+        }
+        Some(moves)
+    }
+
+    /// Begins a flush, if one is wanted and none is under way. Directories that lack pages are
+    /// written first: a page that was flushed has its slot on record.
     fn flush(&mut self, begin: &mut Vec<Work<Event>>) {
         if !self.flush_wanted || self.flushing.is_some() || self.broken {
             return;
@@ -362,11 +503,23 @@ impl<D: Device, W> Store<D, W> {
         self.flush_wanted = false;
         self.flushes += 1;
         self.flushing = Some(std::mem::take(&mut self.unflushed));
-        let device = Rc::clone(&self.device);
-        begin.push(Box::pin(async move { Event::Flushed(device.flush().await) }));
+        let (device, unlisted) = (Rc::clone(&self.device), self.slots.take_unlisted());
+        begin.push(Box::pin(async move {
+            let mut listed = Vec::with_capacity(unlisted.len());
+            for (group, at, block) in unlisted {
+                listed.push((group, device.write(at, open::buf(&block)).await));
+            }
+            Event::Flushed(listed, device.flush().await)
+        }));
     }
 
-    fn was_flushed(&mut self, flushed: Result<(), Errno>) {
+    fn was_flushed(&mut self, listed: Vec<(u32, Result<(), Errno>)>, flushed: Result<(), Errno>) {
+        for (group, written) in listed {
+            if let Err(error) = written {
+                tracing::warn!(group, %error, "a directory of pages was not written");
+            }
+            self.slots.listed(group, written.is_ok());
+        }
         let pages = self.flushing.take().unwrap_or_default();
         if let Err(error) = flushed {
             tracing::error!(%error, "the file cannot be flushed: nothing is written any more");

@@ -9,7 +9,8 @@
 //! Little-endian; a length counts the whole message. `GetPage` (1) has no data and is answered by
 //! the page; its LSN is the least the client will take. `Apply` (2), a log record, sets bytes of
 //! the contents from `at` on; its LSN becomes the page's. `Sync` (3) is a head and nothing else; it
-//! is answered when every record answered before survives power loss.
+//! is answered when every record answered before on its connection, or on one that is gone,
+//! survives power loss.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -21,7 +22,7 @@ pub const PAGE_HEAD: usize = 24;
 pub const CONTENTS: usize = PAGE - PAGE_HEAD;
 /// Bytes of a message before its data.
 pub const HEAD: usize = 24;
-/// Largest number of a page: a volume of 16 TiB.
+/// Largest number of a page. How many of them can exist the device says.
 pub const PAGE_MAX: u64 = (1 << 31) - 1;
 
 /// A request, checked.
@@ -60,8 +61,12 @@ pub enum Status {
     Applied = 2,
     /// The request is none.
     Invalid = 3,
-    /// The file could not be read or written.
+    /// The file could not be read or written. Of a `Sync`: a page was not written that this
+    /// connection, or one that is gone, sent records for; its number and LSN stand in the answer,
+    /// or zeros if it was no page.
     Failed = 4,
+    /// The record is for a page that does not exist yet, and there is no room for another.
+    Full = 5,
 }
 
 /// What stands at the start of a stream.
@@ -148,8 +153,14 @@ pub fn answer_head(status: Status, page: u64, lsn: u64, data: usize) -> [u8; HEA
 /// Status, page and LSN of an answer, by its head.
 #[must_use]
 pub fn parse_answer(head: &[u8]) -> Option<(Status, u64, u64)> {
-    const ALL: [Status; 5] =
-        [Status::Done, Status::Older, Status::Applied, Status::Invalid, Status::Failed];
+    const ALL: [Status; 6] = [
+        Status::Done,
+        Status::Older,
+        Status::Applied,
+        Status::Invalid,
+        Status::Failed,
+        Status::Full,
+    ];
     let status = ALL.into_iter().find(|status| head.get(4) == Some(&(*status as u8)))?;
     Some((status, u64_at(head, 8)?, u64_at(head, 16)?))
 }
@@ -171,6 +182,13 @@ pub fn seal(page: &mut [u8], number: u64, lsn: u64) {
     if let Some(place) = page.get_mut(16..20) {
         place.copy_from_slice(&check.to_le_bytes());
     }
+}
+
+/// Number and LSN of a page, if `page` is one, whole.
+#[must_use]
+pub fn whole(page: &[u8]) -> Option<(u64, u64)> {
+    let number = u64_at(page, 8).filter(|number| *number <= PAGE_MAX)?;
+    Some((number, lsn_of(page, number)?))
 }
 
 /// The LSN of page `number`, if `page` is that page, whole.
@@ -214,7 +232,7 @@ mod tests {
 
     #[test]
     fn heads_of_answers_are_read_as_written() {
-        for status in [Status::Done, Status::Older, Status::Applied, Status::Failed] {
+        for status in [Status::Done, Status::Older, Status::Applied, Status::Failed, Status::Full] {
             let head = answer_head(status, 5, 99, 0);
             assert_eq!(parse_answer(&head), Some((status, 5, 99)));
         }
@@ -227,7 +245,7 @@ mod tests {
         let mut page = vec![7; PAGE];
         seal(&mut page, 5, 99);
         assert_eq!(lsn_of(&page, 5), Some(99));
-        assert_eq!(lsn_of(&page, 6), None);
+        assert_eq!((lsn_of(&page, 6), whole(&page)), (None, Some((5, 99))));
         for at in [0, 8, 16, PAGE_HEAD, PAGE - 1] {
             page[at] ^= 1;
             assert_eq!(lsn_of(&page, 5), None, "byte {at}");

@@ -88,6 +88,10 @@ impl Device for Slow {
         Ok(self.bytes.borrow().len() as u64)
     }
 
+    async fn grow(&self, _: u64) -> Result<(), Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     async fn cut(&self, len: u64) -> Result<(), Errno> {
         let beyond = |at: &u64| at + PAGE64 > len;
         assert!(!self.under_way.borrow().iter().any(beyond), "a page is written there");

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::super::places::Place;
 use super::super::wire::{self, CONTENTS, PAGE, PAGE_HEAD, Request, Status};
 
-/// A page in memory.
-pub(super) struct Frame {
+/// A page in memory. `C` tells connections apart.
+pub(super) struct Frame<C> {
     pub(super) bytes: Vec<u8>,
     pub(super) lsn: u64,
     /// Where the newest version in the file lies, if there is one, and its LSN.
@@ -14,19 +14,26 @@ pub(super) struct Frame {
     pub(super) in_file: u64,
     /// Being written as it was at this LSN.
     pub(super) writing: Option<u64>,
+    /// It could not be written when that was last tried.
+    pub(super) failed: bool,
+    /// It has left its slot for another, where it was not written yet.
+    pub(super) moved: bool,
+    pub(super) writers: Writers<C>,
 }
 
-impl Frame {
+impl<C: Copy + Eq> Frame<C> {
     /// As it was read.
-    pub(super) fn read(bytes: Vec<u8>, place: Place, lsn: u64) -> Frame {
-        Frame { bytes, lsn, place: Some(place), in_file: lsn, writing: None }
+    pub(super) fn read(bytes: Vec<u8>, place: Place, lsn: u64) -> Frame<C> {
+        let (place, in_file) = (Some(place), lsn);
+        let writers = Writers::default();
+        Frame { bytes, lsn, place, in_file, writing: None, failed: false, moved: false, writers }
     }
 
     /// One that was never written: zeros.
-    pub(super) fn new(page: u64) -> Frame {
+    pub(super) fn new(page: u64) -> Frame<C> {
         let mut bytes = vec![0; PAGE];
         wire::seal(&mut bytes, page, 0);
-        Frame { bytes, lsn: 0, place: None, in_file: 0, writing: None }
+        Frame { place: None, ..Frame::read(bytes, Place::First, 0) }
     }
 
     /// Whether it is newer than the file.
@@ -34,8 +41,8 @@ impl Frame {
         self.lsn > self.in_file
     }
 
-    /// Answers a request for it.
-    pub(super) fn answer(&mut self, page: u64, request: &Request<'_>, out: &mut Vec<u8>) {
+    /// Answers a request of `who` for it.
+    pub(super) fn answer(&mut self, page: u64, request: &Request<'_>, who: C, out: &mut Vec<u8>) {
         match *request {
             Request::GetPage { lsn, .. } if self.lsn >= lsn => {
                 out.extend(wire::answer_head(Status::Done, page, self.lsn, PAGE));
@@ -50,6 +57,7 @@ impl Frame {
                     to.copy_from_slice(data);
                 }
                 self.lsn = lsn;
+                self.writers.note(who, lsn);
                 out.extend(wire::answer_head(Status::Done, page, lsn, 0));
             }
             Request::Apply { .. } => {
@@ -60,6 +68,58 @@ impl Frame {
                 out.extend(wire::answer_head(Status::Older, page, self.lsn, 0));
             }
         }
+    }
+
+    /// It was written as it was at `lsn`.
+    pub(super) fn was_written(&mut self, place: Place, lsn: u64) {
+        (self.place, self.in_file) = (Some(place), lsn);
+        self.moved = false;
+        self.writers.written(lsn);
+    }
+}
+
+/// Writers of a page that are told apart.
+const WRITERS_MAX: usize = 16;
+
+/// Who sent records for a page that are not in the file, each with the newest of them.
+pub(super) struct Writers<C> {
+    few: Vec<(C, u64)>,
+    /// The newest of those that more than these sent.
+    others: u64,
+}
+
+impl<C> Default for Writers<C> {
+    fn default() -> Writers<C> {
+        Writers { few: Vec::new(), others: 0 }
+    }
+}
+
+impl<C: Copy + Eq> Writers<C> {
+    fn note(&mut self, who: C, lsn: u64) {
+        if let Some((_, newest)) = self.few.iter_mut().find(|(known, _)| *known == who) {
+            *newest = lsn;
+        } else if self.few.len() < WRITERS_MAX {
+            self.few.push((who, lsn));
+        } else {
+            self.others = lsn;
+        }
+    }
+
+    fn written(&mut self, lsn: u64) {
+        self.few.retain(|(_, newest)| *newest > lsn);
+        if self.others <= lsn {
+            self.others = 0;
+        }
+    }
+
+    /// Whether this is so of one of them, or may be.
+    pub(super) fn any(&self, mut is: impl FnMut(C) -> bool) -> bool {
+        self.others > 0 || self.few.iter().any(|(known, _)| is(*known))
+    }
+
+    /// Whether `who` is one of them, or may be.
+    pub(super) fn include(&self, who: C) -> bool {
+        self.any(|known| known == who)
     }
 }
 
@@ -121,5 +181,21 @@ mod tests {
             assert_eq!(places.get(page), (page != 63).then(|| of(page)), "{page}");
         }
         assert_eq!(places.get(1 << 30), None);
+    }
+
+    /// Beyond the few that are remembered anybody may have written.
+    #[test]
+    fn writers_are_known_until_what_they_wrote_is_in_the_file() {
+        let mut writers = Writers::default();
+        writers.note('a', 1);
+        writers.note('b', 2);
+        writers.note('a', 3);
+        assert!(writers.include('a') && writers.include('b') && !writers.include('c'));
+        writers.written(2);
+        assert!(writers.include('a') && !writers.include('b'));
+        ('a'..'z').zip(4..).for_each(|(who, lsn)| writers.note(who, lsn));
+        assert!(writers.include('!'));
+        writers.written(40);
+        assert!(!writers.include('!') && !writers.include('a'));
     }
 }

@@ -1,16 +1,19 @@
 //! Making everything that was answered survive power loss: every page that was newer than the file
 //! when it began is written, and then the file is flushed. Who asks meanwhile waits for the next.
+//! A page that cannot be written fails the sync of those who sent records for it, and of nobody
+//! else while they are there.
 
 use std::collections::HashMap;
 
 use super::super::wire::{self, Status};
-use super::{Event, Store, WRITES_MAX};
+use super::{Event, Store, WRITES_MAX, Who};
 use crate::connections::Work;
 use crate::device::Device;
 
 /// A sync under way.
-pub(super) struct Syncing<W> {
-    who: Vec<W>,
+pub(super) struct Syncing<C> {
+    /// Who asked, with the page that failed whose records are theirs, too, and its LSN.
+    who: Vec<(Who<C>, Option<(u64, u64)>)>,
     /// Pages to be written, at least as new as this LSN.
     left: Vec<(u64, u64)>,
     /// Those being written.
@@ -19,7 +22,7 @@ pub(super) struct Syncing<W> {
     flush: Option<u64>,
 }
 
-impl<D: Device, W> Store<D, W> {
+impl<D: Device, C: Copy + Eq> Store<D, C> {
     /// Begins one for nobody.
     pub(in crate::pages) fn sync_for_nobody(&mut self) {
         self.sync_next.get_or_insert_default();
@@ -44,6 +47,7 @@ impl<D: Device, W> Store<D, W> {
             let mut left: Vec<(u64, u64)> = changed.map(|(page, f)| (*page, f.lsn)).collect();
             // The last is the first to be written.
             left.sort_unstable_by(|a, b| b.cmp(a));
+            let who = who.into_iter().map(|who| (who, None)).collect();
             self.syncing = Some(Syncing { who, left, begun: HashMap::new(), flush: None });
         }
         if self.broken {
@@ -66,7 +70,7 @@ impl<D: Device, W> Store<D, W> {
         self.syncing = Some(sync);
     }
 
-    fn write_for(&mut self, sync: &mut Syncing<W>, begin: &mut Vec<Work<Event>>) {
+    fn write_for(&mut self, sync: &mut Syncing<C>, begin: &mut Vec<Work<Event>>) {
         while self.writes < WRITES_MAX
             && let Some((page, lsn)) = sync.left.pop()
         {
@@ -92,15 +96,46 @@ impl<D: Device, W> Store<D, W> {
         }
     }
 
-    /// A page could not be written, or the file not flushed: who waits is told so.
+    /// A page could not be written: it is tried elsewhere, or those are told who sent records for
+    /// it; and if one of them is gone, all are, as nobody else would be.
+    pub(super) fn sync_was_not_written(
+        &mut self,
+        page: u64,
+        again: bool,
+        is_there: &mut dyn FnMut(C) -> bool,
+    ) {
+        let Some(sync) = &mut self.syncing else { return };
+        let Some(wanted) = sync.begun.remove(&page) else { return };
+        if again {
+            return sync.left.push((page, wanted));
+        }
+        let Some(frame) = self.frames.get(&page) else { return };
+        let concerns_all = frame.writers.any(|writer| !is_there(writer));
+        for ((conn, _), failed) in &mut sync.who {
+            if concerns_all || frame.writers.include(*conn) {
+                *failed = Some((page, wanted));
+            }
+        }
+        // Nobody waits for the rest.
+        if !sync.who.is_empty() && sync.who.iter().all(|(_, failed)| failed.is_some()) {
+            self.sync_failed();
+        }
+    }
+
+    /// It ends without a flush: who waits is told so.
     pub(super) fn sync_failed(&mut self) {
         if let Some(sync) = self.syncing.take() {
             self.answer_sync(sync, Status::Failed);
         }
     }
 
-    fn answer_sync(&mut self, sync: Syncing<W>, status: Status) {
-        let answer = wire::answer_head(status, 0, 0, 0);
-        self.answers.extend(sync.who.into_iter().map(|who| (who, answer.to_vec())));
+    fn answer_sync(&mut self, sync: Syncing<C>, status: Status) {
+        for (who, failed) in sync.who {
+            let answer = match failed {
+                Some((page, lsn)) => wire::answer_head(Status::Failed, page, lsn, 0),
+                None => wire::answer_head(status, 0, 0, 0),
+            };
+            self.answers.push((who, answer.to_vec()));
+        }
     }
 }
