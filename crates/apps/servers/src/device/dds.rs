@@ -29,7 +29,7 @@ const REQUESTS: u64 = 4 << 20;
 const RESPONSES: u64 = 4 << 20;
 /// Completions taken at once.
 const BATCH: usize = 256;
-/// How long the server looks for completions itself before it sleeps.
+/// How long the server looks for the end of a read itself before it sleeps.
 const SPIN: Duration = Duration::from_micros(30);
 
 /// The socket is looked at this often for the DPU side's end.
@@ -50,6 +50,24 @@ pub struct DdsDevice {
     file: File,
     asked: RefCell<Asked>,
     looked: Cell<Instant>,
+    /// Reads that somebody waits for.
+    reads: Cell<usize>,
+}
+
+/// A read that somebody waits for, as long as this is held.
+struct Awaited<'a>(&'a Cell<usize>);
+
+impl<'a> Awaited<'a> {
+    fn new(reads: &'a Cell<usize>) -> Awaited<'a> {
+        reads.set(reads.get() + 1);
+        Awaited(reads)
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 fn named(what: &str) -> impl Fn(Errno) -> io::Error {
@@ -75,7 +93,8 @@ impl DdsDevice {
         }
         .map_err(named("cannot open a file of the DPU side"))?;
         let (asked, looked) = (RefCell::default(), Cell::new(Instant::now()));
-        Ok(DdsDevice { library, file, asked, looked })
+        let reads = Cell::new(0);
+        Ok(DdsDevice { library, file, asked, looked, reads })
     }
 
     /// Begins a request and waits for its end. `begin` is asked again while the ring is full.
@@ -144,6 +163,7 @@ impl Device for DdsDevice {
                 not_begun
             })
         };
+        let _awaited = Awaited::new(&self.reads);
         self.ask(read).await?.buffers.pop().ok_or(Errno::EIO)
     }
 
@@ -202,12 +222,16 @@ impl Device for DdsDevice {
     }
 
     fn sleep(&self, wake: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
-        let since = Instant::now();
-        while since.elapsed() < SPIN {
-            if self.progress() > 0 {
-                return Ok(());
+        // A client waits for a read. For what else is under way nobody does, and looking for it
+        // would keep the clients waiting who have sent something meanwhile.
+        if self.reads.get() > 0 {
+            let since = Instant::now();
+            while since.elapsed() < SPIN {
+                if self.progress() > 0 {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
         }
         let (group, ready) = (self.library.default_poll().number(), || self.progress() > 0);
         self.library.world().sleep_beside(group, wake, timeout, &ready)?;
