@@ -418,8 +418,11 @@ pub(super) const LONG: &[Stage] = &[
             "--only=sparse",
         ]),
     ),
-    piece("kill-1", "a hundred kills", Action::Command(&["target/test-fast/kill", "--rounds=100"])),
-    piece("kill-2", "another hundred", Action::Command(&["target/test-fast/kill", "--rounds=100"])),
+    piece(
+        "kill",
+        "two hundred kills of either side or both",
+        Action::Command(&["target/test-fast/kill", "--rounds=200"]),
+    ),
     piece(
         "kill-redb",
         "forty of them on a volume in the second engine",
