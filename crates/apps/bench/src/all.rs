@@ -350,6 +350,8 @@ pub struct Record {
     pub began: String,
     /// How long it took.
     pub seconds: f64,
+    /// What part of the machine was at work right before, 0 to 1: others, if it is not quiet.
+    pub busy: f64,
     /// How it ended.
     pub outcome: Outcome,
 }
@@ -364,6 +366,8 @@ pub struct Ran {
     pub table: String,
     /// How long it took.
     pub took: Duration,
+    /// What part of the machine was at work right before, 0 to 1.
+    pub busy: f64,
     /// How it ended.
     pub end: End,
 }
@@ -437,6 +441,7 @@ pub fn run(
             machine: sitting.machine.clone(),
             began: crate::now(),
             seconds: 0.0,
+            busy: 0.0,
             outcome: Outcome::Done,
         };
         if let Some(why) = measurement.lacks(choice) {
@@ -454,7 +459,7 @@ pub fn run(
         arguments.extend(measurement.places(choice, sitting.out));
         let ran = runner.run(&arguments)?;
         spent += ran.took;
-        record.seconds = ran.took.as_secs_f64();
+        (record.seconds, record.busy) = (ran.took.as_secs_f64(), ran.busy);
         match ran.end {
             End::Stopped => {
                 summary.stopped = true;

@@ -26,7 +26,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -134,6 +134,18 @@ impl CpuMoment {
         let unexplained = not_idle - named - kernel_threads - other - interrupts;
         CpuSeconds { by_name, kernel_threads, other, interrupts, not_idle, unexplained, stolen }
     }
+}
+
+/// Waits so long, and says what part of all cores' time was not idle meanwhile, 0 to 1.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn busy(time: Duration) -> io::Result<f64> {
+    let before = CpuMoment::now(&[])?;
+    std::thread::sleep(time);
+    let now = CpuMoment::now(&[])?;
+    let whole = now.machine.at.duration_since(before.machine.at).as_secs_f64() * now.machine.cores;
+    Ok((now.since(&before).not_idle / whole).clamp(0.0, 1.0))
 }
 
 /// Seconds one tick of `/proc` stands for.

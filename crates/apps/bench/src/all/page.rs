@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{LIST, Measurement, Outcome, Record, Records};
+use crate::stats::median;
 use crate::verdict::HEADING;
 
 /// The page; `table` gives what a measurement printed, and `is_drawn` says whether a picture is
@@ -20,9 +21,10 @@ pub(super) fn page(
     text += &targets(&made, &table);
     text += &missing(records);
     for (one, record) in made {
-        let Record { command, began, seconds, .. } = record;
+        let Record { command, began, seconds, busy, .. } = record;
         text += &format!("\n## {}\n\n{}. `{command}`", one.name, one.title);
-        text += &format!(", begun {began} UTC, {seconds:.0} s.\n");
+        text += &format!(", begun {began} UTC, {seconds:.0} s; ");
+        text += &format!("machine {:.0} % busy right before.\n", busy * 100.0);
         if !is_of_one(records) {
             text += &format!("Program: {}; {}.\n", record.program, record.machine);
         }
@@ -63,6 +65,13 @@ fn head(made: &[(&Measurement, &Record)]) -> String {
         text += "**Not of one program on one machine**: each measurement says its own.\n\n";
     }
     text += &format!("- Program: {}\n- Machine: {}\n", list(programs), list(machines));
+    let busy: Vec<f64> = made.iter().map(|(_, record)| record.busy * 100.0).collect();
+    let most = busy.iter().copied().fold(0.0, f64::max);
+    text += &format!(
+        "- At work right before each: {:.0} % of all cores in the middle, ",
+        median(&busy)
+    );
+    text += &format!("{most:.0} % at most\n");
     text +=
         &format!("- Measured: {first} to {last} UTC (the last begun), {minutes:.0} min in all\n");
     text

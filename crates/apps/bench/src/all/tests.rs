@@ -34,7 +34,7 @@ impl Runner for Fake {
             names.iter().for_each(|name| fs::write(path.join(name), "<svg/>").unwrap());
         }
         self.told.push(line);
-        Ok(Ran { table, took: Duration::from_secs(60), end })
+        Ok(Ran { table, took: Duration::from_secs(60), busy: 0.25, end })
     }
 }
 
@@ -69,6 +69,7 @@ fn the_page_shows_every_measurement_with_command_table_and_targets() {
     assert_eq!(summary.left_out.len(), 1, "no pool was named: {summary:?}");
     let page = place.page();
     assert!(page.contains("Program: outboard 1.0 (commit abc)\n- Machine: a machine\n"), "{page}");
+    assert!(page.contains("- At work right before each: 25 % of all cores in the middle, 25 %"));
     assert!(page.contains("- rados (") && page.contains("left out: no pool was named"), "{page}");
     for one in LIST.iter().filter(|one| one.name != "rados") {
         assert!(page.contains(&format!("\n## {}\n\n{}. `outboard bench ", one.name, one.title)));

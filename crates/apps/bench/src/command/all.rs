@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use outboard_bench::all::{self, Choice, End, Ran, Runner, Sitting, Summary};
+use outboard_bench::cpu;
 use outboard_bench::dds::net;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -52,6 +53,8 @@ pub(crate) struct AllArgs {
     dir: Option<PathBuf>,
 }
 
+/// How long is looked, before each measurement, whether the machine is quiet.
+const BEFORE: Duration = Duration::from_secs(1);
 /// After a signal that is asked for by Ctrl-C.
 const STOPPED: u8 = 130;
 /// How long processes of a measurement that ended may take to end.
@@ -172,9 +175,10 @@ impl Runner for Processes {
         let mut command = Command::new(&self.program);
         command.args(arguments).env("TMPDIR", &data).stdin(Stdio::null());
         command.stdout(File::create(&table)?).stderr(File::create(&errors)?);
+        let busy = cpu::busy(BEFORE)?;
         let from = Instant::now();
         let Some(mut child) = self.start(command)? else {
-            return Ok(Ran { table: String::new(), took: from.elapsed(), end: End::Stopped });
+            return Ok(Ran { table: String::new(), took: from.elapsed(), busy, end: End::Stopped });
         };
         let status = child.wait()?;
         let took = from.elapsed();
@@ -186,7 +190,7 @@ impl Runner for Processes {
             () if lock(&self.now).stopped => End::Stopped,
             () => End::Badly(why(status, &std::fs::read_to_string(errors)?)),
         };
-        Ok(Ran { table: std::fs::read_to_string(table)?, took, end })
+        Ok(Ran { table: std::fs::read_to_string(table)?, took, busy, end })
     }
 }
 
