@@ -287,6 +287,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         name: &[u8],
     ) -> Result<Reply> {
         let _guard = self.range_locks.exclusive(parent).await;
+        let mut naming = None;
         let linked = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
             let mut dir = self.room_for(cx, txn, parent, name).await?;
@@ -300,6 +301,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 return Err(Errno::EMLINK.into());
             }
             if inode.attr.nlink == 0 {
+                if naming.is_none() {
+                    naming = Some(self.handles.begin_naming(ino)?);
+                }
                 txn.delete(key::of(key::Tag::Orphan, ino));
                 inode.mark(marks::LINKABLE, false);
             }
@@ -312,7 +316,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             Ok(inode.attr)
         });
         let attr = linked.await?;
-        self.handles.named(ino);
+        if let Some(naming) = naming {
+            naming.named();
+        }
         self.handles.add_interest(cx.attachment, ino);
         self.renamed(cx, parent, name);
         self.changed(cx, ino);

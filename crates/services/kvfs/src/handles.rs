@@ -1,6 +1,7 @@
 //! Open files and directories, and what keeps an inode without a name alive.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outboard_base::task::WaitList;
@@ -87,10 +88,13 @@ struct State {
     /// Handles on each inode.
     counts: HashMap<Ino, usize>,
     interest: BTreeMap<SessionId, Interest>,
-    /// Inodes whose end has begun: nobody may open them any more.
+    /// Inodes without name or holder, which are going: nobody may open them any more.
     dying: HashSet<Ino>,
-    /// Those of them whose batch has not come to its end: it may be called off.
+    /// Inodes that lose their last name in a batch that has not come to its end: nobody may open
+    /// these either, unless it is called off.
     undecided: HashSet<Ino>,
+    /// Inodes without a name that are being given one, and by how many.
+    naming: HashMap<Ino, usize>,
     /// Inodes without a name that somebody still holds.
     orphans: HashSet<Ino>,
     /// Inodes without a name that nobody holds: to be reclaimed.
@@ -113,6 +117,11 @@ impl State {
             || self.interest.values().any(|interest| interest.contains(ino))
     }
 
+    /// Whether its end has begun.
+    fn ends(&self, ino: Ino) -> bool {
+        self.dying.contains(&ino) || self.undecided.contains(&ino)
+    }
+
     fn hold(&self, asker: SessionId, ino: Ino) -> Hold {
         if self.grace || self.counts.contains_key(&ino) {
             return Hold::Others;
@@ -133,9 +142,10 @@ impl State {
         self.interest.values_mut().for_each(|interest| interest.remove(ino));
     }
 
-    /// Something released `ino`: if it was the last, and the inode has no name, its end has come.
+    /// Something released `ino`: if it was the last, and the inode has no name and gets none, its
+    /// end has come.
     fn released(&mut self, ino: Ino) {
-        if self.orphans.contains(&ino) && !self.held(ino) {
+        if self.orphans.contains(&ino) && !self.held(ino) && !self.naming.contains_key(&ino) {
             self.orphans.remove(&ino);
             self.dying.insert(ino);
             self.unheld.push_back(ino);
@@ -149,11 +159,15 @@ impl State {
     }
 
     fn uncount(&mut self, ino: Ino) {
-        if let Some(count) = self.counts.get_mut(&ino) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&ino);
-            }
+        uncount(&mut self.counts, ino);
+    }
+}
+
+fn uncount<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
         }
     }
 }
@@ -183,6 +197,34 @@ impl Drop for Opening<'_> {
     }
 }
 
+/// An inode without a name is being given one, and its end does not begin meanwhile. Whether it was
+/// named is looked up when this is dropped.
+#[must_use = "its end can begin once this is dropped"]
+pub(crate) struct Naming<'h> {
+    handles: &'h Handles,
+    ino: Ino,
+}
+
+impl Naming<'_> {
+    /// It has a name.
+    pub(crate) fn named(self) {
+        let mut state = self.handles.state();
+        state.orphans.remove(&self.ino);
+        uncount(&mut state.naming, self.ino);
+        drop(state);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Naming<'_> {
+    fn drop(&mut self) {
+        let mut state = self.handles.state();
+        state.orphans.remove(&self.ino);
+        uncount(&mut state.naming, self.ino);
+        state.doubts.insert(self.ino);
+    }
+}
+
 /// An inode that is being reclaimed: comes back later when dropped, unless it is over.
 #[must_use = "it comes back later unless it is over"]
 pub(crate) struct Ending<'h> {
@@ -207,9 +249,9 @@ impl Ending<'_> {
         std::mem::forget(self);
     }
 
-    /// It got a name.
+    /// It has a name. That a removal may be taking this, too, is not for this to call off.
     pub(crate) fn named(self) {
-        self.handles.spare(self.ino);
+        self.handles.state().dying.remove(&self.ino);
         std::mem::forget(self);
     }
 }
@@ -279,7 +321,7 @@ impl Handles {
         if state.open.len() >= self.handles_max {
             return Err(Errno::ENFILE);
         }
-        if state.dying.contains(&handle.ino) {
+        if state.ends(handle.ino) {
             return Err(Errno::ESTALE);
         }
         state.open.insert((attachment, fh), handle);
@@ -370,7 +412,6 @@ impl Handles {
         let mut state = self.state();
         let hold = state.hold(asker, ino);
         if !lingers(hold) {
-            state.dying.insert(ino);
             state.undecided.insert(ino);
         }
         hold
@@ -394,7 +435,7 @@ impl Handles {
 
     /// The end of `ino` is called off (its name stays).
     pub(crate) fn spare(&self, ino: Ino) {
-        self.decide(ino, |state| _ = state.dying.remove(&ino));
+        self.decide(ino, |_| {});
     }
 
     /// `ino` is gone.
@@ -406,10 +447,11 @@ impl Handles {
         });
     }
 
-    /// The end of `ino`, which is dying, takes further batches.
+    /// The end of `ino` takes further batches.
     pub(crate) fn ending(&self, ino: Ino) {
         self.decide(ino, |state| {
             state.drop_interest(ino);
+            state.dying.insert(ino);
             state.unheld.push_back(ino);
         });
     }
@@ -417,15 +459,21 @@ impl Handles {
     /// `ino` has no name any more (or never had one): it goes when nobody holds it.
     pub(crate) fn orphaned(&self, ino: Ino) {
         self.decide(ino, |state| {
-            state.orphans.insert(ino);
-            state.dying.remove(&ino);
-            state.released(ino);
+            if !state.dying.contains(&ino) {
+                state.orphans.insert(ino);
+                state.released(ino);
+            }
         });
     }
 
-    /// `ino` got a name (again).
-    pub(crate) fn named(&self, ino: Ino) {
-        self.state().orphans.remove(&ino);
+    /// `ino`, which has no name, is to be given one; `ENOENT` if its end has begun.
+    pub(crate) fn begin_naming(&self, ino: Ino) -> Result<Naming<'_>> {
+        let mut state = self.state();
+        if state.ends(ino) {
+            return Err(Errno::ENOENT);
+        }
+        *state.naming.entry(ino).or_default() += 1;
+        Ok(Naming { handles: self, ino })
     }
 
     /// The next inode to reclaim, if any.
