@@ -182,7 +182,8 @@ pub(super) const CASES: &[Case] = &[
         Ok(())
     }),
     case("readdir/a listing ends though each name is renamed when it is listed", |t| {
-        needs(t.features().outboard, "other file systems list some new names again")?;
+        // Local file systems list some new names again.
+        let most = if t.features().outboard { 3000 } else { 30_000 };
         let dir = filled(t, 3000)?;
         let fh = t.opendir(dir)?;
         let (mut cookie, mut seen) = (0, 0);
@@ -195,10 +196,10 @@ pub(super) const CASES: &[Case] = &[
                 t.rename((dir, &old), (dir, &format!("r{seen}")))?;
                 seen += 1;
             }
-            check(seen <= 3000, "no more than there was")?;
+            check(seen <= most, "no more than there was")?;
         }
         t.closedir(dir, fh)?;
-        same("names", seen, 3000)
+        check(seen >= 3000, "all there was")
     }),
     case("readdir/a removed cookie still leads on", |t| {
         let dir = filled(t, 50)?;

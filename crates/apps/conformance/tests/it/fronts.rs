@@ -5,6 +5,8 @@ use outboard_conformance::front::in_process::InProcessFront;
 use outboard_conformance::front::link::LinkFront;
 use outboard_conformance::{Front, runner};
 
+use crate::skips::note_skip;
+
 /// Runs every case; what failed is told by the panic.
 fn passes(front: &mut dyn Front, skips: usize) {
     let mut told = Vec::new();
@@ -65,7 +67,8 @@ fn the_local_file_system_agrees_with_the_suite() {
     let directory = tempfile::tempdir().unwrap();
     let found = rustix::fs::statfs(directory.path()).unwrap();
     if found.f_type != 0xEF53 || !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root and ext4 under the temporary directory");
+        let reason = "needs root and ext4 under the temporary directory";
+        note_skip("the_local_file_system_agrees_with_the_suite", reason);
         return;
     }
     passes(&mut DirectoryFront::new(directory.path(), false).unwrap(), 21);

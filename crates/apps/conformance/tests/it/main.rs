@@ -4,3 +4,5 @@
 mod engines;
 mod fronts;
 mod model;
+#[path = "../../../../worlds/os/tests/skips/mod.rs"]
+mod skips;

@@ -9,6 +9,8 @@ use outboard_conformance::front::in_process::InProcessFront;
 use outboard_conformance::front::link::LinkFront;
 use outboard_conformance::model::{self, Effort};
 
+use crate::skips::note_skip;
+
 fn from_environment<T: FromStr>(name: &str, default: T) -> T {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
@@ -75,7 +77,8 @@ fn the_local_file_system_agrees_with_the_reference() {
     let directory = tempfile::tempdir().unwrap();
     let found = rustix::fs::statfs(directory.path()).unwrap();
     if found.f_type != 0xEF53 {
-        eprintln!("skipped: needs ext4 under the temporary directory");
+        let reason = "needs ext4 under the temporary directory";
+        note_skip("the_local_file_system_agrees_with_the_reference", reason);
         return;
     }
     agrees(&mut DirectoryFront::new(directory.path(), false).unwrap());
