@@ -215,6 +215,7 @@ impl<P: Pool> PooledKv<P> {
     fn fail(&self, error: KvError) {
         self.lock().failed.get_or_insert(error);
         self.appending.notify();
+        self.working.notify();
         self.due.notify();
     }
 

@@ -5,7 +5,8 @@ use outboard_base::task::poll_once;
 pub(super) use outboard_base::task::run;
 use std::collections::BTreeMap;
 use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use outboard_base::{Rng, Time};
 
@@ -349,4 +350,26 @@ fn a_dropped_commit_is_decided() {
         }
     });
     assert!(dropped > 500, "{dropped} were dropped");
+}
+
+/// Who waits for another's work on the shards was not told that the store had failed: it slept until
+/// that work ended, which on a pool that is gone is a long time.
+#[test]
+fn who_waits_for_work_is_told_when_the_store_fails() {
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let store = new_store(&MemCluster::new(1), SMALL);
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let _working = run(store.working.lock());
+    let mut waits = pin!(store.survey());
+    assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    store.stop();
+    assert!(woken.0.load(Ordering::Relaxed), "nobody wakes it");
+    assert_eq!(run(waits), Err(KvError::Io(Errno::EIO)));
 }
