@@ -350,13 +350,14 @@ impl Session {
         }
         if let Some(locking) = entry.locking {
             let decision = lock(&self.shared).begin(lane, locking);
-            match self.decided(entry, decision)? {
-                Decision::Answer(outcome) => {
+            match self.decided(entry, decision) {
+                Ok(Decision::Answer(outcome)) => {
                     entry.state = State::Idle;
                     return Ok(Admission::Answered(outcome));
                 }
-                Decision::Wait => entry.state = State::Held,
-                Decision::Send | Decision::SendOnly => {}
+                Ok(Decision::Wait) => entry.state = State::Held,
+                Ok(Decision::Send | Decision::SendOnly) => {}
+                Err(errno) => return Err(self.undo(cell, lane, cid, errno)),
             }
         } else if let Some(span) = span {
             if !lock(&self.shared).ranges.claim(lane, span) {
@@ -374,13 +375,14 @@ impl Session {
         if !up {
             return Ok(Admission::Kept);
         }
-        let sent = self.send(&mut cell, cid);
-        if sent.is_err() {
-            self.undo(&mut cell, lane, cid);
+        match self.send(&mut cell, cid) {
+            Err(errno) => Err(self.undo(cell, lane, cid, errno)),
+            Ok(asleep) => {
+                drop(cell);
+                self.notify(asleep);
+                Ok(Admission::Sent)
+            }
         }
-        drop(cell);
-        self.notify(sent?);
-        Ok(Admission::Sent)
     }
 
     /// `ENOTCONN` while nobody waits for another DPU side any more.
@@ -410,9 +412,15 @@ impl Session {
         Ok(decision)
     }
 
-    /// A call that could not be put into the queue never was.
-    fn undo(self: &Arc<Session>, cell: &mut Cell, lane: Lane, cid: u16) {
-        let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
+    /// A call that could not be put into the queue never was: why.
+    fn undo(
+        self: &Arc<Session>,
+        mut cell: MutexGuard<'_, Cell>,
+        lane: Lane,
+        cid: u16,
+        errno: Errno,
+    ) -> Errno {
+        let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return errno };
         entry.state = State::Idle;
         let mut admitted = Vec::new();
         if let Some(span) = entry.span.take() {
@@ -422,7 +430,9 @@ impl Session {
         if let Some(locking) = entry.locking.take() {
             admitted.extend(lock(&self.shared).lock_requests.leave(locking.ino(), lane));
         }
-        debug_assert!(admitted.is_empty(), "nobody waits for a call that was just taken in");
+        drop(cell);
+        self.admit(admitted);
+        errno
     }
 
     /// Takes back a call that was taken in and not sent.
@@ -489,12 +499,15 @@ impl Session {
             match decision {
                 Ok(Decision::Send | Decision::SendOnly) => {
                     entry.state = State::Pending;
-                    if up {
-                        let asleep = self.send(&mut cell, cid);
-                        drop(cell);
-                        self.notify(asleep.unwrap_or(false));
-                        // Nobody spins for it: somebody must be woken when it is answered.
-                        self.arm(queue);
+                    match up.then(|| self.send(&mut cell, cid)) {
+                        None => {}
+                        Some(Err(errno)) => lanes.extend(self.end(cell, lane, Err(errno))),
+                        Some(Ok(asleep)) => {
+                            drop(cell);
+                            self.notify(asleep);
+                            // Nobody spins for it: somebody must be woken when it is answered.
+                            self.arm(queue);
+                        }
                     }
                 }
                 Ok(Decision::Wait) => {
