@@ -12,11 +12,13 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::world::HostWorld;
 use super::{HostOptions, Stop};
-use crate::link::{AttachFailure, HostLink, HostMemory, Received};
+use crate::link::{AttachFailure, HostLink, HostMemory, Peer, Received};
 use outboard_os::clock;
 
 /// How long one attempt to attach may take.
 const ATTEMPT: Duration = Duration::from_secs(5);
+/// Messages taken from the socket in one look, which brings none.
+const MESSAGES: usize = 8;
 
 pub(super) fn run(
     options: &HostOptions,
@@ -47,7 +49,7 @@ fn stay(options: &HostOptions, link: &HostLink, stop: &Stop) -> Option<&'static 
     while !stop.is_asked() {
         registers.beat_host();
         let until = clock::now().after(Beat::period(options.beat_limit));
-        if sleep(Some(link), stop, until) && is_closed(link) {
+        if sleep(Some(link), stop, until) && is_closed(link.peer()) {
             return Some("its socket closed");
         }
         if link.is_lost() && !stop.is_asked() {
@@ -85,15 +87,17 @@ fn hang_up(link: &HostLink) {
     let _gone = rustix::net::shutdown(link.socket(), rustix::net::Shutdown::Both);
 }
 
-/// Whether the DPU side has hung up. It says nothing else on this socket.
-fn is_closed(link: &HostLink) -> bool {
-    loop {
-        match link.peer().receive() {
+/// Whether the DPU side has hung up. It says nothing else on this socket: one that talks on and on
+/// would have this thread listen for ever, and counts as gone.
+fn is_closed(peer: &Peer) -> bool {
+    for _ in 0..MESSAGES {
+        match peer.receive() {
             Ok(Received::Nothing) => return false,
             Ok(Received::Message(_, _)) => {}
             Ok(Received::Closed | Received::Garbage(_)) | Err(_) => return true,
         }
     }
+    true
 }
 
 /// Attaches again, whatever it takes.
@@ -163,7 +167,7 @@ fn attach(
         }
     };
     world.renew(Arc::clone(&link));
-    match session.resume(link.registers(), &|| !is_closed(&link)) {
+    match session.resume(link.registers(), &|| !is_closed(link.peer())) {
         Ok(resumed) => {
             tracing::info!(
                 handles = resumed.handles,
@@ -197,5 +201,43 @@ fn say_lost(options: &HostOptions, cause: &str) {
             %socket, cause, after_s = after.as_secs(),
             "the DPU side is lost: calls wait this long, then fail"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use outboard_wire::attach::Message;
+
+    use super::*;
+    use crate::link::{Listener, connect};
+
+    /// A DPU side that wrote to the socket as fast as it was read held the thread that notices a
+    /// loss for ever: it neither stepped the heartbeat nor looked at the other side's, nor ended.
+    #[test]
+    fn a_dpu_side_that_talks_on_and_on_counts_as_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = Listener::bind(&path, 0o600, None).unwrap();
+        let host = connect(&path).unwrap();
+        let dpu = listener.accept().unwrap().unwrap();
+        let say = Message::Control { id: 1, text: "{}".to_owned() };
+        assert!(!is_closed(&host), "silence");
+        dpu.send(&say, &[]).unwrap();
+        assert!(!is_closed(&host), "a word");
+        let enough = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !enough.load(Ordering::Relaxed) {
+                    let _full = dpu.send(&say, &[]);
+                }
+            });
+            while !is_closed(&host) {}
+            enough.store(true, Ordering::Relaxed);
+        });
+        drop(dpu);
+        while !matches!(host.receive(), Ok(Received::Closed)) {}
+        assert!(is_closed(&host));
     }
 }
