@@ -20,6 +20,8 @@ pub(crate) struct Context<'a> {
     pub(crate) cred: Cow<'a, Cred>,
     /// The attachment may speak for others.
     pub(crate) trusted: bool,
+    /// The user its process runs as.
+    pub(crate) peer_uid: u32,
     /// The front-end has checked permissions, and may be believed.
     pub(crate) checked: bool,
     /// The time of this request.
@@ -44,6 +46,7 @@ impl<'a> Context<'a> {
             op,
             cred: believed(caller, &header.cred)?,
             trusted: caller.trusted,
+            peer_uid: caller.peer.uid,
             checked: caller.trusted && header.flags.has(Flags::CHECKED),
             now,
         })

@@ -13,6 +13,7 @@ use crate::layout::{DataKind, Entry, Inode, decode_xattr, encode_small, encode_x
 use crate::lookup::TRIES;
 use crate::orphan::Parting;
 use crate::permission::{EXECUTE, WRITE};
+use crate::shares::Taker;
 use crate::txn::{Tried, Txn};
 
 /// What is to be made.
@@ -140,7 +141,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         check_access_mode(flags)?;
         let ino = self.new_ino().await?;
         let handle = Handle { ino, flags, directory: false };
-        let opening = self.handles.open(cx.attachment, handle)?;
+        let opening = self.handles.open(Taker::of(cx), handle)?;
         let reply = |attr| Reply::Created(attr, Fh::NONE);
         let attr = self.make(cx, parent, name, Some(ino), birth, reply).await?;
         Ok((attr, opening.keep()))
@@ -255,7 +256,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
         let ino = self.new_ino().await?;
         let handle = Handle { ino, flags, directory: false };
-        let opening = self.handles.open(cx.attachment, handle)?;
+        let opening = self.handles.open(Taker::of(cx), handle)?;
         let birth = Birth::new(FileKind::Regular, mode, umask);
         let made = self.transact(async |txn| {
             let dir = txn.directory(parent).await?;

@@ -8,6 +8,8 @@ use outboard_base::task::WaitList;
 use outboard_base::{Errno, Fh, Ino, Result, SessionId};
 use outboard_wire::file::open_flags;
 
+use crate::shares::{Shares, Taker};
+
 /// An open file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
@@ -84,7 +86,8 @@ impl Interest {
 
 #[derive(Default)]
 struct State {
-    open: HashMap<(SessionId, Fh), Handle>,
+    /// Each with who took it.
+    open: HashMap<(SessionId, Fh), (Handle, Taker)>,
     /// Handles on each inode.
     counts: HashMap<Ino, usize>,
     interest: BTreeMap<SessionId, Interest>,
@@ -163,7 +166,8 @@ impl State {
     }
 }
 
-fn uncount<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: K) {
+/// One less of `key`.
+pub(crate) fn uncount<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: K) {
     if let Some(count) = counts.get_mut(&key) {
         *count -= 1;
         if *count == 0 {
@@ -265,66 +269,70 @@ impl Drop for Ending<'_> {
 /// Handles and holds of every attachment.
 pub(crate) struct Handles {
     state: Mutex<State>,
-    handles_max: usize,
+    shares: Mutex<Shares>,
     /// Who waits for one of the undecided.
     fates: WaitList,
 }
 
 impl Handles {
     /// None yet. `first` is above every handle of earlier instances.
-    pub(crate) fn new(first: u64, handles_max: usize) -> Handles {
+    pub(crate) fn new(first: u64, shares: Shares) -> Handles {
         let first = first.max(1);
         let state = State { next: first, first, grace: true, ..State::default() };
-        Handles { state: Mutex::new(state), handles_max, fates: WaitList::default() }
+        let shares = Mutex::new(shares);
+        Handles { state: Mutex::new(state), shares, fates: WaitList::default() }
+    }
+
+    /// Asked for with the state, never the other way round.
+    fn shares(&self) -> MutexGuard<'_, Shares> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`Shares::figures`].
+    pub(crate) fn figures(&self) -> (u64, u64, u64) {
+        self.shares().figures()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens `handle` under a number of its own. `ENFILE` beyond the limit, `ESTALE` if its end has
-    /// begun. Whoever opens must look *afterwards* whether the inode is there: it is closed again
-    /// unless it is kept.
-    pub(crate) fn open(&self, attachment: SessionId, handle: Handle) -> Result<Opening<'_>> {
+    /// Opens `handle` under a number of its own. `EMFILE` and `ENFILE` beyond a share, `ESTALE` if
+    /// its end has begun. Whoever opens must look *afterwards* whether the inode is there: it is
+    /// closed again unless it is kept.
+    pub(crate) fn open(&self, taker: Taker, handle: Handle) -> Result<Opening<'_>> {
         let mut state = self.state();
         let fh = Fh(state.next);
         state.next += 1;
-        self.insert(&mut state, attachment, fh, handle)?;
-        Ok(Opening { handles: self, attachment, fh })
+        self.insert(&mut state, taker, fh, handle)?;
+        Ok(Opening { handles: self, attachment: taker.attachment, fh })
     }
 
     /// Opens `handle` under the number it had before a restart; `None` if it is open already.
     pub(crate) fn reopen(
         &self,
-        attachment: SessionId,
+        taker: Taker,
         fh: Fh,
         handle: Handle,
     ) -> Result<Option<Opening<'_>>> {
+        let attachment = taker.attachment;
         let mut state = self.state();
         match state.open.get(&(attachment, fh)) {
-            Some(found) if *found == handle => Ok(None),
+            Some((found, _)) if *found == handle => Ok(None),
             None if fh.0 < state.first => {
-                self.insert(&mut state, attachment, fh, handle)?;
+                self.insert(&mut state, taker, fh, handle)?;
                 Ok(Some(Opening { handles: self, attachment, fh }))
             }
             _ => Err(Errno::EBADF),
         }
     }
 
-    fn insert(
-        &self,
-        state: &mut State,
-        attachment: SessionId,
-        fh: Fh,
-        handle: Handle,
-    ) -> Result<()> {
-        if state.open.len() >= self.handles_max {
-            return Err(Errno::ENFILE);
-        }
+    fn insert(&self, state: &mut State, taker: Taker, fh: Fh, handle: Handle) -> Result<()> {
         if state.ends(handle.ino) {
             return Err(Errno::ESTALE);
         }
-        state.open.insert((attachment, fh), handle);
+        self.shares().take(taker)?;
+        state.open.insert((taker.attachment, fh), (handle, taker));
         *state.counts.entry(handle.ino).or_default() += 1;
         Ok(())
     }
@@ -332,7 +340,8 @@ impl Handles {
     /// Closes a handle; `EBADF` if it is not open.
     pub(crate) fn close(&self, attachment: SessionId, fh: Fh) -> Result<Handle> {
         let mut state = self.state();
-        let handle = state.open.remove(&(attachment, fh)).ok_or(Errno::EBADF)?;
+        let (handle, taker) = state.open.remove(&(attachment, fh)).ok_or(Errno::EBADF)?;
+        self.shares().give_back(taker);
         state.uncount(handle.ino);
         state.released(handle.ino);
         Ok(handle)
@@ -346,7 +355,7 @@ impl Handles {
     /// The handle `fh` on `ino`; `EBADF` if it is not open, or on another inode.
     pub(crate) fn get(&self, attachment: SessionId, fh: Fh, ino: Ino) -> Result<Handle> {
         let handle = self.state().open.get(&(attachment, fh)).copied();
-        handle.filter(|handle| handle.ino == ino).ok_or(Errno::EBADF)
+        handle.map(|(handle, _)| handle).filter(|handle| handle.ino == ino).ok_or(Errno::EBADF)
     }
 
     /// An attachment learns of `ino`.
@@ -379,7 +388,7 @@ impl Handles {
                 && state
                     .open
                     .iter()
-                    .any(|((owner, _), handle)| *owner == attachment && handle.ino == ino))
+                    .any(|((owner, _), (handle, _))| *owner == attachment && handle.ino == ino))
     }
 
     /// Whether those who held something before the opening may still say so.
@@ -508,13 +517,16 @@ impl Handles {
     pub(crate) fn detach(&self, attachment: SessionId) {
         let mut state = self.state();
         let mut released: Vec<Ino> = Vec::new();
-        state.open.retain(|(owner, _), handle| {
+        let mut shares = self.shares();
+        state.open.retain(|(owner, _), (handle, taker)| {
             let stays = *owner != attachment;
             if !stays {
+                shares.give_back(*taker);
                 released.push(handle.ino);
             }
             stays
         });
+        drop(shares);
         for &ino in &released {
             state.uncount(ino);
         }

@@ -50,6 +50,7 @@ mod remove;
 mod rename;
 mod replay;
 mod session;
+mod shares;
 mod txn;
 mod volume;
 mod xattr;

@@ -11,6 +11,7 @@ use crate::create::check_access_mode;
 use crate::handles::Handle;
 use crate::layout::Inode;
 use crate::permission::{EXECUTE, READ, WRITE};
+use crate::shares::Taker;
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
     pub(crate) async fn open_file(&self, cx: &Context<'_>, ino: Ino, flags: u32) -> Result<Reply> {
@@ -26,7 +27,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     ) -> Result<(Fh, Attr)> {
         check_access_mode(flags)?;
         let handle = Handle { ino, flags, directory: false };
-        let opening = self.handles.open(cx.attachment, handle)?;
+        let opening = self.handles.open(Taker::of(cx), handle)?;
         let mut inode = self.inode(ino).await?;
         self.may_open(cx, &inode, flags).await?;
         if flags & open_flags::TRUNC != 0 {
@@ -131,7 +132,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
 
     pub(crate) async fn opendir(&self, cx: &Context<'_>, ino: Ino) -> Result<Reply> {
         let handle = Handle { ino, flags: 0, directory: true };
-        let opening = self.handles.open(cx.attachment, handle)?;
+        let opening = self.handles.open(Taker::of(cx), handle)?;
         let inode = self.inode(ino).await?;
         if !inode.is_directory() {
             return Err(Errno::ENOTDIR);
@@ -161,7 +162,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             return Ok(Reply::Empty);
         }
         let handle = Handle { ino, flags, directory };
-        let Some(opening) = self.handles.reopen(cx.attachment, fh, handle)? else {
+        let Some(opening) = self.handles.reopen(Taker::of(cx), fh, handle)? else {
             return Ok(Reply::Empty);
         };
         let inode = self.inode(ino).await?;

@@ -17,8 +17,13 @@ pub struct Options {
     pub segment: u64,
     /// How blocks of big files are kept that are written from now on.
     pub compression: Compression,
-    /// Most open files and directories of the volume; beyond it `ENFILE`.
+    /// Most open files and directories of the volume; beyond it `ENFILE`. An eighth of them is kept
+    /// for root and the volume's owner.
     pub handles_max: usize,
+    /// Most of them that are one user's, neither root nor the owner; beyond it `ENFILE`.
+    pub handles_user_max: usize,
+    /// Most of them of one attachment that speaks for its user alone; beyond it `EMFILE`.
+    pub handles_attachment_max: usize,
     /// A number that differs between volumes: names a new volume. At random.
     pub id: u64,
     /// Owner of a new volume's root directory.
@@ -35,6 +40,8 @@ impl Default for Options {
             segment: 64 << 20,
             compression: Compression::None,
             handles_max: 1 << 20,
+            handles_user_max: 1 << 18,
+            handles_attachment_max: 1 << 16,
             id: 0,
             owner: (0, 0),
             mode: 0o755,

@@ -120,6 +120,7 @@ impl<K: Kv, M: Medium> Housekeeping for Kvfs<K, M> {
 
     fn figures(&self) -> Figures {
         let (space, packing) = (self.statfs(), self.objects().packing());
+        let (open, open_by_one_user, open_refused) = self.handles.figures();
         vec![
             ("id", space.id),
             ("block_size", space.block_size),
@@ -131,6 +132,9 @@ impl<K: Kv, M: Medium> Housekeeping for Kvfs<K, M> {
             ("written", packing.plain),
             ("written_taken", packing.taken),
             ("written_sent", packing.sent),
+            ("open", open),
+            ("open_by_one_user", open_by_one_user),
+            ("open_refused", open_refused),
         ]
     }
 }

@@ -8,6 +8,7 @@ use outboard_wire::file::{Flags, Op, Reply, Request};
 use crate::context::Context;
 use crate::handles::Handle;
 use crate::layout::ReplayRecord;
+use crate::shares::Taker;
 use crate::{Answer, Kvfs};
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
@@ -36,7 +37,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     ) -> Result<Answer> {
         let attachment = context.attachment;
         let reopen = async |ino, flags| -> Result<Fh> {
-            let opening = self.handles.open(attachment, Handle { ino, flags, directory: false })?;
+            let handle = Handle { ino, flags, directory: false };
+            let opening = self.handles.open(Taker::of(context), handle)?;
             let inode = self.inode(ino).await?;
             if !context.trusted {
                 // The record says what was opened, but not how; and the request may say anything.

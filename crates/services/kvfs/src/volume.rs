@@ -18,6 +18,7 @@ use crate::layout::key::{self, Counter};
 use crate::layout::{Inode, Superblock, decode_counter, encode_counter};
 use crate::lock::Locks;
 use crate::session::Sessions;
+use crate::shares::Shares;
 use crate::txn::Fail;
 use crate::{Kvfs, OpenError, Options, VolumeEvent};
 
@@ -84,7 +85,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             fresh: Fresh::default(),
             touched: Touched::default(),
             numbers: Numbers(Mutex::new(0..0)),
-            handles: Handles::new(first_handle, options.handles_max),
+            handles: Handles::new(first_handle, Shares::new(&options)),
             sessions: Sessions::default(),
             locks: Mutex::new(locks),
             events: Mutex::default(),

@@ -173,7 +173,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         let sessions = Sessions::open(&options.sessions)?;
         let grace = Grace::new(sessions.expected(), now, options.grace);
         let allowed = (options.socket_mode, options.socket_group);
-        let peers = Peers::listen(&options.socket, allowed, Arc::clone(&wakeup))?;
+        let peers = Peers::listen(&options.socket, allowed, options.owner, Arc::clone(&wakeup))?;
         if let Some(ring) = runtime.completes() {
             peers.watch_ring(ring)?;
         }

@@ -102,6 +102,13 @@ fn describe(status: &Status) -> String {
     );
     // Writing to a String cannot fail.
     let _ = writeln!(text, "volume       {} of {} used", human(used(all)), human(total(all)));
+    let open = number(all, &["volume", "open"]);
+    let of_one = number(all, &["volume", "open_by_one_user"]);
+    let refused = number(all, &["volume", "open_refused"]);
+    let _ = writeln!(text, "open         {open}, {of_one} of one user, {refused} refused");
+    let [taken, most, refused] =
+        ["open", "most", "refused"].map(|key| number(all, &["connections", key]));
+    let _ = writeln!(text, "connections  {taken} of {most}, {refused} refused");
     describe_packing(all, &mut text);
     text.push_str(&store::describe(all.get("store").unwrap_or(&Value::Null), human));
     if let Some(operations) = all.get("ops").and_then(Value::as_object) {

@@ -352,8 +352,8 @@ fn a_dropped_commit_is_decided() {
     assert!(dropped > 500, "{dropped} were dropped");
 }
 
-/// Who waits for another's work on the shards was not told that the store had failed: it slept until
-/// that work ended, which on a pool that is gone is a long time.
+/// Who waits for another's work on the shards was not told that the store had failed: it slept
+/// until that work ended, which on a pool that is gone is a long time.
 #[test]
 fn who_waits_for_work_is_told_when_the_store_fails() {
     #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Inodes without a name: who holds them, and when they go.
 
-use outboard_base::{Errno, Fh, Ino};
+use outboard_base::{Errno, Fh, Ino, SessionId};
 use outboard_volume::VolumeEvent;
 use outboard_wire::file::{Attr, Reply, Request, open_flags};
 
@@ -357,4 +357,71 @@ fn others_hear_of_changes_to_what_they_were_told_of() {
     assert_eq!(stale(&volume, 2), (vec![ino], vec!["f".to_owned(), "h".to_owned()]));
     user.unlink(Ino::ROOT, "h").unwrap();
     assert_eq!(stale(&volume, 2), (vec![ino], vec!["h".to_owned()]));
+}
+
+/// Opens `ino` until that is refused: how many handles that were, and the errno.
+fn open_all(user: &User<'_>, ino: Ino) -> (Vec<Fh>, Errno) {
+    let mut open = Vec::new();
+    loop {
+        match user.open(ino, open_flags::RDWR) {
+            Ok(fh) => open.push(fh),
+            Err(errno) => return (open, errno),
+        }
+        assert!(open.len() < 1000, "no end");
+    }
+}
+
+/// Handles were bounded for the volume alone: where others may attach, one user opened a million
+/// files, and nobody else any. A user and an attachment have shares, and root and the owner a
+/// reserve; what is closed, or goes with its attachment, is there again.
+#[test]
+fn nobody_takes_all_handles() {
+    let disk = Disk::new(2);
+    let options = outboard_kvfs::Options {
+        handles_max: 64,
+        handles_user_max: 20,
+        handles_attachment_max: 8,
+        ..outboard_kvfs::Options::default()
+    };
+    let volume = disk.open_with(options);
+    block_on(volume.end_grace()).unwrap();
+    let root = User::root(&volume);
+    let ino = root.file(Ino::ROOT, "f").unwrap().ino;
+    let attached = |attachment, uid| {
+        let mut user = User::attached(&volume, attachment).by(uid, uid);
+        (user.caller.trusted, user.caller.peer) = (false, user.cred.clone());
+        user.lookup(Ino::ROOT, "f").unwrap();
+        user
+    };
+    let greedy = [2, 3, 4].map(|attachment| attached(attachment, 10));
+    let counts = greedy.each_ref().map(|user| {
+        let (open, errno) = open_all(user, ino);
+        (open.len(), errno)
+    });
+    assert_eq!(counts, [(8, Errno::EMFILE), (8, Errno::EMFILE), (4, Errno::ENFILE)]);
+    // Through a mount it is the same user.
+    assert_eq!(open_all(&root.by(10, 10), ino).1, Errno::ENFILE);
+    assert_eq!(errno(greedy[2].opendir(Ino::ROOT)), Errno::ENFILE);
+
+    let (second, refused) = open_all(&root.by(11, 11), ino);
+    assert_eq!((second.len(), refused), (20, Errno::ENFILE), "another has a share, too");
+    let (third, refused) = open_all(&root.by(12, 12), ino);
+    assert_eq!((third.len(), refused), (16, Errno::ENFILE), "the reserve");
+    let (reserve, refused) = open_all(&root, ino);
+    assert_eq!((reserve.len(), refused), (8, Errno::ENFILE), "there is an end to it");
+    reserve.iter().for_each(|&fh| root.close(ino, fh).unwrap());
+
+    volume.detach(greedy[0].caller.attachment);
+    assert_eq!(open_all(&root.by(12, 12), ino).0.len(), 4);
+    assert_eq!(open_all(&greedy[2], ino).0.len(), 4);
+    second.iter().for_each(|&fh| root.by(11, 11).close(ino, fh).unwrap());
+    assert_eq!(open_all(&root.by(11, 11), ino).0.len(), 20);
+    let figures = outboard_volume::Housekeeping::figures(&volume);
+    let figure = |name| figures.iter().find(|(key, _)| *key == name).unwrap().1;
+    assert_eq!((figure("open"), figure("open_by_one_user")), (56, 20));
+    assert!(figure("open_refused") >= 10);
+    for attachment in [1, 3, 4] {
+        volume.detach(SessionId(attachment));
+    }
+    assert_eq!(outboard_volume::Housekeeping::figures(&volume)[10], ("open", 0));
 }

@@ -266,8 +266,8 @@ fn a_link_saves_a_file_that_is_being_removed() {
 
 /// A file made without a name was given one while its last handle closed: its end had begun, and
 /// who created that name meanwhile asked a hundred times in one poll and heard EBUSY. When the end
-/// was called off, that also undid the mark of a removal of the new name, and a file could be opened
-/// that went with the next batch. Now the end of a file does not begin while somebody names it.
+/// was called off, that also undid the mark of a removal of the new name, and a file could be
+/// opened that went with the next batch. The end of a file does not begin while somebody names it.
 #[test]
 fn a_nameless_file_is_named_while_its_last_handle_closes() {
     let disk = Disk::new(8);

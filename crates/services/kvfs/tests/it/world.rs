@@ -99,13 +99,18 @@ impl Disk {
     }
 
     pub(crate) fn open(&self) -> Volume {
+        self.open_with(Options::default())
+    }
+
+    /// Opens with what `options` say of limits.
+    pub(crate) fn open_with(&self, options: Options) -> Volume {
         let options = Options {
             capacity: 64 << 20,
             segment: 1 << 20,
             id: 7,
             mode: 0o777,
             compression: self.compression,
-            ..Options::default()
+            ..options
         };
         let (kv, medium) = (Arc::clone(&self.kv), Arc::clone(&self.medium));
         block_on(Kvfs::open(kv, medium, options, Timestamp { sec: 1_000_000, nsec: 0 })).unwrap()

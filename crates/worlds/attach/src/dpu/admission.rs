@@ -11,7 +11,7 @@ use outboard_volume::Caller;
 use outboard_wire::attach::{Hello, Message, QueuesHello, Reason};
 use outboard_wire::nvmefs::Dispatch;
 
-use super::peers::{Connection, Lingering, PEERS_MAX, has_ended};
+use super::peers::{Connection, Lingering, has_ended};
 use super::sessions::Holder;
 use super::{Attached, Dpu, cache};
 use crate::link::{DpuAttachment, Peer, Received};
@@ -37,11 +37,15 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
 
     fn accept(&mut self) {
         while let Some(peer) = self.peers.accept() {
-            if self.peers.all.len() >= PEERS_MAX || self.ending.is_some() {
-                say_no(&peer, Reason::Full, "too many connections, or the DPU side is closing");
-                continue;
-            }
-            if let Err(error) = self.peers.insert(peer) {
+            let taken = peer.cred().and_then(|cred| {
+                if self.ending.is_some() || !self.peers.has_room(cred.uid) {
+                    let why = "too many connections, of this user or of all, or it is closing";
+                    say_no(&peer, Reason::Full, why);
+                    return Ok(());
+                }
+                self.peers.insert(peer, cred).map(drop)
+            });
+            if let Err(error) = taken {
                 tracing::debug!(%error, "a connection could not be taken");
             }
         }
@@ -96,7 +100,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
     /// Root and the volume's owner may speak for others.
     fn is_trusted(&self, name: u64) -> bool {
         let uid = self.peers.all.get(&name).map(|connection| connection.cred.uid);
-        uid.is_some_and(|uid| uid == 0 || uid == self.options.owner)
+        uid.is_some_and(|uid| self.peers.is_trusted(uid))
     }
 
     fn admit(
@@ -241,6 +245,12 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
             // The host may have hung up already.
             let _unheard = connection.peer.send(&Message::Detach, &[]);
             tracing::info!(session = %gone.session, pid, "detached");
+        } else if !connection.is_dead() && !self.peers.may_linger(connection.cred.uid) {
+            self.forget(now, gone.session);
+            tracing::warn!(
+                session = %gone.session, pid,
+                "hung up without a word, as many of its user did: what it holds is released"
+            );
         } else if connection.is_dead() {
             self.forget(now, gone.session);
             tracing::warn!(
@@ -255,6 +265,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
             );
             self.peers.linger(Lingering {
                 session: gone.session,
+                uid: connection.cred.uid,
                 until: now.after(self.options.linger),
                 process: connection.process,
             });

@@ -21,6 +21,7 @@ use outboard_wire::attach::Message;
 use outboard_wire::file::Op;
 use serde_json::{Value, json};
 
+use super::peers::{PEERS_MAX, PEERS_USER};
 use super::{Dpu, cache};
 use outboard_os::clock;
 use outboard_os::executor::block_on;
@@ -115,6 +116,12 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
             "waiting": self.runtime.waiting(),
             "volume": figures_json(self.kv.volume.figures()),
             "store": (self.store)(),
+            "connections": {
+                "open": self.peers.all.len(),
+                "most": PEERS_MAX,
+                "most_of_one_user": PEERS_USER,
+                "refused": self.peers.refused,
+            },
             "attachments": self.attachments_json(),
             "ops": ops_json(&self.service.stats()),
             "malformed": self.service.stats().malformed,

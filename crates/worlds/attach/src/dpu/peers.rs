@@ -21,6 +21,11 @@ use outboard_os::wakeup::Wakeup;
 
 /// Most connections at a time, attached or not.
 pub(super) const PEERS_MAX: usize = 256;
+/// Of these one user has at most so many, who is neither root nor the volume's owner; and as many
+/// sessions that linger.
+pub(super) const PEERS_USER: usize = 64;
+/// So many are kept for root and the volume's owner.
+const PEERS_RESERVE: usize = 32;
 /// Names of what the wakeup watches: not a connection's own.
 const LISTENER: NonZeroU64 = NonZeroU64::MIN;
 const PROCESS: NonZeroU64 = LISTENER.saturating_add(1);
@@ -71,6 +76,7 @@ fn process_of(pid: u32) -> io::Result<Option<OwnedFd>> {
 /// closed.
 pub(super) struct Lingering {
     pub(super) session: SessionId,
+    pub(super) uid: u32,
     pub(super) until: Time,
     pub(super) process: Option<OwnedFd>,
 }
@@ -87,6 +93,17 @@ pub(super) struct Peers {
     pub(super) lingering: Vec<Lingering>,
     next: NonZeroU64,
     places: BTreeMap<AttachmentId, u64>,
+    /// Whom connections are kept for: root, and the volume's owner.
+    owner: u32,
+    /// Connections that were refused as there were too many.
+    pub(super) refused: u64,
+}
+
+/// Whether one more connection has room beside `all`, of which `own` are the same user's and
+/// `others` those of users that nothing is kept for.
+fn has_room(trusted: bool, own: usize, others: usize, all: usize) -> bool {
+    let within = own < PEERS_USER && others < PEERS_MAX - PEERS_RESERVE;
+    all < PEERS_MAX && (trusted || within)
 }
 
 impl Peers {
@@ -94,6 +111,7 @@ impl Peers {
     pub(super) fn listen(
         path: &Path,
         (mode, group): (u32, Option<u32>),
+        owner: u32,
         wakeup: Arc<Wakeup>,
     ) -> io::Result<Peers> {
         let listener = Listener::bind(path, mode, group)?;
@@ -107,6 +125,8 @@ impl Peers {
             lingering: Vec::new(),
             next: FIRST,
             places: BTreeMap::new(),
+            owner,
+            refused: 0,
         })
     }
 
@@ -165,10 +185,24 @@ impl Peers {
         }
     }
 
+    /// Whether `uid` may speak for others.
+    pub(super) fn is_trusted(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.owner
+    }
+
+    /// Whether one more connection of `uid` has room; counts those that have none.
+    pub(super) fn has_room(&mut self, uid: u32) -> bool {
+        let uids = || self.all.values().map(|connection| connection.cred.uid);
+        let own = uids().filter(|&other| other == uid).count();
+        let others = uids().filter(|&other| !self.is_trusted(other)).count();
+        let has_room = has_room(self.is_trusted(uid), own, others, self.all.len());
+        self.refused += u64::from(!has_room);
+        has_room
+    }
+
     /// Takes a connection in. One whose process cannot be watched, because descriptors are short,
     /// is let go: it would be taken for dead.
-    pub(super) fn insert(&mut self, peer: Peer) -> io::Result<u64> {
-        let cred = peer.cred()?;
+    pub(super) fn insert(&mut self, peer: Peer, cred: PeerCred) -> io::Result<u64> {
         let name = self.next.get();
         let process = process_of(cred.pid).inspect_err(|error| self.run_short(error))?;
         self.wakeup.watch(peer.fd(), self.next)?;
@@ -244,6 +278,12 @@ impl Peers {
         lingering.chain(self.shortage.until()).min()
     }
 
+    /// Whether one more session of `uid` may linger.
+    pub(super) fn may_linger(&self, uid: u32) -> bool {
+        let own = self.lingering.iter().filter(|lingering| lingering.uid == uid).count();
+        self.is_trusted(uid) || own < PEERS_USER
+    }
+
     /// Keeps a session whose host may come back.
     pub(super) fn linger(&mut self, lingering: Lingering) {
         if let Some(process) = &lingering.process {
@@ -251,5 +291,24 @@ impl Peers {
             let _watched = self.wakeup.watch(process.as_fd(), PROCESS);
         }
         self.lingering.push(lingering);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With `--socket-mode 666` one user could take every connection, and `status` and `shutdown`
+    /// of the owner were refused with the rest.
+    #[test]
+    fn nobody_takes_all_connections() {
+        assert!(has_room(false, PEERS_USER - 1, PEERS_USER - 1, PEERS_USER - 1));
+        assert!(!has_room(false, PEERS_USER, PEERS_USER, PEERS_USER), "a user's share");
+        let most = PEERS_MAX - PEERS_RESERVE;
+        assert!(has_room(false, 0, most - 1, PEERS_MAX - 1), "another has its own");
+        assert!(!has_room(false, 0, most, most), "the reserve");
+        assert!(has_room(true, most, most, most));
+        assert!(has_room(true, PEERS_MAX - 1, 0, PEERS_MAX - 1));
+        assert!(!has_room(true, 0, most, PEERS_MAX), "there is an end to it");
     }
 }
