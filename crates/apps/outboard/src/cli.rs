@@ -39,7 +39,7 @@ const EXAMPLES: &str = "\
 Examples:
   outboard run ./mnt                      mount the volume in ./data, until Ctrl-C
   outboard run --data /srv/vol -o noatime /mnt/vol
-  outboard status --data /srv/vol         what both sides are doing
+  outboard status --data /srv/vol         what both sides are doing; of a served directory too
   outboard fsck --data /srv/vol           check a volume, running or not
   outboard serve kv                       serve clients of Redis at 127.0.0.1:7379
   outboard umount /mnt/vol                unmount, also a mount point left by a crash
@@ -86,7 +86,8 @@ side.")]
         /// Where the volume is mounted
         mountpoint: PathBuf,
     },
-    /// Check a volume: contents and metadata when it is not running, metadata and space when it is
+    /// Check a volume or what a server keeps: contents and metadata when it is not running,
+    /// metadata and space when it is
     Fsck {
         #[command(flatten)]
         settings: Settings,
@@ -97,13 +98,21 @@ side.")]
         #[arg(long)]
         json: bool,
     },
-    /// What both sides are doing: processes, operations, DMA ledger, space, and how the store does
+    /// What both sides of a volume or a server are doing: processes, operations, DMA ledger, space
+    #[command(after_help = "\
+Examples:
+  outboard status --data /srv/vol --watch 1
+  outboard status --data served           what `outboard serve` serves: offloading, table, rings")]
     Status {
         #[command(flatten)]
         settings: Settings,
         /// Print everything as JSON
         #[arg(long)]
         json: bool,
+        /// Again every so many seconds, until Ctrl-C
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+              value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        watch: Option<u64>,
     },
     /// Copy a volume that is not running from one store to another, and compare
     #[command(after_help = "\

@@ -40,8 +40,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Fsck { settings, repair, json } => {
             commands::fsck::fsck(&settings.load(config)?, repair, json)
         }
-        Command::Status { settings, json } => {
-            commands::status::status(&settings.load(config)?, json)
+        Command::Status { settings, json, watch } => {
+            commands::status::status(&settings.load(config)?, json, watch)
         }
         Command::Migrate { from, to, store } => commands::migrate::migrate(from, to, store),
         Command::Serve { what } => commands::serve::serve(what),

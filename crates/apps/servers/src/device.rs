@@ -2,6 +2,7 @@
 //! the cache table of the DPU side, if there is one.
 
 mod dds;
+mod local;
 #[cfg(test)]
 pub(crate) mod sim;
 
@@ -18,6 +19,7 @@ use outboard_medium::{Buf, Medium};
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 
 pub use dds::DdsDevice;
+pub use local::{Files, LocalDevice};
 
 /// A device. All on one thread.
 pub trait Device: 'static {

@@ -18,4 +18,4 @@ mod sync;
 pub use crate::connections::{Ended, Stop};
 pub use app::{KvApplication, hash};
 pub use server::{KvServer, Setup};
-pub use store::{Fsync, StoreSetup};
+pub use store::{Fsync, StoreSetup, check};

@@ -19,3 +19,4 @@ pub mod wire;
 
 pub use app::PagesApplication;
 pub use server::{PageServer, Setup};
+pub use store::check;

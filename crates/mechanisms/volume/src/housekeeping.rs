@@ -23,6 +23,24 @@ pub struct Report {
 }
 
 impl Report {
+    /// Adds a fault. The first of them are told, the rest counted.
+    pub fn find(&mut self, what: String) {
+        const TOLD: usize = 100;
+        self.total += 1;
+        if self.findings.len() < TOLD {
+            self.findings.push(what);
+        }
+    }
+
+    /// Takes in what another found: `of` says where.
+    pub fn add(&mut self, of: &str, other: Report) {
+        let findings = other.findings.into_iter();
+        self.findings.extend(findings.map(|finding| format!("{of}: {finding}")));
+        self.total += other.total;
+        self.unsure += other.unsure;
+        self.counts.extend(other.counts);
+    }
+
     /// Whether nothing is wrong.
     #[must_use]
     pub fn is_clean(&self) -> bool {

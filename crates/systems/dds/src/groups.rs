@@ -62,6 +62,12 @@ impl Shape {
         self.requests
     }
 
+    /// Bytes of a ring of responses.
+    #[must_use]
+    pub fn response_bytes(&self) -> u64 {
+        self.responses
+    }
+
     /// Alignment of data that is written.
     #[must_use]
     pub fn align(&self) -> u32 {

@@ -83,6 +83,8 @@ struct Shared {
     primary: usize,
     seed: u64,
     len: AtomicU64,
+    /// New items that found no room.
+    refused: AtomicU64,
     capacity: usize,
 }
 
@@ -153,7 +155,8 @@ pub fn with_capacity(items: usize, seed: u64) -> Result<(Writer, Reader), TableE
     let pool = (primary / 64).max(2);
     let buckets: Box<[Bucket]> = (0..primary + pool).map(|_| Bucket::new()).collect();
     let len = AtomicU64::new(0);
-    let shared = Arc::new(Shared { buckets, primary, seed, len, capacity: items });
+    let refused = AtomicU64::new(0);
+    let shared = Arc::new(Shared { buckets, primary, seed, len, refused, capacity: items });
     Ok((Writer::new(Arc::clone(&shared)), Reader(shared)))
 }
 
@@ -179,6 +182,12 @@ impl Reader {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// How often a new item found no room, since the table was made.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.0.refused.load(Ordering::Relaxed)
     }
 
     /// Items it was made for.

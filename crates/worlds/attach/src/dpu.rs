@@ -49,7 +49,7 @@ use outboard_os::wakeup::Wakeup;
 use peers::Peers;
 use sessions::Sessions;
 
-pub use control::{Control, report_json};
+pub use control::{Control, cpu_seconds, failed, ledger_json, report_json};
 
 /// How a DPU side runs.
 #[derive(Clone, Debug)]

@@ -41,7 +41,8 @@ fn run(program: &Path, socket: &Path) -> std::process::Output {
 fn server(dir: &Path) -> Server {
     let reserve = Reserve { most: 1 << 20, one_in: 1000 };
     let options = ServerOptions::new(dir.join("volume"), dir.join("socket"));
-    Server::start(ServerOptions { capacity: 1 << 30, items: 1000, reserve, ..options }).unwrap()
+    Server::start(ServerOptions { capacity: Some(1 << 30), items: 1000, reserve, ..options })
+        .unwrap()
 }
 
 #[test]

@@ -95,7 +95,7 @@ impl World {
         assert_eq!(plugin.profile().name, "records");
         let socket = dir.path().join("socket");
         let server = Server::start(ServerOptions {
-            capacity: 1 << 30,
+            capacity: Some(1 << 30),
             items: 10_000,
             reserve: Reserve { most: 1 << 20, one_in: 1000 },
             maintainer: Some(Arc::new(PluginMaintainer::new(plugin.clone()).unwrap())),

@@ -254,8 +254,12 @@ pub fn run(dir: &Path) -> Result<(u64, u64), Box<dyn Error>> {
     let options = ServerOptions::new(dir.join("volume"), socket.clone());
     let application = Some(Arc::new(Lookup) as Arc<dyn Application>);
     let health = Arc::clone(&options.health);
-    let server =
-        Server::start(ServerOptions { capacity: 1 << 30, items: 10_000, application, ..options })?;
+    let server = Server::start(ServerOptions {
+        capacity: Some(1 << 30),
+        items: 10_000,
+        application,
+        ..options
+    })?;
     let setup = Setup {
         app: Arc::new(Lookup),
         health,

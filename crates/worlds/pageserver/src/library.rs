@@ -98,7 +98,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let reserve = Reserve { most: 1 << 20, one_in: 1000 };
         let options = ServerOptions::new(dir.path().join("volume"), dir.path().join("socket"));
-        let options = ServerOptions { capacity: 1 << 30, items: 1000, reserve, ..options };
+        let options = ServerOptions { capacity: Some(1 << 30), items: 1000, reserve, ..options };
         let server = Server::start(options).unwrap();
         let shape = Shape::new(3, 256 << 10, 512 << 10, ALIGN as u32).unwrap();
         let attachment = Attachment::attach(&dir.path().join("socket"), shape, LIMIT).unwrap();

@@ -12,6 +12,7 @@
 //! more what becomes wrong.
 
 mod attached;
+mod control;
 mod sockets;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ use outboard_link::pace::{self, Pace};
 use outboard_medium::Medium;
 
 use super::maintainer::AppMaintainer;
+use control::Control;
 use outboard_os::alone;
 use outboard_os::clock;
 use outboard_os::event_loop::{EventLoop, Pass, Polled};
@@ -45,6 +47,7 @@ use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::room::Reserve;
 use outboard_os::runtime::{Poller, Runtime};
 use outboard_os::wakeup::Wakeup;
+use serde_json::Value;
 use sockets::Sockets;
 
 /// The file service over a file or device.
@@ -59,12 +62,16 @@ const NAP: Duration = Duration::from_secs(1);
 /// How long an orderly end waits for what is under way.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
+/// Bytes of a new volume of which nothing is said.
+pub const NEW_CAPACITY: u64 = 64 << 30;
+
 /// How a server is set up.
 pub struct ServerOptions {
     /// The file or block device.
     pub device: PathBuf,
-    /// Bytes of a new volume, where the device is a file that is not there yet.
-    pub capacity: u64,
+    /// Bytes of a new volume, where the device is a file that is not there yet; one that is there
+    /// and smaller grows to so many. `None`: [`NEW_CAPACITY`], and none grows.
+    pub capacity: Option<u64>,
     /// Space of the disk that growth leaves free.
     pub reserve: Reserve,
     /// Every read takes this much longer; for measuring.
@@ -93,7 +100,7 @@ impl ServerOptions {
     pub fn new(device: PathBuf, socket: PathBuf) -> ServerOptions {
         ServerOptions {
             device,
-            capacity: 64 << 30,
+            capacity: None,
             reserve: Reserve::default(),
             read_delay: Duration::ZERO,
             socket,
@@ -113,13 +120,14 @@ pub struct Server {
     files: Arc<Files>,
     table: table::Reader,
     ledger: Arc<Ledger>,
+    control: Control,
     stop: Arc<AtomicBool>,
     wakeup: Arc<Wakeup>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 /// What the thread hands out once it is ready.
-type Ready = (Arc<Files>, table::Reader, Arc<Ledger>, Arc<Wakeup>);
+type Ready = (Arc<Files>, table::Reader, Arc<Ledger>, Control, Arc<Wakeup>);
 
 impl Server {
     /// Opens the device, making a volume on one that is empty, and serves on a thread of its own.
@@ -140,8 +148,8 @@ impl Server {
             events.run(&mut serving)
         })?;
         match wait.recv() {
-            Ok((files, table, ledger, wakeup)) => {
-                Ok(Server { files, table, ledger, stop, wakeup, thread: Some(thread) })
+            Ok((files, table, ledger, control, wakeup)) => {
+                Ok(Server { files, table, ledger, control, stop, wakeup, thread: Some(thread) })
             }
             Err(_) => Err(ended(thread)),
         }
@@ -165,6 +173,11 @@ impl Server {
         &self.ledger
     }
 
+    /// From now on a status says under `name` what `tell` says.
+    pub fn tell(&self, name: &'static str, tell: impl Fn() -> Value + Send + 'static) {
+        self.control.add(name, Box::new(tell));
+    }
+
     /// Whether it still serves.
     #[must_use]
     pub fn is_serving(&self) -> bool {
@@ -176,14 +189,14 @@ impl Server {
     /// # Errors
     /// What ended it before, or the last flush's.
     pub fn stop(mut self) -> io::Result<()> {
-        self.tell();
+        self.tell_to_stop();
         self.thread.take().map_or(Ok(()), |thread| match thread.join() {
             Ok(outcome) => outcome,
             Err(_) => Err(io::Error::other("the file service panicked")),
         })
     }
 
-    fn tell(&self) {
+    fn tell_to_stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.wakeup.notify();
     }
@@ -191,7 +204,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.tell();
+        self.tell_to_stop();
         if let Some(thread) = self.thread.take() {
             // Who wants to know how it ended calls `stop`.
             let _outcome = thread.join();
@@ -206,12 +219,21 @@ fn ended(thread: JoinHandle<io::Result<()>>) -> io::Error {
     }
 }
 
-/// Opens the volume on a device, or makes one where nothing is.
-fn open_files(medium: Arc<FileMedium>, capacity: u64) -> Result<Files, OpenError> {
-    match block_on(FileService::open(Arc::clone(&medium))) {
+/// Opens the volume on a device, makes one where nothing is, or one larger that is to be.
+fn open_files(medium: Arc<FileMedium>, capacity: Option<u64>) -> Result<Files, OpenError> {
+    // Of a device the space is what it has.
+    let wanted = capacity.map(|wanted| if medium.is_device() { medium.len() } else { wanted });
+    let grown = wanted.map(|wanted| block_on(FileService::grow(&medium, wanted))).transpose();
+    if let Ok(Some((before, now))) = grown
+        && before < now
+    {
+        tracing::info!(before, now, "the volume has grown");
+    }
+    match grown.and_then(|_| block_on(FileService::open(Arc::clone(&medium)))) {
         Err(OpenError::Empty) => {
             // A file that is there already may be what is left of a volume half made.
-            let space = if medium.is_device() { medium.len() } else { capacity.max(medium.len()) };
+            let asked = if medium.is_device() { 0 } else { wanted.unwrap_or(NEW_CAPACITY) };
+            let space = asked.max(medium.len());
             let layout = Layout::for_capacity(space);
             block_on(FileService::format(&medium, layout, clock::now().0 | 1, false))?;
             tracing::info!(segments = layout.segments, bytes = layout.segment, "volume made");
@@ -232,13 +254,16 @@ struct Serving {
     sockets: Sockets,
     pump: pump::Config,
     ledger: Arc<Ledger>,
+    control: Control,
     stop: Arc<AtomicBool>,
+    started: Time,
     next_look: Time,
 }
 
 impl Serving {
     fn open(options: ServerOptions, stop: Arc<AtomicBool>) -> io::Result<Serving> {
-        let sockets = Sockets::listen(&options.socket, options.socket_mode)?;
+        let control = Control::default();
+        let sockets = Sockets::listen(&options.socket, options.socket_mode, control.clone())?;
         let wakeup = Arc::new(Wakeup::new()?);
         sockets.watch(&wakeup)?;
         // Without io_uring the medium does its I/O on threads.
@@ -275,14 +300,17 @@ impl Serving {
             sockets,
             pump: options.pump,
             ledger: Arc::new(Ledger::default()),
+            control,
             stop,
+            started: clock::now(),
             next_look: clock::now(),
         })
     }
 
     fn ready(&self) -> Ready {
         let (files, ledger, wakeup) = (&self.files, &self.ledger, &self.wakeup);
-        (Arc::clone(files), self.table.clone(), Arc::clone(ledger), Arc::clone(wakeup))
+        let (table, control) = (self.table.clone(), self.control.clone());
+        (Arc::clone(files), table, Arc::clone(ledger), control, Arc::clone(wakeup))
     }
 
     /// One pass over every group; how much was found.
@@ -301,6 +329,8 @@ impl Serving {
             config: self.pump,
             ledger: &self.ledger,
             wakeup: &self.wakeup,
+            table: &self.table,
+            started: self.started,
         })?;
         let spent = pace.take_spent();
         self.ledger.count(Count::Spins, spent.spins);

@@ -34,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn child() {
     let Some(dir) = std::env::var_os(DIR) else { return };
     let dir = Path::new(&dir);
-    let options = ServerOptions { capacity: 1 << 30, ..options(dir, &dir.join("volume")) };
+    let options = ServerOptions { capacity: Some(1 << 30), ..options(dir, &dir.join("volume")) };
     let _server = Server::start(options).unwrap();
     // Until killed, or until who started it is gone.
     let mut rest = Vec::new();
@@ -169,7 +169,7 @@ fn a_killed_dpu_side_loses_nothing_it_answered() {
 fn options(dir: &Path, device: &Path) -> ServerOptions {
     let reserve = Reserve { most: 1 << 20, one_in: 1000 };
     let options = ServerOptions::new(device.to_path_buf(), dir.join("socket"));
-    ServerOptions { capacity: 64 << 20, items: 100, reserve, ..options }
+    ServerOptions { capacity: Some(64 << 20), items: 100, reserve, ..options }
 }
 
 /// A file as a block device, until dropped.

@@ -237,7 +237,7 @@ fn a_host_killed_amid_requests_disturbs_nobody() {
     let dir = tempfile::tempdir().unwrap();
     let options = ServerOptions::new(dir.path().join("volume"), dir.path().join("socket"));
     let reserve = Reserve { most: 1 << 20, one_in: 1000 };
-    let options = ServerOptions { capacity: 1 << 30, items: 100, reserve, ..options };
+    let options = ServerOptions { capacity: Some(1 << 30), items: 100, reserve, ..options };
     let server = Server::start(options).unwrap();
     let library = attach(dir.path());
     let directory = library.create_directory(b"hosts").unwrap();

@@ -112,7 +112,7 @@ impl Rig {
         let name = if copies { "copies" } else { "zero" };
         let socket = dir.join(format!("{name}.socket"));
         let mut options = ServerOptions::new(dir.join(format!("{name}.volume")), socket.clone());
-        options.capacity = 4 * file_len;
+        options.capacity = Some(4 * file_len);
         options.pump = pump::Config { copies, ..pump::Config::default() };
         let server = Server::start(options)?;
         let shape = Shape::new(2, 4 << 20, 4 << 20, 4096)

@@ -157,7 +157,7 @@ fn setup<F: Files>(part: &Part, files: Arc<F>, file: u32) -> Setup<F> {
 fn with_file(dir: &Path, bytes: u64) -> io::Result<(Server, u32)> {
     let socket = dir.join("files.sock");
     let mut options = ServerOptions::new(dir.join("volume"), socket.clone());
-    options.capacity = 4 * bytes.max(64 << 20);
+    options.capacity = Some(4 * bytes.max(64 << 20));
     let server = Server::start(options)?;
     let shape = Shape::new(2, 4 << 20, 4 << 20, 4096)
         .ok_or_else(|| io::Error::other("rings of that shape cannot be"))?;

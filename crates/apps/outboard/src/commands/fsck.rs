@@ -1,5 +1,7 @@
 //! `outboard fsck`: asks the DPU side when one runs, else opens the volume itself.
 
+mod served;
+
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use outboard_os::executor::block_on;
 use outboard_store::{KvVolume, Purpose};
 use serde_json::{Value, json};
 
+use super::served::ServedDir;
 use super::status::Dpu;
 use crate::exit::{Code, Failure};
 use crate::log;
@@ -17,9 +20,19 @@ use crate::settings::Settings;
 /// A check reads every pair, and offline every block.
 const CHECK_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
+/// What is to be done about faults of a volume.
+const REMEDY: &str = "`outboard fsck --repair` mends the harmless kinds";
+
 /// Checks the volume and says what was found.
 pub(crate) fn fsck(settings: &Settings, repair: bool, as_json: bool) -> Result<ExitCode, Failure> {
     log::start_quietly(settings)?;
+    if let Some(served) = ServedDir::at(&settings.data())? {
+        if repair {
+            let text = "--repair is for volumes; a server mends what can be mended at its start";
+            return Err(Failure::usage(text));
+        }
+        return Ok(say(&served::check(&served)?, as_json));
+    }
     let dpu = Dpu::of(settings);
     let report = if dpu.status().is_ok() {
         if repair {
@@ -31,13 +44,18 @@ pub(crate) fn fsck(settings: &Settings, repair: bool, as_json: bool) -> Result<E
     } else {
         offline(settings, repair)?
     };
+    Ok(say(&report, as_json))
+}
+
+/// Prints a report; the exit code that goes with it.
+fn say(report: &Value, as_json: bool) -> ExitCode {
     let clean = report.get("clean").and_then(Value::as_bool).unwrap_or(false);
     if as_json {
         println!("{report:#}");
     } else {
-        print(&report, clean);
+        print(report, clean);
     }
-    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(Code::Damaged as u8) })
+    if clean { ExitCode::SUCCESS } else { ExitCode::from(Code::Damaged as u8) }
 }
 
 fn offline(settings: &Settings, repair: bool) -> Result<Value, Failure> {
@@ -78,6 +96,7 @@ fn print(report: &Value, clean: bool) {
         println!("clean");
     } else {
         let total = report.get("total").and_then(Value::as_u64).unwrap_or(0);
-        println!("{total} faults found; `outboard fsck --repair` mends the harmless kinds");
+        let remedy = report.get("remedy").and_then(Value::as_str).unwrap_or(REMEDY);
+        println!("{total} faults found; {remedy}");
     }
 }

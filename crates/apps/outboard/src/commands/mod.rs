@@ -7,6 +7,7 @@ pub(crate) mod migrate;
 pub(crate) mod pages;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod served;
 pub(crate) mod status;
 pub(crate) mod umount;
 

@@ -139,9 +139,10 @@ pub(crate) struct ServeArgs {
     /// Memory for records that are updated in place, with K, M or G; the rest lies in files
     #[arg(long, value_name = "BYTES", default_value = "64M")]
     memory: String,
-    /// Size of the files' device if it is new, with K, M or G
-    #[arg(long, value_name = "BYTES", default_value = "64G", conflicts_with = "plain")]
-    size: String,
+    /// Size of the files' device, with K, M or G [default: as it is, 64G if it is new]. One that is
+    /// smaller grows to it; none becomes smaller
+    #[arg(long, value_name = "BYTES", conflicts_with = "plain")]
+    size: Option<String>,
     /// Objects in files that the DPU side can answer for
     #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = items(),
           conflicts_with = "plain")]
@@ -195,11 +196,11 @@ impl ServeArgs {
         let mut flags = vec![
             format!("--listen={}", self.listen),
             format!("--data={}", self.data.display()),
-            format!("--size={}", self.size),
             format!("--items={}", self.items),
             format!("--workers={}", self.workers),
             format!("--log={}", self.log),
         ];
+        flags.extend(self.size.as_ref().map(|size| format!("--size={size}")));
         flags.extend(self.no_offload.then(|| "--no-offload".to_owned()));
         flags.extend(self.net.to_flags());
         flags
@@ -267,14 +268,10 @@ fn claim(data: &Path) -> Result<File, Failure> {
         .mode(0o700)
         .create(data)
         .map_err(cannot(format!("make {}", data.display())))?;
-    let path = data.join("host.lock");
-    let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-    let lock = lock.map_err(cannot(format!("open {}", path.display())))?;
-    lock.try_lock().map_err(|_| {
+    super::served::claim(data)?.ok_or_else(|| {
         let text = format!("{} is served already; end that `outboard serve`", data.display());
         Failure::new(Code::Data, text)
-    })?;
-    Ok(lock)
+    })
 }
 
 /// Data of another application, or that lies elsewhere, is not served.
@@ -325,8 +322,10 @@ impl Served {
 fn host(served: Served, args: &ServeArgs) -> Result<ExitCode, Failure> {
     let app = served.app();
     args.net.check(args.listen)?;
-    let _lock = claim(&args.data)?;
+    let lock = claim(&args.data)?;
     let args = &with_a_port(args)?;
+    let noted = super::served::note(&lock, args.form(), &args.listen.to_string());
+    noted.map_err(cannot("say who serves"))?;
     let place = if args.plain { "--plain" } else { "over-dpu" };
     keep_apart(&args.data, &format!("{} {place}", app.name()))?;
     let seed = seed(&args.data).map_err(cannot("keep a seed"))?;
@@ -603,7 +602,7 @@ fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
     };
     let device = args.data.join("volume");
     let mut options = ServerOptions::new(device.clone(), args.socket());
-    options.capacity = bytes("size", &args.size)?;
+    options.capacity = args.size.as_deref().map(|size| bytes("size", size)).transpose()?;
     options.items = args.items;
     options.application = Some(Arc::clone(&app)).filter(|_| !args.no_offload);
     let health = Arc::clone(&options.health);
@@ -633,6 +632,9 @@ fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
             (Some(front), Some(frames))
         }
     };
+    if let Some(front) = &front {
+        server.tell("director", front.figures());
+    }
     let directs = |front: &Option<Front>| front.as_ref().is_none_or(Front::is_serving);
     while server.is_serving() && directs(&front) {
         if watch.next(Duration::from_secs(1))? == Happened::Told {

@@ -1,5 +1,6 @@
 //! `outboard status`, and the questions other commands ask of a DPU side.
 
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -7,15 +8,20 @@ use std::time::{Duration, Instant};
 use outboard_attach::link::control;
 use serde_json::{Value, json};
 
+mod served;
 mod store;
 
+use super::served::ServedDir;
 use crate::exit::{Code, Failure};
 use crate::settings::Settings;
+use crate::watch::{Happened, Watch};
 
 /// A DPU side, asked over its socket.
 #[derive(Debug)]
 pub(crate) struct Dpu {
     socket: PathBuf,
+    /// What starts one.
+    starts: &'static str,
 }
 
 /// What a DPU side said of itself.
@@ -34,7 +40,11 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 impl Dpu {
     pub(crate) fn of(settings: &Settings) -> Dpu {
-        Dpu { socket: settings.socket() }
+        Dpu { socket: settings.socket(), starts: "outboard run" }
+    }
+
+    pub(crate) fn of_served(served: &ServedDir) -> Dpu {
+        Dpu { socket: served.socket(), starts: "outboard serve" }
     }
 
     /// Asks; the answer's `error`, if it has one, is the failure.
@@ -43,8 +53,9 @@ impl Dpu {
             Failure::new(
                 Code::NotRunning,
                 format!(
-                    "no DPU side answers at {} ({error}); start one with `outboard run`",
-                    self.socket.display()
+                    "no DPU side answers at {} ({error}); start one with `{}`",
+                    self.socket.display(),
+                    self.starts
                 ),
             )
         })?;
@@ -72,18 +83,66 @@ impl Dpu {
     }
 }
 
-/// Prints what both sides are doing.
-pub(crate) fn status(settings: &Settings, as_json: bool) -> Result<ExitCode, Failure> {
-    let status = Dpu::of(settings).status()?;
-    if as_json {
-        let host = status.attachments.first().map(|pid| json!({ "pid": pid }));
-        let text = serde_json::to_string_pretty(&json!({ "host": host, "dpu": status.all }));
-        let text = text.map_err(|error| Failure::internal(error.to_string()))?;
-        println!("{text}");
-    } else {
-        print!("{}", describe(&status));
+/// Prints what both sides are doing; again and again if `watch` says how often, seconds.
+pub(crate) fn status(
+    settings: &Settings,
+    as_json: bool,
+    watch: Option<u64>,
+) -> Result<ExitCode, Failure> {
+    let Some(seconds) = watch else {
+        println!("{}", look(settings, as_json, true)?.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut signals = Watch::new()?;
+    let is_terminal = std::io::stdout().is_terminal() && !as_json;
+    loop {
+        // Nobody there is no reason to end: somebody may come.
+        let text = look(settings, as_json, false).unwrap_or_else(|error| match as_json {
+            true => json!({ "error": error.to_string() }).to_string(),
+            false => error.to_string(),
+        });
+        let home = if is_terminal { "\x1b[H\x1b[J" } else { "" };
+        let end = if is_terminal || as_json { "\n" } else { "\n\n" };
+        let mut out = std::io::stdout();
+        let shown = format!("{home}{}{end}", text.trim_end());
+        // Who read this is gone: nobody is left to show it to.
+        if out.write_all(shown.as_bytes()).and_then(|()| out.flush()).is_err()
+            || signals.next(Duration::from_secs(seconds))? == Happened::Told
+        {
+            return Ok(ExitCode::SUCCESS);
+        }
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+/// What both sides of what lies in the data directory say of themselves.
+fn look(settings: &Settings, as_json: bool, pretty: bool) -> Result<String, Failure> {
+    if let Some(served) = ServedDir::at(&settings.data())? {
+        let all = of_served(&served)?;
+        return if as_json { as_text(&all, pretty) } else { Ok(served::describe(&all)) };
+    }
+    let status = Dpu::of(settings).status()?;
+    if !as_json {
+        return Ok(describe(&status));
+    }
+    let host = status.attachments.first().map(|pid| json!({ "pid": pid }));
+    as_text(&json!({ "host": host, "dpu": status.all }), pretty)
+}
+
+fn as_text(all: &Value, pretty: bool) -> Result<String, Failure> {
+    let text = if pretty { serde_json::to_string_pretty(all) } else { serde_json::to_string(all) };
+    text.map_err(|error| Failure::internal(error.to_string()))
+}
+
+/// What the sides of a server say of themselves. One may live without the other.
+fn of_served(served: &ServedDir) -> Result<Value, Failure> {
+    let host = served.host();
+    let dpu = match Dpu::of_served(served).status() {
+        Ok(status) => Some(status.all),
+        Err(error) if host.is_none() => return Err(error),
+        Err(_) => None,
+    };
+    let about = json!({ "application": served.application, "plain": served.is_plain });
+    Ok(json!({ "served": about, "host": host, "dpu": dpu }))
 }
 
 /// A number at a path of keys; zero where there is none.
@@ -124,6 +183,14 @@ fn describe(status: &Status) -> String {
             let _ = writeln!(text, "{name:<16} {count:>12} {errors:>10} {p50:>10.1}");
         }
     }
+    describe_ledger(all, &mut text);
+    describe_caches(all, &mut text);
+    text
+}
+
+/// What a DPU side's DMA came to.
+fn describe_ledger(all: &Value, text: &mut String) {
+    use std::fmt::Write;
     if let Some(ledger) = all.pointer("/ledger/dma").and_then(Value::as_object) {
         let _ = writeln!(text, "\n{:<16} {:>12} {:>14}", "DMA", "operations", "bytes");
         for (kind, figures) in ledger {
@@ -132,8 +199,6 @@ fn describe(status: &Status) -> String {
             let _ = writeln!(text, "{kind:<16} {operations:>12} {bytes:>14}");
         }
     }
-    describe_caches(all, &mut text);
-    text
 }
 
 /// What blocks of file written so far take on the medium, if they are packed.
@@ -254,7 +319,6 @@ impl Line {
                 std::process::id(),
                 status.dpu_pid
             );
-            use std::io::Write;
             let mut out = std::io::stdout();
             // A terminal that went away is told by SIGHUP.
             let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());

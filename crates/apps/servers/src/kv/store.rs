@@ -4,6 +4,7 @@
 //! when the cache table knows no record older than what the answer may speak of. For the second,
 //! answers are held back while keys are being retired ([`Store::gate`]).
 
+mod check;
 mod compact;
 mod open;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use super::lots::{Lots, offset_of};
 use super::record::{HEAD, PAGE, Record};
 use super::sync::synced;
 use crate::device::Device;
+pub use check::check;
 use compact::{Compaction, Progress};
 use open::Opened;
 use outboard_pageserver::tcp::sockets::ConnId;

@@ -54,6 +54,11 @@ impl Slots {
         group * SLOTS..((group + 1) * SLOTS).min(self.room)
     }
 
+    /// The pages that have slots, and where those begin.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.of.iter().map(|(page, slot)| (u64::from(*page), self.layout.slot(*slot)))
+    }
+
     /// Where the pair of `page` begins; `None` if it has none: it was never written.
     pub(super) fn pair(&self, page: u64) -> Option<u64> {
         let slot = u32::try_from(page).ok().and_then(|page| self.of.get(&page));

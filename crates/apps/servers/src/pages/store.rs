@@ -16,6 +16,7 @@
 //! Whoever asks (a connection `C`, and a token of it) and cannot be answered at once is answered
 //! later, through [`Store::take_answers`]; who asks for one page, in the order of asking.
 
+mod check;
 mod memory;
 mod open;
 mod sync;
@@ -33,6 +34,7 @@ use super::slots::Slots;
 use super::wire::{self, CONTENTS, PAGE, Request, Status};
 use crate::connections::Work;
 use crate::device::Device;
+pub use check::check;
 use memory::{Frame, Places};
 use sync::Syncing;
 

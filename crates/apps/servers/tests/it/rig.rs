@@ -121,7 +121,7 @@ impl Dpu {
         let options = ServerOptions::new(dir.join("volume"), dir.join("dpu.sock"));
         let health = Arc::clone(&options.health);
         let server = Server::start(ServerOptions {
-            capacity,
+            capacity: Some(capacity),
             items: 1 << 17,
             reserve: Reserve { most: 1 << 20, one_in: 1000 },
             application: Some(Arc::clone(&app)),

@@ -21,7 +21,9 @@
 //! Its futures run on any thread, and must be polled to their ends: one dropped amid a write gives
 //! its lock away while the medium may still be writing.
 
+mod check;
 mod format;
+mod grow;
 mod io;
 mod log;
 mod state;
@@ -97,6 +99,16 @@ pub enum OpenError {
     Damaged(&'static str),
     /// A layout that cannot be.
     Layout,
+    /// The volume has more bytes than it is to have.
+    Smaller {
+        /// So many.
+        has: u64,
+    },
+    /// The volume's metadata would not fit.
+    TooLarge {
+        /// Bytes it can have at most.
+        most: u64,
+    },
     /// The medium refused.
     Io(Errno),
 }
@@ -122,6 +134,14 @@ impl std::fmt::Display for OpenError {
                 "segments are a power of two from {SEGMENT_MIN} to {SEGMENT_MAX} bytes, and two or \
                  more"
             ),
+            OpenError::Smaller { has } => write!(
+                f,
+                "the volume has {has} bytes and does not become smaller: ask for at least as many, \
+                 or for none"
+            ),
+            OpenError::TooLarge { most } => {
+                write!(f, "the volume was made for less: it grows to {most} bytes at most")
+            }
             OpenError::Io(errno) => write!(f, "the device cannot be read or written: {errno}"),
         }
     }
@@ -251,7 +271,15 @@ impl<M: Medium> FileService<M> {
     /// See [`OpenError`].
     pub async fn open(medium: M) -> Result<FileService<M>, OpenError> {
         let (superblock, state, log) = log::recover(&medium).await?;
-        let service = FileService {
+        let service = FileService::over(medium, superblock, state, log);
+        // From here on nothing an earlier life wrote behind the checkpoint can be mistaken for
+        // this one's.
+        service.checkpoint().await.map_err(|error| OpenError::Io(error.errno()))?;
+        Ok(service)
+    }
+
+    fn over(medium: M, superblock: Superblock, state: State, log: Log) -> FileService<M> {
+        FileService {
             medium,
             superblock,
             state: Mutex::new(state),
@@ -259,11 +287,7 @@ impl<M: Medium> FileService<M> {
             reserving: task::Mutex::default(),
             log: Mutex::new(log),
             copied: AtomicU64::new(0),
-        };
-        // From here on nothing an earlier life wrote behind the checkpoint can be mistaken for
-        // this one's.
-        service.checkpoint().await.map_err(|error| OpenError::Io(error.errno()))?;
-        Ok(service)
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -293,6 +317,12 @@ impl<M: Medium> FileService<M> {
             free: state.bitmap.free(),
             files: state.files.len(),
         }
+    }
+
+    /// Bytes the medium has now: it grows as files do.
+    #[must_use]
+    pub fn device_len(&self) -> u64 {
+        self.medium.len()
     }
 
     /// Makes a directory.

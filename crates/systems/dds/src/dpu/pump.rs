@@ -155,6 +155,12 @@ impl<M: Medium> Pump<M> {
         self.under_way
     }
 
+    /// Requests that were fetched and not begun, for want of room for their responses.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.batches.iter().map(|batch| batch.left.len()).sum()
+    }
+
     /// Takes in what has ended, delivers, fetches, and begins what there is room for: `start` gets
     /// each operation and polls it, at once if it likes.
     ///

@@ -22,7 +22,9 @@ fn a_stated_number_of_items_fits_and_one_more_does_not() {
                 let stored = writer.insert(key(n), item(n as u64));
                 assert_eq!(stored, Ok(None), "seed {seed}, item {n} of {items}");
             }
+            assert_eq!(reader.refused(), 0);
             assert_eq!(writer.insert(key(items), item(0)), Err(TableError::Full));
+            assert_eq!(reader.refused(), 1);
             assert_eq!(reader.get(key(items)), None);
             // Nothing was lost by what moved, and what is there can still change.
             for n in 0..items {

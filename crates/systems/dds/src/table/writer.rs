@@ -60,10 +60,13 @@ impl Writer {
             return Ok(Some(before));
         }
         let len = self.shared.len.load(Ordering::Relaxed);
-        if len >= self.shared.capacity as u64 {
+        let is_full = len >= self.shared.capacity as u64;
+        let room = if is_full { None } else { self.room(places) };
+        let Some((at, place)) = room else {
+            let refused = self.shared.refused.load(Ordering::Relaxed);
+            self.shared.refused.store(refused + 1, Ordering::Relaxed);
             return Err(TableError::Full);
-        }
-        let (at, place) = self.room(places).ok_or(TableError::Full)?;
+        };
         self.shared.bucket(at).ok_or(TableError::Full)?.put(place, key, &item);
         self.shared.len.store(len + 1, Ordering::Relaxed);
         Ok(None)

@@ -15,7 +15,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Time;
-use outboard_base::ledger::{Count, Kind};
+use outboard_base::ledger::{Count, Kind, Snapshot};
 use outboard_dpc::dpu::Stats;
 use outboard_wire::attach::Message;
 use outboard_wire::file::Op;
@@ -129,7 +129,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
             "aborted": self.service.stats().aborted,
             "caches": self.caches_json(),
             "cache_cpu_s": self.kv.cache_cpu_seconds() + self.shared.cache_cpu_seconds(),
-            "ledger": self.ledger_json(),
+            "ledger": ledger_json(&self.ledger.snapshot()),
             "lingering": self.lingering_json(now),
         });
         if S::EXISTS {
@@ -165,23 +165,6 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         kv.iter().chain(&shared).map(cache::json).collect()
     }
 
-    fn ledger_json(&self) -> Value {
-        let snapshot = self.ledger.snapshot();
-        let dma: serde_json::Map<String, Value> = Kind::ALL
-            .into_iter()
-            .map(|kind| {
-                let tally = snapshot.dma(kind);
-                let value = json!({"operations": tally.ops, "bytes": tally.bytes});
-                (kind.name().to_owned(), value)
-            })
-            .collect();
-        let counts: serde_json::Map<String, Value> = Count::ALL
-            .into_iter()
-            .map(|count| (count.name().to_owned(), json!(snapshot.count(count))))
-            .collect();
-        json!({"dma": dma, "counts": counts})
-    }
-
     fn lingering_json(&self, now: Time) -> Vec<Value> {
         let all = self.peers.lingering.iter();
         all.map(|lingering| {
@@ -194,7 +177,27 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
     }
 }
 
-fn failed(error: &str) -> Value {
+/// What a ledger counted, by kind.
+#[must_use]
+pub fn ledger_json(snapshot: &Snapshot) -> Value {
+    let dma: serde_json::Map<String, Value> = Kind::ALL
+        .into_iter()
+        .map(|kind| {
+            let tally = snapshot.dma(kind);
+            let value = json!({"operations": tally.ops, "bytes": tally.bytes});
+            (kind.name().to_owned(), value)
+        })
+        .collect();
+    let counts: serde_json::Map<String, Value> = Count::ALL
+        .into_iter()
+        .map(|count| (count.name().to_owned(), json!(snapshot.count(count))))
+        .collect();
+    json!({"dma": dma, "counts": counts})
+}
+
+/// The answer that says no.
+#[must_use]
+pub fn failed(error: &str) -> Value {
     json!({"ok": false, "error": error})
 }
 
@@ -260,7 +263,8 @@ fn figures_json(figures: Figures) -> Value {
 }
 
 /// CPU seconds of this process, user and system together.
-fn cpu_seconds() -> f64 {
+#[must_use]
+pub fn cpu_seconds() -> f64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     std::time::Duration::try_from(used).map_or(0.0, |used| used.as_secs_f64())
 }

@@ -12,11 +12,13 @@ use outboard_dds::dpu::offload::health::Health;
 use outboard_dds::dpu::pump::summary::Summary;
 use outboard_dds::dpu::pump::{Config, Pump, Pumped};
 use outboard_dds::groups::Shape;
+use outboard_dds::table;
 use outboard_dds::wakeups::WakeupWords;
 use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_link::ring::Fault;
 use outboard_wire::attach::{Message, Reason, RingsHello, RingsWelcome, Welcome};
 use rustix::net::{AddressFamily, SendFlags, sockopt};
+use serde_json::{Value, json};
 
 use super::Files;
 use crate::wakeups::{Asked, Wakeups};
@@ -40,7 +42,10 @@ pub(super) struct Terms<'a> {
     pub(super) health: &'a Health,
     pub(super) config: Config,
     pub(super) ledger: &'a Arc<Ledger>,
-    pub(super) wakeup: &'a Wakeup,
+    pub(super) wakeup: &'a Arc<Wakeup>,
+    pub(super) table: &'a table::Reader,
+    /// When the server began.
+    pub(super) started: Time,
 }
 
 /// One group.
@@ -52,6 +57,7 @@ struct Group {
 /// A host.
 pub(super) struct Attached {
     groups: Vec<Group>,
+    shape: Shape,
     wakeups: Wakeups,
     /// Where the host sleeps when it does not sleep on a word.
     wake: OwnedFd,
@@ -98,7 +104,7 @@ impl Attached {
         let wakeups = welcome(peer, hello.groups, terms.wakeup).map_err(|error| {
             (Reason::Closing, format!("the Welcome could not be sent: {error}"))
         })?;
-        Ok(Attached { groups: all, wakeups, wake, summary })
+        Ok(Attached { groups: all, shape, wakeups, wake, summary })
     }
 
     /// One pass over every group; how much was found.
@@ -134,6 +140,19 @@ impl Attached {
         let pumps = healthy.map(|group| &group.pump);
         let short = |pump: &Pump<_>| pump.is_short().then(|| now.after(SHORT));
         pumps.filter_map(|pump| pump.next_deadline().or_else(|| short(pump))).min()
+    }
+
+    /// Its rings, one pair for each group, and what is under way in them.
+    pub(super) fn json(&self) -> Vec<Value> {
+        let of = |group: &Group| {
+            json!({
+                "request_bytes": self.shape.request_bytes(),
+                "response_bytes": self.shape.response_bytes(),
+                "under_way": group.pump.under_way(),
+                "waiting": group.pump.waiting(),
+            })
+        };
+        self.groups.iter().map(of).collect()
     }
 
     pub(super) fn set_asleep(&self, asleep: bool) {

@@ -5,13 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use outboard_dds::dpu::offload::health::{State, Why};
 use outboard_wire::attach::{Hello, Message, Reason};
 use rustix::event::epoll::{self, EventData, EventFlags};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::attached::{Attached, Terms};
-use crate::watchdog::processor_time;
+use super::control::{self, Asked, Control};
 use outboard_attach::link::{Listener, Peer, Received};
 use outboard_os::clock;
 use outboard_os::fds::Shortage;
@@ -29,6 +28,7 @@ struct Connection {
     peer: Peer,
     attached: Option<Attached>,
     pid: u32,
+    uid: u32,
 }
 
 /// All connections.
@@ -39,15 +39,16 @@ pub(super) struct Sockets {
     epoll: OwnedFd,
     all: BTreeMap<u64, Connection>,
     next: u64,
+    control: Control,
 }
 
 impl Sockets {
-    pub(super) fn listen(path: &Path, mode: u32) -> io::Result<Sockets> {
+    pub(super) fn listen(path: &Path, mode: u32, control: Control) -> io::Result<Sockets> {
         let listener = Listener::bind(path, mode, None)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, listener.fd(), LISTENER)?;
         let (shortage, all) = (Shortage::default(), BTreeMap::new());
-        Ok(Sockets { listener, shortage, epoll, all, next: FIRST })
+        Ok(Sockets { listener, shortage, epoll, all, next: FIRST, control })
     }
 
     /// Wakes from sleep when it is notified, too.
@@ -87,6 +88,9 @@ impl Sockets {
             }
         }
         self.cut_off();
+        for (name, id, answer) in self.control.take_answers() {
+            self.reply(name, id, &answer);
+        }
         Ok(found)
     }
 
@@ -114,9 +118,10 @@ impl Sockets {
             say_no(&peer, Reason::Full, "too many connections");
             return Ok(());
         }
-        let pid = peer.cred()?.pid;
+        let cred = peer.cred()?;
         watch(&self.epoll, peer.fd(), self.next)?;
-        self.all.insert(self.next, Connection { peer, attached: None, pid });
+        self.all
+            .insert(self.next, Connection { peer, attached: None, pid: cred.pid, uid: cred.uid });
         self.next += 1;
         Ok(())
     }
@@ -126,6 +131,9 @@ impl Sockets {
             let Some(connection) = self.all.get_mut(&name) else { return found };
             match connection.peer.receive() {
                 Ok(Received::Nothing) => return found,
+                Ok(Received::Message(Message::Control { id, text }, _)) => {
+                    self.control(name, id, &text, terms);
+                }
                 Ok(Received::Message(message, fds)) => {
                     if let Err((reason, why)) = connection.obey(message, fds, terms) {
                         tracing::warn!(pid = connection.pid, ?reason, why, "a host is refused");
@@ -141,6 +149,26 @@ impl Sockets {
             }
         }
         MESSAGES
+    }
+
+    fn control(&self, name: u64, id: u32, text: &str, terms: &Terms<'_>) {
+        let Some(uid) = self.all.get(&name).map(|connection| connection.uid) else { return };
+        let is_trusted = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        let peers = self.all.values().filter_map(|connection| {
+            let attached = connection.attached.as_ref()?;
+            Some(control::Peer { pid: connection.pid, attached })
+        });
+        let asked = Asked { name, id, text, is_trusted };
+        if let Some(answer) = self.control.answer(&asked, terms, peers) {
+            self.reply(name, id, &answer);
+        }
+    }
+
+    fn reply(&self, name: u64, id: u32, answer: &Value) {
+        let Some(connection) = self.all.get(&name) else { return };
+        // It may have hung up.
+        let reply = Message::ControlReply { id, text: answer.to_string() };
+        let _unheard = connection.peer.send(&reply, &[]);
     }
 
     /// Lets go of hosts whose rings cannot be followed.
@@ -187,11 +215,6 @@ impl Connection {
                 let role = hello.role();
                 return Err((Reason::Role, format!("a page server serves rings, and no {role}")));
             }
-            Message::Control { id, text } => {
-                let text = control(&text, terms).to_string();
-                // It may have hung up.
-                let _unheard = self.peer.send(&Message::ControlReply { id, text }, &[]);
-            }
             _ => {
                 let text = "this message is not for the DPU side of a page server";
                 return Err((Reason::Malformed, text.to_owned()));
@@ -199,53 +222,6 @@ impl Connection {
         }
         Ok(())
     }
-}
-
-/// Answers a control request.
-fn control(text: &str, terms: &Terms<'_>) -> Value {
-    match serde_json::from_str::<Value>(text) {
-        Ok(ask) if ask["command"] == "status" => status(terms),
-        Ok(_) => json!({ "refused": "the command is status" }),
-        Err(error) => json!({ "refused": format!("not a request: {error}") }),
-    }
-}
-
-fn status(terms: &Terms<'_>) -> Value {
-    let (space, counted) = (terms.files.space(), terms.ledger.snapshot());
-    let copied = counted.count(outboard_base::ledger::Count::Copied);
-    let lost = terms.health.lost().into_iter().map(|lost| {
-        let used = processor_time(lost.thread).map(|used| used.as_secs_f64());
-        json!({ "call": lost.call.name(), "thread": lost.thread, "processor_seconds": used })
-    });
-    let now = clock::now();
-    let report = terms.health.report(now);
-    let (state, again) = match report.state {
-        State::On => ("on", None),
-        State::Paused(until) => ("paused", Some(until.since(now).as_secs_f64())),
-        State::Off => ("off", None),
-    };
-    let stopped = report.last.map(|(why, at)| {
-        let (why, call) = match why {
-            Why::Faults(call) => ("faults", call),
-            Why::Lost(call) => ("lost", call),
-        };
-        json!({ "why": why, "call": call.name(), "seconds_ago": now.since(at).as_secs_f64() })
-    });
-    json!({
-        "offloading": state,
-        "offloading_again_in_seconds": again,
-        "offloading_stopped": stopped,
-        "offloading_stopped_times": report.times,
-        "faults": report.faults,
-        "lost_threads": lost.collect::<Vec<_>>(),
-        "segment_bytes": space.segment,
-        "segments": space.segments,
-        "segments_free": space.free,
-        "files": space.files,
-        "dma_operations": counted.total().ops,
-        "dma_bytes": counted.total().bytes,
-        "copied_bytes": copied,
-    })
 }
 
 /// Says no. A host that does not listen learns it from the closed socket.

@@ -91,7 +91,7 @@ fn options(dir: &Path) -> ServerOptions {
     let reserve = Reserve { most: 1 << 20, one_in: 1000 };
     let (capacity, items) = (1 << 30, 1000);
     let options = ServerOptions::new(dir.join("volume"), dir.join("socket"));
-    ServerOptions { capacity, items, reserve, ..options }
+    ServerOptions { capacity: Some(capacity), items, reserve, ..options }
 }
 
 /// Keeps what is written to the first file, and is never done with bytes of 0xFF, or a read of 666.

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use outboard_dds::dpu::director::Signature;
+use serde_json::Value;
 
 use super::admission::{Accepting, Admission};
 use super::context::{ThreadSource, WorkerThread, serve};
@@ -221,6 +222,12 @@ impl Front {
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// The same for a status, whenever it is asked for.
+    pub fn figures(&self) -> impl Fn() -> Value + Send + use<> {
+        let tally = Arc::clone(&self.tally);
+        move || tally.json()
     }
 }
 

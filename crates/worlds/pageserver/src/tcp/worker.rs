@@ -22,6 +22,7 @@ use outboard_dds::dpu::offload::{Application, Lookup, ReadOp};
 use outboard_medium::{Buf, Medium};
 use outboard_os::clock;
 use outboard_wire::dds::FileId;
+use serde_json::{Value, json};
 
 use super::port::{Call as WakeupCord, Inbox, News, Port};
 use super::sockets::{Address, ConnId, PIECES, Read, Wrote};
@@ -130,6 +131,21 @@ pub struct Tally {
     pub turned_away: AtomicU64,
     /// Clients closed because they were idle.
     pub idle: AtomicU64,
+}
+
+impl Tally {
+    pub(super) fn json(&self) -> Value {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        json!({
+            "flows": of(&self.flows),
+            "offloaded": of(&self.offloaded),
+            "to_host": of(&self.to_host),
+            "refused": of(&self.refused),
+            "fell_back": of(&self.fell_back),
+            "turned_away": of(&self.turned_away),
+            "idle": of(&self.idle),
+        })
+    }
 }
 
 /// The two legs of a flow.

@@ -52,9 +52,10 @@ pub(crate) struct PluginArgs {
     /// Directory for the data, made if it is missing; the server attaches to dpu.sock there
     #[arg(long, value_name = "DIR", default_value = "served")]
     data: PathBuf,
-    /// Size of the files' device if it is new, with K, M or G
-    #[arg(long, value_name = "BYTES", default_value = "64G")]
-    size: String,
+    /// Size of the files' device, with K, M or G [default: as it is, 64G if it is new]. One that is
+    /// smaller grows to it; none becomes smaller
+    #[arg(long, value_name = "BYTES")]
+    size: Option<String>,
     /// Objects in files that the DPU side can answer for
     #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = super::items())]
     items: usize,
@@ -121,14 +122,16 @@ fn front<F: worker::Files>(
 pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
     args.net.check(args.listen)?;
     let plugin = args.load()?;
-    let _lock = claim(&args.data)?;
+    let lock = claim(&args.data)?;
+    let noted = crate::commands::served::note(&lock, "plugin", &args.listen.to_string());
+    noted.map_err(cannot("say who serves"))?;
     keep_apart(&args.data, "plugin over-dpu")?;
     let mut watch = Watch::new()?;
     let clients = clients(&args.net, args.listen)?;
     let (device, socket) = (args.data.join("volume"), args.data.join("dpu.sock"));
     let maintainer = PluginMaintainer::new(plugin.clone()).map_err(cannot("start the plug-in"))?;
     let mut options = ServerOptions::new(device.clone(), socket.clone());
-    options.capacity = bytes("size", &args.size)?;
+    options.capacity = args.size.as_deref().map(|size| bytes("size", size)).transpose()?;
     options.items = args.items;
     options.maintainer = Some(Arc::new(maintainer));
     let health = Arc::clone(&options.health);
@@ -146,6 +149,7 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
         limits: worker::Limits::default(),
     };
     let front = front(args, clients, &setup, plugin.clone())?;
+    server.tell("director", front.figures());
     let at = match front.address() {
         Address::Tcp(at) => *at,
         Address::Unix(_) => args.listen,

@@ -54,7 +54,7 @@ struct Cold {
 }
 
 /// Says how far opening is, if it takes long.
-struct Said(Instant);
+pub(super) struct Said(pub(super) Instant);
 
 impl Said {
     fn at(&mut self, what: &str, done: u64, of: u64) {
@@ -117,7 +117,7 @@ pub(super) async fn open<D: Device>(device: &D, setup: &StoreSetup) -> io::Resul
 }
 
 /// The head that counts; `None` if nothing was ever written.
-async fn read_head<D: Device>(device: &D, is_new: bool) -> io::Result<Option<Head>> {
+pub(super) async fn read_head<D: Device>(device: &D, is_new: bool) -> io::Result<Option<Head>> {
     let bytes = device.read(0, HEADS_LEN).await?;
     let heads = bytes.chunks(HEAD_LEN).filter_map(Head::parse);
     let head = heads.max_by_key(|head| head.sequence);
@@ -139,7 +139,7 @@ async fn first_head<D: Device>(device: &D) -> io::Result<Head> {
 
 /// The lots that a page may lie in, and the life they are of.
 #[derive(Default)]
-struct Candidates {
+pub(super) struct Candidates {
     life: u64,
     lots: Vec<u64>,
 }
@@ -147,7 +147,7 @@ struct Candidates {
 /// Which pages lie in which lots. One that an earlier life wrote, too, is that of the last life
 /// alone: a replay may put other records into a page of the same number. In one life a page is in
 /// two lots if it could not be written to the first.
-async fn find_pages<D: Device>(
+pub(super) async fn find_pages<D: Device>(
     device: &D,
     lots: &Lots,
     said: &mut Said,
@@ -207,11 +207,11 @@ async fn read_heads<D: Device>(
 }
 
 /// What pages are read by.
-struct Scan<'a, D> {
-    device: &'a D,
-    found: &'a BTreeMap<u64, Candidates>,
-    loaded: BTreeMap<u64, Extract>,
-    seed: u64,
+pub(super) struct Scan<'a, D> {
+    pub(super) device: &'a D,
+    pub(super) found: &'a BTreeMap<u64, Candidates>,
+    pub(super) loaded: BTreeMap<u64, Extract>,
+    pub(super) seed: u64,
 }
 
 impl<D: Device> Scan<'_, D> {
@@ -253,7 +253,7 @@ impl<D: Device> Scan<'_, D> {
     }
 
     /// What a page without an extract holds.
-    async fn read(&self, number: u64) -> io::Result<Extract> {
+    pub(super) async fn read(&self, number: u64) -> io::Result<Extract> {
         let mut why = format!("the log lacks its page {number}");
         for &lot in self.found.get(&number).map_or(&[][..], |candidates| &candidates.lots) {
             let buf = self.device.read(offset_of(lot), PAGE).await?;

@@ -54,16 +54,25 @@ pub(super) fn buf(bytes: &[u8]) -> Buf {
 pub(super) async fn open<D: Device>(device: &D) -> io::Result<Slots> {
     let failed = |errno: Errno| io::Error::other(format!("the file of pages: {errno}"));
     let layout = opened_head(device).await?;
-    let mut slots = Slots::new(layout, device.size().map_err(failed)?);
-    let mut found = Found::default();
-    for group in 0..slots.groups() {
-        found.look(device, &mut slots, group).await.map_err(failed)?;
-    }
-    found.choose(device, &mut slots).await;
-    slots.release(found.free);
+    let (mut slots, free) = find(device, layout).await.map_err(failed)?;
+    slots.release(free);
     // From here on every version that can be read is one that stays.
     device.flush().await.map_err(failed)?;
     Ok(slots)
+}
+
+/// Which pages have which slots, and those that nobody has. Nothing is written.
+pub(super) async fn find<D: Device>(
+    device: &D,
+    layout: Layout,
+) -> Result<(Slots, Vec<u32>), Errno> {
+    let mut slots = Slots::new(layout, device.size()?);
+    let mut found = Found::default();
+    for group in 0..slots.groups() {
+        found.look(device, &mut slots, group).await?;
+    }
+    found.choose(device, &mut slots).await;
+    Ok((slots, found.free))
 }
 
 async fn opened_head<D: Device>(device: &D) -> io::Result<Layout> {

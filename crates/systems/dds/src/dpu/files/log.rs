@@ -2,6 +2,7 @@
 
 use std::sync::PoisonError;
 
+use outboard_base::Errno;
 use outboard_codec::crc32c;
 use outboard_medium::{Buf, Medium};
 
@@ -40,10 +41,10 @@ fn half_at(superblock: &Superblock, half: u64) -> u64 {
     (HALVES_AT + half * half_blocks(superblock)) * BLOCK as u64
 }
 
-async fn read_blocks<M: Medium>(medium: &M, at: u64, blocks: u64) -> Result<Buf, OpenError> {
+async fn read_blocks<M: Medium>(medium: &M, at: u64, blocks: u64) -> Result<Buf, Errno> {
     let len = usize::try_from(blocks).unwrap_or(usize::MAX).saturating_mul(BLOCK);
     let (result, buf) = medium.read(at, Buf::zeroed(len)).await;
-    result.map(|()| buf).map_err(OpenError::Io)
+    result.map(|()| buf)
 }
 
 /// See [`FileService::format`].
@@ -83,7 +84,7 @@ pub(super) async fn format<M: Medium>(
     medium.flush().await.map_err(OpenError::Io)
 }
 
-async fn superblock<M: Medium>(medium: &M) -> Result<Superblock, OpenError> {
+pub(super) async fn superblock<M: Medium>(medium: &M) -> Result<Superblock, OpenError> {
     if medium.is_empty() {
         return Err(OpenError::Empty);
     }
@@ -105,6 +106,14 @@ async fn superblock<M: Medium>(medium: &M) -> Result<Superblock, OpenError> {
         Err(Bad::Absent) if front.iter().all(|byte| *byte == 0) => Err(OpenError::Empty),
         Err(Bad::Absent) => Err(OpenError::OtherFormat),
     }
+}
+
+/// Both copies of the superblock.
+pub(super) async fn superblocks<M: Medium>(
+    medium: &M,
+) -> Result<Vec<Result<Superblock, Bad>>, Errno> {
+    let front = read_blocks(medium, 0, HALVES_AT).await?;
+    Ok(front.chunks(BLOCK).map(Superblock::parse).collect())
 }
 
 /// A half whose checkpoint is whole.

@@ -1,8 +1,6 @@
 //! Directories, files and the segments they own, in memory.
 
 use std::collections::BTreeMap;
-#[cfg(test)]
-use std::collections::BTreeSet;
 use std::task::Waker;
 
 use outboard_base::task::RangeQueue;
@@ -272,17 +270,25 @@ impl State {
         }))
     }
 
-    /// Whether no segment has two owners and each owner's bit is set: for tests.
+    /// The segments that have an owner; `None` if one has two.
+    fn owned(&self) -> Option<Bitmap> {
+        let mut owned = Bitmap::new(self.bitmap.segments);
+        let mut all = self.files.values().flat_map(|file| &file.segments);
+        all.all(|segment| owned.take(*segment)).then_some(owned)
+    }
+
+    /// Whether no segment has two owners and each that has one is taken. Some that are taken may
+    /// have none yet.
+    pub(super) fn is_sound(&self) -> bool {
+        let taken = |(own, all): (&u64, &u64)| own & !all == 0;
+        self.owned().is_some_and(|own| own.words.iter().zip(&self.bitmap.words).all(taken))
+    }
+
+    /// The same, while nobody takes any: for tests.
     #[cfg(test)]
     pub(super) fn is_consistent(&self) -> bool {
-        let mut seen = BTreeSet::from([0]);
-        let owned = self.files.values().flat_map(|file| &file.segments);
-        let single = owned.clone().all(|segment| seen.insert(*segment));
-        let mut bitmap = Bitmap::new(self.bitmap.segments);
-        seen.iter().for_each(|segment| {
-            bitmap.take(*segment);
-        });
-        single && bitmap.words == self.bitmap.words && bitmap.free == self.bitmap.free
+        let Bitmap { words, free, .. } = &self.bitmap;
+        self.owned().is_some_and(|own| own.words == *words && own.free == *free)
     }
 }
 

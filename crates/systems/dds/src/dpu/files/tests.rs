@@ -1,5 +1,6 @@
 //! The file service against a model, through crashes at any point, under faults, and beside itself.
 
+mod checks;
 mod crashes;
 
 use outboard_base::task::{poll_once, run};
