@@ -5,10 +5,10 @@
 //!                             | ways 32 | records 36 | 0 u64 40 | wishes 48 | 0 ...              |
 //!                             | tallies 512: 8 x 64 bytes | 0 ...                                |
 //! records  records x 64       sets of 4 by the inode's hash
-//! entries  total x 32         buckets of `ways` entries, linked by `next`
+//! entries  total x 32         buckets of `ways` entries
 //! pages    total x page size  from the next multiple of 4096; entry i is of page i
 //!
-//! record   0 word | 8 inode | 16 size | 24 mtime | 32 credit | 40 dirtied | 48 0 | 56 0
+//! record   0 word | 8 inode | 16 size | 24 mtime | 32 credit | 40 dirtied | 48 chain | 52 0
 //! entry    0 word | 8 next u32 | 12 0 u32 | 16 lpn | 24 inode
 //! wishes   0 replace u8 | 1 prefetch u8 | 2 flush u8 | 3 dirty u8 | 4 0 u32
 //! tally    0 hits | 8 misses | 16 writes | 24 through | 32 0 ...
@@ -24,14 +24,17 @@ mod record;
 
 pub use entry::{Entry, Lock, Status, Word};
 pub use header::{CacheMode, Header, Tallied, Wishes};
-pub use record::{Grant, GrantWord, Record};
+pub use record::{Dirtied, Grant, GrantWord, Record};
 
 use outboard_base::limits::{FILE_SIZE_MAX, PAGE};
 
 /// First word of a cache: "OBHC".
 pub const MAGIC: u32 = 0x4348_424F;
 /// Version of this layout.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+/// The version before it: `next` says nothing, and neither `chain` nor the tag of `dirtied` is
+/// kept. A cache of it is managed without them.
+pub const VERSION_UNCHAINED: u32 = 2;
 
 /// Bytes before the records.
 pub const HEADER_LEN: u64 = PAGE as u64;
@@ -62,7 +65,7 @@ pub const TOTAL_MAX: u64 = 1 << 31;
 pub const TALLIES: usize = 8;
 /// Bytes of a tally.
 pub const TALLY_LEN: usize = 64;
-/// `next` of the last entry of a bucket.
+/// `next` at the end of a chain, and `chain` of a record whose host made no page.
 pub const NEXT_NONE: u32 = u32::MAX;
 
 /// Offsets in the header of the fields that change.
@@ -97,15 +100,17 @@ pub mod record_at {
     pub const MTIME: u64 = 24;
     /// Pages the host may make dirty.
     pub const CREDIT: u64 = 32;
-    /// Pages the host made dirty.
+    /// [`super::Dirtied`]: pages the host made dirty.
     pub const DIRTIED: u64 = 40;
+    /// The entry the host made last for the inode and the DPU side has not taken note of.
+    pub const CHAIN: u64 = 48;
 }
 
 /// Offsets in an entry.
 pub mod entry_at {
     /// [`super::Word`].
     pub const WORD: u64 = 0;
-    /// Next entry of the bucket.
+    /// The entry the host made before this one for the same inode.
     pub const NEXT: u64 = 8;
     /// Which page of the file.
     pub const LPN: u64 = 16;

@@ -333,8 +333,8 @@ mod tests {
     fn mutated_caches() {
         let mode = cache::CacheMode::Write;
         let wishes = cache::Wishes::default();
-        let header =
-            cache::Header { page_size: 8192, mode, total: 64, ways: 8, records: 64, wishes };
+        let (page_size, total, ways, records) = (8192, 64, 8, 64);
+        let header = cache::Header { chained: true, page_size, mode, total, ways, records, wishes };
         let dirty = cache::Word { status: cache::Status::Dirty, ..cache::Word::FREE };
         let seeds = [
             [&header.emit()[..], &[0; 64]].concat(),

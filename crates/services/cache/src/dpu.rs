@@ -7,19 +7,22 @@
 //! # Invariants
 //!
 //! 1. Every byte is read once, checked, then used. The geometry is read at attach and kept. Work is
-//!    bounded by the geometry: nothing follows `next`.
+//!    bounded by the geometry, also where a chain is followed.
 //! 2. No lock is held between two calls: a call that takes one releases it before it returns, so a
 //!    future that is dropped leaves none.
 //! 3. Bytes are pulled under a shared lock and replaced under the write lock, after the entry's
 //!    identity was read again.
 //! 4. A page is marked clean only if its version is the one that was pulled.
+//! 5. An entry is set free only after the chain it may be linked in was taken: what is linked in
+//!    one that was not, stays. So a chain an honest host keeps leads to all it made.
 
 mod ahead;
+mod members;
 mod pages;
 mod records;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::ledger::Kind;
 use outboard_link::dma::{Dma, DmaError};
@@ -27,11 +30,13 @@ use outboard_wire::cache::{CacheMode, Header, TALLIES, TALLY_LEN, Tallied, heade
 
 use crate::geometry::{Area, Geometry, GeometryError};
 use crate::policy::{Policies, Replace};
+use crate::sync::{Mutex, MutexGuard, held};
 
 pub use pages::{Filled, Found, Pulled, TakenOut};
 pub use records::{NoRecord, Slot};
 
 use ahead::Ahead;
+use members::Members;
 use records::Records;
 
 /// Why a cache cannot be managed.
@@ -97,6 +102,7 @@ pub struct Control {
     replace: Mutex<Box<dyn Replace>>,
     ahead: Mutex<Ahead>,
     records: Mutex<Records>,
+    members: Mutex<Members>,
     counters: Counters,
 }
 
@@ -128,6 +134,7 @@ impl Control {
             replace: Mutex::new(policies.replace.build(total, geometry.ways())),
             ahead: Mutex::new(Ahead::new(total)),
             records: Mutex::new(Records::new(geometry.records())),
+            members: Mutex::default(),
             counters: Counters::default(),
             dma,
             geometry,
@@ -141,6 +148,11 @@ impl Control {
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// Whether its host chains what it makes: the version before did not.
+    fn is_chained(&self) -> bool {
+        self.geometry.header().chained
     }
 
     /// By what it is managed.
@@ -185,15 +197,19 @@ impl Control {
     }
 
     fn replace(&self) -> MutexGuard<'_, Box<dyn Replace>> {
-        self.replace.lock().unwrap_or_else(PoisonError::into_inner)
+        held(&self.replace)
     }
 
     fn ahead(&self) -> MutexGuard<'_, Ahead> {
-        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+        held(&self.ahead)
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        held(&self.records)
+    }
+
+    fn members(&self) -> MutexGuard<'_, Members> {
+        held(&self.members)
     }
 }
 

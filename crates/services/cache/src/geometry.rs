@@ -121,7 +121,8 @@ impl Geometry {
         mode: CacheMode,
     ) -> Result<Geometry, GeometryError> {
         let wishes = Wishes::default();
-        let one = Header { page_size, mode, total: u64::from(ways), ways, records, wishes };
+        let (chained, total) = (true, u64::from(ways));
+        let one = Header { chained, page_size, mode, total, ways, records, wishes };
         one.check()?;
         let bucket = u64::from(ways) * (ENTRY_LEN as u64 + u64::from(page_size));
         // Entries are followed by at most a page of padding.
@@ -249,16 +250,6 @@ impl Geometry {
     pub fn bucket(&self, ino: u64, lpn: u64) -> std::ops::Range<u64> {
         let first = bucket_of(ino, lpn, self.buckets()) * u64::from(self.header.ways);
         first..first + u64::from(self.header.ways)
-    }
-
-    /// What `next` of an entry is: the one after it, none for the last of a bucket.
-    #[must_use]
-    pub fn next_of(&self, index: u64) -> u32 {
-        let next = index + 1;
-        if next.is_multiple_of(u64::from(self.header.ways)) {
-            return outboard_wire::cache::NEXT_NONE;
-        }
-        u32::try_from(next).unwrap_or(outboard_wire::cache::NEXT_NONE)
     }
 }
 

@@ -210,7 +210,8 @@ impl Word {
 pub struct Entry {
     /// Lock, status, version.
     pub word: Word,
-    /// Next entry of the bucket, or [`NEXT_NONE`](super::NEXT_NONE).
+    /// The entry its host made before it for the same inode, or [`NEXT_NONE`](super::NEXT_NONE).
+    /// Says nothing once the DPU side took the chain it was linked in.
     pub next: u32,
     /// Which page of the file.
     pub lpn: u64,

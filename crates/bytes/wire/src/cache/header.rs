@@ -2,7 +2,7 @@
 
 use super::{
     CacheError, HEADER_LEN, MAGIC, PAGE_SIZE_MAX, PAGE_SIZE_MIN, RECORD_WAYS, RECORDS_MAX, TALLIES,
-    TALLY_LEN, TOTAL_MAX, VERSION, WAYS_MAX, header_at, tally_at,
+    TALLY_LEN, TOTAL_MAX, VERSION, VERSION_UNCHAINED, WAYS_MAX, header_at, tally_at,
 };
 use crate::nvmefs::{put, u32_at, u64_at};
 
@@ -63,6 +63,8 @@ impl Tallied {
 /// ([`header_at`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// Whether its host chains the pages it makes: not in [`VERSION_UNCHAINED`].
+    pub chained: bool,
     /// Bytes of a page.
     pub page_size: u32,
     /// What the cache is for.
@@ -87,9 +89,11 @@ impl Header {
     /// # Errors
     /// See [`CacheError`].
     pub fn parse(bytes: &[u8; Header::LEN]) -> Result<Header, CacheError> {
-        if u32_at(bytes, 0) != MAGIC || u32_at(bytes, 4) != VERSION {
-            return Err(CacheError::Magic);
-        }
+        let chained = match (u32_at(bytes, 0), u32_at(bytes, 4)) {
+            (MAGIC, VERSION) => true,
+            (MAGIC, VERSION_UNCHAINED) => false,
+            _ => return Err(CacheError::Magic),
+        };
         let mode = match u32_at(bytes, 12) {
             0 => CacheMode::Read,
             1 => CacheMode::Write,
@@ -97,6 +101,7 @@ impl Header {
         };
         let [replace, prefetch, flush, dirty] = u32_at(bytes, 48).to_le_bytes();
         let header = Header {
+            chained,
             page_size: u32_at(bytes, 8),
             mode,
             total: u64_at(bytes, 16),
@@ -131,7 +136,8 @@ impl Header {
     pub fn emit(&self) -> [u8; Header::LEN] {
         let mut out = [0; Header::LEN];
         put(&mut out, 0, &MAGIC.to_le_bytes());
-        put(&mut out, 4, &VERSION.to_le_bytes());
+        let version = if self.chained { VERSION } else { VERSION_UNCHAINED };
+        put(&mut out, 4, &version.to_le_bytes());
         put(&mut out, 8, &self.page_size.to_le_bytes());
         put(&mut out, 12, &(self.mode as u32).to_le_bytes());
         put(&mut out, 16, &self.total.to_le_bytes());

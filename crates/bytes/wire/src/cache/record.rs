@@ -3,7 +3,7 @@
 use outboard_base::limits::FILE_SIZE_MAX;
 
 use super::{CacheError, RECORD_LEN};
-use crate::nvmefs::{put, u64_at};
+use crate::nvmefs::{put, u32_at, u64_at};
 
 /// What the host may do with an inode's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,56 @@ impl GrantWord {
     }
 }
 
+/// How many pages a host made dirty in a grant, and in which: who means another grant, or one that
+/// is being taken back, cannot count.
+///
+/// ```text
+/// bits 0-39 pages | 40-63 tag, another one in each grant and after it
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dirtied {
+    /// The grant's tag: its low 24 bits.
+    pub tag: u32,
+    /// Pages.
+    pub pages: u64,
+}
+
+impl Dirtied {
+    /// Bits of the count.
+    const PAGES: u32 = 40;
+    /// Most pages of one grant: 4 PiB of the smallest.
+    pub const MAX: u64 = (1 << Dirtied::PAGES) - 1;
+
+    /// The tag of a grant of this epoch.
+    #[must_use]
+    pub fn tag_of(epoch: u32) -> u32 {
+        epoch & 0xFF_FFFF
+    }
+
+    /// Reads the word: any is one.
+    #[inline]
+    #[must_use]
+    pub fn parse(raw: u64) -> Dirtied {
+        let [.., a, b, c] = raw.to_le_bytes();
+        Dirtied { tag: u32::from_le_bytes([a, b, c, 0]), pages: raw & Dirtied::MAX }
+    }
+
+    /// The word's bits.
+    #[inline]
+    #[must_use]
+    pub fn emit(self) -> u64 {
+        self.pages & Dirtied::MAX | u64::from(self.tag) << Dirtied::PAGES
+    }
+
+    /// So many pages more, if that is within `credit`.
+    #[inline]
+    #[must_use]
+    pub fn and(self, pages: u64, credit: u64) -> Option<Dirtied> {
+        let pages = self.pages.checked_add(pages)?;
+        (pages <= credit.min(Dirtied::MAX)).then_some(Dirtied { pages, ..self })
+    }
+}
+
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -105,7 +155,9 @@ pub struct Record {
     /// Raised by the DPU side, never lowered in a grant.
     pub credit: u64,
     /// Pages the host made dirty. While it stands still there is nothing new to flush.
-    pub dirtied: u64,
+    pub dirtied: Dirtied,
+    /// The entry it made last, or [`NEXT_NONE`](super::NEXT_NONE): the first of a chain.
+    pub chain: u32,
 }
 
 impl Record {
@@ -120,7 +172,8 @@ impl Record {
             size: u64_at(bytes, 16),
             mtime: u64_at(bytes, 24).cast_signed(),
             credit: u64_at(bytes, 32),
-            dirtied: u64_at(bytes, 40),
+            dirtied: Dirtied::parse(u64_at(bytes, 40)),
+            chain: u32_at(bytes, 48),
         };
         if record.size > FILE_SIZE_MAX { Err(CacheError::Beyond) } else { Ok(record) }
     }
@@ -134,7 +187,8 @@ impl Record {
         put(&mut out, 16, &self.size.to_le_bytes());
         put(&mut out, 24, &self.mtime.to_le_bytes());
         put(&mut out, 32, &self.credit.to_le_bytes());
-        put(&mut out, 40, &self.dirtied.to_le_bytes());
+        put(&mut out, 40, &self.dirtied.emit().to_le_bytes());
+        put(&mut out, 48, &self.chain.to_le_bytes());
         out
     }
 }

@@ -8,10 +8,11 @@ fn golden_bytes() {
     assert_eq!(MAGIC.to_le_bytes(), *b"OBHC");
     let wishes = Wishes { replace: 1, prefetch: 2, flush: 3, dirty: 40 };
     let mode = CacheMode::Write;
-    let header = Header { page_size: 8192, mode, total: 8, ways: 8, records: 4, wishes };
+    let (total, ways, records) = (8, 8, 4);
+    let header = Header { chained: true, page_size: 8192, mode, total, ways, records, wishes };
     #[rustfmt::skip]
     let golden = [
-        b'O', b'B', b'H', b'C', 2, 0, 0, 0, 0, 32, 0, 0, 1, 0, 0, 0,
+        b'O', b'B', b'H', b'C', 3, 0, 0, 0, 0, 32, 0, 0, 1, 0, 0, 0,
         8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0,
         8, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         1, 2, 3, 40, 0, 0, 0, 0,
@@ -35,17 +36,46 @@ fn golden_bytes() {
         size: 6,
         mtime: -1,
         credit: 8,
-        dirtied: 9,
+        dirtied: Dirtied { tag: 0x0C_0B0A, pages: 9 },
+        chain: 0x0605_0403,
     };
     let bytes = record.emit();
     assert_eq!((bytes[0], bytes[4], bytes[8], bytes[16]), (2, 3, 5, 6));
-    assert_eq!((bytes[24], bytes[32], bytes[40], bytes[48]), (0xFF, 8, 9, 0));
+    assert_eq!((bytes[24], bytes[32]), (0xFF, 8));
+    assert_eq!(bytes[40..56], [9, 0, 0, 0, 0, 0x0A, 0x0B, 0x0C, 3, 4, 5, 6, 0, 0, 0, 0]);
+}
+
+/// A host that attached before the DPU side was replaced by this version has a cache of the one
+/// before, with pages nobody else holds.
+#[test]
+fn the_version_before_is_read() {
+    #[rustfmt::skip]
+    let old = [
+        b'O', b'B', b'H', b'C', 2, 0, 0, 0, 0, 32, 0, 0, 1, 0, 0, 0,
+        8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0,
+        8, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        1, 2, 3, 40, 0, 0, 0, 0,
+    ];
+    let header = Header::parse(&old).unwrap();
+    assert!(!header.chained && header.total == 8);
+    assert_eq!(header.emit(), old);
+}
+
+#[test]
+fn dirty_pages_are_counted_within_the_credit_of_one_grant() {
+    let dirtied = Dirtied { tag: 0xAB_CDEF, pages: 5 };
+    assert_eq!(dirtied.emit(), 0xABCD_EF00_0000_0005);
+    assert_eq!(dirtied.and(3, 8), Some(Dirtied { pages: 8, ..dirtied }));
+    assert_eq!((dirtied.and(4, 8), dirtied.and(u64::MAX, u64::MAX)), (None, None));
+    let full = Dirtied { pages: Dirtied::MAX, ..dirtied };
+    assert_eq!((Dirtied::parse(full.emit()), full.and(1, u64::MAX)), (full, None));
 }
 
 #[test]
 fn hostile_headers_are_refused_by_name() {
     let (mode, wishes) = (CacheMode::Read, Wishes::default());
-    let good = Header { page_size: 8192, mode, total: 64, ways: 8, records: 64, wishes };
+    let (total, ways, records) = (64, 8, 64);
+    let good = Header { chained: true, page_size: 8192, mode, total, ways, records, wishes };
     let refused = |change: fn(&mut Header)| {
         let mut bad = good;
         change(&mut bad);
@@ -169,12 +199,14 @@ proptest! {
     #[test]
     fn records_come_back(
         grant in 0usize..5, epoch in any::<u32>(), f in any::<[u64; 4]>(),
-        size in 0..=FILE_SIZE_MAX,
+        size in 0..=FILE_SIZE_MAX, chain in any::<u32>(),
     ) {
         let grant = [Grant::Free, Grant::Read, Grant::Write, Grant::Frozen, Grant::None][grant];
         let [ino, mtime, credit, dirtied] = f;
+        let dirtied = Dirtied::parse(dirtied);
         let word = GrantWord { grant, epoch };
-        let record = Record { word, ino, size, mtime: mtime.cast_signed(), credit, dirtied };
+        let mtime = mtime.cast_signed();
+        let record = Record { word, ino, size, mtime, credit, dirtied, chain };
         prop_assert_eq!(Record::parse(&record.emit()), Ok(record));
     }
 
@@ -188,7 +220,8 @@ proptest! {
         let mode = if write { CacheMode::Write } else { CacheMode::Read };
         let total = buckets * u64::from(ways);
         let records = sets * 4;
-        let header = Header { page_size: 1 << shift, mode, total, ways, records, wishes };
+        let page_size = 1 << shift;
+        let header = Header { chained: write, page_size, mode, total, ways, records, wishes };
         prop_assert_eq!(Header::parse(&header.emit()), Ok(header));
     }
 }

@@ -50,7 +50,7 @@ impl Coherence {
         if let Some(mtime) = stamp(&record, (held.cache.wall)()) {
             attr.mtime = attr.mtime.max(mtime);
             attr.ctime = attr.ctime.max(mtime);
-            attr.change = attr.change.saturating_add(record.dirtied);
+            attr.change = attr.change.saturating_add(record.dirtied.pages);
         }
         Ok(())
     }

@@ -252,7 +252,7 @@ impl Coherence {
         if held.writes() {
             self.flush(volume, held, ino, pages.clone(), true).await?;
         }
-        self.take_out(volume, held, ino, pages).await?;
+        self.take_out(volume, held, ino, Some(pages)).await?;
         self.table().changes(ino);
         let answer = operation.run(volume).await;
         self.table().changes(ino);

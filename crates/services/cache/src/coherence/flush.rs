@@ -14,9 +14,6 @@ use super::grant_table::{Cache, HeldGrant};
 use super::{BUSY_LIMIT, Coherence, pause, unreachable};
 use outboard_volume::Volume;
 
-/// All pages of a file.
-pub(super) const ALL: Range<u64> = 0..u64::MAX;
-
 /// Bytes written back by one change of the volume, at most: as many as cost little memory and keep
 /// nobody waiting for long.
 pub(super) const BATCH: usize = 2 * IO_MAX;
@@ -153,13 +150,41 @@ fn parts(pages: Vec<Found>, most: usize) -> Vec<Part> {
 }
 
 impl Coherence {
-    /// Writes the dirty pages among `pages` back, a few batches side by side. With `still` (nobody
-    /// makes any more), also waits for those being made. What cannot be written stays dirty, and is
-    /// said.
+    /// Writes the dirty pages of an inode back. With `still` (the record is frozen), also waits for
+    /// those being made, and counts no more of them from here on.
     ///
-    /// Whoever is not the thread that maintains the caches holds the inode's range lock. What was
-    /// dirty when this began is in the volume when it ends, whoever wrote it: a page is pulled and
-    /// marked clean under a lock to flush the span it lies in.
+    /// As many pages are looked for as its host paid for and are not settled; where there is none,
+    /// nothing is looked at. Those that are noted or chained come first. If that settles fewer, a
+    /// page is being made, or its host chained it nowhere: then all entries are looked at.
+    pub(super) async fn flush_file<V: Volume>(
+        &self,
+        volume: &V,
+        held: &HeldGrant,
+        ino: Ino,
+        still: bool,
+    ) -> Result<()> {
+        let control = &held.cache.control;
+        let settled = || self.table().holder_of(ino, held).map(|holder| holder.settled);
+        // Before the count is read: what is settled later may be of pages paid for later.
+        let Some(before) = settled() else { return Ok(()) };
+        let dirtied =
+            if still { control.close(held.slot, before) } else { control.dirtied(held.slot) };
+        let dirtied = dirtied.map_err(unreachable)?;
+        if dirtied > before {
+            let known = control.known(ino).map_err(unreachable)?;
+            self.flush_found(volume, held, ino, known, still).await?;
+            if settled().is_some_and(|settled| settled < dirtied) {
+                let all = control.search(ino).map_err(unreachable)?;
+                self.flush_found(volume, held, ino, all, still).await?;
+            }
+        }
+        if let Some(holder) = self.table().holder_of(ino, held) {
+            holder.dirty_since = None;
+        }
+        Ok(())
+    }
+
+    /// Writes the dirty pages among `pages` back, as [`Coherence::flush_found`].
     pub(super) async fn flush<V: Volume>(
         &self,
         volume: &V,
@@ -168,17 +193,36 @@ impl Coherence {
         pages: Range<u64>,
         still: bool,
     ) -> Result<()> {
+        let todo = held.cache.control.find(ino, pages).map_err(unreachable)?;
+        self.flush_found(volume, held, ino, todo, still).await
+    }
+
+    /// Writes what is dirty of these back, a few batches side by side. With `still` (nobody makes
+    /// any more), also waits for those being made. What cannot be written stays dirty, and is said.
+    ///
+    /// Whoever is not the thread that maintains the caches holds the inode's range lock. What was
+    /// dirty when this began is in the volume when it ends, whoever wrote it: a page is pulled and
+    /// marked clean under a lock to flush the span it lies in.
+    pub(super) async fn flush_found<V: Volume>(
+        &self,
+        volume: &V,
+        held: &HeldGrant,
+        ino: Ino,
+        mut todo: Vec<Found>,
+        still: bool,
+    ) -> Result<()> {
         let cache = &held.cache;
         let deadline = (cache.clock)().after(BUSY_LIMIT);
         let page_size = usize::try_from(cache.page_size()).map_err(|_| Errno::EIO)?;
-        let mut todo = cache.control.find(ino, pages.clone()).map_err(unreachable)?;
         loop {
             // Those made and not dirty yet are left to the next round, unless there is none.
             todo.retain(|found| found.is_dirty() || (still && found.is_being_written()));
             let each = parts(todo, self.batch / page_size.max(1)).into_iter();
             let each = each.map(|part| self.flush_part(volume, held, ino, part));
             let busy = try_join_abreast(ABREAST, each).await?.concat();
-            let (Some(first), Some(last)) = (busy.iter().min(), busy.iter().max()) else { break };
+            let (Some(first), Some(last)) = (busy.iter().min(), busy.iter().max()) else {
+                return Ok(());
+            };
             if (cache.clock)() >= deadline {
                 tracing::warn!(%ino, session = %cache.session(),
                     "a host holds a page of its cache for too long: it cannot be written back");
@@ -189,12 +233,6 @@ impl Coherence {
             todo = cache.control.find(ino, span).map_err(unreachable)?;
             todo.retain(|found| busy.contains(&found.entry.lpn));
         }
-        if pages == ALL
-            && let Some(holder) = self.table().holder_of(ino, held)
-        {
-            holder.dirty_since = None;
-        }
-        Ok(())
     }
 
     /// Writes back what is still dirty of a part; the pages that its host was changing.
@@ -283,7 +321,7 @@ impl Coherence {
 
     /// So many pages a session made dirty are in the volume: the space put aside for them is free
     /// again.
-    fn settled<V: Volume>(&self, volume: &V, held: &HeldGrant, ino: Ino, pages: u64) {
+    pub(super) fn settled<V: Volume>(&self, volume: &V, held: &HeldGrant, ino: Ino, pages: u64) {
         let freed = self.table().holder_of(ino, held).map_or(0, |holder| {
             // A host may mark pages dirty that it has no credit for.
             let freed = pages.min(holder.credit.saturating_sub(holder.settled));
@@ -305,7 +343,7 @@ impl Coherence {
         let _guard = self.range_locks.shared(ino).await;
         let grants = self.grants_on(ino);
         for held in grants.iter().filter(|held| held.writes()) {
-            self.flush(volume, held, ino, ALL, false).await?;
+            self.flush_file(volume, held, ino, false).await?;
         }
         let failed = self.concern(|table| table.take_failure(ino, session));
         failed.map_or(Ok(()), Err)

@@ -10,7 +10,7 @@ use outboard_volume::Answer;
 use outboard_wire::cache::Grant;
 use outboard_wire::file::open_flags;
 
-use super::flush::{ALL, give_back};
+use super::flush::give_back;
 use super::grant_table::{Cache, HeldGrant};
 use super::request_class::{Drops, writes};
 use super::{BUSY_LIMIT, Coherence, Operation, pause, unreachable};
@@ -161,7 +161,7 @@ impl Coherence {
         // What can never be taken at once brings no credit.
         let wanted = if wanted > most { 0 } else { wanted };
         let share = credit.clamp(CREDIT_FIRST, most).max(wanted);
-        let left = credit.saturating_sub(record.dirtied);
+        let left = credit.saturating_sub(record.dirtied.pages);
         Ok((left <= share / 2 || left < wanted).then_some(share))
     }
 
@@ -200,7 +200,7 @@ impl Coherence {
         let HeldGrant { cache, slot, .. } = held;
         let Some(share) = self.share(held, ino, wanted)? else { return Ok(()) };
         if cache.lacks_room(share) && !self.maintenance.has_maintainer() {
-            self.flush(volume, held, ino, ALL, false).await?;
+            self.flush_file(volume, held, ino, false).await?;
         }
         let more = self.promise(volume, cache, share).await;
         let credit = {
@@ -260,14 +260,14 @@ impl Coherence {
         let cache = &held.cache;
         self.set(held, ino, Grant::Frozen)?;
         if held.writes() {
-            self.flush(volume, held, ino, ALL, true).await?;
+            self.flush_file(volume, held, ino, true).await?;
         }
         if to == Grant::Read {
             let outstanding = self.table().take_outstanding(ino, cache.session());
             give_back(volume, cache, outstanding.unwrap_or(0));
             return self.set(held, ino, Grant::Read);
         }
-        self.take_out(volume, held, ino, ALL).await?;
+        self.take_out(volume, held, ino, None).await?;
         self.end(volume, held, ino)
     }
 
@@ -280,28 +280,32 @@ impl Coherence {
         held.cache.control.set(held.slot, Grant::Free).map_err(unreachable)
     }
 
-    /// Takes pages out. What is dirty among them is flushed first, if the session may write; else
-    /// it was never allowed, and goes.
+    /// Takes pages out, or all that are known. What is dirty among them is flushed first, if the
+    /// session may write; else it was never allowed, and goes.
     pub(super) async fn take_out<V: Volume>(
         &self,
         volume: &V,
         held: &HeldGrant,
         ino: Ino,
-        pages: Range<u64>,
+        pages: Option<Range<u64>>,
     ) -> Result<()> {
         let cache = &held.cache;
+        let find = || match &pages {
+            Some(pages) => cache.control.find(ino, pages.clone()),
+            None => cache.control.known(ino),
+        };
         let deadline = (cache.clock)().after(BUSY_LIMIT);
         let drops = !held.writes();
         loop {
-            let (mut busy, mut dirty) = (false, false);
-            for found in cache.control.find(ino, pages.clone()).map_err(unreachable)? {
+            let (mut busy, mut dirty) = (false, Vec::new());
+            for found in find().map_err(unreachable)? {
                 match cache.control.take_out(&found, drops).map_err(unreachable)? {
                     TakenOut::Free => {}
                     TakenOut::Busy => busy = true,
-                    TakenOut::Dirty => dirty = true,
+                    TakenOut::Dirty => dirty.push(found),
                 }
             }
-            if !busy && !dirty {
+            if !busy && dirty.is_empty() {
                 return Ok(());
             }
             if (cache.clock)() >= deadline {
@@ -309,8 +313,8 @@ impl Coherence {
                     "a host holds a page of its cache for too long: it cannot be taken back");
                 return Err(Errno::EIO);
             }
-            if dirty {
-                self.flush(volume, held, ino, pages.clone(), false).await?;
+            if !dirty.is_empty() {
+                self.flush_found(volume, held, ino, dirty, false).await?;
             }
             pause().await;
         }
@@ -346,7 +350,7 @@ impl Coherence {
         if let Some(other) = other {
             self.clear_others(volume, session, other, Grant::Read).await?;
             if let Some(held) = self.view(other, session).mine.filter(HeldGrant::writes) {
-                self.flush(volume, &held, other, ALL, false).await?;
+                self.flush_file(volume, &held, other, false).await?;
             }
         }
         let mine = self.view(ino, session).mine;
@@ -378,10 +382,10 @@ impl Coherence {
             self.set(held, ino, Grant::Frozen)?;
         }
         if held.writes() {
-            self.flush(volume, held, ino, ALL, true).await?;
+            self.flush_file(volume, held, ino, true).await?;
         }
         if drops == Drops::Pages {
-            self.take_out(volume, held, ino, ALL).await?;
+            self.take_out(volume, held, ino, None).await?;
         }
         Ok(())
     }
@@ -423,6 +427,20 @@ impl Coherence {
         }
     }
 
+    /// Takes the pages of a frozen inode out, dirty or not: whether there are dirty ones elsewhere.
+    fn discard<V: Volume>(&self, volume: &V, held: &HeldGrant, ino: Ino) -> Result<bool> {
+        let control = &held.cache.control;
+        let settled = || self.table().holder_of(ino, held).map_or(0, |holder| holder.settled);
+        let dirtied = control.close(held.slot, settled()).map_err(unreachable)?;
+        let mut gone = 0;
+        for found in control.known(ino).map_err(unreachable)? {
+            let out = control.take_out(&found, true).map_err(unreachable)?;
+            gone += u64::from(out == TakenOut::Free && found.is_dirty());
+        }
+        self.settled(volume, held, ino, gone);
+        Ok(settled() < dirtied)
+    }
+
     /// The inode is gone: nothing of it is kept.
     pub(super) async fn drop_removed<V: Volume>(&self, volume: &V, ino: Ino) {
         if self.grants_on(ino).is_empty() {
@@ -432,10 +450,9 @@ impl Coherence {
         for held in self.grants_on(ino) {
             let over = async {
                 self.set(&held, ino, Grant::Frozen)?;
-                for found in held.cache.control.find(ino, ALL).map_err(unreachable)? {
-                    held.cache.control.take_out(&found, true).map_err(unreachable)?;
-                }
-                self.take_out(volume, &held, ino, ALL).await?;
+                let missed = held.writes() && self.discard(volume, &held, ino)?;
+                let pages = missed.then_some(0..u64::MAX);
+                self.take_out(volume, &held, ino, pages).await?;
                 self.end(volume, &held, ino)
             };
             if let Err(errno) = over.await {

@@ -11,7 +11,6 @@ use outboard_base::task::WaitList;
 use outboard_base::{Ino, Result, SessionId};
 use outboard_wire::cache::{Grant, Status, Tallied};
 
-use super::flush::ALL;
 use super::grant_table::{Cache, HeldGrant};
 use super::{Coherence, unreachable};
 use outboard_volume::Volume;
@@ -169,7 +168,7 @@ impl Coherence {
         let mut dirty = 0;
         for (ino, held) in grants {
             let record = cache.control.record(held.slot, ino).map_err(unreachable)?;
-            let dirtied = record.map_or(0, |record| record.dirtied);
+            let dirtied = record.map_or(0, |record| record.dirtied.pages);
             let mut table = self.table();
             let Some(holder) = table.holder(ino, cache.session()) else { continue };
             let unsettled = dirtied.saturating_sub(holder.settled);
@@ -196,7 +195,7 @@ impl Coherence {
         let writes = |held: &HeldGrant| held.grant == Grant::Write;
         // No lock is held: requests go on meanwhile, and what they need of this they wait for.
         if let Some(held) = mine().filter(writes)
-            && let Err(errno) = self.flush(volume, &held, ino, ALL, false).await
+            && let Err(errno) = self.flush_file(volume, &held, ino, false).await
         {
             return self.failed(ino, errno);
         }

@@ -1,6 +1,7 @@
 //! Coherence between real caches and a real volume, both in memory. [`simulation`] is many hosts
 //! at once; here is one step after the other.
 
+mod chains;
 mod credit;
 mod edges;
 mod races;
@@ -743,16 +744,17 @@ fn what_each_request_costs_beside_its_own() {
     let sync = || {
         rig.ask(0, Request::Fsync { ino, fh, data_only: false }, &[]).unwrap();
     };
-    // Entries; lock, identity, page, unlock; record; clean.
-    assert_eq!(costs(&mut || sync()), 7);
-    // Nothing to flush: entries.
+    // What is owed; the chain and its end; a bucket; lock, identity, page, unlock; record; clean.
+    assert_eq!(costs(&mut || sync()), 10);
+    // Nothing to flush: nothing is owed.
     assert_eq!(costs(&mut || sync()), 1);
-    // A hundred pages: four to pull each, one to mark each clean; entries and record for all.
+    // A hundred pages: four to pull each, one to mark each clean; for all what is owed, the chain
+    // and its end, the first page's entry, five windows on the way along the chain, the record.
     for page in 0..100 {
         assert!(host.write(ino, Place::At(page * PAGE), &[2; 4096]) || page >= 24);
     }
     let dirty = rig.coherence.figures()[0].dirty;
-    assert_eq!(costs(&mut || sync()), 1 + 5 * dirty + 1);
+    assert_eq!(costs(&mut || sync()), 1 + 2 + 1 + 5 + 5 * dirty + 1);
     // To read only: a miss is filled by seven.
     rig.ask(0, Request::Release { ino, fh, owner: 0 }, &[]).unwrap();
     let set = Setattr { size: Some(3 * PAGE), ..Setattr::default() };

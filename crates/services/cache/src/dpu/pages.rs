@@ -6,13 +6,13 @@ use outboard_base::Ino;
 use outboard_base::ledger::Kind;
 use outboard_link::dma::DmaError;
 use outboard_wire::cache::{
-    ENTRY_LEN, Entry, Lock, Status, Word, entry_at, header_at, page_fits, spread,
+    ENTRY_LEN, Entry, Lock, NEXT_NONE, Status, Word, entry_at, header_at, page_fits, spread,
 };
 
 use super::{Control, count};
 
 /// Bytes of entries read by one DMA, at most.
-const PIECE: usize = 64 << 10;
+pub(super) const PIECE: usize = 64 << 10;
 /// Steps on one word that others change meanwhile before it counts as busy.
 const TRIES: usize = 8;
 
@@ -87,8 +87,9 @@ pub enum Filled {
 }
 
 impl Control {
-    /// Entries of pages `pages` of `ino`, those being inserted included, in the order of pages. One
-    /// DMA for each 64 KiB of entries; all entries are read at most once.
+    /// Entries of pages `pages` of `ino`, those being inserted included, in the order of pages:
+    /// by the buckets they may lie in, whatever is known of them. One DMA for each 64 KiB of
+    /// entries; all entries are read at most once.
     ///
     /// # Errors
     /// [`DmaError`].
@@ -137,7 +138,11 @@ impl Control {
     }
 
     /// Reads entries in pieces. What nobody writes is set free.
-    fn each(&self, range: Range<u64>, mut visit: impl FnMut(Found)) -> Result<(), DmaError> {
+    pub(super) fn each(
+        &self,
+        range: Range<u64>,
+        mut visit: impl FnMut(Found),
+    ) -> Result<(), DmaError> {
         let mut bytes =
             vec![0; PIECE.min(usize::try_from(range.end - range.start).unwrap_or(0) * ENTRY_LEN)];
         let mut index = range.start;
@@ -158,14 +163,14 @@ impl Control {
         Ok(())
     }
 
-    fn makes_sense(&self, entry: &Entry) -> bool {
+    pub(super) fn makes_sense(&self, entry: &Entry) -> bool {
         let empty = entry.word.status == Status::Free;
         empty || page_fits(entry.lpn, self.geometry.page_size())
     }
 
     fn repair(&self, index: u64) -> Result<(), DmaError> {
         count(&self.counters.repaired);
-        let entry = Entry { word: Word::FREE, next: self.geometry.next_of(index), lpn: 0, ino: 0 };
+        let entry = Entry { word: Word::FREE, next: NEXT_NONE, lpn: 0, ino: 0 };
         self.dma.write(Kind::Cache, self.geometry.entry_at(index), &entry.emit())
     }
 
@@ -290,6 +295,9 @@ impl Control {
         };
         let same = self.identity(index)? == (entry.ino, entry.lpn);
         let stays = !same || (word.status == Status::Dirty && !even_dirty);
+        if !stays {
+            self.leaves(Ino(entry.ino), index)?;
+        }
         let status = if stays { word.status } else { Status::Free };
         let after = word.unlock(status, !stays);
         self.dma.write(Kind::Cache, self.word_at(index), &after.emit().to_le_bytes())?;
@@ -390,7 +398,10 @@ impl Control {
                         (false, true) => Filled::Done,
                     };
                     let bytes = (outcome == Filled::Done).then_some(bytes);
-                    given_back += u64::from(bytes.is_none());
+                    if bytes.is_none() {
+                        given_back += 1;
+                        self.members().remove(ino, index);
+                    }
                     self.put(index, locked, bytes)?;
                     if bytes.is_some() {
                         count_filled(self, ino, page, index, ahead(page));
@@ -435,6 +446,8 @@ impl Control {
             inode.copy_from_slice(&ino.0.to_le_bytes());
             let at = self.geometry.entry_at(found.index) + entry_at::LPN;
             self.dma.write(Kind::Cache, at, &identity)?;
+            // Before anybody asks whether the fill is still valid: who changes the file looks here.
+            self.members().insert(ino, found.index);
             return Ok(Ok((found.index, locked)));
         }
         Ok(Err(Filled::Full))
@@ -518,6 +531,7 @@ impl Control {
             if self.swap(found.index, cold, locked)?.is_err() {
                 continue;
             }
+            self.leaves(Ino(found.entry.ino), found.index)?;
             let word = locked.unlock(Status::Free, true);
             self.dma.write(Kind::Cache, self.word_at(found.index), &word.emit().to_le_bytes())?;
             self.now_free(found.index, cold)?;

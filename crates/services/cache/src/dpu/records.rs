@@ -7,7 +7,7 @@ use outboard_base::Ino;
 use outboard_base::ledger::Kind;
 use outboard_base::limits::FILE_SIZE_MAX;
 use outboard_link::dma::DmaError;
-use outboard_wire::cache::{Grant, GrantWord, RECORD_LEN, Record, record_at};
+use outboard_wire::cache::{Dirtied, Grant, GrantWord, NEXT_NONE, RECORD_LEN, Record, record_at};
 
 use super::{Control, count};
 
@@ -39,6 +39,8 @@ impl From<DmaError> for NoRecord {
 struct Known {
     ino: Ino,
     word: GrantWord,
+    /// The tag that stands in `dirtied`.
+    tag: u32,
     used: u64,
 }
 
@@ -51,7 +53,7 @@ pub(super) struct Records {
 impl Records {
     pub(super) fn new(len: u32) -> Records {
         let word = GrantWord { grant: Grant::Free, epoch: 0 };
-        let free = Known { ino: Ino(0), word, used: 0 };
+        let free = Known { ino: Ino(0), word, tag: 0, used: 0 };
         Records { known: vec![free; len as usize], now: 0 }
     }
 }
@@ -75,6 +77,7 @@ impl Control {
                     Some(record) => {
                         if let Some(known) = self.records().known.get_mut(index as usize) {
                             (known.ino, known.word) = (Ino(record.ino), record.word);
+                            known.tag = record.dirtied.tag;
                         }
                     }
                     None => {
@@ -123,9 +126,10 @@ impl Control {
         if known.word.grant.reads() {
             self.set(slot, Grant::None)?;
         }
-        let epoch = self.records().known.get(slot.0 as usize).map_or(0, |known| known.word.epoch);
-        let word = GrantWord { grant, epoch };
-        let record = Record { word, ino: ino.0, size, mtime: 0, credit, dirtied: 0 };
+        let (epoch, tag) = self.retag(slot);
+        let (word, dirtied) = (GrantWord { grant, epoch }, Dirtied { tag, pages: 0 });
+        let chain = NEXT_NONE;
+        let record = Record { word, ino: ino.0, size, mtime: 0, credit, dirtied, chain };
         let bytes = record.emit();
         let fields = bytes.get(8..).unwrap_or_default();
         self.dma.write(Kind::Cache, self.geometry.record_at(slot.0) + 8, fields)?;
@@ -159,6 +163,80 @@ impl Control {
             found = now;
         }
         self.dma.write(Kind::Cache, at, &after.to_le_bytes())
+    }
+
+    /// Another tag for what a host counts from now on, and the epoch it is of. A host that keeps
+    /// none (the version before) counts with tag 0.
+    fn retag(&self, slot: Slot) -> (u32, u32) {
+        let mut records = self.records();
+        let Some(known) = records.known.get_mut(slot.0 as usize) else { return (0, 0) };
+        let epoch = known.word.epoch;
+        // The epoch moves on with each grant and each freeze.
+        known.tag = if self.is_chained() { Dirtied::tag_of(epoch) } else { 0 };
+        (epoch, known.tag)
+    }
+
+    /// Pages the host made dirty in this grant: one DMA. More than any where it cannot be believed.
+    ///
+    /// # Errors
+    /// [`DmaError`].
+    pub fn dirtied(&self, slot: Slot) -> Result<u64, DmaError> {
+        if !self.is_chained() {
+            return Ok(u64::MAX);
+        }
+        let mut bytes = [0; 8];
+        let at = self.geometry.record_at(slot.0) + record_at::DIRTIED;
+        self.dma.read(Kind::Cache, at, &mut bytes)?;
+        Ok(Dirtied::parse(u64::from_le_bytes(bytes)).pages)
+    }
+
+    /// As [`Control::dirtied`], once and for all: after it, no page becomes dirty that was not
+    /// paid for before. The record is frozen, and `guess` pages are known of: if it is right, one
+    /// DMA.
+    ///
+    /// # Errors
+    /// [`DmaError`].
+    pub fn close(&self, slot: Slot, guess: u64) -> Result<u64, DmaError> {
+        if !self.is_chained() {
+            return Ok(u64::MAX);
+        }
+        let before = self.records().known.get(slot.0 as usize).map_or(0, |known| known.tag);
+        let (_, tag) = self.retag(slot);
+        let at = self.geometry.record_at(slot.0) + record_at::DIRTIED;
+        let mut found = Dirtied { tag: before, pages: guess };
+        for _ in 0..TRIES {
+            let now =
+                self.dma.compare_and_swap(at, found.emit(), Dirtied { tag, ..found }.emit())?;
+            if now == found.emit() {
+                return Ok(found.pages);
+            }
+            found = Dirtied::parse(now);
+        }
+        Ok(u64::MAX)
+    }
+
+    /// Takes the chain of what the host made of an inode: its first entry, or [`NEXT_NONE`]. One
+    /// DMA if there is none, two if there is; `None` if the host does not let it go.
+    pub(super) fn take_chain(&self, slot: Slot) -> Result<Option<u32>, DmaError> {
+        let at = self.geometry.record_at(slot.0) + record_at::CHAIN;
+        let none = u64::from(NEXT_NONE);
+        let mut found = none;
+        for _ in 0..TRIES {
+            let now = self.dma.compare_and_swap(at, found, none)?;
+            if now == found {
+                return Ok(Some(u32::try_from(found).unwrap_or(NEXT_NONE - 1)));
+            }
+            found = now;
+        }
+        Ok(None)
+    }
+
+    /// The record of an inode.
+    pub(super) fn slot_of(&self, ino: Ino) -> Option<Slot> {
+        let records = self.records();
+        let mut set = self.geometry.record_set(ino.0);
+        let is_of = |known: &Known| known.ino == ino && known.word.grant != Grant::Free;
+        set.find(|at| records.known.get(*at as usize).is_some_and(is_of)).map(Slot)
     }
 
     /// The record of `ino` as the host left it: one DMA. What is not that inode's, or makes no

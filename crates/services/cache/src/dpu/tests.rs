@@ -4,7 +4,7 @@ use outboard_base::ledger::Ledger;
 use outboard_base::{Ino, Rng};
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Direct};
-use outboard_wire::cache::{Entry, Grant, Lock, Status, Word, record_at};
+use outboard_wire::cache::{Entry, Grant, Lock, NEXT_NONE, Status, Word, record_at};
 
 use super::*;
 use crate::policy::replace;
@@ -29,8 +29,7 @@ fn formatted() -> Arc<Region> {
     assert_eq!(fit.total(), 16);
     region.write_from(fit.header_at(0), &fit.header().emit()).unwrap();
     for index in 0..fit.total() {
-        let next = fit.next_of(index);
-        let entry = Entry { word: Word::FREE, next, lpn: 0, ino: 0 };
+        let entry = Entry { word: Word::FREE, next: NEXT_NONE, lpn: 0, ino: 0 };
         region.write_from(fit.entry_at(index), &entry.emit()).unwrap();
     }
     region
@@ -292,6 +291,8 @@ fn each_step_has_its_price() {
     assert_eq!(rig.dmas(|| assert_eq!(fill(), [Filled::Present; 4])), 1);
     // Present: the bucket alone.
     assert_eq!(rig.dmas(|| assert_eq!(rig.fill(7, 0), Filled::Present)), 1);
+    // What is noted: its entries, and that nothing is chained.
+    assert_eq!(rig.dmas(|| assert_eq!(rig.control.known(Ino(7)).unwrap().len(), 1)), 1);
     // A range of any length: 64 KiB of entries at a time.
     assert_eq!(rig.dmas(|| assert_eq!(rig.find(7).len(), 1)), 1);
     rig.write(&rig.find(7)[0], 1);

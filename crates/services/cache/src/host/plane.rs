@@ -7,7 +7,8 @@ use std::time::Duration;
 use outboard_link::Region;
 use outboard_link::region::OutOfRegion;
 use outboard_wire::cache::{
-    Grant, Header, RECORD_LEN, TALLIES, TALLY_LEN, Tallied, entry_at, header_at, spread, tally_at,
+    Grant, Header, NEXT_NONE, RECORD_LEN, TALLIES, TALLY_LEN, Tallied, entry_at, header_at, spread,
+    tally_at,
 };
 
 use crate::geometry::Geometry;
@@ -56,8 +57,7 @@ impl Plane {
         for index in 0..geometry.total() {
             let at = geometry.entry_at(index);
             region.store_u64(at + entry_at::WORD, 0, Relaxed)?;
-            let next = u64::from(geometry.next_of(index));
-            region.store_u64(at + entry_at::NEXT, next, Relaxed)?;
+            region.store_u64(at + entry_at::NEXT, NEXT_NONE.into(), Relaxed)?;
             region.store_u64(at + entry_at::LPN, 0, Relaxed)?;
             region.store_u64(at + entry_at::INO, 0, Relaxed)?;
         }

@@ -1,13 +1,17 @@
 //! A file's record, as the data plane uses it.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 
 use outboard_base::limits::FILE_SIZE_MAX;
 use outboard_link::Region;
 use outboard_link::region::{self, OutOfRegion};
-use outboard_wire::cache::{Grant, GrantWord, record_at};
+use outboard_wire::cache::{Dirtied, Grant, GrantWord, entry_at, record_at};
 
 use super::Plane;
+use crate::geometry::Geometry;
+
+/// Times a chain that was taken meanwhile is looked at again.
+const TRIES: u32 = 4;
 
 /// A record found in force: where it lies, and the word that was seen. While the word stands, so
 /// does the grant.
@@ -54,8 +58,15 @@ impl Found {
         (size <= FILE_SIZE_MAX).then_some(size)
     }
 
-    /// Takes credit for `pages` that become dirty; false where there is not as much.
-    pub(super) fn spend(self, region: &Region, pages: u64) -> bool {
+    /// The tag of the grant, if it stands afterwards.
+    pub(super) fn tag(self, region: &Region) -> Option<u32> {
+        let raw = region.load_u64(self.at + record_at::DIRTIED, Acquire).ok()?;
+        Some(Dirtied::parse(raw).tag)
+    }
+
+    /// Takes credit for `pages` that become dirty; false where there is not as much, or the grant
+    /// that has the tag is being taken back. Who has taken it writes: the DPU side counts on that.
+    pub(super) fn spend(self, region: &Region, tag: u32, pages: u64) -> bool {
         if pages == 0 {
             return true;
         }
@@ -66,13 +77,44 @@ impl Found {
             return false;
         };
         loop {
-            let Some(next) = seen.checked_add(pages).filter(|next| *next <= credit) else {
+            let dirtied = Dirtied::parse(seen);
+            let Some(next) = dirtied.and(pages, credit).filter(|next| next.tag == tag) else {
                 return false;
             };
-            match region.cas_u64(at, seen, next, AcqRel) {
+            match region.cas_u64(at, seen, next.emit(), SeqCst) {
                 Ok(found) if found == seen => return true,
                 Ok(found) => seen = found,
                 Err(OutOfRegion) => return false,
+            }
+        }
+    }
+
+    /// Chains entries in front of those that were made for the inode before: the DPU side looks
+    /// for pages there. They are locked, and their pages paid for. Only who is alone with the
+    /// file's changes comes here, so no other thread puts an entry in front meanwhile.
+    pub(super) fn chain(
+        self,
+        region: &Region,
+        geometry: &Geometry,
+        entries: impl Iterator<Item = u64>,
+    ) {
+        let (chain, mut first, mut last) = (self.at + record_at::CHAIN, None, None);
+        for entry in entries {
+            let at = geometry.entry_at(entry) + entry_at::NEXT;
+            match last.replace(entry) {
+                Some(before) => _ = region.store_u64(at, before, Relaxed),
+                None => first = Some(at),
+            }
+        }
+        let (Some(first), Some(last)) = (first, last) else { return };
+        let Ok(mut seen) = region.load_u64(chain, Relaxed) else { return };
+        // The DPU side takes the chain now and then. One that never stops is not followed: it
+        // misses pages and looks at all entries for them.
+        for _ in 0..TRIES {
+            _ = region.store_u64(first, seen, Relaxed);
+            match region.cas_u64(chain, seen, last, SeqCst) {
+                Ok(found) if found != seen => seen = found,
+                Ok(_) | Err(OutOfRegion) => return,
             }
         }
     }

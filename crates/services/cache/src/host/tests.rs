@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use outboard_base::Rng;
 use outboard_link::Region;
 use outboard_wire::cache::{
-    CacheMode, ENTRY_LEN, Entry, Grant, GrantWord, Lock, NEXT_NONE, RECORD_LEN, Record, Status,
-    Word, entry_at, record_at,
+    CacheMode, Dirtied, ENTRY_LEN, Entry, Grant, GrantWord, Lock, NEXT_NONE, RECORD_LEN, Record,
+    Status, Word, entry_at, record_at,
 };
 
 use super::{Place, Plane, Sink, Source};
@@ -58,7 +58,8 @@ impl Rig {
     fn grant(&self, grant: Grant, credit: u64) {
         let word = self.record().word.next(grant);
         let size = self.volume.len() as u64;
-        let record = Record { word, ino: FILE, size, mtime: 0, credit, dirtied: 0 };
+        let (dirtied, chain) = (Dirtied { tag: Dirtied::tag_of(word.epoch), pages: 0 }, NEXT_NONE);
+        let record = Record { word, ino: FILE, size, mtime: 0, credit, dirtied, chain };
         self.region.write_from(self.record_at(), &record.emit()).unwrap();
     }
 
@@ -156,13 +157,11 @@ impl Rig {
 }
 
 #[test]
-fn a_fresh_cache_is_linked_bucket_by_bucket_and_free() {
+fn a_fresh_cache_is_free_and_chains_nothing() {
     let rig = Rig::new(16);
     assert!(rig.geometry().total() >= 16);
-    for (index, entry) in rig.entries() {
-        let last = index % 4 == 3;
-        assert_eq!(entry.next, if last { NEXT_NONE } else { u32::try_from(index).unwrap() + 1 });
-        assert_eq!(entry.word, Word::FREE);
+    for (_, entry) in rig.entries() {
+        assert_eq!((entry.next, entry.word), (NEXT_NONE, Word::FREE));
     }
     assert_eq!((rig.read(0, 10), rig.write(0, &[1; PAGE])), (None, None));
     assert_eq!(
@@ -170,6 +169,52 @@ fn a_fresh_cache_is_linked_bucket_by_bucket_and_free() {
         outboard_wire::cache::Tallied::default(),
         "nothing may be cached: no figures"
     );
+}
+
+/// Pages of the chain, in its order; it ends.
+fn chained(rig: &Rig) -> Vec<u64> {
+    let mut at = rig.record().chain;
+    let mut pages = Vec::new();
+    while at != NEXT_NONE {
+        let entry = rig.entry(at.into());
+        assert_eq!((entry.ino, entry.word.status), (FILE, Status::Dirty));
+        pages.push(entry.lpn);
+        at = entry.next;
+    }
+    pages
+}
+
+#[test]
+fn pages_that_are_made_are_chained_and_no_others() {
+    let mut rig = Rig::new(16);
+    rig.volume = vec![7; PAGE];
+    rig.grant(Grant::Write, 100);
+    assert!(rig.fill(0));
+    assert!(rig.write(5, &[1; 10]).is_some(), "it was there");
+    assert_eq!(chained(&rig), []);
+    assert!(rig.write(PAGE as u64, &[2; 2 * PAGE]).is_some());
+    assert!(rig.write(3 * PAGE as u64, &[3; 10]).is_some());
+    assert!(rig.write(PAGE as u64, &[4; PAGE]).is_some(), "it is chained already");
+    assert_eq!(chained(&rig), [3, 2, 1]);
+    // What could not be paid for was given back, and is in no chain.
+    rig.grant(Grant::Write, 1);
+    assert_eq!(rig.write(8 * PAGE as u64, &[5; 2 * PAGE]), None);
+    assert_eq!(chained(&rig), []);
+}
+
+/// The DPU side took the grant back between the look at the record and the payment: nobody would
+/// have looked for the page.
+#[test]
+fn who_pays_in_another_grant_pays_nothing() {
+    let mut rig = Rig::new(16);
+    rig.volume = vec![7; PAGE];
+    rig.grant(Grant::Write, 100);
+    let found = rig.plane.record(FILE).unwrap();
+    let tag = found.tag(&rig.region).unwrap();
+    assert!(found.spend(&rig.region, tag, 2));
+    rig.grant(Grant::Write, 100);
+    assert!(!found.spend(&rig.region, tag, 2));
+    assert_eq!(rig.record().dirtied.pages, 0);
 }
 
 #[test]
@@ -202,14 +247,14 @@ fn a_write_makes_pages_only_where_it_needs_nothing_of_the_volume() {
     assert_eq!(rig.write(0, &[2; PAGE]), Some(PAGE_SIZE));
     assert_eq!(rig.write(4 * PAGE as u64 + 8, &[3; 4]), Some(4), "beyond the end");
     assert_eq!(rig.record().size, 4 * PAGE as u64 + 12);
-    assert_eq!((rig.record().mtime, rig.record().dirtied, rig.dirty()), (NOW, 3, 3));
+    assert_eq!((rig.record().mtime, rig.record().dirtied.pages, rig.dirty()), (NOW, 3, 3));
     assert_eq!(rig.read(4 * PAGE as u64, 100).unwrap(), [0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 3, 3]);
     assert_eq!(rig.read(3 * PAGE as u64, 8), None, "a hole is the volume's to answer");
     assert_eq!(rig.write(10, &[4; 10]), Some(10));
-    assert_eq!(rig.record().dirtied, 3, "it was dirty already");
+    assert_eq!(rig.record().dirtied.pages, 3, "it was dirty already");
     rig.flush();
     assert_eq!(rig.write(10, &[5; 10]), Some(10));
-    assert_eq!(rig.record().dirtied, 4, "it was clean");
+    assert_eq!(rig.record().dirtied.pages, 4, "it was clean");
 }
 
 #[test]
@@ -217,7 +262,7 @@ fn without_credit_a_write_goes_through_and_leaves_nothing() {
     let rig = Rig::new(16);
     rig.grant(Grant::Write, 2);
     assert_eq!(rig.write(0, &[1; 3 * PAGE]), None);
-    assert_eq!((rig.dirty(), rig.record().dirtied, rig.record().size), (0, 0, 0));
+    assert_eq!((rig.dirty(), rig.record().dirtied.pages, rig.record().size), (0, 0, 0));
     assert!(rig.entries().iter().all(|(_, entry)| entry.word.is_free()));
     assert_eq!(rig.write(0, &[1; 2 * PAGE]), Some(2 * PAGE_SIZE));
     assert_eq!(rig.write(2 * PAGE as u64, &[1; 1]), None);

@@ -192,9 +192,13 @@ impl Plane {
             return Err(No::Again);
         }
         let dirtied = spots.iter().filter(|spot| spot.fresh || spot.clean).count() as u64;
-        if !write.record.stands(&self.region) || !write.record.spend(&self.region, dirtied) {
+        // The tag was this grant's if the record still stands, and is no other's.
+        let tag = write.record.tag(&self.region).ok_or(No::Through)?;
+        if !write.record.stands(&self.region) || !write.record.spend(&self.region, tag, dirtied) {
             return Err(No::Through);
         }
+        let made = spots.iter().filter(|spot| spot.fresh).map(|spot| spot.entry);
+        write.record.chain(&self.region, &self.geometry, made);
         for spot in spots {
             self.copy_in(*spot, range, write.source);
         }
