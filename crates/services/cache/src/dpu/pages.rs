@@ -511,7 +511,8 @@ impl Control {
             let referenced = entry.word.referenced;
             self.replace().looked(at, referenced);
             self.ahead().looked(*index, referenced);
-            if referenced {
+            // What is write-locked is in use, and its word its holder's to store.
+            if referenced && entry.word.lock != Lock::Write {
                 // Somebody came between: it is used, and keeps its bit.
                 let _used =
                     self.swap(*index, entry.word, Word { referenced: false, ..entry.word })?;
