@@ -114,6 +114,16 @@ Examples:
               value_parser = clap::value_parser!(u64).range(1..=86_400))]
         watch: Option<u64>,
     },
+    /// Let a volume take more space from now on, while it runs or before its next start
+    #[command(after_help = "\
+Examples:
+  outboard grow --data /srv/vol --size 40G
+
+What `outboard serve` serves grows when it is started with a larger --size.")]
+    Grow {
+        #[command(flatten)]
+        settings: Settings,
+    },
     /// Copy a volume that is not running from one store to another, and compare
     #[command(after_help = "\
 Examples:
@@ -171,13 +181,14 @@ Examples:
 
 /// Settings a command has no use for. It takes them, so that one set of flags does for all commands
 /// on a volume; its help does not name them.
-const WITHOUT_USE: [(&str, &[&str]); 3] = [
+const WITHOUT_USE: [(&str, &[&str]); 4] = [
     (
         "dpu",
         &["queues", "depth", "on_dpu_loss", "dpu_loss_limit", "cache", "cache_size", "options"],
     ),
     ("fsck", &OF_A_RUN),
     ("status", &OF_A_RUN),
+    ("grow", &OF_A_RUN),
 ];
 
 /// What concerns processes that serve.
@@ -228,6 +239,7 @@ impl Command {
                 | Command::Mount { .. }
                 | Command::Fsck { .. }
                 | Command::Status { .. }
+                | Command::Grow { .. }
         )
     }
 }

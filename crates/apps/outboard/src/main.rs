@@ -43,6 +43,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Status { settings, json, watch } => {
             commands::status::status(&settings.load(config)?, json, watch)
         }
+        Command::Grow { settings } => commands::grow::grow(&settings.load(config)?),
         Command::Migrate { from, to, store } => commands::migrate::migrate(from, to, store),
         Command::Serve { what } => commands::serve::serve(what),
         Command::Pages { what } => commands::pages::pages(what),

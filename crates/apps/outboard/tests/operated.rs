@@ -4,97 +4,20 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod serving;
+
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use outboard_attach::host::Connect;
+use outboard_client::Volume;
 use serde_json::Value;
 
-const OUTBOARD: &str = env!("CARGO_BIN_EXE_outboard");
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn outboard(args: &[&str], data: &Path) -> Output {
-    Command::new(OUTBOARD).args(args).arg("--data").arg(data).output().unwrap()
-}
-
-fn json(args: &[&str], data: &Path) -> Value {
-    let output = outboard(&[args, &["--json"]].concat(), data);
-    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// A server, ended when dropped.
-struct Serving {
-    child: Child,
-    at: String,
-}
-
-impl Serving {
-    fn start(app: &str, data: &Path, flags: &[&str]) -> Serving {
-        let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let mut child = Command::new(OUTBOARD)
-            .args(["serve", app, "--memory=4M", "--listen", &at])
-            .args(flags)
-            .arg("--data")
-            .arg(data)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
-        assert!(said.starts_with("serving "), "{said}");
-        Serving { child, at }
-    }
-
-    /// Sends commands whose answers are so many bytes, and takes those.
-    fn ask(&self, commands: &[u8], answers: usize) -> Vec<u8> {
-        let mut stream = TcpStream::connect(&self.at).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        stream.write_all(commands).unwrap();
-        let mut answer = vec![0; answers];
-        stream.read_exact(&mut answer).unwrap();
-        answer
-    }
-
-    /// Sets so many keys of 4000 bytes, which is more than memory keeps from 1100 on.
-    fn fill(&self, keys: usize) {
-        let value = "v".repeat(4000);
-        for key in 0..keys {
-            let set = format!("*3\r\n$3\r\nSET\r\n$6\r\n{key:06}\r\n$4000\r\n{value}\r\n");
-            assert_eq!(text(&self.ask(set.as_bytes(), 5)), "+OK\r\n");
-        }
-    }
-
-    fn get(&self, key: usize) -> String {
-        let get = format!("*2\r\n$3\r\nGET\r\n$6\r\n{key:06}\r\n");
-        text(&self.ask(get.as_bytes(), 4009))
-    }
-
-    fn stop(mut self) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").arg(pid).status().unwrap().success());
-        assert!(self.child.wait().unwrap().success());
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ended_already = self.child.kill();
-        let _reaped = self.child.wait();
-    }
-}
+use serving::{Dpu, OUTBOARD, Serving, json, outboard, text};
 
 #[test]
 fn a_server_says_what_it_does_and_is_checked_running_and_at_rest() {
@@ -225,8 +148,7 @@ fn a_served_device_grows_and_does_not_become_smaller() {
 fn watching_goes_on_until_it_is_ended() {
     let dir = tempfile::tempdir().unwrap();
     let (volume, served) = (dir.path().join("volume"), dir.path().join("served"));
-    let mut dpu =
-        Command::new(OUTBOARD).args(["dpu", "--size=128M", "--data"]).arg(&volume).spawn().unwrap();
+    let dpu = Dpu::start(&volume, &["--size=128M"]);
     let server = Serving::start("kv", &served, &["--size=64M"]);
     for (data, words) in [(&volume, "DPU side"), (&served, "served       kv")] {
         let mut watching = Command::new(OUTBOARD)
@@ -244,7 +166,38 @@ fn watching_goes_on_until_it_is_ended() {
         assert_eq!(watching.wait().unwrap().code(), Some(0));
     }
     server.stop();
-    let pid = dpu.id().to_string();
-    assert!(Command::new("kill").arg(pid).status().unwrap().success());
-    dpu.wait().unwrap();
+    dpu.stop();
+}
+
+/// A volume that was full stayed so until it was ended and started with another size.
+#[test]
+fn a_volume_grows_while_it_runs_and_before_it_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path();
+    let dpu = Dpu::start(data, &["--size=128M"]);
+    let volume = Volume::attach(|front| Connect::new(data.join("dpu.sock")).attach(front)).unwrap();
+    let how = outboard_client::OpenOptions::new().read().write().create(0o644);
+    let file = volume.open("big", how).unwrap();
+    file.allocate(0, 0, 100 << 20).unwrap();
+    assert!(file.allocate(0, 100 << 20, 100 << 20).is_err(), "it is full");
+    let smaller = outboard(&["grow", "--size=127M"], data);
+    assert!(text(&smaller.stderr).contains("does not become smaller"), "{}", text(&smaller.stderr));
+    let grown = outboard(&["grow", "--size=512M"], data);
+    assert!(grown.status.success(), "{}", text(&grown.stderr));
+    assert!(text(&grown.stdout).contains("512 MiB, 128 MiB before"), "{}", text(&grown.stdout));
+    file.allocate(0, 100 << 20, 100 << 20).unwrap();
+    drop(file);
+    volume.backend().detach(Duration::from_secs(5)).unwrap();
+    dpu.stop();
+    let smaller = outboard(&["grow", "--size=256M"], data);
+    assert_eq!(smaller.status.code(), Some(2), "{}", text(&smaller.stderr));
+    assert!(outboard(&["grow", "--size=1G"], data).status.success());
+    let dpu = Dpu::start(data, &[]);
+    let blocks = &json(&["status"], data)["dpu"]["volume"]["blocks"];
+    let size = &json(&["status"], data)["dpu"]["volume"]["block_size"];
+    assert!(blocks.as_u64().unwrap() * size.as_u64().unwrap() > 1000 << 20, "{blocks} {size}");
+    dpu.stop();
+    assert_eq!(json(&["fsck"], data)["clean"], true);
+    let nothing = outboard(&["grow", "--size=1G"], &data.join("nothing"));
+    assert_eq!(nothing.status.code(), Some(4), "{}", text(&nothing.stderr));
 }

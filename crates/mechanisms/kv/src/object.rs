@@ -184,6 +184,13 @@ impl<K: Kv, M: Medium> Objects<K, M> {
         Packing { plain, taken, sent }
     }
 
+    /// Lets the medium grow to so many bytes, while everything goes on: what it could before, and
+    /// can from now on. Never less than before, nor more than the default of
+    /// [`Options::capacity`].
+    pub fn raise_capacity(&self, bytes: u64) -> (u64, u64) {
+        self.ledger.raise_capacity(bytes.min(Options::default().capacity))
+    }
+
     /// Space of the block store.
     pub fn space(&self) -> Space {
         self.ledger.space()

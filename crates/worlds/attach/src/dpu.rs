@@ -38,6 +38,7 @@ use outboard_link::beat::Beat;
 use outboard_link::pace::{self, Pace};
 use outboard_volume::{Housekeeping, NoVolume};
 use outboard_wire::nvmefs::{DEPTH_MAX, Dispatch, QUEUES_MAX};
+use serde_json::Value;
 
 use crate::link::Terms;
 use managed::Managed;
@@ -81,7 +82,7 @@ pub struct DpuOptions {
     /// How hosts' caches are managed.
     pub policies: Policies,
     /// How it was started, for whoever asks for its status.
-    pub settings: serde_json::Map<String, serde_json::Value>,
+    pub settings: serde_json::Map<String, Value>,
 }
 
 impl DpuOptions {
@@ -137,7 +138,7 @@ pub struct Dpu<V, R, S = NoVolume> {
     next_look: Time,
     next_beat: Time,
     control: Control,
-    store: Box<dyn Fn() -> serde_json::Value>,
+    store: Box<dyn Fn() -> Value>,
     ending: Option<Time>,
 }
 
@@ -198,7 +199,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
             next_look: now,
             next_beat: now,
             control: Control::default(),
-            store: Box::new(|| serde_json::Value::Null),
+            store: Box::new(|| Value::Null),
             ending: None,
             options,
         })
@@ -210,8 +211,18 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
     }
 
     /// Has `figures` asked, at every status, how the volumes' store does.
-    pub fn set_store_figures(&mut self, figures: impl Fn() -> serde_json::Value + 'static) {
+    pub fn set_store_figures(&mut self, figures: impl Fn() -> Value + 'static) {
         self.store = Box::new(figures);
+    }
+
+    /// Has `command` asked when root or the volume's owner sends a control request of that name; on
+    /// a thread of its own.
+    pub fn set_command(
+        &mut self,
+        name: &'static str,
+        command: impl Fn(&Value) -> Result<Value, String> + Send + Sync + 'static,
+    ) {
+        self.control.commands.insert(name, Arc::new(command));
     }
 
     /// Serves until a control request asks for the end, or `stop` says so (it must notify).

@@ -33,4 +33,6 @@ pub use engine::{StoreKv, StoreMedium};
 pub use error::{Cause, StoreError};
 pub use figures::figures;
 pub use name::StoreName;
-pub use open::{Hold, KvVolume, OpenVolume, Purpose, RING_DEPTH, StoreOptions, open};
+pub use open::{
+    Hold, KvVolume, OpenVolume, Purpose, RING_DEPTH, StoreOptions, grow, grow_open, open,
+};

@@ -1,7 +1,7 @@
 //! Opening a kv volume: lock, engine and data file of its data directory or claim and pool, KVFS
 //! over them.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -348,16 +348,65 @@ fn size(options: &StoreOptions, directory: &DataDirectory) -> Result<Option<u64>
                 "--size {size} is too small for a volume; the least is 128M"
             )));
         }
-        std::fs::write(&path, format!("{size}\n")).map_err(io)?;
+        remember_size(directory.path(), size).map_err(io)?;
         return Ok(Some(size));
     }
+    remembered_size(directory.path())
+}
+
+/// The size that was last given.
+fn remembered_size(data: &Path) -> Result<Option<u64>, StoreError> {
+    let path = data.join("size");
     match std::fs::read_to_string(&path) {
         Ok(text) => text.trim().parse().map(Some).map_err(|_| {
             StoreError::data(format!("{} holds no number; give --size", path.display()))
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io(error)),
+        Err(error) => Err(failed(data, "size", &error)),
     }
+}
+
+/// Lets a volume that is open take up to so many bytes from now on, and at the next openings; what
+/// it could take before, and can now.
+pub fn grow_open(volume: &KvVolume, data: &Path, bytes: u64) -> Result<(u64, u64), StoreError> {
+    let objects = volume.objects();
+    let (before, _) = objects.raise_capacity(0);
+    check_growth(data, before, bytes)?;
+    remember_size(data, bytes).map_err(|error| failed(data, "size", &error))?;
+    Ok(objects.raise_capacity(bytes))
+}
+
+/// The same for a volume that nobody uses; what it was given before, or has taken.
+pub fn grow(data: &Path, bytes: u64) -> Result<u64, StoreError> {
+    if !data.join("format").is_file() {
+        let text = format!("{} holds no volume; name another with --data", data.display());
+        return Err(StoreError::data(text));
+    }
+    let directory = DataDirectory::open(data).map_err(|error| directory_failure(&error))?;
+    let taken = std::fs::metadata(directory.blocks()).map_or(0, |file| file.len());
+    let before = remembered_size(data)?.unwrap_or(taken);
+    check_growth(data, before.max(MIN_SIZE), bytes)?;
+    remember_size(data, bytes).map_err(|error| failed(data, "size", &error))?;
+    Ok(before)
+}
+
+fn check_growth(data: &Path, before: u64, bytes: u64) -> Result<(), StoreError> {
+    if bytes >= before {
+        return Ok(());
+    }
+    Err(StoreError::usage(format!(
+        "the volume in {} may take {before} bytes and does not become smaller: ask for more",
+        data.display()
+    )))
+}
+
+/// Notes the size that a volume has from now on.
+fn remember_size(data: &Path, size: u64) -> std::io::Result<()> {
+    let new = data.join("size.new");
+    let mut file = std::fs::File::create(&new)?;
+    file.write_all(format!("{size}\n").as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, data.join("size"))
 }
 
 /// Size of the data file at most: what it has, and what the disk has free.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use outboard_attach::dpu::{Dpu, DpuOptions};
 use outboard_os::wakeup::Wakeup;
 use outboard_store::{OpenVolume, Purpose};
+use serde_json::{Value, json};
 
 use crate::exit::Failure;
 use crate::log;
@@ -31,7 +32,7 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signal(Arc::clone(&stop), Arc::clone(&wakeup))?;
     let (opened, claim) = (Arc::clone(&volume), hold.figures());
-    let mut dpu = Dpu::new(volume, runtime, wakeup, options)
+    let mut dpu = Dpu::new(Arc::clone(&volume), runtime, wakeup, options)
         .map_err(|error| cannot(&format!("listen at {}", settings.socket().display()), &error))?;
     dpu.set_store_figures(move || {
         let objects = opened.objects();
@@ -41,12 +42,19 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
         }
         all
     });
+    let (grown, data) = (Arc::clone(&volume), directory.path().to_owned());
+    dpu.set_command("grow", move |request| {
+        let bytes = request.get("bytes").and_then(Value::as_u64).unwrap_or(0);
+        let (before, now) =
+            outboard_store::grow_open(&grown, &data, bytes).map_err(|error| error.to_string())?;
+        Ok(json!({ "ok": true, "before": before, "bytes": now }))
+    });
     if let Some(check) = hold.check() {
         dpu.before_answers(check);
     }
     tracing::info!(socket = %settings.socket().display(), pid = std::process::id(), "serving");
     dpu.run(&|| stop.load(Ordering::Acquire)).map_err(|error| cannot("go on", &error))?;
-    drop(dpu);
+    drop((dpu, volume));
     hold.release();
     tracing::info!("ended in order");
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod dpu;
 pub(crate) mod fsck;
+pub(crate) mod grow;
 pub(crate) mod migrate;
 pub(crate) mod pages;
 pub(crate) mod run;

@@ -280,7 +280,7 @@ fn used(all: &Value) -> u64 {
 }
 
 /// Bytes with a unit.
-fn human(bytes: u64) -> String {
+pub(crate) fn human(bytes: u64) -> String {
     let mut value = bytes;
     for unit in ["B", "KiB", "MiB", "GiB"] {
         if value < 10_240 {

@@ -294,6 +294,15 @@ impl Ledger {
         state.pending > 0 || !state.doubtful.is_empty() || !state.quarantine.is_empty()
     }
 
+    /// Lets the medium grow to so many bytes; what it could before, and can now. Never less.
+    pub(super) fn raise_capacity(&self, bytes: u64) -> (u64, u64) {
+        let mut state = self.lock();
+        let before = state.capacity;
+        state.capacity = before.max(bytes / BLOCK);
+        state.cannot_grow &= state.capacity == before;
+        (before * BLOCK, state.capacity * BLOCK)
+    }
+
     pub(super) fn space(&self) -> Space {
         let state = self.lock();
         let (capacity, used) =

@@ -4,6 +4,7 @@
 //! {"command": "status"}                       anyone who may connect
 //! {"command": "check", "contents": false}     root and the volume's owner; answered when done
 //! {"command": "shutdown"}                     likewise; answered before the end
+//! {"command": NAME, ...}                      likewise; what [`Dpu::set_command`] was given
 //! ```
 //!
 //! A status and a check are of every volume that is served: what is said of the shared one beside a
@@ -12,6 +13,7 @@
 //! An answer is an object with `"ok": true` and what was asked for, or `"ok": false, "error":
 //! text`.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Time;
@@ -28,9 +30,14 @@ use outboard_os::executor::block_on;
 use outboard_os::runtime::Runtime;
 use outboard_volume::{Figures, Housekeeping, Report};
 
-/// Answers of control requests that take their time, on their way to their sockets.
+/// What a command of the process's own does with a request.
+pub(super) type Command = Arc<dyn Fn(&Value) -> Result<Value, String> + Send + Sync>;
+
+/// Answers of control requests that take their time, on their way to their sockets, and commands
+/// that the process adds.
 #[derive(Default)]
 pub struct Control {
+    pub(super) commands: BTreeMap<&'static str, Command>,
     answers: Arc<Mutex<Vec<(u64, u32, Value)>>>,
 }
 
@@ -56,6 +63,9 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
             "check" | "shutdown" if !trusted => {
                 Some(failed("only root and the volume's owner may ask for this"))
             }
+            own if !trusted && self.control.commands.contains_key(own) => {
+                Some(failed("only root and the volume's owner may ask for this"))
+            }
             "check" => {
                 let contents = request.get("contents").and_then(Value::as_bool).unwrap_or(false);
                 self.check(name, id, contents);
@@ -66,25 +76,43 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
                 self.ending.get_or_insert_with(clock::now);
                 Some(json!({"ok": true}))
             }
-            other => Some(failed(&format!("unknown command {other:?}"))),
+            own => match self.control.commands.get(own) {
+                Some(command) => {
+                    let (command, request) = (Arc::clone(command), request.clone());
+                    self.answer_when_done(name, id, move || command(&request));
+                    None
+                }
+                None => Some(failed(&format!("unknown command {own:?}"))),
+            },
         }
     }
 
-    /// A check reads everything: it runs on a thread of its own, beside other work, and is answered
-    /// when it is done.
-    fn check(&mut self, name: u64, id: u32, contents: bool) {
-        let (kv, shared) = (Arc::clone(&self.kv.volume), Arc::clone(&self.shared.volume));
+    /// What takes its time runs on a thread of its own, beside other work, and is answered when it
+    /// is done.
+    fn answer_when_done(
+        &mut self,
+        name: u64,
+        id: u32,
+        work: impl FnOnce() -> Result<Value, String> + Send + 'static,
+    ) {
         let (answers, wakeup) = (Arc::clone(&self.control.answers), Arc::clone(&self.wakeup));
-        let check = move || {
-            let answer = checked(&*kv, &*shared, contents).unwrap_or_else(|errno| {
-                failed(&format!("the check could not be finished: {errno}"))
-            });
+        let work = move || {
+            let answer = work().unwrap_or_else(|error| failed(&error));
             lock(&answers).push((name, id, answer));
             wakeup.notify();
         };
-        if let Err(error) = std::thread::Builder::new().name("check".into()).spawn(check) {
-            self.reply(name, id, &failed(&format!("no thread for the check: {error}")));
+        if let Err(error) = std::thread::Builder::new().name("control".into()).spawn(work) {
+            self.reply(name, id, &failed(&format!("no thread for the answer: {error}")));
         }
+    }
+
+    /// A check reads everything.
+    fn check(&mut self, name: u64, id: u32, contents: bool) {
+        let (kv, shared) = (Arc::clone(&self.kv.volume), Arc::clone(&self.shared.volume));
+        self.answer_when_done(name, id, move || {
+            let checked = checked(&*kv, &*shared, contents);
+            checked.map_err(|errno| format!("the check could not be finished: {errno}"))
+        });
     }
 
     /// Sends what has become ready.

@@ -44,6 +44,22 @@ fn a_full_volume_overwrites_deletes_and_works_again() {
     assert_eq!(rig.store.space().used, 5 * BLOCK);
 }
 
+/// A volume that was full stayed so until it was opened with another size.
+#[test]
+fn a_full_volume_that_may_grow_goes_on() {
+    let rig = small(3);
+    let got = fill(&rig);
+    let (old, new) = (2 << 20, 6 << 20);
+    assert_eq!(rig.store.raise_capacity(1 << 20), (old, old), "it never becomes smaller");
+    assert_eq!(write(&rig, 2, 0, b"x"), Err(KvError::NoSpace));
+    assert_eq!(rig.store.raise_capacity(new), (old, new));
+    assert_eq!(rig.store.space().free, new - old);
+    assert_eq!(write(&rig, 1, got * BLOCK, &[8; LEN]), Ok(1));
+    let more = (1..).find(|n| write(&rig, 1, (got + n) * BLOCK, &[7; LEN]).is_err()).unwrap();
+    assert_eq!(more, (new - old) / BLOCK);
+    rig.check("grown");
+}
+
 #[test]
 fn a_disk_that_cannot_grow_is_a_full_volume() {
     let rig = small(2);
