@@ -3,7 +3,7 @@
 //! libFuzzer, the tests with seeded bytes.
 
 use crate::pages::wire::{self, Framed, Request};
-use crate::resp::{self, Answered, Parsed};
+use crate::resp::{self, AnswerScan, Answered, Parsed, Parser};
 
 /// RESP2, commands and answers.
 pub fn resp(data: &[u8]) {
@@ -29,6 +29,29 @@ pub fn resp(data: &[u8]) {
         }
         Answered::More(more) => assert!(more > data.len()),
         Answered::Invalid => {}
+    }
+}
+
+/// The same in pieces: what is found is as in the whole, and nothing is said before it can be.
+pub fn resp_in_pieces(data: &[u8]) {
+    let Some((piece, data)) = data.split_first() else { return };
+    let ends = || (0..=data.len()).step_by(usize::from(*piece % 8) + 1).chain([data.len()]);
+    let mut args = Vec::new();
+    let (mut parser, mut scan) = (Parser::default(), AnswerScan::default());
+    let (mut parsed, mut found) = (Parsed::More(0), Answered::More(0));
+    for end in ends() {
+        let bytes = data.get(..end).unwrap_or_default();
+        if matches!(parsed, Parsed::More(_)) {
+            parsed = parser.parse(bytes);
+            assert_eq!(parsed, resp::parse(bytes, &mut args));
+            assert!(!matches!(parsed, Parsed::Command(_)) || parser.args() == args);
+        }
+        if matches!(found, Answered::More(_)) {
+            let from = scan.passed().min(end);
+            found = scan.run(bytes.get(from..).unwrap_or_default(), from);
+            assert_eq!(found, resp::answer(bytes));
+            scan = AnswerScan::of_words(scan.words());
+        }
     }
 }
 
@@ -66,7 +89,9 @@ mod tests {
                 0..16,
             ),
         ) {
-            resp(&words.concat());
+            let data = words.concat();
+            resp(&data);
+            resp_in_pieces(&data);
         }
 
         #[test]
