@@ -35,10 +35,17 @@ pub(super) enum Kind {
 const FILE_MAX: u64 = 4 << 20;
 const HEAD: usize = 13;
 
+/// A file that somebody took to sync it. It is the journal's, too; the handle goes when that is
+/// done.
+pub(super) type Taken = Arc<Arc<File>>;
+
 /// The journal of one log.
 pub(super) struct Journal {
     dir: PathBuf,
-    file: File,
+    /// The directory, which names the files. Open all the time: clients may have taken every other
+    /// descriptor when it is to be synced.
+    names: Arc<File>,
+    file: Arc<File>,
     page: u64,
     /// All files there are, by page.
     pages: BTreeSet<u64>,
@@ -47,7 +54,7 @@ pub(super) struct Journal {
     /// Files that were rolled over, with what was not synced.
     unsynced: Vec<Arc<File>>,
     /// Those that somebody took and may be syncing still.
-    taken: Vec<Weak<File>>,
+    taken: Vec<Weak<Arc<File>>>,
     /// Whether something was written to the one in use since it was synced.
     is_dirty: bool,
 }
@@ -138,7 +145,8 @@ impl Journal {
         file.set_len(written)?;
         Ok(Journal {
             dir: dir.to_owned(),
-            file,
+            names: Arc::new(File::open(dir)?),
+            file: Arc::new(file),
             page,
             pages,
             pending: Vec::new(),
@@ -162,9 +170,9 @@ impl Journal {
     /// From now on entries are for `page`.
     pub(super) fn roll(&mut self, page: u64) -> io::Result<()> {
         self.commit()?;
-        let before = std::mem::replace(&mut self.file, open(&self.dir, page)?);
+        let before = std::mem::replace(&mut self.file, Arc::new(open(&self.dir, page)?));
         if std::mem::replace(&mut self.is_dirty, true) {
-            self.unsynced.push(Arc::new(before));
+            self.unsynced.push(before);
         }
         self.page = page;
         self.pages.insert(page);
@@ -196,7 +204,7 @@ impl Journal {
     /// Hands what was noted to the operating system.
     pub(super) fn commit(&mut self) -> io::Result<()> {
         if !self.pending.is_empty() {
-            self.file.write_all(&self.pending)?;
+            (&*self.file).write_all(&self.pending)?;
             self.written += self.pending.len() as u64;
             self.pending.clear();
             self.is_dirty = true;
@@ -206,24 +214,24 @@ impl Journal {
 
     /// The files that must be synced for all that was handed over to survive power loss, and the
     /// directory that names them. Whoever takes them syncs them.
-    pub(super) fn take_unsynced(&mut self) -> io::Result<Vec<Arc<File>>> {
+    pub(super) fn take_unsynced(&mut self) -> Vec<Taken> {
         let mut files = std::mem::take(&mut self.unsynced);
         if std::mem::take(&mut self.is_dirty) {
-            files.push(Arc::new(self.file.try_clone()?));
-            files.push(Arc::new(File::open(&self.dir)?));
+            files.extend([&self.file, &self.names].map(Arc::clone));
         }
+        let files: Vec<Taken> = files.into_iter().map(Arc::new).collect();
         self.taken.retain(|taken| taken.strong_count() > 0);
         self.taken.extend(files.iter().map(Arc::downgrade));
-        Ok(files)
+        files
     }
 
     /// The same, with those that others are syncing: when all are synced, everything that was
     /// handed over survives power loss.
-    pub(super) fn take_all(&mut self) -> io::Result<Vec<Arc<File>>> {
+    pub(super) fn take_all(&mut self) -> Vec<Taken> {
         let others: Vec<_> = self.taken.iter().filter_map(Weak::upgrade).collect();
-        let mut files = self.take_unsynced()?;
+        let mut files = self.take_unsynced();
         files.extend(others);
-        Ok(files)
+        files
     }
 
     /// How many files [`Journal::release`] would let go of.
@@ -322,11 +330,11 @@ mod tests {
         journal.note(Kind::Put, b"a", b"1");
         journal.commit().unwrap();
         assert!(journal.is_unsynced());
-        let syncing = journal.take_unsynced().unwrap();
-        assert!(!journal.is_unsynced() && journal.take_unsynced().unwrap().is_empty());
-        assert_eq!(journal.take_all().unwrap().len(), syncing.len());
+        let syncing = journal.take_unsynced();
+        assert!(!journal.is_unsynced() && journal.take_unsynced().is_empty());
+        assert_eq!(journal.take_all().len(), syncing.len());
         drop(syncing);
-        assert!(journal.take_all().unwrap().is_empty(), "they are synced");
+        assert!(journal.take_all().is_empty(), "they are synced");
     }
 
     #[test]

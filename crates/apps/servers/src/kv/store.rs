@@ -12,13 +12,11 @@ mod tests;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use outboard_base::Errno;
 use outboard_dds::dpu::offload::Key;
@@ -27,7 +25,7 @@ use outboard_medium::ALIGN;
 
 use super::commands::Cold;
 use super::extracts::{Extract, Extracts, Whose};
-use super::journal::{Journal, Kind};
+use super::journal::{Journal, Kind, Taken};
 use super::log::{For, Log, Retire, Sealed};
 use super::lots::{Lots, offset_of};
 use super::record::{HEAD, PAGE, Record};
@@ -136,7 +134,7 @@ struct Round {
     /// To be forgotten by the table.
     keys: Vec<Key>,
     /// To be synced.
-    files: Vec<Arc<File>>,
+    files: Vec<Taken>,
     /// Everything is to be forgotten.
     clear: bool,
     /// Not while this page, or one before it, is being written.
@@ -315,11 +313,12 @@ impl<D: Device> Store<D> {
     }
 
     /// What must be synced before this round is answered.
-    fn synced_at_once(&mut self) -> Result<Vec<Arc<File>>, StoreError> {
+    fn synced_at_once(&mut self) -> Result<Vec<Taken>, StoreError> {
         if self.fsync != Fsync::Always || !self.journal.is_unsynced() {
             return Ok(Vec::new());
         }
-        self.journal.commit().and_then(|()| self.journal.take_unsynced()).map_err(journal_failed)
+        self.journal.commit().map_err(journal_failed)?;
+        Ok(self.journal.take_unsynced())
     }
 
     /// To be called about once a second: what is done only so often.
@@ -329,7 +328,7 @@ impl<D: Device> Store<D> {
         if self.fsync != Fsync::EverySecond || self.syncing {
             return Ok(());
         }
-        let files = self.journal.take_unsynced().map_err(journal_failed)?;
+        let files = self.journal.take_unsynced();
         if !files.is_empty() {
             self.syncing = true;
             begin.push(Box::pin(async move { Event::Synced(synced(files).await) }));

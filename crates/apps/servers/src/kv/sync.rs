@@ -1,10 +1,11 @@
 //! Syncing files without waiting for it.
 
-use std::fs::File;
 use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
+
+use super::journal::Taken;
 
 #[derive(Default)]
 struct Outcome {
@@ -14,7 +15,7 @@ struct Outcome {
 
 /// Makes what was written to `files` survive power loss: on a thread of its own, as it takes
 /// milliseconds in which clients want to be served.
-pub(super) async fn synced(files: Vec<Arc<File>>) -> io::Result<()> {
+pub(super) async fn synced(files: Vec<Taken>) -> io::Result<()> {
     let outcome = Arc::new(Mutex::new(Outcome::default()));
     let there = Arc::clone(&outcome);
     std::thread::Builder::new().name("kv-sync".to_owned()).spawn(move || {

@@ -330,7 +330,7 @@ impl<D: Device> Store<D> {
             }
         }
         self.journal.commit().map_err(journal_failed)?;
-        let files = self.journal.take_unsynced().map_err(journal_failed)?;
+        let files = self.journal.take_unsynced();
         self.compaction.step = Step::Syncing;
         begin.push(Box::pin(async move {
             Event::Compacting(Progress::Synced(page, synced(files).await))
@@ -368,7 +368,7 @@ impl<D: Device> Store<D> {
             return Ok(());
         }
         self.journal.commit().map_err(journal_failed)?;
-        let files = self.journal.take_all().map_err(journal_failed)?;
+        let files = self.journal.take_all();
         at.is_writing = true;
         let (head, device) = (at.head.next(at.begin), Rc::clone(&self.device));
         begin.push(Box::pin(async move {
