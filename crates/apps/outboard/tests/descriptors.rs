@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -98,5 +100,69 @@ fn connections_do_not_end_a_dpu_side() {
         assert!(status.starts_with('{'), "{status}");
         let log = side.log();
         assert_eq!(log.matches("ulimit -n").count(), 1, "{name}: {log}");
+    }
+}
+
+fn ask(stream: &mut TcpStream, request: &[u8]) -> Option<Vec<u8>> {
+    let mut answer = vec![0; 64];
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(request).ok()?;
+    let len = stream.read(&mut answer).ok().filter(|len| *len > 0)?;
+    answer.truncate(len);
+    Some(answer)
+}
+
+fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// More idle clients than a server may have descriptors ended it: its journal could not be synced
+/// for want of one, and the advice was to free space. Now there is a greatest number of clients
+/// that leaves descriptors for files; those beyond it are told so, in all forms and by both
+/// servers, and the others write and read on.
+#[test]
+fn more_clients_than_descriptors_do_not_end_a_server() {
+    let record = |page: u64| {
+        let mut bytes = [&25u32.to_le_bytes()[..], &[2, 0, 0, 0]].concat();
+        bytes.extend([&page.to_le_bytes()[..], &1u64.to_le_bytes(), b"x"].concat());
+        bytes
+    };
+    let kv = |n: u64| format!("SET key{n} value\r\n").into_bytes();
+    let refused: [&[u8]; 2] = [b"-ERR max number of clients reached\r\n", &[24, 0, 0, 0, 6]];
+    let (sized, fsync) = (["--size=64M", "--items=1000"], "--fsync=always");
+    let forms: [(&str, &[&str], usize); 4] = [
+        ("kv-plain", &["serve", "kv", fsync, "--plain"], 0),
+        ("kv-library", &["serve", "kv", fsync, "--no-offload", sized[0], sized[1]], 0),
+        ("kv-offload", &["serve", "kv", fsync, sized[0], sized[1]], 0),
+        ("pages-plain", &["serve", "pages", "--plain"], 1),
+    ];
+    for (name, words, protocol) in forms {
+        let at = free_port();
+        let listen = format!("--listen={at}");
+        let mut server = Limited::start(name, 128, &[words, &[listen.as_str()]].concat());
+        let request = |n: u64| if protocol == 0 { kv(n) } else { record(n) };
+        let mut first = until("nobody serves", || {
+            let mut first = TcpStream::connect(at).ok()?;
+            ask(&mut first, &request(0)).map(|_| first)
+        });
+        let mut idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(at).unwrap()).collect();
+        std::thread::sleep(Duration::from_millis(300));
+        for n in 1..20 {
+            let answer = ask(&mut first, &request(n));
+            assert!(answer.is_some_and(|got| !refused[protocol].starts_with(&got)), "{name}");
+        }
+        let mut said = Vec::new();
+        let last = idle.last_mut().unwrap();
+        last.set_read_timeout(Some(LIMIT)).unwrap();
+        last.read_to_end(&mut said).unwrap();
+        assert!(said.starts_with(refused[protocol]), "{name}: {said:?}");
+        assert!(server.is_alive(), "{name}: {}", server.log());
+        drop(idle);
+        let again = || {
+            let mut other = TcpStream::connect(at).ok()?;
+            ask(&mut other, &request(30)).filter(|got| !refused[protocol].starts_with(got))
+        };
+        until("there are places again", again);
+        assert!(server.log().contains("ulimit -n"), "{name}: {}", server.log());
     }
 }

@@ -11,13 +11,18 @@
 //!        over, what ended is taken in ▶ each of them: send ▶ sleep, if nobody has anything to do
 //! ```
 //!
-//! Nobody is served at the cost of others: a round reads once from each connection. Who does not
-//! read its answers is not read from either: beyond [`OUT_MAX`] bytes of known answers or
-//! [`WAITING_MAX`] that are to come, its requests wait. Who ends its side (half-close) gets all
-//! answers first.
+//! Nobody is served at the cost of others: a round reads once from each connection, and takes a
+//! slice of a long command from [`LATER`] of them. Who does not read its answers is not read from
+//! either: beyond [`OUT_MAX`] bytes of known answers or [`WAITING_MAX`] that are to come, its
+//! requests wait. All of them together hold no more memory than they may ([`memory`]). Who ends
+//! its side (half-close) gets all answers first.
+//!
+//! Connections beyond the greatest number are refused in words. One for which the process has no
+//! descriptor waits in the kernel; nobody sleeps for it.
 
 mod answers;
 mod conn;
+mod memory;
 mod serving;
 
 use std::future::Future;
@@ -38,6 +43,22 @@ pub(crate) const WAITING_MAX: usize = 256;
 /// Gates that hold back answers of one client.
 pub(crate) const GATES_MAX: usize = 64;
 
+/// Connections whose command goes on in one round, a slice each.
+const LATER: usize = 2;
+
+/// What clients are, all together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Crowd {
+    pub(crate) clients: usize,
+    /// As many as there may be.
+    pub(crate) most: usize,
+    /// Bytes of their requests and answers.
+    pub(crate) held: usize,
+    /// The most these ever were.
+    pub(crate) peak: usize,
+    pub(crate) refused: u64,
+}
+
 /// What goes on in the background: it ends with an event.
 pub(crate) type Work<E> = Pin<Box<dyn Future<Output = E>>>;
 
@@ -50,14 +71,26 @@ pub(crate) trait Service {
     /// Bytes of input beyond which a connection is not read from until requests were taken.
     const INPUT_MAX: usize;
 
-    /// Takes requests from the input, as long as [`Conn::has_room`], and answers them. `clients` is
-    /// how many connections there are.
+    /// What a client is told that is one too many.
+    const REFUSAL: &'static [u8];
+
+    /// Takes requests from the input, as long as [`Conn::has_room`], and answers them.
     fn requests(
         &mut self,
         conn: &mut Conn<Self::State>,
-        clients: usize,
+        crowd: &Crowd,
         begin: &mut Vec<Work<Self::Event>>,
     );
+
+    /// Bytes that an answer to come has at most.
+    fn answer_max(&self) -> usize;
+
+    /// Bytes of memory that what it keeps for a connection has taken.
+    fn held(state: &Self::State) -> usize;
+
+    /// Tells a client, behind its answers, that it is let go: others need the memory, and it is too
+    /// slow.
+    fn too_slow(conn: &mut Conn<Self::State>);
 
     /// Something ended in the background.
     fn on(

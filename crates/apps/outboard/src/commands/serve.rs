@@ -10,6 +10,7 @@
 //!
 //! `outboard serve plugin` is the DPU side alone, for a server of the user's own ([`plugin`]).
 
+mod limits;
 mod net;
 mod plugin;
 
@@ -33,12 +34,13 @@ use outboard_pageserver::server::{Server, ServerOptions};
 use outboard_pageserver::tcp::front::Front;
 use outboard_pageserver::tcp::sockets::{Address, Listener};
 use outboard_pageserver::tcp::stack::network::Ends;
-use outboard_pageserver::tcp::worker;
+use outboard_pageserver::tcp::worker::{self, Limits};
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
 use outboard_servers::kv::{Ended, Fsync, KvApplication, KvServer, Setup, Stop, StoreSetup};
 use outboard_servers::pages::{self, PageServer, PagesApplication};
 use rustix::process::{Pid, Signal, kill_process};
 
+use self::limits::LimitArgs;
 use self::net::NetArgs;
 use crate::exit::{Code, Failure};
 use crate::settings::bytes;
@@ -155,6 +157,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, conflicts_with_all = ["plain", "net"])]
     no_offload: bool,
     #[command(flatten)]
+    clients: LimitArgs,
+    #[command(flatten)]
     net: NetArgs,
     /// No DPU side: sockets and a file of this process
     #[arg(long, conflicts_with = "net")]
@@ -202,8 +206,19 @@ impl ServeArgs {
         ];
         flags.extend(self.size.as_ref().map(|size| format!("--size={size}")));
         flags.extend(self.no_offload.then(|| "--no-offload".to_owned()));
+        flags.extend(self.clients.to_flags());
         flags.extend(self.net.to_flags());
         flags
+    }
+
+    /// What clients may take of the host. One that the DPU side accepted is idle when that says so.
+    fn host_limits(&self) -> Result<Limits, Failure> {
+        let limits = self.clients.limits()?;
+        let idle_timeout = match self.host_address() {
+            Address::Tcp(_) if !self.net.is_asked() => limits.idle_timeout,
+            _ => None,
+        };
+        Ok(Limits { idle_timeout, ..limits })
     }
 
     /// Where the host listens: where its clients are, unless the DPU side ends their connections.
@@ -231,6 +246,7 @@ pub(crate) fn serve(what: Serve) -> Result<ExitCode, Failure> {
         // Nothing is to be said there: it has no descriptor for it.
         Serve::PluginProcess { .. } => {}
     }
+    outboard_os::fds::raise_limit();
     match &what {
         Serve::Kv { args, fsync } => host(Served::Kv((*fsync).into()), args),
         Serve::Pages(args) => host(Served::Pages, args),
@@ -330,6 +346,7 @@ fn host(served: Served, args: &ServeArgs) -> Result<ExitCode, Failure> {
     keep_apart(&args.data, &format!("{} {place}", app.name()))?;
     let seed = seed(&args.data).map_err(cannot("keep a seed"))?;
     let memory = usize::try_from(bytes("memory", &args.memory)?).unwrap_or(usize::MAX);
+    let limits = args.host_limits()?;
     let mut watch = Watch::new()?;
     let stop = Stop::new().map_err(cannot("make a wakeup"))?;
     let told = Arc::new(AtomicBool::new(false));
@@ -346,7 +363,7 @@ fn host(served: Served, args: &ServeArgs) -> Result<ExitCode, Failure> {
         .spawn(signals)
         .map_err(cannot("start a thread"))?;
     let listen = args.host_address();
-    let host = Host { served, args, listen, seed, memory, stop };
+    let host = Host { served, args, listen, seed, memory, limits, stop };
     if args.plain {
         let log = args.data.join("log");
         let device = PlainDevice::open(&log).map_err(cannot(format!("open {}", log.display())))?;
@@ -397,6 +414,7 @@ struct Host<'a> {
     listen: Address,
     seed: u64,
     memory: usize,
+    limits: Limits,
     stop: Arc<Stop>,
 }
 
@@ -404,18 +422,19 @@ impl Host<'_> {
     /// Serves over a device until it is lost or the end is asked for.
     fn run<D: Device>(&self, device: D, dpu: Option<u32>) -> io::Result<Ended> {
         let (listen, stop, memory) = (self.listen.clone(), Arc::clone(&self.stop), self.memory);
+        let limits = self.limits;
         match self.served {
             Served::Kv(fsync) => {
                 let dir = self.args.data.clone();
                 let store = StoreSetup { dir, seed: self.seed, memory, fsync };
                 let port = Some(self.args.listen.port());
-                let setup = Setup { listen, store, form: self.args.form(), port };
+                let setup = Setup { listen, store, form: self.args.form(), port, limits };
                 let mut server = KvServer::open(&setup, device, stop)?;
                 self.say_ready(server.address(), dpu);
                 server.run()
             }
             Served::Pages => {
-                let setup = pages::Setup { listen, memory };
+                let setup = pages::Setup { listen, memory, limits };
                 let mut server = PageServer::open(&setup, device, stop)?;
                 self.say_ready(server.address(), dpu);
                 server.run()
@@ -617,7 +636,7 @@ fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
         host: Address::Unix(args.host_socket()),
         contexts: 1024,
         pool: 64 << 20,
-        limits: worker::Limits::default(),
+        limits: args.clients.limits()?,
     };
     let serves = || cannot(format!("serve {}", args.listen));
     let (front, frames) = match clients {

@@ -14,8 +14,9 @@ use std::io::IoSlice;
 
 use outboard_pageserver::tcp::sockets::PIECES;
 
-/// A buffer longer than this is not kept when all of it was sent.
-const KEPT: usize = 128 << 10;
+/// A buffer longer than this is not kept when all of it was sent: clients that are idle have one
+/// each.
+const KEPT: usize = 2 << 10;
 
 enum Chunk {
     Bytes(Vec<u8>),
@@ -111,9 +112,20 @@ impl Answers {
         self.closed_len + self.tail.len() - self.sent
     }
 
+    /// Bytes of memory they take, or may take when those to come are of `answer` bytes each.
+    pub(crate) fn held(&self, answer: usize) -> usize {
+        let tail = if self.tail.is_empty() { 0 } else { self.tail.capacity() };
+        self.closed_len + tail + self.waiting * answer
+    }
+
     /// Whether everything was sent.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting == 0 && self.len() == 0
+    }
+
+    /// Whether they wait for nobody but the client that is to read them.
+    pub(crate) fn are_unread(&self) -> bool {
+        self.waiting == 0 && self.gates == 0 && !self.is_empty()
     }
 
     /// Answers to come.

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
+use outboard_base::Time;
 use outboard_pageserver::tcp::sockets::ConnId;
 
 use super::answers::Answers;
-use super::{GATES_MAX, OUT_MAX, WAITING_MAX};
+use super::{GATES_MAX, LATER, OUT_MAX, WAITING_MAX};
 
 /// A connection.
 pub(crate) struct Conn<S> {
@@ -23,13 +24,29 @@ pub(crate) struct Conn<S> {
     pub(crate) paused: bool,
     /// No request any more; closed when all is sent.
     pub(crate) closing: bool,
+    /// Its command goes on when others were served.
+    pub(crate) yields: bool,
     /// The client sends no more.
     pub(super) ended: bool,
     queued: bool,
+    /// It waits for memory.
+    pub(super) starves: bool,
+    /// Bytes that count as held by it.
+    pub(super) counted: usize,
+    /// Its answers may be so many bytes before its requests wait; bytes of one that is to come.
+    out_max: usize,
+    answer_max: usize,
+    /// Requests that were taken.
+    pub(super) requests: u64,
+    /// When bytes came or went last.
+    pub(super) moved: Time,
 }
 
+/// Input longer than this is not kept when all of it was taken.
+const KEPT: usize = 2 << 10;
+
 impl<S: Default> Conn<S> {
-    pub(super) fn new(id: ConnId) -> Conn<S> {
+    pub(super) fn new(id: ConnId, now: Time) -> Conn<S> {
         Conn {
             id,
             input: Vec::new(),
@@ -39,8 +56,15 @@ impl<S: Default> Conn<S> {
             state: S::default(),
             paused: false,
             closing: false,
+            yields: false,
             ended: false,
             queued: false,
+            starves: false,
+            counted: 0,
+            out_max: OUT_MAX,
+            answer_max: 0,
+            requests: 0,
+            moved: now,
         }
     }
 }
@@ -70,10 +94,19 @@ impl<S> Conn<S> {
     /// The first `n` bytes of the input were a request.
     pub(crate) fn take(&mut self, n: usize) {
         self.needs = 0;
+        self.requests += 1;
         self.start += n;
         if self.start >= self.input.len() {
-            self.input.clear();
-            self.start = 0;
+            self.drop_input();
+        }
+    }
+
+    /// What was received and not taken is no request any more.
+    pub(crate) fn drop_input(&mut self) {
+        self.start = 0;
+        self.input.clear();
+        if self.input.capacity() > KEPT {
+            self.input = Vec::new();
         }
     }
 
@@ -89,11 +122,28 @@ impl<S> Conn<S> {
 
     /// Whether another request may be taken.
     pub(crate) fn has_room(&self) -> bool {
+        self.is_free() && self.answers.held(self.answer_max) < self.out_max
+    }
+
+    /// The same, if memory were without end.
+    pub(super) fn is_free(&self) -> bool {
         !self.paused
             && !self.closing
             && self.answers.len() < OUT_MAX
             && self.answers.waiting() < WAITING_MAX
             && self.answers.gates() < GATES_MAX
+    }
+
+    /// Bytes it holds, if the service's own of it are `state` and of an answer to come
+    /// `answer_max`.
+    pub(super) fn held(&self, state: usize, answer_max: usize) -> usize {
+        let input = if self.input.is_empty() { 0 } else { self.input.capacity() };
+        input + state + self.answers.held(answer_max)
+    }
+
+    /// Lets its answers grow to `out_max` bytes, each that is to come of `answer_max`.
+    pub(super) fn allow(&mut self, out_max: usize, answer_max: usize) {
+        (self.out_max, self.answer_max) = (out_max, answer_max);
     }
 
     /// Whether it is to be read from, if its input is to be no longer than `most`.
@@ -108,9 +158,14 @@ impl<S> Conn<S> {
     }
 
     pub(super) fn received(&mut self, bytes: &[u8]) {
-        if self.start > 0 {
+        // A byte is moved once for each that was taken before it.
+        if self.start > 0 && self.start >= self.input.len() / 2 {
             self.input.drain(..self.start);
             self.start = 0;
+        }
+        if self.input.capacity() - self.input.len() < bytes.len() {
+            // A quarter more than is there: many reads share a move, and little is idle.
+            self.input.reserve_exact(bytes.len() + self.input.len() / 4);
         }
         self.input.extend_from_slice(bytes);
     }
@@ -134,20 +189,23 @@ pub(crate) struct Conns<S> {
     table: Vec<Option<Conn<S>>>,
     /// To be served in the next round.
     queue: VecDeque<ConnId>,
+    /// To be served after others.
+    later: VecDeque<ConnId>,
     /// To be sent to before this round ends.
     to_send: Vec<ConnId>,
 }
 
 impl<S: Default> Conns<S> {
     pub(super) fn new() -> Conns<S> {
-        Conns { table: Vec::new(), queue: VecDeque::new(), to_send: Vec::new() }
+        let (queue, later) = Default::default();
+        Conns { table: Vec::new(), queue, later, to_send: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, id: ConnId) {
+    pub(super) fn add(&mut self, id: ConnId, now: Time) {
         if self.table.len() <= id.index() {
             self.table.resize_with(id.index() + 1, || None);
         }
-        self.lower(Conn::new(id));
+        self.lower(Conn::new(id, now));
     }
 }
 
@@ -177,13 +235,37 @@ impl<S> Conns<S> {
         }
     }
 
-    pub(super) fn has_queue(&self) -> bool {
-        !self.queue.is_empty()
+    /// It is served again when others were.
+    pub(super) fn enqueue_later(&mut self, id: ConnId) {
+        if let Some(conn) = self.get(id)
+            && !std::mem::replace(&mut conn.queued, true)
+        {
+            self.later.push_back(id);
+        }
     }
 
-    /// Moves those to be served into `round`.
+    pub(super) fn has_queue(&self) -> bool {
+        !self.queue.is_empty() || !self.later.is_empty()
+    }
+
+    /// Those that neither sent nor took anything since `before`, and wait for nothing.
+    pub(super) fn idle_since(&self, before: Time) -> Vec<ConnId> {
+        let idle = |conn: &&Conn<S>| {
+            conn.moved < before && !conn.paused && conn.answers.waiting() == 0 && !conn.queued
+        };
+        self.table.iter().flatten().filter(idle).map(|conn| conn.id).collect()
+    }
+
+    /// Those that have taken nothing of their answers since `before`, and what they hold.
+    pub(super) fn unread_since(&self, before: Time) -> Vec<(usize, ConnId)> {
+        let unread = |conn: &&Conn<S>| conn.moved <= before && conn.answers.are_unread();
+        self.table.iter().flatten().filter(unread).map(|conn| (conn.counted, conn.id)).collect()
+    }
+
+    /// Moves those to be served into `round`, and some of those that come after them.
     pub(super) fn begin_round(&mut self, round: &mut Vec<ConnId>) {
         round.extend(self.queue.drain(..));
+        round.extend(self.later.drain(..self.later.len().min(LATER)));
         for id in round {
             if let Some(conn) = self.get(*id) {
                 conn.queued = false;

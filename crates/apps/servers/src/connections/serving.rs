@@ -12,12 +12,15 @@ use outboard_base::Time;
 use outboard_os::clock;
 use outboard_os::event_loop::{EventLoop, Pace, Pass, Polled};
 use outboard_os::executor::{Executor, Started};
+use outboard_os::fds::{self, Shortage};
 use outboard_os::wakeup::Wakeup;
 use outboard_pageserver::tcp::sockets::{
-    Address, ConnId, Listener, PIECES, Read, Ready, Sockets, Wrote,
+    Address, ConnId, Listener, PIECES, Read, Ready, Sockets, Stream, Wrote,
 };
+use outboard_pageserver::tcp::worker::Limits;
 
-use super::{Conns, Ended, Service, Stop, Work};
+use super::memory::{Memory, STUCK, TURN_MAX, Turn};
+use super::{Conn, Conns, Crowd, Ended, Service, Stop, Work};
 use crate::device::Device;
 
 /// Bytes of one read from a connection.
@@ -28,8 +31,12 @@ const WORK_MAX: usize = 4096;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long things may take to be put in order when the server was told to stop.
 const ENDING_MAX: Duration = Duration::from_secs(5);
-/// How long nobody is accepted when nobody can be.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Clients accepted in one round.
+const ACCEPTS: usize = 256;
+/// Idle clients are looked for so often.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Who has the turn waits with requests while so many bytes of answers are not sent.
+const TURN_OUT: usize = 64 << 10;
 /// Longest sleep before there is a server.
 const NAP: Duration = Duration::from_millis(10);
 
@@ -44,6 +51,28 @@ pub(crate) struct Serving<S: Service, D: Device> {
     conns: Conns<S::State>,
     begin: Vec<Work<S::Event>>,
     chunk: Vec<u8>,
+    limits: Limits,
+    memory: Memory,
+    crowd: Crowd,
+    /// While it lasts the listener is not watched.
+    shortage: Shortage,
+    /// Of the round.
+    now: Time,
+    swept: Time,
+}
+
+/// As many clients as are wanted and as there are descriptors for, or at least one.
+fn clients_of(limits: &Limits) -> usize {
+    let room = usize::try_from(fds::room()).unwrap_or(usize::MAX).max(1);
+    if room < limits.max_clients {
+        tracing::warn!(
+            clients = room,
+            wanted = limits.max_clients,
+            "the limit of descriptors allows fewer clients; raise `ulimit -n` (LimitNOFILE of a \
+             service)"
+        );
+    }
+    limits.max_clients.min(room)
 }
 
 impl<S: Service, D: Device> Serving<S, D> {
@@ -53,11 +82,13 @@ impl<S: Service, D: Device> Serving<S, D> {
         device: Rc<D>,
         listener: Listener,
         stop: Arc<Stop>,
+        limits: Limits,
     ) -> io::Result<Serving<S, D>> {
         let sockets = Sockets::new()?;
         sockets.watch_listener(&listener)?;
         sockets.watch_wakeup(stop.wakeup())?;
         let notifier = stop.wakeup().notifier()?;
+        let (now, most) = (clock::now(), clients_of(&limits));
         Ok(Serving {
             service,
             device,
@@ -68,6 +99,12 @@ impl<S: Service, D: Device> Serving<S, D> {
             conns: Conns::new(),
             begin: Vec::new(),
             chunk: vec![0; CHUNK],
+            memory: Memory::new(most, limits.memory),
+            limits,
+            crowd: Crowd { most, ..Crowd::default() },
+            shortage: Shortage::default(),
+            now,
+            swept: now,
         })
     }
 
@@ -110,40 +147,90 @@ impl<S: Service, D: Device> Serving<S, D> {
     }
 
     fn accept(&mut self) {
-        loop {
-            let added = match self.listener.accept() {
-                Ok(Some(stream)) => self.sockets.add(stream),
+        for _ in 0..ACCEPTS {
+            let took = match self.listener.accept() {
+                Ok(Some(stream)) => self.take(stream),
                 Ok(None) => return,
                 Err(error) => Err(error),
             };
-            match added {
-                Ok(id) => self.conns.add(id),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a client; raise `ulimit -n`?");
-                    return std::thread::sleep(PAUSE);
-                }
+            if let Err(error) = took {
+                self.shortage.begin(self.now, &error);
+                // Watched on, it would keep this thread awake.
+                let _unwatched = self.sockets.forget_listener(&self.listener);
+                return;
             }
         }
+    }
+
+    fn take(&mut self, stream: Stream) -> io::Result<()> {
+        if self.sockets.len() >= self.crowd.most {
+            self.crowd.refused += 1;
+            stream.refuse(S::REFUSAL);
+            return Ok(());
+        }
+        let id = self.sockets.add(stream)?;
+        self.conns.add(id, self.now);
+        Ok(())
+    }
+
+    /// What time brings: a shortage is over, and clients were idle for too long.
+    fn look_at_time(&mut self) -> io::Result<()> {
+        if self.shortage.ends(self.now) {
+            self.sockets.watch_listener(&self.listener)?;
+        }
+        let Some(timeout) = self.limits.idle_timeout else { return Ok(()) };
+        if self.now.since(self.swept) >= SWEEP.min(timeout) {
+            self.swept = self.now;
+            let before = Time(self.now.0.saturating_sub(Time(0).after(timeout).0));
+            for id in self.conns.idle_since(before) {
+                self.close(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says how much a connection may take now; the most bytes of a read.
+    fn allow(&self, conn: &mut Conn<S::State>) -> usize {
+        let answer_max = self.service.answer_max();
+        if self.memory.has_turn(conn.id()) {
+            conn.allow(TURN_OUT, answer_max);
+            return CHUNK;
+        }
+        let room = self.memory.room(conn.counted);
+        let answers = conn.answers.held(answer_max);
+        conn.allow(if room == 0 { 0 } else { answers + room }, answer_max);
+        room.min(CHUNK)
+    }
+
+    fn count(memory: &mut Memory, conn: &mut Conn<S::State>, answer_max: usize) {
+        let held = conn.held(S::held(&conn.state), answer_max);
+        memory.count(std::mem::replace(&mut conn.counted, held), held);
     }
 
     /// Reads once from a connection and takes the requests that are there.
     fn serve(&mut self, id: ConnId) {
         let Some(mut conn) = self.conns.lift(id) else { return };
-        if conn.has_input_room(S::INPUT_MAX) {
-            match self.sockets.read(id, &mut self.chunk) {
-                Read::Bytes(n) => conn.received(self.chunk.get(..n).unwrap_or_default()),
+        let most = self.allow(&mut conn);
+        if most > 0 && !conn.yields && conn.has_input_room(S::INPUT_MAX) {
+            match self.sockets.read(id, self.chunk.get_mut(..most).unwrap_or_default()) {
+                Read::Bytes(n) => {
+                    conn.moved = self.now;
+                    conn.received(self.chunk.get(..n).unwrap_or_default());
+                }
                 Read::Ended => conn.ended = true,
-                Read::Reset => return self.sockets.close(id, false),
+                Read::Reset => {
+                    self.conns.lower(conn);
+                    return self.close(id);
+                }
                 Read::Blocked => {}
             }
         }
-        self.service.requests(&mut conn, self.sockets.len(), &mut self.begin);
-        // A full input is read into again when requests were taken.
-        let again = conn.has_input_room(S::INPUT_MAX) && self.sockets.is_readable(id);
+        conn.yields = false;
+        (self.crowd.held, self.crowd.peak) = self.memory.held();
+        self.crowd.clients = self.sockets.len();
+        self.service.requests(&mut conn, &self.crowd, &mut self.begin);
+        Self::count(&mut self.memory, &mut conn, self.service.answer_max());
         self.conns.lower(conn);
-        if again {
-            self.conns.enqueue(id);
-        }
     }
 
     /// Hands over what was done, and takes in what ended.
@@ -190,7 +277,10 @@ impl<S: Service, D: Device> Serving<S, D> {
             let n = conn.answers.pieces(&mut pieces, |gate| self.service.is_open(gate));
             let Some(some) = pieces.get(..n).filter(|some| !some.is_empty()) else { break };
             match self.sockets.write(id, some) {
-                Wrote::Bytes(n) => conn.answers.took(n),
+                Wrote::Bytes(n) => {
+                    conn.moved = self.now;
+                    conn.answers.took(n);
+                }
                 Wrote::Blocked => break,
                 Wrote::Reset => return self.close(id),
             }
@@ -198,15 +288,105 @@ impl<S: Service, D: Device> Serving<S, D> {
         if conn.is_over() {
             return self.close(id);
         }
-        let takes = conn.has_room() && conn.may_have_request() && self.service.takes_requests();
+        self.go_on(id);
+    }
+
+    /// Has a connection served again that can go on; one that could if there was memory waits.
+    fn go_on(&mut self, id: ConnId) {
+        let Some(mut conn) = self.conns.lift(id) else { return };
+        Self::count(&mut self.memory, &mut conn, self.service.answer_max());
+        self.allow(&mut conn);
+        let has_request = conn.may_have_request() && self.service.takes_requests();
         // If nothing was blocked, no news will come of what its socket holds already.
-        if takes || (conn.has_input_room(S::INPUT_MAX) && self.sockets.is_readable(id)) {
+        let is_more = conn.input().len() < S::INPUT_MAX && self.sockets.is_readable(id);
+        let wants = conn.is_free() && (has_request || is_more);
+        let (may, yields) = (wants && conn.has_room(), conn.yields);
+        // Who has unsent answers is to read them first.
+        let starves = wants && !may && conn.answers.is_empty() && !self.memory.has_turn(id);
+        if starves && !std::mem::replace(&mut conn.starves, true) {
+            self.memory.wait(id);
+        }
+        self.conns.lower(conn);
+        if may && yields {
+            self.conns.enqueue_later(id);
+        } else if may {
             self.conns.enqueue(id);
         }
     }
 
+    /// Gives the turn to who is next, and what memory was freed to those that wait for it.
+    fn share_memory(&mut self) {
+        if let Some(turn) = self.memory.turn {
+            self.look_at_turn(turn);
+        }
+        let Serving { memory, conns, .. } = self;
+        while let Some(id) = memory.next_turn() {
+            if let Some(conn) = conns.get(id) {
+                conn.starves = false;
+                let requests = conn.requests;
+                memory.turn = Some(Turn { id, since: self.now, requests });
+                conns.enqueue(id);
+            }
+        }
+        for id in memory.take_roomy(|id| conns.get(id).map(|conn| conn.counted)) {
+            if let Some(conn) = conns.get(id) {
+                conn.starves = false;
+            }
+            conns.enqueue(id);
+        }
+    }
+
+    /// Ends a turn that was used, is not needed any more, or took too long.
+    fn look_at_turn(&mut self, turn: Turn) {
+        let Some(conn) = self.conns.get(turn.id) else {
+            self.memory.turn = None;
+            return;
+        };
+        let was_used = conn.requests > turn.requests && conn.answers.is_empty();
+        let answers = &conn.answers;
+        let waits_for_us = conn.paused || (!answers.is_empty() && !answers.are_unread());
+        if was_used || self.memory.room(conn.counted) > 0 {
+            self.memory.turn = None;
+            self.conns.enqueue(turn.id);
+        } else if waits_for_us || !self.service.takes_requests() || !self.memory.is_waited_for() {
+            self.memory.turn = Some(Turn { since: self.now, ..turn });
+        } else if !conn.answers.is_empty() {
+            if self.now.since(turn.since.max(conn.moved)) >= STUCK {
+                self.relieve();
+            }
+        } else if self.now.since(turn.since) >= TURN_MAX {
+            self.memory.turn = None;
+            tracing::warn!("a client is let go: memory of clients is full, and it is too slow");
+            conn.drop_input();
+            S::too_slow(conn);
+            conn.closing = true;
+            self.send(turn.id);
+        }
+    }
+
+    /// Lets go of those who do not read, the greatest first, until half of the memory is free.
+    fn relieve(&mut self) {
+        let before = Time(self.now.0.saturating_sub(Time(0).after(STUCK).0));
+        let mut stuck = self.conns.unread_since(before);
+        stuck.sort_unstable_by_key(|(held, _)| std::cmp::Reverse(*held));
+        let mut count = 0;
+        for (_, id) in stuck {
+            if self.memory.is_half_free() {
+                break;
+            }
+            self.close(id);
+            count += 1;
+        }
+        tracing::warn!(count, "memory of clients is full: those who do not read are let go");
+    }
+
     fn close(&mut self, id: ConnId) {
-        drop(self.conns.lift(id));
+        if let Some(conn) = self.conns.lift(id) {
+            self.memory.count(conn.counted, 0);
+            if conn.starves {
+                self.memory.forget(id);
+            }
+        }
         self.sockets.close(id, false);
     }
 
@@ -249,6 +429,8 @@ impl<S: Service, D: Device> Polled for Rounds<'_, S, D> {
         if serving.stop.is_set() {
             return serving.put_in_order().map(|()| Pass::Over);
         }
+        serving.now = clock::now();
+        serving.look_at_time()?;
         if serving.conns.has_queue() {
             serving.sockets.look(Some(Duration::ZERO), ready)?;
         }
@@ -262,11 +444,17 @@ impl<S: Service, D: Device> Polled for Rounds<'_, S, D> {
         for id in round.drain(..).chain(serving.conns.take_to_send()) {
             serving.send(id);
         }
+        serving.share_memory();
         Ok(Pass::found(usize::from(serving.conns.has_queue()), clock::now()))
     }
 
     fn begin_sleep(&mut self, now: Time) -> io::Result<Option<Time>> {
-        Ok((!self.serving.stop.is_set()).then(|| now.after(SLEEP_MAX)))
+        let limit = self
+            .serving
+            .shortage
+            .until()
+            .map_or(now.after(SLEEP_MAX), |until| until.min(now.after(SLEEP_MAX)));
+        Ok((!self.serving.stop.is_set()).then_some(limit))
     }
 
     fn wait(&mut self, limit: Duration) -> io::Result<()> {

@@ -5,11 +5,12 @@ use std::ops::Range;
 use super::log::Found;
 use super::record::{KEY_MAX, VALUE_MAX};
 use super::store::{Reader, Store, StoreError};
+use crate::connections::Crowd;
 use crate::device::Device;
 use crate::resp::{self, put_array, put_bulk, put_error, put_integer, put_nil, put_simple};
 
-/// Most bytes of the answer to one command.
-const ANSWER_MAX: usize = 16 << 20;
+/// Keys, and commands, of one client in a row: then others are served.
+pub(super) const SLICE: usize = 1024;
 
 /// What a command wants besides its answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(super) enum Then {
     Bring(Cold),
     /// To go on when pages were written.
     Wait,
+    /// To go on when others were served, and there is room for its answers.
+    Yield,
     /// The connection closed.
     Close,
 }
@@ -43,12 +46,17 @@ pub(super) trait Answers {
 
     /// How far the command is; of the next one when it is over.
     fn so_far(&mut self) -> &mut SoFar;
+
+    /// Whether there is room for an answer.
+    fn has_room(&self) -> bool;
 }
 
-/// How far a command of many keys is: it goes from key to key, because memory may not hold all
-/// of them at once.
+/// How far a command of many keys is: it goes from key to key, [`SLICE`] of them in a row, because
+/// memory may not hold all of them at once, and others want to be served.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SoFar {
+    /// One of many keys let others be served before it.
+    pub(super) has_begun: bool,
     keys: usize,
     counted: usize,
     /// Of the next key: whether its record in the file holds a value, and of what length.
@@ -61,7 +69,7 @@ pub(super) struct Info {
     pub(super) port: u16,
     pub(super) form: &'static str,
     pub(super) uptime: u64,
-    pub(super) clients: usize,
+    pub(super) crowd: Crowd,
     pub(super) commands: u64,
 }
 
@@ -290,27 +298,40 @@ fn look<D: Device>(
 }
 
 fn mget<D: Device>(store: &Store<D>, command: Command<'_>, answers: &mut impl Answers) -> Then {
-    let sizes = command.from(1).map(|key| match store.log.find(key) {
-        Found::Here(record) => record.bulk().len(),
-        Found::Nothing => 5,
-        Found::Cold(_) => VALUE_MAX / 8,
-    });
-    if sizes.sum::<usize>() > ANSWER_MAX {
-        put_error(answers.out(), "ERR the answer is too long; ask for fewer keys at once");
-        return Then::Next;
+    let done = answers.so_far().keys;
+    if done == 0 {
+        put_array(answers.out(), command.len() - 1);
     }
-    put_array(answers.out(), command.len() - 1);
-    command.from(1).for_each(|key| value_of(store, key, answers));
+    for key in command.from(1 + done).take(SLICE) {
+        if !answers.has_room() {
+            return Then::Yield;
+        }
+        value_of(store, key, answers);
+        answers.so_far().keys += 1;
+    }
+    over(command.len() - 1, answers)
+}
+
+/// A slice of a command of so many keys is over, and perhaps all of it.
+fn over(keys: usize, answers: &mut impl Answers) -> Then {
+    if answers.so_far().keys < keys {
+        return Then::Yield;
+    }
+    *answers.so_far() = SoFar::default();
     Then::Next
 }
 
 fn mset<D: Device>(store: &mut Store<D>, command: Command<'_>, answers: &mut impl Answers) -> Then {
     let pairs = || (1..command.len()).step_by(2).map(|at| (command.arg(at), command.arg(at + 1)));
-    if let Some(text) = pairs().find_map(|(key, value)| fits(key, value).err()) {
+    let done = answers.so_far().keys;
+    // All of them before the first is stored. Lengths are looked at, no bytes.
+    if done == 0
+        && let Some(text) = pairs().find_map(|(key, value)| fits(key, value).err())
+    {
         put_error(answers.out(), text);
         return Then::Next;
     }
-    for (key, value) in pairs().skip(answers.so_far().keys) {
+    for (key, value) in pairs().skip(done).take(SLICE) {
         match store.put(key, value) {
             Ok(()) => answers.so_far().keys += 1,
             // There are more values than the tail has room for at once.
@@ -321,9 +342,11 @@ fn mset<D: Device>(store: &mut Store<D>, command: Command<'_>, answers: &mut imp
             }
         }
     }
-    *answers.so_far() = SoFar::default();
-    put_simple(answers.out(), "OK");
-    Then::Next
+    let then = over(command.len() / 2, answers);
+    if then == Then::Next {
+        put_simple(answers.out(), "OK");
+    }
+    then
 }
 
 /// Counts the keys that are there, and deletes them if it is told to.
@@ -333,7 +356,7 @@ fn each<D: Device>(
     answers: &mut impl Answers,
     deletes: bool,
 ) -> Then {
-    for key in command.from(1 + answers.so_far().keys) {
+    for key in command.from(1 + answers.so_far().keys).take(SLICE) {
         let looked = answers.so_far().looked.take();
         let is_there = match store.log.find(key) {
             Found::Cold(address) => match looked {
@@ -355,8 +378,11 @@ fn each<D: Device>(
         }
         answers.so_far().keys += 1;
     }
-    let SoFar { counted, .. } = std::mem::take(answers.so_far());
-    count(answers.out(), counted)
+    let counted = answers.so_far().counted;
+    match over(command.len() - 1, answers) {
+        Then::Next => count(answers.out(), counted),
+        then => then,
+    }
 }
 
 fn add<D: Device>(store: &mut Store<D>, key: &[u8], by: Option<i64>, out: &mut Vec<u8>) -> Then {
@@ -453,7 +479,8 @@ fn about<D: Device>(store: &Store<D>, info: &Info) -> String {
     format!(
         "# Server\r\nredis_version:7.0.0\r\nserver:outboard\r\nredis_mode:standalone\r\n\
          form:{}\r\nprocess_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{}\r\n\r\n\
-         # Clients\r\nconnected_clients:{}\r\n\r\n\
+         # Clients\r\nconnected_clients:{}\r\nmaxclients:{}\r\nrejected_connections:{}\r\n\
+         client_memory:{}\r\nclient_memory_peak:{}\r\n\r\n\
          # Memory\r\nused_memory:{}\r\n\r\n\
          # Stats\r\ntotal_commands_processed:{}\r\n\r\n\
          # Persistence\r\nappendfsync:{}\r\nlog_pages:{}\r\nlog_pages_free:{}\r\n\
@@ -463,7 +490,11 @@ fn about<D: Device>(store: &Store<D>, info: &Info) -> String {
         std::process::id(),
         info.port,
         info.uptime,
-        info.clients,
+        info.crowd.clients,
+        info.crowd.most,
+        info.crowd.refused,
+        info.crowd.held,
+        info.crowd.peak,
         store.log.memory(),
         info.commands,
         about.fsync,

@@ -120,6 +120,8 @@ pub(super) struct Log {
     budget: usize,
     /// Records in the pages in memory.
     records: u64,
+    /// Bytes of the longest record there ever was.
+    longest: usize,
 }
 
 const PAGE64: u64 = PAGE as u64;
@@ -128,7 +130,8 @@ impl Log {
     /// A log whose tail begins at page `first`, before which all is in the file.
     pub(super) fn new(seed: u64, life: u64, first: u64, budget: usize) -> Log {
         let (index, pages) = (Index::default(), VecDeque::new());
-        let mut log = Log { seed, life, index, pages, first, begin: 0, budget, records: 0 };
+        let [begin, records] = [0; 2];
+        let mut log = Log { seed, life, index, pages, first, begin, budget, records, longest: 0 };
         log.add_page();
         log
     }
@@ -151,6 +154,16 @@ impl Log {
     /// Number of the first page that is not only in the file.
     pub(super) fn first_page(&self) -> u64 {
         self.first
+    }
+
+    /// A record of so many bytes lies in the file.
+    pub(super) fn met(&mut self, len: u32) {
+        self.longest = self.longest.max(usize::try_from(len).unwrap_or(usize::MAX));
+    }
+
+    /// No record is longer than so many bytes.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
     }
 
     /// Keys there are, and those that were deleted and are still remembered.
@@ -304,6 +317,7 @@ impl Log {
         page.used += len;
         page.records += 1;
         self.records += 1;
+        self.longest = self.longest.max(len);
         Ok(number * PAGE64 + at as u64)
     }
 

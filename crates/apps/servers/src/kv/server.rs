@@ -9,14 +9,16 @@ use std::time::{Duration, Instant};
 
 use outboard_base::Errno;
 use outboard_pageserver::tcp::sockets::{Address, ConnId, Listener};
+use outboard_pageserver::tcp::worker::Limits;
 
-use super::commands::{self, Answers, Cold, Command, Info, SoFar, Then};
+use super::app::REFUSAL;
+use super::commands::{self, Answers, Cold, Command, Info, SLICE, SoFar, Then};
 use super::log::Found;
 use super::record::Record;
 use super::store::{Event, Reader, Store, StoreError, StoreSetup, Work, read_cold};
-use crate::connections::{Conn, Conns, Ended, Service, Serving, Stop, run_alone};
+use crate::connections::{Conn, Conns, Crowd, Ended, Service, Serving, Stop, run_alone};
 use crate::device::Device;
-use crate::resp::{self, Parsed};
+use crate::resp::{self, Parsed, Parser};
 
 /// Bytes of one command.
 const INPUT_MAX: usize = 16 << 20;
@@ -35,10 +37,18 @@ pub struct Setup {
     pub form: &'static str,
     /// And of its port, if clients do not connect to it but to the DPU side.
     pub port: Option<u16>,
+    /// What clients may take of it.
+    pub limits: Limits,
 }
 
-/// What is kept for a connection: how far its command of many keys is.
-type Client = Conn<SoFar>;
+/// What is kept for a connection: how far its command came, and how far it was done.
+#[derive(Default)]
+struct State {
+    parser: Parser,
+    so_far: SoFar,
+}
+
+type Client = Conn<State>;
 
 /// Where a command's answer goes: the connection, and the reads it has to wait for.
 struct To<'a> {
@@ -52,7 +62,11 @@ impl Answers for To<'_> {
     }
 
     fn so_far(&mut self) -> &mut SoFar {
-        &mut self.conn.state
+        &mut self.conn.state.so_far
+    }
+
+    fn has_room(&self) -> bool {
+        self.conn.has_room()
     }
 
     fn wait_for<D: Device>(&mut self, reader: Reader<D>, key: &[u8], address: u64) {
@@ -79,8 +93,8 @@ impl<D: Device> KvServer<D> {
         };
         let info = Info { port, form: setup.form, ..Info::default() };
         let (started, ticked) = (Instant::now(), Instant::now());
-        let kv = Kv { store, args: Vec::new(), info, started, ticked };
-        Ok(KvServer(Serving::new(kv, device, listener, stop)?))
+        let kv = Kv { store, info, started, ticked };
+        Ok(KvServer(Serving::new(kv, device, listener, stop, setup.limits)?))
     }
 
     /// Where it listens.
@@ -98,7 +112,6 @@ impl<D: Device> KvServer<D> {
 /// The service.
 struct Kv<D: Device> {
     store: Store<D>,
-    args: Vec<Range<usize>>,
     info: Info,
     started: Instant,
     ticked: Instant,
@@ -114,31 +127,61 @@ fn ended(error: StoreError) -> Ended {
 
 impl<D: Device> Service for Kv<D> {
     type Event = Event;
-    type State = SoFar;
+    type State = State;
     const INPUT_MAX: usize = INPUT_MAX;
+    const REFUSAL: &'static [u8] = REFUSAL;
 
-    fn requests(&mut self, conn: &mut Client, clients: usize, begin: &mut Vec<Work>) {
-        self.info.clients = clients;
+    fn requests(&mut self, conn: &mut Client, crowd: &Crowd, begin: &mut Vec<Work>) {
+        self.info.crowd = *crowd;
+        let mut slice = SLICE;
         while conn.has_room() && conn.may_have_request() && !self.store.is_choked() {
-            let mut args = std::mem::take(&mut self.args);
-            match resp::parse(conn.input(), &mut args) {
-                Parsed::Command(len) => self.command(conn, len, &args, begin),
+            // What it has come to is looked at once: see what a parser keeps.
+            let mut parser = std::mem::take(&mut conn.state.parser);
+            let parsed = parser.parse(conn.input());
+            let then = match parsed {
+                Parsed::Command(len) => self.command(conn, len, parser.args(), begin),
                 Parsed::More(needs) => {
                     conn.need(needs);
                     if needs > INPUT_MAX {
                         refuse(conn, "Protocol error: too big mbulk count string");
                     }
+                    Goes::Stays
                 }
-                Parsed::Invalid(text) => refuse(conn, text),
+                Parsed::Invalid(text) => {
+                    refuse(conn, text);
+                    Goes::Stays
+                }
+            };
+            slice = slice.saturating_sub(1);
+            if then == Goes::On {
+                parser.reset();
             }
-            self.args = args;
+            conn.state.parser = parser;
+            conn.yields = then == Goes::Later || slice == 0;
+            if conn.yields {
+                return;
+            }
         }
+    }
+
+    fn answer_max(&self) -> usize {
+        self.store.log.longest()
+    }
+
+    fn held(state: &State) -> usize {
+        state.parser.held()
+    }
+
+    fn too_slow(conn: &mut Client) {
+        conn.state = State::default();
+        let text = "ERR the memory of clients is full, and this one is too slow; closed";
+        resp::put_error(conn.answers.tail(), text);
     }
 
     fn on(
         &mut self,
         event: Event,
-        conns: &mut Conns<SoFar>,
+        conns: &mut Conns<State>,
         begin: &mut Vec<Work>,
     ) -> Result<(), Ended> {
         match event {
@@ -162,7 +205,7 @@ impl<D: Device> Service for Kv<D> {
         Ok(())
     }
 
-    fn end_round(&mut self, _: &mut Conns<SoFar>, begin: &mut Vec<Work>) -> Result<(), Ended> {
+    fn end_round(&mut self, _: &mut Conns<State>, begin: &mut Vec<Work>) -> Result<(), Ended> {
         if self.ticked.elapsed() >= TICK {
             self.ticked = Instant::now();
             self.store.tick(begin).map_err(ended)?;
@@ -170,7 +213,7 @@ impl<D: Device> Service for Kv<D> {
         self.store.end_round(begin).map_err(ended)
     }
 
-    fn go_on(&mut self, _: &mut Conns<SoFar>, begin: &mut Vec<Work>) -> Result<(), Ended> {
+    fn go_on(&mut self, _: &mut Conns<State>, begin: &mut Vec<Work>) -> Result<(), Ended> {
         self.store.end_round(begin).map_err(ended)
     }
 
@@ -187,17 +230,33 @@ impl<D: Device> Service for Kv<D> {
     }
 }
 
+/// What becomes of a connection's next command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goes {
+    /// It is over, and the next can be taken.
+    On,
+    /// It has not come whole, or waits.
+    Stays,
+    /// It goes on after others.
+    Later,
+}
+
 impl<D: Device> Kv<D> {
+    /// Runs the command of the first `len` bytes, or goes on with it.
     fn command(
         &mut self,
         conn: &mut Client,
         len: usize,
         args: &[Range<usize>],
         begin: &mut Vec<Work>,
-    ) {
-        self.info.commands += 1;
+    ) -> Goes {
         if args.is_empty() {
-            return conn.take(len);
+            self.info.commands += 1;
+            conn.take(len);
+            return Goes::On;
+        }
+        if args.len() > SLICE && !std::mem::replace(&mut conn.state.so_far.has_begun, true) {
+            return Goes::Later;
         }
         let (lent, mark) = (conn.lend(), conn.answers.mark());
         let bytes = lent.bytes();
@@ -208,31 +267,37 @@ impl<D: Device> Kv<D> {
         let then = commands::run(&mut self.store, Command { bytes, args }, &mut to, &self.info);
         conn.give_back(lent);
         match then {
-            Then::Next => {}
+            Then::Next | Then::Yield => {}
             // Nobody's commands go on before.
-            Then::Wait => return,
+            Then::Wait => return Goes::Stays,
             Then::Close => conn.closing = true,
             Then::Bring(cold) => {
                 conn.paused = true;
                 let (reader, conn) = (self.store.reader(), conn.id());
-                return begin.push(Box::pin(async move {
+                begin.push(Box::pin(async move {
                     let record = read_cold(reader, cold.address, cold.key.clone()).await;
                     Event::Brought { conn, cold, record }
                 }));
+                return Goes::Stays;
             }
         }
         let gate = self.store.gate();
         if !self.store.is_open(gate) {
             conn.answers.hold(mark, gate);
         }
+        if then == Then::Yield {
+            return Goes::Later;
+        }
+        self.info.commands += 1;
         conn.take(len);
+        Goes::On
     }
 
     /// A command's record was read: into the tail with it, or its length noted, and the command
     /// again.
     fn brought(
         &mut self,
-        conns: &mut Conns<SoFar>,
+        conns: &mut Conns<State>,
         id: ConnId,
         cold: &Cold,
         record: &Result<Option<Vec<u8>>, Errno>,
@@ -255,13 +320,12 @@ impl<D: Device> Kv<D> {
         };
         if let Some(conn) = conns.get(id) {
             conn.paused = false;
-            conn.state.looked = looked;
+            conn.state.so_far.looked = looked;
             if let Err(text) = brought {
-                let mut args = Vec::new();
-                if let Parsed::Command(len) = resp::parse(conn.input(), &mut args) {
+                let mut state = std::mem::take(&mut conn.state);
+                if let Parsed::Command(len) = state.parser.parse(conn.input()) {
                     conn.take(len);
                 }
-                conn.state = SoFar::default();
                 resp::put_error(conn.answers.tail(), text);
             }
             conns.wake(id);

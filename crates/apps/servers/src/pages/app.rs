@@ -34,6 +34,10 @@ impl Application for PagesApplication {
         framing(stream)
     }
 
+    fn refusal(&self) -> &'static [u8] {
+        &wire::BUSY
+    }
+
     fn off_pred(&self, message: &[u8], table: &dyn Lookup, division: &mut Division) {
         let whole = || Span::Message(0..message.len());
         match Request::parse(message) {

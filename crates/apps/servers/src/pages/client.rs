@@ -94,6 +94,9 @@ impl Client {
                  again"
             ))),
             (Status::Failed, _) => Err(io::Error::other("the server's file failed")),
+            (Status::Busy, _) => {
+                Err(io::Error::other("the server has as many clients as it takes; try again"))
+            }
             _ if own != page => Err(no_answer()),
             (Status::Older, _) => Ok(Answer::Older(lsn)),
             (Status::Applied, Request::Apply { .. }) => Ok(Answer::Applied(lsn)),

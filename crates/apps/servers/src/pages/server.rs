@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use outboard_pageserver::tcp::sockets::{Address, ConnId, Listener};
+use outboard_pageserver::tcp::worker::Limits;
 
 use super::store::{Asked, Event, Store};
-use super::wire::{self, Framed, Request, Status};
-use crate::connections::{Conn, Conns, Ended, Service, Serving, Stop, Work, run_alone};
+use super::wire::{self, Framed, HEAD, PAGE, Request, Status};
+use crate::connections::{Conn, Conns, Crowd, Ended, Service, Serving, Stop, Work, run_alone};
 use crate::device::Device;
 
 /// Bytes of input that are read ahead of the requests taken.
@@ -22,6 +23,8 @@ pub struct Setup {
     pub listen: Address,
     /// Bytes of memory for pages.
     pub memory: usize,
+    /// What clients may take of it.
+    pub limits: Limits,
 }
 
 /// The server.
@@ -34,7 +37,7 @@ impl<D: Device> PageServer<D> {
         let store = run_alone(&*device, Store::open(Rc::clone(&device), setup.memory))?;
         let listener = Listener::bind(&setup.listen)?;
         let pages = Pages { store, crowded: Vec::new(), ending: false };
-        Ok(PageServer(Serving::new(pages, device, listener, stop)?))
+        Ok(PageServer(Serving::new(pages, device, listener, stop, setup.limits)?))
     }
 
     /// Where it listens.
@@ -63,7 +66,21 @@ impl<D: Device> Service for Pages<D> {
     type State = ();
     const INPUT_MAX: usize = INPUT_MAX;
 
-    fn requests(&mut self, conn: &mut Conn<()>, _: usize, begin: &mut Vec<Work<Event>>) {
+    const REFUSAL: &'static [u8] = &wire::BUSY;
+
+    fn answer_max(&self) -> usize {
+        HEAD + PAGE
+    }
+
+    fn held((): &()) -> usize {
+        0
+    }
+
+    fn too_slow(conn: &mut Conn<()>) {
+        conn.answers.tail().extend(wire::BUSY);
+    }
+
+    fn requests(&mut self, conn: &mut Conn<()>, _: &Crowd, begin: &mut Vec<Work<Event>>) {
         while conn.has_room() && conn.may_have_request() {
             match wire::frame(conn.input()) {
                 Framed::Whole(len) => self.request(conn, len, begin),

@@ -67,7 +67,17 @@ pub enum Status {
     Failed = 4,
     /// The record is for a page that does not exist yet, and there is no room for another.
     Full = 5,
+    /// There are as many clients as there may be, or this one is too slow while others wait: the
+    /// connection is closed.
+    Busy = 6,
 }
+
+/// The answer to who is not served.
+pub const BUSY: [u8; HEAD] = {
+    let mut head = [0; HEAD];
+    (head[0], head[4]) = (24, Status::Busy as u8);
+    head
+};
 
 /// What stands at the start of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,13 +163,14 @@ pub fn answer_head(status: Status, page: u64, lsn: u64, data: usize) -> [u8; HEA
 /// Status, page and LSN of an answer, by its head.
 #[must_use]
 pub fn parse_answer(head: &[u8]) -> Option<(Status, u64, u64)> {
-    const ALL: [Status; 6] = [
+    const ALL: [Status; 7] = [
         Status::Done,
         Status::Older,
         Status::Applied,
         Status::Invalid,
         Status::Failed,
         Status::Full,
+        Status::Busy,
     ];
     let status = ALL.into_iter().find(|status| head.get(4) == Some(&(*status as u8)))?;
     Some((status, u64_at(head, 8)?, u64_at(head, 16)?))
@@ -232,7 +243,8 @@ mod tests {
 
     #[test]
     fn heads_of_answers_are_read_as_written() {
-        for status in [Status::Done, Status::Older, Status::Applied, Status::Failed, Status::Full] {
+        assert_eq!(BUSY, answer_head(Status::Busy, 0, 0, 0));
+        for status in [Status::Done, Status::Older, Status::Failed, Status::Full, Status::Busy] {
             let head = answer_head(status, 5, 99, 0);
             assert_eq!(parse_answer(&head), Some((status, 5, 99)));
         }

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use outboard_base::Rng;
 use outboard_pageserver::tcp::sockets::Address;
+use outboard_pageserver::tcp::worker::Limits;
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
 use outboard_servers::pages::client::{self, Answer};
 use outboard_servers::pages::wire::{CONTENTS, HEAD, PAGE, PAGE_HEAD, Request, Status, lsn_of};
@@ -20,9 +21,13 @@ use crate::rig::{Client, Dpu, Host, LIMIT};
 
 const PAGES: u64 = 300;
 
-fn serve<D: Device>(listen: Address, device: impl FnOnce() -> D + Send + 'static) -> Host {
+fn serve<D: Device>(
+    listen: Address,
+    limits: Limits,
+    device: impl FnOnce() -> D + Send + 'static,
+) -> Host {
     Host::start_with(move |told, ready| {
-        let setup = Setup { listen, memory: 64 * PAGE };
+        let setup = Setup { listen, memory: 64 * PAGE, limits };
         let mut server = PageServer::open(&setup, device(), told).unwrap();
         ready.send(server.address().clone()).unwrap();
         server.run().unwrap()
@@ -30,14 +35,21 @@ fn serve<D: Device>(listen: Address, device: impl FnOnce() -> D + Send + 'static
 }
 
 pub(crate) fn plain(dir: &Path) -> Host {
-    let file = dir.join("pages");
-    serve(Address::Tcp("127.0.0.1:0".parse().unwrap()), move || PlainDevice::open(&file).unwrap())
+    limited(dir, Limits::default())
+}
+
+/// A plain one of which clients may take so much.
+pub(crate) fn limited(dir: &Path, limits: Limits) -> Host {
+    let (file, listen) = (dir.join("pages"), Address::Tcp("127.0.0.1:0".parse().unwrap()));
+    serve(listen, limits, move || PlainDevice::open(&file).unwrap())
 }
 
 fn over_dpu(dir: &Path) -> Host {
     let socket = dir.join("dpu.sock");
     let listen = Address::Unix(dir.join("host.sock"));
-    serve(listen, move || DdsDevice::attach(&socket, "pages", "pages", LIMIT).unwrap())
+    serve(listen, Limits::default(), move || {
+        DdsDevice::attach(&socket, "pages", "pages", LIMIT).unwrap()
+    })
 }
 
 fn ask(client: &mut Client, request: Request<'_>) -> (u8, u64, Vec<u8>) {

@@ -35,11 +35,12 @@ impl Host {
         dir: &Path,
         listen: Address,
         form: &'static str,
+        limits: Limits,
         device: impl FnOnce() -> D + Send + 'static,
     ) -> Host {
         let dir = dir.to_owned();
         Host::start_with(move |told, ready| {
-            let setup = Setup { listen, store: store(dir), form, port: None };
+            let setup = Setup { listen, store: store(dir), form, port: None, limits };
             let mut server = KvServer::open(&setup, device(), told).unwrap();
             ready.send(server.address().clone()).unwrap();
             server.run().unwrap()
@@ -58,9 +59,14 @@ impl Host {
     }
 
     pub(crate) fn plain(dir: &Path) -> Host {
+        Host::limited(dir, Limits::default())
+    }
+
+    /// A plain one of which clients may take so much.
+    pub(crate) fn limited(dir: &Path, limits: Limits) -> Host {
         let file = dir.join("log");
         let listen = Address::Tcp("127.0.0.1:0".parse().unwrap());
-        Host::start(dir, listen, "plain", move || PlainDevice::open(&file).unwrap())
+        Host::start(dir, listen, "plain", limits, move || PlainDevice::open(&file).unwrap())
     }
 
     /// Opens a plain one and ends it; or why it cannot be opened.
@@ -68,7 +74,7 @@ impl Host {
         let device = PlainDevice::open(&dir.join("log")).unwrap();
         let listen = Address::Tcp("127.0.0.1:0".parse().unwrap());
         let store = store(dir.to_owned());
-        let setup = Setup { listen, store, form: "plain", port: None };
+        let setup = Setup { listen, store, form: "plain", port: None, limits: Limits::default() };
         let opened = KvServer::open(&setup, device, Stop::new().unwrap());
         opened.map(drop).map_err(|error| error.to_string())
     }
@@ -76,7 +82,7 @@ impl Host {
     pub(crate) fn over_dpu(dir: &Path) -> Host {
         let socket = dir.join("dpu.sock");
         let listen = Address::Unix(dir.join("host.sock"));
-        Host::start(dir, listen, "offload", move || {
+        Host::start(dir, listen, "offload", Limits::default(), move || {
             DdsDevice::attach(&socket, "kv", "log", LIMIT).unwrap()
         })
     }

@@ -26,6 +26,7 @@ use outboard_pageserver::tcp::front::Front;
 use outboard_pageserver::tcp::sockets::Address;
 use outboard_pageserver::tcp::worker;
 
+use super::limits::LimitArgs;
 use super::net::NetArgs;
 use super::{Clients, cannot, claim, clients, keep_apart};
 use crate::exit::Failure;
@@ -65,6 +66,8 @@ pub(crate) struct PluginArgs {
     /// Longest the plug-in may take for what it is asked at once, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = limits())]
     limit: u64,
+    #[command(flatten)]
+    clients: LimitArgs,
     #[command(flatten)]
     net: NetArgs,
     /// Log filter, as error, warn, info, debug
@@ -146,7 +149,7 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
         host: args.host(),
         contexts: 1024,
         pool: 64 << 20,
-        limits: worker::Limits::default(),
+        limits: args.clients.limits()?,
     };
     let front = front(args, clients, &setup, plugin.clone())?;
     server.tell("director", front.figures());

@@ -239,6 +239,7 @@ impl<D: Device> Scan<'_, D> {
             for entry in &extract.entries {
                 let address = number * PAGE64 + u64::from(entry.offset);
                 log.recover(entry.name, address, entry.deleted && entry.first);
+                log.met(entry.len);
                 if self.device.has_table() && !entry.deleted {
                     let (at, len) = (u64::from(entry.offset), u64::from(entry.len));
                     let file = u64::from(self.device.file());
