@@ -340,8 +340,7 @@ fn host(served: Served, args: &ServeArgs) -> Result<ExitCode, Failure> {
     args.net.check(args.listen)?;
     let lock = claim(&args.data)?;
     let args = &with_a_port(args)?;
-    let noted = super::served::note(&lock, args.form(), &args.listen.to_string());
-    noted.map_err(cannot("say who serves"))?;
+    super::served::note(&lock, args.form(), args.listen)?;
     let place = if args.plain { "--plain" } else { "over-dpu" };
     keep_apart(&args.data, &format!("{} {place}", app.name()))?;
     let seed = seed(&args.data).map_err(cannot("keep a seed"))?;
@@ -651,9 +650,7 @@ fn dpu(app: App, args: &ServeArgs) -> Result<ExitCode, Failure> {
             (Some(front), Some(frames))
         }
     };
-    if let Some(front) = &front {
-        server.tell("director", front.figures());
-    }
+    front.iter().for_each(|front| server.tell("director", front.figures()));
     let directs = |front: &Option<Front>| front.as_ref().is_none_or(Front::is_serving);
     while server.is_serving() && directs(&front) {
         if watch.next(Duration::from_secs(1))? == Happened::Told {

@@ -9,6 +9,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -101,7 +102,8 @@ pub(crate) fn claim(data: &Path) -> Result<Option<File>, Failure> {
 }
 
 /// Notes in the lock who holds it, for [`ServedDir::host`].
-pub(crate) fn note(mut lock: &File, form: &str, listen: &str) -> io::Result<()> {
-    lock.set_len(0)?;
-    lock.write_all(format!("{} {form} {listen}\n", std::process::id()).as_bytes())
+pub(crate) fn note(mut lock: &File, form: &str, listen: SocketAddr) -> Result<(), Failure> {
+    let text = format!("{} {form} {listen}\n", std::process::id());
+    let noted = lock.set_len(0).and_then(|()| lock.write_all(text.as_bytes()));
+    noted.map_err(|error| Failure::internal(format!("cannot note who serves: {error}")))
 }

@@ -126,8 +126,7 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
     args.net.check(args.listen)?;
     let plugin = args.load()?;
     let lock = claim(&args.data)?;
-    let noted = crate::commands::served::note(&lock, "plugin", &args.listen.to_string());
-    noted.map_err(cannot("say who serves"))?;
+    crate::commands::served::note(&lock, "plugin", args.listen)?;
     keep_apart(&args.data, "plugin over-dpu")?;
     let mut watch = Watch::new()?;
     let clients = clients(&args.net, args.listen)?;
