@@ -124,6 +124,14 @@ impl Sim {
         }
     }
 
+    /// Who began what is under way is gone: it ends, and nobody hears of it.
+    pub(crate) fn forget(&self) {
+        self.pending.borrow_mut().clear();
+        for write in &mut *self.writes.borrow_mut() {
+            write.ended.get_or_insert(self.flushes.get());
+        }
+    }
+
     /// What power loss leaves now: of what no flush covers all but one part, nothing but one part,
     /// any whole writes, or anything.
     pub(crate) fn after_loss(&self, rng: &mut Rng) -> Vec<u8> {

@@ -22,6 +22,7 @@ use std::sync::{Arc, Weak};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::record::{KEY_MAX, VALUE_MAX};
+use super::sync::sync;
 
 /// What an entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,9 +144,13 @@ impl Journal {
         // What stood behind a torn entry would never be read.
         let written = whole(&std::fs::read(path_of(dir, page))?);
         file.set_len(written)?;
+        // What a life that was killed had not synced is answered, and compacted, from now on.
+        pages.iter().try_for_each(|page| sync(&File::open(path_of(dir, *page))?))?;
+        let names = Arc::new(File::open(dir)?);
+        sync(&names)?;
         Ok(Journal {
             dir: dir.to_owned(),
-            names: Arc::new(File::open(dir)?),
+            names,
             file: Arc::new(file),
             page,
             pages,

@@ -1,5 +1,7 @@
 //! The store over a device whose writes end when the test says so.
 
+mod power;
+
 use outboard_base::task::poll_once;
 use std::cell::Cell;
 use std::collections::HashMap;
