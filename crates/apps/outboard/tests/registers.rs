@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use history::{Op, is_linearizable};
+use history::{ALL, Op, is_linearizable, of_key};
 use outboard_base::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
@@ -43,8 +43,16 @@ fn now() -> u64 {
     u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
 }
 
-// The client: lines `b TIME KEY VALUE` as it begins (value 0 for a read), `e TIME VALUE` at the
-// answer, `x` when there was none.
+// The client: lines `b TIME KEY VALUE WRITES` as it begins, `e TIME VALUE` at the answer, `x` when
+// there was none.
+
+#[derive(Clone, Copy)]
+enum What {
+    Get,
+    Set(u64),
+    Delete,
+    Flush,
+}
 
 fn client() {
     // On one processor the harness has begun a line with this test's name.
@@ -67,10 +75,16 @@ fn client() {
             }
             continue;
         };
-        let (key, writes) = (rng.below(KEYS), rng.below(3) == 0);
+        let key = rng.below(KEYS);
         next += 1;
-        println!("b {} {key} {}", now(), if writes { next } else { 0 });
-        match one(stream, key, writes.then_some(next)) {
+        let (what, key, value, writes) = match rng.below(900) {
+            0 => (What::Flush, ALL, 0, 1),
+            1..60 => (What::Delete, key, 0, 1),
+            60..300 => (What::Set(next), key, next, 1),
+            _ => (What::Get, key, 0, 0),
+        };
+        println!("b {} {key} {value} {writes}", now());
+        match one(stream, key, what) {
             Ok(value) => println!("e {} {value}", now()),
             Err(keep) => {
                 println!("x");
@@ -83,18 +97,20 @@ fn client() {
 }
 
 /// One command: the value there is now. The error says whether to go on with this connection.
-fn one(stream: &mut BufReader<TcpStream>, key: u64, writes: Option<u64>) -> Result<u64, bool> {
+fn one(stream: &mut BufReader<TcpStream>, key: u64, what: What) -> Result<u64, bool> {
     let name = format!("key:{key}");
-    let mut command = match writes {
-        None => format!("*2\r\n$3\r\nGET\r\n${}\r\n{name}\r\n", name.len()),
-        Some(value) => {
+    let mut command = match what {
+        What::Get => format!("*2\r\n$3\r\nGET\r\n${}\r\n{name}\r\n", name.len()),
+        What::Delete => format!("*2\r\n$3\r\nDEL\r\n${}\r\n{name}\r\n", name.len()),
+        What::Flush => "*1\r\n$8\r\nFLUSHALL\r\n".to_owned(),
+        What::Set(value) => {
             let text = format!("{value}:");
             let len = text.len() + PADDING;
             format!("*3\r\n$3\r\nSET\r\n${}\r\n{name}\r\n${len}\r\n{text}", name.len())
         }
     }
     .into_bytes();
-    if writes.is_some() {
+    if let What::Set(_) = what {
         command.resize(command.len() + PADDING, b'x');
         command.extend_from_slice(b"\r\n");
     }
@@ -104,10 +120,10 @@ fn one(stream: &mut BufReader<TcpStream>, key: u64, writes: Option<u64>) -> Resu
         Ok(n) if n > 0 && line.ends_with('\n') => {}
         _ => return Err(false),
     }
-    match (line.trim_end(), writes) {
-        ("+OK", Some(value)) => Ok(value),
-        ("$-1", None) => Ok(0),
-        (bulk, None) if bulk.starts_with('$') => {
+    match (line.trim_end(), what) {
+        ("+OK", What::Set(value)) => Ok(value),
+        ("+OK", What::Flush) | (":0" | ":1", What::Delete) | ("$-1", What::Get) => Ok(0),
+        (bulk, What::Get) if bulk.starts_with('$') => {
             let len: usize = bulk[1..].parse().unwrap();
             let mut bytes = vec![0; len + 2];
             stream.read_exact(&mut bytes).map_err(|_| false)?;
@@ -137,7 +153,7 @@ fn listen(out: impl Read, history: &Mutex<Vec<Op>>, answered: &AtomicU64) {
         match words[0] {
             "b" => {
                 let (key, value) = (at(2), at(3));
-                begun = Some(Op { key, value, writes: value > 0, called: at(1), answered: 0 });
+                begun = Some(Op { key, value, writes: at(4) > 0, called: at(1), answered: 0 });
             }
             "e" => {
                 let op = begun.take().expect("an end has a beginning");
@@ -245,7 +261,7 @@ fn every_key_is_a_register_whichever_process_dies() {
     assert!(offloaded > 0);
     let history = rig.history.lock().unwrap();
     for key in 0..KEYS {
-        let of: Vec<Op> = history.iter().filter(|op| op.key == key).copied().collect();
+        let of = of_key(&history, key);
         assert!(is_linearizable(&of), "key {key}: {of:?}");
     }
 }

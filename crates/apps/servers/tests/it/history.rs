@@ -1,10 +1,17 @@
 //! Whether what clients saw of a key is what a register shows (Wing and Gong's search, with the
 //! states seen remembered). A write that was not answered may have happened at any later time, or
 //! never.
+//!
+//! Deleting a key writes nothing, 0, into its register; FLUSHALL does so to every key: each has it
+//! in its own history, with the same times. That all keys lose their values at one moment is not
+//! searched for: only that each does so between call and answer.
 
 use std::collections::HashSet;
 
-/// One operation on one key. Times count events of all clients; `None` was never answered.
+/// The key of an operation on all keys.
+pub(crate) const ALL: u64 = u64::MAX;
+
+/// One operation on one key, or on all. Times count events of all clients; `None` was never answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
     pub(crate) key: u64,
@@ -15,29 +22,42 @@ pub(crate) struct Op {
     pub(crate) answered: u64,
 }
 
+/// What happened to one key.
+pub(crate) fn of_key(history: &[Op], key: u64) -> Vec<Op> {
+    history.iter().filter(|op| op.key == key || op.key == ALL).copied().collect()
+}
+
 /// Writes that were not answered: one that nobody read may be taken for one that never happened,
 /// since each is unique; one that was read happened before the first of those reads was answered.
+/// Deletions are not unique: see [`may_be`].
 fn without_unanswered(ops: &[Op]) -> Vec<Op> {
     let first_read = |value| {
         let reads = ops.iter().filter(move |op| !op.writes && op.value == value);
         reads.map(|op| op.answered).min()
     };
     let settled = |op: &Op| {
-        let answered = if op.answered == u64::MAX { first_read(op.value)? } else { op.answered };
+        let is_open = op.answered == u64::MAX && op.value > 0;
+        let answered = if is_open { first_read(op.value)? } else { op.answered };
         Some(Op { answered, ..*op })
     };
     ops.iter().filter_map(settled).collect()
 }
 
-/// Whether there is an order of `ops`, all of one key, that a register allows.
+fn may_be(op: &Op) -> bool {
+    op.value == 0 && op.writes && op.answered == u64::MAX
+}
+
+/// Whether there is an order of `ops`, all of one key, that a register allows. Of deletions that
+/// were not answered any number happens, the one that was called first first: they are all alike.
 pub(crate) fn is_linearizable(ops: &[Op]) -> bool {
-    let mut ops = without_unanswered(ops);
+    let (deletions, mut ops): (Vec<Op>, Vec<Op>) =
+        without_unanswered(ops).into_iter().partition(may_be);
     ops.sort_by_key(|op| op.called);
     // What is done is a prefix of the calls and a few beyond it.
     let mut seen = HashSet::new();
-    let mut stack = vec![(Vec::<usize>::new(), 0usize, 0u64)];
-    while let Some((beyond, first, value)) = stack.pop() {
-        if !seen.insert((beyond.clone(), first, value)) {
+    let mut stack = vec![(Vec::<usize>::new(), 0usize, 0u64, 0usize)];
+    while let Some((beyond, first, value, deleted)) = stack.pop() {
+        if !seen.insert((beyond.clone(), first, value, deleted)) {
             continue;
         }
         let open = (first..ops.len()).filter(|at| !beyond.contains(at));
@@ -45,6 +65,10 @@ pub(crate) fn is_linearizable(ops: &[Op]) -> bool {
         let end = open.clone().take(64).map(|at| ops[at].answered).min().unwrap_or(u64::MAX);
         if first == ops.len() {
             return true;
+        }
+        let called = deletions.iter().filter(|op| op.called <= end).count();
+        if value != 0 && deleted < called {
+            stack.push((beyond.clone(), first, 0, deleted + 1));
         }
         for at in open.take_while(|at| ops[*at].called <= end) {
             let op = ops[at];
@@ -58,7 +82,7 @@ pub(crate) fn is_linearizable(ops: &[Op]) -> bool {
                 beyond.remove(0);
                 first += 1;
             }
-            stack.push((beyond, first, if op.writes { op.value } else { value }));
+            stack.push((beyond, first, if op.writes { op.value } else { value }, deleted));
         }
     }
     false
@@ -81,4 +105,16 @@ fn the_checker_knows_registers() {
     assert!(!is_linearizable(&[write(1, 1, u64::MAX), read(1, 2, 3), read(0, 4, 5)]));
     assert!(is_linearizable(&[write(1, 1, 5), write(2, 2, 6), read(2, 7, 8)]));
     assert!(is_linearizable(&[write(1, 1, 5), write(2, 2, 6), read(1, 7, 8)]));
+    let never = u64::MAX;
+    assert!(is_linearizable(&[write(1, 1, 2), write(0, 3, 4), read(0, 5, 6)]), "deleted");
+    assert!(!is_linearizable(&[write(1, 1, 2), write(0, 3, 4), read(1, 5, 6)]), "come back");
+    assert!(is_linearizable(&[write(1, 1, 2), write(0, 3, never), read(1, 4, 5), read(0, 6, 7)]));
+    assert!(is_linearizable(&[write(1, 1, 2), write(0, 3, never), read(1, 4, 5), read(1, 6, 7)]));
+    let both = [write(1, 1, 2), write(0, 3, never), read(0, 4, 5), read(1, 6, 7)];
+    assert!(!is_linearizable(&both), "deleted, and there again");
+    let twice = [write(1, 1, 2), write(0, 3, never), read(0, 4, 5), write(2, 6, 7), read(0, 8, 9)];
+    assert!(!is_linearizable(&twice), "one deletion deletes once");
+    let flushed =
+        [Op { key: ALL, ..write(0, 3, 4) }, Op { key: 1, ..write(5, 1, 2) }, read(1, 1, 2)];
+    assert_eq!((of_key(&flushed, 1).len(), of_key(&flushed, 2).len()), (2, 1));
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use outboard_base::Rng;
 use outboard_pageserver::tcp::sockets::Address;
 
-use crate::history::{Op, is_linearizable};
+use crate::history::{ALL, Op, is_linearizable, of_key};
 use crate::rig::{Answer, Client, Dpu, Host};
 
 const KEYS: u64 = 90;
@@ -26,6 +26,8 @@ struct Shared {
     ends: AtomicBool,
     history: Mutex<Vec<Op>>,
     answered: AtomicU64,
+    /// How many of them flushed everything.
+    flushed: AtomicU64,
 }
 
 /// One client, until the end: connects again whenever its connection is lost.
@@ -55,22 +57,24 @@ fn client(address: Address, shared: Arc<Shared>, seed: u64) -> JoinHandle<()> {
 fn one(client: &mut Client, shared: &Shared, rng: &mut Rng) -> bool {
     let key = rng.below(KEYS);
     let name = format!("key:{key}");
-    let writes = rng.below(3) == 0;
     let called = shared.clock.fetch_add(1, Ordering::SeqCst);
-    let (value, answer) = if writes {
-        let value = shared.next.fetch_add(1, Ordering::SeqCst);
-        let mut text = format!("{value}:").into_bytes();
-        text.resize(text.len() + PADDING, b'x');
-        (value, client.try_ask(&[b"SET", name.as_bytes(), &text]))
-    } else {
-        (0, client.try_ask(&[b"GET", name.as_bytes()]))
+    let (key, writes, value, answer) = match rng.below(600) {
+        0 => (ALL, true, 0, client.try_ask(&[b"FLUSHALL"])),
+        1..40 => (key, true, 0, client.try_ask(&[b"DEL", name.as_bytes()])),
+        40..200 => {
+            let value = shared.next.fetch_add(1, Ordering::SeqCst);
+            let mut text = format!("{value}:").into_bytes();
+            text.resize(text.len() + PADDING, b'x');
+            (key, true, value, client.try_ask(&[b"SET", name.as_bytes(), &text]))
+        }
+        _ => (key, false, 0, client.try_ask(&[b"GET", name.as_bytes()])),
     };
     let answered = shared.clock.fetch_add(1, Ordering::SeqCst);
     let push = |value, answered| {
         shared.history.lock().unwrap().push(Op { key, value, writes, called, answered });
     };
     match answer {
-        Some(Answer::Simple(_)) if writes => push(value, answered),
+        Some(Answer::Simple(_) | Answer::Integer(_)) if writes => push(value, answered),
         Some(Answer::Bulk(None)) => push(0, answered),
         Some(Answer::Bulk(Some(bytes))) => {
             let text = String::from_utf8(bytes).unwrap();
@@ -93,6 +97,7 @@ fn one(client: &mut Client, shared: &Shared, rng: &mut Rng) -> bool {
         }
     }
     shared.answered.fetch_add(1, Ordering::Relaxed);
+    shared.flushed.fetch_add(u64::from(key == ALL), Ordering::Relaxed);
     true
 }
 
@@ -111,13 +116,15 @@ fn every_key_is_a_register_whoever_dies() {
         ends: AtomicBool::new(false),
         history: Mutex::default(),
         answered: AtomicU64::new(0),
+        flushed: AtomicU64::new(0),
     });
     let clients: Vec<_> =
         (0..4).map(|n| client(address.clone(), Arc::clone(&shared), seed * 100 + n)).collect();
     let (begun, mut offloaded, mut lives) = (Instant::now(), 0, 0);
     let answered = || shared.answered.load(Ordering::Relaxed);
     // A machine that does much else needs longer for as much.
-    while lives < 8 || answered() <= 1000 || offloaded <= 20 {
+    let flushed = || shared.flushed.load(Ordering::Relaxed);
+    while lives < 8 || answered() <= 1000 || offloaded <= 20 || flushed() < 3 {
         assert!(begun.elapsed() < PATIENCE, "{} answered in {lives} lives", answered());
         std::thread::sleep(Duration::from_millis(500 + rng.below(1500)));
         lives += 1;
@@ -135,10 +142,11 @@ fn every_key_is_a_register_whoever_dies() {
     shared.ends.store(true, Ordering::Release);
     clients.into_iter().for_each(|client| client.join().unwrap());
     offloaded += dpu.front.tally().offloaded.load(Ordering::Relaxed);
-    println!("{} answered, {offloaded} of them beyond the bus, {lives} lives", answered());
+    let (answered, flushed) = (answered(), flushed());
+    println!("{answered} answered, {offloaded} beyond the bus, {flushed} flushed, {lives} lives");
     let history = shared.history.lock().unwrap();
     for key in 0..KEYS {
-        let of: Vec<Op> = history.iter().filter(|op| op.key == key).copied().collect();
+        let of = of_key(&history, key);
         assert!(is_linearizable(&of), "key {key}: {of:?}");
     }
     host.stop();

@@ -132,7 +132,8 @@ fn lose(dir: &Path, rng: &mut Rng) {
         let sectors = (kept.next_multiple_of(SECTOR)..len).step_by(512);
         for at in sectors.filter(|_| rng.below(3) == 0) {
             let zeros = [0; 512];
-            file.write_all_at(&zeros[..usize::try_from(SECTOR.min(len - at)).unwrap()], at).unwrap();
+            file.write_all_at(&zeros[..usize::try_from(SECTOR.min(len - at)).unwrap()], at)
+                .unwrap();
         }
         file.set_len(len).unwrap();
     }
