@@ -128,7 +128,7 @@ impl Sim {
     pub(crate) fn forget(&self) {
         self.pending.borrow_mut().clear();
         for write in &mut *self.writes.borrow_mut() {
-            write.ended.get_or_insert(self.flushes.get());
+            write.ended.get_or_insert_with(|| self.flushes.get());
         }
     }
 

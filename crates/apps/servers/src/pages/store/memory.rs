@@ -193,7 +193,7 @@ mod tests {
         assert!(writers.include('a') && writers.include('b') && !writers.include('c'));
         writers.written(2);
         assert!(writers.include('a') && !writers.include('b'));
-        ('a'..'z').zip(4..).for_each(|(who, lsn)| writers.note(who, lsn));
+        ('a'..='z').zip(4..).for_each(|(who, lsn)| writers.note(who, lsn));
         assert!(writers.include('!'));
         writers.written(40);
         assert!(!writers.include('!') && !writers.include('a'));

@@ -10,10 +10,12 @@ use super::{Event, Store, WRITES_MAX, Who};
 use crate::connections::Work;
 use crate::device::Device;
 
+/// Of who asked: the page that failed whose records are theirs, too, and its LSN.
+type Failed = Option<(u64, u64)>;
+
 /// A sync under way.
 pub(super) struct Syncing<C> {
-    /// Who asked, with the page that failed whose records are theirs, too, and its LSN.
-    who: Vec<(Who<C>, Option<(u64, u64)>)>,
+    who: Vec<(Who<C>, Failed)>,
     /// Pages to be written, at least as new as this LSN.
     left: Vec<(u64, u64)>,
     /// Those being written.

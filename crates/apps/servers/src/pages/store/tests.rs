@@ -346,7 +346,7 @@ fn script(seed: u64, steps: u64, fault: Fault) -> usize {
     let mut rng = Rng::new(seed);
     let mut life = Life::open(Vec::new(), &mut rng).unwrap();
     let (mut database, expected) = (Database::default(), BTreeMap::new());
-    if fault == Fault::Writes && seed % 2 == 0 {
+    if fault == Fault::Writes && seed.is_multiple_of(2) {
         life.sim.capacity.set(Layout::NEW.bytes(u32::try_from(PAGES).unwrap()));
         for page in (0..PAGES).map(|n| n * APART) {
             let record = database.write(page, &mut rng);
