@@ -11,7 +11,8 @@ use std::collections::HashSet;
 /// The key of an operation on all keys.
 pub(crate) const ALL: u64 = u64::MAX;
 
-/// One operation on one key, or on all. Times count events of all clients; `None` was never answered.
+/// One operation on one key, or on all. Times count events of all clients; `u64::MAX` was never
+/// answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
     pub(crate) key: u64,
