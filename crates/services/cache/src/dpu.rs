@@ -74,6 +74,9 @@ pub struct Counts {
     pub taken_out: u64,
     /// Entries and records that held what nobody writes, and were set free.
     pub repaired: u64,
+    /// Times all entries were looked at for one inode: its chain did not lead to what its host
+    /// counted, or a page was being made. Not for a host that chains nothing.
+    pub searched: u64,
     /// Pages put in ahead of need.
     pub ahead: u64,
     /// Of those, used since; as far as it was looked.
@@ -88,6 +91,7 @@ struct Counters {
     replaced: AtomicU64,
     taken_out: AtomicU64,
     repaired: AtomicU64,
+    searched: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -181,7 +185,7 @@ impl Control {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Counters { filled, pulled, dirty_again, replaced, taken_out, repaired } =
+        let Counters { filled, pulled, dirty_again, replaced, taken_out, repaired, searched } =
             &self.counters;
         let (ahead, ahead_used) = self.ahead().counts();
         Counts {
@@ -191,6 +195,7 @@ impl Control {
             replaced: of(replaced),
             taken_out: of(taken_out),
             repaired: of(repaired),
+            searched: of(searched),
             ahead,
             ahead_used,
         }

@@ -24,8 +24,8 @@ use outboard_base::ledger::Kind;
 use outboard_link::dma::DmaError;
 use outboard_wire::cache::{ENTRY_LEN, Entry, Lock, NEXT_NONE, Status};
 
-use super::Control;
 use super::pages::{Found, PIECE};
+use super::{Control, count};
 
 /// Reads of a chain for each read that looking at all entries takes: they are that much smaller.
 const READS: u64 = 16;
@@ -120,6 +120,7 @@ impl Control {
         let found = self.find(ino, 0..u64::MAX)?;
         let mut members = self.members();
         if self.is_chained() {
+            count(&self.counters.searched);
             // What is not being made was chained before it was read: after this it is in none.
             self.gather(&mut members, ino)?;
         }

@@ -180,6 +180,7 @@ pub(super) fn json(figures: &Figures) -> Value {
         "replaced": counts.replaced,
         "taken_out": counts.taken_out,
         "repaired": counts.repaired,
+        "searched": counts.searched,
         "replace": policies.replace.as_str(),
         "prefetch": policies.prefetch.as_str(),
         "flush": policies.flush.as_str(),

@@ -31,6 +31,7 @@ fn cost_of_closing(cache: u64, pages: u64) -> (u64, u64) {
     let after = spent();
     let fh = rig.open(0, file.0, RDWR | open_flags::DIRECT);
     assert!(pages == 0 || rig.read(0, (file.0, fh), far, 4096) == [2; 4096]);
+    assert_eq!(rig.coherence.figures()[0].counts.searched, 0);
     (after.0 - before.0, after.1 - before.1)
 }
 
@@ -84,6 +85,7 @@ fn what_left_its_chain_is_written_back_all_the_same() {
         rig.ask(0, Request::Unlink { parent: Ino::ROOT, name }, &[]).unwrap();
         assert_eq!(rig.coherence.figures()[0].free, geometry.total(), "{lie}");
     }
+    assert!(rig.coherence.figures()[0].counts.searched >= 5);
 }
 
 /// A host of the version before was attached when the DPU side was replaced: it chains nothing, and
