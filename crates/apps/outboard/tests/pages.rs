@@ -1,6 +1,6 @@
 //! `outboard serve pages` and `outboard pages`, as a person would try them.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

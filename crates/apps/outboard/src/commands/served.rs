@@ -44,7 +44,7 @@ impl ServedDir {
                 return Err(Failure::new(Code::Data, text));
             }
         };
-        let (application, place) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
+        let (application, place) = text.trim().split_once(' ').unwrap_or_else(|| (text.trim(), ""));
         let (application, is_plain) = (application.to_owned(), place == "--plain");
         Ok(Some(ServedDir { data: data.to_owned(), application, is_plain }))
     }

@@ -449,11 +449,8 @@ impl<S: Service, D: Device> Polled for Rounds<'_, S, D> {
     }
 
     fn begin_sleep(&mut self, now: Time) -> io::Result<Option<Time>> {
-        let limit = self
-            .serving
-            .shortage
-            .until()
-            .map_or(now.after(SLEEP_MAX), |until| until.min(now.after(SLEEP_MAX)));
+        let most = now.after(SLEEP_MAX);
+        let limit = self.serving.shortage.until().map_or(most, |until| until.min(most));
         Ok((!self.serving.stop.is_set()).then_some(limit))
     }
 

@@ -387,7 +387,7 @@ impl<F: Files, P: Port> Worker<F, P> {
         if let Some(legs) = self.legs(flow) {
             legs.idle_since = now;
         }
-        self.next_sweep = self.next_sweep.or(self.sweep_after(now));
+        self.next_sweep = self.next_sweep.or_else(|| self.sweep_after(now));
     }
 
     fn sweep_after(&self, now: Time) -> Option<Time> {
