@@ -10,10 +10,12 @@
 //! * [`health`]: whether it is asked any more;
 //! * [`plugin`]: an application in a process of its own, which may do worse.
 //!
-//! What holds: a request is answered by exactly one side; contexts complete in the order in which
-//! they were begun; whoever finds the ring full or the pool empty is told so before anything was
-//! begun, and goes to the host; a buffer that was read into is the packet's payload, and returns to
-//! the pool when the packet was taken by the network.
+//! What holds: a request is answered by exactly one side; contexts are freed in the order in which
+//! they were begun, while what a read brought is handed out as soon as it is there (the slots of a
+//! flow keep the order that its client expects, and not the ring of Figure 13); whoever finds the
+//! ring full or the pool empty is told so before anything was begun, and goes to the host; a buffer
+//! that was read into is sent from, and returns to the pool when its connection (the kernel, or a
+//! leg of the user-space stack) has taken its bytes: that has a copy until they are acknowledged.
 
 mod api;
 pub mod contained;

@@ -227,9 +227,8 @@ fn hosts_are_served_and_find_what_they_wrote_after_a_restart() {
     server.stop().unwrap();
 }
 
-/// Whoever waits learns within a stated time that nobody will answer.
-#[test]
-fn the_end_of_the_dpu_side_is_noticed_in_time() {
+/// How long after the end of the DPU side one who waits learned that nobody will answer.
+fn end_is_noticed_after() -> Duration {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(options(dir.path())).unwrap();
     let mut host = Host::attach(&dir.path().join("socket"), 1).unwrap();
@@ -244,7 +243,15 @@ fn the_end_of_the_dpu_side_is_noticed_in_time() {
     let stopped = Instant::now();
     let (gone, noticed) = waiter.join().unwrap();
     assert!(gone && attachment.is_lost());
-    assert!(noticed.saturating_duration_since(stopped) < 100 * LOSS_NOTICED, "a loaded computer");
+    noticed.saturating_duration_since(stopped)
+}
+
+/// A tenth of a second is promised, and ten seconds were asserted: the mechanism could have lost
+/// nearly all of it. What this computer does besides makes it longer, so the best of some counts.
+#[test]
+fn the_end_of_the_dpu_side_is_noticed_in_time() {
+    let mut times = (0..20).map(|_| end_is_noticed_after());
+    assert!(times.any(|time| time < LOSS_NOTICED));
 }
 
 /// A host that goes, in whatever state, leaves nothing behind and disturbs nobody.

@@ -664,8 +664,8 @@ fn a_read_that_fails_after_the_host_died_ends_the_flow() {
     assert!(flow.ends_client() && flow.to_client_len() == 0 && flow.to_host().is_empty());
 }
 
-/// One buffer serves as what is read into and as what is sent: it is not copied, and is free again
-/// when the client has taken it, not before.
+/// One buffer serves as what is read into and as what is sent from: it is not copied, and is free
+/// again when the client's connection has taken all its bytes, not before.
 #[test]
 fn what_was_read_is_sent_from_where_it_lies() {
     let shared = Arc::new(Shared::default());
