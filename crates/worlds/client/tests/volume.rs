@@ -148,7 +148,8 @@ fn use_a_volume(volume: &Volume) {
     let names = |path| -> Vec<Vec<u8>> {
         volume.open_dir(path).unwrap().read(0).unwrap().into_iter().map(|e| e.name).collect()
     };
-    assert_eq!(names("/"), [b"d".to_vec(), b"c".to_vec()]);
+    // The newest name first.
+    assert_eq!(names("/"), [b"c".to_vec(), b"d".to_vec()]);
     assert_eq!(names("d/../d/."), [b"b".to_vec()]);
     assert_eq!(volume.rmdir("d"), Err(Errno::ENOTEMPTY));
     assert_eq!(volume.unlink("d"), Err(Errno::EISDIR));
