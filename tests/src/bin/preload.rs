@@ -183,7 +183,8 @@ fn c_interface(volume: &mut Volume, base: &Path) -> Result<()> {
     let mut notes = Command::new(&program);
     notes.arg(volume.socket()).arg("remember").env("LD_LIBRARY_PATH", library);
     let said = output(notes, base)?;
-    if said != "remember (8 bytes)\nnotes/kept\nnotes/link\n" {
+    // A listing begins with the newest name.
+    if said != "remember (8 bytes)\nnotes/link\nnotes/kept\n" {
         return Err(format!("the example says {said:?}"));
     }
     let kept = volume.mountpoint().join("notes/kept");

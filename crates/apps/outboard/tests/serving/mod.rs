@@ -86,7 +86,16 @@ impl Serving {
 }
 
 impl Drop for Serving {
+    /// Told to end, it ends its DPU side, too, which would outlive it if it were killed.
     fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        let _told = Command::new("kill").arg(self.child.id().to_string()).status();
+        let until = Instant::now() + Duration::from_secs(20);
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let _ended_already = self.child.kill();
         let _reaped = self.child.wait();
     }
