@@ -278,6 +278,7 @@ fn what_has_shrunk_has_few_shards() {
 }
 
 /// An owner that dies at any operation of its merging; and one whose scan is under way beside it.
+/// (Delays grew with the seed: from some seed on no merging was over within the polls it is given.)
 #[test]
 fn merging_may_end_anywhere() {
     let (mut merged, mut most) = (0, 0);
@@ -287,7 +288,7 @@ fn merging_may_end_anywhere() {
             let owner = Arc::new(cluster.client());
             let store = run(open(&owner, SMALL));
             let pairs = fill_and_thin(&store);
-            cluster.set_faults(Faults { delay_polls: 2 * seed, ..Faults::default() });
+            cluster.set_faults(Faults { delay_polls: 2 * (seed % 4), ..Faults::default() });
             owner.die_after(dies);
             let mut work = Box::pin(store.drain());
             let mut scan = Box::pin(store.scan(b"", None, 1000));
