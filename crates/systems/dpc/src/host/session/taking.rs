@@ -152,7 +152,8 @@ impl Session {
         self.answer(cell, queue, cid, outcome, haul);
     }
 
-    /// Ends a call with `outcome`: shared state, reader.
+    /// Ends a call with `outcome`: shared state, reader. One that is not under way is left alone:
+    /// its slot is free, or its owner's, and would be handed out to a second.
     pub(in crate::host) fn answer(
         self: &Arc<Session>,
         cell: &mut Cell,
@@ -163,6 +164,10 @@ impl Session {
     ) {
         let lane = self.lane(queue, cid);
         let Some(entry) = cell.entries.get_mut(usize::from(cid)) else { return };
+        if !matches!(entry.state, State::Pending | State::Held) {
+            tracing::error!(queue, cid, state = ?entry.state, "no call here is under way");
+            return;
+        }
         let closes = matches!(entry.op, Op::Release | Op::Releasedir);
         if closes && outcome == Err(Errno::EBADF) && self.losses.load(Relaxed) > 0 {
             // Closed before the loss and so not handed in again: closed it is.
@@ -388,5 +393,102 @@ impl Session {
             self.front.complete(completion);
         }
         (haul.found, haul.taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use outboard_base::ledger::Ledger;
+    use outboard_base::{Cred, SessionId, Time, Timestamp};
+    use outboard_link::Region;
+    use outboard_link::layout::Layout;
+    use outboard_link::queue::nvmefs::Initiator;
+    use outboard_link::registers::Registers;
+    use outboard_wire::event::Event;
+    use outboard_wire::file::Request;
+    use outboard_wire::regs::registers_len;
+
+    use super::super::Admission;
+    use super::*;
+    use crate::host::{Call, Front, QueueSlot, SessionWorld, Settings};
+
+    struct Still;
+
+    impl SessionWorld for Still {
+        fn now(&self) -> Time {
+            Time(0)
+        }
+        fn wall(&self) -> Timestamp {
+            Timestamp::default()
+        }
+        fn relax(&self) -> bool {
+            false
+        }
+        fn notify(&self) {}
+        fn wait(&self, _: u16, _: u32, _: Time) {}
+        fn park(&self, _: u16, _: Time) {}
+        fn unpark(&self, _: u16) {}
+    }
+
+    #[derive(Default)]
+    struct Completed(Mutex<Vec<Completion>>);
+
+    impl Front<QueueSlot> for Completed {
+        fn complete(&self, completion: Completion) {
+            self.0.lock().unwrap().push(completion);
+        }
+        fn event(&self, _: Event) {}
+    }
+
+    /// A session of one queue with two slots, to whose DPU side nobody listens.
+    fn session(front: Arc<Completed>) -> Arc<Session> {
+        let settings = Settings { queues: 1, depth: 4, ..Settings::default() };
+        let layout = Layout::new(2, settings.depth).unwrap();
+        let region = Region::anonymous(layout.region_len());
+        let pages = Region::anonymous(registers_len(layout.queues(), layout.depth()));
+        let registers = Registers::create(pages, layout, 1).unwrap();
+        let ledger = Arc::new(Ledger::new());
+        let initiator = |queue| {
+            Initiator::new(Arc::clone(&region), &registers, queue, Arc::clone(&ledger)).unwrap()
+        };
+        let initiators = (0..layout.queues()).map(initiator).collect();
+        Session::new(SessionId(1), settings, initiators, Arc::new(Still), front).unwrap()
+    }
+
+    /// Whoever ended a call was believed that it was under way: ended twice, or ended while its
+    /// slot was free, it would have handed one slot to two owners, and freed it twice.
+    #[test]
+    fn a_slot_is_handed_out_once_for_each_call() {
+        let front = Arc::new(Completed::default());
+        let session = session(Arc::clone(&front));
+        let slot = session.acquire(0).unwrap();
+        let cid = slot.index();
+        let end = || {
+            let mut haul = Haul::new(None);
+            let mut cell = session.cell(0).unwrap();
+            session.answer(&mut cell, 0, cid, Err(Errno::ENOTCONN), &mut haul);
+            drop(cell);
+            session.act(0, haul);
+            front.0.lock().unwrap().len()
+        };
+        assert_eq!(end(), 0, "the slot is its owner's, who has not started anything");
+
+        session.lost();
+        let (request, cred) = (Request::Noop, Cred::root());
+        let call = Call { request: &request, cred: &cred, checked: true, payload_len: 0 };
+        let admission = session.submit(&slot, &call, 7, Reader::Front).unwrap();
+        assert!(matches!(admission, Admission::Kept), "{admission:?}");
+        slot.launch();
+        assert_eq!((end(), end()), (1, 1), "once");
+        let completion = front.0.lock().unwrap().pop().unwrap();
+        assert_eq!((completion.tag, completion.outcome), (7, Err(Errno::ENOTCONN)));
+        assert_eq!(end(), 0, "it is in the hands of who heard the answer");
+        drop(completion.slot);
+        assert_eq!(end(), 0, "it is free");
+        let depth = usize::from(session.settings().depth);
+        let all: Vec<_> = std::iter::from_fn(|| session.acquire(0)).collect();
+        assert_eq!(all.len(), depth - 1, "each slot once");
     }
 }
