@@ -11,13 +11,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::exit::{Code, Failure};
+use crate::restarts::Restarts;
 use crate::settings::Settings;
 
-/// First pause before a DPU side that died is started again; doubles up to the longest.
-const BACKOFF_FIRST: Duration = Duration::from_millis(50);
-const BACKOFF_LONGEST: Duration = Duration::from_secs(5);
-/// One that lived this long is not thought to die at every start.
-const STABLE: Duration = Duration::from_secs(30);
 /// Time a new DPU side has to open its volume: recovery after a crash reads what was pending.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
@@ -27,8 +23,9 @@ pub(crate) struct DpuProcess {
     settings: Settings,
     socket: PathBuf,
     child: Option<Child>,
-    started: Instant,
-    backoff: Duration,
+    /// One was started or adopted.
+    was_there: bool,
+    restarts: Restarts,
 }
 
 /// How a DPU side came to serve.
@@ -43,31 +40,24 @@ pub(crate) enum Found {
 impl DpuProcess {
     pub(crate) fn new(settings: Settings) -> DpuProcess {
         let socket = settings.socket();
-        DpuProcess {
-            settings,
-            socket,
-            child: None,
-            started: Instant::now(),
-            backoff: BACKOFF_FIRST,
-        }
+        let restarts = Restarts::default();
+        DpuProcess { settings, socket, child: None, was_there: false, restarts }
     }
 
     /// Makes sure that a DPU side listens: adopts the living one or starts one and waits for it.
     pub(crate) fn ensure(&mut self) -> Result<Found, Failure> {
         if self.listens() {
+            self.was_there = true;
+            self.restarts.serves();
             return Ok(Found::Adopted);
         }
-        if let Some(status) = self.ended() {
-            tracing::warn!(%status, pause = ?self.backoff, "the DPU side ended; starting it again");
-            std::thread::sleep(self.backoff);
-            let lived = self.started.elapsed();
-            self.backoff = if lived > STABLE {
-                BACKOFF_FIRST
-            } else {
-                (self.backoff * 2).min(BACKOFF_LONGEST)
-            };
-        }
+        let status = self.ended();
         if self.child.is_none() {
+            if self.was_there {
+                let pause = self.restarts.died();
+                tracing::warn!(?status, ?pause, "the DPU side ended; starting it again");
+                std::thread::sleep(pause);
+            }
             self.spawn()?;
         }
         self.wait_until_it_listens()
@@ -108,7 +98,7 @@ impl DpuProcess {
             .map_err(cannot(format!("cannot start {}", program.display())))?;
         tracing::info!(pid = child.id(), log = %log.display(), "started the DPU side");
         self.child = Some(child);
-        self.started = Instant::now();
+        self.was_there = true;
         Ok(())
     }
 
@@ -116,6 +106,7 @@ impl DpuProcess {
         let end = Instant::now() + START_LIMIT;
         while Instant::now() < end {
             if self.listens() {
+                self.restarts.serves();
                 return Ok(Found::Started);
             }
             if let Some(status) = self.ended() {

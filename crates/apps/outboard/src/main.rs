@@ -7,6 +7,7 @@ mod commands;
 mod dpu_process;
 mod exit;
 mod log;
+mod restarts;
 mod settings;
 mod watch;
 

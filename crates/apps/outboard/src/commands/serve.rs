@@ -43,17 +43,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use self::limits::LimitArgs;
 use self::net::NetArgs;
 use crate::exit::{Code, Failure};
+use crate::restarts::Restarts;
 use crate::settings::bytes;
 use crate::watch::{Happened, Watch};
 
 /// Time a DPU side has to open its device, or to end.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const END_LIMIT: Duration = Duration::from_secs(15);
-/// First pause before a DPU side that died is started again; doubles up to the longest.
-const BACKOFF_FIRST: Duration = Duration::from_millis(50);
-const BACKOFF_LONGEST: Duration = Duration::from_secs(5);
-/// A server that lived this long is not thought to die at every start.
-const STABLE: Duration = Duration::from_secs(30);
 
 /// What to serve.
 #[derive(Subcommand, Debug)]
@@ -466,14 +462,12 @@ struct DpuSide {
     args: ServeArgs,
     child: Option<Child>,
     pid: Option<u32>,
-    started: Instant,
-    backoff: Duration,
+    restarts: Restarts,
 }
 
 impl DpuSide {
     fn new(app: App, args: ServeArgs) -> DpuSide {
-        let (started, backoff) = (Instant::now(), Duration::ZERO);
-        DpuSide { app, args, child: None, pid: None, started, backoff }
+        DpuSide { app, args, child: None, pid: None, restarts: Restarts::default() }
     }
 
     /// The process that listens, if one does.
@@ -502,21 +496,20 @@ impl DpuSide {
         if let Some(pid) = self.listening() {
             self.pid = Some(pid);
             if self.is_as_asked(pid) {
+                self.restarts.serves();
                 return Ok(pid);
             }
             tracing::warn!(pid, "a DPU side with other settings is ended and started anew");
             self.end();
         } else if self.pid.is_some() {
-            std::thread::sleep(self.backoff);
-            let stable = self.started.elapsed() > STABLE;
-            self.backoff = if stable { Duration::ZERO } else { self.backoff * 2 };
-            self.backoff = self.backoff.clamp(BACKOFF_FIRST, BACKOFF_LONGEST);
+            std::thread::sleep(self.restarts.died());
         }
         self.spawn()?;
         let end = Instant::now() + START_LIMIT;
         while Instant::now() < end {
             if let Some(pid) = self.listening() {
                 self.pid = Some(pid);
+                self.restarts.serves();
                 return Ok(pid);
             }
             if self.ended() {
@@ -550,7 +543,6 @@ impl DpuSide {
             .map_err(cannot(format!("start {}", program.display())))?;
         self.pid = Some(child.id());
         self.child = Some(child);
-        self.started = Instant::now();
         Ok(())
     }
 
