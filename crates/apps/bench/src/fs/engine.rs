@@ -102,8 +102,11 @@ const READ: &str = "read";
 /// Runs everything; `progress` is told what is being measured.
 ///
 /// # Errors
-/// The engine's tool or a mount failed.
+/// The engine's tool or a mount failed. A program built without librados is found out before
+/// anything is measured.
 pub fn run(bench: &EngineBench, mut progress: impl FnMut(&str)) -> io::Result<EngineReport> {
+    // The engine alone takes minutes, at whose end the program said that it cannot use a pool.
+    drop(bench.mount(&WAYS[0])?);
     let mut sums: BTreeMap<Key, Sum> = BTreeMap::new();
     for round in 0..bench.rounds {
         progress(&format!("{ENGINE}, round {round}"));
@@ -130,7 +133,10 @@ fn place(store: &Location) -> Vec<String> {
 impl EngineBench {
     /// Runs the engine's tool; what it printed.
     fn tool(&self, args: &[&str]) -> io::Result<String> {
-        let output = Command::new("rados").args(place(&self.store)).args(args).output()?;
+        let output = Command::new("rados").args(place(&self.store)).args(args).output();
+        let output = output.map_err(|error| {
+            io::Error::other(format!("cannot run `rados` (Debian: ceph-common): {error}"))
+        })?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(io::Error::other(format!("`rados {}`: {said}", args.join(" "))));
@@ -153,12 +159,14 @@ impl EngineBench {
         Ok(())
     }
 
-    fn mounted(&self, way: &Way, sums: &mut BTreeMap<Key, Sum>) -> io::Result<()> {
+    fn mount(&self, way: &Way) -> io::Result<Subject> {
         let ask = Ask { dir: &self.dir, program: &self.program, flags: way.flags };
-        let store = self.store.to_string();
-        let store = ["--store", &store];
+        Subject::outboard(&ask, "pool", &["--store", &self.store.to_string()])
+    }
+
+    fn mounted(&self, way: &Way, sums: &mut BTreeMap<Key, Sum>) -> io::Result<()> {
         for direction in [WRITE, READ] {
-            let subject = Subject::outboard(&ask, "pool", &store)?;
+            let subject = self.mount(way)?;
             let path = subject.dir.join("sequence");
             let processes = with_daemons(subject.processes.clone())?;
             let mut buffer = Aligned::new(MEGABYTE, 1);
@@ -298,6 +306,24 @@ mod tests {
                     Stddev Bandwidth:       144.322\nMax bandwidth (MB/sec): 400\n";
         assert_eq!(bandwidth(said), Some(252.772));
         assert_eq!(bandwidth("Max bandwidth (MB/sec): 400\n"), None);
+    }
+
+    /// `bench rados` ran `rados bench` for minutes before it found out that the program to be
+    /// measured was built without librados.
+    #[test]
+    fn a_program_that_cannot_use_a_pool_is_found_out_before_anything_is_measured() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("program");
+        fs::write(&program, "#!/bin/sh\nexit 2\n").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let store = "rados://pool".parse().unwrap();
+        let dir = dir.path().to_owned();
+        let bench = EngineBench { dir, rounds: 1, mebibytes: 4, program, store };
+        let mut measured = Vec::new();
+        let error = run(&bench, |what| measured.push(what.to_owned())).unwrap_err().to_string();
+        assert!(error.contains("exit status: 2"), "{error}");
+        assert!(measured.is_empty(), "{measured:?}");
     }
 
     #[test]
