@@ -13,7 +13,9 @@ use rustix::fs::{
     AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom as Seeking, XattrFlags,
 };
 
-use crate::harness::{can_mount, each, eventually, note_skip, toy_mount};
+use crate::harness::{
+    Mount, can_mount, each, each_of_both, eventually, kvfs_mount, note_skip, toy_mount,
+};
 
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
@@ -218,7 +220,7 @@ fn direct_io_comes_back() {
 /// Goal: the kernel's pages never hide what went past them, nor the other way round.
 #[test]
 fn direct_and_cached_views_of_a_file_agree() {
-    each("direct_and_cached", |mount| {
+    each_of_both("direct_and_cached", |mount| {
         let path = mount.dir.join("f");
         fs::write(&path, vec![b'.'; 64 << 10]).unwrap();
         let open = |flags: OFlags| {
@@ -461,24 +463,103 @@ fn what_the_kernel_keeps_is_not_asked_again() {
     if !can_mount("what_the_kernel_keeps_is_not_asked_again") {
         return;
     }
-    let mount = toy_mount(MountOptions::default(), None);
+    asked_once(&toy_mount(MountOptions::default(), None));
+    asked_once(&kvfs_mount(MountOptions::default(), None));
+}
+
+fn asked_once(mount: &Mount) {
     let path = mount.dir.join("f");
     fs::write(&path, vec![1; 100_000]).unwrap();
     fs::read(&path).unwrap();
-    let toy = &mount.backend.toy;
+    let volume = &mount.backend;
     fs::metadata(&path).unwrap();
     assert!(fs::metadata(mount.dir.join("absent")).is_err());
-    let before = [Op::Read, Op::Lookup, Op::Getattr, Op::Flush].map(|op| toy.asked(op));
+    let before = [Op::Read, Op::Lookup, Op::Getattr, Op::Flush].map(|op| volume.asked(op));
     for _ in 0..10 {
         assert!(fs::read(&path).unwrap() == vec![1; 100_000]);
         fs::metadata(&path).unwrap();
         assert!(fs::metadata(mount.dir.join("absent")).is_err());
     }
-    let after = [Op::Read, Op::Lookup, Op::Getattr, Op::Flush].map(|op| toy.asked(op));
+    let after = [Op::Read, Op::Lookup, Op::Getattr, Op::Flush].map(|op| volume.asked(op));
     // A read may make the access time stale, once each: attributes are asked for again.
     assert_eq!((before[0], before[1], before[3]), (after[0], after[1], after[3]));
     assert!(after[2] - before[2] <= 20);
     assert_eq!(after[3], 0, "no lock was taken, so no close is told");
+}
+
+/// What was answered last through the mount is what the next look sees, though the kernel keeps
+/// what it was told: whatever changed it, a name, attributes, data, by any call.
+#[test]
+fn what_the_kernel_keeps_is_as_new_as_the_last_answer() {
+    each_of_both("as_new_as_the_last_answer", |mount| {
+        let dir = &mount.dir;
+        let (one, two) = (dir.join("one"), dir.join("two"));
+        for round in 0..10u8 {
+            assert!(
+                fs::metadata(&one).is_err(),
+                "round {round}: it is not there, and that is kept"
+            );
+            fs::write(&one, vec![round; 5000]).unwrap();
+            assert_eq!(fs::metadata(&one).unwrap().len(), 5000);
+            assert_eq!(fs::read(&one).unwrap(), vec![round; 5000]);
+            fs::hard_link(&one, &two).unwrap();
+            assert_eq!(fs::metadata(&one).unwrap().nlink(), 2);
+            let file = OpenOptions::new().read(true).write(true).open(&two).unwrap();
+            file.set_len(100).unwrap();
+            assert_eq!(
+                (fs::metadata(&one).unwrap().len(), fs::read(&one).unwrap().len()),
+                (100, 100)
+            );
+            file.write_all_at(&[round | 128; 50], 50).unwrap();
+            let back = fs::read(&one).unwrap();
+            assert!(back[..50] == [round; 50] && back[50..] == [round | 128; 50], "round {round}");
+            fs::set_permissions(&two, fs::Permissions::from_mode(0o600 | u32::from(round)))
+                .unwrap();
+            assert_eq!(fs::metadata(&one).unwrap().mode() & 0o777, 0o600 | u32::from(round));
+            fs::rename(&two, dir.join("three")).unwrap();
+            assert!(fs::metadata(&two).is_err());
+            assert_eq!(names(dir), ["one", "three"]);
+            fs::remove_file(&one).unwrap();
+            assert_eq!(file.metadata().unwrap().nlink(), 1);
+            fs::remove_file(dir.join("three")).unwrap();
+            assert!(names(dir).is_empty());
+        }
+    });
+}
+
+/// The adaptor was said to copy no file data, and nothing counted. What the kernel moves between
+/// its pages and the slot's is not ours to count.
+#[test]
+fn the_adaptor_copies_no_file_data() {
+    each_of_both("copies", |mount| {
+        let path = mount.dir.join("f");
+        fs::write(&path, b"").unwrap();
+        let open = |flags: OFlags| {
+            let flags = flags.bits().cast_signed();
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path).unwrap()
+        };
+        for file in [open(OFlags::empty()), open(OFlags::DIRECT)] {
+            let data: Vec<u8> = (0..1u32 << 20).map(|at| (at / 7) as u8).collect();
+            let asked = || [Op::Write, Op::Read].map(|op| mount.backend.asked(op));
+            let (before, copied) = (asked(), mount.backend.copied());
+            for at in (0..data.len()).step_by(8192) {
+                file.write_all_at(&data[at..at + 8192], at as u64).unwrap();
+            }
+            file.write_all_at(&data, 0).unwrap();
+            // From the volume, not from what the kernel has kept of the writes.
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            let mut back = vec![0; data.len()];
+            file.read_exact_at(&mut back, 0).unwrap();
+            assert!(back == data);
+            let after = asked();
+            assert!(after[0] >= before[0] + 129 && after[1] > before[1], "{before:?} {after:?}");
+            assert_eq!(mount.backend.copied(), copied);
+        }
+        // It is counted: a name of a link goes through the slot's pages by a copy.
+        let copied = mount.backend.copied();
+        symlink("twelve bytes", mount.dir.join("s")).unwrap();
+        assert_eq!(mount.backend.copied(), copied + 12);
+    });
 }
 
 /// The kernel asks for a directory's attributes before each removal, as the one before made it

@@ -1,19 +1,20 @@
-//! The toy volume as a backend, and mounts of it that clean up after themselves.
+//! The toy volume, or KVFS, as a backend, and mounts of it that clean up after themselves.
 
 #[path = "../../../os/tests/skips/mod.rs"]
 mod skips;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use outboard_base::{Errno, Fh, Ino, Result};
-use outboard_fuse::backend::{Backend, Call, Completion, Front as _, Port};
+use outboard_fuse::backend::{Backend, Call, Completion, Front as _, Port, Slot};
 use outboard_fuse::{HeapSlot, MountFront, MountOptions, Mounted, mount};
 use outboard_wire::file::{Header, Op, Reply, Request};
 
+use crate::kvfs::KvfsOverLink;
 use crate::toy::Toy;
 
 /// A lock request that waits, and the file it waits for.
@@ -23,9 +24,36 @@ struct Waiter {
     request: Vec<u8>,
 }
 
+/// A slot that knows what was copied into its pages and out of them by this process: what system
+/// calls move there, nobody copied.
+pub(crate) struct CountingSlot {
+    slot: HeapSlot,
+    copied: Arc<AtomicU64>,
+}
+
+impl Slot for CountingSlot {
+    fn payload(&self) -> &[AtomicU8] {
+        self.slot.payload()
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) -> Result<()> {
+        self.copied.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.slot.write(at, bytes)
+    }
+
+    fn read(&self, at: usize, out: &mut [u8]) -> Result<()> {
+        self.copied.fetch_add(out.len() as u64, Ordering::Relaxed);
+        self.slot.read(at, out)
+    }
+}
+
 pub(crate) struct ToyBackend {
     pub(crate) toy: Toy,
-    front: OnceLock<Arc<MountFront<HeapSlot>>>,
+    /// What answers in place of the toy.
+    kvfs: Option<KvfsOverLink>,
+    /// Bytes that the adaptor has copied into slots and out of them.
+    copied: Arc<AtomicU64>,
+    front: OnceLock<Arc<MountFront<CountingSlot>>>,
     waiters: Mutex<Vec<Waiter>>,
     /// Answers by another thread, this much later.
     late: Option<Duration>,
@@ -38,7 +66,7 @@ pub(crate) struct ToyBackend {
 }
 
 impl ToyBackend {
-    fn front(&self) -> &Arc<MountFront<HeapSlot>> {
+    fn front(&self) -> &Arc<MountFront<CountingSlot>> {
         self.front.get().unwrap()
     }
 
@@ -63,6 +91,25 @@ impl ToyBackend {
         for (tag, outcome) in granted {
             self.front().complete(ended(tag, Op::Setlk, outcome));
         }
+    }
+
+    fn answer(&self, call: &Call<'_>, payload: &mut [u8]) -> Result<Reply> {
+        let Some(kvfs) = &self.kvfs else {
+            return self.toy.answer(call.cred, call.request, payload, call.payload_len);
+        };
+        let (outcome, events) = kvfs.answer(call.cred, call.request, payload, call.payload_len);
+        events.into_iter().for_each(|event| self.front().event(event));
+        outcome
+    }
+
+    /// How often an operation was asked for.
+    pub(crate) fn asked(&self, op: Op) -> u64 {
+        self.kvfs.as_ref().map_or_else(|| self.toy.asked(op), |kvfs| kvfs.asked(op))
+    }
+
+    /// Bytes that the adaptor has copied into slots and out of them so far.
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
     }
 
     /// The DPU side tells something.
@@ -109,7 +156,7 @@ impl ToyBackend {
 }
 
 /// The end of a call that holds no slot any more.
-fn ended(tag: u64, op: Op, outcome: Result<Reply>) -> Completion<HeapSlot> {
+fn ended(tag: u64, op: Op, outcome: Result<Reply>) -> Completion<CountingSlot> {
     Completion { tag, op, outcome, slot: None }
 }
 
@@ -120,7 +167,7 @@ pub(crate) struct ToyPort {
 }
 
 impl Backend for ToyBackend {
-    type Slot = HeapSlot;
+    type Slot = CountingSlot;
     type Port = ToyPort;
 
     fn port(self: &Arc<ToyBackend>, _: u16) -> Option<ToyPort> {
@@ -160,9 +207,9 @@ impl Backend for ToyBackend {
 }
 
 impl Port for ToyPort {
-    type Slot = HeapSlot;
+    type Slot = CountingSlot;
 
-    fn acquire(&mut self) -> Result<HeapSlot> {
+    fn acquire(&mut self) -> Result<CountingSlot> {
         // The worker asks once for each message: twice in a row is asking while it has one.
         self.gave = !self.gave || !self.backend.scarce.load(Ordering::Relaxed);
         if !self.gave {
@@ -171,16 +218,19 @@ impl Port for ToyPort {
         let short = &self.backend.short;
         match short.try_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
             Ok(_) => Err(Errno::EAGAIN),
-            Err(_) => Ok(HeapSlot::default()),
+            Err(_) => {
+                let copied = Arc::clone(&self.backend.copied);
+                Ok(CountingSlot { slot: HeapSlot::default(), copied })
+            }
         }
     }
 
     fn start(
         &mut self,
-        mut slot: HeapSlot,
+        mut slot: CountingSlot,
         call: &Call<'_>,
         tag: u64,
-    ) -> Poll<Completion<HeapSlot>> {
+    ) -> Poll<Completion<CountingSlot>> {
         assert!(call.checked);
         if let (Request::Getattr { .. }, Some(held)) =
             (call.request, self.backend.held.lock().unwrap().as_mut())
@@ -188,8 +238,7 @@ impl Port for ToyPort {
             held.push(tag);
             return Poll::Pending;
         }
-        let outcome =
-            self.backend.toy.answer(call.cred, call.request, slot.payload_mut(), call.payload_len);
+        let outcome = self.backend.answer(call, slot.slot.payload_mut());
         if let (Ok(Reply::Waiting(_)), Request::Setlk { ino, .. }) = (&outcome, call.request) {
             let header = Header { cred: call.cred.clone(), ..Header::default() };
             let mut bytes = vec![0; call.request.encoded_len(&header)];
@@ -221,7 +270,7 @@ impl Port for ToyPort {
         started
     }
 
-    fn call(&mut self, slot: HeapSlot, call: &Call<'_>) -> Completion<HeapSlot> {
+    fn call(&mut self, slot: CountingSlot, call: &Call<'_>) -> Completion<CountingSlot> {
         match self.start(slot, call, 0) {
             Poll::Ready(completion) => completion,
             Poll::Pending => panic!("a mount waits for its answers itself"),
@@ -262,8 +311,20 @@ pub(crate) fn mount_at(
     options: MountOptions,
     late: Option<Duration>,
 ) -> Mount {
+    mount_volume(place, None, options, late)
+}
+
+/// Mounts KVFS, or the toy where there is none.
+fn mount_volume(
+    place: tempfile::TempDir,
+    kvfs: Option<KvfsOverLink>,
+    options: MountOptions,
+    late: Option<Duration>,
+) -> Mount {
     let backend = Arc::new(ToyBackend {
         toy: Toy::new(),
+        kvfs,
+        copied: Arc::default(),
         front: OnceLock::new(),
         waiters: Mutex::default(),
         late,
@@ -277,21 +338,42 @@ pub(crate) fn mount_at(
     Mount { dir: place.path().to_owned(), backend, mounted: Some(mounted), _place: place }
 }
 
+/// The ways a mount can behave: what it is called, its options, and how late answers are.
+fn ways() -> [(&'static str, MountOptions, Option<Duration>); 3] {
+    let none = MountOptions { cache: outboard_fuse::Cache::None, ..MountOptions::default() };
+    [
+        ("cached", MountOptions::default(), None),
+        ("uncached", none, None),
+        ("late", MountOptions::default(), Some(Duration::from_millis(1))),
+    ]
+}
+
 /// Runs a test on each way a mount can behave.
 pub(crate) fn each(test: &str, body: impl Fn(&Mount)) {
     if !can_mount(test) {
         return;
     }
-    let none = MountOptions { cache: outboard_fuse::Cache::None, ..MountOptions::default() };
-    let ways = [
-        ("cached", MountOptions::default(), None),
-        ("uncached", none, None),
-        ("late", MountOptions::default(), Some(Duration::from_millis(1))),
-    ];
-    for (way, options, late) in ways {
+    for (way, options, late) in ways() {
         eprintln!("{test}: {way}");
         body(&toy_mount(options, late));
     }
+}
+
+/// The same over each volume: the toy, and KVFS beyond a link.
+pub(crate) fn each_of_both(test: &str, body: impl Fn(&Mount)) {
+    each(test, &body);
+    if !can_mount(test) {
+        return;
+    }
+    for (way, options, late) in ways() {
+        eprintln!("{test}: kvfs, {way}");
+        body(&kvfs_mount(options, late));
+    }
+}
+
+/// KVFS beyond a link, mounted.
+pub(crate) fn kvfs_mount(options: MountOptions, late: Option<Duration>) -> Mount {
+    mount_volume(tempfile::tempdir().unwrap(), Some(KvfsOverLink::new()), options, late)
 }
 
 /// Waits for something to become true.

@@ -1,4 +1,4 @@
-//! The mount, over a toy volume in memory, through real system calls.
+//! The mount, over a toy volume in memory and over KVFS beyond a link, through real system calls.
 //!
 //! These tests mount, so they need root and `/dev/fuse`; elsewhere each says that it was skipped.
 
@@ -7,6 +7,7 @@
 
 mod calls;
 mod harness;
+mod kvfs;
 mod life;
 mod locks;
 mod toy;
