@@ -21,6 +21,7 @@
 //! `docs/internals/locks.md`.
 
 mod answer;
+mod counts;
 mod delegation;
 #[cfg(test)]
 mod model;
@@ -32,12 +33,10 @@ use std::collections::HashMap;
 use outboard_base::{Errno, Ino, SessionId};
 use outboard_wire::file::{Lock, LockKind, LockStyle};
 
+use counts::{Counts, Holder};
 use delegation::LockDelegations;
 use ranges::{Held, Ranges};
 use waiting::{Queue, Waiter};
-
-/// Beyond it an attachment is answered `ENOLCK`. A file given away counts as one lock.
-use outboard_base::limits::LOCKS_MAX as SESSION_LOCKS_MAX;
 
 /// Whose lock it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,8 +103,7 @@ impl FileLocks {
 pub(crate) struct Locks {
     files: HashMap<Ino, FileLocks>,
     queue: Queue,
-    /// Pieces held, waits and files given away, by attachment.
-    counts: HashMap<SessionId, usize>,
+    counts: Counts,
     grace: bool,
     delegations: LockDelegations,
 }
@@ -118,7 +116,7 @@ impl Locks {
         Locks {
             files: HashMap::new(),
             queue: Queue::new(first_ticket),
-            counts: HashMap::new(),
+            counts: Counts::default(),
             grace: false,
             delegations: LockDelegations::default(),
         }
@@ -156,12 +154,14 @@ impl Locks {
     pub(crate) fn set(
         &mut self,
         ino: Ino,
-        session: SessionId,
+        holder: impl Into<Holder>,
         lock: Lock,
         wait: bool,
         reclaim: bool,
         out: &mut Vec<Settled>,
     ) -> Result<Asked, Errno> {
+        let holder = holder.into();
+        let session = holder.session;
         let wanted = Held::new(session, &lock);
         if lock.kind == LockKind::Unlock {
             self.apply(ino, lock.style, wanted);
@@ -169,7 +169,8 @@ impl Locks {
             return Ok(Asked::Done);
         }
         // An owner's second lock may split one piece in two, and the range is a piece of its own.
-        if self.count(session) + 2 > SESSION_LOCKS_MAX {
+        self.counts.enter(holder);
+        if !self.counts.may_take(session, 2) {
             return Err(Errno::ENOLCK);
         }
         if lock.style == LockStyle::Flock && self.gives_up_flock(ino, &wanted) {
@@ -194,14 +195,14 @@ impl Locks {
             return Err(Errno::EDEADLK);
         }
         let ticket = self.queue.push(ino, lock.style, wanted, wait);
-        *self.counts.entry(session).or_default() += 1;
+        self.counts.add(session, 1);
         Ok(Asked::Waiting(ticket))
     }
 
     /// Gives up waiting; `ENOENT` when the wait is over already.
     pub(crate) fn cancel(&mut self, session: SessionId, ticket: u64) -> Result<(), Errno> {
         self.queue.remove(session, ticket).ok_or(Errno::ENOENT)?;
-        self.uncount(session, 1);
+        self.counts.sub(session, 1);
         Ok(())
     }
 
@@ -232,7 +233,7 @@ impl Locks {
             !file.is_empty()
         });
         changed.extend(self.end_delegations(session));
-        self.counts.remove(&session);
+        self.counts.remove(session);
         changed.sort_unstable();
         changed.dedup();
         for ino in changed {
@@ -270,24 +271,8 @@ impl Locks {
         if file.is_empty() {
             self.files.remove(&ino);
         }
-        if after > before {
-            *self.counts.entry(wanted.owner.session).or_default() += after - before;
-        } else {
-            self.uncount(wanted.owner.session, before - after);
-        }
-    }
-
-    fn count(&self, session: SessionId) -> usize {
-        self.counts.get(&session).copied().unwrap_or(0)
-    }
-
-    fn uncount(&mut self, session: SessionId, by: usize) {
-        if let Some(count) = self.counts.get_mut(&session) {
-            *count = count.saturating_sub(by);
-            if *count == 0 {
-                self.counts.remove(&session);
-            }
-        }
+        self.counts.add(wanted.owner.session, after.saturating_sub(before));
+        self.counts.sub(wanted.owner.session, before.saturating_sub(after));
     }
 
     /// Grants what a change to `ino` has set free, oldest wait first, and ends the waits it has
@@ -322,7 +307,7 @@ impl Locks {
     fn end_wait(&mut self, waiter: Waiter, result: Result<(), Errno>, out: &mut Vec<Settled>) {
         let session = waiter.wanted.owner.session;
         self.queue.remove(session, waiter.ticket);
-        self.uncount(session, 1);
+        self.counts.sub(session, 1);
         if result.is_ok() {
             self.apply(waiter.ino, waiter.style, waiter.wanted);
         }

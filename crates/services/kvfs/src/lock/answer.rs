@@ -9,7 +9,7 @@ use outboard_kv::Kv;
 use outboard_medium::Medium;
 use outboard_wire::file::{Flags, HeldLock, Lock, LockKind, LockStyle, Reply};
 
-use super::{Asked, Locks, Owner, Settled};
+use super::{Asked, Holder, Locks, Owner, Settled};
 use crate::context::Context;
 use crate::{Kvfs, VolumeEvent};
 
@@ -77,12 +77,14 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         reclaim: bool,
     ) -> Result<Reply> {
         self.may_lock(cx, ino, fh, &lock)?;
+        // Of a mount, which is root's or the owner's, all users have the attachment's share.
+        let holder = Holder::new(cx.attachment, (!cx.trusted).then_some(cx.peer_uid));
         let delegable = cx.header.flags.has(Flags::DELEGABLE) && !reclaim;
         self.with_locks(|locks, out| {
             if !reclaim {
                 locks.does_not_decide(ino, cx.attachment, out);
             }
-            Ok(match locks.set(ino, cx.attachment, lock, wait, reclaim, out)? {
+            Ok(match locks.set(ino, holder, lock, wait, reclaim, out)? {
                 Asked::Waiting(ticket) => Reply::Waiting(ticket),
                 Asked::Done if delegable && locks.delegate(ino, cx.attachment) => Reply::Delegated,
                 Asked::Done => Reply::Empty,

@@ -14,21 +14,13 @@ use std::task::Waker;
 use outboard_base::{Errno, Ino, SessionId};
 use outboard_wire::file::{Lock, LockKind, LockStyle};
 
-use super::{Held, Locks, SESSION_LOCKS_MAX, Settled};
+use super::{Held, Locks, Settled};
 
 /// Locks granted here after a recall before the file is given away again: who shares a file would
 /// else pass it to and fro.
 const SHARED_FOR: u32 = 64;
 /// Files of which that is known. Forgetting one costs a recall.
 const SHARED_MAX: usize = 4096;
-/// Files one attachment is given at most: what it is given counts as a lock, and must leave it
-/// room.
-const GIVEN_MAX: usize = SESSION_LOCKS_MAX / 2;
-/// What an attachment may hold, wait for and decide when it hands locks back. It grants itself no
-/// more than [`SESSION_LOCKS_MAX`] altogether, but those the table did not count while they were
-/// its own; refusing them would take away what somebody was promised it holds.
-const BACK_MAX: usize = 3 * SESSION_LOCKS_MAX;
-
 /// How long ago the locks were recalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recalled {
@@ -113,11 +105,11 @@ impl Locks {
         if self.grace || !alone || self.is_away(ino) || self.queue.is_waited_for(ino) {
             return false;
         }
-        if self.count(session) >= GIVEN_MAX {
+        if !self.counts.may_be_given(session) {
             return false;
         }
         self.drop_pieces(ino, session);
-        *self.counts.entry(session).or_default() += 1;
+        self.counts.give(session);
         self.delegations.files.insert(ino, Delegation { session, recalled: Recalled::Never });
         true
     }
@@ -159,7 +151,7 @@ impl Locks {
     }
 
     fn take_in(&mut self, ino: Ino, session: SessionId, held: &[Lock]) -> Result<(), Errno> {
-        if self.count(session) + held.len() > BACK_MAX {
+        if !self.counts.may_return(session, held.len()) {
             return Err(Errno::ENOLCK);
         }
         for lock in held {
@@ -178,7 +170,7 @@ impl Locks {
         self.end_delegation(ino);
         if let Some(file) = self.files.remove(&ino) {
             let holders = file.posix.holders().chain(file.flock.holders());
-            holders.for_each(|session| self.uncount(session, 1));
+            holders.for_each(|session| self.counts.sub(session, 1));
         }
         self.settle(ino, out);
     }
@@ -193,7 +185,7 @@ impl Locks {
 
     fn end_delegation(&mut self, ino: Ino) {
         if let Some(given) = self.delegations.files.remove(&ino) {
-            self.uncount(given.session, 1);
+            self.counts.take_back(given.session);
             self.wake_askers(ino);
         }
     }
@@ -242,7 +234,7 @@ impl Locks {
         if file.is_empty() {
             self.files.remove(&ino);
         }
-        self.uncount(session, gone);
+        self.counts.sub(session, gone);
     }
 
     /// All of a file whose locks are not known, as somebody who asks about `style` is answered.

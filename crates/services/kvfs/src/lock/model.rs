@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outboard_base::limits::LOCKS_MAX;
 use outboard_base::{Errno, Ino, SessionId};
 use outboard_wire::file::{Lock, LockKind, LockStyle};
 use proptest::prelude::*;
 
-use super::{Asked, Locks, Owner, Settled};
+use super::{Asked, Holder, Locks, Owner, Settled};
 
 /// Bytes of a file in the reference. The last stands for "to the end, wherever that will be".
 const BYTES: u64 = 12;
@@ -255,10 +256,9 @@ fn same(locks: &Locks, reference: &Reference) {
             }
         }
     }
-    let counted: usize = locks.counts.values().sum();
+    let counted = locks.counts.total();
     let pieces: usize = locks.files.values().map(|f| f.posix.len() + f.flock.len()).sum();
     assert_eq!(counted, pieces + reference.waits.len() + reference.given.len());
-    assert!(locks.counts.values().all(|&count| count > 0));
     assert!(locks.files.values().all(|file| !file.is_empty()));
 }
 
@@ -366,7 +366,9 @@ impl Both {
         }
         let want = reference.set((file, who, &lock), wait, reclaim, expected);
         let overdue = locks.is_overdue(Ino(file));
-        let got = locks.set(Ino(file), who.session, lock, wait, reclaim, out);
+        // Both attachments are of one user, whose locks are counted with theirs.
+        let holder = Holder::new(who.session, Some(7));
+        let got = locks.set(Ino(file), holder, lock, wait, reclaim, out);
         match (got, want) {
             (Ok(Asked::Waiting(ticket)), None) => {
                 reference.waits.push(Wait { ticket, file, owner: who, lock, patient: wait });
@@ -526,7 +528,7 @@ fn a_circle_closed_by_a_grant_is_found() {
 fn an_attachment_cannot_hoard_locks() {
     let mut locks = Locks::new(1);
     let mut refused = None;
-    for n in 0..super::SESSION_LOCKS_MAX as u64 {
+    for n in 0..LOCKS_MAX as u64 {
         // Every other byte: no two merge.
         let lock = Lock { pid: 0, ..lock(0, LockKind::Write, LockStyle::Posix, 0, 0) };
         let lock = Lock { start: 2 * n, end: 2 * n, ..lock };
@@ -554,7 +556,7 @@ fn what_an_attachment_was_told_it_holds_is_taken_back() {
         ..lock(0, LockKind::Write, LockStyle::Posix, 0, 0)
     };
     let mut given = 0;
-    for file in 100..100 + super::SESSION_LOCKS_MAX as u64 {
+    for file in 100..100 + LOCKS_MAX as u64 {
         let asked = locks.set(Ino(file), SessionId(0), write(0), false, false, &mut vec![]);
         assert_eq!(asked, Ok(Asked::Done), "file {file}: nothing is held but in what was given");
         given += u64::from(locks.delegate(Ino(file), SessionId(0)));
@@ -564,8 +566,84 @@ fn what_an_attachment_was_told_it_holds_is_taken_back() {
         }
     }
     assert!(given > 1_000, "{given}");
-    let held: Vec<Lock> = (0..super::SESSION_LOCKS_MAX as u64).map(write).collect();
+    let held: Vec<Lock> = (0..LOCKS_MAX as u64).map(write).collect();
     assert_eq!(locks.take_back(Ino(100), SessionId(0), &held, &mut vec![]), Ok(()));
     let other = locks.set(Ino(100), SessionId(1), write(8_000), false, false, &mut vec![]);
     assert_eq!(other, Err(Errno::EAGAIN));
+}
+
+/// Sixty-four attachments of a user had 8,192 locks each: the bound was an attachment's alone. All
+/// of a user's have twice that, and what comes back from those that decide is taken in.
+#[test]
+fn a_user_hoards_no_more_than_its_share() {
+    let mut locks = Locks::new(1);
+    let write = |n: u64| Lock {
+        pid: 0,
+        start: 2 * n,
+        end: 2 * n,
+        ..lock(0, LockKind::Read, LockStyle::Posix, 0, 0)
+    };
+    let of = |session, user| Holder::new(SessionId(session), Some(user));
+    let mut take_all = |holder: Holder| {
+        for n in 0..=LOCKS_MAX as u64 {
+            // A file for each, as every lock walks those of its file.
+            let file = Ino(holder.session.0);
+            match locks.set(file, holder, write(n), false, false, &mut vec![]) {
+                Ok(asked) => assert_eq!(asked, Asked::Done),
+                Err(errno) => return (n, errno),
+            }
+        }
+        panic!("no end");
+    };
+    let most = LOCKS_MAX as u64 - 1;
+    let taken = [1, 2, 3].map(|session| take_all(of(session, 10)));
+    assert_eq!(taken, [(most, Errno::ENOLCK), (most, Errno::ENOLCK), (1, Errno::ENOLCK)]);
+    assert_eq!(take_all(of(4, 11)), (most, Errno::ENOLCK), "another has a share, too");
+    assert_eq!(take_all(Holder::from(SessionId(5))).0, most, "root is counted by itself");
+    locks.drop_session(SessionId(1), &mut vec![]);
+    let again = locks.set(Ino(3), of(3, 10), write(9), false, false, &mut vec![]);
+    assert_eq!(again, Ok(Asked::Done), "what the gone had is there again");
+    for session in 2..6 {
+        locks.drop_session(SessionId(session), &mut vec![]);
+    }
+    assert!(locks.is_empty() && locks.counts.is_empty());
+}
+
+/// What a user's attachments decide by themselves is not in the table until it comes back. So few
+/// of them do at a time that all of it is taken in then, and nobody loses what it was told it
+/// holds.
+#[test]
+fn what_a_user_s_attachments_were_told_they_hold_is_taken_back() {
+    let mut locks = Locks::new(1);
+    let write = |n: u64| Lock {
+        pid: 0,
+        start: 2 * n,
+        end: 2 * n,
+        ..lock(0, LockKind::Write, LockStyle::Posix, 0, 0)
+    };
+    let held: Vec<Lock> = (0..LOCKS_MAX as u64).map(write).collect();
+    let mut given = Vec::new();
+    // Each a file of its own, which it alone locks.
+    for session in 0..10u64 {
+        let holder = Holder::new(SessionId(session), Some(10));
+        let asked = locks.set(Ino(session), holder, write(0), false, false, &mut vec![]);
+        assert_eq!(asked, Ok(Asked::Done));
+        if locks.delegate(Ino(session), holder.session) {
+            given.push(session);
+        }
+    }
+    assert_eq!(given, [0, 1, 2, 3]);
+    for session in given {
+        let back = locks.take_back(Ino(session), SessionId(session), &held, &mut vec![]);
+        assert_eq!(back, Ok(()), "attachment {session}");
+    }
+    // It has more than its share now, and gets neither more locks nor files to decide.
+    let holder = Holder::new(SessionId(9), Some(10));
+    let asked = locks.set(Ino(9), holder, write(5), false, false, &mut vec![]);
+    assert_eq!(asked, Err(Errno::ENOLCK));
+    assert!(!locks.delegate(Ino(9), SessionId(9)));
+    for session in 0..10 {
+        locks.drop_session(SessionId(session), &mut vec![]);
+    }
+    assert!(locks.is_empty() && locks.counts.is_empty());
 }
