@@ -5,6 +5,7 @@
 //! * [`groups`]: where the rings of an attachment lie;
 //! * [`dpu`]: what runs beyond the bus: files on segments, the pump between rings and files, and
 //!   what offloads requests of remote clients;
+//! * [`memory`]: the bound for what clients hold, and how they share it;
 //! * [`wakeups`]: the words by which both say that they sleep;
 //! * [`table`]: the cache table, what the DPU side knows about objects in files.
 //!
@@ -17,6 +18,7 @@
 pub mod dpu;
 pub mod groups;
 pub mod host;
+pub mod memory;
 mod sync;
 pub mod table;
 pub mod wakeups;

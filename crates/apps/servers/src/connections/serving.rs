@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use outboard_base::Time;
+use outboard_dds::memory::{Memory, Turn};
 use outboard_os::clock;
 use outboard_os::event_loop::{EventLoop, Pace, Pass, Polled};
 use outboard_os::executor::{Executor, Started};
@@ -19,7 +20,6 @@ use outboard_pageserver::tcp::sockets::{
 };
 use outboard_pageserver::tcp::worker::Limits;
 
-use super::memory::{Memory, STUCK, TURN_MAX, Turn};
 use super::{Conn, Conns, Crowd, Ended, Service, Stop, Work};
 use crate::device::Device;
 
@@ -37,6 +37,12 @@ const ACCEPTS: usize = 256;
 const SWEEP: Duration = Duration::from_secs(1);
 /// Who has the turn waits with requests while so many bytes of answers are not sent.
 const TURN_OUT: usize = 64 << 10;
+/// How long one connection may have the turn while others wait. Who has unsent answers does not
+/// stand in line: it is to read them first. Who has not sent its request by then is let go.
+const TURN_MAX: Duration = Duration::from_secs(10);
+/// How long somebody may not read its answers while others find no memory. Then all who have not
+/// read for so long are let go, the greatest first, until half is free.
+const STUCK: Duration = Duration::from_secs(1);
 /// Longest sleep before there is a server.
 const NAP: Duration = Duration::from_millis(10);
 
@@ -52,7 +58,7 @@ pub(crate) struct Serving<S: Service, D: Device> {
     begin: Vec<Work<S::Event>>,
     chunk: Vec<u8>,
     limits: Limits,
-    memory: Memory,
+    memory: Memory<ConnId>,
     crowd: Crowd,
     /// While it lasts the listener is not watched.
     shortage: Shortage,
@@ -202,7 +208,7 @@ impl<S: Service, D: Device> Serving<S, D> {
         room.min(CHUNK)
     }
 
-    fn count(memory: &mut Memory, conn: &mut Conn<S::State>, answer_max: usize) {
+    fn count(memory: &mut Memory<ConnId>, conn: &mut Conn<S::State>, answer_max: usize) {
         let held = conn.held(S::held(&conn.state), answer_max);
         memory.count(std::mem::replace(&mut conn.counted, held), held);
     }
@@ -337,7 +343,7 @@ impl<S: Service, D: Device> Serving<S, D> {
     }
 
     /// Ends a turn that was used, is not needed any more, or took too long.
-    fn look_at_turn(&mut self, turn: Turn) {
+    fn look_at_turn(&mut self, turn: Turn<ConnId>) {
         let Some(conn) = self.conns.get(turn.id) else {
             self.memory.turn = None;
             return;

@@ -23,7 +23,9 @@
 //!   object, further requests for it go to the host; and a request of the host that touches an
 //!   object waits until reads of it that were begun here for this flow have ended;
 //! * what is buffered is bounded on every way: a slow reader stops its host leg and its own input,
-//!   a slow host stops its client ([`limits`]);
+//!   a slow host stops its client ([`limits`]); and what all flows hold together is bounded and
+//!   shared: who finds no memory is not read from, and holds up nobody else
+//!   ([`Director::client_room`]);
 //! * it calls no user code: that is asked by who drives it, who may never come back ([`Job`]);
 //! * messages may be divided in another process ([`Director::asking`]): they wait in their order,
 //!   and are the host's if nothing comes back;
@@ -35,6 +37,7 @@ mod flow;
 mod job;
 mod machine;
 pub mod packet;
+mod shares;
 mod signature;
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@ use super::port::{Call, Inbox, Port};
 use super::sockets::{Address, Listener};
 use super::stack::network::Ends;
 use super::stack::{Frames, StackPort, Wires};
-use super::worker::{Files, Setup, Tally, Worker};
+use super::worker::{Files, Limits, Setup, Tally, Worker};
 use crate::plugin::Plugin;
 use crate::watchdog::{self, Watchdog};
 use outboard_os::wakeup::Wakeup;
@@ -72,10 +72,12 @@ impl Front {
         let mut front = Front::new(listener.address().clone())?;
         front.plugin = plugin;
         let mut inboxes = Vec::new();
-        for n in 0..workers.max(1) {
+        let workers = workers.max(1);
+        let of_worker = &with_memory(setup, setup.limits.memory / workers);
+        for n in 0..workers {
             let (inbox, host) = (Arc::new(Inbox::new()?), setup.host.clone());
             inboxes.push(Arc::clone(&inbox));
-            front.start_worker(n, setup, inbox, move || KernelPort::new(host))?;
+            front.start_worker(n, of_worker, inbox, move || KernelPort::new(host))?;
         }
         let stop = Arc::clone(&front.stop);
         let admission = front.admission(setup).within_descriptors();
@@ -134,6 +136,9 @@ impl Front {
         let inboxes: Vec<_> =
             (0..workers).map(|_| Inbox::new().map(Arc::new)).collect::<io::Result<_>>()?;
         let frames = Arc::new(Frames::default());
+        // One half is for buffers of legs, the other for the director.
+        let memory = setup.limits.memory / workers / 2;
+        let of_worker = &with_memory(setup, memory);
         let wires = Arc::new(Wires {
             client: ends.client,
             host: ends.host,
@@ -142,11 +147,11 @@ impl Front {
             frames: Arc::clone(&frames),
             inboxes: inboxes.clone(),
             admission: front.admission(setup),
-            memory: setup.limits.memory / workers,
+            memory,
         });
         for (n, inbox) in inboxes.into_iter().enumerate() {
             let wires = Arc::clone(&wires);
-            front.start_worker(n, setup, inbox, move || StackPort::new(wires, n))?;
+            front.start_worker(n, of_worker, inbox, move || StackPort::new(wires, n))?;
         }
         Ok((front, frames))
     }
@@ -229,6 +234,13 @@ impl Front {
         let tally = Arc::clone(&self.tally);
         move || tally.json()
     }
+}
+
+/// The same for one director, whose flows may hold so much. A client's own part of that is what it
+/// is of all workers', as clients may all come to one.
+fn with_memory<F: Files>(setup: &Setup<F>, memory: usize) -> Setup<F> {
+    let limits = Limits { memory, ..setup.limits };
+    Setup { limits, ..setup.clone() }
 }
 
 impl Drop for Front {

@@ -78,7 +78,8 @@ pub struct Setup<F> {
     pub limits: Limits,
 }
 
-/// What clients may hold of the DPU side, those of all workers together.
+/// What clients may hold of the DPU side, those of all workers together. Memory is divided among
+/// workers, who share nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at a time; one more is refused. Fewer if descriptors do not suffice.
@@ -123,6 +124,8 @@ pub struct Tally {
     pub refused: AtomicU64,
     /// Requests begun here and then sent to the host.
     pub fell_back: AtomicU64,
+    /// Flows forwarded from some message on, for which there was no memory.
+    pub without_memory: AtomicU64,
     /// Connections there are.
     pub flows: AtomicU64,
     /// Clients that have a place, of those there may be.
@@ -142,6 +145,7 @@ impl Tally {
             "to_host": of(&self.to_host),
             "refused": of(&self.refused),
             "fell_back": of(&self.fell_back),
+            "without_memory": of(&self.without_memory),
             "turned_away": of(&self.turned_away),
             "idle": of(&self.idle),
         })
@@ -219,7 +223,8 @@ impl<F: Files, P: Port> Worker<F, P> {
             setup.contexts,
             Pool::new(setup.pool),
             Arc::clone(&setup.health),
-        );
+        )
+        .within(setup.limits.max_clients, setup.limits.memory);
         Ok(Worker {
             setup,
             inbox,
@@ -329,6 +334,9 @@ impl<F: Files, P: Port> Worker<F, P> {
         sending.drain(..).for_each(|id| self.send(id));
         self.sending = sending;
         self.port.flush(news);
+        if self.director.is_short_of_memory() {
+            self.director.share_memory(clock::coarse());
+        }
     }
 
     fn queue_to_send(&mut self, id: FlowId) {
@@ -351,6 +359,7 @@ impl<F: Files, P: Port> Worker<F, P> {
         add(&self.tally.to_host, now.to_host, self.told.to_host);
         add(&self.tally.refused, now.refused, self.told.refused);
         add(&self.tally.fell_back, now.fell_back, self.told.fell_back);
+        add(&self.tally.without_memory, now.crowded, self.told.crowded);
         self.told = now;
     }
 
@@ -395,9 +404,9 @@ impl<F: Files, P: Port> Worker<F, P> {
         Some(now.after((timeout / SWEEPS).clamp(SWEEP_MIN, SWEEP_MAX)))
     }
 
-    /// When to call [`Worker::end_idle`], whatever else happens.
+    /// When to look for idle clients, or for those who wait for memory, whatever else happens.
     pub(super) fn next_sweep(&self) -> Option<Time> {
-        self.next_sweep
+        self.next_sweep.into_iter().chain(self.director.patience_ends()).min()
     }
 
     /// Closes clients that were idle for too long, if it is time to look for them. Who waits for an
@@ -467,8 +476,10 @@ impl<F: Files, P: Port> Worker<F, P> {
         let Some(legs) = self.legs(id) else { return };
         legs.queued = false;
         let client = legs.client;
-        if self.flow(id).is_some_and(Flow::wants_client) {
-            match self.port.read(client, &mut self.chunk) {
+        let room = self.director.client_room(id).min(CHUNK);
+        if room > 0 {
+            let Some(chunk) = self.chunk.get_mut(..room) else { return };
+            match self.port.read(client, chunk) {
                 Read::Bytes(n) => {
                     self.has_moved(id);
                     self.director.client_bytes(id, self.chunk.get(..n).unwrap_or_default());
@@ -480,11 +491,12 @@ impl<F: Files, P: Port> Worker<F, P> {
         }
         // A host that never took a byte cannot be reached, which is no reset of the client.
         self.send_host(id);
-        if !self.flow(id).is_some_and(Flow::wants_host) {
-            return;
-        }
         let Some(host) = self.legs(id).and_then(|legs| legs.host) else { return };
-        match self.port.read(host, &mut self.chunk) {
+        let room = self.director.host_room(id).min(CHUNK);
+        let Some(chunk) = self.chunk.get_mut(..room).filter(|chunk| !chunk.is_empty()) else {
+            return;
+        };
+        match self.port.read(host, chunk) {
             Read::Bytes(n) => {
                 self.director.host_bytes(id, self.chunk.get(..n).unwrap_or_default());
             }
@@ -509,7 +521,6 @@ impl<F: Files, P: Port> Worker<F, P> {
         }
         let Some(flow) = self.flow(id) else { return };
         let (ends, client_ended) = (flow.ends_client(), flow.client_has_ended());
-        let (wants_client, wants_host) = (flow.wants_client(), flow.wants_host());
         if ends {
             if client_ended {
                 return self.end(id, false);
@@ -521,9 +532,10 @@ impl<F: Files, P: Port> Worker<F, P> {
             }
         }
         // It is looked at again at once only if there is more to read; else news or sockets wake.
-        let host = self.legs(id).and_then(|legs| legs.host).filter(|_| wants_host);
-        let more = (wants_client && self.port.is_readable(client))
-            || host.is_some_and(|host| self.port.is_readable(host));
+        let host = self.legs(id).and_then(|legs| legs.host);
+        let more = (self.port.is_readable(client) && self.director.client_room(id) > 0)
+            || host.is_some_and(|host| self.port.is_readable(host))
+                && self.director.host_room(id) > 0;
         if more {
             self.enqueue(id);
         }

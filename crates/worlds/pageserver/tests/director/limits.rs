@@ -1,7 +1,7 @@
 //! What clients may hold: connections, time, descriptors, memory. Whoever wants more is told so,
 //! and others go on.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::process::{Command, Stdio};
 
 use super::*;
@@ -136,4 +136,92 @@ fn clients_are_refused_while_descriptors_are_short_and_served_after() {
     ask(&mut after, "after");
     drop(input);
     child.wait().unwrap();
+}
+
+const MEMORY: &str = "OUTBOARD_DIRECTOR_MEMORY";
+/// Clients, of whom each sends so much of one message,
+const HALVES: usize = 64;
+const HALF: usize = 1 << 20;
+/// and what they may hold together.
+const MEMORY_MAX: usize = 8 << 20;
+
+/// Bytes of memory this process has.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+}
+
+/// Sends half a message over each, until nothing more is taken; how much each took.
+fn send_halves(streams: &mut [TcpStream]) -> Vec<usize> {
+    let (chunk, mut sent) = (vec![b'Y'; 64 << 10], vec![0; streams.len()]);
+    let mut still = 0;
+    while still < 20 {
+        still += 1;
+        for (stream, sent) in streams.iter_mut().zip(&mut sent) {
+            match stream.write(&chunk[..chunk.len().min(HALF - *sent)]) {
+                Ok(0) => {}
+                Ok(n) => (*sent, still) = (*sent + n, 0),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    sent
+}
+
+fn halves_share_the_memory(way: Way) {
+    let limits = Limits { memory: MEMORY_MAX, max_clients: 100, ..Limits::default() };
+    let Some(world) = world(way, limits) else { return };
+    let mut streams: Vec<TcpStream> = (0..HALVES).map(|_| world.connect()).collect();
+    streams.iter_mut().for_each(|stream| ask(stream, "warm"));
+    let lazy = world.host.lazy();
+    let before = resident();
+    for stream in &mut streams {
+        stream.write_all(b"H ").unwrap();
+        stream.set_nonblocking(true).unwrap();
+    }
+    let sent = send_halves(&mut streams);
+    let grown = resident().saturating_sub(before);
+    println!("{way:?}: {grown} bytes more, {} sent", sent.iter().sum::<usize>());
+    assert!(grown < 2 * MEMORY_MAX, "{grown}");
+    assert!(world.front.tally().without_memory.load(Ordering::Relaxed) > 0);
+    // Amid it, somebody who needs little.
+    let mut little = world.connect();
+    little.write_all(b"G 7 5\n").unwrap();
+    let mut got = vec![0; piece(7, 5).len()];
+    little.read_exact(&mut got).unwrap();
+    assert_eq!(got, piece(7, 5));
+    drop(lazy);
+    for (mut stream, sent) in streams.into_iter().zip(sent) {
+        stream.set_nonblocking(false).unwrap();
+        stream.write_all(b"\n").unwrap();
+        let mut got = vec![0; sent + 3];
+        stream.read_exact(&mut got).unwrap();
+        assert!(got.starts_with(b"h ") && got.ends_with(b"\n"));
+        assert_eq!(got.iter().filter(|byte| **byte == b'y').count(), sent);
+    }
+}
+
+/// Not a test by itself: memory is that of a process.
+#[test]
+#[ignore = "the child of the test below"]
+fn half_messages() {
+    if std::env::var_os(MEMORY).is_some() {
+        WAYS.into_iter().for_each(halves_share_the_memory);
+    }
+}
+
+/// Each client could have the DPU side keep 2 MiB of a message that it did not end, and
+/// `--client-memory` was the host's alone.
+#[test]
+fn half_messages_of_all_clients_take_no_more_memory_than_they_may() {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "limits::half_messages", "--ignored", "--nocapture"])
+        .env(MEMORY, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&child.stderr));
+    assert!(child.status.success() && said.contains("bytes more"));
 }

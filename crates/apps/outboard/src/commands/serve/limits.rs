@@ -19,7 +19,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = seconds())]
     idle_timeout: u64,
     /// Memory for requests and answers of all clients, with K, M or G, at host and DPU side each;
-    /// who finds none waits
+    /// who finds none waits, or is the host's
     #[arg(long, value_name = "BYTES", default_value = "64M")]
     client_memory: String,
 }

@@ -60,10 +60,11 @@ fn describe_offloading(dpu: &Value, out: &mut String) {
         let _ = writeln!(
             out,
             "connections  {} at the DPU side; {} were refused for want of a place, {} closed as \
-             idle",
+             idle, {} forwarded for want of memory",
             of("flows"),
             of("turned_away"),
             of("idle"),
+            of("without_memory"),
         );
         let _ = writeln!(
             out,

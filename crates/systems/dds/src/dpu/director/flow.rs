@@ -35,7 +35,9 @@ pub(super) struct Stream {
 }
 
 /// A stream that was emptied gives its memory back, if that is more.
-const KEPT: usize = 16 << 10;
+const KEPT: usize = 2 << 10;
+/// A queue that was emptied gives its memory back, if it has more places.
+const PLACES_KEPT: usize = 8;
 
 impl Stream {
     pub(super) fn as_slice(&self) -> &[u8] {
@@ -56,6 +58,10 @@ impl Stream {
             bytes.drain(..self.start);
             self.start = 0;
         }
+        if bytes.capacity() - bytes.len() < new.len() {
+            // An eighth more than is needed, not twice as much: what it takes is bounded.
+            bytes.reserve_exact(new.len().max(bytes.len() / 8));
+        }
         bytes.extend_from_slice(new);
     }
 
@@ -63,7 +69,18 @@ impl Stream {
         self.start = (self.start + n).min(self.bytes.len());
         if self.start == self.bytes.len() {
             self.clear();
+        } else if self.start > KEPT && self.start >= self.bytes.len() / 2 {
+            // Whoever has an excerpt keeps all of it.
+            let Some(bytes) = Arc::get_mut(&mut self.bytes) else { return };
+            bytes.drain(..self.start);
+            bytes.shrink_to_fit();
+            self.start = 0;
         }
+    }
+
+    /// Bytes of memory, but for the eighth that may be free.
+    pub(super) fn kept(&self) -> usize {
+        self.bytes.len()
     }
 
     pub(super) fn clear(&mut self) {
@@ -124,6 +141,11 @@ impl Piece {
 
     pub(super) fn len(&self) -> usize {
         self.runs().iter().map(|run| run.len()).sum()
+    }
+
+    /// Those that lie in a buffer of the pool.
+    pub(super) fn lent(&self) -> usize {
+        if matches!(self, Piece::Read { .. }) { self.len() } else { 0 }
     }
 }
 
@@ -236,6 +258,15 @@ pub struct Flow {
     pub(super) reading: usize,
     /// Bytes in slots that are ready.
     pub(super) held: usize,
+    /// Bytes of requests in slots that wait for reads.
+    pub(super) kept: usize,
+    /// Bytes of what is ready, and of what waits for the client, that lie in buffers of the pool,
+    /// which has a bound of its own.
+    pub(super) lent: usize,
+    /// What of it is counted as held of the memory of all flows.
+    pub(super) counted: usize,
+    /// It waits for memory.
+    pub(super) waits: bool,
     /// Slots in the order in which the host was asked, with what the requests touch.
     pub(super) asked: VecDeque<(u64, Touches)>,
     pub(super) to_host: Stream,
@@ -303,6 +334,49 @@ impl Flow {
             && self.to_client_len < TO_CLIENT_MAX
             && (awaited || self.held + self.from_host.len() < TO_CLIENT_MAX)
             && self.from_host.len() < ANSWER_MAX
+    }
+
+    /// Bytes of memory it holds, but for buffers of the pool.
+    pub(super) fn weight(&self) -> usize {
+        let streams = self.input.kept() + self.to_host.kept() + self.from_host.kept();
+        let places = self.slots.len() * size_of::<Slot>()
+            + self.asked.len() * size_of::<(u64, Touches)>()
+            + self.to_client.len() * size_of::<Piece>();
+        let answers = (self.held + self.to_client_len + self.taken).saturating_sub(self.lent);
+        streams + places + answers + self.kept + self.ahead.bytes
+    }
+
+    /// Bytes of the host's answers that it holds.
+    pub(super) fn answers_held(&self) -> usize {
+        let answers = (self.held + self.to_client_len + self.taken).saturating_sub(self.lent);
+        self.from_host.kept() + answers
+    }
+
+    /// Whether nothing can go on but by more of the client's first message.
+    pub(super) fn needs_input(&self) -> bool {
+        self.slots.is_empty()
+            && self.to_client.is_empty()
+            && self.to_host.is_empty()
+            && !self.foreign
+            && self.ahead.verdicts.is_empty()
+    }
+
+    /// Whether nothing can go on but by more of the host's first answer.
+    pub(super) fn needs_answer(&self) -> bool {
+        self.to_client.is_empty() && matches!(self.slots.front(), Some(Slot::Host | Slot::Rest))
+    }
+
+    /// Gives back memory of queues that are empty.
+    pub(super) fn tidy(&mut self) {
+        if self.slots.is_empty() && self.slots.capacity() > PLACES_KEPT {
+            self.slots = VecDeque::new();
+        }
+        if self.asked.is_empty() && self.asked.capacity() > PLACES_KEPT {
+            self.asked = VecDeque::new();
+        }
+        if self.to_client.is_empty() && self.to_client.capacity() > PLACES_KEPT {
+            self.to_client = VecDeque::new();
+        }
     }
 
     /// Whether the host is to be told that the client sends no more.
@@ -386,7 +460,7 @@ impl Flow {
             }
         }
         self.slots = slots;
-        self.reading = 0;
+        (self.reading, self.kept) = (0, 0);
     }
 
     /// Answers of the host are not told apart any more: from here on all that it sends goes to the
@@ -547,6 +621,12 @@ impl Flow {
         let mut rest = Vec::new();
         if let Some(at) = lost {
             rest.extend(self.slots.drain(at..));
+            for slot in &rest {
+                if let Slot::Ready(piece) = slot {
+                    self.held = self.held.saturating_sub(piece.len());
+                    self.lent = self.lent.saturating_sub(piece.lent());
+                }
+            }
             let next = self.first + at as u64;
             if !self.from_host.is_empty() && self.asked.front().is_some_and(|a| a.0 == next) {
                 // Part of an answer: a server without a director would have sent that, too.
@@ -557,7 +637,10 @@ impl Flow {
         }
         self.asked.clear();
         self.from_host.clear();
-        self.reading = self.slots.iter().filter(|slot| matches!(slot, Slot::Dpu { .. })).count();
+        (self.reading, self.kept) = self.slots.iter().fold((0, 0), |(n, bytes), slot| match slot {
+            Slot::Dpu { request, .. } => (n + 1, bytes + request.len()),
+            _ => (n, bytes),
+        });
         self.settle();
         rest
     }
@@ -573,6 +656,7 @@ impl Flow {
             }
             self.taken -= len;
             if let Some(Piece::Read { buffer, .. }) = self.to_client.pop_front() {
+                self.lent = self.lent.saturating_sub(len);
                 free(buffer);
             }
         }

@@ -9,6 +9,7 @@ use super::asking::ask_ahead;
 use super::flow::{Flow, FlowId, Piece, Slot};
 use super::job::{Check, Divide, Frame, Job, Kind, Then, Told};
 use super::limits::{PARTS_MAX, TO_HOST_MAX};
+use super::shares::Shares;
 use crate::dpu::offload::engine::{Ended, Engine, Filled, Ticket};
 use crate::dpu::offload::health::{Call, Health};
 use crate::dpu::offload::plugin::{Answering, Ask, Plan};
@@ -61,6 +62,8 @@ pub struct Counts {
     pub offloaded: u64,
     /// Sent to the host because the predicate or the function said so.
     pub to_host: u64,
+    /// Flows that are forwarded because a message of theirs found no memory.
+    pub crowded: u64,
     /// Sent to the host because the ring was full or the pool empty.
     pub refused: u64,
     /// Begun here and then sent to the host: the read failed, or was not what was promised.
@@ -95,7 +98,8 @@ pub struct Director {
     checks: Vec<Check>,
     /// Of jobs that came back, to be used again.
     spare: Vec<Vec<Told>>,
-    counts: Counts,
+    pub(super) shares: Shares,
+    pub(super) counts: Counts,
 }
 
 /// Memory of jobs kept for others.
@@ -127,6 +131,7 @@ impl Director {
             wanting: Vec::new(),
             checks: Vec::new(),
             spare: Vec::new(),
+            shares: Shares::default(),
             counts: Counts::default(),
         }
     }
@@ -157,7 +162,7 @@ impl Director {
         self.flows.get(id.at).filter(|_| current)?.as_ref()
     }
 
-    fn flow_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
+    pub(super) fn flow_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
         let current = self.generations.get(id.at).is_some_and(|own| *own == id.generation);
         self.flows.get_mut(id.at).filter(|_| current)?.as_mut()
     }
@@ -169,7 +174,7 @@ impl Director {
     }
 
     /// Puts it back, to be looked at.
-    fn lower(&mut self, id: FlowId, mut flow: Flow) {
+    pub(super) fn lower(&mut self, id: FlowId, mut flow: Flow) {
         if !std::mem::replace(&mut flow.has_news, true) {
             self.news.push(id);
         }
@@ -177,11 +182,13 @@ impl Director {
     }
 
     /// Puts it back. What its legs have to do is as before, or is seen by who asks.
-    fn lower_quietly(&mut self, id: FlowId, mut flow: Flow) {
+    pub(super) fn lower_quietly(&mut self, id: FlowId, mut flow: Flow) {
         let has_job = flow.can_frame() || (self.asks.is_none() && flow.can_divide());
         if has_job && !std::mem::replace(&mut flow.has_job, true) {
             self.wanting.push(id);
         }
+        flow.tidy();
+        self.shares.count(id, &mut flow);
         if let Some(place) = self.flows.get_mut(id.at) {
             *place = Some(flow);
         }
@@ -190,6 +197,7 @@ impl Director {
     /// Forgets a flow: both its legs are closed, or are to be. Its reads end unheard.
     pub fn close(&mut self, id: FlowId) {
         let Some(flow) = self.lift(id) else { return };
+        self.shares.forget(id, &flow);
         flow.dissolve(|buffer| self.engine.pool.give(buffer));
         self.free.push(id.at);
         if let Some(generation) = self.generations.get_mut(id.at) {
@@ -322,10 +330,12 @@ impl Director {
         };
         let (request, key) = (Arc::clone(request), *key);
         flow.reading = flow.reading.saturating_sub(1);
+        flow.kept = flow.kept.saturating_sub(request.len());
         let state = match piece(filled, answer) {
             Ok(piece) => {
                 self.counts.offloaded += 1;
                 flow.held += piece.len();
+                flow.lent += piece.lent();
                 Slot::Ready(piece)
             }
             Err(buffer) => {
@@ -506,7 +516,7 @@ impl Director {
     }
 
     /// Goes on with the input of a flow, as far as that asks nobody here.
-    fn advance(&mut self, id: FlowId, flow: &mut Flow) {
+    pub(super) fn advance(&mut self, id: FlowId, flow: &mut Flow) {
         flow.stalled = flow.stalled.filter(|touches| flow.reads(*touches));
         if flow.host_ended {
             return;
@@ -614,6 +624,7 @@ impl Director {
             Ok((ticket, buffer)) => {
                 flow.push_slot(Slot::Dpu { request: request.into(), key, answering });
                 flow.reading += 1;
+                flow.kept += request.len();
                 self.reads.push(ToRead { ticket, read, buffer });
             }
             Err(_) => {

@@ -7,11 +7,13 @@
 mod asking;
 mod lost;
 mod once;
+mod shares;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use outboard_base::{Rng, Time};
 use proptest::prelude::*;
@@ -261,6 +263,10 @@ impl Local {
         Local { director, app, calls, jobs: Vec::new(), stuck: None, elsewhere: None, late: None }
     }
 
+    fn within(self, flows: usize, bytes: usize) -> Local {
+        Local { director: self.director.within(flows, bytes), ..self }
+    }
+
     fn asking(self) -> Local {
         Local { director: self.director.asking(), ..self }
     }
@@ -346,6 +352,7 @@ struct World {
     clients: Vec<Client>,
     reads: Vec<ToRead>,
     failing: bool,
+    now: Time,
     /// Questions to a plug-in on their way.
     asks: Vec<Ask>,
 }
@@ -389,6 +396,7 @@ impl World {
             clients,
             reads: Vec::new(),
             failing: false,
+            now: Time(0),
             asks: Vec::new(),
         }
     }
@@ -415,6 +423,8 @@ impl World {
         while let Some(read) = self.director.next_read() {
             self.reads.push(read);
         }
+        self.now = self.now.after(Duration::from_millis(1));
+        self.director.share_memory(self.now);
         while self.director.next_news().is_some() {}
         while let Some(ask) = self.director.next_ask() {
             self.asks.push(ask);
@@ -423,11 +433,13 @@ impl World {
     }
 
     fn client_sends(&mut self, at: usize) {
-        let n = self.some(usize::MAX);
+        let room = self.director.client_room(self.clients[at].id);
+        let n = self.some(usize::MAX).min(room);
         let client = &mut self.clients[at];
         let Some(flow) = self.director.flow(client.id) else { return };
         let waits = !flow.slots.is_empty() && !flow.foreign && client.sent > client.patience;
-        if !flow.wants_client() || waits {
+        assert!(flow.wants_client() || room == 0);
+        if room == 0 || waits {
             return;
         }
         client.patience = client.sent + usize::try_from(self.rng.below(100)).unwrap();
@@ -468,11 +480,13 @@ impl World {
     }
 
     fn host_sends(&mut self, at: usize) {
-        let n = self.some(usize::MAX);
+        let room = self.director.host_room(self.clients[at].id);
+        let n = self.some(usize::MAX).min(room);
         let client = &mut self.clients[at];
         let Some(flow) = self.director.flow(client.id) else { return };
         let ended = flow.ends_host();
-        if flow.wants_host() && !client.from_host.is_empty() {
+        assert!(flow.wants_host() || room == 0);
+        if n > 0 && !client.from_host.is_empty() {
             let n = n.min(client.from_host.len());
             let bytes: Vec<u8> = client.from_host.drain(..n).collect();
             self.director.host_bytes(client.id, &bytes);

@@ -7,7 +7,7 @@ use super::*;
 /// Lines, whose bytes are passed as they come; counts what it is shown. `W` and more waits for what
 /// is read of anything.
 #[derive(Default)]
-struct Counting {
+pub(super) struct Counting {
     shown: AtomicUsize,
     divided: AtomicUsize,
 }

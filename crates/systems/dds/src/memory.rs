@@ -1,5 +1,6 @@
-//! One bound for what all connections hold: requests that have not come whole, and answers that
-//! were not sent.
+//! One bound for what all connections of somebody hold: requests that have not come whole, and
+//! answers that were not sent. The host's servers and the director keep it, each with its own
+//! rules for who may go beyond.
 //!
 //! Half of the bound is shared by who needs it: a connection may hold as much of that as is free
 //! beside it, so that `n` greedy ones hold a part in `n + 1` each. (Dynamic thresholds, as switches
@@ -8,25 +9,12 @@
 //! bytes stay in the kernel, and its sender is stopped by TCP.
 //!
 //! A request that needs more than its share would wait for ever. So the first in line has the
-//! *turn*: it goes on beyond the bound, one at a time, until its request is taken and answered. Who
-//! has unsent answers does not stand in line: it is to read them first. Who has the turn, is waited
-//! for, and has not sent its request in [`TURN_MAX`] is let go. If its answers are not read, all
-//! are looked at who have not read for [`STUCK`], and let go, the greatest first, until half is
-//! free.
-//!
-//! What holds: all hold at most the bound, what the one with the turn holds beyond it, and one
-//! answer.
+//! *turn*: it goes on beyond the bound, one at a time, until whoever serves it says that it is over.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use outboard_base::Time;
-use outboard_pageserver::tcp::sockets::ConnId;
 
-/// How long one connection may have the turn while others wait.
-pub(super) const TURN_MAX: Duration = Duration::from_secs(10);
-/// How long somebody may not read its answers while others find no memory.
-pub(super) const STUCK: Duration = Duration::from_secs(1);
 /// Less room than this is none.
 const ROOM_MIN: usize = 512;
 /// Room for small requests.
@@ -36,47 +24,54 @@ const LOOKED_AT: usize = 64;
 
 /// Who goes beyond the bound.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
-    pub(super) id: ConnId,
-    pub(super) since: Time,
+pub struct Turn<Id> {
+    /// Who it is.
+    pub id: Id,
+    /// Since when.
+    pub since: Time,
     /// Requests it had made when its turn came.
-    pub(super) requests: u64,
+    pub requests: u64,
 }
 
 /// The bound, and who waits for it.
-pub(super) struct Memory {
+#[derive(Debug)]
+pub struct Memory<Id> {
     most: usize,
     held: usize,
     peak: usize,
     /// What each may hold, whatever the others do.
     part: usize,
-    waiting: VecDeque<ConnId>,
-    pub(super) turn: Option<Turn>,
+    waiting: VecDeque<Id>,
+    /// Who goes beyond it now.
+    pub turn: Option<Turn<Id>>,
     /// What was free when those that wait were last looked at.
     seen: usize,
 }
 
-impl Memory {
+impl<Id: Copy + PartialEq> Memory<Id> {
     /// For so many connections, `most` bytes.
-    pub(super) fn new(clients: usize, most: usize) -> Memory {
+    #[must_use]
+    pub fn new(clients: usize, most: usize) -> Memory<Id> {
         let (held, peak) = (0, 0);
         let part = (most / 2 / clients.max(1)).max(PART_MIN);
         Memory { most, held, peak, part, waiting: VecDeque::new(), turn: None, seen: most }
     }
 
     /// Bytes held, and the most there ever were.
-    pub(super) fn held(&self) -> (usize, usize) {
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
         (self.held, self.peak)
     }
 
     /// A connection that held `before` holds `now`.
-    pub(super) fn count(&mut self, before: usize, now: usize) {
+    pub fn count(&mut self, before: usize, now: usize) {
         self.held = self.held.saturating_sub(before) + now;
         self.peak = self.peak.max(self.held);
     }
 
     /// Whether half of it is free.
-    pub(super) fn is_half_free(&self) -> bool {
+    #[must_use]
+    pub fn is_half_free(&self) -> bool {
         self.free() >= self.most / 2
     }
 
@@ -85,44 +80,51 @@ impl Memory {
     }
 
     /// What a connection that holds `own` may take more now.
-    pub(super) fn room(&self, own: usize) -> usize {
+    #[must_use]
+    pub fn room(&self, own: usize) -> usize {
         // Half of the difference: what it takes is no longer free.
         let shared = (self.most / 2).saturating_sub(self.held).saturating_sub(own) / 2;
-        let part = self.part.saturating_sub(own);
-        let room = shared.max(part).min(self.free());
+        let room = shared.max(self.part_left(own)).min(self.free());
         if room < ROOM_MIN { 0 } else { room }
     }
 
-    pub(super) fn has_turn(&self, id: ConnId) -> bool {
+    /// What it may take more of the part that is its own, whatever the others do.
+    #[must_use]
+    pub fn part_left(&self, own: usize) -> usize {
+        self.part.saturating_sub(own)
+    }
+
+    /// Whether it goes beyond the bound.
+    #[must_use]
+    pub fn has_turn(&self, id: Id) -> bool {
         self.turn.is_some_and(|turn| turn.id == id)
     }
 
     /// It found no room.
-    pub(super) fn wait(&mut self, id: ConnId) {
+    pub fn wait(&mut self, id: Id) {
         self.waiting.push_back(id);
     }
 
     /// It is gone.
-    pub(super) fn forget(&mut self, id: ConnId) {
+    pub fn forget(&mut self, id: Id) {
         self.waiting.retain(|other| *other != id);
     }
 
-    pub(super) fn is_waited_for(&self) -> bool {
+    /// Whether somebody waits.
+    #[must_use]
+    pub fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// The first in line, if nobody has the turn. It does not wait any more; whether it is there
     /// still, the caller knows.
-    pub(super) fn next_turn(&mut self) -> Option<ConnId> {
+    pub fn next_turn(&mut self) -> Option<Id> {
         if self.turn.is_some() { None } else { self.waiting.pop_front() }
     }
 
     /// Those that wait and have room by now, by what `own` says of each, if there is more than
     /// there was.
-    pub(super) fn take_roomy(
-        &mut self,
-        mut own: impl FnMut(ConnId) -> Option<usize>,
-    ) -> Vec<ConnId> {
+    pub fn take_roomy(&mut self, mut own: impl FnMut(Id) -> Option<usize>) -> Vec<Id> {
         let grew = self.free() > self.seen;
         self.seen = self.free();
         let mut roomy = Vec::new();
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
 
     /// Greedy connections, each taking what room it has, in turns.
-    fn shares(memory: &mut Memory, own: &mut [usize]) {
+    fn shares(memory: &mut Memory<u32>, own: &mut [usize]) {
         let mut moved = true;
         while moved {
             moved = false;
