@@ -15,6 +15,7 @@ mod networks;
 #[path = "../../../os/tests/skips/mod.rs"]
 mod skips;
 mod untouched;
+mod whose;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

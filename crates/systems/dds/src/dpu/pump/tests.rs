@@ -306,3 +306,41 @@ fn no_batch_is_given_back_amid_its_writes() {
     }
     assert_eq!(data_place(0, REQUEST_HEAD, 8), REQUEST_HEAD);
 }
+
+/// Only the page server's own bookkeeping was tested: a simulated device told it that a flush had
+/// failed. What the file service makes of a device whose flush fails was not: everybody who waits
+/// for it hears so, and whoever asks later, of whatever file, also when the device says that it is
+/// well again: what was on its way is gone, and it says so once.
+#[test]
+fn a_flush_that_fails_is_told_to_who_asked_and_to_whoever_asks_later() {
+    let mut rig = Rig::new(Config::default());
+    let file = rig.file();
+    let directory = DirectoryId(1);
+    let (other, _) = rig.done(&Request::CreateFile { directory, name: b"g" });
+    let other = FileId(u32::try_from(other.unwrap()).unwrap());
+    assert_eq!(rig.done(&Request::Write { file, offset: 0, data: b"kept" }).0, Ok(0));
+    assert_eq!(rig.done(&Request::Flush { file }).0, Ok(0));
+    assert_eq!(rig.done(&Request::Write { file, offset: 4, data: b"lost" }).0, Ok(0));
+    rig.medium.set_faults(Faults { flush_fails: true, delay_polls: 5, ..Faults::default() });
+    let asked = [file, other, file].map(|file| rig.ask(&Request::Flush { file }).unwrap());
+    let mut heard = Vec::new();
+    for _ in 0..1000 {
+        rig.pass();
+        heard.extend(rig.heard());
+    }
+    let failed = |id: &u64| (*id, Err(Errno::EIO), Vec::new());
+    assert_eq!(heard, asked.iter().map(failed).collect::<Vec<_>>());
+    rig.medium.set_faults(Faults::default());
+    for file in [file, other] {
+        assert_eq!(rig.done(&Request::Flush { file }).0, Err(Errno::EIO));
+        assert_eq!(rig.done(&Request::Write { file, offset: 9, data: b"later" }).0, Ok(0));
+        assert_eq!(rig.done(&Request::Flush { file }).0, Err(Errno::EIO));
+    }
+    assert_eq!(run(rig.service.flush_all()), Err(Errno::EIO), "nor is the end in order");
+    // Another life over what is there then.
+    rig.medium.crash();
+    let service = run(FileService::open(Arc::clone(&rig.medium))).unwrap();
+    let read = run(service.read(ReadOp { file, offset: 0, bytes: 4 }, Buf::zeroed(8192)));
+    assert_eq!(read.1[read.0.unwrap()], *b"kept");
+    assert_eq!(run(service.flush(file)), Ok(()));
+}
