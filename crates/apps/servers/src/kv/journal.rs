@@ -12,7 +12,7 @@
 //! values that took another's place in a page that is in the log's file by now are appended. Then
 //! the files behind it are named anew ([`Journal::rename`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -36,9 +36,40 @@ pub(super) enum Kind {
 const FILE_MAX: u64 = 4 << 20;
 const HEAD: usize = 13;
 
-/// A file that somebody took to sync it. It is the journal's, too; the handle goes when that is
-/// done.
-pub(super) type Taken = Arc<Arc<File>>;
+/// Files open at once at most, but for the directory. Descriptors are the clients', too.
+const OPEN_MAX: usize = 8;
+/// Those of them that are neither in use nor the one before, which somebody may be syncing.
+const SPARE: usize = OPEN_MAX - 2;
+
+/// A file that is to be synced.
+#[derive(Debug)]
+pub(super) enum Unsynced {
+    Open(Arc<File>),
+    /// Opened for it. What the kernel could not write meanwhile it says to who syncs next.
+    Named(PathBuf),
+}
+
+/// One that somebody took to sync it. It is the journal's, too; the handle goes when that is done.
+pub(super) type Taken = Arc<Unsynced>;
+
+impl Unsynced {
+    /// Does something with it. One that was let go of meanwhile says nothing that is not in the
+    /// log's file for good.
+    pub(super) fn with(&self, act: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+        match self {
+            Unsynced::Open(file) => act(file),
+            Unsynced::Named(path) => match File::open(path) {
+                Ok(file) => act(&file),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self, Unsynced::Open(_))
+    }
+}
 
 /// The journal of one log.
 pub(super) struct Journal {
@@ -52,10 +83,10 @@ pub(super) struct Journal {
     pages: BTreeSet<u64>,
     pending: Vec<u8>,
     written: u64,
-    /// Files that were rolled over, with what was not synced.
-    unsynced: Vec<Arc<File>>,
+    /// Files that were rolled over, with what was not synced; those that are open come last.
+    unsynced: VecDeque<(u64, Unsynced)>,
     /// Those that somebody took and may be syncing still.
-    taken: Vec<Weak<Arc<File>>>,
+    taken: Vec<Weak<Unsynced>>,
     /// Whether something was written to the one in use since it was synced.
     is_dirty: bool,
 }
@@ -156,7 +187,7 @@ impl Journal {
             pages,
             pending: Vec::new(),
             written,
-            unsynced: Vec::new(),
+            unsynced: VecDeque::new(),
             taken: Vec::new(),
             is_dirty: true,
         })
@@ -177,12 +208,28 @@ impl Journal {
         self.commit()?;
         let before = std::mem::replace(&mut self.file, Arc::new(open(&self.dir, page)?));
         if std::mem::replace(&mut self.is_dirty, true) {
-            self.unsynced.push(before);
+            self.unsynced.push_back((self.page, Unsynced::Open(before)));
+            self.close_some();
         }
         self.page = page;
         self.pages.insert(page);
         self.written = 0;
         Ok(())
+    }
+
+    /// Files that are open because somebody took them.
+    fn count_taken(&self) -> usize {
+        let taken = self.taken.iter().filter_map(Weak::upgrade);
+        taken.filter(|taken| taken.is_open()).count()
+    }
+
+    /// Closes files that wait to be synced, if too many are open.
+    fn close_some(&mut self) {
+        let closed = self.unsynced.iter().take_while(|(_, file)| !file.is_open()).count();
+        let too_many = (self.unsynced.len() - closed + self.count_taken()).saturating_sub(SPARE);
+        for (page, file) in self.unsynced.iter_mut().skip(closed).take(too_many) {
+            *file = Unsynced::Named(path_of(&self.dir, *page));
+        }
     }
 
     /// Notes what was done; [`Journal::commit`] hands it over.
@@ -220,11 +267,17 @@ impl Journal {
     /// The files that must be synced for all that was handed over to survive power loss, and the
     /// directory that names them. Whoever takes them syncs them.
     pub(super) fn take_unsynced(&mut self) -> Vec<Taken> {
-        let mut files = std::mem::take(&mut self.unsynced);
+        let files = std::mem::take(&mut self.unsynced).into_iter().map(|(_, file)| file);
+        let mut files: Vec<Taken> = files.map(Arc::new).collect();
         if std::mem::take(&mut self.is_dirty) {
-            files.extend([&self.file, &self.names].map(Arc::clone));
+            let in_use = if self.count_taken() < SPARE {
+                Unsynced::Open(Arc::clone(&self.file))
+            } else {
+                Unsynced::Named(path_of(&self.dir, self.page))
+            };
+            let names = Unsynced::Open(Arc::clone(&self.names));
+            files.extend([in_use, names].map(Arc::new));
         }
-        let files: Vec<Taken> = files.into_iter().map(Arc::new).collect();
         self.taken.retain(|taken| taken.strong_count() > 0);
         self.taken.extend(files.iter().map(Arc::downgrade));
         files
@@ -289,6 +342,8 @@ fn parse(bytes: &[u8]) -> Option<(Kind, &[u8], &[u8], usize)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     fn all(dir: &Path) -> Vec<(Kind, Vec<u8>, Vec<u8>)> {
@@ -340,6 +395,50 @@ mod tests {
         assert_eq!(journal.take_all().len(), syncing.len());
         drop(syncing);
         assert!(journal.take_all().is_empty(), "they are synced");
+    }
+
+    /// Files of this process that lie in `dir`.
+    fn open_in(dir: &Path) -> usize {
+        let all = std::fs::read_dir("/proc/self/fd").unwrap();
+        let paths = all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        paths.filter(|path| path.starts_with(dir) && path != dir).count()
+    }
+
+    /// Each file that was rolled over unsynced stayed open: with `--fsync no`, or a disk slower
+    /// than its clients, a descriptor for each megabyte written, until clients found none.
+    #[test]
+    fn few_files_are_open_however_many_are_unsynced() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::begin(dir.path(), 0).unwrap();
+        let (mut taken, mut all) = (Vec::new(), 0);
+        for page in 1..200u64 {
+            journal.note(Kind::Put, &page.to_le_bytes(), b"");
+            journal.roll(page).unwrap();
+            assert!(open_in(dir.path()) <= OPEN_MAX, "{}", open_in(dir.path()));
+            if page % 60 == 0 {
+                // Somebody is long at it.
+                taken.push(journal.take_unsynced());
+            }
+        }
+        journal.release(100).unwrap();
+        taken.push(journal.take_all());
+        let mut synced = BTreeSet::new();
+        for file in taken.iter().flatten() {
+            let note = |file: &File| {
+                all += 1;
+                synced.insert(std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?);
+                file.sync_data()
+            };
+            file.with(note).unwrap();
+            assert!(open_in(dir.path()) <= OPEN_MAX);
+        }
+        for page in 100..200 {
+            assert!(synced.contains(&path_of(dir.path(), page)), "{page}");
+        }
+        assert!(all >= 101, "{all}");
+        drop(taken);
+        assert_eq!(open_in(dir.path()), 1, "the one in use");
+        assert!(journal.take_all().is_empty());
     }
 
     #[test]

@@ -27,13 +27,17 @@ pub(super) async fn synced(files: Vec<Taken>) -> io::Result<()> {
     #[cfg(test)]
     if model::is_on() {
         model::dawdle().await;
-        files.iter().for_each(|file| model::note(file));
-        return Ok(());
+        return files.iter().try_for_each(|file| {
+            file.with(|file| {
+                model::note(file);
+                Ok(())
+            })
+        });
     }
     let outcome = Arc::new(Mutex::new(Outcome::default()));
     let there = Arc::clone(&outcome);
     std::thread::Builder::new().name("kv-sync".to_owned()).spawn(move || {
-        let result = files.iter().try_for_each(|file| file.sync_data());
+        let result = files.iter().try_for_each(|file| file.with(File::sync_data));
         let mut outcome = there.lock().unwrap_or_else(PoisonError::into_inner);
         outcome.result = Some(result);
         if let Some(waker) = outcome.waker.take() {
