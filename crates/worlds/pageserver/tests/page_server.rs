@@ -89,14 +89,15 @@ fn read(library: &FileLibrary, file: &File, offset: u64, len: usize) -> Vec<u8> 
     bytes
 }
 
-/// Appends records until the DPU side is gone; how many were answered in all.
+/// Appends records until the DPU side is gone; how many were answered in all, and how long after
+/// its death that was told.
 fn append(
     library: &FileLibrary,
     file: &File,
     first: u64,
     child: &mut Child,
     time: Duration,
-) -> u64 {
+) -> (u64, Duration) {
     let (mut next, mut answered, mut done) = (first, first, Vec::new());
     let begun = Instant::now();
     let mut killed = None;
@@ -122,10 +123,10 @@ fn append(
                 }
                 Err(errno) => {
                     assert!(killed.is_some(), "{errno} before any kill");
-                    let killed = killed.unwrap();
+                    let noticed = killed.unwrap().elapsed();
                     // A hundred times what is promised: this computer may be doing much else.
-                    assert!(killed.elapsed() < 100 * LOSS_NOTICED);
-                    return answered;
+                    assert!(noticed < 100 * LOSS_NOTICED);
+                    return (answered, noticed);
                 }
             }
         }
@@ -138,7 +139,7 @@ fn a_killed_dpu_side_loses_nothing_it_answered() {
     let rounds = std::env::var("OUTBOARD_KILLS").ok().and_then(|s| s.parse().ok()).unwrap_or(6);
     let dir = tempfile::tempdir().unwrap();
     let mut rng = Rng::new(5);
-    let mut answered = 0;
+    let (mut answered, mut soonest) = (0, Duration::MAX);
     for round in 0..rounds {
         let mut child = start(dir.path());
         let library = attach(dir.path());
@@ -160,10 +161,15 @@ fn a_killed_dpu_side_loses_nothing_it_answered() {
             assert!(found == record(number), "round {round}: record {number} of {answered}");
         }
         let time = Duration::from_millis(20 + rng.below(200));
-        let now = append(&library, &file, answered, &mut child, time);
+        let (now, noticed) = append(&library, &file, answered, &mut child, time);
         assert!(now > answered, "round {round}: it made progress");
         answered = now;
+        soonest = soonest.min(noticed);
     }
+    // What is promised, once of several times: the rest is what else this computer does. Nothing
+    // but a hundred times as much was asserted of a real death.
+    println!("the soonest that a death was noticed: {soonest:?}");
+    assert!(soonest < LOSS_NOTICED, "{soonest:?}");
 }
 
 fn options(dir: &Path, device: &Path) -> ServerOptions {
