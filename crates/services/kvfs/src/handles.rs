@@ -88,8 +88,9 @@ impl Interest {
 struct State {
     /// Each with who took it.
     open: HashMap<(SessionId, Fh), (Handle, Taker)>,
-    /// Handles on each inode.
+    /// Handles on each inode, of all and of each attachment.
     counts: HashMap<Ino, usize>,
+    counts_by: HashMap<(SessionId, Ino), usize>,
     interest: BTreeMap<SessionId, Interest>,
     /// Inodes without name or holder, which are going: nobody may open them any more.
     dying: HashSet<Ino>,
@@ -161,8 +162,9 @@ impl State {
         orphans.into_iter().for_each(|ino| self.released(ino));
     }
 
-    fn uncount(&mut self, ino: Ino) {
+    fn uncount(&mut self, attachment: SessionId, ino: Ino) {
         uncount(&mut self.counts, ino);
+        uncount(&mut self.counts_by, (attachment, ino));
     }
 }
 
@@ -334,6 +336,7 @@ impl Handles {
         self.shares().take(taker)?;
         state.open.insert((taker.attachment, fh), (handle, taker));
         *state.counts.entry(handle.ino).or_default() += 1;
+        *state.counts_by.entry((taker.attachment, handle.ino)).or_default() += 1;
         Ok(())
     }
 
@@ -342,7 +345,7 @@ impl Handles {
         let mut state = self.state();
         let (handle, taker) = state.open.remove(&(attachment, fh)).ok_or(Errno::EBADF)?;
         self.shares().give_back(taker);
-        state.uncount(handle.ino);
+        state.uncount(attachment, handle.ino);
         state.released(handle.ino);
         Ok(handle)
     }
@@ -384,11 +387,7 @@ impl Handles {
         let state = self.state();
         ino == Ino::ROOT
             || state.interest.get(&attachment).is_some_and(|interest| interest.contains(ino))
-            || (state.counts.contains_key(&ino)
-                && state
-                    .open
-                    .iter()
-                    .any(|((owner, _), (handle, _))| *owner == attachment && handle.ino == ino))
+            || state.counts_by.contains_key(&(attachment, ino))
     }
 
     /// Whether those who held something before the opening may still say so.
@@ -528,9 +527,55 @@ impl Handles {
         });
         drop(shares);
         for &ino in &released {
-            state.uncount(ino);
+            state.uncount(attachment, ino);
         }
         state.interest.remove(&attachment);
         state.released_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use outboard_base::Rng;
+
+    use super::*;
+    use crate::Options;
+
+    /// Whether an attachment has something open was looked for among the handles of all, for each
+    /// request about an inode it had no interest in: with a hundred thousand files open somewhere,
+    /// each such request walked them.
+    #[test]
+    fn who_has_something_open_is_known_without_a_walk() {
+        let (handles, mut rng) = (Handles::new(1, Shares::new(&Options::default())), Rng::new(1));
+        let mut open: BTreeMap<(u64, u64), Vec<Fh>> = BTreeMap::new();
+        for step in 0..20_000 {
+            let (by, ino) = (1 + rng.below(4), 2 + rng.below(20));
+            let attachment = SessionId(by);
+            match rng.below(if step % 2000 == 1999 { 9 } else { 8 }) {
+                0..4 => {
+                    let taker = Taker::unbounded(attachment);
+                    let handle = Handle { ino: Ino(ino), flags: 0, directory: false };
+                    let fh = handles.open(taker, handle).unwrap().keep();
+                    open.entry((by, ino)).or_default().push(fh);
+                }
+                4..8 => {
+                    if let Some(fh) = open.get_mut(&(by, ino)).and_then(Vec::pop) {
+                        assert_eq!(handles.close(attachment, fh).unwrap().ino, Ino(ino));
+                    }
+                }
+                _ => {
+                    handles.detach(attachment);
+                    open.retain(|(owner, _), _| *owner != by);
+                }
+            }
+            let has = open.get(&(by, ino)).is_some_and(|all| !all.is_empty());
+            assert_eq!(handles.knows(attachment, Ino(ino)), has, "{step}");
+        }
+        let all: usize = open.values().map(Vec::len).sum();
+        assert_eq!(handles.state().open.len(), all);
+        let taken = open.values().filter(|all| !all.is_empty()).count();
+        assert_eq!(handles.state().counts_by.len(), taken, "nothing is left of what was closed");
     }
 }

@@ -31,6 +31,12 @@ impl Taker {
         let user = (!owns).then_some(cx.cred.uid);
         Taker { attachment: cx.attachment, user, alone: !cx.trusted }
     }
+
+    /// One that needs no share.
+    #[cfg(test)]
+    pub(crate) fn unbounded(attachment: SessionId) -> Taker {
+        Taker { attachment, user: None, alone: false }
+    }
 }
 
 /// What is taken of the volume's handles.
