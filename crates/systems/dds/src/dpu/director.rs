@@ -34,6 +34,7 @@
 
 mod asking;
 mod flow;
+mod idle;
 mod job;
 mod machine;
 pub mod packet;

@@ -84,8 +84,7 @@ pub struct Setup<F> {
 pub struct Limits {
     /// Connections at a time; one more is refused. Fewer if descriptors do not suffice.
     pub max_clients: usize,
-    /// A client that neither sends nor takes anything for so long, and waits for no answer, is
-    /// closed.
+    /// A client that gets nothing done for so long, and waits for no answer, is closed.
     pub idle_timeout: Option<Duration>,
     /// Bytes of requests and answers on their way, for all clients.
     pub memory: usize,
@@ -163,10 +162,6 @@ struct Legs {
     queued: bool,
     /// To be sent to.
     sends: bool,
-    /// Bytes came from the client or went to it since it was looked at.
-    moved: bool,
-    /// When that was seen last, or it came.
-    idle_since: Time,
 }
 
 #[derive(Clone, Copy)]
@@ -373,8 +368,6 @@ impl<F: Files, P: Port> Worker<F, P> {
             host_told: false,
             queued: false,
             sends: false,
-            moved: false,
-            idle_since: Time(0),
         };
         let at = flow.index();
         if self.legs.len() <= at {
@@ -393,9 +386,7 @@ impl<F: Files, P: Port> Worker<F, P> {
     }
 
     fn begin_to_wait(&mut self, flow: FlowId, now: Time) {
-        if let Some(legs) = self.legs(flow) {
-            legs.idle_since = now;
-        }
+        self.director.came(flow, now);
         self.next_sweep = self.next_sweep.or_else(|| self.sweep_after(now));
     }
 
@@ -409,8 +400,7 @@ impl<F: Files, P: Port> Worker<F, P> {
         self.next_sweep.into_iter().chain(self.director.patience_ends()).min()
     }
 
-    /// Closes clients that were idle for too long, if it is time to look for them. Who waits for an
-    /// answer is not idle.
+    /// Closes clients that got nothing done for too long, if it is time to look for them.
     pub(super) fn end_idle(&mut self) {
         let (Some(at), Some(timeout)) = (self.next_sweep, self.setup.limits.idle_timeout) else {
             return;
@@ -419,15 +409,7 @@ impl<F: Files, P: Port> Worker<F, P> {
         if now < at {
             return;
         }
-        let mut idle = Vec::new();
-        for legs in self.legs.iter_mut().flatten() {
-            let waits = self.director.flow(legs.flow).is_some_and(Flow::awaits_answer);
-            if std::mem::take(&mut legs.moved) || waits {
-                legs.idle_since = now;
-            } else if now >= legs.idle_since.after(timeout) {
-                idle.push(legs.flow);
-            }
-        }
+        let idle = self.director.find_idle(now, timeout);
         self.tally.idle.fetch_add(idle.len() as u64, Ordering::Relaxed);
         idle.into_iter().for_each(|id| self.end(id, false));
         let is_empty = self.legs.iter().all(Option::is_none);
@@ -481,7 +463,6 @@ impl<F: Files, P: Port> Worker<F, P> {
             let Some(chunk) = self.chunk.get_mut(..room) else { return };
             match self.port.read(client, chunk) {
                 Read::Bytes(n) => {
-                    self.has_moved(id);
                     self.director.client_bytes(id, self.chunk.get(..n).unwrap_or_default());
                 }
                 Read::Ended => self.director.client_ended(id),
@@ -538,12 +519,6 @@ impl<F: Files, P: Port> Worker<F, P> {
                 && self.director.host_room(id) > 0;
         if more {
             self.enqueue(id);
-        }
-    }
-
-    fn has_moved(&mut self, id: FlowId) {
-        if let Some(legs) = self.legs(id) {
-            legs.moved = true;
         }
     }
 
@@ -624,7 +599,6 @@ impl<F: Files, P: Port> Worker<F, P> {
                 flow.to_client().take(PIECES).map(IoSlice::new).collect();
             match self.port.write(client, &pieces) {
                 Wrote::Bytes(n) => {
-                    self.has_moved(id);
                     self.director.client_took(id, n);
                 }
                 Wrote::Blocked => return true,

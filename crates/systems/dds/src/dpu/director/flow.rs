@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use outboard_medium::Buf;
 
+use super::idle::Progress;
 use super::job::{Frame, Then};
 use super::limits::{ANSWER_MAX, INPUT_MAX, SLOTS_MAX, TO_CLIENT_MAX, TO_HOST_MAX};
 use crate::dpu::offload::plugin::{AHEAD_MAX, Answering, Verdict};
@@ -267,6 +268,8 @@ pub struct Flow {
     pub(super) counted: usize,
     /// It waits for memory.
     pub(super) waits: bool,
+    /// What its client got done.
+    pub(super) progress: Progress,
     /// Slots in the order in which the host was asked, with what the requests touch.
     pub(super) asked: VecDeque<(u64, Touches)>,
     pub(super) to_host: Stream,
@@ -499,6 +502,7 @@ impl Flow {
 
     /// A slot for the next answer; its number.
     pub(super) fn push_slot(&mut self, slot: Slot) -> u64 {
+        self.progress.made();
         self.slots.push_back(slot);
         self.first + (self.slots.len() - 1) as u64
     }
@@ -647,6 +651,9 @@ impl Flow {
 
     /// The client took `n` bytes; buffers that are done with are given to `free`.
     pub(super) fn client_took(&mut self, n: usize, mut free: impl FnMut(Buf)) {
+        if n > 0 {
+            self.progress.made();
+        }
         self.taken += n.min(self.to_client_len);
         self.to_client_len = self.to_client_len.saturating_sub(n);
         while let Some(front) = self.to_client.front() {

@@ -86,10 +86,10 @@ pub struct Director {
     pub(super) table: Arc<dyn Lookup>,
     health: Arc<Health>,
     engine: Engine<Client>,
-    flows: Vec<Option<Flow>>,
+    pub(super) flows: Vec<Option<Flow>>,
     free: Vec<usize>,
     generation: u64,
-    generations: Vec<u64>,
+    pub(super) generations: Vec<u64>,
     reads: Vec<ToRead>,
     news: Vec<FlowId>,
     /// Flows with something to ask the application.
@@ -246,6 +246,8 @@ impl Director {
         if !flow.host_ended {
             flow.input.push(bytes);
         }
+        let is_all = flow.foreign || flow.host_ended;
+        flow.progress.arrived(bytes.len(), is_all);
         self.resume(id, flow);
     }
 

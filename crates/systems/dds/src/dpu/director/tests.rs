@@ -5,6 +5,7 @@
 //! a server that keeps some values itself and some in a file, and seeded disorder between them.
 
 mod asking;
+mod idle;
 mod lost;
 mod once;
 mod shares;

@@ -24,7 +24,7 @@ impl Counting {
         }
     }
 
-    fn take(&self) -> (usize, usize) {
+    pub(super) fn take(&self) -> (usize, usize) {
         (self.shown.swap(0, Ordering::Relaxed), self.divided.swap(0, Ordering::Relaxed))
     }
 }
