@@ -61,6 +61,12 @@ fn a_server_of_the_users_own_is_served() {
     // Writes where it may not: the server answers, and it is said once.
     ask(&mut client, 900_002);
     ask(&mut client, 7);
+    let mut status = Command::new(env!("CARGO_BIN_EXE_outboard"));
+    let status = status.args(["status", "--data"]).arg(dir.path().join("data")).output().unwrap();
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    // What it counts was told at its end alone.
+    assert!(status.contains("plug-in      ") && status.contains(" 1 failed"), "{status}");
+    assert!(status.contains("requests     3;"), "{status}");
     drop(client);
     let pid = rustix::process::Pid::from_child(&served);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();

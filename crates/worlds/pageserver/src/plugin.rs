@@ -31,10 +31,11 @@ mod sys;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use outboard_dds::dpu::offload::plugin::{Declared, Frames};
+use serde_json::{Value, json};
 
 pub use asking::Asking;
 pub use maintainer::PluginMaintainer;
@@ -67,6 +68,20 @@ impl Plugin {
     #[must_use]
     pub fn counts(&self) -> &PluginCounts {
         &self.options.counts
+    }
+
+    /// The same for a status, whenever it is asked for.
+    pub fn figures(&self) -> impl Fn() -> Value + Send + use<> {
+        let counts = Arc::clone(&self.options.counts);
+        move || {
+            let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+            json!({
+                "starts": of(&counts.starts),
+                "faults": of(&counts.faults),
+                "batches": of(&counts.batches),
+                "questions": of(&counts.questions),
+            })
+        }
     }
 
     /// The application as far as it is declared.

@@ -27,6 +27,8 @@ use outboard_os::wakeup::Wakeup;
 pub struct Front {
     address: Address,
     tally: Arc<Tally>,
+    /// Of the user-space stack.
+    frames: Option<Arc<Frames>>,
     stop: Arc<(AtomicBool, Wakeup)>,
     workers: Vec<Arc<Call>>,
     /// Who runs the workers now.
@@ -136,6 +138,7 @@ impl Front {
         let inboxes: Vec<_> =
             (0..workers).map(|_| Inbox::new().map(Arc::new)).collect::<io::Result<_>>()?;
         let frames = Arc::new(Frames::default());
+        front.frames = Some(Arc::clone(&frames));
         // One half is for buffers of legs, the other for the director.
         let memory = setup.limits.memory / workers / 2;
         let of_worker = &with_memory(setup, memory);
@@ -167,6 +170,7 @@ impl Front {
         Ok(Front {
             address,
             tally: Arc::default(),
+            frames: None,
             stop: Arc::new((AtomicBool::new(false), Wakeup::new()?)),
             workers: Vec::new(),
             threads: Vec::new(),
@@ -231,8 +235,14 @@ impl Front {
 
     /// The same for a status, whenever it is asked for.
     pub fn figures(&self) -> impl Fn() -> Value + Send + use<> {
-        let tally = Arc::clone(&self.tally);
-        move || tally.json()
+        let (tally, frames) = (Arc::clone(&self.tally), self.frames.clone());
+        move || {
+            let mut all = tally.json();
+            if let Some(frames) = &frames {
+                all["frames"] = frames.json();
+            }
+            all
+        }
     }
 }
 

@@ -46,6 +46,7 @@ use outboard_dds::dpu::director::packet::{Segment, Side, Verdict, classify, long
 use outboard_dds::dpu::director::{Flow5, Signature, symmetric_hash};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
+use serde_json::{Value, json};
 use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
 
@@ -97,6 +98,20 @@ pub struct Frames {
     pub damaged: AtomicU64,
     /// Segments of no connection, answered with a reset.
     pub refused: AtomicU64,
+}
+
+impl Frames {
+    pub(super) fn json(&self) -> Value {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        json!({
+            "forwarded": of(&self.forwarded),
+            "taken": of(&self.taken),
+            "divided": of(&self.divided),
+            "lost": of(&self.lost),
+            "damaged": of(&self.damaged),
+            "refused": of(&self.refused),
+        })
+    }
 }
 
 /// A frame that another worker received.

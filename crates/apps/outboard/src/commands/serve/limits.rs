@@ -15,7 +15,7 @@ pub(crate) struct LimitArgs {
     /// Clients at a time, fewer if `ulimit -n` allows fewer; one more is refused
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clients())]
     max_clients: usize,
-    /// Seconds after which a client that neither sends nor takes anything is let go; 0 for never
+    /// Seconds after which a client that gets nothing done is let go; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = seconds())]
     idle_timeout: u64,
     /// Memory for requests and answers of all clients, with K, M or G, at host and DPU side each;

@@ -152,6 +152,7 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
     };
     let front = front(args, clients, &setup, plugin.clone())?;
     server.tell("director", front.figures());
+    server.tell("plugin", plugin.figures());
     let at = match front.address() {
         Address::Tcp(at) => *at,
         Address::Unix(_) => args.listen,

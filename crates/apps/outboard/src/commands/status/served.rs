@@ -76,6 +76,8 @@ fn describe_offloading(dpu: &Value, out: &mut String) {
     } else {
         let _ = writeln!(out, "requests     all to the host, as `--no-offload` asks");
     }
+    describe_frames(dpu, out);
+    describe_plugin(dpu, out);
     let (faults, lost) = (number(dpu, &["faults"]), list(dpu, "lost_threads"));
     if faults > 0 || !lost.is_empty() {
         let _ = writeln!(
@@ -101,6 +103,39 @@ fn describe_offloading(dpu: &Value, out: &mut String) {
         "WARNING      offloading is off {how_long}, since `{call}` {why}: the host answers \
          everything; that makes {} times",
         number(dpu, &["offloading_stopped_times"]),
+    );
+}
+
+/// What passes between two devices.
+fn describe_frames(dpu: &Value, out: &mut String) {
+    let Some(frames) = dpu.get("director").and_then(|director| director.get("frames")) else {
+        return;
+    };
+    let of = |key: &str| number(frames, &[key]);
+    let _ = writeln!(
+        out,
+        "frames       {} of the server's connections; {} of others passed on; {} divided, {} lost, \
+         {} damaged, {} of no connection",
+        of("taken"),
+        of("forwarded"),
+        of("divided"),
+        of("lost"),
+        of("damaged"),
+        of("refused"),
+    );
+}
+
+/// What a plug-in was asked.
+fn describe_plugin(dpu: &Value, out: &mut String) {
+    let Some(plugin) = dpu.get("plugin") else { return };
+    let of = |key: &str| number(plugin, &[key]);
+    let _ = writeln!(
+        out,
+        "plug-in      {} questions in {} batches; {} processes started, {} failed",
+        of("questions"),
+        of("batches"),
+        of("starts"),
+        of("faults"),
     );
 }
 
@@ -177,7 +212,9 @@ mod tests {
     fn a_server_is_shown_with_its_reasons() {
         let text = shown(json!({
             "pid": 8, "uptime_s": 3.2, "cpu_s": 0.5, "offloading": "on",
-            "director": {"flows": 2, "offloaded": 6, "to_host": 1, "refused": 2, "fell_back": 1},
+            "director": {"flows": 2, "offloaded": 6, "to_host": 1, "refused": 2, "fell_back": 1,
+                "without_memory": 3, "frames": {"taken": 21, "forwarded": 22, "damaged": 23}},
+            "plugin": {"starts": 11, "faults": 12, "batches": 13, "questions": 14},
             "table": {"items": 10, "capacity": 40, "bytes": 4096, "refused": 0},
             "segment_bytes": 1 << 20, "segments": 256, "segments_free": 200, "device_bytes": 9,
             "files": 70, "named_files": [{"name": "kv/log", "bytes": 12345}],
@@ -188,6 +225,9 @@ mod tests {
         for part in [
             "served       kv (offload) at 127.0.0.1:7379\nhost side    pid 7\nDPU side     pid 8",
             "connections  2 at",
+            "3 forwarded for want of memory",
+            "frames       21 of the server's connections; 22 of others passed on; 0 divided",
+            "plug-in      14 questions in 13 batches; 11 processes started, 12 failed",
             "requests     10; 60.0 % answered by the DPU side",
             "1 as the server divides them, 2 for want of a buffer, 1 after a read",
             "table        10 of 40 items, 25.0 %",
