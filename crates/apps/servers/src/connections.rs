@@ -14,8 +14,8 @@
 //! Nobody is served at the cost of others: a round reads once from each connection, and takes a
 //! slice of a long command from [`LATER`] of them. Who does not read its answers is not read from
 //! either: beyond [`OUT_MAX`] bytes of known answers or [`WAITING_MAX`] that are to come, its
-//! requests wait. All of them together hold no more memory than they may ([`outboard_dds::memory`]). Who ends
-//! its side (half-close) gets all answers first.
+//! requests wait. All of them together hold no more memory than they may
+//! ([`outboard_dds::memory`]). Who ends its side (half-close) gets all answers first.
 //!
 //! Connections beyond the greatest number are refused in words. One for which the process has no
 //! descriptor waits in the kernel; nobody sleeps for it.

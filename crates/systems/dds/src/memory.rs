@@ -9,7 +9,8 @@
 //! bytes stay in the kernel, and its sender is stopped by TCP.
 //!
 //! A request that needs more than its share would wait for ever. So the first in line has the
-//! *turn*: it goes on beyond the bound, one at a time, until whoever serves it says that it is over.
+//! *turn*: it goes on beyond the bound, one at a time, until whoever serves it says that it is
+//! over.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! Which clients are idle: who gets nothing done, rather than who is silent. A client that sends one
-//! byte of a command now and then would else keep its place for ever.
+//! Which clients are idle: who gets nothing done, rather than who is silent. A client that sends
+//! one byte of a command now and then would else keep its place for ever.
 
 use std::time::Duration;
 

@@ -6,10 +6,13 @@
 //! bound are each flow's own, one for what its client sends and one for what its host answers: so
 //! who needs little goes on whatever others hold.
 //!
-//! | a flow can go on only by more | then |
-//! |---|---|
-//! | of its client's first message | it waits for memory. When for [`PATIENCE`] nobody who waits found any, those who wait are forwarded: a message that passes through needs no memory to speak of |
-//! | of an answer that the host began | its part is enough where the application passes answers piece by piece ([`Cursor::passed`]); where it must see one whole, one flow at a time has the *turn*, and goes beyond the bound; for [`TURN_MAX`] at most if others wait |
+//! Where a flow can go on only by more
+//! * of its client's first message, it waits for memory. When for [`PATIENCE`] nobody who waits
+//!   found any, those who wait are forwarded: a message that passes through needs no memory to
+//!   speak of;
+//! * of an answer that the host began, its part is enough where the application passes answers
+//!   piece by piece ([`Cursor::passed`]). Where it must see one whole, one flow at a time has the
+//!   *turn* and goes beyond the bound, for [`TURN_MAX`] at most if others wait.
 //!
 //! So nobody waits for a client that is slow: its memory is its own share, and who needs more than
 //! is left is served by the host.
