@@ -1,7 +1,9 @@
-//! Pure byte functions: the checksum of everything that rests on a medium, and compression.
+//! Pure byte functions: the checksum of everything that rests on a medium, compression, and the
+//! format of a backup.
 
 #![forbid(unsafe_code)]
 
+pub mod archive;
 pub mod lz4;
 
 use crc_fast::{CrcAlgorithm, checksum};
