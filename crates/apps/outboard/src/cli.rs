@@ -141,6 +141,35 @@ If it is interrupted, run it again: it goes on. Until it is done the copy cannot
         #[arg(long, value_name = "STORE")]
         store: Option<String>,
     },
+    /// Copy a volume or what a server keeps, which is not running, into one file
+    #[command(after_help = "\
+Examples:
+  outboard backup /srv/vol vol.backup
+  outboard backup served - | zstd > served.backup.zst
+
+FILE is there when all of it is durable, and not before.")]
+    Backup {
+        /// Data directory of a volume or of `outboard serve`
+        dir: PathBuf,
+        /// What is made; `-` is standard output
+        file: PathBuf,
+        /// Take the place of FILE if it is there
+        #[arg(long)]
+        force: bool,
+    },
+    /// Make the data directory that `outboard backup` copied, and check it
+    #[command(after_help = "\
+Examples:
+  outboard restore vol.backup /srv/vol
+  zstd -d < served.backup.zst | outboard restore - served
+
+DIR is there when all of it was read, checked by its sums and as `outboard fsck` does.")]
+    Restore {
+        /// What `outboard backup` made; `-` is standard input
+        file: PathBuf,
+        /// A directory that does not exist, or is empty
+        dir: PathBuf,
+    },
     /// Serve remote clients over TCP; the DPU side answers reads of what lies in files
     #[command(after_help = "\
 Examples:

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bar;
 mod cli;
 mod commands;
 mod dpu_process;
@@ -46,6 +47,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Command::Grow { settings } => commands::grow::grow(&settings.load(config)?),
         Command::Migrate { from, to, store } => commands::migrate::migrate(from, to, store),
+        Command::Backup { dir, file, force } => commands::backup::backup(&dir, &file, force),
+        Command::Restore { file, dir } => commands::restore::restore(&file, &dir),
         Command::Serve { what } => commands::serve::serve(what),
         Command::Pages { what } => commands::pages::pages(what),
         Command::Bench { arguments } => commands::bench::bench(&arguments),

@@ -2,6 +2,7 @@
 
 mod served;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +57,14 @@ fn say(report: &Value, as_json: bool) -> ExitCode {
         print(report, clean);
     }
     if clean { ExitCode::SUCCESS } else { ExitCode::from(Code::Damaged as u8) }
+}
+
+/// The check of a data directory that was just made, of a volume or a server.
+pub(super) fn fresh(data: &Path) -> Result<Value, Failure> {
+    if let Some(served) = ServedDir::at(data)? {
+        return served::check(&served);
+    }
+    offline(&Settings { data: Some(data.to_owned()), ..Settings::default() }, false)
 }
 
 fn offline(settings: &Settings, repair: bool) -> Result<Value, Failure> {

@@ -1,12 +1,12 @@
 //! `outboard migrate`: copies a volume between stores.
 
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use outboard_store::migrate::{Phase, Progress};
+use outboard_store::migrate::Phase;
 
+use crate::bar::Bar;
 use crate::exit::Failure;
 use crate::log;
 use crate::settings::Settings;
@@ -23,7 +23,9 @@ pub(crate) fn migrate(
     let (from, to) = (from.store_options()?, to.store_options()?);
     let start = Instant::now();
     let mut bar = Bar::new();
-    let copied = outboard_store::migrate::migrate(&from, &to, |at| bar.show(at));
+    let copied = outboard_store::migrate::migrate(&from, &to, |at| {
+        bar.show(what(at.phase), at.done, at.all);
+    });
     bar.end();
     let copied = copied?;
     println!(
@@ -36,69 +38,12 @@ pub(crate) fn migrate(
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line that is rewritten, where there is a terminal.
-struct Bar {
-    shown: Option<Instant>,
-    terminal: bool,
-}
-
-/// Between two changes of the line.
-const SHOW_EVERY: Duration = Duration::from_millis(100);
-/// Columns of the bar.
-const WIDTH: u64 = 30;
-
-impl Bar {
-    fn new() -> Bar {
-        Bar { shown: None, terminal: std::io::stderr().is_terminal() }
-    }
-
-    fn show(&mut self, progress: Progress) {
-        if !self.terminal || self.shown.is_some_and(|shown| shown.elapsed() < SHOW_EVERY) {
-            return;
-        }
-        self.shown = Some(Instant::now());
-        self.print(&line(progress));
-    }
-
-    fn end(&self) {
-        if self.shown.is_some() {
-            self.print("");
-        }
-    }
-
-    fn print(&self, line: &str) {
-        // A terminal that went away is told by SIGHUP.
-        let mut out = std::io::stderr();
-        let _ = out.write_all(format!("\r\x1b[K{line}").as_bytes()).and_then(|()| out.flush());
-    }
-}
-
-fn line(Progress { phase, done, all }: Progress) -> String {
-    let what = match phase {
+/// What a phase is called.
+fn what(phase: Phase) -> &'static str {
+    match phase {
         Phase::Pairs => "1/4 copying pairs",
         Phase::Medium => "2/4 copying file data",
         Phase::ComparePairs => "3/4 comparing pairs",
         Phase::CompareMedium => "4/4 comparing file data",
-    };
-    if all == 0 {
-        return format!("{what:<24} {done}");
-    }
-    let columns = usize::try_from(done.saturating_mul(WIDTH) / all).unwrap_or(0);
-    let (bar, percent) = ("#".repeat(columns), done.saturating_mul(100) / all);
-    format!("{what:<24} [{bar:<30}] {percent:>3} %  {} of {} MiB", done >> 20, all >> 20)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bar_grows() {
-        let at = |done| line(Progress { phase: Phase::Medium, done, all: 64 << 20 });
-        assert!(at(0).contains(&format!("[{}]   0 %", " ".repeat(30))), "{}", at(0));
-        assert!(at(32 << 20).contains(&format!("[{}{}]  50 %", "#".repeat(15), " ".repeat(15))));
-        assert!(at(64 << 20).contains(&format!("[{}] 100 %", "#".repeat(30))));
-        let pairs = Progress { phase: Phase::Pairs, done: 12, all: 0 };
-        assert_eq!(line(pairs), "1/4 copying pairs        12");
     }
 }

@@ -1,11 +1,13 @@
 //! One module a command.
 
+pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod dpu;
 pub(crate) mod fsck;
 pub(crate) mod grow;
 pub(crate) mod migrate;
 pub(crate) mod pages;
+pub(crate) mod restore;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod served;

@@ -1,0 +1,196 @@
+//! `outboard backup`: a data directory that nobody uses, as one file or stream.
+//!
+//! The directory's lock is held meanwhile, and that of each file of it: what is read is of one
+//! instant. See `docs/internals/backup.md`.
+
+mod files;
+mod output;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use outboard_codec::archive::{self, Header, Kind, MOST_BODY, Writer};
+use outboard_store::StoreName;
+use outboard_store::directory::DataDirectory;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use self::files::Found;
+use self::output::Output;
+use super::served::ServedDir;
+use super::status::human;
+use crate::bar::Bar;
+use crate::exit::{Code, Failure};
+use crate::log;
+use crate::settings::Settings;
+
+/// Who looks at a directory holds its lock for a moment.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Copies what lies in `dir`.
+pub(crate) fn backup(dir: &Path, file: &Path, force: bool) -> Result<ExitCode, Failure> {
+    log::start_quietly(&Settings { data: Some(dir.to_owned()), ..Settings::default() })?;
+    let told = Told::watch()?;
+    let (kind, held) = hold(dir)?;
+    let found = files::find(dir)?;
+    let mut output = Output::open(file, dir, force)?;
+    let bytes = found.files.iter().map(|file| file.bytes).sum();
+    let header = Header { kind, made: now(), id: [0; 16], bytes };
+    let copied = copy(&found, &header, &mut output, &told)?;
+    let place = output.finish()?;
+    drop(held);
+    // Standard output may be the copy itself.
+    eprintln!(
+        "copied {kind}: {} files, {} of data, to {place}",
+        found.files.len(),
+        human(copied.bytes)
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Whether somebody asked for the end: with a signal, which then kills nobody.
+pub(super) struct Told(Arc<AtomicBool>);
+
+impl Told {
+    pub(super) fn watch() -> Result<Told, Failure> {
+        let told = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&told))
+                .map_err(|error| Failure::internal(format!("cannot watch for signals: {error}")))?;
+        }
+        Ok(Told(told))
+    }
+
+    /// Fails once somebody did.
+    pub(super) fn go_on(&self) -> Result<(), Failure> {
+        match self.0.load(Ordering::Relaxed) {
+            true => Err(Failure::internal("interrupted; nothing was made")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What keeps others out of a directory; only ever dropped.
+#[expect(dead_code, reason = "they hold locks")]
+enum Held {
+    Volume(DataDirectory),
+    Served(File),
+}
+
+/// What lies in the directory, which nobody uses from now on.
+fn hold(dir: &Path) -> Result<(Kind, Held), Failure> {
+    let shown = dir.display();
+    let refused = |text: String| Failure::new(Code::Data, text);
+    if let Some(served) = ServedDir::at(dir)? {
+        let kind = kind_of(&served)?;
+        let held = served.hold()?.ok_or_else(|| {
+            refused(format!("{shown} is being served: end that `outboard serve` first"))
+        })?;
+        return Ok((kind, Held::Served(held)));
+    }
+    if !dir.join("format").is_file() {
+        return Err(refused(format!("{shown} holds neither a volume nor what a server keeps")));
+    }
+    if matches!(StoreName::of(dir, None)?, StoreName::Pool(_)) {
+        let text = "lies in a pool; copy it with `outboard migrate`, or as the pool is copied";
+        return Err(refused(format!("the volume of {shown} {text}")));
+    }
+    if dir.join("store.copy").exists() {
+        return Err(refused(format!("{shown} holds an unfinished copy of a volume")));
+    }
+    let held = DataDirectory::open_within(dir, PATIENCE);
+    let held = held.map_err(|error| refused(error.to_string()))?;
+    Ok((Kind::Volume, Held::Volume(held)))
+}
+
+/// Which kind of backup a served directory's is.
+pub(super) fn kind_of(served: &ServedDir) -> Result<Kind, Failure> {
+    match served.application.as_str() {
+        "kv" => Ok(Kind::ServedKv),
+        "pages" => Ok(Kind::ServedPages),
+        "plugin" => Ok(Kind::ServedPlugin),
+        other => {
+            let text = format!("{} is served as {other:?}", served.data().display());
+            Err(Failure::new(Code::Data, text))
+        }
+    }
+}
+
+fn copy(
+    found: &Found,
+    header: &Header,
+    output: &mut Output,
+    told: &Told,
+) -> Result<archive::Totals, Failure> {
+    let broken = |_: archive::Disorder| Failure::internal("the copy is out of order");
+    let (mut out, mut bar) = (Vec::with_capacity(MOST_BODY + 4096), Bar::new());
+    let mut writer = Writer::new(header, &mut out);
+    for name in &found.directories {
+        writer.directory(name, &mut out).map_err(broken)?;
+    }
+    let (mut piece, mut done) = (vec![0; MOST_BODY], 0_u64);
+    for file in &found.files {
+        writer.file(&file.name, &mut out).map_err(broken)?;
+        let mut at = 0;
+        while let Some((from, len)) = file.next(at, &mut piece)? {
+            told.go_on()?;
+            bar.show("copying", done, header.bytes);
+            if let Some(bytes) = piece.get(..len) {
+                // What was never written reads as zeros, and costs nothing.
+                if bytes.iter().any(|byte| *byte != 0) {
+                    writer.bytes(from, bytes, &mut out).map_err(broken)?;
+                }
+            }
+            output.write(&out)?;
+            out.clear();
+            done = done.saturating_add(len as u64);
+            at = from.saturating_add(len as u64);
+        }
+        writer.file_end(file.len, &mut out).map_err(broken)?;
+    }
+    let totals = writer.end(&mut out).map_err(broken)?;
+    output.write(&out)?;
+    bar.end();
+    Ok(totals)
+}
+
+/// An error of a file that is read or written.
+fn cannot(verb: &str, path: &Path) -> impl FnOnce(std::io::Error) -> Failure {
+    let text = format!("cannot {verb} {}", path.display());
+    move |error| Failure::internal(format!("{text}: {error}"))
+}
+
+/// The directory that a path lies in.
+pub(super) fn above(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Reads exactly so many bytes; fewer if the stream ends before.
+pub(super) fn fill(from: &mut impl Read, into: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match from.read(rest) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Makes what was renamed into a directory durable.
+pub(super) fn sync(dir: &Path) -> Result<(), Failure> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(cannot("sync", dir))
+}
