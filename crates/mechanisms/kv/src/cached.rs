@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::hash::{KeyHash, Plain};
-use crate::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
+use crate::{Batch, Durability, Key, Kv, KvError, Snapshot, Usage, Value, Version};
 
 /// How often the cache answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -321,6 +321,10 @@ impl<K: Kv> Kv for Cached<K> {
 
     fn version(&self) -> Version {
         self.inner.version()
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, KvError> {
+        self.inner.snapshot()
     }
 
     fn usage(&self) -> Usage {

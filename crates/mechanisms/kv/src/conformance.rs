@@ -249,3 +249,32 @@ async fn step_commit<K: Kv>(
     let durability = if rng.chance(1, 30) { Durability::Durable } else { ANSWERED };
     assert_eq!(kv.commit(batch, durability).await, expected, "{why}");
 }
+
+/// Snapshots taken amid `rounds` of random batches are what the map was then, whatever came later.
+/// For engines that have them.
+pub async fn snapshots<K: Kv>(kv: &K, seed: u64, rounds: u64) {
+    let mut kept = Vec::new();
+    for round in 0..rounds {
+        let why = format!("seed {seed} round {round}");
+        let model = agrees_with_a_map(kv, seed.wrapping_mul(1000).wrapping_add(round), 60).await;
+        let snapshot = kv.snapshot();
+        assert_eq!(snapshot.as_ref().err(), None, "{why}");
+        kept.extend(snapshot.ok().map(|snapshot| (snapshot, model, why)));
+    }
+    for (snapshot, model, why) in &kept {
+        let (mut found, mut after) = (BTreeMap::new(), None::<Key>);
+        loop {
+            let pairs = snapshot.scan(after.as_deref(), 7);
+            assert_eq!(pairs.as_ref().err(), None, "{why}");
+            let pairs = pairs.unwrap_or_default();
+            let ended = pairs.len() < 7;
+            after = pairs.last().map(|(key, _)| key.clone());
+            found.extend(pairs.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
+            if ended {
+                break;
+            }
+        }
+        found.retain(|key, _| key.starts_with(b"m"));
+        assert!(found == *model, "{why}: the snapshot is not what the store was");
+    }
+}

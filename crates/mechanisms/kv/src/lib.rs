@@ -37,5 +37,5 @@ mod versions;
 pub use batch::{Batch, Condition, Durability, Version, Write};
 pub use bytes::{Bytes, Key, Value};
 pub use cached::{CacheCounts, Cached};
-pub use port::{Kv, KvError, Usage};
+pub use port::{Kv, KvError, Snapshot, Usage};
 pub use versions::KeyVersions;

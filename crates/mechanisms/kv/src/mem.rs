@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use outboard_base::{Errno, Rng};
 
-use crate::{Batch, Durability, Key, KeyVersions, Kv, KvError, Usage, Value, Version};
+use crate::{Batch, Durability, Key, KeyVersions, Kv, KvError, Snapshot, Usage, Value, Version};
 
 /// What goes wrong from now on. All off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -216,6 +216,17 @@ fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
+/// All pairs, copied.
+struct Frozen(BTreeMap<Key, Value>);
+
+impl Snapshot for Frozen {
+    fn scan(&self, after: Option<&[u8]>, limit: usize) -> Result<Vec<(Key, Value)>, KvError> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let pairs = self.0.range::<[u8], _>((start, Bound::Unbounded));
+        Ok(pairs.take(limit).map(|(k, v)| (k.clone(), v.clone())).collect())
+    }
+}
+
 impl Kv for MemKv {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, KvError> {
         self.delay().await;
@@ -260,6 +271,12 @@ impl Kv for MemKv {
 
     fn version(&self) -> Version {
         self.lock().versions.now()
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, KvError> {
+        let mut state = self.lock();
+        state.readable()?;
+        Ok(Box::new(Frozen(state.pairs.clone())))
     }
 
     fn usage(&self) -> Usage {

@@ -26,6 +26,7 @@ mod ahead;
 mod check;
 mod edit;
 mod flight;
+mod held;
 mod index;
 mod ledger;
 mod map;
@@ -43,7 +44,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use check::{Fault, Found, Report};
-pub use ledger::{Room, Staged};
+pub use held::Held;
+pub use ledger::{GivenUp, Room, Staged};
 pub use open::Recovered;
 pub use write::Written;
 

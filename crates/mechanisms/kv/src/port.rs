@@ -69,6 +69,14 @@ pub struct Usage {
     pub reserve: u64,
 }
 
+/// The pairs of a store as they were at one instant, while commits go on. What it names is kept for
+/// it until it is dropped: the engine takes more space meanwhile.
+pub trait Snapshot: Send {
+    /// At most `limit` pairs whose keys are greater than `after`, in key order. Fewer than `limit`
+    /// means there are no more. Waits for the device, and for nobody's commit.
+    fn scan(&self, after: Option<&[u8]>, limit: usize) -> Result<Vec<(Key, Value)>, KvError>;
+}
+
 /// An ordered key-value store with atomic conditional commits. See the crate's promises.
 ///
 /// Dropping a `commit` future before it ends leaves the batch wholly applied or never to be
@@ -129,6 +137,12 @@ pub trait Kv: Send + Sync + 'static {
     /// A moment not after this call: reads begun later see at least every commit up to it.
     fn version(&self) -> Version;
 
+    /// The pairs as they are now: every commit answered before the call, and of each other commit
+    /// all or nothing. `EOPNOTSUPP` where the engine cannot.
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, KvError> {
+        Err(KvError::Io(Errno::EOPNOTSUPP))
+    }
+
     /// Space used; may lag behind.
     fn usage(&self) -> Usage;
 }
@@ -177,6 +191,10 @@ impl<K: Kv> Kv for Arc<K> {
 
     fn version(&self) -> Version {
         (**self).version()
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, KvError> {
+        (**self).snapshot()
     }
 
     fn usage(&self) -> Usage {

@@ -34,6 +34,7 @@ fn the_cache_before_it() {
         let kv = Cached::new(MemKv::new(seed), bytes);
         run(conformance::rules(&kv));
         run(conformance::agrees_with_a_map(&kv, seed, 5000));
+        run(conformance::snapshots(&kv, seed, 20));
     }
 }
 

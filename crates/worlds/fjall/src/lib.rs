@@ -35,9 +35,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Slice};
 use outboard_base::Errno;
-use outboard_kv::{Batch, Durability, Key, KeyVersions, Kv, KvError, Usage, Value, Version};
+use outboard_kv::{
+    Batch, Durability, Key, KeyVersions, Kv, KvError, Snapshot, Usage, Value, Version,
+};
 
 use current::Current;
 pub use journal::JournalMark;
@@ -259,6 +261,26 @@ fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
+fn pair(guard: fjall::Guard) -> Result<(Key, Value), KvError> {
+    let (key, value) = guard.into_inner().map_err(|e| failed(&e))?;
+    Ok((Key::from(&key[..]), Value::from(&value[..])))
+}
+
+/// The engine's own snapshot: compactions keep what it sees.
+struct Frozen {
+    snapshot: fjall::Snapshot,
+    pairs: Keyspace,
+}
+
+impl Snapshot for Frozen {
+    fn scan(&self, after: Option<&[u8]>, limit: usize) -> Result<Vec<(Key, Value)>, KvError> {
+        let start = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.to_vec()));
+        let range = (start, Bound::Unbounded);
+        let found = self.snapshot.range::<Vec<u8>, _>(&self.pairs, range);
+        found.take(limit).map(pair).collect()
+    }
+}
+
 impl Kv for Engine {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, KvError> {
         Ok(self.look(key)?.map(|value| Value::from(&value[..])))
@@ -283,8 +305,7 @@ impl Kv for Engine {
         let end = end.map_or(Bound::Unbounded, Bound::Excluded);
         let mut found = Vec::new();
         for guard in self.pairs.range::<Vec<u8>, _>((start, end)).take(limit) {
-            let (key, value) = guard.into_inner().map_err(|e| failed(&e))?;
-            found.push((Key::from(&key[..]), Value::from(&value[..])));
+            found.push(pair(guard)?);
         }
         Ok(found)
     }
@@ -312,6 +333,12 @@ impl Kv for Engine {
 
     fn version(&self) -> Version {
         self.commits().versions.now()
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, KvError> {
+        // Under the lock of commits: none is half visible.
+        let _commits = self.commits();
+        Ok(Box::new(Frozen { snapshot: self.database.snapshot(), pairs: self.pairs.clone() }))
     }
 
     fn usage(&self) -> Usage {

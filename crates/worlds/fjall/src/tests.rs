@@ -46,6 +46,15 @@ fn it_passes_the_suite() {
     }
 }
 
+/// Old versions are kept for a snapshot while memory is written out and files are compacted.
+#[test]
+fn snapshots_are_of_one_instant() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine =
+        Engine::open(dir.path(), EngineOptions { memtable: 16 << 10, ..Default::default() });
+    run(conformance::snapshots(&engine.unwrap(), 1, 20));
+}
+
 #[test]
 fn syncs_from_many_threads_are_shared() {
     let dir = tempfile::tempdir().unwrap();

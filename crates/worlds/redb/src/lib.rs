@@ -24,7 +24,7 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 
 use outboard_base::Errno;
-use outboard_kv::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
+use outboard_kv::{Batch, Durability, Key, Kv, KvError, Snapshot, Usage, Value, Version};
 use redb::{
     Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, StorageError,
     TableDefinition, TableError,
@@ -199,6 +199,22 @@ impl Drop for RedbEngine {
     }
 }
 
+/// A read transaction: its pages are not used again while it lasts.
+struct Frozen(ReadOnlyTable<&'static [u8], &'static [u8]>);
+
+impl Snapshot for Frozen {
+    fn scan(&self, after: Option<&[u8]>, limit: usize) -> Result<Vec<(Key, Value)>, KvError> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = self.0.range::<&[u8]>((start, Bound::Unbounded)).map_err(read_failed)?;
+        let mut pairs = Vec::new();
+        for pair in range.take(limit) {
+            let (key, value) = pair.map_err(read_failed)?;
+            pairs.push((key.value().into(), value.value().into()));
+        }
+        Ok(pairs)
+    }
+}
+
 impl Kv for RedbEngine {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, KvError> {
         self.orphans().await;
@@ -258,6 +274,10 @@ impl Kv for RedbEngine {
 
     fn version(&self) -> Version {
         Version(self.queue.version())
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, KvError> {
+        Ok(Box::new(Frozen(self.table()?)))
     }
 
     fn usage(&self) -> Usage {

@@ -46,6 +46,12 @@ fn put(key: &[u8], value: &[u8]) -> Batch {
 }
 
 #[test]
+fn snapshots_are_of_one_instant() {
+    let dir = tempfile::tempdir().unwrap();
+    run(conformance::snapshots(&open(dir.path()), 1, 4));
+}
+
+#[test]
 fn the_suite() {
     let dir = tempfile::tempdir().unwrap();
     run(conformance::rules(&open(dir.path())));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use outboard_base::Errno;
 use outboard_fjall::Engine;
-use outboard_kv::{Batch, Durability, Key, Kv, KvError, Usage, Value, Version};
+use outboard_kv::{Batch, Durability, Key, Kv, KvError, Snapshot, Usage, Value, Version};
 use outboard_medium::{Buf, Medium};
 use outboard_os::medium::FileMedium;
 use outboard_redb::RedbEngine;
@@ -115,6 +115,10 @@ impl Kv for StoreKv {
 
     fn version(&self) -> Version {
         ask!(self, kv => kv.version())
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, KvError> {
+        ask!(self, kv => kv.snapshot())
     }
 
     fn usage(&self) -> Usage {

@@ -6,14 +6,16 @@
 //! - in the index;
 //! - *waiting*: no longer in the index of the newest commit, but a crash could bring back an index
 //!   that names it; freed by the next flush;
+//! - *kept*: freed, but a copy that is being made has not read it yet (`Hold`): used in the map;
 //! - *doubtful*: its [`Staged`] was dropped; the next sync asks the store whether the batch was
 //!   applied.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::map::{Map, Run};
 use super::{BLOCK, Options, Space};
+use crate::KvError;
 
 /// The blocks that change hands by one record.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -42,6 +44,10 @@ pub enum Room {
     /// What [`Objects::reserve`](super::Objects::reserve) put aside for the caller.
     Reserved,
 }
+
+/// A copy was given up: the store needed what it kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenUp;
 
 /// Who asks for blocks: how much of the space in reserve is theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +87,28 @@ pub(super) enum Take {
     Full,
 }
 
+/// What a copy being made keeps from use.
+struct Hold {
+    /// Which copy's.
+    number: u64,
+    /// What was in use at its instant.
+    used: Map,
+    /// Blocks below this were read.
+    read: u64,
+    /// Freed since, and not read yet: in use in the map.
+    freed: BTreeSet<u64>,
+}
+
+impl Hold {
+    /// Whether a block that is freed must wait.
+    fn keeps(&mut self, block: u64) -> bool {
+        block >= self.read && self.used.is_used(block) && {
+            self.freed.insert(block);
+            true
+        }
+    }
+}
+
 pub(super) struct State {
     pub(super) map: Map,
     capacity: u64,
@@ -105,6 +133,10 @@ pub(super) struct State {
     pending: usize,
     /// Blocks taken by calls whose batch has no outcome yet.
     in_flight: HashSet<u64>,
+    /// While a copy is made: what may not be used again yet.
+    hold: Option<Hold>,
+    /// How many copies were begun.
+    holds: u64,
     /// While a check runs: every block whose holder changed since it began.
     touched: Option<HashSet<u64>>,
 }
@@ -119,7 +151,9 @@ impl State {
     fn free(&mut self, block: u64) {
         if block != 0 {
             self.in_flight.remove(&block);
-            self.map.set(block, false);
+            if !self.hold.as_mut().is_some_and(|hold| hold.keeps(block)) {
+                self.map.set(block, false);
+            }
             self.touch([block]);
         }
     }
@@ -149,6 +183,31 @@ impl State {
         }
         let more = missing.next_multiple_of(self.segment);
         Some(Take::Grow((self.map.len() + more).min(self.capacity) * BLOCK))
+    }
+
+    /// As [`State::short_of`]; before anybody is told that the store is full, a copy that keeps
+    /// freed blocks from use is given up.
+    fn short_after_all(&mut self, count: u64, reserve: u64, reserved: u64) -> Option<Take> {
+        let short = self.short_of(count, reserve, reserved);
+        let keeps = self.hold.as_ref().is_some_and(|hold| !hold.freed.is_empty());
+        if !keeps || !matches!(short, Some(Take::Full)) {
+            return short;
+        }
+        self.end_hold();
+        self.short_of(count, reserve, reserved)
+    }
+
+    fn end_hold(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            self.free_kept(hold.freed);
+        }
+    }
+
+    fn free_kept(&mut self, blocks: BTreeSet<u64>) {
+        for block in blocks {
+            self.map.set(block, false);
+            self.touch([block]);
+        }
     }
 
     /// Every record below this is durable with its blocks.
@@ -199,6 +258,8 @@ impl Ledger {
                 quarantine: Vec::new(),
                 pending: 0,
                 in_flight: HashSet::new(),
+                hold: None,
+                holds: 0,
                 touched: None,
             }),
         }
@@ -215,7 +276,7 @@ impl Ledger {
             Room::Common => (asks.leaves(state.reserve), state.reserved),
             Room::Reserved => (0, 0),
         };
-        if let Some(short) = state.short_of(count, reserve, reserved) {
+        if let Some(short) = state.short_after_all(count, reserve, reserved) {
             return short;
         }
         let Some(runs) = state.map.take(count) else { return Take::Full };
@@ -230,7 +291,7 @@ impl Ledger {
     pub(super) fn reserve(&self, count: u64) -> Option<Take> {
         let mut state = self.lock();
         let (reserve, reserved) = (state.reserve, state.reserved);
-        let short = state.short_of(count, reserve, reserved);
+        let short = state.short_after_all(count, reserve, reserved);
         if short.is_none() {
             state.reserved += count;
         }
@@ -407,9 +468,52 @@ impl Ledger {
             touched.extend(runs.iter().flat_map(|r| r.start..r.start + r.len));
         }
         touched.extend(state.in_flight.iter().copied());
+        touched.extend(state.hold.iter().flat_map(|hold| &hold.freed));
         state.touched = Some(touched);
         let pages = state.map.len().div_ceil(super::map::PAGE_BLOCKS);
         Some((0..pages).filter_map(|index| state.map.page(index).cloned()).collect())
+    }
+
+    /// From now on what is in use now is not used again, until a copy has read it; what `instant`
+    /// gives is of the same moment. `None` if one is being made.
+    pub(super) fn begin_hold<T>(
+        &self,
+        instant: impl FnOnce() -> Result<T, KvError>,
+    ) -> Result<Option<(u64, T)>, KvError> {
+        let mut state = self.lock();
+        if state.hold.is_some() {
+            return Ok(None);
+        }
+        let taken = instant()?;
+        state.holds += 1;
+        let (number, used) = (state.holds, state.map.clone());
+        state.hold = Some(Hold { number, used, read: 0, freed: BTreeSet::new() });
+        Ok(Some((number, taken)))
+    }
+
+    /// The blocks below `read` were read; the next run in use at the instant, at most `max` long.
+    /// An error if the copy was given up.
+    pub(super) fn next_held(
+        &self,
+        number: u64,
+        read: u64,
+        max: u64,
+    ) -> Result<Option<Run>, GivenUp> {
+        let mut state = self.lock();
+        let hold = state.hold.as_mut().filter(|hold| hold.number == number).ok_or(GivenUp)?;
+        hold.read = hold.read.max(read);
+        let left = hold.freed.split_off(&hold.read);
+        let done = std::mem::replace(&mut hold.freed, left);
+        let run = hold.used.used_run(hold.read, max);
+        state.free_kept(done);
+        Ok(run)
+    }
+
+    pub(super) fn end_hold(&self, number: u64) {
+        let mut state = self.lock();
+        if state.hold.as_ref().is_some_and(|hold| hold.number == number) {
+            state.end_hold();
+        }
     }
 
     pub(super) fn end_check(&self) -> HashSet<u64> {
@@ -497,7 +601,7 @@ impl Staged {
         self.settle(State::commit);
     }
 
-    /// The batch was certainly not applied ([`KvError::Conflict`](crate::KvError::Conflict), or
+    /// The batch was certainly not applied ([`KvError::Conflict`], or
     /// never committed).
     pub fn abort(mut self) {
         self.settle(|state, seq, changed| state.abandon(seq, &changed));

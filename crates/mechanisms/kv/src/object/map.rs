@@ -124,6 +124,7 @@ impl MapPage {
 }
 
 /// The whole map, as long as the medium has grown.
+#[derive(Clone)]
 pub(super) struct Map {
     pages: Vec<MapPage>,
     /// Blocks there are.
@@ -188,6 +189,22 @@ impl Map {
             at = (index + 1) * PAGE_BLOCKS;
         }
         self.len
+    }
+
+    /// Whether a block is in use.
+    pub(super) fn is_used(&self, block: u64) -> bool {
+        let page = usize::try_from(block / PAGE_BLOCKS).ok().and_then(|at| self.pages.get(at));
+        page.is_some_and(|page| page.is_used(block % PAGE_BLOCKS))
+    }
+
+    /// The first used run at or after `from`, at most `max` long.
+    pub(super) fn used_run(&self, from: u64, max: u64) -> Option<Run> {
+        let start = self.next(from, MapPage::next_used);
+        if start >= self.len {
+            return None;
+        }
+        let end = self.next(start, MapPage::next_free);
+        Some(Run { start, len: (end - start).min(max) })
     }
 
     /// The first free run at or after `from`, at most `max` long.

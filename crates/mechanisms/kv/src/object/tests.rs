@@ -3,7 +3,7 @@
 use outboard_base::task::{poll_for, run};
 use std::collections::BTreeMap;
 
-use outboard_base::Rng;
+use outboard_base::{Errno, Rng};
 use outboard_sim::seeds;
 
 use super::*;
@@ -13,6 +13,7 @@ use outboard_medium::mem::{self as medium_mem, MemMedium};
 
 mod asking;
 mod faults;
+mod held;
 mod packed;
 
 type Store = Objects<MemKv, Arc<MemMedium>>;
