@@ -9,9 +9,9 @@
 //! What always holds:
 //! - a copy of the pairs and of the runs is a store that opens as after a kill at that instant: all
 //!   that was answered, and of each other change all or nothing;
-//! - what is kept from use is at most what was in use then and was freed since, and less the further
-//!   the copy is. A store that would have to say that it is full gives the copy up instead, and says
-//!   so to who makes it ([`GivenUp`]): a copy can be made again, a program's write cannot;
+//! - what is kept from use is at most what was in use then and was freed since, less the further
+//!   the copy is. A full store gives the copy up instead of saying that it is full, and says so to
+//!   who makes it ([`GivenUp`]): a copy can be made again, a program's write cannot;
 //! - the stored allocation map knows nothing of it: after a crash nothing is kept.
 
 use std::ops::Range;
