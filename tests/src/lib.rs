@@ -14,7 +14,7 @@ mod volume;
 
 pub use command::{Ended, run_limited};
 pub use skips::note_skip;
-pub use volume::{Side, Volume, program};
+pub use volume::{Side, Twin, Volume, program};
 
 /// What a check of the rig or of a program found wrong.
 pub type Result<T> = std::result::Result<T, String>;

@@ -42,6 +42,29 @@ pub fn program() -> Result<PathBuf> {
     Err(format!("no {}; build it, or name the program in OUTBOARD", path.display()))
 }
 
+/// A second mount of a volume; unmounted when it is dropped.
+pub struct Twin {
+    child: Child,
+    mountpoint: PathBuf,
+}
+
+impl Twin {
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> PathBuf {
+        self.mountpoint.clone()
+    }
+}
+
+impl Drop for Twin {
+    fn drop(&mut self) {
+        // It may have ended by itself; what is left then is killed.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        if !matches!(wait_limited(&mut self.child, STOP_LIMIT), Ok(Some(_))) {
+            let _ = self.child.kill();
+        }
+    }
+}
+
 /// A volume in `BASE/data`, mounted on `BASE/mnt`, logging to `BASE/run.log`.
 pub struct Volume {
     program: PathBuf,
@@ -140,6 +163,28 @@ impl Volume {
 
     fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// A second mount of the running volume, in `BASE/twin`, with the same flags.
+    pub fn twin(&self) -> Result<Twin> {
+        let mountpoint = self.base.join("twin");
+        context(fs::create_dir_all(&mountpoint), || format!("no {}", mountpoint.display()))?;
+        let log = OpenOptions::new().create(true).append(true).open(self.log());
+        let log = context(log, || "cannot open the log".to_owned())?;
+        let errors = context(log.try_clone(), || "cannot share the log".to_owned())?;
+        let mut command = Command::new(&self.program);
+        command.arg("mount").arg("--data").arg(self.data()).args(&self.flags).arg(&mountpoint);
+        command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
+        let child = context(command.spawn(), || format!("cannot start {command:?}"))?;
+        let mut twin = Twin { child, mountpoint };
+        let is_over = |twin: &mut Twin| !matches!(twin.child.try_wait(), Ok(None));
+        let ready = wait_until(START_LIMIT, || {
+            is_over(&mut twin) || (is_mounted(&twin.mountpoint) && answers(&twin.mountpoint))
+        });
+        if ready && !is_over(&mut twin) {
+            return Ok(twin);
+        }
+        Err(format!("`outboard mount` does not mount:\n{}", self.log_tail()))
     }
 
     /// Ends `outboard run` as Ctrl-C or a service manager does, and waits for a clean end.

@@ -11,6 +11,7 @@
 //! 0x080  u64 DPU beat     heartbeat of the DPU                             DPU
 //! 0x0C0  u64 event head   events consumed                                  host
 //! 0x0C8  u32 event arm    1: interrupt me for the next event               host; DPU clears
+//! 0x0D0  u64 event acted  events acted upon, and 1; 0: nobody acts here    host
 //! 0x100  u32 event interrupt   counts interrupts; the host sleeps on it    DPU
 //!
 //! queue block q, at 4096 + q * stride(depth)
@@ -53,6 +54,9 @@ pub mod attachment {
     pub const EVENT_HEAD: u64 = 0x0C0;
     /// 1: interrupt the host for the next event.
     pub const EVENT_ARM: u64 = 0x0C8;
+    /// 1 and the events acted upon: what they say is stale is forgotten. 0: this host keeps nothing
+    /// that an event ends, or is of before this register; nobody waits for it.
+    pub const EVENT_ACTED: u64 = 0x0D0;
     /// Counts event interrupts.
     pub const EVENT_INTERRUPT: u64 = 0x100;
 }
@@ -134,6 +138,7 @@ mod tests {
             (attachment::DPU_BEAT, 0x80),
             (attachment::EVENT_HEAD, 0xC0),
             (attachment::EVENT_ARM, 0xC8),
+            (attachment::EVENT_ACTED, 0xD0),
             (attachment::EVENT_INTERRUPT, 0x100),
         ];
         assert!(attachment.iter().all(|(offset, golden)| offset == golden));

@@ -4,9 +4,14 @@
 //! in a register how far it has read. A full ring drops events, and the next entry with room is
 //! [`Event::Overflow`]: assume that everything changed. So the DPU never blocks on a slow or dead
 //! host.
+//!
+//! To read an event is not to have acted upon it: a host that keeps what events end says in another
+//! register how far it has done what they ask ([`Acts`]). Whoever wants to know that nobody relies
+//! on an old state any more compares that with what was posted ([`Sender::has_acted`]).
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Acquire;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use outboard_wire::event::{EVENT_LEN, EVENTS, Event, SEQUENCE_AT};
 
@@ -70,6 +75,25 @@ impl Sender {
         wanted
     }
 
+    /// The number of the last event, counted from 1. One that was lost counts as the overflow that
+    /// will tell of it.
+    #[must_use]
+    pub fn posted(&self) -> u64 {
+        self.next - 1 + u64::from(self.lost)
+    }
+
+    /// How many events the host has acted upon; `None` if it keeps nothing that an event ends.
+    #[must_use]
+    pub fn acted(&self) -> Option<u64> {
+        self.registers.events_acted()
+    }
+
+    /// Whether the host has acted upon event `number`, or nothing of the kind is to be expected.
+    #[must_use]
+    pub fn has_acted(&self, number: u64) -> bool {
+        self.acted().is_none_or(|acted| acted >= number)
+    }
+
     fn post_overflow(&mut self) {
         if self.lost && self.put(&Event::Overflow) {
             self.lost = false;
@@ -118,6 +142,21 @@ impl Receiver {
         region.zero(layout.event_at(1), len)
     }
 
+    /// The number of the event that is read next.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Begins to tell how far events are acted upon, from those read next on.
+    #[must_use]
+    pub fn acts(&self) -> Arc<Acts> {
+        let acted = self.next - 1;
+        self.registers.set_events_acted(acted);
+        let state = Mutex::new((acted, BTreeSet::new()));
+        Arc::new(Acts { registers: self.registers.clone(), state })
+    }
+
     /// Appends at most `budget` events; an entry that means nothing reads as Overflow.
     pub fn poll(&mut self, budget: usize, out: &mut Vec<Event>) -> usize {
         let mut taken = 0;
@@ -156,6 +195,30 @@ impl Receiver {
     fn ready(&self) -> bool {
         let at = self.layout.event_at(self.next) + SEQUENCE_AT;
         self.region.load_u64(at, Acquire) == Ok(self.next)
+    }
+}
+
+/// What the host has done of what events ask. They may end in any order; the other side is told up
+/// to which all have.
+pub struct Acts {
+    registers: Registers,
+    /// All up to this one, and which beyond.
+    state: Mutex<(u64, BTreeSet<u64>)>,
+}
+
+impl Acts {
+    /// Event `number` is acted upon.
+    pub fn acted(&self, number: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, beyond) = &mut *state;
+        beyond.insert(number);
+        let before = *all;
+        while beyond.first().is_some_and(|first| *first <= *all + 1) {
+            *all = beyond.pop_first().map_or(*all, |first| first.max(*all));
+        }
+        if *all != before {
+            self.registers.set_events_acted(*all);
+        }
     }
 }
 
@@ -243,6 +306,31 @@ mod tests {
         assert_ne!(registers.event_interrupt(), value, "the futex word moved");
         sender.post(&granted(3));
         assert!(!sender.flush());
+    }
+
+    /// Acts end in any order; told is up to where all have. A host that says nothing is not waited
+    /// for, and what was lost is acted upon with the overflow that tells of it.
+    #[test]
+    fn what_is_acted_upon_is_told_in_order() {
+        let (mut sender, mut receiver, ..) = pair();
+        sender.post(&granted(1));
+        assert_eq!((sender.posted(), sender.acted()), (1, None));
+        assert!(sender.has_acted(1), "nobody acts here");
+        receiver.poll(1, &mut Vec::new());
+        let acts = receiver.acts();
+        assert!(sender.has_acted(1) && !sender.has_acted(2));
+        (0..3).for_each(|i| sender.post(&granted(i)));
+        assert_eq!(receiver.poll(8, &mut Vec::new()), 3);
+        assert_eq!(receiver.next(), 5);
+        for (number, acted) in [(4, 1), (3, 1), (2, 4), (2, 4)] {
+            acts.acted(number);
+            assert_eq!(sender.acted(), Some(acted));
+        }
+        (0..=EVENTS).for_each(|i| sender.post(&granted(i)));
+        assert_eq!(sender.posted(), 4 + EVENTS + 1);
+        receiver.poll(usize::MAX, &mut Vec::new());
+        sender.flush();
+        assert_eq!(sender.posted(), 4 + EVENTS + 1);
     }
 
     #[test]

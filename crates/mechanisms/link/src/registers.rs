@@ -133,6 +133,15 @@ impl Registers {
         self.set_wide(attachment::EVENT_HEAD, head);
     }
 
+    /// How many events the host has acted upon; `None` if it does not say.
+    pub(crate) fn events_acted(&self) -> Option<u64> {
+        self.get_wide(attachment::EVENT_ACTED).checked_sub(1)
+    }
+
+    pub(crate) fn set_events_acted(&self, acted: u64) {
+        self.set_wide(attachment::EVENT_ACTED, acted.saturating_add(1));
+    }
+
     pub(crate) fn arm_events(&self, arm: bool) {
         self.set(attachment::EVENT_ARM, u32::from(arm));
     }

@@ -61,8 +61,39 @@ pub struct Completion<S> {
 pub trait Front<S>: Send + Sync {
     /// A call left in flight is answered.
     fn complete(&self, completion: Completion<S>);
-    /// The volume's side says something unasked: cached data is stale, a lock was granted.
-    fn event(&self, event: Event);
+    /// The volume's side says something unasked: cached data is stale, a lock was granted. `told` is
+    /// dropped once this side relies no more on what the event says is stale; until then whoever
+    /// changed it has no answer, as long as this side keeps making progress.
+    fn event(&self, event: Event, told: Told);
+    /// Whether this side keeps what events end. The other side waits for nobody else.
+    fn keeps(&self) -> bool {
+        false
+    }
+}
+
+/// The wish to know when an event is acted upon: when this is dropped. The default is nobody's.
+#[derive(Default)]
+pub struct Told(Option<Box<dyn FnOnce() + Send>>);
+
+impl Told {
+    /// `acted` is called once, when this is dropped.
+    pub fn new(acted: impl FnOnce() + Send + 'static) -> Told {
+        Told(Some(Box::new(acted)))
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if let Some(acted) = self.0.take() {
+            acted();
+        }
+    }
+}
+
+impl std::fmt::Debug for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Told").field("waited_for", &self.0.is_some()).finish()
+    }
 }
 
 /// A place for one call and its payload. Dropping it frees it.

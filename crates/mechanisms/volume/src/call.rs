@@ -57,6 +57,14 @@ impl From<Reply> for Answer {
     }
 }
 
+impl VolumeEvent {
+    /// Whether it says that what an attachment was told holds no more.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        matches!(self, VolumeEvent::StaleInode { .. } | VolumeEvent::StaleEntry { .. })
+    }
+}
+
 /// Something an attachment must hear of; see [`crate::Volume::take_events`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeEvent {

@@ -20,6 +20,7 @@
 
 mod attachment;
 mod grace;
+mod letting_go;
 mod serve;
 mod service;
 mod stats;

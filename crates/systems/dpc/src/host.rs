@@ -57,7 +57,7 @@ use outboard_base::{Time, Timestamp};
 use outboard_wire::nvmefs::Dispatch;
 
 pub use loss::{NotResumed, Resumed};
-pub use outboard_volume::backend::{Call, Front};
+pub use outboard_volume::backend::{Call, Front, Told};
 pub use port::QueuePort;
 pub use session::Session;
 pub use slot::QueueSlot;

@@ -362,7 +362,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Polled for Serving<'_, V, R, 
         let mut found = dpu.look_at_queues();
         found += dpu.runtime.pass();
         found += dpu.look_for_kept_waiting(0);
-        if found > 0 {
+        if found > 0 || dpu.service.is_awaiting() {
             dpu.flush();
         }
         let now = clock::now();

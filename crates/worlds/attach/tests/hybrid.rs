@@ -27,7 +27,7 @@ use outboard_attach::host::{Host, HostOptions, Shape};
 use outboard_attach::link::control;
 use outboard_base::limits::IO_MAX;
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng};
-use outboard_dpc::host::{Call, Completion, Front, LossPolicy, QueuePort, QueueSlot};
+use outboard_dpc::host::{Call, Completion, Front, LossPolicy, QueuePort, QueueSlot, Told};
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kvfs::{Kvfs, Options};
 use outboard_os::clock;
@@ -124,7 +124,7 @@ struct Quiet;
 
 impl Front<QueueSlot> for Quiet {
     fn complete(&self, _: Completion) {}
-    fn event(&self, _: Event) {}
+    fn event(&self, _: Event, _: Told) {}
 }
 
 fn call(

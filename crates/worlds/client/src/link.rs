@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::{Cred, Errno, Ino, Result};
-use outboard_volume::backend::{Backend, Call, Completion, Front, Port, Slot};
+use outboard_volume::backend::{Backend, Call, Completion, Front, Port, Slot, Told};
 use outboard_wire::event::Event;
 use outboard_wire::file::{Attr, Reply, Request};
 
@@ -54,7 +54,7 @@ impl<S> Front<S> for Hearing {
     /// Every call is waited for by who made it, so nothing is left in flight.
     fn complete(&self, _: Completion<S>) {}
 
-    fn event(&self, event: Event) {
+    fn event(&self, event: Event, _: Told) {
         // Nothing here could be stale: a hybrid cache is kept right by its grants, not by events.
         if let Event::LockGranted { ticket, errno } = event {
             lock(&self.settled).came(ticket, errno);

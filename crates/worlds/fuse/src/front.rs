@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use outboard_base::Ino;
-use outboard_volume::backend::{self, Completion};
+use outboard_volume::backend::{self, Completion, Told};
 use outboard_wire::event::Event;
 use outboard_wire::fuse::answer::{Valid, fopen};
 use outboard_wire::fuse::init::{InitOut, flags};
@@ -14,9 +14,10 @@ use outboard_wire::fuse::init::{InitOut, flags};
 use crate::directories::Directories;
 use crate::inodes::InodeTable;
 use crate::job::Chore;
-use crate::notifier::Notice;
+use crate::notifier::{self, Notice};
 use crate::options::MountOptions;
 use crate::pending::Pending;
+use crate::recalls::Recall;
 use crate::releases::Releases;
 use crate::sys::Device;
 use crate::table::{Table, lock};
@@ -61,6 +62,8 @@ pub struct MountFront<S> {
     agreed: OnceLock<Agreed>,
     chores: Mutex<Vec<Chore>>,
     has_chores: AtomicBool,
+    recalls: SyncSender<Recall>,
+    recalls_out: Mutex<Option<Receiver<Recall>>>,
     notices: SyncSender<Notice>,
     notices_out: Mutex<Option<Receiver<Notice>>>,
     /// Notices were lost.
@@ -80,9 +83,23 @@ impl<S: backend::Slot> backend::Front<S> for MountFront<S> {
         }
     }
 
-    fn event(&self, event: Event) {
+    fn event(&self, event: Event, told: Told) {
         self.directories.forget();
-        self.notice(Notice::Event(event));
+        // Before the mount is there the kernel keeps nothing.
+        if self.agreed().is_none() {
+            return;
+        }
+        if let Err(TrySendError::Full(Recall::Event(event, told))) =
+            self.recalls.try_send(Recall::Event(event, told))
+        {
+            notifier::let_go(self, &event);
+            drop(told);
+            self.overflow.store(true, Ordering::Release);
+        }
+    }
+
+    fn keeps(&self) -> bool {
+        true
     }
 }
 
@@ -91,6 +108,7 @@ impl<S: backend::Slot> MountFront<S> {
     #[must_use]
     pub fn new(options: MountOptions) -> MountFront<S> {
         let (notices, notices_out) = sync_channel(NOTICES);
+        let (recalls, recalls_out) = sync_channel(NOTICES);
         MountFront {
             releases: Releases::new(options.workers.max(1)),
             options,
@@ -102,16 +120,34 @@ impl<S: backend::Slot> MountFront<S> {
             agreed: OnceLock::new(),
             chores: Mutex::default(),
             has_chores: AtomicBool::new(false),
+            recalls,
+            recalls_out: Mutex::new(Some(recalls_out)),
             notices,
             notices_out: Mutex::new(Some(notices_out)),
             overflow: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn notice(&self, notice: Notice) {
-        if let Err(TrySendError::Full(_)) = self.notices.try_send(notice) {
+    /// Has the notifier do something; false if it will not.
+    pub(crate) fn notice(&self, notice: Notice) -> bool {
+        let sent = self.notices.try_send(notice);
+        if let Err(TrySendError::Full(_)) = &sent {
             self.overflow.store(true, Ordering::Release);
         }
+        sent.is_ok()
+    }
+
+    /// The mount is over: no event is acted upon any more.
+    pub(crate) fn end_recalls(&self) {
+        // Who took the other end may be gone.
+        let _ = self.recalls.send(Recall::End);
+    }
+
+    /// What [`Front::event`] brings, once.
+    ///
+    /// [`Front::event`]: backend::Front::event
+    pub(crate) fn take_recalls(&self) -> Option<Receiver<Recall>> {
+        lock(&self.recalls_out).take()
     }
 
     /// How long the kernel may believe what it is told; short where it could not be told otherwise.

@@ -32,6 +32,7 @@ mod mountpoint;
 mod notifier;
 mod options;
 mod pending;
+mod recalls;
 mod releases;
 mod reply;
 mod session;

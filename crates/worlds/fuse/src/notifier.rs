@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use outboard_base::Ino;
@@ -34,6 +34,7 @@ pub(crate) fn run<B: Backend>(
     front: &MountFront<B::Slot>,
     backend: &Arc<B>,
     notices: &Receiver<Notice>,
+    done: &Sender<()>,
 ) {
     let mut watched: Vec<u64> = Vec::new();
     loop {
@@ -43,7 +44,11 @@ pub(crate) fn run<B: Backend>(
             notices.recv_timeout(WATCH)
         };
         match notice {
-            Ok(Notice::Event(event)) => tell(front, &event),
+            Ok(Notice::Event(event)) => {
+                tell(front, &event);
+                // Nobody asks any more once the mount ends.
+                let _ = done.send(());
+            }
             Ok(Notice::Watch(unique)) => watched.push(unique),
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Notice::End) | Err(RecvTimeoutError::Disconnected) => return,
@@ -82,6 +87,24 @@ fn tell<S: Slot>(front: &MountFront<S>, event: &Event) {
             }
         }
         // Locks are the link's matter; this adaptor holds no delegations and no cache of its own.
+        Event::LockGranted { .. } | Event::Recall { .. } => {}
+    }
+}
+
+/// What [`tell`] does as far as no lock of the kernel stands in the way of it: attributes, names,
+/// listings; bytes of files stay.
+pub(crate) fn let_go<S: Slot>(front: &MountFront<S>, event: &Event) {
+    let attributes = |ino: Ino| send(front, &inval_inode(node_of(ino), -1, 0));
+    match event {
+        Event::InvalidateInode { ino, .. } => attributes(*ino),
+        Event::InvalidateEntry { parent, .. } => {
+            invalidate_names(front);
+            send(front, &inval_inode(node_of(*parent), 0, 0));
+        }
+        Event::Overflow => {
+            invalidate_names(front);
+            front.inodes.all().into_iter().chain([Ino::ROOT]).for_each(attributes);
+        }
         Event::LockGranted { .. } | Event::Recall { .. } => {}
     }
 }

@@ -128,9 +128,12 @@ impl MountOptions {
     }
 
     /// What the kernel is told of a file opened with `flags`. One opened with `O_DIRECT` gets the
-    /// kernel's direct path: there, writes of several threads do not wait for each other.
+    /// kernel's direct path: there, writes of several threads do not wait for each other. So does
+    /// one opened to append: where the file ends the volume knows, and the kernel's cache would put
+    /// the bytes where it last saw the end.
     pub(crate) fn fopen_file(&self, flags: u32) -> u32 {
-        let cached = self.cache == Cache::Kernel && flags & open_flags::DIRECT == 0;
+        let cached =
+            self.cache == Cache::Kernel && flags & (open_flags::DIRECT | open_flags::APPEND) == 0;
         let kept = if cached { fopen::KEEP_CACHE } else { fopen::DIRECT_IO };
         kept | fopen::PARALLEL_DIRECT_WRITES
     }

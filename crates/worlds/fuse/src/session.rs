@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 
 use outboard_base::{Cred, Errno};
@@ -14,6 +15,7 @@ use outboard_wire::fuse::{IN_HEADER_LEN, InHeader, Opcode, WRITE_HEAD_LEN, out_h
 use crate::front::{Agreed, MountFront};
 use crate::mountpoint::{self, MountError};
 use crate::notifier::{self, Notice};
+use crate::recalls;
 use crate::sys::{Device, HeapSlot};
 use crate::worker::{End, Worker, wait_for};
 
@@ -50,6 +52,7 @@ pub struct Mounted<B: Backend> {
     front: Arc<MountFront<B::Slot>>,
     workers: Vec<JoinHandle<End<B::Port>>>,
     notifier: Option<JoinHandle<()>>,
+    recaller: Option<JoinHandle<()>>,
     ended: bool,
 }
 
@@ -72,8 +75,14 @@ pub fn mount<B: Backend>(
         .collect::<Result<Vec<_>, _>>()?;
     let place = mountpoint::check(mountpoint)?;
     let device = mountpoint::attach(&place, &front.options)?;
-    let mut mounted =
-        Mounted { mountpoint: place, front, workers: Vec::new(), notifier: None, ended: false };
+    let mut mounted = Mounted {
+        mountpoint: place,
+        front,
+        workers: Vec::new(),
+        notifier: None,
+        recaller: None,
+        ended: false,
+    };
     mounted.serve(device, ports, &backend)?;
     Ok(mounted)
 }
@@ -95,12 +104,18 @@ impl<B: Backend> Mounted<B> {
             devices.push(another);
         }
         let notices = self.front.take_notices().ok_or(MountError::FrontInUse)?;
+        let recalls = self.front.take_recalls().ok_or(MountError::FrontInUse)?;
         if !self.front.begin(devices, agreed) {
             return Err(MountError::FrontInUse);
         }
         let (front, shared) = (Arc::clone(&self.front), Arc::clone(backend));
+        let (done, is_done) = channel();
         self.notifier = Some(spawn("fuse-notify", move || {
-            notifier::run(&front, &shared, &notices);
+            notifier::run(&front, &shared, &notices, &done);
+        })?);
+        let front = Arc::clone(&self.front);
+        self.recaller = Some(spawn("fuse-recall", move || {
+            recalls::run(&front, &recalls, &is_done);
         })?);
         for (index, port) in ports.into_iter().enumerate() {
             let (front, shared) = (Arc::clone(&self.front), Arc::clone(backend));
@@ -148,6 +163,12 @@ impl<B: Backend> Mounted<B> {
                 Ok(Ok(returned)) => port = Some(returned),
                 Ok(Err(error)) => outcome = Err(MountError::Device(error)),
                 Err(_) => outcome = Err(MountError::Worker),
+            }
+        }
+        if let Some(recaller) = self.recaller.take() {
+            self.front.end_recalls();
+            if recaller.join().is_err() {
+                outcome = Err(MountError::Worker);
             }
         }
         if let Some(notifier) = self.notifier.take() {

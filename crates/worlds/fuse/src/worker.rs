@@ -424,7 +424,8 @@ impl<B: Backend> Worker<B> {
                     self.repeat_interrupt(unique);
                 }
             }
-            Some(_) => self.front.notice(Notice::Watch(unique)),
+            // One that is not watched goes on to its end, as most do.
+            Some(_) => _ = self.front.notice(Notice::Watch(unique)),
             None => self.repeat_interrupt(unique),
         }
     }

@@ -21,7 +21,7 @@ use outboard_cache::policy::Policies;
 use outboard_dpc::dpu::{Limits, Service};
 use outboard_dpc::host::{
     Call, Completion, Front, NotResumed, QueuePort, QueueSlot, Resumed, Session, SessionWorld,
-    Settings,
+    Settings, Told,
 };
 use outboard_link::Region;
 use outboard_link::dma::{Counted, Direct, Dma};
@@ -103,7 +103,7 @@ impl Front<QueueSlot> for Inbox {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner).push(answered);
     }
 
-    fn event(&self, event: Event) {
+    fn event(&self, event: Event, _: Told) {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 }
@@ -329,7 +329,7 @@ impl<V: Volume> Loopback<V> {
         if let Some(receiver) = &mut self.receiver {
             receiver.poll(1, &mut events);
         }
-        events.into_iter().for_each(|event| self.session.event(event));
+        events.into_iter().for_each(|event| self.session.event(event, Told::default()));
     }
 
     /// The event ring overflows: what the DPU side has told and the host side has not heard is
@@ -339,7 +339,7 @@ impl<V: Volume> Loopback<V> {
         if let Some(receiver) = &mut self.receiver {
             while receiver.poll(64, &mut lost) > 0 {}
         }
-        self.session.event(Event::Overflow);
+        self.session.event(Event::Overflow, Told::default());
     }
 
     /// What was answered since the last call.

@@ -193,6 +193,12 @@ pub(super) const TEST: &[Stage] = &[
         Action::Command(&["target/test-fast/coherence", "--rounds=8", "--flag=--replace=clock"]),
     ),
     built(
+        "twins",
+        "two mounts of one volume show what was answered on either, in each cache mode",
+        10,
+        Action::Command(&["target/test-fast/twins"]),
+    ),
+    built(
         "doctests",
         "the examples in the API documentation build and run",
         10,

@@ -13,6 +13,7 @@ use outboard_volume::Caller;
 use outboard_wire::event::Event;
 use outboard_wire::nvmefs::{Dispatch, Status};
 
+use super::letting_go::{LettingGo, Progress};
 use super::serve::{self, Running};
 use super::stats::Stats;
 use outboard_base::task::Spawn;
@@ -76,6 +77,8 @@ pub(super) struct Core<V, S> {
     pub(super) kv: Served<V>,
     /// What [`Dispatch::Shared`] speaks of.
     pub(super) shared: Served<S>,
+    /// Who waits for whom to forget what is stale.
+    pub(super) letting_go: LettingGo,
     pub(super) stats: RefCell<Stats>,
     /// The world's clock, to say how long an operation took.
     pub(super) clock: Box<dyn Fn() -> Time>,
@@ -106,6 +109,7 @@ pub struct Attachment<V, S> {
     /// Which queue is looked at first: each comes first in its pass.
     first: Cell<usize>,
     backlog: RefCell<VecDeque<Event>>,
+    progress: Progress,
     arrivals: RefCell<Vec<Arrival>>,
 }
 
@@ -130,6 +134,7 @@ impl<V: Volume, S: Volume> Attachment<V, S> {
             cached: Cell::new(None),
             first: Cell::new(0),
             backlog: RefCell::default(),
+            progress: Progress::default(),
             arrivals: RefCell::default(),
         })
     }
@@ -215,6 +220,24 @@ impl<V: Volume, S: Volume> Attachment<V, S> {
         }
         drop(backlog);
         self.notify_backlog();
+    }
+
+    /// Whether it keeps what events end.
+    pub(super) fn keeps(&self) -> bool {
+        self.sender.borrow().acted().is_some()
+    }
+
+    /// The number of the last event it was sent.
+    pub(super) fn posted(&self) -> u64 {
+        self.sender.borrow().posted()
+    }
+
+    /// Whether it is worth waiting until it has acted upon event `number`.
+    pub(super) fn is_behind(&self, number: u64, now: Time) -> bool {
+        let sender = self.sender.borrow();
+        !self.gone.get()
+            && !sender.has_acted(number)
+            && sender.acted().is_some_and(|acted| self.progress.is_awaited(acted, now))
     }
 
     fn notify_backlog(&self) {

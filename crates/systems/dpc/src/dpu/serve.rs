@@ -190,7 +190,9 @@ async fn answer<W: Volume, V: Volume, S: Volume>(
     let handle = served.coherence.handle(&*served.volume, operation);
     // What changes the volume runs to its end: whoever asked hears what became of it.
     let answer = if op.changes() {
-        Some(handle.await)
+        let outcome = handle.await;
+        core.letting_go.after(served.volume.take_events()).await;
+        Some(outcome)
     } else {
         held.abortable();
         unless_aborted(handle, &held.running).await

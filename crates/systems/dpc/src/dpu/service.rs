@@ -13,6 +13,7 @@ use outboard_wire::event::Event;
 use outboard_wire::nvmefs::Dispatch;
 
 use super::attachment::{Attachment, Core, Limits, Served};
+use super::letting_go::LettingGo;
 use super::stats::Stats;
 use outboard_cache::coherence::CacheSetup;
 use outboard_volume::{NoVolume, Volume};
@@ -69,6 +70,7 @@ impl<V: Volume, S: Volume> Service<V, S> {
         let core = Core {
             kv: Served::new(kv, now),
             shared: Served::new(shared, now),
+            letting_go: LettingGo::default(),
             stats: RefCell::default(),
             clock,
             passes: Cell::new(0),
@@ -231,15 +233,43 @@ impl<V: Volume, S: Volume> Service<V, S> {
     /// (`None`: the event ring's).
     pub fn flush(&mut self, mut interrupt: impl FnMut(AttachmentId, Option<u16>)) {
         let (kv, shared) = (&self.core.kv.volume, &self.core.shared.volume);
-        for event in kv.take_events().into_iter().chain(shared.take_events()) {
+        let untold = self.core.letting_go.take_untold().into_iter();
+        for event in untold.chain(kv.take_events()).chain(shared.take_events()) {
             self.pass_on(event);
         }
+        self.settle();
         for (id, attachment) in &self.attachments {
             attachment.flush(|queue| interrupt(*id, queue));
         }
     }
 
+    /// Answers changes of which everybody has heard.
+    fn settle(&self) {
+        let now = (self.core.clock)();
+        let behind = || {
+            let all = self
+                .attachments
+                .iter()
+                .map(|(id, attachment)| (id, attachment.posted(), attachment));
+            all.filter(|(_, posted, attachment)| attachment.is_behind(*posted, now))
+                .map(|(id, posted, _)| (*id, posted))
+                .collect()
+        };
+        let is_behind = |id, number| {
+            let found = self.attachments.iter().find(|(other, _)| *other == id);
+            found.is_some_and(|(_, attachment)| attachment.is_behind(number, now))
+        };
+        self.core.letting_go.settle(behind, is_behind);
+    }
+
+    /// Whether changes wait until others have let go: then [`Service::flush`] is to be called often.
+    #[must_use]
+    pub fn is_awaiting(&self) -> bool {
+        self.core.letting_go.is_awaited()
+    }
+
     fn pass_on(&self, event: VolumeEvent) {
+        let stale = event.is_stale();
         let (session, event) = match event {
             VolumeEvent::LockSettled { attachment, ticket, result } => {
                 (attachment, Event::LockGranted { ticket, errno: result.err() })
@@ -258,12 +288,16 @@ impl<V: Volume, S: Volume> Service<V, S> {
         let mut all = self.attachments.iter();
         if let Some((_, attachment)) = all.find(|(_, a)| a.session() == session && !a.is_gone()) {
             attachment.notify(event);
+            if stale && attachment.keeps() {
+                self.core.letting_go.told();
+            }
         }
     }
 
     /// Publishes "asleep" everywhere and looks again; false (and awake) if there is work.
     pub fn may_sleep(&mut self) -> bool {
-        let asleep = self.attachments.iter().all(|(_, attachment)| attachment.may_sleep());
+        let asleep = !self.is_awaiting()
+            && self.attachments.iter().all(|(_, attachment)| attachment.may_sleep());
         if !asleep {
             self.awake();
         }

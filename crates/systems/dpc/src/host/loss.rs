@@ -23,7 +23,7 @@ use super::entry::{Reader, State};
 use super::locking::Locking;
 use super::session::{Admission, Cell, Haul, lock};
 use super::shared::Parked;
-use super::{Call, Completion, QueuePort, QueueSlot, Session};
+use super::{Call, Completion, QueuePort, QueueSlot, Session, Told};
 
 /// What a return of the DPU side came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl Session {
         self.send_pending(&mut resumed);
         // The new instance does not know what this side was told, and what the old one had yet to
         // tell died with it.
-        self.front().event(Event::Overflow);
+        self.front().event(Event::Overflow, Told::default());
         self.wait_again(alive)?;
         Ok(resumed)
     }
@@ -480,9 +480,17 @@ impl Session {
         true
     }
 
+    /// Whether the front-end keeps what events end ([`Front::keeps`]).
+    ///
+    /// [`Front::keeps`]: crate::host::Front::keeps
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        self.front().keeps()
+    }
+
     /// Something the DPU side tells. Ends of waits and recalls of locks are the session's; the rest
-    /// is the front-end's.
-    pub fn event(self: &Arc<Session>, event: Event) {
+    /// is the front-end's, which drops `told` once it has acted upon it.
+    pub fn event(self: &Arc<Session>, event: Event, told: Told) {
         let (ticket, errno) = match event {
             Event::LockGranted { ticket, errno } => (ticket, errno),
             Event::Recall { ino, .. } => {
@@ -497,9 +505,9 @@ impl Session {
                 drop(shared);
                 self.send_returns();
                 self.renew_waits();
-                return self.front().event(event);
+                return self.front().event(event, told);
             }
-            other => return self.front().event(other),
+            other => return self.front().event(other, told),
         };
         let parked = lock(&self.shared).decided(ticket, errno);
         if let Some(parked) = parked {
@@ -511,7 +519,10 @@ impl Session {
     fn end_wait(&self, parked: &Parked, errno: Option<Errno>) {
         match parked.tag {
             Some(tag) => self.front().complete(ended(tag, errno)),
-            None => self.front().event(Event::LockGranted { ticket: parked.ticket, errno }),
+            None => {
+                let granted = Event::LockGranted { ticket: parked.ticket, errno };
+                self.front().event(granted, Told::default());
+            }
         }
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use outboard_base::Time;
 use outboard_dpc::host::Session;
-use outboard_link::events::Receiver;
+use outboard_link::events::{Acts, Receiver};
+use outboard_volume::backend::Told;
 
 use super::Stop;
 use super::world::HostWorld;
@@ -29,8 +30,9 @@ pub(super) fn run(session: &Arc<Session>, world: &HostWorld, memory: &HostMemory
         }
         match link.receiver(memory) {
             Ok(mut receiver) => {
+                let acts = session.keeps().then(|| receiver.acts());
                 while !stop.is_asked() && !link.is_lost() && world.life() == life {
-                    pass(session, &link, &mut receiver);
+                    pass(session, &link, &mut receiver, acts.as_ref());
                 }
             }
             Err(error) => {
@@ -42,7 +44,12 @@ pub(super) fn run(session: &Arc<Session>, world: &HostWorld, memory: &HostMemory
 }
 
 /// One pass: takes in what is there and sleeps until there is more.
-fn pass(session: &Arc<Session>, link: &HostLink, receiver: &mut Receiver) {
+fn pass(
+    session: &Arc<Session>,
+    link: &HostLink,
+    receiver: &mut Receiver,
+    acts: Option<&Arc<Acts>>,
+) {
     let mut words = Vec::with_capacity(usize::from(session.queues()) + 1);
     for queue in (0..session.queues()).filter(|queue| session.is_watched(*queue)) {
         let Some(block) = link.registers().queue(queue) else { continue };
@@ -56,8 +63,12 @@ fn pass(session: &Arc<Session>, link: &HostLink, receiver: &mut Receiver) {
     }
     let mut events = Vec::new();
     loop {
+        let first = receiver.next();
         receiver.poll(EVENTS, &mut events);
-        events.drain(..).for_each(|event| session.event(event));
+        for (number, event) in (first..).zip(events.drain(..)) {
+            let told = acts.map(Arc::clone).map(|acts| Told::new(move || acts.acted(number)));
+            session.event(event, told.unwrap_or_default());
+        }
         if let Some(word) = receiver.may_sleep() {
             words.push((link.registers().event_interrupt_at(), word));
             break;

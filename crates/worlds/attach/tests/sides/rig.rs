@@ -12,7 +12,7 @@ use outboard_attach::dpu::{Dpu, DpuOptions};
 use outboard_attach::host::{Host, HostOptions};
 use outboard_attach::link::control;
 use outboard_base::{Cred, Fh, Ino, Result, Rng, Time};
-use outboard_dpc::host::{Call, Completion, Front, LossPolicy, QueuePort, QueueSlot};
+use outboard_dpc::host::{Call, Completion, Front, LossPolicy, QueuePort, QueueSlot, Told};
 use outboard_fjall::{Engine, EngineOptions};
 use outboard_kvfs::{Kvfs, Options};
 use outboard_os::clock;
@@ -186,7 +186,7 @@ impl Front<QueueSlot> for Completed {
         self.0.lock().unwrap().push((completion.tag, completion.outcome));
     }
 
-    fn event(&self, _: Event) {}
+    fn event(&self, _: Event, _: Told) {}
 }
 
 impl Completed {

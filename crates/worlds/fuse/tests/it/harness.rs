@@ -98,7 +98,7 @@ impl ToyBackend {
             return self.toy.answer(call.cred, call.request, payload, call.payload_len);
         };
         let (outcome, events) = kvfs.answer(call.cred, call.request, payload, call.payload_len);
-        events.into_iter().for_each(|event| self.front().event(event));
+        events.into_iter().for_each(|event| self.front().event(event, Told::default()));
         outcome
     }
 
@@ -112,9 +112,17 @@ impl ToyBackend {
         self.copied.load(Ordering::Relaxed)
     }
 
+    /// The DPU side tells something, and waits until it is acted upon.
+    pub(crate) fn tell_and_wait(&self, event: outboard_wire::event::Event) {
+        let (done, is_done) = std::sync::mpsc::channel();
+        let told = outboard_volume::backend::Told::new(move || done.send(()).unwrap());
+        self.front().event(event, told);
+        is_done.recv_timeout(std::time::Duration::from_secs(10)).expect("it is acted upon");
+    }
+
     /// The DPU side tells something.
     pub(crate) fn tell(&self, event: outboard_wire::event::Event) {
-        self.front().event(event);
+        self.front().event(event, outboard_volume::backend::Told::default());
     }
 
     /// Whether answers come by another thread.

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use outboard_base::Ino;
 use outboard_fuse::{MountError, MountOptions, clear_stale, unmount};
@@ -129,6 +130,59 @@ fn bad_mount_points_are_told_apart() {
     let file = attempt(&place.path().join("file")).unwrap();
     assert!(file.contains("not a directory"), "{file}");
     assert!(matches!(unmount(place.path(), false), Err(MountError::NotMounted { .. })));
+}
+
+/// Once the mount says that it has acted upon an event, nothing is answered from before: attributes,
+/// names, names that do not exist, bytes.
+#[test]
+fn what_was_let_go_is_asked_for_at_once() {
+    if !can_mount("what_was_let_go_is_asked_for_at_once") {
+        return;
+    }
+    let mount = toy_mount(MountOptions::default(), None);
+    fs::write(mount.dir.join("f"), b"one").unwrap();
+    let toy = &mount.backend.toy;
+    let asks = |op: Op, event: &Event, act: &dyn Fn()| {
+        act();
+        let known = toy.asked(op);
+        act();
+        assert_eq!(toy.asked(op), known, "{op:?} is answered by the kernel");
+        mount.backend.tell_and_wait(event.clone());
+        act();
+        assert!(toy.asked(op) > known, "{op:?} is asked after {event:?}");
+    };
+    let stat = || _ = fs::metadata(mount.dir.join("f")).unwrap();
+    let read = || assert_eq!(fs::read(mount.dir.join("f")).unwrap(), b"one");
+    let missing = || _ = fs::metadata(mount.dir.join("g")).unwrap_err();
+    let inode = Event::InvalidateInode { ino: Ino(2), offset: 0, len: u64::MAX };
+    let name = |name: &[u8]| Event::InvalidateEntry { parent: Ino::ROOT, name: name.to_vec() };
+    for _ in 0..20 {
+        asks(Op::Getattr, &inode, &stat);
+        asks(Op::Read, &inode, &read);
+        asks(Op::Lookup, &name(b"f"), &stat);
+        asks(Op::Lookup, &name(b"g"), &missing);
+        asks(Op::Lookup, &name(b""), &stat);
+        asks(Op::Lookup, &Event::Overflow, &missing);
+    }
+}
+
+/// Two mounts that make changes in one directory hold each the lock that the other's notification
+/// waits for. So acting does not wait for the end of a change of this mount: here the event comes
+/// while one is under way that takes 300 ms.
+#[test]
+fn letting_go_does_not_wait_for_a_change_under_way() {
+    if !can_mount("letting_go_does_not_wait_for_a_change_under_way") {
+        return;
+    }
+    let mount = toy_mount(MountOptions::default(), Some(Duration::from_millis(300)));
+    fs::write(mount.dir.join("f"), b"one").unwrap();
+    let dir = mount.dir.join("d");
+    let begun = mount.backend.toy.asked(Op::Mkdir);
+    let change = std::thread::spawn(move || fs::create_dir(dir));
+    eventually("the change is under way", || mount.backend.toy.asked(Op::Mkdir) > begun);
+    mount.backend.tell_and_wait(Event::InvalidateEntry { parent: Ino::ROOT, name: b"f".to_vec() });
+    assert!(!change.is_finished(), "the directory was locked meanwhile");
+    change.join().unwrap().unwrap();
 }
 
 #[test]
