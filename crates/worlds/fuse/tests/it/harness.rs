@@ -117,7 +117,7 @@ impl ToyBackend {
         let (done, is_done) = std::sync::mpsc::channel();
         let told = outboard_volume::backend::Told::new(move || done.send(()).unwrap());
         self.front().event(event, told);
-        is_done.recv_timeout(std::time::Duration::from_secs(10)).expect("it is acted upon");
+        is_done.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
     }
 
     /// The DPU side tells something.
