@@ -61,9 +61,9 @@ pub struct Completion<S> {
 pub trait Front<S>: Send + Sync {
     /// A call left in flight is answered.
     fn complete(&self, completion: Completion<S>);
-    /// The volume's side says something unasked: cached data is stale, a lock was granted. `told` is
-    /// dropped once this side relies no more on what the event says is stale; until then whoever
-    /// changed it has no answer, as long as this side keeps making progress.
+    /// The volume's side says something unasked: cached data is stale, a lock was granted. `told`
+    /// is dropped once this side relies no more on what the event says is stale; until then who
+    /// changed it has no answer, as long as this side makes progress.
     fn event(&self, event: Event, told: Told);
     /// Whether this side keeps what events end. The other side waits for nobody else.
     fn keeps(&self) -> bool {

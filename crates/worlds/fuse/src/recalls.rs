@@ -1,12 +1,12 @@
 //! The thread that has the kernel let go of what is stale, and says when it has.
 //!
-//! Who changed something has no answer before (`docs/internals/coherence.md`), so this must end. The
-//! [notifier](crate::notifier) does the work and may block: on the lock of a directory in which this
-//! mount is making a change, on pages whose read or write is under way. Those end by themselves,
-//! unless two mounts wait for each other. So it is waited for a moment only. What it has not done
-//! then is done here as far as it needs no lock: attributes are dropped, every cached name is out of
-//! date by an epoch, which look-ups that are under way do not outlive. The notifier still drops the
-//! pages once it can.
+//! Who changed something has no answer before (`docs/internals/coherence.md`), so this must end.
+//! The [notifier](crate::notifier) does the work and may block: on the lock of a directory in which
+//! this mount is making a change, on pages whose read or write is under way. Those end by
+//! themselves, unless two mounts wait for each other. So it is waited for a moment only. What it
+//! has not done then is done here as far as it needs no lock: attributes are dropped, every cached
+//! name is out of date by an epoch, which look-ups that are under way do not outlive. The notifier
+//! still drops the pages once it can.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;

@@ -183,8 +183,8 @@ mod tests {
         assert!(!all.is_awaited());
     }
 
-    /// Each of those who were told must have acted, upon what was posted by the end of the work; not
-    /// upon what came later, and who is gone is not waited for.
+    /// Each of those who were told must have acted, upon what was posted by the end of the work;
+    /// not upon what came later, and who is gone is not waited for.
     #[test]
     fn a_change_is_answered_when_all_who_were_told_have_acted() {
         let all = LettingGo::default();

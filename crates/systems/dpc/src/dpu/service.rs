@@ -262,7 +262,8 @@ impl<V: Volume, S: Volume> Service<V, S> {
         self.core.letting_go.settle(behind, is_behind);
     }
 
-    /// Whether changes wait until others have let go: then [`Service::flush`] is to be called often.
+    /// Whether changes wait until others have let go: then [`Service::flush`] is to be called
+    /// often.
     #[must_use]
     pub fn is_awaiting(&self) -> bool {
         self.core.letting_go.is_awaited()

@@ -98,7 +98,7 @@ impl ToyBackend {
             return self.toy.answer(call.cred, call.request, payload, call.payload_len);
         };
         let (outcome, events) = kvfs.answer(call.cred, call.request, payload, call.payload_len);
-        events.into_iter().for_each(|event| self.front().event(event, Told::default()));
+        events.into_iter().for_each(|event| self.tell(event));
         outcome
     }
 

@@ -132,8 +132,8 @@ fn bad_mount_points_are_told_apart() {
     assert!(matches!(unmount(place.path(), false), Err(MountError::NotMounted { .. })));
 }
 
-/// Once the mount says that it has acted upon an event, nothing is answered from before: attributes,
-/// names, names that do not exist, bytes.
+/// Once the mount says that it has acted upon an event, nothing is answered from before:
+/// attributes, names, names that do not exist, bytes.
 #[test]
 fn what_was_let_go_is_asked_for_at_once() {
     if !can_mount("what_was_let_go_is_asked_for_at_once") {

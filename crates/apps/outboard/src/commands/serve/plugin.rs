@@ -121,6 +121,19 @@ fn front<F: worker::Files>(
     front.map_err(cannot(format!("serve {at}")))
 }
 
+/// Who answered how much, in a line.
+fn say_counts(front: &Front, plugin: &Plugin) {
+    let (tally, counts) = (front.tally(), plugin.counts());
+    println!(
+        "answered here {}, by the server {}; the plug-in failed {} times",
+        tally.offloaded.load(Ordering::Relaxed),
+        tally.to_host.load(Ordering::Relaxed)
+            + tally.refused.load(Ordering::Relaxed)
+            + tally.fell_back.load(Ordering::Relaxed),
+        counts.faults.load(Ordering::Relaxed),
+    );
+}
+
 /// Serves until it is told to end.
 pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
     args.net.check(args.listen)?;
@@ -168,15 +181,7 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
             break;
         }
     }
-    let (tally, counts) = (front.tally(), plugin.counts());
-    println!(
-        "answered here {}, by the server {}; the plug-in failed {} times",
-        tally.offloaded.load(Ordering::Relaxed),
-        tally.to_host.load(Ordering::Relaxed)
-            + tally.refused.load(Ordering::Relaxed)
-            + tally.fell_back.load(Ordering::Relaxed),
-        counts.faults.load(Ordering::Relaxed),
-    );
+    say_counts(&front, &plugin);
     let lost = !front.is_serving();
     drop(front);
     server.stop().map_err(cannot("end in order"))?;

@@ -412,7 +412,7 @@ mod tests {
 
     use super::super::Admission;
     use super::*;
-    use crate::host::{Call, Front, QueueSlot, SessionWorld, Settings};
+    use crate::host::{Call, Front, QueueSlot, SessionWorld, Settings, Told};
 
     struct Still;
 
@@ -439,7 +439,7 @@ mod tests {
         fn complete(&self, completion: Completion) {
             self.0.lock().unwrap().push(completion);
         }
-        fn event(&self, _: Event) {}
+        fn event(&self, _: Event, _: Told) {}
     }
 
     /// A session of one queue with two slots, to whose DPU side nobody listens.
