@@ -1,5 +1,6 @@
 //! The commands, with the answers and errors of Redis.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::log::Found;
@@ -11,14 +12,16 @@ use crate::resp::{self, put_array, put_bulk, put_error, put_integer, put_nil, pu
 
 /// Keys, and commands, of one client in a row: then others are served.
 pub(super) const SLICE: usize = 1024;
+/// Records of the file that are looked at side by side for one client.
+pub(super) const SIDE_BY_SIDE: usize = 32;
 
 /// What a command wants besides its answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Then {
     /// The next command.
     Next,
-    /// This record first; then the command again.
-    Bring(Cold),
+    /// These records first; then the command again.
+    Bring(Vec<Cold>),
     /// To go on when pages were written.
     Wait,
     /// To go on when others were served, and there is room for its answers.
@@ -53,14 +56,15 @@ pub(super) trait Answers {
 
 /// How far a command of many keys is: it goes from key to key, [`SLICE`] of them in a row, because
 /// memory may not hold all of them at once, and others want to be served.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct SoFar {
     /// One of many keys let others be served before it.
     pub(super) has_begun: bool,
     keys: usize,
     counted: usize,
-    /// Of the next key: whether its record in the file holds a value, and of what length.
-    pub(super) looked: Option<Option<usize>>,
+    /// Of keys whose records lie in the file, and where: whether it holds a value, and of what
+    /// length.
+    pub(super) looked: BTreeMap<(Vec<u8>, u64), Option<usize>>,
 }
 
 /// What a server says of itself.
@@ -230,7 +234,8 @@ fn keyed<D: Device>(
         return Some(look(store, key, answers, name == b"strlen"));
     }
     if let Found::Cold(address) = store.log.find(key) {
-        return Some(Then::Bring(Cold { key: key.to_vec(), address, only_looked_at: false }));
+        let cold = Cold { key: key.to_vec(), address, only_looked_at: false };
+        return Some(Then::Bring(vec![cold]));
     }
     let out = answers.out();
     Some(match name.as_slice() {
@@ -275,6 +280,28 @@ fn is_there<D>(store: &Store<D>, key: &[u8]) -> bool {
     matches!(store.log.find(key), Found::Here(_))
 }
 
+/// Has the records of those of `keys` looked at that lie in the file, as many as may be at once.
+/// What was known of others is of no use any more.
+fn look_at<'a, D: Device>(
+    store: &Store<D>,
+    keys: impl Iterator<Item = &'a [u8]>,
+    answers: &mut impl Answers,
+) -> Then {
+    answers.so_far().looked.clear();
+    let mut cold: Vec<Cold> = Vec::new();
+    for key in keys.take(SLICE) {
+        if let Found::Cold(address) = store.log.find(key)
+            && !cold.iter().any(|cold| cold.key == key)
+        {
+            cold.push(Cold { key: key.to_vec(), address, only_looked_at: true });
+        }
+        if cold.len() == SIDE_BY_SIDE {
+            break;
+        }
+    }
+    Then::Bring(cold)
+}
+
 /// The length of a value, or its type.
 fn look<D: Device>(
     store: &Store<D>,
@@ -282,14 +309,15 @@ fn look<D: Device>(
     answers: &mut impl Answers,
     asks_length: bool,
 ) -> Then {
-    let len = match (store.log.find(key), std::mem::take(answers.so_far()).looked) {
-        (Found::Cold(_), Some(looked)) => looked,
-        (Found::Cold(address), None) => {
-            return Then::Bring(Cold { key: key.to_vec(), address, only_looked_at: true });
-        }
-        (Found::Nothing, _) => None,
-        (Found::Here(record), _) => Some(record.value().len()),
+    let len = match store.log.find(key) {
+        Found::Cold(address) => match answers.so_far().looked.remove(&(key.to_vec(), address)) {
+            Some(looked) => looked,
+            None => return look_at(store, std::iter::once(key), answers),
+        },
+        Found::Nothing => None,
+        Found::Here(record) => Some(record.value().len()),
     };
+    *answers.so_far() = SoFar::default();
     if asks_length {
         return count(answers.out(), len.unwrap_or(0));
     }
@@ -357,13 +385,12 @@ fn each<D: Device>(
     deletes: bool,
 ) -> Then {
     for key in command.from(1 + answers.so_far().keys).take(SLICE) {
-        let looked = answers.so_far().looked.take();
         let is_there = match store.log.find(key) {
-            Found::Cold(address) => match looked {
+            Found::Cold(address) => match answers.so_far().looked.get(&(key.to_vec(), address)) {
                 Some(len) => len.is_some(),
                 None => {
-                    let key = key.to_vec();
-                    return Then::Bring(Cold { key, address, only_looked_at: true });
+                    let left = command.from(1 + answers.so_far().keys);
+                    return look_at(store, left, answers);
                 }
             },
             Found::Nothing => false,

@@ -46,6 +46,9 @@ pub struct Setup {
 struct State {
     parser: Parser,
     so_far: SoFar,
+    /// Records that are being read for it, and why one could not be.
+    reading: usize,
+    failed: Option<&'static str>,
 }
 
 type Client = Conn<State>;
@@ -273,11 +276,14 @@ impl<D: Device> Kv<D> {
             Then::Close => conn.closing = true,
             Then::Bring(cold) => {
                 conn.paused = true;
-                let (reader, conn) = (self.store.reader(), conn.id());
-                begin.push(Box::pin(async move {
-                    let record = read_cold(reader, cold.address, cold.key.clone()).await;
-                    Event::Brought { conn, cold, record }
-                }));
+                conn.state.reading = cold.len();
+                for cold in cold {
+                    let (reader, conn) = (self.store.reader(), conn.id());
+                    begin.push(Box::pin(async move {
+                        let record = read_cold(reader, cold.address, cold.key.clone()).await;
+                        Event::Brought { conn, cold, record }
+                    }));
+                }
                 return Goes::Stays;
             }
         }
@@ -293,8 +299,8 @@ impl<D: Device> Kv<D> {
         Goes::On
     }
 
-    /// A command's record was read: into the tail with it, or its length noted, and the command
-    /// again.
+    /// A command's record was read: into the tail with it, or its length noted; and the command
+    /// again when all were that it waits for.
     fn brought(
         &mut self,
         conns: &mut Conns<State>,
@@ -319,9 +325,17 @@ impl<D: Device> Kv<D> {
             Ok(None) => stored(self.store.delete(key)),
         };
         if let Some(conn) = conns.get(id) {
+            let state = &mut conn.state;
+            state.reading = state.reading.saturating_sub(1);
+            if let Some(looked) = looked {
+                state.so_far.looked.insert((key.clone(), cold.address), looked);
+            }
+            state.failed = state.failed.or_else(|| brought.err());
+            if state.reading > 0 {
+                return;
+            }
             conn.paused = false;
-            conn.state.so_far.looked = looked;
-            if let Err(text) = brought {
+            if let Some(text) = conn.state.failed {
                 let mut state = std::mem::take(&mut conn.state);
                 if let Parsed::Command(len) = state.parser.parse(conn.input()) {
                     conn.take(len);

@@ -114,21 +114,35 @@ impl Dpu {
     }
 
     pub(crate) fn start_with(dir: &Path, address: &Address, app: Arc<dyn Application>) -> Dpu {
-        Dpu::start_all(dir, address, app, 1 << 30)
+        Dpu::start_all(dir, address, app, 1 << 30, Duration::ZERO)
+    }
+
+    /// One of which every read takes so much longer.
+    pub(crate) fn start_slow(dir: &Path, read_delay: Duration) -> Dpu {
+        let address = Address::Tcp("127.0.0.1:0".parse().unwrap());
+        Dpu::start_all(dir, &address, Arc::new(KvApplication { seed: SEED }), 1 << 30, read_delay)
     }
 
     /// One whose device is of so many bytes.
     pub(crate) fn start_sized(dir: &Path, capacity: u64) -> Dpu {
         let address = Address::Tcp("127.0.0.1:0".parse().unwrap());
-        Dpu::start_all(dir, &address, Arc::new(KvApplication { seed: SEED }), capacity)
+        let app = Arc::new(KvApplication { seed: SEED });
+        Dpu::start_all(dir, &address, app, capacity, Duration::ZERO)
     }
 
-    fn start_all(dir: &Path, address: &Address, app: Arc<dyn Application>, capacity: u64) -> Dpu {
+    fn start_all(
+        dir: &Path,
+        address: &Address,
+        app: Arc<dyn Application>,
+        capacity: u64,
+        read_delay: Duration,
+    ) -> Dpu {
         let options = ServerOptions::new(dir.join("volume"), dir.join("dpu.sock"));
         let health = Arc::clone(&options.health);
         let server = Server::start(ServerOptions {
             capacity: Some(capacity),
             items: 1 << 17,
+            read_delay,
             reserve: Reserve { most: 1 << 20, one_in: 1000 },
             application: Some(Arc::clone(&app)),
             ..options
