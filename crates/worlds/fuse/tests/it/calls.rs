@@ -14,7 +14,7 @@ use rustix::fs::{
 };
 
 use crate::harness::{
-    Mount, can_mount, each, each_of_both, eventually, kvfs_mount, note_skip, toy_mount,
+    Mount, can_mount, each, each_of_both, eventually, kvfs_mount, note_skip, spawn, toy_mount,
 };
 
 fn names(dir: &Path) -> Vec<String> {
@@ -448,7 +448,8 @@ fn shared_mappings_write_through() {
             "import mmap\nf = open({path:?}, 'r+b')\nm = mmap.mmap(f.fileno(), 0)\n\
              m[5000:5005] = b'hello'\nm.flush()\nm.close()"
         );
-        let Ok(status) = std::process::Command::new("python3").arg("-c").arg(script).status()
+        let Ok(status) = spawn(std::process::Command::new("python3").arg("-c").arg(script))
+            .and_then(|mut child| child.wait())
         else {
             note_skip("mmap", "there is no python3");
             return;

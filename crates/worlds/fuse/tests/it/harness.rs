@@ -3,9 +3,11 @@
 #[path = "../../../os/tests/skips/mod.rs"]
 mod skips;
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -382,6 +384,21 @@ pub(crate) fn each_of_both(test: &str, body: impl Fn(&Mount)) {
 /// KVFS beyond a link, mounted.
 pub(crate) fn kvfs_mount(options: MountOptions, late: Option<Duration>) -> Mount {
     mount_volume(tempfile::tempdir().unwrap(), Some(KvfsOverLink::new()), options, late)
+}
+
+/// Held while a process is started. Until it has become its program it has all open files of this
+/// one, those of tests that run beside it too.
+static SPAWNS: RwLock<()> = RwLock::new(());
+
+/// Starts a program.
+pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+    let _spawning = SPAWNS.read().unwrap_or_else(PoisonError::into_inner);
+    command.spawn()
+}
+
+/// Until it is dropped, what is closed here is open nowhere else.
+pub(crate) fn without_spawns() -> RwLockWriteGuard<'static, ()> {
+    SPAWNS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for something to become true.

@@ -11,7 +11,7 @@ use outboard_fuse::{MountError, MountOptions, clear_stale, unmount};
 use outboard_wire::event::Event;
 use outboard_wire::file::Op;
 
-use crate::harness::{can_mount, each, eventually, toy_mount};
+use crate::harness::{can_mount, each, eventually, spawn, toy_mount};
 
 #[test]
 fn unmounting_ends_the_workers_and_makes_the_volume_durable() {
@@ -97,7 +97,8 @@ fn a_stale_mount_point_is_cleared() {
     let abort = format!("/sys/fs/fuse/connections/{connection}/abort");
     if fs::metadata("/sys/fs/fuse/connections").is_ok_and(|_| !Path::new(&abort).exists()) {
         let args = ["-t", "fusectl", "none", "/sys/fs/fuse/connections"];
-        assert!(std::process::Command::new("mount").args(args).status().unwrap().success());
+        let mut child = spawn(std::process::Command::new("mount").args(args)).unwrap();
+        assert!(child.wait().unwrap().success());
     }
     fs::write(&abort, b"1").unwrap();
     let error = rustix::fs::statvfs(&mount.dir).err().unwrap();

@@ -9,17 +9,13 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Mount, each, eventually, note_skip};
+use crate::harness::{Mount, each, eventually, note_skip, spawn, without_spawns};
 
 /// A python program, started; it says "ready" first. `None` when there is no python.
 fn python(script: &str) -> Option<Child> {
-    Command::new("python3")
-        .args(["-c", script])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| note_skip("locks", &format!("no python3 ({error})")))
-        .ok()
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    spawn(&mut command).map_err(|error| note_skip("locks", &format!("no python3 ({error})"))).ok()
 }
 
 fn line(child: &mut Child) -> String {
@@ -46,6 +42,8 @@ fn locker(mount: &Mount) -> String {
 /// A worker that had read the RELEASE of a closed file could be overtaken by another that had read
 /// a later SETLK, which was then refused for a holder that was gone: one `flock` in some hundreds,
 /// on two cores.
+///
+/// And a process that another test started had, until it became its program, the closed file too.
 #[test]
 fn a_lock_is_free_as_soon_as_its_holder_has_closed() {
     each("lock_after_close", |mount| {
@@ -54,6 +52,7 @@ fn a_lock_is_free_as_soon_as_its_holder_has_closed() {
         let mut held = File::open(&path).unwrap();
         flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
         for round in 0..500 {
+            let _alone = without_spawns();
             let next = File::open(&path).unwrap();
             drop(held);
             flock(&next, FlockOperation::NonBlockingLockExclusive)
@@ -108,7 +107,7 @@ fn a_killed_waiter_is_gone() {
         let again = File::open(mount.dir.join("f")).unwrap();
         let busy = flock(&again, FlockOperation::NonBlockingLockExclusive);
         assert_eq!(busy, Err(rustix::io::Errno::WOULDBLOCK));
-        let mut child = Command::new("flock").arg(mount.dir.join("f")).arg("true").spawn().unwrap();
+        let mut child = spawn(Command::new("flock").arg(mount.dir.join("f")).arg("true")).unwrap();
         eventually("it waits", || mount.backend.waiting() == 1);
         child.kill().unwrap();
         child.wait().unwrap();
