@@ -393,7 +393,10 @@ static SPAWNS: RwLock<()> = RwLock::new(());
 /// Starts a program.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     let _spawning = SPAWNS.read().unwrap_or_else(PoisonError::into_inner);
-    command.spawn()
+    let child = command.spawn();
+    // The kernel says that it has become its program a moment before it closes those files.
+    std::thread::sleep(Duration::from_millis(50));
+    child
 }
 
 /// Until it is dropped, what is closed here is open nowhere else.
