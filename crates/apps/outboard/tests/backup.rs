@@ -145,7 +145,9 @@ fn what_a_server_keeps_is_copied_and_restored() {
         assert!(backup.wait().unwrap().success(), "{flags:?}");
         let report = json(&["fsck"], &copy);
         assert_eq!(report["clean"], true, "{flags:?} {report}");
-        assert!(report["counts"]["pages"].as_u64().unwrap() > 3, "{report}");
+        // Where a record lies is a matter of time: in the log, in the journal, or in both.
+        let of = |count: &str| report["counts"][count].as_u64().unwrap();
+        assert!(of("pages") > 3 || of("journal_values") == 2500, "{report}");
         let server = Serving::start("kv", &copy, flags);
         assert!((0..2500).all(|key| server.get(key).starts_with("$4000\r\nvvv")), "{flags:?}");
         server.stop();
