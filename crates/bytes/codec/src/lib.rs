@@ -1,5 +1,5 @@
-//! Pure byte functions: the checksum of everything that rests on a medium, compression, and the
-//! format of a backup.
+//! Pure byte functions: the checksums of what rests on a medium and of RoCEv2's packets,
+//! compression, and the format of a backup.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,13 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     u32::try_from(checksum(CrcAlgorithm::Crc32Iscsi, bytes)).unwrap_or(0)
 }
 
+/// CRC-32 of Ethernet's frames (reflected, initial value and final XOR of all ones), which
+/// RoCEv2's invariant CRC is, too.
+#[must_use]
+pub fn crc32(bytes: &[u8]) -> u32 {
+    u32::try_from(checksum(CrcAlgorithm::Crc32IsoHdlc, bytes)).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -26,5 +33,12 @@ mod tests {
         assert_eq!(crc32c(&[0; 32]), 0x8A91_36AA);
         assert_eq!(crc32c(&[0xFF; 32]), 0x62A8_AB43);
         assert_eq!(crc32c(b""), 0);
+    }
+
+    /// The check value of the catalogue.
+    #[test]
+    fn the_other_is_that_of_ethernet() {
+        assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
+        assert_eq!(crc32(b""), 0);
     }
 }

@@ -11,6 +11,8 @@ use crate::event::{EVENT_LEN, Event};
 use crate::file::{Attr, Dirents, DirentsWriter, Op, Reply, Request, Statfs};
 use crate::fuse::{Call, Dialect, InHeader, Opcode, init::InitIn, translate};
 use crate::nvmefs::{self, CQE_LEN, Cqe, Prp, SQE_LEN, Sqe, prp};
+use crate::roce;
+use crate::shared;
 use crate::virtio::{self, CHAIN_MAX, Chain, Descriptor, message};
 
 /// Submission entries.
@@ -70,6 +72,36 @@ pub fn virtqueue(data: &[u8]) {
     if let Some(raw) = data.first_chunk() {
         let answer = message::Answer::parse(raw);
         assert_eq!(message::Answer::parse(&answer.emit()), answer);
+    }
+}
+
+const ROUTE: roce::Route =
+    roce::Route { source: [127, 0, 0, 1], source_port: 1, destination: [127, 0, 0, 2] };
+
+/// Packets of shared volumes (their checksum is looked at last), and the messages in them.
+pub fn packet(data: &[u8]) {
+    if let Ok(packet) = roce::Packet::parse(data, ROUTE) {
+        let mut again = Vec::new();
+        assert_eq!(packet.emit(ROUTE, &mut again), Ok(()));
+        assert_eq!(again, data);
+        message(packet.payload);
+    }
+    message(data);
+}
+
+fn message(data: &[u8]) {
+    if let Ok(request) = shared::Request::parse(data) {
+        let mut again = Vec::new();
+        assert_eq!(request.heads.emit(&mut again), Ok(()));
+        assert!(again.len() <= shared::HEADS_MAX);
+        again.extend_from_slice(request.data);
+        assert_eq!(again, data);
+    }
+    if let Ok(answer) = shared::Answer::parse(data) {
+        assert_eq!(answer.emit(), data);
+    }
+    if let Ok(capability) = shared::Capability::parse(data) {
+        assert_eq!(Some(&capability.emit()), data.first_chunk());
     }
 }
 
@@ -274,6 +306,56 @@ mod tests {
         mutate("cqe", cqe, &[answer.emit().to_vec()]);
         let inval = Event::invalidate_entry(Ino(7), b"name").emit(3).to_vec();
         mutate("event", event, &[inval, Event::Overflow.emit(1).to_vec()]);
+    }
+
+    fn written(opcode: roce::Opcode, heads: &shared::Heads) -> [Vec<u8>; 2] {
+        let (mut message, mut whole) = (Vec::new(), Vec::new());
+        heads.emit(&mut message).unwrap();
+        let packet = roce::Packet {
+            opcode,
+            solicited: false,
+            asks: true,
+            queue: 3,
+            psn: roce::Psn::new(4),
+            extension: roce::Extension::Write { address: 0, key: 0, bytes: heads.head.data },
+            payload: &message,
+        };
+        packet.emit(ROUTE, &mut whole).unwrap();
+        [message, whole]
+    }
+
+    #[test]
+    fn mutated_packets() {
+        let strategy = shared::Strategy::Ring;
+        let (role, address, port) = (shared::Role::Data, [10, 0, 0, 8], roce::PORT);
+        #[rustfmt::skip]
+        let capability = shared::Capability {
+            key: 1, rights: shared::Rights::WRITE, volume: 1, object: 2, first: 0, end: 1 << 20,
+            client: 3, fence: 4, group: 5, strategy, k: 2, m: 0, expires: 6,
+            mac: [7; shared::MAC_LEN],
+        };
+        let at = |node| shared::Coordinate { address, port, node, unit: 0, role };
+        let coordinates = shared::Coordinates::new(&[8, 9].map(at)).unwrap();
+        #[rustfmt::skip]
+        let write = shared::WriteHead {
+            strategy, rank: 0, k: 2, unit: 0, role, offset: 8192, bytes: 64, sequence: 2,
+            previous: 1, crc: 3, session: 4, number: 5, lane: 6, coordinates,
+        };
+        let read = shared::ReadHead { offset: 8192, bytes: 64, unit: 0 };
+        let heads = |data, target| {
+            let head = shared::Head { request: 9, data, epoch: 1, settled: 0, hop: 0 };
+            shared::Heads { head, capability, target }
+        };
+        let write = heads(64, shared::Target::Write(write));
+        let read = heads(0, shared::Target::Read(read));
+        let outcome = Err(shared::Reason::Busy);
+        let (request, sequence, epoch) = (9, 2, 1);
+        let answer =
+            shared::Answer { request, rank: 1, outcome, sequence, epoch, credit: 8, fence: 4 };
+        let mut seeds = vec![answer.emit().to_vec()];
+        seeds.extend(written(roce::Opcode::WriteOnly, &write));
+        seeds.extend(written(roce::Opcode::ReadRequest, &read));
+        mutate("packet", packet, &seeds);
     }
 
     #[test]

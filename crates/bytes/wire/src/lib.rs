@@ -1,4 +1,5 @@
-//! Every byte that crosses the bus, one module a format, each a checked view and a meaning.
+//! Every byte that crosses the bus, or the network between the nodes of shared volumes, one module
+//! a format, each a checked view and a meaning.
 //!
 //! Decoding never panics and never trusts a length; encoding never writes beyond its buffer.
 
@@ -15,4 +16,6 @@ pub mod fuse;
 pub mod fuzz;
 pub mod nvmefs;
 pub mod regs;
+pub mod roce;
+pub mod shared;
 pub mod virtio;

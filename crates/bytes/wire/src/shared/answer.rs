@@ -1,0 +1,130 @@
+//! What a node answers.
+
+use super::{InvalidMessage, zeros};
+use crate::cursor::{u16_at, u32_at, u64_at};
+
+/// Bytes of an answer.
+pub const ANSWER_LEN: usize = 32;
+
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Reason {
+    /// Its bytes are no request.
+    Invalid = 1,
+    /// The MAC of the capability is not that of its key.
+    Forged = 2,
+    /// The capability's time is over.
+    Expired = 3,
+    /// The capability does not allow this.
+    Rights = 4,
+    /// The bytes are not in the capability's range.
+    Range = 5,
+    /// The capability is for something else: another volume, object, client or group.
+    Other = 6,
+    /// A higher fence is in force.
+    Fence = 7,
+    /// The group has another epoch; the answer says which.
+    Epoch = 8,
+    /// A write before it is not stable.
+    Order = 9,
+    /// No room for it now: again, after a back-off.
+    Busy = 10,
+    /// The node has no space left.
+    Full = 11,
+    /// The medium failed.
+    Medium = 12,
+    /// The node holds no whole copy yet.
+    Filling = 13,
+}
+
+impl Reason {
+    /// All of them.
+    pub const ALL: [Reason; 13] = [
+        Reason::Invalid,
+        Reason::Forged,
+        Reason::Expired,
+        Reason::Rights,
+        Reason::Range,
+        Reason::Other,
+        Reason::Fence,
+        Reason::Epoch,
+        Reason::Order,
+        Reason::Busy,
+        Reason::Full,
+        Reason::Medium,
+        Reason::Filling,
+    ];
+}
+
+/// An answer: a message of its own, by SEND.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// To which request.
+    pub request: u64,
+    /// Who answers, by its place in the write.
+    pub rank: u8,
+    /// Whether it was done.
+    pub outcome: Result<(), Reason>,
+    /// The sequence this is about.
+    pub sequence: u32,
+    /// The node's epoch of the group.
+    pub epoch: u32,
+    /// Requests the client may have under way.
+    pub credit: u32,
+    /// The fence of the strip.
+    pub fence: u64,
+}
+
+impl Answer {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`].
+    pub fn parse(from: &[u8]) -> Result<Answer, InvalidMessage> {
+        let whole: &[u8; ANSWER_LEN] = from.try_into().map_err(|_| InvalidMessage::Length)?;
+        let (request, reason) = (u64_at(whole, 0)?, u16_at(whole, 10)?);
+        let [_, _, _, _, _, _, _, _, rank, status, ..] = *whole;
+        let outcome = match status {
+            0 => zeros(&reason.to_le_bytes()).map(Ok)?,
+            1 => {
+                let mut all = Reason::ALL.into_iter();
+                let known = all.find(|known| *known as u16 == reason);
+                Err(known.ok_or(InvalidMessage::Field)?)
+            }
+            _ => return Err(InvalidMessage::Field),
+        };
+        Ok(Answer {
+            request,
+            rank,
+            outcome,
+            sequence: u32_at(whole, 12)?,
+            epoch: u32_at(whole, 16)?,
+            credit: u32_at(whole, 20)?,
+            fence: u64_at(whole, 24)?,
+        })
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn emit(&self) -> [u8; ANSWER_LEN] {
+        let (status, reason) = match self.outcome {
+            Ok(()) => (0, 0),
+            Err(reason) => (1, reason as u16),
+        };
+        let [r0, r1] = reason.to_le_bytes();
+        let fields: [&[u8]; 6] = [
+            &self.request.to_le_bytes(),
+            &[self.rank, status, r0, r1],
+            &self.sequence.to_le_bytes(),
+            &self.epoch.to_le_bytes(),
+            &self.credit.to_le_bytes(),
+            &self.fence.to_le_bytes(),
+        ];
+        let mut out = [0; ANSWER_LEN];
+        for (to, from) in out.iter_mut().zip(fields.into_iter().flatten()) {
+            *to = *from;
+        }
+        out
+    }
+}

@@ -1,0 +1,299 @@
+//! The heads of a request: what is asked, and how.
+
+use super::{DATA_MAX, FAN_MAX, InvalidMessage, Role, Strategy, VERSION, range, zeros};
+use crate::cursor::{bytes, u16_at, u32_at, u64_at};
+
+/// Bytes of the first head.
+pub const HEAD_LEN: usize = 32;
+/// Bytes of a write's head before its coordinates.
+pub const WRITE_LEN: usize = 56;
+/// Bytes of a coordinate.
+pub const COORDINATE_LEN: usize = 16;
+/// Bytes of a read's head.
+pub const READ_LEN: usize = 32;
+
+const MAGIC: [u8; 2] = *b"OD";
+pub(super) const WRITE: u8 = 1;
+pub(super) const READ: u8 = 2;
+
+/// What every request begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Which request; never used again by its client.
+    pub request: u64,
+    /// Bytes of data that follow the heads, in all packets: at most [`DATA_MAX`].
+    pub data: u32,
+    /// The group's epoch its sender knows.
+    pub epoch: u32,
+    /// Up to which sequence of the strip everything is settled.
+    pub settled: u32,
+    /// How many nodes it came by.
+    pub hop: u32,
+}
+
+impl Head {
+    /// The head, its operation and the bytes of all heads.
+    pub(super) fn parse(from: &[u8]) -> Result<(Head, u8, usize), InvalidMessage> {
+        let whole = from.first_chunk::<HEAD_LEN>().ok_or(InvalidMessage::Length)?;
+        let &[m0, m1, version, operation, ..] = whole;
+        if [m0, m1] != MAGIC || version != VERSION {
+            return Err(InvalidMessage::Version);
+        }
+        zeros(bytes(whole, 4, 2)?)?;
+        let head = Head {
+            request: u64_at(whole, 8)?,
+            data: u32_at(whole, 16)?,
+            epoch: u32_at(whole, 20)?,
+            settled: u32_at(whole, 24)?,
+            hop: u32_at(whole, 28)?,
+        };
+        if head.data > DATA_MAX {
+            return Err(InvalidMessage::Field);
+        }
+        Ok((head, operation, usize::from(u16_at(whole, 6)?)))
+    }
+
+    pub(super) fn emit(&self, operation: u8, heads: u16, into: &mut Vec<u8>) {
+        into.extend_from_slice(&MAGIC);
+        into.extend_from_slice(&[VERSION, operation, 0, 0]);
+        into.extend_from_slice(&heads.to_le_bytes());
+        into.extend_from_slice(&self.request.to_le_bytes());
+        for field in [self.data, self.epoch, self.settled, self.hop] {
+            into.extend_from_slice(&field.to_le_bytes());
+        }
+    }
+}
+
+/// Where a node is, and what it holds of the strip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coordinate {
+    /// Its address, IPv4.
+    pub address: [u8; 4],
+    /// Its port.
+    pub port: u16,
+    /// Which node it is.
+    pub node: u16,
+    /// Which unit it holds.
+    pub unit: u8,
+    /// What that is.
+    pub role: Role,
+}
+
+impl Coordinate {
+    fn parse(raw: &[u8; COORDINATE_LEN]) -> Result<Coordinate, InvalidMessage> {
+        let &[a0, a1, a2, a3, p0, p1, n0, n1, unit, role, ref zero @ ..] = raw;
+        zeros(zero)?;
+        let port = u16::from_le_bytes([p0, p1]);
+        if port == 0 {
+            return Err(InvalidMessage::Field);
+        }
+        let node = u16::from_le_bytes([n0, n1]);
+        Ok(Coordinate { address: [a0, a1, a2, a3], port, node, unit, role: Role::parse(role)? })
+    }
+
+    fn emit(&self) -> [u8; COORDINATE_LEN] {
+        let ([a0, a1, a2, a3], [p0, p1]) = (self.address, self.port.to_le_bytes());
+        let [n0, n1] = self.node.to_le_bytes();
+        [a0, a1, a2, a3, p0, p1, n0, n1, self.unit, self.role as u8, 0, 0, 0, 0, 0, 0]
+    }
+}
+
+/// The coordinates of a write: at most [`FAN_MAX`], of nodes that differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coordinates {
+    all: [Coordinate; FAN_MAX],
+    count: u8,
+}
+
+impl Coordinates {
+    /// These.
+    ///
+    /// # Errors
+    /// [`InvalidMessage::Field`] if they are too many, [`InvalidMessage::Loop`] if one node stands
+    /// there twice.
+    pub fn new(of: &[Coordinate]) -> Result<Coordinates, InvalidMessage> {
+        let nobody = Coordinate { address: [0; 4], port: 0, node: 0, unit: 0, role: Role::Data };
+        let mut all = [nobody; FAN_MAX];
+        let count = u8::try_from(of.len()).map_err(|_| InvalidMessage::Field)?;
+        let places = all.get_mut(..of.len()).ok_or(InvalidMessage::Field)?;
+        places.copy_from_slice(of);
+        let mut before = of;
+        while let Some((last, rest)) = before.split_last() {
+            if rest.iter().any(|other| other.node == last.node) {
+                return Err(InvalidMessage::Loop);
+            }
+            before = rest;
+        }
+        Ok(Coordinates { all, count })
+    }
+
+    /// In their order.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Coordinate] {
+        self.all.get(..usize::from(self.count)).unwrap_or_default()
+    }
+}
+
+/// What a write is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteHead {
+    /// How it spreads.
+    pub strategy: Strategy,
+    /// The place of its receiver among the coordinates, or among the data units.
+    pub rank: u8,
+    /// Copies, or data units.
+    pub k: u8,
+    /// Which unit the receiver holds.
+    pub unit: u8,
+    /// What that is.
+    pub role: Role,
+    /// Its first byte in the object.
+    pub offset: u64,
+    /// How many; the data, unless a node forwards something else of it.
+    pub bytes: u32,
+    /// The sequence of its version: more than [`previous`](Self::previous).
+    pub sequence: u32,
+    /// The last acknowledged one of this strip.
+    pub previous: u32,
+    /// CRC-32C of all its data.
+    pub crc: u32,
+    /// The attachment it is for.
+    pub session: u64,
+    /// That attachment's number of it.
+    pub number: u64,
+    /// In which of its replay lanes.
+    pub lane: u16,
+    /// Whom it concerns.
+    pub coordinates: Coordinates,
+}
+
+impl WriteHead {
+    pub(super) fn parse(from: &[u8]) -> Result<WriteHead, InvalidMessage> {
+        let (whole, rest) = from.split_at_checked(WRITE_LEN).ok_or(InvalidMessage::Length)?;
+        let &[strategy, rank, count, k, unit, role, ..] = whole else {
+            return Err(InvalidMessage::Length);
+        };
+        zeros(bytes(whole, 6, 2)?)?;
+        zeros(bytes(whole, 50, 6)?)?;
+        let (raw, behind) = rest.as_chunks::<COORDINATE_LEN>();
+        if raw.len() != usize::from(count) || !behind.is_empty() {
+            return Err(InvalidMessage::Length);
+        }
+        let mut all = Vec::with_capacity(raw.len());
+        for coordinate in raw {
+            all.push(Coordinate::parse(coordinate)?);
+        }
+        let write = WriteHead {
+            strategy: Strategy::parse(strategy)?,
+            rank,
+            k,
+            unit,
+            role: Role::parse(role)?,
+            offset: u64_at(whole, 8)?,
+            bytes: u32_at(whole, 16)?,
+            sequence: u32_at(whole, 20)?,
+            previous: u32_at(whole, 24)?,
+            crc: u32_at(whole, 28)?,
+            session: u64_at(whole, 32)?,
+            number: u64_at(whole, 40)?,
+            lane: u16_at(whole, 48)?,
+            coordinates: Coordinates::new(&all)?,
+        };
+        write.check()?;
+        Ok(write)
+    }
+
+    /// What fields say together.
+    pub(super) fn check(&self) -> Result<(), InvalidMessage> {
+        let count = self.coordinates.count;
+        let is_fit = match self.strategy {
+            Strategy::Single => self.k == 1 && self.rank == 0 && count == 0,
+            Strategy::Ring | Strategy::BinaryTree => self.k == count && self.rank < count,
+            Strategy::Parity => (1..=FAN_MAX).contains(&usize::from(self.k)) && count > 0,
+        };
+        let is_unit = self.strategy != Strategy::Parity || self.rank < self.k;
+        if !is_fit || !is_unit || self.sequence <= self.previous {
+            return Err(InvalidMessage::Field);
+        }
+        if self.bytes == 0 || self.bytes > DATA_MAX {
+            return Err(InvalidMessage::Field);
+        }
+        self.range().map(|_| ())
+    }
+
+    /// The bytes of the object it writes.
+    ///
+    /// # Errors
+    /// [`InvalidMessage::Range`].
+    pub fn range(&self) -> Result<std::ops::Range<u64>, InvalidMessage> {
+        range(self.offset, self.bytes)
+    }
+
+    pub(super) fn emit(&self, into: &mut Vec<u8>) {
+        let role = self.role as u8;
+        let count = self.coordinates.count;
+        into.extend([self.strategy as u8, self.rank, count, self.k, self.unit, role, 0, 0]);
+        into.extend_from_slice(&self.offset.to_le_bytes());
+        for field in [self.bytes, self.sequence, self.previous, self.crc] {
+            into.extend_from_slice(&field.to_le_bytes());
+        }
+        into.extend_from_slice(&self.session.to_le_bytes());
+        into.extend_from_slice(&self.number.to_le_bytes());
+        into.extend_from_slice(&self.lane.to_le_bytes());
+        into.extend_from_slice(&[0; 6]);
+        for coordinate in self.coordinates.as_slice() {
+            into.extend_from_slice(&coordinate.emit());
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        WRITE_LEN + COORDINATE_LEN * self.coordinates.as_slice().len()
+    }
+}
+
+/// What a read is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadHead {
+    /// Its first byte in the object.
+    pub offset: u64,
+    /// How many: 1 to [`DATA_MAX`].
+    pub bytes: u32,
+    /// Which unit of the stripe.
+    pub unit: u16,
+}
+
+impl ReadHead {
+    pub(super) fn parse(from: &[u8]) -> Result<ReadHead, InvalidMessage> {
+        let whole: &[u8; READ_LEN] = from.try_into().map_err(|_| InvalidMessage::Length)?;
+        zeros(bytes(whole, 14, 18)?)?;
+        let read = ReadHead {
+            offset: u64_at(whole, 0)?,
+            bytes: u32_at(whole, 8)?,
+            unit: u16_at(whole, 12)?,
+        };
+        read.check()?;
+        Ok(read)
+    }
+
+    pub(super) fn check(&self) -> Result<(), InvalidMessage> {
+        if self.bytes == 0 || self.bytes > DATA_MAX {
+            return Err(InvalidMessage::Field);
+        }
+        self.range().map(|_| ())
+    }
+
+    /// The bytes of the object it reads.
+    ///
+    /// # Errors
+    /// [`InvalidMessage::Range`].
+    pub fn range(&self) -> Result<std::ops::Range<u64>, InvalidMessage> {
+        range(self.offset, self.bytes)
+    }
+
+    pub(super) fn emit(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&self.offset.to_le_bytes());
+        into.extend_from_slice(&self.bytes.to_le_bytes());
+        into.extend_from_slice(&self.unit.to_le_bytes());
+        into.extend_from_slice(&[0; 18]);
+    }
+}

@@ -1,0 +1,96 @@
+//! A request's first packet: all heads, then data.
+
+use super::heads::{READ, WRITE};
+use super::{CAPABILITY_LEN, Capability, HEAD_LEN, HEADS_MAX, Head, InvalidMessage};
+use super::{READ_LEN, ReadHead, WriteHead};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The data goes there.
+    Write(WriteHead),
+    /// The bytes there are answered.
+    Read(ReadHead),
+}
+
+/// All heads of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// What every request has.
+    pub head: Head,
+    /// What allows it.
+    pub capability: Capability,
+    /// What it is.
+    pub target: Target,
+}
+
+/// The first packet of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Its heads.
+    pub heads: Heads,
+    /// The data that has room in this packet.
+    pub data: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// Reads the payload of a first packet.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`], by the first thing that is wrong.
+    pub fn parse(payload: &'a [u8]) -> Result<Request<'a>, InvalidMessage> {
+        let (head, operation, length) = Head::parse(payload)?;
+        let (heads, data) = payload.split_at_checked(length).ok_or(InvalidMessage::Length)?;
+        let rest = heads.get(HEAD_LEN..).ok_or(InvalidMessage::Length)?;
+        let (capability, rest) =
+            rest.split_at_checked(CAPABILITY_LEN).ok_or(InvalidMessage::Length)?;
+        if length > HEADS_MAX || data.len() > head.data as usize {
+            return Err(InvalidMessage::Length);
+        }
+        let capability = Capability::parse(capability)?;
+        let target = match operation {
+            WRITE => Target::Write(WriteHead::parse(rest)?),
+            READ => Target::Read(ReadHead::parse(rest)?),
+            _ => return Err(InvalidMessage::Operation),
+        };
+        let heads = Heads { head, capability, target };
+        heads.check()?;
+        Ok(Request { heads, data })
+    }
+}
+
+impl Heads {
+    /// What heads say together: a write brings what it writes, a read brings nothing.
+    fn check(&self) -> Result<(), InvalidMessage> {
+        let data = match &self.target {
+            Target::Write(write) => write.bytes,
+            Target::Read(_) => 0,
+        };
+        if self.head.data == data { Ok(()) } else { Err(InvalidMessage::Length) }
+    }
+
+    /// Writes them behind what `into` holds; data follows.
+    ///
+    /// # Errors
+    /// What [`Request::parse`] would say of them; then nothing is written.
+    pub fn emit(&self, into: &mut Vec<u8>) -> Result<(), InvalidMessage> {
+        self.check()?;
+        let (operation, len) = match &self.target {
+            Target::Write(write) => (WRITE, write.len()),
+            Target::Read(_) => (READ, READ_LEN),
+        };
+        let heads = u16::try_from(HEAD_LEN + CAPABILITY_LEN + len);
+        let heads = heads.map_err(|_| InvalidMessage::Length)?;
+        match &self.target {
+            Target::Write(write) => write.check()?,
+            Target::Read(read) => read.check()?,
+        }
+        self.head.emit(operation, heads, into);
+        into.extend_from_slice(&self.capability.emit());
+        match &self.target {
+            Target::Write(write) => write.emit(into),
+            Target::Read(read) => read.emit(into),
+        }
+        Ok(())
+    }
+}
