@@ -53,6 +53,18 @@ impl Twin {
     pub fn mountpoint(&self) -> PathBuf {
         self.mountpoint.clone()
     }
+
+    /// How often its threads have slept so far.
+    pub fn wakeups(&self) -> Result<u64> {
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.child.id()));
+        let slept = |task: std::io::Result<fs::DirEntry>| -> Option<u64> {
+            let status = fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+            let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"))?;
+            line.split_whitespace().nth(1)?.parse().ok()
+        };
+        let tasks = context(fs::read_dir(&tasks), || format!("cannot list {}", tasks.display()))?;
+        Ok(tasks.filter_map(slept).sum())
+    }
 }
 
 impl Drop for Twin {

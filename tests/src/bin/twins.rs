@@ -4,7 +4,8 @@
 //! Attributes, names, names that do not exist, listings, sizes and bytes (also through a descriptor
 //! opened before) after each single change; a counter that four threads raise by turns under a
 //! lock, two on each mount; records that four append; and changes of both in one directory, and on
-//! one page, at one moment, which must not wait for one another.
+//! one page, at one moment, which must not wait for one another. What one mount alone uses wakes
+//! nobody at the other.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Instant;
 
-use outboard_tests::{Result, Volume, context};
+use outboard_tests::{Result, Twin, Volume, context};
 
 const USAGE: &str = "\
 twins [--cache=kernel|hybrid|none]... [--rounds=N] [--base=DIRECTORY]
@@ -66,8 +67,9 @@ fn run(args: &[String]) -> Result<()> {
         volume.start()?;
         let twin = volume.twin()?;
         let pair = Pair { one: volume.mountpoint(), other: twin.mountpoint() };
-        let shown =
-            pair.all(rounds).map_err(|error| format!("{mode}: {error}\n{}", volume.log_tail()));
+        let shown = pair
+            .all(&twin, rounds)
+            .map_err(|error| format!("{mode}: {error}\n{}", volume.log_tail()));
         drop(twin);
         shown?;
         context(volume.check(), || format!("{mode}: fsck while running"))?;
@@ -84,12 +86,41 @@ struct Pair {
 }
 
 impl Pair {
-    fn all(&self, rounds: usize) -> Result<()> {
+    fn all(&self, twin: &Twin, rounds: usize) -> Result<()> {
+        self.alone(twin, rounds)?;
         self.names_and_attributes(rounds)?;
         self.bytes(rounds)?;
         self.counter(rounds)?;
         self.records(rounds)?;
         self.crossing(rounds)
+    }
+
+    /// What the other was never told of is not its business: its process sleeps on.
+    fn alone(&self, twin: &Twin, rounds: usize) -> Result<()> {
+        let dir = self.one.join("alone");
+        made(fs::create_dir(&dir))?;
+        let (old, new) = (dir.join("old"), dir.join("new"));
+        let (start, before) = (Instant::now(), twin.wakeups()?);
+        for round in 0..rounds {
+            made(fs::write(&old, round.to_string()))?;
+            made(fs::set_permissions(&old, fs::Permissions::from_mode(0o600)))?;
+            made(
+                OpenOptions::new()
+                    .append(true)
+                    .open(&old)
+                    .and_then(|mut file| file.write_all(b"x")),
+            )?;
+            made(fs::rename(&old, &new))?;
+            made(fs::metadata(&new))?;
+            made(fs::remove_file(&new))?;
+        }
+        let woken = twin.wakeups()?.saturating_sub(before);
+        // A mount that nobody uses wakes some times a second by itself.
+        let by_itself = start.elapsed().as_secs() * 50 + 50;
+        let changes = rounds as u64 * 6;
+        shows(woken <= by_itself.min(changes / 2), || {
+            format!("{woken} wake-ups for {changes} changes that were not its business")
+        })
     }
 
     /// Each change on one mount, a look at the other before and after.
