@@ -102,6 +102,15 @@ pub const LIST: &[Measurement] = &[
         ..PLAIN
     },
     Measurement {
+        name: "apps",
+        title: "Applications on the mount, a plain directory and plain FUSE, until all is durable",
+        arguments: "apps",
+        points: ["", "--quick"],
+        seconds: Some(1.0),
+        pictures: &["apps.svg"],
+        ..PLAIN
+    },
+    Measurement {
         name: "scale",
         title: "Metadata in one directory, from a thousand to a million files",
         arguments: "scale",

@@ -1,6 +1,7 @@
 //! The commands: what each is told, one function a case, and what they share.
 
 pub(crate) mod all;
+pub(crate) mod apps;
 pub(crate) mod dds;
 pub(crate) mod fs;
 pub(crate) mod link;
@@ -26,6 +27,9 @@ pub(crate) enum Bench {
     Link(link::LinkArgs),
     /// File operations on a mounted volume, a plain directory and a plain FUSE passthrough, in turn
     Fs(fs::FsArgs),
+    /// Applications on the same, and on plain FUSE with the kernel's write-back, until all they
+    /// wrote is durable
+    Apps(apps::AppsArgs),
     /// Sequential reads and writes of a volume in a Ceph pool against the pool's own `rados bench`
     Rados(fs::RadosArgs),
     /// The page server's parts and their rivals: figures of the DDS paper
@@ -69,6 +73,9 @@ pub(crate) struct ScaleArgs {
 /// A mount of the rival.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PassthroughArgs {
+    /// Let the kernel collect what is written in its page cache
+    #[arg(long)]
+    write_back: bool,
     /// Shown at the mount point
     source: PathBuf,
     /// An existing directory
@@ -109,6 +116,7 @@ pub(crate) fn run(what: Bench) -> Result<ExitCode, Failure> {
         Bench::All(args) => all::bench(&args),
         Bench::Link(args) => link::bench(args),
         Bench::Fs(args) => fs::bench(args),
+        Bench::Apps(args) => apps::bench(args),
         Bench::Rados(args) => fs::rados(&args),
         Bench::Compress(args) => fs::compress(&args),
         Bench::Dds(args) => dds::bench(&args),
@@ -141,7 +149,8 @@ fn with_targets(table: String, verdicts: &[Verdict]) -> String {
 /// Mounts the rival and stays until told to end.
 fn serve_passthrough(args: &PassthroughArgs) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
-    let options = passthrough::Options::default();
+    let options =
+        passthrough::Options { write_back: args.write_back, ..passthrough::Options::default() };
     let mounted = passthrough::mount(&args.source, &args.mountpoint, &options).map_err(failed)?;
     signals.forever().next();
     mounted.unmount().map_err(failed)?;
@@ -210,6 +219,9 @@ fn print<T: Serialize>(
     }
     Ok(ExitCode::SUCCESS)
 }
+
+/// After a signal that is asked for by Ctrl-C.
+const STOPPED: u8 = 130;
 
 /// A directory of the benchmark's own, removed at the end.
 struct Scratch(PathBuf);

@@ -8,8 +8,10 @@
 //!
 //! [`figure`] measures the paper's figures of a standalone volume (DPC 4.2) on the same subjects
 //! and on more: each cache mode, and the path past the kernel. [`engine`] measures a volume in a
-//! pool against the pool's own tool, [`compress`] what compression gains and costs.
+//! pool against the pool's own tool, [`compress`] what compression gains and costs, [`apps`] whole
+//! applications.
 
+pub mod apps;
 pub mod compress;
 pub mod engine;
 pub mod figure;
@@ -27,7 +29,7 @@ use self::subject::{APPLICATION, Ask, DPU, HOST, Run, Subject};
 use crate::cpu::CpuSeconds;
 use crate::stats::median;
 use crate::verdict::Verdict;
-use crate::workload::{self, Workload};
+use crate::workload::{self, Outcome, Title};
 
 /// The largest part of all CPU time that was not idle, over every workload of a system, which the
 /// parts may leave unexplained or count twice.
@@ -38,11 +40,29 @@ const GRAIN: f64 = 0.2;
 /// The volume with its default settings, in reports.
 const OURS: &str = "outboard";
 /// What is asked: of what, how many times the rate of whom, in which workloads.
-const ASKED: [(&str, &str, f64, &[&str]); 3] = [
-    ("8 KiB direct random reads", "plain", 0.4, &["direct-read-8k-t8"]),
-    ("metadata", "fuse", 0.8, &["create", "stat", "readdir", "unlink"]),
-    ("fsync and commits", "plain", 0.7, &["write-fsync-8k", "sqlite-wal", "sqlite-rollback"]),
-];
+type Asked = (&'static str, &'static str, f64, &'static [&'static str]);
+
+/// What the reports of a command have in common.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    name: &'static str,
+    /// Whose rate a row is shown as a multiple of.
+    rivals: &'static [&'static str],
+    /// What is to be known of the columns besides.
+    note: &'static str,
+    asked: &'static [Asked],
+}
+
+const SUITE: Suite = Suite {
+    name: "fs",
+    rivals: &["plain", "fuse"],
+    note: "what a workload prepares between its measured parts is in it",
+    asked: &[
+        ("8 KiB direct random reads", "plain", 0.4, &["direct-read-8k-t8"]),
+        ("metadata", "fuse", 0.8, &["create", "stat", "readdir", "unlink"]),
+        ("fsync and commits", "plain", 0.7, &["write-fsync-8k", "sqlite-wal", "sqlite-rollback"]),
+    ],
+};
 
 /// How `bench fs` runs.
 #[derive(Clone, Debug)]
@@ -101,6 +121,10 @@ pub struct Report {
     pub seconds: f64,
     /// Processors of this machine.
     pub cores: usize,
+    /// Measurements that cannot be had here, and why.
+    pub left_out: Vec<(String, String)>,
+    #[serde(skip)]
+    suite: &'static Suite,
 }
 
 /// What the rounds of one workload on one subject gave.
@@ -137,11 +161,11 @@ impl Rounds {
         seconds * 1e6 / self.operations.max(1) as f64
     }
 
-    fn row(&self, workload: &Workload, system: &str) -> Row {
+    fn row(&self, title: Title, system: &str) -> Row {
         Row {
-            workload: workload.name.to_owned(),
-            operation: workload.operation.to_owned(),
-            threads: workload.threads,
+            workload: title.name.to_owned(),
+            operation: title.operation.to_owned(),
+            threads: title.threads,
             system: system.to_owned(),
             ops_per_second: median(&self.ops_per_second),
             mean_us: median(&self.mean_us),
@@ -167,46 +191,83 @@ impl Rounds {
 
 /// Runs everything; `progress` is told what is being measured.
 pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report> {
-    let chosen: Vec<&Workload> = workload::ALL
-        .iter()
-        .filter(|workload| bench.only.as_ref().is_none_or(|only| workload.name.contains(only)))
-        .collect();
-    if chosen.is_empty() {
-        let names: Vec<&str> = workload::ALL.iter().map(|workload| workload.name).collect();
-        return Err(io::Error::other(format!(
-            "no such measurement; there are: {}",
-            names.join(", ")
-        )));
-    }
+    let chosen = chosen(workload::ALL, |workload| workload.name, bench.only.as_deref())?;
     let stores = kinds(&bench.stores)?;
     let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[] };
-    let mut subjects =
-        vec![Subject::outboard(&ask, OURS, &[])?, Subject::plain(&ask)?, Subject::fuse(&ask)?];
+    let mut subjects = vec![
+        Subject::outboard(&ask, OURS, &[])?,
+        Subject::plain(&ask)?,
+        Subject::fuse(&ask, "fuse", &[])?,
+    ];
     for (name, store) in stores {
         subjects.push(Subject::outboard(&ask, name, &["--store", store])?);
     }
+    let turns = Turns { subjects, program: &bench.program, rounds: bench.rounds };
     let mut rows = Vec::new();
     for workload in chosen {
-        let mut rounds: Vec<Rounds> = subjects.iter().map(|_| Rounds::default()).collect();
-        for round in 0..=bench.rounds {
-            for (subject, into) in subjects.iter().zip(&mut rounds) {
-                progress(&format!("{} on {}, round {round}", workload.name, subject.name));
-                // Round 0 prepares files and warms what would be warm; it is not counted.
-                let time = if round == 0 { bench.time / 10 } else { bench.time };
-                let run = subject.watch(&bench.program, || workload.run(&subject.dir, time));
+        let run = |subject: &Subject, round| {
+            // Round 0 prepares files and warms what would be warm.
+            let time = if round == 0 { bench.time / 10 } else { bench.time };
+            workload.run(&subject.dir, time)
+        };
+        rows.extend(turns.take(workload.title(), &mut progress, |_| Ok(()), run)?);
+    }
+    drop(turns);
+    Ok(Report::new(&SUITE, rows, bench.rounds, bench.time))
+}
+
+/// Those whose name contains `only`.
+fn chosen<'a, T>(
+    all: &'a [T],
+    name: impl Fn(&T) -> &'static str,
+    only: Option<&str>,
+) -> io::Result<Vec<&'a T>> {
+    let is_meant = |one: &&T| only.is_none_or(|only| name(one).contains(only));
+    let chosen: Vec<&T> = all.iter().filter(is_meant).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = all.iter().map(name).collect();
+        let names = names.join(", ");
+        return Err(io::Error::other(format!("no such measurement; there are: {names}")));
+    }
+    Ok(chosen)
+}
+
+/// File systems that take turns.
+struct Turns<'a> {
+    subjects: Vec<Subject>,
+    program: &'a Path,
+    rounds: u32,
+}
+
+impl Turns<'_> {
+    /// Does `act` on each in turn, in every round, after `prepare`, which is no part of it; round 0
+    /// is not counted.
+    fn take(
+        &self,
+        title: Title,
+        progress: &mut dyn FnMut(&str),
+        prepare: impl Fn(&Subject) -> io::Result<()>,
+        act: impl Fn(&Subject, u32) -> io::Result<Outcome>,
+    ) -> io::Result<Vec<Row>> {
+        let mut rounds: Vec<Rounds> = self.subjects.iter().map(|_| Rounds::default()).collect();
+        for round in 0..=self.rounds {
+            for (subject, into) in self.subjects.iter().zip(&mut rounds) {
+                progress(&format!("{} on {}, round {round}", title.name, subject.name));
+                let run = prepare(subject)
+                    .and_then(|()| subject.watch(self.program, || act(subject, round)));
                 let run = run.map_err(|error| {
-                    io::Error::other(format!("{} on {}: {error}", workload.name, subject.name))
+                    io::Error::new(
+                        error.kind(),
+                        format!("{} on {}: {error}", title.name, subject.name),
+                    )
                 })?;
                 if round > 0 {
                     into.add(&run);
                 }
             }
         }
-        rows.extend(subjects.iter().zip(&rounds).map(|(s, r)| r.row(workload, s.name)));
+        Ok(self.subjects.iter().zip(&rounds).map(|(s, r)| r.row(title, s.name)).collect())
     }
-    drop(subjects);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(Report { rows, rounds: bench.rounds, seconds: bench.time.as_secs_f64(), cores })
 }
 
 /// Does `act` in a directory of a volume that is mounted for it alone, its data in `dir`.
@@ -250,6 +311,12 @@ fn kind_of(store: &str) -> io::Result<&'static str> {
 }
 
 impl Report {
+    fn new(suite: &'static Suite, rows: Vec<Row>, rounds: u32, time: Duration) -> Report {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let seconds = time.as_secs_f64();
+        Report { rows, rounds, seconds, cores, left_out: Vec::new(), suite }
+    }
+
     /// CPU seconds of each system over all workloads and rounds.
     fn cpu_by_system(&self) -> BTreeMap<&str, CpuSeconds> {
         let mut systems: BTreeMap<&str, CpuSeconds> = BTreeMap::new();
@@ -284,16 +351,16 @@ impl Report {
             "measured: medians of {} interleaved rounds of {} s, {} cores\n\
              CPU in us an operation, of each process, of kernel threads, of interrupts, and of \
              every other process;\n\
-             what a workload prepares between its measured parts is in it\n\n\
-             {:<20} {:<9} {:>9} {:>7} {:>6} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7}\n",
+             {}\n\n\
+             {:<20} {:<9} {:>9}{} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7}\n",
             self.rounds,
             self.seconds,
             self.cores,
+            self.suite.note,
             "workload",
             "system",
             "ops/s",
-            "x plain",
-            "x fuse",
+            self.by_rival(|rival| format!("x {rival}")),
             "p50 us",
             "p99 us",
             "app",
@@ -305,6 +372,9 @@ impl Report {
         );
         for row in &self.rows {
             self.write_row(&mut text, row);
+        }
+        for (name, why) in &self.left_out {
+            text.push_str(&format!("{name:<20} left out: {why}\n"));
         }
         text.push_str("\nCPU seconds that were not idle, and what the parts leave unexplained\n");
         for (system, cpu) in self.cpu_by_system() {
@@ -331,15 +401,17 @@ impl Report {
     /// How it stands with what is asked, as far as it was measured.
     #[must_use]
     pub fn verdicts(&self) -> Vec<Verdict> {
-        let verdicts = ASKED.iter().map(|(what, rival, asked, workloads)| {
+        let is_left_out = |workload: &&str| self.left_out.iter().any(|(name, _)| name == workload);
+        let verdicts = self.suite.asked.iter().filter_map(|(what, rival, asked, workloads)| {
             let is_meant =
                 |row: &&Row| row.system == OURS && workloads.contains(&row.workload.as_str());
             let rows = self.rows.iter().filter(is_meant);
             let points = rows.map(|row| (row.workload.clone(), self.ratio(row, rival))).collect();
             let what = format!("{what}, operations a second over {rival}");
-            Verdict::at_least("fs", &what, *asked, points)
+            let verdict = Verdict::at_least(self.suite.name, &what, *asked, points);
+            (!verdict.points.is_empty() || workloads.iter().any(is_left_out)).then_some(verdict)
         });
-        verdicts.filter(|verdict| !verdict.points.is_empty()).collect()
+        verdicts.collect()
     }
 
     /// How many times the rate of `system` in the same workload this row's is.
@@ -348,19 +420,22 @@ impl Report {
         self.rows.iter().find(same).map_or(f64::NAN, |o| row.ops_per_second / o.ops_per_second)
     }
 
+    /// A column for each rival.
+    fn by_rival(&self, cell: impl Fn(&str) -> String) -> String {
+        self.suite.rivals.iter().map(|rival| format!(" {:>9}", cell(rival))).collect()
+    }
+
     fn write_row(&self, text: &mut String, row: &Row) {
         let per_op = |used: f64| format!("{:.1}", used * 1e6 / row.operations.max(1) as f64);
         let process = |name: &str| {
             row.cpu.by_name.get(name).map_or_else(|| "-".to_owned(), |used| per_op(*used))
         };
         text.push_str(&format!(
-            "{:<20} {:<9} {:>9.0} {:>7.2} {:>6.2} {:>9.1} {:>9.1} {:>7} {:>7} {:>7} {:>7} {:>7} \
-             {:>7}\n",
+            "{:<20} {:<9} {:>9.0}{} {:>9.1} {:>9.1} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7}\n",
             row.workload,
             row.system,
             row.ops_per_second,
-            self.ratio(row, "plain"),
-            self.ratio(row, "fuse"),
+            self.by_rival(|rival| format!("{:.2}", self.ratio(row, rival))),
             row.p50_us,
             row.p99_us,
             process(APPLICATION),
@@ -380,8 +455,8 @@ mod tests {
     fn report(unexplained: f64) -> Report {
         let cpu = CpuSeconds { not_idle: 10.0, unexplained, ..CpuSeconds::default() };
         let rounds = Rounds { cpu, operations: 1, ..Rounds::default() };
-        let rows = workload::ALL.iter().take(2).map(|w| rounds.row(w, "outboard")).collect();
-        Report { rows, rounds: 1, seconds: 1.0, cores: 2 }
+        let rows = workload::ALL.iter().take(2).map(|w| rounds.row(w.title(), OURS)).collect();
+        Report::new(&SUITE, rows, 1, Duration::from_secs(1))
     }
 
     #[test]
@@ -401,10 +476,10 @@ mod tests {
     fn every_target_is_held_against_workloads_that_there_are() {
         let rows = |system| {
             let rounds = Rounds { ops_per_second: vec![7.0], ..Rounds::default() };
-            workload::ALL.iter().map(move |workload| rounds.row(workload, system))
+            workload::ALL.iter().map(move |workload| rounds.row(workload.title(), system))
         };
         let all = rows(OURS).chain(rows("plain")).chain(rows("fuse")).collect();
-        let report = Report { rows: all, rounds: 1, seconds: 1.0, cores: 2 };
+        let report = Report::new(&SUITE, all, 1, Duration::from_secs(1));
         let verdicts = report.verdicts();
         let points: Vec<usize> = verdicts.iter().map(|verdict| verdict.points.len()).collect();
         assert_eq!(points, [1, 4, 3]);

@@ -34,6 +34,8 @@ pub struct Options {
     pub direct_io: bool,
     /// Keep the page cache of a file across opens.
     pub keep_cache: bool,
+    /// Let the kernel collect what is written in its page cache (`FUSE_WRITEBACK_CACHE`).
+    pub write_back: bool,
 }
 
 impl Default for Options {
@@ -46,6 +48,7 @@ impl Default for Options {
             negative_valid: forever,
             direct_io: false,
             keep_cache: true,
+            write_back: false,
         }
     }
 }
@@ -115,6 +118,19 @@ mod tests {
         assert!(fs::read(behind).unwrap()[8192..16_384].iter().all(|byte| *byte == 7));
     }
 
+    /// With write-back the kernel reads the page that a writer changes in part, also of a file that
+    /// is open for writing alone, and says itself where appended bytes go.
+    fn part_of_a_page_is_appended(path: &Path, behind: &Path) {
+        use std::io::Write;
+        fs::write(path, b"begun ").unwrap();
+        let mut end = OpenOptions::new().append(true).open(path).unwrap();
+        end.write_all(b"and ").unwrap();
+        end.write_all(b"ended").unwrap();
+        end.sync_all().unwrap();
+        assert_eq!(fs::read(behind).unwrap(), b"begun and ended");
+        fs::remove_file(path).unwrap();
+    }
+
     /// Everything the workloads do, through the mount, checked in the source.
     #[test]
     fn what_is_done_at_the_mount_is_found_in_the_source() {
@@ -122,8 +138,9 @@ mod tests {
             note_skip("passthrough", "mounting needs root and /dev/fuse");
             return;
         }
-        for keep_cache in [true, false] {
-            let options = Options { keep_cache, direct_io: !keep_cache, ..Options::default() };
+        for (keep_cache, write_back) in [(true, false), (false, false), (true, true)] {
+            let options =
+                Options { keep_cache, direct_io: !keep_cache, write_back, ..Options::default() };
             let (source, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
             let mounted = mount(source.path(), place.path(), &options).unwrap();
             let (at, behind) = (|n: &str| place.path().join(n), |n: &str| source.path().join(n));
@@ -138,6 +155,7 @@ mod tests {
             file.sync_all().unwrap();
             assert_eq!(fs::read(behind("d/f")).unwrap()[1000..1007], *b"changed");
             direct_goes_to_the_disk(&at("d/f"), &behind("d/f"));
+            part_of_a_page_is_appended(&at("a"), &behind("a"));
             file.set_len(10).unwrap();
             fs::set_permissions(at("d/f"), fs::Permissions::from_mode(0o640)).unwrap();
             let meta = fs::metadata(at("d/f")).unwrap();

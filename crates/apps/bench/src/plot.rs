@@ -12,6 +12,8 @@ pub enum Scale {
     Log2,
     /// A tenfold is as long everywhere.
     Log10,
+    /// A place for each name, by its number; points are not joined.
+    Names(&'static [&'static str]),
 }
 
 /// One axis.
@@ -90,6 +92,10 @@ impl Ruler {
             Scale::Linear => Ruler::linear(high),
             Scale::Log2 => Ruler::powers(scale, 2.0, low, high),
             Scale::Log10 => Ruler::powers(scale, 10.0, low, high),
+            Scale::Names(names) => {
+                let ticks: Vec<f64> = (0..names.len()).map(|n| n as f64).collect();
+                Ruler { scale, low: -0.5, high: ticks.len() as f64 - 0.5, ticks }
+            }
         }
     }
 
@@ -114,7 +120,7 @@ impl Ruler {
     /// Where a value lies, from 0 to 1.
     fn at(&self, value: f64) -> f64 {
         match self.scale {
-            Scale::Linear => (value - self.low) / (self.high - self.low),
+            Scale::Linear | Scale::Names(_) => (value - self.low) / (self.high - self.low),
             Scale::Log2 | Scale::Log10 => {
                 (value.ln() - self.low.ln()) / (self.high.ln() - self.low.ln())
             }
@@ -123,7 +129,8 @@ impl Ruler {
 }
 
 fn shows(scale: Scale, value: f64) -> bool {
-    value.is_finite() && (value > 0.0 || (scale == Scale::Linear && value >= 0.0))
+    let from_zero = matches!(scale, Scale::Linear | Scale::Names(_));
+    value.is_finite() && (value > 0.0 || (from_zero && value >= 0.0))
 }
 
 /// A number as short as a tick can say it.
@@ -216,10 +223,14 @@ impl Panel {
         let (x0, y0) = (left + LEFT, top + TOP + h);
         let place = |a: f64, b: f64| (x0 + x.at(a) * w, y0 - y.at(b) * h);
         text(out, (x0 + w / 2.0, top + TOP - 10.0), "middle", 13, &self.title);
-        for &tick in &x.ticks {
+        for (n, &tick) in x.ticks.iter().enumerate() {
             let (at, _) = place(tick, y.low);
             let _ = writeln!(out, "<path d=\"M{at:.1} {y0:.1}v-{h:.1}\" stroke=\"#ddd\"/>");
-            text(out, (at, y0 + 15.0), "middle", 10, &short(tick));
+            let label = match self.x.scale {
+                Scale::Names(names) => names.get(n).map_or_else(String::new, ToString::to_string),
+                _ => short(tick),
+            };
+            text(out, (at, y0 + 15.0), "middle", 10, &label);
         }
         for &tick in &y.ticks {
             let (_, at) = place(x.low, tick);
@@ -246,7 +257,10 @@ impl Panel {
                 .iter()
                 .filter(|(a, b)| shows(self.x.scale, *a) && shows(self.y.scale, *b));
             let places: Vec<(f64, f64)> = shown.map(|(a, b)| place(*a, *b)).collect();
-            line(out, &places, colour(index));
+            if !matches!(self.x.scale, Scale::Names(_)) {
+                line(out, &places, colour(index));
+            }
+            markers(out, &places, colour(index));
         }
     }
 }
@@ -258,6 +272,9 @@ fn line(out: &mut String, places: &[(f64, f64)], colour: &str) {
         "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
         path.join(" ")
     );
+}
+
+fn markers(out: &mut String, places: &[(f64, f64)], colour: &str) {
     for (x, y) in places {
         let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{colour}\"/>");
     }

@@ -26,6 +26,15 @@ pub fn outboard() -> io::Result<PathBuf> {
     })
 }
 
+/// Another program: where `scripts/setup` builds it beside this one, else on the path.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    let own = std::env::current_exe().unwrap_or_default();
+    let built = own.ancestors().map(|dir| dir.join("tools/bin"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = built.chain(std::env::split_paths(&path)).map(|dir| dir.join(name));
+    places.find(|place| place.is_file())
+}
+
 /// One of this program's own commands, as a process to be started.
 pub(crate) fn own(command: &str) -> io::Result<Command> {
     let mut own = Command::new(std::env::current_exe()?);

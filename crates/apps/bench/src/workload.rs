@@ -14,7 +14,7 @@ use outboard_base::Rng;
 
 use crate::stats::Latencies;
 
-const BLOCK: usize = 8192;
+pub(crate) const BLOCK: usize = 8192;
 const BIG_FILE: u64 = 128 << 20;
 pub(crate) const MEGABYTE: usize = 1 << 20;
 pub(crate) const O_DIRECT: i32 = 0o40000;
@@ -28,6 +28,17 @@ pub struct Outcome {
     pub elapsed: Duration,
     /// Time of each.
     pub latencies: Latencies,
+}
+
+/// What a measurement is called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Title {
+    /// In tables and in `--only`.
+    pub(crate) name: &'static str,
+    /// Threads at work.
+    pub(crate) threads: usize,
+    /// What one operation is.
+    pub(crate) operation: &'static str,
 }
 
 /// A named measurement.
@@ -109,6 +120,10 @@ pub const ALL: &[Workload] = &[
 ];
 
 impl Workload {
+    pub(crate) fn title(&self) -> Title {
+        Title { name: self.name, threads: self.threads, operation: self.operation }
+    }
+
     /// Runs in `dir`, which exists and is on the file system measured, for about `time`.
     pub fn run(&self, dir: &Path, time: Duration) -> io::Result<Outcome> {
         (self.run)(dir, self.threads, time)
@@ -201,7 +216,7 @@ where
     Ok(Outcome { operations: all.count(), elapsed, latencies: all })
 }
 
-fn nanos(duration: Duration) -> u64 {
+pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -257,7 +272,8 @@ fn write_fsync(dir: &Path, threads: usize, time: Duration) -> io::Result<Outcome
     })
 }
 
-fn fresh(dir: &Path, name: &str) -> io::Result<PathBuf> {
+/// An empty directory of this name.
+pub(crate) fn fresh(dir: &Path, name: &str) -> io::Result<PathBuf> {
     let path = dir.join(name);
     if path.exists() {
         fs::remove_dir_all(&path)?;
@@ -340,7 +356,7 @@ fn sqlite_rollback(dir: &Path, _threads: usize, time: Duration) -> io::Result<Ou
 }
 
 /// Feeds one `sqlite3` process batches of single-row transactions and times each batch by its echo.
-fn sqlite(dir: &Path, journal: &str, time: Duration) -> io::Result<Outcome> {
+pub(crate) fn sqlite(dir: &Path, journal: &str, time: Duration) -> io::Result<Outcome> {
     use std::io::{BufRead, BufReader};
     const BATCH: u64 = 20;
     let database = dir.join(format!("{journal}.db"));

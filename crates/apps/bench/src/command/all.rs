@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{Failure, Scratch, failed, own_program, time};
+use super::{Failure, STOPPED, Scratch, failed, own_program, time};
 
 /// What to measure, and where to.
 #[derive(Args, Clone, Debug)]
@@ -55,8 +55,6 @@ pub(crate) struct AllArgs {
 
 /// How long is looked, before each measurement, whether the machine is quiet.
 const BEFORE: Duration = Duration::from_secs(1);
-/// After a signal that is asked for by Ctrl-C.
-const STOPPED: u8 = 130;
 /// How long processes of a measurement that ended may take to end.
 const END_LIMIT: Duration = Duration::from_secs(30);
 

@@ -71,17 +71,17 @@ impl Subject {
         Ok(Subject { name, dir, processes, behind: None, data, _serving: Some(serving) })
     }
 
-    /// A plain FUSE passthrough.
-    pub(super) fn fuse(ask: &Ask<'_>) -> io::Result<Subject> {
-        let source = ask.dir.join("fuse-source");
+    /// A plain FUSE passthrough mounted with `flags`.
+    pub(super) fn fuse(ask: &Ask<'_>, name: &'static str, flags: &[&str]) -> io::Result<Subject> {
+        let source = ask.dir.join(format!("{name}-source"));
         std::fs::create_dir_all(&source)?;
-        let dir = ask.dir.join("fuse");
+        let dir = ask.dir.join(name);
         let mut command = programs::own("passthrough")?;
-        command.arg(&source);
+        command.args(flags).arg(&source);
         let serving = Serving::start(command, &dir)?;
         let processes = vec![(HOST.to_owned(), serving.child.id()), me()];
         let behind = Some(source);
-        Ok(Subject { name: "fuse", dir, processes, behind, data: None, _serving: Some(serving) })
+        Ok(Subject { name, dir, processes, behind, data: None, _serving: Some(serving) })
     }
 
     /// A directory of the local file system.

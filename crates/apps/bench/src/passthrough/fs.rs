@@ -175,20 +175,27 @@ impl Passthrough {
     }
 
     /// What the source is opened with: what the application asked, O_DIRECT and O_APPEND included,
-    /// so that both pay for the same disk.
-    fn open_flags(flags: i32) -> OFlags {
-        let flags = OFlags::from_bits_retain(flags.cast_unsigned());
-        (flags & !(OFlags::NOFOLLOW | OFlags::EXCL | OFlags::CREATE)) | OFlags::CLOEXEC
+    /// so that both pay for the same disk. With write-back the kernel reads pages that are written
+    /// in part, and says where appended bytes go: the source is open for both, and not to append.
+    fn open_flags(&self, flags: i32) -> OFlags {
+        let mut flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        if self.options.write_back {
+            flags -= OFlags::APPEND;
+            if flags & OFlags::RWMODE == OFlags::WRONLY {
+                flags = (flags - OFlags::WRONLY) | OFlags::RDWR;
+            }
+        }
+        (flags - (OFlags::NOFOLLOW | OFlags::EXCL | OFlags::CREATE)) | OFlags::CLOEXEC
     }
 
     fn opened(&self, fd: OwnedFd, flags: i32) -> FileHandle {
-        let direct = Self::open_flags(flags).contains(OFlags::DIRECT);
+        let direct = self.open_flags(flags).contains(OFlags::DIRECT);
         FileHandle(self.files.open(Open { fd, direct }))
     }
 
     fn reopen(&self, ino: INodeNo, flags: i32) -> Done<OwnedFd> {
         let inode = self.inode(ino)?;
-        fs::open(proc_path(&inode), Self::open_flags(flags), Mode::empty()).map_err(errno)
+        fs::open(proc_path(&inode), self.open_flags(flags), Mode::empty()).map_err(errno)
     }
 
     fn set(
@@ -303,7 +310,7 @@ macro_rules! answer {
 
 impl fuser::Filesystem for Passthrough {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = InitFlags::FUSE_ASYNC_READ
+        let mut wanted = InitFlags::FUSE_ASYNC_READ
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_ATOMIC_O_TRUNC
             | InitFlags::FUSE_BIG_WRITES
@@ -313,6 +320,12 @@ impl fuser::Filesystem for Passthrough {
             | InitFlags::FUSE_MAX_PAGES
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_READDIRPLUS_AUTO;
+        wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.options.write_back);
+        if self.options.write_back
+            && !config.capabilities().contains(InitFlags::FUSE_WRITEBACK_CACHE)
+        {
+            return Err(io::Error::other("this kernel has no write-back cache for FUSE"));
+        }
         let wanted = wanted & config.capabilities();
         config.add_capabilities(wanted).map_err(|_| io::Error::other("capabilities changed"))?;
         // The nearest allowed value is as good.
@@ -500,7 +513,7 @@ impl fuser::Filesystem for Passthrough {
     ) {
         let outcome = self.inode(parent).and_then(|parent| {
             let exclusive = OFlags::from_bits_retain(flags.cast_unsigned()) & OFlags::EXCL;
-            let flags = Self::open_flags(flags) | exclusive | OFlags::CREATE | OFlags::NOFOLLOW;
+            let flags = self.open_flags(flags) | exclusive | OFlags::CREATE | OFlags::NOFOLLOW;
             let file = fs::openat(&*parent, name, flags, Mode::from_raw_mode(mode & 0o7777))
                 .map_err(errno)?;
             Self::give(&parent, name, request)?;

@@ -280,6 +280,12 @@ pub(super) const TEST: &[Stage] = &[
             "--check",
         ]),
     ),
+    measured(
+        "bench-apps",
+        "every application runs to its end on the mount and on every rival",
+        5,
+        Action::Command(&["target/test-fast/outboard", "bench", "apps", "--quick"]),
+    ),
 ];
 
 /// Stages of [`TEST`] that the long command has at another size, in [`LONG`].

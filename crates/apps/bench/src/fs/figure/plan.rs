@@ -172,7 +172,7 @@ impl Field {
         self.mounted(Subject::outboard(ask, "outboard", &[])?, true, &[]);
         self.client("client", 0, true, &[])?;
         self.mounted(Subject::plain(ask)?, true, &[]);
-        self.mounted(Subject::fuse(ask)?, true, &[]);
+        self.mounted(Subject::fuse(ask, "fuse", &[])?, true, &[]);
         Ok(())
     }
 
@@ -181,7 +181,7 @@ impl Field {
         let hybrid = ["--cache=hybrid", &size];
         let bare = ["--cache=hybrid", &size, "--prefetch=none"];
         self.mounted(Subject::plain(ask)?, true, &[true, false]);
-        self.mounted(Subject::fuse(ask)?, true, &[true]);
+        self.mounted(Subject::fuse(ask, "fuse", &[])?, true, &[true]);
         self.mounted(Subject::outboard(ask, "none", &["--cache=none"])?, true, &[false]);
         let kernel = Subject::outboard(ask, "kernel", &["--cache=kernel"])?;
         self.mounted(kernel, true, &[true, false]);
