@@ -467,15 +467,30 @@ pub(super) const LONG: &[Stage] = &[
     ),
     piece(
         "rados-programs",
-        "git, fio and sqlite3 at full size on a volume in a pool",
+        "git and sqlite3 at full size on a volume in a pool",
         Action::Command(&[
             "scripts/test-rados",
             "target/test-fast",
             "--parts=programs",
-            "--programs=fio,git-clone,sqlite",
+            "--programs=git-clone,sqlite",
             "--size=full",
         ]),
     ),
+    // Millions of writes of some milliseconds each, one after the other.
+    Stage {
+        limit: minutes(6 * 60),
+        ..piece(
+            "rados-fio",
+            "fio at full size on a volume in a pool, for hours",
+            Action::Command(&[
+                "scripts/test-rados",
+                "target/test-fast",
+                "--parts=programs",
+                "--programs=fio",
+                "--size=full",
+            ]),
+        )
+    },
     piece(
         "rados-kill",
         "forty kills of either side of a volume in a pool",
