@@ -141,13 +141,14 @@ If it is interrupted, run it again: it goes on. Until it is done the copy cannot
         #[arg(long, value_name = "STORE")]
         store: Option<String>,
     },
-    /// Copy a volume or what a server keeps, which is not running, into one file
+    /// Copy a volume, running or not, or what a server keeps, which is not running, into one file
     #[command(after_help = "\
 Examples:
   outboard backup /srv/vol vol.backup
   outboard backup served - | zstd > served.backup.zst
 
-FILE is there when all of it is durable, and not before.")]
+FILE is there when all of it is durable, and not before. Of a volume that runs it holds one instant:
+what was synced before the copy began, and of later changes all up to that instant.")]
     Backup {
         /// Data directory of a volume or of `outboard serve`
         dir: PathBuf,

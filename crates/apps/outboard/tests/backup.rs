@@ -1,5 +1,6 @@
 //! `outboard backup` and `restore` of data directories that are not running, stopped and killed:
-//! what is restored is checked, opened and read; and nothing half is ever left.
+//! what is restored is checked, opened and read; and nothing half is ever left. Of volumes that
+//! run: `backup_running.rs`.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -187,11 +188,7 @@ fn a_page_server_whose_sides_were_killed_is_copied_with_what_was_synced() {
 #[test]
 fn who_runs_is_not_copied_and_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let (volume, served, file) =
-        (dir.path().join("volume"), dir.path().join("served"), dir.path().join("file"));
-    let dpu = Dpu::start(&volume, &["--size=128M"]);
-    refused(4, "is in use by process", dir.path(), &["backup"], &[&volume, &file]);
-    dpu.stop();
+    let (served, file) = (dir.path().join("served"), dir.path().join("file"));
     for flags in [&["--size=64M"][..], &["--plain"]] {
         let server = Serving::start("kv", &served, flags);
         refused(4, "is being served", dir.path(), &["backup"], &[&served, &file]);
@@ -225,11 +222,17 @@ fn a_backup_that_is_cut_damaged_or_another_is_refused_and_leaves_nothing() {
     other[whole.len() / 2] ^= 1;
     restore(&other, 5, "it is damaged");
     other.clone_from(&whole);
-    other[8] = 2;
-    restore(&other, 4, "version 2, and this program reads 1");
+    other[8] = 3;
+    restore(&other, 4, "version 3, and this program reads 1 and 2");
     restore(&[b'x'; 5000], 4, "it is no backup");
     restore(&[&whole[..], b"x"].concat(), 5, "something follows its end");
     restore(&of_another_kind(), 5, "it says it is of a volume, and holds something else");
+    let mixed = [&b"b"[..], b"a"];
+    restore(&of_pairs(b"", &mixed), 5, "its pairs are not in order");
+    restore(&of_pairs(b"redb\n", &mixed), 5, "its pairs are not in order");
+    restore(&of_pairs(b"rados://p?conf=/c\n1\n", &[b"a"]), 5, "belong to no engine of its own");
+    // An engine, and no volume in it.
+    restore(&of_pairs(b"redb\n", &[b"a"]), 4, "");
     std::fs::create_dir(&copy).unwrap();
     File::create(copy.join("thesis.tex")).unwrap();
     restore(&whole, 4, "is not empty");
@@ -247,6 +250,29 @@ fn of_another_kind() -> Vec<u8> {
     writer.file(&Name::new("application").unwrap(), &mut out).unwrap();
     writer.bytes(0, b"kv --plain", &mut out).unwrap();
     writer.file_end(10, &mut out).unwrap();
+    writer.end(&mut out).unwrap();
+    out
+}
+
+/// A sound backup of a volume in that store, with pairs that are none of a volume's.
+fn of_pairs(store: &[u8], keys: &[&[u8]]) -> Vec<u8> {
+    use outboard_codec::archive::{Header, Kind, Name, Writer, append_pair};
+    let mut out = Vec::new();
+    let header = Header { kind: Kind::Pairs, made: 0, id: [0; 16], bytes: 0 };
+    let mut writer = Writer::new(&header, &mut out);
+    for (name, text) in [("format", &b"outboard kv volume, format 1\n"[..]), ("store", store)] {
+        if text.is_empty() {
+            continue;
+        }
+        writer.file(&Name::new(name).unwrap(), &mut out).unwrap();
+        writer.bytes(0, text, &mut out).unwrap();
+        writer.file_end(text.len() as u64, &mut out).unwrap();
+    }
+    for key in keys {
+        let mut body = Vec::new();
+        assert!(append_pair(key, b"value", &mut body));
+        writer.pairs(&body, &mut out).unwrap();
+    }
     writer.end(&mut out).unwrap();
     out
 }

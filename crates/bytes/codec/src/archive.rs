@@ -10,8 +10,13 @@
 //! file      2 body: its name
 //! bytes     3 number: where in the file; body: they
 //! file end  4 number: the file's length
-//! end       5 number: records before it; body: bytes of files u64 | chain u32
+//! end       5 number: records before it; body: bytes of files and pairs u64 | chain u32
+//! pairs     6 body: pairs, at least one
+//! pair      key's length u16 | value's length u32 | key, not empty | value
 //! ```
+//!
+//! Version 1 knows no pairs; what holds some ([`Kind::Pairs`]) is of version 2, and so is refused
+//! by who does not know them.
 //!
 //! What always holds: numbers are little endian; a name is relative and plain ([`Name`]); the bytes
 //! of a file come in order and do not overlap, and what no record names is a hole; a check is a
@@ -22,12 +27,14 @@
 //! are checked before they are used. Nothing here allocates by what a stream says.
 
 mod name;
+mod pairs;
 mod reader;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub use name::{MOST_NAME, Name};
+pub use pairs::{Pairs, append_pair};
 pub use reader::{Event, Reader};
 pub use writer::{Disorder, Writer};
 
@@ -35,8 +42,8 @@ use std::fmt;
 
 /// How a backup begins.
 pub const MAGIC: [u8; 8] = *b"OBBACKUP";
-/// The one version there is.
-pub const VERSION: u32 = 1;
+/// The version without pairs, and the one with them.
+const VERSIONS: [u32; 2] = [1, 2];
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 64;
 /// Bytes of a record before its body.
@@ -58,12 +65,20 @@ pub enum Kind {
     ServedPages = 3,
     /// What `outboard serve plugin` keeps.
     ServedPlugin = 4,
+    /// A volume, as files and the pairs of its engine.
+    Pairs = 5,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 4] =
-        [Kind::Volume, Kind::ServedKv, Kind::ServedPages, Kind::ServedPlugin];
+    pub const ALL: [Kind; 5] =
+        [Kind::Volume, Kind::ServedKv, Kind::ServedPages, Kind::ServedPlugin, Kind::Pairs];
+
+    /// The version of a backup that holds it.
+    fn version(self) -> u32 {
+        let [plain, with_pairs] = VERSIONS;
+        if self == Kind::Pairs { with_pairs } else { plain }
+    }
 
     fn of(byte: u8) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == byte)
@@ -73,7 +88,7 @@ impl Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Kind::Volume => "a volume",
+            Kind::Volume | Kind::Pairs => "a volume",
             Kind::ServedKv => "a served directory (kv)",
             Kind::ServedPages => "a served directory (pages)",
             Kind::ServedPlugin => "a served directory (plugin)",
@@ -99,7 +114,7 @@ pub struct Header {
 pub struct Totals {
     /// Records before the end.
     pub records: u64,
-    /// Bytes of files; holes are none.
+    /// Bytes of files, holes are none, and of pairs.
     pub bytes: u64,
 }
 
@@ -119,7 +134,9 @@ impl fmt::Display for Wrong {
         match self {
             Wrong::NotABackup => f.write_str("it is no backup"),
             Wrong::Version(found) => {
-                write!(f, "it is a backup of version {found}, and this program reads {VERSION}")
+                let [plain, with_pairs] = VERSIONS;
+                let known = format!("{plain} and {with_pairs}");
+                write!(f, "it is a backup of version {found}, and this program reads {known}")
             }
             Wrong::Damaged(how) => write!(f, "it is damaged: {how}"),
         }
@@ -135,6 +152,7 @@ mod record {
     pub(super) const BYTES: u8 = 3;
     pub(super) const FILE_END: u8 = 4;
     pub(super) const END: u8 = 5;
+    pub(super) const PAIRS: u8 = 6;
 }
 
 /// The check over everything, one record further. A head's own check is left out: a CRC over bytes
@@ -169,6 +187,13 @@ pub fn fuzz(data: &[u8]) {
             (Event::File(name), Some(writer)) => writer.file(&name, &mut again),
             (Event::Bytes { at, bytes }, Some(writer)) => writer.bytes(at, bytes, &mut again),
             (Event::FileEnd { len }, Some(writer)) => writer.file_end(len, &mut again),
+            (Event::Pairs(pairs), Some(writer)) => {
+                let mut body = Vec::new();
+                for (key, value) in pairs {
+                    assert!(append_pair(key, value, &mut body), "what is read fits");
+                }
+                writer.pairs(&body, &mut again)
+            }
             (Event::End(totals), Some(writer)) => {
                 assert_eq!(writer.end(&mut again), Ok(totals));
                 assert_eq!(again, data[..data.len() - rest.len()], "a backup is written one way");

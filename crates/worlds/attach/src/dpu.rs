@@ -50,7 +50,7 @@ use outboard_os::wakeup::Wakeup;
 use peers::Peers;
 use sessions::Sessions;
 
-pub use control::{Control, cpu_seconds, failed, ledger_json, report_json};
+pub use control::{Content, Control, cpu_seconds, failed, ledger_json, report_json};
 
 /// How a DPU side runs.
 #[derive(Clone, Debug)]
@@ -225,6 +225,17 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         self.control.commands.insert(name, Arc::new(command));
     }
 
+    /// Has `begin` asked when root or the volume's owner sends a control request of that name, with
+    /// what was dirty in caches written back; then the content is sent as a stream. On a thread of
+    /// its own, one at a time.
+    pub fn set_stream(
+        &mut self,
+        name: &'static str,
+        begin: impl Fn(&Value) -> Result<(Value, Content), String> + Send + Sync + 'static,
+    ) {
+        self.control.streams.insert(name, Arc::new(begin));
+    }
+
     /// Serves until a control request asks for the end, or `stop` says so (it must notify).
     pub fn run(&mut self, stop: &dyn Fn() -> bool) -> io::Result<()> {
         let mut events = EventLoop::new(self.options.pace);
@@ -328,6 +339,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
     /// The end: everything durable, hosts see their sockets close and wait for the next life.
     fn close(&mut self) -> io::Result<()> {
         self.flush();
+        self.control.end();
         let volumes =
             [self.kv.begin_close(&*self.runtime), self.shared.begin_close(&*self.runtime)];
         let has_ended = || volumes.iter().all(|closing| closing.get().is_some());

@@ -12,7 +12,9 @@
 mod dpu;
 mod host;
 mod socket;
+mod stream;
 
 pub use dpu::{DpuAttachment, Terms};
-pub use host::{AttachFailure, HostLink, HostMemory, control, wait};
+pub use host::{AttachFailure, Control, HostLink, HostMemory, control, wait};
 pub use socket::{Listener, Peer, PeerCred, Received, connect};
+pub use stream::Stream;

@@ -6,6 +6,7 @@
 //! engine      that store behind the ports: fjall or redb in the directory, or a pool of Ceph
 //! pooled      claiming a volume in a pool, and renewing the claim while it is open
 //! open        lock, engine and medium, and the file system over them
+//! backup      a volume that is open, as a backup, and an engine filled from one
 //! migrate     a volume copied from one store to another, compared, and only then one
 //! figures     what `status` shows of a store
 //! ```
@@ -19,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backup;
 pub mod directory;
 mod engine;
 mod error;

@@ -265,7 +265,7 @@ fn in_directory(
 }
 
 /// The engine of a data directory, with so many bytes of memory.
-fn engine(
+pub(crate) fn engine(
     directory: &DataDirectory,
     store: &StoreName,
     cache: u64,

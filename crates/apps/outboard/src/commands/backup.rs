@@ -1,10 +1,11 @@
-//! `outboard backup`: a data directory that nobody uses, as one file or stream.
+//! `outboard backup`: a data directory as one file or stream.
 //!
-//! The directory's lock is held meanwhile, and that of each file of it: what is read is of one
-//! instant. See `docs/internals/backup.md`.
+//! Of one that nobody uses the lock is held meanwhile, and that of each file of it: what is read is
+//! of one instant. Of a volume in use its DPU side sends the copy. See `docs/internals/backup.md`.
 
 mod files;
 mod output;
+mod running;
 
 use std::fs::File;
 use std::io::Read;
@@ -16,13 +17,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outboard_codec::archive::{self, Header, Kind, MOST_BODY, Writer};
 use outboard_store::StoreName;
-use outboard_store::directory::DataDirectory;
+use outboard_store::directory::{DataDirectory, DirectoryError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::files::Found;
 use self::output::Output;
 use super::served::ServedDir;
-use super::status::human;
+use super::status::{Dpu, human};
 use crate::bar::Bar;
 use crate::exit::{Code, Failure};
 use crate::log;
@@ -35,7 +36,10 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub(crate) fn backup(dir: &Path, file: &Path, force: bool) -> Result<ExitCode, Failure> {
     log::start_quietly(&Settings { data: Some(dir.to_owned()), ..Settings::default() })?;
     let told = Told::watch()?;
-    let (kind, held) = hold(dir)?;
+    let (kind, held) = match hold(dir)? {
+        Free::Now(kind, held) => (kind, held),
+        Free::Runs(dpu) => return of_running(&dpu, dir, file, force, &told),
+    };
     let found = files::find(dir)?;
     let mut output = Output::open(file, dir, force)?;
     let bytes = found.files.iter().map(|file| file.bytes).sum();
@@ -49,6 +53,21 @@ pub(crate) fn backup(dir: &Path, file: &Path, force: bool) -> Result<ExitCode, F
         found.files.len(),
         human(copied.bytes)
     );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Copies what `dpu` serves.
+fn of_running(
+    dpu: &Dpu,
+    dir: &Path,
+    file: &Path,
+    force: bool,
+    told: &Told,
+) -> Result<ExitCode, Failure> {
+    let mut output = Output::open(file, dir, force)?;
+    let (kind, totals) = running::copy(dpu, &mut output, told)?;
+    let place = output.finish()?;
+    eprintln!("copied {kind}, which runs on: {} of data, to {place}", human(totals.bytes));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -85,8 +104,15 @@ enum Held {
     Served(File),
 }
 
-/// What lies in the directory, which nobody uses from now on.
-fn hold(dir: &Path) -> Result<(Kind, Held), Failure> {
+/// Whether a directory is nobody else's.
+enum Free {
+    /// It is: what lies in it, which nobody uses from now on.
+    Now(Kind, Held),
+    /// This one serves it.
+    Runs(Dpu),
+}
+
+fn hold(dir: &Path) -> Result<Free, Failure> {
     let shown = dir.display();
     let refused = |text: String| Failure::new(Code::Data, text);
     if let Some(served) = ServedDir::at(dir)? {
@@ -94,7 +120,7 @@ fn hold(dir: &Path) -> Result<(Kind, Held), Failure> {
         let held = served.hold()?.ok_or_else(|| {
             refused(format!("{shown} is being served: end that `outboard serve` first"))
         })?;
-        return Ok((kind, Held::Served(held)));
+        return Ok(Free::Now(kind, Held::Served(held)));
     }
     if !dir.join("format").is_file() {
         return Err(refused(format!("{shown} holds neither a volume nor what a server keeps")));
@@ -106,9 +132,17 @@ fn hold(dir: &Path) -> Result<(Kind, Held), Failure> {
     if dir.join("store.copy").exists() {
         return Err(refused(format!("{shown} holds an unfinished copy of a volume")));
     }
-    let held = DataDirectory::open_within(dir, PATIENCE);
-    let held = held.map_err(|error| refused(error.to_string()))?;
-    Ok((Kind::Volume, Held::Volume(held)))
+    match DataDirectory::open_within(dir, PATIENCE) {
+        Ok(held) => Ok(Free::Now(Kind::Volume, Held::Volume(held))),
+        Err(error @ DirectoryError::InUse { .. }) => {
+            let settings = Settings { data: Some(dir.to_owned()), ..Settings::default() };
+            let dpu = Dpu::of(&settings);
+            // Who checks or migrates it has no DPU side.
+            dpu.status().map_err(|_| refused(error.to_string()))?;
+            Ok(Free::Runs(dpu))
+        }
+        Err(error) => Err(refused(error.to_string())),
+    }
 }
 
 /// Which kind of backup a served directory's is.

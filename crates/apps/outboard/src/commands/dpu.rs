@@ -1,13 +1,17 @@
 //! `outboard dpu`: the DPU side, in this process.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outboard_attach::dpu::{Dpu, DpuOptions};
+use outboard_kvfs::Kvfs;
+use outboard_os::runtime::Poller;
 use outboard_os::wakeup::Wakeup;
-use outboard_store::{OpenVolume, Purpose};
+use outboard_store::backup::Instant;
+use outboard_store::{KvVolume, OpenVolume, Purpose, StoreKv, StoreMedium};
 use serde_json::{Value, json};
 
 use crate::exit::Failure;
@@ -49,6 +53,7 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
             outboard_store::grow_open(&grown, &data, bytes).map_err(|error| error.to_string())?;
         Ok(json!({ "ok": true, "before": before, "bytes": now }))
     });
+    set_backup(&mut dpu, &volume, directory.path());
     if let Some(check) = hold.check() {
         dpu.before_answers(check);
     }
@@ -58,6 +63,16 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     hold.release();
     tracing::info!("ended in order");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has `outboard backup` sent what the volume is at that moment.
+fn set_backup(dpu: &mut Dpu<Kvfs<StoreKv, StoreMedium>, Poller>, volume: &KvVolume, data: &Path) {
+    let (copied, data) = (Arc::clone(volume), data.to_owned());
+    dpu.set_stream("backup", move |_| {
+        let instant = Instant::hold(&copied, &data).map_err(|error| error.to_string())?;
+        let answer = json!({ "ok": true, "bytes": instant.bytes() });
+        Ok((answer, Box::new(move |to| instant.write(to).map(drop))))
+    });
 }
 
 /// A thread that waits for a signal, then says so and wakes the poller.

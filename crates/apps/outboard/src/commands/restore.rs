@@ -8,7 +8,9 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use outboard_codec::archive::{Event, Header, Kind, MOST_BODY, Name, Reader, Totals, Wrong};
+use outboard_codec::archive::{Event, Header, Kind, MOST_BODY, Name, Pairs, Reader, Totals, Wrong};
+use outboard_store::backup::Refill;
+use outboard_store::{Cause, StoreError};
 use serde_json::Value;
 
 use super::backup::{Told, above, fill, kind_of, sync};
@@ -89,6 +91,15 @@ impl From<Wrong> for Refused {
     }
 }
 
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Refused {
+        match error.cause() {
+            Cause::Damaged => damaged(error.to_string()),
+            _ => Refused::Other(error.into()),
+        }
+    }
+}
+
 fn damaged(text: impl Into<String>) -> Refused {
     Refused::Backup(Code::Damaged, text.into())
 }
@@ -96,11 +107,13 @@ fn damaged(text: impl Into<String>) -> Refused {
 /// Reads all of it into the draft.
 fn take(mut from: impl Read, draft: &Draft, told: &Told) -> Result<(Header, Totals), Refused> {
     let (mut reader, mut piece) = (Reader::new(), vec![0; MOST_BODY]);
-    let (mut header, mut filling) = (None, Filling { draft, names: HashSet::new(), file: None });
+    let mut filling = Filling { draft, names: HashSet::new(), file: None, engine: None };
+    let mut header: Option<Header> = None;
     let (mut bar, mut done) = (Bar::new(), 0_u64);
     loop {
         told.go_on()?;
         let wants = piece.get_mut(..reader.wants()).unwrap_or_default();
+        let len = wants.len() as u64;
         let cannot = |error: std::io::Error| Failure::internal(format!("cannot read on: {error}"));
         if fill(&mut from, wants).map_err(cannot)? < wants.len() {
             // Of something else there may be less than a header.
@@ -118,6 +131,11 @@ fn take(mut from: impl Read, draft: &Draft, told: &Told) -> Result<(Header, Tota
                 bar.show("restoring", done, header.map_or(0, |header| header.bytes));
             }
             Event::FileEnd { len } => filling.file_end(len)?,
+            Event::Pairs(pairs) => {
+                filling.pairs(pairs)?;
+                done = done.saturating_add(len);
+                bar.show("restoring", done, header.map_or(0, |header| header.bytes));
+            }
             Event::End(totals) => {
                 bar.end();
                 if fill(&mut from, &mut [0]).map_err(cannot)? > 0 {
@@ -136,6 +154,7 @@ struct Filling<'d> {
     draft: &'d Draft,
     names: HashSet<Name>,
     file: Option<(File, PathBuf)>,
+    engine: Option<Refill>,
 }
 
 impl Filling<'_> {
@@ -175,8 +194,19 @@ impl Filling<'_> {
         }
     }
 
+    fn pairs(&mut self, pairs: Pairs<'_>) -> Result<(), Refused> {
+        let engine = match &mut self.engine {
+            Some(engine) => engine,
+            none => none.insert(Refill::begin(&self.draft.at)?),
+        };
+        Ok(engine.take(pairs)?)
+    }
+
     /// Names are durable when their directories are.
-    fn sync(&self) -> Result<(), Refused> {
+    fn sync(&mut self) -> Result<(), Refused> {
+        if let Some(engine) = self.engine.take() {
+            engine.finish()?;
+        }
         for name in &self.names {
             let path = self.draft.at.join(name.as_str());
             if path.is_dir() {
@@ -199,7 +229,8 @@ fn check(kind: Kind, at: &Path) -> Result<(), Refused> {
         None if at.join("format").is_file() => Some(Kind::Volume),
         None => None,
     };
-    if is != Some(kind) {
+    let says = if kind == Kind::Pairs { Kind::Volume } else { kind };
+    if is != Some(says) {
         return Err(damaged(format!("it says it is of {kind}, and holds something else")));
     }
     let report = super::fsck::fresh(at)?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use outboard_attach::link::control;
+use outboard_attach::link::{self, control};
 use serde_json::{Value, json};
 
 mod served;
@@ -47,18 +47,22 @@ impl Dpu {
         Dpu { socket: served.socket(), starts: "outboard serve" }
     }
 
+    fn absent(&self, error: &std::io::Error) -> Failure {
+        let at = self.socket.display();
+        let text =
+            format!("no DPU side answers at {at} ({error}); start one with `{}`", self.starts);
+        Failure::new(Code::NotRunning, text)
+    }
+
+    /// Asks for what is answered with a stream.
+    pub(crate) fn begin(&self, question: &Value) -> Result<link::Control, Failure> {
+        link::Control::ask(&self.socket, &question.to_string()).map_err(|error| self.absent(&error))
+    }
+
     /// Asks; the answer's `error`, if it has one, is the failure.
     pub(crate) fn ask(&self, question: &Value, limit: Duration) -> Result<Value, Failure> {
-        let answer = control(&self.socket, &question.to_string(), limit).map_err(|error| {
-            Failure::new(
-                Code::NotRunning,
-                format!(
-                    "no DPU side answers at {} ({error}); start one with `{}`",
-                    self.socket.display(),
-                    self.starts
-                ),
-            )
-        })?;
+        let answer = control(&self.socket, &question.to_string(), limit);
+        let answer = answer.map_err(|error| self.absent(&error))?;
         let answer: Value = serde_json::from_str(&answer)
             .map_err(|error| Failure::internal(format!("the DPU side's answer: {error}")))?;
         match answer.get("error").and_then(Value::as_str) {

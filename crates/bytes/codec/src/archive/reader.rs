@@ -2,8 +2,8 @@
 
 use super::writer::Order;
 use super::{
-    END_LEN, HEAD_LEN, HEADER_LEN, Header, Kind, MAGIC, MOST_BODY, MOST_NAME, Name, Totals,
-    VERSION, Wrong, chained, record,
+    END_LEN, HEAD_LEN, HEADER_LEN, Header, Kind, MAGIC, MOST_BODY, MOST_NAME, Name, Pairs, Totals,
+    VERSIONS, Wrong, chained, record,
 };
 use crate::crc32c;
 
@@ -30,6 +30,8 @@ pub enum Event<'b> {
         /// Its length; not less than where its bytes end.
         len: u64,
     },
+    /// Pairs of the engine.
+    Pairs(Pairs<'b>),
     /// The backup has ended and is whole. Nothing may follow it.
     End(Totals),
 }
@@ -98,7 +100,7 @@ impl Reader {
         match std::mem::replace(&mut self.next, Next::Nothing) {
             Next::Header => {
                 let (header, check) = header(bytes)?;
-                self.next = Next::Head(Order::after(check));
+                self.next = Next::Head(Order::after(header.kind, check));
                 Ok(Event::Header(header))
             }
             Next::Head(order) => self.head(order, bytes),
@@ -129,6 +131,7 @@ impl Reader {
         let fits = match kind {
             record::DIRECTORY | record::FILE => (1..=MOST_NAME).contains(&len) && number == 0,
             record::BYTES => len <= MOST_BODY,
+            record::PAIRS => len <= MOST_BODY && number == 0,
             record::FILE_END => len == 0 && head.check == crc32c(&[]),
             record::END => len == END_LEN && number == totals.records,
             _ => false,
@@ -152,7 +155,7 @@ fn header(bytes: &[u8]) -> Result<(Header, u32), Wrong> {
     }
     // Said before the check, which another version may keep elsewhere.
     let version = u32::from_le_bytes(field(bytes, 8)?);
-    if version != VERSION {
+    if !VERSIONS.contains(&version) {
         return Err(Wrong::Version(version));
     }
     let check = u32::from_le_bytes(field(bytes, HEADER_LEN - 4)?);
@@ -161,8 +164,9 @@ fn header(bytes: &[u8]) -> Result<(Header, u32), Wrong> {
         return Err(Wrong::Damaged("the header"));
     }
     let [kind] = field(bytes, 12)?;
+    let kind = Kind::of(kind).filter(|kind| kind.version() == version);
     let header = Header {
-        kind: Kind::of(kind).ok_or(Wrong::Damaged("the kind of what it holds is not known"))?,
+        kind: kind.ok_or(Wrong::Damaged("the kind of what it holds is not known"))?,
         made: u64::from_le_bytes(field(bytes, 16)?),
         id: field(bytes, 24)?,
         bytes: u64::from_le_bytes(field(bytes, 40)?),
@@ -179,6 +183,9 @@ fn body(head: Head, bytes: &[u8]) -> Result<Event<'_>, Wrong> {
         record::DIRECTORY => Ok(Event::Directory(name()?)),
         record::FILE => Ok(Event::File(name()?)),
         record::BYTES => Ok(Event::Bytes { at: head.number, bytes }),
+        record::PAIRS => {
+            Ok(Event::Pairs(Pairs::of(bytes).ok_or(Wrong::Damaged("a pair that is cut"))?))
+        }
         _ => {
             let all = u64::from_le_bytes(field(bytes, 0)?);
             let chain = u32::from_le_bytes(field(bytes, 8)?);

@@ -9,6 +9,7 @@ enum Said {
     File(String),
     Bytes(u64, Vec<u8>),
     FileEnd(u64),
+    Pairs(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 const HEADER: Header =
@@ -36,6 +37,9 @@ fn read(bytes: &[u8]) -> Result<(Header, Vec<Said>, Totals), Wrong> {
             Event::File(name) => said.push(Said::File(name.to_string())),
             Event::Bytes { at, bytes } => said.push(Said::Bytes(at, bytes.to_vec())),
             Event::FileEnd { len } => said.push(Said::FileEnd(len)),
+            Event::Pairs(pairs) => {
+                said.push(Said::Pairs(pairs.map(|(k, v)| (k.to_vec(), v.to_vec())).collect()));
+            }
             Event::End(totals) => {
                 assert_eq!(reader.wants(), 0);
                 let is_last = rest.is_empty();
@@ -47,19 +51,44 @@ fn read(bytes: &[u8]) -> Result<(Header, Vec<Said>, Totals), Wrong> {
 }
 
 fn written(all: &[Said]) -> Vec<u8> {
+    written_as(HEADER.kind, all)
+}
+
+fn written_as(kind: Kind, all: &[Said]) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut writer = Writer::new(&HEADER, &mut out);
+    let mut writer = Writer::new(&Header { kind, ..HEADER }, &mut out);
     for said in all {
         match said {
             Said::Directory(it) => writer.directory(&name(it), &mut out),
             Said::File(it) => writer.file(&name(it), &mut out),
             Said::Bytes(at, bytes) => writer.bytes(*at, bytes, &mut out),
             Said::FileEnd(len) => writer.file_end(*len, &mut out),
+            Said::Pairs(pairs) => writer.pairs(&body_of(pairs), &mut out),
         }
         .unwrap();
     }
     writer.end(&mut out).unwrap();
     out
+}
+
+fn body_of(pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (key, value) in pairs {
+        assert!(append_pair(key, value, &mut body));
+    }
+    body
+}
+
+/// Some pairs, then a file.
+fn with_pairs() -> Vec<Said> {
+    let pair = |key: &[u8], value: &[u8]| (key.to_vec(), value.to_vec());
+    vec![
+        Said::Pairs(vec![pair(b"a", b""), pair(b"b\0", b"value")]),
+        Said::Pairs(vec![pair(&[255; 2048], &[1; 3000])]),
+        Said::File("blocks".into()),
+        Said::Bytes(0, b"block".to_vec()),
+        Said::FileEnd(8192),
+    ]
 }
 
 fn small() -> Vec<Said> {
@@ -173,7 +202,8 @@ fn heads_that_lie_are_refused() {
     let most = u32::try_from(MOST_BODY).unwrap();
     for (kind, len, number) in [
         (0, 0, 0),
-        (6, 0, 0),
+        (7, 0, 0),
+        (record::PAIRS, 9, 0),
         (record::DIRECTORY, 0, 0),
         (record::DIRECTORY, 256, 0),
         (record::DIRECTORY, 3, 1),
@@ -209,21 +239,25 @@ fn heads_that_lie_are_refused() {
 
 #[test]
 fn a_cut_backup_is_known_as_cut_at_every_byte() {
-    let bytes = written(&small());
-    assert_eq!(read(&bytes).unwrap().1, small());
-    for len in 0..bytes.len() {
-        assert_eq!(read(&bytes[..len]), Err(Wrong::Damaged("it is cut")), "{len}");
-        fuzz(&bytes[..len]);
+    for (kind, said) in [(HEADER.kind, small()), (Kind::Pairs, with_pairs())] {
+        let bytes = written_as(kind, &said);
+        assert_eq!(read(&bytes).unwrap().1, said);
+        for len in 0..bytes.len() {
+            assert_eq!(read(&bytes[..len]), Err(Wrong::Damaged("it is cut")), "{len}");
+            fuzz(&bytes[..len]);
+        }
     }
 }
 
 #[test]
 fn every_byte_is_checked() {
-    let bytes = written(&small());
-    for at in 0..bytes.len() {
-        let mut other = bytes.clone();
-        other[at] ^= 0x10;
-        assert!(read(&other).is_err(), "byte {at}");
+    for bytes in [written(&small()), written_as(Kind::Pairs, &with_pairs())] {
+        for at in 0..bytes.len() {
+            let mut other = bytes.clone();
+            other[at] ^= 0x10;
+            fuzz(&other);
+            assert!(read(&other).is_err(), "byte {at}");
+        }
     }
 }
 
@@ -245,12 +279,45 @@ fn the_format_stays() {
     assert_eq!(sum, FORMAT_SUM, "{sum:#010x}");
 }
 
+/// The bytes of version 2, which is the one with pairs: the version and the kind of one are not
+/// those of the other, so a program that knows no pairs refuses by the version.
+#[test]
+fn pairs_are_of_the_second_version() {
+    let bytes = written_as(Kind::Pairs, &with_pairs());
+    assert_eq!(bytes[..16], *b"OBBACKUP\x02\0\0\0\x05\0\0\0");
+    assert_eq!(bytes[64..80], [6, 0, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[88..108], *b"\x01\0\0\0\0\0a\x02\0\x05\0\0\0b\0value");
+    let (_, said, totals) = read(&bytes).unwrap();
+    assert_eq!((said, totals.bytes), (with_pairs(), 20 + 6 + 2048 + 3000 + 5));
+    for (at, byte, says) in [(8, 1, "not known"), (12, 1, "not known"), (8, 3, "version 3")] {
+        let mut other = bytes[..HEADER_LEN].to_vec();
+        other[at] = byte;
+        let check = crate::crc32c(&other[..HEADER_LEN - 4]);
+        other[HEADER_LEN - 4..].copy_from_slice(&check.to_le_bytes());
+        assert!(read(&other).is_err_and(|wrong| wrong.to_string().contains(says)), "{at}");
+    }
+    // Among files, of another kind, or no pairs at all.
+    let mut out = Vec::new();
+    let mut writer = Writer::new(&HEADER, &mut out);
+    assert_eq!(writer.pairs(b"\x01\0\0\0\0\0a", &mut out), Err(Disorder));
+    let mut writer = Writer::new(&Header { kind: Kind::Pairs, ..HEADER }, &mut out);
+    for no_pairs in [&b""[..], b"\x01\0\0\0\0\0", b"\0\0\0\0\0\0", b"\x01\0\x01\0\0\0a"] {
+        assert_eq!(writer.pairs(no_pairs, &mut out), Err(Disorder), "{no_pairs:?}");
+    }
+    writer.file(&name("f"), &mut out).unwrap();
+    assert_eq!(writer.pairs(b"\x01\0\0\0\0\0a", &mut out), Err(Disorder));
+    let mut body = vec![0; MOST_BODY - 7];
+    assert!(!append_pair(b"ab", b"", &mut body) && append_pair(b"a", b"", &mut body));
+    assert!(!append_pair(b"", b"x", &mut Vec::new()));
+    assert!(!append_pair(&[0; 1 << 16], b"", &mut Vec::new()));
+}
+
 #[test]
 fn another_version_and_something_else_are_told_apart() {
     let mut bytes = written(&[]);
-    bytes[8] = 2;
-    assert_eq!(read(&bytes), Err(Wrong::Version(2)));
-    assert!(Wrong::Version(2).to_string().contains("version 2, and this program reads 1"));
+    bytes[8] = 3;
+    assert_eq!(read(&bytes), Err(Wrong::Version(3)));
+    assert!(Wrong::Version(3).to_string().contains("version 3, and this program reads 1 and 2"));
     bytes[0] = b'X';
     assert_eq!(read(&bytes), Err(Wrong::NotABackup));
 }

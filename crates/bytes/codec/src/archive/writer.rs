@@ -1,6 +1,6 @@
 //! Writing a backup: each verb appends what is to be sent next.
 
-use super::{HEAD_LEN, HEADER_LEN, Header, MAGIC, MOST_BODY, Name, Totals, VERSION};
+use super::{HEAD_LEN, HEADER_LEN, Header, Kind, MAGIC, MOST_BODY, Name, Pairs, Totals};
 use super::{chained, record};
 use crate::crc32c;
 
@@ -31,12 +31,15 @@ pub(super) struct Order {
     place: Place,
     pub(super) totals: Totals,
     pub(super) chain: u32,
+    /// Whether pairs may stand in it.
+    pairs: bool,
 }
 
 impl Order {
     /// Behind the header, whose check begins the chain.
-    pub(super) fn after(header: u32) -> Order {
-        Order { place: Place::Between, totals: Totals::default(), chain: header }
+    pub(super) fn after(kind: Kind, header: u32) -> Order {
+        let pairs = kind == Kind::Pairs;
+        Order { place: Place::Between, totals: Totals::default(), chain: header, pairs }
     }
 
     /// Takes a record of this kind; `false` if it cannot stand here.
@@ -44,6 +47,7 @@ impl Order {
         let next = match (kind, self.place) {
             (record::DIRECTORY, Place::Between) => Place::Between,
             (record::FILE, Place::Between) => Place::In(0),
+            (record::PAIRS, Place::Between) if self.pairs && len > 0 => Place::Between,
             (record::BYTES, Place::In(from)) if number >= from && len > 0 => {
                 match number.checked_add(len as u64) {
                     Some(end) => Place::In(end),
@@ -54,7 +58,8 @@ impl Order {
             (record::END, Place::Between) => Place::Ended,
             _ => return false,
         };
-        let bytes = if kind == record::BYTES { len as u64 } else { 0 };
+        let counts = matches!(kind, record::BYTES | record::PAIRS);
+        let bytes = if counts { len as u64 } else { 0 };
         let Some(bytes) = self.totals.bytes.checked_add(bytes) else { return false };
         self.place = next;
         if kind != record::END {
@@ -79,7 +84,7 @@ impl Writer {
     pub fn new(header: &Header, out: &mut Vec<u8>) -> Writer {
         let from = out.len();
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&header.kind.version().to_le_bytes());
         out.extend_from_slice(&[header.kind as u8, 0, 0, 0]);
         out.extend_from_slice(&header.made.to_le_bytes());
         out.extend_from_slice(&header.id);
@@ -87,7 +92,7 @@ impl Writer {
         out.resize(from + HEADER_LEN - 4, 0);
         let check = crc32c(out.get(from..).unwrap_or_default());
         out.extend_from_slice(&check.to_le_bytes());
-        Writer { order: Order::after(check) }
+        Writer { order: Order::after(header.kind, check) }
     }
 
     /// A directory; those it lies in come before it.
@@ -111,6 +116,14 @@ impl Writer {
     /// The file has ended, and is so long.
     pub fn file_end(&mut self, len: u64, out: &mut Vec<u8>) -> Result<(), Disorder> {
         self.append(record::FILE_END, len, &[], out)
+    }
+
+    /// Pairs, as [`append_pair`](super::append_pair) made them; of [`Kind::Pairs`] alone.
+    pub fn pairs(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<(), Disorder> {
+        if body.len() > MOST_BODY || Pairs::of(body).is_none() {
+            return Err(Disorder);
+        }
+        self.append(record::PAIRS, 0, body, out)
     }
 
     /// The backup has ended; what it held.

@@ -28,7 +28,7 @@ use outboard_medium::Medium;
 pub struct Held {
     ledger: Arc<Ledger>,
     number: u64,
-    pairs: Box<dyn Snapshot>,
+    pairs: Option<Box<dyn Snapshot>>,
     len: u64,
 }
 
@@ -39,14 +39,19 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     pub fn hold(&self) -> Result<Held, KvError> {
         let held = self.ledger.begin_hold(|| Ok((self.kv.snapshot()?, self.medium.len())))?;
         let (number, (pairs, len)) = held.ok_or(KvError::Io(Errno::EBUSY))?;
-        Ok(Held { ledger: Arc::clone(&self.ledger), number, pairs, len })
+        Ok(Held { ledger: Arc::clone(&self.ledger), number, pairs: Some(pairs), len })
     }
 }
 
 impl Held {
-    /// The pairs of the instant.
-    pub fn pairs(&self) -> &dyn Snapshot {
-        &*self.pairs
+    /// The pairs of the instant, until [`Held::end_pairs`].
+    pub fn pairs(&self) -> Option<&dyn Snapshot> {
+        self.pairs.as_deref()
+    }
+
+    /// The pairs were copied: the engine keeps nothing for it any more.
+    pub fn end_pairs(&mut self) {
+        self.pairs = None;
     }
 
     /// Bytes of the medium at the instant.

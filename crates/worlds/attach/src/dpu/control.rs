@@ -5,7 +5,12 @@
 //! {"command": "check", "contents": false}     root and the volume's owner; answered when done
 //! {"command": "shutdown"}                     likewise; answered before the end
 //! {"command": NAME, ...}                      likewise; what [`Dpu::set_command`] was given
+//! {"command": NAME, ...}                      likewise; what [`Dpu::set_stream`] was given
 //! ```
+//!
+//! The answer to the last brings the end of a [`Stream`]; when all was sent, or could not be, a
+//! second answer says so. One is sent at a time, by a thread of its own: the poller waits for
+//! nobody who copies. `outboard backup` is one.
 //!
 //! A status and a check are of every volume that is served: what is said of the shared one beside a
 //! kv or local one stands under keys of its own (`shared_volume`, `shared_counts`).
@@ -14,7 +19,12 @@
 //! text`.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use outboard_base::Time;
 use outboard_base::ledger::{Count, Kind, Snapshot};
@@ -25,6 +35,7 @@ use serde_json::{Value, json};
 
 use super::peers::{PEERS_MAX, PEERS_USER};
 use super::{Dpu, cache};
+use crate::link::Stream;
 use outboard_os::clock;
 use outboard_os::executor::block_on;
 use outboard_os::runtime::Runtime;
@@ -33,12 +44,65 @@ use outboard_volume::{Figures, Housekeeping, Report};
 /// What a command of the process's own does with a request.
 pub(super) type Command = Arc<dyn Fn(&Value) -> Result<Value, String> + Send + Sync>;
 
+/// What is sent behind an answer. It ends with what the receiver knows for an end: one who sees
+/// none has half of it.
+pub type Content = Box<dyn FnOnce(&mut dyn io::Write) -> io::Result<()> + Send>;
+
+/// What begins to send: the answer, and what follows it.
+pub(super) type Begin = Arc<dyn Fn(&Value) -> Result<(Value, Content), String> + Send + Sync>;
+
+/// Who reads nothing of a stream for so long is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the end of this side waits for a stream that it told to stop.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+/// An answer on its way.
+struct Late {
+    name: u64,
+    id: u32,
+    answer: Value,
+    /// The end of a stream that goes with it.
+    fd: Option<OwnedFd>,
+}
+
 /// Answers of control requests that take their time, on their way to their sockets, and commands
 /// that the process adds.
 #[derive(Default)]
 pub struct Control {
     pub(super) commands: BTreeMap<&'static str, Command>,
-    answers: Arc<Mutex<Vec<(u64, u32, Value)>>>,
+    pub(super) streams: BTreeMap<&'static str, Begin>,
+    answers: Arc<Mutex<Vec<Late>>>,
+    /// Whether a stream is being sent.
+    sending: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    sender: Option<JoinHandle<()>>,
+}
+
+/// Said while it lives.
+struct Sending(Arc<AtomicBool>);
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Control {
+    /// Whether the process added a command of that name.
+    fn knows(&self, command: &str) -> bool {
+        self.commands.contains_key(command) || self.streams.contains_key(command)
+    }
+
+    /// Has a stream that is being sent stop, and waits for that a moment: it has a hold of the
+    /// volume.
+    pub(super) fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let Some(sender) = self.sender.take() else { return };
+        let until = clock::now().after(STOP_LIMIT);
+        while !sender.is_finished() && clock::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -52,7 +116,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
             Ok(request) => self.answer(name, id, &request, trusted),
         };
         if let Some(answer) = answer {
-            self.reply(name, id, &answer);
+            self.reply(name, id, &answer, None);
         }
     }
 
@@ -63,9 +127,10 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
             "check" | "shutdown" if !trusted => {
                 Some(failed("only root and the volume's owner may ask for this"))
             }
-            own if !trusted && self.control.commands.contains_key(own) => {
+            own if !trusted && self.control.knows(own) => {
                 Some(failed("only root and the volume's owner may ask for this"))
             }
+            own if self.control.streams.contains_key(own) => self.send(name, id, own, request),
             "check" => {
                 let contents = request.get("contents").and_then(Value::as_bool).unwrap_or(false);
                 self.check(name, id, contents);
@@ -98,11 +163,62 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         let (answers, wakeup) = (Arc::clone(&self.control.answers), Arc::clone(&self.wakeup));
         let work = move || {
             let answer = work().unwrap_or_else(|error| failed(&error));
-            lock(&answers).push((name, id, answer));
+            lock(&answers).push(Late { name, id, answer, fd: None });
             wakeup.notify();
         };
         if let Err(error) = std::thread::Builder::new().name("control".into()).spawn(work) {
-            self.reply(name, id, &failed(&format!("no thread for the answer: {error}")));
+            let failed = failed(&format!("no thread for the answer: {error}"));
+            self.reply(name, id, &failed, None);
+        }
+    }
+
+    /// Begins to send a stream; the answer, if there is none.
+    fn send(&mut self, name: u64, id: u32, command: &str, request: &Value) -> Option<Value> {
+        let begin = Arc::clone(self.control.streams.get(command)?);
+        if self.control.sending.swap(true, Ordering::AcqRel) {
+            return Some(failed("one is being made already: wait for its end, or end it"));
+        }
+        let sending = Sending(Arc::clone(&self.control.sending));
+        let (answers, wakeup) = (Arc::clone(&self.control.answers), Arc::clone(&self.wakeup));
+        let say = move |answer, fd| {
+            lock(&answers).push(Late { name, id, answer, fd });
+            wakeup.notify();
+        };
+        let (request, stop) = (request.clone(), Arc::clone(&self.control.stop));
+        let (kv, shared) = (self.kv.flusher(), self.shared.flusher());
+        let work = move || {
+            let flushed = kv().and_then(|()| shared());
+            let flushed =
+                flushed.map_err(|errno| format!("cached pages were not written: {errno}"));
+            let begun = flushed.and_then(|()| begin(&request)).and_then(|(answer, content)| {
+                let stream = Stream::pair(stop, PATIENCE);
+                Ok((answer, content, stream.map_err(|error| format!("no socket: {error}"))?))
+            });
+            let (answer, content, (mut stream, theirs)) = match begun {
+                Ok(begun) => begun,
+                Err(error) => {
+                    drop(sending);
+                    return say(failed(&error), None);
+                }
+            };
+            say(answer, Some(theirs));
+            let outcome = content(&mut stream);
+            // The next one may begin when the end of this one is heard of.
+            drop(sending);
+            match outcome {
+                Ok(()) => say(json!({"ok": true}), None),
+                Err(error) => {
+                    tracing::warn!(%error, "a copy was not sent to its end");
+                    say(failed(&error.to_string()), None);
+                }
+            }
+        };
+        match std::thread::Builder::new().name("copy".into()).spawn(work) {
+            Ok(sender) => {
+                self.control.sender = Some(sender);
+                None
+            }
+            Err(error) => Some(failed(&format!("no thread to send it: {error}"))),
         }
     }
 
@@ -118,15 +234,16 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
     /// Sends what has become ready.
     pub(super) fn answer_late(&mut self) {
         let ready = std::mem::take(&mut *lock(&self.control.answers));
-        for (name, id, answer) in ready {
-            self.reply(name, id, &answer);
+        for Late { name, id, answer, fd } in ready {
+            self.reply(name, id, &answer, fd);
         }
     }
 
-    fn reply(&mut self, name: u64, id: u32, answer: &Value) {
+    fn reply(&mut self, name: u64, id: u32, answer: &Value, fd: Option<OwnedFd>) {
         let Some(connection) = self.peers.all.get(&name) else { return };
         let reply = Message::ControlReply { id, text: answer.to_string() };
-        if let Err(error) = connection.peer.send(&reply, &[]) {
+        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+        if let Err(error) = connection.peer.send(&reply, &fds) {
             tracing::debug!(%error, "an answer to a control request was not taken");
         }
     }

@@ -23,6 +23,7 @@ use outboard_base::{Deadline, Result, SessionId, Time};
 use outboard_cache::coherence::Coherence;
 use outboard_dpc::dpu::Served;
 use outboard_os::clock;
+use outboard_os::executor::block_on;
 use outboard_os::wakeup::Wakeup;
 use outboard_volume::Housekeeping;
 
@@ -76,6 +77,12 @@ impl<V: Housekeeping> Managed<V> {
                 ),
             }
         }));
+    }
+
+    /// What writes back whatever is dirty in caches of its files, for another thread.
+    pub(super) fn flusher(&self) -> impl FnOnce() -> Result<()> + Send + use<V> {
+        let (volume, coherence) = (Arc::clone(&self.volume), Arc::clone(&self.coherence));
+        move || block_on(coherence.flush_all(&*volume))
     }
 
     /// When it is tidied next.

@@ -381,13 +381,38 @@ fn charge(pace: &mut Pace, ledger: &Ledger) {
 /// # Errors
 /// Nobody listens, the time ran out, or the answer is not one.
 pub fn control(path: &Path, text: &str, timeout: Duration) -> io::Result<String> {
-    let deadline = clock::now().after(timeout);
-    let peer = connect(path)?;
-    peer.send(&Message::Control { id: 1, text: text.to_owned() }, &[])?;
-    match peer.receive_by(deadline)? {
-        Received::Message(Message::ControlReply { id: 1, text }, _) => Ok(text),
-        Received::Message(Message::Refused { text, .. }, _) => Err(io::Error::other(text)),
-        Received::Closed | Received::Nothing => Err(io::ErrorKind::ConnectionReset.into()),
-        other => Err(io::Error::other(format!("not an answer: {other:?}"))),
+    Control::ask(path, text)?.answer(timeout).map(|(text, _)| text)
+}
+
+/// A control request that was sent.
+#[derive(Debug)]
+pub struct Control {
+    peer: Peer,
+}
+
+impl Control {
+    /// Sends it.
+    ///
+    /// # Errors
+    /// Nobody listens.
+    pub fn ask(path: &Path, text: &str) -> io::Result<Control> {
+        let peer = connect(path)?;
+        peer.send(&Message::Control { id: 1, text: text.to_owned() }, &[])?;
+        Ok(Control { peer })
+    }
+
+    /// The next answer, and what came with it: the end of a [`Stream`](super::Stream).
+    ///
+    /// # Errors
+    /// The time ran out (it may be asked for again), or what came is no answer.
+    pub fn answer(&self, timeout: Duration) -> io::Result<(String, Option<OwnedFd>)> {
+        match self.peer.receive_by(clock::now().after(timeout))? {
+            Received::Message(Message::ControlReply { id: 1, text }, fds) => {
+                Ok((text, fds.into_iter().next()))
+            }
+            Received::Message(Message::Refused { text, .. }, _) => Err(io::Error::other(text)),
+            Received::Closed | Received::Nothing => Err(io::ErrorKind::ConnectionReset.into()),
+            other => Err(io::Error::other(format!("not an answer: {other:?}"))),
+        }
     }
 }

@@ -27,7 +27,7 @@ impl Copying {
     /// A little more of it; whether that was all. An error if it was given up.
     fn step(&mut self, rig: &Rig, rng: &mut Rng) -> Result<bool, GivenUp> {
         if !self.pairs_done && rng.chance(1, 2) {
-            let pairs = self.held.pairs().scan(self.after.as_deref(), 5).unwrap();
+            let pairs = self.held.pairs().unwrap().scan(self.after.as_deref(), 5).unwrap();
             self.pairs_done = pairs.len() < 5;
             let mut batch = Batch::new();
             for (key, value) in pairs {
