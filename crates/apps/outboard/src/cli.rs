@@ -141,7 +141,7 @@ If it is interrupted, run it again: it goes on. Until it is done the copy cannot
         #[arg(long, value_name = "STORE")]
         store: Option<String>,
     },
-    /// Copy a volume, running or not, or what a server keeps, which is not running, into one file
+    /// Copy a volume or what a server keeps, running or not, into one file
     #[command(after_help = "\
 Examples:
   outboard backup /srv/vol vol.backup

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod hold;
 mod lent;
 pub mod mem;
 

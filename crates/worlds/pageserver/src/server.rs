@@ -12,6 +12,7 @@
 //! more what becomes wrong.
 
 mod attached;
+mod backup;
 mod control;
 mod sockets;
 #[cfg(test)]
@@ -36,6 +37,7 @@ use outboard_dds::dpu::pump::summary::Summary;
 use outboard_dds::table;
 use outboard_link::pace::{self, Pace};
 use outboard_medium::Medium;
+use outboard_medium::hold::Holding;
 
 use super::maintainer::AppMaintainer;
 use control::Control;
@@ -51,7 +53,7 @@ use serde_json::Value;
 use sockets::Sockets;
 
 /// The file service over a file or device.
-pub type Files = FileService<Arc<FileMedium>>;
+pub type Files = FileService<Arc<Holding<FileMedium>>>;
 
 /// Operations of the device under way at once.
 const DEPTH: u32 = 256;
@@ -220,9 +222,10 @@ fn ended(thread: JoinHandle<io::Result<()>>) -> io::Error {
 }
 
 /// Opens the volume on a device, makes one where nothing is, or one larger that is to be.
-fn open_files(medium: Arc<FileMedium>, capacity: Option<u64>) -> Result<Files, OpenError> {
+fn open_files(medium: backup::Held, capacity: Option<u64>) -> Result<Files, OpenError> {
     // Of a device the space is what it has.
-    let wanted = capacity.map(|wanted| if medium.is_device() { medium.len() } else { wanted });
+    let is_device = medium.inner().is_device();
+    let wanted = capacity.map(|wanted| if is_device { medium.len() } else { wanted });
     let grown = wanted.map(|wanted| block_on(FileService::grow(&medium, wanted))).transpose();
     if let Ok(Some((before, now))) = grown
         && before < now
@@ -232,7 +235,7 @@ fn open_files(medium: Arc<FileMedium>, capacity: Option<u64>) -> Result<Files, O
     match grown.and_then(|_| block_on(FileService::open(Arc::clone(&medium)))) {
         Err(OpenError::Empty) => {
             // A file that is there already may be what is left of a volume half made.
-            let asked = if medium.is_device() { 0 } else { wanted.unwrap_or(NEW_CAPACITY) };
+            let asked = if is_device { 0 } else { wanted.unwrap_or(NEW_CAPACITY) };
             let space = asked.max(medium.len());
             let layout = Layout::for_capacity(space);
             block_on(FileService::format(&medium, layout, clock::now().0 | 1, false))?;
@@ -255,6 +258,7 @@ struct Serving {
     pump: pump::Config,
     ledger: Arc<Ledger>,
     control: Control,
+    backup: backup::Source,
     stop: Arc<AtomicBool>,
     started: Time,
     next_look: Time,
@@ -276,7 +280,10 @@ impl Serving {
         };
         let medium = FileMedium::open(&options.device, medium_options)
             .map_err(|error| named(&options.device, &error, error.kind()))?;
-        let files = open_files(Arc::new(medium), options.capacity)
+        let device = Arc::new(Holding::new(medium));
+        let (held, reserve) = (Arc::clone(&device), options.reserve);
+        let backup = backup::Source::new(held, &options.device, reserve, Arc::clone(&stop));
+        let files = open_files(device, options.capacity)
             .map_err(|error| named(&options.device, &error, io::ErrorKind::InvalidData))?;
         let seed = clock::wall();
         let seed = seed.sec.unsigned_abs() << 30 ^ u64::from(seed.nsec) ^ files.name();
@@ -301,6 +308,7 @@ impl Serving {
             pump: options.pump,
             ledger: Arc::new(Ledger::default()),
             control,
+            backup,
             stop,
             started: clock::now(),
             next_look: clock::now(),
@@ -330,6 +338,7 @@ impl Serving {
             ledger: &self.ledger,
             wakeup: &self.wakeup,
             table: &self.table,
+            backup: &self.backup,
             started: self.started,
         })?;
         let spent = pace.take_spent();

@@ -1,11 +1,13 @@
 //! `outboard backup`: a data directory as one file or stream.
 //!
 //! Of one that nobody uses the lock is held meanwhile, and that of each file of it: what is read is
-//! of one instant. Of a volume in use its DPU side sends the copy. See `docs/internals/backup.md`.
+//! of one instant. Of a volume in use its DPU side sends the copy ([`running`]); of what is served its
+//! DPU side holds an instant ([`served`]). See `docs/internals/backup.md`.
 
 mod files;
 mod output;
 mod running;
+mod served;
 
 use std::fs::File;
 use std::io::Read;
@@ -15,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use outboard_codec::archive::{self, Header, Kind, MOST_BODY, Writer};
+use outboard_codec::archive::{self, Header, Kind, MOST_BODY, Name, Writer};
 use outboard_store::StoreName;
 use outboard_store::directory::{DataDirectory, DirectoryError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -36,6 +38,11 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub(crate) fn backup(dir: &Path, file: &Path, force: bool) -> Result<ExitCode, Failure> {
     log::start_quietly(&Settings { data: Some(dir.to_owned()), ..Settings::default() })?;
     let told = Told::watch()?;
+    if let Some(served) = ServedDir::at(dir)?
+        && served::runs(&served)
+    {
+        return served::backup(&served, file, force, &told);
+    }
     let (kind, held) = match hold(dir)? {
         Free::Now(kind, held) => (kind, held),
         Free::Runs(dpu) => return of_running(&dpu, dir, file, force, &told),
@@ -44,7 +51,7 @@ pub(crate) fn backup(dir: &Path, file: &Path, force: bool) -> Result<ExitCode, F
     let mut output = Output::open(file, dir, force)?;
     let bytes = found.files.iter().map(|file| file.bytes).sum();
     let header = Header { kind, made: now(), id: [0; 16], bytes };
-    let copied = copy(&found, &header, &mut output, &told)?;
+    let copied = Copying::begin(&header, &mut output, &told).files(&found)?;
     let place = output.finish()?;
     drop(held);
     // Standard output may be the copy itself.
@@ -158,42 +165,74 @@ pub(super) fn kind_of(served: &ServedDir) -> Result<Kind, Failure> {
     }
 }
 
-fn copy(
-    found: &Found,
-    header: &Header,
-    output: &mut Output,
-    told: &Told,
-) -> Result<archive::Totals, Failure> {
-    let broken = |_: archive::Disorder| Failure::internal("the copy is out of order");
-    let (mut out, mut bar) = (Vec::with_capacity(MOST_BODY + 4096), Bar::new());
-    let mut writer = Writer::new(header, &mut out);
-    for name in &found.directories {
-        writer.directory(name, &mut out).map_err(broken)?;
+/// A copy that is being written.
+struct Copying<'c> {
+    writer: Writer,
+    out: Vec<u8>,
+    output: &'c mut Output,
+    told: &'c Told,
+    bar: Bar,
+    done: u64,
+    all: u64,
+}
+
+fn broken(_: archive::Disorder) -> Failure {
+    Failure::internal("the copy is out of order")
+}
+
+impl<'c> Copying<'c> {
+    fn begin(header: &Header, output: &'c mut Output, told: &'c Told) -> Copying<'c> {
+        let mut out = Vec::with_capacity(MOST_BODY + 4096);
+        let writer = Writer::new(header, &mut out);
+        Copying { writer, out, output, told, bar: Bar::new(), done: 0, all: header.bytes }
     }
-    let (mut piece, mut done) = (vec![0; MOST_BODY], 0_u64);
-    for file in &found.files {
-        writer.file(&file.name, &mut out).map_err(broken)?;
-        let mut at = 0;
-        while let Some((from, len)) = file.next(at, &mut piece)? {
-            told.go_on()?;
-            bar.show("copying", done, header.bytes);
-            if let Some(bytes) = piece.get(..len) {
-                // What was never written reads as zeros, and costs nothing.
-                if bytes.iter().any(|byte| *byte != 0) {
-                    writer.bytes(from, bytes, &mut out).map_err(broken)?;
-                }
-            }
-            output.write(&out)?;
-            out.clear();
-            done = done.saturating_add(len as u64);
-            at = from.saturating_add(len as u64);
+
+    fn file(&mut self, name: &Name) -> Result<(), Failure> {
+        self.writer.file(name, &mut self.out).map_err(broken)
+    }
+
+    /// A piece of the file that has begun.
+    fn bytes(&mut self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.told.go_on()?;
+        self.bar.show("copying", self.done, self.all);
+        // What was never written reads as zeros, and costs nothing.
+        if bytes.iter().any(|byte| *byte != 0) {
+            self.writer.bytes(at, bytes, &mut self.out).map_err(broken)?;
         }
-        writer.file_end(file.len, &mut out).map_err(broken)?;
+        self.done = self.done.saturating_add(bytes.len() as u64);
+        self.flush()
     }
-    let totals = writer.end(&mut out).map_err(broken)?;
-    output.write(&out)?;
-    bar.end();
-    Ok(totals)
+
+    fn file_end(&mut self, len: u64) -> Result<(), Failure> {
+        self.writer.file_end(len, &mut self.out).map_err(broken)
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        self.output.write(&self.out)?;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// All that was found, and the end.
+    fn files(mut self, found: &Found) -> Result<archive::Totals, Failure> {
+        for name in &found.directories {
+            self.writer.directory(name, &mut self.out).map_err(broken)?;
+        }
+        let mut piece = vec![0; MOST_BODY];
+        for file in &found.files {
+            self.file(&file.name)?;
+            let mut at = 0;
+            while let Some((from, len)) = file.next(at, &mut piece)? {
+                self.bytes(from, piece.get(..len).unwrap_or_default())?;
+                at = from.saturating_add(len as u64);
+            }
+            self.file_end(file.len)?;
+        }
+        let totals = self.writer.end(&mut self.out).map_err(broken)?;
+        self.flush()?;
+        self.bar.end();
+        Ok(totals)
+    }
 }
 
 /// An error of a file that is read or written.

@@ -20,6 +20,7 @@ pub(crate) fn compile(dir: &Path, name: &str, flags: &[&str]) -> PathBuf {
     object
 }
 
+#[allow(dead_code, reason = "not every test has clients")]
 /// Sixteen bytes: what it is, and the number of a record.
 pub(crate) fn message(what: u32, number: u64) -> Vec<u8> {
     [&16u32.to_le_bytes()[..], &what.to_le_bytes(), &number.to_le_bytes()].concat()

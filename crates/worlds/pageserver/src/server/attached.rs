@@ -20,11 +20,10 @@ use outboard_wire::attach::{Message, Reason, RingsHello, RingsWelcome, Welcome};
 use rustix::net::{AddressFamily, SendFlags, sockopt};
 use serde_json::{Value, json};
 
-use super::Files;
+use super::{Files, backup};
 use crate::wakeups::{Asked, Wakeups};
 use outboard_attach::link::Peer;
 use outboard_os::clock;
-use outboard_os::medium::FileMedium;
 use outboard_os::runtime::Poller;
 use outboard_os::shm::Shared;
 use outboard_os::wakeup::Wakeup;
@@ -44,13 +43,15 @@ pub(super) struct Terms<'a> {
     pub(super) ledger: &'a Arc<Ledger>,
     pub(super) wakeup: &'a Arc<Wakeup>,
     pub(super) table: &'a table::Reader,
+    /// What backups are made of.
+    pub(super) backup: &'a backup::Source,
     /// When the server began.
     pub(super) started: Time,
 }
 
 /// One group.
 struct Group {
-    pump: Pump<Arc<FileMedium>>,
+    pump: Pump<backup::Held>,
     fault: Option<Fault>,
 }
 

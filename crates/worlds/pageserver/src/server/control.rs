@@ -4,8 +4,10 @@
 //! ```text
 //! {"command": "status"}     anyone who may connect
 //! {"command": "check"}      root and who runs this process; answered when done
+//! {"command": "backup"}     the same ([`backup`](super::backup))
 //! ```
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_attach::dpu::{cpu_seconds, failed, ledger_json, report_json};
@@ -26,11 +28,19 @@ const FILES_NAMED: usize = 64;
 /// What else there is to tell in a status: under which name, and what.
 type Teller = (&'static str, Box<dyn Fn() -> Value + Send>);
 
+/// For whom, to which question, and what; with a descriptor, if one goes with it.
+pub(super) struct Answer {
+    pub(super) name: u64,
+    pub(super) id: u32,
+    pub(super) value: Value,
+    pub(super) fd: Option<OwnedFd>,
+}
+
 /// Those who tell of themselves, and answers that take their time, on their way to their sockets.
 #[derive(Clone, Default)]
 pub(super) struct Control {
     tellers: Arc<Mutex<Vec<Teller>>>,
-    answers: Arc<Mutex<Vec<(u64, u32, Value)>>>,
+    answers: Arc<Mutex<Vec<Answer>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -69,29 +79,43 @@ impl Control {
         };
         match request.get("command").and_then(Value::as_str).unwrap_or_default() {
             "status" => Some(self.status(terms, peers)),
-            "check" if !asked.is_trusted => {
+            "check" | "backup" if !asked.is_trusted => {
                 Some(failed("only root and the owner of the data may ask for this"))
             }
             "check" => self.check(asked, terms),
+            "backup" => self.backup(asked, terms, request),
             other => Some(failed(&format!("unknown command {other:?}"))),
         }
     }
 
     /// A check waits for the device: it runs on a thread of its own, beside other work.
     fn check(&self, asked: &Asked<'_>, terms: &Terms<'_>) -> Option<Value> {
-        let (name, id, files) = (asked.name, asked.id, Arc::clone(terms.files));
-        let (answers, wakeup) = (Arc::clone(&self.answers), Arc::clone(terms.wakeup));
-        let check = move || {
-            let answer = checked(&files);
-            lock(&answers).push((name, id, answer));
-            wakeup.notify();
-        };
-        let begun = std::thread::Builder::new().name("check".into()).spawn(check);
-        begun.err().map(|error| failed(&format!("no thread for the check: {error}")))
+        let (files, answers) = (Arc::clone(terms.files), self.answers_to(asked, terms));
+        beside("check", move || answers(checked(&files), None))
     }
 
-    /// What has become ready: for whom, which question, and what.
-    pub(super) fn take_answers(&self) -> Vec<(u64, u32, Value)> {
+    /// So does a backup, and for who reads it.
+    fn backup(&self, asked: &Asked<'_>, terms: &Terms<'_>, request: Value) -> Option<Value> {
+        let (source, answers) = (terms.backup.clone(), self.answers_to(asked, terms));
+        beside("backup", move || source.send(&request, answers))
+    }
+
+    /// What takes an answer that was not known at once, on another thread.
+    fn answers_to(
+        &self,
+        asked: &Asked<'_>,
+        terms: &Terms<'_>,
+    ) -> impl FnOnce(Value, Option<OwnedFd>) + Send + 'static {
+        let (name, id) = (asked.name, asked.id);
+        let (answers, wakeup) = (Arc::clone(&self.answers), Arc::clone(terms.wakeup));
+        move |value, fd| {
+            lock(&answers).push(Answer { name, id, value, fd });
+            wakeup.notify();
+        }
+    }
+
+    /// What has become ready.
+    pub(super) fn take_answers(&self) -> Vec<Answer> {
         std::mem::take(&mut *lock(&self.answers))
     }
 
@@ -137,6 +161,12 @@ impl Control {
         }
         status
     }
+}
+
+/// Runs it on a thread of its own; the answer if there is none.
+fn beside(name: &str, act: impl FnOnce() + Send + 'static) -> Option<Value> {
+    let begun = std::thread::Builder::new().name(name.to_owned()).spawn(act);
+    begun.err().map(|error| failed(&format!("no thread for the {name}: {error}")))
 }
 
 /// Whether the application is asked, and if not, why and how long.

@@ -10,7 +10,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use serde_json::Value;
 
 use super::attached::{Attached, Terms};
-use super::control::{self, Asked, Control};
+use super::control::{self, Answer, Asked, Control};
 use outboard_attach::link::{Listener, Peer, Received};
 use outboard_os::clock;
 use outboard_os::fds::Shortage;
@@ -88,8 +88,8 @@ impl Sockets {
             }
         }
         self.cut_off();
-        for (name, id, answer) in self.control.take_answers() {
-            self.reply(name, id, &answer);
+        for Answer { name, id, value, fd } in self.control.take_answers() {
+            self.reply(name, id, &value, fd.as_ref());
         }
         Ok(found)
     }
@@ -160,15 +160,16 @@ impl Sockets {
         });
         let asked = Asked { name, id, text, is_trusted };
         if let Some(answer) = self.control.answer(&asked, terms, peers) {
-            self.reply(name, id, &answer);
+            self.reply(name, id, &answer, None);
         }
     }
 
-    fn reply(&self, name: u64, id: u32, answer: &Value) {
+    fn reply(&self, name: u64, id: u32, answer: &Value, fd: Option<&OwnedFd>) {
         let Some(connection) = self.all.get(&name) else { return };
         // It may have hung up.
         let reply = Message::ControlReply { id, text: answer.to_string() };
-        let _unheard = connection.peer.send(&reply, &[]);
+        let fd = fd.map(AsFd::as_fd);
+        let _unheard = connection.peer.send(&reply, fd.as_slice());
     }
 
     /// Lets go of hosts whose rings cannot be followed.

@@ -1,7 +1,7 @@
 //! What of a data directory is copied: its files, but for what belongs to the processes that used
 //! it.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use crate::exit::{Code, Failure};
 
 /// Locks, and what processes say. They are made anew where they are needed; the lock of an engine
 /// is not, it is one of its files.
-const OF_PROCESSES: [&str; 3] = ["lock", "host.lock", "dpu.log"];
+const OF_PROCESSES: [&str; 4] = ["lock", "host.lock", "dpu.log", "volume.aside"];
 
-/// A file that is copied; nobody else has it meanwhile.
+/// A file that is copied; nobody else changes what is copied of it meanwhile.
 pub(super) struct Source {
     pub(super) name: Name,
     pub(super) len: u64,
@@ -38,6 +38,38 @@ pub(super) struct Found {
 pub(super) fn find(dir: &Path) -> Result<Found, Failure> {
     let mut found = Found::default();
     walk(dir, "", &mut found)?;
+    Ok(found)
+}
+
+/// Finds and opens what lies in a directory that is served, but for the file `without`: others write
+/// to the rest, but behind what is there. Files may come and go meanwhile.
+pub(super) fn find_running(dir: &Path, without: &str) -> Result<Found, Failure> {
+    let mut found = Found::default();
+    for entry in std::fs::read_dir(dir).map_err(cannot("list", dir))? {
+        let path = entry.map_err(cannot("list", dir))?.path();
+        let last = path.file_name().unwrap_or_default().to_str();
+        let is_ours = |name: &str| name == without || OF_PROCESSES.contains(&name);
+        let what = match std::fs::metadata(&path) {
+            Ok(about) => about.file_type(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(cannot("look at", &path)(error)),
+        };
+        // `seed.new` becomes `seed` in a moment.
+        if what.is_socket() || last.is_some_and(|name| is_ours(name) || name == "seed.new") {
+            continue;
+        }
+        let Some(name) = last.and_then(Name::new) else {
+            return Err(strange(&path, "has no name that a data directory's files have"));
+        };
+        if !what.is_file() {
+            return Err(strange(&path, "is no file"));
+        }
+        match File::open(&path) {
+            Ok(file) => found.files.push(Source::of(name, path, file)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(cannot("open", &path)(error)),
+        }
+    }
     Ok(found)
 }
 
@@ -89,12 +121,21 @@ impl Source {
             }
             TryLockError::Error(error) => cannot("lock", &path)(error),
         })?;
+        Source::of(name, path, file)
+    }
+
+    fn of(name: Name, path: PathBuf, file: File) -> Result<Source, Failure> {
         // Of a device, too.
         let len = seek(&file, SeekFrom::End(0)).map_err(|e| cannot("measure", &path)(e.into()))?;
         let taken = file.metadata().map_err(cannot("measure", &path))?;
         let taken = taken.blocks().saturating_mul(512);
         let bytes = if taken == 0 { len } else { len.min(taken) };
         Ok(Source { name, len, bytes, file, path })
+    }
+
+    /// What the system knows of it.
+    pub(super) fn about(&self) -> Result<Metadata, Failure> {
+        self.file.metadata().map_err(cannot("measure", &self.path))
     }
 
     /// The next piece at or behind `at` that is no hole: where it is, and how much of `piece`.
