@@ -3,7 +3,7 @@
 //! Goal: what is restored passes the check and is served; it holds all that was answered before the
 //! backup began, and of what came later nothing without what was answered before that was asked.
 //! Method: writers number what they write and note what they had seen answered; every copy is
-//! compared with those notes. `-- --nocapture` says how long writers waited, beside backups and not.
+//! compared with those notes. `-- --nocapture` says how long writers waited, with backups and not.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
@@ -314,8 +314,8 @@ fn files_of_a_server_of_the_users_own_are_copied_while_it_writes() {
     assert!(served.wait().unwrap().success());
 }
 
-/// A copier that stands still has the copy; whoever asks meanwhile is told. When it is killed another
-/// is made, and nobody's writes waited. When the DPU side is killed no file is left.
+/// A copier that stands still has the copy; whoever asks meanwhile is told. When it is killed
+/// another is made, and nobody's writes waited. When the DPU side is killed no file is left.
 #[test]
 fn a_backup_that_is_killed_on_either_side_leaves_no_file_and_what_is_served_good() {
     let dir = tempfile::tempdir().unwrap();

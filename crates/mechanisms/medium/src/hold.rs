@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! hold   new writes wait until those under way have ended: the instant; then they go on
-//! write  of a chunk that is not copied yet: what it holds is put aside, once, before it is overwritten
+//! write  of a chunk that is not copied yet: what it holds is put aside, once, before
 //! next   the chunks in their order, each from the medium or from aside; then it may be overwritten
 //! ```
 //!

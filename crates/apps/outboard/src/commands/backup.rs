@@ -1,8 +1,8 @@
 //! `outboard backup`: a data directory as one file or stream.
 //!
 //! Of one that nobody uses the lock is held meanwhile, and that of each file of it: what is read is
-//! of one instant. Of a volume in use its DPU side sends the copy ([`running`]); of what is served its
-//! DPU side holds an instant ([`served`]). See `docs/internals/backup.md`.
+//! of one instant. Of a volume in use its DPU side sends the copy ([`running`]); of what is served
+//! its DPU side holds an instant ([`served`]). See `docs/internals/backup.md`.
 
 mod files;
 mod output;

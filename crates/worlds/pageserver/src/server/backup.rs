@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A thread of its own sends it; who does not read is waited for so long and no longer. What is put
-//! aside lies in a file without a name, beside the device, and takes no more of the disk than leaves
-//! room for the device to grow.
+//! aside lies in a file without a name, beside the device, and takes no more of the disk than
+//! leaves room for the device to grow.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -41,8 +41,8 @@ pub(super) fn find(dir: &Path) -> Result<Found, Failure> {
     Ok(found)
 }
 
-/// Finds and opens what lies in a directory that is served, but for the file `without`: others write
-/// to the rest, but behind what is there. Files may come and go meanwhile.
+/// Finds and opens what lies in a directory that is served, but for the file `without`: others
+/// write to the rest, but behind what is there. Files may come and go meanwhile.
 pub(super) fn find_running(dir: &Path, without: &str) -> Result<Found, Failure> {
     let mut found = Found::default();
     for entry in std::fs::read_dir(dir).map_err(cannot("list", dir))? {

@@ -1,7 +1,7 @@
 //! A backup of a served directory whose DPU side runs, whether a host serves or not.
 //!
 //! ```text
-//! first   the files beside the device are found and opened: what they hold stays, whoever removes them
+//! first   the files beside the device are found and opened: what they hold stays
 //! instant the DPU side holds its device, and from now on sends what it held
 //! last    the journals are looked at again: those found now, and no more of each than it has now
 //! ```
@@ -11,8 +11,9 @@
 //! before the instant: of pages that were whole then. Journals grow in the order of their names, so
 //! the last is measured first: what was answered is there up to some moment, and nothing behind it.
 //!
-//! One look at a directory may miss what came and went before the next. As journals go in their order,
-//! the newest of the first look is gone then, too; it is looked for, and all of it begins anew.
+//! One look at a directory may miss what came and went before the next. As journals go in their
+//! order, the newest of the first look is gone then, too; it is looked for, and all of it begins
+//! anew.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -207,7 +208,9 @@ fn pass(from: &mut UnixStream, copying: &mut Copying<'_>) -> Result<(), Failure>
             Event::Bytes { at, bytes } => copying.bytes(at, bytes)?,
             Event::FileEnd { len } => copying.file_end(len)?,
             Event::End(archive::Totals { .. }) => return Ok(()),
-            Event::Directory(_) => return Err(broken("the DPU side sent something else")),
+            Event::Directory(_) | Event::Pairs(_) => {
+                return Err(broken("the DPU side sent something else"));
+            }
         }
     }
 }
