@@ -206,6 +206,13 @@ impl Locks {
         Ok(())
     }
 
+    /// An attachment that was away is back: it asks anew for what it waited for, under tickets it
+    /// knows. Left here, an old wait would be granted to somebody who may be gone.
+    pub(crate) fn forget_waits(&mut self, session: SessionId) {
+        let waits = self.queue.remove_session(session);
+        self.counts.sub(session, waits);
+    }
+
     /// Drops every lock of one family that `owner` holds on `ino`.
     pub(crate) fn drop_owner(
         &mut self,

@@ -116,9 +116,13 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if allowed { Ok(()) } else { Err(Errno::EBADF) }
     }
 
-    /// An attachment that hung up is back: what it decides is asked of it again.
+    /// An attachment that hung up is back: what it decides is asked of it again, and it asks again
+    /// for what it waits for.
     pub fn is_back(&self, attachment: SessionId) {
-        self.with_locks(|locks, _| locks.recall_all(attachment));
+        self.with_locks(|locks, _| {
+            locks.forget_waits(attachment);
+            locks.recall_all(attachment);
+        });
     }
 
     /// To be called every few seconds: locks that were recalled and did not come back between two

@@ -64,13 +64,15 @@ impl Queue {
         Some(waiter)
     }
 
-    pub(super) fn remove_session(&mut self, session: SessionId) {
+    /// Ends every wait of a session; how many.
+    pub(super) fn remove_session(&mut self, session: SessionId) -> usize {
         let first = (Owner { session, owner: 0 }, 0);
         let last = (Owner { session, owner: u64::MAX }, u64::MAX);
         let tickets: Vec<u64> = self.by_owner.range(first..=last).map(|&(_, t)| t).collect();
-        for ticket in tickets {
-            self.remove(session, ticket);
+        for ticket in &tickets {
+            self.remove(session, *ticket);
         }
+        tickets.len()
     }
 
     /// The waits on a file, oldest first.

@@ -138,6 +138,26 @@ fn what_a_lock_needs() {
     assert_eq!(open.set(flock(1, LockKind::Write)), Ok(Reply::Empty), "directories, too");
 }
 
+/// An attachment that hung up and came back asked anew for what it waited for, and its old wait
+/// stayed in the queue: the lock was granted to it when nobody wanted it any more, for good.
+#[test]
+fn who_comes_back_waits_only_for_what_it_asks_anew() {
+    let disk = Disk::new(5);
+    let volume = disk.open_settled();
+    let (first, second) = (User::attached(&volume, 1), User::attached(&volume, 2));
+    let (a, b) = two(&first, &second);
+    a.set(flock(1, LockKind::Write)).unwrap();
+    b.wait(flock(2, LockKind::Write));
+    b.wait(flock(3, LockKind::Write));
+    volume.is_back(SessionId(2));
+    let again = b.wait(flock(3, LockKind::Write));
+    a.set(flock(1, LockKind::Unlock)).unwrap();
+    assert_eq!(settled(&volume), [(2, again, Ok(()))]);
+    b.set(flock(3, LockKind::Unlock)).unwrap();
+    assert_eq!(settled(&volume), []);
+    assert_eq!(a.set(flock(1, LockKind::Write)), Ok(Reply::Empty));
+}
+
 /// After a new start locks are handed in again before others may have any; what waited asks again.
 #[test]
 fn locks_are_handed_in_after_a_loss() {
