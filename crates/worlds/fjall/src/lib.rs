@@ -109,6 +109,9 @@ struct Commits {
 const UNSYNCED_MAX: usize = 4 << 20;
 /// What must be free beside a compaction of everything, bytes.
 const MARGIN: u64 = 16 << 20;
+/// One more than keyspaces: a worker that begins another memtable waits for room in the queue of
+/// all workers, and one of them must be there to take from it.
+const WORKERS: usize = 2;
 /// The one keyspace there is.
 const KEYSPACE: &str = "outboard";
 
@@ -123,7 +126,7 @@ impl Engine {
             .cache_size(options.cache)
             .max_journaling_size(options.journal.max(64 << 20))
             .journal_compression(fjall::CompressionType::None)
-            .worker_threads(1)
+            .worker_threads(WORKERS)
             .open()
             .map_err(|error| open_failed(dir, error))?;
         let shape = || KeyspaceCreateOptions::default().max_memtable_size(options.memtable);
