@@ -2,7 +2,7 @@
 # fio --verify=crc32c: mixed block sizes; direct, buffered and mmap; written, then read again.
 . "$(dirname "$0")/common.bash"
 need fio fio
-bytes=$(pick 16m 512m)
+bytes=${FIO_BYTES:-$(pick 16m 512m)}
 
 # run NAME ENGINE DIRECT BLOCKS [MORE...]
 run() {

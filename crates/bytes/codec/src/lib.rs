@@ -6,7 +6,7 @@
 pub mod archive;
 pub mod lz4;
 
-use crc_fast::{CrcAlgorithm, checksum};
+use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// CRC-32C (Castagnoli: reflected, initial value and final XOR of all ones), as in iSCSI and ext4.
 #[must_use]
@@ -16,10 +16,12 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 /// CRC-32 of Ethernet's frames (reflected, initial value and final XOR of all ones), which
-/// RoCEv2's invariant CRC is, too.
+/// RoCEv2's invariant CRC is, too, of these parts one behind the other.
 #[must_use]
-pub fn crc32(bytes: &[u8]) -> u32 {
-    u32::try_from(checksum(CrcAlgorithm::Crc32IsoHdlc, bytes)).unwrap_or(0)
+pub fn crc32(parts: &[&[u8]]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32IsoHdlc);
+    parts.iter().for_each(|part| digest.update(part));
+    u32::try_from(digest.finalize()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -38,7 +40,8 @@ mod tests {
     /// The check value of the catalogue.
     #[test]
     fn the_other_is_that_of_ethernet() {
-        assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
-        assert_eq!(crc32(b""), 0);
+        assert_eq!(crc32(&[b"123456789"]), 0xCBF4_3926);
+        assert_eq!(crc32(&[b"1", b"", b"2345678", b"9"]), 0xCBF4_3926);
+        assert_eq!(crc32(&[]), 0);
     }
 }

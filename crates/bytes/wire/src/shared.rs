@@ -132,8 +132,11 @@ impl Role {
     }
 }
 
-/// The bytes `offset..offset + bytes`, if there can be such.
+/// The bytes `offset..offset + bytes`, 1 to [`DATA_MAX`] of them.
 fn range(offset: u64, bytes: u32) -> Result<std::ops::Range<u64>, InvalidMessage> {
+    if bytes == 0 || bytes > DATA_MAX {
+        return Err(InvalidMessage::Field);
+    }
     let end = offset.checked_add(u64::from(bytes)).ok_or(InvalidMessage::Range)?;
     Ok(offset..end)
 }

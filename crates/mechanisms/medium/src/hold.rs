@@ -227,8 +227,13 @@ struct UnderWay<'a, M: Medium>(&'a Holding<M>);
 
 impl<M: Medium> Drop for UnderWay<'_, M> {
     fn drop(&mut self) {
-        self.0.with(|state| state.under_way -= 1);
-        self.0.changed.notify();
+        let is_last = self.0.with(|state| {
+            state.under_way -= 1;
+            state.is_stopped && state.under_way == 0
+        });
+        if is_last {
+            self.0.changed.notify();
+        }
     }
 }
 

@@ -200,28 +200,21 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The invariant CRC of a datagram whose bytes before it are `body`.
+/// The invariant CRC of a datagram whose bytes before it are `body`: with ones where something
+/// changes on the way.
 fn icrc(body: &[u8], route: Route) -> u32 {
     // Lengths fit: nothing longer than `MTU_MAX` comes here.
     let udp = u16::try_from(8 + body.len() + ICRC_LEN).unwrap_or(u16::MAX);
-    let mut all = Vec::with_capacity(36 + body.len());
-    // Where InfiniBand's local route header would be.
-    all.extend_from_slice(&[0xFF; 8]);
-    // Of the IPv4 header: type of service, time to live and checksum change on the way.
-    all.extend_from_slice(&[0x45, 0xFF]);
-    all.extend_from_slice(&udp.saturating_add(20).to_be_bytes());
-    all.extend_from_slice(&[0, 0, 0x40, 0, 0xFF, 17, 0xFF, 0xFF]);
-    all.extend_from_slice(&route.source);
-    all.extend_from_slice(&route.destination);
-    all.extend_from_slice(&route.source_port.to_be_bytes());
-    all.extend_from_slice(&PORT.to_be_bytes());
-    all.extend_from_slice(&udp.to_be_bytes());
-    all.extend_from_slice(&[0xFF, 0xFF]);
-    let bth = all.len();
-    all.extend_from_slice(body);
+    let [l0, l1] = udp.saturating_add(20).to_be_bytes();
+    // Of the IPv4 header: type of service, time to live and checksum.
+    let ip = [0x45, 0xFF, l0, l1, 0, 0, 0x40, 0, 0xFF, 17, 0xFF, 0xFF];
+    let ([s0, s1], [d0, d1]) = (route.source_port.to_be_bytes(), PORT.to_be_bytes());
+    let [u0, u1] = udp.to_be_bytes();
+    let ports = [s0, s1, d0, d1, u0, u1, 0xFF, 0xFF];
     // Of the transport header: congestion marks.
-    if let Some(marks) = all.get_mut(bth + 4) {
-        *marks = 0xFF;
-    }
-    crc32(&all)
+    let (before, after) = body.split_at_checked(4).unwrap_or_default();
+    let after = after.get(1..).unwrap_or_default();
+    // Where InfiniBand's local route header would be.
+    let local = [0xFF; 8];
+    crc32(&[&local, &ip, &route.source, &route.destination, &ports, before, &[0xFF], after])
 }

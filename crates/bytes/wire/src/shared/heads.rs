@@ -80,6 +80,9 @@ pub struct Coordinate {
 }
 
 impl Coordinate {
+    const NOBODY: Coordinate =
+        Coordinate { address: [0; 4], port: 0, node: 0, unit: 0, role: Role::Data };
+
     fn parse(raw: &[u8; COORDINATE_LEN]) -> Result<Coordinate, InvalidMessage> {
         let &[a0, a1, a2, a3, p0, p1, n0, n1, unit, role, ref zero @ ..] = raw;
         zeros(zero)?;
@@ -112,8 +115,7 @@ impl Coordinates {
     /// [`InvalidMessage::Field`] if they are too many, [`InvalidMessage::Loop`] if one node stands
     /// there twice.
     pub fn new(of: &[Coordinate]) -> Result<Coordinates, InvalidMessage> {
-        let nobody = Coordinate { address: [0; 4], port: 0, node: 0, unit: 0, role: Role::Data };
-        let mut all = [nobody; FAN_MAX];
+        let mut all = [Coordinate::NOBODY; FAN_MAX];
         let count = u8::try_from(of.len()).map_err(|_| InvalidMessage::Field)?;
         let places = all.get_mut(..of.len()).ok_or(InvalidMessage::Field)?;
         places.copy_from_slice(of);
@@ -125,6 +127,15 @@ impl Coordinates {
             before = rest;
         }
         Ok(Coordinates { all, count })
+    }
+
+    fn parse(raw: &[[u8; COORDINATE_LEN]]) -> Result<Coordinates, InvalidMessage> {
+        let mut all = [Coordinate::NOBODY; FAN_MAX];
+        let places = all.get_mut(..raw.len()).ok_or(InvalidMessage::Field)?;
+        for (place, raw) in places.iter_mut().zip(raw) {
+            *place = Coordinate::parse(raw)?;
+        }
+        Coordinates::new(places)
     }
 
     /// In their order.
@@ -179,10 +190,6 @@ impl WriteHead {
         if raw.len() != usize::from(count) || !behind.is_empty() {
             return Err(InvalidMessage::Length);
         }
-        let mut all = Vec::with_capacity(raw.len());
-        for coordinate in raw {
-            all.push(Coordinate::parse(coordinate)?);
-        }
         let write = WriteHead {
             strategy: Strategy::parse(strategy)?,
             rank,
@@ -197,7 +204,7 @@ impl WriteHead {
             session: u64_at(whole, 32)?,
             number: u64_at(whole, 40)?,
             lane: u16_at(whole, 48)?,
-            coordinates: Coordinates::new(&all)?,
+            coordinates: Coordinates::parse(raw)?,
         };
         write.check()?;
         Ok(write)
@@ -215,16 +222,14 @@ impl WriteHead {
         if !is_fit || !is_unit || self.sequence <= self.previous {
             return Err(InvalidMessage::Field);
         }
-        if self.bytes == 0 || self.bytes > DATA_MAX {
-            return Err(InvalidMessage::Field);
-        }
         self.range().map(|_| ())
     }
 
     /// The bytes of the object it writes.
     ///
     /// # Errors
-    /// [`InvalidMessage::Range`].
+    /// [`InvalidMessage::Field`] if they are none or too many, [`InvalidMessage::Range`] if no
+    /// object is so long.
     pub fn range(&self) -> Result<std::ops::Range<u64>, InvalidMessage> {
         range(self.offset, self.bytes)
     }
@@ -271,21 +276,14 @@ impl ReadHead {
             bytes: u32_at(whole, 8)?,
             unit: u16_at(whole, 12)?,
         };
-        read.check()?;
+        read.range()?;
         Ok(read)
-    }
-
-    pub(super) fn check(&self) -> Result<(), InvalidMessage> {
-        if self.bytes == 0 || self.bytes > DATA_MAX {
-            return Err(InvalidMessage::Field);
-        }
-        self.range().map(|_| ())
     }
 
     /// The bytes of the object it reads.
     ///
     /// # Errors
-    /// [`InvalidMessage::Range`].
+    /// As of [`WriteHead::range`].
     pub fn range(&self) -> Result<std::ops::Range<u64>, InvalidMessage> {
         range(self.offset, self.bytes)
     }

@@ -83,7 +83,7 @@ impl Heads {
         let heads = heads.map_err(|_| InvalidMessage::Length)?;
         match &self.target {
             Target::Write(write) => write.check()?,
-            Target::Read(read) => read.check()?,
+            Target::Read(read) => read.range().map(|_| ())?,
         }
         self.head.emit(operation, heads, into);
         into.extend_from_slice(&self.capability.emit());

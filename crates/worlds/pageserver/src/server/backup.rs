@@ -15,12 +15,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use outboard_attach::link::Stream;
 use outboard_base::Errno;
 use outboard_codec::archive::{Disorder, Header, Kind, Name, Writer};
 use outboard_medium::hold::{Aside, Holding, Instant};
@@ -87,22 +87,21 @@ impl Source {
     fn begin(
         &self,
         request: &Value,
-    ) -> Result<(Instant<FileMedium>, Kind, UnixStream, OwnedFd), String> {
+    ) -> Result<(Instant<FileMedium>, Kind, Stream, OwnedFd), String> {
         let kind = kind_of(request).ok_or("a backup of what kind is not said")?;
         let cannot = |error: io::Error| format!("cannot begin a backup: {error}");
-        let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
-        ours.set_write_timeout(Some(PATIENCE)).map_err(cannot)?;
+        let (ours, theirs) = Stream::pair(Arc::clone(&self.stop), PATIENCE).map_err(cannot)?;
         let shelf = Shelf::make(&self.dir, self.reserve).map_err(cannot)?;
         let instant = block_on(self.device.hold(Arc::new(shelf)));
         let busy = "another backup of it is being made: wait for its end";
-        Ok((instant.ok_or(busy)?, kind, ours, theirs.into()))
+        Ok((instant.ok_or(busy)?, kind, ours, theirs))
     }
 
     fn write(
         &self,
         mut instant: Instant<FileMedium>,
         kind: Kind,
-        mut to: UnixStream,
+        mut to: Stream,
     ) -> io::Result<()> {
         let disorder = |_: Disorder| io::Error::other("the copy is out of order");
         let made = u64::try_from(clock::wall().sec).unwrap_or(0);

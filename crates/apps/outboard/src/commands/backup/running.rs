@@ -26,7 +26,7 @@ const SLICE: Duration = Duration::from_millis(200);
 /// Has the DPU side send the copy; what it is of, and how much that was.
 pub(super) fn copy(dpu: &Dpu, output: &mut Output, told: &Told) -> Result<(Kind, Totals), Failure> {
     let asked = dpu.begin(&json!({ "command": "backup" }))?;
-    let mut stream = begun(&asked, told)?;
+    let (_, mut stream) = begun(&asked, told)?;
     let passed = pass(&mut stream, output, told);
     drop(stream);
     let (header, totals) = match passed {
@@ -43,8 +43,8 @@ pub(super) fn copy(dpu: &Dpu, output: &mut Output, told: &Told) -> Result<(Kind,
     Ok((header.kind, totals))
 }
 
-/// Waits for the answer.
-fn begun(asked: &Control, told: &Told) -> Result<Stream, Failure> {
+/// Waits for the answer, and what comes with it.
+pub(super) fn begun(asked: &Control, told: &Told) -> Result<(Value, Stream), Failure> {
     let until = Instant::now() + BEGIN_LIMIT;
     let (answer, fd) = loop {
         told.go_on()?;
@@ -68,7 +68,8 @@ fn begun(asked: &Control, told: &Told) -> Result<Stream, Failure> {
         ));
     }
     let fd = fd.ok_or_else(|| Failure::internal("the DPU side sends nothing; nothing was made"))?;
-    Ok(Stream::of(fd, Arc::clone(&told.0), PATIENCE))
+    let answer = serde_json::from_str(&answer).unwrap_or_default();
+    Ok((answer, Stream::of(fd, Arc::clone(&told.0), PATIENCE)))
 }
 
 fn error_of(answer: &str) -> Option<String> {

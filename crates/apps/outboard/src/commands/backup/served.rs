@@ -19,30 +19,25 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use outboard_attach::link::{Received, connect};
+use outboard_attach::link::Stream;
 use outboard_codec::archive::{self, Event, Header, MOST_BODY, Reader};
-use outboard_os::clock;
 use outboard_servers::pages::client::Client;
-use outboard_wire::attach::Message;
 use serde_json::{Value, json};
 
 use super::files::{self, Found, Source};
 use super::output::Output;
+use super::running::begun;
 use super::{Copying, Told, cannot, fill, kind_of, now};
 use crate::commands::served::ServedDir;
 use crate::commands::status::{Dpu, human};
 use crate::exit::{Code, Failure};
 
-/// Time for the instant, and for a page server to write what it has in memory.
-const BEGIN_LIMIT: Duration = Duration::from_secs(60);
+/// Time for a page server to write what it has in memory.
 const SYNC_LIMIT: Duration = Duration::from_secs(300);
-/// A DPU side that sends nothing for so long hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// How often it begins anew, if journals come and go that fast.
 const ATTEMPTS: u32 = 8;
 /// What the DPU side keeps, as a file.
@@ -97,7 +92,7 @@ fn sync_pages(served: &ServedDir) -> Result<(), Failure> {
 struct Begun {
     found: Found,
     /// Where the DPU side sends its device, of about so many bytes.
-    device: UnixStream,
+    device: Stream,
     bytes: u64,
 }
 
@@ -105,7 +100,7 @@ fn begin(served: &ServedDir, told: &Told) -> Result<Begun, Failure> {
     for _ in 0..ATTEMPTS {
         told.go_on()?;
         let mut found = files::find_running(served.data(), DEVICE)?;
-        let (device, bytes) = ask(served)?;
+        let (device, bytes) = ask(served, told)?;
         if settle(&mut found, served.data())? {
             return Ok(Begun { found, device, bytes });
         }
@@ -118,38 +113,20 @@ fn begin(served: &ServedDir, told: &Told) -> Result<Begun, Failure> {
 }
 
 /// Asks for the device; again while somebody's copy, perhaps our own, is being let go of.
-fn ask(served: &ServedDir) -> Result<(UnixStream, u64), Failure> {
+fn ask(served: &ServedDir, told: &Told) -> Result<(Stream, u64), Failure> {
     let until = Instant::now() + Duration::from_secs(2);
+    let request = json!({ "command": "backup", "kind": served.application });
     loop {
-        match asked(served) {
+        let begun = Dpu::of_served(served).begin(&request).and_then(|asked| begun(&asked, told));
+        match begun {
+            Ok((answer, stream)) => {
+                return Ok((stream, answer.get("bytes").and_then(Value::as_u64).unwrap_or(0)));
+            }
             Err(error) if Instant::now() > until => return Err(error),
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
-            Ok(begun) => return Ok(begun),
         }
+        told.go_on()?;
     }
-}
-
-fn asked(served: &ServedDir) -> Result<(UnixStream, u64), Failure> {
-    let away = |error: io::Error| {
-        let text = format!("the DPU side of {} went away: {error}", served.data().display());
-        Failure::new(Code::NotRunning, format!("{text}; nothing was made"))
-    };
-    let peer = connect(&served.socket()).map_err(away)?;
-    let text = json!({ "command": "backup", "kind": served.application }).to_string();
-    peer.send(&Message::Control { id: 1, text }, &[]).map_err(away)?;
-    let heard = peer.receive_by(clock::now().after(BEGIN_LIMIT)).map_err(away)?;
-    let Received::Message(Message::ControlReply { text, .. }, mut fds) = heard else {
-        return Err(away(io::ErrorKind::ConnectionReset.into()));
-    };
-    let answer: Value = serde_json::from_str(&text).unwrap_or_default();
-    let Some(fd) = fds.pop() else {
-        let error = answer.get("error").and_then(Value::as_str).unwrap_or("it sends nothing");
-        let text = format!("it cannot be copied while it runs: {error}; nothing was made");
-        return Err(Failure::new(Code::Data, text));
-    };
-    let stream = UnixStream::from(fd);
-    stream.set_read_timeout(Some(PATIENCE)).map_err(away)?;
-    Ok((stream, answer.get("bytes").and_then(Value::as_u64).unwrap_or(0)))
 }
 
 /// Adds the journals that came since the first look, and measures all; false if something else
@@ -190,7 +167,7 @@ fn settle(found: &mut Found, dir: &Path) -> Result<bool, Failure> {
 }
 
 /// Passes on what the DPU side sends, each record checked.
-fn pass(from: &mut UnixStream, copying: &mut Copying<'_>) -> Result<(), Failure> {
+fn pass(from: &mut Stream, copying: &mut Copying<'_>) -> Result<(), Failure> {
     let broken = |why: &str| Failure::internal(format!("{why}; nothing was made"));
     let (mut reader, mut piece) = (Reader::new(), vec![0; MOST_BODY]);
     loop {
