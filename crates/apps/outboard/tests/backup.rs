@@ -190,8 +190,10 @@ fn a_page_server_whose_sides_were_killed_is_copied_with_what_was_synced() {
 fn who_runs_is_not_copied_and_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let (served, file) = (dir.path().join("served"), dir.path().join("file"));
-    // What is served by a DPU side is: `backup_served.rs`, and a volume: `backup_running.rs`.
+    // What answers is: `backup_served.rs`, and a volume: `backup_running.rs`. A host of the release
+    // before has no such socket.
     let server = Serving::start("kv", &served, &["--plain"]);
+    std::fs::remove_file(served.join("control.sock")).unwrap();
     refused(4, "is being served", dir.path(), &["backup"], &[&served, &file]);
     server.fill(3);
     server.stop();

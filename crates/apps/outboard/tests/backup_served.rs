@@ -155,10 +155,15 @@ impl Notes {
 /// all the time.
 #[test]
 fn a_key_value_server_is_copied_while_clients_write() {
-    for flags in [&["--size=256M"][..], &["--size=256M", "--no-offload", "--fsync=always"]] {
+    for (form, size) in [
+        (&[][..], "--size=256M"),
+        (&["--no-offload", "--fsync=always"], "--size=256M"),
+        (&["--plain"], "--log=warn"),
+    ] {
+        let flags = [form, &[size]].concat();
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
-        let server = Serving::start("kv", &data, flags);
+        let server = Serving::start("kv", &data, &flags);
         let notes = Arc::new(Notes::default());
         let writers: Vec<_> = (0..WRITERS)
             .map(|own| {
@@ -180,7 +185,7 @@ fn a_key_value_server_is_copied_while_clients_write() {
         notes.say_waits(&format!("kv {flags:?}"));
         server.stop();
         for (copy, before) in copies {
-            let server = Serving::start("kv", &copy, &flags[1..]);
+            let server = Serving::start("kv", &copy, form);
             notes.compare(&server.at, before);
             server.stop();
         }
@@ -208,9 +213,14 @@ fn apply(at: SocketAddr, is_over: &AtomicBool, answered: &Mutex<Vec<u64>>) -> u6
 
 #[test]
 fn a_page_server_is_copied_while_records_come() {
+    pages_are_copied(&[], &["--size=64M"]);
+    pages_are_copied(&["--plain"], &[]);
+}
+
+fn pages_are_copied(form: &[&str], size: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    let server = Serving::start("pages", &data, &["--size=64M"]);
+    let server = Serving::start("pages", &data, &[form, size].concat());
     let (is_over, at) = (Arc::new(AtomicBool::new(false)), server.at.parse().unwrap());
     let answered = Arc::new(Mutex::new(vec![0; usize::try_from(OWN).unwrap()]));
     let writer = {
@@ -227,7 +237,7 @@ fn a_page_server_is_copied_while_records_come() {
     let last = writer.join().unwrap();
     server.stop();
     for (copy, before) in copies {
-        let server = Serving::start("pages", &copy, &[]);
+        let server = Serving::start("pages", &copy, form);
         let at = server.at.parse().unwrap();
         let mut client = Client::connect(at, Duration::from_secs(60)).unwrap();
         for (page, before) in before.into_iter().enumerate() {
@@ -314,6 +324,48 @@ fn files_of_a_server_of_the_users_own_are_copied_while_it_writes() {
     assert!(served.wait().unwrap().success());
 }
 
+/// A copier that has read the header, and nothing else.
+fn stuck(data: &Path) -> (Child, [u8; 64]) {
+    let mut command = Command::new(OUTBOARD);
+    let command = command.arg("backup").arg(data).arg("-").stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = [0; 64];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    (child, first)
+}
+
+/// A host may die amid a copy. If it has the device itself, there is no copy; else the DPU side
+/// goes on with it. What was served is as good as after any kill.
+#[test]
+fn a_host_that_is_killed_amid_a_copy_leaves_a_whole_one_or_none() {
+    for (form, is_plain) in [(&["--plain"][..], true), (&["--size=256M"], false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, file) = (dir.path().join("data"), dir.path().join("file"));
+        let server = Serving::start("kv", &data, form);
+        server.fill(4000);
+        let (copier, first) = stuck(&data);
+        server.kill();
+        let output = copier.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(i32::from(is_plain)), "{form:?}: {said}");
+        let served = match is_plain {
+            true => data,
+            false => {
+                Serving::start("kv", &data, &[]).stop();
+                std::fs::write(&file, [&first[..], &output.stdout].concat()).unwrap();
+                let copy = dir.path().join("copy");
+                let output = Command::new(OUTBOARD).arg("restore").args([&file, &copy]).output();
+                assert!(output.as_ref().unwrap().status.success(), "{output:?}");
+                copy
+            }
+        };
+        let again = Serving::start("kv", &served, if is_plain { form } else { &[] });
+        assert!((0..4000).step_by(7).all(|key| again.get(key).starts_with("$4000\r\nvvv")));
+        drop(copied(&served, "again"));
+        again.stop();
+    }
+}
+
 /// A copier that stands still has the copy; whoever asks meanwhile is told. When it is killed
 /// another is made, and nobody's writes waited. When the DPU side is killed no file is left.
 #[test]
@@ -322,14 +374,7 @@ fn a_backup_that_is_killed_on_either_side_leaves_no_file_and_what_is_served_good
     let (data, file) = (dir.path().join("data"), dir.path().join("file"));
     let server = Serving::start("kv", &data, &["--size=256M"]);
     server.fill(4000);
-    let stuck = || {
-        let mut command = Command::new(OUTBOARD);
-        let command = command.arg("backup").arg(&data).arg("-").stdout(Stdio::piped());
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut first = [0; 64];
-        child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
-        child
-    };
+    let stuck = || stuck(&data).0;
     let mut copier = stuck();
     let output = backup(&data, &file);
     assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));

@@ -11,10 +11,12 @@ use std::io;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_base::Errno;
 use outboard_dds::table::Changes;
+use outboard_medium::hold::Holding;
 use outboard_medium::{Buf, Medium};
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 
@@ -69,7 +71,7 @@ const GROWTH: u64 = 64 << 20;
 
 /// A plain file of the host: io_uring and O_DIRECT where they can be had.
 pub struct PlainDevice {
-    medium: FileMedium,
+    medium: Arc<Holding<FileMedium>>,
     reactor: Option<Reactor>,
 }
 
@@ -83,8 +85,14 @@ impl PlainDevice {
                 None
             }
         };
-        let medium = FileMedium::open(path, MediumOptions::default())?;
+        let medium = Arc::new(Holding::new(FileMedium::open(path, MediumOptions::default())?));
         Ok(PlainDevice { medium, reactor })
+    }
+
+    /// What copies are made of, by another thread.
+    #[must_use]
+    pub fn held(&self) -> Arc<Holding<FileMedium>> {
+        Arc::clone(&self.medium)
     }
 }
 
@@ -130,7 +138,7 @@ impl Device for PlainDevice {
     }
 
     async fn cut(&self, len: u64) -> Result<(), Errno> {
-        self.medium.cut(len).await
+        self.medium.alter(self.medium.inner().cut(len)).await
     }
 
     async fn flush(&self) -> Result<(), Errno> {

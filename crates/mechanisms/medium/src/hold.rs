@@ -13,6 +13,7 @@
 //! * A writer waits for the writes under way at the instant, and for its own chunks to be put
 //!   aside; never for who reads.
 //! * Putting aside that fails ends the copy, never a write.
+//! * What cannot be put aside, as the end of a medium that is cut, is refused meanwhile.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -144,6 +145,23 @@ impl<M: Medium> Holding<M> {
         self.changed.until(ended).await;
         drop(stopped);
         Some(Instant { of: Arc::clone(self) })
+    }
+
+    /// Changes the medium in a way of which nothing can be put aside, such as cutting it.
+    ///
+    /// # Errors
+    /// `EBUSY` while an instant is held or waited for, then nothing is done; or what `act` says.
+    pub async fn alter<T>(&self, act: impl Future<Output = Result<T, Errno>>) -> Result<T, Errno> {
+        let is_free = self.with(|state| {
+            let is_free = !state.is_stopped && state.held.is_none();
+            state.under_way += usize::from(is_free);
+            is_free
+        });
+        if !is_free {
+            return Err(Errno::EBUSY);
+        }
+        let _under_way = UnderWay(self);
+        act.await
     }
 
     /// What this write has to put aside: runs of chunks nobody else does.
@@ -509,6 +527,30 @@ mod tests {
         }
         // A copy that held nothing would have been found out.
         assert!(others > 20, "{others}");
+    }
+
+    /// What is cut off cannot be put aside, and the copy would read behind the end.
+    #[test]
+    fn nothing_is_cut_while_an_instant_is_held() {
+        let held = medium(1, 3);
+        let cut = |len: u64| async move { Ok(len) };
+        assert_eq!(run(held.alter(cut(5))), Ok(5));
+        let waits = held.alter(run_later_ok());
+        let mut waits = std::pin::pin!(waits);
+        assert!(poll_once(waits.as_mut()).is_pending());
+        let mut holding = Box::pin(held.hold(Shelf::new(1)));
+        assert!(poll_once(holding.as_mut()).is_pending(), "what is under way ends first");
+        assert_eq!(run(held.alter(cut(6))), Err(Errno::EBUSY));
+        assert_eq!(run(waits), Ok(()));
+        let instant = run(holding).unwrap();
+        assert_eq!(run(held.alter(cut(7))), Err(Errno::EBUSY));
+        drop(instant);
+        assert_eq!(run(held.alter(cut(8))), Ok(8));
+    }
+
+    async fn run_later_ok() -> Result<(), Errno> {
+        run_later().await;
+        Ok(())
     }
 
     #[test]

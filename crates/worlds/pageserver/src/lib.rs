@@ -2,9 +2,11 @@
 //! threads that serve files and connections, the children in which plug-ins run, and the file
 //! library of a host.
 
+pub mod backup;
 pub mod host;
 pub mod library;
 mod maintainer;
+pub mod plain;
 pub mod plugin;
 pub mod server;
 pub mod tcp;

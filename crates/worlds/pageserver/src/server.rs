@@ -12,7 +12,6 @@
 //! more what becomes wrong.
 
 mod attached;
-mod backup;
 mod control;
 mod sockets;
 #[cfg(test)]
@@ -39,6 +38,7 @@ use outboard_link::pace::{self, Pace};
 use outboard_medium::Medium;
 use outboard_medium::hold::Holding;
 
+use super::backup;
 use super::maintainer::AppMaintainer;
 use control::Control;
 use outboard_os::alone;

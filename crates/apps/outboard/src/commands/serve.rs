@@ -30,6 +30,8 @@ use clap::{Args, Subcommand};
 use outboard_attach::link;
 use outboard_dds::dpu::director::Signature;
 use outboard_dds::dpu::offload::Application;
+use outboard_os::room::Reserve;
+use outboard_pageserver::plain::Copies;
 use outboard_pageserver::server::{Server, ServerOptions};
 use outboard_pageserver::tcp::front::Front;
 use outboard_pageserver::tcp::sockets::{Address, Listener};
@@ -362,7 +364,11 @@ fn host(served: Served, args: &ServeArgs) -> Result<ExitCode, Failure> {
     if args.plain {
         let log = args.data.join("log");
         let device = PlainDevice::open(&log).map_err(cannot(format!("open {}", log.display())))?;
+        let at = args.data.join(super::served::CONTROL);
+        let copies = Copies::offer(&at, device.held(), &log, Reserve::default());
+        let copies = copies.map_err(cannot(format!("listen at {}", at.display())))?;
         let ended = host.run(device, None);
+        drop(copies);
         let ended = ended.map_err(cannot(format!("serve {}", args.data.display())))?;
         return how(ended, args);
     }

@@ -4,6 +4,7 @@
 //! application   "kv over-dpu", "pages --plain" ...: what serves it, and where its files are
 //! host.lock     locked while a host serves; its process, address and form inside
 //! dpu.sock      the DPU side, which may outlive its host
+//! control.sock  the host of the plain form, for who wants a copy
 //! volume        the DPU side's device; `log` is the plain form's file
 //! ```
 
@@ -18,6 +19,9 @@ use outboard_os::lock::lock_within;
 use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure};
+
+/// Where a host without a DPU side listens.
+pub(crate) const CONTROL: &str = "control.sock";
 
 /// Who looks holds the lock for a moment.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -57,6 +61,11 @@ impl ServedDir {
     /// Where its DPU side listens.
     pub(crate) fn socket(&self) -> PathBuf {
         self.data.join("dpu.sock")
+    }
+
+    /// Where who has its device is asked for a copy.
+    pub(crate) fn copies(&self) -> PathBuf {
+        if self.is_plain { self.data.join(CONTROL) } else { self.socket() }
     }
 
     /// The DPU side's device.

@@ -47,6 +47,11 @@ impl Dpu {
         Dpu { socket: served.socket(), starts: "outboard serve" }
     }
 
+    /// Who makes copies of what is served: its host, where there is no DPU side.
+    pub(crate) fn copying(served: &ServedDir) -> Dpu {
+        Dpu { socket: served.copies(), starts: "outboard serve" }
+    }
+
     fn absent(&self, error: &std::io::Error) -> Failure {
         let at = self.socket.display();
         let text =

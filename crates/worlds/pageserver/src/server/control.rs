@@ -4,7 +4,7 @@
 //! ```text
 //! {"command": "status"}     anyone who may connect
 //! {"command": "check"}      root and who runs this process; answered when done
-//! {"command": "backup"}     the same ([`backup`](super::backup))
+//! {"command": "backup"}     the same ([`backup`](crate::backup))
 //! ```
 
 use std::os::fd::OwnedFd;

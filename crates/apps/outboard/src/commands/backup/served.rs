@@ -1,8 +1,9 @@
-//! A backup of a served directory whose DPU side runs, whether a host serves or not.
+//! A backup of a served directory whose DPU side runs, whether a host serves or not; or whose host
+//! does, if it has its device itself.
 //!
 //! ```text
 //! first   the files beside the device are found and opened: what they hold stays
-//! instant the DPU side holds its device, and from now on sends what it held
+//! instant who has the device holds it, and from now on sends what it held
 //! last    the journals are looked at again: those found now, and no more of each than it has now
 //! ```
 //!
@@ -40,13 +41,16 @@ use crate::exit::{Code, Failure};
 const SYNC_LIMIT: Duration = Duration::from_secs(300);
 /// How often it begins anew, if journals come and go that fast.
 const ATTEMPTS: u32 = 8;
-/// What the DPU side keeps, as a file.
-const DEVICE: &str = "volume";
 const JOURNAL: &str = "journal.";
 
-/// Whether a DPU side answers for the directory.
+/// Whether somebody answers for the directory.
 pub(super) fn runs(served: &ServedDir) -> bool {
-    !served.is_plain && Dpu::of_served(served).status().is_ok()
+    Dpu::copying(served).status().is_ok()
+}
+
+/// What is sent of it: the device, as a file.
+fn device_of(served: &ServedDir) -> &'static str {
+    if served.is_plain { "log" } else { "volume" }
 }
 
 /// Copies it while it runs.
@@ -91,7 +95,7 @@ fn sync_pages(served: &ServedDir) -> Result<(), Failure> {
 /// What is copied.
 struct Begun {
     found: Found,
-    /// Where the DPU side sends its device, of about so many bytes.
+    /// Where the device is sent, of about so many bytes.
     device: Stream,
     bytes: u64,
 }
@@ -99,12 +103,12 @@ struct Begun {
 fn begin(served: &ServedDir, told: &Told) -> Result<Begun, Failure> {
     for _ in 0..ATTEMPTS {
         told.go_on()?;
-        let mut found = files::find_running(served.data(), DEVICE)?;
+        let mut found = files::find_running(served.data(), device_of(served))?;
         let (device, bytes) = ask(served, told)?;
-        if settle(&mut found, served.data())? {
+        if settle(&mut found, served)? {
             return Ok(Begun { found, device, bytes });
         }
-        // The DPU side hears that this stream is closed when it sends the next piece.
+        // Who has the device hears that this stream is closed when it sends the next piece.
         drop(device);
     }
     let shown = served.data().display();
@@ -117,7 +121,7 @@ fn ask(served: &ServedDir, told: &Told) -> Result<(Stream, u64), Failure> {
     let until = Instant::now() + Duration::from_secs(2);
     let request = json!({ "command": "backup", "kind": served.application });
     loop {
-        let begun = Dpu::of_served(served).begin(&request).and_then(|asked| begun(&asked, told));
+        let begun = Dpu::copying(served).begin(&request).and_then(|asked| begun(&asked, told));
         match begun {
             Ok((answer, stream)) => {
                 return Ok((stream, answer.get("bytes").and_then(Value::as_u64).unwrap_or(0)));
@@ -131,14 +135,14 @@ fn ask(served: &ServedDir, told: &Told) -> Result<(Stream, u64), Failure> {
 
 /// Adds the journals that came since the first look, and measures all; false if something else
 /// happened to them meanwhile.
-fn settle(found: &mut Found, dir: &Path) -> Result<bool, Failure> {
+fn settle(found: &mut Found, served: &ServedDir) -> Result<bool, Failure> {
     let before: BTreeMap<String, u64> = found
         .files
         .iter()
         .filter(|file| file.name.as_str().starts_with(JOURNAL))
         .map(|file| Ok((file.name.to_string(), file.about()?.ino())))
         .collect::<Result<_, Failure>>()?;
-    let there = files::find_running(dir, DEVICE)?.files;
+    let there = files::find_running(served.data(), device_of(served))?.files;
     let mut since = Vec::new();
     for file in there.into_iter().filter(|file| file.name.as_str().starts_with(JOURNAL)) {
         let number = file.about()?.ino();
@@ -151,7 +155,7 @@ fn settle(found: &mut Found, dir: &Path) -> Result<bool, Failure> {
         }
     }
     // None came and went if the newest is still there.
-    let newest = before.last_key_value().map(|(name, _)| dir.join(name));
+    let newest = before.last_key_value().map(|(name, _)| served.data().join(name));
     let is_there = newest.is_none_or(|newest| newest.exists());
     if !is_there || (before.is_empty() && !since.is_empty()) {
         return Ok(false);
@@ -166,19 +170,19 @@ fn settle(found: &mut Found, dir: &Path) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Passes on what the DPU side sends, each record checked.
+/// Passes on what is sent of the device, each record checked.
 fn pass(from: &mut Stream, copying: &mut Copying<'_>) -> Result<(), Failure> {
     let broken = |why: &str| Failure::internal(format!("{why}; nothing was made"));
     let (mut reader, mut piece) = (Reader::new(), vec![0; MOST_BODY]);
     loop {
         let wants = piece.get_mut(..reader.wants()).unwrap_or_default();
         let read =
-            fill(from, wants).map_err(cannot("read", Path::new("what the DPU side sends")))?;
+            fill(from, wants).map_err(cannot("read", Path::new("what is sent of the device")))?;
         if read < wants.len() {
-            return Err(broken("the DPU side gave the copy up; its log says why"));
+            return Err(broken("who has the device gave the copy up; its log says why"));
         }
         let event = reader.take(wants);
-        let event = event.map_err(|wrong| broken(&format!("the DPU side sent no backup: {wrong}")));
+        let event = event.map_err(|wrong| broken(&format!("what was sent is no backup: {wrong}")));
         match event? {
             Event::Header(_) | Event::More => {}
             Event::File(name) => copying.file(&name)?,
@@ -186,7 +190,7 @@ fn pass(from: &mut Stream, copying: &mut Copying<'_>) -> Result<(), Failure> {
             Event::FileEnd { len } => copying.file_end(len)?,
             Event::End(archive::Totals { .. }) => return Ok(()),
             Event::Directory(_) | Event::Pairs(_) => {
-                return Err(broken("the DPU side sent something else"));
+                return Err(broken("something else was sent"));
             }
         }
     }

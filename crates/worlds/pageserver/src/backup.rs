@@ -1,10 +1,10 @@
-//! The control command `backup`: what the device held at one instant, sent while it is written on
+//! The control command `backup`: what a device held at one instant, sent while it is written on
 //! ([`outboard_medium::hold`]).
 //!
 //! ```text
 //! {"command": "backup", "kind": "kv"}   root and who runs this process
 //! {"ok": true, "bytes": N}              at the instant; with it comes a descriptor, from which a
-//!                                       backup is read that holds the device, as file `volume`
+//!                                       backup is read that holds the device, by its name
 //! ```
 //!
 //! A thread of its own sends it; who does not read is waited for so long and no longer. What is put
@@ -30,8 +30,8 @@ use outboard_os::medium::FileMedium;
 use outboard_os::room::{Reserve, disk_room};
 use serde_json::{Value, json};
 
-/// The device, as the file service has it.
-pub(super) type Held = Arc<Holding<FileMedium>>;
+/// A device of which copies are made.
+pub type Held = Arc<Holding<FileMedium>>;
 
 /// Who reads nothing for so long is gone.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,9 +40,10 @@ const STEP: u64 = 8 << 20;
 
 /// What copies are made of.
 #[derive(Clone)]
-pub(super) struct Source {
+pub struct Source {
     device: Held,
     dir: PathBuf,
+    name: Option<Name>,
     reserve: Reserve,
     stop: Arc<AtomicBool>,
 }
@@ -59,18 +60,14 @@ fn kind_of(request: &Value) -> Option<Kind> {
 
 impl Source {
     /// Of the device at `path`; none goes on when `stop` says so.
-    pub(super) fn new(
-        device: Held,
-        path: &Path,
-        reserve: Reserve,
-        stop: Arc<AtomicBool>,
-    ) -> Source {
+    pub fn new(device: Held, path: &Path, reserve: Reserve, stop: Arc<AtomicBool>) -> Source {
         let dir = path.parent().map_or_else(|| PathBuf::from("."), Path::to_owned);
-        Source { device, dir, reserve, stop }
+        let name = path.file_name().and_then(|name| Name::new(name.to_str()?));
+        Source { device, dir, name, reserve, stop }
     }
 
     /// Holds the instant, answers, and sends. Takes as long as who reads.
-    pub(super) fn send(self, request: &Value, answer: impl FnOnce(Value, Option<OwnedFd>)) {
+    pub(crate) fn send(self, request: &Value, answer: impl FnOnce(Value, Option<OwnedFd>)) {
         let failed = |error: String| json!({ "ok": false, "error": error });
         let (instant, kind, stream, theirs) = match self.begin(request) {
             Ok(begun) => begun,
@@ -108,8 +105,8 @@ impl Source {
         let header = Header { kind, made, id: [0; 16], bytes: instant.len() };
         let mut out = Vec::new();
         let mut writer = Writer::new(&header, &mut out);
-        let name = Name::new("volume").ok_or(Disorder).map_err(disorder)?;
-        writer.file(&name, &mut out).map_err(disorder)?;
+        let name = self.name.as_ref().ok_or(Disorder).map_err(disorder)?;
+        writer.file(name, &mut out).map_err(disorder)?;
         while let Some((at, piece)) = block_on(instant.next())? {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(io::Error::other("the DPU side ends"));
