@@ -55,6 +55,11 @@ const PARTS: &[Part] = &[
                 [locks](../internals/locks.md).",
     },
     Part {
+        folder: "shared",
+        title: "Shared volumes",
+        pages: "Page: [shared](../internals/shared.md).",
+    },
+    Part {
         folder: "session",
         title: "Sessions and loss",
         pages: "Pages: [dpc](../internals/dpc.md), [loss](../internals/loss.md).",

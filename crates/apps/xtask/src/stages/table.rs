@@ -343,6 +343,14 @@ pub(super) const LONG: &[Stage] = &[
         ),
     ),
     piece(
+        "protocol",
+        "a million walks of the write protocol of shared volumes",
+        Action::Tests(
+            Which::Named(&[("cluster", "outboard_cluster", "no_walk_breaks_the_protocol")]),
+            &[("OUTBOARD_WALKS", "1000000")],
+        ),
+    ),
+    piece(
         "power",
         "three hundred cuts of power, replayed from what was written",
         Action::Tests(Which::Named(&[("fjall", "power_loss", "")]), &[("OUTBOARD_SEEDS", "300")]),
