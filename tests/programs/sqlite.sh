@@ -3,13 +3,14 @@
 . "$(dirname "$0")/common.bash"
 need sqlite3 sqlite3
 rows=$(pick 40 1500)
+# A writer waits for three others, in a pool for as long as their transactions take.
 
 sql() { sqlite3 -batch -bail "$@"; }
 
 # writer DATABASE NUMBER: $rows transactions of two inserts each
 writer() {
     {
-        echo ".timeout 60000"
+        echo ".timeout 600000"
         for ((i = 0; i < rows; i++)); do
             echo "BEGIN IMMEDIATE;"
             echo "INSERT INTO event(writer, step, text) VALUES($2, $i, hex(randomblob(100)));"
@@ -31,7 +32,7 @@ for mode in delete truncate persist wal; do
         pids+=($!)
     done
     while kill -0 "${pids[0]}" 2>/dev/null; do
-        same 1 "$(sql "$db" ".timeout 60000" "SELECT (SELECT count(*) FROM event) =
+        same 1 "$(sql "$db" ".timeout 600000" "SELECT (SELECT count(*) FROM event) =
             (SELECT count FROM total);")" "a reader's view in $mode mode"
         sleep 0.2
     done
@@ -51,7 +52,7 @@ for mode in delete truncate persist wal; do
     kill -9 "$victim"
     wait "$victim" 2>/dev/null || true
     exec 7>&-
-    same ok "$(sql "$db" ".timeout 60000" 'PRAGMA integrity_check;')" "integrity after a kill"
+    same ok "$(sql "$db" ".timeout 600000" 'PRAGMA integrity_check;')" "integrity after a kill"
     same 0 "$(sql "$db" "SELECT count(*) FROM event WHERE text LIKE '%x';")" "rolled back rows"
     sql "$db" "DELETE FROM event WHERE id % 2; VACUUM;"
     same ok "$(sql "$db" 'PRAGMA integrity_check;')" "integrity after VACUUM"

@@ -160,8 +160,10 @@ impl Volume {
         let child = context(command.spawn(), || format!("cannot start {command:?}"))?;
         self.child = Some(child);
         let mountpoint = self.mountpoint();
+        // In this order: a mount that a killed process left does not answer, and once it is cleared
+        // the directory below does until the new one is there.
         let ready = wait_until(START_LIMIT, || {
-            !self.is_running() || (is_mounted(&mountpoint) && answers(&mountpoint))
+            !self.is_running() || (answers(&mountpoint) && is_mounted(&mountpoint))
         });
         if !self.is_running() {
             self.child = None;
@@ -191,7 +193,7 @@ impl Volume {
         let mut twin = Twin { child, mountpoint };
         let is_over = |twin: &mut Twin| !matches!(twin.child.try_wait(), Ok(None));
         let ready = wait_until(START_LIMIT, || {
-            is_over(&mut twin) || (is_mounted(&twin.mountpoint) && answers(&twin.mountpoint))
+            is_over(&mut twin) || (answers(&twin.mountpoint) && is_mounted(&twin.mountpoint))
         });
         if ready && !is_over(&mut twin) {
             return Ok(twin);
