@@ -199,6 +199,24 @@ fn who_runs_is_not_copied_and_goes_on() {
     server.stop();
 }
 
+/// Of a volume in a pool nothing lies here that could be copied, whether it runs or not: its note
+/// of the pool is enough to say so.
+#[test]
+fn a_volume_in_a_pool_is_not_copied_and_what_copies_it_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, file) = (dir.path().join("data"), dir.path().join("file"));
+    make_volume(&data, &[]);
+    let running = Dpu::start(&data, &[]);
+    std::fs::write(data.join("store"), "rados://pool?conf=/nowhere\n00000000000000a1\n").unwrap();
+    let says = "lies in a pool; copy it with `outboard migrate`";
+    refused(4, says, dir.path(), &["backup"], &[&data, &file]);
+    drop(running);
+    refused(4, says, dir.path(), &["backup"], &[&data, &file]);
+    // Only the note kept it from that.
+    std::fs::remove_file(data.join("store")).unwrap();
+    done(&["backup"], &[&data, &file]);
+}
+
 #[test]
 fn a_backup_that_is_cut_damaged_or_another_is_refused_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
