@@ -302,6 +302,11 @@ fn files_of_a_server_of_the_users_own_are_copied_while_it_writes() {
         })
     };
     for copy in 0..4 {
+        // A busy machine may take long to attach at all.
+        while answered.load(Ordering::SeqCst) == 0 {
+            assert!(!writer.is_finished());
+            std::thread::sleep(Duration::from_millis(10));
+        }
         std::thread::sleep(Duration::from_millis(300));
         let before = answered.load(Ordering::SeqCst);
         let copy = copied(&data, &format!("copy{copy}"));
@@ -313,7 +318,7 @@ fn files_of_a_server_of_the_users_own_are_copied_while_it_writes() {
             })
             .collect();
         let last = found.iter().copied().max().unwrap();
-        assert!(last >= before && before > 0, "{last} of {before}");
+        assert!(last >= before, "{last} of {before}");
         for (block, found) in found.into_iter().enumerate() {
             assert_eq!(found, newest(last, block as u64, BLOCKS).unwrap_or(0), "of {last}");
         }

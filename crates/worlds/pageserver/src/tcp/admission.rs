@@ -51,9 +51,12 @@ impl Admission {
         Admission { most: most as u64, refusal, tally }
     }
 
-    /// No more than this process has descriptors for.
-    pub(super) fn within_descriptors(mut self) -> Admission {
+    /// No more than this process has descriptors for; an error if that is none.
+    pub(super) fn within_descriptors(mut self) -> io::Result<Admission> {
         let most = fds::room() / DESCRIPTORS;
+        if most == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         if most < self.most {
             tracing::info!(
                 asked = self.most,
@@ -63,7 +66,7 @@ impl Admission {
             );
             self.most = most;
         }
-        self
+        Ok(self)
     }
 
     /// Room for one more; without it the client is to be refused, and is counted so.
@@ -87,6 +90,7 @@ pub(super) struct Admitted {
 pub(super) struct Accepting {
     pub(super) listener: Listener,
     pub(super) workers: Vec<Arc<Inbox<Admitted>>>,
+    sockets: Sockets,
     admission: Admission,
     /// Refused, and since when.
     lingering: VecDeque<(Instant, Stream)>,
@@ -101,27 +105,28 @@ impl Accepting {
         listener: Listener,
         workers: Vec<Arc<Inbox<Admitted>>>,
         admission: Admission,
-    ) -> Accepting {
-        Accepting {
+    ) -> io::Result<Accepting> {
+        let sockets = Sockets::new()?;
+        sockets.watch_listener(&listener)?;
+        Ok(Accepting {
             listener,
             workers,
+            sockets,
             admission,
             lingering: VecDeque::new(),
-            spare: spare(),
+            spare: Some(spare()?),
             has_warned: false,
             accepted: 0,
-        }
+        })
     }
 
     /// Until `stop`.
     pub(super) fn run(&mut self, stop: &(AtomicBool, Wakeup)) -> io::Result<()> {
-        let mut sockets = Sockets::new()?;
-        sockets.watch_listener(&self.listener)?;
-        sockets.watch_wakeup(&stop.1)?;
+        self.sockets.watch_wakeup(&stop.1)?;
         let mut ready = Vec::new();
         while !stop.0.load(Ordering::Acquire) {
             let limit = (!self.lingering.is_empty()).then_some(LINGER);
-            sockets.look(limit, &mut ready)?;
+            self.sockets.look(limit, &mut ready)?;
             while self.lingering.pop_front_if(|(since, _)| since.elapsed() >= LINGER).is_some() {}
             if ready.drain(..).any(|what| what == Ready::Listener) {
                 self.accept_all();
@@ -135,6 +140,9 @@ impl Accepting {
             match self.listener.accept() {
                 Ok(Some(stream)) => self.take(stream),
                 Ok(None) => return,
+                // Without a descriptor that is said of an empty queue, too; and the spare one may
+                // be another's as soon as it is given up.
+                Err(error) if is_short(&error) && !self.listener.is_asked() => return,
                 Err(error) => {
                     self.warn(&error);
                     if !(is_short(&error) && self.refuse_with_spare()) {
@@ -175,7 +183,7 @@ impl Accepting {
         }
         let refused = matches!(accepted, Ok(Some(_)));
         drop(accepted);
-        self.spare = spare();
+        self.spare = spare().ok();
         had && refused
     }
 
@@ -199,6 +207,6 @@ fn is_short(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-fn spare() -> Option<File> {
-    File::open("/dev/null").ok()
+fn spare() -> io::Result<File> {
+    File::open("/dev/null")
 }

@@ -136,9 +136,11 @@ impl<F: Files, P: Port> ExecutorContext<F, P> {
     }
 
     /// Serves until told to stop, or until another has taken over.
-    pub(super) fn run(&mut self, worker: Box<Worker<F, P>>) -> io::Result<()> {
+    pub(super) fn serve(&mut self, worker: Box<Worker<F, P>>) {
         let mut serving = Serving { context: self, worker: Some(worker), news: Vec::new() };
-        EventLoop::without_spinning().run(&mut serving)
+        if let Err(error) = EventLoop::without_spinning().run(&mut serving) {
+            ended(&error);
+        }
     }
 
     /// One pass over everything the worker has; `None` if it is another's now.
@@ -383,7 +385,10 @@ fn relieve<F: Files, P: Port>(
         let worker = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut worker) = worker {
             worker.take_over(lost);
-            serve(&at, worker, None);
+            match ExecutorContext::new(&at, &worker, None) {
+                Ok(mut context) => context.serve(worker),
+                Err(error) => ended(&error),
+            }
         }
     };
     match std::thread::Builder::new().name(name).spawn(serve) {
@@ -399,14 +404,6 @@ fn relieve<F: Files, P: Port>(
     }
 }
 
-/// Runs a worker on this thread.
-pub(super) fn serve<F: Files, P: Port>(
-    source: &Arc<ThreadSource>,
-    worker: Box<Worker<F, P>>,
-    plugin: Option<Plugin>,
-) {
-    let context = ExecutorContext::new(source, &worker, plugin);
-    if let Err(error) = context.and_then(|mut context| context.run(worker)) {
-        tracing::error!(%error, "a worker of the director ended; its flows are closed");
-    }
+fn ended(error: &io::Error) {
+    tracing::error!(%error, "a worker of the director ended; its flows are closed");
 }

@@ -12,7 +12,7 @@ use outboard_dds::dpu::director::Signature;
 use serde_json::Value;
 
 use super::admission::{Accepting, Admission};
-use super::context::{ThreadSource, WorkerThread, serve};
+use super::context::{ExecutorContext, ThreadSource, WorkerThread};
 use super::kernel::KernelPort;
 use super::port::{Call, Inbox, Port};
 use super::sockets::{Address, Listener};
@@ -82,8 +82,8 @@ impl Front {
             front.start_worker(n, of_worker, inbox, move || KernelPort::new(host))?;
         }
         let stop = Arc::clone(&front.stop);
-        let admission = front.admission(setup).within_descriptors();
-        let mut accepting = Accepting::new(listener, inboxes, admission);
+        let admission = front.admission(setup).within_descriptors()?;
+        let mut accepting = Accepting::new(listener, inboxes, admission)?;
         let accepting =
             std::thread::Builder::new().name("director-accept".into()).spawn(move || {
                 if let Err(error) = accepting.run(&stop) {
@@ -196,21 +196,29 @@ impl Front {
         let source = ThreadSource { name: name.clone(), thread, watchdog: self.watch.handle() };
         let source = Arc::new(source);
         self.threads.push(Arc::clone(&source.thread));
+        let (begun, has_begun) = channel();
+        // What a worker has is its thread's own, and made there.
         let begin = move || {
             let asking = plugin.is_some();
-            let worker =
-                port().and_then(|port| Worker::new(setup, port, inbox, tally, asking, lives));
-            match worker {
-                Ok(worker) => serve(&source, Box::new(worker), plugin),
-                Err(error) => tracing::error!(%error, "a worker of the director did not begin"),
+            let made = port()
+                .and_then(|port| Worker::new(setup, port, inbox, tally, asking, lives))
+                .map(Box::new)
+                .and_then(|worker| Ok((ExecutorContext::new(&source, &worker, plugin)?, worker)));
+            match made {
+                Ok((mut context, worker)) => {
+                    // Whoever started it waits for this.
+                    let _waits = begun.send(Ok(()));
+                    context.serve(worker);
+                }
+                Err(error) => _ = begun.send(Err(error)),
             }
         };
         let running = self.threads.last().map(|thread| thread.lock());
-        let begun = std::thread::Builder::new().name(name).spawn(begin)?;
+        let thread = std::thread::Builder::new().name(name).spawn(begin)?;
         if let Some(mut running) = running {
-            *running = Some(begun);
+            *running = Some(thread);
         }
-        Ok(())
+        has_begun.recv().map_err(io::Error::other)?
     }
 
     /// Where it listens.

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
@@ -96,6 +97,13 @@ impl Listener {
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Whether somebody wants to connect now.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        poll(&mut fds, Some(&Default::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// The next connection; `None` if there is none.

@@ -143,6 +143,64 @@ fn clients_are_refused_while_descriptors_are_short_and_served_after() {
     child.wait().unwrap();
 }
 
+const STARTS: &str = "OUTBOARD_DIRECTOR_STARTS_SHORT_OF_DESCRIPTORS";
+
+fn said_to_one(server: SocketAddr) -> Vec<u8> {
+    let mut client = TcpStream::connect(server).unwrap();
+    client.set_read_timeout(Some(LIMIT)).unwrap();
+    client.write_all(b"H one of the workers\n").unwrap();
+    let mut said = String::new();
+    BufReader::new(client).read_line(&mut said).unwrap();
+    said.into_bytes()
+}
+
+/// Not a test by itself: descriptors are those of a process.
+#[test]
+#[ignore = "the child of the test below"]
+fn starts_short_of_descriptors() {
+    if std::env::var_os(STARTS).is_none() {
+        return;
+    }
+    let world = world(Way::Kernel, Limits::default()).unwrap();
+    let host = Address::Tcp(world.server);
+    let few = rustix::process::Rlimit { current: Some(128), maximum: Some(128) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
+    for room in 0.. {
+        let clients = Listener::bind(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+        let mut taken: Vec<_> =
+            std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        taken.truncate(taken.len() - room);
+        let setup = setup(host.clone(), Arc::new(Lines), &Arc::default());
+        match Front::start(clients, 2, &setup) {
+            Ok(front) => {
+                assert!(room > 0 && front.is_serving());
+                drop(taken);
+                let Address::Tcp(server) = *front.address() else { panic!("TCP") };
+                let answers: Vec<Vec<u8>> = (0..20).map(|_| said_to_one(server)).collect();
+                let is_answer = |said: &Vec<u8>| said == b"h one of the workers\n";
+                assert!(answers.iter().all(|said| is_answer(said) || said == b"full\n"));
+                assert!(answers.iter().any(is_answer));
+                return println!("starts with {room}");
+            }
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EMFILE), "{error}"),
+        }
+    }
+}
+
+/// Workers made what they need after the director had started: one that found no descriptor ended,
+/// and every client that came to it waited for ever.
+#[test]
+fn a_director_that_starts_has_all_its_workers() {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "limits::starts_short_of_descriptors", "--ignored", "--nocapture"])
+        .env(STARTS, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&child.stderr));
+    assert!(child.status.success() && said.contains("starts with"));
+}
+
 const MEMORY: &str = "OUTBOARD_DIRECTOR_MEMORY";
 /// Clients, of whom each sends so much of one message,
 const HALVES: usize = 64;
