@@ -285,6 +285,17 @@ fn words(path: &Path) -> Vec<u64> {
     bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
+/// Whether each record is whole, and of no generation before the one that is promised.
+fn judge_records(records: &[u8], promised: &[u64]) -> Result<(), String> {
+    for ((index, bytes), synced) in records.chunks(RECORD).enumerate().zip(promised) {
+        let generation = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        if bytes != record(index, generation) || generation < *synced {
+            return Err(format!("record {index} of generation {generation}, {synced} is synced"));
+        }
+    }
+    Ok(())
+}
+
 /// Whether what lies there is of one instant, and not before the promise.
 fn judge(at: &Path, promise: &Promise) -> Result<(), String> {
     for number in 1..=promise.numbered {
@@ -304,13 +315,7 @@ fn judge(at: &Path, promise: &Promise) -> Result<(), String> {
     if records.len() != RECORDS * RECORD {
         return Err(format!("{} bytes of records", records.len()));
     }
-    for (index, bytes) in records.chunks(RECORD).enumerate() {
-        let generation = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-        if bytes != record(index, generation) || generation < promise.records[index] {
-            let synced = promise.records[index];
-            return Err(format!("record {index} of generation {generation}, {synced} is synced"));
-        }
-    }
+    judge_records(&records, &promise.records)?;
     let (first, second) = (words(&at.join("log/first")), words(&at.join("log/second")));
     if !first.starts_with(&second) || first.len() - second.len() > promise.lag {
         return Err(format!("{} words in one log, {} in the other", first.len(), second.len()));
@@ -527,5 +532,141 @@ fn a_dpu_side_that_is_killed_amid_a_copy_leaves_no_file() {
         try_copy(&base, &backup, &promise, "after the kill");
         writers.stop();
         mounted.stop();
+    }
+}
+
+/// Bytes of each file that fills a volume, and of that volume.
+const FILLER: usize = 1 << 20;
+const SMALL: usize = 128 << 20;
+
+fn filler(number: u64) -> Vec<u8> {
+    (0..FILLER / RECORD).flat_map(|index| record(index, number)).collect()
+}
+
+/// Whether it was done; all that may keep it from that is a full volume.
+fn unless_full(done: std::io::Result<()>) -> bool {
+    match done {
+        Ok(()) => true,
+        Err(error) if error.kind() == std::io::ErrorKind::StorageFull => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn put_filler(at: &Path, number: u64) -> bool {
+    let path = at.join(format!("filler-{number}"));
+    unless_full(File::create(path).and_then(|mut file| {
+        file.write_all(&filler(number))?;
+        file.sync_all()
+    }))
+}
+
+/// Overwrites records of the second generation in turn until it is stopped; the last generation of
+/// each that was written.
+fn overwrite_much(path: &Path, stop: &AtomicBool) -> Vec<u64> {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    let mut written = vec![2; MUCH / RECORD];
+    for step in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let (index, generation) = (step % written.len(), (step / written.len() + 3) as u64);
+        let at = (index * RECORD) as u64;
+        if unless_full(file.write_all_at(&record(index, generation), at)) {
+            written[index] = generation;
+        }
+    }
+    written
+}
+
+/// Reads to the end, slowly while that is wanted: enough not to be given up for reading nothing,
+/// too little to be at the end before. How much there was.
+fn read_slowly(stream: &mut impl Read, slowly: &AtomicBool) -> usize {
+    let (mut piece, mut read) = (vec![0; 1 << 16], 0);
+    loop {
+        match stream.read(&mut piece).unwrap() {
+            0 => return read,
+            more => read += more,
+        }
+        if slowly.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(500));
+        }
+    }
+}
+
+/// Whether the files are there that were synced before the volume was full.
+fn judge_full(at: &Path, fillers: u64, written: &[u64]) -> Result<(), String> {
+    for number in 1..=fillers {
+        if std::fs::read(at.join(format!("filler-{number}"))).unwrap() != filler(number) {
+            return Err(format!("filler {number} is something else"));
+        }
+    }
+    let much = std::fs::read(at.join("much")).unwrap();
+    if much.len() != MUCH {
+        return Err(format!("{} bytes of records", much.len()));
+    }
+    judge_records(&much, written)
+}
+
+/// A volume that runs full amid a copy: nobody is refused for what is kept for the copy, which is
+/// given up and says why. What is full is copied as any.
+#[test]
+fn a_volume_that_runs_full_amid_a_copy_gives_the_copy_up_and_refuses_nobody_for_it() {
+    for store in ["--store=fjall", "--store=redb"] {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let mounted =
+            Mounted::start(&base.join("data"), &base.join("mnt"), &["--size=128M", store]);
+        let (at, much) = (mounted.mnt.clone(), mounted.mnt.join("much"));
+        let write_much = |seed| {
+            let file = OpenOptions::new().create(true).truncate(false).write(true).open(&much);
+            let file = file.unwrap();
+            file.write_all_at(&noise(seed), 0).unwrap();
+            file.sync_all().unwrap();
+        };
+        write_much(1);
+        let before = mounted.used();
+        let mut copier = half_way(&mounted.data);
+        let mut stream = copier.stdout.take().unwrap();
+        let (slow, stop) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+        let slowly = Arc::clone(&slow);
+        let reader = std::thread::spawn(move || read_slowly(&mut stream, &slowly));
+        write_much(2);
+        let held = mounted.used();
+        assert!(held > before + MUCH as u64 / 2, "{held} used, {before} before: kept");
+        let (path, stopped) = (much.clone(), Arc::clone(&stop));
+        let overwriter = std::thread::spawn(move || overwrite_much(&path, &stopped));
+        let fillers = (1..).take_while(|number| put_filler(&at, *number)).count() as u64;
+        stop.store(true, Ordering::Relaxed);
+        let written = overwriter.join().unwrap();
+        slow.store(false, Ordering::Relaxed);
+        let read = reader.join().unwrap();
+        let said = copier.wait_with_output().unwrap();
+        let (code, said) = (said.status.code(), text(&said.stderr));
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("the volume ran full while it was copied"), "{said}");
+        assert!(read < MUCH, "{read} bytes: it was at its end before");
+        let live = MUCH + usize::try_from(fillers).unwrap() * FILLER;
+        assert!(live + (16 << 20) > SMALL, "full with {live} bytes: refused for the copy");
+        judge_full(&mounted.mnt, fillers, &written).unwrap();
+
+        let backup = base.join("backup");
+        done(&["backup"], &[&mounted.data, &backup]);
+        let copy = base.join("copy");
+        done(&["restore"], &[&backup, &copy]);
+        assert_eq!(json(&["fsck"], &copy)["clean"], true);
+        for mounted in [Mounted::start(&copy, &base.join("copy-mnt"), &[]), mounted] {
+            let at = &mounted.mnt;
+            judge_full(at, fillers, &written).unwrap();
+            // There is room again.
+            for number in 1..=fillers {
+                std::fs::remove_file(at.join(format!("filler-{number}"))).unwrap();
+            }
+            for number in 1..fillers {
+                assert!(put_filler(at, number), "no room for {number} of {fillers}");
+            }
+            let data = mounted.data.clone();
+            mounted.stop();
+            assert_eq!(json(&["fsck"], &data)["clean"], true);
+        }
     }
 }

@@ -13,6 +13,9 @@ use outboard_medium::Medium;
 
 /// Rounds of growing and syncing before a request for blocks gives up.
 const TAKE_ROUNDS: usize = 16;
+/// The one in which a copy that keeps freed blocks is given up: beside busy writers something
+/// always waits for a sync, so that the ledger never says that it is full.
+const ROUND_WITHOUT_COPY: usize = TAKE_ROUNDS / 2;
 /// Index pages asked for at once: those of 4 MiB.
 const GROUP: u32 = 16;
 
@@ -132,10 +135,10 @@ impl<K: Kv, M: Medium> Objects<K, M> {
 
     /// Takes `count` blocks, growing the medium or waiting for freed blocks as need be.
     pub(super) async fn take(&self, count: u64, asks: Asks, room: Room) -> Result<Taken, KvError> {
-        for _ in 0..TAKE_ROUNDS {
+        for round in 0..TAKE_ROUNDS {
             match self.ledger.take(count, asks, room) {
                 Take::Got(runs) => return Ok(Taken::new(Arc::clone(&self.ledger), runs)),
-                short => self.find_room(short).await?,
+                short => self.find_room(short, round).await?,
             }
         }
         Err(KvError::NoSpace)
@@ -144,10 +147,10 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     /// Puts `blocks` aside for writes out of [`Room::Reserved`]: they will not want for space,
     /// whatever others write. `NoSpace` if there is not as much.
     pub async fn reserve(&self, blocks: u64) -> Result<(), KvError> {
-        for _ in 0..TAKE_ROUNDS {
+        for round in 0..TAKE_ROUNDS {
             match self.ledger.reserve(blocks) {
                 None => return Ok(()),
-                Some(short) => self.find_room(short).await?,
+                Some(short) => self.find_room(short, round).await?,
             }
         }
         Err(KvError::NoSpace)
@@ -159,7 +162,10 @@ impl<K: Kv, M: Medium> Objects<K, M> {
     }
 
     /// Does what a request for blocks that came back short asks for.
-    async fn find_room(&self, short: Take) -> Result<(), KvError> {
+    async fn find_room(&self, short: Take, round: usize) -> Result<(), KvError> {
+        if round == ROUND_WITHOUT_COPY && matches!(short, Take::Sync) {
+            self.ledger.give_copy_up();
+        }
         match short {
             Take::Got(_) => Ok(()),
             Take::Grow(len) => self.grow(len).await,

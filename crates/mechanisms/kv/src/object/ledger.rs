@@ -189,12 +189,19 @@ impl State {
     /// freed blocks from use is given up.
     fn short_after_all(&mut self, count: u64, reserve: u64, reserved: u64) -> Option<Take> {
         let short = self.short_of(count, reserve, reserved);
-        let keeps = self.hold.as_ref().is_some_and(|hold| !hold.freed.is_empty());
-        if !keeps || !matches!(short, Some(Take::Full)) {
+        if !matches!(short, Some(Take::Full)) || !self.give_copy_up() {
             return short;
         }
-        self.end_hold();
         self.short_of(count, reserve, reserved)
+    }
+
+    /// Ends a copy that keeps freed blocks from use; whether there was one.
+    fn give_copy_up(&mut self) -> bool {
+        let keeps = self.hold.as_ref().is_some_and(|hold| !hold.freed.is_empty());
+        if keeps {
+            self.end_hold();
+        }
+        keeps
     }
 
     fn end_hold(&mut self) {
@@ -507,6 +514,11 @@ impl Ledger {
         let run = hold.used.used_run(hold.read, max);
         state.free_kept(done);
         Ok(run)
+    }
+
+    /// Somebody waited long enough for what a copy keeps from use, if one does.
+    pub(super) fn give_copy_up(&self) {
+        self.lock().give_copy_up();
     }
 
     pub(super) fn end_hold(&self, number: u64) {

@@ -1,7 +1,11 @@
 //! Copies made while the store is written, against what it was when they were begun.
 
+use std::pin::pin;
+use std::task::Poll;
+
 use super::*;
 use crate::Key;
+use outboard_base::task::poll_once;
 use outboard_medium::Buf;
 
 /// A copy being made, and what it must become.
@@ -133,6 +137,43 @@ fn a_full_store_gives_the_copy_up_and_refuses_nobody() {
     run(rig.store.tidy()).unwrap();
     assert_eq!(rig.store.space().used, used);
     rig.check("after copies that were given up");
+}
+
+/// A write to a full volume failed beside a copy and a busy program: that one's freed blocks always
+/// waited for the next sync, so the store asked for one again and again, never called itself full,
+/// and kept for the copy what the write needed.
+#[test]
+fn a_full_store_gives_the_copy_up_beside_who_frees_blocks_all_the_time() {
+    seeds::run(0..8, |seed| {
+        let rig = Rig::new(2 * seed);
+        let mut filled = 0;
+        let mib = Op::Write { offset: 0, data: vec![1; 1 << 20] };
+        while run(apply(&rig, ObjectId(filled), &mib)).is_ok() {
+            filled += 1;
+        }
+        let last = |offset| Op::Write { offset, data: vec![1; LEN] };
+        let mut blocks = (0..).step_by(LEN).map(last);
+        while run(apply(&rig, ObjectId(filled), &blocks.next().unwrap())).is_ok() {}
+        run(rig.store.sync()).unwrap();
+        let held = rig.store.hold().unwrap();
+        let delays = kv_mem::Faults { delay_polls: 20, ..kv_mem::Faults::default() };
+        rig.kv.set_faults(delays);
+        let few = Op::Write { offset: 0, data: vec![2; 100 * LEN] };
+        let mut write = pin!(apply(&rig, ObjectId(0), &few));
+        let blocks = (1..filled).flat_map(|id| (0..1 << 20).step_by(LEN).map(move |at| (id, at)));
+        let mut outcome = Poll::Pending;
+        for (freed, (id, from)) in blocks.enumerate() {
+            // One block at a time, so that there is never too much for the next sync.
+            run(apply(&rig, ObjectId(id), &Op::Punch { from, to: from + BLOCK })).unwrap();
+            outcome = poll_once(write.as_mut());
+            if outcome.is_ready() {
+                println!("seed {seed}: {freed} blocks were freed meanwhile");
+                break;
+            }
+        }
+        assert_eq!(outcome, Poll::Ready(Ok(0)), "seed {seed}");
+        assert_eq!(held.next_run(0, BLOCK), Err(GivenUp), "seed {seed}");
+    });
 }
 
 /// What is kept from use shrinks as the copy goes on, and is gone with it.
