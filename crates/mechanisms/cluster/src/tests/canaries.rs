@@ -4,13 +4,14 @@
 //! goes on for as long as it has to. Rules that chance does not show have a plan (`directed`).
 
 use super::walk::walk;
+use super::world::Slow;
 use crate::fault::Fault;
 
 /// Seeds until a fault counts as not noticed.
 const WITHIN: u64 = 600_000;
 
 fn is_noticed(fault: Fault, from: u64) {
-    let failure = walk(Some(fault), from..from + WITHIN);
+    let failure = walk(Some(fault), |_| Slow::None, from..from + WITHIN);
     let failure = failure.unwrap_or_else(|| panic!("{fault:?} is not noticed"));
     assert!(!failure.trace.is_empty());
     println!("{fault:?}: seed {}, {} steps: {}", failure.seed, failure.trace.len(), failure.what);

@@ -2,7 +2,7 @@
 //! ends; without the one that a schedule is for, the oracle says so.
 
 use super::client::Wish;
-use super::world::{Addr, Body, Envelope, TERM, World};
+use super::world::{Addr, Body, Envelope, Slow, TERM, World};
 use crate::fault::{Fault, PLANTED};
 use crate::{Node, Reply, Request, Role};
 
@@ -190,7 +190,7 @@ fn filled_between_seal_and_resolve(world: &mut World) {
 fn shows(fault: Fault, plan: fn(&mut World)) {
     let blamed = |fault| {
         PLANTED.set(fault);
-        let mut world = World::new(false);
+        let mut world = World::new(Slow::None, false);
         plan(&mut world);
         if world.oracle.fault.is_none() {
             world.heals();

@@ -5,15 +5,15 @@
 
 use outboard_base::Rng;
 
-use super::world::World;
+use super::world::{Slow, World};
 use crate::fault::{Fault, PLANTED};
 
 /// Choices of a walk.
 const STEPS: usize = 700;
 
 /// What was wrong, if anything.
-fn run(choices: &[u64], traced: bool) -> (Option<String>, Vec<String>) {
-    let mut world = World::new(traced);
+fn run(slow: Slow, choices: &[u64], traced: bool) -> (Option<String>, Vec<String>) {
+    let mut world = World::new(slow, traced);
     for choice in choices {
         world.step(*choice);
         if world.oracle.fault.is_some() {
@@ -32,14 +32,14 @@ fn choices(seed: u64) -> Vec<u64> {
 }
 
 /// Fewer choices that fail, too.
-fn shrink(mut choices: Vec<u64>) -> Vec<u64> {
+fn shrink(slow: Slow, mut choices: Vec<u64>) -> Vec<u64> {
     let mut piece = choices.len() / 2;
     while piece > 0 {
         let mut at = 0;
         while at < choices.len() {
             let mut fewer = choices.clone();
             fewer.drain(at..choices.len().min(at + piece));
-            if run(&fewer, false).0.is_some() {
+            if run(slow, &fewer, false).0.is_some() {
                 choices = fewer;
             } else {
                 at += piece;
@@ -58,11 +58,17 @@ pub(super) struct Failure {
 }
 
 /// Walks these seeds with this fault planted, to the first failure.
-pub(super) fn walk(fault: Option<Fault>, seeds: std::ops::Range<u64>) -> Option<Failure> {
+pub(super) fn walk(
+    fault: Option<Fault>,
+    slow: impl Fn(u64) -> Slow,
+    seeds: std::ops::Range<u64>,
+) -> Option<Failure> {
     PLANTED.set(fault);
-    let failed = seeds.into_iter().find(|seed| run(&choices(*seed), false).0.is_some());
+    let fails = |seed: &u64| run(slow(*seed), &choices(*seed), false).0.is_some();
+    let failed = seeds.into_iter().find(fails);
     let failure = failed.map(|seed| {
-        let (what, trace) = run(&shrink(choices(seed)), true);
+        let slow = slow(seed);
+        let (what, trace) = run(slow, &shrink(slow, choices(seed)), true);
         Failure { seed, what: what.unwrap_or_default(), trace }
     });
     PLANTED.set(None);
@@ -80,7 +86,7 @@ fn no_walk_breaks_the_protocol() {
         Some(seed) => seed..seed + 1,
         None => 0..given("OUTBOARD_WALKS").unwrap_or(3000),
     };
-    if let Some(failure) = walk(None, seeds) {
+    if let Some(failure) = walk(None, Slow::of, seeds) {
         let Failure { seed, what, trace } = failure;
         panic!("OUTBOARD_SEED={seed}: {what}\n{}", trace.join("\n"));
     }
@@ -92,14 +98,14 @@ fn no_walk_breaks_the_protocol() {
 /// decided of the strip again. The walk is the first that met it; `directed` has the plan.
 #[test]
 fn who_is_filled_between_seal_and_resolve_is_not_active() {
-    assert!(walk(None, 434_104..434_105).is_none());
-    let without = walk(Some(Fault::FilledWhileSealed), 434_104..434_105);
+    assert!(walk(None, |_| Slow::None, 434_104..434_105).is_none());
+    let without = walk(Some(Fault::FilledWhileSealed), |_| Slow::None, 434_104..434_105);
     assert!(without.is_some_and(|failure| failure.what.starts_with("no end")));
 }
 
 #[test]
 fn equal_seeds_have_equal_walks() {
-    let trace = || run(&choices(7), true).1;
+    let trace = || run(Slow::None, &choices(7), true).1;
     assert_eq!(trace(), trace());
     assert!(trace().len() > STEPS / 2);
 }

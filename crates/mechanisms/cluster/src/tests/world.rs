@@ -55,16 +55,63 @@ pub(super) struct Envelope {
     pub(super) body: Body,
 }
 
+/// Messages that may be slow, all of one kind: they stay on their way while the others pass them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slow {
+    None,
+    Contents,
+    Copies,
+    Acceptances,
+    Verdicts,
+    Writes,
+    Filled,
+    Records,
+}
+
+impl Slow {
+    const KINDS: [Slow; 8] = [
+        Slow::None,
+        Slow::Contents,
+        Slow::Copies,
+        Slow::Acceptances,
+        Slow::Verdicts,
+        Slow::Writes,
+        Slow::Filled,
+        Slow::Records,
+    ];
+
+    /// Those of a walk.
+    pub(super) fn of(seed: u64) -> Slow {
+        Slow::KINDS[usize::try_from(seed % Slow::KINDS.len() as u64).unwrap()]
+    }
+
+    fn is(self, body: &Body) -> bool {
+        let kind = match body {
+            Body::Reply { reply: Reply::Content(..), .. } => Slow::Contents,
+            Body::Reply { reply: Reply::Copy(_), .. } => Slow::Copies,
+            Body::Reply { reply: Reply::Accepted(_), .. } => Slow::Acceptances,
+            Body::Ask { request: Request::Resolve { .. }, .. } => Slow::Verdicts,
+            Body::Ask { request: Request::Write(_), .. } => Slow::Writes,
+            Body::Filled { .. } => Slow::Filled,
+            Body::Learn(_) => Slow::Records,
+            _ => return false,
+        };
+        self == kind
+    }
+}
+
 /// What is on its way, and the time.
 pub(super) struct Net {
     pub(super) now: u64,
+    slow: Slow,
     pub(super) on_way: Vec<Envelope>,
 }
 
 impl Net {
     pub(super) fn send(&mut self, from: Addr, to: Addr, body: Body) {
         if self.on_way.len() >= NET {
-            self.on_way.remove(0);
+            let passed = self.on_way.iter().position(|envelope| !self.slow.is(&envelope.body));
+            self.on_way.remove(passed.unwrap_or(0));
         }
         self.on_way.push(Envelope { from, to, body });
     }
@@ -105,9 +152,9 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(traced: bool) -> World {
+    pub(super) fn new(slow: Slow, traced: bool) -> World {
         let mut world = World {
-            net: Net { now: 0, on_way: Vec::new() },
+            net: Net { now: 0, slow, on_way: Vec::new() },
             nodes: (0..NODES).map(Machine::new).collect(),
             clients: (0..CLIENTS).map(Client::new).collect(),
             manager: Manager::new(),
@@ -134,7 +181,7 @@ impl World {
         let count = self.net.on_way.len();
         let pick = usize::try_from(operand % count.max(1) as u64).unwrap();
         match kind {
-            0..130 if count > 0 => self.deliver(pick),
+            0..130 if count > 0 => self.deliver(self.passing(pick, operand)),
             130..136 if count > 0 => {
                 let again = self.net.on_way[pick].clone();
                 self.receive(again);
@@ -149,6 +196,14 @@ impl World {
             238..256 => self.node_acts(operand),
             _ => {}
         }
+    }
+
+    /// Which message is delivered if this one is picked: of the slow ones it is seldom that.
+    fn passing(&self, pick: usize, operand: u64) -> usize {
+        let (Net { on_way, slow, .. }, rest) = (&self.net, operand / 1024);
+        let fast = |at: &usize| !slow.is(&on_way[*at].body);
+        let from_here = (pick..on_way.len()).chain(0..pick).find(fast);
+        from_here.filter(|_| !rest.is_multiple_of(64)).unwrap_or(pick)
     }
 
     fn client_acts(&mut self, operand: u64) {
