@@ -267,17 +267,10 @@ impl Receiver {
         let is_last = index + 1 == message.packets;
         let offset = u64::from(index) * self.settings.payload as u64;
         let len = (u64::from(message.bytes) - offset).min(self.settings.payload as u64);
-        let is_fit = packet.opcode.is_first() == (index == 0)
+        let is_fit = carries(packet.opcode)
+            && packet.opcode.is_first() == (index == 0)
             && packet.opcode.is_last() == is_last
-            && packet.payload.len() as u64 == len
-            && matches!(
-                packet.opcode,
-                Opcode::SendOnly
-                    | Opcode::WriteFirst
-                    | Opcode::WriteMiddle
-                    | Opcode::WriteLast
-                    | Opcode::WriteOnly
-            );
+            && packet.payload.len() as u64 == len;
         if !is_fit {
             return Received::Invalid;
         }
@@ -312,4 +305,16 @@ impl Receiver {
         }
         Received::Given(given)
     }
+}
+
+/// Whether packets of messages have `opcode`.
+fn carries(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::SendOnly
+            | Opcode::WriteFirst
+            | Opcode::WriteMiddle
+            | Opcode::WriteLast
+            | Opcode::WriteOnly
+    )
 }

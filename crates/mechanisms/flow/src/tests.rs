@@ -1,5 +1,7 @@
 //! The simulated wire and its oracles are in `world`, what a faulty other end may say in `hostile`.
 
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+
 use std::{collections::HashSet, time::Duration};
 
 use outboard_base::Time;
