@@ -145,7 +145,7 @@ impl Psn {
 
     /// The low 24 bits of `raw`.
     #[must_use]
-    pub fn new(raw: u32) -> Psn {
+    pub const fn new(raw: u32) -> Psn {
         Psn(raw & Psn::MASK)
     }
 

@@ -25,7 +25,8 @@ pub(crate) enum Fault {
 
 #[cfg(test)]
 thread_local! {
-    pub(crate) static PLANTED: std::cell::Cell<Option<Fault>> = const { std::cell::Cell::new(None) };
+    pub(crate) static PLANTED: std::cell::Cell<Option<Fault>> =
+        const { std::cell::Cell::new(None) };
 }
 
 /// Whether `fault` is planted.

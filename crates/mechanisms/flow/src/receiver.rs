@@ -210,7 +210,7 @@ impl Receiver {
         if matches!(self.due, Some(Syndrome::NotReady { .. })) {
             return;
         }
-        let is_missing = ahead >= REORDER && ahead > 0;
+        let is_missing = ahead >= REORDER;
         self.due = Some(match self.due {
             Some(Syndrome::Missing) => Syndrome::Missing,
             _ if is_missing => Syndrome::Missing,
@@ -272,6 +272,11 @@ impl Receiver {
             && packet.opcode.is_last() == is_last
             && packet.payload.len() as u64 == len;
         if !is_fit {
+            // Above, nobody knows of a message whose first packet was wrong: there is nothing to
+            // clean up.
+            if message.got == 0 {
+                self.live.swap_remove(at);
+            }
             return Received::Invalid;
         }
         let header = (index == 0).then_some(Header {

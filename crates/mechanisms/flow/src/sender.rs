@@ -84,6 +84,8 @@ pub struct Sender<B> {
     /// Messages begun, and how many may; 24 bits.
     begun: Psn,
     limit: Psn,
+    /// What the receiver said last of how many may begin beyond those completed.
+    credits: u32,
     expires: Option<Time>,
     /// No packet before then: the receiver has no room.
     paused: Option<Time>,
@@ -117,6 +119,7 @@ impl<B: AsRef<[u8]>> Sender<B> {
             again: Numbers::default(),
             begun: Psn::new(0),
             limit: Psn::new(syndrome::said(settings.messages)),
+            credits: syndrome::said(settings.messages),
             expires: None,
             paused: None,
             timed: None,
@@ -177,7 +180,7 @@ impl<B: AsRef<[u8]>> Sender<B> {
         } else {
             self.fresh(now)?
         };
-        self.expires.get_or_insert(now.after(self.rto));
+        self.expires.get_or_insert_with(|| now.after(self.rto));
         let is_blocked = self.is_full(self.settings.payload);
         let (index, message) = self.message_of(psn)?;
         let mut packet = cut(message, index, &self.settings);
@@ -204,13 +207,16 @@ impl<B: AsRef<[u8]>> Sender<B> {
             return;
         }
         self.progress(upto, moved.cast_unsigned(), now);
+        if let Syndrome::Acknowledged { credits } = syndrome {
+            self.credits = credits;
+        }
+        // Whatever an answer says else, it may be the only one that says how many completed.
+        let limit = Psn::new(messages).plus(self.credits);
+        if limit.ahead_of(self.limit) > 0 {
+            self.limit = limit;
+        }
         match syndrome {
-            Syndrome::Acknowledged { credits } => {
-                let limit = Psn::new(messages).plus(credits);
-                if limit.ahead_of(self.limit) > 0 {
-                    self.limit = limit;
-                }
-            }
+            Syndrome::Acknowledged { .. } => {}
             Syndrome::Missing => self.missing(upto, now),
             Syndrome::NotReady { wait } => self.not_ready(wait, now),
             Syndrome::Invalid => self.dead = Some(Dead::Invalid),

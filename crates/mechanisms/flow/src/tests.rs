@@ -148,3 +148,49 @@ fn what_is_not_taken_is_given_back() {
     assert_eq!(sender.push(Kind::Send, vec![1]), Ok(0));
     assert_eq!(sender.push(Kind::Send, vec![2]), Err(Refused::Full(vec![2])));
 }
+
+/// A gap that was filled in the batch in which it was seen was reported with a number behind all
+/// that had been sent. The sender took the number and not the completions, so it had no credits,
+/// and nothing to wait for.
+#[test]
+fn an_answer_that_names_a_gap_gives_credits_too() {
+    let settings = Settings { payload: 4, messages: 1, ..Settings::of_mtu(1500) };
+    let now = Time(0);
+    let mut sender = Sender::new(settings, IDENTITY, 4);
+    let mut receiver = Receiver::new(settings, mirror(IDENTITY), now);
+    let kind = Kind::Write { address: 5, key: 6 };
+    assert_eq!(sender.push(kind, b"01234567".to_vec()), Ok(0));
+    assert_eq!(sender.push(Kind::Send, b"next".to_vec()), Ok(1));
+    let mut datagrams = Vec::new();
+    while let Some(packet) = sender.poll(now) {
+        let mut datagram = Vec::new();
+        packet.emit(world::ROUTE, &mut datagram).unwrap();
+        datagrams.push(datagram);
+    }
+    assert_eq!(datagrams.len(), 2, "there are credits for one message");
+    for at in [1, 0, 1] {
+        let packet = Packet::parse(&datagrams[at], world::ROUTE).unwrap();
+        let _ = receiver.receive(&packet, now, true);
+    }
+    sender.receive(&receiver.poll().expect("an answer"), now);
+    assert_eq!(sender.ended().map(|ended| ended.message), Some(0));
+    assert_eq!(sender.poll(now).map(|packet| packet.opcode), Some(Opcode::SendOnly));
+}
+
+/// A message whose first packet was wrong was cleaned up, though nobody above had heard of it.
+#[test]
+fn a_message_that_was_never_given_is_not_cleaned_up() {
+    let mut receiver = Receiver::new(Settings::of_mtu(1500), mirror(IDENTITY), Time(0));
+    let extension = Extension::Write { address: 0, key: 0, bytes: 5 };
+    let packet = Packet {
+        opcode: Opcode::WriteOnly,
+        solicited: false,
+        asks: true,
+        queue: 9,
+        psn: IDENTITY.first,
+        extension,
+        payload: b"four",
+    };
+    assert_eq!(receiver.receive(&packet, Time(0), true), Received::Invalid);
+    assert_eq!(receiver.cleanup(Time(0)), None);
+}

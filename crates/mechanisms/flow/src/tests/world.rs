@@ -1,6 +1,6 @@
-//! Two ends and a wire between them, in one thread under a seed. The wire loses, doubles, delays and
-//! changes datagrams; it is cut for a while; ends pause, have no room, start anew. An oracle sees
-//! all that was sent and given, and says what is wrong.
+//! Two ends and a wire between them, in one thread under a seed. The wire loses, doubles, delays
+//! and changes datagrams; it is cut for a while; ends pause, have no room, start anew. An oracle
+//! sees all that was sent and given, and says what is wrong.
 
 use std::{
     cmp::Reverse,
@@ -13,7 +13,7 @@ use outboard_wire::roce::Route;
 use super::*;
 use crate::planted::{Fault, PLANTED};
 
-const ROUTE: Route =
+pub(super) const ROUTE: Route =
     Route { source: [10, 0, 0, 1], source_port: 49152, destination: [10, 0, 0, 2] };
 /// No fault after this time.
 const QUIET: Time = Time(400_000_000);
@@ -206,7 +206,7 @@ impl World {
                 let bit = self.rng.below(bytes.len() as u64 * 8);
                 bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
             }
-            let mut delay = 20_000 + self.serial % 2;
+            let mut delay = 20_000;
             if self.faulty(Knob::Late) {
                 delay += self.rng.below(3_000_000);
             }
