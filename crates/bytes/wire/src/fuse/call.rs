@@ -127,7 +127,7 @@ pub enum Call<'a> {
     Read { fh: u64, offset: u64, len: u32, flags: u32 },
     Write { fh: u64, offset: u64, len: u32, write_flags: u32, flags: u32 },
     Statfs,
-    Release { fh: u64, release_flags: u32, owner: u64 },
+    Release { fh: u64, release_flags: u32 },
     Flush { fh: u64, owner: u64 },
     Fsync { fh: u64, data_only: bool },
     Setxattr { name: &'a [u8], value: &'a [u8], flags: u32, setxattr_flags: u32 },
@@ -321,11 +321,7 @@ fn write(body: &[u8]) -> Result<Call<'_>> {
 }
 
 fn release(body: &[u8]) -> Result<Call<'_>> {
-    Ok(Call::Release {
-        fh: u64_at(body, 0)?,
-        release_flags: u32_at(body, 12)?,
-        owner: u64_at(body, 16)?,
-    })
+    Ok(Call::Release { fh: u64_at(body, 0)?, release_flags: u32_at(body, 12)? })
 }
 
 fn fsync(body: &[u8]) -> Result<Call<'_>> {

@@ -168,7 +168,7 @@ fn about_handles() -> Vec<Sample> {
         (
             Opcode::Release,
             b().u64(3).u32(2).u32(2).u64(6),
-            Call::Release { fh: 3, release_flags: 2, owner: 6 },
+            Call::Release { fh: 3, release_flags: 2 },
         ),
         (Opcode::Flush, b().u64(3).u32(0).u32(0).u64(6), Call::Flush { fh: 3, owner: 6 }),
         (Opcode::Fsync, b().u64(3).u32(1).u32(0), Call::Fsync { fh: 3, data_only: true }),
@@ -533,8 +533,9 @@ fn locks_reach_to_the_end_and_tell_their_style() {
         pid: 4,
         flags: lock_flags::FLOCK,
     };
+    // A flock is its handle's: the kernel gives the owner's name to another as soon as it can.
     let wanted = Lock {
-        owner: 2,
+        owner: 1,
         start: 3,
         end: u64::MAX,
         kind: LockKind::Write,
@@ -550,6 +551,24 @@ fn locks_reach_to_the_end_and_tell_their_style() {
     for bad in [LockIn { kind: 3, ..lock }, LockIn { end: 2, ..lock }] {
         assert_eq!(request(2, &Call::Setlk(bad)), Err(Errno::EINVAL));
     }
+}
+
+/// A counter under `flock` lost increments: the kernel names a flock's owner by its open file, gives
+/// that name to the next one opened, and the release of the first, late, dropped the second's lock.
+#[test]
+fn the_release_of_a_file_drops_no_later_ones_flock() {
+    let flags = lock_flags::FLOCK;
+    let flock = |fh| LockIn { fh, owner: 7, start: 0, end: 0, kind: 1, pid: 4, flags };
+    let owner_through = |fh| match translated(2, &Call::Setlkw(flock(fh))) {
+        Request::Setlk { lock, .. } => lock.owner,
+        other => panic!("{other:?}"),
+    };
+    let released = match translated(2, &Call::Release { fh: 1, release_flags: 2 }) {
+        Request::Release { owner, .. } => owner,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(owner_through(1), released);
+    assert_ne!(owner_through(3), released);
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn of_handle(ino: Ino, call: &Call<'_>) -> Result<Option<Request<'static>>> {
             }
             Request::Write { ino, fh: Fh(fh), offset, flags: write(write_flags, flags) }
         }
-        Call::Release { fh, owner, .. } => Request::Release { ino, fh: Fh(fh), owner },
+        Call::Release { fh, .. } => Request::Release { ino, fh: Fh(fh), owner: fh },
         Call::Releasedir { fh } => Request::Releasedir { ino, fh: Fh(fh) },
         Call::Flush { fh, owner } => Request::Flush { ino, fh: Fh(fh), owner },
         Call::Fsync { fh, data_only } | Call::Fsyncdir { fh, data_only } => {
@@ -262,8 +262,11 @@ fn lock_of(from: &LockIn) -> Result<Lock> {
     if end < from.start {
         return Err(Errno::EINVAL);
     }
+    // The kernel's name of a flock's owner is another open file's as soon as this one is closed, and
+    // its release may come after that one's lock. A handle is never another's.
+    let owner = if flock { from.fh } else { from.owner };
     Ok(Lock {
-        owner: from.owner,
+        owner,
         start: from.start,
         end,
         kind,
