@@ -2,7 +2,7 @@
 # sqlite3: every journal mode, four writers at once, a killed writer, integrity_check after each.
 . "$(dirname "$0")/common.bash"
 need sqlite3 sqlite3
-rows=$(pick 40 1500)
+rows=${SQLITE_ROWS:-$(pick 40 1500)}
 # A writer waits for three others, in a pool for as long as their transactions take.
 
 sql() { sqlite3 -batch -bail "$@"; }

@@ -553,8 +553,9 @@ fn locks_reach_to_the_end_and_tell_their_style() {
     }
 }
 
-/// A counter under `flock` lost increments: the kernel names a flock's owner by its open file, gives
-/// that name to the next one opened, and the release of the first, late, dropped the second's lock.
+/// A counter under `flock` lost increments: the kernel names a flock's owner by its open file,
+/// gives that name to the next one opened, and the late release of the first dropped the lock of
+/// the second.
 #[test]
 fn the_release_of_a_file_drops_no_later_ones_flock() {
     let flags = lock_flags::FLOCK;

@@ -262,8 +262,8 @@ fn lock_of(from: &LockIn) -> Result<Lock> {
     if end < from.start {
         return Err(Errno::EINVAL);
     }
-    // The kernel's name of a flock's owner is another open file's as soon as this one is closed, and
-    // its release may come after that one's lock. A handle is never another's.
+    // The kernel's name of a flock's owner is another open file's once this one is closed, and its
+    // release may come after that one's lock. A handle is never another's.
     let owner = if flock { from.fh } else { from.owner };
     Ok(Lock {
         owner,
