@@ -59,7 +59,8 @@ Examples:
 
 The DPU side is a process of its own. If it dies it is started again and requests wait for it; if
 this process is killed, the next `outboard run` clears the dead mount point and adopts the DPU
-side.")]
+side. With --on-mount-loss restart the mount is served by a process of its own, too: if that dies,
+another takes the mount over, and the programs on it wait and go on.")]
     Run {
         #[command(flatten)]
         settings: Settings,
@@ -77,6 +78,12 @@ side.")]
         settings: Settings,
         /// An existing directory
         mountpoint: PathBuf,
+    },
+    /// The process of a mount that outlives it; `run` starts it
+    #[command(hide = true)]
+    Mounted {
+        #[command(flatten)]
+        settings: Settings,
     },
     /// Unmount; also clears a mount point left behind by a crash
     Umount {
@@ -214,7 +221,16 @@ Examples:
 const WITHOUT_USE: [(&str, &[&str]); 4] = [
     (
         "dpu",
-        &["queues", "depth", "on_dpu_loss", "dpu_loss_limit", "cache", "cache_size", "options"],
+        &[
+            "queues",
+            "depth",
+            "on_dpu_loss",
+            "dpu_loss_limit",
+            "on_mount_loss",
+            "cache",
+            "cache_size",
+            "options",
+        ],
     ),
     ("fsck", &OF_A_RUN),
     ("status", &OF_A_RUN),
@@ -222,12 +238,13 @@ const WITHOUT_USE: [(&str, &[&str]); 4] = [
 ];
 
 /// What concerns processes that serve.
-const OF_A_RUN: [&str; 14] = [
+const OF_A_RUN: [&str; 15] = [
     "queues",
     "depth",
     "spin",
     "on_dpu_loss",
     "dpu_loss_limit",
+    "on_mount_loss",
     "socket_mode",
     "socket_group",
     "cache",

@@ -7,7 +7,9 @@ mod cli;
 mod commands;
 mod dpu_process;
 mod exit;
+mod handover;
 mod log;
+mod mount_process;
 mod restarts;
 mod settings;
 mod watch;
@@ -38,6 +40,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Mount { settings, mountpoint } => {
             commands::run::mount(settings.load(config)?, &mountpoint)
         }
+        Command::Mounted { settings } => commands::mounted::mounted(&settings),
         Command::Umount { lazy, mountpoint } => commands::umount::umount(&mountpoint, lazy),
         Command::Fsck { settings, repair, json } => {
             commands::fsck::fsck(&settings.load(config)?, repair, json)

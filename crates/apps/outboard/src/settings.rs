@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use outboard_attach::host::Shape;
 use outboard_cache::policy::{self, Choice, Policies, flush, prefetch, replace};
+use outboard_fuse::KillPoint;
 use outboard_kv::object::Compression;
 use outboard_store::StoreOptions;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,16 @@ pub(crate) enum OnDpuLoss {
     Wait,
     /// They fail at once, with ENOTCONN.
     Fail,
+}
+
+/// What becomes of a mount whose process dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OnMountLoss {
+    /// It is gone, for all who use it.
+    End,
+    /// Another process takes it over; those who use it wait, and go on.
+    Restart,
 }
 
 /// Which caches stand between an application and the volume.
@@ -106,6 +117,17 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dpu_loss_limit: Option<u32>,
+
+    /// What becomes of the mount when the process that serves it dies; `restart` needs Linux 6.9
+    /// and a cache other than hybrid [default: end]
+    #[arg(long, value_name = "POLICY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) on_mount_loss: Option<OnMountLoss>,
+
+    /// Where the mount's process dies, for tests: read:100, submitted:100 or answered:100
+    #[arg(long, value_name = "POINT", hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) die_at: Option<String>,
 
     /// Who may attach processes of their own, as permissions of the DPU side's socket: 660 with
     /// --socket-group for a group, 666 for everybody; root and the volume's owner always may
@@ -221,7 +243,8 @@ impl Settings {
         })?;
         let flags = self;
         Ok(prefer!(
-            flags, file; data, store, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit, cache,
+            flags, file; data, store, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit,
+            on_mount_loss, die_at, cache,
             cache_size, replace, prefetch, flush, dirty_limit, compress, read_delay, options,
             memory, log, log_format, socket_mode, socket_group
         ))
@@ -294,6 +317,18 @@ impl Settings {
     pub(crate) fn on_dpu_loss(&self) -> (OnDpuLoss, Option<Duration>) {
         let limit = self.dpu_loss_limit.map(|seconds| Duration::from_secs(seconds.into()));
         (self.on_dpu_loss.unwrap_or(OnDpuLoss::Wait), limit)
+    }
+
+    /// What becomes of the mount when its process dies.
+    pub(crate) fn on_mount_loss(&self) -> OnMountLoss {
+        self.on_mount_loss.unwrap_or(OnMountLoss::End)
+    }
+
+    /// Where the mount's process dies.
+    pub(crate) fn die_at(&self) -> Result<Option<(KillPoint, u64)>, Failure> {
+        let Some(text) = self.die_at.as_deref() else { return Ok(None) };
+        let parsed = KillPoint::parse(text);
+        parsed.map(Some).ok_or_else(|| Failure::usage(format!("--die-at {text} is no kill point")))
     }
 
     /// Permissions of the socket.

@@ -38,12 +38,14 @@ pub use call::{
     setxattr_flags, write_in_flags,
 };
 pub use header::{IN_HEADER_LEN, InHeader, Opcode, WRITE_HEAD_LEN};
-pub use notify::{inc_epoch, inval_entry, inval_inode};
+pub use notify::{inc_epoch, inval_entry, inval_inode, resend};
 
 /// The node id of the root directory.
 pub const ROOT_ID: u64 = 1;
 /// Set in the `unique` of an INTERRUPT message.
 pub const INTERRUPT_BIT: u64 = 1;
+/// Set in the `unique` of a request that comes again; its answer has it, too.
+pub const RESEND_BIT: u64 = 1 << 63;
 
 pub use answer::{OUT_HEADER_LEN, out_header};
 

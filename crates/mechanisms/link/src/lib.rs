@@ -10,6 +10,7 @@
 //! * [`events`]: the ring of notices from the DPU to the host;
 //! * [`ring`]: rings of messages, the page server's;
 //! * [`layout`]: where the rings and slots lie in a region;
+//! * [`records`]: what a process writes down for its successor;
 //! * [`pace`]: when to spin and when to sleep; [`beat`]: when the other side counts as dead.
 //!
 //! Nothing here owns a clock, thread, socket or file: a world maps the memory, makes the wake-ups
@@ -26,6 +27,7 @@ pub mod fuzz;
 pub mod layout;
 pub mod pace;
 pub mod queue;
+pub mod records;
 #[cfg_attr(
     not(loom),
     expect(unsafe_code, reason = "shared memory is reached through raw pointers")

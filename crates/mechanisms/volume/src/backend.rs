@@ -28,6 +28,12 @@ use outboard_base::{Cred, Fh, Ino, Result};
 use outboard_wire::event::Event;
 use outboard_wire::file::{Op, Reply, Request};
 
+/// Set in the tag of a call that nobody asks again: the front-end's own.
+pub const OWN: u64 = 1 << 62;
+/// Set in the tag of a call that was asked before, under the tag without it, of a predecessor of
+/// this process that died.
+pub const AGAIN: u64 = 1 << 63;
+
 /// One file operation as a front-end hands it in. Its payload, if it has one, lies in the slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {

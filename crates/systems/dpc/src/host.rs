@@ -33,7 +33,9 @@
 //! 4. A lock that must be waited for holds no slot.
 //! 5. Requests about the locks of one file go one at a time; while the file's locks are delegated
 //!    to this session they go nowhere, and what it holds is what the DPU side will be told.
-//! 6. What the hybrid cache answers was never sent: it is no call, and nothing of it is sent again
+//! 6. What a predecessor of this process had sent under a tag is sent under the same name when it is
+//!    asked again ([`Notes`]), and so done once.
+//! 7. What the hybrid cache answers was never sent: it is no call, and nothing of it is sent again
 //!    after a loss. Its pages are host memory; hits go on while the DPU side is away.
 
 mod backend;
@@ -43,6 +45,7 @@ mod held;
 mod lock_requests;
 mod locking;
 mod loss;
+mod notes;
 mod port;
 mod ranges;
 pub mod reconnect;
@@ -57,6 +60,7 @@ use outboard_base::{Time, Timestamp};
 use outboard_wire::nvmefs::Dispatch;
 
 pub use loss::{NotResumed, Resumed};
+pub use notes::{NoNotes, Notes};
 pub use outboard_volume::backend::{Call, Front, Told};
 pub use port::QueuePort;
 pub use session::Session;

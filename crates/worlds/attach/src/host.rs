@@ -7,6 +7,7 @@
 
 mod backend;
 mod connect;
+mod inherit;
 mod reconnect;
 mod watch;
 mod world;
@@ -20,6 +21,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use connect::Connect;
+pub use inherit::{Dial, Inherited};
 use outboard_base::SessionId;
 use outboard_base::ledger::Ledger;
 pub use outboard_cache::geometry::Shape;
@@ -29,6 +31,7 @@ use outboard_dpc::host::{Front, QueuePort, QueueSlot, Session, SessionWorld, Set
 
 use crate::link::{AttachFailure, HostLink, HostMemory};
 use outboard_os::clock;
+use outboard_wire::attach::Reason;
 use world::HostWorld;
 
 /// How a host attaches.
@@ -49,6 +52,8 @@ pub struct HostOptions {
     /// Called first on each thread behind the host: a library that shares its process with a
     /// program knows its own threads from the program's.
     pub on_thread: Option<fn()>,
+    /// Who connects to the DPU side; `None`: this process itself.
+    pub dial: Option<Dial>,
 }
 
 impl HostOptions {
@@ -67,6 +72,7 @@ impl HostOptions {
             beat_limit: Duration::from_secs(20),
             cache: None,
             on_thread: None,
+            dial: None,
         }
     }
 }
@@ -148,6 +154,16 @@ impl Host {
         let as_world: Arc<dyn SessionWorld> = Arc::clone(&world) as Arc<dyn SessionWorld>;
         let session = Session::with_cache(id, settings, initiators, as_world, front, plane)
             .map_err(|errno| no_queues(&format!("queues and depth do not go together: {errno}")))?;
+        Host::begin(options, memory, session, world, ledger)
+    }
+
+    fn begin(
+        options: HostOptions,
+        memory: Arc<HostMemory>,
+        session: Arc<Session>,
+        world: Arc<HostWorld>,
+        ledger: Arc<Ledger>,
+    ) -> Result<Host, ConnectError> {
         let stop = Arc::new(Stop {
             asked: AtomicBool::new(false),
             wakeup: outboard_os::wakeup::Wakeup::new()?,
@@ -247,9 +263,9 @@ fn first_link(options: &HostOptions, memory: &HostMemory) -> Result<HostLink, Co
     let deadline = clock::now().after(options.connect_timeout);
     let mut pause = Duration::from_millis(2);
     loop {
-        match HostLink::attach(&options.socket, memory, options.connect_timeout) {
+        match attach(options, memory, options.connect_timeout) {
             Ok(link) => return Ok(link),
-            Err(AttachFailure::Io(error)) if clock::now() < deadline && may_come(&error) => {
+            Err(failure) if clock::now() < deadline && may_come(&failure) => {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(100));
             }
@@ -258,8 +274,26 @@ fn first_link(options: &HostOptions, memory: &HostMemory) -> Result<HostLink, Co
     }
 }
 
-/// Whether waiting may help.
-fn may_come(error: &std::io::Error) -> bool {
+/// One attempt to attach.
+fn attach(
+    options: &HostOptions,
+    memory: &HostMemory,
+    timeout: Duration,
+) -> Result<HostLink, AttachFailure> {
+    match &options.dial {
+        Some(dial) => HostLink::attach_over(dial.connect()?, memory, timeout),
+        None => HostLink::attach(&options.socket, memory, timeout),
+    }
+}
+
+/// Whether waiting may help: nobody listens yet, or the last requests of a predecessor still run.
+fn may_come(failure: &AttachFailure) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, ConnectionReset, NotFound, WouldBlock};
-    matches!(error.kind(), NotFound | ConnectionRefused | ConnectionReset | WouldBlock)
+    match failure {
+        AttachFailure::Io(error) => {
+            matches!(error.kind(), NotFound | ConnectionRefused | ConnectionReset | WouldBlock)
+        }
+        AttachFailure::Refused(reason, _) => matches!(reason, Reason::Busy | Reason::Closing),
+        AttachFailure::Smaller(_) | AttachFailure::Protocol(_) => false,
+    }
 }

@@ -1,6 +1,6 @@
 //! What the threads of a mount share, and what a link's completions and events come to.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::directories::Directories;
 use crate::inodes::InodeTable;
 use crate::job::Chore;
 use crate::notifier::{self, Notice};
-use crate::options::MountOptions;
+use crate::options::{KillPoint, MountOptions};
 use crate::pending::Pending;
 use crate::recalls::Recall;
 use crate::releases::Releases;
@@ -68,6 +68,8 @@ pub struct MountFront<S> {
     notices_out: Mutex<Option<Receiver<Notice>>>,
     /// Notices were lost.
     pub(crate) overflow: AtomicBool,
+    /// How often the kill point was reached.
+    reached: AtomicU64,
 }
 
 impl<S: backend::Slot> backend::Front<S> for MountFront<S> {
@@ -125,6 +127,18 @@ impl<S: backend::Slot> MountFront<S> {
             notices,
             notices_out: Mutex::new(Some(notices_out)),
             overflow: AtomicBool::new(false),
+            reached: AtomicU64::new(0),
+        }
+    }
+
+    /// This process dies here if it is asked to.
+    pub(crate) fn reaches(&self, point: KillPoint) {
+        if let Some((at, count)) = self.options.die_at
+            && at == point
+            && self.reached.fetch_add(1, Ordering::Relaxed) + 1 == count
+        {
+            let own = rustix::process::getpid();
+            let _dead = rustix::process::kill_process(own, rustix::process::Signal::KILL);
         }
     }
 

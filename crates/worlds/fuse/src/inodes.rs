@@ -7,14 +7,28 @@
 //! ```
 //! What is gone and still referred to is answered from here, as it was at its end.
 //!
+//! With notes ([`InodeTable::remember`]) a successor of this process finds the same again: counts
+//! that are never too small, since they grow before the kernel is told and a FORGET that was read
+//! does not come again. What is gone it does not find.
+//!
 //! Counted before the answer is written, since the kernel may forget what it got at once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use outboard_base::{Fh, Ino};
+use outboard_link::Region;
+use outboard_link::records::{Place, Records, Unusable};
 use outboard_wire::file::{Attr, FileKind};
 
 use crate::table::Table;
+
+/// Kinds of records, and words of an inode's.
+const INODE: u64 = 1;
+const LOCKER: u64 = 2;
+const LOOKUPS: usize = 1;
+const NAMELESS: usize = 2;
+const PARENT: usize = 3;
 
 #[derive(Debug, Default)]
 struct Inode {
@@ -26,7 +40,17 @@ struct Inode {
     /// The directory above, for directories.
     parent: Ino,
     /// Through which handles whom POSIX locks were asked for, until that owner closes a descriptor.
-    lockers: Vec<(Fh, u64)>,
+    lockers: Vec<Locker>,
+    /// Where it is written down.
+    place: Option<Place>,
+}
+
+/// An owner of POSIX locks, and the handle they were asked for through.
+#[derive(Debug)]
+struct Locker {
+    fh: Fh,
+    owner: u64,
+    place: Option<Place>,
 }
 
 /// The inodes the kernel knows. The root, which it never forgets, is not among them.
@@ -35,9 +59,58 @@ pub(crate) struct InodeTable {
     table: Table<Inode>,
     /// How many of them are gone.
     gone: AtomicUsize,
+    notes: OnceLock<Records>,
 }
 
 impl InodeTable {
+    /// Takes in what a predecessor wrote down in `notes`, and writes down there from now on. Who
+    /// locked what, for who must know. To be called before anything else.
+    pub(crate) fn remember(&self, notes: Arc<Region>) -> Result<Vec<(Ino, Fh)>, Unusable> {
+        let (records, found) = Records::open(notes, 0)?;
+        let mut lockers = Vec::new();
+        for (place, (kind, [ino, one, two, three, ..])) in found {
+            let place = Some(place);
+            let mut shard = self.table.shard(ino);
+            let inode = shard.entry(ino).or_default();
+            match kind {
+                INODE => {
+                    (inode.lookups, inode.nameless) = (one, two != 0);
+                    (inode.parent, inode.place) = (Ino(three), place);
+                }
+                LOCKER => {
+                    inode.lockers.push(Locker { fh: Fh(one), owner: two, place });
+                    lockers.push((Ino(ino), Fh(one)));
+                }
+                _ => return Err(Unusable::Version),
+            }
+        }
+        let _once = self.notes.set(records);
+        Ok(lockers)
+    }
+
+    /// A request was answered to the kernel.
+    pub(crate) fn told(&self) {
+        if let Some(notes) = self.notes.get() {
+            notes.mark();
+        }
+    }
+
+    fn note(&self, place: Option<Place>, word: usize, value: u64) {
+        if let (Some(notes), Some(place)) = (self.notes.get(), place) {
+            notes.set(place, word, value);
+        }
+    }
+
+    fn put(&self, kind: u64, [ino, one, two, three]: [u64; 4]) -> Option<Place> {
+        self.notes.get()?.put((kind, [ino, one, two, three, 0, 0, 0]))
+    }
+
+    fn drop_note(&self, place: Option<Place>) {
+        if let (Some(notes), Some(place)) = (self.notes.get(), place) {
+            notes.remove(place);
+        }
+    }
+
     /// The kernel is about to be told of an inode, found in `parent`.
     pub(crate) fn seen(&self, attr: &Attr, parent: Ino) {
         if attr.ino == Ino::ROOT {
@@ -48,6 +121,13 @@ impl InodeTable {
         inode.lookups += 1;
         if attr.kind() == Ok(FileKind::Directory) {
             inode.parent = parent;
+            self.note(inode.place, PARENT, parent.0);
+        }
+        if inode.place.is_some() {
+            self.note(inode.place, LOOKUPS, inode.lookups);
+        } else {
+            let (nameless, parent) = (u64::from(inode.nameless), inode.parent.0);
+            inode.place = self.put(INODE, [attr.ino.0, inode.lookups, nameless, parent]);
         }
     }
 
@@ -58,10 +138,14 @@ impl InodeTable {
         let Some(inode) = shard.get_mut(&ino.0) else { return false };
         inode.lookups = inode.lookups.saturating_sub(count);
         if inode.lookups > 0 {
+            self.note(inode.place, LOOKUPS, inode.lookups);
             return false;
         }
         let (nameless, gone) = (inode.nameless, inode.gone.is_some());
-        shard.remove(&ino.0);
+        if let Some(inode) = shard.remove(&ino.0) {
+            self.drop_note(inode.place);
+            inode.lockers.iter().for_each(|locker| self.drop_note(locker.place));
+        }
         if gone {
             self.gone.fetch_sub(1, Ordering::Relaxed);
         }
@@ -91,7 +175,10 @@ impl InodeTable {
     #[must_use]
     pub(crate) fn unnamed(&self, ino: Ino) -> bool {
         match self.table.shard(ino.0).get_mut(&ino.0) {
-            Some(inode) => inode.nameless = true,
+            Some(inode) => {
+                inode.nameless = true;
+                self.note(inode.place, NAMELESS, 1);
+            }
             None => return true,
         }
         false
@@ -102,6 +189,7 @@ impl InodeTable {
     pub(crate) fn named(&self, ino: Ino) {
         if let Some(inode) = self.table.shard(ino.0).get_mut(&ino.0) {
             inode.nameless = false;
+            self.note(inode.place, NAMELESS, 0);
         }
     }
 
@@ -109,6 +197,7 @@ impl InodeTable {
     pub(crate) fn moved(&self, ino: Ino, parent: Ino) {
         if let Some(inode) = self.table.shard(ino.0).get_mut(&ino.0) {
             inode.parent = parent;
+            self.note(inode.place, PARENT, parent.0);
         }
     }
 
@@ -120,9 +209,10 @@ impl InodeTable {
     /// A POSIX lock is being asked for by `owner`, through `fh`.
     pub(crate) fn locking(&self, ino: Ino, fh: Fh, owner: u64) {
         if let Some(inode) = self.table.shard(ino.0).get_mut(&ino.0)
-            && !inode.lockers.contains(&(fh, owner))
+            && !inode.lockers.iter().any(|locker| (locker.fh, locker.owner) == (fh, owner))
         {
-            inode.lockers.push((fh, owner));
+            let place = self.put(LOCKER, [ino.0, fh.0, owner, 0]);
+            inode.lockers.push(Locker { fh, owner, place });
         }
     }
 
@@ -131,9 +221,10 @@ impl InodeTable {
     pub(crate) fn closing(&self, ino: Ino, owner: u64) -> bool {
         let mut shard = self.table.shard(ino.0);
         let Some(inode) = shard.get_mut(&ino.0) else { return true };
-        let before = inode.lockers.len();
-        inode.lockers.retain(|&(_, locker)| locker != owner);
-        inode.lockers.len() < before
+        let gone: Vec<Locker> =
+            inode.lockers.extract_if(.., |locker| locker.owner == owner).collect();
+        gone.iter().for_each(|locker| self.drop_note(locker.place));
+        !gone.is_empty()
     }
 
     /// The last descriptor of `fh` is closed. Who still may have locks through it: owners that are
@@ -142,11 +233,9 @@ impl InodeTable {
     pub(crate) fn released(&self, ino: Ino, fh: Fh) -> Vec<u64> {
         let mut shard = self.table.shard(ino.0);
         let Some(inode) = shard.get_mut(&ino.0) else { return Vec::new() };
-        inode
-            .lockers
-            .extract_if(.., |(through, _)| *through == fh)
-            .map(|(_, owner)| owner)
-            .collect()
+        let gone: Vec<Locker> = inode.lockers.extract_if(.., |locker| locker.fh == fh).collect();
+        gone.iter().for_each(|locker| self.drop_note(locker.place));
+        gone.iter().map(|locker| locker.owner).collect()
     }
 
     /// Every inode known.
@@ -224,6 +313,36 @@ mod tests {
         assert_eq!(inodes.released(Ino(2), Fh(1)), [8]);
         assert_eq!(inodes.released(Ino(2), Fh(2)), [7]);
         assert!(inodes.closing(Ino(3), 7), "unknown: better ask");
+    }
+
+    /// Whatever a predecessor knew of inodes, its successor knows; counts are what they were.
+    #[test]
+    fn a_successor_knows_what_its_predecessor_knew() {
+        let notes = Region::anonymous(4096);
+        let first = InodeTable::default();
+        assert_eq!(first.remember(Arc::clone(&notes)), Ok(vec![]));
+        let mode = FileKind::Directory.mode_bits();
+        first.seen(&Attr { ino: Ino(5), mode, ..Attr::default() }, Ino(3));
+        for ino in [2, 2, 2, 4, 6] {
+            first.seen(&file(ino), Ino::ROOT);
+        }
+        first.locking(Ino(2), Fh(1), 7);
+        first.locking(Ino(2), Fh(2), 8);
+        assert!(!first.forgotten(Ino(2), 1) && !first.forgotten(Ino(6), 1));
+        assert!(!first.unnamed(Ino(4)) && first.closing(Ino(2), 8));
+        first.moved(Ino(5), Ino(9));
+
+        let second = InodeTable::default();
+        assert_eq!(second.remember(Arc::clone(&notes)), Ok(vec![(Ino(2), Fh(1))]));
+        assert_eq!(second.parent(Ino(5)), Ino(9));
+        assert!(second.forgotten(Ino(4), 1), "it has no name");
+        assert!(second.unnamed(Ino(6)), "forgotten before");
+        assert!(second.closing(Ino(2), 7) && !second.closing(Ino(2), 8));
+        assert!(!second.unnamed(Ino(2)) && !second.forgotten(Ino(2), 1));
+        let third = InodeTable::default();
+        assert_eq!(third.remember(notes), Ok(vec![]));
+        assert!(third.forgotten(Ino(2), 1), "one was left");
+        assert_eq!(third.all(), [Ino(5)]);
     }
 
     #[test]

@@ -43,7 +43,7 @@ mod worker;
 
 pub use front::MountFront;
 pub use mountpoint::{MountError, clear_stale, look, unmount};
-pub use options::{Cache, FOREVER, MountOptions, UnknownOption};
+pub use options::{Cache, FOREVER, KillPoint, MountOptions, UnknownOption};
 pub use outboard_volume::backend::{self, Backend};
-pub use session::{Mounted, mount};
+pub use session::{Connection, Mounted, mount, take_over};
 pub use sys::HeapSlot;

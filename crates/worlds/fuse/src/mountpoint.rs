@@ -10,6 +10,7 @@ use std::path::{Display, Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use outboard_base::Errno;
+use outboard_link::records::Unusable;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net;
 
@@ -47,6 +48,7 @@ pub enum MountError {
     InUse { path: PathBuf },
     NotMounted { path: PathBuf },
     Unmount { path: PathBuf, error: io::Error },
+    Notes(Unusable),
 }
 
 impl fmt::Display for MountError {
@@ -99,6 +101,9 @@ impl fmt::Display for MountError {
             MountError::Worker => write!(f, "a worker of the mount panicked"),
             MountError::Sync(errno) => {
                 write!(f, "the volume could not be made durable at the end: {errno}")
+            }
+            MountError::Notes(why) => {
+                write!(f, "what the predecessor of this process wrote down cannot be used: {why}")
             }
             MountError::InUse { path } => in_use(f, &path.display()),
             MountError::NotMounted { path } => {

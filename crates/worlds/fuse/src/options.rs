@@ -20,6 +20,32 @@ pub enum Cache {
     Hybrid,
 }
 
+/// Where a mount's process can be made to die, to see what its successor finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillPoint {
+    /// A request was read and not submitted.
+    Read,
+    /// It was submitted.
+    Submitted,
+    /// It was answered by the volume, and the kernel was not told.
+    Answered,
+}
+
+impl KillPoint {
+    /// `read:100` is before the hundredth request that was read is submitted.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<(KillPoint, u64)> {
+        let (point, count) = text.split_once(':')?;
+        let point = match point {
+            "read" => KillPoint::Read,
+            "submitted" => KillPoint::Submitted,
+            "answered" => KillPoint::Answered,
+            _ => return None,
+        };
+        Some((point, count.parse().ok().filter(|count| *count > 0)?))
+    }
+}
+
 /// Options of a mount. The default is what root gets: open to every user, permissions checked.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -54,6 +80,8 @@ pub struct MountOptions {
     /// it is what hides how far away the volume's data lies. Only root's mounts get more than the
     /// kernel's default of 128 KiB.
     pub read_ahead: usize,
+    /// For tests: this process dies when it reaches that point so many times.
+    pub die_at: Option<(KillPoint, u64)>,
 }
 
 /// What stands for "for ever": a century. Only where the volume's events revoke it.
@@ -76,6 +104,7 @@ impl Default for MountOptions {
             negative_valid: FOREVER,
             workers: 2,
             read_ahead: IO_MAX,
+            die_at: None,
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use outboard_volume::backend::OWN;
+
 use crate::job::Job;
 use crate::table::Table;
-
-/// Set in the tags of requests that are not the kernel's.
-const OWN: u64 = 1 << 63;
 
 /// Who asked for a request under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

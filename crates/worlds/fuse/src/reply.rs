@@ -10,6 +10,7 @@ use outboard_wire::fuse::{answer, out_header};
 
 use crate::front::MountFront;
 use crate::job::{Chore, Job, Shape};
+use crate::options::KillPoint;
 
 /// The kernel takes errno numbers below this.
 const KERNEL_ERRNO_END: u16 = 512;
@@ -26,6 +27,7 @@ impl<S: Slot> MountFront<S> {
     /// pending ones, so that this happens once.
     pub(crate) fn finish(&self, job: Job, completion: Completion<S>) {
         let Completion { tag, outcome, slot, .. } = completion;
+        self.reaches(KillPoint::Answered);
         if let Some(change) = job.change {
             let left = match &outcome {
                 Ok(Reply::Gone { parent, .. }) => parent.as_deref(),
@@ -62,6 +64,7 @@ impl<S: Slot> MountFront<S> {
             tracing::error!(what = job.what, %errno, "the volume's answer makes no sense");
             self.refuse(job.device, tag, Errno::EIO);
         }
+        self.inodes.told();
     }
 
     /// An error says that the reply does not fit the request; nothing was sent then.

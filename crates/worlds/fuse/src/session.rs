@@ -1,20 +1,24 @@
 //! The life of a mount: handshake, workers, the end.
 
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 
 use outboard_base::{Cred, Errno};
-use outboard_volume::backend::{Backend, Call as Ask, Port, Slot};
+use outboard_link::Region;
+use outboard_volume::backend::{Backend, Call as Ask, Front as _, Port, Slot, Told};
+use outboard_wire::event::Event;
 use outboard_wire::file::Request;
 use outboard_wire::fuse::init::{InitIn, InitOut, MAJOR, flags, other_major};
-use outboard_wire::fuse::{IN_HEADER_LEN, InHeader, Opcode, WRITE_HEAD_LEN, out_header};
+use outboard_wire::fuse::{IN_HEADER_LEN, InHeader, Opcode, WRITE_HEAD_LEN, out_header, resend};
 
 use crate::front::{Agreed, MountFront};
 use crate::mountpoint::{self, MountError};
 use crate::notifier::{self, Notice};
+use crate::options::MountOptions;
 use crate::recalls;
 use crate::sys::{Device, HeapSlot};
 use crate::worker::{End, Worker, wait_for};
@@ -44,7 +48,98 @@ const WANTED: u64 = flags::ASYNC_READ
     | flags::CREATE_SUPP_GROUP
     | flags::HAS_EXPIRE_ONLY
     | flags::DIRECT_IO_ALLOW_MMAP
-    | flags::NO_EXPORT_SUPPORT;
+    | flags::NO_EXPORT_SUPPORT
+    | flags::HAS_RESEND;
+
+/// A mount's connection to the kernel: as long as somebody holds it the mount is there, whether it
+/// is served or not. A process serves it after another: what one had read and not answered is sent
+/// again to the next.
+#[derive(Debug)]
+pub struct Connection {
+    place: PathBuf,
+    devices: Vec<Device>,
+    agreed: Agreed,
+}
+
+impl Connection {
+    /// Mounts at `mountpoint`, for as many workers as the options say. A stale mount there (its
+    /// server died) is cleared first.
+    ///
+    /// # Errors
+    /// See [`MountError`]; nothing stays mounted.
+    pub fn open(mountpoint: &Path, options: &MountOptions) -> Result<Connection, MountError> {
+        let place = mountpoint::check(mountpoint)?;
+        let device = mountpoint::attach(&place, options)?;
+        match Connection::agree(&place, device, options) {
+            Ok((devices, agreed)) => Ok(Connection { place, devices, agreed }),
+            Err(error) => {
+                if let Err(left) = mountpoint::unmount(&place, true) {
+                    tracing::error!(error = %left, "could not unmount");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn agree(
+        place: &Path,
+        device: Device,
+        options: &MountOptions,
+    ) -> Result<(Vec<Device>, Agreed), MountError> {
+        let agreed = handshake(&device)?;
+        mountpoint::raise_read_ahead(place, options.read_ahead);
+        let mut devices = vec![device];
+        while let Some(first) = devices.first()
+            && devices.len() < options.workers.max(1)
+        {
+            let another = first.another().map_err(MountError::Device)?;
+            devices.push(another);
+        }
+        Ok((devices, agreed))
+    }
+
+    /// One that was opened by another process: its [`Connection::place`], [`Connection::terms`] and
+    /// [`Connection::devices`].
+    ///
+    /// # Errors
+    /// [`MountError::Kernel`] for terms no kernel agrees to.
+    pub fn inherit(
+        place: PathBuf,
+        (minor, flags): (u32, u64),
+        devices: Vec<OwnedFd>,
+    ) -> Result<Connection, MountError> {
+        let max_readahead = u32::MAX;
+        let offer = InitIn { major: MAJOR, minor, max_readahead, flags };
+        let init = InitOut::negotiate(&offer, WANTED)
+            .map_err(|_| MountError::Kernel { major: MAJOR, minor })?;
+        let devices = devices.into_iter().map(Device::from_fd).collect();
+        Ok(Connection { place, devices, agreed: Agreed { minor, init } })
+    }
+
+    /// Whether the kernel sends again what a process had read and not answered. Without that only
+    /// one process can serve the connection.
+    #[must_use]
+    pub fn is_resent(&self) -> bool {
+        self.agreed.init.has(flags::HAS_RESEND)
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// What was agreed with the kernel, which asks once.
+    #[must_use]
+    pub fn terms(&self) -> (u32, u64) {
+        (self.agreed.minor, self.agreed.init.flags)
+    }
+
+    /// The ways in, one for each worker.
+    pub fn devices(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.devices.iter().map(Device::fd)
+    }
+}
 
 /// A mounted file system. Dropping it unmounts lazily and waits for the workers.
 pub struct Mounted<B: Backend> {
@@ -54,6 +149,8 @@ pub struct Mounted<B: Backend> {
     notifier: Option<JoinHandle<()>>,
     recaller: Option<JoinHandle<()>>,
     ended: bool,
+    /// A predecessor may have served it.
+    inherited: bool,
 }
 
 /// Mounts at `mountpoint` what `backend` answers. `front` is the one the backend completes to, and
@@ -66,43 +163,67 @@ pub fn mount<B: Backend>(
     front: Arc<MountFront<B::Slot>>,
     backend: Arc<B>,
 ) -> Result<Mounted<B>, MountError> {
-    let workers = front.options.workers.max(1);
-    let ports = (0..workers)
-        .map(|worker| {
-            let port = u16::try_from(worker).ok().and_then(|index| backend.port(index));
-            port.ok_or(MountError::Port { worker, errno: Errno::EINVAL })
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let place = mountpoint::check(mountpoint)?;
-    let device = mountpoint::attach(&place, &front.options)?;
-    let mut mounted = Mounted {
-        mountpoint: place,
-        front,
-        workers: Vec::new(),
-        notifier: None,
-        recaller: None,
-        ended: false,
-    };
-    mounted.serve(device, ports, &backend)?;
+    let ports = ports(&front, &backend)?;
+    let connection = Connection::open(mountpoint, &front.options)?;
+    let mut mounted = Mounted::new(connection.place.clone(), front, false);
+    mounted.serve(connection, ports, &backend)?;
     Ok(mounted)
 }
 
+/// Serves a connection that somebody else keeps, after whoever served it before and is dead:
+/// `notes` are what that wrote down, and what this process writes down for the next. What was read
+/// and not answered is asked for again. Unmounting is whose the connection is.
+///
+/// # Errors
+/// See [`MountError`].
+pub fn take_over<B: Backend>(
+    connection: Connection,
+    front: Arc<MountFront<B::Slot>>,
+    backend: Arc<B>,
+    notes: Arc<Region>,
+) -> Result<Mounted<B>, MountError> {
+    let ports = ports(&front, &backend)?;
+    let lockers = front.inodes.remember(notes).map_err(MountError::Notes)?;
+    for (ino, fh) in lockers {
+        front.releases.locks(ino, fh);
+    }
+    let mut mounted = Mounted::new(connection.place.clone(), front, true);
+    mounted.serve(connection, ports, &backend)?;
+    Ok(mounted)
+}
+
+fn ports<B: Backend>(
+    front: &MountFront<B::Slot>,
+    backend: &Arc<B>,
+) -> Result<Vec<B::Port>, MountError> {
+    let workers = front.options.workers.max(1);
+    let port = |worker| {
+        let port = u16::try_from(worker).ok().and_then(|index| backend.port(index));
+        port.ok_or(MountError::Port { worker, errno: Errno::EINVAL })
+    };
+    (0..workers).map(port).collect()
+}
+
 impl<B: Backend> Mounted<B> {
+    fn new(mountpoint: PathBuf, front: Arc<MountFront<B::Slot>>, inherited: bool) -> Mounted<B> {
+        Mounted {
+            mountpoint,
+            front,
+            workers: Vec::new(),
+            notifier: None,
+            recaller: None,
+            ended: inherited,
+            inherited,
+        }
+    }
+
     fn serve(
         &mut self,
-        device: Device,
+        connection: Connection,
         ports: Vec<B::Port>,
         backend: &Arc<B>,
     ) -> Result<(), MountError> {
-        let agreed = handshake(&device)?;
-        mountpoint::raise_read_ahead(&self.mountpoint, self.front.options.read_ahead);
-        let mut devices = vec![device];
-        while let Some(first) = devices.first()
-            && devices.len() < ports.len()
-        {
-            let another = first.another().map_err(MountError::Device)?;
-            devices.push(another);
-        }
+        let Connection { devices, agreed, .. } = connection;
         let notices = self.front.take_notices().ok_or(MountError::FrontInUse)?;
         let recalls = self.front.take_recalls().ok_or(MountError::FrontInUse)?;
         if !self.front.begin(devices, agreed) {
@@ -117,12 +238,27 @@ impl<B: Backend> Mounted<B> {
         self.recaller = Some(spawn("fuse-recall", move || {
             recalls::run(&front, &recalls, &is_done);
         })?);
+        if self.inherited {
+            self.ask_again()?;
+        }
         for (index, port) in ports.into_iter().enumerate() {
             let (front, shared) = (Arc::clone(&self.front), Arc::clone(backend));
             let worker = Worker::new(front, shared, port, index);
             self.workers.push(spawn(&format!("fuse-{index}"), move || worker.run())?);
         }
         Ok(())
+    }
+
+    /// What the kernel keeps may be out of date, since nobody told it meanwhile; what was read and
+    /// not answered is to come again, before anything that is new.
+    fn ask_again(&self) -> Result<(), MountError> {
+        self.front.event(Event::Overflow, Told::default());
+        let Some(device) = self.front.device(0) else { return Ok(()) };
+        match device.write(&resend(), &[]) {
+            // Unmounted meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
+            outcome => outcome.map_err(MountError::Device),
+        }
     }
 
     /// Where it is mounted.

@@ -21,6 +21,7 @@ use crate::directories::Directories;
 use crate::front::MountFront;
 use crate::job::{Chore, Job, Shape};
 use crate::notifier::{Notice, is_dying};
+use crate::options::KillPoint;
 
 /// Pause before the kernel is asked to repeat an interrupt whose request is not known yet.
 const INTERRUPT_PAUSE: Duration = Duration::from_micros(50);
@@ -97,6 +98,7 @@ impl<B: Backend> Worker<B> {
                     return Ok(());
                 }
             };
+        front.reaches(KillPoint::Read);
         let release = self.look(&header);
         front.releases.has_looked(self.index);
         // What others left while this thread slept comes first: the message may be about it.
@@ -329,7 +331,9 @@ impl<B: Backend> Worker<B> {
 
     fn start(&mut self, tag: u64, job: Job, slot: B::Slot, ask: &Ask<'_>) {
         self.front.pending.insert(tag, job);
-        if let Poll::Ready(completion) = self.port.start(slot, ask, tag) {
+        let started = self.port.start(slot, ask, tag);
+        self.front.reaches(KillPoint::Submitted);
+        if let Poll::Ready(completion) = started {
             self.front.complete(completion);
         }
     }
@@ -342,7 +346,8 @@ impl<B: Backend> Worker<B> {
 
     /// On a `dirsync` mount: the directory is durable before the kernel is answered.
     fn ask_durably(&mut self, header: &InHeader, job: Job, slot: B::Slot, ask: &Ask<'_>) {
-        let mut completion = self.wait_for(slot, ask);
+        // Under the kernel's number: a successor is asked the same again.
+        let mut completion = wait_for(&self.front, &mut self.port, slot, ask, header.unique);
         if completion.outcome.is_ok() {
             let outcome = self.port.acquire().and_then(|slot| {
                 let ask = Ask { request: &Request::Syncfs, payload_len: 0, ..*ask };
@@ -352,7 +357,6 @@ impl<B: Backend> Worker<B> {
                 completion.outcome = Err(errno);
             }
         }
-        completion.tag = header.unique;
         self.front.finish(job, completion);
     }
 

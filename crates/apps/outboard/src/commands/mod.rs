@@ -6,6 +6,7 @@ pub(crate) mod dpu;
 pub(crate) mod fsck;
 pub(crate) mod grow;
 pub(crate) mod migrate;
+pub(crate) mod mounted;
 pub(crate) mod pages;
 pub(crate) mod restore;
 pub(crate) mod run;

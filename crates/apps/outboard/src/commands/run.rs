@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use outboard_attach::host::{Host, HostOptions};
 use outboard_dpc::host::{LossPolicy, Settings as Session};
-use outboard_fuse::{Cache, MountError, MountFront, MountOptions, Mounted};
+use outboard_fuse::{Cache, Connection, MountError, MountFront, MountOptions};
 use outboard_store::StoreName;
 use outboard_store::directory::DataDirectory;
 
@@ -20,7 +20,8 @@ use super::umount;
 use crate::dpu_process::{DpuProcess, Found};
 use crate::exit::{Code, Failure};
 use crate::log;
-use crate::settings::{CacheMode, OnDpuLoss, Settings};
+use crate::mount_process::Kept;
+use crate::settings::{CacheMode, OnDpuLoss, OnMountLoss, Settings};
 use crate::watch::{Happened, Watch};
 
 /// Time for the DPU side to flush and end.
@@ -40,6 +41,14 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
     // What can be refused is refused before anything is made.
     settings.of_the_dpu_side()?;
     settings.policies()?;
+    settings.die_at()?;
+    if settings.on_mount_loss() == OnMountLoss::Restart && settings.cache() == CacheMode::Hybrid {
+        return Err(Failure::usage(
+            "--on-mount-loss restart does not go with --cache hybrid, whose pages a process that \
+             dies may have half written; take another cache"
+                .to_owned(),
+        ));
+    }
     StoreName::of(&data, settings.store.as_deref())?;
     let is_there = data.exists();
     if is_there {
@@ -70,7 +79,10 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
     let watch = Watch::new()?;
     let mut process = DpuProcess::new(settings.clone());
     adopt_or_start(&settings, &mut process)?;
-    let outcome = serve(&settings, mountpoint, watch, Some(&mut process));
+    let outcome = match settings.on_mount_loss() {
+        OnMountLoss::End => serve(&settings, mountpoint, watch, Some(&mut process)),
+        OnMountLoss::Restart => keep(&settings, mountpoint, watch, &mut process),
+    };
     let ended = shut_down(&settings, &mut process);
     outcome.and_then(|code| ended.map(|()| code))
 }
@@ -117,6 +129,9 @@ pub(crate) fn mount(settings: Settings, mountpoint: &Path) -> Result<ExitCode, F
     log::start(&settings)?;
     Dpu::of(&settings).status()?;
     clear_stale(mountpoint)?;
+    if settings.on_mount_loss() == OnMountLoss::Restart {
+        tracing::warn!("--on-mount-loss is not in force: nobody outlives this process");
+    }
     serve(&settings, mountpoint, Watch::new()?, None)
 }
 
@@ -139,14 +154,47 @@ fn serve(
     let mounted = outboard_fuse::mount(mountpoint, front, Arc::clone(host.session()));
     let mounted = mounted.map_err(|error| umount::failure(&error))?;
     greet(settings, mounted.mountpoint());
-    stay(settings, &mounted, watch, process)?;
-    finish(mounted)?;
+    stay(settings, &|| mounted.is_served(), watch, process)?;
+    finish(&|lazy| mounted.unmount(lazy))?;
+    mounted.join().map_err(|error| umount::failure(&error))?;
     host.detach(Duration::from_secs(5))
         .map_err(|error| Failure::internal(format!("the DPU side did not let go: {error}")))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn mount_options(settings: &Settings) -> Result<MountOptions, Failure> {
+/// The same with a process of its own that serves the mount, and another after each that dies.
+fn keep(
+    settings: &Settings,
+    mountpoint: &Path,
+    watch: Watch,
+    process: &mut DpuProcess,
+) -> Result<ExitCode, Failure> {
+    let connection = Connection::open(mountpoint, &mount_options(settings)?)
+        .map_err(|error| umount::failure(&error))?;
+    let place = connection.place().to_owned();
+    if !connection.is_resent() {
+        umount::umount(&place, true)?;
+        drop(connection);
+        tracing::warn!(
+            "--on-mount-loss restart is not in force: this kernel does not send requests again \
+             (Linux 6.9 does); if this process dies the mount is gone"
+        );
+        return serve(settings, mountpoint, watch, Some(process));
+    }
+    let kept = Kept::new(settings.clone(), &host_options(settings)?, connection);
+    let kept =
+        kept.map_err(|error| Failure::internal(format!("no memory for a mount: {error}")))?;
+    let served = kept.serve()?;
+    greet(settings, &place);
+    stay(settings, &|| !served.is_finished(), watch, Some(process))?;
+    finish(&|lazy| outboard_fuse::unmount(&place, lazy))?;
+    served.join().map_err(|_| {
+        Failure::internal("the thread of the mount's process panicked".to_owned())
+    })??;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn mount_options(settings: &Settings) -> Result<MountOptions, Failure> {
     let mut options = MountOptions {
         source: settings.data().display().to_string(),
         workers: usize::from(settings.queues()),
@@ -155,6 +203,7 @@ fn mount_options(settings: &Settings) -> Result<MountOptions, Failure> {
             CacheMode::Hybrid => Cache::Hybrid,
             CacheMode::None => Cache::None,
         },
+        die_at: settings.die_at()?,
         ..MountOptions::default()
     };
     if let Ok(StoreName::Pool(_)) = StoreName::of(&settings.data(), settings.store.as_deref()) {
@@ -166,7 +215,7 @@ fn mount_options(settings: &Settings) -> Result<MountOptions, Failure> {
     Ok(options)
 }
 
-fn host_options(settings: &Settings) -> Result<HostOptions, Failure> {
+pub(crate) fn host_options(settings: &Settings) -> Result<HostOptions, Failure> {
     let mut options = HostOptions::new(settings.socket());
     options.settings = Session {
         queues: settings.queues(),
@@ -196,9 +245,9 @@ fn greet(settings: &Settings, mountpoint: &Path) {
 }
 
 /// Until unmounted or told to end; a DPU side that dies is started again.
-fn stay<B: outboard_fuse::Backend>(
+fn stay(
     settings: &Settings,
-    mounted: &Mounted<B>,
+    is_served: &dyn Fn() -> bool,
     mut watch: Watch,
     mut process: Option<&mut DpuProcess>,
 ) -> Result<(), Failure> {
@@ -219,7 +268,7 @@ fn stay<B: outboard_fuse::Backend>(
                     tracing::error!(%failure, "the DPU side does not start; trying again");
                 }
             }
-            Happened::Nothing if !mounted.is_served() => return Ok(()),
+            Happened::Nothing if !is_served() => return Ok(()),
             Happened::Nothing => {
                 if let Some(process) = process.as_deref_mut()
                     && !followed
@@ -235,16 +284,16 @@ fn stay<B: outboard_fuse::Backend>(
     }
 }
 
-/// Unmounts, waiting for programs that still use the mount, and makes the volume durable.
-fn finish<B: outboard_fuse::Backend>(mounted: Mounted<B>) -> Result<(), Failure> {
+/// Unmounts, waiting for programs that still use the mount.
+fn finish(unmount: &dyn Fn(bool) -> Result<(), MountError>) -> Result<(), Failure> {
     if std::io::stdout().is_terminal() {
         println!();
     }
     let end = Instant::now() + BUSY_LIMIT;
     let mut told = false;
     loop {
-        match mounted.unmount(false) {
-            Ok(()) | Err(MountError::NotMounted { .. }) => break,
+        match unmount(false) {
+            Ok(()) | Err(MountError::NotMounted { .. }) => return Ok(()),
             Err(error @ MountError::InUse { .. }) if Instant::now() < end => {
                 if !told {
                     tracing::warn!("{error}; waiting {} s", BUSY_LIMIT.as_secs());
@@ -254,13 +303,11 @@ fn finish<B: outboard_fuse::Backend>(mounted: Mounted<B>) -> Result<(), Failure>
             }
             Err(MountError::InUse { .. }) => {
                 tracing::warn!("still in use: detached; it ends when its last user does");
-                mounted.unmount(true).map_err(|error| umount::failure(&error))?;
-                break;
+                return unmount(true).map_err(|error| umount::failure(&error));
             }
             Err(error) => return Err(umount::failure(&error)),
         }
     }
-    mounted.join().map_err(|error| umount::failure(&error))
 }
 
 /// Ends the DPU side unless somebody else is attached to it.

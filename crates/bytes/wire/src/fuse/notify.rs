@@ -5,6 +5,7 @@ use super::pack::Pack;
 
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
+const RESEND: i32 = 7;
 const INC_EPOCH: i32 = 8;
 
 /// Cached attributes of `node`, and its cached bytes from `offset` (`len` 0 or below: to the end),
@@ -22,6 +23,14 @@ pub fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
     let mut body = Pack::<16>::new();
     body.u64(parent).u32(u32::try_from(name.len()).unwrap_or(u32::MAX)).u32(0);
     message(0, INVAL_ENTRY, &[&body.finish(), name, &[0]])
+}
+
+/// What was read and not answered is to come again, marked with
+/// [`RESEND_BIT`](super::RESEND_BIT) (kernels that offer
+/// [`HAS_RESEND`](super::init::flags::HAS_RESEND)).
+#[must_use]
+pub fn resend() -> Vec<u8> {
+    message(0, RESEND, &[])
 }
 
 /// Every cached name is stale (kernels that speak 7.44).

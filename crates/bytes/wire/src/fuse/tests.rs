@@ -436,6 +436,7 @@ fn notifications_are_whole_messages() {
     let entry = b().u32(35).u32(3).u64(0).u64(1).u32(2).u32(0).name(b"ab");
     assert_eq!(inval_entry(1, b"ab"), entry.0);
     assert_eq!(inc_epoch(), b().u32(16).u32(8).u64(0).0);
+    assert_eq!(resend(), b().u32(16).u32(7).u64(0).0);
 }
 
 fn translated<'a>(node: u64, call: &Call<'a>) -> Request<'a> {

@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use outboard_base::{Fh, Ino};
+use outboard_link::records::{Place, Records};
 use outboard_wire::file::{Lock, LockKind, LockStyle, Request, open_flags};
+
+use super::notes::Written;
 
 /// An open file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +45,14 @@ pub(super) struct HeldState {
     locks: HashMap<(Ino, LockStyle), Vec<Held>>,
     /// How many locks those are.
     held: usize,
+    /// The same where a successor of this process finds it.
+    written: Written,
 }
 
 impl HeldState {
     /// A handle was opened.
     pub(super) fn opened(&mut self, fh: Fh, handle: Handle) {
+        self.written.opened(fh, handle);
         *self.open.entry(handle.ino).or_default() += 1;
         if let Some(other) = self.handles.insert(fh, handle) {
             self.uncount(other.ino);
@@ -57,6 +63,7 @@ impl HeldState {
     /// every lock there goes, and this is true.
     pub(super) fn closing(&mut self, ino: Ino, fh: Fh, owner: u64) -> bool {
         if let Some(handle) = self.handles.remove(&fh) {
+            self.written.closed(fh);
             self.uncount(handle.ino);
         }
         self.drop_owner(ino, LockStyle::Flock, owner);
@@ -80,6 +87,7 @@ impl HeldState {
     pub(super) fn unlocked(&mut self, ino: Ino) {
         for style in [LockStyle::Posix, LockStyle::Flock] {
             self.held -= self.locks.remove(&(ino, style)).map_or(0, |held| held.len());
+            self.note((ino, style));
         }
     }
 
@@ -117,7 +125,31 @@ impl HeldState {
             if held.is_empty() {
                 self.locks.remove(&(ino, style));
             }
+            self.note((ino, style));
         }
+    }
+
+    /// Writes down what is held of one style on one inode.
+    fn note(&mut self, key: (Ino, LockStyle)) {
+        let held = self.locks.get(&key).into_iter().flatten();
+        self.written.locked(key, held.map(|held| (held.fh, held.lock)));
+    }
+
+    /// From here on what changes is written down in `records`, where all of this stands already.
+    pub(super) fn write_down(&mut self, records: Records) {
+        self.written.records = Some(records);
+    }
+
+    /// A handle was found written down.
+    pub(super) fn handle_found(&mut self, fh: Fh, handle: Handle, place: Place) {
+        self.opened(fh, handle);
+        self.written.handle_found(fh, place);
+    }
+
+    /// A lock was found written down.
+    pub(super) fn lock_found(&mut self, ino: Ino, fh: Fh, lock: Lock, place: Place) {
+        self.locked(ino, fh, lock);
+        self.written.lock_found(ino, lock.style, place);
     }
 
     /// A lock was granted or dropped: it replaces what its owner held of the range.
@@ -148,6 +180,7 @@ impl HeldState {
         if !after.is_empty() {
             self.locks.insert(key, after);
         }
+        self.note(key);
     }
 
     /// A flock is being converted: the old one is given up before the new one is asked for.

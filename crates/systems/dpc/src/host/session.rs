@@ -17,11 +17,13 @@ use outboard_link::layout::Layout;
 use outboard_link::queue::nvmefs::Initiator;
 use outboard_link::queue::{Cid, Completion, HostQueue, Span as Part, Submission};
 use outboard_link::region::Region;
+use outboard_volume::backend::OWN;
 use outboard_wire::file::{Flags, Header, Op, Reply};
 
 use super::cached::Cached;
 use super::entry::{Entry, Reader, State};
 use super::locking::Decision;
+use super::notes::Notes;
 use super::ranges::Span;
 use super::shared::SharedState;
 use super::spin_budget::SpinBudget;
@@ -51,6 +53,7 @@ pub struct Session {
     pub(super) replaying: AtomicUsize,
     pub(super) counters: Counters,
     pub(super) cached: Option<Cached>,
+    notes: Option<Notes>,
 }
 
 /// One queue pair and what is in it.
@@ -124,6 +127,32 @@ impl Session {
         front: Arc<dyn Front<QueueSlot>>,
         plane: Option<Plane>,
     ) -> Result<Arc<Session>> {
+        let cached = plane.map(Cached::new);
+        Session::begin(id, settings, initiators, (world, front), cached, None)
+    }
+
+    /// The session of a process that has a predecessor, or may have a successor: what such a one
+    /// needs is in `notes`. It is down until [`Session::resume`], which hands in what a predecessor
+    /// held.
+    pub fn with_notes(
+        id: SessionId,
+        settings: Settings,
+        initiators: Vec<Initiator>,
+        world: Arc<dyn SessionWorld>,
+        front: Arc<dyn Front<QueueSlot>>,
+        notes: Notes,
+    ) -> Result<Arc<Session>> {
+        Session::begin(id, settings, initiators, (world, front), None, Some(notes))
+    }
+
+    fn begin(
+        id: SessionId,
+        settings: Settings,
+        initiators: Vec<Initiator>,
+        (world, front): (Arc<dyn SessionWorld>, Arc<dyn Front<QueueSlot>>),
+        cached: Option<Cached>,
+        mut notes: Option<Notes>,
+    ) -> Result<Arc<Session>> {
         if initiators.len() != usize::from(settings.queues) + 1 {
             return Err(Errno::EINVAL);
         }
@@ -133,7 +162,7 @@ impl Session {
         let queue = |initiator| Queue {
             cell: Mutex::new(Cell {
                 initiator,
-                up: true,
+                up: notes.is_none(),
                 entries: (1..settings.depth).map(|_| Entry::new()).collect(),
                 completions: Vec::new(),
             }),
@@ -142,6 +171,11 @@ impl Session {
             watched: AtomicBool::new(true),
             parked: AtomicBool::new(false),
         };
+        let queues = initiators.into_iter().map(queue).collect();
+        let mut shared = SharedState::default();
+        shared.held = notes.as_mut().map(Notes::take_held).unwrap_or_default();
+        // A predecessor's end is a loss to what it had under way.
+        let losses = notes.as_ref().map_or(0, |notes| notes.generation() - 1);
         Ok(Arc::new(Session {
             id,
             settings,
@@ -149,16 +183,17 @@ impl Session {
             layout,
             world,
             front,
-            queues: initiators.into_iter().map(queue).collect(),
-            shared: Mutex::default(),
+            queues,
+            shared: Mutex::new(shared),
             order: AtomicU64::new(0),
-            sequence: AtomicU64::new(0),
+            sequence: AtomicU64::new(notes.as_ref().map_or(0, Notes::first_sequence)),
             given_up: AtomicBool::new(false),
-            losses: AtomicU64::new(0),
+            losses: AtomicU64::new(losses),
             overflows: AtomicU64::new(0),
             replaying: AtomicUsize::new(0),
             counters: Counters::default(),
-            cached: plane.map(Cached::new),
+            cached,
+            notes,
         }))
     }
 
@@ -328,10 +363,7 @@ impl Session {
         let lane = self.lane(queue, cid);
         let op = call.request.op();
         let span = Span::of(call.request, call.payload_len);
-        let sequence = if op.changes() { self.sequence.fetch_add(1, Relaxed) + 1 } else { 0 };
-        let flags = if op == Op::Setlk { flags.with(Flags::DELEGABLE) } else { flags };
-        let header =
-            Header { cred: call.cred.clone(), flags, session: self.id, sequence, lane: lane.0 };
+        let header = self.header(lane, call, (tag, reader), flags);
         let mut cell = self.cell(queue).ok_or(Errno::EINVAL)?;
         let up = cell.up;
         if let Reader::Return { life, .. } = reader
@@ -383,6 +415,30 @@ impl Session {
                 Ok(Admission::Sent)
             }
         }
+    }
+
+    /// The header of a call in `lane`, written down if it changes something and may be asked again.
+    fn header(
+        &self,
+        lane: Lane,
+        call: &Call<'_>,
+        (tag, reader): (u64, Reader),
+        flags: Flags,
+    ) -> Header {
+        let op = call.request.op();
+        let flags = if op == Op::Setlk { flags.with(Flags::DELEGABLE) } else { flags };
+        let (name, sequence, again) = match &self.notes {
+            _ if !op.changes() => (lane.0, 0, false),
+            None => (lane.0, self.next_sequence(), false),
+            Some(notes) if reader == Reader::Front => notes.send(lane, tag, self.next_sequence()),
+            Some(notes) => notes.send(lane, OWN, self.next_sequence()),
+        };
+        let flags = if again { flags.with(Flags::REPLAY) } else { flags };
+        Header { cred: call.cred.clone(), flags, session: self.id, sequence, lane: name }
+    }
+
+    fn next_sequence(&self) -> u64 {
+        self.sequence.fetch_add(1, Relaxed) + 1
     }
 
     /// `ENOTCONN` while nobody waits for another DPU side any more.

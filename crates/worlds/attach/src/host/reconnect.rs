@@ -89,7 +89,7 @@ fn hang_up(link: &HostLink) {
 
 /// Whether the DPU side has hung up. It says nothing else on this socket: one that talks on and on
 /// would have this thread listen for ever, and counts as gone.
-fn is_closed(peer: &Peer) -> bool {
+pub(super) fn is_closed(peer: &Peer) -> bool {
     for _ in 0..MESSAGES {
         match peer.receive() {
             Ok(Received::Nothing) => return false,
@@ -151,7 +151,7 @@ fn attach(
     memory: &HostMemory,
     said: &mut String,
 ) -> bool {
-    let link = match HostLink::attach(&options.socket, memory, ATTEMPT) {
+    let link = match super::attach(options, memory, ATTEMPT) {
         Ok(link) => Arc::new(link),
         Err(AttachFailure::Io(error)) => {
             tracing::debug!(%error, "nobody listens yet");

@@ -69,6 +69,28 @@ impl HostMemory {
         Ok(HostMemory { session, layout, cache, shared })
     }
 
+    /// The memory of a predecessor, laid out for `queues` queue pairs of `depth` entries and no
+    /// hybrid cache.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it is not memory of that grid.
+    pub fn inherit(
+        session: SessionId,
+        (queues, depth): (u16, u16),
+        fd: OwnedFd,
+    ) -> io::Result<HostMemory> {
+        let layout = Layout::new(queues, depth).ok_or(io::ErrorKind::InvalidInput)?;
+        let shared = Shared::open_of_trusted(fd, layout.region_len())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        Ok(HostMemory { session, layout, cache: None, shared })
+    }
+
+    /// The descriptor of the memory.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.shared.fd()
+    }
+
     /// Lays the hybrid cache out, empty: once, before the first attachment.
     ///
     /// # Errors
@@ -164,8 +186,17 @@ impl HostLink {
         memory: &HostMemory,
         timeout: Duration,
     ) -> Result<HostLink, AttachFailure> {
+        HostLink::attach_over(connect(path)?, memory, timeout)
+    }
+
+    /// The same over a connection that is there: who made it is who the DPU side takes for the
+    /// host, and as long as that process lives the session may be taken up again.
+    pub fn attach_over(
+        peer: Peer,
+        memory: &HostMemory,
+        timeout: Duration,
+    ) -> Result<HostLink, AttachFailure> {
         let deadline = clock::now().after(timeout);
-        let peer = connect(path)?;
         Receiver::clear(memory.region(), memory.layout).map_err(io::Error::other)?;
         let area = memory.cache.map_or(Area { at: 0, len: 0 }, |geometry| geometry.area());
         let hello = QueuesHello {

@@ -131,6 +131,18 @@ pub struct Peer {
     fd: OwnedFd,
 }
 
+impl From<OwnedFd> for Peer {
+    fn from(fd: OwnedFd) -> Peer {
+        Peer { fd }
+    }
+}
+
+impl From<Peer> for OwnedFd {
+    fn from(peer: Peer) -> OwnedFd {
+        peer.fd
+    }
+}
+
 impl Peer {
     /// Readable when there is a message or the other side is gone.
     #[must_use]

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use outboard_volume::backend::Slot;
 
@@ -23,6 +23,11 @@ impl Device {
     /// What `fusermount3` handed over.
     pub(crate) fn from_fd(fd: OwnedFd) -> Device {
         Device(File::from(fd))
+    }
+
+    /// To hand it over.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// The number a mount's options name.

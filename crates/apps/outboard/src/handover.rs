@@ -1,0 +1,208 @@
+//! What `run` hands to the process of its mount, over a socket that is that process's input: what
+//! the mount consists of, and later connections to the DPU side, which takes the process that
+//! connects for the host. So the host is `run`, and outlives each process of the mount.
+//!
+//! ```text
+//! run                                             mount's process
+//! terms + region, notes, notes of inodes, /dev/fuse ... ->
+//!                                                 <- "connect"
+//! "" + a connection, or why not ->                       ... again after each loss of the DPU side
+//! ```
+//!
+//! The socket closes when either dies: then `run` starts another process, or the process ends.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use serde::{Deserialize, Serialize};
+
+/// Longest message, bytes.
+const LONGEST: usize = 16 << 10;
+/// What asks for a connection.
+const CONNECT: &[u8] = b"connect";
+
+/// What is said of a mount before its descriptors.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Terms {
+    /// Which program hands over: another version's process would read its notes wrongly.
+    pub(crate) version: String,
+    /// Where it is mounted.
+    pub(crate) place: PathBuf,
+    /// What was agreed with the kernel.
+    pub(crate) kernel: (u32, u64),
+    /// Which session.
+    pub(crate) session: u64,
+    /// How many descriptors of the device follow.
+    pub(crate) devices: usize,
+}
+
+/// One end of the socket.
+#[derive(Debug)]
+pub(crate) struct End(OwnedFd);
+
+impl End {
+    /// Both.
+    pub(crate) fn pair() -> io::Result<(End, OwnedFd)> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (ours, theirs) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+        Ok((End(ours), theirs))
+    }
+
+    /// The one that is this process's input.
+    pub(crate) fn of_input() -> io::Result<End> {
+        Ok(End(io::stdin().as_fd().try_clone_to_owned()?))
+    }
+
+    /// The same end once more.
+    pub(crate) fn try_clone(&self) -> io::Result<End> {
+        Ok(End(self.0.try_clone()?))
+    }
+
+    fn send(&self, text: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // A message of no bytes would read as the end.
+        let parts = [IoSlice::new(b":"), IoSlice::new(text)];
+        let sent = rustix::net::sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL)?;
+        if sent == text.len() + 1 { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    /// `None`: the other end is closed.
+    fn receive(&self) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+        let mut bytes = vec![0; LONGEST];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = loop {
+            let mut into = [IoSliceMut::new(&mut bytes)];
+            match rustix::net::recvmsg(&self.0, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(got) => break got.bytes,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::CONNRESET) => break 0,
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let mut fd = None;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fd = rights.last().or(fd);
+            }
+        }
+        Ok((got > 0).then(|| (bytes.get(1..got).unwrap_or_default().to_vec(), fd)))
+    }
+
+    /// Hands a mount over.
+    pub(crate) fn give(&self, terms: &Terms, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send(&serde_json::to_vec(terms)?, None)?;
+        fds.iter().try_for_each(|fd| self.send(b"", Some(*fd)))
+    }
+
+    /// Takes what [`End::give`] gave: three descriptors, and those of the device.
+    pub(crate) fn take(&self) -> io::Result<(Terms, [OwnedFd; 3], Vec<OwnedFd>)> {
+        let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "what `run` hands over");
+        let (text, _) = self.receive()?.ok_or_else(nonsense)?;
+        let terms: Terms = serde_json::from_slice(&text)?;
+        let next = || self.receive()?.and_then(|(_, fd)| fd).ok_or_else(nonsense);
+        let memory = [next()?, next()?, next()?];
+        let devices = (0..terms.devices).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
+        Ok((terms, memory, devices))
+    }
+
+    /// Asks for a connection to the DPU side.
+    pub(crate) fn connect(&self) -> io::Result<OwnedFd> {
+        self.send(CONNECT, None)?;
+        match self.receive()? {
+            Some((_, Some(fd))) => Ok(fd),
+            // Nobody listens yet, as far as it matters here.
+            Some((_, None)) => Err(io::ErrorKind::ConnectionRefused.into()),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Answers such wishes by `dial` until the other end is closed.
+    pub(crate) fn serve(&self, dial: impl Fn() -> io::Result<OwnedFd>) -> io::Result<()> {
+        while let Some((text, _)) = self.receive()? {
+            let made = if text == CONNECT { dial().ok() } else { None };
+            match self.send(b"", made.as_ref().map(AsFd::as_fd)) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                outcome => outcome?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the other end is closed.
+    pub(crate) fn until_closed(&self) {
+        loop {
+            let mut fds = [PollFd::new(&self.0, PollFlags::RDHUP)];
+            match poll(&mut fds, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn terms() -> Terms {
+        let (version, place) = (env!("CARGO_PKG_VERSION").to_owned(), PathBuf::from("/mnt/x"));
+        Terms { version, place, kernel: (45, 1 << 39), session: u64::MAX, devices: 2 }
+    }
+
+    #[test]
+    fn a_mount_is_handed_over_and_connections_after_it() {
+        let (ours, theirs) = End::pair().unwrap();
+        let theirs = End(theirs);
+        let file = tempfile::tempfile().unwrap();
+        ours.give(&terms(), &[file.as_fd(); 5]).unwrap();
+        let (taken, _, devices) = theirs.take().unwrap();
+        assert_eq!((taken.session, taken.kernel, devices.len()), (u64::MAX, (45, 1 << 39), 2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let count = std::cell::Cell::new(0);
+                ours.serve(|| {
+                    count.set(count.get() + 1);
+                    let other = file.try_clone().map(OwnedFd::from);
+                    if count.get() == 1 { Err(io::ErrorKind::NotFound.into()) } else { other }
+                })
+                .unwrap();
+            });
+            let none = theirs.connect().unwrap_err();
+            assert_eq!(none.kind(), io::ErrorKind::ConnectionRefused);
+            assert!(theirs.connect().unwrap().as_raw_fd() > 2);
+            drop(theirs);
+        });
+    }
+
+    #[test]
+    fn half_a_mount_is_refused() {
+        let (ours, theirs) = End::pair().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        ours.give(&terms(), &[file.as_fd(); 4]).unwrap();
+        let watched = ours.try_clone().unwrap();
+        drop(ours);
+        drop(watched);
+        assert!(End(theirs).take().is_err());
+        let (ours, theirs) = End::pair().unwrap();
+        ours.send(b"{}", None).unwrap();
+        let theirs = End(theirs);
+        assert!(theirs.take().is_err());
+        drop(ours);
+        theirs.until_closed();
+    }
+}

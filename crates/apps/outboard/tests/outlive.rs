@@ -1,0 +1,395 @@
+//! A mount whose process is killed, as programs on it see that: they wait, and go on. What was
+//! answered is there, once.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+#[path = "../../../worlds/os/tests/skips/mod.rs"]
+mod skips;
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use rustix::process::{Pid, Signal, kill_process};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A mount of `outboard run --on-mount-loss restart`, told to end when dropped.
+struct Running {
+    run: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Running {
+    /// `None` where nothing can be mounted, or a kernel sends nothing again.
+    fn start(test: &str, flags: &[&str]) -> Option<Running> {
+        let root = rustix::process::geteuid().is_root();
+        if !root || File::open("/dev/fuse").is_err() || !resends() {
+            skips::note_skip(test, "needs root, /dev/fuse and Linux 6.9");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("mnt")).unwrap();
+        let mut run = Command::new(env!("CARGO_BIN_EXE_outboard"))
+            .args(["run", "--on-mount-loss=restart", "--size=256M", "--memory=16M"])
+            .args(flags)
+            .arg(format!("--data={}", dir.path().join("data").display()))
+            .arg(dir.path().join("mnt"))
+            .stdout(Stdio::piped())
+            .stderr(File::create(dir.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(run.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let running = Running { run, dir };
+        assert!(line.starts_with("mounted"), "{line}{}", running.log());
+        Some(running)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join("mnt").join(name)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// How many processes the mount has had.
+    fn processes(&self) -> usize {
+        self.log().matches("started the process of the mount").count()
+    }
+
+    /// The process whose second word is `role`, of this volume.
+    fn pid(&self, role: &str) -> Option<i32> {
+        let data = format!("--data={}", self.dir.path().join("data").display());
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()).find(|pid| {
+            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let mut words = words.split(|byte| *byte == 0).skip(1);
+            words.next() == Some(role.as_bytes()) && words.any(|word| word == data.as_bytes())
+        })
+    }
+
+    /// kill -9; false if there was none.
+    fn kill(&self, role: &str) -> bool {
+        let Some(pid) = self.pid(role).and_then(Pid::from_raw) else { return false };
+        kill_process(pid, Signal::KILL).is_ok()
+    }
+
+    /// Kills the mount's process, and waits for the next.
+    fn replace(&self) {
+        let before = until("a process", || self.pid("mounted"));
+        kill_process(Pid::from_raw(before).unwrap(), Signal::KILL).unwrap();
+        until("a successor", || self.pid("mounted").filter(|pid| *pid != before));
+    }
+
+    /// Ends in order: nothing stays mounted, and the volume is whole.
+    fn end(mut self) {
+        let pid = Pid::from_raw(i32::try_from(self.run.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+        let status = until("an end", || self.run.try_wait().unwrap());
+        assert!(status.success(), "{status}: {}", self.log());
+        let data = self.dir.path().join("data");
+        let fsck = Command::new(env!("CARGO_BIN_EXE_outboard"))
+            .args(["fsck", "--data"])
+            .arg(data)
+            .output()
+            .unwrap();
+        assert!(fsck.status.success(), "{}", String::from_utf8_lossy(&fsck.stdout));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let at = self.dir.path().join("mnt");
+        let _ = rustix::mount::unmount(&at, rustix::mount::UnmountFlags::DETACH);
+        if let Ok(None) = self.run.try_wait() {
+            let _ = self.run.kill();
+            let _ = self.run.wait();
+        }
+        self.kill("mounted");
+        self.kill("dpu");
+    }
+}
+
+/// Linux 6.9 or later.
+fn resends() -> bool {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy().into_owned();
+    let mut numbers = release.split('.').map(|word| word.parse::<u32>().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 9)
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < LIMIT, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Makes, renames, links and removes names: each succeeds where it must. One that was done twice
+/// fails (`EEXIST`, `ENOENT`), one that was lost is missed by the next.
+fn names(dir: &Path, enough: &AtomicBool) -> usize {
+    std::fs::create_dir(dir).unwrap();
+    let mut rounds = 0;
+    while !enough.load(Ordering::Relaxed) {
+        let [one, two, sub] = ["one", "two", "sub"].map(|name| dir.join(format!("{name}{rounds}")));
+        let mut file = File::create_new(&one).unwrap();
+        file.write_all(format!("{rounds}").as_bytes()).unwrap();
+        std::fs::create_dir(&sub).unwrap();
+        std::fs::rename(&one, &two).unwrap();
+        std::fs::hard_link(&two, sub.join("link")).unwrap();
+        std::fs::remove_file(&two).unwrap();
+        assert_eq!(std::fs::read_to_string(sub.join("link")).unwrap(), format!("{rounds}"));
+        std::fs::remove_file(sub.join("link")).unwrap();
+        std::fs::remove_dir(&sub).unwrap();
+        let left = std::fs::metadata(&one).unwrap_err().kind();
+        assert_eq!(left, ErrorKind::NotFound);
+        rounds += 1;
+    }
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
+    rounds
+}
+
+/// Appends numbered records, some of them synced: each is there once, in order.
+fn appends(path: &Path, enough: &AtomicBool) -> usize {
+    let mut file = OpenOptions::new().create_new(true).append(true).open(path).unwrap();
+    let mut records = 0u64;
+    while !enough.load(Ordering::Relaxed) {
+        file.write_all(&records.to_le_bytes()).unwrap();
+        records += 1;
+        if records.is_multiple_of(8) {
+            file.sync_data().unwrap();
+        }
+    }
+    let bytes = std::fs::read(path).unwrap();
+    let read: Vec<u64> =
+        bytes.chunks(8).map(|record| u64::from_le_bytes(record.try_into().unwrap())).collect();
+    assert!(read.iter().copied().eq(0..records), "{} of {records} records", read.len());
+    read.len()
+}
+
+/// Writes blocks in place and reads them back through the kernel's cache and past it.
+fn blocks(path: &Path, enough: &AtomicBool) -> usize {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).open(path).unwrap();
+    let mut model = vec![0u8; 64];
+    let mut rounds = 0usize;
+    while !enough.load(Ordering::Relaxed) {
+        let at = rounds * 7 % model.len();
+        let byte = u8::try_from(rounds % 251).unwrap();
+        file.write_all_at(&[byte; 5000], at as u64 * 5000).unwrap();
+        model[at] = byte;
+        let look = rounds * 13 % model.len();
+        let mut read = [0; 5000];
+        let len = file.read_at(&mut read, look as u64 * 5000).unwrap();
+        assert!(read[..len].iter().all(|byte| *byte == model[look]), "round {rounds}");
+        rounds += 1;
+    }
+    let past = File::options().read(true).custom_flags(0x4000).open(path).unwrap();
+    drop(past);
+    let bytes = std::fs::read(path).unwrap();
+    for (n, block) in bytes.chunks(5000).enumerate() {
+        assert!(block.iter().all(|byte| *byte == model[n]), "block {n}");
+    }
+    rounds
+}
+
+/// Increments a counter under a lock of the open file, against others that do the same.
+fn counts(path: &Path, enough: &AtomicBool) -> u64 {
+    let mut options = OpenOptions::new();
+    let mut own = 0;
+    while !enough.load(Ordering::Relaxed) {
+        let mut file =
+            options.read(true).write(true).create(true).truncate(false).open(path).unwrap();
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        let count: u64 = text.parse().unwrap_or(0);
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.write_all(format!("{}", count + 1).as_bytes()).unwrap();
+        own += 1;
+    }
+    own
+}
+
+/// Runs all of these until `kills` has returned; how much they did.
+fn under_load(mount: &Running, kills: impl FnOnce()) -> usize {
+    let enough = AtomicBool::new(false);
+    let (counter, stop) = (mount.at("counter"), &enough);
+    let (done, counted) = std::thread::scope(|scope| {
+        let names = [0, 1].map(|n| {
+            let dir = mount.at(&format!("names{n}"));
+            scope.spawn(move || names(&dir, stop))
+        });
+        let append = mount.at("appended");
+        let append = scope.spawn(move || appends(&append, stop));
+        let block = mount.at("blocks");
+        let block = scope.spawn(move || blocks(&block, stop));
+        let counter = [(); 2].map(|()| {
+            let path = counter.clone();
+            scope.spawn(move || counts(&path, stop))
+        });
+        kills();
+        enough.store(true, Ordering::Relaxed);
+        let did: usize = names.into_iter().map(|thread| thread.join().unwrap()).sum();
+        let did = did + append.join().unwrap() + block.join().unwrap();
+        (did, counter.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>())
+    });
+    assert_eq!(std::fs::read_to_string(counter).unwrap(), counted.to_string());
+    done
+}
+
+fn kills() -> usize {
+    let asked = std::env::var("OUTBOARD_KILLS").ok().and_then(|text| text.parse().ok());
+    asked.unwrap_or(12)
+}
+
+/// The mount died with its process: every program on it had `ENOTCONN` from then on.
+#[test]
+fn programs_do_not_notice_that_the_mount_s_process_is_killed() {
+    let Some(mount) = Running::start("programs_do_not_notice", &[]) else { return };
+    let done = under_load(&mount, || {
+        for n in 0..kills() {
+            std::thread::sleep(Duration::from_millis(150 + 37 * (n as u64 % 7)));
+            match n % 4 {
+                0 | 1 => mount.replace(),
+                2 => assert!(mount.kill("dpu")),
+                _ => assert!(mount.kill("dpu") && mount.kill("mounted")),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    });
+    assert!(done > 50, "{done} operations: {}", mount.log());
+    mount.end();
+}
+
+/// Each place where a request can be at the death of the process that has it, by name: read, and
+/// nothing done; submitted; answered by the volume, and the kernel not told.
+#[test]
+fn a_request_is_answered_once_wherever_it_was() {
+    for point in ["read:97", "submitted:83", "answered:71"] {
+        let die = format!("--die-at={point}");
+        let Some(mount) = Running::start("a_request_is_answered_once", &[&die]) else { return };
+        let deaths = kills() / 2;
+        let done = under_load(&mount, || {
+            until(point, || (mount.processes() > deaths).then_some(()));
+        });
+        assert!(done > 10, "{point}: {done} operations: {}", mount.log());
+        mount.end();
+    }
+}
+
+/// What is open stays so: files without a name, locks, mappings, working directories.
+#[test]
+fn what_was_open_stays_open() {
+    let Some(mount) = Running::start("what_was_open_stays_open", &[]) else { return };
+    let path = mount.at("file");
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all_at(b"before", 0).unwrap();
+    let nameless = options.open(mount.at("nameless")).unwrap();
+    nameless.write_all_at(b"nameless", 0).unwrap();
+    std::fs::remove_file(mount.at("nameless")).unwrap();
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+    std::fs::create_dir(mount.at("dir")).unwrap();
+    let mut shell = Command::new("sh")
+        .args(["-c", "read line; pwd -P; echo there > here; cat here"])
+        .current_dir(mount.at("dir"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    for _ in 0..5 {
+        mount.replace();
+        file.write_all_at(b"during", 100).unwrap();
+        let other = File::open(&path).unwrap();
+        let refused = rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK), "the lock is held");
+    }
+    let mut read = [0; 8];
+    nameless.read_exact_at(&mut read, 0).unwrap();
+    assert_eq!(&read, b"nameless");
+    assert_eq!(nameless.metadata().unwrap().len(), 8);
+    writeln!(shell.stdin.take().unwrap()).unwrap();
+    let said = shell.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.ends_with("mnt/dir\nthere\n"), "{said}");
+    rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
+    drop(file);
+    let other = File::open(&path).unwrap();
+    rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+    drop((other, nameless));
+    mount.end();
+}
+
+/// Who waits for a lock waits on; who was killed meanwhile does not stay.
+#[test]
+fn waits_outlive_the_process_and_can_be_ended() {
+    let Some(mount) = Running::start("waits_outlive_the_process", &[]) else { return };
+    let path = mount.at("locked");
+    let file = File::create_new(&path).unwrap();
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+    let wait = |then: &str| {
+        let script = format!("exec 9<'{}'; flock 9; {then}", path.display());
+        Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let (waits, mut dies) = (wait("echo mine"), wait("echo never"));
+    std::thread::sleep(Duration::from_millis(300));
+    mount.replace();
+    std::thread::sleep(Duration::from_millis(100));
+    let _shell = dies.kill();
+    mount.replace();
+    rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
+    drop(file);
+    let said = waits.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "mine\n");
+    dies.wait().unwrap();
+    mount.end();
+}
+
+/// Without the process that holds the mount it is gone, as one always was; nobody hangs.
+#[test]
+fn without_run_the_mount_is_gone_and_nobody_hangs() {
+    let Some(mut mount) = Running::start("without_run_the_mount_is_gone", &[]) else { return };
+    let mut file = File::create_new(mount.at("file")).unwrap();
+    file.write_all(b"answered").unwrap();
+    mount.run.kill().unwrap();
+    mount.run.wait().unwrap();
+    let at = mount.at("file");
+    until("the end of the mount", || {
+        let lost = std::fs::metadata(&at).err().and_then(|error| error.raw_os_error());
+        (lost == Some(rustix::io::Errno::NOTCONN.raw_os_error())).then_some(())
+    });
+    assert!(file.write_all(b"more").is_err());
+    until("the end of its process", || mount.pid("mounted").is_none().then_some(()));
+}
+
+/// A successor of another version, two at once, a process that nobody started: refused in words.
+#[test]
+fn who_may_not_take_over_is_refused() {
+    let refused = Command::new(env!("CARGO_BIN_EXE_outboard"))
+        .arg("mounted")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("`outboard run` starts this"), "{said}");
+    let hybrid = Command::new(env!("CARGO_BIN_EXE_outboard"))
+        .args(["run", "--on-mount-loss=restart", "--cache=hybrid", "--data=/nowhere", "/"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&hybrid.stderr).into_owned();
+    assert_eq!(hybrid.status.code(), Some(2), "{said}");
+    assert!(said.contains("--cache hybrid"), "{said}");
+}
