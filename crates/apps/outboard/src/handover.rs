@@ -25,6 +25,8 @@ use serde::{Deserialize, Serialize};
 
 /// Longest message, bytes.
 const LONGEST: usize = 16 << 10;
+/// How often it is looked whether a process is dead that has closed nothing, nanoseconds.
+const LOOK: i64 = 200_000_000;
 /// What asks for a connection.
 const CONNECT: &[u8] = b"connect";
 
@@ -129,16 +131,29 @@ impl End {
         }
     }
 
-    /// Answers such wishes by `dial` until the other end is closed.
-    pub(crate) fn serve(&self, dial: impl Fn() -> io::Result<OwnedFd>) -> io::Result<()> {
-        while let Some((text, _)) = self.receive()? {
+    /// Answers such wishes by `dial` until the other end is closed, or `is_dead` says that its
+    /// process is: one that cannot end closes nothing.
+    pub(crate) fn serve(
+        &self,
+        dial: impl Fn() -> io::Result<OwnedFd>,
+        is_dead: impl Fn() -> bool,
+    ) -> io::Result<()> {
+        let look = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK };
+        loop {
+            let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+            match poll(&mut fds, Some(&look)) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Ok(0) if is_dead() => return Ok(()),
+                Ok(0) => continue,
+                outcome => outcome?,
+            };
+            let Some((text, _)) = self.receive()? else { return Ok(()) };
             let made = if text == CONNECT { dial().ok() } else { None };
             match self.send(b"", made.as_ref().map(AsFd::as_fd)) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                 outcome => outcome?,
             }
         }
-        Ok(())
     }
 
     /// Waits until the other end is closed.
@@ -175,12 +190,12 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let count = std::cell::Cell::new(0);
-                ours.serve(|| {
+                let dial = || {
                     count.set(count.get() + 1);
                     let other = file.try_clone().map(OwnedFd::from);
                     if count.get() == 1 { Err(io::ErrorKind::NotFound.into()) } else { other }
-                })
-                .unwrap();
+                };
+                ours.serve(dial, || false).unwrap();
             });
             let none = theirs.connect().unwrap_err();
             assert_eq!(none.kind(), io::ErrorKind::ConnectionRefused);

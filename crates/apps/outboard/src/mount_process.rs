@@ -4,11 +4,13 @@
 //! is given them. What it had under way when it died the kernel sends again to the next, which
 //! answers each request once (`docs/internals/outlive.md`).
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use outboard_attach::host::{HostOptions, Inherited};
 use outboard_fuse::Connection;
@@ -23,8 +25,42 @@ use crate::settings::Settings;
 /// Room for what a mount's process writes down of inodes the kernel knows: 4 million of them. Taken
 /// as it is used.
 pub(crate) const INODES: u64 = 256 << 20;
+/// Between two looks whether a process has ended.
+const PAUSE: Duration = Duration::from_millis(2);
 /// So many processes in a row that answered nothing are enough: the mount is given up.
 const STRIKES: u32 = 8;
+
+/// Whether a process is dead but for threads that wait in the kernel and answer nothing: to tell
+/// the kernel that a page is stale waits for whoever has it locked, who may wait for a request of
+/// that page, which only a successor will answer.
+fn is_dead(pid: u32) -> bool {
+    let tasks = format!("/proc/{pid}/task");
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let is_zombie = stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'));
+    let Ok(tasks) = std::fs::read_dir(tasks) else { return true };
+    is_zombie
+        && tasks.flatten().all(|task| {
+            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            let is_gone = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'));
+            is_gone || matches!(name.trim(), "fuse-notify" | "fuse-recall")
+        })
+}
+
+/// Waits until it has ended, or [`is_dead`].
+fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    loop {
+        match child.try_wait()? {
+            Some(status) => return Ok(Some(status)),
+            None if is_dead(child.id()) => {
+                // The last threads of one that ends in order may be seen so for a moment.
+                std::thread::sleep(PAUSE);
+                return child.try_wait();
+            }
+            None => std::thread::sleep(PAUSE),
+        }
+    }
+}
 
 /// What a mount consists of beside its process.
 pub(crate) struct Kept {
@@ -56,22 +92,41 @@ impl Kept {
     fn keep_served(&self) -> Result<(), Failure> {
         let mut restarts = Restarts::default();
         let mut strikes = 0;
+        let mut stuck: Vec<Child> = Vec::new();
         loop {
             let cannot = |error| Failure::internal(format!("the mount cannot be served: {error}"));
             let (mut child, end) = self.spawn()?;
             restarts.serves();
+            let dialled = RefCell::new(None);
             let served = self.give(&end).and_then(|()| {
-                let socket = self.settings.socket();
-                end.serve(|| outboard_attach::link::connect(&socket).map(OwnedFd::from))
+                let dial = || {
+                    let made = outboard_attach::link::connect(&self.settings.socket())?;
+                    let made = OwnedFd::from(made);
+                    dialled.replace(Some(made.try_clone()?));
+                    Ok(made)
+                };
+                end.serve(dial, || is_dead(child.id()))
             });
             if let Err(error) = served {
                 tracing::warn!(%error, "the mount's process does not talk sense: it is ended");
                 child.kill().map_err(cannot)?;
             }
-            let status = child.wait().map_err(cannot)?;
-            if status.success() {
+            let ended = wait(&mut child).map_err(cannot)?;
+            if ended.is_some_and(|status| status.success()) {
                 return Ok(());
             }
+            let status = ended.map_or_else(
+                || "killed, and a thread of it waits in the kernel".to_owned(),
+                |status| status.to_string(),
+            );
+            if ended.is_none() {
+                // It holds the connection to the DPU side, which takes it for attached.
+                if let Some(dialled) = dialled.take() {
+                    let _gone = rustix::net::shutdown(&dialled, rustix::net::Shutdown::Both);
+                }
+                stuck.push(child);
+            }
+            stuck.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
             strikes = if take_mark(self.inodes.region(), 0) { 0 } else { strikes + 1 };
             if strikes >= STRIKES {
                 return Err(Failure::internal(format!(
@@ -80,7 +135,7 @@ impl Kept {
                 )));
             }
             let pause = restarts.died();
-            tracing::warn!(%status, ?pause, "the mount's process ended; another takes over");
+            tracing::warn!(status, ?pause, "the mount's process ended; another takes over");
             std::thread::sleep(pause);
         }
     }

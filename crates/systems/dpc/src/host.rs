@@ -33,8 +33,8 @@
 //! 4. A lock that must be waited for holds no slot.
 //! 5. Requests about the locks of one file go one at a time; while the file's locks are delegated
 //!    to this session they go nowhere, and what it holds is what the DPU side will be told.
-//! 6. What a predecessor of this process had sent under a tag is sent under the same name when it is
-//!    asked again ([`Notes`]), and so done once.
+//! 6. What a predecessor of this process had sent under a tag is sent under the same name when it
+//!    is asked again ([`Notes`]), and so done once.
 //! 7. What the hybrid cache answers was never sent: it is no call, and nothing of it is sent again
 //!    after a loss. Its pages are host memory; hits go on while the DPU side is away.
 

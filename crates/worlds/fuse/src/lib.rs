@@ -42,7 +42,7 @@ mod table;
 mod worker;
 
 pub use front::MountFront;
-pub use mountpoint::{MountError, clear_stale, look, unmount};
+pub use mountpoint::{MountError, abort, clear_stale, look, unmount};
 pub use options::{Cache, FOREVER, KillPoint, MountOptions, UnknownOption};
 pub use outboard_volume::backend::{self, Backend};
 pub use session::{Connection, Mounted, mount, take_over};

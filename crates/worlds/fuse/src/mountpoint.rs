@@ -212,6 +212,18 @@ fn device_of<'t>(table: &'t str, place: &Path) -> Option<&'t str> {
     })
 }
 
+/// Ends the connection of the mount at `place`, by the kernel's file for that: everybody who waits
+/// for it gets an error.
+///
+/// # Errors
+/// It is not there, or the file is not (it is where the kernel mounts `fusectl`).
+pub fn abort(place: &Path) -> io::Result<()> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let device = device_of(&table, place).and_then(|device| device.split_once(':'));
+    let (_, minor) = device.ok_or(io::ErrorKind::NotFound)?;
+    std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
+}
+
 /// Undoes the octal escapes of a mount table.
 fn unescape(field: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());

@@ -1,5 +1,6 @@
-//! `outboard mounted`: the process of a mount that outlives it, started by `run` and by nobody else.
+//! `outboard mounted`: the process of a mount that outlives it, which `run` starts and nobody else.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub(crate) fn mounted(settings: &Settings) -> Result<ExitCode, Failure> {
             env!("CARGO_PKG_VERSION")
         )));
     }
-    end_with_run(end.try_clone().map_err(cannot)?)?;
+    end_with_run(end.try_clone().map_err(cannot)?, terms.place.clone())?;
     let front = Arc::new(MountFront::new(mount_options(settings)?));
     let mut options = host_options(settings)?;
     let end = Mutex::new(end);
@@ -60,10 +61,15 @@ pub(crate) fn mounted(settings: &Settings) -> Result<ExitCode, Failure> {
 }
 
 /// Without `run` nobody holds the mount but this process: it ends, and the mount with it.
-fn end_with_run(end: End) -> Result<(), Failure> {
+fn end_with_run(end: End, place: PathBuf) -> Result<(), Failure> {
     let watch = move || {
         end.until_closed();
         tracing::error!("`outboard run` is gone: the mount ends with it");
+        // A thread that waits in the kernel for a request would keep this process, and with it
+        // the connection, for ever.
+        if let Err(error) = outboard_fuse::abort(&place) {
+            tracing::warn!(%error, "the mount could not be ended");
+        }
         std::process::exit(1);
     };
     let thread = std::thread::Builder::new().name("with-run".to_owned()).spawn(watch);
