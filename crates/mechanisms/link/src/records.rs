@@ -192,7 +192,7 @@ mod tests {
             assert!(none.is_empty());
             let mut model: BTreeMap<u64, (Place, Record)> = BTreeMap::new();
             for _ in 0..200 {
-                let at = rng.below(model.len().max(1) as u64) as usize;
+                let at = usize::try_from(rng.below(model.len().max(1) as u64)).unwrap();
                 let key = model.keys().nth(at).copied();
                 match (rng.below(4), key) {
                     (0, Some(key)) => {
