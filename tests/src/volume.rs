@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -277,6 +278,39 @@ impl Volume {
             wait_limited(&mut child, STOP_LIMIT)?;
         }
         Ok(())
+    }
+
+    /// kill -9 of the process that serves the mount beside `run` (`--on-mount-loss restart`), of
+    /// the DPU side, or of both. False if one of them is just being replaced.
+    pub fn kill_below_run(&self, mount: bool, dpu: bool) -> bool {
+        let mount = mount.then(|| self.server());
+        let dpu = dpu.then(|| self.pid(Side::Dpu).ok());
+        let pids = [mount, dpu].into_iter().flatten();
+        let Some(pids) = pids.collect::<Option<Vec<Pid>>>() else { return false };
+        // Every one of them, also if one has just ended.
+        pids.iter().filter(|pid| kill_process(**pid, Signal::KILL).is_ok()).count() == pids.len()
+    }
+
+    /// The process that serves the mount beside `run`.
+    fn server(&self) -> Option<Pid> {
+        let data = self.data();
+        let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| {
+            entry.ok()?.file_name().to_str()?.parse::<i32>().ok().and_then(Pid::from_raw)
+        });
+        let mut found = processes.filter(|pid| {
+            let line = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
+            let line = fs::read(line).unwrap_or_default();
+            let mut words = line.split(|byte| *byte == 0).map(OsStr::from_bytes).skip(1);
+            words.next() == Some(OsStr::new("mounted"))
+                && words.any(|word| word.as_bytes().ends_with(data.as_os_str().as_bytes()))
+        });
+        found.next()
+    }
+
+    /// Waits until the DPU side answers.
+    pub fn wait_for_dpu(&self) -> Result<()> {
+        let is_there = wait_until(START_LIMIT, || self.pid(Side::Dpu).is_ok());
+        if is_there { Ok(()) } else { Err("the DPU side does not come back".to_owned()) }
     }
 
     /// kill -9 of the DPU side that `run` starts next, `soon` after it first answers.

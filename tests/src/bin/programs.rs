@@ -10,19 +10,23 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use outboard_tests::{Result, Volume, context, note_skip, run_limited};
 
 const USAGE: &str = "\
 programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY | --preload]
-         [--cache=MODE] [--base=DIRECTORY] [--keep]
+         [--cache=MODE] [--kill=SECONDS] [--base=DIRECTORY] [--keep]
 
   --size   how much work each program does [default: small]
   --only   run just these
   --dir    run in this plain directory instead of a volume: the control
   --preload  with liboutboard_preload.so in every process: past the kernel
   --cache  the mount's cache: kernel, hybrid or none [default: the program's]
+  --kill   kill -9 of the mount's process, of the DPU side, of both, in turn, each after so many
+           seconds; another takes over (`--on-mount-loss restart`)
   --base   where the volume's data and mount point go [default: a new folder in /tmp]
   --keep   leave data and logs there
 ";
@@ -40,6 +44,7 @@ struct Options {
     plain: Option<PathBuf>,
     preload: bool,
     cache: Option<String>,
+    kill: Option<Duration>,
     base: Option<PathBuf>,
     keep: bool,
 }
@@ -71,6 +76,12 @@ impl Options {
                 Some(("--only", name)) => options.only.push(name.into()),
                 Some(("--dir", path)) => options.plain = Some(path.into()),
                 Some(("--cache", mode)) => options.cache = Some(mode.into()),
+                Some(("--kill", seconds)) => {
+                    let pause =
+                        seconds.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+                    let pause = pause.ok_or_else(|| format!("no number of seconds: `{arg}`"))?;
+                    options.kill = Some(pause);
+                }
                 Some(("--base", path)) => options.base = Some(path.into()),
                 None if arg == "--keep" => options.keep = true,
                 None if arg == "--preload" => options.preload = true,
@@ -196,11 +207,16 @@ fn on_volume(script: &Path, base: &Path, options: &Options) -> Result<Verdict> {
     if options.size == "small" && env::var_os("OUTBOARD_STORE").is_none() {
         flags.push(SMALL.to_owned());
     }
+    if options.kill.is_some() {
+        flags.push("--on-mount-loss=restart".to_owned());
+    }
     let mut volume = Volume::new(base, &flags.iter().map(String::as_str).collect::<Vec<_>>())?;
     volume.start()?;
     let dir = volume.mountpoint().join(name_of(script));
     context(fs::create_dir_all(&dir), || format!("cannot make {}", dir.display()))?;
-    let verdict = run_script(script, &dir, base, &options.size, Some((&volume, options)))?;
+    let verdict = under_kills(&volume, options.kill, || {
+        run_script(script, &dir, base, &options.size, Some((&volume, options)))
+    })?;
     if !matches!(verdict, Verdict::Passed) {
         return Ok(verdict);
     }
@@ -216,6 +232,38 @@ fn on_volume(script: &Path, base: &Path, options: &Options) -> Result<Verdict> {
     context(volume.stop(), || "unmounting at the end".to_owned())?;
     context(volume.check(), || "after removing everything".to_owned())?;
     Ok(Verdict::Passed)
+}
+
+/// Does the work while what serves the volume is killed again and again.
+fn under_kills(
+    volume: &Volume,
+    pause: Option<Duration>,
+    work: impl FnOnce() -> Result<Verdict>,
+) -> Result<Verdict> {
+    let Some(pause) = pause else { return work() };
+    let (done, is_done) = channel::<()>();
+    let (verdict, kills) = thread::scope(|scope| {
+        let killer = scope.spawn(move || {
+            let mut kills = 0;
+            while is_done.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let (mount, dpu) = [(true, false), (false, true), (true, true)][kills % 3];
+                kills += usize::from(volume.kill_below_run(mount, dpu));
+            }
+            kills
+        });
+        let verdict = work();
+        drop(done);
+        (verdict, killer.join())
+    });
+    let kills = kills.map_err(|_| "the killing thread panicked".to_owned())?;
+    println!("      {kills} kills");
+    volume.wait_for_dpu()?;
+    match verdict? {
+        Verdict::Passed if kills == 0 => {
+            Ok(Verdict::Failed("it ended before anything was killed".to_owned()))
+        }
+        verdict => Ok(verdict),
+    }
 }
 
 /// Names, kinds, sizes, modes, owners and times of everything under a directory.

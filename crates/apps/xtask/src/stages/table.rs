@@ -411,6 +411,22 @@ pub(super) const LONG: &[Stage] = &[
         ]),
     ),
     piece(
+        "programs-killed",
+        "real programs do not notice that both processes below them are killed every 2 s",
+        Action::Command(&[
+            "env",
+            "FIO_BYTES=64m",
+            "target/test-fast/programs",
+            "--size=full",
+            "--kill=2",
+            "--only=fio",
+            "--only=git-clone",
+            "--only=rsync",
+            "--only=sqlite",
+            "--only=tar",
+        ]),
+    ),
+    piece(
         "programs-trees",
         "trees of files made, listed, copied, linked and changed while they are listed",
         Action::Command(&[
