@@ -111,6 +111,9 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
         let at = self.dir.path().join("mnt");
         let _ = rustix::mount::unmount(&at, rustix::mount::UnmountFlags::DETACH);
         if let Ok(None) = self.run.try_wait() {

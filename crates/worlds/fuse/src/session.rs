@@ -243,7 +243,7 @@ impl<B: Backend> Mounted<B> {
         }
         for (index, port) in ports.into_iter().enumerate() {
             let (front, shared) = (Arc::clone(&self.front), Arc::clone(backend));
-            let worker = Worker::new(front, shared, port, index);
+            let worker = Worker::new(front, shared, port, index, self.inherited);
             self.workers.push(spawn(&format!("fuse-{index}"), move || worker.run())?);
         }
         Ok(())

@@ -3,5 +3,5 @@
 mod device;
 mod slot;
 
-pub(crate) use device::Device;
+pub(crate) use device::{Device, map_pages};
 pub use slot::HeapSlot;

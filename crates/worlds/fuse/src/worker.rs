@@ -1,5 +1,6 @@
 //! A worker: reads the kernel's messages, starts what they ask, answers what came at once.
 
+use std::collections::HashSet;
 use std::io;
 use std::iter::{chain, once};
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::front::MountFront;
 use crate::job::{Chore, Job, Shape};
 use crate::notifier::{Notice, is_dying};
 use crate::options::KillPoint;
+use crate::sys::map_pages;
 
 /// Pause before the kernel is asked to repeat an interrupt whose request is not known yet.
 const INTERRUPT_PAUSE: Duration = Duration::from_micros(50);
@@ -36,6 +38,10 @@ pub(crate) struct Worker<B: Backend> {
     /// Header and body of the message at hand, without the data of a write.
     message: Vec<u8>,
     dialect: Dialect,
+    /// If a successor may come: the slots whose pages this process has mapped, by address. Into or
+    /// out of a page that must be mapped first the kernel does not copy for a process that is being
+    /// killed, and answers the program's request with EIO.
+    mapped: Option<HashSet<usize>>,
 }
 
 /// How a worker ended.
@@ -47,11 +53,14 @@ impl<B: Backend> Worker<B> {
         backend: Arc<B>,
         port: B::Port,
         index: usize,
+        may_have_successor: bool,
     ) -> Worker<B> {
         let setxattr_ext =
             front.agreed().is_some_and(|agreed| agreed.init.has(flags::SETXATTR_EXT));
         let message = Vec::with_capacity(4096);
-        Worker { front, backend, port, index, message, dialect: Dialect { setxattr_ext } }
+        let dialect = Dialect { setxattr_ext };
+        let mapped = may_have_successor.then(HashSet::new);
+        Worker { front, backend, port, index, message, dialect, mapped }
     }
 
     /// Serves until the file system is unmounted, and hands the port back.
@@ -80,6 +89,12 @@ impl<B: Backend> Worker<B> {
         let front = Arc::clone(&self.front);
         let device = front.device(self.index).ok_or(io::ErrorKind::NotConnected)?;
         self.message.resize(WRITE_HEAD_LEN, 0);
+        if let Some(mapped) = &mut self.mapped
+            && mapped.insert(slot.payload().as_ptr().addr())
+            && let Err(error) = map_pages(&slot)
+        {
+            tracing::debug!(%error, "pages of a slot are mapped one by one");
+        }
         front.releases.reads(self.index);
         let len = match device.read(&mut self.message, &slot) {
             Ok(len) => len,

@@ -84,6 +84,15 @@ impl Device {
     }
 }
 
+/// Maps all of the slot's pages into this process, as far as there is memory.
+pub(crate) fn map_pages(slot: &impl Slot) -> io::Result<()> {
+    let pages = slot.payload();
+    let at = pages.as_ptr().cast_mut().cast();
+    // SAFETY: the pages are mapped memory that lives across the call, and it changes no byte.
+    let outcome = unsafe { libc::madvise(at, pages.len(), libc::MADV_POPULATE_WRITE) };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The device takes a message whole or not at all.
 fn whole(written: isize, len: usize) -> io::Result<()> {
     match usize::try_from(written) {
