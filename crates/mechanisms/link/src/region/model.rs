@@ -232,6 +232,11 @@ impl Region {
         Ok(())
     }
 
+    /// Replaces a word.
+    pub fn swap_u64(&self, at: u64, value: u64, order: Ordering) -> Result<u64, OutOfRegion> {
+        Ok(self.wide(at)?.swap(value, order))
+    }
+
     /// Adds to a word.
     pub fn add_u64(&self, at: u64, by: u64, order: Ordering) -> Result<u64, OutOfRegion> {
         Ok(self.wide(at)?.fetch_add(by, order))
