@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_attach::host::{HostOptions, Inherited};
-use outboard_fuse::Connection;
+use outboard_fuse::{Connection, is_dead};
 use outboard_link::records::take_mark;
 use outboard_os::shm::Shared;
 
@@ -29,23 +29,6 @@ pub(crate) const INODES: u64 = 256 << 20;
 const PAUSE: Duration = Duration::from_millis(2);
 /// So many processes in a row that answered nothing are enough: the mount is given up.
 const STRIKES: u32 = 8;
-
-/// Whether a process is dead but for threads that wait in the kernel and answer nothing: to tell
-/// the kernel that a page is stale waits for whoever has it locked, who may wait for a request of
-/// that page, which only a successor will answer.
-fn is_dead(pid: u32) -> bool {
-    let tasks = format!("/proc/{pid}/task");
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    let is_zombie = stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'));
-    let Ok(tasks) = std::fs::read_dir(tasks) else { return true };
-    is_zombie
-        && tasks.flatten().all(|task| {
-            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            let is_gone = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'));
-            is_gone || matches!(name.trim(), "fuse-notify" | "fuse-recall")
-        })
-}
 
 /// Waits until it has ended, or [`is_dead`].
 fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {

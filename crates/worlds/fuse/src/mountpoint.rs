@@ -15,6 +15,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net;
 
 use crate::options::MountOptions;
+use crate::orphan;
 use crate::sys::Device;
 
 /// What the kernel calls this kind of file system.
@@ -224,6 +225,26 @@ pub fn abort(place: &Path) -> io::Result<()> {
     std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
 }
 
+/// The mount at `path`, if nobody will ever answer there.
+fn orphaned_at(path: &Path) -> Option<PathBuf> {
+    // This asks the mount for nothing.
+    let place = std::fs::canonicalize(path).ok()?;
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let (_, minor) = device_of(&table, &place)?.split_once(':')?;
+    orphan::is_orphaned(minor).then_some(place)
+}
+
+/// Unmounts, and has everybody who waits for an answer get an error.
+fn end_orphan(place: &Path) -> Result<(), MountError> {
+    let failed = |error| MountError::Unmount { path: place.to_owned(), error };
+    if !is_root() {
+        abort(place).map_err(failed)?;
+        return unmount(place, true);
+    }
+    let how = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    rustix::mount::unmount(place, how).map_err(|error| failed(error.into()))
+}
+
 /// Undoes the octal escapes of a mount table.
 fn unescape(field: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
@@ -241,13 +262,23 @@ fn unescape(field: &str) -> PathBuf {
 }
 
 /// Unmounts what dead servers left at `path`; true if something was. ("Transport endpoint is not
-/// connected" is what everybody gets there.)
+/// connected" is what everybody gets there, or no answer at all, if the kernel holds the server.)
 ///
 /// # Errors
 /// [`MountError::Unmount`] when a dead mount cannot be removed.
 pub fn clear_stale(path: &Path) -> Result<bool, MountError> {
     let mut cleared = false;
     for _ in 0..STALE_MAX {
+        if let Some(place) = orphaned_at(path) {
+            tracing::warn!(
+                mountpoint = %place.display(),
+                "who served this mount was killed while the kernel waited for it: calls that wait \
+                 there end with an error"
+            );
+            end_orphan(&place)?;
+            cleared = true;
+            continue;
+        }
         // Attributes may still be cached; the figures of a file system never are.
         match rustix::fs::statvfs(path) {
             Err(rustix::io::Errno::NOTCONN) => {
