@@ -7,7 +7,8 @@
 mod serving;
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,6 +19,35 @@ use outboard_client::Volume;
 use serde_json::Value;
 
 use serving::{Dpu, OUTBOARD, Serving, json, outboard, text};
+
+/// A DPU side listens before its host does. Who came in between was closed without an answer: the
+/// first client of whoever waits until a server's port is open.
+#[test]
+fn who_comes_while_a_server_starts_is_answered() {
+    for (app, flags) in [("kv", &["--size=64M"][..]), ("kv", &["--plain"]), ("pages", &[])] {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Serving::spawn(app, dir.path(), flags);
+        let end = Instant::now() + Duration::from_secs(60);
+        let mut first = loop {
+            match TcpStream::connect(&server.at) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(Instant::now() < end, "{app} {flags:?}: {error}"),
+            }
+        };
+        if app == "kv" {
+            first.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            first.write_all(b"PING\r\n").unwrap();
+            let mut answer = [0; 7];
+            first.read_exact(&mut answer).unwrap();
+            assert_eq!(text(&answer), "+PONG\r\n", "{flags:?}");
+        } else {
+            let mut pages = Command::new(OUTBOARD);
+            let output = pages.args(["pages", "sync", "--connect", &server.at]).output().unwrap();
+            assert!(output.status.success(), "{}", text(&output.stderr));
+        }
+        server.stop();
+    }
+}
 
 #[test]
 fn a_server_says_what_it_does_and_is_checked_running_and_at_rest() {

@@ -359,24 +359,23 @@ fn host(served: Served, args: &ServeArgs) -> Result<ExitCode, Failure> {
         .name("signals".into())
         .spawn(signals)
         .map_err(cannot("start a thread"))?;
-    let listen = args.host_address();
-    let host = Host { served, args, listen, seed, memory, limits, stop };
+    let host = Host { served, args, seed, memory, limits, stop };
     if args.plain {
         let log = args.data.join("log");
         let device = PlainDevice::open(&log).map_err(cannot(format!("open {}", log.display())))?;
         let at = args.data.join(super::served::CONTROL);
         let copies = Copies::offer(&at, device.held(), &log, Reserve::default());
         let copies = copies.map_err(cannot(format!("listen at {}", at.display())))?;
-        let ended = host.run(device, None);
+        let ended = host.run(host.listen()?, device, None);
         drop(copies);
         let ended = ended.map_err(cannot(format!("serve {}", args.data.display())))?;
         return how(ended, args);
     }
     let mut dpu = DpuSide::new(app, args.clone());
     loop {
-        let pid = dpu.ensure()?;
+        let (pid, listener) = host.begin(&mut dpu)?;
         let outcome = DdsDevice::attach(&args.socket(), app.name(), "log", START_LIMIT)
-            .and_then(|device| host.run(device, Some(pid)));
+            .and_then(|device| host.run(listener, device, Some(pid)));
         let ended = match outcome {
             Ok(ended) => ended,
             // It died meanwhile: then it is started again.
@@ -412,7 +411,6 @@ fn how(ended: Ended, args: &ServeArgs) -> Result<ExitCode, Failure> {
 struct Host<'a> {
     served: Served,
     args: &'a ServeArgs,
-    listen: Address,
     seed: u64,
     memory: usize,
     limits: Limits,
@@ -420,23 +418,37 @@ struct Host<'a> {
 }
 
 impl Host<'_> {
+    /// Listens, and has a DPU side. In this order, so that who comes as soon as that one listens
+    /// waits here for the store; but what a DPU side that is to go listens at is free only later.
+    fn begin(&self, dpu: &mut DpuSide) -> Result<(u32, Listener), Failure> {
+        let early = self.listen().ok();
+        let pid = dpu.ensure()?;
+        let listener = early.map_or_else(|| self.listen(), Ok);
+        let listener = listener.inspect_err(|_| dpu.end())?;
+        Ok((pid, listener))
+    }
+
+    fn listen(&self) -> Result<Listener, Failure> {
+        let address = self.args.host_address();
+        Listener::bind(&address).map_err(cannot(format!("listen at {address}")))
+    }
+
     /// Serves over a device until it is lost or the end is asked for.
-    fn run<D: Device>(&self, device: D, dpu: Option<u32>) -> io::Result<Ended> {
-        let (listen, stop, memory) = (self.listen.clone(), Arc::clone(&self.stop), self.memory);
-        let limits = self.limits;
+    fn run<D: Device>(&self, listener: Listener, device: D, dpu: Option<u32>) -> io::Result<Ended> {
+        let (stop, memory, limits) = (Arc::clone(&self.stop), self.memory, self.limits);
         match self.served {
             Served::Kv(fsync) => {
                 let dir = self.args.data.clone();
                 let store = StoreSetup { dir, seed: self.seed, memory, fsync };
                 let port = Some(self.args.listen.port());
-                let setup = Setup { listen, store, form: self.args.form(), port, limits };
-                let mut server = KvServer::open(&setup, device, stop)?;
+                let setup = Setup { store, form: self.args.form(), port, limits };
+                let mut server = KvServer::open(&setup, listener, device, stop)?;
                 self.say_ready(server.address(), dpu);
                 server.run()
             }
             Served::Pages => {
-                let setup = pages::Setup { listen, memory, limits };
-                let mut server = PageServer::open(&setup, device, stop)?;
+                let setup = pages::Setup { memory, limits };
+                let mut server = PageServer::open(&setup, listener, device, stop)?;
                 self.say_ready(server.address(), dpu);
                 server.run()
             }

@@ -34,8 +34,17 @@ pub(crate) struct Serving {
 
 impl Serving {
     pub(crate) fn start(app: &str, data: &Path, flags: &[&str]) -> Serving {
+        let mut server = Serving::spawn(app, data, flags);
+        let mut said = String::new();
+        BufReader::new(server.child.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        assert!(said.starts_with("serving "), "{said}");
+        server
+    }
+
+    /// One that may not serve yet.
+    pub(crate) fn spawn(app: &str, data: &Path, flags: &[&str]) -> Serving {
         let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let mut child = Command::new(OUTBOARD)
+        let child = Command::new(OUTBOARD)
             .args(["serve", app, "--memory=4M", "--listen", &at])
             .args(flags)
             .arg("--data")
@@ -43,9 +52,6 @@ impl Serving {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
-        assert!(said.starts_with("serving "), "{said}");
         Serving { child, at }
     }
 

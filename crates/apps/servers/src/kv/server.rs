@@ -29,8 +29,6 @@ const UNREADABLE: &str = "ERR the value cannot be read; see the server's log";
 /// How a server is set up.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Where it listens.
-    pub listen: Address,
     /// Its store.
     pub store: StoreSetup,
     /// What it says of itself: `plain` or `offload`.
@@ -85,11 +83,15 @@ impl Answers for To<'_> {
 pub struct KvServer<D: Device>(Serving<Kv<D>, D>);
 
 impl<D: Device> KvServer<D> {
-    /// Opens the store and listens.
-    pub fn open(setup: &Setup, device: D, stop: Arc<Stop>) -> io::Result<KvServer<D>> {
+    /// Opens the store; who connected to `listener` meanwhile is served then.
+    pub fn open(
+        setup: &Setup,
+        listener: Listener,
+        device: D,
+        stop: Arc<Stop>,
+    ) -> io::Result<KvServer<D>> {
         let device = Rc::new(device);
         let store = run_alone(&*device, Store::open(Rc::clone(&device), &setup.store))?;
-        let listener = Listener::bind(&setup.listen)?;
         let port = match listener.address() {
             Address::Tcp(address) => address.port(),
             Address::Unix(_) => setup.port.unwrap_or(0),

@@ -19,8 +19,6 @@ const INPUT_MAX: usize = 64 << 10;
 /// How a server is set up.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Where it listens.
-    pub listen: Address,
     /// Bytes of memory for pages.
     pub memory: usize,
     /// What clients may take of it.
@@ -31,11 +29,15 @@ pub struct Setup {
 pub struct PageServer<D: Device>(Serving<Pages<D>, D>);
 
 impl<D: Device> PageServer<D> {
-    /// Opens the file and listens.
-    pub fn open(setup: &Setup, device: D, stop: Arc<Stop>) -> io::Result<PageServer<D>> {
+    /// Opens the file; who connected to `listener` meanwhile is served then.
+    pub fn open(
+        setup: &Setup,
+        listener: Listener,
+        device: D,
+        stop: Arc<Stop>,
+    ) -> io::Result<PageServer<D>> {
         let device = Rc::new(device);
         let store = run_alone(&*device, Store::open(Rc::clone(&device), setup.memory))?;
-        let listener = Listener::bind(&setup.listen)?;
         let pages = Pages { store, crowded: Vec::new(), ending: false };
         Ok(PageServer(Serving::new(pages, device, listener, stop, setup.limits)?))
     }

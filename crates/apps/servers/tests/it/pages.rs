@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use outboard_base::Rng;
-use outboard_pageserver::tcp::sockets::Address;
+use outboard_pageserver::tcp::sockets::{Address, Listener};
 use outboard_pageserver::tcp::worker::Limits;
 use outboard_servers::device::{DdsDevice, Device, PlainDevice};
 use outboard_servers::pages::client::{self, Answer};
@@ -27,8 +27,9 @@ fn serve<D: Device>(
     device: impl FnOnce() -> D + Send + 'static,
 ) -> Host {
     Host::start_with(move |told, ready| {
-        let setup = Setup { listen, memory: 64 * PAGE, limits };
-        let mut server = PageServer::open(&setup, device(), told).unwrap();
+        let listener = Listener::bind(&listen).unwrap();
+        let setup = Setup { memory: 64 * PAGE, limits };
+        let mut server = PageServer::open(&setup, listener, device(), told).unwrap();
         ready.send(server.address().clone()).unwrap();
         server.run().unwrap()
     })

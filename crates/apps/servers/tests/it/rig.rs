@@ -40,8 +40,9 @@ impl Host {
     ) -> Host {
         let dir = dir.to_owned();
         Host::start_with(move |told, ready| {
-            let setup = Setup { listen, store: store(dir), form, port: None, limits };
-            let mut server = KvServer::open(&setup, device(), told).unwrap();
+            let listener = Listener::bind(&listen).unwrap();
+            let setup = Setup { store: store(dir), form, port: None, limits };
+            let mut server = KvServer::open(&setup, listener, device(), told).unwrap();
             ready.send(server.address().clone()).unwrap();
             server.run().unwrap()
         })
@@ -72,10 +73,10 @@ impl Host {
     /// Opens a plain one and ends it; or why it cannot be opened.
     pub(crate) fn try_plain(dir: &Path) -> Result<(), String> {
         let device = PlainDevice::open(&dir.join("log")).unwrap();
-        let listen = Address::Tcp("127.0.0.1:0".parse().unwrap());
+        let listener = Listener::bind(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
         let store = store(dir.to_owned());
-        let setup = Setup { listen, store, form: "plain", port: None, limits: Limits::default() };
-        let opened = KvServer::open(&setup, device, Stop::new().unwrap());
+        let setup = Setup { store, form: "plain", port: None, limits: Limits::default() };
+        let opened = KvServer::open(&setup, listener, device, Stop::new().unwrap());
         opened.map(drop).map_err(|error| error.to_string())
     }
 
