@@ -46,6 +46,8 @@ type Asked = (&'static str, &'static str, f64, &'static [&'static str]);
 #[derive(Debug)]
 pub(crate) struct Suite {
     name: &'static str,
+    /// Of whom it is asked.
+    ours: &'static [&'static str],
     /// Whose rate a row is shown as a multiple of.
     rivals: &'static [&'static str],
     /// What is to be known of the columns besides.
@@ -55,6 +57,7 @@ pub(crate) struct Suite {
 
 const SUITE: Suite = Suite {
     name: "fs",
+    ours: &[OURS],
     rivals: &["plain", "fuse"],
     note: "what a workload prepares between its measured parts is in it",
     asked: &[
@@ -402,16 +405,23 @@ impl Report {
     #[must_use]
     pub fn verdicts(&self) -> Vec<Verdict> {
         let is_left_out = |workload: &&str| self.left_out.iter().any(|(name, _)| name == workload);
-        let verdicts = self.suite.asked.iter().filter_map(|(what, rival, asked, workloads)| {
-            let is_meant =
-                |row: &&Row| row.system == OURS && workloads.contains(&row.workload.as_str());
-            let rows = self.rows.iter().filter(is_meant);
-            let points = rows.map(|row| (row.workload.clone(), self.ratio(row, rival))).collect();
-            let what = format!("{what}, operations a second over {rival}");
-            let verdict = Verdict::at_least(self.suite.name, &what, *asked, points);
-            (!verdict.points.is_empty() || workloads.iter().any(is_left_out)).then_some(verdict)
-        });
-        verdicts.collect()
+        let mut verdicts = Vec::new();
+        for ours in self.suite.ours {
+            for (what, rival, asked, workloads) in self.suite.asked {
+                let is_meant =
+                    |row: &&Row| row.system == *ours && workloads.contains(&row.workload.as_str());
+                let rows = self.rows.iter().filter(is_meant);
+                let points =
+                    rows.map(|row| (row.workload.clone(), self.ratio(row, rival))).collect();
+                let whose = if *ours == OURS { String::new() } else { format!(" of {ours}") };
+                let what = format!("{what}, operations a second{whose} over {rival}");
+                let verdict = Verdict::at_least(self.suite.name, &what, *asked, points);
+                if !verdict.points.is_empty() || workloads.iter().any(is_left_out) {
+                    verdicts.push(verdict);
+                }
+            }
+        }
+        verdicts
     }
 
     /// How many times the rate of `system` in the same workload this row's is.

@@ -30,9 +30,12 @@ use crate::stats::Latencies;
 use crate::workload::{Aligned, BLOCK, MEGABYTE, Outcome, Title, fresh, nanos, sqlite};
 
 const WRITE_BACK: &str = "fuse-wb";
+/// The volume with `--cache write-back`.
+const COLLECTS: &str = "outboard-wb";
 const BLOCKS: &[&str] = &["write-8k-t1", "write-8k-t8"];
 const SUITE: Suite = Suite {
     name: "apps",
+    ours: &[OURS, COLLECTS],
     rivals: &["plain", "fuse", WRITE_BACK],
     note: "each load until all it wrote is durable; of one piece of work, p50 and p99 are its mean",
     asked: &[
@@ -157,6 +160,7 @@ pub fn run(bench: &AppsBench, mut progress: impl FnMut(&str)) -> io::Result<Repo
     let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[] };
     let subjects = vec![
         Subject::outboard(&ask, OURS, &[])?,
+        Subject::outboard(&ask, COLLECTS, &["--cache=write-back"])?,
         Subject::plain(&ask)?,
         Subject::fuse(&ask, "fuse", &[])?,
         Subject::fuse(&ask, WRITE_BACK, &["--write-back"])?,
@@ -453,7 +457,7 @@ impl Report {
             if panels.iter().any(|panel| panel.title == *what) {
                 continue;
             }
-            let series = std::iter::once(OURS).chain(self.suite.rivals.iter().copied());
+            let series = self.suite.ours.iter().chain(self.suite.rivals).copied();
             let series = series.map(|system| self.series(system, loads)).collect();
             let axis = |label: &str, scale| Axis { label: label.to_owned(), scale };
             panels.push(Panel {
@@ -562,19 +566,20 @@ mod tests {
             let rounds = Rounds { ops_per_second: vec![7.0], ..Rounds::default() };
             LOADS.iter().map(move |load| rounds.row(load.title, system))
         };
-        let all = [OURS, "plain", "fuse", WRITE_BACK].into_iter().flat_map(rows).collect();
+        let all =
+            [OURS, COLLECTS, "plain", "fuse", WRITE_BACK].into_iter().flat_map(rows).collect();
         let mut report = Report::new(&SUITE, all, 1, Duration::from_secs(1));
         let points = |report: &Report| -> Vec<usize> {
             report.verdicts().iter().map(|verdict| verdict.points.len()).collect()
         };
-        assert_eq!(points(&report), [2, 2, 1, 2, 2, 4]);
+        assert_eq!(points(&report), [2, 2, 1, 2, 2, 4].repeat(2));
         let svg = report.svg();
-        assert_eq!(svg.matches("<circle").count(), 4 * (LOADS.len() + 1), "and the legend");
+        assert_eq!(svg.matches("<circle").count(), 5 * (LOADS.len() + 1), "and the legend");
         assert!(LOADS.iter().all(|load| svg.contains(load.title.name)), "{svg}");
         // What could not be measured is not silently met.
         report.rows.retain(|row| !row.workload.starts_with("leveldb"));
         report.left_out.push(("leveldb-fillseq".to_owned(), "there is no db_bench".to_owned()));
-        assert_eq!(points(&report), [2, 2, 1, 0, 2, 4]);
+        assert_eq!(points(&report), [2, 2, 1, 0, 2, 4].repeat(2));
         let table = report.table();
         assert!(table.contains("left out: there is no db_bench"), "{table}");
     }

@@ -15,6 +15,8 @@ use crate::workload::Outcome;
 pub(super) const APPLICATION: &str = "application";
 pub(super) const HOST: &str = "host side";
 pub(super) const DPU: &str = "DPU side";
+/// How long a host may take to attach.
+const ATTACH_LIMIT: Duration = Duration::from_secs(10);
 
 /// What one measurement gave, and took.
 pub(super) struct Run {
@@ -65,7 +67,12 @@ impl Subject {
         let mut command = Command::new(ask.program);
         command.args(args);
         let serving = Serving::start(command, &dir)?;
-        let mut processes = sides(ask.program, &data)?;
+        let mut processes = sides_when_attached(ask.program, &data)?;
+        for (whose, pid) in &mut processes {
+            if whose == HOST {
+                *pid = process_of_mount(*pid).unwrap_or(*pid);
+            }
+        }
         processes.push(me());
         let data = Some(data);
         Ok(Subject { name, dir, processes, behind: None, data, _serving: Some(serving) })
@@ -131,6 +138,21 @@ fn text(path: &Path) -> io::Result<&str> {
     path.to_str().ok_or_else(|| io::Error::other("the path is not UTF-8"))
 }
 
+/// The process that serves a mount which outlives it: a child of the host.
+fn process_of_mount(host: u32) -> Option<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{host}/task")).ok()?;
+    let children = tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|all| all.split_whitespace().flat_map(str::parse).collect::<Vec<_>>())
+        .collect();
+    children.into_iter().find(|pid| {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).nth(1) == Some(b"mounted")
+    })
+}
+
 /// DMAs of a DPU side so far, by kind.
 fn dmas(program: &Path, data: &Path) -> io::Result<BTreeMap<String, u64>> {
     let status = status(program, data)?;
@@ -146,6 +168,17 @@ fn dmas(program: &Path, data: &Path) -> io::Result<BTreeMap<String, u64>> {
 pub(super) fn status(program: &Path, data: &Path) -> io::Result<serde_json::Value> {
     let output = Command::new(program).args(["status", "--json", "--data"]).arg(data).output()?;
     Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// The same, once the mount's process is attached: a mount that outlives it is there before.
+fn sides_when_attached(program: &Path, data: &Path) -> io::Result<Vec<(String, u32)>> {
+    let begun = Instant::now();
+    loop {
+        match sides(program, data) {
+            Err(_) if begun.elapsed() < ATTACH_LIMIT => std::thread::sleep(ATTACH_LIMIT / 1000),
+            found => return found,
+        }
+    }
 }
 
 /// Pids of the two sides.
