@@ -58,8 +58,12 @@ int main(int argc, char **argv) {
     CHECK(all(fd, 0, MIB, 1) && all(fd, MIB, 2 * MIB, 0) && all(fd, 2 * MIB, 4 * MIB, 1));
     CHECK(size_of(fd) == 4 * MIB);
     CHECK(blocks_of(fd) < full);
-    CHECK(lseek(fd, 0, SEEK_HOLE) == MIB);
-    CHECK(lseek(fd, MIB, SEEK_DATA) == 2 * MIB);
+    /* A kernel that collects writes takes the whole file for data. */
+    const char *front = getenv("OUTBOARD_FRONT");
+    if (!front || strcmp(front, "write-back") != 0) {
+        CHECK(lseek(fd, 0, SEEK_HOLE) == MIB);
+        CHECK(lseek(fd, MIB, SEEK_DATA) == 2 * MIB);
+    }
     CHECK(lseek(fd, 3 * MIB, SEEK_HOLE) == 4 * MIB);
     CHECK(lseek(fd, 4 * MIB, SEEK_DATA) == -1 && errno == ENXIO);
 

@@ -24,7 +24,7 @@ programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY | --preload]
   --only   run just these
   --dir    run in this plain directory instead of a volume: the control
   --preload  with liboutboard_preload.so in every process: past the kernel
-  --cache  the mount's cache: kernel, hybrid or none [default: the program's]
+  --cache  the mount's cache: kernel, write-back, hybrid or none [default: the program's]
   --kill   kill -9 of the mount's process, of the DPU side, of both, in turn, each after so many
            seconds; another takes over (`--on-mount-loss restart`)
   --base   where the volume's data and mount point go [default: a new folder in /tmp]
@@ -172,8 +172,10 @@ fn run_script(
     command.arg(dir).arg(size);
     let front = match on {
         None => "dir",
-        Some((_, options)) if options.cache.as_deref() == Some("hybrid") => "hybrid",
-        Some(_) => "mount",
+        Some((_, options)) => {
+            let mode = options.cache.as_deref();
+            mode.filter(|mode| ["hybrid", "write-back"].contains(mode)).unwrap_or("mount")
+        }
     };
     command.env("OUTBOARD_FRONT", front);
     command.env("OUTBOARD_BIN", here.parent().unwrap_or(&here));

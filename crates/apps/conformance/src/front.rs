@@ -37,6 +37,9 @@ pub struct Features {
     pub steady: bool,
     /// Whether every read reaches who keeps access times. What a hybrid cache answers does not.
     pub reads_seen: bool,
+    /// Whether every write reaches the volume before it is answered. A kernel that collects them
+    /// also knows of no hole.
+    pub writes_seen: bool,
     /// Whether the volume is Outboard's (else a local file system that serves as the reference).
     pub outboard: bool,
 }

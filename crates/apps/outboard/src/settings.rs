@@ -43,6 +43,9 @@ pub(crate) enum OnMountLoss {
 pub(crate) enum CacheMode {
     /// The kernel's page cache, write-through, invalidated when another attachment changes a file.
     Kernel,
+    /// The kernel's page cache, which collects writes and has them written later: when a file is
+    /// closed at the latest. The mount has the volume for itself.
+    WriteBack,
     /// The hybrid cache: pages in this process's memory that the DPU side manages; the kernel keeps
     /// no file data.
     Hybrid,
@@ -119,7 +122,7 @@ pub(crate) struct Settings {
     pub(crate) dpu_loss_limit: Option<u32>,
 
     /// What becomes of the mount when the process that serves it dies; `restart` needs Linux 6.9
-    /// and a cache other than hybrid [default: end]
+    /// and a cache other than hybrid [default: end; with --cache write-back restart]
     #[arg(long, value_name = "POLICY")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) on_mount_loss: Option<OnMountLoss>,
@@ -319,9 +322,21 @@ impl Settings {
         (self.on_dpu_loss.unwrap_or(OnDpuLoss::Wait), limit)
     }
 
-    /// What becomes of the mount when its process dies.
-    pub(crate) fn on_mount_loss(&self) -> OnMountLoss {
-        self.on_mount_loss.unwrap_or(OnMountLoss::End)
+    /// Whether a mount outlives its process. With write-back it does, or what the kernel answered
+    /// would be lost.
+    pub(crate) fn mount_outlives(&self) -> Result<bool, Failure> {
+        match (self.cache(), self.on_mount_loss) {
+            (CacheMode::Hybrid, Some(OnMountLoss::Restart)) => Err(Failure::usage(
+                "--on-mount-loss restart does not go with --cache hybrid, whose pages a process \
+                 that dies may have half written; take another cache",
+            )),
+            (CacheMode::WriteBack, Some(OnMountLoss::End)) => Err(Failure::usage(
+                "--on-mount-loss end does not go with --cache write-back: what the kernel has \
+                 answered and not written would be lost with the mount's process",
+            )),
+            (CacheMode::WriteBack, _) | (_, Some(OnMountLoss::Restart)) => Ok(true),
+            (_, Some(OnMountLoss::End) | None) => Ok(false),
+        }
     }
 
     /// Where the mount's process dies.

@@ -3,146 +3,21 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod running;
 #[path = "../../../worlds/os/tests/skips/mod.rs"]
 mod skips;
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
-use rustix::process::{Pid, Signal, kill_process};
 
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// A mount of `outboard run --on-mount-loss restart`, told to end when dropped.
-struct Running {
-    run: Child,
-    dir: tempfile::TempDir,
-}
-
-impl Running {
-    /// `None` where nothing can be mounted, or a kernel sends nothing again.
-    fn start(test: &str, flags: &[&str]) -> Option<Running> {
-        let root = rustix::process::geteuid().is_root();
-        if !root || File::open("/dev/fuse").is_err() || !resends() {
-            skips::note_skip(test, "needs root, /dev/fuse and Linux 6.9");
-            return None;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("mnt")).unwrap();
-        let mut run = Command::new(env!("CARGO_BIN_EXE_outboard"))
-            .args(["run", "--on-mount-loss=restart", "--size=256M", "--memory=16M"])
-            .args(flags)
-            .arg(format!("--data={}", dir.path().join("data").display()))
-            .arg(dir.path().join("mnt"))
-            .stdout(Stdio::piped())
-            .stderr(File::create(dir.path().join("log")).unwrap())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(run.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let running = Running { run, dir };
-        assert!(line.starts_with("mounted"), "{line}{}", running.log());
-        Some(running)
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.dir.path().join("mnt").join(name)
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
-    }
-
-    /// How many processes the mount has had.
-    fn processes(&self) -> usize {
-        self.log().matches("started the process of the mount").count()
-    }
-
-    /// The process whose second word is `role`, of this volume.
-    fn pid(&self, role: &str) -> Option<i32> {
-        let data = format!("--data={}", self.dir.path().join("data").display());
-        let all = std::fs::read_dir("/proc").unwrap().flatten();
-        all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()).find(|pid| {
-            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let mut words = words.split(|byte| *byte == 0).skip(1);
-            words.next() == Some(role.as_bytes()) && words.any(|word| word == data.as_bytes())
-        })
-    }
-
-    /// kill -9; false if there was none.
-    fn kill(&self, role: &str) -> bool {
-        let Some(pid) = self.pid(role).and_then(Pid::from_raw) else { return false };
-        kill_process(pid, Signal::KILL).is_ok()
-    }
-
-    /// The same; between two of them, the next.
-    fn kill_one(&self, role: &str) {
-        until(role, || self.kill(role).then_some(()));
-    }
-
-    /// Kills the mount's process, and waits for the next.
-    fn replace(&self) {
-        let before = until("a process", || self.pid("mounted"));
-        kill_process(Pid::from_raw(before).unwrap(), Signal::KILL).unwrap();
-        until("a successor", || self.pid("mounted").filter(|pid| *pid != before));
-    }
-
-    /// Ends in order: nothing stays mounted, and the volume is whole.
-    fn end(mut self) {
-        let pid = Pid::from_raw(i32::try_from(self.run.id()).unwrap()).unwrap();
-        kill_process(pid, Signal::INT).unwrap();
-        let status = until("an end", || self.run.try_wait().unwrap());
-        assert!(status.success(), "{status}: {}", self.log());
-        let data = self.dir.path().join("data");
-        let fsck = Command::new(env!("CARGO_BIN_EXE_outboard"))
-            .args(["fsck", "--data"])
-            .arg(data)
-            .output()
-            .unwrap();
-        assert!(fsck.status.success(), "{}", String::from_utf8_lossy(&fsck.stdout));
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("{}", self.log());
-        }
-        let at = self.dir.path().join("mnt");
-        let _ = rustix::mount::unmount(&at, rustix::mount::UnmountFlags::DETACH);
-        if let Ok(None) = self.run.try_wait() {
-            let _ = self.run.kill();
-            let _ = self.run.wait();
-        }
-        self.kill("mounted");
-        self.kill("dpu");
-    }
-}
-
-/// Linux 6.9 or later.
-fn resends() -> bool {
-    let name = rustix::system::uname();
-    let release = name.release().to_string_lossy().into_owned();
-    let mut numbers = release.split('.').map(|word| word.parse::<u32>().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 9)
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begun.elapsed() < LIMIT, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
+use running::{Running, until};
 
 /// Makes, renames, links and removes names: each succeeds where it must. One that was done twice
 /// fails (`EEXIST`, `ENOENT`), one that was lost is missed by the next.
@@ -278,7 +153,7 @@ fn programs_do_not_notice_that_the_mount_s_process_is_killed() {
         std::thread::sleep(Duration::from_millis(500));
     });
     assert!(done > 50, "{done} operations: {}", mount.log());
-    mount.end();
+    drop(mount.end());
 }
 
 /// Each place where a request can be at the death of the process that has it, by name: read, and
@@ -293,7 +168,7 @@ fn a_request_is_answered_once_wherever_it_was() {
             until(point, || (mount.processes() > deaths).then_some(()));
         });
         assert!(done > 10, "{point}: {done} operations: {}", mount.log());
-        mount.end();
+        drop(mount.end());
     }
 }
 
@@ -337,7 +212,7 @@ fn what_was_open_stays_open() {
     let other = File::open(&path).unwrap();
     rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
     drop((other, nameless));
-    mount.end();
+    drop(mount.end());
 }
 
 /// Who waits for a lock waits on; who was killed meanwhile does not stay.
@@ -362,7 +237,7 @@ fn waits_outlive_the_process_and_can_be_ended() {
     let said = waits.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&said.stdout), "mine\n");
     dies.wait().unwrap();
-    mount.end();
+    drop(mount.end());
 }
 
 /// Without the process that holds the mount it is gone, as one always was; nobody hangs.

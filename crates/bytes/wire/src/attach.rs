@@ -26,7 +26,7 @@ pub use hello::{Hello, QueuesHello, QueuesWelcome, RingsHello, RingsWelcome, Rol
 /// First bytes of a message: "OBAT".
 pub const MAGIC: u32 = 0x5441_424F;
 /// Version of the messages that attach: a side of another one is refused.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Version of all other messages, which any program may send to any: what refuses says why in words
 /// that the refused can read, and a DPU side of an older program can be asked and stopped.
 pub const CONTROL_VERSION: u16 = 3;
@@ -57,10 +57,12 @@ pub enum Reason {
     Busy = 7,
     /// The role is unknown, or not one of this DPU side.
     Role = 8,
+    /// Somebody has the volume alone, or it is asked for alone and others use it.
+    InUse = 9,
 }
 
 impl Reason {
-    const ALL: [Reason; 8] = [
+    const ALL: [Reason; 9] = [
         Reason::Version,
         Reason::Malformed,
         Reason::Region,
@@ -69,6 +71,7 @@ impl Reason {
         Reason::Closing,
         Reason::Busy,
         Reason::Role,
+        Reason::InUse,
     ];
 }
 

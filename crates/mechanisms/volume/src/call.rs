@@ -15,6 +15,17 @@ pub struct Caller {
     pub trusted: bool,
     /// Who its socket peer is. The limit of what an attachment that is not trusted may claim.
     pub peer: Cred,
+    /// It keeps mtime and ctime of regular files itself and sends them: what it changes moves
+    /// neither, if it is trusted.
+    pub keeps_times: bool,
+}
+
+impl Caller {
+    /// A process of root's.
+    #[must_use]
+    pub fn root(attachment: SessionId) -> Caller {
+        Caller { attachment, trusted: true, peer: Cred::root(), keeps_times: false }
+    }
 }
 
 /// Bytes beside a request or a reply.

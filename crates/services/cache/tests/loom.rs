@@ -553,7 +553,7 @@ fn what_was_answered_is_in_the_volume_when_the_file_is_closed() {
         let (_region, plane, control) = formatted();
         let (plane, volume) = (Arc::new(plane), Toy::default());
         let coherence = Coherence::default();
-        let caller = Caller { attachment: SessionId(1), trusted: true, peer: Cred::root() };
+        let caller = Caller::root(SessionId(1));
         let (clock, wall) = (|| Time(0), Timestamp::default);
         let setup = CacheSetup { control, is_dead: Box::new(|| false), clock, wall };
         let cache = coherence.attach(caller.clone(), setup);

@@ -65,7 +65,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 self.strip_privileges(txn, &mut inode).await?;
             }
             set_times(cx, &mut inode, set);
-            inode.touch(cx.now);
+            inode.touch(cx.changed_at(set.ctime));
             txn.put_inode(&inode)?;
             txn.record(cx, &Reply::Attr(inode.attr.clone()))?;
             Ok(inode)
@@ -97,7 +97,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
         if size != inode.attr.size {
             self.stage_size(txn, inode, size).await?;
-            inode.modify(cx.now);
+            inode.date(cx.dates());
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use outboard_base::{Cred, Errno, Result, SessionId, Timestamp};
 use outboard_wire::file::{Flags, Header, Op, Reply};
 
 use crate::Caller;
-use crate::layout::{ReplayRecord, key};
+use crate::layout::{Dates, ReplayRecord, key};
 
 /// One request's surroundings.
 pub(crate) struct Context<'a> {
@@ -24,6 +24,8 @@ pub(crate) struct Context<'a> {
     pub(crate) peer_uid: u32,
     /// The front-end has checked permissions, and may be believed.
     pub(crate) checked: bool,
+    /// The front-end keeps the times of files.
+    keeps_times: bool,
     /// The time of this request.
     pub(crate) now: Timestamp,
 }
@@ -48,8 +50,19 @@ impl<'a> Context<'a> {
             trusted: caller.trusted,
             peer_uid: caller.peer.uid,
             checked: caller.trusted && header.flags.has(Flags::CHECKED),
+            keeps_times: caller.trusted && caller.keeps_times,
             now,
         })
+    }
+
+    /// What a change of a file's data does to its times.
+    pub(crate) fn dates(&self) -> Dates {
+        if self.keeps_times { Dates::Stay } else { Dates::Now(self.now) }
+    }
+
+    /// The time of a change, of which `given` is what the front-end says.
+    pub(crate) fn changed_at(&self, given: Option<Timestamp>) -> Timestamp {
+        given.filter(|_| self.keeps_times).unwrap_or(self.now)
     }
 
     /// The pair that records `reply`, if this request has one.

@@ -14,6 +14,7 @@ mod xattr;
 
 pub(crate) use entry::FIRST_COOKIE;
 pub use entry::{Entry, Listed};
+pub(crate) use inode::Dates;
 pub use inode::{DataKind, Inode, marks};
 pub use key::Tag;
 pub use record::{ReplayRecord, Superblock};

@@ -49,6 +49,8 @@ pub struct HostOptions {
     pub beat_limit: Duration,
     /// The hybrid cache: pages of file data in this process's memory; `None` for none.
     pub cache: Option<Shape>,
+    /// Nobody else may be attached meanwhile, and nobody is.
+    pub alone: bool,
     /// Called first on each thread behind the host: a library that shares its process with a
     /// program knows its own threads from the program's.
     pub on_thread: Option<fn()>,
@@ -71,6 +73,7 @@ impl HostOptions {
             // Longer than a disk may keep a DPU side busy, shorter than a user waits.
             beat_limit: Duration::from_secs(20),
             cache: None,
+            alone: false,
             on_thread: None,
             dial: None,
         }
@@ -142,7 +145,7 @@ impl Host {
         let queues = settings.queues.saturating_add(1);
         let (cache, large) = (options.cache.as_ref(), takes_huge_pages(&options.socket));
         let memory = HostMemory::create_with(id, queues, settings.depth, cache, large)?;
-        let memory = Arc::new(memory);
+        let memory = Arc::new(memory.alone(options.alone));
         let plane = memory.format_cache()?;
         let link = Arc::new(first_link(&options, &memory)?);
         let ledger = Arc::new(Ledger::default());

@@ -555,6 +555,7 @@ fn what_is_wrong_with_a_hello_is_said() {
         depth: 8,
         cache_at: 0,
         cache_len: 0,
+        alone: false,
     };
     let shared = Shared::create("t", 1 << 20).unwrap();
     let file = tempfile::tempfile().unwrap();

@@ -15,12 +15,13 @@ use crate::directories::Directories;
 use crate::inodes::InodeTable;
 use crate::job::Chore;
 use crate::notifier::{self, Notice};
-use crate::options::{KillPoint, MountOptions};
+use crate::options::{Cache, KillPoint, MountOptions};
 use crate::pending::Pending;
 use crate::recalls::Recall;
 use crate::releases::Releases;
 use crate::sys::Device;
 use crate::table::{Table, lock};
+use crate::written::Written;
 
 /// Notices that wait for the notifier; beyond, everything the kernel caches is dropped.
 const NOTICES: usize = 1024;
@@ -68,6 +69,8 @@ pub struct MountFront<S> {
     notices_out: Mutex<Option<Receiver<Notice>>>,
     /// Notices were lost.
     pub(crate) overflow: AtomicBool,
+    /// What a kernel that collects writes has written of files.
+    pub(crate) written: Written,
     /// How often the kill point was reached.
     reached: AtomicU64,
 }
@@ -87,8 +90,9 @@ impl<S: backend::Slot> backend::Front<S> for MountFront<S> {
 
     fn event(&self, event: Event, told: Told) {
         self.directories.forget();
-        // Before the mount is there the kernel keeps nothing.
-        if self.agreed().is_none() {
+        // Before the mount is there the kernel keeps nothing. One that collects writes has the
+        // volume for itself, and knows better.
+        if self.agreed().is_none() || self.collects() {
             return;
         }
         if let Err(TrySendError::Full(Recall::Event(event, told))) =
@@ -127,8 +131,14 @@ impl<S: backend::Slot> MountFront<S> {
             notices,
             notices_out: Mutex::new(Some(notices_out)),
             overflow: AtomicBool::new(false),
+            written: Written::default(),
             reached: AtomicU64::new(0),
         }
+    }
+
+    /// Whether the kernel collects writes.
+    pub(crate) fn collects(&self) -> bool {
+        self.options.cache == Cache::WriteBack
     }
 
     /// This process dies here if it is asked to.

@@ -41,6 +41,7 @@ mod session;
 pub mod sys;
 mod table;
 mod worker;
+mod written;
 
 pub use front::MountFront;
 pub use mountpoint::{MountError, abort, clear_stale, look, unmount};

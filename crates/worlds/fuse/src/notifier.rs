@@ -91,10 +91,16 @@ fn tell<S: Slot>(front: &MountFront<S>, event: &Event) {
     }
 }
 
+/// The kernel asks for attributes before it shows them. Takes no lock, so it may be called while a
+/// request on the inode is served.
+pub(crate) fn attributes_are_stale<S: Slot>(front: &MountFront<S>, ino: Ino) {
+    send(front, &inval_inode(node_of(ino), -1, 0));
+}
+
 /// What [`tell`] does as far as no lock of the kernel stands in the way of it: attributes, names,
 /// listings; bytes of files stay.
 pub(crate) fn let_go<S: Slot>(front: &MountFront<S>, event: &Event) {
-    let attributes = |ino: Ino| send(front, &inval_inode(node_of(ino), -1, 0));
+    let attributes = |ino: Ino| attributes_are_stale(front, ino);
     match event {
         Event::InvalidateInode { ino, .. } => attributes(*ino),
         Event::InvalidateEntry { parent, .. } => {

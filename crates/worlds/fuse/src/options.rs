@@ -15,6 +15,10 @@ pub enum Cache {
     /// attachment changes it. Writes go through to the volume before they are answered.
     #[default]
     Kernel,
+    /// The same, but the kernel collects writes: it answers them, says what size and times a file
+    /// has, and writes its pages later; the volume hears of a change by `close` at the latest. Only
+    /// for who has the volume alone: the kernel ignores size and times that others gave a file.
+    WriteBack,
     /// None; it lies in the hybrid cache of the mount's link, which the backend keeps. Names and
     /// attributes stay in the kernel as with [`Cache::Kernel`].
     Hybrid,
@@ -161,8 +165,13 @@ impl MountOptions {
     /// one opened to append: where the file ends the volume knows, and the kernel's cache would put
     /// the bytes where it last saw the end.
     pub(crate) fn fopen_file(&self, flags: u32) -> u32 {
-        let cached =
-            self.cache == Cache::Kernel && flags & (open_flags::DIRECT | open_flags::APPEND) == 0;
+        let cached = match self.cache {
+            Cache::Kernel => flags & (open_flags::DIRECT | open_flags::APPEND) == 0,
+            // Here it is the kernel that knows where the file ends, and its way past its cache for
+            // files that are not told to be direct is the one that moves their times.
+            Cache::WriteBack => true,
+            Cache::None | Cache::Hybrid => false,
+        };
         let kept = if cached { fopen::KEEP_CACHE } else { fopen::DIRECT_IO };
         kept | fopen::PARALLEL_DIRECT_WRITES
     }
@@ -171,7 +180,9 @@ impl MountOptions {
     pub(crate) fn fopen_directory(&self) -> u32 {
         match self.cache {
             Cache::None => 0,
-            Cache::Kernel | Cache::Hybrid => fopen::KEEP_CACHE | fopen::CACHE_DIR,
+            Cache::Kernel | Cache::WriteBack | Cache::Hybrid => {
+                fopen::KEEP_CACHE | fopen::CACHE_DIR
+            }
         }
     }
 }

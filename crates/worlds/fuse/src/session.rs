@@ -18,17 +18,17 @@ use outboard_wire::fuse::{IN_HEADER_LEN, InHeader, Opcode, WRITE_HEAD_LEN, out_h
 use crate::front::{Agreed, MountFront};
 use crate::mountpoint::{self, MountError};
 use crate::notifier::{self, Notice};
-use crate::options::MountOptions;
+use crate::options::{Cache, MountOptions};
 use crate::recalls;
 use crate::sys::{Device, HeapSlot};
 use crate::worker::{End, Worker, wait_for};
 
 /// Capabilities asked for, where the kernel has them.
 ///
-/// Not among them: the write-back cache (an answered write would live in the kernel's memory
-/// alone), splicing (the slot's pages are better), export by file handle (the kernel would ask for
-/// `..` of inodes it forgot), truncation as a part of the open (`O_RDONLY|O_TRUNC` of a program
-/// that runs would empty it before the kernel refuses).
+/// Not among them: the write-back cache (for who asks for it alone, [`wanted`]), splicing (a slot's
+/// pages are better), export by file handle (the kernel would ask for `..` of what it forgot),
+/// truncation as a part of the open (`O_RDONLY|O_TRUNC` of a program that runs would empty it
+/// before the kernel refuses).
 const WANTED: u64 = flags::ASYNC_READ
     | flags::POSIX_LOCKS
     | flags::FLOCK_LOCKS
@@ -50,6 +50,10 @@ const WANTED: u64 = flags::ASYNC_READ
     | flags::DIRECT_IO_ALLOW_MMAP
     | flags::NO_EXPORT_SUPPORT
     | flags::HAS_RESEND;
+
+fn wanted(cache: Cache) -> u64 {
+    WANTED | if cache == Cache::WriteBack { flags::WRITEBACK_CACHE } else { 0 }
+}
 
 /// A mount's connection to the kernel: as long as somebody holds it the mount is there, whether it
 /// is served or not. A process serves it after another: what one had read and not answered is sent
@@ -86,7 +90,7 @@ impl Connection {
         device: Device,
         options: &MountOptions,
     ) -> Result<(Vec<Device>, Agreed), MountError> {
-        let agreed = handshake(&device)?;
+        let agreed = handshake(&device, options.cache)?;
         mountpoint::raise_read_ahead(place, options.read_ahead);
         let mut devices = vec![device];
         while let Some(first) = devices.first()
@@ -110,7 +114,7 @@ impl Connection {
     ) -> Result<Connection, MountError> {
         let max_readahead = u32::MAX;
         let offer = InitIn { major: MAJOR, minor, max_readahead, flags };
-        let init = InitOut::negotiate(&offer, WANTED)
+        let init = InitOut::negotiate(&offer, flags)
             .map_err(|_| MountError::Kernel { major: MAJOR, minor })?;
         let devices = devices.into_iter().map(Device::from_fd).collect();
         Ok(Connection { place, devices, agreed: Agreed { minor, init } })
@@ -353,7 +357,7 @@ fn spawn<T: Send + 'static>(
 }
 
 /// Reads INIT and agrees on capabilities.
-fn handshake(device: &Device) -> Result<Agreed, MountError> {
+fn handshake(device: &Device, cache: Cache) -> Result<Agreed, MountError> {
     let slot = HeapSlot::default();
     // A kernel of a larger major version asks twice.
     for _ in 0..4 {
@@ -382,7 +386,7 @@ fn handshake(device: &Device) -> Result<Agreed, MountError> {
             answer(&other_major())?;
             continue;
         }
-        let init = InitOut::negotiate(&offer, WANTED)
+        let init = InitOut::negotiate(&offer, wanted(cache))
             .map_err(|_| MountError::Kernel { major: offer.major, minor: offer.minor })?;
         answer(&init.emit())?;
         tracing::debug!(minor = offer.minor, flags = format!("{:#x}", init.flags), "handshake");

@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use outboard_base::{Cred, Errno, Fh, Ino, Result};
 use outboard_volume::backend::{Backend, Call as Ask, Completion, Front as _, Port, Slot};
-use outboard_wire::file::{LockKind, LockStyle, Request, open_flags};
+use outboard_wire::file::{LockKind, LockStyle, Request, open_flags, write_flags};
 use outboard_wire::fuse::answer::Listing;
 use outboard_wire::fuse::translate::{ino_of, request};
 use outboard_wire::fuse::{
-    Call, Dialect, IN_HEADER_LEN, INTERRUPT_BIT, InHeader, Opcode, WRITE_HEAD_LEN, init::flags,
-    out_header,
+    Call, Dialect, IN_HEADER_LEN, INTERRUPT_BIT, InHeader, Opcode, WRITE_HEAD_LEN, fattr,
+    init::flags, out_header,
 };
 
 use crate::directories::Directories;
 use crate::front::MountFront;
 use crate::job::{Chore, Job, Shape};
-use crate::notifier::{Notice, is_dying};
+use crate::notifier::{Notice, attributes_are_stale, is_dying};
 use crate::options::KillPoint;
 use crate::sys::map_pages;
 
@@ -186,12 +186,24 @@ impl<B: Backend> Worker<B> {
     /// Serves what needs no volume. True if it was that.
     fn serve_here(&mut self, header: &InHeader, call: &Call<'_>) -> Result<bool> {
         let ino = ino_of(header.node);
+        if matches!(call, Call::Flush { .. }) && self.front.written.closed(ino) {
+            attributes_are_stale(&self.front, ino);
+        }
         match *call {
             Call::Forget { count } => self.forget(header.node, count),
             Call::BatchForget(pairs) => {
                 pairs.for_each(|(node, count)| self.forget(node, count));
             }
             Call::Interrupt { unique } => self.interrupt(unique),
+            // The kernel writes the times of a file down that is gone.
+            Call::Setattr(set)
+                if self.front.collects() && set.valid & !(fattr::MTIME | fattr::CTIME) == 0 =>
+            {
+                let Some(attr) = self.front.inodes.last(ino).map(|last| *last) else {
+                    return Ok(false);
+                };
+                self.front.tell(self.index, header.unique, &attr, false);
+            }
             // Without POSIX locks a close asks nothing: writes were answered by the volume.
             Call::Flush { owner, .. } if !self.front.inodes.closing(ino, owner) => {
                 self.front.accept(self.index, header.unique);
@@ -211,6 +223,10 @@ impl<B: Backend> Worker<B> {
             Call::Ioctl => return Err(Errno::ENOTTY),
             // ENOSYS: the kernel falls back, and does not ask again.
             Call::Access { .. } | Call::Bmap | Call::Poll | Call::Mapping => {
+                return Err(Errno::ENOSYS);
+            }
+            // Where data is the volume does not know: the kernel has some of it.
+            Call::Lseek { .. } if self.front.collects() => {
                 return Err(Errno::ENOSYS);
             }
             Call::Init => return Err(Errno::EIO),
@@ -272,6 +288,9 @@ impl<B: Backend> Worker<B> {
             }
             _ => {}
         }
+        if self.front.collects() {
+            self.collected(ino, &mut asked, payload_len);
+        }
         let job = Job {
             device: self.index,
             pid: header.pid,
@@ -287,6 +306,27 @@ impl<B: Backend> Worker<B> {
             self.start(header.unique, job, slot, &ask);
         }
         Ok(())
+    }
+
+    /// What a kernel that collects writes asks, as it means it.
+    fn collected(&self, ino: Ino, asked: &mut Request<'_>, payload_len: usize) {
+        match asked {
+            Request::Open { flags, .. }
+            | Request::Create { flags, .. }
+            | Request::Tmpfile { flags, .. } => *flags = opened_for_the_kernel(*flags),
+            // It says where appended bytes go.
+            Request::Write { offset, flags, .. } => {
+                *flags &= !write_flags::APPEND;
+                self.front.written.wrote(ino, offset.saturating_add(payload_len as u64));
+            }
+            Request::Fsync { .. } if self.front.written.synced(ino) => {
+                attributes_are_stale(&self.front, ino);
+            }
+            Request::Release { .. } => {
+                let _nobody_looks = self.front.written.closed(ino);
+            }
+            _ => {}
+        }
     }
 
     /// How the answer to a call looks.
@@ -517,4 +557,12 @@ fn supplementary_groups(tid: u32) -> Vec<u32> {
         .filter_map(|group| group.parse().ok())
         .take(outboard_base::limits::GROUPS_MAX)
         .collect()
+}
+
+/// How the volume opens what a kernel that collects writes opened with `flags`: it reads what is
+/// around them through any handle, and appends by itself.
+fn opened_for_the_kernel(flags: u32) -> u32 {
+    let writes_only = flags & open_flags::ACCMODE == open_flags::WRONLY;
+    let mode = if writes_only { open_flags::RDWR } else { flags & open_flags::ACCMODE };
+    flags & !(open_flags::ACCMODE | open_flags::APPEND) | mode
 }

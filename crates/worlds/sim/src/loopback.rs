@@ -249,7 +249,7 @@ impl<V: Volume> Loopback<V> {
         let clock = Box::new(|| Steps.now());
         let wall = Box::new(|| Steps.wall());
         let mut service = Service::new(volume, Limits::default(), clock, wall);
-        let caller = Caller { attachment: self.id, trusted: true, peer: Cred::root() };
+        let caller = Caller::root(self.id);
         let attachment = service.attach(caller, targets, sender).ok_or(Errno::EINVAL)?;
         let adopts = match self.cache {
             Some(geometry) => {

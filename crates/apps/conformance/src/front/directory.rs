@@ -50,6 +50,15 @@ impl DirectoryFront {
         self
     }
 
+    /// The same directory, of a mount whose kernel collects writes: those, and what is read of what
+    /// it has, nobody else sees.
+    #[must_use]
+    pub fn with_write_back(mut self) -> DirectoryFront {
+        self.features.reads_seen = false;
+        self.features.writes_seen = false;
+        self
+    }
+
     /// The directory at `path`. `outboard` tells whether it lies on a mount of Outboard.
     pub fn new(path: &Path, outboard: bool) -> Result<DirectoryFront> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -67,6 +76,7 @@ impl DirectoryFront {
             acl: true,
             steady: true,
             reads_seen: true,
+            writes_seen: true,
             outboard,
         };
         Ok(DirectoryFront {

@@ -87,7 +87,7 @@ impl<K: Kv, M: Medium> InProcessFront<K, M> {
             .and_then(|end| end)
             .map_err(|errno| format!("the grace period does not end: {errno}"))?;
         let features = memory::features(name);
-        let caller = Caller { attachment: SessionId(1), trusted: true, peer: Cred::root() };
+        let caller = Caller::root(SessionId(1));
         let settled = HashMap::new();
         Ok(InProcessFront { features, volume, caller, sequence: 0, replays, settled })
     }
@@ -126,7 +126,7 @@ impl<K: Kv, M: Medium> InProcessFront<K, M> {
             .and_then(|end| end)
             .map_err(|errno| format!("the grace period does not end: {errno}"))?;
         let features = memory::features(name);
-        let caller = Caller { attachment: SessionId(1), trusted: true, peer: Cred::root() };
+        let caller = Caller::root(SessionId(1));
         let settled = HashMap::new();
         Ok(InProcessFront { features, volume, caller, sequence: 0, replays, settled })
     }

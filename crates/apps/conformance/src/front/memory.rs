@@ -108,6 +108,7 @@ pub(super) fn features(name: &str) -> Features {
         acl: true,
         steady: true,
         reads_seen: true,
+        writes_seen: true,
         outboard: true,
     }
 }

@@ -5,7 +5,7 @@ use outboard_wire::file::{FileKind, open_flags, seek};
 
 use super::{pattern, tick};
 use crate::actor::Actor;
-use crate::case::{Case, Outcome, case, check, refused, refused_by, same};
+use crate::case::{Case, Outcome, case, check, needs, refused, refused_by, same};
 
 /// `fallocate(2)` modes.
 const KEEP_SIZE: u32 = 1;
@@ -137,6 +137,7 @@ pub(super) const CASES: &[Case] = &[
         Ok(())
     }),
     case("lseek/all hole", |t| {
+        needs(t.features().writes_seen, "a kernel that collects writes shows no hole")?;
         let ino = t.touch(t.dir, "f")?;
         t.truncate(ino, 1 << 20)?;
         let fh = t.open(ino, 0)?;
@@ -146,6 +147,7 @@ pub(super) const CASES: &[Case] = &[
         Ok(())
     }),
     case("lseek/finds the islands", |t| {
+        needs(t.features().writes_seen, "a kernel that collects writes shows no hole")?;
         // Islands a megabyte apart, on any sensible granularity.
         let (ino, fh) = t.create(t.dir, "f", 0o644)?;
         for at in [1_u64 << 20, 3 << 20] {

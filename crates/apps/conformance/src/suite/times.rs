@@ -51,7 +51,7 @@ pub(super) const CASES: &[Case] = &[
         Ok(())
     }),
     case("times/reading moves atime", |t| {
-        needs(t.features().reads_seen, "what a hybrid cache answers moves no access time")?;
+        needs(t.features().reads_seen, "what a cache answers moves no access time")?;
         let ino = t.file(t.dir, "f", b"abc")?;
         let fh = t.open(ino, 0)?;
         moves(t, "read", ino, ATIME, |t| t.read(ino, fh, 0, 3))?;

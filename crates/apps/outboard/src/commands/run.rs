@@ -21,7 +21,7 @@ use crate::dpu_process::{DpuProcess, Found};
 use crate::exit::{Code, Failure};
 use crate::log;
 use crate::mount_process::Kept;
-use crate::settings::{CacheMode, OnDpuLoss, OnMountLoss, Settings};
+use crate::settings::{CacheMode, OnDpuLoss, Settings};
 use crate::watch::{Happened, Watch};
 
 /// Time for the DPU side to flush and end.
@@ -42,13 +42,7 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
     settings.of_the_dpu_side()?;
     settings.policies()?;
     settings.die_at()?;
-    if settings.on_mount_loss() == OnMountLoss::Restart && settings.cache() == CacheMode::Hybrid {
-        return Err(Failure::usage(
-            "--on-mount-loss restart does not go with --cache hybrid, whose pages a process that \
-             dies may have half written; take another cache"
-                .to_owned(),
-        ));
-    }
+    settings.mount_outlives()?;
     StoreName::of(&data, settings.store.as_deref())?;
     let is_there = data.exists();
     if is_there {
@@ -79,9 +73,10 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
     let watch = Watch::new()?;
     let mut process = DpuProcess::new(settings.clone());
     adopt_or_start(&settings, &mut process)?;
-    let outcome = match settings.on_mount_loss() {
-        OnMountLoss::End => serve(&settings, mountpoint, watch, Some(&mut process)),
-        OnMountLoss::Restart => keep(&settings, mountpoint, watch, &mut process),
+    let outcome = if settings.mount_outlives()? {
+        keep(&settings, mountpoint, watch, &mut process)
+    } else {
+        serve(&settings, mountpoint, watch, Some(&mut process))
     };
     let ended = shut_down(&settings, &mut process);
     outcome.and_then(|code| ended.map(|()| code))
@@ -127,9 +122,16 @@ fn say_what_is_not_done(settings: &Settings, status: &Status) {
 /// Mounts the volume of a DPU side that already runs, and stays until unmounted or told to end.
 pub(crate) fn mount(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Failure> {
     log::start(&settings)?;
+    let outlives = settings.mount_outlives()?;
+    if settings.cache() == CacheMode::WriteBack {
+        return Err(Failure::usage(
+            "--cache write-back needs somebody who outlives the mount's process: take `outboard \
+             run`, or another cache",
+        ));
+    }
     Dpu::of(&settings).status()?;
     clear_stale(mountpoint)?;
-    if settings.on_mount_loss() == OnMountLoss::Restart {
+    if outlives {
         tracing::warn!("--on-mount-loss is not in force: nobody outlives this process");
     }
     serve(&settings, mountpoint, Watch::new()?, None)
@@ -169,12 +171,31 @@ fn keep(
     watch: Watch,
     process: &mut DpuProcess,
 ) -> Result<ExitCode, Failure> {
+    let writes_back = settings.cache() == CacheMode::WriteBack;
+    if writes_back {
+        let status = Dpu::of(settings).status()?;
+        if let Some(other) = status.attachments.first() {
+            return Err(Failure::new(
+                Code::Data,
+                format!(
+                    "--cache write-back wants the volume for itself, and process {other} uses it; \
+                     end that, or take another cache"
+                ),
+            ));
+        }
+    }
     let connection = Connection::open(mountpoint, &mount_options(settings)?)
         .map_err(|error| umount::failure(&error))?;
     let place = connection.place().to_owned();
     if !connection.is_resent() {
         umount::umount(&place, true)?;
         drop(connection);
+        if writes_back {
+            return Err(Failure::usage(
+                "--cache write-back needs a kernel that sends requests again (Linux 6.9), or what \
+                 it had answered would be lost with the mount's process; take another cache",
+            ));
+        }
         tracing::warn!(
             "--on-mount-loss restart is not in force: this kernel does not send requests again \
              (Linux 6.9 does); if this process dies the mount is gone"
@@ -200,6 +221,7 @@ pub(crate) fn mount_options(settings: &Settings) -> Result<MountOptions, Failure
         workers: usize::from(settings.queues()),
         cache: match settings.cache() {
             CacheMode::Kernel => Cache::Kernel,
+            CacheMode::WriteBack => Cache::WriteBack,
             CacheMode::Hybrid => Cache::Hybrid,
             CacheMode::None => Cache::None,
         },
@@ -224,6 +246,7 @@ pub(crate) fn host_options(settings: &Settings) -> Result<HostOptions, Failure> 
         ..options.settings
     };
     options.cache = settings.hybrid()?;
+    options.alone = settings.cache() == CacheMode::WriteBack;
     options.on_loss = match settings.on_dpu_loss() {
         (OnDpuLoss::Fail, _) => LossPolicy::Fail { after: Duration::ZERO },
         (OnDpuLoss::Wait, None) => LossPolicy::default(),

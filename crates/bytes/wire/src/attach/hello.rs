@@ -4,6 +4,7 @@
 //! ```text
 //! Hello    0 role u16   2 its version u16   4 region bytes u64
 //!   queues 12 session u64   20 queues u16   22 depth u16   24 cache: place u64   32 bytes u64
+//!          40 1: it wants the volume alone; 0: it does not   41-43 zeros
 //!   rings  12 groups u16    14 align u32    18 bytes of requests u64   26 bytes of responses u64
 //! Welcome  0 role u16   2 its version u16   4 instance u64   12 bytes of pages u64
 //!   queues 20 queues u16    22 depth u16    24 most bytes of one payload u32
@@ -88,6 +89,8 @@ pub struct QueuesHello {
     pub cache_at: u64,
     /// Bytes of the hybrid cache; 0: there is none.
     pub cache_len: u64,
+    /// It keeps what nobody could ask it for: while it is attached, nobody else may be.
+    pub alone: bool,
 }
 
 /// Of a host that brings rings.
@@ -139,7 +142,7 @@ pub struct RingsWelcome {
 }
 
 const HEAD: usize = 12;
-const QUEUES_HELLO: usize = 40;
+const QUEUES_HELLO: usize = 44;
 const RINGS_HELLO: usize = 34;
 const QUEUES_WELCOME: usize = 28;
 const RINGS_WELCOME: usize = 20;
@@ -212,6 +215,7 @@ impl Hello {
                 body.extend(hello.depth.to_le_bytes());
                 body.extend(hello.cache_at.to_le_bytes());
                 body.extend(hello.cache_len.to_le_bytes());
+                body.extend(u32::from(hello.alone).to_le_bytes());
             }
             Hello::Rings(hello) => {
                 body.extend(hello.region_len.to_le_bytes());
@@ -235,8 +239,10 @@ impl Hello {
                     depth: u16_at(body, 22),
                     cache_at: u64_at(body, 24),
                     cache_len: u64_at(body, 32),
+                    alone: u32_at(body, 40) == 1,
                 };
-                let ok = grid_ok(hello.queues, hello.depth) && cache_ok(&hello);
+                let ok =
+                    grid_ok(hello.queues, hello.depth) && cache_ok(&hello) && u32_at(body, 40) <= 1;
                 when(ok, Hello::Queues(hello))
             }
             Role::Rings => {
@@ -326,6 +332,7 @@ pub(super) mod tests {
                         depth,
                         cache_at,
                         cache_len,
+                        alone: session.0 % 2 == 1,
                     })
                 }
             ),
@@ -364,6 +371,7 @@ pub(super) mod tests {
         depth: 128,
         cache_at: 0x8_0000,
         cache_len: 0x8_0000,
+        alone: true,
     };
     const RINGS: RingsHello = RingsHello {
         region_len: 0x10_0000,
@@ -381,14 +389,14 @@ pub(super) mod tests {
     fn golden_bytes() {
         #[rustfmt::skip]
         let queues = [
-            b'O', b'B', b'A', b'T', 4, 0, 1, 0, 40, 0, 0, 0,
+            b'O', b'B', b'A', b'T', 5, 0, 1, 0, 44, 0, 0, 0,
             1, 0, 1, 0, 0, 0, 0x10, 0, 0, 0, 0, 0,
             1, 2, 3, 4, 5, 6, 7, 8, 4, 0, 128, 0,
-            0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0,
+            0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1, 0, 0, 0,
         ];
         #[rustfmt::skip]
         let rings = [
-            b'O', b'B', b'A', b'T', 4, 0, 1, 0, 34, 0, 0, 0,
+            b'O', b'B', b'A', b'T', 5, 0, 1, 0, 34, 0, 0, 0,
             2, 0, 1, 0, 0, 0, 0x10, 0, 0, 0, 0, 0,
             3, 0, 0, 2, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0,
         ];

@@ -18,6 +18,7 @@ pub mod fattr {
     pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
+    pub const CTIME: u32 = 1 << 10;
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
@@ -69,8 +70,10 @@ pub struct SetattrIn {
     pub size: u64,
     pub atime: u64,
     pub mtime: u64,
+    pub ctime: u64,
     pub atime_nsec: u32,
     pub mtime_nsec: u32,
+    pub ctime_nsec: u32,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
@@ -396,8 +399,10 @@ fn setattr(body: &[u8]) -> Result<SetattrIn> {
         size: u64_at(body, 16)?,
         atime: u64_at(body, 32)?,
         mtime: u64_at(body, 40)?,
+        ctime: u64_at(body, 48)?,
         atime_nsec: u32_at(body, 56)?,
         mtime_nsec: u32_at(body, 60)?,
+        ctime_nsec: u32_at(body, 64)?,
         mode: u32_at(body, 68)?,
         uid: u32_at(body, 76)?,
         gid: u32_at(body, 80)?,

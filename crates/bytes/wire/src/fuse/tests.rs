@@ -124,8 +124,10 @@ fn about_inodes() -> Vec<Sample> {
                 size: 6,
                 atime: 8,
                 mtime: 9,
+                ctime: 10,
                 atime_nsec: 11,
                 mtime_nsec: 12,
+                ctime_nsec: 13,
                 mode: 0o644,
                 uid: 14,
                 gid: 15,
@@ -500,11 +502,13 @@ fn flags_travel_where_they_mean_something() {
 fn attributes_change_as_the_kernel_says() {
     use fattr::*;
     let set = SetattrIn {
-        valid: MODE | SIZE | ATIME | ATIME_NOW | MTIME | FH | KILL_SUIDGID,
+        valid: MODE | SIZE | ATIME | ATIME_NOW | MTIME | CTIME | FH | KILL_SUIDGID,
         fh: 4,
         size: 5,
         mtime: 6,
         mtime_nsec: 7,
+        ctime: 8,
+        ctime_nsec: 9,
         mode: 0o107_777,
         ..SetattrIn::default()
     };
@@ -513,14 +517,20 @@ fn attributes_change_as_the_kernel_says() {
         size: Some(5),
         atime: Some(SetattrTime::Now),
         mtime: Some(SetattrTime::At(Timestamp { sec: 6, nsec: 7 })),
+        ctime: Some(Timestamp { sec: 8, nsec: 9 }),
         kill_suidgid: true,
         ..Setattr::default()
     };
     let request_for = |set| request(2, &Call::Setattr(set));
     let found = request_for(set).unwrap().unwrap().request;
     assert_eq!(found, Request::Setattr { ino: Ino(2), fh: Fh(4), set: wanted });
-    let bad = SetattrIn { mtime_nsec: 1_000_000_000, ..set };
-    assert_eq!(request_for(bad), Err(Errno::EINVAL));
+    let bad = [
+        SetattrIn { mtime_nsec: 1_000_000_000, ..set },
+        SetattrIn { ctime_nsec: 1_000_000_000, ..set },
+    ];
+    for bad in bad {
+        assert_eq!(request_for(bad), Err(Errno::EINVAL));
+    }
 }
 
 #[test]

@@ -238,6 +238,8 @@ fn setattr(from: &SetattrIn) -> Result<Setattr> {
             }
         })
     };
+    let ctime = has(fattr::CTIME)
+        .then(|| Timestamp::new(from.ctime.cast_signed(), from.ctime_nsec).ok_or(Errno::EINVAL));
     Ok(Setattr {
         mode: has(fattr::MODE).then_some(from.mode & crate::file::mode::PERMISSIONS),
         uid: has(fattr::UID).then_some(from.uid),
@@ -245,6 +247,7 @@ fn setattr(from: &SetattrIn) -> Result<Setattr> {
         size: has(fattr::SIZE).then_some(from.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, from.atime, from.atime_nsec)?,
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, from.mtime, from.mtime_nsec)?,
+        ctime: ctime.transpose()?,
         kill_suidgid: has(fattr::KILL_SUIDGID),
     })
 }

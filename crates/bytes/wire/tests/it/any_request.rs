@@ -35,14 +35,17 @@ fn time() -> impl Strategy<Value = Option<SetattrTime>> {
 
 fn setattr() -> impl Strategy<Value = Setattr> {
     let word = any::<Option<u32>>;
-    (word(), word(), word(), any::<Option<u64>>(), time(), time(), any::<bool>()).prop_map(
-        |(mode, uid, gid, size, atime, mtime, kill_suidgid)| Setattr {
+    let ctime = any::<Option<(i64, u32)>>()
+        .prop_map(|at| at.map(|(sec, nsec)| Timestamp { sec, nsec: nsec % 1_000_000_000 }));
+    (word(), word(), word(), any::<Option<u64>>(), time(), time(), ctime, any::<bool>()).prop_map(
+        |(mode, uid, gid, size, atime, mtime, ctime, kill_suidgid)| Setattr {
             mode,
             uid,
             gid,
             size,
             atime,
             mtime,
+            ctime,
             kill_suidgid,
         },
     )

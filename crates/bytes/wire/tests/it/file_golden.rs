@@ -82,15 +82,17 @@ fn a_setattr_says_which_of_its_places_count() {
         size: Some(3),
         atime: Some(SetattrTime::Now),
         mtime: Some(SetattrTime::At(Timestamp { sec: -4, nsec: 5 })),
+        ctime: Some(Timestamp { sec: 6, nsec: 7 }),
         kill_suidgid: true,
     };
     let rows = rows(&Request::Setattr { ino: Ino(9), fh: Fh(0), set });
-    assert_eq!(rows[8], [0x7F, 0x01, 0, 0, 0xA4, 0x01, 0, 0], "all but mtime-now; mode");
+    assert_eq!(rows[8], [0x7F, 0x03, 0, 0, 0xA4, 0x01, 0, 0], "all but mtime-now; mode");
     assert_eq!(rows[9], [1, 0, 0, 0, 2, 0, 0, 0], "owner, group");
     assert_eq!(number(&rows[10]), 3, "size");
     assert_eq!(number(&rows[11]), 0, "atime seconds: now");
     assert_eq!(number(&rows[12]), (-4_i64).cast_unsigned(), "mtime seconds");
     assert_eq!(rows[13], [0, 0, 0, 0, 5, 0, 0, 0], "nanoseconds");
+    assert_eq!([14, 15].map(|row| number(&rows[row])), [6, 7], "ctime");
 }
 
 #[test]

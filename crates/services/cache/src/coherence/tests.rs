@@ -167,7 +167,7 @@ impl Host {
         let geometry = shape.at(PAGE).unwrap();
         let region = Region::anonymous(PAGE + geometry.area().len);
         let plane = Plane::format(Arc::clone(&region), geometry).unwrap();
-        let caller = Caller { attachment: SessionId(session), trusted: true, peer: Cred::root() };
+        let caller = Caller::root(SessionId(session));
         let (ledger, dead) = (Arc::new(Ledger::new()), Arc::new(AtomicBool::new(false)));
         Host { caller, region, plane, ledger, dead }
     }

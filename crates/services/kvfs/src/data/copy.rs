@@ -111,7 +111,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             if !cx.passes() {
                 self.strip_privileges(txn, &mut target).await?;
             }
-            target.modify(cx.now);
+            target.date(cx.dates());
             txn.put_inode(&target)?;
             txn.record(cx, &Reply::Written(copied))?;
             Ok(copied)

@@ -107,7 +107,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 if !cx.passes() {
                     self.strip_privileges(txn, &mut inode).await?;
                 }
-                inode.modify(cx.now);
+                inode.date(cx.dates());
                 txn.record(cx, &Reply::Empty)?;
             }
             shape.put(&mut inode);

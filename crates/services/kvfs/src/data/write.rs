@@ -9,7 +9,7 @@
 
 use outboard_base::limits::{FILE_SIZE_MAX, IO_MAX};
 use outboard_base::task::RangeGuard;
-use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
+use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_kv::object::{Room, Written};
 use outboard_kv::{Cached, Kv, KvError};
 use outboard_medium::Medium;
@@ -21,7 +21,7 @@ use super::shape::Shape;
 use crate::Kvfs;
 use crate::context::Context;
 use crate::handles::Handle;
-use crate::layout::{DataKind, Inode};
+use crate::layout::{DataKind, Dates, Inode};
 use crate::txn::{Fail, ROUNDS_MAX, Tried, Txn};
 
 /// A write, as far as its effect is concerned.
@@ -47,17 +47,6 @@ impl Write<'_> {
         let room = usize::try_from(room.ok_or(Errno::EFBIG)?).unwrap_or(usize::MAX);
         Ok(self.data.get(..room).unwrap_or(self.data))
     }
-}
-
-/// What a change does to a file's times.
-#[derive(Clone, Copy)]
-pub(crate) enum Dates {
-    /// Nothing: the pages come with times of their own.
-    Stay,
-    /// It is made now.
-    Now(Timestamp),
-    /// It was made then, of which the file may have heard already.
-    Then(Timestamp),
 }
 
 /// A write to some blocks of a big file whose bytes are out.
@@ -138,7 +127,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             let change = Change {
                 written: vec![written.map_err(KvError::errno)?],
                 end,
-                dates: Dates::Now(cx.now),
+                dates: cx.dates(),
                 strips: write.strips(cx),
                 record: record.clone(),
                 essential: false,
@@ -261,7 +250,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             txn.stage(staged);
             self.keep_synced(ino, &before, &shape).await?;
             shape.put(&mut inode);
-            self.count_change(txn, &mut inode, Dates::Now(cx.now), write.strips(cx)).await?;
+            self.count_change(txn, &mut inode, cx.dates(), write.strips(cx)).await?;
             txn.put_inode(&inode)?;
             let taken = u32::try_from(data.len()).map_err(|_| Errno::EIO)?;
             txn.record(cx, &Reply::Written(taken))?;
@@ -281,11 +270,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if strips {
             self.strip_privileges(txn, inode).await?;
         }
-        match dates {
-            Dates::Now(now) => inode.modify(now),
-            Dates::Then(then) => inode.modified(then),
-            Dates::Stay => inode.attr.change = inode.attr.change.saturating_add(1),
-        }
+        inode.date(dates);
         Ok(())
     }
 }

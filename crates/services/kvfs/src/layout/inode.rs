@@ -59,6 +59,17 @@ pub struct Inode {
     pub marks: u32,
 }
 
+/// What a change does to a file's times.
+#[derive(Clone, Copy)]
+pub(crate) enum Dates {
+    /// Nothing: whoever made it sends times by themselves.
+    Stay,
+    /// It is made now.
+    Now(Timestamp),
+    /// It was made then, of which the file may have heard already.
+    Then(Timestamp),
+}
+
 impl Inode {
     /// Encoded length, bytes (DPC 3.4).
     pub const LEN: usize = 256;
@@ -133,6 +144,15 @@ impl Inode {
     pub fn modify(&mut self, now: Timestamp) {
         self.attr.mtime = now;
         self.touch(now);
+    }
+
+    /// Data changed.
+    pub(crate) fn date(&mut self, dates: Dates) {
+        match dates {
+            Dates::Now(now) => self.modify(now),
+            Dates::Then(then) => self.modified(then),
+            Dates::Stay => self.attr.change = self.attr.change.saturating_add(1),
+        }
     }
 
     /// Data changed `then`; it may have got later times already, and keeps them.

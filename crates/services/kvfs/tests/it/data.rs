@@ -5,12 +5,12 @@
 //! fail. After each operation the size and one read must agree, now and then everything. A failing
 //! seed is printed.
 
-use outboard_base::{Errno, Fh, Ino, Rng};
+use outboard_base::{Errno, Fh, Ino, Rng, Timestamp};
 use outboard_kv::mem;
 use outboard_kv::object::ObjectId;
 use outboard_kvfs::check;
 use outboard_medium as medium;
-use outboard_wire::file::{Reply, Request, Setattr, open_flags, seek, write_flags};
+use outboard_wire::file::{Reply, Request, Setattr, SetattrTime, open_flags, seek, write_flags};
 
 use crate::world::{Disk, User, Volume, block_on, errno, tidy};
 
@@ -409,4 +409,38 @@ fn what_a_write_does_to_attributes() {
     user.ask(Request::Write { ino, fh, offset: 0, flags }, b"kill").unwrap();
     // Without group execution set-group-id is not a privilege.
     assert_eq!(user.stat(file.ino).unwrap().mode & 0o7777, 0o2767);
+}
+
+/// A kernel that collects writes keeps the times of files. What it wrote a moment later moved them
+/// again, to a time that nobody had seen.
+#[test]
+fn who_keeps_the_times_of_files_has_them_kept() {
+    let disk = Disk::new(9);
+    let volume = disk.open_settled();
+    let mut user = User::root(&volume);
+    let file = make(&user, "f");
+    let at = |sec| Timestamp { sec, nsec: 5 };
+    let times = |user: &User<'_>| {
+        let found = user.stat(file.ino).unwrap();
+        (found.mtime, found.ctime)
+    };
+    user.caller.keeps_times = true;
+    let set =
+        Setattr { mtime: Some(SetattrTime::At(at(7))), ctime: Some(at(8)), ..Setattr::default() };
+    user.set(file.ino, set.clone()).unwrap();
+    assert_eq!(times(&user), (at(7), at(8)));
+    user.write(file.ino, file.fh, 0, &[1; 100]).unwrap();
+    user.write(file.ino, file.fh, 100, &[2; 100_000]).unwrap();
+    user.write(file.ino, file.fh, 5000, &[3; 9000]).unwrap();
+    let (ino, fh) = (file.ino, file.fh);
+    let fallocate = Request::Fallocate { ino, fh, offset: 0, len: 1 << 20, mode: 0 };
+    user.ask(fallocate, &[]).unwrap();
+    assert_eq!(times(&user), (at(7), at(8)));
+    // Not the word of just anybody.
+    user.caller.trusted = false;
+    user.write(file.ino, file.fh, 0, b"moves").unwrap();
+    let (mtime, ctime) = times(&user);
+    assert!(mtime > at(7) && ctime == mtime);
+    user.set(file.ino, set).unwrap();
+    assert!(times(&user).1 > at(8), "a change is of the present");
 }

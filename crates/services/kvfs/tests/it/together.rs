@@ -6,7 +6,7 @@ use outboard_base::task::poll_once;
 use std::pin::Pin;
 use std::task::Poll;
 
-use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, SessionId, Timestamp};
+use outboard_base::{Errno, Fh, Ino, Result, Rng, SessionId, Timestamp};
 use outboard_kv::mem::Faults;
 use outboard_sim::seeds;
 use outboard_volume::{Answer, Caller, Payload};
@@ -77,7 +77,7 @@ impl<'v> Slot<'v> {
     /// Of one of two attachments.
     fn idle(lane: u16) -> Slot<'v> {
         let attachment = SessionId(1 + u64::from(lane % 2));
-        let caller = Caller { attachment, trusted: true, peer: Cred::root() };
+        let caller = Caller::root(attachment);
         Slot { running: None, what: String::new(), caller, lane }
     }
 

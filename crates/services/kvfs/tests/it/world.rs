@@ -158,8 +158,7 @@ impl<'v> User<'v> {
 
     /// Root, on an attachment of their own.
     pub(crate) fn attached(volume: &'v Volume, attachment: u64) -> User<'v> {
-        let caller =
-            Caller { attachment: SessionId(attachment), trusted: true, peer: Cred::root() };
+        let caller = Caller::root(SessionId(attachment));
         User {
             volume,
             caller,

@@ -80,7 +80,7 @@ fn lock_of(rng: &mut Rng, owner: u64) -> Lock {
 
 /// One request of the stranger, to the volume itself.
 pub(crate) async fn ask(volume: &Volume, request: Request<'_>) -> Result<Reply> {
-    let caller = Caller { attachment: STRANGER, trusted: true, peer: Cred::root() };
+    let caller = Caller::root(STRANGER);
     let (cred, flags, session) = (Cred::root(), Flags::default(), STRANGER);
     let header = Header { cred, flags, session, sequence: 0, lane: 0 };
     let now = Timestamp { sec: 3, nsec: 0 };

@@ -58,7 +58,7 @@ fn mark_of(block: &[u8]) -> u64 {
 
 /// One request of the stranger, to the volume itself.
 async fn ask(volume: &Volume, request: Request<'_>, payload: &[u8]) -> Result<(Reply, Vec<u8>)> {
-    let caller = Caller { attachment: STRANGER, trusted: true, peer: Cred::root() };
+    let caller = Caller::root(STRANGER);
     let (cred, flags, session) = (Cred::root(), Flags::default(), STRANGER);
     let header = Header { cred, flags, session, sequence: 0, lane: 0 };
     let payload = Payload::Bytes(payload.to_vec());

@@ -85,7 +85,8 @@ impl<V: AnyVolume, S: AnyVolume> Side<V, S> {
         let target = Target::new(Arc::clone(&dma), &registers, 0, Arc::clone(&ledger)).unwrap();
         let sender = Sender::new(dma, registers, ledger);
         let session = SessionId(session);
-        let caller = Caller { attachment: session, trusted: peer.is_root(), peer };
+        let caller =
+            Caller { attachment: session, trusted: peer.is_root(), peer, keeps_times: false };
         let id = self.service.attach(caller, vec![target], sender)?;
         Some(Host { initiator, session, id })
     }

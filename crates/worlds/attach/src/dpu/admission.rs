@@ -112,9 +112,8 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         let trusted = self.is_trusted(name);
         let connection =
             self.peers.all.get(&name).ok_or_else(|| (Reason::Closing, "hung up".to_owned()))?;
-        self.may_use(hello, connection).map_err(|(reason, text)| {
-            say_no(&connection.peer, reason, text);
-            (reason, text.to_owned())
+        self.may_use(hello, connection).inspect_err(|(reason, text)| {
+            say_no(&connection.peer, *reason, text);
         })?;
         let link =
             DpuAttachment::admit(&connection.peer, hello, fds, &self.options.terms, &self.wakeup)?;
@@ -123,6 +122,8 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
             attachment: hello.session,
             trusted,
             peer: Cred { uid: cred.uid, gid: cred.gid, pid: cred.pid, groups: cred.groups },
+            // A kernel that collects writes, which nobody else must see the times of.
+            keeps_times: hello.alone,
         };
         let direct = Direct::new(Arc::clone(link.region()));
         let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(&self.ledger)));
@@ -135,7 +136,8 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         self.admit_cache(name, id, hello, dma);
         self.peers.lingering.retain(|lingering| lingering.session != hello.session);
         let cached = hello.cache_len > 0;
-        self.sessions.insert(hello.session, Holder { uid: cred.uid, pid: cred.pid, cached });
+        let alone = hello.alone;
+        self.sessions.insert(hello.session, Holder { uid: cred.uid, pid: cred.pid, cached, alone });
         link.registers().beat_dpu();
         self.peers.attach(name, Attached { id, link }, hello.session);
         tracing::info!(
@@ -178,19 +180,31 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         &self,
         hello: &QueuesHello,
         connection: &Connection,
-    ) -> Result<(), (Reason, &'static str)> {
+    ) -> Result<(), (Reason, String)> {
+        let no = |reason, text: &str| Err((reason, text.to_owned()));
         if self.ending.is_some() {
-            return Err((Reason::Closing, "the DPU side is closing"));
+            return no(Reason::Closing, "the DPU side is closing");
         }
         if hello.session.0 == 0 {
-            return Err((Reason::Malformed, "a session is not 0"));
+            return no(Reason::Malformed, "a session is not 0");
         }
         let holder = self.sessions.holder(hello.session);
         if holder.is_some_and(|holder| holder.uid != connection.cred.uid) {
-            return Err((Reason::Permission, "the session belongs to another user"));
+            return no(Reason::Permission, "the session belongs to another user");
         }
         if self.service.serves(hello.session) {
-            return Err((Reason::Busy, "the session is attached, or its last requests still run"));
+            return no(Reason::Busy, "the session is attached, or its last requests still run");
+        }
+        if let Some(other) = self.sessions.in_the_way(hello.session, hello.alone) {
+            let pid = other.pid;
+            let text = if other.alone {
+                format!("process {pid} has the volume for itself (`--cache write-back`)")
+            } else {
+                format!(
+                    "`--cache write-back` wants the volume for itself, and process {pid} uses it"
+                )
+            };
+            return Err((Reason::InUse, text));
         }
         Ok(())
     }

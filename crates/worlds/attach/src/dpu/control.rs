@@ -292,8 +292,10 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
                 let mut all = self.service.attachments();
                 let (_, attachment) = all.find(|(id, _)| *id == attached.id)?;
                 let layout = attached.link.registers().layout();
+                let holder = self.sessions.holder(connection.session);
                 Some(json!({
                     "session": format!("{:x}", connection.session.0),
+                    "alone": holder.is_some_and(|holder| holder.alone),
                     "pid": connection.cred.pid,
                     "uid": connection.cred.uid,
                     "queues": layout.queues(),

@@ -1,8 +1,8 @@
 //! Which sessions are served, written down for the next start.
 //!
 //! ```text
-//! outboard sessions 2 <boot id>
-//! <session, hex> <uid> <pid> <1: it brought a cache, 0: it did not>
+//! outboard sessions 3 <boot id>
+//! <session, hex> <uid> <pid> <1: it brought a cache, 0: it did not> <1: it is alone, 0: it is not>
 //! ```
 //!
 //! Written anew (to a file beside it, then renamed) when a session comes or goes; not synced,
@@ -22,6 +22,8 @@ pub(super) struct Holder {
     pub(super) pid: u32,
     /// Its cache may hold what the volume does not.
     pub(super) cached: bool,
+    /// Nobody else may be attached.
+    pub(super) alone: bool,
 }
 
 /// The sessions of a volume.
@@ -53,7 +55,7 @@ impl Sessions {
     }
 
     fn head(&self) -> String {
-        format!("outboard sessions 2 {}", self.boot)
+        format!("outboard sessions 3 {}", self.boot)
     }
 
     /// Lines that are not sessions are dropped: at worst somebody is not waited for.
@@ -66,8 +68,9 @@ impl Sessions {
             let mut words = line.split(' ');
             let id = u64::from_str_radix(words.next()?, 16).ok()?;
             let mut number = || words.next()?.parse().ok();
-            let (uid, pid, cached) = (number()?, number()?, number()? != 0);
-            Some((SessionId(id), Holder { uid, pid, cached }))
+            let (uid, pid) = (number()?, number()?);
+            let (cached, alone) = (number()? != 0, number()? != 0);
+            Some((SessionId(id), Holder { uid, pid, cached, alone }))
         };
         lines.take(SESSIONS_MAX).filter_map(session).collect()
     }
@@ -81,6 +84,13 @@ impl Sessions {
     pub(super) fn with_caches(&self) -> Vec<SessionId> {
         let cached = self.all.iter().filter(|(_, holder)| holder.cached);
         cached.map(|(session, _)| *session).collect()
+    }
+
+    /// Who stands in the way of `session`, which wants to be `alone` or not: somebody who is, or
+    /// anybody else.
+    pub(super) fn in_the_way(&self, session: SessionId, alone: bool) -> Option<Holder> {
+        let others = self.all.iter().filter(|(other, _)| **other != session);
+        others.map(|(_, holder)| *holder).find(|holder| alone || holder.alone)
     }
 
     /// Who a session belongs to.
@@ -115,9 +125,10 @@ impl Sessions {
     fn write(&self) -> io::Result<()> {
         let mut text = self.head();
         text.push('\n');
-        for (session, Holder { uid, pid, cached }) in &self.all {
+        for (session, Holder { uid, pid, cached, alone }) in &self.all {
+            let (cached, alone) = (u32::from(*cached), u32::from(*alone));
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "{:x} {uid} {pid} {}", session.0, u32::from(*cached));
+            let _ = writeln!(text, "{:x} {uid} {pid} {cached} {alone}", session.0);
         }
         let beside = self.path.with_extension("new");
         std::fs::write(&beside, text)?;
@@ -141,9 +152,9 @@ mod tests {
     fn living_sessions_are_found_again_and_others_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sessions");
-        let me = Holder { uid: 7, pid: std::process::id(), cached: true };
+        let me = Holder { uid: 7, pid: std::process::id(), cached: true, alone: true };
         // Above the largest pid Linux gives out.
-        let dead = Holder { uid: 7, pid: 1 << 23, cached: false };
+        let dead = Holder { uid: 7, pid: 1 << 23, cached: false, alone: false };
         let mut sessions = Sessions::open(&path).unwrap();
         sessions.insert(SessionId(1), me);
         sessions.insert(SessionId(u64::MAX), me);
@@ -157,12 +168,28 @@ mod tests {
     }
 
     #[test]
+    fn nobody_stands_beside_who_is_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut sessions = Sessions::open(&dir.path().join("sessions")).unwrap();
+        let holder = |alone| Holder { uid: 7, pid: std::process::id(), cached: false, alone };
+        assert_eq!(sessions.in_the_way(SessionId(1), true), None);
+        sessions.insert(SessionId(1), holder(false));
+        assert_eq!(sessions.in_the_way(SessionId(2), false), None);
+        assert_eq!(sessions.in_the_way(SessionId(2), true), Some(holder(false)));
+        sessions.insert(SessionId(1), holder(true));
+        assert_eq!(sessions.in_the_way(SessionId(1), true), None, "oneself");
+        // Another life of the DPU side knows it, too.
+        let again = Sessions::open(&dir.path().join("sessions")).unwrap();
+        assert_eq!(again.in_the_way(SessionId(2), false), Some(holder(true)));
+    }
+
+    #[test]
     fn another_boot_or_a_damaged_file_means_nobody() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sessions");
-        let line = format!("1 7 {} 0\n", std::process::id());
+        let line = format!("1 7 {} 0 0\n", std::process::id());
         for text in [
-            format!("outboard sessions 2 another-boot\n{line}"),
+            format!("outboard sessions 3 another-boot\n{line}"),
             format!("nonsense\n{line}"),
             String::new(),
         ] {
@@ -170,7 +197,8 @@ mod tests {
             assert!(Sessions::open(&path).unwrap().expected().is_empty());
         }
         let mut sessions = Sessions::open(&path).unwrap();
-        sessions.insert(SessionId(1), Holder { uid: 7, pid: std::process::id(), cached: true });
+        let me = Holder { uid: 7, pid: std::process::id(), cached: true, alone: false };
+        sessions.insert(SessionId(1), me);
         let mut text = std::fs::read_to_string(&path).unwrap();
         text.push_str("zz 1 1\n5\n\n");
         std::fs::write(&path, text).unwrap();

@@ -36,6 +36,7 @@ pub struct HostMemory {
     layout: Layout,
     cache: Option<Geometry>,
     shared: Shared,
+    alone: bool,
 }
 
 impl HostMemory {
@@ -66,7 +67,7 @@ impl HostMemory {
         let len = cache.map_or(at, |geometry| at + geometry.area().len);
         let create = if large { Shared::create_large } else { Shared::create };
         let shared = create("outboard-host", len)?;
-        Ok(HostMemory { session, layout, cache, shared })
+        Ok(HostMemory { session, layout, cache, shared, alone: false })
     }
 
     /// The memory of a predecessor, laid out for `queues` queue pairs of `depth` entries and no
@@ -82,7 +83,13 @@ impl HostMemory {
         let layout = Layout::new(queues, depth).ok_or(io::ErrorKind::InvalidInput)?;
         let shared = Shared::open_of_trusted(fd, layout.region_len())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        Ok(HostMemory { session, layout, cache: None, shared })
+        Ok(HostMemory { session, layout, cache: None, shared, alone: false })
+    }
+
+    /// Of a host that nobody may be attached beside.
+    #[must_use]
+    pub fn alone(self, alone: bool) -> HostMemory {
+        HostMemory { alone, ..self }
     }
 
     /// The descriptor of the memory.
@@ -206,6 +213,7 @@ impl HostLink {
             depth: memory.layout.depth(),
             cache_at: area.at,
             cache_len: area.len,
+            alone: memory.alone,
         };
         peer.send(&Message::Hello(Hello::Queues(hello)), &[memory.shared.fd()])?;
         match peer.receive_by(deadline)? {

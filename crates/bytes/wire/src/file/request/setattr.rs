@@ -29,6 +29,8 @@ pub struct Setattr {
     pub atime: Option<SetattrTime>,
     /// Modification time.
     pub mtime: Option<SetattrTime>,
+    /// Time of the last change, which is the present otherwise. Of a kernel alone, which keeps it.
+    pub ctime: Option<Timestamp>,
     /// Clear set-id bits, as a write by an unprivileged process does.
     pub kill_suidgid: bool,
 }
@@ -42,7 +44,8 @@ const SET_ATIME_NOW: u32 = 32;
 const SET_MTIME: u32 = 64;
 const SET_MTIME_NOW: u32 = 128;
 const KILL_SUIDGID: u32 = 256;
-const SET_KNOWN: u32 = 511;
+const SET_CTIME: u32 = 512;
+const SET_KNOWN: u32 = 1023;
 
 pub(super) fn encode_setattr(set: &Setattr) -> [u64; 8] {
     let time = |time: Option<SetattrTime>, given: u32, now: u32| match time {
@@ -58,8 +61,10 @@ pub(super) fn encode_setattr(set: &Setattr) -> [u64; 8] {
         | bit(set.gid.is_some(), SET_GID)
         | bit(set.size.is_some(), SET_SIZE)
         | bit(set.kill_suidgid, KILL_SUIDGID)
+        | bit(set.ctime.is_some(), SET_CTIME)
         | atime_bits
         | mtime_bits;
+    let ctime = set.ctime.unwrap_or_default();
     args([
         pack(valid, set.mode.unwrap_or_default()),
         pack(set.uid.unwrap_or_default(), set.gid.unwrap_or_default()),
@@ -67,11 +72,13 @@ pub(super) fn encode_setattr(set: &Setattr) -> [u64; 8] {
         atime.sec.cast_unsigned(),
         mtime.sec.cast_unsigned(),
         pack(atime.nsec, mtime.nsec),
+        ctime.sec.cast_unsigned(),
+        u64::from(ctime.nsec),
     ])
 }
 
 pub(super) fn decode_setattr(args: &[u64; 8]) -> Result<Setattr> {
-    let [modes, owners, size, atime, mtime, nsecs, ..] = *args;
+    let [modes, owners, size, atime, mtime, nsecs, ctime, ctime_nsec] = *args;
     let (valid, mode) = unpack(modes);
     let (uid, gid) = unpack(owners);
     let (atime_nsec, mtime_nsec) = unpack(nsecs);
@@ -88,6 +95,10 @@ pub(super) fn decode_setattr(args: &[u64; 8]) -> Result<Setattr> {
             }
         })
     };
+    let ctime = has(SET_CTIME).then(|| {
+        let nsec = u32::try_from(ctime_nsec).ok();
+        nsec.and_then(|nsec| Timestamp::new(ctime.cast_signed(), nsec)).ok_or(Errno::EINVAL)
+    });
     Ok(Setattr {
         mode: has(SET_MODE).then_some(mode),
         uid: has(SET_UID).then_some(uid),
@@ -95,6 +106,7 @@ pub(super) fn decode_setattr(args: &[u64; 8]) -> Result<Setattr> {
         size: has(SET_SIZE).then_some(size),
         atime: time(SET_ATIME, SET_ATIME_NOW, atime, atime_nsec)?,
         mtime: time(SET_MTIME, SET_MTIME_NOW, mtime, mtime_nsec)?,
+        ctime: ctime.transpose()?,
         kill_suidgid: has(KILL_SUIDGID),
     })
 }

@@ -143,7 +143,7 @@ impl World {
             hits: 0,
             parting: Rc::default(),
         };
-        let maker = Caller { attachment: SessionId(99), trusted: true, peer: Cred::root() };
+        let maker = Caller::root(SessionId(99));
         let (parent, name) = (Ino::ROOT, b"f".as_slice());
         let create = Request::Create { parent, name, mode: 0o644, umask: 0, flags: RDWR };
         match finish(ask(&world.coherence, &world.volume, &maker, create, Vec::new())) {
