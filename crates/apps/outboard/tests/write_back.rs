@@ -19,6 +19,8 @@ use std::time::Duration;
 use outboard_attach::host::Connect;
 use outboard_client::Volume;
 
+use rustix::process::Signal;
+
 use running::Running;
 
 const WRITE_BACK: &[&str] = &["--cache=write-back"];
@@ -87,6 +89,22 @@ fn what_the_kernel_answered_outlives_every_process() {
     found.resize(model.len(), 0);
     assert!(found == model, "a byte that was answered is not there");
     assert_eq!(std::fs::read_to_string(again.at("log")).unwrap(), lines);
+    drop(again.end());
+}
+
+/// Once it was told to end, `run` did not start a DPU side that died again: what was to be written
+/// then waited for a minute, and was lost.
+#[test]
+fn a_dpu_side_that_dies_at_the_end_loses_nothing() {
+    let Some(mount) = Running::start("a_dpu_side_that_dies_at_the_end", WRITE_BACK) else { return };
+    std::fs::write(mount.at("file"), vec![5; 1 << 20]).unwrap();
+    assert!(mount.signal("dpu", Signal::STOP));
+    mount.tell_to_end();
+    // Unmounting asks for durability, of a side that stands still.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(mount.signal("dpu", Signal::KILL));
+    let again = Running::on(mount.end(), &[]);
+    assert!(std::fs::read(again.at("file")).unwrap() == vec![5; 1 << 20]);
     drop(again.end());
 }
 

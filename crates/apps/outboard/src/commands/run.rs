@@ -30,6 +30,8 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(60);
 const DYING_LIMIT: Duration = Duration::from_secs(10);
 /// Time to wait at the end for programs that still use the mount, before it is detached lazily.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
+/// How often it is looked at the end whether there is a DPU side.
+const END_LOOK: Duration = Duration::from_millis(20);
 /// How far the kernel reads ahead in a volume whose data lies in a pool: four requests of the
 /// longest side by side. One at a time, each waited for the way there and back.
 const READ_AHEAD_FAR: usize = 4 << 20;
@@ -146,7 +148,7 @@ fn serve(
     settings: &Settings,
     mountpoint: &Path,
     watch: Watch,
-    process: Option<&mut DpuProcess>,
+    mut process: Option<&mut DpuProcess>,
 ) -> Result<ExitCode, Failure> {
     let front = Arc::new(MountFront::new(mount_options(settings)?));
     let host =
@@ -156,11 +158,13 @@ fn serve(
     let mounted = outboard_fuse::mount(mountpoint, front, Arc::clone(host.session()));
     let mounted = mounted.map_err(|error| umount::failure(&error))?;
     greet(settings, mounted.mountpoint());
-    stay(settings, &|| mounted.is_served(), watch, process)?;
-    finish(&|lazy| mounted.unmount(lazy))?;
-    mounted.join().map_err(|error| umount::failure(&error))?;
-    host.detach(Duration::from_secs(5))
-        .map_err(|error| Failure::internal(format!("the DPU side did not let go: {error}")))?;
+    stay(settings, &|| mounted.is_served(), watch, process.as_deref_mut())?;
+    with_a_dpu_side(process, || {
+        finish(&|lazy| mounted.unmount(lazy))?;
+        mounted.join().map_err(|error| umount::failure(&error))?;
+        host.detach(Duration::from_secs(5))
+            .map_err(|error| Failure::internal(format!("the DPU side did not let go: {error}")))
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -208,10 +212,11 @@ fn keep(
     let served = kept.serve()?;
     greet(settings, &place);
     stay(settings, &|| !served.is_finished(), watch, Some(process))?;
-    finish(&|lazy| outboard_fuse::unmount(&place, lazy))?;
-    served.join().map_err(|_| {
-        Failure::internal("the thread of the mount's process panicked".to_owned())
-    })??;
+    with_a_dpu_side(Some(process), || {
+        finish(&|lazy| outboard_fuse::unmount(&place, lazy))?;
+        let panicked = "the thread of the mount's process panicked";
+        served.join().map_err(|_| Failure::internal(panicked.to_owned()))?
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -305,6 +310,27 @@ fn stay(
             }
         }
     }
+}
+
+/// Does `end`, and meanwhile starts a DPU side that dies again: what the kernel or a cache still
+/// has is written at the end, and made durable.
+fn with_a_dpu_side<T: Send>(
+    mut process: Option<&mut DpuProcess>,
+    end: impl FnOnce() -> T + Send,
+) -> T {
+    std::thread::scope(|scope| {
+        let ending = scope.spawn(end);
+        while !ending.is_finished() {
+            std::thread::sleep(END_LOOK);
+            if let Some(process) = process.as_deref_mut()
+                && !ending.is_finished()
+                && let Err(failure) = process.ensure()
+            {
+                tracing::error!(%failure, "the DPU side does not start; trying again");
+            }
+        }
+        ending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Unmounts, waiting for programs that still use the mount.

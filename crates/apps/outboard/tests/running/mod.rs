@@ -83,10 +83,15 @@ impl Running {
         })
     }
 
+    /// False if there was none.
+    pub(crate) fn signal(&self, role: &str, signal: Signal) -> bool {
+        let Some(pid) = self.pid(role).and_then(Pid::from_raw) else { return false };
+        kill_process(pid, signal).is_ok()
+    }
+
     /// kill -9; false if there was none.
     pub(crate) fn kill(&self, role: &str) -> bool {
-        let Some(pid) = self.pid(role).and_then(Pid::from_raw) else { return false };
-        kill_process(pid, Signal::KILL).is_ok()
+        self.signal(role, Signal::KILL)
     }
 
     /// The same; between two of them, the next.
@@ -101,10 +106,14 @@ impl Running {
         until("a successor", || self.pid("mounted").filter(|pid| *pid != before));
     }
 
-    /// Ends in order: nothing stays mounted, and the volume is whole. The directory it lies in.
-    pub(crate) fn end(mut self) -> tempfile::TempDir {
+    pub(crate) fn tell_to_end(&self) {
         let pid = Pid::from_raw(i32::try_from(self.run.id()).unwrap()).unwrap();
         kill_process(pid, Signal::INT).unwrap();
+    }
+
+    /// Ends in order: nothing stays mounted, and the volume is whole. The directory it lies in.
+    pub(crate) fn end(mut self) -> tempfile::TempDir {
+        self.tell_to_end();
         let status = until("an end", || self.run.try_wait().unwrap());
         assert!(status.success(), "{status}: {}", self.log());
         let fsck = Command::new(env!("CARGO_BIN_EXE_outboard"))
