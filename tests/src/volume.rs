@@ -280,7 +280,7 @@ impl Volume {
         Ok(())
     }
 
-    /// kill -9 of the process that serves the mount beside `run` (`--on-mount-loss restart`), of
+    /// kill -9 of the process that serves the mount beside `run`, of
     /// the DPU side, or of both. False if one of them is just being replaced.
     pub fn kill_below_run(&self, mount: bool, dpu: bool) -> bool {
         let mount = mount.then(|| self.server());

@@ -26,7 +26,7 @@ programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY | --preload]
   --preload  with liboutboard_preload.so in every process: past the kernel
   --cache  the mount's cache: kernel, write-back, hybrid or none [default: the program's]
   --kill   kill -9 of the mount's process, of the DPU side, of both, in turn, each after so many
-           seconds; another takes over (`--on-mount-loss restart`)
+           seconds; another takes over
   --base   where the volume's data and mount point go [default: a new folder in /tmp]
   --keep   leave data and logs there
 ";
@@ -208,9 +208,6 @@ fn on_volume(script: &Path, base: &Path, options: &Options) -> Result<Verdict> {
         options.cache.iter().map(|mode| format!("--cache={mode}")).collect();
     if options.size == "small" && env::var_os("OUTBOARD_STORE").is_none() {
         flags.push(SMALL.to_owned());
-    }
-    if options.kill.is_some() {
-        flags.push("--on-mount-loss=restart".to_owned());
     }
     let mut volume = Volume::new(base, &flags.iter().map(String::as_str).collect::<Vec<_>>())?;
     volume.start()?;

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::commands::run::TakeOver;
 use crate::settings::Settings;
 
 /// Outboard moves a machine's storage stack off the host CPU, to the far side of the bus.
@@ -27,7 +28,7 @@ pub(crate) struct Cli {
 }
 
 /// Version, and the commit it was built from if the build said so.
-fn version() -> &'static str {
+pub(crate) fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         let commit = option_env!("OUTBOARD_COMMIT").unwrap_or("unknown");
         format!("{} (commit {commit})", env!("CARGO_PKG_VERSION"))
@@ -57,13 +58,16 @@ Examples:
   outboard run ./mnt
   outboard run --data /srv/vol --size 20G --cache none /mnt/vol
 
-The DPU side is a process of its own. If it dies it is started again and requests wait for it; if
-this process is killed, the next `outboard run` clears the dead mount point and adopts the DPU
-side. With --on-mount-loss restart the mount is served by a process of its own, too: if that dies,
-another takes the mount over, and the programs on it wait and go on.")]
+The DPU side is a process of its own, and so is what serves the mount. If one dies it is started
+again; requests wait for it, and the programs on the mount go on (what serves the mount needs Linux
+6.9 for that, and another cache than hybrid). If this process is killed, the mount is gone; the next
+`outboard run` clears the dead mount point and adopts the DPU side.")]
     Run {
         #[command(flatten)]
         settings: Settings,
+        /// Whether it takes a mount over; `upgrade` leads to this
+        #[arg(long, value_name = "STEP", hide = true)]
+        take_over: Option<TakeOver>,
         /// An existing directory
         mountpoint: PathBuf,
     },
@@ -76,6 +80,9 @@ another takes the mount over, and the programs on it wait and go on.")]
     Mount {
         #[command(flatten)]
         settings: Settings,
+        /// Whether it takes a mount over; `upgrade` leads to this
+        #[arg(long, value_name = "STEP", hide = true)]
+        take_over: Option<TakeOver>,
         /// An existing directory
         mountpoint: PathBuf,
     },
@@ -120,6 +127,16 @@ Examples:
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
               value_parser = clap::value_parser!(u64).range(1..=86_400))]
         watch: Option<u64>,
+    },
+    /// Have the mounts of a volume, and its DPU side, go on as this program, while they are used
+    #[command(after_help = "\
+Examples:
+  new/outboard upgrade --data /srv/vol    run as the new program, which the mounts become
+
+Programs on a mount notice a pause. What cannot be taken over is refused before anything changes.")]
+    Upgrade {
+        #[command(flatten)]
+        settings: Settings,
     },
     /// Let a volume take more space from now on, while it runs or before its next start
     #[command(after_help = "\
@@ -218,7 +235,7 @@ Examples:
 
 /// Settings a command has no use for. It takes them, so that one set of flags does for all commands
 /// on a volume; its help does not name them.
-const WITHOUT_USE: [(&str, &[&str]); 4] = [
+const WITHOUT_USE: [(&str, &[&str]); 5] = [
     (
         "dpu",
         &[
@@ -234,6 +251,7 @@ const WITHOUT_USE: [(&str, &[&str]); 4] = [
     ),
     ("fsck", &OF_A_RUN),
     ("status", &OF_A_RUN),
+    ("upgrade", &OF_A_RUN),
     ("grow", &OF_A_RUN),
 ];
 
@@ -286,6 +304,7 @@ impl Command {
                 | Command::Mount { .. }
                 | Command::Fsck { .. }
                 | Command::Status { .. }
+                | Command::Upgrade { .. }
                 | Command::Grow { .. }
         )
     }

@@ -7,10 +7,11 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::exit::{Code, Failure};
+use crate::program;
 use crate::restarts::Restarts;
 use crate::settings::Settings;
 
@@ -77,7 +78,7 @@ impl DpuProcess {
     /// Starts the program again as `outboard dpu`, in a process group of its own, so that Ctrl-C at
     /// the terminal reaches only `run`, which then unmounts before it stops the DPU side.
     fn spawn(&mut self) -> Result<(), Failure> {
-        let program = std::env::current_exe()
+        let mut program = program::this()
             .map_err(|error| Failure::internal(format!("cannot find this program: {error}")))?;
         let log = self.settings.data().join("dpu.log");
         let cannot = |what: String| move |error| Failure::internal(format!("{what}: {error}"));
@@ -87,7 +88,7 @@ impl DpuProcess {
             .mode(0o600)
             .open(&log)
             .map_err(cannot(format!("cannot write the log {}", log.display())))?;
-        let child = Command::new(&program)
+        let child = program
             .arg("dpu")
             .args(self.settings.to_flags()?)
             .stdin(Stdio::null())
@@ -95,7 +96,7 @@ impl DpuProcess {
             .stderr(out)
             .process_group(0)
             .spawn()
-            .map_err(cannot(format!("cannot start {}", program.display())))?;
+            .map_err(cannot("cannot start the DPU side".to_owned()))?;
         tracing::info!(pid = child.id(), log = %log.display(), "started the DPU side");
         self.child = Some(child);
         self.was_there = true;

@@ -23,18 +23,21 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::successor::form;
+
 /// Longest message, bytes.
 const LONGEST: usize = 16 << 10;
-/// How often it is looked whether a process is dead that has closed nothing, nanoseconds.
-const LOOK: i64 = 200_000_000;
+/// How often it is looked whether a process is dead that has closed nothing, seconds.
+const LOOK: i64 = 1;
 /// What asks for a connection.
 const CONNECT: &[u8] = b"connect";
 
 /// What is said of a mount before its descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Terms {
-    /// Which program hands over: another version's process would read its notes wrongly.
-    pub(crate) version: String,
+    /// In which form it is kept ([`crate::successor::form`]): a program that knows another would
+    /// read it wrongly.
+    pub(crate) form: String,
     /// Where it is mounted.
     pub(crate) place: PathBuf,
     /// What was agreed with the kernel.
@@ -111,13 +114,28 @@ impl End {
 
     /// Takes what [`End::give`] gave: three descriptors, and those of the device.
     pub(crate) fn take(&self) -> io::Result<(Terms, [OwnedFd; 3], Vec<OwnedFd>)> {
-        let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "what `run` hands over");
         let (text, _) = self.receive()?.ok_or_else(nonsense)?;
         let terms: Terms = serde_json::from_slice(&text)?;
+        if terms.form != form() {
+            let text = format!("what is kept has the form {}, not {}", terms.form, form());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
         let next = || self.receive()?.and_then(|(_, fd)| fd).ok_or_else(nonsense);
         let memory = [next()?, next()?, next()?];
         let devices = (0..terms.devices).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
         Ok((terms, memory, devices))
+    }
+
+    /// After a mount: who asked for the new program, and the number of that request.
+    pub(crate) fn give_asker(&self, id: u32, peer: BorrowedFd<'_>) -> io::Result<()> {
+        self.send(&id.to_le_bytes(), Some(peer))
+    }
+
+    /// Takes what [`End::give_asker`] gave.
+    pub(crate) fn take_asker(&self) -> io::Result<(u32, OwnedFd)> {
+        let (text, fd) = self.receive()?.ok_or_else(nonsense)?;
+        let id = text.try_into().map_err(|_| nonsense())?;
+        Ok((u32::from_le_bytes(id), fd.ok_or_else(nonsense)?))
     }
 
     /// Asks for a connection to the DPU side.
@@ -138,7 +156,7 @@ impl End {
         dial: impl Fn() -> io::Result<OwnedFd>,
         is_dead: impl Fn() -> bool,
     ) -> io::Result<()> {
-        let look = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK };
+        let look = rustix::time::Timespec { tv_sec: LOOK, tv_nsec: 0 };
         loop {
             let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
             match poll(&mut fds, Some(&look)) {
@@ -168,6 +186,10 @@ impl End {
     }
 }
 
+fn nonsense() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "what is handed over")
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
@@ -175,8 +197,8 @@ mod tests {
     use super::*;
 
     fn terms() -> Terms {
-        let (version, place) = (env!("CARGO_PKG_VERSION").to_owned(), PathBuf::from("/mnt/x"));
-        Terms { version, place, kernel: (45, 1 << 39), session: u64::MAX, devices: 2 }
+        let (form, place) = (crate::successor::form(), PathBuf::from("/mnt/x"));
+        Terms { form, place, kernel: (45, 1 << 39), session: u64::MAX, devices: 2 }
     }
 
     #[test]
@@ -185,7 +207,9 @@ mod tests {
         let theirs = End(theirs);
         let file = tempfile::tempfile().unwrap();
         ours.give(&terms(), &[file.as_fd(); 5]).unwrap();
+        ours.give_asker(7, file.as_fd()).unwrap();
         let (taken, _, devices) = theirs.take().unwrap();
+        assert_eq!(theirs.take_asker().unwrap().0, 7);
         assert_eq!((taken.session, taken.kernel, devices.len()), (u64::MAX, (45, 1 << 39), 2));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -213,6 +237,11 @@ mod tests {
         drop(ours);
         drop(watched);
         assert!(End(theirs).take().is_err());
+        let (ours, theirs) = End::pair().unwrap();
+        let other = Terms { form: "0.0".to_owned(), ..terms() };
+        ours.give(&other, &[file.as_fd(); 5]).unwrap();
+        let refused = End(theirs).take().unwrap_err().to_string();
+        assert!(refused.contains("the form 0.0"), "{refused}");
         let (ours, theirs) = End::pair().unwrap();
         ours.send(b"{}", None).unwrap();
         let theirs = End(theirs);

@@ -10,14 +10,18 @@ mod exit;
 mod handover;
 mod log;
 mod mount_process;
+mod program;
 mod restarts;
 mod settings;
+mod successor;
 mod watch;
 
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
+use crate::commands::run::TakeOver;
 use crate::exit::Failure;
+use crate::settings::Settings;
 
 fn main() -> ExitCode {
     match dispatch(Cli::of_process()) {
@@ -32,13 +36,18 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         let file = file.display();
         return Err(Failure::usage(format!("--config {file} is for commands on a volume alone")));
     }
+    // A mount goes on with the settings it had.
+    let loaded = |settings: Settings, take_over: Option<TakeOver>| match take_over {
+        None => settings.load(config),
+        Some(_) => Ok(settings),
+    };
     match cli.command {
-        Command::Run { settings, mountpoint } => {
-            commands::run::run(settings.load(config)?, &mountpoint)
+        Command::Run { settings, take_over, mountpoint } => {
+            commands::run::run(loaded(settings, take_over)?, &mountpoint, take_over)
         }
         Command::Dpu { settings } => commands::dpu::dpu(&settings.load(config)?),
-        Command::Mount { settings, mountpoint } => {
-            commands::run::mount(settings.load(config)?, &mountpoint)
+        Command::Mount { settings, take_over, mountpoint } => {
+            commands::run::mount(loaded(settings, take_over)?, &mountpoint, take_over)
         }
         Command::Mounted { settings } => commands::mounted::mounted(&settings),
         Command::Umount { lazy, mountpoint } => commands::umount::umount(&mountpoint, lazy),
@@ -48,6 +57,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Status { settings, json, watch } => {
             commands::status::status(&settings.load(config)?, json, watch)
         }
+        Command::Upgrade { settings } => commands::upgrade::upgrade(&settings.load(config)?),
         Command::Grow { settings } => commands::grow::grow(&settings.load(config)?),
         Command::Migrate { from, to, store } => commands::migrate::migrate(from, to, store),
         Command::Backup { dir, file, force } => commands::backup::backup(&dir, &file, force),

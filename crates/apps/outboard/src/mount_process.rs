@@ -8,19 +8,25 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outboard_attach::host::{HostOptions, Inherited};
+use outboard_base::SessionId;
 use outboard_fuse::{Connection, is_dead};
 use outboard_link::records::take_mark;
 use outboard_os::shm::Shared;
+use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::exit::Failure;
 use crate::handover::{End, Terms};
+use crate::program;
 use crate::restarts::Restarts;
 use crate::settings::Settings;
+use crate::successor::form;
 
 /// Room for what a mount's process writes down of inodes the kernel knows: 4 million of them. Taken
 /// as it is used.
@@ -29,6 +35,27 @@ pub(crate) const INODES: u64 = 256 << 20;
 const PAUSE: Duration = Duration::from_millis(2);
 /// So many processes in a row that answered nothing are enough: the mount is given up.
 const STRIKES: u32 = 8;
+
+/// With this a process ends that was told to, and whose mount another is to serve.
+pub(crate) const LEFT: i32 = 75;
+/// So long a process has for that before it is killed, which is no worse than a kill at any time.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+/// Between two signals: one that comes before the process listens for it kills it.
+const LEAVE_LOOK: Duration = Duration::from_millis(20);
+
+/// The thread that has a mount served.
+pub(crate) type Served = JoinHandle<Result<(), Failure>>;
+
+/// What came of it.
+pub(crate) fn end_of(served: Served) -> Result<(), Failure> {
+    let panicked = "the thread of the mount's process panicked";
+    served.join().map_err(|_| Failure::internal(panicked.to_owned()))?
+}
+
+fn pidfd_of(child: &Child) -> Option<OwnedFd> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+}
 
 /// Waits until it has ended, or [`is_dead`].
 fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
@@ -51,6 +78,10 @@ pub(crate) struct Kept {
     connection: Connection,
     session: Inherited,
     inodes: Shared,
+    /// Its process is to end, and no other to start.
+    leaves: AtomicBool,
+    /// The process that serves it.
+    process: Mutex<Option<OwnedFd>>,
 }
 
 impl Kept {
@@ -62,14 +93,56 @@ impl Kept {
     ) -> io::Result<Kept> {
         let session = Inherited::fresh(options)?;
         let inodes = Shared::create("outboard-inodes", INODES)?;
-        Ok(Kept { settings, connection, session, inodes })
+        Ok(Kept::of(settings, connection, session, inodes))
     }
 
-    /// Has it served until it is unmounted, or nothing helps; then the mount is dead for its users.
-    pub(crate) fn serve(self) -> Result<JoinHandle<Result<(), Failure>>, Failure> {
-        let serve = move || self.keep_served();
+    /// What another program held, and gave to `end`.
+    pub(crate) fn taken(settings: Settings, end: &End) -> Result<Kept, Failure> {
+        let cannot =
+            |error: io::Error| Failure::usage(format!("cannot take a mount over: {error}"));
+        let (terms, [region, notes, inodes], devices) = end.take().map_err(cannot)?;
+        let connection = Connection::inherit(terms.place, terms.kernel, devices)
+            .map_err(|error| Failure::usage(format!("cannot take a mount over: {error}")))?;
+        let session = Inherited { session: SessionId(terms.session), region, notes };
+        let inodes = Shared::open(inodes, INODES).map_err(io::Error::other).map_err(cannot)?;
+        Ok(Kept::of(settings, connection, session, inodes))
+    }
+
+    fn of(settings: Settings, connection: Connection, session: Inherited, inodes: Shared) -> Kept {
+        let (leaves, process) = (AtomicBool::new(false), Mutex::default());
+        Kept { settings, connection, session, inodes, leaves, process }
+    }
+
+    /// Has it served until it is unmounted, nothing helps, or [`Kept::leave`]. If nothing helps the
+    /// mount is dead for its users.
+    pub(crate) fn serve(self: &Arc<Self>) -> Result<Served, Failure> {
+        self.leaves.store(false, Ordering::Release);
+        let kept = Arc::clone(self);
+        let serve = move || kept.keep_served();
         let thread = std::thread::Builder::new().name("mount-process".to_owned()).spawn(serve);
         thread.map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))
+    }
+
+    /// Ends its process, which answers what it has read; the mount waits for another.
+    pub(crate) fn leave(&self, served: Served) -> Result<(), Failure> {
+        self.leaves.store(true, Ordering::Release);
+        let end = Instant::now() + LEAVE_LIMIT;
+        let mut signal = Signal::TERM;
+        while !served.is_finished() {
+            if let Some(process) = &*self.process() {
+                // One that is gone needs no signal.
+                let _gone = rustix::process::pidfd_send_signal(process, signal);
+            }
+            std::thread::sleep(LEAVE_LOOK);
+            if Instant::now() > end {
+                signal = Signal::KILL;
+            }
+        }
+        end_of(served)
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn keep_served(&self) -> Result<(), Failure> {
@@ -77,9 +150,13 @@ impl Kept {
         let mut strikes = 0;
         let mut stuck: Vec<Child> = Vec::new();
         loop {
+            if self.leaves.load(Ordering::Acquire) {
+                return Ok(());
+            }
             let cannot = |error| Failure::internal(format!("the mount cannot be served: {error}"));
             let (mut child, end) = self.spawn()?;
             restarts.serves();
+            *self.process() = pidfd_of(&child);
             let dialled = RefCell::new(None);
             let served = self.give(&end).and_then(|()| {
                 let dial = || {
@@ -95,6 +172,7 @@ impl Kept {
                 child.kill().map_err(cannot)?;
             }
             let ended = wait(&mut child).map_err(cannot)?;
+            self.process().take();
             if ended.is_some_and(|status| status.success()) {
                 return Ok(());
             }
@@ -110,12 +188,17 @@ impl Kept {
                 stuck.push(child);
             }
             stuck.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-            strikes = if take_mark(self.inodes.region(), 0) { 0 } else { strikes + 1 };
+            let left = ended.is_some_and(|status| status.code() == Some(LEFT));
+            let well = take_mark(self.inodes.region(), 0) || left;
+            strikes = if well { 0 } else { strikes + 1 };
             if strikes >= STRIKES {
                 return Err(Failure::internal(format!(
                     "the mount is given up: {STRIKES} processes in a row ended before they had \
                      answered anything, the last with {status}"
                 )));
+            }
+            if left {
+                continue;
             }
             let pause = restarts.died();
             tracing::warn!(status, ?pause, "the mount's process ended; another takes over");
@@ -129,8 +212,8 @@ impl Kept {
         let cannot =
             |error| Failure::internal(format!("cannot start the process of the mount: {error}"));
         let (ours, theirs) = End::pair().map_err(cannot)?;
-        let program = std::env::current_exe().map_err(cannot)?;
-        let child = Command::new(program)
+        let child = program::this()
+            .map_err(cannot)?
             .arg("mounted")
             .args(self.settings.to_flags()?)
             .stdin(Stdio::from(theirs))
@@ -142,12 +225,13 @@ impl Kept {
         Ok((child, ours))
     }
 
-    fn give(&self, end: &End) -> io::Result<()> {
+    /// All of it, to a process that serves it or a program that holds it.
+    pub(crate) fn give(&self, end: &End) -> io::Result<()> {
         let mut fds = vec![self.session.region.as_fd(), self.session.notes.as_fd()];
         fds.push(self.inodes.fd());
         fds.extend(self.connection.devices());
         let terms = Terms {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            form: form(),
             place: self.connection.place().to_owned(),
             kernel: self.connection.terms(),
             session: self.session.session.0,

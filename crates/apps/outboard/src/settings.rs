@@ -122,7 +122,7 @@ pub(crate) struct Settings {
     pub(crate) dpu_loss_limit: Option<u32>,
 
     /// What becomes of the mount when the process that serves it dies; `restart` needs Linux 6.9
-    /// and a cache other than hybrid [default: end; with --cache write-back restart]
+    /// and a cache other than hybrid [default: restart, where it can be]
     #[arg(long, value_name = "POLICY")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) on_mount_loss: Option<OnMountLoss>,
@@ -334,8 +334,8 @@ impl Settings {
                 "--on-mount-loss end does not go with --cache write-back: what the kernel has \
                  answered and not written would be lost with the mount's process",
             )),
-            (CacheMode::WriteBack, _) | (_, Some(OnMountLoss::Restart)) => Ok(true),
-            (_, Some(OnMountLoss::End) | None) => Ok(false),
+            (CacheMode::Hybrid, _) | (_, Some(OnMountLoss::End)) => Ok(false),
+            (_, Some(OnMountLoss::Restart) | None) => Ok(true),
         }
     }
 
@@ -510,9 +510,12 @@ fn group_of(name: &str, groups: &str) -> Option<u32> {
 
 /// Metadata of a million files fits on any machine of 16G; a small one keeps what it has.
 fn default_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    let total = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    (total / 16).clamp(128 << 20, 1 << 30)
+    sixteenth_of_memory(128 << 20)
+}
+
+/// A 16th of the memory there is for this process: at least so much, at most 1G.
+pub(crate) fn sixteenth_of_memory(least: u64) -> u64 {
+    (outboard_os::memory::bytes() / 16).clamp(least, 1 << 30)
 }
 
 /// Parses `12`, `512M`, `1.5G` and the like; units are powers of 1024.

@@ -1,7 +1,7 @@
 //! What the main thread of `run` waits for: signals, and the end of the DPU side's process.
 
 use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ pub(crate) enum Happened {
     Told,
     /// The followed process ended.
     ProcessEnded,
+    /// Somebody is at the door.
+    Asked,
     /// The time ran out.
     Nothing,
 }
@@ -27,6 +29,7 @@ pub(crate) enum Happened {
 pub(crate) struct Watch {
     signals: UnixStream,
     process: Option<OwnedFd>,
+    door: Option<OwnedFd>,
 }
 
 impl Watch {
@@ -39,7 +42,7 @@ impl Watch {
             let handler = handler.try_clone().map_err(cannot)?;
             signal_hook::low_level::pipe::register(signal, handler).map_err(cannot)?;
         }
-        Ok(Watch { signals, process: None })
+        Ok(Watch { signals, process: None, door: None })
     }
 
     /// Follows a process, child or not.
@@ -50,25 +53,36 @@ impl Watch {
         Ok(())
     }
 
+    /// Looks after a door, too.
+    pub(crate) fn listen(&mut self, door: BorrowedFd<'_>) -> std::io::Result<()> {
+        self.door = Some(door.try_clone_to_owned()?);
+        Ok(())
+    }
+
     /// Waits at most `limit`.
     pub(crate) fn next(&mut self, limit: Duration) -> Result<Happened, Failure> {
         let cannot = |error: String| Failure::internal(format!("cannot wait: {error}"));
         let limit = Timespec::try_from(limit).map_err(|error| cannot(error.to_string()))?;
-        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
-        fds.extend(self.process.as_ref().map(|process| PollFd::new(process, PollFlags::IN)));
+        // A descriptor that is watched twice is no harm.
+        let signals = self.signals.as_fd();
+        let [process, door] =
+            [&self.process, &self.door].map(|fd| fd.as_ref().map_or(signals, AsFd::as_fd));
+        let mut fds = [self.signals.as_fd(), process, door]
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         match poll(&mut fds, Some(&limit)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(cannot(error.to_string())),
         }
-        let ended = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
-        drop(fds);
+        let [_, ended, asked] = fds.map(|fd| !fd.revents().is_empty());
         let mut byte = [0; 64];
         if matches!(self.signals.read(&mut byte), Ok(n) if n > 0) {
             return Ok(Happened::Told);
         }
-        if ended {
-            self.process = None;
+        if ended && self.process.take().is_some() {
             return Ok(Happened::ProcessEnded);
+        }
+        if asked && self.door.is_some() {
+            return Ok(Happened::Asked);
         }
         Ok(Happened::Nothing)
     }

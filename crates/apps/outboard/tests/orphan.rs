@@ -123,7 +123,8 @@ fn a_mount_whose_process_cannot_end_is_cleared() {
     let mut mounts = Mounts { dir: tempfile::tempdir().unwrap(), processes: Vec::new() };
     let (first, second) = (mounts.dir.path().join("first"), mounts.dir.path().join("second"));
     // A read of the data file takes a second: long enough for a change to come.
-    mounts.start("first", &["run", "--size=256M", "--memory=16M", "--read-delay=1000000"]);
+    let slowly = ["--size=256M", "--memory=16M", "--read-delay=1000000"];
+    mounts.start("first", &[&["run", "--on-mount-loss=end"][..], &slowly].concat());
     let pid = mounts.processes[0].id();
     if !says_connections(pid) {
         return skips::note_skip(TEST, "this kernel does not say who holds a connection");

@@ -9,8 +9,9 @@ mod skips;
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -105,6 +106,15 @@ fn counts(path: &Path, enough: &AtomicBool) -> u64 {
     own
 }
 
+/// They end, also if what runs beside them fails.
+struct Enough<'a>(&'a AtomicBool);
+
+impl Drop for Enough<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs all of these until `kills` has returned; how much they did.
 fn under_load(mount: &Running, kills: impl FnOnce()) -> usize {
     let enough = AtomicBool::new(false);
@@ -122,8 +132,9 @@ fn under_load(mount: &Running, kills: impl FnOnce()) -> usize {
             let path = counter.clone();
             scope.spawn(move || counts(&path, stop))
         });
+        let fails = Enough(stop);
         kills();
-        enough.store(true, Ordering::Relaxed);
+        drop(fails);
         let did: usize = names.into_iter().map(|thread| thread.join().unwrap()).sum();
         let did = did + append.join().unwrap() + block.join().unwrap();
         (did, counter.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>())
@@ -255,6 +266,139 @@ fn without_run_the_mount_is_gone_and_nobody_hangs() {
     });
     assert!(file.write_all(b"more").is_err());
     until("the end of its process", || mount.pid("mounted").is_none().then_some(()));
+}
+
+/// A file of its own with this program in it, in the place of the last.
+fn put_program(dir: &Path) -> (PathBuf, u64) {
+    let (at, next) = (dir.join("outboard"), dir.join("next"));
+    std::fs::copy(env!("CARGO_BIN_EXE_outboard"), &next).unwrap();
+    std::fs::rename(&next, &at).unwrap();
+    let inode = std::fs::metadata(&at).unwrap().ino();
+    (at, inode)
+}
+
+/// What a process runs.
+fn runs(pid: i32) -> u64 {
+    std::fs::metadata(format!("/proc/{pid}/exe")).map_or(0, |file| file.ino())
+}
+
+/// A new version came under a mounted volume only by unmounting it. Its file took the place of the
+/// old one, and a side that died then was not started again: the old path named nothing.
+#[test]
+fn a_new_program_comes_under_a_mount_in_use() {
+    if Running::is_skipped("a_new_program_comes_under_a_mount_in_use") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("mnt")).unwrap();
+    std::fs::create_dir(dir.path().join("other")).unwrap();
+    let (program, _) = put_program(dir.path());
+    let mount = Running::of(&program, dir, &[]);
+    let other = mount.path().join("other");
+    let mut second = Command::new(&program)
+        .arg("mount")
+        .arg(format!("--data={}", mount.data().display()))
+        .arg(&other)
+        .stdout(Stdio::null())
+        .stderr(File::create(mount.path().join("log2")).unwrap())
+        .spawn()
+        .unwrap();
+    until("a second mount", || other.join("..").canonicalize().ok().filter(|_| is_mount(&other)));
+    let run = i32::try_from(mount.run.id()).unwrap();
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create_new(true);
+    let nameless = options.open(mount.at("nameless")).unwrap();
+    nameless.write_all_at(b"nameless", 0).unwrap();
+    rustix::fs::flock(&nameless, FlockOperation::LockExclusive).unwrap();
+    let by_other = File::open(other.join("nameless")).unwrap();
+    std::fs::remove_file(mount.at("nameless")).unwrap();
+    let done = under_load(&mount, || {
+        for _ in 0..kills().div_ceil(6) {
+            std::thread::sleep(Duration::from_millis(300));
+            let (program, inode) = put_program(mount.path());
+            mount.replace();
+            mount.kill_one("dpu");
+            let upgraded = Command::new(&program)
+                .arg("upgrade")
+                .arg(format!("--data={}", mount.data().display()))
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&upgraded.stderr).into_owned();
+            assert!(upgraded.status.success(), "{said}{}", mount.log());
+            let said = String::from_utf8_lossy(&upgraded.stdout).into_owned();
+            assert_eq!(said.lines().count(), 2, "{said}");
+            assert_eq!(runs(run), inode, "who holds the mount");
+            for role in ["mounted", "dpu"] {
+                let pid = until(role, || mount.pid(role));
+                assert_eq!(runs(pid), inode, "{role}");
+            }
+        }
+    });
+    assert!(done > 10, "{done} operations: {}", mount.log());
+    let refused = rustix::fs::flock(&by_other, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK), "the lock is held");
+    let mut read = [0; 8];
+    nameless.read_exact_at(&mut read, 0).unwrap();
+    assert_eq!(&read, b"nameless");
+    assert_eq!(std::fs::read_dir(&other).unwrap().count(), 5, "what was done in the first");
+    drop((by_other, nameless));
+    let unmounted = Command::new(&program).arg("umount").arg(&other).status().unwrap();
+    assert!(unmounted.success());
+    assert!(second.wait().unwrap().success());
+    drop(mount.end());
+}
+
+fn is_mount(at: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).map(|file| file.dev()).ok();
+    at.parent().is_some_and(|parent| device(at).is_some() && device(at) != device(parent))
+}
+
+/// What cannot take a mount over is refused before anything changes, and a program that is gone
+/// when it is needed leaves the mount with whom it had.
+#[test]
+fn a_program_that_cannot_take_over_changes_nothing() {
+    let Some(mount) = Running::start("a_program_that_cannot_take_over", &[]) else { return };
+    let file = File::create_new(mount.at("file")).unwrap();
+    file.write_all_at(b"answered", 0).unwrap();
+    let rehearsal = Command::new(env!("CARGO_BIN_EXE_outboard"))
+        .args(["run", "--take-over=rehearse", "/mnt"])
+        .output()
+        .unwrap();
+    let right = String::from_utf8(rehearsal.stdout).unwrap();
+    let right = right.trim();
+    let held = mount.pid("mounted").unwrap();
+    let door = mount.data().join(format!("mount-{}.sock", mount.run.id()));
+    let ask = |script: &str| {
+        let program = mount.path().join("program");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o700)).unwrap();
+        let question = format!(r#"{{"program": "{}"}}"#, program.display());
+        outboard_attach::link::control(&door, &question, Duration::from_secs(60)).unwrap()
+    };
+    assert!(ask("exit 3").contains("cannot take over"));
+    assert!(ask(r#"echo '{"form": "0.0"}'"#).contains("in the form 0.0"));
+    assert_eq!(mount.pid("mounted"), Some(held), "nothing has changed");
+    let gone = ask(&format!("echo '{right}'; rm \"$0\""));
+    assert!(gone.contains("cannot become"), "{gone}");
+    file.write_all_at(b"after", 8).unwrap();
+    assert_eq!(std::fs::read(mount.at("file")).unwrap(), b"answeredafter");
+    let nobody = Command::new(env!("CARGO_BIN_EXE_outboard"))
+        .arg("upgrade")
+        .arg(format!("--data={}", mount.path().display()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert_eq!(nobody.status.code(), Some(6), "{said}");
+    assert!(said.contains("nobody holds a mount"), "{said}");
+    let stranger = Command::new(env!("CARGO_BIN_EXE_outboard"))
+        .arg("upgrade")
+        .arg(format!("--data={}", mount.data().display()))
+        .uid(65534)
+        .output();
+    // The program itself may be out of their reach.
+    assert!(stranger.map_or(true, |output| !output.status.success()));
+    drop(file);
+    drop(mount.end());
 }
 
 /// A successor of another version, two at once, a process that nobody started: refused in words.

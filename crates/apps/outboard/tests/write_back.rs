@@ -11,9 +11,9 @@ mod skips;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
-use std::process::{Command, Output};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use outboard_attach::host::Connect;
@@ -161,6 +161,85 @@ fn a_full_volume_is_told_of_and_usable_after() {
     drop(again.end());
 }
 
+/// A limit on memory that ends with it.
+struct Limited(PathBuf);
+
+impl Limited {
+    /// `None` where there is no such limit to set (control groups, of either version).
+    fn to(bytes: u64) -> Option<Limited> {
+        let name = format!("outboard-{}", std::process::id());
+        let one = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes");
+        let two = ("/sys/fs/cgroup", "memory.max");
+        [one, two].into_iter().find_map(|(root, limit)| {
+            let limited = Limited(Path::new(root).join(&name));
+            std::fs::create_dir(&limited.0).ok()?;
+            // Rather than to memory, pages might go to where pages are swapped to.
+            std::fs::write(limited.0.join(limit), bytes.to_string()).ok()?;
+            Some(limited)
+        })
+    }
+
+    /// A program that runs `program` within it.
+    fn within(&self, dir: &Path, program: &str) -> PathBuf {
+        let (script, join) = (dir.join("limited"), self.0.join("cgroup.procs"));
+        let text = format!("#!/bin/sh\necho $$ > {} && exec {program} \"$@\"\n", join.display());
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, PermissionsExt::from_mode(0o700)).unwrap();
+        script
+    }
+
+    /// How often memory was wanted that was not there.
+    fn refused(&self) -> u64 {
+        let events = |name: &str| std::fs::read_to_string(self.0.join(name)).unwrap_or_default();
+        let first: Option<u64> = events("memory.failcnt").trim().parse().ok();
+        let max = |line: &str| line.strip_prefix("max ")?.trim().parse().ok();
+        first.or_else(|| events("memory.events").lines().find_map(max)).unwrap()
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let gone = (0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            std::fs::remove_dir(&self.0).is_ok()
+        });
+        assert!(gone || std::thread::panicking(), "{} is in use", self.0.display());
+    }
+}
+
+/// Where memory is short who wants some waits until dirty pages are written; the processes behind
+/// the mount are those that write them, and want memory for that, too.
+#[test]
+fn dirty_pages_are_written_where_memory_is_short() {
+    let test = "dirty_pages_are_written_where_memory_is_short";
+    if Running::is_skipped(test) {
+        return;
+    }
+    let Some(limited) = Limited::to(160 << 20) else {
+        return skips::note_skip(test, "needs control groups that limit memory");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("mnt")).unwrap();
+    let program = limited.within(dir.path(), env!("CARGO_BIN_EXE_outboard"));
+    let mount = Running::of(&program, dir, WRITE_BACK);
+    let shell = limited.within(mount.path(), "sh");
+    let script = "
+        set -e
+        for n in 1 2 3; do
+            dd if=/dev/urandom of=one bs=64k count=1000 status=none
+            cp one two && cat one >> two && sync two
+            cmp -n 65536000 one two && cmp -i 0:65536000 one two
+            rm one two
+        done";
+    let mut writer =
+        Command::new(shell).args(["-c", script]).current_dir(mount.at("")).spawn().unwrap();
+    let ended = running::until("what was written", || writer.try_wait().unwrap());
+    assert!(ended.success(), "{}", mount.log());
+    assert!(limited.refused() > 0, "memory was not short");
+    assert_eq!(mount.processes(), 1, "{}", mount.log());
+    drop(mount.end());
+}
+
 /// The kernel believes itself for sizes and times, so nobody else may change them: others are
 /// refused in words, and so is who comes to a volume that others use.
 #[test]
@@ -195,7 +274,42 @@ fn what_would_lose_writes_is_refused() {
     let end = outboard(&["run", "--cache=write-back", "--on-mount-loss=end"], nowhere, nowhere);
     assert_eq!(end.status.code(), Some(2), "{}", said(&end));
     assert!(said(&end).contains("would be lost"), "{}", said(&end));
-    let mount = outboard(&["mount", "--cache=write-back"], nowhere, nowhere);
-    assert_eq!(mount.status.code(), Some(2), "{}", said(&mount));
-    assert!(said(&mount).contains("take `outboard run`"), "{}", said(&mount));
+}
+
+/// Who mounts the volume of a DPU side that others started holds its mount, too.
+#[test]
+fn a_mount_without_run_collects_writes_and_outlives_its_process() {
+    if Running::is_skipped("a_mount_without_run_collects_writes") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (data, place) = (dir.path().join("data"), dir.path().join("mnt"));
+    std::fs::create_dir(&data).unwrap();
+    std::fs::create_dir(&place).unwrap();
+    let start = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
+        let log = File::options().create(true).append(true).open(dir.path().join("log")).unwrap();
+        command.args(words).arg(format!("--data={}", data.display()));
+        command.stdout(Stdio::null()).stderr(log).spawn().unwrap()
+    };
+    let mut dpu = start(&["dpu", "--size=256M", "--memory=16M"]);
+    running::until("a DPU side", || data.join("dpu.sock").exists().then_some(()));
+    let mut mount = start(&["mount", "--cache=write-back", place.to_str().unwrap()]);
+    let log = || std::fs::read_to_string(dir.path().join("log")).unwrap();
+    running::until("a mount", || log().contains("started the process of the mount").then_some(()));
+    let file = File::create_new(place.join("file")).unwrap();
+    file.write_all_at(b"only the kernel has it", 0).unwrap();
+    let line = log().lines().find(|line| line.contains("started the process")).unwrap().to_owned();
+    let (_, pid) = line.rsplit_once("pid=").unwrap();
+    let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!(std::fs::read(place.join("file")).unwrap(), b"only the kernel has it");
+    for process in [&mut mount, &mut dpu] {
+        let pid = rustix::process::Pid::from_child(process);
+        rustix::process::kill_process(pid, Signal::INT).unwrap();
+        let ended = running::until("an end", || process.try_wait().unwrap());
+        assert!(ended.success(), "{}", log());
+    }
 }

@@ -17,7 +17,7 @@ use crate::Region;
 use crate::region::OutOfRegion;
 
 /// Format and version; zero is memory nobody has written to.
-const MAGIC: u64 = 0x6f62_7265_6364_0001;
+pub const MAGIC: u64 = 0x6f62_7265_6364_0001;
 const END: u64 = 8;
 const INCOMPLETE: u64 = 16;
 const MARK: u64 = 24;

@@ -60,7 +60,7 @@ use outboard_base::{Time, Timestamp};
 use outboard_wire::nvmefs::Dispatch;
 
 pub use loss::{NotResumed, Resumed};
-pub use notes::{NoNotes, Notes};
+pub use notes::{MAGIC as NOTES_FORMAT, NoNotes, Notes};
 pub use outboard_volume::backend::{Call, Front, Told};
 pub use port::QueuePort;
 pub use session::Session;

@@ -51,6 +51,7 @@ use peers::Peers;
 use sessions::Sessions;
 
 pub use control::{Content, Control, cpu_seconds, failed, ledger_json, report_json};
+pub use sessions::FORMAT as SESSIONS_FORMAT;
 
 /// How a DPU side runs.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outboard_base::Ino;
 use outboard_volume::backend::{self, Completion, Told};
@@ -27,6 +27,11 @@ use crate::written::Written;
 const NOTICES: usize = 1024;
 /// A kernel older than 7.44 cannot drop every name of a directory: it asks again this often.
 const VALID_WITHOUT_EPOCHS: Duration = Duration::from_secs(1);
+
+/// So many looks in a row must find no request under way before a process leaves its mount, and so
+/// long is between two of them.
+const QUIET_LOOKS: u32 = 5;
+const LOOK: Duration = Duration::from_millis(1);
 
 /// What the handshake agreed on.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +78,8 @@ pub struct MountFront<S> {
     pub(crate) written: Written,
     /// How often the kill point was reached.
     reached: AtomicU64,
+    /// What the kernel asks from now on is for a successor.
+    leaves: AtomicBool,
 }
 
 impl<S: backend::Slot> backend::Front<S> for MountFront<S> {
@@ -133,12 +140,32 @@ impl<S: backend::Slot> MountFront<S> {
             overflow: AtomicBool::new(false),
             written: Written::default(),
             reached: AtomicU64::new(0),
+            leaves: AtomicBool::new(false),
         }
     }
 
     /// Whether the kernel collects writes.
     pub(crate) fn collects(&self) -> bool {
         self.options.cache == Cache::WriteBack
+    }
+
+    /// Serves no request that is read from now on, and waits until those before are answered, or
+    /// `limit` has passed. Then this process should end: all the rest is for its successor, whom
+    /// the kernel sends again what was read meanwhile.
+    pub fn leave(&self, limit: Duration) {
+        self.leaves.store(true, Ordering::Release);
+        let end = Instant::now() + limit;
+        let mut looks = 0;
+        // A worker that had read before may only now be about to say so.
+        while looks < QUIET_LOOKS && Instant::now() < end {
+            looks = if self.pending.is_quiet() { looks + 1 } else { 0 };
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Whether it was told to [`MountFront::leave`].
+    pub fn leaves(&self) -> bool {
+        self.leaves.load(Ordering::Acquire)
     }
 
     /// This process dies here if it is asked to.

@@ -14,7 +14,7 @@ use outboard_link::records::Unusable;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net;
 
-use crate::options::MountOptions;
+use crate::options::{Cache, MountOptions};
 use crate::orphan;
 use crate::sys::Device;
 
@@ -191,16 +191,24 @@ fn mounted_at(table: &str, place: &Path) -> Option<String> {
     })
 }
 
-/// Raises the read-ahead of the mount at `place`. The handshake cannot: the kernel takes the lesser
-/// of its default (128 KiB) and what was agreed. Only root may; without it a mount is but slower at
-/// reading in sequence.
-pub(crate) fn raise_read_ahead(place: &Path, bytes: usize) {
+/// Sets what the kernel does by itself for the mount at `place`. Only root may; without it a mount
+/// is but slower.
+///
+/// Its read-ahead: the handshake cannot, the kernel takes the lesser of its default (128 KiB) and
+/// what was agreed. What it collects before who writes has to wait: by default 1 % of the memory
+/// that may be dirty at all, too little for a file's blocks to meet their neighbours.
+pub(crate) fn tune(place: &Path, options: &MountOptions) {
     let Ok(table) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
     let Some(device) = device_of(&table, place) else { return };
-    let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
-    let kib = bytes / 1024;
-    if let Err(error) = std::fs::write(&path, kib.to_string()) {
-        tracing::debug!(path, %error, "the read-ahead stays at the kernel's default");
+    let set = |name: &str, value: u64| {
+        let path = format!("/sys/class/bdi/{device}/{name}");
+        if let Err(error) = std::fs::write(&path, value.to_string()) {
+            tracing::debug!(path, %error, "stays at the kernel's default");
+        }
+    };
+    set("read_ahead_kb", options.read_ahead as u64 / 1024);
+    if options.cache == Cache::WriteBack {
+        set("max_bytes", options.collected_max);
     }
 }
 

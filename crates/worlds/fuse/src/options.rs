@@ -84,6 +84,10 @@ pub struct MountOptions {
     /// it is what hides how far away the volume's data lies. Only root's mounts get more than the
     /// kernel's default of 128 KiB.
     pub read_ahead: usize,
+    /// Bytes the kernel may have collected, with [`Cache::WriteBack`], before who writes waits; it
+    /// begins to write at half of that. Only root's mounts get more than the kernel's default, 1 %
+    /// of what may be dirty at all.
+    pub collected_max: u64,
     /// For tests: this process dies when it reaches that point so many times.
     pub die_at: Option<(KillPoint, u64)>,
 }
@@ -108,6 +112,7 @@ impl Default for MountOptions {
             negative_valid: FOREVER,
             workers: 2,
             read_ahead: IO_MAX,
+            collected_max: 64 << 20,
             die_at: None,
         }
     }

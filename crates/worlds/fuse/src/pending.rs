@@ -42,6 +42,11 @@ impl Pending {
         self.jobs.shard(tag).remove(&tag)
     }
 
+    /// Whether nothing is under way but waits for locks, which end when others let go.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.jobs.shards().all(|shard| shard.values().all(|job| job.waits_for_lock))
+    }
+
     pub(crate) fn asker(&self, tag: u64) -> Option<Asker> {
         let shard = self.jobs.shard(tag);
         shard.get(&tag).map(|job| Asker { pid: job.pid, waits_for_lock: job.waits_for_lock })

@@ -91,7 +91,7 @@ impl Connection {
         options: &MountOptions,
     ) -> Result<(Vec<Device>, Agreed), MountError> {
         let agreed = handshake(&device, options.cache)?;
-        mountpoint::raise_read_ahead(place, options.read_ahead);
+        mountpoint::tune(place, options);
         let mut devices = vec![device];
         while let Some(first) = devices.first()
             && devices.len() < options.workers.max(1)
@@ -150,6 +150,7 @@ pub struct Mounted<B: Backend> {
     mountpoint: PathBuf,
     front: Arc<MountFront<B::Slot>>,
     workers: Vec<JoinHandle<End<B::Port>>>,
+    ended_workers: Vec<std::thread::Result<End<B::Port>>>,
     notifier: Option<JoinHandle<()>>,
     recaller: Option<JoinHandle<()>>,
     ended: bool,
@@ -214,6 +215,7 @@ impl<B: Backend> Mounted<B> {
             mountpoint,
             front,
             workers: Vec::new(),
+            ended_workers: Vec::new(),
             notifier: None,
             recaller: None,
             ended: inherited,
@@ -277,6 +279,12 @@ impl<B: Backend> Mounted<B> {
         self.workers.iter().all(|worker| !worker.is_finished())
     }
 
+    /// Waits until it is unmounted, or a worker failed, or its front was told to
+    /// [`MountFront::leave`]: then this process should do nothing more.
+    pub fn wait(&mut self) {
+        self.ended_workers.extend(self.workers.drain(..).map(JoinHandle::join));
+    }
+
     /// Unmounts; `lazy`: out of the tree at once, gone when its last user is. Then
     /// [`Mounted::join`].
     ///
@@ -296,10 +304,11 @@ impl<B: Backend> Mounted<B> {
 
     fn end(&mut self) -> Result<(), MountError> {
         self.ended = true;
+        self.wait();
         let mut outcome = Ok(());
         let mut port = None;
-        for worker in self.workers.drain(..) {
-            match worker.join() {
+        for ended in self.ended_workers.drain(..) {
+            match ended {
                 Ok(Ok(returned)) => port = Some(returned),
                 Ok(Err(error)) => outcome = Err(MountError::Device(error)),
                 Err(_) => outcome = Err(MountError::Worker),

@@ -63,10 +63,14 @@ impl<B: Backend> Worker<B> {
         Worker { front, backend, port, index, message, dialect, mapped }
     }
 
-    /// Serves until the file system is unmounted, and hands the port back.
+    /// Serves until the file system is unmounted, or what comes is for a successor, and hands the
+    /// port back.
     pub(crate) fn run(mut self) -> End<B::Port> {
         self.front.releases.enter(self.index);
         loop {
+            if self.front.leaves() {
+                return Ok(self.port);
+            }
             match self.pass() {
                 Ok(()) => {}
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(self.port),
@@ -113,6 +117,12 @@ impl<B: Backend> Worker<B> {
                     return Ok(());
                 }
             };
+        // Nobody is told of a FORGET again.
+        let is_told_once =
+            matches!(Opcode::from_raw(header.opcode), Ok(Opcode::Forget | Opcode::BatchForget));
+        if front.leaves() && !is_told_once {
+            return Ok(());
+        }
         front.reaches(KillPoint::Read);
         let release = self.look(&header);
         front.releases.has_looked(self.index);

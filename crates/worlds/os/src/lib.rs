@@ -11,6 +11,7 @@ pub mod executor;
 pub mod fds;
 pub mod lock;
 pub mod medium;
+pub mod memory;
 pub mod room;
 pub mod runtime;
 pub mod sys;

@@ -2,6 +2,7 @@
 //! caller may use. Beside this folder unsafe code stands in the reactor's (`medium/ring`) only.
 
 pub mod descriptors;
+pub mod flusher;
 pub mod futex;
 pub mod shm;
 pub mod writing;

@@ -158,12 +158,15 @@ pub fn run(bench: &AppsBench, mut progress: impl FnMut(&str)) -> io::Result<Repo
     let chosen = chosen(LOADS, |load| load.title.name, bench.only.as_deref())?;
     fs::create_dir_all(bench.dir.join(INPUTS))?;
     let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[] };
+    let collects = Subject::outboard(&ask, COLLECTS, &["--cache=write-back"])?;
+    let rival = Subject::fuse(&ask, WRITE_BACK, &["--write-back"])?;
+    rival.collects_like(&collects)?;
     let subjects = vec![
         Subject::outboard(&ask, OURS, &[])?,
-        Subject::outboard(&ask, COLLECTS, &["--cache=write-back"])?,
+        collects,
         Subject::plain(&ask)?,
         Subject::fuse(&ask, "fuse", &[])?,
-        Subject::fuse(&ask, WRITE_BACK, &["--write-back"])?,
+        rival,
     ];
     let turns = Turns { subjects, program: &bench.program, rounds: bench.rounds };
     let mut report = Report::new(&SUITE, Vec::new(), bench.rounds, bench.time);

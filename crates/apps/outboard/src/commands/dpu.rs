@@ -16,12 +16,14 @@ use serde_json::{Value, json};
 
 use crate::exit::Failure;
 use crate::log;
+use crate::program;
 use crate::settings::Settings;
 use crate::watch::{Happened, Watch};
 
 /// Opens the volume and serves it until told to end.
 pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     log::start(settings)?;
+    program::is_behind_pages();
     let OpenVolume { volume, runtime, wakeup, directory, hold } =
         outboard_store::open(&settings.store_options()?, Purpose::UseOrMake)?;
     let mut options = DpuOptions::new(settings.socket(), directory.path().join("sessions"));

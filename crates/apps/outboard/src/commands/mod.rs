@@ -14,6 +14,7 @@ pub(crate) mod serve;
 pub(crate) mod served;
 pub(crate) mod status;
 pub(crate) mod umount;
+pub(crate) mod upgrade;
 
 use std::process::ExitCode;
 

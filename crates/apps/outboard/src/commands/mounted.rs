@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use outboard_attach::host::{Dial, Host, Inherited};
 use outboard_base::SessionId;
+use outboard_dpc::host::QueueSlot;
 use outboard_fuse::{Connection, MountFront, take_over};
 use outboard_os::shm::Shared;
 
@@ -15,26 +16,23 @@ use super::umount;
 use crate::exit::Failure;
 use crate::handover::End;
 use crate::log;
-use crate::mount_process::INODES;
+use crate::mount_process::{INODES, LEFT};
+use crate::program;
 use crate::settings::Settings;
+use crate::watch::{Happened, Watch};
 
-/// How often it looks whether the mount is still there.
-const LOOK: Duration = Duration::from_millis(200);
+/// Time for what was read from the kernel to be answered, when this process is told to end.
+const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Serves what `run` hands over, until it is unmounted.
 pub(crate) fn mounted(settings: &Settings) -> Result<ExitCode, Failure> {
     log::start(settings)?;
+    program::is_behind_pages();
     let cannot =
         |error| Failure::usage(format!("`outboard run` starts this, nobody else: {error}"));
     let end = End::of_input().map_err(cannot)?;
     let (terms, [region, notes, inodes], devices) = end.take().map_err(cannot)?;
-    if terms.version != env!("CARGO_PKG_VERSION") {
-        return Err(Failure::usage(format!(
-            "what `outboard run` of version {} keeps cannot be served by {}",
-            terms.version,
-            env!("CARGO_PKG_VERSION")
-        )));
-    }
+    let watch = Watch::new()?;
     end_with_run(end.try_clone().map_err(cannot)?, terms.place.clone())?;
     let front = Arc::new(MountFront::new(mount_options(settings)?));
     let mut options = host_options(settings)?;
@@ -49,15 +47,30 @@ pub(crate) fn mounted(settings: &Settings) -> Result<ExitCode, Failure> {
     let failed = |error| umount::failure(&error);
     let connection = Connection::inherit(terms.place, terms.kernel, devices).map_err(failed)?;
     let notes = Arc::clone(inodes.region());
-    let mounted =
+    let told = Arc::clone(&front);
+    let mut mounted =
         take_over(connection, front, Arc::clone(host.session()), notes).map_err(failed)?;
-    while mounted.is_served() {
-        std::thread::sleep(LOOK);
+    leave_when_told(watch, Arc::clone(&told))?;
+    mounted.wait();
+    while told.leaves() {
+        std::thread::park();
     }
     mounted.join().map_err(failed)?;
     host.detach(Duration::from_secs(5))
         .map_err(|error| Failure::internal(format!("the DPU side did not let go: {error}")))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends the process when it is told to, and not the mount.
+fn leave_when_told(mut watch: Watch, front: Arc<MountFront<QueueSlot>>) -> Result<(), Failure> {
+    let wait = move || {
+        while !matches!(watch.next(Duration::from_secs(3600)), Ok(Happened::Told) | Err(_)) {}
+        front.leave(LEAVE_LIMIT);
+        tracing::info!("told to end: the mount is for another process");
+        std::process::exit(LEFT);
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
+    thread.map(drop).map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))
 }
 
 /// Without `run` nobody holds the mount but this process: it ends, and the mount with it.

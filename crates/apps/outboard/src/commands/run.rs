@@ -1,4 +1,5 @@
-//! `outboard run` and `outboard mount`: the host side of a mounted volume, in this process.
+//! `outboard run` and `outboard mount`: hold the mount of a volume, and have it served by a process
+//! that may die (or, where that cannot be, serve it here).
 //!
 //! `run` also looks after the DPU side: starts or adopts it, starts it again when it dies, and
 //! shuts it down at the end, unless another process is still attached to it.
@@ -9,19 +10,23 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use outboard_attach::host::{Host, HostOptions};
 use outboard_dpc::host::{LossPolicy, Settings as Session};
 use outboard_fuse::{Cache, Connection, MountError, MountFront, MountOptions};
 use outboard_store::StoreName;
 use outboard_store::directory::DataDirectory;
+use rustix::process::{Pid, WaitOptions};
 
 use super::status::{Dpu, Line, Status};
 use super::umount;
 use crate::dpu_process::{DpuProcess, Found};
 use crate::exit::{Code, Failure};
+use crate::handover::End;
 use crate::log;
-use crate::mount_process::Kept;
-use crate::settings::{CacheMode, OnDpuLoss, Settings};
+use crate::mount_process::{Kept, end_of};
+use crate::settings::{CacheMode, OnDpuLoss, Settings, sixteenth_of_memory};
+use crate::successor::{self, Asked, Invocation, rehearsed};
 use crate::watch::{Happened, Watch};
 
 /// Time for the DPU side to flush and end.
@@ -35,17 +40,37 @@ const END_LOOK: Duration = Duration::from_millis(20);
 /// How far the kernel reads ahead in a volume whose data lies in a pool: four requests of the
 /// longest side by side. One at a time, each waited for the way there and back.
 const READ_AHEAD_FAR: usize = 4 << 20;
+/// What a kernel may collect of writes on a small machine.
+const COLLECTED_LEAST: u64 = 8 << 20;
+
+/// How a process comes to a mount that another program holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TakeOver {
+    /// It says whether it could.
+    Rehearse,
+    /// It does: its input is the mount.
+    Now,
+}
 
 /// Starts or adopts the DPU side, mounts, and stays until told to end.
-pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Failure> {
-    log::start(&settings)?;
+pub(crate) fn run(
+    settings: Settings,
+    mountpoint: &Path,
+    take_over: Option<TakeOver>,
+) -> Result<ExitCode, Failure> {
     let data = settings.data();
     // What can be refused is refused before anything is made.
     settings.of_the_dpu_side()?;
     settings.policies()?;
+    StoreName::of(&data, settings.store.as_deref())?;
+    let line =
+        Invocation { command: "run", settings: settings.clone(), place: mountpoint.to_owned() };
+    if let Some(step) = take_over {
+        return taken(line, step, Some(DpuProcess::new(settings)));
+    }
     settings.die_at()?;
     settings.mount_outlives()?;
-    StoreName::of(&data, settings.store.as_deref())?;
+    log::start(&settings)?;
     let is_there = data.exists();
     if is_there {
         DataDirectory::check(&data).map_err(|error| Failure::new(Code::Data, error.to_string()))?;
@@ -75,8 +100,10 @@ pub(crate) fn run(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Fai
     let watch = Watch::new()?;
     let mut process = DpuProcess::new(settings.clone());
     adopt_or_start(&settings, &mut process)?;
+    let line =
+        Invocation { command: "run", settings: settings.clone(), place: mountpoint.to_owned() };
     let outcome = if settings.mount_outlives()? {
-        keep(&settings, mountpoint, watch, &mut process)
+        keep(line, watch, Some(&mut process))
     } else {
         serve(&settings, mountpoint, watch, Some(&mut process))
     };
@@ -122,21 +149,71 @@ fn say_what_is_not_done(settings: &Settings, status: &Status) {
 }
 
 /// Mounts the volume of a DPU side that already runs, and stays until unmounted or told to end.
-pub(crate) fn mount(settings: Settings, mountpoint: &Path) -> Result<ExitCode, Failure> {
-    log::start(&settings)?;
-    let outlives = settings.mount_outlives()?;
-    if settings.cache() == CacheMode::WriteBack {
-        return Err(Failure::usage(
-            "--cache write-back needs somebody who outlives the mount's process: take `outboard \
-             run`, or another cache",
-        ));
+pub(crate) fn mount(
+    settings: Settings,
+    mountpoint: &Path,
+    take_over: Option<TakeOver>,
+) -> Result<ExitCode, Failure> {
+    let line = Invocation { command: "mount", settings, place: mountpoint.to_owned() };
+    if let Some(step) = take_over {
+        return taken(line, step, None);
     }
-    Dpu::of(&settings).status()?;
+    let settings = &line.settings;
+    log::start(settings)?;
+    let outlives = settings.mount_outlives()?;
+    Dpu::of(settings).status()?;
     clear_stale(mountpoint)?;
     if outlives {
-        tracing::warn!("--on-mount-loss is not in force: nobody outlives this process");
+        keep(line, Watch::new()?, None)
+    } else {
+        serve(settings, mountpoint, Watch::new()?, None)
     }
-    serve(&settings, mountpoint, Watch::new()?, None)
+}
+
+/// Takes a mount over from the program this process was before, or only says whether it could.
+fn taken(
+    line: Invocation,
+    step: TakeOver,
+    mut process: Option<DpuProcess>,
+) -> Result<ExitCode, Failure> {
+    if !line.settings.mount_outlives()? {
+        return Err(Failure::usage("a mount with these settings does not outlive its process"));
+    }
+    if step == TakeOver::Rehearse {
+        println!("{}", rehearsed());
+        return Ok(ExitCode::SUCCESS);
+    }
+    log::start(&line.settings)?;
+    let settings = line.settings.clone();
+    let cannot = |error| Failure::usage(format!("cannot take a mount over: {error}"));
+    let end = End::of_input().map_err(cannot)?;
+    let kept = Kept::taken(settings.clone(), &end)?;
+    let (id, peer) = end.take_asker().map_err(cannot)?;
+    let watch = Watch::new()?;
+    if let Some(process) = &mut process {
+        renew(&settings, process);
+    }
+    let asked = Asked::taken(id, peer);
+    let outcome = hold(line, kept, watch, process.as_mut(), Some(asked));
+    let ended = process.map_or(Ok(()), |mut process| shut_down(&settings, &mut process));
+    outcome.and_then(|code| ended.map(|()| code))
+}
+
+/// Has the DPU side be this program, too. One that does not start now is started later.
+fn renew(settings: &Settings, process: &mut DpuProcess) {
+    let dpu = Dpu::of(settings);
+    if let Ok(status) = dpu.status() {
+        let told = dpu.shut_down();
+        if told.is_err() || !process.wait_for_end(SHUTDOWN_LIMIT) {
+            tracing::error!(?told, "the DPU side does not end: it goes on as the program it was");
+        }
+        // A child of the program before, which this process was.
+        let pid = i32::try_from(status.dpu_pid).ok().and_then(Pid::from_raw);
+        let _not_ours = rustix::process::waitpid(pid, WaitOptions::NOHANG);
+    }
+    if let Err(failure) = process.ensure() {
+        tracing::error!(%failure, "the DPU side does not start; trying again");
+    }
 }
 
 fn clear_stale(mountpoint: &Path) -> Result<bool, Failure> {
@@ -158,7 +235,8 @@ fn serve(
     let mounted = outboard_fuse::mount(mountpoint, front, Arc::clone(host.session()));
     let mounted = mounted.map_err(|error| umount::failure(&error))?;
     greet(settings, mounted.mountpoint());
-    stay(settings, &|| mounted.is_served(), watch, process.as_deref_mut())?;
+    let mut watch = watch;
+    stay(settings, &|| mounted.is_served(), &mut watch, process.as_deref_mut())?;
     with_a_dpu_side(process, || {
         finish(&|lazy| mounted.unmount(lazy))?;
         mounted.join().map_err(|error| umount::failure(&error))?;
@@ -170,11 +248,11 @@ fn serve(
 
 /// The same with a process of its own that serves the mount, and another after each that dies.
 fn keep(
-    settings: &Settings,
-    mountpoint: &Path,
+    line: Invocation,
     watch: Watch,
-    process: &mut DpuProcess,
+    process: Option<&mut DpuProcess>,
 ) -> Result<ExitCode, Failure> {
+    let (settings, mountpoint) = (&line.settings, &line.place);
     let writes_back = settings.cache() == CacheMode::WriteBack;
     if writes_back {
         let status = Dpu::of(settings).status()?;
@@ -201,21 +279,49 @@ fn keep(
             ));
         }
         tracing::warn!(
-            "--on-mount-loss restart is not in force: this kernel does not send requests again \
-             (Linux 6.9 does); if this process dies the mount is gone"
+            "this kernel does not send requests again (Linux 6.9 does): if this process dies the \
+             mount is gone"
         );
-        return serve(settings, mountpoint, watch, Some(process));
+        return serve(settings, mountpoint, watch, process);
     }
     let kept = Kept::new(settings.clone(), &host_options(settings)?, connection);
     let kept =
         kept.map_err(|error| Failure::internal(format!("no memory for a mount: {error}")))?;
-    let served = kept.serve()?;
-    greet(settings, &place);
-    stay(settings, &|| !served.is_finished(), watch, Some(process))?;
-    with_a_dpu_side(Some(process), || {
-        finish(&|lazy| outboard_fuse::unmount(&place, lazy))?;
-        let panicked = "the thread of the mount's process panicked";
-        served.join().map_err(|_| Failure::internal(panicked.to_owned()))?
+    hold(Invocation { place, ..line }, kept, watch, process, None)
+}
+
+/// Holds a mount until it is unmounted, this process is told to end, or becomes another program.
+fn hold(
+    line: Invocation,
+    kept: Kept,
+    mut watch: Watch,
+    mut process: Option<&mut DpuProcess>,
+    asked: Option<Asked>,
+) -> Result<ExitCode, Failure> {
+    let settings = &line.settings;
+    let kept = Arc::new(kept);
+    let mut served = kept.serve()?;
+    let door = successor::listen(&settings.data());
+    if let Some(door) = &door {
+        let cannot = |error| Failure::internal(format!("cannot watch a socket: {error}"));
+        watch.listen(door.fd()).map_err(cannot)?;
+    }
+    match asked {
+        Some(asked) => asked.done(),
+        None => greet(settings, &line.place),
+    }
+    while let (Happened::Asked, Some(door)) =
+        (stay(settings, &|| !served.is_finished(), &mut watch, process.as_deref_mut())?, &door)
+    {
+        if let Some(asked) = Asked::hear(door, &line) {
+            kept.leave(served)?;
+            asked.become_it(&kept, &line);
+            served = kept.serve()?;
+        }
+    }
+    with_a_dpu_side(process, || {
+        finish(&|lazy| outboard_fuse::unmount(&line.place, lazy))?;
+        end_of(served)
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -230,6 +336,7 @@ pub(crate) fn mount_options(settings: &Settings) -> Result<MountOptions, Failure
             CacheMode::Hybrid => Cache::Hybrid,
             CacheMode::None => Cache::None,
         },
+        collected_max: sixteenth_of_memory(COLLECTED_LEAST),
         die_at: settings.die_at()?,
         ..MountOptions::default()
     };
@@ -272,13 +379,13 @@ fn greet(settings: &Settings, mountpoint: &Path) {
     println!("end:  Ctrl-C here, or `{program} umount {at}`");
 }
 
-/// Until unmounted or told to end; a DPU side that dies is started again.
+/// Until unmounted, told to end or asked for something; a DPU side that dies is started again.
 fn stay(
     settings: &Settings,
     is_served: &dyn Fn() -> bool,
-    mut watch: Watch,
+    watch: &mut Watch,
     mut process: Option<&mut DpuProcess>,
-) -> Result<(), Failure> {
+) -> Result<Happened, Failure> {
     let mut line = std::io::stdout().is_terminal().then(Line::default);
     let dpu = Dpu::of(settings);
     let mut followed = false;
@@ -287,7 +394,7 @@ fn stay(
             followed = dpu.status().is_ok_and(|status| watch.follow(status.dpu_pid).is_ok());
         }
         match watch.next(Duration::from_secs(1))? {
-            Happened::Told => return Ok(()),
+            happened @ (Happened::Told | Happened::Asked) => return Ok(happened),
             Happened::ProcessEnded => {
                 followed = false;
                 if let Some(process) = process.as_deref_mut()
@@ -296,7 +403,7 @@ fn stay(
                     tracing::error!(%failure, "the DPU side does not start; trying again");
                 }
             }
-            Happened::Nothing if !is_served() => return Ok(()),
+            Happened::Nothing if !is_served() => return Ok(Happened::Nothing),
             Happened::Nothing => {
                 if let Some(process) = process.as_deref_mut()
                     && !followed

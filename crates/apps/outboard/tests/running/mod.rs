@@ -14,18 +14,16 @@ use crate::skips;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A mount of `outboard run --on-mount-loss restart`, told to end when dropped.
+/// A mount of `outboard run`, told to end when dropped.
 pub(crate) struct Running {
     pub(crate) run: Child,
     dir: Option<tempfile::TempDir>,
 }
 
 impl Running {
-    /// `None` where nothing can be mounted, or a kernel sends nothing again.
+    /// `None` where it [`is_skipped`](Running::is_skipped).
     pub(crate) fn start(test: &str, flags: &[&str]) -> Option<Running> {
-        let root = rustix::process::geteuid().is_root();
-        if !root || File::open("/dev/fuse").is_err() || !resends() {
-            skips::note_skip(test, "needs root, /dev/fuse and Linux 6.9");
+        if Running::is_skipped(test) {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -33,10 +31,25 @@ impl Running {
         Some(Running::on(dir, flags))
     }
 
+    /// Where nothing can be mounted, or a kernel sends nothing again.
+    pub(crate) fn is_skipped(test: &str) -> bool {
+        let root = rustix::process::geteuid().is_root();
+        let skipped = !root || File::open("/dev/fuse").is_err() || !resends();
+        if skipped {
+            skips::note_skip(test, "needs root, /dev/fuse and Linux 6.9");
+        }
+        skipped
+    }
+
     /// A mount of the volume in `dir`, which is made if it is not there.
     pub(crate) fn on(dir: tempfile::TempDir, flags: &[&str]) -> Running {
-        let mut run = Command::new(env!("CARGO_BIN_EXE_outboard"))
-            .args(["run", "--on-mount-loss=restart", "--size=256M", "--memory=16M"])
+        Running::of(Path::new(env!("CARGO_BIN_EXE_outboard")), dir, flags)
+    }
+
+    /// The same by a program of another path.
+    pub(crate) fn of(program: &Path, dir: tempfile::TempDir, flags: &[&str]) -> Running {
+        let mut run = Command::new(program)
+            .args(["run", "--size=256M", "--memory=16M"])
             .args(flags)
             .arg(format!("--data={}", dir.path().join("data").display()))
             .arg(dir.path().join("mnt"))
@@ -51,7 +64,7 @@ impl Running {
         running
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.dir.as_ref().unwrap().path()
     }
 

@@ -30,7 +30,7 @@ use super::Lane;
 use super::held::{Handle, HeldState};
 
 /// Format and version.
-const MAGIC: u64 = 0x6f62_6e6f_7465_0001;
+pub const MAGIC: u64 = 0x6f62_6e6f_7465_0001;
 const GRID: u64 = 8;
 const GENERATION: u64 = 16;
 const LANES: u64 = 4096;

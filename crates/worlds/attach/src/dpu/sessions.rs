@@ -33,6 +33,9 @@ pub(super) struct Sessions {
     all: BTreeMap<SessionId, Holder>,
 }
 
+/// Version of the file.
+pub const FORMAT: u32 = 3;
+
 /// Most sessions read back: more than can be attached.
 const SESSIONS_MAX: usize = 4096;
 
@@ -55,7 +58,7 @@ impl Sessions {
     }
 
     fn head(&self) -> String {
-        format!("outboard sessions 3 {}", self.boot)
+        format!("outboard sessions {FORMAT} {}", self.boot)
     }
 
     /// Lines that are not sessions are dropped: at worst somebody is not waited for.
