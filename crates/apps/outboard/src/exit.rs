@@ -5,9 +5,10 @@ use std::fmt;
 use std::process::ExitCode;
 
 use outboard_store::{Cause, StoreError};
+use serde::{Deserialize, Serialize};
 
 /// What an exit code says; also printed by `outboard --help`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub(crate) enum Code {
     /// Something failed at run time; the message says what.
@@ -25,7 +26,7 @@ pub(crate) enum Code {
 }
 
 /// Why the program stops: what happened and what to do about it.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Failure {
     code: Code,
     message: String,
@@ -47,6 +48,11 @@ impl Failure {
     /// Prints the message and gives the code.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("outboard: {}", self.message);
+        self.exit_code()
+    }
+
+    /// For one that is reported elsewhere.
+    pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code as u8)
     }
 }

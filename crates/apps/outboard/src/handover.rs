@@ -6,7 +6,8 @@
 //! run                                             mount's process
 //! terms + region, notes, notes of inodes, /dev/fuse ... ->
 //!                                                 <- "connect"
-//! "" + a connection, or why not ->                       ... again after each loss of the DPU side
+//! "" + a connection, or nothing ->                       ... again after each loss of the DPU side
+//!                                                 <- that it serves, or why it does not
 //! ```
 //!
 //! The socket closes when either dies: then `run` starts another process, or the process ends.
@@ -23,14 +24,13 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::exit::Failure;
 use crate::successor::form;
 
 /// Longest message, bytes.
 const LONGEST: usize = 16 << 10;
 /// How often it is looked whether a process is dead that has closed nothing, seconds.
 const LOOK: i64 = 1;
-/// What asks for a connection.
-const CONNECT: &[u8] = b"connect";
 
 /// What is said of a mount before its descriptors.
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,6 +46,17 @@ pub(crate) struct Terms {
     pub(crate) session: u64,
     /// How many descriptors of the device follow.
     pub(crate) devices: usize,
+}
+
+/// What a mount's process says. Only the first is answered.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Word {
+    /// It asks for a connection to the DPU side.
+    Connect,
+    /// It serves the mount.
+    Serves,
+    /// It cannot, and ends.
+    Fails(Failure),
 }
 
 /// One end of the socket.
@@ -140,7 +151,7 @@ impl End {
 
     /// Asks for a connection to the DPU side.
     pub(crate) fn connect(&self) -> io::Result<OwnedFd> {
-        self.send(CONNECT, None)?;
+        self.say(&Word::Connect)?;
         match self.receive()? {
             Some((_, Some(fd))) => Ok(fd),
             // Nobody listens yet, as far as it matters here.
@@ -149,11 +160,17 @@ impl End {
         }
     }
 
-    /// Answers such wishes by `dial` until the other end is closed, or `is_dead` says that its
-    /// process is: one that cannot end closes nothing.
+    /// Says something to `run`.
+    pub(crate) fn say(&self, word: &Word) -> io::Result<()> {
+        self.send(&serde_json::to_vec(word)?, None)
+    }
+
+    /// Answers wishes for a connection by `dial`, and hands on what else is said, until the other
+    /// end is closed, or `is_dead` says that its process is: one that cannot end closes nothing.
     pub(crate) fn serve(
         &self,
         dial: impl Fn() -> io::Result<OwnedFd>,
+        mut said: impl FnMut(Word),
         is_dead: impl Fn() -> bool,
     ) -> io::Result<()> {
         let look = rustix::time::Timespec { tv_sec: LOOK, tv_nsec: 0 };
@@ -166,7 +183,14 @@ impl End {
                 outcome => outcome?,
             };
             let Some((text, _)) = self.receive()? else { return Ok(()) };
-            let made = if text == CONNECT { dial().ok() } else { None };
+            match serde_json::from_slice(&text)? {
+                Word::Connect => {}
+                word => {
+                    said(word);
+                    continue;
+                }
+            }
+            let made = dial().ok();
             match self.send(b"", made.as_ref().map(AsFd::as_fd)) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                 outcome => outcome?,
@@ -219,11 +243,15 @@ mod tests {
                     let other = file.try_clone().map(OwnedFd::from);
                     if count.get() == 1 { Err(io::ErrorKind::NotFound.into()) } else { other }
                 };
-                ours.serve(dial, || false).unwrap();
+                let mut said = Vec::new();
+                ours.serve(dial, |word| said.push(word), || false).unwrap();
+                assert_eq!(said, [Word::Serves, Word::Fails(Failure::usage("why"))]);
             });
             let none = theirs.connect().unwrap_err();
             assert_eq!(none.kind(), io::ErrorKind::ConnectionRefused);
             assert!(theirs.connect().unwrap().as_raw_fd() > 2);
+            theirs.say(&Word::Serves).unwrap();
+            theirs.say(&Word::Fails(Failure::usage("why"))).unwrap();
             drop(theirs);
         });
     }

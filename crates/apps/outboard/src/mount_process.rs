@@ -8,8 +8,10 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,7 +24,7 @@ use outboard_os::shm::Shared;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::exit::Failure;
-use crate::handover::{End, Terms};
+use crate::handover::{End, Terms, Word};
 use crate::program;
 use crate::restarts::Restarts;
 use crate::settings::Settings;
@@ -80,6 +82,8 @@ pub(crate) struct Kept {
     inodes: Shared,
     /// Its process is to end, and no other to start.
     leaves: AtomicBool,
+    /// A process has served it: the kernel may have what would be lost.
+    was_served: AtomicBool,
     /// The process that serves it.
     process: Mutex<Option<OwnedFd>>,
 }
@@ -105,22 +109,39 @@ impl Kept {
             .map_err(|error| Failure::usage(format!("cannot take a mount over: {error}")))?;
         let session = Inherited { session: SessionId(terms.session), region, notes };
         let inodes = Shared::open(inodes, INODES).map_err(io::Error::other).map_err(cannot)?;
-        Ok(Kept::of(settings, connection, session, inodes))
+        let kept = Kept::of(settings, connection, session, inodes);
+        kept.was_served.store(true, Ordering::Release);
+        Ok(kept)
     }
 
     fn of(settings: Settings, connection: Connection, session: Inherited, inodes: Shared) -> Kept {
         let (leaves, process) = (AtomicBool::new(false), Mutex::default());
-        Kept { settings, connection, session, inodes, leaves, process }
+        let was_served = AtomicBool::new(false);
+        Kept { settings, connection, session, inodes, leaves, was_served, process }
     }
 
     /// Has it served until it is unmounted, nothing helps, or [`Kept::leave`]. If nothing helps the
-    /// mount is dead for its users.
-    pub(crate) fn serve(self: &Arc<Self>) -> Result<Served, Failure> {
+    /// mount is dead for its users. What is received says that it is served; nothing, that it is
+    /// not and will not be.
+    pub(crate) fn serve(self: &Arc<Self>) -> Result<(Served, Receiver<()>), Failure> {
         self.leaves.store(false, Ordering::Release);
         let kept = Arc::clone(self);
-        let serve = move || kept.keep_served();
+        let (ready, is_ready) = channel();
+        let serve = move || kept.keep_served(ready);
         let thread = std::thread::Builder::new().name("mount-process".to_owned()).spawn(serve);
-        thread.map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))
+        let thread =
+            thread.map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?;
+        Ok((thread, is_ready))
+    }
+
+    /// Whether a process has served it.
+    pub(crate) fn was_served(&self) -> bool {
+        self.was_served.load(Ordering::Acquire)
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn place(&self) -> &Path {
+        self.connection.place()
     }
 
     /// Ends its process, which answers what it has read; the mount waits for another.
@@ -145,7 +166,8 @@ impl Kept {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep_served(&self) -> Result<(), Failure> {
+    fn keep_served(&self, ready: Sender<()>) -> Result<(), Failure> {
+        let mut ready = Some(ready);
         let mut restarts = Restarts::default();
         let mut strikes = 0;
         let mut stuck: Vec<Child> = Vec::new();
@@ -158,6 +180,7 @@ impl Kept {
             restarts.serves();
             *self.process() = pidfd_of(&child);
             let dialled = RefCell::new(None);
+            let mut why = None;
             let served = self.give(&end).and_then(|()| {
                 let dial = || {
                     let made = outboard_attach::link::connect(&self.settings.socket())?;
@@ -165,7 +188,16 @@ impl Kept {
                     dialled.replace(Some(made.try_clone()?));
                     Ok(made)
                 };
-                end.serve(dial, || is_dead(child.id()))
+                let said = |word| match word {
+                    Word::Serves => {
+                        self.was_served.store(true, Ordering::Release);
+                        // Nobody waits for it if this one is not the first.
+                        let _waits = ready.take().map(|ready| ready.send(()));
+                    }
+                    Word::Fails(failure) => why = Some(failure),
+                    Word::Connect => {}
+                };
+                end.serve(dial, said, || is_dead(child.id()))
             });
             if let Err(error) = served {
                 tracing::warn!(%error, "the mount's process does not talk sense: it is ended");
@@ -188,6 +220,12 @@ impl Kept {
                 stuck.push(child);
             }
             stuck.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+            if let Some(failure) = why {
+                if !self.was_served() {
+                    return Err(failure);
+                }
+                tracing::error!(%failure, "the mount's process does not serve it");
+            }
             let left = ended.is_some_and(|status| status.code() == Some(LEFT));
             let well = take_mark(self.inodes.region(), 0) || left;
             strikes = if well { 0 } else { strikes + 1 };

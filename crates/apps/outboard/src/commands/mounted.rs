@@ -1,5 +1,6 @@
 //! `outboard mounted`: the process of a mount that outlives it, which `run` starts and nobody else.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,10 +12,10 @@ use outboard_dpc::host::QueueSlot;
 use outboard_fuse::{Connection, MountFront, take_over};
 use outboard_os::shm::Shared;
 
-use super::run::{host_options, mount_options};
+use super::run::{attach_failure, host_options, mount_options};
 use super::umount;
 use crate::exit::Failure;
-use crate::handover::End;
+use crate::handover::{End, Word};
 use crate::log;
 use crate::mount_process::{INODES, LEFT};
 use crate::program;
@@ -24,13 +25,27 @@ use crate::watch::{Happened, Watch};
 /// Time for what was read from the kernel to be answered, when this process is told to end.
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Serves what `run` hands over, until it is unmounted.
+/// Serves what `run` hands over, until it is unmounted. `run` is told whether it does, and why not.
 pub(crate) fn mounted(settings: &Settings) -> Result<ExitCode, Failure> {
     log::start(settings)?;
     program::is_behind_pages();
-    let cannot =
-        |error| Failure::usage(format!("`outboard run` starts this, nobody else: {error}"));
-    let end = End::of_input().map_err(cannot)?;
+    let teller = End::of_input().map_err(not_started_by_run)?;
+    let outcome = serve(settings, &teller);
+    match outcome {
+        Err(failure) if teller.say(&Word::Fails(failure.clone())).is_ok() => {
+            Ok(failure.exit_code())
+        }
+        outcome => outcome,
+    }
+}
+
+fn not_started_by_run(error: io::Error) -> Failure {
+    Failure::usage(format!("`outboard run` starts this, nobody else: {error}"))
+}
+
+fn serve(settings: &Settings, teller: &End) -> Result<ExitCode, Failure> {
+    let cannot = not_started_by_run;
+    let end = teller.try_clone().map_err(cannot)?;
     let (terms, [region, notes, inodes], devices) = end.take().map_err(cannot)?;
     let watch = Watch::new()?;
     end_with_run(end.try_clone().map_err(cannot)?, terms.place.clone())?;
@@ -41,7 +56,7 @@ pub(crate) fn mounted(settings: &Settings) -> Result<ExitCode, Failure> {
         Some(Dial::new(move || end.lock().unwrap_or_else(PoisonError::into_inner).connect()));
     let inherited = Inherited { session: SessionId(terms.session), region, notes };
     let host = Host::inherit(options, inherited, Arc::clone(&front) as _)
-        .map_err(|error| Failure::internal(format!("cannot take the session up: {error}")))?;
+        .map_err(|error| attach_failure(settings, &error))?;
     let inodes = Shared::open(inodes, INODES)
         .map_err(|error| Failure::internal(format!("cannot read what was left: {error}")))?;
     let failed = |error| umount::failure(&error);
@@ -51,6 +66,7 @@ pub(crate) fn mounted(settings: &Settings) -> Result<ExitCode, Failure> {
     let mut mounted =
         take_over(connection, front, Arc::clone(host.session()), notes).map_err(failed)?;
     leave_when_told(watch, Arc::clone(&told))?;
+    teller.say(&Word::Serves).map_err(cannot)?;
     mounted.wait();
     while told.leaves() {
         std::thread::park();

@@ -8,14 +8,17 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use outboard_attach::host::{Host, HostOptions};
+use outboard_attach::host::{ConnectError, Host, HostOptions};
+use outboard_attach::link::AttachFailure;
 use outboard_dpc::host::{LossPolicy, Settings as Session};
 use outboard_fuse::{Cache, Connection, MountError, MountFront, MountOptions};
 use outboard_store::StoreName;
 use outboard_store::directory::DataDirectory;
+use outboard_wire::attach::Reason;
 use rustix::process::{Pid, WaitOptions};
 
 use super::status::{Dpu, Line, Status};
@@ -24,7 +27,7 @@ use crate::dpu_process::{DpuProcess, Found};
 use crate::exit::{Code, Failure};
 use crate::handover::End;
 use crate::log;
-use crate::mount_process::{Kept, end_of};
+use crate::mount_process::{Kept, Served, end_of};
 use crate::settings::{CacheMode, OnDpuLoss, Settings, sixteenth_of_memory};
 use crate::successor::{self, Asked, Invocation, rehearsed};
 use crate::watch::{Happened, Watch};
@@ -35,8 +38,8 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(60);
 const DYING_LIMIT: Duration = Duration::from_secs(10);
 /// Time to wait at the end for programs that still use the mount, before it is detached lazily.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
-/// How often it is looked at the end whether there is a DPU side.
-const END_LOOK: Duration = Duration::from_millis(20);
+/// How often it is looked at the beginning and at the end whether there is a DPU side.
+const LOOK: Duration = Duration::from_millis(20);
 /// How far the kernel reads ahead in a volume whose data lies in a pool: four requests of the
 /// longest side by side. One at a time, each waited for the way there and back.
 const READ_AHEAD_FAR: usize = 4 << 20;
@@ -228,10 +231,8 @@ fn serve(
     mut process: Option<&mut DpuProcess>,
 ) -> Result<ExitCode, Failure> {
     let front = Arc::new(MountFront::new(mount_options(settings)?));
-    let host =
-        Host::connect(host_options(settings)?, Arc::clone(&front) as _).map_err(|error| {
-            Failure::internal(format!("cannot attach to {}: {error}", settings.socket().display()))
-        })?;
+    let host = Host::connect(host_options(settings)?, Arc::clone(&front) as _)
+        .map_err(|error| attach_failure(settings, &error))?;
     let mounted = outboard_fuse::mount(mountpoint, front, Arc::clone(host.session()));
     let mounted = mounted.map_err(|error| umount::failure(&error))?;
     greet(settings, mounted.mountpoint());
@@ -290,6 +291,46 @@ fn keep(
     hold(Invocation { place, ..line }, kept, watch, process, None)
 }
 
+/// Has a mount served, and waits until it is. One that nobody has served yet is unmounted if that
+/// fails, or if this process is told to end: then there is `None`.
+fn serve_kept(
+    kept: &Arc<Kept>,
+    watch: &mut Watch,
+    mut process: Option<&mut DpuProcess>,
+) -> Result<Option<Served>, Failure> {
+    let (served, is_ready) = kept.serve()?;
+    let unmount = || {
+        let unmounted = outboard_fuse::unmount(kept.place(), true);
+        unmounted.map_err(|error| umount::failure(&error))
+    };
+    loop {
+        match is_ready.recv_timeout(LOOK) {
+            Ok(()) => return Ok(Some(served)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                let unmounted = unmount();
+                end_of(served)?;
+                unmounted?;
+                return Err(Failure::internal("the mount was ended before it was served"));
+            }
+        }
+        if !kept.was_served() && watch.next(Duration::ZERO)? == Happened::Told {
+            kept.leave(served)?;
+            return unmount().map(|()| None);
+        }
+        ensure(process.as_deref_mut());
+    }
+}
+
+/// Starts a DPU side that has died.
+fn ensure(process: Option<&mut DpuProcess>) {
+    if let Some(process) = process
+        && let Err(failure) = process.ensure()
+    {
+        tracing::error!(%failure, "the DPU side does not start; trying again");
+    }
+}
+
 /// Holds a mount until it is unmounted, this process is told to end, or becomes another program.
 fn hold(
     line: Invocation,
@@ -300,7 +341,8 @@ fn hold(
 ) -> Result<ExitCode, Failure> {
     let settings = &line.settings;
     let kept = Arc::new(kept);
-    let mut served = kept.serve()?;
+    let served = serve_kept(&kept, &mut watch, process.as_deref_mut())?;
+    let Some(mut served) = served else { return Ok(ExitCode::SUCCESS) };
     let door = successor::listen(&settings.data());
     if let Some(door) = &door {
         let cannot = |error| Failure::internal(format!("cannot watch a socket: {error}"));
@@ -316,7 +358,10 @@ fn hold(
         if let Some(asked) = Asked::hear(door, &line) {
             kept.leave(served)?;
             asked.become_it(&kept, &line);
-            served = kept.serve()?;
+            match serve_kept(&kept, &mut watch, process.as_deref_mut())? {
+                Some(again) => served = again,
+                None => return Ok(ExitCode::SUCCESS),
+            }
         }
     }
     with_a_dpu_side(process, || {
@@ -324,6 +369,14 @@ fn hold(
         end_of(served)
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn attach_failure(settings: &Settings, error: &ConnectError) -> Failure {
+    let code = match error {
+        ConnectError::Attach(AttachFailure::Refused(Reason::InUse, _)) => Code::Data,
+        _ => Code::Failed,
+    };
+    Failure::new(code, format!("cannot attach to {}: {error}", settings.socket().display()))
 }
 
 pub(crate) fn mount_options(settings: &Settings) -> Result<MountOptions, Failure> {
@@ -397,19 +450,12 @@ fn stay(
             happened @ (Happened::Told | Happened::Asked) => return Ok(happened),
             Happened::ProcessEnded => {
                 followed = false;
-                if let Some(process) = process.as_deref_mut()
-                    && let Err(failure) = process.ensure()
-                {
-                    tracing::error!(%failure, "the DPU side does not start; trying again");
-                }
+                ensure(process.as_deref_mut());
             }
             Happened::Nothing if !is_served() => return Ok(Happened::Nothing),
             Happened::Nothing => {
-                if let Some(process) = process.as_deref_mut()
-                    && !followed
-                    && let Err(failure) = process.ensure()
-                {
-                    tracing::error!(%failure, "the DPU side does not start; trying again");
+                if !followed {
+                    ensure(process.as_deref_mut());
                 }
                 if let (Some(line), Ok(status)) = (&mut line, dpu.status()) {
                     line.print(&status);
@@ -428,12 +474,9 @@ fn with_a_dpu_side<T: Send>(
     std::thread::scope(|scope| {
         let ending = scope.spawn(end);
         while !ending.is_finished() {
-            std::thread::sleep(END_LOOK);
-            if let Some(process) = process.as_deref_mut()
-                && !ending.is_finished()
-                && let Err(failure) = process.ensure()
-            {
-                tracing::error!(%failure, "the DPU side does not start; trying again");
+            std::thread::sleep(LOOK);
+            if !ending.is_finished() {
+                ensure(process.as_deref_mut());
             }
         }
         ending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

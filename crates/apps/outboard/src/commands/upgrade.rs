@@ -36,7 +36,13 @@ pub(crate) fn upgrade(settings: &Settings) -> Result<ExitCode, Failure> {
                 let _gone = std::fs::remove_file(&door);
             }
             Err(error) => {
-                let failure = Failure::internal(format!("process {pid}: {error}"));
+                let why = match error.kind() {
+                    io::ErrorKind::ConnectionReset => {
+                        "it ended, or became another program for somebody else; try again".into()
+                    }
+                    _ => error.to_string(),
+                };
+                let failure = Failure::internal(format!("process {pid}: {why}"));
                 if let Some(before) = refused.replace(failure) {
                     eprintln!("outboard: {before}");
                 }
