@@ -420,3 +420,30 @@ fn who_may_not_take_over_is_refused() {
     assert_eq!(hybrid.status.code(), Some(2), "{said}");
     assert!(said.contains("--cache hybrid"), "{said}");
 }
+
+/// Who uses a mount as its first process comes is answered as ever after. That process told the
+/// kernel that all it had was out of date, which made it drop the answer to its first question
+/// about the root: a plain user found that directory closed (mode 0), and got `EACCES`.
+#[test]
+fn a_plain_user_may_be_the_first_on_a_mount() {
+    if Running::is_skipped("a_plain_user_may_be_the_first") {
+        return;
+    }
+    let mut dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::create_dir(dir.path().join("mnt")).unwrap();
+    for round in 0..8 {
+        let file = dir.path().join("mnt/file");
+        let script = "n=0; until said=$(LC_ALL=C stat -c %s \"$0\" 2>&1) || [ $n = 5000 ]; do
+            case $said in *No\\ such*) n=$((n + 1));; *) echo \"$said\"; exit 1;; esac; done";
+        let mut first = Command::new("sh");
+        first.args(["-c", script]).arg(&file).uid(65534).gid(65534);
+        let first = first.stdout(Stdio::piped()).spawn().unwrap();
+        let mount = Running::on(dir, &[]);
+        std::fs::write(mount.at("file"), "there").unwrap();
+        let first = first.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&first.stdout);
+        assert!(first.status.success(), "round {round}: {said}");
+        dir = mount.end();
+    }
+}

@@ -66,6 +66,12 @@ pub fn take_mark(region: &Region, at: u64) -> bool {
     region.swap_u64(at + MARK, 0, Acquire).is_ok_and(|mark| mark != 0)
 }
 
+/// Whether nobody has opened records at `at` yet.
+#[must_use]
+pub fn is_unused(region: &Region, at: u64) -> bool {
+    region.load_u64(at, Acquire) == Ok(0)
+}
+
 /// A table of records from `at` of a region to its end. Shared by all threads of its process.
 #[derive(Debug)]
 pub struct Records {
@@ -222,8 +228,9 @@ mod tests {
     #[test]
     fn what_does_not_fit_or_is_not_ours_is_said() {
         let region = Region::anonymous(4096);
+        assert!(is_unused(&region, 64));
         let (records, _) = Records::open(Arc::clone(&region), 64).unwrap();
-        assert!(!take_mark(&region, 64));
+        assert!(!is_unused(&region, 64) && !take_mark(&region, 64));
         records.mark();
         assert!(take_mark(&region, 64) && !take_mark(&region, 64));
         let most = (0..).take_while(|_| records.put((1, [7; WORDS])).is_some()).count();

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use outboard_base::{Cred, Errno};
 use outboard_link::Region;
+use outboard_link::records::is_unused;
 use outboard_volume::backend::{Backend, Call as Ask, Front as _, Port, Slot, Told};
 use outboard_wire::event::Event;
 use outboard_wire::file::Request;
@@ -171,7 +172,7 @@ pub fn mount<B: Backend>(
     let ports = ports(&front, &backend)?;
     let connection = Connection::open(mountpoint, &front.options)?;
     let mut mounted = Mounted::new(connection.place.clone(), front, false);
-    mounted.serve(connection, ports, &backend)?;
+    mounted.serve(connection, ports, &backend, false)?;
     Ok(mounted)
 }
 
@@ -188,12 +189,16 @@ pub fn take_over<B: Backend>(
     notes: Arc<Region>,
 ) -> Result<Mounted<B>, MountError> {
     let ports = ports(&front, &backend)?;
+    // Had there been nobody, there is nothing to ask again for. And the kernel must not be told
+    // that all it has is out of date while its first question about the root is under way: it drops
+    // the answer, and takes that directory for closed to all but root.
+    let asks_again = !is_unused(&notes, 0);
     let lockers = front.inodes.remember(notes).map_err(MountError::Notes)?;
     for (ino, fh) in lockers {
         front.releases.locks(ino, fh);
     }
     let mut mounted = Mounted::new(connection.place.clone(), front, true);
-    mounted.serve(connection, ports, &backend)?;
+    mounted.serve(connection, ports, &backend, asks_again)?;
     Ok(mounted)
 }
 
@@ -228,6 +233,7 @@ impl<B: Backend> Mounted<B> {
         connection: Connection,
         ports: Vec<B::Port>,
         backend: &Arc<B>,
+        asks_again: bool,
     ) -> Result<(), MountError> {
         let Connection { devices, agreed, .. } = connection;
         let notices = self.front.take_notices().ok_or(MountError::FrontInUse)?;
@@ -244,7 +250,7 @@ impl<B: Backend> Mounted<B> {
         self.recaller = Some(spawn("fuse-recall", move || {
             recalls::run(&front, &recalls, &is_done);
         })?);
-        if self.inherited {
+        if asks_again {
             self.ask_again()?;
         }
         for (index, port) in ports.into_iter().enumerate() {
