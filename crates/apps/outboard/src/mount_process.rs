@@ -180,29 +180,11 @@ impl Kept {
             restarts.serves();
             *self.process() = pidfd_of(&child);
             let dialled = RefCell::new(None);
-            let mut why = None;
-            let served = self.give(&end).and_then(|()| {
-                let dial = || {
-                    let made = outboard_attach::link::connect(&self.settings.socket())?;
-                    let made = OwnedFd::from(made);
-                    dialled.replace(Some(made.try_clone()?));
-                    Ok(made)
-                };
-                let said = |word| match word {
-                    Word::Serves => {
-                        self.was_served.store(true, Ordering::Release);
-                        // Nobody waits for it if this one is not the first.
-                        let _waits = ready.take().map(|ready| ready.send(()));
-                    }
-                    Word::Fails(failure) => why = Some(failure),
-                    Word::Connect => {}
-                };
-                end.serve(dial, said, || is_dead(child.id()))
-            });
-            if let Err(error) = served {
+            let attended = self.attend(&end, child.id(), &mut ready, &dialled);
+            let why = attended.or_else(|error| {
                 tracing::warn!(%error, "the mount's process does not talk sense: it is ended");
-                child.kill().map_err(cannot)?;
-            }
+                child.kill().map(|()| None).map_err(cannot)
+            })?;
             let ended = wait(&mut child).map_err(cannot)?;
             self.process().take();
             if ended.is_some_and(|status| status.success()) {
@@ -242,6 +224,36 @@ impl Kept {
             tracing::warn!(status, ?pause, "the mount's process ended; another takes over");
             std::thread::sleep(pause);
         }
+    }
+
+    /// Gives it to the process behind `end`, and does what that asks for until it is gone: why it
+    /// does not serve, if it said so.
+    fn attend(
+        &self,
+        end: &End,
+        pid: u32,
+        ready: &mut Option<Sender<()>>,
+        dialled: &RefCell<Option<OwnedFd>>,
+    ) -> io::Result<Option<Failure>> {
+        self.give(end)?;
+        let mut why = None;
+        let dial = || {
+            let made = outboard_attach::link::connect(&self.settings.socket())?;
+            let made = OwnedFd::from(made);
+            dialled.replace(Some(made.try_clone()?));
+            Ok(made)
+        };
+        let said = |word| match word {
+            Word::Serves => {
+                self.was_served.store(true, Ordering::Release);
+                // Nobody waits for it if this one is not the first.
+                let _waits = ready.take().map(|ready| ready.send(()));
+            }
+            Word::Fails(failure) => why = Some(failure),
+            Word::Connect => {}
+        };
+        end.serve(dial, said, || is_dead(pid))?;
+        Ok(why)
     }
 
     /// Starts this program again, in a process group of its own, so that Ctrl-C at the terminal
