@@ -257,6 +257,19 @@ mod tests {
     }
 
     #[test]
+    fn nonsense_is_no_wish() {
+        for said in [&b""[..], b"connect", b"{}", b"\"Dance\"", b"{\"Fails\":{}}", &[0xff; LONGEST]]
+        {
+            let (ours, theirs) = End::pair().unwrap();
+            let theirs = End(theirs);
+            // One that is too long comes cut.
+            theirs.send(said, None).unwrap();
+            let refused = ours.serve(|| unreachable!(), |_| unreachable!(), || false);
+            assert!(refused.is_err(), "{said:?}");
+        }
+    }
+
+    #[test]
     fn half_a_mount_is_refused() {
         let (ours, theirs) = End::pair().unwrap();
         let file = tempfile::tempfile().unwrap();

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
+use rustix::process::{Pid, Signal, kill_process};
 
 use running::{Running, until};
 
@@ -419,6 +420,48 @@ fn who_may_not_take_over_is_refused() {
     let said = String::from_utf8_lossy(&hybrid.stderr).into_owned();
     assert_eq!(hybrid.status.code(), Some(2), "{said}");
     assert!(said.contains("--cache hybrid"), "{said}");
+}
+
+/// Ctrl-C before a mount is served ends it at once; nobody waits for a process that hangs.
+#[test]
+fn a_mount_that_is_not_served_yet_can_be_ended() {
+    if Running::is_skipped("a_mount_that_is_not_served_yet") {
+        return;
+    }
+    // The process may have served before it was stopped: then once more.
+    let caught = (0..20).any(|_| {
+        let dir = tempfile::tempdir().unwrap();
+        let [mnt, log, said] = ["mnt", "log", "said"].map(|name| dir.path().join(name));
+        std::fs::create_dir(&mnt).unwrap();
+        let mut run = Command::new(env!("CARGO_BIN_EXE_outboard"))
+            .args(["run", "--size=256M", "--memory=16M"])
+            .arg(format!("--data={}", dir.path().join("data").display()))
+            .arg(&mnt)
+            .stdout(File::create(&said).unwrap())
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let server = loop {
+            let log = std::fs::read_to_string(&log).unwrap();
+            let line = log.lines().find(|line| line.contains("process of the mount"));
+            if let Some((_, pid)) = line.and_then(|line| line.rsplit_once("pid=")) {
+                break Pid::from_raw(pid.parse().unwrap()).unwrap();
+            }
+        };
+        kill_process(server, Signal::STOP).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let unserved = std::fs::read(&said).unwrap().is_empty();
+        if !unserved {
+            kill_process(server, Signal::CONT).unwrap();
+        }
+        kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
+        let ended = until("the end of `run`", || run.try_wait().unwrap());
+        assert!(ended.success(), "{}", std::fs::read_to_string(&log).unwrap());
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(mnt.to_str().unwrap()), "still mounted");
+        unserved
+    });
+    assert!(caught, "every process served before it could be stopped");
 }
 
 /// Who uses a mount as its first process comes is answered as ever after. That process told the

@@ -267,6 +267,51 @@ fn who_collects_writes_has_the_volume_for_itself() {
     drop(shared.end());
 }
 
+/// Of two that come at once, each past the look whether anybody is there, one has the volume; the
+/// other ends with the reason and its code, and leaves no mount. It was tried eight times, and the
+/// code was that of a fault.
+#[test]
+fn of_two_that_collect_writes_at_once_one_is_refused() {
+    if Running::is_skipped("of_two_that_collect_writes_at_once") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let start = |words: &[&str], log: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
+        let log = File::create(dir.path().join(log)).unwrap();
+        command.args(words).arg(format!("--data={}", data.display()));
+        command.stdout(Stdio::null()).stderr(log).spawn().unwrap()
+    };
+    let log = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let mut dpu = start(&["dpu", "--size=256M", "--memory=16M"], "dpu");
+    running::until("a DPU side", || data.join("dpu.sock").exists().then_some(()));
+    for _ in 0..4 {
+        let mut both = ["one", "two"].map(|name| {
+            let place = dir.path().join(format!("at-{name}"));
+            std::fs::create_dir_all(&place).unwrap();
+            (name, start(&["mount", "--cache=write-back", place.to_str().unwrap()], name))
+        });
+        let (loser, ended) = running::until("a refusal", || {
+            both.iter_mut().find_map(|(name, child)| Some((*name, child.try_wait().unwrap()?)))
+        });
+        assert_eq!(ended.code(), Some(4), "{}", log(loser));
+        assert!(log(loser).contains("for itself"), "{}", log(loser));
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(&format!("at-{loser}")), "{mounts}");
+        let (winner, child) = both.iter_mut().find(|(name, _)| *name != loser).unwrap();
+        let place = dir.path().join(format!("at-{winner}"));
+        std::fs::write(place.join("file"), "served").unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(child), Signal::INT)
+            .unwrap();
+        let ended = running::until("an end", || child.try_wait().unwrap());
+        assert!(ended.success(), "{}", log(winner));
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&dpu), Signal::INT).unwrap();
+    assert!(running::until("an end", || dpu.try_wait().unwrap()).success());
+}
+
 /// What would lose writes is refused before anything is made.
 #[test]
 fn what_would_lose_writes_is_refused() {

@@ -291,8 +291,9 @@ fn keep(
     hold(Invocation { place, ..line }, kept, watch, process, None)
 }
 
-/// Has a mount served, and waits until it is. One that nobody has served yet is unmounted if that
-/// fails, or if this process is told to end: then there is `None`.
+/// Has a mount served, and waits until it is: one that was never served is unmounted if it cannot
+/// be, or if this process is told to end before (then there is `None`). One that was is not waited
+/// for: its users wait, and the end goes the way of every end.
 fn serve_kept(
     kept: &Arc<Kept>,
     watch: &mut Watch,
@@ -303,23 +304,24 @@ fn serve_kept(
         let unmounted = outboard_fuse::unmount(kept.place(), true);
         unmounted.map_err(|error| umount::failure(&error))
     };
-    loop {
+    while !kept.was_served() {
         match is_ready.recv_timeout(LOOK) {
-            Ok(()) => return Ok(Some(served)),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
+            Err(RecvTimeoutError::Disconnected) if !kept.was_served() => {
                 let unmounted = unmount();
                 end_of(served)?;
                 unmounted?;
                 return Err(Failure::internal("the mount was ended before it was served"));
             }
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => break,
         }
-        if !kept.was_served() && watch.next(Duration::ZERO)? == Happened::Told {
+        if watch.next(Duration::ZERO)? == Happened::Told {
             kept.leave(served)?;
             return unmount().map(|()| None);
         }
         ensure(process.as_deref_mut());
     }
+    Ok(Some(served))
 }
 
 /// Starts a DPU side that has died.
