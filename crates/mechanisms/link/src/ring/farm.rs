@@ -2,8 +2,12 @@
 //! says that its place is free.
 //!
 //! ```text
-//! place    0 tail (the host's) | 8192 slots, SLOT bytes each: 0 length + 1, or 0 | 8 message
+//! place    0 tail (the host's) | 8192 slots, SLOT bytes each: 0 flag | 8 message
+//! flag     lap << 8: free for that lap;  lap << 8 | length + 1: its message
 //! ```
+//!
+//! The lap is how often the ring went around. Without it a slot that was taken and is not written
+//! yet would look free to whoever comes a lap later.
 //!
 //! Nothing is batched: every message costs one DMA that looks (flag and message in one, as slots
 //! are of one size) and one that clears. What is better about it here than in the paper: a look
@@ -26,6 +30,15 @@ const SLOT: u64 = 8 * WORDS as u64;
 /// Bytes of its longest message.
 pub const MESSAGE_MAX: usize = 8 * (WORDS - 1);
 const TRIES: u32 = 1000;
+/// Bits of a flag below its lap.
+const LAP: u32 = 8;
+
+const _: () = assert!(MESSAGE_MAX + 1 < 1 << LAP);
+
+/// The flag of the slot at `position` while it is free for whoever comes there.
+fn free_at(place: Place, position: u64) -> u64 {
+    (position / place.bytes()) << LAP
+}
 
 /// One producer.
 #[derive(Clone, Debug)]
@@ -50,7 +63,7 @@ impl Producer {
             for slot in
                 (tail..).step_by(8 * WORDS).take(usize::try_from(count).unwrap_or(usize::MAX))
             {
-                if region.load_u64(place.of(slot), Acquire)? != 0 {
+                if region.load_u64(place.of(slot), Acquire)? != free_at(*place, slot) {
                     return Err(PushError::Retry);
                 }
             }
@@ -74,7 +87,8 @@ impl Produce for Producer {
         let first = self.take(count)?;
         for (slot, message) in (first..).step_by(8 * WORDS).zip(messages) {
             region.write_from(place.of(slot) + 8, message)?;
-            region.store_u64(place.of(slot), message.len() as u64 + 1, Release)?;
+            let flag = free_at(*place, slot) | (message.len() as u64 + 1);
+            region.store_u64(place.of(slot), flag, Release)?;
         }
         Ok(())
     }
@@ -110,11 +124,16 @@ impl Consume for Consumer {
             // The flag is the first word, and words are read in order.
             self.dma.read_words(Kind::RingIn, at, &mut slot)?;
             let [flag, words @ ..] = slot;
-            let Some(len) = flag.checked_sub(1) else { return Ok(taken) };
+            let free = free_at(self.place, self.head);
+            if flag == free {
+                return Ok(taken);
+            }
+            let len = flag.wrapping_sub(free + 1);
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             let message = usize::try_from(len).ok().and_then(|len| bytes.get(..len));
             let message = message.ok_or(Fault::Pointers)?;
-            self.dma.write(Kind::RingWords, at, &[0; 8])?;
+            let next = free_at(self.place, self.head + self.place.bytes());
+            self.dma.write(Kind::RingWords, at, &next.to_le_bytes())?;
             self.head += SLOT;
             each(message);
         }
