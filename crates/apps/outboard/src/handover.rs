@@ -46,6 +46,8 @@ pub(crate) struct Terms {
     pub(crate) session: u64,
     /// How many descriptors of the device follow.
     pub(crate) devices: usize,
+    /// A service manager keeps all of it, too: the mount outlives its holder.
+    pub(crate) stored: bool,
 }
 
 /// What a mount's process says. Only the first is answered.
@@ -222,7 +224,7 @@ mod tests {
 
     fn terms() -> Terms {
         let (form, place) = (crate::successor::form(), PathBuf::from("/mnt/x"));
-        Terms { form, place, kernel: (45, 1 << 39), session: u64::MAX, devices: 2 }
+        Terms { form, place, kernel: (45, 1 << 39), session: u64::MAX, devices: 2, stored: true }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod log;
 mod mount_process;
 mod program;
 mod restarts;
+mod service;
 mod settings;
 mod successor;
 mod watch;

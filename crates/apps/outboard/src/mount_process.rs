@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
@@ -27,6 +27,7 @@ use crate::exit::Failure;
 use crate::handover::{End, Terms, Word};
 use crate::program;
 use crate::restarts::Restarts;
+use crate::service::{self, Manager, has_ended};
 use crate::settings::Settings;
 use crate::successor::form;
 
@@ -80,6 +81,8 @@ pub(crate) struct Kept {
     connection: Connection,
     session: Inherited,
     inodes: Shared,
+    /// A service manager keeps it, too.
+    stored: bool,
     /// Its process is to end, and no other to start.
     leaves: AtomicBool,
     /// A process has served it: the kernel may have what would be lost.
@@ -109,15 +112,54 @@ impl Kept {
             .map_err(|error| Failure::usage(format!("cannot take a mount over: {error}")))?;
         let session = Inherited { session: SessionId(terms.session), region, notes };
         let inodes = Shared::open(inodes, INODES).map_err(io::Error::other).map_err(cannot)?;
-        let kept = Kept::of(settings, connection, session, inodes);
+        let mut kept = Kept::of(settings, connection, session, inodes);
+        kept.stored = terms.stored;
         kept.was_served.store(true, Ordering::Release);
         Ok(kept)
     }
 
+    /// What a service manager kept for the process before this, if it kept a mount.
+    pub(crate) fn stored(settings: &Settings) -> Result<Option<Kept>, Failure> {
+        let Some(stored) = service::Stored::take()? else { return Ok(None) };
+        let cannot = |error: io::Error| service::refused(&error.to_string());
+        let service::Stored { terms, flags, memory: [region, notes, inodes], devices } = stored;
+        if flags != settings.to_flags()? {
+            return Err(service::refused("it was mounted with other settings"));
+        }
+        if devices.iter().any(has_ended) {
+            tracing::warn!("the mount that the service manager kept was ended; mounting anew");
+            return Ok(None);
+        }
+        let connection = Connection::inherit(terms.place, terms.kernel, devices)
+            .map_err(|error| service::refused(&error.to_string()))?;
+        let session = Inherited { session: SessionId(terms.session), region, notes };
+        let inodes = Shared::open(inodes, INODES).map_err(io::Error::other).map_err(cannot)?;
+        let mut kept = Kept::of(settings.clone(), connection, session, inodes);
+        kept.stored = true;
+        kept.was_served.store(true, Ordering::Release);
+        Ok(Some(kept))
+    }
+
+    /// Has the service manager keep it, if there is one, so that it outlives this process.
+    pub(crate) fn store(&mut self) -> Result<(), Failure> {
+        let Some(manager) = Manager::of_environment() else { return Ok(()) };
+        let flags = self.settings.to_flags()?;
+        self.stored = true;
+        let (terms, fds) = self.all();
+        match manager.store(&terms, &flags, &fds) {
+            Ok(()) => tracing::info!("the service manager keeps the mount"),
+            Err(error) => {
+                tracing::warn!(%error, "the service manager does not keep the mount");
+                self.stored = false;
+            }
+        }
+        Ok(())
+    }
+
     fn of(settings: Settings, connection: Connection, session: Inherited, inodes: Shared) -> Kept {
         let (leaves, process) = (AtomicBool::new(false), Mutex::default());
-        let was_served = AtomicBool::new(false);
-        Kept { settings, connection, session, inodes, leaves, was_served, process }
+        let (was_served, stored) = (AtomicBool::new(false), false);
+        Kept { settings, connection, session, inodes, stored, leaves, was_served, process }
     }
 
     /// Has it served until it is unmounted, nothing helps, or [`Kept::leave`]. If nothing helps the
@@ -137,6 +179,11 @@ impl Kept {
     /// Whether a process has served it.
     pub(crate) fn was_served(&self) -> bool {
         self.was_served.load(Ordering::Acquire)
+    }
+
+    /// How many ways into the kernel it has.
+    pub(crate) fn devices(&self) -> usize {
+        self.connection.devices().count()
     }
 
     /// Where it is mounted.
@@ -277,6 +324,11 @@ impl Kept {
 
     /// All of it, to a process that serves it or a program that holds it.
     pub(crate) fn give(&self, end: &End) -> io::Result<()> {
+        let (terms, fds) = self.all();
+        end.give(&terms, &fds)
+    }
+
+    fn all(&self) -> (Terms, Vec<BorrowedFd<'_>>) {
         let mut fds = vec![self.session.region.as_fd(), self.session.notes.as_fd()];
         fds.push(self.inodes.fd());
         fds.extend(self.connection.devices());
@@ -286,7 +338,8 @@ impl Kept {
             kernel: self.connection.terms(),
             session: self.session.session.0,
             devices: fds.len() - 3,
+            stored: self.stored,
         };
-        end.give(&terms, &fds)
+        (terms, fds)
     }
 }

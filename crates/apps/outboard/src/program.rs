@@ -8,6 +8,8 @@ use std::process::Command;
 
 use outboard_os::sys::flusher::writes_pages_out;
 
+use crate::service;
+
 /// The running file: what its path names may have been replaced meanwhile.
 const RUNNING: &str = "/proc/self/exe";
 
@@ -16,6 +18,12 @@ const RUNNING: &str = "/proc/self/exe";
 /// # Errors
 /// The kernel does not say which file runs.
 pub(crate) fn this() -> io::Result<Command> {
+    let mut command = same_file()?;
+    service::not_for(&mut command).env_remove(service::NOTIFY_SOCKET);
+    Ok(command)
+}
+
+fn same_file() -> io::Result<Command> {
     let path = std::env::current_exe()?;
     let file = |path: &str| fs::metadata(path).map(|file| (file.dev(), file.ino()));
     let is_same = path.to_str().is_some_and(

@@ -15,10 +15,11 @@ use serde_json::{Value, json};
 use crate::exit::Failure;
 use crate::handover::End;
 use crate::mount_process::Kept;
+use crate::service;
 use crate::settings::Settings;
 
 /// Raised when what [`crate::handover`] hands over changes.
-const HANDOVER: u32 = 1;
+const HANDOVER: u32 = 2;
 /// Who connects asks at once.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 /// Time for a program to say whether it could take over.
@@ -55,7 +56,7 @@ pub(crate) struct Invocation {
 impl Invocation {
     fn of(&self, program: &Path, step: &str) -> Result<Command, Failure> {
         let mut command = Command::new(program);
-        command
+        service::not_for(&mut command)
             .arg(self.command)
             .args(self.settings.to_flags()?)
             .arg(format!("--take-over={step}"))

@@ -398,6 +398,7 @@ mod tests {
             cache_at: 1 << 19,
             cache_len: 1 << 16,
             alone: true,
+            outlives: true,
         };
         let (align, requests, responses) = (512, 4096, 8192);
         let rings = RingsHello { region_len: 1 << 20, groups: 2, align, requests, responses };

@@ -51,6 +51,9 @@ pub struct HostOptions {
     pub cache: Option<Shape>,
     /// Nobody else may be attached meanwhile, and nobody is.
     pub alone: bool,
+    /// The session's memory is kept by somebody else, too: another process may take the session up
+    /// when this has died.
+    pub outlives: bool,
     /// Called first on each thread behind the host: a library that shares its process with a
     /// program knows its own threads from the program's.
     pub on_thread: Option<fn()>,
@@ -74,6 +77,7 @@ impl HostOptions {
             beat_limit: Duration::from_secs(20),
             cache: None,
             alone: false,
+            outlives: false,
             on_thread: None,
             dial: None,
         }
@@ -145,7 +149,7 @@ impl Host {
         let queues = settings.queues.saturating_add(1);
         let (cache, large) = (options.cache.as_ref(), takes_huge_pages(&options.socket));
         let memory = HostMemory::create_with(id, queues, settings.depth, cache, large)?;
-        let memory = Arc::new(memory.alone(options.alone));
+        let memory = Arc::new(memory.wishing(options.alone, options.outlives));
         let plane = memory.format_cache()?;
         let link = Arc::new(first_link(&options, &memory)?);
         let ledger = Arc::new(Ledger::default());

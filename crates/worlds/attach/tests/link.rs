@@ -556,6 +556,7 @@ fn what_is_wrong_with_a_hello_is_said() {
         cache_at: 0,
         cache_len: 0,
         alone: false,
+        outlives: false,
     };
     let shared = Shared::create("t", 1 << 20).unwrap();
     let file = tempfile::tempfile().unwrap();

@@ -48,9 +48,11 @@ fn serve(settings: &Settings, teller: &End) -> Result<ExitCode, Failure> {
     let end = teller.try_clone().map_err(cannot)?;
     let (terms, [region, notes, inodes], devices) = end.take().map_err(cannot)?;
     let watch = Watch::new()?;
-    end_with_run(end.try_clone().map_err(cannot)?, terms.place.clone())?;
+    let place = (!terms.stored).then(|| terms.place.clone());
+    end_with_run(end.try_clone().map_err(cannot)?, place)?;
     let front = Arc::new(MountFront::new(mount_options(settings)?));
     let mut options = host_options(settings)?;
+    options.outlives = terms.stored;
     let end = Mutex::new(end);
     options.dial =
         Some(Dial::new(move || end.lock().unwrap_or_else(PoisonError::into_inner).connect()));
@@ -89,14 +91,19 @@ fn leave_when_told(mut watch: Watch, front: Arc<MountFront<QueueSlot>>) -> Resul
     thread.map(drop).map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))
 }
 
-/// Without `run` nobody holds the mount but this process: it ends, and the mount with it.
-fn end_with_run(end: End, place: PathBuf) -> Result<(), Failure> {
+/// Without `run` this process ends. Nobody else holds the mount then, which ends with it, unless a
+/// service manager does.
+fn end_with_run(end: End, place: Option<PathBuf>) -> Result<(), Failure> {
     let watch = move || {
         end.until_closed();
+        let Some(place) = &place else {
+            tracing::warn!("`outboard run` is gone: the mount waits for the next");
+            std::process::exit(1);
+        };
         tracing::error!("`outboard run` is gone: the mount ends with it");
         // A thread that waits in the kernel for a request would keep this process, and with it
         // the connection, for ever.
-        if let Err(error) = outboard_fuse::abort(&place) {
+        if let Err(error) = outboard_fuse::abort(place) {
             tracing::warn!(%error, "the mount could not be ended");
         }
         std::process::exit(1);

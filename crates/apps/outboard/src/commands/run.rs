@@ -28,6 +28,7 @@ use crate::exit::{Code, Failure};
 use crate::handover::End;
 use crate::log;
 use crate::mount_process::{Kept, Served, end_of};
+use crate::service;
 use crate::settings::{CacheMode, OnDpuLoss, Settings, sixteenth_of_memory};
 use crate::successor::{self, Asked, Invocation, rehearsed};
 use crate::watch::{Happened, Watch};
@@ -78,7 +79,11 @@ pub(crate) fn run(
     if is_there {
         DataDirectory::check(&data).map_err(|error| Failure::new(Code::Data, error.to_string()))?;
     }
-    if clear_stale(mountpoint)? {
+    // A mount that is kept was made with the path as it is below.
+    let whole = data.canonicalize().unwrap_or_else(|_| data.clone());
+    let kept = kept_by_the_manager(&Settings { data: Some(whole), ..settings.clone() })?;
+    // One that is kept and not served answers nobody.
+    if kept.is_none() && clear_stale(mountpoint)? {
         let mountpoint = mountpoint.display();
         tracing::warn!(%mountpoint, "cleared the mount an earlier process left");
     }
@@ -105,13 +110,21 @@ pub(crate) fn run(
     adopt_or_start(&settings, &mut process)?;
     let line =
         Invocation { command: "run", settings: settings.clone(), place: mountpoint.to_owned() };
-    let outcome = if settings.mount_outlives()? {
+    let outcome = if let Some(kept) = kept {
+        let line = Invocation { place: kept.place().to_owned(), ..line };
+        hold(line, kept, watch, Some(&mut process), None)
+    } else if settings.mount_outlives()? {
         keep(line, watch, Some(&mut process))
     } else {
         serve(&settings, mountpoint, watch, Some(&mut process))
     };
     let ended = shut_down(&settings, &mut process);
     outcome.and_then(|code| ended.map(|()| code))
+}
+
+/// A mount that a process before this one had, and that did not end with it.
+fn kept_by_the_manager(settings: &Settings) -> Result<Option<Kept>, Failure> {
+    if settings.mount_outlives()? { Kept::stored(settings) } else { Ok(None) }
 }
 
 /// One that was killed still takes connections while the kernel clears it away: only one that
@@ -165,6 +178,10 @@ pub(crate) fn mount(
     log::start(settings)?;
     let outlives = settings.mount_outlives()?;
     Dpu::of(settings).status()?;
+    if let Some(kept) = kept_by_the_manager(settings)? {
+        let line = Invocation { place: kept.place().to_owned(), ..line };
+        return hold(line, kept, Watch::new()?, None, None);
+    }
     clear_stale(mountpoint)?;
     if outlives {
         keep(line, Watch::new()?, None)
@@ -286,8 +303,9 @@ fn keep(
         return serve(settings, mountpoint, watch, process);
     }
     let kept = Kept::new(settings.clone(), &host_options(settings)?, connection);
-    let kept =
+    let mut kept =
         kept.map_err(|error| Failure::internal(format!("no memory for a mount: {error}")))?;
+    kept.store()?;
     hold(Invocation { place, ..line }, kept, watch, process, None)
 }
 
@@ -343,6 +361,7 @@ fn hold(
 ) -> Result<ExitCode, Failure> {
     let settings = &line.settings;
     let kept = Arc::new(kept);
+    let _stored = service::Kept::of(kept.devices());
     let served = serve_kept(&kept, &mut watch, process.as_deref_mut())?;
     let Some(mut served) = served else { return Ok(ExitCode::SUCCESS) };
     let door = successor::listen(&settings.data());
@@ -354,6 +373,7 @@ fn hold(
         Some(asked) => asked.done(),
         None => greet(settings, &line.place),
     }
+    service::ready();
     while let (Happened::Asked, Some(door)) =
         (stay(settings, &|| !served.is_finished(), &mut watch, process.as_deref_mut())?, &door)
     {

@@ -4,7 +4,7 @@
 //! ```text
 //! Hello    0 role u16   2 its version u16   4 region bytes u64
 //!   queues 12 session u64   20 queues u16   22 depth u16   24 cache: place u64   32 bytes u64
-//!          40 1: it wants the volume alone; 0: it does not   41-43 zeros
+//!          40 bits: 0 it wants the volume alone, 1 it outlives its process; all others zeros
 //!   rings  12 groups u16    14 align u32    18 bytes of requests u64   26 bytes of responses u64
 //! Welcome  0 role u16   2 its version u16   4 instance u64   12 bytes of pages u64
 //!   queues 20 queues u16    22 depth u16    24 most bytes of one payload u32
@@ -91,6 +91,8 @@ pub struct QueuesHello {
     pub cache_len: u64,
     /// It keeps what nobody could ask it for: while it is attached, nobody else may be.
     pub alone: bool,
+    /// Somebody keeps its memory when the process that connects dies: another may take it up.
+    pub outlives: bool,
 }
 
 /// Of a host that brings rings.
@@ -215,7 +217,8 @@ impl Hello {
                 body.extend(hello.depth.to_le_bytes());
                 body.extend(hello.cache_at.to_le_bytes());
                 body.extend(hello.cache_len.to_le_bytes());
-                body.extend(u32::from(hello.alone).to_le_bytes());
+                let wishes = u32::from(hello.alone) | u32::from(hello.outlives) << 1;
+                body.extend(wishes.to_le_bytes());
             }
             Hello::Rings(hello) => {
                 body.extend(hello.region_len.to_le_bytes());
@@ -232,6 +235,7 @@ impl Hello {
         let hello = match role(body)? {
             Role::Queues => {
                 sized(body, QUEUES_HELLO)?;
+                let wishes = u32_at(body, 40);
                 let hello = QueuesHello {
                     region_len,
                     session: SessionId(u64_at(body, HEAD)),
@@ -239,10 +243,10 @@ impl Hello {
                     depth: u16_at(body, 22),
                     cache_at: u64_at(body, 24),
                     cache_len: u64_at(body, 32),
-                    alone: u32_at(body, 40) == 1,
+                    alone: wishes & 1 != 0,
+                    outlives: wishes & 2 != 0,
                 };
-                let ok =
-                    grid_ok(hello.queues, hello.depth) && cache_ok(&hello) && u32_at(body, 40) <= 1;
+                let ok = grid_ok(hello.queues, hello.depth) && cache_ok(&hello) && wishes < 4;
                 when(ok, Hello::Queues(hello))
             }
             Role::Rings => {
@@ -333,6 +337,7 @@ pub(super) mod tests {
                         cache_at,
                         cache_len,
                         alone: session.0 % 2 == 1,
+                        outlives: session.0 % 4 > 1,
                     })
                 }
             ),
@@ -372,6 +377,7 @@ pub(super) mod tests {
         cache_at: 0x8_0000,
         cache_len: 0x8_0000,
         alone: true,
+        outlives: false,
     };
     const RINGS: RingsHello = RingsHello {
         region_len: 0x10_0000,

@@ -136,8 +136,9 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         self.admit_cache(name, id, hello, dma);
         self.peers.lingering.retain(|lingering| lingering.session != hello.session);
         let cached = hello.cache_len > 0;
-        let alone = hello.alone;
-        self.sessions.insert(hello.session, Holder { uid: cred.uid, pid: cred.pid, cached, alone });
+        let QueuesHello { alone, outlives, .. } = *hello;
+        let (uid, pid) = (cred.uid, cred.pid);
+        self.sessions.insert(hello.session, Holder { uid, pid, cached, alone, outlives });
         link.registers().beat_dpu();
         self.peers.attach(name, Attached { id, link }, hello.session);
         tracing::info!(
@@ -254,18 +255,20 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         let Some(name) = self.peers.place(gone.id) else { return };
         let Some(connection) = self.peers.remove(name) else { return };
         let pid = connection.cred.pid;
+        let outlives = self.sessions.holder(gone.session).is_some_and(|holder| holder.outlives);
+        let may_come_back = outlives || !connection.is_dead();
         if connection.detaching {
             self.forget(now, gone.session);
             // The host may have hung up already.
             let _unheard = connection.peer.send(&Message::Detach, &[]);
             tracing::info!(session = %gone.session, pid, "detached");
-        } else if !connection.is_dead() && !self.peers.may_linger(connection.cred.uid) {
+        } else if may_come_back && !self.peers.may_linger(connection.cred.uid) {
             self.forget(now, gone.session);
             tracing::warn!(
                 session = %gone.session, pid,
                 "hung up without a word, as many of its user did: what it holds is released"
             );
-        } else if connection.is_dead() {
+        } else if !may_come_back {
             self.forget(now, gone.session);
             tracing::warn!(
                 session = %gone.session, pid,
@@ -282,6 +285,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
                 uid: connection.cred.uid,
                 until: now.after(self.options.linger),
                 process: connection.process,
+                outlives,
             });
         }
     }
@@ -297,7 +301,8 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
     fn end_lingering(&mut self, now: Time) {
         let mut over = Vec::new();
         self.peers.lingering.retain(|lingering| {
-            let dead = lingering.process.as_ref().is_none_or(has_ended);
+            let ended = lingering.process.as_ref().is_none_or(has_ended);
+            let dead = ended && !lingering.outlives;
             if dead || now >= lingering.until {
                 over.push(lingering.session);
             }

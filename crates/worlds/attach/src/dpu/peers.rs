@@ -73,12 +73,15 @@ fn process_of(pid: u32) -> io::Result<Option<OwnedFd>> {
 }
 
 /// A session whose host may come back: its process lives, or had not ended yet when its socket
-/// closed.
+/// closed, or another may take it up.
 pub(super) struct Lingering {
     pub(super) session: SessionId,
     pub(super) uid: u32,
     pub(super) until: Time,
+    /// Whose end is the session's end; `None`: it has come already.
     pub(super) process: Option<OwnedFd>,
+    /// No process's end is.
+    pub(super) outlives: bool,
 }
 
 /// All connections.
@@ -286,7 +289,7 @@ impl Peers {
 
     /// Keeps a session whose host may come back.
     pub(super) fn linger(&mut self, lingering: Lingering) {
-        if let Some(process) = &lingering.process {
+        if let Some(process) = lingering.process.as_ref().filter(|_| !lingering.outlives) {
             // Unwatched, it is noticed at the end of its time.
             let _watched = self.wakeup.watch(process.as_fd(), PROCESS);
         }

@@ -1,12 +1,13 @@
 //! Which sessions are served, written down for the next start.
 //!
 //! ```text
-//! outboard sessions 3 <boot id>
-//! <session, hex> <uid> <pid> <1: it brought a cache, 0: it did not> <1: it is alone, 0: it is not>
+//! outboard sessions 4 <boot id>
+//! <session, hex> <uid> <pid> <it brought a cache> <it is alone> <it outlives its process>
 //! ```
 //!
-//! Written anew (to a file beside it, then renamed) when a session comes or goes; not synced,
-//! because after a power loss there is nobody to wait for, which the boot id tells.
+//! The last three are 1 or 0. Written anew (to a file beside it, then renamed) when a session comes
+//! or goes; not synced, because after a power loss there is nobody to wait for, which the boot id
+//! tells.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,6 +25,8 @@ pub(super) struct Holder {
     pub(super) cached: bool,
     /// Nobody else may be attached.
     pub(super) alone: bool,
+    /// Another process may take it up.
+    pub(super) outlives: bool,
 }
 
 /// The sessions of a volume.
@@ -34,7 +37,7 @@ pub(super) struct Sessions {
 }
 
 /// Version of the file.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 /// Most sessions read back: more than can be attached.
 const SESSIONS_MAX: usize = 4096;
@@ -52,7 +55,7 @@ impl Sessions {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
             Err(error) => return Err(error),
         }
-        sessions.all.retain(|_, holder| lives(holder.pid));
+        sessions.all.retain(|_, holder| holder.outlives || lives(holder.pid));
         sessions.write()?;
         Ok(sessions)
     }
@@ -72,8 +75,9 @@ impl Sessions {
             let id = u64::from_str_radix(words.next()?, 16).ok()?;
             let mut number = || words.next()?.parse().ok();
             let (uid, pid) = (number()?, number()?);
-            let (cached, alone) = (number()? != 0, number()? != 0);
-            Some((SessionId(id), Holder { uid, pid, cached, alone }))
+            let mut is = || Some(number()? != 0);
+            let (cached, alone, outlives) = (is()?, is()?, is()?);
+            Some((SessionId(id), Holder { uid, pid, cached, alone, outlives }))
         };
         lines.take(SESSIONS_MAX).filter_map(session).collect()
     }
@@ -128,10 +132,10 @@ impl Sessions {
     fn write(&self) -> io::Result<()> {
         let mut text = self.head();
         text.push('\n');
-        for (session, Holder { uid, pid, cached, alone }) in &self.all {
-            let (cached, alone) = (u32::from(*cached), u32::from(*alone));
+        for (session, Holder { uid, pid, cached, alone, outlives }) in &self.all {
+            let [cached, alone, outlives] = [cached, alone, outlives].map(|is| u32::from(*is));
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "{:x} {uid} {pid} {cached} {alone}", session.0);
+            let _ = writeln!(text, "{:x} {uid} {pid} {cached} {alone} {outlives}", session.0);
         }
         let beside = self.path.with_extension("new");
         std::fs::write(&beside, text)?;
@@ -155,17 +159,21 @@ mod tests {
     fn living_sessions_are_found_again_and_others_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sessions");
-        let me = Holder { uid: 7, pid: std::process::id(), cached: true, alone: true };
+        let me =
+            Holder { uid: 7, pid: std::process::id(), cached: true, alone: true, outlives: false };
         // Above the largest pid Linux gives out.
-        let dead = Holder { uid: 7, pid: 1 << 23, cached: false, alone: false };
+        let dead = Holder { pid: 1 << 23, cached: false, alone: false, ..me };
+        let outlived = Holder { outlives: true, ..dead };
         let mut sessions = Sessions::open(&path).unwrap();
         sessions.insert(SessionId(1), me);
         sessions.insert(SessionId(u64::MAX), me);
         sessions.insert(SessionId(3), dead);
+        sessions.insert(SessionId(4), outlived);
         sessions.remove(SessionId(1));
         let again = Sessions::open(&path).unwrap();
-        assert_eq!(again.expected(), [SessionId(u64::MAX)]);
+        assert_eq!(again.expected(), [SessionId(4), SessionId(u64::MAX)]);
         assert_eq!(again.holder(SessionId(u64::MAX)), Some(me));
+        assert_eq!(again.holder(SessionId(4)), Some(outlived));
         assert_eq!(again.holder(SessionId(3)), None);
         assert_eq!(again.with_caches(), [SessionId(u64::MAX)]);
     }
@@ -174,7 +182,8 @@ mod tests {
     fn nobody_stands_beside_who_is_alone() {
         let dir = tempfile::tempdir().unwrap();
         let mut sessions = Sessions::open(&dir.path().join("sessions")).unwrap();
-        let holder = |alone| Holder { uid: 7, pid: std::process::id(), cached: false, alone };
+        let (pid, outlives) = (std::process::id(), false);
+        let holder = |alone| Holder { uid: 7, pid, cached: false, alone, outlives };
         assert_eq!(sessions.in_the_way(SessionId(1), true), None);
         sessions.insert(SessionId(1), holder(false));
         assert_eq!(sessions.in_the_way(SessionId(2), false), None);
@@ -190,9 +199,11 @@ mod tests {
     fn another_boot_or_a_damaged_file_means_nobody() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sessions");
-        let line = format!("1 7 {} 0 0\n", std::process::id());
+        let line = format!("1 7 {} 0 0 0\n", std::process::id());
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
         for text in [
-            format!("outboard sessions 3 another-boot\n{line}"),
+            format!("outboard sessions 4 another-boot\n{line}"),
+            format!("outboard sessions 3 {}\n{line}", boot.trim()),
             format!("nonsense\n{line}"),
             String::new(),
         ] {
@@ -200,7 +211,8 @@ mod tests {
             assert!(Sessions::open(&path).unwrap().expected().is_empty());
         }
         let mut sessions = Sessions::open(&path).unwrap();
-        let me = Holder { uid: 7, pid: std::process::id(), cached: true, alone: false };
+        let me =
+            Holder { uid: 7, pid: std::process::id(), cached: true, alone: false, outlives: false };
         sessions.insert(SessionId(1), me);
         let mut text = std::fs::read_to_string(&path).unwrap();
         text.push_str("zz 1 1\n5\n\n");

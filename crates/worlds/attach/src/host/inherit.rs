@@ -90,7 +90,8 @@ impl Host {
         let settings = options.settings;
         let grid = (settings.queues.saturating_add(1), settings.depth);
         let Inherited { session: id, region, notes } = inherited;
-        let memory = Arc::new(HostMemory::inherit(id, grid, region)?.alone(options.alone));
+        let memory = HostMemory::inherit(id, grid, region)?;
+        let memory = Arc::new(memory.wishing(options.alone, options.outlives));
         let notes = begin(notes, memory.layout())?;
         let link = Arc::new(first_link(&options, &memory)?);
         let ledger = Arc::new(Ledger::default());

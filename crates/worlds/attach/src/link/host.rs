@@ -37,6 +37,7 @@ pub struct HostMemory {
     cache: Option<Geometry>,
     shared: Shared,
     alone: bool,
+    outlives: bool,
 }
 
 impl HostMemory {
@@ -67,7 +68,7 @@ impl HostMemory {
         let len = cache.map_or(at, |geometry| at + geometry.area().len);
         let create = if large { Shared::create_large } else { Shared::create };
         let shared = create("outboard-host", len)?;
-        Ok(HostMemory { session, layout, cache, shared, alone: false })
+        Ok(HostMemory { session, layout, cache, shared, alone: false, outlives: false })
     }
 
     /// The memory of a predecessor, laid out for `queues` queue pairs of `depth` entries and no
@@ -83,13 +84,13 @@ impl HostMemory {
         let layout = Layout::new(queues, depth).ok_or(io::ErrorKind::InvalidInput)?;
         let shared = Shared::open_of_trusted(fd, layout.region_len())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        Ok(HostMemory { session, layout, cache: None, shared, alone: false })
+        Ok(HostMemory { session, layout, cache: None, shared, alone: false, outlives: false })
     }
 
-    /// Of a host that nobody may be attached beside.
+    /// Of a host that nobody may be attached beside, or not; that outlives its process, or not.
     #[must_use]
-    pub fn alone(self, alone: bool) -> HostMemory {
-        HostMemory { alone, ..self }
+    pub fn wishing(self, alone: bool, outlives: bool) -> HostMemory {
+        HostMemory { alone, outlives, ..self }
     }
 
     /// The descriptor of the memory.
@@ -214,6 +215,7 @@ impl HostLink {
             cache_at: area.at,
             cache_len: area.len,
             alone: memory.alone,
+            outlives: memory.outlives,
         };
         peer.send(&Message::Hello(Hello::Queues(hello)), &[memory.shared.fd()])?;
         match peer.receive_by(deadline)? {

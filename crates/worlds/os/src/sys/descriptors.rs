@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Supplementary groups of who is at the other end of a Unix socket (`SO_PEERGROUPS`), as the
 /// kernel saw them when it connected.
@@ -47,6 +48,38 @@ pub fn second_of(number: RawFd) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel just gave this descriptor, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// First descriptor that a service manager hands to a program (`sd_listen_fds(3)`).
+const LISTEN_FDS_START: RawFd = 3;
+const LISTEN_FDS_MAX: usize = 1024;
+
+/// What a service manager handed to this process, each with its name (`LISTEN_PID`, `LISTEN_FDS`,
+/// `LISTEN_FDNAMES`; `sd_listen_fds(3)`): none the second time, and no process it starts gets them.
+#[must_use]
+pub fn handed_over() -> Vec<(String, OwnedFd)> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let said = |name| std::env::var(name).ok();
+    let pid = said("LISTEN_PID").and_then(|text| text.parse::<u32>().ok());
+    let count = said("LISTEN_FDS").and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
+    if pid != Some(std::process::id()) || TAKEN.swap(true, Ordering::AcqRel) {
+        return Vec::new();
+    }
+    let names = said("LISTEN_FDNAMES").unwrap_or_default();
+    let names = names.split(':').map(str::to_owned).chain(std::iter::repeat(String::new()));
+    let taken = (LISTEN_FDS_START..).zip(names).take(count.min(LISTEN_FDS_MAX));
+    taken.filter_map(|(number, name)| own(number).map(|fd| (name, fd))).collect()
+}
+
+/// One that is open since before this program began.
+fn own(number: RawFd) -> Option<OwnedFd> {
+    // SAFETY: a system call without pointers. A number that is not open is an error of it.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return None;
+    }
+    // SAFETY: it is open, and was when the program began, as who started it said to this process by
+    // its number; so nothing here has opened it, and `handed_over` takes it once.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 #[cfg(test)]

@@ -316,8 +316,16 @@ fn a_hello_that_is_not_for_a_page_server_is_refused_with_a_reason() {
     };
     let (session, region_len) = (SessionId(7), 1 << 20);
     let (queues, depth, cache_at, cache_len) = (1, 8, 0, 0);
-    let queues =
-        QueuesHello { session, region_len, queues, depth, cache_at, cache_len, alone: false };
+    let queues = QueuesHello {
+        session,
+        region_len,
+        queues,
+        depth,
+        cache_at,
+        cache_len,
+        alone: false,
+        outlives: false,
+    };
     let queues = Message::Hello(Hello::Queues(queues)).emit();
     let rings = Message::Hello(Hello::Rings(good.attachment.shape().hello())).emit();
     let with = |at: usize, value: u8| {
