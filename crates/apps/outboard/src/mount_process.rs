@@ -123,12 +123,12 @@ impl Kept {
         let Some(stored) = service::Stored::take()? else { return Ok(None) };
         let cannot = |error: io::Error| service::refused(&error.to_string());
         let service::Stored { terms, flags, memory: [region, notes, inodes], devices } = stored;
-        if flags != settings.to_flags()? {
-            return Err(service::refused("it was mounted with other settings"));
-        }
         if devices.iter().any(has_ended) {
             tracing::warn!("the mount that the service manager kept was ended; mounting anew");
             return Ok(None);
+        }
+        if flags != settings.to_flags()? {
+            return Err(service::refused("it was mounted with other settings"));
         }
         let connection = Connection::inherit(terms.place, terms.kernel, devices)
             .map_err(|error| service::refused(&error.to_string()))?;

@@ -119,6 +119,8 @@ impl Manager {
         flags: &[String],
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
+        // Of a mount that has ended parts may be left; a manager keeps several of one name.
+        self.forget(fds.len().saturating_sub(MEMORY.len()))?;
         let memory = File::from(memfd_create(TERMS, MemfdFlags::CLOEXEC)?);
         (&memory).write_all(&serde_json::to_vec(&Written { flags, terms })?)?;
         let devices = (0..).map(|n| format!("{DEVICE}{n}"));
@@ -194,9 +196,8 @@ impl Stored {
     }
 
     fn of(mut all: Vec<(String, OwnedFd)>) -> Result<Option<Stored>, Failure> {
-        // Of two of one name, from two lives of a service, the later.
         let mut named = |name: &str| {
-            let at = all.iter().rposition(|(other, _)| other == name)?;
+            let at = all.iter().position(|(other, _)| other == name)?;
             Some(all.swap_remove(at).1)
         };
         let Some(terms) = named(TERMS) else { return Ok(None) };

@@ -104,7 +104,8 @@ impl Manager {
         let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).map(str::to_owned);
         if says("FDSTORE=1") {
             let high = rustix::io::fcntl_dupfd_cloexec(fd.unwrap(), HIGH).unwrap();
-            self.stored.insert(name.unwrap(), high);
+            // A real one would keep both, and hand both over.
+            assert!(self.stored.insert(name.unwrap(), high).is_none(), "stored twice: {text}");
         } else if says("FDSTOREREMOVE=1") {
             self.stored.remove(&name.unwrap());
         } else {
@@ -267,8 +268,9 @@ fn a_mount_that_was_ended_meanwhile_is_made_anew() {
     manager.kill(&mut run, true);
     let at = manager.path().join("mnt");
     until("the end of the mount", || manager.unmount_by_force().ok());
-    let run = manager.start("");
+    let run = manager.start("--queues=4");
     manager.until_ready();
+    assert_eq!(manager.stored.len(), 8, "other settings, four queues");
     assert!(manager.log().contains("mounting anew"), "{}", manager.log());
     std::fs::write(at.join("file"), b"there").unwrap();
     manager.end(run);
