@@ -112,6 +112,11 @@ impl Asked {
         answer(&self.peer, self.id, &json!({ "error": failure.to_string() }));
     }
 
+    /// This process is told to end.
+    pub(crate) fn refuse(self) {
+        answer(&self.peer, self.id, &json!({ "error": "the mount is being ended" }));
+    }
+
     fn execute(&self, kept: &Kept, line: &Invocation) -> Result<std::convert::Infallible, Failure> {
         let cannot =
             |error| Failure::internal(format!("cannot become {}: {error}", self.program.display()));

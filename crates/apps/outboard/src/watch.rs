@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use outboard_os::sys::signals::have_wait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -24,6 +25,9 @@ pub(crate) enum Happened {
     Nothing,
 }
 
+/// They ask for the end.
+const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
 /// Waits without polling in circles.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -38,11 +42,32 @@ impl Watch {
         let cannot = |error| Failure::internal(format!("cannot watch for signals: {error}"));
         let (signals, handler) = UnixStream::pair().map_err(cannot)?;
         signals.set_nonblocking(true).map_err(cannot)?;
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in SIGNALS {
             let handler = handler.try_clone().map_err(cannot)?;
             signal_hook::low_level::pipe::register(signal, handler).map_err(cannot)?;
         }
+        // They wait since the program before this, if this one took its place.
+        have_wait(&SIGNALS, false).map_err(cannot)?;
         Ok(Watch { signals, process: None, door: None })
+    }
+
+    /// Has signals wait for the [`Watch`] of the program that is executed in this one's place.
+    /// False if one has come already: it is told next.
+    pub(crate) fn hold(&self) -> bool {
+        self.have_signals_wait(true);
+        let mut fds = [PollFd::new(&self.signals, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
+    }
+
+    /// They are told here again.
+    pub(crate) fn release(&self) {
+        self.have_signals_wait(false);
+    }
+
+    fn have_signals_wait(&self, wait: bool) {
+        if let Err(error) = have_wait(&SIGNALS, wait) {
+            tracing::warn!(%error, "a signal that comes now may be lost");
+        }
     }
 
     /// Follows a process, child or not.

@@ -402,6 +402,30 @@ fn a_program_that_cannot_take_over_changes_nothing() {
     drop(mount.end());
 }
 
+/// A signal that came while `run` became the new program ended it at once, and the mount with it,
+/// or was lost. Now it waits for that program, which ends in order.
+#[test]
+fn a_signal_in_the_middle_of_an_upgrade_ends_the_mount_in_order() {
+    let test = "a_signal_in_the_middle_of_an_upgrade";
+    let Some(mut mount) = Running::start(test, &["--cache=write-back"]) else { return };
+    std::fs::write(mount.at("file"), b"answered").unwrap();
+    let program = mount.path().join("program");
+    let real = env!("CARGO_BIN_EXE_outboard");
+    let signals = r#"case "$*" in *=now*) kill -TERM $$ ;; esac"#;
+    std::fs::write(&program, format!("#!/bin/sh\n{signals}\nexec {real} \"$@\"\n")).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o700)).unwrap();
+    let door = mount.data().join(format!("mount-{}.sock", mount.run.id()));
+    let question = format!(r#"{{"program": "{}"}}"#, program.display());
+    let said = outboard_attach::link::control(&door, &question, Duration::from_secs(60));
+    assert!(said.as_ref().is_ok_and(|said| said.contains("ok")), "{said:?}: {}", mount.log());
+    let status = until("the end", || mount.run.try_wait().unwrap());
+    assert!(status.success(), "{status}: {}", mount.log());
+    assert!(!is_mount(&mount.at("")), "{}", mount.log());
+    let again = Running::on(mount.take(), &[]);
+    assert_eq!(std::fs::read(again.at("file")).unwrap(), b"answered");
+    drop(again.end());
+}
+
 /// A successor of another version, two at once, a process that nobody started: refused in words.
 #[test]
 fn who_may_not_take_over_is_refused() {

@@ -5,4 +5,5 @@ pub mod descriptors;
 pub mod flusher;
 pub mod futex;
 pub mod shm;
+pub mod signals;
 pub mod writing;

@@ -379,7 +379,12 @@ fn hold(
     {
         if let Some(asked) = Asked::hear(door, &line) {
             kept.leave(served)?;
-            asked.become_it(&kept, &line);
+            if watch.hold() {
+                asked.become_it(&kept, &line);
+            } else {
+                asked.refuse();
+            }
+            watch.release();
             match serve_kept(&kept, &mut watch, process.as_deref_mut())? {
                 Some(again) => served = again,
                 None => return Ok(ExitCode::SUCCESS),

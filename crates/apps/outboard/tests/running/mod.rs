@@ -119,6 +119,11 @@ impl Running {
         until("a successor", || self.pid("mounted").filter(|pid| *pid != before));
     }
 
+    /// The directory of one whose `run` has ended.
+    pub(crate) fn take(&mut self) -> tempfile::TempDir {
+        self.dir.take().unwrap()
+    }
+
     pub(crate) fn tell_to_end(&self) {
         let pid = Pid::from_raw(i32::try_from(self.run.id()).unwrap()).unwrap();
         kill_process(pid, Signal::INT).unwrap();
