@@ -27,8 +27,10 @@
 //! whether it is allowed is the node's to say.
 
 mod answer;
+pub mod call;
 mod capability;
 mod heads;
+mod opening;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -37,6 +39,7 @@ pub use answer::{ANSWER_LEN, Answer, Reason};
 pub use capability::{CAPABILITY_LEN, Capability, MAC_LEN, Rights};
 pub use heads::{COORDINATE_LEN, Coordinate, Coordinates, HEAD_LEN, Head, READ_LEN, ReadHead};
 pub use heads::{WRITE_LEN, WriteHead};
+pub use opening::Peer;
 pub use request::{Heads, Request, Target};
 
 /// Version of every format here.

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod net;
 mod planted;
 mod receiver;
 mod sender;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use outboard_wire::roce::{MTU_MAX, OVERHEAD, Psn};
 
+pub use net::{Gone, Net};
 pub use receiver::{Given, Header, Received, Receiver};
 pub use sender::{Ended, Kind, Refused, Sender};
 pub use syndrome::Syndrome;
