@@ -6,10 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod coherence;
 mod command;
 pub mod crash;
 mod skips;
+pub mod twins;
 mod volume;
 
 pub use command::{Ended, run_limited};

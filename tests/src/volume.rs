@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 
+use crate::cluster::Cluster;
 use crate::command::{Ended, run_limited, wait_limited, wait_until};
 use crate::{Result, context};
 
@@ -84,14 +85,24 @@ pub struct Volume {
     base: PathBuf,
     flags: Vec<String>,
     child: Option<Child>,
+    /// Of a shared volume: the cluster it has for itself.
+    cluster: Option<Cluster>,
 }
 
 impl Volume {
     /// Makes the folders; nothing runs yet. `flags` go to `outboard run`. Where `OUTBOARD_STORE`
-    /// names a store, the volume lies in that; in a pool it has a namespace of its own.
+    /// names a store, the volume lies in that; in a pool it has a namespace of its own, and `shared`
+    /// is a cluster of its own.
     pub fn new(base: &Path, flags: &[&str]) -> Result<Self> {
         let mut volume = Self::with(base, flags)?;
-        if let Ok(store) = env::var("OUTBOARD_STORE") {
+        let store = env::var("OUTBOARD_STORE").ok();
+        if store.as_deref() == Some("shared") {
+            let cluster = Cluster::up(&volume.base.join("cluster"), 2, true)?;
+            // How large it is the cluster says.
+            volume.flags.retain(|flag| !flag.starts_with("--size"));
+            volume.flags.push(format!("--store={}", cluster.store()?));
+            volume.cluster = Some(cluster);
+        } else if let Some(store) = store {
             let space = volume.base.display().to_string().replace('/', "-");
             let own = format!("&namespace=test{space}");
             let own = if store.contains('?') { &own } else { "" };
@@ -108,7 +119,7 @@ impl Volume {
             context(fs::create_dir_all(&path), || format!("cannot make {}", path.display()))?;
         }
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        Ok(Self { program: program()?, base, flags, child: None })
+        Ok(Self { program: program()?, base, flags, child: None, cluster: None })
     }
 
     /// The mount point.
@@ -327,6 +338,9 @@ impl Volume {
 
     /// `outboard fsck`: whole when the volume is stopped, metadata and space when it runs.
     pub fn check(&self) -> Result<()> {
+        if let Some(cluster) = &self.cluster {
+            return cluster.check();
+        }
         let mut command = Command::new(&self.program);
         command.arg("fsck").arg("--data").arg(self.data());
         let ended = run_limited(command, CHECK_LIMIT, &self.base.join("fsck.log"))?;

@@ -1,0 +1,229 @@
+//! A shared volume as its users have it: a cluster started by `outboard cluster up`, mounted from
+//! two hosts (each with a DPU side of its own), its parts killed under load (NetDFS; DPC 4.3).
+//!
+//! - `hosts`: what one host wrote the other reads; counters under a lock, appended records, names;
+//! - `killed`: kill -9 of a node, the server, all of the cluster, the DPU side and the mount in turn,
+//!   under workers whose every answered operation is known: nothing answered is lost, nothing is
+//!   done twice, and the check of metadata against nodes is clean.
+
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use outboard_base::Rng;
+use outboard_tests::cluster::Cluster;
+use outboard_tests::crash::{Mode, Worker};
+use outboard_tests::twins::Pair;
+use outboard_tests::{Result, Side, Volume, context};
+
+const USAGE: &str = "\
+shared [--only=hosts|killed]... [--cache=none|hybrid]... [--rounds=N] [--seed=N]
+       [--base=DIRECTORY]
+
+  --only    just these cases [default: each]
+  --cache   the cache of the mounts [default: each]
+  --rounds  kills [default: 5]
+  --seed    repeats the kills of a run [default: from the clock]
+  --base    where cluster, volumes and journals go [default: a new folder in /tmp]
+";
+
+struct Options {
+    only: Vec<String>,
+    caches: Vec<String>,
+    rounds: u64,
+    seed: u64,
+    base: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let options = match Options::parse(env::args().skip(1)) {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("shared: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(()) => {
+            _ = fs::remove_dir_all(&options.base);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("shared: {error}\nlogs are in {}", options.base.display());
+            // Not a return: nothing that hangs in a system call may keep this process.
+            std::process::exit(1)
+        }
+    }
+}
+
+impl Options {
+    fn parse(args: impl Iterator<Item = String>) -> Result<Self> {
+        let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let mut options = Self {
+            only: Vec::new(),
+            caches: Vec::new(),
+            rounds: 5,
+            seed: clock.map_or(1, |now| now.as_secs()),
+            base: env::temp_dir().join(format!("outboard-shared-{}", std::process::id())),
+        };
+        for arg in args {
+            let unknown = || format!("unknown argument `{arg}`\n{USAGE}");
+            let (key, value) = arg.split_once('=').ok_or_else(unknown)?;
+            match (key, value) {
+                ("--only", "hosts" | "killed") => options.only.push(value.into()),
+                ("--cache", "none" | "hybrid") => options.caches.push(value.into()),
+                ("--rounds", _) => options.rounds = value.parse().map_err(|_| unknown())?,
+                ("--seed", _) => options.seed = value.parse().map_err(|_| unknown())?,
+                ("--base", path) => options.base = PathBuf::from(path),
+                _ => return Err(unknown()),
+            }
+        }
+        if options.caches.is_empty() {
+            options.caches = vec!["none".into(), "hybrid".into()];
+        }
+        Ok(options)
+    }
+
+    fn wants(&self, case: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == case)
+    }
+}
+
+fn run(options: &Options) -> Result<()> {
+    for cache in &options.caches {
+        for (case, body) in [("hosts", hosts as Case), ("killed", killed)] {
+            if !options.wants(case) {
+                continue;
+            }
+            let place = options.base.join(format!("{case}-{cache}"));
+            context(fs::create_dir_all(&place), || format!("cannot make {}", place.display()))?;
+            let start = Instant::now();
+            body(options, &place, cache).map_err(|error| format!("{case} ({cache}): {error}"))?;
+            println!("{case:<8}  {cache:<8} {:>6.1} s", start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(())
+}
+
+type Case = fn(&Options, &Path, &str) -> Result<()>;
+
+/// A host: a DPU side and a mount of its own.
+fn host(cluster: &Cluster, place: &Path, name: &str, cache: &str) -> Result<Volume> {
+    let base = place.join(name);
+    context(fs::create_dir_all(&base), || format!("cannot make {}", base.display()))?;
+    let store = format!("--store={}", cluster.store()?);
+    let mut host = Volume::with(&base, &[&store, &format!("--cache={cache}")])?;
+    host.start()?;
+    Ok(host)
+}
+
+fn hosts(_: &Options, place: &Path, cache: &str) -> Result<()> {
+    let cluster = Cluster::up(&place.join("cluster"), 3, false)?;
+    let mut one = host(&cluster, place, "one", cache)?;
+    let mut other = host(&cluster, place, "other", cache)?;
+    let pair = Pair { one: one.mountpoint(), other: other.mountpoint() };
+    let shown = pair.of_two_hosts(25);
+    shown.map_err(|error| format!("{error}\n{}\n{}", one.log_tail(), cluster.log_tail()))?;
+    // Whoever comes later finds it, too.
+    one.stop()?;
+    let mut late = host(&cluster, place, "late", cache)?;
+    for host in [&other, &late] {
+        let page = context(fs::read(host.mountpoint().join("page")), || "the page".to_owned())?;
+        if page.len() != 400 {
+            return Err(format!("a page of {} bytes", page.len()));
+        }
+    }
+    other.stop()?;
+    late.stop()?;
+    cluster.check()?;
+    cluster.down()
+}
+
+/// Who dies in a round.
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Node,
+    Server,
+    Cluster,
+    Dpu,
+    Mount,
+}
+
+const VICTIMS: [Victim; 5] =
+    [Victim::Node, Victim::Server, Victim::Cluster, Victim::Dpu, Victim::Mount];
+
+fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
+    let cluster = Cluster::up(&place.join("cluster"), 2, false)?;
+    let mut volume = host(&cluster, place, "host", cache)?;
+    let mut workers = (0..2)
+        .map(|number| {
+            let dir = volume.mountpoint().join(format!("worker-{number}"));
+            Worker::new(&dir, &place.join(format!("journal-{number}")), options.seed ^ number)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    for round in 0..options.rounds {
+        let seed = options.seed.wrapping_add(round);
+        let mut rng = Rng::new(seed);
+        let nth = usize::try_from(round).unwrap_or(0);
+        let victim = VICTIMS.get(nth % VICTIMS.len()).copied().unwrap_or(Victim::Node);
+        let start = Instant::now();
+        workers = kill_one(&cluster, &mut volume, workers, victim, &mut rng).map_err(|error| {
+            let (host, up) = (volume.log_tail(), cluster.log_tail());
+            format!("round {round} ({victim:?}), seed {seed}: {error}\n{host}\n{up}")
+        })?;
+        let answered: u64 = workers.iter().map(|worker| worker.answered).sum();
+        let seconds = start.elapsed().as_secs_f64();
+        println!("  {victim:<8?} seed {seed}  {answered:>7} answered  {seconds:>5.1} s");
+    }
+    volume.stop()?;
+    cluster.check()?;
+    cluster.down()
+}
+
+/// A round: workers at work, somebody dies, and all that was answered is there.
+fn kill_one(
+    cluster: &Cluster,
+    volume: &mut Volume,
+    workers: Vec<Worker>,
+    victim: Victim,
+    rng: &mut Rng,
+) -> Result<Vec<Worker>> {
+    let mount_dies = matches!(victim, Victim::Mount);
+    let mode = Mode { syncs: rng.chance(1, 2), mount_may_die: mount_dies };
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = workers
+        .into_iter()
+        .map(|mut worker| {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || worker.run(mode, &stop).map(|()| worker))
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(rng.below(1000)));
+    match victim {
+        Victim::Node => cluster.kill(&format!("node.{}", 1 + rng.below(2)))?,
+        Victim::Server => cluster.kill("meta")?,
+        Victim::Cluster => ["meta", "node.1", "node.2"].iter().try_for_each(|r| cluster.kill(r))?,
+        Victim::Dpu => volume.kill(&[Side::Dpu])?,
+        Victim::Mount => volume.kill(&[Side::Host])?,
+    }
+    thread::sleep(Duration::from_millis(300 + rng.below(1000)));
+    stop.store(true, Ordering::Release);
+    let mut workers = threads
+        .into_iter()
+        .map(|thread| thread.join().map_err(|_| "a worker panicked".to_owned())?)
+        .collect::<Result<Vec<_>>>()?;
+    cluster.wait()?;
+    if mount_dies {
+        context(volume.start(), || "starting after the kill".to_owned())?;
+    }
+    workers.iter_mut().try_for_each(Worker::verify)?;
+    volume.check()?;
+    Ok(workers)
+}

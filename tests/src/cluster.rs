@@ -1,0 +1,159 @@
+//! A cluster of a shared volume, started as a user starts it, with `outboard cluster`.
+
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::command::{Ended, run_limited, wait_limited, wait_until};
+use crate::{Result, context, program};
+
+const START_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+
+/// The processes of a cluster, with all they keep in one directory; ended when it is dropped.
+pub struct Cluster {
+    program: PathBuf,
+    dir: PathBuf,
+    child: Option<Child>,
+}
+
+impl Cluster {
+    /// Starts one with so many nodes in `dir`, on free ports of the loopback; `packed`: all of its
+    /// parts in one process.
+    pub fn up(dir: &Path, nodes: usize, packed: bool) -> Result<Self> {
+        context(fs::create_dir_all(dir), || format!("cannot make {}", dir.display()))?;
+        let dir = context(fs::canonicalize(dir), || format!("no folder {}", dir.display()))?;
+        let mut cluster = Self { program: program()?, dir, child: None };
+        let nodes = format!("--nodes={nodes}");
+        let mut flags = vec![nodes.as_str(), "--port=0"];
+        if packed {
+            flags.push("--packed");
+        }
+        cluster.start(&flags)?;
+        Ok(cluster)
+    }
+
+    fn start(&mut self, flags: &[&str]) -> Result<()> {
+        let log = OpenOptions::new().create(true).append(true).open(self.log());
+        let log = context(log, || "cannot open the log".to_owned())?;
+        let errors = context(log.try_clone(), || "cannot share the log".to_owned())?;
+        let mut command = Command::new(&self.program);
+        command.arg("cluster").arg("up").arg(&self.dir).args(flags);
+        command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
+        let child = context(command.spawn(), || format!("cannot start {command:?}"))?;
+        self.child = Some(child);
+        let is_up = |cluster: &mut Self| cluster.is_running() && cluster.status().is_ok();
+        let ready = wait_until(START_LIMIT, || !self.is_running() || is_up(self));
+        if ready && self.is_running() {
+            return Ok(());
+        }
+        Err(format!("the cluster is not up:\n{}", self.log_tail()))
+    }
+
+    fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// What names the volume to `--store`.
+    pub fn store(&self) -> Result<String> {
+        let status = self.status()?;
+        let store = status["store"].as_str().map(str::to_owned);
+        store.ok_or_else(|| format!("`cluster status --json` names no store: {status}"))
+    }
+
+    /// What `outboard cluster status --json` says; an error unless every part answers.
+    pub fn status(&self) -> Result<Value> {
+        let ended = self.command("status", &["--json".as_ref()])?;
+        if ended.code() != Some(0) {
+            return Err(format!(
+                "`cluster status` ended with {:?}: {}",
+                ended.code(),
+                ended.tail(5)
+            ));
+        }
+        let json = ended.output.find('{').map_or("", |at| &ended.output[at..]);
+        context(serde_json::from_str(json), || "`cluster status --json`".to_owned())
+    }
+
+    /// Runs `outboard cluster VERB DIR ...` to its end.
+    pub fn command(&self, verb: &str, args: &[&OsStr]) -> Result<Ended> {
+        let mut command = Command::new(&self.program);
+        command.arg("cluster").arg(verb).arg(&self.dir).args(args);
+        run_limited(command, COMMAND_LIMIT, &self.dir.join(format!("{verb}.log")))
+    }
+
+    /// kill -9 of a part; `up` starts it again.
+    pub fn kill(&self, role: &str) -> Result<()> {
+        let ended = self.command("kill", &[role.as_ref()])?;
+        match ended.code() {
+            Some(0) => Ok(()),
+            code => Err(format!("`cluster kill {role}` ended with {code:?}: {}", ended.tail(5))),
+        }
+    }
+
+    /// Waits until every part answers.
+    pub fn wait(&self) -> Result<()> {
+        let mut last = Ok(());
+        let is_whole = wait_until(START_LIMIT, || {
+            last = self.status().map(drop);
+            last.is_ok()
+        });
+        if is_whole { Ok(()) } else { last }
+    }
+
+    /// `outboard cluster check`, of the contents, too.
+    pub fn check(&self) -> Result<()> {
+        let ended = self.command("check", &["--contents".as_ref()])?;
+        match ended.code() {
+            Some(0) => Ok(()),
+            Some(code) => Err(format!("cluster check ended with {code}:\n{}", ended.tail(20))),
+            None => Err(format!("cluster check did not end:\n{}", ended.tail(20))),
+        }
+    }
+
+    /// Ends it as Ctrl-C does, and waits for a clean end.
+    pub fn down(mut self) -> Result<()> {
+        let Some(mut child) = self.child.take() else { return Err("not running".to_owned()) };
+        context(kill_process(Pid::from_child(&child), Signal::TERM), || "SIGTERM".to_owned())?;
+        match wait_limited(&mut child, STOP_LIMIT)? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(format!("it ended with {status}:\n{}", self.log_tail())),
+            None => {
+                self.child = Some(child);
+                Err(format!("not ended {} s after SIGTERM", STOP_LIMIT.as_secs()))
+            }
+        }
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.join("up.log")
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self) -> String {
+        let text = fs::read(self.log()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // It may have ended by itself; what is left then is ended by `down`.
+        if let Some(mut child) = self.child.take() {
+            _ = kill_process(Pid::from_child(&child), Signal::TERM);
+            if !matches!(wait_limited(&mut child, STOP_LIMIT), Ok(Some(_))) {
+                _ = child.kill();
+                _ = self.command("down", &[]);
+            }
+        }
+    }
+}
