@@ -1,10 +1,11 @@
-//! Pure byte functions: the checksums of what rests on a medium and of RoCEv2's packets,
-//! compression, and the format of a backup.
+//! Pure byte functions: the checksums of what rests on a medium and of RoCEv2's packets, keyed
+//! MACs, compression, and the format of a backup.
 
 #![forbid(unsafe_code)]
 
 pub mod archive;
 pub mod lz4;
+pub mod mac;
 
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 

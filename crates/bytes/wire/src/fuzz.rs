@@ -349,10 +349,13 @@ mod tests {
         let write = heads(64, shared::Target::Write(write));
         let read = heads(0, shared::Target::Read(read));
         let outcome = Err(shared::Reason::Busy);
-        let (request, sequence, epoch) = (9, 2, 1);
-        let answer =
-            shared::Answer { request, rank: 1, outcome, sequence, epoch, credit: 8, fence: 4 };
-        let mut seeds = vec![answer.emit().to_vec()];
+        let (data, request, sequence, epoch) = (0, 9, 2, 1);
+        #[rustfmt::skip]
+        let answer = shared::Answer {
+            data, request, rank: 1, outcome, sequence, epoch, credit: 8, fence: 4,
+        };
+        let with_data = shared::Answer { data: 3, outcome: Ok(()), ..answer };
+        let mut seeds = vec![answer.emit().to_vec(), [&with_data.emit()[..], b"abc"].concat()];
         seeds.extend(written(roce::Opcode::WriteOnly, &write));
         seeds.extend(written(roce::Opcode::ReadRequest, &read));
         mutate("packet", packet, &seeds);

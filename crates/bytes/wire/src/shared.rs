@@ -2,7 +2,8 @@
 //! and what a node answers (NetDFS sections III and IV; checklist rows N1, N4 and N10).
 //!
 //! ```text
-//! request   head 32 | capability 80 | write head 56 + 16 n, or read head 32 | data
+//! request   head 32 | capability 80 | write head 56 + 16 n, read head 32 or
+//!           hole head 48 | data
 //! head      0 "OD" | 2 version u8 | 3 operation u8 | 4 0 u16 | 6 bytes of all heads u16 |
 //!           8 request u64 | 16 bytes of data u32 | 20 group epoch u32 | 24 settled u32 |
 //!           28 hop u32
@@ -14,12 +15,17 @@
 //!           32 session u64 | 40 request's sequence u64 | 48 lane u16 | 50 0 | 56 n coordinates
 //! coordinate 0 address, IPv4 | 4 port u16 | 6 node u16 | 8 unit u8 | 9 role u8 | 10 0
 //! read      0 offset u64 | 8 bytes u32 | 12 unit u16 | 14 flags u16 (0) | 16 0
-//! answer    0 request u64 | 8 rank u8 | 9 status u8 | 10 reason u16 | 12 sequence u32 |
-//!           16 group epoch u32 | 20 credit u32 | 24 fence u64
+//! hole      0 offset u64 | 8 end u64 | 16 sequence u32 | 20 previous u32 | 24 session u64 |
+//!           32 request's sequence u64 | 40 lane u16 | 42 0
+//! answer    0 "OA" | 2 version u8 | 3 0 | 4 bytes of data u32 | 8 request u64 | 16 rank u8 |
+//!           17 status u8 | 18 reason u16 | 20 sequence u32 | 24 group epoch u32 | 28 credit u32 |
+//!           32 fence u64 | 40 the data of a read
 //! ```
 //!
-//! Little-endian. A request is a write or what asks for bytes, as the packet's opcode says; an
-//! answer is a SEND of its own, since an acknowledgement of a reliable connection carries nothing.
+//! Little-endian. Operations are 1 write, 2 read, 3 hole. The version of a write or a hole is the
+//! fence of its capability and its sequence. Any message is a SEND if it fits a packet, else a
+//! WRITE; its first two bytes say what it is ([`MessageKind`]). An answer is a message of its own,
+//! since an acknowledgement of a reliable connection carries nothing.
 //! All heads of a request stand in its first packet, so `n` is at most 16 and they at most
 //! [`HEADS_MAX`] bytes. *n* counts who shares the write: the receivers a node forwards to are
 //! found in the coordinates by strategy and rank. The MAC is over the 64 bytes before it; who makes
@@ -38,8 +44,8 @@ mod tests;
 pub use answer::{ANSWER_LEN, Answer, Reason};
 pub use capability::{CAPABILITY_LEN, Capability, MAC_LEN, Rights};
 pub use heads::{COORDINATE_LEN, Coordinate, Coordinates, HEAD_LEN, Head, READ_LEN, ReadHead};
-pub use heads::{WRITE_LEN, WriteHead};
-pub use opening::Peer;
+pub use heads::{HOLE_LEN, HoleHead, WRITE_LEN, WriteHead};
+pub use opening::{OPENING_LEN, Opening, Peer, Step};
 pub use request::{Heads, Request, Target};
 
 /// Version of every format here.
@@ -87,6 +93,30 @@ impl From<outboard_base::Errno> for InvalidMessage {
     /// Reading a field fails for one reason only.
     fn from(_: outboard_base::Errno) -> Self {
         InvalidMessage::Length
+    }
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageKind {
+    /// A request to a node: [`Request`].
+    Request,
+    /// A node's answer to one: [`Answer`].
+    Answer,
+    /// A call, or a reply to one: [`call::CallHead`].
+    Call,
+}
+
+impl MessageKind {
+    /// What a message that begins with these bytes is.
+    #[must_use]
+    pub fn of(first_bytes: &[u8]) -> Option<MessageKind> {
+        match *first_bytes.first_chunk()? {
+            heads::MAGIC => Some(MessageKind::Request),
+            answer::MAGIC => Some(MessageKind::Answer),
+            call::MAGIC => Some(MessageKind::Call),
+            _ => None,
+        }
     }
 }
 

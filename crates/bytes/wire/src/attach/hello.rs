@@ -8,6 +8,7 @@
 //!   rings  12 groups u16    14 align u32    18 bytes of requests u64   26 bytes of responses u64
 //! Welcome  0 role u16   2 its version u16   4 instance u64   12 bytes of pages u64
 //!   queues 20 queues u16    22 depth u16    24 most bytes of one payload u32
+//!          28 volume u32: 0 a kv volume, 1 a shared one
 //!   rings  (nothing more)
 //! ```
 //!
@@ -19,7 +20,7 @@ use outboard_base::limits::PAGE;
 
 use super::{AttachError, Message};
 use crate::dds::{ALIGN_MAX, GROUPS_MAX, GROUPS_MIN, RING_MAX, RING_MIN};
-use crate::nvmefs::{DEPTH_MAX, DEPTH_MIN, QUEUES_MAX, u16_at, u32_at, u64_at};
+use crate::nvmefs::{DEPTH_MAX, DEPTH_MIN, Dispatch, QUEUES_MAX, u16_at, u32_at, u64_at};
 
 /// What a host's memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,9 @@ impl Role {
     #[must_use]
     pub const fn version(self) -> Option<u16> {
         match self {
-            Role::Queues | Role::Rings => Some(1),
+            // 2: the Welcome says which volume it is.
+            Role::Queues => Some(2),
+            Role::Rings => Some(1),
             Role::Log | Role::Node => None,
         }
     }
@@ -132,6 +135,8 @@ pub struct QueuesWelcome {
     pub depth: u16,
     /// Most payload bytes of one command in one direction.
     pub io_max: u32,
+    /// Which volume answers: bit 10 of every command.
+    pub volume: Dispatch,
 }
 
 /// To a host that brings rings.
@@ -146,7 +151,7 @@ pub struct RingsWelcome {
 const HEAD: usize = 12;
 const QUEUES_HELLO: usize = 44;
 const RINGS_HELLO: usize = 34;
-const QUEUES_WELCOME: usize = 28;
+const QUEUES_WELCOME: usize = 32;
 const RINGS_WELCOME: usize = 20;
 
 fn grid_ok(queues: u16, depth: u16) -> bool {
@@ -285,6 +290,8 @@ impl Welcome {
                 body.extend(welcome.queues.to_le_bytes());
                 body.extend(welcome.depth.to_le_bytes());
                 body.extend(welcome.io_max.to_le_bytes());
+                let volume = u32::from(welcome.volume == Dispatch::Shared);
+                body.extend(volume.to_le_bytes());
             }
             Welcome::Rings(welcome) => {
                 body.extend(welcome.instance.to_le_bytes());
@@ -301,7 +308,13 @@ impl Welcome {
                 let (queues, depth, io_max) =
                     (u16_at(body, 20), u16_at(body, 22), u32_at(body, 24));
                 let registers_len = pages_len;
-                let welcome = QueuesWelcome { instance, registers_len, queues, depth, io_max };
+                let volume = match u32_at(body, 28) {
+                    0 => Dispatch::Kv,
+                    1 => Dispatch::Shared,
+                    _ => return Err(AttachError::OutOfRange),
+                };
+                let welcome =
+                    QueuesWelcome { instance, registers_len, queues, depth, io_max, volume };
                 when(grid_ok(queues, depth), Welcome::Queues(welcome))
             }
             Role::Rings => {
@@ -352,14 +365,15 @@ pub(super) mod tests {
     pub(crate) fn welcomes() -> impl Strategy<Value = Welcome> {
         let depth = (1u32..=10).prop_map(|shift| 1u16 << shift);
         prop_oneof![
-            (any::<[u64; 2]>(), 1u16..=64, depth, any::<u32>()).prop_map(
-                |([instance, registers_len], queues, depth, io_max)| {
+            (any::<[u64; 2]>(), 1u16..=64, depth, any::<u32>(), any::<bool>()).prop_map(
+                |([instance, registers_len], queues, depth, io_max, shared)| {
                     Welcome::Queues(QueuesWelcome {
                         instance,
                         registers_len,
                         queues,
                         depth,
                         io_max,
+                        volume: if shared { Dispatch::Shared } else { Dispatch::Kv },
                     })
                 }
             ),
@@ -396,7 +410,7 @@ pub(super) mod tests {
         #[rustfmt::skip]
         let queues = [
             b'O', b'B', b'A', b'T', 5, 0, 1, 0, 44, 0, 0, 0,
-            1, 0, 1, 0, 0, 0, 0x10, 0, 0, 0, 0, 0,
+            1, 0, 2, 0, 0, 0, 0x10, 0, 0, 0, 0, 0,
             1, 2, 3, 4, 5, 6, 7, 8, 4, 0, 128, 0,
             0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1, 0, 0, 0,
         ];
@@ -412,6 +426,32 @@ pub(super) mod tests {
             assert_eq!(Message::Hello(hello).emit(), golden);
             assert_eq!(Message::parse(golden), Ok(Message::Hello(hello)));
         }
+    }
+
+    /// A host learns from the Welcome which volume its commands are to name.
+    #[test]
+    fn golden_bytes_of_a_welcome() {
+        #[rustfmt::skip]
+        let mut golden = [
+            b'O', b'B', b'A', b'T', 5, 0, 2, 0, 32, 0, 0, 0,
+            1, 0, 2, 0, 7, 0, 0, 0, 0, 0, 0, 0,
+            0, 0x20, 0, 0, 0, 0, 0, 0, 4, 0, 128, 0, 0, 0, 0x10, 0, 0, 0, 0, 0,
+        ];
+        for (number, volume) in [(0, Dispatch::Kv), (1, Dispatch::Shared)] {
+            golden[40] = number;
+            let welcome = Message::Welcome(Welcome::Queues(QueuesWelcome {
+                instance: 7,
+                registers_len: 0x2000,
+                queues: 4,
+                depth: 128,
+                io_max: 0x10_0000,
+                volume,
+            }));
+            assert_eq!(welcome.emit(), golden);
+            assert_eq!(Message::parse(&golden), Ok(welcome));
+        }
+        golden[40] = 2;
+        assert_eq!(Message::parse(&golden), Err(AttachError::OutOfRange));
     }
 
     #[test]

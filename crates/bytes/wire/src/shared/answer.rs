@@ -1,10 +1,11 @@
 //! What a node answers.
 
-use super::{InvalidMessage, zeros};
+use super::{DATA_MAX, InvalidMessage, VERSION, zeros};
 use crate::cursor::{u16_at, u32_at, u64_at};
 
-/// Bytes of an answer.
-pub const ANSWER_LEN: usize = 32;
+/// Bytes of an answer, before the data of a read.
+pub const ANSWER_LEN: usize = 40;
+pub(super) const MAGIC: [u8; 2] = *b"OA";
 
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,9 +58,11 @@ impl Reason {
     ];
 }
 
-/// An answer: a message of its own, by SEND.
+/// An answer: a message of its own, with the bytes of a read behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
+    /// Bytes of data that follow: none of a refusal, at most [`DATA_MAX`].
+    pub data: u32,
     /// To which request.
     pub request: u64,
     /// Who answers, by its place in the write.
@@ -77,14 +80,18 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Reads one.
+    /// Reads one, without the data.
     ///
     /// # Errors
     /// [`InvalidMessage`].
     pub fn parse(from: &[u8]) -> Result<Answer, InvalidMessage> {
         let whole: &[u8; ANSWER_LEN] = from.try_into().map_err(|_| InvalidMessage::Length)?;
-        let (request, reason) = (u64_at(whole, 0)?, u16_at(whole, 10)?);
-        let [_, _, _, _, _, _, _, _, rank, status, ..] = *whole;
+        let &[m0, m1, version, zero, _, _, _, _, _, _, _, _, _, _, _, _, rank, status, ..] = whole;
+        if [m0, m1] != MAGIC || version != VERSION {
+            return Err(InvalidMessage::Version);
+        }
+        zeros(&[zero])?;
+        let (data, reason) = (u32_at(whole, 4)?, u16_at(whole, 18)?);
         let outcome = match status {
             0 => zeros(&reason.to_le_bytes()).map(Ok)?,
             1 => {
@@ -94,26 +101,46 @@ impl Answer {
             }
             _ => return Err(InvalidMessage::Field),
         };
+        if data > DATA_MAX || (outcome.is_err() && data != 0) {
+            return Err(InvalidMessage::Field);
+        }
         Ok(Answer {
-            request,
+            data,
+            request: u64_at(whole, 8)?,
             rank,
             outcome,
-            sequence: u32_at(whole, 12)?,
-            epoch: u32_at(whole, 16)?,
-            credit: u32_at(whole, 20)?,
-            fence: u64_at(whole, 24)?,
+            sequence: u32_at(whole, 20)?,
+            epoch: u32_at(whole, 24)?,
+            credit: u32_at(whole, 28)?,
+            fence: u64_at(whole, 32)?,
         })
     }
 
-    /// Its bytes.
+    /// Reads a whole message: one, and the data behind it.
+    ///
+    /// # Errors
+    /// As of [`Answer::parse`]; and [`InvalidMessage::Length`] if it is not all its data.
+    pub fn split(message: &[u8]) -> Result<(Answer, &[u8]), InvalidMessage> {
+        let parts = message.split_at_checked(ANSWER_LEN).ok_or(InvalidMessage::Length)?;
+        let (answer, data) = (Answer::parse(parts.0)?, parts.1);
+        if data.len() == answer.data as usize {
+            Ok((answer, data))
+        } else {
+            Err(InvalidMessage::Length)
+        }
+    }
+
+    /// Its bytes; the data follows.
     #[must_use]
     pub fn emit(&self) -> [u8; ANSWER_LEN] {
         let (status, reason) = match self.outcome {
             Ok(()) => (0, 0),
             Err(reason) => (1, reason as u16),
         };
-        let [r0, r1] = reason.to_le_bytes();
-        let fields: [&[u8]; 6] = [
+        let ([m0, m1], [r0, r1]) = (MAGIC, reason.to_le_bytes());
+        let fields: [&[u8]; 8] = [
+            &[m0, m1, VERSION, 0],
+            &self.data.to_le_bytes(),
             &self.request.to_le_bytes(),
             &[self.rank, status, r0, r1],
             &self.sequence.to_le_bytes(),

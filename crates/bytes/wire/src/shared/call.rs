@@ -1,9 +1,84 @@
 //! What the parts of a cluster ask each other beside data, and the replies.
+//!
+//! ```text
+//! message  0 "OR" | 2 version u8 | 3 kind u8 (1 asked, 2 replied) | 4 0 | 8 call u64 | 16 call or
+//!          reply
+//! ```
+//!
+//! Who asks chooses the call's number, and finds it in the reply. The bytes of calls and replies
+//! are those of [`fields`]. Everything is bounded, so a message has at most [`MESSAGE_MAX`] bytes.
 
-use outboard_base::{Cred, Errno, Fh, Ino, SessionId, Timestamp};
+mod fields;
+#[cfg(test)]
+mod tests;
 
-use super::{Capability, Coordinate};
+use outboard_base::{Cred, Errno, Fh, Ino, SessionId, Timestamp, limits};
+
+use self::fields::{Field, Reader};
+use super::capability::check_spread;
+use super::{Capability, Coordinate, DATA_MAX, FAN_MAX, InvalidMessage, Strategy, VERSION, zeros};
+use crate::cursor::{bytes, u32_at, u64_at};
 use crate::file::Attr;
+
+/// Bytes before a call or a reply.
+pub const CALL_HEAD_LEN: usize = 16;
+/// Bytes of a layout.
+pub const LAYOUT_LEN: usize = 64;
+/// Smallest strip.
+pub const STRIP_MIN: u32 = 64 << 10;
+/// Most events of one call.
+pub const EVENTS_MAX: usize = 256;
+/// Most objects of one reply.
+pub const OBJECTS_MAX: usize = 4096;
+/// Most keys in use.
+pub const KEYS_MAX: usize = 16;
+/// Longest text, bytes.
+pub const TEXT_MAX: usize = 4 << 20;
+/// Most bytes of a message with a call or a reply: a text is the longest.
+pub const MESSAGE_MAX: usize = CALL_HEAD_LEN + 1 + 4 + TEXT_MAX;
+
+pub(super) const MAGIC: [u8; 2] = *b"OR";
+
+/// What a call or a reply is told apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallHead {
+    /// Which call; never used again by who asks.
+    pub call: u64,
+    /// A reply follows, else a call.
+    pub is_reply: bool,
+}
+
+impl CallHead {
+    /// Reads a message: the head, and the bytes of the call or reply.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`].
+    pub fn parse(message: &[u8]) -> Result<(CallHead, &[u8]), InvalidMessage> {
+        if message.len() > MESSAGE_MAX {
+            return Err(InvalidMessage::Length);
+        }
+        let parts = message.split_first_chunk::<CALL_HEAD_LEN>().ok_or(InvalidMessage::Length)?;
+        let (&[m0, m1, version, kind, ref zero @ .., _, _, _, _, _, _, _, _], rest) = parts;
+        if [m0, m1] != MAGIC || version != VERSION {
+            return Err(InvalidMessage::Version);
+        }
+        zeros(zero)?;
+        let is_reply = match kind {
+            1 => false,
+            2 => true,
+            _ => return Err(InvalidMessage::Operation),
+        };
+        Ok((CallHead { call: u64_at(parts.0, 8)?, is_reply }, rest))
+    }
+
+    /// Its bytes; the call or reply follows.
+    #[must_use]
+    pub fn emit(&self) -> [u8; CALL_HEAD_LEN] {
+        let ([m0, m1], [c0, c1, c2, c3, c4, c5, c6, c7]) = (MAGIC, self.call.to_le_bytes());
+        let kind = if self.is_reply { 2 } else { 1 };
+        [m0, m1, VERSION, kind, 0, 0, 0, 0, c0, c1, c2, c3, c4, c5, c6, c7]
+    }
+}
 
 /// What a delegation lets a client do with a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,12 +106,12 @@ pub struct Asker {
 ///
 /// ```text
 /// 64 bytes, in the attribute pair of an inode (164..228): 0 version u8 = 1 | 1 strategy u8 |
-/// 2 k u8 | 3 m u8 | 4 width u8 | 5 0 | 8 stripe u32 | 12 group u32 | 16 0
+/// 2 k u8 | 3 m u8 | 4 width u8 | 5 0 | 8 strip u32 | 12 group u32 | 16 0
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// How a write spreads.
-    pub strategy: super::Strategy,
+    pub strategy: Strategy,
     /// Copies, or data units.
     pub k: u8,
     /// Parity units.
@@ -47,6 +122,51 @@ pub struct Layout {
     pub strip: u32,
     /// Its placement group.
     pub group: u32,
+}
+
+impl Default for Layout {
+    /// One copy of each strip of 64 KiB, in turn over four nodes of the first group.
+    fn default() -> Layout {
+        Layout { strategy: Strategy::Single, k: 1, m: 0, width: 4, strip: STRIP_MIN, group: 0 }
+    }
+}
+
+impl Layout {
+    /// Reads its 64 bytes. Where there is none, zeros, it is of another version.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`].
+    pub fn decode(from: &[u8]) -> Result<Layout, InvalidMessage> {
+        let whole: &[u8; LAYOUT_LEN] = from.try_into().map_err(|_| InvalidMessage::Length)?;
+        let &[version, strategy, k, m, width, ..] = whole;
+        if version != VERSION {
+            return Err(InvalidMessage::Version);
+        }
+        zeros(bytes(whole, 5, 3)?)?;
+        zeros(bytes(whole, 16, 48)?)?;
+        let (strategy, strip) = (Strategy::parse(strategy)?, u32_at(whole, 8)?);
+        check_spread(strategy, k, m)?;
+        let is_fit = strip.is_power_of_two() && (STRIP_MIN..=DATA_MAX).contains(&strip);
+        if !is_fit || !(1..=FAN_MAX).contains(&usize::from(width)) {
+            return Err(InvalidMessage::Field);
+        }
+        Ok(Layout { strategy, k, m, width, strip, group: u32_at(whole, 12)? })
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; LAYOUT_LEN] {
+        let mut out = [0; LAYOUT_LEN];
+        let fields: [&[u8]; 3] = [
+            &[VERSION, self.strategy as u8, self.k, self.m, self.width, 0, 0, 0],
+            &self.strip.to_le_bytes(),
+            &self.group.to_le_bytes(),
+        ];
+        for (to, from) in out.iter_mut().zip(fields.into_iter().flatten()) {
+            *to = *from;
+        }
+        out
+    }
 }
 
 /// What of a file a client knows better than the server, while it may write to it.
@@ -71,7 +191,7 @@ pub struct Grant {
     pub layout: Layout,
     /// What is shown to nodes. Its fence is the delegation's.
     pub capability: Capability,
-    /// The nodes of its strips: strip `i` lies on number `i mod` their count.
+    /// The nodes of its strips, 1 to [`FAN_MAX`]: strip `i` lies on number `i mod` their count.
     pub nodes: Vec<Coordinate>,
 }
 
@@ -182,10 +302,19 @@ pub enum Reply {
     Done,
     Failed(Errno),
     /// Of a file operation: the number, the reply header, the bytes beside it.
-    File { result: u64, header: Vec<u8>, payload: Vec<u8> },
+    File {
+        result: u64,
+        header: Vec<u8>,
+        payload: Vec<u8>,
+    },
     /// The server's life, how long a lease counts from the sending of the call, milliseconds; and
     /// bytes of data that nodes can still take, and could take if empty.
-    Lease { life: u64, term_ms: u32, free: u64, capacity: u64 },
+    Lease {
+        life: u64,
+        term_ms: u32,
+        free: u64,
+        capacity: u64,
+    },
     Grant(Box<Grant>),
     Attr(Box<Attr>),
     Flag(bool),
@@ -194,4 +323,58 @@ pub enum Reply {
     Object(Object),
     Objects(Vec<Object>),
     Text(String),
+}
+
+impl Call {
+    /// Writes it behind what `into` holds. What is beyond the bounds is refused by who reads it.
+    pub fn encode(&self, into: &mut Vec<u8>) {
+        self.put(into);
+    }
+
+    /// Reads one, which is all of `from`.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`].
+    pub fn decode(from: &[u8]) -> Result<Call, InvalidMessage> {
+        let call: Call = whole(from)?;
+        let is_fit = match &call {
+            Call::File { request, .. } => request.len() <= limits::REQUEST_HEADER_MAX,
+            Call::Events { events } => events.iter().all(|event| match event {
+                Event::StaleEntry { name, .. } => name.len() <= limits::NAME_MAX,
+                _ => true,
+            }),
+            _ => true,
+        };
+        if is_fit { Ok(call) } else { Err(InvalidMessage::Field) }
+    }
+}
+
+impl Reply {
+    /// Writes it behind what `into` holds. What is beyond the bounds is refused by who reads it.
+    pub fn encode(&self, into: &mut Vec<u8>) {
+        self.put(into);
+    }
+
+    /// Reads one, which is all of `from`.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`].
+    pub fn decode(from: &[u8]) -> Result<Reply, InvalidMessage> {
+        let reply: Reply = whole(from)?;
+        let is_fit = match &reply {
+            Reply::File { header, .. } => header.len() <= limits::REPLY_HEADER_MAX,
+            Reply::Grant(grant) => !grant.nodes.is_empty(),
+            // Who asks for more goes on behind the last one.
+            Reply::Objects(objects) => objects.is_sorted_by(|one, next| one.object < next.object),
+            _ => true,
+        };
+        if is_fit { Ok(reply) } else { Err(InvalidMessage::Field) }
+    }
+}
+
+/// One value, and nothing behind it.
+fn whole<T: Field>(from: &[u8]) -> Result<T, InvalidMessage> {
+    let mut reader = Reader(from);
+    let value = T::take(&mut reader)?;
+    if reader.0.is_empty() { Ok(value) } else { Err(InvalidMessage::Length) }
 }

@@ -1,5 +1,7 @@
 //! Capabilities: what a client may do to a range of an object, for so long, under such a fence.
 
+use outboard_codec::mac;
+
 use super::{FAN_MAX, InvalidMessage, Strategy, VERSION, zeros};
 use crate::cursor::{bytes, u16_at, u32_at, u64_at};
 
@@ -33,7 +35,7 @@ impl Rights {
 }
 
 /// A capability as it travels. Whether its MAC is right and its time is not over is checked by who
-/// has the key and a clock.
+/// has the key and a clock: the key of its number, [`Capability::is_signed_by`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
     /// Which of the keys that are in use it was made with.
@@ -126,6 +128,18 @@ impl Capability {
             *to = *from;
         }
         out
+    }
+
+    /// The same, with the MAC of `key`.
+    #[must_use]
+    pub fn sign(self, key: &[u8; 32]) -> Capability {
+        Capability { mac: mac::tag(key, &[&self.signed()]), ..self }
+    }
+
+    /// Whether its MAC is that of `key`.
+    #[must_use]
+    pub fn is_signed_by(&self, key: &[u8; 32]) -> bool {
+        mac::is_tag(key, &[&self.signed()], &self.mac)
     }
 
     /// Its bytes.

@@ -11,10 +11,13 @@ pub const WRITE_LEN: usize = 56;
 pub const COORDINATE_LEN: usize = 16;
 /// Bytes of a read's head.
 pub const READ_LEN: usize = 32;
+/// Bytes of a hole's head.
+pub const HOLE_LEN: usize = 48;
 
-const MAGIC: [u8; 2] = *b"OD";
+pub(super) const MAGIC: [u8; 2] = *b"OD";
 pub(super) const WRITE: u8 = 1;
 pub(super) const READ: u8 = 2;
+pub(super) const HOLE: u8 = 3;
 
 /// What every request begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +86,7 @@ impl Coordinate {
     const NOBODY: Coordinate =
         Coordinate { address: [0; 4], port: 0, node: 0, unit: 0, role: Role::Data };
 
-    fn parse(raw: &[u8; COORDINATE_LEN]) -> Result<Coordinate, InvalidMessage> {
+    pub(super) fn parse(raw: &[u8; COORDINATE_LEN]) -> Result<Coordinate, InvalidMessage> {
         let &[a0, a1, a2, a3, p0, p1, n0, n1, unit, role, ref zero @ ..] = raw;
         zeros(zero)?;
         let port = u16::from_le_bytes([p0, p1]);
@@ -94,7 +97,7 @@ impl Coordinate {
         Ok(Coordinate { address: [a0, a1, a2, a3], port, node, unit, role: Role::parse(role)? })
     }
 
-    fn emit(&self) -> [u8; COORDINATE_LEN] {
+    pub(super) fn emit(&self) -> [u8; COORDINATE_LEN] {
         let ([a0, a1, a2, a3], [p0, p1]) = (self.address, self.port.to_le_bytes());
         let [n0, n1] = self.node.to_le_bytes();
         [a0, a1, a2, a3, p0, p1, n0, n1, self.unit, self.role as u8, 0, 0, 0, 0, 0, 0]
@@ -293,5 +296,67 @@ impl ReadHead {
         into.extend_from_slice(&self.bytes.to_le_bytes());
         into.extend_from_slice(&self.unit.to_le_bytes());
         into.extend_from_slice(&[0; 18]);
+    }
+}
+
+/// What a hole is: bytes of zero from now on, without any that are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoleHead {
+    /// Its first byte in the object.
+    pub offset: u64,
+    /// One behind its last byte; [`u64::MAX`]: all that the object has.
+    pub end: u64,
+    /// As of a write: the fence and this are the version of every strip it touches.
+    pub sequence: u32,
+    /// The last acknowledged sequence of these strips.
+    pub previous: u32,
+    /// The attachment it is for.
+    pub session: u64,
+    /// That attachment's number of it.
+    pub number: u64,
+    /// In which of its replay lanes.
+    pub lane: u16,
+}
+
+impl HoleHead {
+    pub(super) fn parse(from: &[u8]) -> Result<HoleHead, InvalidMessage> {
+        let whole: &[u8; HOLE_LEN] = from.try_into().map_err(|_| InvalidMessage::Length)?;
+        zeros(bytes(whole, 42, 6)?)?;
+        let hole = HoleHead {
+            offset: u64_at(whole, 0)?,
+            end: u64_at(whole, 8)?,
+            sequence: u32_at(whole, 16)?,
+            previous: u32_at(whole, 20)?,
+            session: u64_at(whole, 24)?,
+            number: u64_at(whole, 32)?,
+            lane: u16_at(whole, 40)?,
+        };
+        hole.check()?;
+        Ok(hole)
+    }
+
+    /// What fields say together.
+    pub(super) fn check(&self) -> Result<(), InvalidMessage> {
+        if self.offset >= self.end {
+            return Err(InvalidMessage::Range);
+        }
+        if self.sequence <= self.previous { Err(InvalidMessage::Field) } else { Ok(()) }
+    }
+
+    /// The bytes of the object that are zero then.
+    #[must_use]
+    pub fn range(&self) -> std::ops::Range<u64> {
+        self.offset..self.end
+    }
+
+    pub(super) fn emit(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&self.offset.to_le_bytes());
+        into.extend_from_slice(&self.end.to_le_bytes());
+        into.extend_from_slice(&self.sequence.to_le_bytes());
+        into.extend_from_slice(&self.previous.to_le_bytes());
+        into.extend_from_slice(&self.session.to_le_bytes());
+        into.extend_from_slice(&self.number.to_le_bytes());
+        into.extend_from_slice(&self.lane.to_le_bytes());
+        into.extend_from_slice(&[0; 6]);
     }
 }

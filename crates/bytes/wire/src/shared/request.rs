@@ -1,8 +1,10 @@
 //! A request's first packet: all heads, then data.
 
-use super::heads::{READ, WRITE};
+use std::ops::Range;
+
+use super::heads::{HOLE, READ, WRITE};
 use super::{CAPABILITY_LEN, Capability, HEAD_LEN, HEADS_MAX, Head, InvalidMessage};
-use super::{READ_LEN, ReadHead, WriteHead};
+use super::{HOLE_LEN, HoleHead, READ_LEN, ReadHead, Rights, WriteHead};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +13,8 @@ pub enum Target {
     Write(WriteHead),
     /// The bytes there are answered.
     Read(ReadHead),
+    /// The bytes there are zero from now on.
+    Hole(HoleHead),
 }
 
 /// All heads of a request.
@@ -51,6 +55,7 @@ impl<'a> Request<'a> {
         let target = match operation {
             WRITE => Target::Write(WriteHead::parse(rest)?),
             READ => Target::Read(ReadHead::parse(rest)?),
+            HOLE => Target::Hole(HoleHead::parse(rest)?),
             _ => return Err(InvalidMessage::Operation),
         };
         let heads = Heads { head, capability, target };
@@ -60,11 +65,32 @@ impl<'a> Request<'a> {
 }
 
 impl Heads {
-    /// What heads say together: a write brings what it writes, a read brings nothing.
+    /// What the capability has to allow.
+    #[must_use]
+    pub fn rights_needed(&self) -> Rights {
+        match &self.target {
+            Target::Write(_) | Target::Hole(_) => Rights::WRITE,
+            Target::Read(_) => Rights::READ,
+        }
+    }
+
+    /// The bytes of the object they are about, which the capability has to cover.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        let (offset, bytes) = match &self.target {
+            Target::Write(write) => (write.offset, write.bytes),
+            Target::Read(read) => (read.offset, read.bytes),
+            Target::Hole(hole) => return hole.range(),
+        };
+        // Heads that were parsed, or can be written, end where numbers do at the latest.
+        offset..offset.saturating_add(u64::from(bytes))
+    }
+
+    /// What heads say together: a write brings what it writes, others bring nothing.
     fn check(&self) -> Result<(), InvalidMessage> {
         let data = match &self.target {
             Target::Write(write) => write.bytes,
-            Target::Read(_) => 0,
+            Target::Read(_) | Target::Hole(_) => 0,
         };
         if self.head.data == data { Ok(()) } else { Err(InvalidMessage::Length) }
     }
@@ -78,18 +104,21 @@ impl Heads {
         let (operation, len) = match &self.target {
             Target::Write(write) => (WRITE, write.len()),
             Target::Read(_) => (READ, READ_LEN),
+            Target::Hole(_) => (HOLE, HOLE_LEN),
         };
         let heads = u16::try_from(HEAD_LEN + CAPABILITY_LEN + len);
         let heads = heads.map_err(|_| InvalidMessage::Length)?;
         match &self.target {
             Target::Write(write) => write.check()?,
             Target::Read(read) => read.range().map(|_| ())?,
+            Target::Hole(hole) => hole.check()?,
         }
         self.head.emit(operation, heads, into);
         into.extend_from_slice(&self.capability.emit());
         match &self.target {
             Target::Write(write) => write.emit(into),
             Target::Read(read) => read.emit(into),
+            Target::Hole(hole) => hole.emit(into),
         }
         Ok(())
     }

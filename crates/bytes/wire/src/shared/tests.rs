@@ -49,7 +49,7 @@ fn write_head(strategy: Strategy, count: u16) -> WriteHead {
 fn heads(target: Target) -> Heads {
     let data = match &target {
         Target::Write(write) => write.bytes,
-        Target::Read(_) => 0,
+        Target::Read(_) | Target::Hole(_) => 0,
     };
     let head = Head { request: 0x0807_0605_0403_0201, data, epoch: 1, settled: 2, hop: 0 };
     Heads { head, capability: capability(), target }
@@ -95,6 +95,7 @@ fn golden_bytes() {
     assert_eq!((bytes.len(), bytes[3], bytes[6]), (144, 2, 144));
     assert_eq!(bytes[112..126], [2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 5, 0]);
     let answer = Answer {
+        data: 0,
         request: 1,
         rank: 2,
         outcome: Err(Reason::Order),
@@ -105,7 +106,7 @@ fn golden_bytes() {
     };
     #[rustfmt::skip]
     let golden = [
-        1, 0, 0, 0, 0, 0, 0, 0, 2, 1, 9, 0, 3, 0, 0, 0,
+        b'O', b'A', 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 1, 9, 0, 3, 0, 0, 0,
         4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0,
     ];
     assert_eq!(answer.emit(), golden);
@@ -151,7 +152,7 @@ fn what_lies_is_refused() {
     assert_eq!(refused(0, b'X'), Err(InvalidMessage::Version));
     assert_eq!(refused(2, 2), Err(InvalidMessage::Version));
     assert_eq!(refused(32, 2), Err(InvalidMessage::Version), "of the capability");
-    for operation in [0, 3, 255] {
+    for operation in [0, 4, 255] {
         assert_eq!(refused(3, operation), Err(InvalidMessage::Operation));
     }
     assert_eq!(refused(4, 1), Err(InvalidMessage::Field), "flags");
@@ -281,7 +282,7 @@ proptest! {
     ) {
         let bytes = match &target {
             Target::Write(write) => write.bytes,
-            Target::Read(_) => 0,
+            Target::Read(_) | Target::Hole(_) => 0,
         };
         let head = Head { request, data: bytes, epoch, settled, hop };
         let heads = Heads { head, capability, target };
@@ -295,24 +296,45 @@ proptest! {
     fn an_answer_is_read_as_it_was_written(
         (request, rank, sequence, epoch, credit, fence) in any::<(u64, u8, u32, u32, u32, u64)>(),
         reason in proptest::option::of(proptest::sample::select(&Reason::ALL[..])),
+        data in proptest::collection::vec(any::<u8>(), 0..64),
     ) {
         let outcome = reason.map_or(Ok(()), Err);
-        let answer = Answer { request, rank, outcome, sequence, epoch, credit, fence };
+        let bytes = if outcome.is_ok() { &data[..] } else { &[] };
+        let data = u32::try_from(bytes.len()).unwrap();
+        let answer = Answer { data, request, rank, outcome, sequence, epoch, credit, fence };
         prop_assert_eq!(Answer::parse(&answer.emit()), Ok(answer));
+        let message = [&answer.emit()[..], bytes].concat();
+        prop_assert_eq!(Answer::split(&message), Ok((answer, bytes)));
     }
 }
 
 #[test]
 fn an_answer_that_lies_is_refused() {
-    let good =
-        Answer { request: 1, rank: 0, outcome: Ok(()), sequence: 0, epoch: 0, credit: 0, fence: 0 };
+    #[rustfmt::skip]
+    let good = Answer {
+        data: 0, request: 1, rank: 0, outcome: Ok(()), sequence: 0, epoch: 0, credit: 0, fence: 0,
+    };
     let refused = |at: usize, byte: u8| {
         let mut bytes = good.emit();
         bytes[at] = byte;
         Answer::parse(&bytes)
     };
-    assert_eq!(refused(9, 2), Err(InvalidMessage::Field));
-    assert_eq!(refused(9, 1), Err(InvalidMessage::Field), "refused for no reason");
-    assert_eq!(refused(10, 1), Err(InvalidMessage::Field), "done for a reason");
-    assert_eq!(Answer::parse(&good.emit()[..31]), Err(InvalidMessage::Length));
+    assert_eq!(refused(1, b'D'), Err(InvalidMessage::Version), "a request");
+    assert_eq!(refused(2, 2), Err(InvalidMessage::Version));
+    assert_eq!(refused(3, 1), Err(InvalidMessage::Field));
+    assert_eq!(refused(17, 2), Err(InvalidMessage::Field));
+    assert_eq!(refused(17, 1), Err(InvalidMessage::Field), "refused for no reason");
+    assert_eq!(refused(18, 1), Err(InvalidMessage::Field), "done for a reason");
+    assert_eq!(refused(7, 1), Err(InvalidMessage::Field), "more data than a message has");
+    let with_data = Answer { data: 3, ..good };
+    assert_eq!(Answer::parse(&with_data.emit()), Ok(with_data));
+    let refusal = Answer { outcome: Err(Reason::Busy), ..with_data };
+    assert_eq!(Answer::parse(&refusal.emit()), Err(InvalidMessage::Field), "it has data");
+    let message = [&with_data.emit()[..], b"abcd"].concat();
+    for cut in 0..=message.len() {
+        let split = Answer::split(&message[..cut]);
+        let expected = Ok((with_data, &b"abc"[..]));
+        assert_eq!(split, if cut == 43 { expected } else { Err(InvalidMessage::Length) }, "{cut}");
+    }
+    assert_eq!(Answer::parse(&message), Err(InvalidMessage::Length));
 }

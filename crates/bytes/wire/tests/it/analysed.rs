@@ -95,8 +95,9 @@ fn columns(packet: &Packet<'_>, datagram: &[u8]) -> String {
 
 #[test]
 fn a_packet_analyser_reads_what_was_written() {
+    let (data, outcome, sequence) = (0, Ok(()), 2);
     let answer =
-        Answer { request: 1, rank: 0, outcome: Ok(()), sequence: 2, epoch: 3, credit: 4, fence: 5 };
+        Answer { data, request: 1, rank: 0, outcome, sequence, epoch: 3, credit: 4, fence: 5 };
     let answer: [u8; ANSWER_LEN] = answer.emit();
     let packet = |opcode, psn, extension, payload| Packet {
         opcode,
