@@ -1,2 +1,6 @@
 //! Being built.
 #![forbid(unsafe_code)]
+
+mod store;
+
+pub use store::{OpenError, Store, StoreOptions, Version};
