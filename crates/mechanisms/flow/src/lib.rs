@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod conversations;
 mod net;
 mod planted;
 mod receiver;
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 use outboard_wire::roce::{MTU_MAX, OVERHEAD, Psn};
 
+pub use conversations::{Config, Conversations, Incoming, Keys, NoTarget, Target, Token};
 pub use net::{Gone, Net};
 pub use receiver::{Given, Header, Received, Receiver};
 pub use sender::{Ended, Kind, Refused, Sender};
