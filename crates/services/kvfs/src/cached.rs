@@ -17,7 +17,8 @@ use crate::data::group_commit::Outcome;
 use crate::data::regular;
 use crate::data::shape::Shape;
 use crate::data::write::Change;
-use crate::layout::{DataKind, Dates, key, marks};
+use crate::layout::{DataKind, Dates, Inode, key, marks};
+use crate::spread::not_spread;
 use crate::permission::WRITE;
 use crate::txn::{Fail, ROUNDS_MAX, Tried, Txn};
 use crate::{Caller, Kvfs, VolumeEvent};
@@ -28,12 +29,18 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     pub async fn cacheable(&self, ino: Ino) -> Result<(Attr, bool)> {
         let inode = self.inode(ino).await?;
         regular(&inode)?;
+        let privileged = self.is_privileged(&inode).await?;
+        Ok((inode.attr, !privileged))
+    }
+
+    /// Whether a write has to take set-id bits or capabilities away.
+    pub(crate) async fn is_privileged(&self, inode: &Inode) -> Result<bool> {
         let set_id = inode.attr.mode & (mode::S_ISUID | mode::S_ISGID) != 0;
-        let capable = inode.has(marks::XATTRS) && {
-            let key = key::xattr(ino, CAPABILITY);
-            self.kv.get(&key).await.map_err(KvError::errno)?.is_some()
-        };
-        Ok((inode.attr, !set_id && !capable))
+        Ok(set_id
+            || inode.has(marks::XATTRS) && {
+                let key = key::xattr(inode.ino(), CAPABILITY);
+                self.kv.get(&key).await.map_err(KvError::errno)?.is_some()
+            })
     }
 
     /// Whether the peer behind an attachment may write to a file now: one that is trusted, for
@@ -51,7 +58,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
 
     /// Writes runs of pages back, each an offset and at most 1 MiB, in their order, none touching a
     /// block of another: they were changed at `mtime`, if that is known. `ESTALE` if the file is
-    /// gone.
+    /// gone, `EOPNOTSUPP` if its bytes lie on nodes.
     ///
     /// To a big file all of them go out side by side, beside users of other blocks, and are of one
     /// batch; what fails leaves none of them written.
@@ -89,6 +96,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let _guard = self.range_locks.exclusive_on(ino, start..end).await;
         let inode = self.inode(ino).await?;
         regular(&inode)?;
+        not_spread(&inode)?;
         let shape = Shape::of(&inode);
         if shape.data != DataKind::Big || shape.trimming {
             return Ok(false);
@@ -129,6 +137,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         txn.essential();
         let mut inode = txn.inode(ino).await?;
         regular(&inode)?;
+        not_spread(&inode)?;
         let mut shape = Shape::of(&inode);
         if shape.trimming {
             self.trim(ino).await?;

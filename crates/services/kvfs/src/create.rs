@@ -239,6 +239,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         } else {
             inherit(txn, dir, &mut inode, birth.umask).await?;
         }
+        self.lay_out(dir, &mut inode);
         Ok(inode)
     }
 

@@ -408,6 +408,13 @@ impl Handles {
         others
     }
 
+    /// Everyone with an interest in `ino` but for `except`.
+    pub(crate) fn interested(&self, except: Option<SessionId>, ino: Ino) -> Vec<SessionId> {
+        let state = self.state();
+        let all = state.interest.iter().filter(|(_, interest)| interest.contains(ino));
+        all.map(|(session, _)| *session).filter(|session| Some(*session) != except).collect()
+    }
+
     /// `ino` is about to lose its last name: who holds it. Unless that is somebody whose hold is
     /// respected (`lingers`), its end begins, and the caller ends that by [`Handles::spare`],
     /// [`Handles::ending`] or [`Handles::buried`].

@@ -10,6 +10,7 @@ mod inode;
 pub(crate) mod key;
 mod record;
 mod small;
+mod spread;
 mod xattr;
 
 pub(crate) use entry::FIRST_COOKIE;

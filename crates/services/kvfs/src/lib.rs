@@ -23,7 +23,7 @@
 //! `layout` (bytes), `txn` (one batch), `context` (who asks), `dispatch`, `replay`; names:
 //! `lookup`, `create`, `remove`, `rename`, `list`; inodes: `attr`, `permission`, `acl`, `xattr`;
 //! life: `open`, `handles`, `orphan`, `session`, `volume` (opening, housekeeping); data:
-//! `data`, `lock`, [`mod@check`]. The page is `docs/internals/kvfs.md`, the promises are
+//! `data`, [`spread`], `lock`, [`mod@check`]. The page is `docs/internals/kvfs.md`, the promises are
 //! `docs/SEMANTICS.md`.
 
 #![forbid(unsafe_code)]
@@ -51,6 +51,7 @@ mod rename;
 mod replay;
 mod session;
 mod shares;
+pub mod spread;
 mod txn;
 mod volume;
 mod xattr;
@@ -64,6 +65,7 @@ use outboard_kv::Cached;
 use outboard_kv::object::{Objects, Recovered};
 // The words of every volume, for the modules here.
 use outboard_volume::{Answer, Caller, Payload, VolumeEvent};
+use outboard_wire::shared::call::Layout;
 
 use check::touched::Touched;
 use data::fresh::Fresh;
@@ -81,6 +83,10 @@ pub struct Kvfs<K, M> {
     objects: Objects<Cached<K>, M>,
     recovered: Recovered,
     superblock: Superblock,
+    /// How the bytes of new files lie on nodes, where their directory says nothing.
+    spread: Option<Layout>,
+    /// Which opening of the volume this is.
+    opened: u64,
     /// Who changes a directory's entries or a file's data locks the inode. Directories first, by
     /// number; then files, by number.
     range_locks: RangeLocks,

@@ -5,6 +5,7 @@ use std::fmt;
 use outboard_base::Errno;
 use outboard_kv::KvError;
 use outboard_kv::object::Compression;
+use outboard_wire::shared::call::Layout;
 
 /// How a volume is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,9 @@ pub struct Options {
     pub owner: (u32, u32),
     /// Permissions of a new volume's root directory.
     pub mode: u32,
+    /// The bytes of files made from now on lie on storage nodes: as the directory says in which a
+    /// file is made, or like this. `None`: in the volume.
+    pub spread: Option<Layout>,
 }
 
 impl Default for Options {
@@ -45,6 +49,7 @@ impl Default for Options {
             id: 0,
             owner: (0, 0),
             mode: 0o755,
+            spread: None,
         }
     }
 }

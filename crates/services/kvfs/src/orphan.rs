@@ -172,7 +172,14 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let empty = self.stage_drop(txn, inode).await?;
         let bare = !has_xattrs(inode) || self.drop_xattrs(txn, inode.ino()).await?;
         if empty && bare {
-            txn.delete(key::inode(inode.ino()));
+            let ino = inode.ino();
+            txn.delete(key::inode(ino));
+            if inode.data == DataKind::Spread {
+                txn.put(key::of(key::Tag::Purge, ino), []);
+            }
+            if inode.has(marks::WRITING) {
+                txn.delete(key::of(key::Tag::Writing, ino));
+            }
         } else {
             txn.put_inode(inode)?;
         }

@@ -69,7 +69,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             ..object::Options::default()
         };
         let (objects, recovered) = Objects::open(Arc::clone(&kv), medium, object_options).await?;
-        let opened = raise(&*kv, Counter::Opened, 1).await?.start;
+        // Fences are made of it: nodes must never see the same number from two openings.
+        let kept = match options.spread {
+            Some(_) => Durability::Durable,
+            None => Durability::Answered,
+        };
+        let opened = raise(&*kv, Counter::Opened, 1, kept).await?.start;
         // 2^40 handles an instance; numbers of an earlier one stay apart.
         let first_handle = (opened << 40) | 1;
         let mut locks = Locks::new(first_handle);
@@ -79,6 +84,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             objects,
             recovered,
             superblock,
+            spread: options.spread,
+            opened,
             range_locks: RangeLocks::default(),
             tree: task::Mutex::default(),
             writes: GroupCommit::default(),
@@ -102,7 +109,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             if let Some(ino) = self.numbers.take() {
                 return Ok(ino);
             }
-            let more = raise(&*self.kv, Counter::Ino, NUMBERS).await.map_err(|_| Errno::EIO)?;
+            let more = raise(&*self.kv, Counter::Ino, NUMBERS, Durability::Answered).await;
+            let more = more.map_err(|_| Errno::EIO)?;
             self.numbers.refill(more);
         }
     }
@@ -186,6 +194,7 @@ async fn raise<K: Kv>(
     kv: &K,
     which: Counter,
     by: u64,
+    durability: Durability,
 ) -> std::result::Result<Range<u64>, OpenError> {
     let key = key::counter(which);
     loop {
@@ -197,7 +206,7 @@ async fn raise<K: Kv>(
         let end = start.checked_add(by).ok_or(OpenError::Damaged)?;
         batch.equals(key, value);
         batch.put(key, encode_counter(end)?);
-        match kv.commit(batch, Durability::Answered).await {
+        match kv.commit(batch, durability).await {
             Ok(()) => return Ok(start..end),
             Err(KvError::Conflict) => {}
             Err(error) => return Err(error.into()),

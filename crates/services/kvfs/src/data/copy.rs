@@ -12,6 +12,7 @@ use super::store::Fill;
 use super::{Place, regular};
 use crate::Kvfs;
 use crate::context::Context;
+use crate::spread::not_spread;
 use crate::txn::{Fail, Tried};
 
 /// Most bytes of hole one call copies: a quarter of what the reply can count.
@@ -64,6 +65,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             let mut target = txn.inode(to).await?;
             regular(&source)?;
             regular(&target)?;
+            not_spread(&source)?;
+            not_spread(&target)?;
             let shape = Shape::of(&source);
             let len = len.min(shape.size.saturating_sub(from_at));
             if len == 0 {

@@ -14,6 +14,7 @@ use super::shape::{SECTOR, Shape};
 use super::store::Fill;
 use crate::Kvfs;
 use crate::context::Context;
+use crate::spread::not_spread;
 use crate::txn::Fail;
 
 const KEEP_SIZE: u32 = 1;
@@ -89,6 +90,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
             regular(&inode).map_err(|_| Errno::ENODEV)?;
+            not_spread(&inode)?;
             let before = Shape::of(&inode);
             if before.trimming {
                 self.trim(ino).await?;

@@ -10,6 +10,7 @@ use super::regular;
 use super::shape::Shape;
 use crate::context::Context;
 use crate::permission::atime_is_due;
+use crate::spread::not_spread;
 use crate::{Answer, Kvfs, Payload};
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
@@ -28,6 +29,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let guard = self.range_locks.shared_on(ino, bytes).await;
         let inode = self.inode(ino).await?;
         regular(&inode)?;
+        not_spread(&inode)?;
         let left = inode.attr.size.saturating_sub(offset);
         let len = usize::try_from(left).map_or(len, |left| left.min(len));
         if len == 0 {
@@ -57,6 +59,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let _guard = self.range_locks.shared(ino).await;
         let inode = self.inode(ino).await?;
         regular(&inode).map_err(|_| Errno::EINVAL)?;
+        not_spread(&inode)?;
         let shape = Shape::of(&inode);
         if offset >= shape.size {
             return Err(Errno::ENXIO);

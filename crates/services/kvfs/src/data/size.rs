@@ -9,6 +9,7 @@ use super::shape::{SECTORS_PER_BLOCK, Shape};
 use crate::Kvfs;
 use crate::layout::key::{self, Tag};
 use crate::layout::{DataKind, Inode};
+use crate::spread;
 use crate::txn::{Fail, Tried, Txn};
 
 /// Steps of 32 MiB a truncation makes before it answers; the rest is housekeeping's.
@@ -25,6 +26,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         inode: &mut Inode,
         size: u64,
     ) -> Tried<()> {
+        if inode.data == DataKind::Spread {
+            return Ok(spread::resize(inode, size)?);
+        }
         let ino = inode.ino();
         let before = Shape::of(inode);
         if before.trimming {
@@ -101,7 +105,10 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             self.transact(async |txn| {
                 let Some(value) = txn.get(&key::inode(ino)).await? else { return Ok(()) };
                 let mut inode = Inode::decode(ino, &value)?;
-                let sectors = blocks.saturating_mul(SECTORS_PER_BLOCK);
+                let sectors = match inode.data {
+                    DataKind::Spread => spread::sectors(inode.attr.size),
+                    _ => blocks.saturating_mul(SECTORS_PER_BLOCK),
+                };
                 if inode.data != DataKind::Small && inode.attr.blocks != sectors {
                     inode.attr.blocks = sectors;
                     txn.put_inode(&inode)?;
@@ -123,6 +130,10 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let ino = inode.ino();
         let mut shape = Shape::of(inode);
         txn.essential();
+        if shape.data == DataKind::Spread {
+            // It stays what it is to its last step, which tells the nodes.
+            return Ok(true);
+        }
         if shape.data != DataKind::Big && !shape.trimming {
             if shape.data == DataKind::Small {
                 txn.delete(key::of(Tag::Small, ino));

@@ -22,6 +22,7 @@ use crate::Kvfs;
 use crate::context::Context;
 use crate::handles::Handle;
 use crate::layout::{DataKind, Dates, Inode};
+use crate::spread::not_spread;
 use crate::txn::{Fail, ROUNDS_MAX, Tried, Txn};
 
 /// A write, as far as its effect is concerned.
@@ -238,6 +239,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             if write.data.is_empty() {
                 return Ok(0);
             }
+            not_spread(&inode)?;
             let data = write.clipped(offset)?;
             let mut shape = Shape::of(&inode);
             if shape.trimming {

@@ -2,9 +2,11 @@
 
 use outboard_base::{Errno, Ino, Result, Timestamp};
 use outboard_wire::file::{Attr, FileKind};
+use outboard_wire::shared::call::Layout;
 
 use super::bytes::{array, put, sum, u16_at, u32_at, u64_at};
 use super::entry::FIRST_COOKIE;
+use super::spread;
 
 /// Where an inode's data rests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -17,6 +19,8 @@ pub enum DataKind {
     Small = 1,
     /// In its file object.
     Big = 2,
+    /// On storage nodes, as its layout says.
+    Spread = 3,
 }
 
 /// What else an inode has, so that nobody looks for it in vain.
@@ -31,8 +35,11 @@ pub mod marks {
     pub const TRIMMING: u32 = 8;
     /// Never had a name, and may be given one (`O_TMPFILE` without `O_EXCL`).
     pub const LINKABLE: u32 = 16;
+    /// A client may be writing to the spread file, and its size is what the nodes say until that has
+    /// ended.
+    pub const WRITING: u32 = 32;
     /// All of them.
-    pub(crate) const KNOWN: u32 = 31;
+    pub(crate) const KNOWN: u32 = 63;
 }
 
 /// An inode as it rests.
@@ -41,7 +48,7 @@ pub mod marks {
 ///   0 version u16 = 1   2 data kind u8   3 zero   4 crc u32 (ino, all other bytes)
 ///   8 attributes, as on the wire (128 bytes; `ino` included)
 /// 136 parent u64    144 next cookie u64    152 entries u64     (directories; else zero)
-/// 160 marks u32     164 zero, to 256
+/// 160 marks u32     164 layout (64 bytes; zero: none)    228 zero, to 256
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
@@ -57,6 +64,9 @@ pub struct Inode {
     pub data: DataKind,
     /// See [`marks`].
     pub marks: u32,
+    /// Of a spread file: how its bytes lie. Of a directory: how those of files made in it do, if it
+    /// says so.
+    pub layout: Option<Layout>,
 }
 
 /// What a change does to a file's times.
@@ -75,6 +85,7 @@ impl Inode {
     pub const LEN: usize = 256;
     const VERSION: u16 = 1;
     const ATTR: usize = 8;
+    const LAYOUT: usize = 164;
 
     /// A new inode with no data, no entries and one name (a directory: two).
     #[must_use]
@@ -102,6 +113,7 @@ impl Inode {
             entries: 0,
             data: DataKind::None,
             marks: 0,
+            layout: None,
         }
     }
 
@@ -172,6 +184,7 @@ impl Inode {
         put(&mut value, 144, &self.next_cookie.to_le_bytes())?;
         put(&mut value, 152, &self.entries.to_le_bytes())?;
         put(&mut value, 160, &self.marks.to_le_bytes())?;
+        put(&mut value, Self::LAYOUT, &spread::encode(self.layout.as_ref())?)?;
         let crc = sum(self.attr.ino.0, &value);
         put(&mut value, 4, &crc.to_le_bytes())?;
         Ok(value)
@@ -190,6 +203,7 @@ impl Inode {
             0 => DataKind::None,
             1 => DataKind::Small,
             2 => DataKind::Big,
+            3 => DataKind::Spread,
             _ => return Err(Errno::EUCLEAN),
         };
         let attr = bare.get(Self::ATTR..).ok_or(Errno::EUCLEAN)?;
@@ -200,6 +214,7 @@ impl Inode {
             entries: u64_at(&bare, 152)?,
             data,
             marks: u32_at(&bare, 160)?,
+            layout: spread::decode(&array::<{ spread::LEN }>(&bare, Self::LAYOUT)?)?,
         };
         if zero != 0 || inode.attr.ino != ino || inode.marks & !marks::KNOWN != 0 {
             return Err(Errno::EUCLEAN);

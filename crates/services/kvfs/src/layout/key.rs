@@ -27,6 +27,10 @@ pub enum Tag {
     Trim = 0x16,
     /// Replay record: then session and lane.
     Replay = 0x17,
+    /// A spread file that somebody may be writing to: then ino.
+    Writing = 0x18,
+    /// The nodes may still hold bytes of a spread file that is gone: then its ino.
+    Purge = 0x19,
 }
 
 /// Which counter.

@@ -82,7 +82,7 @@ fn kinds() -> impl Strategy<Value = FileKind> {
 fn inodes() -> impl Strategy<Value = Inode> {
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
     let times = prop::collection::vec((any::<i64>(), 0..1_000_000_000u32), 4);
-    let data = prop::sample::select(vec![DataKind::None, DataKind::Small, DataKind::Big]);
+    let data = prop::sample::select(vec![DataKind::None, DataKind::Small, DataKind::Big, DataKind::Spread]);
     (numbers, times, kinds(), 0..0o10_000u32, data, 0..=marks::KNOWN).prop_map(
         |((ino, size, parent, next_cookie, entries), times, kind, mode, data, marks)| {
             let time = |at: usize| Timestamp { sec: times[at].0, nsec: times[at].1 };
@@ -103,7 +103,7 @@ fn inodes() -> impl Strategy<Value = Inode> {
                 blksize: 8192,
                 flags: 0,
             };
-            Inode { attr, parent: Ino(parent), next_cookie, entries, data, marks }
+            Inode { attr, parent: Ino(parent), next_cookie, entries, data, marks, layout: None }
         },
     )
 }

@@ -1,0 +1,259 @@
+//! Files whose bytes lie on storage nodes: what the volume of a metadata server knows of them.
+//!
+//! A *spread* file is an inode with a layout. Its bytes are read and written by clients of the
+//! nodes, who have a delegation from the server; the volume has names, attributes, and four things
+//! that the server asks it to remember:
+//!
+//! - the layout of each file, and of directories, whose files get theirs;
+//! - `WRITING`: somebody may be writing, so the size here is not to be believed after a crash
+//!   ([`Kvfs::begin_writing`], before the first byte can reach a node);
+//! - what a writer told of size and times ([`Kvfs::publish`]);
+//! - objects to be *purged*: the nodes still hold bytes of files that are gone ([`Kvfs::purges`]).
+//!
+//! No request moves bytes of a spread file: reading and writing it here is `EOPNOTSUPP`.
+//!
+//! See `docs/internals/kvfs-data.md`.
+
+mod record;
+mod text;
+
+pub use text::{layout_text, parse_layout};
+
+use outboard_base::limits::FILE_SIZE_MAX;
+use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
+use outboard_kv::{Cached, Kv};
+use outboard_medium::Medium;
+use outboard_wire::file::{Attr, FileKind, Header, Op, Reply, xattr_flags};
+use outboard_wire::shared::Strategy;
+use outboard_wire::shared::call::{Layout, Told};
+
+use crate::context::Context;
+use crate::data::shape::SECTOR;
+use crate::layout::{DataKind, Dates, Inode, marks};
+use crate::txn::{Fail, Tried, Txn};
+use crate::{Caller, Kvfs, VolumeEvent};
+
+/// Placement groups that files are dealt out to, by their numbers.
+pub const GROUPS: u64 = 64;
+
+/// What a server has to know of a spread file before it gives a delegation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spread {
+    /// Attributes as of now.
+    pub attr: Attr,
+    /// How its bytes lie.
+    pub layout: Layout,
+    /// A write has to take set-id bits or capabilities away: [`Kvfs::strip`] before it.
+    pub strips: bool,
+    /// Somebody may be writing, or may have been when a server or a client died.
+    pub writing: bool,
+}
+
+/// `EOPNOTSUPP` for what only the nodes could do: the bytes are there.
+pub(crate) fn not_spread(inode: &Inode) -> Result<()> {
+    if inode.data == DataKind::Spread { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+}
+
+/// Gives a spread file a size: nothing else of its bytes is here.
+pub(crate) fn resize(inode: &mut Inode, size: u64) -> Result<()> {
+    if size > FILE_SIZE_MAX {
+        return Err(Errno::EFBIG);
+    }
+    inode.attr.size = size;
+    inode.attr.blocks = sectors(size);
+    Ok(())
+}
+
+/// `st_blocks` of a spread file: nobody counts its holes.
+pub(crate) fn sectors(size: u64) -> u64 {
+    size.div_ceil(SECTOR)
+}
+
+/// `EINVAL` for what no file can have; `EOPNOTSUPP` for what nodes do not do yet.
+fn judge(layout: &Layout) -> Result<()> {
+    text::check(layout)?;
+    if layout.strategy == Strategy::Single { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
+}
+
+/// The layout for one file: its group is its own.
+fn of_file(layout: Layout, ino: Ino) -> Layout {
+    Layout { group: u32::try_from(ino.0 % GROUPS).unwrap_or(0), ..layout }
+}
+
+impl<K: Kv, M: Medium> Kvfs<K, M> {
+    /// How the bytes of a file lie; of a directory, how those of files made in it will. `None`: not
+    /// on nodes.
+    pub async fn layout(&self, ino: Ino) -> Result<Option<Layout>> {
+        let inode = self.inode(ino).await?;
+        Ok(self.layout_of(&inode))
+    }
+
+    pub(crate) fn layout_of(&self, inode: &Inode) -> Option<Layout> {
+        match inode.kind() {
+            FileKind::Regular => inode.layout,
+            FileKind::Directory => self.spread.map(|default| inode.layout.unwrap_or(default)),
+            _ => None,
+        }
+    }
+
+    /// Gives `inode`, being made in `dir`, its layout.
+    pub(crate) fn lay_out(&self, dir: &Inode, inode: &mut Inode) {
+        match (inode.kind(), self.spread) {
+            (FileKind::Directory, _) => inode.layout = dir.layout,
+            (FileKind::Regular, Some(default)) => {
+                inode.data = DataKind::Spread;
+                inode.layout = Some(of_file(dir.layout.unwrap_or(default), inode.ino()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Changes the layout of a directory, or of a regular file without bytes: else `ENOTEMPTY`.
+    /// `EPERM` but for the owner and root; `EBUSY` while somebody may be writing; `EOPNOTSUPP` if
+    /// the volume has no nodes, or those do not do this; `EINVAL` for what is no layout, and
+    /// anything that has none.
+    pub async fn set_layout(
+        &self,
+        caller: &Caller,
+        header: &Header,
+        ino: Ino,
+        layout: Layout,
+    ) -> Result<()> {
+        let cx = Context::new(caller, header, Op::Setxattr, Timestamp::default())?;
+        if !self.may_name(&cx, ino) {
+            return Err(Errno::ESTALE);
+        }
+        self.change_layout(&cx, ino, Some(layout), 0).await
+    }
+
+    /// The same under the rules of `setxattr(2)`; `None` takes a directory's away.
+    pub(crate) async fn change_layout(
+        &self,
+        cx: &Context<'_>,
+        ino: Ino,
+        layout: Option<Layout>,
+        flags: u32,
+    ) -> Result<()> {
+        if self.spread.is_none() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        layout.as_ref().map_or(Ok(()), judge)?;
+        let _guard = self.range_locks.exclusive(ino).await;
+        let changed = self.transact(async |txn| {
+            let mut inode = txn.inode(ino).await?;
+            // A front-end that checks permissions takes this for an attribute that whoever may
+            // write may set.
+            if !cx.cred.is_root() && cx.cred.uid != inode.attr.uid {
+                return Err(Errno::EPERM.into());
+            }
+            if inode.layout.is_some() && flags & xattr_flags::CREATE != 0 {
+                return Err(Errno::EEXIST.into());
+            }
+            if inode.layout.is_none() && flags & xattr_flags::REPLACE != 0 {
+                return Err(Errno::ENODATA.into());
+            }
+            match (inode.kind(), layout) {
+                (FileKind::Directory, None) if inode.layout.is_none() => {
+                    return Err(Errno::ENODATA.into());
+                }
+                (FileKind::Directory, layout) => {
+                    inode.layout = layout.map(|layout| Layout { group: 0, ..layout });
+                }
+                (FileKind::Regular, Some(layout)) => self.respread(&mut inode, layout).await?,
+                (FileKind::Regular, None) => return Err(Errno::EOPNOTSUPP.into()),
+                _ => return Err(Errno::EINVAL.into()),
+            }
+            inode.touch(cx.now.max(inode.attr.ctime));
+            txn.put_inode(&inode)?;
+            txn.record(cx, &Reply::Empty)?;
+            Ok(())
+        });
+        changed.await?;
+        self.changed(cx, ino);
+        Ok(())
+    }
+
+    /// A regular file without bytes gets a layout, whatever it was before.
+    async fn respread(&self, inode: &mut Inode, layout: Layout) -> Tried<()> {
+        if inode.has(marks::TRIMMING) {
+            self.trim(inode.ino()).await?;
+            return Err(Fail::Again);
+        }
+        // An empty file may have blocks that were promised to it.
+        if inode.attr.size != 0 || matches!(inode.data, DataKind::Small | DataKind::Big) {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        if inode.has(marks::WRITING) {
+            return Err(Errno::EBUSY.into());
+        }
+        inode.data = DataKind::Spread;
+        inode.layout = Some(of_file(layout, inode.ino()));
+        Ok(())
+    }
+
+    /// A spread file; `ESTALE` if it is gone, `EINVAL` for anything else.
+    pub async fn spread(&self, ino: Ino) -> Result<Spread> {
+        let inode = self.inode(ino).await?;
+        let layout = inode.layout.filter(|_| inode.data == DataKind::Spread);
+        let layout = layout.ok_or(Errno::EINVAL)?;
+        let strips = self.is_privileged(&inode).await?;
+        let writing = inode.has(marks::WRITING);
+        Ok(Spread { attr: inode.attr, layout, strips, writing })
+    }
+
+    /// What a writer says of a file it has a delegation of: the size is this, and the times are
+    /// not before the last write. Told again it changes nothing. `ESTALE` if the file is gone.
+    pub async fn publish(
+        &self,
+        session: Option<SessionId>,
+        ino: Ino,
+        told: Told,
+    ) -> Result<Attr> {
+        let _guard = self.range_locks.exclusive(ino).await;
+        let published = self.transact(async |txn| {
+            // The nodes have taken the bytes already.
+            txn.essential();
+            let mut inode = spread_inode(txn, ino).await?;
+            let written = told.mtime.is_some_and(|mtime| mtime != inode.attr.mtime);
+            let changes = written || told.size != inode.attr.size;
+            if changes {
+                resize(&mut inode, told.size)?;
+                inode.date(told.mtime.map_or(Dates::Stay, Dates::Then));
+                txn.put_inode(&inode)?;
+            }
+            Ok((inode.attr, changes))
+        });
+        let (attr, changes) = published.await?;
+        if changes {
+            let others = self.handles.interested(session, ino);
+            let stale = |attachment| VolumeEvent::StaleInode { attachment, ino };
+            self.push_events(others.into_iter().map(stale));
+        }
+        Ok(attr)
+    }
+
+    /// What a write does to a file beside its bytes: set-id bits and capabilities go, times move.
+    pub async fn strip(&self, caller: &Caller, ino: Ino, now: Timestamp) -> Result<Attr> {
+        let header = Header { cred: caller.peer.clone(), ..Header::default() };
+        let cx = Context::new(caller, &header, Op::Write, now)?;
+        if !self.may_name(&cx, ino) {
+            return Err(Errno::ESTALE);
+        }
+        let _guard = self.range_locks.exclusive(ino).await;
+        let stripped = self.transact(async |txn| {
+            let mut inode = spread_inode(txn, ino).await?;
+            self.count_change(txn, &mut inode, cx.dates(), true).await?;
+            txn.put_inode(&inode)?;
+            Ok(inode.attr)
+        });
+        let attr = stripped.await?;
+        self.changed(&cx, ino);
+        Ok(attr)
+    }
+}
+
+/// A spread file; `ESTALE` if it is gone, `EINVAL` for anything else.
+async fn spread_inode<K: Kv>(txn: &mut Txn<'_, Cached<K>>, ino: Ino) -> Tried<Inode> {
+    let inode = txn.inode(ino).await?;
+    if inode.data == DataKind::Spread { Ok(inode) } else { Err(Errno::EINVAL.into()) }
+}
