@@ -55,6 +55,9 @@ pub trait Keys: Send + Sync {
 /// Takes requests packet by packet: a node. It is called with its lock held, so it calls neither
 /// [`Conversations::datagram`], [`Conversations::pump`] nor [`Conversations::with_target`].
 pub trait Target: Send + 'static {
+    /// A conversation was opened, or began anew; whether its packets carry MACs. Before the first
+    /// request of it.
+    fn opened(&mut self, _from: Peer, _sealed: bool) {}
     /// Whether it would take one more request.
     fn has_room(&mut self, from: Peer) -> bool;
     /// A packet of one: the header first, the completion last.
