@@ -1,6 +1,17 @@
-//! Being built.
+//! A storage node of shared volumes (NetDFS II to IV): policies enforced on each packet, and a
+//! versioned store.
+//!
+//! [`nic`] runs handlers on packets; [`policy`] is what they enforce; [`Store`] is where bytes rest;
+//! a [`Node`] is all of it. No clock, socket or thread is here. `docs/internals/node.md`.
+
 #![forbid(unsafe_code)]
 
+mod figures;
+pub mod nic;
+mod node;
+pub mod policy;
+mod serve;
 mod store;
 
+pub use node::{Node, NodeOptions, NodeTarget};
 pub use store::{OpenError, Store, StoreOptions, Version};

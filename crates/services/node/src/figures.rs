@@ -1,0 +1,70 @@
+//! A node's figures as JSON.
+
+use std::fmt::Write;
+
+use crate::nic::Nic;
+use crate::nic::sched::Handler;
+use crate::node::NodeOptions;
+
+/// Names and numbers as an object.
+fn object<'a>(fields: impl IntoIterator<Item = (&'a str, u64)>) -> String {
+    let mut out = String::from("{");
+    for (name, value) in fields {
+        let comma = if out.len() > 1 { "," } else { "" };
+        // Writing to a string does not fail.
+        let _ = write!(out, "{comma}\"{name}\":{value}");
+    }
+    out.push('}');
+    out
+}
+
+/// All of them.
+pub(crate) fn json(
+    options: &NodeOptions,
+    nic: &Nic,
+    keys: usize,
+    store: &[(&'static str, u64)],
+) -> String {
+    let counts = nic.counts();
+    let (landed_nic, landed_cpu) = nic.landed();
+    let runtime = object([
+        ("descriptors", u64::from(nic.table().used())),
+        ("descriptors_most", u64::from(nic.table().most())),
+        ("descriptors_deepest", u64::from(nic.table().deepest())),
+        ("landed_nic", landed_nic as u64),
+        ("landed_cpu", landed_cpu as u64),
+        ("waiting", nic.sched().waiting() as u64),
+        ("waiting_deepest", nic.sched().deepest() as u64),
+        ("messages", counts.messages),
+        ("packets", counts.packets),
+        ("dropped", counts.dropped),
+        ("strange", counts.strange),
+        ("refused", counts.refused),
+        ("busy", counts.busy),
+        ("cleaned", counts.cleaned),
+        ("steered", counts.steered),
+        ("events_lost", counts.events_lost),
+        ("keys", keys as u64),
+    ]);
+    let handlers: Vec<String> = Handler::ALL
+        .into_iter()
+        .map(|handler| {
+            let cost = nic.ledger().of(handler);
+            let fields = object([
+                ("runs", cost.runs),
+                ("instructions", cost.instructions),
+                ("bytes", cost.bytes),
+                ("sends", cost.sends),
+                ("dma", cost.dma),
+                ("dma_bytes", cost.dma_bytes),
+                ("ns", cost.ns),
+            ]);
+            format!("\"{}\":{fields}", handler.name())
+        })
+        .collect();
+    let store = object(store.iter().copied());
+    let (node, handlers) = (options.node, handlers.join(","));
+    format!(
+        "{{\"node\":{node},\"runtime\":{runtime},\"handlers\":{{{handlers}}},\"store\":{store}}}"
+    )
+}

@@ -1,0 +1,569 @@
+//! The runtime of handlers: a NIC that runs an application's code on packets (NetDFS II B, III B
+//! and C), as a machine without clock, thread or socket.
+//!
+//! A packet is matched to an execution [`context`], its message gets a descriptor in the request
+//! [`table`], the scheduler [`sched`] says which handler runs next, and what a handler asks for is
+//! carried out before it counts as over. Production runs all of it inline, for each packet, while
+//! that still lies in its datagram ([`Nic::inline`]); a test draws processing units, keeps the
+//! packets and lets effects end late, by the same four steps.
+//!
+//! What always holds:
+//! - a message that was refused, or got no descriptor, has one answer, and nothing more of it is
+//!   looked at: its later packets find no descriptor;
+//! - no memory is taken that was not accounted: descriptors, landings by peer, events, packets;
+//! - one peer never takes more of the landings' memory than is still free for the others.
+
+pub mod context;
+pub mod ledger;
+pub mod sched;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use outboard_flow::Given;
+use outboard_wire::roce::Psn;
+use outboard_wire::shared::{Peer, Reason};
+
+use context::{Command, Event, Hand, Landing, Load, Matching, Path, Policy};
+use ledger::{Cost, Ledger};
+use sched::{Handler, Packet, Sched, Task};
+use table::{Descriptor, Table, state};
+
+/// Events that wait for the CPU side at most.
+const EVENTS_MAX: usize = 1024;
+/// Bytes that the state of all policies may take: what NetDFS III B leaves beside the table.
+pub const STATE_BYTES: usize = 2 << 20;
+
+/// How much of everything there is.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of the request table.
+    pub table_bytes: usize,
+    /// Bytes of landings of each path.
+    pub landing_bytes: usize,
+    /// Processing units.
+    pub units: usize,
+    /// Packets that wait for their handlers.
+    pub packets: usize,
+}
+
+/// Why a context was not installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotInstalled {
+    /// Messages that it wants are another's.
+    Taken,
+    /// Its memory is not there.
+    Memory,
+}
+
+/// A message that is whole, on its way through the store. Its descriptor is in use until
+/// [`Nic::release`].
+#[derive(Debug)]
+pub struct Whole {
+    /// Its descriptor,
+    pub slot: u32,
+    /// in this generation.
+    pub generation: u8,
+    /// Who sent it.
+    pub peer: Peer,
+    /// Its packets carried MACs.
+    pub is_sealed: bool,
+    /// What came.
+    pub landing: Landing,
+}
+
+/// What a handler asked for, and whether it accepts the message.
+#[derive(Debug)]
+pub struct Run {
+    /// Of a header handler.
+    pub accepts: bool,
+    /// To be carried out, in this order, by [`Nic::perform`].
+    pub commands: Vec<Command>,
+}
+
+/// Counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages that began.
+    pub messages: u64,
+    /// Packets that were handled.
+    pub packets: u64,
+    /// Packets of messages that nobody accepted.
+    pub dropped: u64,
+    /// Messages that no context wants.
+    pub strange: u64,
+    /// Requests refused.
+    pub refused: u64,
+    /// Those of them for which there was no descriptor or no room.
+    pub busy: u64,
+    /// Requests that never became whole.
+    pub cleaned: u64,
+    /// Requests steered to the CPU side.
+    pub steered: u64,
+    /// Events for which there was no room.
+    pub events_lost: u64,
+}
+
+struct Context {
+    matching: Matching,
+    policy: Box<dyn Policy>,
+}
+
+/// Whose a descriptor is.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    peer: Peer,
+    psn: u32,
+    context: usize,
+    bytes: u32,
+    is_sealed: bool,
+    path: Path,
+    /// Bytes of its landing.
+    taken: usize,
+}
+
+/// What a peer uses.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    requests: u32,
+    nic: usize,
+    cpu: usize,
+}
+
+/// The runtime.
+pub struct Nic {
+    limits: Limits,
+    contexts: Vec<Context>,
+    state_left: usize,
+    table: Table,
+    sched: Sched,
+    ledger: Ledger,
+    counts: Counts,
+    /// The descriptor of each live message, by its peer and the number of its first packet.
+    live: BTreeMap<(Peer, u32), u32>,
+    owners: BTreeMap<u32, Owner>,
+    landings: BTreeMap<u32, Landing>,
+    usage: BTreeMap<Peer, Usage>,
+    used: Usage,
+    sealed: BTreeMap<Peer, bool>,
+    whole: VecDeque<Whole>,
+    answers: VecDeque<(Peer, Vec<u8>)>,
+    events: VecDeque<Event>,
+}
+
+impl Nic {
+    /// One without contexts.
+    #[must_use]
+    pub fn new(limits: Limits) -> Nic {
+        Nic {
+            limits,
+            contexts: Vec::new(),
+            state_left: STATE_BYTES,
+            table: Table::new(limits.table_bytes),
+            sched: Sched::new(limits.units, limits.packets),
+            ledger: Ledger::default(),
+            counts: Counts::default(),
+            live: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            landings: BTreeMap::new(),
+            usage: BTreeMap::new(),
+            used: Usage::default(),
+            sealed: BTreeMap::new(),
+            whole: VecDeque::new(),
+            answers: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Installs a context that keeps `memory` bytes.
+    ///
+    /// # Errors
+    /// [`NotInstalled`].
+    pub fn install(
+        &mut self,
+        matching: Matching,
+        memory: usize,
+        policy: Box<dyn Policy>,
+    ) -> Result<(), NotInstalled> {
+        if self.contexts.iter().any(|context| context.matching.overlaps(&matching)) {
+            return Err(NotInstalled::Taken);
+        }
+        let left = self.state_left.checked_sub(memory).ok_or(NotInstalled::Memory)?;
+        self.state_left = left;
+        self.contexts.push(Context { matching, policy });
+        Ok(())
+    }
+
+    /// A conversation with a peer began.
+    pub fn opened(&mut self, from: Peer, is_sealed: bool) {
+        self.sealed.insert(from, is_sealed);
+    }
+
+    /// Whether the packets of that peer carry MACs.
+    #[must_use]
+    pub fn is_sealed(&self, from: Peer) -> bool {
+        self.sealed.get(&from).copied().unwrap_or(false)
+    }
+
+    /// Takes a packet, whose bytes will be found by `token`.
+    pub fn arrive(&mut self, from: Peer, given: &Given<'_>, token: u32) {
+        let packet = Packet { offset: given.offset, token, completes: given.completes };
+        if let Some(header) = given.header {
+            self.begin(from, given.message, header.bytes, packet, given.payload);
+            return;
+        }
+        let key = (from, given.message.raw());
+        let Some(slot) = self.live.get(&key).copied() else {
+            self.counts.dropped += 1;
+            return;
+        };
+        if given.completes {
+            self.live.remove(&key);
+        }
+        if self.sched.arrive(slot, packet).is_err() {
+            // It cannot become whole any more.
+            self.live.remove(&key);
+            self.counts.dropped += 1;
+            self.sched.cleanup(slot);
+        }
+    }
+
+    fn begin(&mut self, from: Peer, message: Psn, bytes: u32, packet: Packet, payload: &[u8]) {
+        // One of the same number can only be left over; its rest will never come.
+        self.cleanup(from, message);
+        let takes = |context: &Context| context.matching.takes(from, payload);
+        let Some(context) = self.contexts.iter().position(takes) else {
+            self.counts.strange += 1;
+            return;
+        };
+        self.counts.messages += 1;
+        let slot = self.table.take().filter(|slot| {
+            let is_room = self.sched.begin(*slot, from, packet).is_ok();
+            if !is_room {
+                self.table.give_back(*slot);
+            }
+            is_room
+        });
+        let Some(slot) = slot else {
+            self.counts.refused += 1;
+            self.counts.busy += 1;
+            let context = self.contexts.get_mut(context);
+            let answer = context.and_then(|context| context.policy.busy(from, payload));
+            self.answers.extend(answer.map(|answer| (from, answer.emit().to_vec())));
+            self.tell(Event::Refused { peer: from, object: 0, reason: Reason::Busy });
+            return;
+        };
+        let is_sealed = self.is_sealed(from);
+        let psn = message.raw();
+        let path = Path::Nic;
+        let owner = Owner { peer: from, psn, context, bytes, is_sealed, path, taken: 0 };
+        self.owners.insert(slot, owner);
+        if !packet.completes {
+            self.live.insert((from, psn), slot);
+        }
+        self.usage.entry(from).or_default().requests += 1;
+    }
+
+    /// The rest of a message will not come.
+    pub fn cleanup(&mut self, from: Peer, message: Psn) {
+        if let Some(slot) = self.live.remove(&(from, message.raw())) {
+            self.sched.cleanup(slot);
+        }
+    }
+
+    /// The conversation with a peer is over: so are its messages that are not whole.
+    pub fn ended(&mut self, from: Peer) {
+        self.sealed.remove(&from);
+        let of_it = self.live.range((from, 0)..=(from, u32::MAX));
+        let all: Vec<((Peer, u32), u32)> = of_it.map(|(key, slot)| (*key, *slot)).collect();
+        for (key, slot) in all {
+            self.live.remove(&key);
+            self.sched.cleanup(slot);
+        }
+    }
+
+    /// What the processing unit `unit` does next.
+    pub fn next(&mut self, unit: usize) -> Option<Task> {
+        self.sched.next(unit)
+    }
+
+    /// Runs a handler on the bytes of its packet.
+    pub fn run(&mut self, task: &Task, payload: &[u8]) -> Run {
+        let nothing = Run { accepts: false, commands: Vec::new() };
+        let Some(owner) = self.owners.get(&task.slot).copied() else { return nothing };
+        let load = self.load(owner.peer);
+        let Some(descriptor) = self.table.get_mut(task.slot) else { return nothing };
+        let Some(context) = self.contexts.get_mut(owner.context) else { return nothing };
+        let mut hand = Hand {
+            descriptor,
+            peer: owner.peer,
+            is_sealed: owner.is_sealed,
+            bytes: owner.bytes,
+            load,
+            may_open: task.handler == Handler::Header,
+            commands: Vec::new(),
+            cost: Cost { runs: 1, ..Cost::default() },
+        };
+        let accepts = match task.handler {
+            Handler::Header => context.policy.header(&mut hand, payload),
+            Handler::Payload => {
+                hand.cost.bytes = payload.len() as u64;
+                context.policy.payload(&mut hand, &task.packet, payload);
+                true
+            }
+            Handler::Completion => {
+                context.policy.completion(&mut hand);
+                true
+            }
+            Handler::Cleanup => {
+                context.policy.cleanup(&mut hand);
+                true
+            }
+        };
+        let Hand { commands, cost, .. } = hand;
+        self.ledger.add(task.handler, &cost);
+        if task.handler == Handler::Payload {
+            self.counts.packets += 1;
+        }
+        for command in &commands {
+            self.reserve(task.slot, command);
+        }
+        Run { accepts, commands }
+    }
+
+    /// The handler on `unit` has returned.
+    pub fn returned(&mut self, unit: usize) {
+        self.sched.returned(unit);
+    }
+
+    /// Carries out one thing that a handler asked for, with the bytes of its packet.
+    pub fn perform(&mut self, task: &Task, command: Command, payload: &[u8]) {
+        let Some(owner) = self.owners.get(&task.slot).copied() else { return };
+        match command {
+            Command::Open(landing) => {
+                self.landings.insert(task.slot, landing);
+            }
+            Command::Put(packet) => self.put(task, &packet, payload),
+            Command::Answer(answer) => {
+                self.answers.push_back((owner.peer, answer.emit().to_vec()));
+            }
+            Command::Serve => {
+                let Some(landing) = self.landings.remove(&task.slot) else { return };
+                let Some(descriptor) = self.table.get_mut(task.slot) else { return };
+                descriptor.state = state::SERVED;
+                self.whole.push_back(Whole {
+                    slot: task.slot,
+                    generation: descriptor.generation,
+                    peer: owner.peer,
+                    is_sealed: owner.is_sealed,
+                    landing,
+                });
+            }
+            Command::Event(event) => self.tell(event),
+        }
+    }
+
+    /// A handler is over, with all that it asked for.
+    pub fn done(&mut self, task: &Task, accepts: bool) {
+        self.sched.done(task, accepts);
+        match task.handler {
+            Handler::Header if !accepts => {
+                if let Some(owner) = self.owners.get(&task.slot) {
+                    self.live.remove(&(owner.peer, owner.psn));
+                }
+                self.free(task.slot);
+            }
+            Handler::Cleanup => {
+                self.counts.cleaned += 1;
+                self.free(task.slot);
+            }
+            Handler::Completion => {
+                let served = |one: &&Descriptor| one.state == state::SERVED;
+                if self.table.get(task.slot).filter(served).is_none() {
+                    self.free(task.slot);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Runs everything that is ready, on the bytes of the packet that just arrived, `clock` read
+    /// before and after each handler.
+    pub fn inline(&mut self, payload: &[u8], clock: Option<&dyn Fn() -> outboard_base::Time>) {
+        while let Some(task) = self.sched.next(0) {
+            let from = clock.map(|clock| clock());
+            let Run { accepts, commands } = self.run(&task, payload);
+            for command in commands {
+                self.perform(&task, command, payload);
+            }
+            self.sched.returned(0);
+            self.done(&task, accepts);
+            if let (Some(clock), Some(from)) = (clock, from) {
+                let ns = u64::try_from(clock().since(from).as_nanos()).unwrap_or(u64::MAX);
+                self.ledger.charge(task.handler, ns);
+            }
+        }
+    }
+
+    /// A message that is whole, for the store.
+    pub fn take_whole(&mut self) -> Option<Whole> {
+        self.whole.pop_front()
+    }
+
+    /// Whether there is one.
+    #[must_use]
+    pub fn has_whole(&self) -> bool {
+        !self.whole.is_empty()
+    }
+
+    /// A message has been through the store: its answer, and its descriptor is free.
+    pub fn release(&mut self, slot: u32, generation: u8, answer: Vec<u8>) {
+        let same = |one: &&Descriptor| one.generation == generation && one.state == state::SERVED;
+        if self.table.get(slot).filter(same).is_none() {
+            return;
+        }
+        if let Some(owner) = self.owners.get(&slot) {
+            self.answers.push_back((owner.peer, answer));
+        }
+        self.free(slot);
+    }
+
+    /// Answers to send, in their order.
+    pub fn take_answers(&mut self) -> Vec<(Peer, Vec<u8>)> {
+        self.answers.drain(..).collect()
+    }
+
+    /// Whether one more message may begin: its answer will have a place.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.answers.len() <= self.table.most() as usize
+    }
+
+    /// Events, in their order.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        self.events.drain(..).collect()
+    }
+
+    /// Charges time to a handler that ran elsewhere.
+    pub fn charge(&mut self, handler: Handler, ns: u64) {
+        self.ledger.charge(handler, ns);
+    }
+
+    /// What handlers cost.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The request table.
+    #[must_use]
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The scheduler.
+    #[must_use]
+    pub fn sched(&self) -> &Sched {
+        &self.sched
+    }
+
+    /// Bytes of landings in use: of handlers, and of the CPU side.
+    #[must_use]
+    pub fn landed(&self) -> (usize, usize) {
+        (self.used.nic, self.used.cpu)
+    }
+
+    /// What is in use, and what a peer may still take: as much as would leave as much for others as
+    /// it has itself. A peer that has nothing may take all that is left.
+    fn load(&self, peer: Peer) -> Load {
+        let of_peer = self.usage.get(&peer).copied().unwrap_or_default();
+        let room = |used: usize, own: usize| {
+            let free = self.limits.landing_bytes.saturating_sub(used);
+            if own == 0 { free } else { free.saturating_sub(own) }
+        };
+        Load {
+            requests: (self.table.used(), self.table.most()),
+            of_peer: of_peer.requests,
+            nic_room: room(self.used.nic, of_peer.nic),
+            cpu_room: room(self.used.cpu, of_peer.cpu),
+        }
+    }
+
+    /// Accounts for what a command takes, before it is carried out.
+    fn reserve(&mut self, slot: u32, command: &Command) {
+        let Some(owner) = self.owners.get_mut(&slot) else { return };
+        match command {
+            Command::Open(landing) => {
+                let taken = landing.data.len().saturating_add(landing.later);
+                owner.taken += taken;
+                owner.path = landing.path;
+                let usage = self.usage.entry(owner.peer).or_default();
+                match landing.path {
+                    Path::Nic => {
+                        (usage.nic, self.used.nic) = (usage.nic + taken, self.used.nic + taken)
+                    }
+                    Path::Cpu => {
+                        (usage.cpu, self.used.cpu) = (usage.cpu + taken, self.used.cpu + taken);
+                        self.counts.steered += 1;
+                    }
+                }
+            }
+            Command::Event(Event::Refused { reason, .. }) => {
+                self.counts.refused += 1;
+                self.counts.busy += u64::from(*reason == Reason::Busy);
+            }
+            _ => {}
+        }
+    }
+
+    /// The DMA of a packet's bytes to the message's place.
+    fn put(&mut self, task: &Task, packet: &Packet, payload: &[u8]) {
+        let Some(landing) = self.landings.get_mut(&task.slot) else { return };
+        let skip = landing.begins.saturating_sub(packet.offset) as usize;
+        let at = packet.offset.saturating_sub(landing.begins) as usize;
+        let Some(bytes) = payload.get(skip..).filter(|bytes| !bytes.is_empty()) else { return };
+        let Some(place) = landing.data.get_mut(at..at.saturating_add(bytes.len())) else { return };
+        place.copy_from_slice(bytes);
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        if let Some(descriptor) = self.table.get_mut(task.slot) {
+            descriptor.got = descriptor.got.saturating_add(len);
+        }
+        let dma_bytes = u64::from(len);
+        self.ledger.add(task.handler, &Cost { dma: 1, dma_bytes, ..Cost::default() });
+    }
+
+    fn tell(&mut self, event: Event) {
+        if self.events.len() < EVENTS_MAX {
+            self.events.push_back(event);
+        } else {
+            self.counts.events_lost += 1;
+        }
+    }
+
+    /// Gives back everything a message has.
+    fn free(&mut self, slot: u32) {
+        self.landings.remove(&slot);
+        self.table.give_back(slot);
+        let Some(owner) = self.owners.remove(&slot) else { return };
+        let Some(usage) = self.usage.get_mut(&owner.peer) else { return };
+        usage.requests = usage.requests.saturating_sub(1);
+        for used in [&mut *usage, &mut self.used] {
+            let bytes = match owner.path {
+                Path::Nic => &mut used.nic,
+                Path::Cpu => &mut used.cpu,
+            };
+            *bytes = bytes.saturating_sub(owner.taken);
+        }
+        if usage.requests == 0 {
+            self.usage.remove(&owner.peer);
+        }
+    }
+}

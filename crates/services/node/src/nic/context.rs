@@ -1,0 +1,213 @@
+//! Execution contexts: what an application installs, without privileges (NetDFS II B, III C).
+//!
+//! A context is a policy, the memory that policy keeps (the policy itself, and what it was said to
+//! need), and which messages it gets: those that begin with certain bytes, from certain peers. No
+//! message matches two contexts, so a policy never sees what is another's.
+
+use outboard_wire::shared::{Answer, Heads, Peer, Reason};
+
+use super::ledger::Cost;
+use super::sched::Packet;
+use super::table::Descriptor;
+
+/// Whose messages a context gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// Everybody's.
+    All,
+    /// One peer's.
+    Only(Peer),
+}
+
+/// Which messages a context gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matching {
+    /// What they begin with.
+    pub magic: [u8; 2],
+    /// Whose.
+    pub from: From,
+}
+
+impl Matching {
+    pub(super) fn takes(&self, from: Peer, payload: &[u8]) -> bool {
+        let is_from = match self.from {
+            From::All => true,
+            From::Only(peer) => peer == from,
+        };
+        is_from && payload.starts_with(&self.magic)
+    }
+
+    /// Whether a message may be for both.
+    pub(super) fn overlaps(&self, other: &Matching) -> bool {
+        let is_from = match (self.from, other.from) {
+            (From::Only(one), From::Only(two)) => one == two,
+            _ => true,
+        };
+        is_from && self.magic == other.magic
+    }
+}
+
+/// Where the packets of an accepted message go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Its data, by handlers, to where the store takes it from.
+    Nic,
+    /// All of it, as it came, to the CPU side.
+    Cpu,
+}
+
+/// A message's place in the host's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Landing {
+    /// By whom it is handled.
+    pub path: Path,
+    /// Its heads, if handlers have parsed them.
+    pub heads: Option<Box<Heads>>,
+    /// Which byte of the message lies first here.
+    pub begins: u32,
+    /// Its bytes from there on.
+    pub data: Vec<u8>,
+    /// Bytes that its answer will take beside.
+    pub later: usize,
+}
+
+/// What goes from handlers to the CPU side; for figures and logs, nothing waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are named after what they hold")]
+pub enum Event {
+    /// A request was accepted.
+    Accepted { peer: Peer, object: u64, offset: u64, bytes: u32 },
+    /// A request was refused.
+    Refused { peer: Peer, object: u64, reason: Reason },
+    /// An accepted request never became whole: so much of it had come. The store has none of it.
+    Cleaned { peer: Peer, object: u64, offset: u64, bytes: u32, got: u32 },
+    /// What a policy has to say.
+    Own { peer: Peer, word: u64 },
+}
+
+/// What a handler asks for, in the order it asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// A place in the host's memory.
+    Open(Landing),
+    /// Copies this packet there.
+    Put(Packet),
+    /// The only answer.
+    Answer(Answer),
+    /// It is whole: the CPU side or the store goes on with it.
+    Serve,
+    /// Tells the CPU side.
+    Event(Event),
+}
+
+/// What of the node's memory is in use, as a header handler sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Requests under way, this one too; and how many there can be.
+    pub requests: (u32, u32),
+    /// Those of this peer.
+    pub of_peer: u32,
+    /// Bytes that landings of handlers may still take for this peer.
+    pub nic_room: usize,
+    /// Bytes that landings of the CPU side may still take for this peer.
+    pub cpu_room: usize,
+}
+
+/// What a handler works with.
+#[derive(Debug)]
+pub struct Hand<'a> {
+    /// The request's descriptor.
+    pub descriptor: &'a mut Descriptor,
+    /// Who sent the message.
+    pub peer: Peer,
+    /// Its packets carry MACs.
+    pub is_sealed: bool,
+    /// Bytes of the message.
+    pub bytes: u32,
+    /// What is in use.
+    pub load: Load,
+    /// It is a header handler that has opened nothing.
+    pub(super) may_open: bool,
+    pub(super) commands: Vec<Command>,
+    pub(super) cost: Cost,
+}
+
+impl Hand<'_> {
+    /// A place of `bytes` in the host's memory, for the message's bytes from `begins` on, and
+    /// `later` more for its answer; whether there is room. Once for a message, in its header
+    /// handler.
+    #[must_use]
+    pub fn open(
+        &mut self,
+        path: Path,
+        heads: Option<Box<Heads>>,
+        begins: u32,
+        bytes: usize,
+        later: usize,
+    ) -> bool {
+        let room = match path {
+            Path::Nic => self.load.nic_room,
+            Path::Cpu => self.load.cpu_room,
+        };
+        let has_room = self.may_open && bytes.saturating_add(later) <= room;
+        if has_room {
+            self.may_open = false;
+            let data = vec![0; bytes];
+            self.commands.push(Command::Open(Landing { path, heads, begins, data, later }));
+        }
+        has_room
+    }
+
+    /// Whether this handler opened a place on that path.
+    #[must_use]
+    pub fn is_opened(&self, path: Path) -> bool {
+        let is_it = |command: &Command| matches!(command, Command::Open(one) if one.path == path);
+        self.commands.iter().any(is_it)
+    }
+
+    /// Copies the packet to the message's place.
+    pub fn put(&mut self, packet: &Packet) {
+        self.commands.push(Command::Put(*packet));
+    }
+
+    /// Answers.
+    pub fn answer(&mut self, answer: Answer) {
+        self.cost.sends += 1;
+        self.commands.push(Command::Answer(answer));
+    }
+
+    /// Hands the message on, which is whole.
+    pub fn serve(&mut self) {
+        self.commands.push(Command::Serve);
+    }
+
+    /// Tells the CPU side.
+    pub fn event(&mut self, event: Event) {
+        self.commands.push(Command::Event(event));
+    }
+
+    /// So many instructions were executed, estimated ([`super::ledger`]).
+    pub fn instr(&mut self, count: u64) {
+        self.cost.instructions += count;
+    }
+}
+
+/// The handlers of a context. They never wait: what takes time is a command, and a handler counts as
+/// over when its commands are.
+pub trait Policy: Send {
+    /// The first packet of a message: whether the message is accepted. If not, nothing of it is
+    /// handled any more, and its descriptor is free.
+    fn header(&mut self, hand: &mut Hand<'_>, payload: &[u8]) -> bool;
+
+    /// Each packet of an accepted message, the first and the last, too.
+    fn payload(&mut self, hand: &mut Hand<'_>, packet: &Packet, payload: &[u8]);
+
+    /// All packets came and were handled.
+    fn completion(&mut self, hand: &mut Hand<'_>);
+
+    /// The rest of an accepted message will not come.
+    fn cleanup(&mut self, hand: &mut Hand<'_>);
+
+    /// There is no descriptor for the message that begins with `payload`: what is answered.
+    fn busy(&mut self, peer: Peer, payload: &[u8]) -> Option<Answer>;
+}

@@ -1,0 +1,302 @@
+//! A node: the runtime with its policy, the store, and what the server asks of it.
+//!
+//! Whoever owns it gives [`NodeTarget`] to the conversations, and after each batch of packets spawns
+//! what [`Node::take_work`] gives and sends what [`Node::take_answers`] gives; calls go to
+//! [`Node::call`], the clock to [`Node::set_wall`], idle time to [`Node::tidy`].
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outboard_base::task::Work;
+use outboard_base::{Errno, Time};
+use outboard_flow::{Given, Target};
+use outboard_medium::Medium;
+use outboard_wire::roce::Psn;
+use outboard_wire::shared::call::{Call, OBJECTS_MAX, Object, Reply};
+use outboard_wire::shared::{Peer, Reason};
+
+use crate::Store;
+use crate::nic::context::{Event, From, Matching, Policy};
+use crate::nic::sched::Handler;
+use crate::nic::table::DESCRIPTOR_LEN;
+use crate::nic::{Limits, Nic, NotInstalled, STATE_BYTES};
+use crate::policy::{Auth, Baseline, Rules, Settings, Steer, Threat};
+use crate::serve::Serving;
+
+/// What requests begin with.
+const REQUEST: [u8; 2] = *b"OD";
+
+/// How a node is.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeOptions {
+    /// Its number.
+    pub node: u16,
+    /// The volume it is of; `None`: any.
+    pub volume: Option<u32>,
+    /// Whom it trusts.
+    pub threat: Threat,
+    /// Processing units of the runtime. One runs inline; more are for models and tests.
+    pub hpus: usize,
+    /// Bytes of the request table.
+    pub memory_bytes: usize,
+    /// When requests are steered to the CPU side.
+    pub steer: Steer,
+    /// Bytes of requests and answers that may be under way, on each path.
+    pub message_bytes: usize,
+    /// Requests a peer may have under way.
+    pub credit: u32,
+    /// Instead of the policy, for benchmarks.
+    pub baseline: Option<Baseline>,
+}
+
+impl Default for NodeOptions {
+    fn default() -> NodeOptions {
+        NodeOptions {
+            node: 0,
+            volume: None,
+            threat: Threat::default(),
+            hpus: 1,
+            memory_bytes: 6 << 20,
+            steer: Steer::default(),
+            message_bytes: 64 << 20,
+            credit: 64,
+            baseline: None,
+        }
+    }
+}
+
+/// Reads a clock.
+type Clock = Box<dyn Fn() -> Time + Send + Sync>;
+
+/// A node. Clones are the same one.
+pub struct Node<M>(Arc<Inner<M>>);
+
+struct Inner<M> {
+    options: NodeOptions,
+    store: Store<M>,
+    /// Locked before the rules where both are.
+    nic: Mutex<Nic>,
+    rules: Arc<Mutex<Rules>>,
+    clock: Mutex<Option<Arc<Clock>>>,
+}
+
+impl<M> Clone for Node<M> {
+    fn clone(&self) -> Self {
+        Node(Arc::clone(&self.0))
+    }
+}
+
+impl<M: Medium> Node<M> {
+    /// A node on a store. It takes no signed request until it was told keys.
+    #[must_use]
+    pub fn new(store: Store<M>, options: NodeOptions) -> Node<M> {
+        let NodeOptions { threat, volume, credit, .. } = options;
+        let rules = Arc::new(Mutex::new(Rules::new(Settings { threat, volume, credit })));
+        let mut nic = Nic::new(Limits {
+            table_bytes: options.memory_bytes.max(DESCRIPTOR_LEN),
+            landing_bytes: options.message_bytes,
+            units: options.hpus,
+            packets: 1 << 16,
+        });
+        let (steer, baseline) = (options.steer, options.baseline);
+        let auth = Auth { rules: Arc::clone(&rules), steer, baseline };
+        let matching = Matching { magic: REQUEST, from: From::All };
+        // Nothing was installed before it, and it takes less than there is.
+        const { assert!(Rules::MEMORY <= STATE_BYTES) };
+        let _ = nic.install(matching, Rules::MEMORY, Box::new(auth));
+        let clock = Mutex::new(None);
+        Node(Arc::new(Inner { options, store, nic: Mutex::new(nic), rules, clock }))
+    }
+
+    /// Handlers are timed by this clock from now on.
+    pub fn set_clock(&self, clock: Clock) {
+        *self.0.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(clock));
+    }
+
+    /// What takes packets of requests.
+    #[must_use]
+    pub fn target(&self) -> NodeTarget<M> {
+        NodeTarget(self.clone())
+    }
+
+    /// Installs another context: of messages that are no requests.
+    ///
+    /// # Errors
+    /// [`NotInstalled`].
+    pub fn install(
+        &self,
+        matching: Matching,
+        memory: usize,
+        policy: Box<dyn Policy>,
+    ) -> Result<(), NotInstalled> {
+        self.nic().install(matching, memory, policy)
+    }
+
+    /// Whether [`Node::take_work`] has something.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.nic().has_whole()
+    }
+
+    /// Work on a request that is whole: to be spawned. Its answer is there when it ends.
+    #[must_use]
+    pub fn take_work(&self) -> Option<Work> {
+        let whole = self.nic().take_whole()?;
+        let node = self.clone();
+        Some(Box::pin(async move {
+            let inner = &*node.0;
+            let (store, rules, baseline) = (&inner.store, &*inner.rules, inner.options.baseline);
+            let serving = Serving { store, rules, baseline };
+            let answer = serving.serve(whole.peer, whole.is_sealed, whole.landing).await;
+            node.nic().release(whole.slot, whole.generation, answer);
+        }))
+    }
+
+    /// Answers to send, and to whom.
+    #[must_use]
+    pub fn take_answers(&self) -> Vec<(Peer, Vec<u8>)> {
+        self.nic().take_answers()
+    }
+
+    /// What handlers told since this was asked before.
+    #[must_use]
+    pub fn take_events(&self) -> Vec<Event> {
+        self.nic().take_events()
+    }
+
+    /// A handler took so long.
+    pub fn charge(&self, handler: Handler, ns: u64) {
+        self.nic().charge(handler, ns);
+    }
+
+    /// What time it is, milliseconds of Unix time.
+    pub fn set_wall(&self, wall_ms: u64) {
+        self.rules().set_wall(wall_ms);
+    }
+
+    /// Replies to a call.
+    pub async fn call(&self, from: Peer, call: Call) -> Reply {
+        let is_open = matches!(call, Call::Status | Call::Flush);
+        let is_sealed = self.nic().is_sealed(from);
+        if !is_open && !self.rules().is_server(from, is_sealed) {
+            return Reply::Failed(Errno::EPERM);
+        }
+        match self.answer(call).await {
+            Ok(reply) => reply,
+            Err(reason) => Reply::Failed(errno(reason)),
+        }
+    }
+
+    async fn answer(&self, call: Call) -> Result<Reply, Reason> {
+        let store = &self.0.store;
+        Ok(match call {
+            Call::Seal { object, fence } => {
+                // From now on nothing below it is accepted; what was before is refused by the store.
+                self.rules().raise(object, fence);
+                Reply::Object(store.seal(object, fence).await?)
+            }
+            Call::Purge { object } => {
+                store.purge(object).await?;
+                self.rules().forget(object);
+                Reply::Done
+            }
+            Call::Objects { from } => Reply::Objects(store.objects(from, OBJECTS_MAX)),
+            Call::Verify { object } => Reply::Number(store.verify(object).await?),
+            Call::Keys { keys } => {
+                self.rules().set_keys(keys);
+                Reply::Done
+            }
+            Call::Flush => {
+                store.flush().await?;
+                Reply::Done
+            }
+            Call::Status => Reply::Text(self.status()),
+            _ => Reply::Failed(Errno::ENOSYS),
+        })
+    }
+
+    /// Does a piece of what can wait; whether there is more.
+    pub async fn tidy(&self, wall_ms: u64, scrub_bytes: u64) -> bool {
+        self.set_wall(wall_ms);
+        let more = self.0.store.tidy().await.unwrap_or(false);
+        if scrub_bytes > 0 {
+            // What it finds is in the store's figures; what fails will be met by who reads.
+            let _ = self.0.store.scrub(scrub_bytes).await;
+        }
+        more
+    }
+
+    /// Bytes of data the store can still take.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.0.store.free()
+    }
+
+    /// Objects from `from` on, in order.
+    #[must_use]
+    pub fn objects(&self, from: u64, most: usize) -> Vec<Object> {
+        self.0.store.objects(from, most)
+    }
+
+    /// Figures as JSON.
+    #[must_use]
+    pub fn status(&self) -> String {
+        let keys = self.rules().keys();
+        let store = self.0.store.figures();
+        crate::figures::json(&self.0.options, &self.nic(), keys, &store)
+    }
+
+    fn nic(&self) -> MutexGuard<'_, Nic> {
+        self.0.nic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rules(&self) -> MutexGuard<'_, Rules> {
+        self.0.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives a node the packets of requests.
+pub struct NodeTarget<M>(Node<M>);
+
+impl<M: Medium> Target for NodeTarget<M> {
+    fn opened(&mut self, from: Peer, sealed: bool) {
+        self.0.nic().opened(from, sealed);
+    }
+
+    fn has_room(&mut self, _from: Peer) -> bool {
+        self.0.nic().has_room()
+    }
+
+    fn given(&mut self, from: Peer, given: &Given<'_>, _now: Time) {
+        let clock = self.0.0.clock.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut nic = self.0.nic();
+        nic.arrive(from, given, 0);
+        match clock {
+            Some(clock) => nic.inline(given.payload, Some(&**clock)),
+            None => nic.inline(given.payload, None),
+        }
+    }
+
+    fn cleanup(&mut self, from: Peer, message: Psn) {
+        let mut nic = self.0.nic();
+        nic.cleanup(from, message);
+        nic.inline(&[], None);
+    }
+
+    fn ended(&mut self, from: Peer) {
+        let mut nic = self.0.nic();
+        nic.ended(from);
+        nic.inline(&[], None);
+    }
+}
+
+/// The reason of a refused call as an error.
+fn errno(reason: Reason) -> Errno {
+    match reason {
+        Reason::Busy | Reason::Filling => Errno::EAGAIN,
+        Reason::Full => Errno::ENOSPC,
+        Reason::Fence | Reason::Epoch | Reason::Order => Errno::ESTALE,
+        Reason::Invalid | Reason::Range => Errno::EINVAL,
+        Reason::Medium => Errno::EIO,
+        Reason::Forged | Reason::Expired | Reason::Rights | Reason::Other => Errno::EPERM,
+    }
+}

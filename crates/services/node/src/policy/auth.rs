@@ -1,0 +1,155 @@
+//! Authentication of requests as handlers (NetDFS IV, listing 1; checklist rows N4, N5, N7, N18).
+//!
+//! The header handler parses the heads, decides by whom the message is handled, and holds them
+//! against the rules. The payload handler copies data to where the store takes it from. The
+//! completion handler hands the request on; its answer comes from the store, so what is
+//! acknowledged was written. A message that is steered goes to the CPU side as it came, and is
+//! held against the same rules there, before anything else is done with it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use outboard_wire::shared::{Answer, Heads, Peer, Reason, Request, Target};
+
+use super::{Baseline, Rules, Steer};
+use crate::nic::context::{Event, Hand, Path, Policy};
+use crate::nic::sched::Packet;
+use crate::nic::table::state;
+
+/// Instructions of parsing heads and looking at their fields.
+const INSTR_PARSE: u64 = 220;
+/// Instructions of a MAC of 64 bytes.
+const INSTR_MAC: u64 = 1200;
+/// Instructions of the checks, and of an answer.
+const INSTR_CHECK: u64 = 90;
+/// Instructions of starting a copy.
+const INSTR_PUT: u64 = 40;
+/// Instructions of ending a request.
+const INSTR_END: u64 = 30;
+
+/// The policy.
+pub(crate) struct Auth {
+    pub(crate) rules: Arc<Mutex<Rules>>,
+    pub(crate) steer: Steer,
+    pub(crate) baseline: Option<Baseline>,
+}
+
+impl Auth {
+    fn with<R>(&self, f: impl FnOnce(&Rules) -> R) -> R {
+        f(&self.rules.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// By whom a request is handled whose data and answer take `bytes`.
+    fn path(&self, hand: &Hand<'_>, bytes: usize) -> Path {
+        let (used, most) = hand.load.requests;
+        let is_short = bytes > hand.load.nic_room || used > most - most / 4;
+        match (self.steer, self.baseline) {
+            (Steer::Always, _) | (_, Some(Baseline::Rpc)) => Path::Cpu,
+            (Steer::Overload, _) if is_short => Path::Cpu,
+            _ => Path::Nic,
+        }
+    }
+
+    /// Accepts a request, or says why not.
+    fn accept(&self, hand: &mut Hand<'_>, heads: &Heads, begins: u32) -> Result<(), Reason> {
+        let later = match &heads.target {
+            Target::Read(read) => read.bytes as usize,
+            Target::Write(_) | Target::Hole(_) => 0,
+        };
+        let data = heads.head.data as usize;
+        let path = self.path(hand, data + later);
+        if path == Path::Nic && !matches!(self.baseline, Some(Baseline::Raw | Baseline::RpcRdma)) {
+            hand.instr(INSTR_MAC + INSTR_CHECK);
+            self.with(|rules| rules.check(hand.peer, hand.is_sealed, heads))?;
+        }
+        if hand.load.of_peer > self.with(Rules::credit) {
+            return Err(Reason::Busy);
+        }
+        let has_room = match path {
+            Path::Nic => hand.open(path, Some(Box::new(*heads)), begins, data, later),
+            Path::Cpu => hand.open(path, None, 0, hand.bytes as usize, later),
+        };
+        if has_room { Ok(()) } else { Err(Reason::Busy) }
+    }
+
+    fn describe(hand: &mut Hand<'_>, heads: &Heads, is_steered: bool) {
+        let range = heads.range();
+        let (head, capability) = (&heads.head, &heads.capability);
+        let descriptor = &mut *hand.descriptor;
+        descriptor.request = head.request;
+        descriptor.client = capability.client;
+        descriptor.fence = capability.fence;
+        descriptor.epoch = head.epoch;
+        descriptor.object = capability.object;
+        descriptor.offset = range.start;
+        descriptor.len = if is_steered { hand.bytes } else { head.data };
+        descriptor.strategy = capability.strategy as u8;
+        descriptor.state = if is_steered { state::STEERED } else { state::ACCEPTED };
+        if let Target::Write(write) = &heads.target {
+            descriptor.sequence = write.sequence;
+            descriptor.rank = write.rank;
+            descriptor.unit = write.unit;
+        }
+    }
+
+    fn refuse(hand: &mut Hand<'_>, object: u64, reason: Reason, answer: Option<Answer>) -> bool {
+        if let Some(answer) = answer {
+            hand.answer(answer);
+        }
+        hand.event(Event::Refused { peer: hand.peer, object, reason });
+        false
+    }
+}
+
+impl Policy for Auth {
+    fn header(&mut self, hand: &mut Hand<'_>, payload: &[u8]) -> bool {
+        hand.instr(INSTR_PARSE);
+        let parsed = Request::parse(payload).ok().and_then(|request| {
+            let begins = u32::try_from(payload.len() - request.data.len()).ok()?;
+            // The message is its heads and its data, and nothing behind them.
+            let is_whole = begins.checked_add(request.heads.head.data) == Some(hand.bytes);
+            is_whole.then_some((request.heads, begins))
+        });
+        let Some((heads, begins)) = parsed else {
+            let answer = self.with(|rules| rules.answer_unread(payload, Reason::Invalid));
+            return Auth::refuse(hand, 0, Reason::Invalid, answer);
+        };
+        let object = heads.capability.object;
+        match self.accept(hand, &heads, begins) {
+            Ok(()) => {
+                let is_steered = hand.is_opened(Path::Cpu);
+                Auth::describe(hand, &heads, is_steered);
+                let range = heads.range();
+                let (offset, bytes) = (range.start, heads.head.data);
+                hand.event(Event::Accepted { peer: hand.peer, object, offset, bytes });
+                true
+            }
+            Err(reason) => {
+                let answer = self.with(|rules| rules.answer(&heads, Err(reason)));
+                Auth::refuse(hand, object, reason, Some(answer))
+            }
+        }
+    }
+
+    fn payload(&mut self, hand: &mut Hand<'_>, packet: &Packet, _payload: &[u8]) {
+        if matches!(hand.descriptor.state, state::ACCEPTED | state::STEERED) {
+            hand.instr(INSTR_PUT);
+            hand.put(packet);
+        }
+    }
+
+    fn completion(&mut self, hand: &mut Hand<'_>) {
+        hand.instr(INSTR_END);
+        hand.serve();
+    }
+
+    fn cleanup(&mut self, hand: &mut Hand<'_>) {
+        hand.instr(INSTR_END);
+        let (object, offset) = (hand.descriptor.object, hand.descriptor.offset);
+        let (bytes, got) = (hand.descriptor.len, hand.descriptor.got);
+        hand.event(Event::Cleaned { peer: hand.peer, object, offset, bytes, got });
+    }
+
+    fn busy(&mut self, _peer: Peer, payload: &[u8]) -> Option<Answer> {
+        self.with(|rules| rules.answer_unread(payload, Reason::Busy))
+    }
+}

@@ -1,0 +1,198 @@
+//! The rules that a request is held against, and what they are made of: keys, fences, time.
+//!
+//! They lie in the node's memory: header handlers read them, the CPU side writes them, and asks them
+//! itself about requests that were steered to it.
+
+use std::collections::BTreeMap;
+
+use outboard_wire::shared::call::Key;
+use outboard_wire::shared::{Answer, Heads, Peer, Reason, Strategy, Target};
+
+/// The one epoch of groups of one member.
+const EPOCH: u32 = 1;
+/// Sealed fences that are kept at hand; of others the store knows.
+const FENCES_MAX: usize = 1 << 16;
+/// Keys that count at a time: as many as one byte can name.
+const KEYS_MAX: usize = 1 << 8;
+
+/// Whom a node trusts (NetDFS IV).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Threat {
+    /// Clients and network: a capability is a plain ticket, its MAC is not looked at.
+    Ticket,
+    /// The network: capabilities are signed.
+    #[default]
+    Signed,
+    /// Nobody: capabilities are signed, and so is every packet.
+    EveryPacket,
+}
+
+/// What does not change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// Whom the node trusts.
+    pub(crate) threat: Threat,
+    /// The volume it is of; `None`: any.
+    pub(crate) volume: Option<u32>,
+    /// Requests a peer may have under way.
+    pub(crate) credit: u32,
+}
+
+/// The rules.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    settings: Settings,
+    /// By their number, those that count or did.
+    keys: BTreeMap<u8, Key>,
+    wall_ms: u64,
+    /// By object.
+    fences: BTreeMap<u64, u64>,
+}
+
+impl Rules {
+    /// Without keys or fences.
+    pub(crate) fn new(settings: Settings) -> Rules {
+        Rules { settings, keys: BTreeMap::new(), wall_ms: 0, fences: BTreeMap::new() }
+    }
+
+    /// Bytes they take at most.
+    pub(crate) const MEMORY: usize =
+        FENCES_MAX * size_of::<(u64, u64)>() + KEYS_MAX * size_of::<(u8, Key)>();
+
+    /// What time it is; it never goes back.
+    pub(crate) fn set_wall(&mut self, wall_ms: u64) {
+        self.wall_ms = self.wall_ms.max(wall_ms);
+    }
+
+    /// Keys that count from now on, until they say. Those before them do as they said.
+    pub(crate) fn set_keys(&mut self, keys: Vec<Key>) {
+        let now = self.wall_ms;
+        self.keys.retain(|_, key| now < key.until);
+        self.keys.extend(keys.into_iter().map(|key| (key.id, key)));
+    }
+
+    /// How many keys there are.
+    pub(crate) fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Nothing of the object below `fence` is allowed any more.
+    pub(crate) fn raise(&mut self, object: u64, fence: u64) {
+        let known = self.fences.entry(object).or_default();
+        *known = fence.max(*known);
+        if self.fences.len() > FENCES_MAX {
+            // The oldest object is the least likely to be used; the store still refuses.
+            self.fences.pop_first();
+        }
+    }
+
+    /// The object is gone, and its number is not given to another.
+    pub(crate) fn forget(&mut self, object: u64) {
+        self.fences.remove(&object);
+    }
+
+    /// The fence of an object, as far as it is known here.
+    pub(crate) fn fence(&self, object: u64) -> u64 {
+        self.fences.get(&object).copied().unwrap_or(0)
+    }
+
+    /// Requests a peer may have under way.
+    pub(crate) fn credit(&self) -> u32 {
+        self.settings.credit
+    }
+
+    /// Whether a call that only a server may make is taken from `from`.
+    pub(crate) fn is_server(&self, from: Peer, is_sealed: bool) -> bool {
+        let is_proven = is_sealed || self.settings.threat != Threat::EveryPacket;
+        is_proven && matches!(from, Peer::Server(_))
+    }
+
+    /// Whether a request is allowed; the first reason why not.
+    pub(crate) fn check(&self, from: Peer, is_sealed: bool, heads: &Heads) -> Result<(), Reason> {
+        let capability = &heads.capability;
+        if self.settings.threat == Threat::EveryPacket && !is_sealed {
+            return Err(Reason::Forged);
+        }
+        if self.settings.threat != Threat::Ticket {
+            self.check_mac(heads)?;
+        }
+        if self.wall_ms >= capability.expires {
+            return Err(Reason::Expired);
+        }
+        if self.settings.volume.is_some_and(|volume| volume != capability.volume) {
+            return Err(Reason::Other);
+        }
+        // A server works for clients that have no conversation with this node.
+        let is_client = match from {
+            Peer::Client(id) => id == capability.client,
+            Peer::Server(_) => true,
+            Peer::Node(_) => false,
+        };
+        let strategy = match &heads.target {
+            Target::Write(write) => write.strategy,
+            Target::Read(_) | Target::Hole(_) => capability.strategy,
+        };
+        let is_single = capability.strategy == Strategy::Single && strategy == Strategy::Single;
+        if !is_client || !is_single {
+            return Err(Reason::Other);
+        }
+        if !capability.rights.allow(heads.rights_needed()) {
+            return Err(Reason::Rights);
+        }
+        if !capability.covers(&heads.range()) {
+            return Err(Reason::Range);
+        }
+        if capability.fence < self.fence(capability.object) {
+            return Err(Reason::Fence);
+        }
+        if heads.head.epoch != EPOCH { Err(Reason::Epoch) } else { Ok(()) }
+    }
+
+    /// The key is known and in time, and the MAC is its.
+    fn check_mac(&self, heads: &Heads) -> Result<(), Reason> {
+        let capability = &heads.capability;
+        if self.keys.is_empty() {
+            // This node has just started: a server will tell it the keys.
+            return Err(Reason::Busy);
+        }
+        let key = self.keys.get(&capability.key).ok_or(Reason::Forged)?;
+        if self.wall_ms >= key.until {
+            return Err(Reason::Expired);
+        }
+        if capability.is_signed_by(&key.key) { Ok(()) } else { Err(Reason::Forged) }
+    }
+
+    /// The answer to a request.
+    pub(crate) fn answer(&self, heads: &Heads, outcome: Result<u32, Reason>) -> Answer {
+        let sequence = match &heads.target {
+            Target::Write(write) => write.sequence,
+            Target::Hole(hole) => hole.sequence,
+            Target::Read(_) => 0,
+        };
+        Answer {
+            request: heads.head.request,
+            rank: 0,
+            data: outcome.unwrap_or(0),
+            outcome: outcome.map(|_| ()),
+            sequence,
+            epoch: EPOCH,
+            credit: self.settings.credit,
+            fence: self.fence(heads.capability.object),
+        }
+    }
+
+    /// The answer to what begins like a request and is none, if it has a number.
+    pub(crate) fn answer_unread(&self, payload: &[u8], reason: Reason) -> Option<Answer> {
+        let number = payload.get(8..)?.first_chunk()?;
+        Some(Answer {
+            request: u64::from_le_bytes(*number),
+            rank: 0,
+            data: 0,
+            outcome: Err(reason),
+            sequence: 0,
+            epoch: EPOCH,
+            credit: self.settings.credit,
+            fence: 0,
+        })
+    }
+}

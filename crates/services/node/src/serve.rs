@@ -1,0 +1,103 @@
+//! What becomes of a request that is whole: it goes through the store, and is answered.
+//!
+//! There is one such function for both paths. What handlers have checked comes with its heads; what
+//! was steered comes as it was sent, and is parsed and checked here first, by the same rules.
+
+use std::sync::{Mutex, PoisonError};
+
+use outboard_medium::Medium;
+use outboard_wire::shared::call::STRIP_MIN;
+use outboard_wire::shared::{ANSWER_LEN, Heads, Peer, Reason, Request, Target};
+
+use crate::nic::context::{Landing, Path};
+use crate::policy::{Baseline, Rules};
+use crate::{Store, Version};
+
+/// Everything serving needs beside the request.
+pub(crate) struct Serving<'a, M> {
+    pub(crate) store: &'a Store<M>,
+    pub(crate) rules: &'a Mutex<Rules>,
+    pub(crate) baseline: Option<Baseline>,
+}
+
+impl<M: Medium> Serving<'_, M> {
+    /// Does what a request asks for; the answer's message.
+    pub(crate) async fn serve(&self, from: Peer, is_sealed: bool, landing: Landing) -> Vec<u8> {
+        let Landing { path, heads, data, .. } = landing;
+        let (heads, data) = match (path, heads) {
+            (Path::Nic, Some(heads)) => (heads, data),
+            _ => match Request::parse(&data) {
+                Ok(request) => (Box::new(request.heads), request.data.to_vec()),
+                Err(_) => return self.unread(&data),
+            },
+        };
+        let is_checked = path == Path::Nic && self.baseline != Some(Baseline::RpcRdma);
+        let allowed = if is_checked {
+            Ok(())
+        } else {
+            self.with(|rules| rules.check(from, is_sealed, &heads))
+        };
+        let outcome = match allowed {
+            Ok(()) => self.carry_out(&heads, data).await,
+            Err(reason) => Err(reason),
+        };
+        let (outcome, data) = match outcome {
+            Ok(data) => match u32::try_from(data.len()) {
+                Ok(len) => (Ok(len), data),
+                Err(_) => (Err(Reason::Invalid), Vec::new()),
+            },
+            Err(reason) => (Err(reason), Vec::new()),
+        };
+        let answer = self.with(|rules| rules.answer(&heads, outcome)).emit();
+        let mut message = Vec::with_capacity(ANSWER_LEN + data.len());
+        message.extend_from_slice(&answer);
+        message.extend_from_slice(&data);
+        message
+    }
+
+    /// The bytes of a read; of all else none.
+    async fn carry_out(&self, heads: &Heads, data: Vec<u8>) -> Result<Vec<u8>, Reason> {
+        let (object, fence) = (heads.capability.object, heads.capability.fence);
+        let version = |sequence: u32| Version { fence, sequence };
+        match &heads.target {
+            Target::Write(write) => {
+                if data.len() != write.bytes as usize || outboard_codec::crc32c(&data) != write.crc
+                {
+                    return Err(Reason::Invalid);
+                }
+                let previous = (write.previous > 0).then(|| version(write.previous));
+                let version = version(write.sequence);
+                let store = self.store;
+                store.write(object, STRIP_MIN, version, previous, write.offset, &data).await?;
+                self.raise(object, fence);
+                Ok(Vec::new())
+            }
+            Target::Hole(hole) => {
+                self.store.hole(object, version(hole.sequence), hole.range()).await?;
+                self.raise(object, fence);
+                Ok(Vec::new())
+            }
+            Target::Read(read) => {
+                // Fences from before this process began are known to the store alone.
+                let known = self.store.objects(object, 1);
+                if known.first().is_some_and(|one| one.object == object && one.fence > fence) {
+                    return Err(Reason::Fence);
+                }
+                self.store.read(object, read.offset, read.bytes).await
+            }
+        }
+    }
+
+    fn unread(&self, message: &[u8]) -> Vec<u8> {
+        let answer = self.with(|rules| rules.answer_unread(message, Reason::Invalid));
+        answer.map(|answer| answer.emit().to_vec()).unwrap_or_default()
+    }
+
+    fn raise(&self, object: u64, fence: u64) {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner).raise(object, fence);
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&Rules) -> R) -> R {
+        f(&self.rules.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
