@@ -156,8 +156,8 @@ impl<V: Housekeeping, R: Runtime> Dpu<V, R> {
 }
 
 impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
-    /// Whose files a host's cache holds. The attach message names no volume: those of the kv or
-    /// local volume, where there is one.
+    /// Which volume hosts are told to name, and whose files their caches hold: the kv or local
+    /// volume, where there is one.
     const CACHED: Dispatch = if V::EXISTS { Dispatch::Kv } else { Dispatch::Shared };
 
     /// Begins to listen, for a kv or local volume and a shared one. `wakeup` is what `runtime`
@@ -172,6 +172,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         if options.terms.instance == 0 {
             options.terms.instance = now.0 | 1;
         }
+        options.terms.volume = Self::CACHED;
         let sessions = Sessions::open(&options.sessions)?;
         let grace = Grace::new(sessions.expected(), now, options.grace);
         let allowed = (options.socket_mode, options.socket_group);
@@ -320,7 +321,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
     fn next_deadline(&self, now: Time) -> Time {
         let mut next = self.next_beat;
         let volumes = [self.kv.deadline(), self.shared.deadline()];
-        let others = [self.grace.deadline(), self.peers.deadline()];
+        let others = [self.grace.deadline(), self.peers.deadline(), self.runtime.deadline()];
         for other in volumes.into_iter().chain(others).flatten() {
             next = next.min(other);
         }

@@ -159,6 +159,7 @@ impl Host {
             .map_err(|_| no_queues("the link's queues do not fit its memory"))?;
         let world = Arc::new(HostWorld::new(Arc::clone(&link), usize::from(queues)));
         let as_world: Arc<dyn SessionWorld> = Arc::clone(&world) as Arc<dyn SessionWorld>;
+        let settings = Settings { dispatch: link.volume(), ..settings };
         let session = Session::with_cache(id, settings, initiators, as_world, front, plane)
             .map_err(|errno| no_queues(&format!("queues and depth do not go together: {errno}")))?;
         Host::begin(options, memory, session, world, ledger)

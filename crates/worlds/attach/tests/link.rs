@@ -192,7 +192,8 @@ impl Dpu {
 fn serve(socket: &Path) {
     let (wakeup, listener) = (Wakeup::new().unwrap(), Listener::bind(socket, 0o600, None).unwrap());
     let instance = u64::from(std::process::id());
-    let terms = Terms { instance, queues_max: 4, depth_max: 64, region_max: 1 << 30 };
+    let terms =
+        Terms { instance, queues_max: 4, depth_max: 64, region_max: 1 << 30, ..Terms::default() };
     let mut serving = Serving { dpu: Dpu::default(), wakeup, listener, terms, looks: 0 };
     EventLoop::new(Config::default()).run(&mut serving).unwrap();
 }

@@ -287,6 +287,7 @@ fn of_two_volumes_either_may_be_missing_and_the_other_has_the_caches() {
     let (kv, none) = (Toy::new(1), Arc::new(NoVolume));
     let serving = serve(dir.path(), (&kv, &none));
     let mut host = Host::attach(dir.path());
+    assert_eq!(host.link.volume(), Dispatch::Kv);
     assert_eq!(host.ask(Dispatch::Kv), (Status::Ok, 1));
     assert_ne!(host.ask(Dispatch::Shared).0, Status::Ok);
     let status = ask_side(dir.path(), &json!({"command": "status"}));
@@ -304,6 +305,7 @@ fn of_two_volumes_either_may_be_missing_and_the_other_has_the_caches() {
     let shared = Toy::new(2);
     let serving = serve(dir.path(), (&none, &shared));
     let mut host = Host::attach(dir.path());
+    assert_eq!(host.link.volume(), Dispatch::Shared);
     assert_ne!(host.ask(Dispatch::Kv).0, Status::Ok);
     // Tidying comes once after the beginning and once after work, which began before the first on a
     // busy machine.

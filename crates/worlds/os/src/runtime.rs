@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outboard_base::Time;
 use outboard_base::task::{Spawn, Work};
 use rustix::event::{PollFd, PollFlags};
 
@@ -37,6 +38,11 @@ pub trait Runtime: Spawn {
 
     /// Futures that wait for something.
     fn waiting(&self) -> usize;
+
+    /// When [`Runtime::pass`] is to be called though nothing woke; `None`: it need not be.
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
 }
 
 /// The executor, and the thread's reactor if the kernel gives one.

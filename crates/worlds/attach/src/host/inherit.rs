@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use outboard_base::SessionId;
 use outboard_base::ledger::Ledger;
-use outboard_dpc::host::{Front, NoNotes, Notes, QueueSlot, Session, SessionWorld};
+use outboard_dpc::host::{Front, NoNotes, Notes, QueueSlot, Session, SessionWorld, Settings};
 use outboard_link::layout::Layout;
 use outboard_os::shm::Shared;
 
@@ -99,6 +99,7 @@ impl Host {
             link.initiators(&memory, &ledger).map_err(|_| other("no such queues".to_owned()))?;
         let world = Arc::new(HostWorld::new(Arc::clone(&link), usize::from(grid.0)));
         let as_world: Arc<dyn SessionWorld> = Arc::clone(&world) as Arc<dyn SessionWorld>;
+        let settings = Settings { dispatch: link.volume(), ..settings };
         let session = Session::with_notes(id, settings, initiators, as_world, front, notes)
             .map_err(|errno| other(format!("queues and depth do not go together: {errno}")))?;
         let resumed = session

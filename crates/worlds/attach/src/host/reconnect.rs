@@ -151,7 +151,13 @@ fn attach(
     memory: &HostMemory,
     said: &mut String,
 ) -> bool {
-    let link = match super::attach(options, memory, ATTEMPT) {
+    let attached = super::attach(options, memory, ATTEMPT).and_then(|link| {
+        if link.volume() == session.settings().dispatch {
+            return Ok(link);
+        }
+        Err(AttachFailure::Protocol("it serves a volume of another kind".to_owned()))
+    });
+    let link = match attached {
         Ok(link) => Arc::new(link),
         Err(AttachFailure::Io(error)) => {
             tracing::debug!(%error, "nobody listens yet");

@@ -12,6 +12,7 @@ use outboard_link::layout::Layout;
 use outboard_link::queue::nvmefs::Target;
 use outboard_link::registers::Registers;
 use outboard_wire::attach::{Message, QueuesHello, QueuesWelcome, Reason, Welcome};
+use outboard_wire::nvmefs::Dispatch;
 use outboard_wire::regs::registers_len;
 use std::os::fd::OwnedFd;
 
@@ -31,11 +32,19 @@ pub struct Terms {
     pub depth_max: u16,
     /// Largest region, bytes.
     pub region_max: u64,
+    /// Which volume hosts are to name in their commands.
+    pub volume: Dispatch,
 }
 
 impl Default for Terms {
     fn default() -> Terms {
-        Terms { instance: 0, queues_max: 16, depth_max: 256, region_max: 16 << 30 }
+        Terms {
+            instance: 0,
+            queues_max: 16,
+            depth_max: 256,
+            region_max: 16 << 30,
+            volume: Dispatch::Kv,
+        }
     }
 }
 
@@ -86,6 +95,7 @@ impl DpuAttachment {
             queues: layout.queues(),
             depth: layout.depth(),
             io_max: u32::try_from(IO_MAX).unwrap_or(u32::MAX),
+            volume: terms.volume,
         };
         let notifier = wakeup.notifier()?;
         peer.send(&Message::Welcome(Welcome::Queues(welcome)), &[pages.fd(), notifier.fd()])

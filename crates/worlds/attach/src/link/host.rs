@@ -21,6 +21,7 @@ use outboard_link::registers::Registers;
 use outboard_wire::attach::{
     AttachError, Hello, Message, QueuesHello, QueuesWelcome, Reason, Welcome,
 };
+use outboard_wire::nvmefs::Dispatch;
 
 use super::{Peer, Received, connect};
 use outboard_os::clock;
@@ -263,6 +264,12 @@ impl HostLink {
     #[must_use]
     pub fn io_max(&self) -> u32 {
         self.welcome.io_max
+    }
+
+    /// Which volume commands are to name.
+    #[must_use]
+    pub fn volume(&self) -> Dispatch {
+        self.welcome.volume
     }
 
     /// The registers, for `Initiator::reattach` and heartbeats.
