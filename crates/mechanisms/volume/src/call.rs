@@ -111,4 +111,12 @@ pub enum VolumeEvent {
         /// The name.
         name: Vec<u8>,
     },
+    /// What hosts have cached of a file is asked back, of all attachments:
+    /// [`crate::Volume::recalled`] says when it is done.
+    RecallPages {
+        /// Of which file.
+        ino: Ino,
+        /// They may go on reading what they have; what they wrote is written back.
+        keep_read: bool,
+    },
 }

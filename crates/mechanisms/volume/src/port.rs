@@ -61,4 +61,22 @@ pub trait Volume: 'static {
 
     /// Gives it back.
     fn unreserve(&self, pages: u64, page_size: u64);
+
+    /// Whether the bytes of a file may be changed without anybody being asked. Where they may not,
+    /// [`Volume::hold`] comes first.
+    fn holds(&self, _ino: Ino) -> bool {
+        true
+    }
+
+    /// Makes it so. Whoever calls it has said by [`Volume::recalled`] that no host caches anything
+    /// of the file, and lets none do so meanwhile: others may have to be waited for who wait for
+    /// that themselves.
+    fn hold(&self, _ino: Ino) -> impl Future<Output = Result<()>> {
+        async { Ok(()) }
+    }
+
+    /// No host may write to a file in its cache any more, and what was written is written back;
+    /// unless they keep what they may read, nothing of it is cached. After
+    /// [`VolumeEvent::RecallPages`], and whenever it is so and [`Volume::hold`] follows.
+    fn recalled(&self, _ino: Ino, _keep_read: bool) {}
 }

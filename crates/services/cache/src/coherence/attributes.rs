@@ -10,6 +10,7 @@ use outboard_wire::cache::Grant;
 use outboard_wire::file::{Attr, Dirents, DirentsWriter, Reply, Request, open_flags};
 
 use super::flush::stamp;
+use super::grants::nothing_is_cached;
 use super::{Coherence, Operation, unreachable};
 use outboard_volume::Volume;
 
@@ -105,6 +106,7 @@ impl Coherence {
         for held in self.grants_on(ino) {
             self.recall(volume, &held, ino, Grant::Free).await?;
         }
+        nothing_is_cached(volume, ino);
         volume.truncate(ino, now).await?;
         volume.notify_changed(session, ino);
         *attr = volume.cacheable(ino).await?.0;

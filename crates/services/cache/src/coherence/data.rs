@@ -10,6 +10,7 @@ use outboard_wire::cache::Grant;
 use outboard_wire::file::{Reply, Request, open_flags, write_flags};
 
 use super::grant_table::{Cache, HeldGrant, InodeVersion};
+use super::grants::nothing_is_cached;
 use super::{Coherence, Operation, Trimmed, unreachable};
 use outboard_volume::Volume;
 
@@ -168,6 +169,7 @@ impl Coherence {
         {
             let _guard = self.range_locks.shared(ino).await;
             if self.grants_on(ino).is_empty() {
+                nothing_is_cached(volume, ino);
                 return operation.run(volume).await;
             }
         }
@@ -191,13 +193,22 @@ impl Coherence {
         let _guard = self.range_locks.exclusive(ino).await;
         self.clear_others(volume, session, ino, Grant::Free).await?;
         let Some(held) = self.view(ino, session).mine else {
+            nothing_is_cached(volume, ino);
             return operation.run(volume).await;
         };
         Cache::count(&held.cache.through, 1);
-        if held.grant == Grant::Frozen {
-            // Something failed before: whatever is still dirty goes first.
+        if held.grant == Grant::Frozen || !volume.holds(ino) {
+            // Something failed before: whatever is still dirty goes first. Or others may have to be
+            // waited for, who wait for what is cached here.
             self.recall(volume, &held, ino, Grant::Free).await?;
-            return operation.run(volume).await;
+            nothing_is_cached(volume, ino);
+            let answer = operation.run(volume).await;
+            if held.grant == Grant::Read
+                && let Err(errno) = self.grant_alone(volume, &held.cache, ino, false).await
+            {
+                tracing::debug!(%ino, %session, %errno, "a written file is not cached any more");
+            }
+            return answer;
         }
         let opened = volume.opened(session, ino, fh).unwrap_or(0);
         let appends = flags & write_flags::APPEND != 0

@@ -94,7 +94,7 @@ impl Coherence {
     }
 
     /// Grants, the lock held. An inode comes back whose grant must go first.
-    async fn grant_alone<V: Volume>(
+    pub(super) async fn grant_alone<V: Volume>(
         &self,
         volume: &V,
         cache: &Arc<Cache>,
@@ -104,7 +104,13 @@ impl Coherence {
         let session = cache.session();
         self.clear_others(volume, session, ino, if wants { Grant::Free } else { Grant::Read })
             .await?;
-        if let Some(held) = self.view(ino, session).mine.filter(HeldGrant::writes) {
+        if wants && !volume.holds(ino) {
+            if let Some(held) = self.view(ino, session).mine {
+                self.recall(volume, &held, ino, Grant::Free).await?;
+            }
+            volume.recalled(ino, false);
+            volume.hold(ino).await?;
+        } else if let Some(held) = self.view(ino, session).mine.filter(HeldGrant::writes) {
             self.recall(volume, &held, ino, Grant::Read).await?;
         }
         let (attr, writable) = volume.cacheable(ino).await?;
@@ -271,6 +277,30 @@ impl Coherence {
         self.end(volume, held, ino)
     }
 
+    /// The volume asks back what hosts cache of an inode; with `keep_read` they may go on reading
+    /// what they have. Ends when that is so.
+    pub async fn give_up<V: Volume>(&self, volume: &V, ino: Ino, keep_read: bool) -> Result<()> {
+        let _guard = self.range_locks.exclusive(ino).await;
+        self.give_up_alone(volume, ino, keep_read).await
+    }
+
+    /// The same, the lock held.
+    async fn give_up_alone<V: Volume>(
+        &self,
+        volume: &V,
+        ino: Ino,
+        keep_read: bool,
+    ) -> Result<()> {
+        for held in self.grants_on(ino) {
+            if held.writes() || !keep_read {
+                let to = if keep_read { Grant::Read } else { Grant::Free };
+                self.recall(volume, &held, ino, to).await?;
+            }
+        }
+        volume.recalled(ino, keep_read);
+        Ok(())
+    }
+
     /// A grant is over, and no page of it is left.
     pub(super) fn end<V: Volume>(&self, volume: &V, held: &HeldGrant, ino: Ino) -> Result<()> {
         let holder = self.table().ended(ino, held.cache.session());
@@ -341,6 +371,9 @@ impl Coherence {
             };
             let known = |ino: Ino| !self.grants_on(ino).is_empty();
             if !known(ino) && !other.is_some_and(known) {
+                for ino in [Some(ino), other].into_iter().flatten() {
+                    nothing_is_cached(volume, ino);
+                }
                 return operation.run(volume).await;
             }
         }
@@ -352,10 +385,17 @@ impl Coherence {
             if let Some(held) = self.view(other, session).mine.filter(HeldGrant::writes) {
                 self.flush_file(volume, &held, other, false).await?;
             }
+            // Whoever has one of the two may wait for the other.
+            if !volume.holds(ino) || !volume.holds(other) {
+                self.give_up_alone(volume, other, false).await?;
+            }
         }
         let mine = self.view(ino, session).mine;
         if let Some(held) = &mine {
             self.quiesce(volume, held, ino, drops).await?;
+        }
+        if drops == Drops::Pages {
+            nothing_is_cached(volume, ino);
         }
         let now = operation.now;
         self.table().changes(ino);
@@ -459,5 +499,12 @@ impl Coherence {
                 tracing::debug!(%ino, %errno, "pages of a file that is gone stay for now");
             }
         }
+    }
+}
+
+/// Says that no host caches anything of an inode, to a volume that will want to know.
+pub(super) fn nothing_is_cached<V: Volume>(volume: &V, ino: Ino) {
+    if !volume.holds(ino) {
+        volume.recalled(ino, false);
     }
 }

@@ -11,6 +11,7 @@ use outboard_wire::cache::Grant;
 
 use super::flush::{give_back, stamp};
 use super::grant_table::{Cache, CacheSetup, HeldGrant};
+use super::grants::nothing_is_cached;
 use super::{BUSY_LIMIT, Coherence, pause, unreachable};
 use outboard_volume::Volume;
 
@@ -238,7 +239,10 @@ impl Coherence {
         let mut drops = !may;
         if let (Some(slot), true) = (slot, found.is_dirty()) {
             let saved = match may {
-                true => self.save(volume, cache, slot, found).await,
+                true => {
+                    let known = matches!(emptying.written, Written::Known(_));
+                    self.save(volume, cache, (slot, known), found).await
+                }
                 false => Err(Errno::EIO),
             };
             match saved {
@@ -257,18 +261,21 @@ impl Coherence {
         Ok(())
     }
 
-    /// Writes one page back.
+    /// Writes one page back, of an inode whose grant is `known` or was an earlier life's.
     async fn save<V: Volume>(
         &self,
         volume: &V,
         cache: &Cache,
-        slot: Slot,
+        (slot, known): (Slot, bool),
         found: &Found,
     ) -> Result<()> {
         let ino = Ino(found.entry.ino);
         let _guard = self.range_locks.exclusive(ino).await;
         // Who comes late may find that others have the file.
         self.clear_others(volume, cache.session(), ino, Grant::Free).await?;
+        if !known {
+            nothing_is_cached(volume, ino);
+        }
         let offset = found.entry.lpn.saturating_mul(cache.page_size());
         // The thread that maintains the caches may be writing it back, as it was a moment ago.
         let end = offset.saturating_add(cache.page_size());

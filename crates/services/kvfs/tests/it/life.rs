@@ -325,9 +325,9 @@ fn stale(volume: &Volume, who: u64) -> (Vec<Ino>, Vec<String>) {
                 assert_eq!((attachment.0, parent), (who, Ino::ROOT));
                 names.push(String::from_utf8(name).unwrap());
             }
-            VolumeEvent::LockSettled { .. } | VolumeEvent::RecallLocks { .. } => {
-                panic!("nobody locks")
-            }
+            VolumeEvent::LockSettled { .. }
+            | VolumeEvent::RecallLocks { .. }
+            | VolumeEvent::RecallPages { .. } => panic!("nobody locks or recalls"),
         }
     }
     (inos, names)

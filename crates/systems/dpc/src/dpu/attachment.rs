@@ -5,11 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use outboard_base::{SessionId, Time, Timestamp};
+use outboard_base::{Ino, SessionId, Time, Timestamp};
 use outboard_link::events::Sender;
 use outboard_link::queue::nvmefs::Target;
 use outboard_link::queue::{Arrival, Command, CommandId, DpuQueue, Fault};
-use outboard_volume::Caller;
+use outboard_volume::{Caller, Volume, VolumeEvent};
 use outboard_wire::event::Event;
 use outboard_wire::nvmefs::{Dispatch, Status};
 
@@ -18,7 +18,6 @@ use super::serve::{self, Running};
 use super::stats::Stats;
 use outboard_base::task::Spawn;
 use outboard_cache::coherence::Coherence;
-use outboard_volume::Volume;
 
 /// What one attachment may use.
 #[derive(Clone, Copy, Debug)]
@@ -46,11 +45,43 @@ pub struct Served<V> {
     pub volume: Arc<V>,
     /// Every file operation passes here before the volume sees it.
     pub coherence: Arc<Coherence>,
+    /// What the volume asked back of hosts' caches, and nobody has begun to.
+    recalls: RefCell<Vec<(Ino, bool)>>,
 }
 
 impl<V: Volume> Served<V> {
     pub(super) fn new(volume: Arc<V>, now: Timestamp) -> Served<V> {
-        Served { volume, coherence: Arc::new(Coherence::begin(now)) }
+        let (coherence, recalls) = (Arc::new(Coherence::begin(now)), RefCell::default());
+        Served { volume, coherence, recalls }
+    }
+
+    /// What the volume has to say to attachments. What it asks back of caches is kept for
+    /// [`Served::begin_recalls`].
+    pub(super) fn take_events(&self) -> Vec<VolumeEvent> {
+        let mut events = self.volume.take_events();
+        events.retain(|event| match event {
+            VolumeEvent::RecallPages { ino, keep_read } => {
+                self.recalls.borrow_mut().push((*ino, *keep_read));
+                false
+            }
+            _ => true,
+        });
+        events
+    }
+
+    /// Whether there is something to recall.
+    pub(super) fn recalls(&self) -> bool {
+        !self.recalls.borrow().is_empty()
+    }
+
+    /// Begins to take back what the volume asked for.
+    pub(super) fn begin_recalls(&self, spawn: &dyn Spawn) {
+        for (ino, keep_read) in self.recalls.take() {
+            let (volume, coherence) = (Arc::clone(&self.volume), Arc::clone(&self.coherence));
+            spawn.spawn(Box::pin(async move {
+                recall(&*volume, &coherence, ino, keep_read).await;
+            }));
+        }
     }
 
     /// A session is there.
@@ -69,6 +100,22 @@ impl<V: Volume> Served<V> {
         self.coherence.is_back(session);
         self.volume.detach(session);
     }
+}
+
+/// Times that caches are asked for what they hold of a file, each as long as a host may take.
+const RECALLS: usize = 3;
+
+/// Takes back what caches hold of a file. A host that does not let go of a page is not waited for
+/// for ever: its record stays frozen, so that it reads nothing there, and the volume refuses what
+/// comes of it later.
+async fn recall<V: Volume>(volume: &V, coherence: &Coherence, ino: Ino, keep_read: bool) {
+    for _ in 0..RECALLS {
+        match coherence.give_up(volume, ino, keep_read).await {
+            Ok(()) => return,
+            Err(errno) => tracing::warn!(%ino, %errno, "a cache does not give a file back"),
+        }
+    }
+    volume.recalled(ino, keep_read);
 }
 
 /// What all attachments share.

@@ -191,7 +191,7 @@ async fn answer<W: Volume, V: Volume, S: Volume>(
     // What changes the volume runs to its end: whoever asked hears what became of it.
     let answer = if op.changes() {
         let outcome = handle.await;
-        core.letting_go.after(served.volume.take_events()).await;
+        core.letting_go.after(served.take_events()).await;
         Some(outcome)
     } else {
         held.abortable();

@@ -222,6 +222,8 @@ impl<V: Volume, S: Volume> Service<V, S> {
         self.first = if self.first + 1 < len { self.first + 1 } else { 0 };
         let (before, from) = self.attachments.split_at(self.first.min(len));
         let mut taken = 0;
+        self.core.kv.begin_recalls(spawn);
+        self.core.shared.begin_recalls(spawn);
         for (_, attachment) in from.iter().chain(before) {
             taken += attachment.poll(spawn);
             Self::end_cache(attachment, spawn);
@@ -232,7 +234,7 @@ impl<V: Volume, S: Volume> Service<V, S> {
     /// After the work of a pass: passes on the volumes' events, and names the interrupts to raise
     /// (`None`: the event ring's).
     pub fn flush(&mut self, mut interrupt: impl FnMut(AttachmentId, Option<u16>)) {
-        let (kv, shared) = (&self.core.kv.volume, &self.core.shared.volume);
+        let (kv, shared) = (&self.core.kv, &self.core.shared);
         let untold = self.core.letting_go.take_untold().into_iter();
         for event in untold.chain(kv.take_events()).chain(shared.take_events()) {
             self.pass_on(event);
@@ -284,6 +286,8 @@ impl<V: Volume, S: Volume> Service<V, S> {
             VolumeEvent::StaleEntry { attachment, parent, name } => {
                 (attachment, Event::invalidate_entry(parent, &name))
             }
+            // Nobody's: kept back where events are taken.
+            VolumeEvent::RecallPages { .. } => return,
         };
         // Nobody hears it if it left meanwhile.
         let mut all = self.attachments.iter();
@@ -297,7 +301,9 @@ impl<V: Volume, S: Volume> Service<V, S> {
 
     /// Publishes "asleep" everywhere and looks again; false (and awake) if there is work.
     pub fn may_sleep(&mut self) -> bool {
+        let recalls = self.core.kv.recalls() || self.core.shared.recalls();
         let asleep = !self.is_awaiting()
+            && !recalls
             && self.attachments.iter().all(|(_, attachment)| attachment.may_sleep());
         if !asleep {
             self.awake();
