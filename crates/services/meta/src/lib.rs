@@ -1,2 +1,288 @@
-//! Being built.
+//! The metadata server of shared volumes: names and inodes (a [`Kvfs`]) behind calls, and who may
+//! use which file's bytes at the storage nodes (NetDFS II.A, III.A; checklist rows N2 to N4).
+//!
+//! A client asks by [`Meta::call`]; what the server does unasked (events, recalls, keys, purges) is
+//! work that its owner spawns. Nothing here owns a clock, a thread or a socket: others are reached
+//! through [`Net`].
+//!
+//! # Invariants
+//!
+//! 1. Of a file there are readers or one writer among the clients whose leases are not over.
+//! 2. Before the first grant to write is answered the file is marked, durably; the mark goes once
+//!    all that was written was told, or its nodes were sealed and asked.
+//! 3. A fence only goes up, over the life of the volume.
+//! 4. Nothing is signed with a key that nodes within reach have not.
+//! 5. A session is one client's at a time.
+//!
+//! Parts: `delegations`, `clients`, `keys`, `placement` (tables without I/O); `grants`, `files`,
+//! `nodes`, `housekeeping`, `check`. The page is `docs/internals/meta.md`.
+
 #![forbid(unsafe_code)]
+
+mod check;
+mod clients;
+mod delegations;
+mod files;
+mod grants;
+mod housekeeping;
+mod keys;
+mod nodes;
+mod placement;
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use outboard_base::task::Work;
+use outboard_base::task::{RangeLocks, WaitList, join_all};
+use outboard_base::{Errno, Ino, Result, Time, Timestamp};
+use outboard_flow::Net;
+use outboard_kv::Kv;
+use outboard_kvfs::Kvfs;
+use outboard_medium::Medium;
+use outboard_wire::shared::call::{Call, Reply};
+use outboard_wire::shared::{Coordinate, Peer};
+
+use clients::{Clients, Renewed};
+use delegations::Delegations;
+use housekeeping::Chores;
+use keys::Keys;
+use placement::Placement;
+
+/// How long after the last lease of the life before the server's grace period ends.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long a client is given to hear that it lost a file.
+const HEAR: Duration = Duration::from_secs(2);
+/// Inodes read at a time.
+const PAGE: usize = 1024;
+
+/// How a server works.
+#[derive(Clone, Debug)]
+pub struct MetaOptions {
+    /// The cluster's secret key.
+    pub cluster_key: [u8; 32],
+    /// The volume's number, in capabilities.
+    pub volume: u32,
+    /// A number that no other life of the server has.
+    pub life: u64,
+    /// How long a lease goes on from the sending of a renewal.
+    pub lease: Duration,
+    /// How long a key signs.
+    pub key_life: Duration,
+    /// How long a capability counts.
+    pub capability: Duration,
+    /// Where the nodes are.
+    pub nodes: Vec<Coordinate>,
+    /// On which of them files lie: those there were when the volume was made. It must never change.
+    pub members: Vec<u16>,
+}
+
+impl Default for MetaOptions {
+    fn default() -> MetaOptions {
+        MetaOptions {
+            cluster_key: [0; 32],
+            volume: 0,
+            life: 0,
+            lease: Duration::from_secs(10),
+            key_life: Duration::from_secs(3600),
+            capability: Duration::from_secs(300),
+            nodes: Vec::new(),
+            members: Vec::new(),
+        }
+    }
+}
+
+struct Inner<K, M, N> {
+    kvfs: Arc<Kvfs<K, M>>,
+    net: N,
+    options: MetaOptions,
+    placement: Placement,
+    /// When nobody can have a lease of the life before this any more.
+    former_leases_end: Time,
+    clients: Mutex<Clients>,
+    delegations: Mutex<Delegations>,
+    keys: Mutex<Keys>,
+    chores: Mutex<Chores>,
+    turns: RangeLocks,
+    changes: RangeLocks,
+    sessions_changed: WaitList,
+}
+
+/// A metadata server. A clone is the same server.
+pub struct Meta<K, M, N>(Arc<Inner<K, M, N>>);
+
+impl<K, M, N> Clone for Meta<K, M, N> {
+    fn clone(&self) -> Self {
+        Meta(Arc::clone(&self.0))
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
+    /// Serves a volume from now on.
+    ///
+    /// # Errors
+    /// `EINVAL` if the options contradict each other; what the store says otherwise.
+    pub async fn open(kvfs: Arc<Kvfs<K, M>>, net: N, options: MetaOptions) -> Result<Self> {
+        let placement = Placement::new(&options.nodes, &options.members)?;
+        for node in &options.nodes {
+            let address = SocketAddrV4::new(Ipv4Addr::from(node.address), node.port);
+            net.know(Peer::Node(node.node), address);
+        }
+        let opening = kvfs.opening();
+        let mut delegations = Delegations::new(opening);
+        let mut after = Ino::ROOT;
+        loop {
+            let some = kvfs.writing(after, PAGE).await?;
+            let Some(last) = some.last() else { break };
+            after = *last;
+            some.iter().for_each(|ino| delegations.must_resolve(*ino));
+        }
+        let now = net.now();
+        // A new volume has had no life before.
+        let former_leases_end = if opening > 1 { now.after(options.lease + GRACE) } else { now };
+        let keys = Keys::new(options.cluster_key, options.key_life, options.capability);
+        let inner = Inner {
+            kvfs,
+            net,
+            placement,
+            former_leases_end,
+            clients: Mutex::new(Clients::new(options.lease)),
+            delegations: Mutex::new(delegations),
+            keys: Mutex::new(keys),
+            chores: Mutex::new(Chores::default()),
+            turns: RangeLocks::default(),
+            changes: RangeLocks::default(),
+            sessions_changed: WaitList::default(),
+            options,
+        };
+        Ok(Meta(Arc::new(inner)))
+    }
+
+    /// Answers a call. It may wait for other clients; many are answered side by side.
+    pub async fn call(&self, from: Peer, call: Call, now: Time, wall: Timestamp) -> Reply {
+        let answer = match (from, call) {
+            (_, Call::Status) => Ok(Reply::Text(self.status())),
+            (Peer::Client(client), call) => self.answer(client, call, now, wall).await,
+            _ => Err(Errno::EPERM),
+        };
+        answer.unwrap_or_else(Reply::Failed)
+    }
+
+    async fn answer(&self, client: u64, call: Call, now: Time, wall: Timestamp) -> Result<Reply> {
+        match call {
+            Call::Renew => return self.renew(client, now).await,
+            Call::Check { contents } => return self.check(contents).await.map(Reply::Text),
+            _ => self.clients().meet(client, now)?,
+        }
+        match call {
+            Call::File { asker, request, payload } => {
+                self.file(client, &asker, &request, payload, wall).await
+            }
+            Call::Detach { session } => self.detach(client, session),
+            Call::Back { session } => self.back(client, session).await,
+            Call::Delegate { ino, mode } => {
+                let grant = self.delegate(client, ino, mode).await?;
+                Ok(Reply::Grant(Box::new(grant)))
+            }
+            Call::Publish { ino, fence, told } => {
+                self.publish(client, ino, fence, told).await.map(|()| Reply::Done)
+            }
+            Call::Release { ino, fence, told, keep } => {
+                self.release(client, ino, fence, told, keep).await.map(|()| Reply::Done)
+            }
+            Call::Strip { asker, ino } => self.strip(client, &asker, ino, wall).await,
+            Call::MayWrite { asker, ino } => self.may_write(client, &asker, ino).await,
+            Call::Opened { session, ino, fh } => self.opened(client, session, ino, fh),
+            Call::Layout { ino } => {
+                let layout = self.volume().layout(ino).await?;
+                layout.map(Reply::Layout).ok_or(Errno::EOPNOTSUPP)
+            }
+            Call::SetLayout { asker, ino, layout } => {
+                self.set_layout(client, &asker, ino, layout).await
+            }
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    async fn renew(&self, client: u64, now: Time) -> Result<Reply> {
+        let life = self.options().life;
+        let term_ms = u32::try_from(self.options().lease.as_millis()).unwrap_or(u32::MAX);
+        let (free, capacity) = self.chores().space();
+        let renewed = self.clients().renew(client, now)?;
+        match renewed {
+            Renewed::Goes => {}
+            Renewed::Ends => {
+                // Another life, and no lease in it.
+                let life = life.wrapping_add(1);
+                return Ok(Reply::Lease { life, term_ms: 0, free, capacity });
+            }
+            Renewed::After(lost) => {
+                let calls = lost.iter().map(|ino| Call::Recall { ino: *ino, keep: None });
+                let calls: Vec<Call> = calls.collect();
+                let asked = calls.iter().map(|call| self.ask(Peer::Client(client), call, HEAR));
+                for answer in join_all(asked.collect()).await {
+                    answer?;
+                }
+                self.clients().heard(client, &lost);
+                if self.clients().renew(client, now)? != Renewed::Goes {
+                    return Err(Errno::EAGAIN);
+                }
+            }
+        }
+        Ok(Reply::Lease { life, term_ms, free, capacity })
+    }
+
+    pub(crate) fn volume(&self) -> &Kvfs<K, M> {
+        &self.0.kvfs
+    }
+
+    pub(crate) fn net(&self) -> &N {
+        &self.0.net
+    }
+}
+
+impl<K, M, N> Meta<K, M, N> {
+    pub(crate) fn options(&self) -> &MetaOptions {
+        &self.0.options
+    }
+
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.0.placement
+    }
+
+    pub(crate) fn former_leases_end(&self) -> Time {
+        self.0.former_leases_end
+    }
+
+    pub(crate) fn clients(&self) -> MutexGuard<'_, Clients> {
+        locked(&self.0.clients)
+    }
+
+    pub(crate) fn delegations(&self) -> MutexGuard<'_, Delegations> {
+        locked(&self.0.delegations)
+    }
+
+    pub(crate) fn keys(&self) -> MutexGuard<'_, Keys> {
+        locked(&self.0.keys)
+    }
+
+    pub(crate) fn chores(&self) -> MutexGuard<'_, Chores> {
+        locked(&self.0.chores)
+    }
+
+    pub(crate) fn turns(&self) -> &RangeLocks {
+        &self.0.turns
+    }
+
+    pub(crate) fn changes(&self) -> &RangeLocks {
+        &self.0.changes
+    }
+
+    pub(crate) fn sessions_changed(&self) -> &WaitList {
+        &self.0.sessions_changed
+    }
+}

@@ -1,0 +1,212 @@
+//! Who may use which file's bytes: a table without I/O.
+//!
+//! A file has many readers or one writer. Each has a fence: `openings of the server << 32 | counter`.
+//! A fence is above every fence that the file had before, so a call that comes late names a fence
+//! that is nobody's any more, and a node that has seen a later one refuses it. The table drops a
+//! file that nobody holds and keeps the highest such fence as a floor for all files.
+//!
+//! A file is *unresolved* if somebody may have written to it who has neither told nor released:
+//! its size is not known until its nodes were sealed and asked, and nobody gets it before.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use outboard_base::{Errno, Ino, Result};
+use outboard_wire::shared::call::Mode;
+
+/// How many are remembered that were given back, for who gives back again.
+const RETURNED_MAX: usize = 1024;
+
+/// What a client has of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// What it may do.
+    pub(crate) mode: Mode,
+    /// Under which fence.
+    pub(crate) fence: u64,
+}
+
+/// What must be given back before another can be granted something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InTheWay {
+    /// By whom.
+    pub(crate) client: u64,
+    /// What it has now.
+    pub(crate) held: Held,
+    /// What it may keep.
+    pub(crate) keep: Option<Mode>,
+}
+
+#[derive(Debug)]
+struct File {
+    /// The highest fence given to anybody, or sealed.
+    fence: u64,
+    held: BTreeMap<u64, Held>,
+    unresolved: bool,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Delegations {
+    files: BTreeMap<Ino, File>,
+    /// No file that is not in the table has had a higher fence.
+    floor: u64,
+    /// The last fence of this opening.
+    last: u64,
+    /// The last write delegations that were given back: of which file, by whom, under which fence.
+    returned: VecDeque<(Ino, u64, u64)>,
+}
+
+impl Delegations {
+    /// An empty one, of the opening with this number.
+    pub(crate) fn new(opening: u64) -> Delegations {
+        let floor = opening << 32;
+        let last = floor | u64::from(u32::MAX);
+        Delegations { files: BTreeMap::new(), floor, last, returned: VecDeque::new() }
+    }
+
+    /// What stands in the way of `mode` for a client.
+    pub(crate) fn in_the_way(&self, ino: Ino, client: u64, mode: Mode) -> Vec<InTheWay> {
+        let Some(file) = self.files.get(&ino) else { return Vec::new() };
+        let others = file.held.iter().filter(|(other, _)| **other != client);
+        let keep = match mode {
+            Mode::Read => Some(Mode::Read),
+            Mode::Write => None,
+        };
+        others
+            .filter(|(_, held)| mode == Mode::Write || held.mode == Mode::Write)
+            .map(|(client, held)| InTheWay { client: *client, held: *held, keep })
+            .collect()
+    }
+
+    /// What a client has of a file.
+    pub(crate) fn held(&self, ino: Ino, client: u64) -> Option<Held> {
+        self.files.get(&ino)?.held.get(&client).copied()
+    }
+
+    /// Whether a client has a file under this fence for writing.
+    pub(crate) fn writes(&self, ino: Ino, client: u64, fence: u64) -> bool {
+        self.held(ino, client) == Some(Held { mode: Mode::Write, fence })
+    }
+
+    /// Whether the file's nodes must be asked before anybody gets it.
+    pub(crate) fn is_unresolved(&self, ino: Ino) -> bool {
+        self.files.get(&ino).is_some_and(|file| file.unresolved)
+    }
+
+    /// Grants what nothing stands in the way of, under a new fence; what the client had is replaced.
+    ///
+    /// # Errors
+    /// `EBUSY` if something stands in the way, `EIO` once an opening has no fences left.
+    pub(crate) fn grant(&mut self, ino: Ino, client: u64, mode: Mode) -> Result<Held> {
+        if self.is_unresolved(ino) || !self.in_the_way(ino, client, mode).is_empty() {
+            return Err(Errno::EBUSY);
+        }
+        let held = Held { mode, fence: self.raise(ino)? };
+        self.file(ino).held.insert(client, held);
+        Ok(held)
+    }
+
+    /// A client gives back what it has under this fence, down to `keep`; what it had, if that is
+    /// what it has.
+    pub(crate) fn give_back(
+        &mut self,
+        ino: Ino,
+        client: u64,
+        fence: u64,
+        keep: Option<Mode>,
+    ) -> Option<Held> {
+        let held = self.held(ino, client).filter(|held| held.fence == fence)?;
+        if held.mode == Mode::Write && keep != Some(Mode::Write) {
+            self.returned.truncate(RETURNED_MAX - 1);
+            self.returned.push_front((ino, client, fence));
+        }
+        let file = self.file(ino);
+        match keep.map(|keep| keep.min(held.mode)) {
+            Some(mode) => {
+                file.held.insert(client, Held { mode, fence });
+            }
+            None => {
+                file.held.remove(&client);
+            }
+        }
+        self.forget_if_free(ino);
+        Some(held)
+    }
+
+    /// Whether a client gave this back some time ago, and nothing was taken from it.
+    pub(crate) fn was_given_back(&self, ino: Ino, client: u64, fence: u64) -> bool {
+        self.returned.contains(&(ino, client, fence))
+    }
+
+    /// A client loses what it has of a file, and cannot be asked what it did to it; what it had.
+    pub(crate) fn lose(&mut self, ino: Ino, client: u64) -> Option<Held> {
+        let file = self.files.get_mut(&ino)?;
+        let held = file.held.remove(&client)?;
+        file.unresolved |= held.mode == Mode::Write;
+        self.forget_if_free(ino);
+        Some(held)
+    }
+
+    /// Files of which a client has something.
+    pub(crate) fn files_of(&self, client: u64) -> Vec<Ino> {
+        let of_client = self.files.iter().filter(|(_, file)| file.held.contains_key(&client));
+        of_client.map(|(ino, _)| *ino).collect()
+    }
+
+    /// Somebody may have written to this file who cannot be asked.
+    pub(crate) fn must_resolve(&mut self, ino: Ino) {
+        self.file(ino).unresolved = true;
+    }
+
+    /// A fence above every one that this file has had, to be shown to its nodes.
+    ///
+    /// # Errors
+    /// `EIO` once an opening has no fences left.
+    pub(crate) fn raise(&mut self, ino: Ino) -> Result<u64> {
+        let last = self.last;
+        let file = self.file(ino);
+        if file.fence >= last {
+            return Err(Errno::EIO);
+        }
+        file.fence += 1;
+        Ok(file.fence)
+    }
+
+    /// All nodes of a file were sealed and have answered.
+    pub(crate) fn resolved(&mut self, ino: Ino) {
+        self.file(ino).unresolved = false;
+        self.forget_if_free(ino);
+    }
+
+    /// Files that must be resolved.
+    pub(crate) fn unresolved(&self) -> Vec<Ino> {
+        let unresolved = self.files.iter().filter(|(_, file)| file.unresolved);
+        unresolved.map(|(ino, _)| *ino).collect()
+    }
+
+    /// Delegations to read, and to write.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let all = || self.files.values().flat_map(|file| file.held.values());
+        let writers = all().filter(|held| held.mode == Mode::Write).count();
+        (all().count() - writers, writers)
+    }
+
+    fn file(&mut self, ino: Ino) -> &mut File {
+        let fence = self.floor;
+        let new = || File { fence, held: BTreeMap::new(), unresolved: false };
+        self.files.entry(ino).or_insert_with(new)
+    }
+
+    fn forget_if_free(&mut self, ino: Ino) {
+        if let Some(file) = self.files.get(&ino)
+            && file.held.is_empty()
+            && !file.unresolved
+        {
+            self.floor = self.floor.max(file.fence);
+            self.files.remove(&ino);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! File operations of hosts: decoded, checked against who uses the files' bytes, carried out by the
+//! volume, and encoded.
+
+use outboard_base::{Errno, Fh, Ino, Result, SessionId, Timestamp, limits};
+use outboard_flow::Net;
+use outboard_kv::Kv;
+use outboard_medium::Medium;
+use outboard_volume::{Answer, Caller, Payload};
+use outboard_wire::file::Reply as FileReply;
+use outboard_wire::file::{Flags, Header, Request, open_flags};
+use outboard_wire::shared::call::{Asker, Layout, Mode, Reply};
+
+use crate::Meta;
+use crate::clients::Admission;
+
+/// A request of a session under way; others may take the session over once it is dropped.
+struct Busy<'m, K, M, N> {
+    meta: &'m Meta<K, M, N>,
+    session: SessionId,
+}
+
+impl<K, M, N> Drop for Busy<'_, K, M, N> {
+    fn drop(&mut self) {
+        self.meta.clients().done(self.session);
+        self.meta.sessions_changed().notify();
+    }
+}
+
+pub(crate) fn caller(asker: &Asker) -> Caller {
+    Caller {
+        attachment: asker.session,
+        trusted: asker.trusted,
+        peer: asker.peer.clone(),
+        keeps_times: asker.keeps_times,
+    }
+}
+
+/// Which file's size an operation reads, or what it does to its bytes.
+fn concerns(request: &Request<'_>) -> Option<(Ino, Mode)> {
+    Some(match *request {
+        Request::Open { ino, flags } if flags & open_flags::TRUNC != 0 => (ino, Mode::Write),
+        Request::Setattr { ino, ref set, .. } if set.size.is_some() => (ino, Mode::Write),
+        Request::Open { ino, .. }
+        | Request::Getattr { ino, .. }
+        | Request::Setattr { ino, .. }
+        | Request::Lseek { ino, .. } => (ino, Mode::Read),
+        Request::Fallocate { ino, .. } => (ino, Mode::Write),
+        _ => return None,
+    })
+}
+
+impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
+    /// Answers one file operation.
+    pub(crate) async fn file(
+        &self,
+        client: u64,
+        asker: &Asker,
+        request: &[u8],
+        payload: Vec<u8>,
+        wall: Timestamp,
+    ) -> Result<Reply> {
+        let (header, request) = Request::decode(request)?;
+        if header.session != asker.session {
+            return Err(Errno::EPERM);
+        }
+        let _busy = self.speak_for(client, asker.session).await?;
+        let caller = caller(asker);
+        if let Some((ino, mode)) = concerns(&request) {
+            self.settle(ino, client, mode).await?;
+        }
+        let creates = matches!(request, Request::Create { .. });
+        if let Request::Create { parent, name, flags, .. } = request
+            && flags & open_flags::TRUNC != 0
+        {
+            let found = self.look_up(&caller, &header, parent, name, wall).await?;
+            if let Some(ino) = found {
+                self.settle(ino, client, Mode::Write).await?;
+            }
+        }
+        let payload = if payload.is_empty() { Payload::None } else { Payload::Bytes(payload) };
+        let handled = self.volume().handle(&caller, &header, request, payload, wall).await?;
+        let answer = if creates { self.with_its_size(client, handled).await? } else { handled };
+        encode(&answer)
+    }
+
+    /// What a name leads to, if the asker may know.
+    async fn look_up(
+        &self,
+        caller: &Caller,
+        header: &Header,
+        parent: Ino,
+        name: &[u8],
+        wall: Timestamp,
+    ) -> Result<Option<Ino>> {
+        let flags = header.flags.without(Flags::REPLAY);
+        let header = Header { sequence: 0, flags, ..header.clone() };
+        let request = Request::Lookup { parent, name };
+        match self.volume().handle(caller, &header, request, Payload::None, wall).await {
+            Ok(Answer { reply: FileReply::Entry(attr), .. }) => Ok(Some(attr.ino)),
+            Ok(_) => Err(Errno::EPROTO),
+            // What is the matter is for the operation itself to say.
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// A file that was found, not made, may be written by another client: its attributes as they
+    /// are once that is over.
+    async fn with_its_size(&self, client: u64, answer: Answer) -> Result<Answer> {
+        let FileReply::Created(attr, fh) = &answer.reply else { return Ok(answer) };
+        let (ino, fh): (Ino, Fh) = (attr.ino, *fh);
+        if self.settle(ino, client, Mode::Read).await.is_err() {
+            // It is open; who reads or writes it hears what is the matter.
+            return Ok(answer);
+        }
+        match self.volume().spread(ino).await {
+            Ok(spread) => Ok(FileReply::Created(spread.attr, fh).into()),
+            Err(_) => Ok(answer),
+        }
+    }
+
+    /// A client speaks for a session from here on: what another asked for it has ended, and is
+    /// refused from now on.
+    async fn speak_for(&self, client: u64, session: SessionId) -> Result<Busy<'_, K, M, N>> {
+        let is_new = !self.clients().owns(client, session);
+        let admitted = self.sessions_changed().until(|| {
+            match self.clients().admit(client, session, self.net().now()) {
+                Ok(Admission::Wait) => None,
+                Ok(Admission::Taken) => Some(Ok(())),
+                Err(errno) => Some(Err(errno)),
+            }
+        });
+        admitted.await?;
+        if is_new {
+            // What it missed it is told again.
+            self.volume().is_back(session);
+        }
+        Ok(Busy { meta: self, session })
+    }
+
+    /// A session is gone for good.
+    pub(crate) fn detach(&self, client: u64, session: SessionId) -> Result<Reply> {
+        if self.clients().owns(client, session) {
+            self.volume().detach(session);
+            self.clients().forget_session(session);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// A session is there again.
+    pub(crate) async fn back(&self, client: u64, session: SessionId) -> Result<Reply> {
+        let _busy = self.speak_for(client, session).await?;
+        self.volume().is_back(session);
+        Ok(Reply::Done)
+    }
+
+    /// Sets the layout of an empty file or a directory.
+    pub(crate) async fn set_layout(
+        &self,
+        client: u64,
+        asker: &Asker,
+        ino: Ino,
+        layout: Layout,
+    ) -> Result<Reply> {
+        let _busy = self.speak_for(client, asker.session).await?;
+        // Who has a delegation knows the layout.
+        self.settle(ino, u64::MAX, Mode::Write).await?;
+        let header =
+            Header { cred: asker.peer.clone(), session: asker.session, ..Header::default() };
+        self.volume().set_layout(&caller(asker), &header, ino, layout).await?;
+        Ok(Reply::Done)
+    }
+
+    /// A write that takes set-id bits away is coming.
+    pub(crate) async fn strip(
+        &self,
+        client: u64,
+        asker: &Asker,
+        ino: Ino,
+        wall: Timestamp,
+    ) -> Result<Reply> {
+        let _busy = self.speak_for(client, asker.session).await?;
+        let attr = self.volume().strip(&caller(asker), ino, wall).await?;
+        Ok(Reply::Attr(Box::new(attr)))
+    }
+
+    /// Whether a peer may write now.
+    pub(crate) async fn may_write(&self, client: u64, asker: &Asker, ino: Ino) -> Result<Reply> {
+        let _busy = self.speak_for(client, asker.session).await?;
+        Ok(Reply::Flag(self.volume().may_write(&caller(asker), ino).await?))
+    }
+
+    /// Flags of a handle.
+    pub(crate) fn opened(
+        &self,
+        client: u64,
+        session: SessionId,
+        ino: Ino,
+        fh: Fh,
+    ) -> Result<Reply> {
+        if !self.clients().owns(client, session) {
+            return Err(Errno::ESTALE);
+        }
+        let flags = self.volume().opened(session, ino, fh);
+        Ok(Reply::Number(flags.map_or(u64::MAX, u64::from)))
+    }
+}
+
+fn encode(answer: &Answer) -> Result<Reply> {
+    let mut header = vec![0; limits::REPLY_HEADER_MAX];
+    let (result, len) = answer.reply.encode(&mut header)?;
+    header.truncate(len);
+    Ok(Reply::File { result, header, payload: answer.payload.bytes().to_vec() })
+}

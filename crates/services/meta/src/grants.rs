@@ -1,0 +1,351 @@
+//! Delegations given, taken back, and resolved: what the table of them says, carried out.
+//!
+//! Two locks of a file, both fair. Its *turn* is held by who wants something of it that others may
+//! stand in the way of, for as long as that takes: first come, first served, and nothing new is
+//! granted meanwhile. A *change* of what somebody has, with what goes into the volume with it, is
+//! made under the other, which is short, and taken after the turn: so giving back never waits for
+//! who recalls.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use outboard_base::task::join_all;
+use outboard_base::{Errno, Ino, Result, Time, Timestamp};
+use outboard_flow::Net;
+use outboard_kv::Kv;
+use outboard_kvfs::spread::Spread;
+use outboard_medium::Medium;
+use outboard_wire::shared::call::{Call, Grant, Mode, Reply, Told};
+use outboard_wire::shared::{Capability, Peer, Rights};
+
+use crate::Meta;
+use crate::delegations::{Held, InTheWay};
+use crate::nodes::first_of;
+
+/// How often it is looked whether who was recalled still has a lease.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long a client with a lease may take over a recall: what it has not written back by then is
+/// lost with its lease.
+const RECALL: Duration = Duration::from_secs(60);
+/// How long it is tried to reach the nodes of a file that must be resolved.
+const RESOLVE: Duration = Duration::from_secs(20);
+
+impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
+    /// Gives a client a delegation; takes back what is in the way.
+    pub(crate) async fn delegate(&self, client: u64, ino: Ino, mode: Mode) -> Result<Grant> {
+        self.needs_lease(client)?;
+        if let Some(held) = self.has_already(ino, client, mode) {
+            // It asks for a new capability, maybe because a node did not know the key of the old.
+            return self.grant_again(client, ino, held).await;
+        }
+        self.volume().spread(ino).await?;
+        let _turn = self.turns().exclusive(ino).await;
+        if let Some(held) = self.has_already(ino, client, mode) {
+            return self.grant_again(client, ino, held).await;
+        }
+        if mode == Mode::Write {
+            // Readers of the life before may still have leases.
+            self.after_former_leases().await;
+        }
+        self.clear_the_way(ino, client, mode).await?;
+        self.needs_lease(client)?;
+        let change = self.changes().exclusive(ino).await;
+        if mode == Mode::Write {
+            self.volume().begin_writing(ino).await?;
+        }
+        let spread = self.volume().spread(ino).await?;
+        let held = self.delegations().grant(ino, client, mode)?;
+        drop(change);
+        self.grant_of(client, &spread, held).await
+    }
+
+    fn has_already(&self, ino: Ino, client: u64, mode: Mode) -> Option<Held> {
+        self.delegations().held(ino, client).filter(|held| held.mode >= mode)
+    }
+
+    fn needs_lease(&self, client: u64) -> Result<()> {
+        let has_lease = self.clients().may_take(client, self.net().now());
+        if has_lease { Ok(()) } else { Err(Errno::ESTALE) }
+    }
+
+    async fn grant_again(&self, client: u64, ino: Ino, held: Held) -> Result<Grant> {
+        let spread = self.volume().spread(ino).await?;
+        let nodes = self.placement().of(&spread.layout, ino.0);
+        self.tell_keys(&nodes).await;
+        self.grant_of(client, &spread, held).await
+    }
+
+    async fn grant_of(&self, client: u64, spread: &Spread, held: Held) -> Result<Grant> {
+        if self.keys().is_untold() {
+            self.tell_all_keys().await;
+        }
+        let layout = spread.layout;
+        let capability = Capability {
+            key: 0,
+            rights: match held.mode {
+                Mode::Read => Rights::READ,
+                Mode::Write => Rights::READ_WRITE,
+            },
+            volume: self.options().volume,
+            object: spread.attr.ino.0,
+            first: 0,
+            end: u64::MAX,
+            client,
+            fence: held.fence,
+            group: layout.group,
+            strategy: layout.strategy,
+            k: layout.k,
+            m: layout.m,
+            expires: 0,
+            mac: [0; 16],
+        };
+        let capability = self.keys().sign(capability, self.net().wall_ms())?;
+        Ok(Grant {
+            mode: held.mode,
+            attr: spread.attr.clone(),
+            strips: spread.strips,
+            layout,
+            capability,
+            nodes: self.placement().of(&layout, spread.attr.ino.0),
+        })
+    }
+
+    /// A writer says what it knows better; `ESTALE` if it is none under this fence.
+    pub(crate) async fn publish(
+        &self,
+        client: u64,
+        ino: Ino,
+        fence: u64,
+        told: Told,
+    ) -> Result<()> {
+        let _change = self.changes().exclusive(ino).await;
+        if !self.delegations().writes(ino, client, fence) {
+            return Err(Errno::ESTALE);
+        }
+        self.tell_volume(client, ino, told).await
+    }
+
+    /// Under the lock of changes. The writer's own host need not hear of it.
+    async fn tell_volume(&self, client: u64, ino: Ino, told: Told) -> Result<()> {
+        let session = self.clients().a_session(client);
+        match self.volume().publish(session, ino, told).await {
+            // The file is gone, and nobody can see its size.
+            Err(Errno::ESTALE) => Ok(()),
+            done => done.map(|_| ()),
+        }
+    }
+
+    /// A client gives back what it has under a fence, down to `keep`. Done again it changes nothing;
+    /// `ESTALE` if it has something to say under a fence that was taken from it.
+    pub(crate) async fn release(
+        &self,
+        client: u64,
+        ino: Ino,
+        fence: u64,
+        told: Option<Told>,
+        keep: Option<Mode>,
+    ) -> Result<()> {
+        let _change = self.changes().exclusive(ino).await;
+        if let Some(told) = told {
+            if self.delegations().writes(ino, client, fence) {
+                self.tell_volume(client, ino, told).await?;
+            } else if !self.delegations().was_given_back(ino, client, fence) {
+                return Err(Errno::ESTALE);
+            }
+        }
+        self.give_back(client, ino, fence, keep).await
+    }
+
+    /// Under the lock of changes: all that was written was told.
+    async fn give_back(&self, client: u64, ino: Ino, fence: u64, keep: Option<Mode>) -> Result<()> {
+        let wrote = self.delegations().writes(ino, client, fence);
+        if wrote && keep != Some(Mode::Write) {
+            match self.volume().end_writing(ino).await {
+                Ok(()) | Err(Errno::ESTALE) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.delegations().give_back(ino, client, fence, keep);
+        Ok(())
+    }
+
+    /// Nobody but `client` has more of a file than `mode` allows beside it, and its size is known.
+    pub(crate) async fn settle(&self, ino: Ino, client: u64, mode: Mode) -> Result<()> {
+        if self.is_settled(ino, client, mode) {
+            return Ok(());
+        }
+        let _turn = self.turns().exclusive(ino).await;
+        self.clear_the_way(ino, client, mode).await
+    }
+
+    fn is_settled(&self, ino: Ino, client: u64, mode: Mode) -> bool {
+        let table = self.delegations();
+        !table.is_unresolved(ino) && table.in_the_way(ino, client, mode).is_empty()
+    }
+
+    /// In a file's turn.
+    async fn clear_the_way(&self, ino: Ino, client: u64, mode: Mode) -> Result<()> {
+        let others = self.delegations().in_the_way(ino, client, mode);
+        let recalls = others.into_iter().map(|other| self.recall(ino, other)).collect();
+        join_all(recalls).await.into_iter().collect::<Result<()>>()?;
+        if self.delegations().is_unresolved(ino) {
+            self.resolve(ino).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes a delegation back: by asking, or, once the client's lease is over, without.
+    async fn recall(&self, ino: Ino, other: InTheWay) -> Result<()> {
+        let InTheWay { client, held, keep } = other;
+        let begun = self.net().now();
+        let mut bytes = Vec::new();
+        Call::Recall { ino, keep }.encode(&mut bytes);
+        while self.has_still(ino, client, held, keep) {
+            let now = self.net().now();
+            if !self.clients().has_lease(client, now) {
+                self.take(ino, client, held).await;
+                return Ok(());
+            }
+            if now.since(begun) > RECALL {
+                self.clients().expel(client);
+            }
+            let asked = self.net().call(Peer::Client(client), bytes.clone());
+            let answer = self.while_it_has_a_lease(client, asked).await;
+            let answer = answer.and_then(std::result::Result::ok);
+            if answer.is_some_and(|bytes| Reply::decode(&bytes) == Ok(Reply::Done)) {
+                let _change = self.changes().exclusive(ino).await;
+                self.give_back(client, ino, held.fence, keep).await?;
+            } else {
+                self.net().sleep(LOOK).await;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_still(&self, ino: Ino, client: u64, held: Held, keep: Option<Mode>) -> bool {
+        let now = self.delegations().held(ino, client);
+        now.is_some_and(|now| now.fence == held.fence && Some(now.mode) > keep)
+    }
+
+    /// The outcome, if it comes while a client has a lease, and in the time that a recall may take.
+    async fn while_it_has_a_lease<T>(
+        &self,
+        client: u64,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut work = pin!(work);
+        let begun = self.net().now();
+        loop {
+            let mut look = pin!(self.net().sleep(LOOK));
+            if let Some(out) = first_of(work.as_mut(), look.as_mut()).await {
+                return Some(out);
+            }
+            let now = self.net().now();
+            if !self.clients().has_lease(client, now) || now.since(begun) > RECALL {
+                return None;
+            }
+        }
+    }
+
+    /// A late client loses a delegation. What it wrote is found by resolving.
+    async fn take(&self, ino: Ino, client: u64, held: Held) {
+        let _change = self.changes().exclusive(ino).await;
+        let mut table = self.delegations();
+        if table.held(ino, client).is_some_and(|now| now.fence == held.fence) {
+            table.lose(ino, client);
+            drop(table);
+            self.clients().lost(client, ino);
+        }
+    }
+
+    /// A client is gone: it loses all that it has.
+    pub(crate) async fn take_all(&self, client: u64) {
+        let files = self.delegations().files_of(client);
+        for ino in files {
+            let held = self.delegations().held(ino, client);
+            if let Some(held) = held {
+                self.take(ino, client, held).await;
+            }
+        }
+    }
+
+    /// In a file's turn: seals it at its nodes, and finds out how long it is.
+    async fn resolve(&self, ino: Ino) -> Result<()> {
+        self.after_former_leases().await;
+        let begun = self.net().now();
+        loop {
+            match self.try_to_resolve(ino).await {
+                Err(Errno::EIO | Errno::EAGAIN) if self.net().now().since(begun) < RESOLVE => {
+                    self.net().sleep(LOOK).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn try_to_resolve(&self, ino: Ino) -> Result<()> {
+        let spread = match self.volume().spread(ino).await {
+            Ok(spread) => spread,
+            // The file is gone: its objects are to be purged.
+            Err(Errno::ESTALE) => {
+                self.delegations().resolved(ino);
+                return Ok(());
+            }
+            Err(errno) => return Err(errno),
+        };
+        let fence = self.delegations().raise(ino)?;
+        let nodes = self.placement().of(&spread.layout, ino.0);
+        let found = self.seal_at(&nodes, ino.0, fence).await?;
+        let _change = self.changes().exclusive(ino).await;
+        let known = self.volume().spread(ino).await.map(|spread| spread.attr.size);
+        let known = known.unwrap_or(spread.attr.size);
+        let end = found.iter().map(|object| object.end).max().unwrap_or(0);
+        if end > known {
+            let told = Told { size: end, mtime: Some(timestamp(self.net().wall_ms())) };
+            match self.volume().publish(None, ino, told).await {
+                Ok(_) | Err(Errno::ESTALE) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        match self.volume().end_writing(ino).await {
+            Ok(()) | Err(Errno::ESTALE) => {}
+            Err(errno) => return Err(errno),
+        }
+        self.delegations().resolved(ino);
+        Ok(())
+    }
+
+    /// Waits until no client can have a lease of the server's life before this.
+    pub(crate) async fn after_former_leases(&self) {
+        loop {
+            let left = self.former_leases_end().since(self.net().now());
+            if left == Duration::ZERO {
+                return;
+            }
+            self.net().sleep(left).await;
+        }
+    }
+
+    /// Resolves what gone clients wrote, so that its size is right before somebody asks.
+    pub(crate) async fn resolve_some(&self) {
+        let some = self.delegations().unresolved();
+        for ino in some {
+            let _turn = self.turns().exclusive(ino).await;
+            if self.delegations().is_unresolved(ino) && self.try_to_resolve(ino).await.is_err() {
+                // Its nodes cannot be reached; whoever wants it, or the next round, tries again.
+                self.net().sleep(LOOK).await;
+            }
+        }
+    }
+
+    /// Whether leases of the life before may go on.
+    pub(crate) fn former_leases_go_on(&self, now: Time) -> bool {
+        self.former_leases_end() > now
+    }
+}
+
+/// A moment of Unix time.
+pub(crate) fn timestamp(wall_ms: u64) -> Timestamp {
+    let nsec = u32::try_from(wall_ms % 1000).unwrap_or(0).saturating_mul(1_000_000);
+    Timestamp { sec: i64::try_from(wall_ms / 1000).unwrap_or(i64::MAX), nsec }
+}

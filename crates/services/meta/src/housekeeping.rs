@@ -1,0 +1,288 @@
+//! What the server does unasked: events to clients, keys to nodes, purges, the end of clients that
+//! are gone, and of grace.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use outboard_base::{SessionId, Time};
+use outboard_flow::Net;
+use outboard_kv::Kv;
+use outboard_medium::Medium;
+use outboard_volume::VolumeEvent;
+use outboard_wire::shared::Peer;
+use outboard_wire::shared::call::{Call, Event, Reply};
+
+use crate::{Meta, Work};
+
+/// How often nodes are told the keys and asked for their space.
+const KEYS_EVERY: Duration = Duration::from_secs(10);
+/// How often objects to be purged and files to be resolved are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Objects purged in one piece of work.
+const PURGES: usize = 256;
+/// How long a client is given for events.
+const EVENTS: Duration = Duration::from_secs(5);
+
+/// What is to be done beside answering.
+#[derive(Debug)]
+enum Chore {
+    Deliver(u64),
+    Keys,
+    Purges,
+    Bury(u64, Vec<SessionId>),
+    Resolve,
+}
+
+/// What is to be done, and when it was done last.
+#[derive(Debug, Default)]
+pub(crate) struct Chores {
+    todo: VecDeque<Chore>,
+    keys_at: Option<Time>,
+    keys_run: bool,
+    purges_at: Option<Time>,
+    purges_run: bool,
+    purges_pending: usize,
+    resolve_at: Option<Time>,
+    resolve_runs: bool,
+    grace_is_over: bool,
+    nodes_reached: usize,
+    free: u64,
+    capacity: u64,
+}
+
+fn is_due(last: Option<Time>, every: Duration, now: Time) -> bool {
+    last.is_none_or(|last| now.since(last) >= every)
+}
+
+impl Chores {
+    /// Bytes that nodes can take, and could if empty, as far as they said.
+    pub(crate) fn space(&self) -> (u64, u64) {
+        (self.free, self.capacity)
+    }
+
+    fn begin_due(&mut self, now: Time) {
+        if !self.keys_run && is_due(self.keys_at, KEYS_EVERY, now) {
+            (self.keys_at, self.keys_run) = (Some(now), true);
+            self.todo.push_back(Chore::Keys);
+        }
+        if !self.purges_run && is_due(self.purges_at, LOOK_EVERY, now) {
+            (self.purges_at, self.purges_run) = (Some(now), true);
+            self.todo.push_back(Chore::Purges);
+        }
+    }
+}
+
+impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
+    /// Takes what the volume has to say to clients. To be called at each pass of the owner.
+    pub fn events(&self) {
+        let events = self.volume().take_events();
+        if events.is_empty() {
+            return;
+        }
+        let mut clients = self.clients();
+        for event in events {
+            if let Some((session, event)) = translate(event) {
+                clients.push_event(session, event);
+            }
+        }
+    }
+
+    /// What is to be done now: the owner spawns it. To be called at each pass, after
+    /// [`Meta::events`].
+    pub fn take_work(&self) -> Vec<Work> {
+        let deliveries = self.clients().begin_deliveries().into_iter().map(Chore::Deliver);
+        let mut chores = self.chores();
+        chores.todo.extend(deliveries);
+        let todo = std::mem::take(&mut chores.todo);
+        drop(chores);
+        todo.into_iter().map(|chore| self.work(chore)).collect()
+    }
+
+    fn work(&self, chore: Chore) -> Work {
+        let meta = self.clone();
+        Box::pin(async move {
+            match chore {
+                Chore::Deliver(client) => meta.deliver(client).await,
+                Chore::Keys => {
+                    meta.tell_all_keys().await;
+                    meta.ask_for_space().await;
+                    meta.chores().keys_run = false;
+                }
+                Chore::Purges => {
+                    meta.purge_some().await;
+                    meta.chores().purges_run = false;
+                }
+                Chore::Bury(client, sessions) => {
+                    sessions.into_iter().for_each(|session| meta.volume().detach(session));
+                    meta.take_all(client).await;
+                }
+                Chore::Resolve => {
+                    meta.resolve_some().await;
+                    meta.chores().resolve_runs = false;
+                }
+            }
+        })
+    }
+
+    /// Housekeeping, about once a second or when it said so; true if there is more to do at once.
+    pub async fn tidy(&self, now: Time) -> bool {
+        self.chores().begin_due(now);
+        let gone = self.clients().take_gone(now);
+        let has_unresolved = !self.delegations().unresolved().is_empty();
+        let former_leases = self.former_leases_go_on(now);
+        {
+            let mut chores = self.chores();
+            chores.todo.extend(gone.into_iter().map(|(client, of)| Chore::Bury(client, of)));
+            let due = is_due(chores.resolve_at, LOOK_EVERY, now) && !chores.resolve_runs;
+            if has_unresolved && due && !former_leases {
+                (chores.resolve_at, chores.resolve_runs) = (Some(now), true);
+                chores.todo.push_back(Chore::Resolve);
+            }
+        }
+        self.volume().expire_recalls();
+        if !former_leases && !self.chores().grace_is_over {
+            match self.volume().end_grace().await {
+                Ok(()) => self.chores().grace_is_over = true,
+                Err(errno) => {
+                    tracing::warn!(%errno, "the grace period cannot be ended; tried again")
+                }
+            }
+        }
+        match self.volume().tidy().await {
+            Ok(more) => more,
+            Err(errno) => {
+                tracing::warn!(%errno, "housekeeping of the volume failed; tried again");
+                false
+            }
+        }
+    }
+
+    async fn deliver(&self, client: u64) {
+        loop {
+            let events = self.clients().next_events(client);
+            if events.is_empty() {
+                return;
+            }
+            let count = events.len();
+            let asked = self.ask(Peer::Client(client), &Call::Events { events }, EVENTS).await;
+            if asked == Ok(Reply::Done) {
+                self.clients().delivered(client, count);
+            } else {
+                self.net().sleep(EVENTS / 20).await;
+            }
+        }
+    }
+
+    /// Tells all nodes the keys.
+    pub(crate) async fn tell_all_keys(&self) {
+        let (reached, last) = self.tell_keys(self.placement().all()).await;
+        self.keys().told(last);
+        self.chores().nodes_reached = reached;
+    }
+
+    async fn ask_for_space(&self) {
+        let (mut free, mut capacity) = (0_u64, 0_u64);
+        for node in self.placement().all() {
+            let Ok(Reply::Text(text)) = self.ask_node(node.node, &Call::Status).await else {
+                continue;
+            };
+            free = free.saturating_add(number_in(&text, "free").unwrap_or(0));
+            capacity = capacity.saturating_add(number_in(&text, "capacity").unwrap_or(0));
+        }
+        let mut chores = self.chores();
+        (chores.free, chores.capacity) = (free, capacity);
+    }
+
+    /// Objects of files that are gone go at the nodes. Whoever may still write to one is asked to
+    /// stop first, or it would come back.
+    async fn purge_some(&self) {
+        let objects = match self.volume().purges(0, PURGES).await {
+            Ok(objects) => objects,
+            Err(errno) => {
+                tracing::warn!(%errno, "objects to be purged cannot be read; tried again");
+                return;
+            }
+        };
+        self.chores().purges_pending = objects.len();
+        for object in objects {
+            if self.purge(object).await.is_err() {
+                // A node is away; another object may lie elsewhere, but is purged everywhere, too.
+                return;
+            }
+            let mut chores = self.chores();
+            chores.purges_pending = chores.purges_pending.saturating_sub(1);
+        }
+    }
+
+    async fn purge(&self, object: u64) -> outboard_base::Result<()> {
+        self.settle(outboard_base::Ino(object), u64::MAX, outboard_wire::shared::call::Mode::Write)
+            .await?;
+        self.purge_everywhere(object).await?;
+        self.volume().purged(object).await
+    }
+
+    /// Figures, as JSON.
+    pub fn status(&self) -> String {
+        let now = self.net().now();
+        let [clients, leases, sessions, events] = self.clients().counts(now);
+        let (readers, writers) = self.delegations().counts();
+        let unresolved = self.delegations().unresolved().len();
+        let key = self.keys().signing().map_or_else(|| "null".to_owned(), |key| key.to_string());
+        let chores = self.chores();
+        format!(
+            "{{\"role\":\"meta\",\"life\":{},\"opening\":{},\"grace\":{},\"clients\":{clients},\
+             \"leases\":{leases},\"sessions\":{sessions},\"events\":{events},\
+             \"delegations\":{{\"read\":{readers},\"write\":{writers},\"unresolved\":{unresolved}}},\
+             \"key\":{key},\"nodes\":{},\"nodes_reached\":{},\"purges\":{},\"free\":{},\
+             \"capacity\":{}}}",
+            self.options().life,
+            self.volume().opening(),
+            !chores.grace_is_over,
+            self.placement().all().len(),
+            chores.nodes_reached,
+            chores.purges_pending,
+            chores.free,
+            chores.capacity,
+        )
+    }
+}
+
+fn translate(event: VolumeEvent) -> Option<(SessionId, Event)> {
+    Some(match event {
+        VolumeEvent::LockSettled { attachment: session, ticket, result } => {
+            (session, Event::LockSettled { session, ticket, errno: result.err() })
+        }
+        VolumeEvent::RecallLocks { attachment: session, ino } => {
+            (session, Event::RecallLocks { session, ino })
+        }
+        VolumeEvent::StaleInode { attachment: session, ino } => {
+            (session, Event::StaleInode { session, ino })
+        }
+        VolumeEvent::StaleEntry { attachment: session, parent, name } => {
+            (session, Event::StaleEntry { session, parent, name })
+        }
+        // A client's own: the volume behind a server has none.
+        VolumeEvent::RecallPages { .. } => return None,
+    })
+}
+
+/// The number under a key of a JSON text that another part of the cluster wrote.
+fn number_in(text: &str, key: &str) -> Option<u64> {
+    let (_, rest) = text.split_once(&format!("\"{key}\":"))?;
+    let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number_in;
+
+    #[test]
+    fn a_number_is_found_by_its_key() {
+        let text = "{\"free_of\":3,\"free\": 17,\"capacity\":20}";
+        assert_eq!(number_in(text, "free"), Some(17));
+        assert_eq!(number_in(text, "capacity"), Some(20));
+        assert_eq!(number_in(text, "size"), None);
+        assert_eq!(number_in("{\"free\":\"x\"}", "free"), None);
+    }
+}

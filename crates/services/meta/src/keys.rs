@@ -1,0 +1,197 @@
+//! Keys that capabilities are signed with: which is used now, and which nodes must know.
+//!
+//! Time is cut into slots of a key's life; a slot's key is made of the cluster's and the slot's
+//! number, so that a server that starts anew signs with what nodes know already. Nodes are told the
+//! keys of the slot before, of this and of the next, again and again. A key signs once a round of
+//! telling has ended in which every node that can be reached took it; until then the one before it
+//! does. It counts at nodes until two slots and the life of a capability after its own have begun.
+
+use std::time::Duration;
+
+use outboard_base::Errno;
+use outboard_codec::mac;
+use outboard_wire::shared::Capability;
+use outboard_wire::shared::call::Key;
+
+/// What a key is made for.
+const CONTEXT: &str = "outboard capability";
+
+/// The keys.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    cluster: [u8; 32],
+    /// Milliseconds of a slot.
+    life: u64,
+    /// Milliseconds for which a capability counts.
+    capability: u64,
+    /// The last slot whose key nodes have.
+    told: Option<u64>,
+    /// The slot whose key signs.
+    signs: Option<u64>,
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX >> 8).max(1)
+}
+
+impl Keys {
+    pub(crate) fn new(cluster: [u8; 32], life: Duration, capability: Duration) -> Keys {
+        let (life, capability) = (millis(life), millis(capability));
+        Keys { cluster, life, capability, told: None, signs: None }
+    }
+
+    /// The number by which capabilities name a slot's key.
+    fn id(slot: u64) -> u8 {
+        u8::try_from(slot % 256).unwrap_or(0)
+    }
+
+    fn key(&self, slot: u64) -> [u8; 32] {
+        mac::derive(&self.cluster, CONTEXT, &slot.to_le_bytes())
+    }
+
+    /// What nodes must be told now, and what [`Keys::told`] is to be told once they know it.
+    pub(crate) fn to_tell(&self, wall_ms: u64) -> (Vec<Key>, u64) {
+        let now = wall_ms / self.life;
+        let last = now.max(self.signs.unwrap_or(0)).saturating_add(1);
+        let keys = now.saturating_sub(1)..=last;
+        let keys = keys.take(outboard_wire::shared::call::KEYS_MAX).map(|slot| {
+            let until = slot.saturating_add(2).saturating_mul(self.life);
+            let until = until.saturating_add(self.capability);
+            Key { id: Keys::id(slot), until, key: self.key(slot) }
+        });
+        (keys.collect(), last)
+    }
+
+    /// Every node that can be reached has the keys up to this slot's.
+    pub(crate) fn told(&mut self, last: u64) {
+        self.told = self.told.max(Some(last));
+    }
+
+    /// Whether a round of telling must come before anything can be signed.
+    pub(crate) fn is_untold(&self) -> bool {
+        self.told.is_none()
+    }
+
+    /// Signs a capability, which counts from now on for its time.
+    ///
+    /// # Errors
+    /// `EAGAIN` while no key was told.
+    pub(crate) fn sign(
+        &mut self,
+        mut capability: Capability,
+        wall_ms: u64,
+    ) -> Result<Capability, Errno> {
+        let told = self.told.ok_or(Errno::EAGAIN)?;
+        let slot = (wall_ms / self.life).min(told).max(self.signs.unwrap_or(0));
+        self.signs = Some(slot);
+        capability.key = Keys::id(slot);
+        capability.expires = wall_ms.saturating_add(self.capability);
+        capability.mac = mac::tag(&self.key(slot), &[&capability.signed()]);
+        Ok(capability)
+    }
+
+    /// The number of the key that signs.
+    pub(crate) fn signing(&self) -> Option<u8> {
+        self.signs.map(Keys::id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outboard_wire::shared::{Rights, Strategy};
+
+    use super::*;
+
+    const LIFE: u64 = 3_600_000;
+
+    fn keys() -> Keys {
+        Keys::new([7; 32], Duration::from_millis(LIFE), Duration::from_secs(300))
+    }
+
+    fn blank() -> Capability {
+        Capability {
+            key: 0,
+            rights: Rights::READ,
+            volume: 1,
+            object: 2,
+            first: 0,
+            end: u64::MAX,
+            client: 3,
+            fence: 4,
+            group: 5,
+            strategy: Strategy::Single,
+            k: 1,
+            m: 0,
+            expires: 0,
+            mac: [0; 16],
+        }
+    }
+
+    /// A node that was told at `told` takes a capability at `at`, by the key of its number.
+    fn takes(told: &[Key], capability: &Capability, at: u64) -> bool {
+        told.iter().any(|key| {
+            key.id == capability.key
+                && key.until > at
+                && mac::is_tag(&key.key, &[&capability.signed()], &capability.mac)
+        })
+    }
+
+    #[test]
+    fn nothing_is_signed_before_nodes_were_told() {
+        assert_eq!(keys().sign(blank(), 5).unwrap_err(), Errno::EAGAIN);
+    }
+
+    #[test]
+    fn what_is_signed_counts_at_a_node_told_last_until_it_expires() {
+        let mut keys = keys();
+        let start = 1_700_000_000_000_u64;
+        let mut slots = std::collections::BTreeSet::new();
+        for step in 0..200 {
+            let at = start + step * LIFE / 7;
+            let (told, last) = keys.to_tell(at);
+            keys.told(last);
+            // Told at the latest half a slot ago.
+            for late in [0, LIFE / 2] {
+                let signed = keys.sign(blank(), at + late).unwrap();
+                slots.insert(signed.key);
+                assert_eq!(signed.expires, at + late + 300_000);
+                assert!(takes(&told, &signed, at + late), "{step}");
+                assert!(takes(&told, &signed, signed.expires), "{step}");
+                let forged = Capability { fence: signed.fence + 1, ..signed };
+                assert!(!takes(&told, &forged, at), "{step}");
+            }
+        }
+        assert!(slots.len() > 20, "keys change: {slots:?}");
+    }
+
+    #[test]
+    fn a_key_that_was_not_told_does_not_sign() {
+        let mut keys = keys();
+        let (told, last) = keys.to_tell(10 * LIFE);
+        keys.told(last);
+        // Nobody was told since.
+        let signed = keys.sign(blank(), 12 * LIFE + 5).unwrap();
+        assert!(takes(&told, &signed, 12 * LIFE + 5), "the last one told signs on");
+    }
+
+    #[test]
+    fn a_server_that_starts_anew_signs_with_what_nodes_know() {
+        let (mut before, mut after) = (keys(), keys());
+        let (told, last) = before.to_tell(100 * LIFE + 3);
+        before.told(last);
+        let (_, last) = after.to_tell(100 * LIFE + 9);
+        after.told(last);
+        assert!(takes(&told, &after.sign(blank(), 100 * LIFE + 9).unwrap(), 100 * LIFE + 9));
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_brings_no_key_back() {
+        let mut keys = keys();
+        let (_, last) = keys.to_tell(50 * LIFE);
+        keys.told(last);
+        let newest = keys.sign(blank(), 50 * LIFE).unwrap().key;
+        assert_eq!(keys.sign(blank(), 48 * LIFE).unwrap().key, newest);
+        let (told, _) = keys.to_tell(48 * LIFE);
+        assert!(told.iter().any(|key| key.id == newest), "nodes are told it all the same");
+    }
+}

@@ -1,0 +1,100 @@
+//! What the server asks nodes and clients, within bounds.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use outboard_base::task::join_all;
+use outboard_base::{Errno, Result};
+use outboard_flow::Net;
+use outboard_kv::Kv;
+use outboard_medium::Medium;
+use outboard_wire::shared::call::{Call, Object, Reply};
+use outboard_wire::shared::{Coordinate, Peer};
+
+use crate::Meta;
+
+/// How long a node is given for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it is given to take keys.
+const QUICK: Duration = Duration::from_secs(1);
+
+impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
+    /// Asks somebody; `EIO` if there is no answer in time, `EPROTO` if it is none.
+    pub(crate) async fn ask(&self, peer: Peer, call: &Call, patience: Duration) -> Result<Reply> {
+        let mut bytes = Vec::new();
+        call.encode(&mut bytes);
+        let answer = self.within(patience, self.net().call(peer, bytes)).await;
+        let answer = answer.ok_or(Errno::EIO)?.map_err(|_| Errno::EIO)?;
+        match Reply::decode(&answer).map_err(|_| Errno::EPROTO)? {
+            Reply::Failed(errno) => Err(errno),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The outcome of work, if it ends in time; else it is dropped.
+    pub(crate) async fn within<T>(
+        &self,
+        time: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        let (mut work, mut over) = (pin!(work), pin!(self.net().sleep(time)));
+        first_of(work.as_mut(), over.as_mut()).await
+    }
+
+    /// Asks one node.
+    pub(crate) async fn ask_node(&self, node: u16, call: &Call) -> Result<Reply> {
+        self.ask(Peer::Node(node), call, PATIENCE).await
+    }
+
+    /// Nodes take nothing of an object below a fence any more; what they hold of it.
+    pub(crate) async fn seal_at(
+        &self,
+        nodes: &[Coordinate],
+        object: u64,
+        fence: u64,
+    ) -> Result<Vec<Object>> {
+        let call = Call::Seal { object, fence };
+        let answers = nodes.iter().map(|node| self.ask_node(node.node, &call)).collect();
+        let answers = join_all(answers).await.into_iter().map(|answer| match answer? {
+            Reply::Object(found) if found.object == object => Ok(found),
+            _ => Err(Errno::EPROTO),
+        });
+        answers.collect()
+    }
+
+    /// An object goes at all nodes: it may lie at any, whatever its layout was.
+    pub(crate) async fn purge_everywhere(&self, object: u64) -> Result<()> {
+        let call = Call::Purge { object };
+        let nodes = self.placement().all().iter();
+        let answers = nodes.map(|node| self.ask_node(node.node, &call)).collect();
+        let answers = join_all(answers).await.into_iter().map(|answer| match answer? {
+            Reply::Done => Ok(()),
+            _ => Err(Errno::EPROTO),
+        });
+        answers.collect()
+    }
+
+    /// Tells some nodes the keys in use; how many of them took them.
+    pub(crate) async fn tell_keys(&self, nodes: &[Coordinate]) -> (usize, u64) {
+        let (keys, last) = self.keys().to_tell(self.net().wall_ms());
+        let call = Call::Keys { keys };
+        let answers =
+            nodes.iter().map(|node| self.ask(Peer::Node(node.node), &call, QUICK)).collect();
+        let took = join_all(answers).await;
+        (took.into_iter().filter(|took| *took == Ok(Reply::Done)).count(), last)
+    }
+}
+
+/// The outcome of `work`, unless `other` ends before it.
+pub(crate) async fn first_of<T>(
+    mut work: Pin<&mut impl Future<Output = T>>,
+    mut other: Pin<&mut impl Future<Output = ()>>,
+) -> Option<T> {
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(out) => Poll::Ready(Some(out)),
+        Poll::Pending => other.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
