@@ -2,6 +2,9 @@
 //! accepted says the same when written again. `fuzz/` drives them with libFuzzer; the tests below
 //! drive them with seeded mutations, so that every run of the suite exercises them.
 
+mod cluster;
+
+pub use cluster::{call, opening};
 use outboard_base::limits::{IO_MAX, REQUEST_HEADER_MAX};
 
 use crate::attach::Message;
@@ -97,8 +100,8 @@ fn message(data: &[u8]) {
         again.extend_from_slice(request.data);
         assert_eq!(again, data);
     }
-    if let Ok(answer) = shared::Answer::parse(data) {
-        assert_eq!(answer.emit(), data);
+    if let Ok((answer, rest)) = shared::Answer::split(data) {
+        assert_eq!([&answer.emit()[..], rest].concat(), data);
     }
     if let Ok(capability) = shared::Capability::parse(data) {
         assert_eq!(Some(&capability.emit()), data.first_chunk());
@@ -346,6 +349,16 @@ mod tests {
             let head = shared::Head { request: 9, data, epoch: 1, settled: 0, hop: 0 };
             shared::Heads { head, capability, target }
         };
+        let hole = shared::HoleHead {
+            offset: 8192,
+            end: u64::MAX,
+            sequence: 2,
+            previous: 1,
+            session: 4,
+            number: 5,
+            lane: 6,
+        };
+        let hole = heads(0, shared::Target::Hole(hole));
         let write = heads(64, shared::Target::Write(write));
         let read = heads(0, shared::Target::Read(read));
         let outcome = Err(shared::Reason::Busy);
@@ -358,6 +371,7 @@ mod tests {
         let mut seeds = vec![answer.emit().to_vec(), [&with_data.emit()[..], b"abc"].concat()];
         seeds.extend(written(roce::Opcode::WriteOnly, &write));
         seeds.extend(written(roce::Opcode::ReadRequest, &read));
+        seeds.extend(written(roce::Opcode::WriteOnly, &hole));
         mutate("packet", packet, &seeds);
     }
 

@@ -8,6 +8,8 @@
 //! Who asks chooses the call's number, and finds it in the reply. The bytes of calls and replies
 //! are those of [`fields`]. Everything is bounded, so a message has at most [`MESSAGE_MAX`] bytes.
 
+#[cfg(test)]
+pub(crate) mod examples;
 mod fields;
 #[cfg(test)]
 mod tests;

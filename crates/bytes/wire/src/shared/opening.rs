@@ -13,6 +13,9 @@
 //! connection, so [`Packet::parse`](crate::roce::Packet::parse) refuses it by its first byte, as
 //! [`Opening::parse`] refuses every packet.
 
+#[cfg(test)]
+mod tests;
+
 use outboard_codec::mac;
 
 use super::{InvalidMessage, MAC_LEN, VERSION, zeros};
@@ -108,7 +111,7 @@ pub struct Opening {
     pub queue: u32,
     /// The first number it will use.
     pub first: Psn,
-    /// Bytes of payload of a full packet; 0 in a refusal only.
+    /// Bytes of payload of a full packet, a multiple of 4; 0 in a refusal only.
     pub payload: u16,
     /// Packets carry a MAC.
     pub sealed: bool,
@@ -139,8 +142,15 @@ impl Opening {
         let (life, payload) = (u64_at(whole, 32)?, u16_at(whole, 4)?);
         let (queue, first) = (u32_at(whole, 48)?, u32_at(whole, 52)?);
         let is_carrying = payload > 0 || step == Step::Refused;
-        let is_fit = is_carrying && usize::from(payload) <= MTU_MAX - OVERHEAD;
-        if !is_fit || sealed > 1 || life == 0 || queue > MOST_24 || first > MOST_24 {
+        // A full packet has no padding.
+        let is_whole = payload.is_multiple_of(4) && usize::from(payload) <= MTU_MAX - OVERHEAD;
+        if !is_carrying
+            || !is_whole
+            || sealed > 1
+            || life == 0
+            || queue > MOST_24
+            || first > MOST_24
+        {
             return Err(InvalidMessage::Field);
         }
         let mac = bytes(whole, SIGNED_LEN, MAC_LEN)?;

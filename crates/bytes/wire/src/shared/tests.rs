@@ -46,6 +46,10 @@ fn write_head(strategy: Strategy, count: u16) -> WriteHead {
     }
 }
 
+fn hole(offset: u64, end: u64) -> HoleHead {
+    HoleHead { offset, end, sequence: 4, previous: 3, session: 5, number: 6, lane: 7 }
+}
+
 fn heads(target: Target) -> Heads {
     let data = match &target {
         Target::Write(write) => write.bytes,
@@ -94,6 +98,14 @@ fn golden_bytes() {
     let bytes = written(&read, b"");
     assert_eq!((bytes.len(), bytes[3], bytes[6]), (144, 2, 144));
     assert_eq!(bytes[112..126], [2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 5, 0]);
+    let hole = heads(Target::Hole(hole(0x0102, u64::MAX)));
+    let bytes = written(&hole, b"");
+    #[rustfmt::skip]
+    let target = [
+        2, 1, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 4, 0, 0, 0, 3, 0, 0, 0,
+        5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    assert_eq!((bytes.len(), bytes[3], bytes[6], &bytes[112..]), (160, 3, 160, &target[..]));
     let answer = Answer {
         data: 0,
         request: 1,
@@ -129,6 +141,7 @@ fn a_request_that_is_cut_is_refused_at_every_byte() {
     for target in [
         Target::Write(write_head(Strategy::BinaryTree, 5)),
         Target::Read(ReadHead { offset: 1, bytes: 2, unit: 0 }),
+        Target::Hole(hole(1, 2)),
     ] {
         let heads = heads(target);
         let bytes = written(&heads, b"");
@@ -178,6 +191,69 @@ fn what_lies_is_refused() {
     assert_eq!(refused(174 + 16, 2), Err(InvalidMessage::Loop), "a node stands there twice");
     assert_eq!(refused(177, 2), Err(InvalidMessage::Field), "no such role");
     assert_eq!(refused(178, 1), Err(InvalidMessage::Field));
+}
+
+#[test]
+fn a_hole_that_lies_is_refused() {
+    let good = written(&heads(Target::Hole(hole(3, 5))), b"");
+    let refused = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        Request::parse(&bytes).map(|_| ())
+    };
+    assert_eq!((refused(112, 4), refused(127, 0xFF)), (Ok(()), Ok(())));
+    assert_eq!(refused(112, 5), Err(InvalidMessage::Range), "of no byte");
+    assert_eq!(refused(119, 1), Err(InvalidMessage::Range), "it begins behind its end");
+    assert_eq!(refused(128, 3), Err(InvalidMessage::Field), "a sequence that is not new");
+    for at in 154..160 {
+        assert_eq!(refused(at, 1), Err(InvalidMessage::Field), "{at}");
+    }
+    assert_eq!(refused(16, 1), Err(InvalidMessage::Length), "it brings data");
+    assert_eq!(refused(3, 2), Err(InvalidMessage::Length), "no read is so long");
+    for bad in [hole(5, 5), hole(6, 5), HoleHead { sequence: 3, ..hole(3, 5) }] {
+        let mut out = Vec::new();
+        assert!(heads(Target::Hole(bad)).emit(&mut out).is_err() && out.is_empty(), "{bad:?}");
+    }
+}
+
+/// What a node compares with the capability.
+#[test]
+fn heads_say_what_they_need() {
+    let read = ReadHead { offset: 7, bytes: 2, unit: 0 };
+    for (target, rights, range) in [
+        (Target::Write(write_head(Strategy::Ring, 3)), Rights::WRITE, 8192..8197),
+        (Target::Read(read), Rights::READ, 7..9),
+        (Target::Hole(hole(3, 5)), Rights::WRITE, 3..5),
+        (Target::Hole(hole(3, u64::MAX)), Rights::WRITE, 3..u64::MAX),
+    ] {
+        let heads = heads(target);
+        assert_eq!((heads.rights_needed(), heads.range()), (rights, range));
+    }
+    let beyond = Target::Read(ReadHead { offset: u64::MAX, ..read });
+    assert_eq!(heads(beyond).range(), u64::MAX..u64::MAX, "which cannot be written");
+    let all = Capability { end: u64::MAX, ..capability() };
+    let to_the_end = heads(Target::Hole(hole(3, u64::MAX))).range();
+    assert!(all.covers(&to_the_end) && !capability().covers(&to_the_end));
+}
+
+/// A capability is good for what was signed, and for no bit more.
+#[test]
+fn a_capability_is_signed_as_a_whole() {
+    let (key, other) = ([1; 32], [2; 32]);
+    let signed = capability().sign(&key);
+    assert!(signed.is_signed_by(&key) && !signed.is_signed_by(&other));
+    assert!(!capability().is_signed_by(&key));
+    assert_eq!(Capability { mac: capability().mac, ..signed }, capability());
+    let mut parsed = 0;
+    for bit in 0..8 * CAPABILITY_LEN {
+        let mut bytes = signed.emit();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        if let Ok(changed) = Capability::parse(&bytes) {
+            parsed += 1;
+            assert!(!changed.is_signed_by(&key), "bit {bit}");
+        }
+    }
+    assert!(parsed > 500, "most bits are of fields that may have any value: {parsed}");
 }
 
 #[test]
@@ -256,15 +332,21 @@ prop_compose! {
         (unit, parity, crc, session, number, lane) in any::<(u8, bool, u32, u64, u64, u16)>(),
         (offset, bytes) in (0..1u64 << 60, 1..=DATA_MAX),
         (previous, step) in (0..1u32 << 31, 1..1u32 << 31),
-        (rank, is_read, read_unit) in any::<(u8, bool, u16)>(),
+        (rank, kind, read_unit) in any::<(u8, u8, u16)>(),
     ) -> Target {
-        if is_read {
-            return Target::Read(ReadHead { offset, bytes, unit: read_unit });
+        let sequence = previous + step;
+        match kind % 3 {
+            0 => return Target::Read(ReadHead { offset, bytes, unit: read_unit }),
+            1 => {
+                let end = offset + u64::from(bytes);
+                let hole = HoleHead { offset, end, sequence, previous, session, number, lane };
+                return Target::Hole(hole);
+            }
+            _ => {}
         }
         let count = if strategy == Strategy::Single { 0 } else { count };
         let write = write_head(strategy, count);
         let role = if parity { Role::Parity } else { Role::Data };
-        let sequence = previous + step;
         let rank = rank % write.k;
         Target::Write(WriteHead {
             rank, unit, role, offset, bytes, sequence, previous, crc, session, number, lane, ..write

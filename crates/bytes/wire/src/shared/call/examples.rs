@@ -1,0 +1,201 @@
+//! One of each call, reply and event, with the bytes that it has: a contract between programs, of
+//! which this is the golden copy.
+
+use outboard_base::{Cred, Errno, Fh, Ino, SessionId, Timestamp};
+
+use super::*;
+use crate::shared::{MAC_LEN, Rights, Role};
+
+const S: SessionId = SessionId(0x0807_0605_0403_0201);
+const S_BYTES: &str = "0102030405060708 ";
+const INO: Ino = Ino(0x11);
+const INO_BYTES: &str = "1100000000000000 ";
+const ASKER_BYTES: &str = "0102030405060708 01 00 e8030000 64000000 2a000000 \
+                           02000000 05000000 06000000 ";
+const LAYOUT_BYTES: &str = "0101 0300 0400 0000 00000200 07000000 \
+    00000000 00000000 00000000 00000000 00000000 00000000 \
+    00000000 00000000 00000000 00000000 00000000 00000000 ";
+const ATTR_BYTES: &str = "1100000000000000 0500000000000000 0800000000000000 0900000000000000 \
+    ffffffffffffffff 0200000000000000 0300000000000000 0400000000000000 \
+    ffc99a3b 01000000 02000000 03000000 a4810000 01000000 e8030000 64000000 \
+    00000000 00200000 00000000 00000000 00000000 00000000 00000000 00000000 ";
+const CAPABILITY_BYTES: &str = "01020300 01000000 1100000000000000 0000000000000000 \
+    ffffffffffffffff 0800000000000000 0100000001000000 07000000 01030000 0b00000000000000 \
+    aaaaaaaaaaaaaaaa aaaaaaaaaaaaaaaa ";
+const NODES_BYTES: &str = "02000000 \
+    0a000001 b712 0100 00 00 000000000000 \
+    0a000002 b712 0200 01 01 000000000000";
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let pairs = digits.chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+}
+
+fn asker() -> Asker {
+    let peer = Cred { uid: 1000, gid: 100, pid: 42, groups: vec![5, 6] };
+    Asker { session: S, trusted: true, keeps_times: false, peer }
+}
+
+fn layout() -> Layout {
+    Layout { strategy: Strategy::Ring, k: 3, m: 0, width: 4, strip: 128 << 10, group: 7 }
+}
+
+fn attr() -> Attr {
+    let at = |sec, nsec| Timestamp { sec, nsec };
+    Attr {
+        ino: INO,
+        size: 5,
+        blocks: 8,
+        change: 9,
+        atime: at(-1, 999_999_999),
+        mtime: at(2, 1),
+        ctime: at(3, 2),
+        crtime: at(4, 3),
+        mode: 0o100_644,
+        nlink: 1,
+        uid: 1000,
+        gid: 100,
+        rdev: 0,
+        blksize: 8192,
+        flags: 0,
+    }
+}
+
+fn grant() -> Grant {
+    let capability = Capability {
+        key: 2,
+        rights: Rights::READ_WRITE,
+        volume: 1,
+        object: INO.0,
+        first: 0,
+        end: u64::MAX,
+        client: 8,
+        fence: 1 << 32 | 1,
+        group: 7,
+        strategy: Strategy::Ring,
+        k: 3,
+        m: 0,
+        expires: 11,
+        mac: [0xAA; MAC_LEN],
+    };
+    let node = |node: u8, role| {
+        let address = [10, 0, 0, node];
+        Coordinate { address, port: 4791, node: node.into(), unit: node - 1, role }
+    };
+    let nodes = vec![node(1, Role::Data), node(2, Role::Parity)];
+    Grant { mode: Mode::Write, attr: attr(), strips: true, layout: layout(), capability, nodes }
+}
+
+fn events() -> (Call, Vec<u8>) {
+    let bytes = [
+        "21 05000000 01 ",
+        S_BYTES,
+        "0500000000000000 01 2300 01 ",
+        S_BYTES,
+        "0600000000000000 00 02 ",
+        S_BYTES,
+        INO_BYTES,
+        "03 ",
+        S_BYTES,
+        INO_BYTES,
+        "04 ",
+        S_BYTES,
+        INO_BYTES,
+        "02000000 6162",
+    ];
+    let events = vec![
+        Event::LockSettled { session: S, ticket: 5, errno: Some(Errno::EDEADLK) },
+        Event::LockSettled { session: S, ticket: 6, errno: None },
+        Event::RecallLocks { session: S, ino: INO },
+        Event::StaleInode { session: S, ino: INO },
+        Event::StaleEntry { session: S, parent: INO, name: b"ab".to_vec() },
+    ];
+    (Call::Events { events }, hex(&bytes.concat()))
+}
+
+/// Calls, and the bytes of each.
+pub(crate) fn calls() -> Vec<(Call, Vec<u8>)> {
+    let told = Told { size: 5, mtime: Some(Timestamp { sec: -2, nsec: 3 }) };
+    let quiet = Told { size: 6, mtime: None };
+    let (ino, session, fence, object, asker) = (INO, S, 0x0102, 0x11, asker());
+    let (request, payload) = (vec![1, 2, 3], vec![4, 5]);
+    let contents = true;
+    let key = Key { id: 2, until: 3, key: [7; 32] };
+    let key_bytes = format!("44 01000000 02 0300000000000000 {}", "07".repeat(32));
+    let file = Call::File { asker: asker.clone(), request, payload };
+    let (told_bytes, quiet_bytes) =
+        ("0500000000000000 01 feffffffffffffff 03000000 ", "0600000000000000 00 ");
+    let fence_bytes = "0201000000000000 ";
+    let with = |parts: &[&str]| hex(&parts.concat());
+    vec![
+        (file, with(&["01 ", ASKER_BYTES, "03000000 010203 02000000 0405"])),
+        (Call::Detach { session }, with(&["02", S_BYTES])),
+        (Call::Back { session }, with(&["03", S_BYTES])),
+        (Call::Renew, hex("04")),
+        (Call::Delegate { ino, mode: Mode::Read }, with(&["05", INO_BYTES, "01"])),
+        (Call::Delegate { ino, mode: Mode::Write }, with(&["05", INO_BYTES, "02"])),
+        (Call::Publish { ino, fence, told }, with(&["06", INO_BYTES, fence_bytes, told_bytes])),
+        (
+            Call::Release { ino, fence, told: Some(quiet), keep: Some(Mode::Read) },
+            with(&["07", INO_BYTES, fence_bytes, "01", quiet_bytes, "01 01"]),
+        ),
+        (
+            Call::Release { ino, fence, told: None, keep: None },
+            with(&["07", INO_BYTES, fence_bytes, "00 00"]),
+        ),
+        (Call::Strip { asker: asker.clone(), ino }, with(&["08", ASKER_BYTES, INO_BYTES])),
+        (Call::MayWrite { asker: asker.clone(), ino }, with(&["09", ASKER_BYTES, INO_BYTES])),
+        (
+            Call::Opened { session, ino, fh: Fh(6) },
+            with(&["0a", S_BYTES, INO_BYTES, "0600000000000000"]),
+        ),
+        (Call::Layout { ino }, with(&["0b", INO_BYTES])),
+        (
+            Call::SetLayout { asker, ino, layout: layout() },
+            with(&["0c", ASKER_BYTES, INO_BYTES, LAYOUT_BYTES]),
+        ),
+        (Call::Check { contents }, hex("0d 01")),
+        (Call::Recall { ino, keep: Some(Mode::Write) }, with(&["20", INO_BYTES, "01 02"])),
+        (Call::Recall { ino, keep: None }, with(&["20", INO_BYTES, "00"])),
+        events(),
+        (Call::Seal { object, fence }, with(&["40", INO_BYTES, fence_bytes])),
+        (Call::Purge { object }, with(&["41", INO_BYTES])),
+        (Call::Objects { from: object }, with(&["42", INO_BYTES])),
+        (Call::Verify { object }, with(&["43", INO_BYTES])),
+        (Call::Keys { keys: vec![key] }, hex(&key_bytes)),
+        (Call::Flush, hex("45")),
+        (Call::Status, hex("60")),
+    ]
+}
+
+/// Replies, and the bytes of each.
+pub(crate) fn replies() -> Vec<(Reply, Vec<u8>)> {
+    let object = Object { object: 0x11, end: 5, fence: 0x0102, bytes: 8192 };
+    let other = Object { object: 0x12, end: 0, fence: 0, bytes: 0 };
+    let object_bytes = "1100000000000000 0500000000000000 0201000000000000 0020000000000000 ";
+    let other_bytes = "1200000000000000 0000000000000000 0000000000000000 0000000000000000 ";
+    let file = Reply::File { result: 0x0102, header: vec![1], payload: vec![2, 3] };
+    let with = |parts: &[&str]| hex(&parts.concat());
+    vec![
+        (Reply::Done, hex("00")),
+        (Reply::Failed(Errno::ESTALE), hex("01 7400")),
+        (file, hex("02 0201000000000000 01000000 01 02000000 0203")),
+        (
+            Reply::Lease { life: 1, term_ms: 10_000, free: 2, capacity: 3 },
+            hex("03 0100000000000000 10270000 0200000000000000 0300000000000000"),
+        ),
+        (
+            Reply::Grant(Box::new(grant())),
+            with(&["04 02", ATTR_BYTES, "01", LAYOUT_BYTES, CAPABILITY_BYTES, NODES_BYTES]),
+        ),
+        (Reply::Attr(Box::new(attr())), with(&["05", ATTR_BYTES])),
+        (Reply::Flag(true), hex("06 01")),
+        (Reply::Flag(false), hex("06 00")),
+        (Reply::Number(u64::MAX), hex("07 ffffffffffffffff")),
+        (Reply::Layout(layout()), with(&["08", LAYOUT_BYTES])),
+        (Reply::Object(object), with(&["09", object_bytes])),
+        (Reply::Objects(vec![object, other]), with(&["0a 02000000", object_bytes, other_bytes])),
+        (Reply::Text("\u{e9}{}".into()), hex("0b 04000000 c3a97b7d")),
+    ]
+}
