@@ -1,0 +1,91 @@
+//! Somebody who only asks: the commands that look at a cluster.
+
+use std::cell::RefCell;
+use std::io::{self, Read};
+use std::net::SocketAddrV4;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_base::task::join_all;
+use outboard_flow::{Net, NoTarget};
+use outboard_os::runtime::Poller;
+use outboard_os::wakeup::Wakeup;
+use outboard_wire::shared::Peer;
+use outboard_wire::shared::call::{Call, Reply};
+
+use crate::keys::Key;
+use crate::port::{Port, PortOptions};
+use crate::process::Part;
+use crate::runtime::{FabricRuntime, Identity};
+use crate::udp::source_for;
+
+/// A client without files.
+pub struct Asker {
+    part: Part<NoTarget>,
+    runtime: Rc<FabricRuntime<NoTarget>>,
+}
+
+/// A number nobody can guess.
+///
+/// # Errors
+/// The kernel gives none.
+pub fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+impl Asker {
+    /// One that asks the cluster of `key`, of which a part is at `to`.
+    ///
+    /// # Errors
+    /// The kernel's: there is no way to the cluster, for one.
+    pub fn new(key: &Key, to: SocketAddrV4, mtu: usize) -> io::Result<Asker> {
+        let id = key.client.map_or_else(random, Ok)?;
+        let key = key.of_client(id).ok_or(io::ErrorKind::InvalidInput)?;
+        let wakeup = Arc::new(Wakeup::new()?);
+        let poller = Rc::new(Poller::new(Arc::clone(&wakeup), None));
+        let port = SocketAddrV4::new(source_for(to)?, 0);
+        let port = Port::open(port, "asker", &PortOptions::default())?;
+        let (me, life, about) = (Peer::Client(id), random()?, "\"role\":\"asker\"".to_owned());
+        let identity = Identity { me, life, key, mtu, sealed: false, about };
+        let runtime =
+            Rc::new(FabricRuntime::new(poller, Arc::clone(&wakeup), port, identity, NoTarget)?);
+        Ok(Asker { part: Part::new(Rc::clone(&runtime), wakeup)?, runtime })
+    }
+
+    /// Asks all of these at once; the replies that came within `limit`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn ask(
+        &self,
+        calls: Vec<(Peer, SocketAddrV4, Call)>,
+        limit: Duration,
+    ) -> io::Result<Vec<Option<Reply>>> {
+        let replies = Rc::new(RefCell::new(vec![None; calls.len()]));
+        let asking = self.runtime.asking();
+        let asked = calls.into_iter().enumerate().map(|(at, (peer, address, call))| {
+            let (asking, replies) = (asking.clone(), Rc::clone(&replies));
+            async move {
+                asking.know(peer, address);
+                let mut bytes = Vec::new();
+                call.encode(&mut bytes);
+                let reply = asking.call(peer, bytes).await.ok();
+                let reply = reply.and_then(|reply| Reply::decode(&reply).ok());
+                if let Some(place) = replies.borrow_mut().get_mut(at) {
+                    *place = reply;
+                }
+            }
+        });
+        let asked = join_all(asked.collect());
+        self.part.finish(
+            async move {
+                asked.await;
+            },
+            limit,
+        )?;
+        Ok(replies.take())
+    }
+}

@@ -1,0 +1,165 @@
+//! Who has which key of a cluster, and the files they lie in.
+//!
+//! ```text
+//! cluster = 0123456789abcdef          of which cluster
+//! client = 0123456789abcdef           whose key it is; of the cluster's own key: left out
+//! key = 64 digits
+//! ```
+
+use std::fmt;
+
+use outboard_codec::mac::derive;
+use outboard_flow::Keys;
+use outboard_wire::shared::Peer;
+
+/// A key of a cluster.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key {
+    /// Of which cluster.
+    pub cluster: u64,
+    /// Whose it is; `None`: the cluster's own, from which all others are derived.
+    pub client: Option<u64>,
+    /// The secret.
+    pub secret: [u8; 32],
+}
+
+impl fmt::Debug for Key {
+    /// Not the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Key { cluster, client, .. } = self;
+        f.debug_struct("Key").field("cluster", cluster).field("client", client).finish()
+    }
+}
+
+impl Key {
+    /// Reads a key file.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn parse(text: &str) -> Result<Key, &'static str> {
+        let (mut cluster, mut client, mut secret) = (None, None, None);
+        for line in text.lines().map(str::trim) {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let (name, value) = line.split_once('=').ok_or("a line is no `name = value`")?;
+            match name.trim() {
+                "cluster" => cluster = Some(number(value.trim())?),
+                "client" => client = Some(number(value.trim())?),
+                "key" => secret = Some(bytes(value.trim())?),
+                _ => return Err("a line has another name than cluster, client or key"),
+            }
+        }
+        let cluster = cluster.ok_or("it names no cluster")?;
+        Ok(Key { cluster, client, secret: secret.ok_or("it holds no key")? })
+    }
+
+    /// The file's text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let client = self.client.map(|client| format!("client = {client:016x}\n"));
+        let secret: String = self.secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        let cluster = self.cluster;
+        format!("cluster = {cluster:016x}\n{}key = {secret}\n", client.unwrap_or_default())
+    }
+
+    /// The key of a client, if this one is the cluster's; a client has its own alone.
+    #[must_use]
+    pub fn of_client(&self, client: u64) -> Option<Key> {
+        match self.client {
+            None => {
+                let secret = derive(&self.secret, "outboard client", &client.to_le_bytes());
+                Some(Key { cluster: self.cluster, client: Some(client), secret })
+            }
+            Some(own) => (own == client).then(|| self.clone()),
+        }
+    }
+}
+
+fn number(text: &str) -> Result<u64, &'static str> {
+    u64::from_str_radix(text, 16).map_err(|_| "a number is not of hexadecimal digits")
+}
+
+fn bytes(text: &str) -> Result<[u8; 32], &'static str> {
+    const WRONG: &str = "the key is not of 64 hexadecimal digits";
+    let mut key = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return Err(WRONG);
+    }
+    for (at, byte) in key.iter_mut().enumerate() {
+        let digits = text.get(2 * at..2 * at + 2).ok_or(WRONG)?;
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| WRONG)?;
+    }
+    Ok(key)
+}
+
+/// The keys of a server or a node: those of all its peers, made of the cluster's.
+pub(crate) struct OfPart(pub(crate) [u8; 32]);
+
+impl Keys for OfPart {
+    fn of(&self, peer: Peer) -> Option<[u8; 32]> {
+        Some(match peer {
+            Peer::Server(_) | Peer::Node(_) => derive(&self.0, "outboard parts", &[]),
+            Peer::Client(id) => derive(&self.0, "outboard client", &id.to_le_bytes()),
+        })
+    }
+}
+
+/// Those of a client: it speaks with servers and nodes, and proves who it is.
+pub(crate) struct OfClient(pub(crate) [u8; 32]);
+
+impl Keys for OfClient {
+    fn of(&self, peer: Peer) -> Option<[u8; 32]> {
+        match peer {
+            Peer::Server(_) | Peer::Node(_) => Some(self.0),
+            Peer::Client(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_file_is_read_as_it_was_written() {
+        let own = Key { cluster: 7, client: None, secret: [0xAB; 32] };
+        let client = own.of_client(9).unwrap();
+        for key in [&own, &client] {
+            assert_eq!(Key::parse(&key.text()).as_ref(), Ok(key));
+        }
+        assert_eq!(own.text(), format!("cluster = 0000000000000007\nkey = {}\n", "ab".repeat(32)));
+        assert!(!format!("{own:?}").contains("ab"), "a key is not shown");
+        let digits = "ab".repeat(32);
+        for wrong in [
+            "",
+            "cluster = 7",
+            &format!("key = {digits}"),
+            &format!("cluster = x\nkey = {digits}"),
+            &format!("cluster = 1\nkey = {digits}0"),
+            &format!("cluster = 1\nkey = {}é", "a".repeat(62)),
+            &format!("cluster = 1\nkey = {digits}\nmore = 1"),
+            "nonsense",
+        ] {
+            assert!(Key::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// Both ends of every conversation there may be have one key, and no client another's or that
+    /// of servers and nodes.
+    #[test]
+    fn both_ends_have_one_key() {
+        let own = Key { cluster: 7, client: None, secret: [3; 32] };
+        let part = OfPart(own.secret);
+        let key = own.of_client(9).unwrap();
+        assert_eq!(key.of_client(9).as_ref(), Some(&key));
+        assert_eq!(key.of_client(8), None);
+        let client = OfClient(key.secret);
+        for peer in [Peer::Server(0), Peer::Node(3)] {
+            assert_eq!(client.of(peer), part.of(Peer::Client(9)));
+            assert_ne!(client.of(peer), part.of(Peer::Client(8)));
+            assert_ne!(client.of(peer), part.of(peer));
+        }
+        assert_eq!(client.of(Peer::Client(1)), None);
+    }
+}

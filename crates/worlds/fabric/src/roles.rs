@@ -1,0 +1,190 @@
+//! What the parts of a cluster do on their threads: a node, the metadata server.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_base::Time;
+use outboard_base::task::Spawn;
+use outboard_flow::{Conversations, Net};
+use outboard_kv::Kv;
+use outboard_kvfs::Kvfs;
+use outboard_medium::Medium;
+use outboard_meta::Meta;
+use outboard_node::{Node, NodeTarget};
+use outboard_os::clock;
+use outboard_volume::Housekeeping;
+use outboard_wire::shared::Peer;
+use outboard_wire::shared::call::Call;
+
+use crate::runtime::{Replying, Role};
+
+/// How often a part keeps house.
+const EVERY: Duration = Duration::from_secs(1);
+/// The pause between two steps while there is more to do: other work goes first.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Bytes whose checksums a node looks at in a step.
+const SCRUB: u64 = 256 << 10;
+
+/// Something done now and then, one step at a time.
+#[derive(Default)]
+pub(crate) struct Now {
+    next: Rc<Cell<Option<Time>>>,
+    under_way: Rc<Cell<bool>>,
+}
+
+impl Now {
+    /// The next step is `after` this, unless one is due before.
+    pub(crate) fn begin(&self, now: Time, after: Duration) {
+        if !self.under_way.get() && self.next.get().is_none() {
+            self.next.set(Some(now.after(after)));
+        }
+    }
+
+    /// Starts a step if it is due; how long it is to the next, it says itself. `None`: until
+    /// something happens.
+    pub(crate) fn step<F>(&self, now: Time, spawn: &dyn Spawn, step: impl FnOnce() -> F) -> bool
+    where
+        F: Future<Output = Option<Duration>> + 'static,
+    {
+        if self.under_way.get() || self.next.get().is_none_or(|next| now < next) {
+            return false;
+        }
+        self.next.set(None);
+        self.under_way.set(true);
+        let (next, under_way, step) =
+            (Rc::clone(&self.next), Rc::clone(&self.under_way), step());
+        spawn.spawn(Box::pin(async move {
+            let pause = step.await;
+            next.set(pause.map(|pause| clock::now().after(pause)));
+            under_way.set(false);
+        }));
+        true
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.next.get()
+    }
+}
+
+/// A storage node.
+pub struct NodeRole<M: Medium> {
+    node: Node<M>,
+    conversations: Conversations<NodeTarget<M>>,
+    tidying: Now,
+}
+
+impl<M: Medium> NodeRole<M> {
+    /// Of `node`, whose target `conversations` have.
+    #[must_use]
+    pub fn new(node: Node<M>, conversations: Conversations<NodeTarget<M>>) -> NodeRole<M> {
+        node.set_clock(Box::new(clock::now));
+        NodeRole { node, conversations, tidying: Now::default() }
+    }
+}
+
+impl<M: Medium + 'static> Role for NodeRole<M> {
+    fn call(&self, from: Peer, call: Call) -> Replying {
+        let node = self.node.clone();
+        Box::pin(async move { node.call(from, call).await })
+    }
+
+    fn tend(&self, now: Time, spawn: &dyn Spawn) -> usize {
+        let mut done = 0;
+        if self.node.has_work() {
+            self.node.set_wall(crate::wall_ms(clock::wall()));
+            self.tidying.begin(now, EVERY);
+            while let Some(work) = self.node.take_work() {
+                spawn.spawn(work);
+                done += 1;
+            }
+        }
+        for (peer, answer) in self.node.take_answers() {
+            // Whose conversation has ended asks again.
+            let _ended = self.conversations.send(peer, answer);
+            done += 1;
+        }
+        let node = &self.node;
+        done += usize::from(self.tidying.step(now, spawn, || {
+            let node = node.clone();
+            async move {
+                let wall = crate::wall_ms(clock::wall());
+                node.tidy(wall, SCRUB).await.then_some(PAUSE)
+            }
+        }));
+        done
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.tidying.deadline()
+    }
+}
+
+/// The metadata server.
+pub struct ServerRole<K, M, N> {
+    meta: Meta<K, M, N>,
+    volume: Arc<Kvfs<K, M>>,
+    check: Rc<dyn Fn()>,
+    tidying: Now,
+}
+
+impl<K: Kv, M: Medium, N: Net> ServerRole<K, M, N> {
+    /// Of `meta`, which serves `volume`. `check` is asked before every reply, and ends the process
+    /// if the volume may be another's.
+    #[must_use]
+    pub fn new(
+        meta: Meta<K, M, N>,
+        volume: Arc<Kvfs<K, M>>,
+        check: Option<Box<dyn Fn()>>,
+    ) -> ServerRole<K, M, N> {
+        let check: Rc<dyn Fn()> = check.map_or_else(|| Rc::new(|| ()) as _, Rc::from);
+        let tidying = Now::default();
+        tidying.begin(clock::now(), PAUSE);
+        ServerRole { meta, volume, check, tidying }
+    }
+}
+
+impl<K: Kv + 'static, M: Medium + 'static, N: Net> Role for ServerRole<K, M, N> {
+    fn call(&self, from: Peer, call: Call) -> Replying {
+        let (meta, check) = (self.meta.clone(), Rc::clone(&self.check));
+        Box::pin(async move {
+            let reply = meta.call(from, call, clock::now(), clock::wall()).await;
+            check();
+            reply
+        })
+    }
+
+    fn tend(&self, now: Time, spawn: &dyn Spawn) -> usize {
+        self.meta.events();
+        let mut done = 0;
+        for work in self.meta.take_work() {
+            spawn.spawn(work);
+            done += 1;
+        }
+        let meta = &self.meta;
+        done += usize::from(self.tidying.step(now, spawn, || {
+            let meta = meta.clone();
+            async move { Some(if meta.tidy(clock::now()).await { PAUSE } else { EVERY }) }
+        }));
+        done
+    }
+
+    fn rest(&self, spawn: &dyn Spawn) -> bool {
+        self.volume.idle();
+        let is_due = self.volume.wants_checkpoint();
+        if is_due {
+            let volume = Arc::clone(&self.volume);
+            spawn.spawn(Box::pin(async move {
+                if let Err(errno) = volume.checkpoint().await {
+                    tracing::error!(%errno, "cannot note down what is durable");
+                }
+            }));
+        }
+        is_due
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.tidying.deadline()
+    }
+}
