@@ -18,8 +18,8 @@ use crate::data::regular;
 use crate::data::shape::Shape;
 use crate::data::write::Change;
 use crate::layout::{DataKind, Dates, Inode, key, marks};
-use crate::spread::not_spread;
 use crate::permission::WRITE;
+use crate::spread::not_spread;
 use crate::txn::{Fail, ROUNDS_MAX, Tried, Txn};
 use crate::{Caller, Kvfs, VolumeEvent};
 

@@ -104,6 +104,7 @@ impl<K: Kv, M: Medium> Check<'_, K, M> {
         self.objects().await?;
         self.replay_records().await?;
         self.strange_tags().await?;
+        self.purges(numbers_end).await?;
         self.inodes(numbers_end).await?;
         self.tree();
         Ok(())
@@ -176,11 +177,30 @@ impl<K: Kv, M: Medium> Check<'_, K, M> {
         Ok(())
     }
 
+    /// What is to be purged: objects of files that are gone.
+    async fn purges(&mut self, numbers_end: u64) -> Result<(), KvError> {
+        let mut purges = Cursor::new(&*self.volume.kv, Tag::Purge);
+        while let Some((pair_key, _)) = purges.next().await? {
+            let Some(number) = key::number(&pair_key).filter(|_| pair_key.len() == 9) else {
+                self.report.add(What::StrangeKey, Ino::ROOT, format!("{pair_key:?}"));
+                continue;
+            };
+            self.report.counts.purges += 1;
+            if number >= numbers_end {
+                self.report.add(What::NumberNotGivenOut, Ino(number), "to be purged".to_owned());
+            }
+            if self.kv().get(&key::inode(Ino(number))).await?.is_some() {
+                self.report.add(What::PurgeOfFile, Ino(number), String::new());
+            }
+        }
+        Ok(())
+    }
+
     /// Keys that nobody writes.
     async fn strange_tags(&mut self) -> Result<(), KvError> {
         /// The object store's tags begin here.
         const OBJECTS: u8 = 0xF0;
-        const KNOWN: [Tag; 10] = [
+        const KNOWN: [Tag; 12] = [
             Tag::Superblock,
             Tag::Counter,
             Tag::Inode,
@@ -191,6 +211,8 @@ impl<K: Kv, M: Medium> Check<'_, K, M> {
             Tag::Orphan,
             Tag::Trim,
             Tag::Replay,
+            Tag::Writing,
+            Tag::Purge,
         ];
         for tag in (0..OBJECTS).filter(|tag| KNOWN.iter().all(|known| *known as u8 != *tag)) {
             if let Some((key, _)) = self.kv().scan(&[tag], None, 1).await?.first() {

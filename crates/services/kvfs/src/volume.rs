@@ -9,6 +9,7 @@ use outboard_kv::object::{self, Objects, Recovered};
 use outboard_kv::{Batch, Cached, Durability, Kv, KvError};
 use outboard_medium::Medium;
 use outboard_wire::file::mode;
+use outboard_wire::shared::call::Layout;
 
 use crate::check::touched::Touched;
 use crate::data::fresh::Fresh;
@@ -69,12 +70,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             ..object::Options::default()
         };
         let (objects, recovered) = Objects::open(Arc::clone(&kv), medium, object_options).await?;
-        // Fences are made of it: nodes must never see the same number from two openings.
-        let kept = match options.spread {
-            Some(_) => Durability::Durable,
-            None => Durability::Answered,
-        };
-        let opened = raise(&*kv, Counter::Opened, 1, kept).await?.start;
+        let opened = raise(&*kv, Counter::Opened, 1, counting(options.spread)).await?.start;
         // 2^40 handles an instance; numbers of an earlier one stay apart.
         let first_handle = (opened << 40) | 1;
         let mut locks = Locks::new(first_handle);
@@ -109,7 +105,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             if let Some(ino) = self.numbers.take() {
                 return Ok(ino);
             }
-            let more = raise(&*self.kv, Counter::Ino, NUMBERS, Durability::Answered).await;
+            let more = raise(&*self.kv, Counter::Ino, NUMBERS, counting(self.spread)).await;
             let more = more.map_err(|_| Errno::EIO)?;
             self.numbers.refill(more);
         }
@@ -187,6 +183,12 @@ async fn make<K: Kv>(
     batch.put(root, inode.encode()?);
     kv.commit(batch, Durability::Durable).await?;
     Ok(superblock)
+}
+
+/// How numbers are counted. Where nodes know files and openings by them, no power loss may give one
+/// out again.
+fn counting(spread: Option<Layout>) -> Durability {
+    if spread.is_some() { Durability::Durable } else { Durability::Answered }
 }
 
 /// Raises a counter: the numbers it passed are the caller's.

@@ -9,9 +9,12 @@ use crate::acl::{self, Acl};
 use crate::context::Context;
 use crate::layout::{Inode, decode_xattr, encode_xattr, key, marks};
 use crate::permission::{READ, WRITE};
+use crate::spread::{layout_text, parse_layout};
 use crate::txn::{Fail, Tried, Txn};
 use crate::{Answer, Kvfs, Payload};
 
+/// How the bytes of a file, or of those made in a directory, lie on nodes.
+const LAYOUT: &[u8] = b"user.outboard.layout";
 /// Names fetched at a time.
 const PAGE: usize = 256;
 
@@ -70,6 +73,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     ) -> Result<Answer> {
         let space = Space::of(name)?;
         let inode = self.inode(ino).await?;
+        if self.is_layout(name) && carries_user(&inode) {
+            self.permit(cx, &inode, READ).await?;
+            let layout = self.layout_of(&inode).ok_or(Errno::ENODATA)?;
+            return answer(layout_text(&layout).into_bytes(), len);
+        }
         match space {
             Space::User if !carries_user(&inode) => return Err(Errno::ENODATA),
             Space::User => self.permit(cx, &inode, READ).await?,
@@ -133,6 +141,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             return Err(Errno::E2BIG);
         }
         let space = Space::of(name)?;
+        if self.is_layout(name) {
+            let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
+            self.change_layout(cx, ino, Some(parse_layout(text)?), flags).await?;
+            return Ok(Reply::Empty);
+        }
         let _guard = self.range_locks.exclusive(ino).await;
         let set = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
@@ -174,6 +187,10 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         name: &[u8],
     ) -> Result<Reply> {
         let space = Space::of(name)?;
+        if self.is_layout(name) {
+            self.change_layout(cx, ino, None, 0).await?;
+            return Ok(Reply::Empty);
+        }
         let _guard = self.range_locks.exclusive(ino).await;
         let removed = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
@@ -190,6 +207,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         removed.await?;
         self.changed(cx, ino);
         Ok(Reply::Empty)
+    }
+
+    /// The name stands for the layout in the inode, which no list mentions: a program that copies
+    /// attributes copies none of it. A volume without nodes has no such thing.
+    fn is_layout(&self, name: &[u8]) -> bool {
+        self.spread.is_some() && name == LAYOUT
     }
 
     /// One more name still leaves a list that can be read.

@@ -13,6 +13,7 @@ use super::{Check, WINDOW, What};
 use crate::data::shape::{SECTORS_PER_BLOCK, Shape};
 use crate::layout::key::{self, Tag};
 use crate::layout::{DataKind, Inode, decode_small, decode_xattr, marks};
+use crate::spread::sectors;
 
 /// What is kept of an inode until its names are counted.
 pub(super) struct Slot {
@@ -47,6 +48,7 @@ pub(super) struct Window<'k, K> {
     xattrs: Cursor<'k, Cached<K>>,
     orphans: Cursor<'k, Cached<K>>,
     trims: Cursor<'k, Cached<K>>,
+    writing: Cursor<'k, Cached<K>>,
     pub(super) entries: Cursor<'k, Cached<K>>,
     pub(super) listed: Cursor<'k, Cached<K>>,
     started: bool,
@@ -66,6 +68,7 @@ impl<'k, K: Kv> Window<'k, K> {
             xattrs: cursor(Tag::Xattr),
             orphans: cursor(Tag::Orphan),
             trims: cursor(Tag::Trim),
+            writing: cursor(Tag::Writing),
             entries: cursor(Tag::Entry),
             listed: cursor(Tag::Listed),
             started: false,
@@ -110,6 +113,7 @@ impl<'k, K: Kv> Window<'k, K> {
         let xattrs = pairs_of(&mut self.xattrs, ino, check).await?;
         let orphaned = !pairs_of(&mut self.orphans, ino, check).await?.is_empty();
         let trimming = !pairs_of(&mut self.trims, ino, check).await?.is_empty();
+        let writing = !pairs_of(&mut self.writing, ino, check).await?.is_empty();
         let held = self.held(ino, check).await?;
         let Some(inode) = inode else {
             check.report.add(What::BadInode, ino, String::new());
@@ -126,6 +130,10 @@ impl<'k, K: Kv> Window<'k, K> {
         }
         if trimming != inode.has(marks::TRIMMING) {
             check.report.add(What::WrongTrim, ino, String::new());
+        }
+        check.report.counts.writing += u64::from(writing);
+        if writing != inode.has(marks::WRITING) {
+            check.report.add(What::WrongWriting, ino, String::new());
         }
         check.xattrs(&inode, &xattrs);
         check.shape(&inode, blocks);
@@ -149,6 +157,7 @@ impl<'k, K: Kv> Window<'k, K> {
             &mut self.xattrs,
             &mut self.orphans,
             &mut self.trims,
+            &mut self.writing,
             &mut self.entries,
             &mut self.listed,
         ];
@@ -227,16 +236,23 @@ impl<K: Kv, M: Medium> Check<'_, K, M> {
                 shape.size <= SMALL_FILE_MAX as u64 && !shape.trimming && blocks == 0
             }
             (FileKind::Regular, DataKind::Big) => true,
+            (FileKind::Regular, DataKind::Spread) => !shape.trimming && blocks == 0,
             (FileKind::Regular, DataKind::None) => shape.trimming || blocks == 0,
             (FileKind::Symlink, DataKind::Small) => !shape.trimming && blocks == 0,
             (FileKind::Symlink, _) => false,
             (_, data) => data == DataKind::None && !shape.trimming && blocks == 0,
         };
-        if !sound {
-            self.report.add(What::BadShape, ino, format!("{shape:?}, {blocks} blocks"));
+        let spread = shape.data == DataKind::Spread;
+        self.report.counts.spread_files += u64::from(spread);
+        let laid_out = inode.is_directory() || inode.layout.is_some() == spread;
+        if !sound || !laid_out || (inode.has(marks::WRITING) && !spread) {
+            let layout = inode.layout;
+            let place = format!("{shape:?}, {blocks} blocks, {layout:?}, marks {:#x}", inode.marks);
+            self.report.add(What::BadShape, ino, place);
         }
         let counts = inode.kind() == FileKind::Regular && shape.data != DataKind::Small;
-        if counts && shape.sectors != blocks * SECTORS_PER_BLOCK {
+        let sectors = if spread { sectors(shape.size) } else { blocks * SECTORS_PER_BLOCK };
+        if counts && shape.sectors != sectors {
             let place = format!("{} sectors, {blocks} blocks", shape.sectors);
             self.report.add(What::WrongBlockCount, ino, place);
         }

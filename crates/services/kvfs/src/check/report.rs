@@ -63,6 +63,8 @@ whats! {
     UnmarkedXattr = Wrong, "an inode has extended attributes and no mark that says so";
     WrongOrphan = Wrong, "the list of orphans and the link count disagree";
     WrongTrim = Wrong, "the list of truncations and the inode's mark disagree";
+    WrongWriting = Wrong, "the list of files being written to and the inode's mark disagree";
+    PurgeOfFile = Wrong, "an object is to be purged whose file is there";
     BadEntry = Lost, "a directory entry is damaged";
     EntryUnlisted = Wrong, "an entry is not in its directory's order";
     ListedUnnamed = Wrong, "the directory's order has an entry that its names have not";
@@ -137,6 +139,12 @@ pub struct Counts {
     pub orphans: u64,
     /// Replay records.
     pub replay_records: u64,
+    /// Files whose bytes lie on nodes.
+    pub spread_files: u64,
+    /// Of these, being written to, or not known to have been told of since.
+    pub writing: u64,
+    /// Objects that the nodes are still to purge.
+    pub purges: u64,
 }
 
 /// The outcome of a check.
@@ -178,6 +186,9 @@ impl Report {
                 ("xattrs", counts.xattrs),
                 ("orphans", counts.orphans),
                 ("replay_records", counts.replay_records),
+                ("spread_files", counts.spread_files),
+                ("writing", counts.writing),
+                ("purges", counts.purges),
             ],
         }
     }

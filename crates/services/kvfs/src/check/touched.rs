@@ -38,9 +38,12 @@ impl Touched {
         if !self.checking.load(Ordering::Acquire) {
             return;
         }
-        let pairs = Tag::Inode as u8..=Tag::Trim as u8;
+        let pairs = |tag: &u8| {
+            (Tag::Inode as u8..=Tag::Trim as u8).contains(tag)
+                || [Tag::Writing as u8, Tag::Purge as u8].contains(tag)
+        };
         let keys = batch.writes().iter().map(|write| &write.key);
-        let inos = keys.filter(|key| key.first().is_some_and(|tag| pairs.contains(tag)));
+        let inos = keys.filter(|key| key.first().is_some_and(pairs));
         let mut noted = self.inodes();
         if noted.len() < NOTED_MAX {
             noted.extend(inos.filter_map(|key| key::number(key)));

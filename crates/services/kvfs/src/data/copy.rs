@@ -65,8 +65,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             let mut target = txn.inode(to).await?;
             regular(&source)?;
             regular(&target)?;
-            not_spread(&source)?;
-            not_spread(&target)?;
+            [&source, &target].into_iter().try_for_each(not_spread)?;
             let shape = Shape::of(&source);
             let len = len.min(shape.size.saturating_sub(from_at));
             if len == 0 {

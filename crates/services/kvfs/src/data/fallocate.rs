@@ -54,6 +54,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
         let range = offset..end.ok_or(Errno::EFBIG)?;
         let _guard = self.range_locks.exclusive(ino).await;
+        not_spread(&self.inode(ino).await?)?;
         if fill != Fill::Punch {
             self.has_room(ino, len).await?;
         }
@@ -90,7 +91,6 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;
             regular(&inode).map_err(|_| Errno::ENODEV)?;
-            not_spread(&inode)?;
             let before = Shape::of(&inode);
             if before.trimming {
                 self.trim(ino).await?;

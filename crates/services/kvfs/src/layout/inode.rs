@@ -184,7 +184,7 @@ impl Inode {
         put(&mut value, 144, &self.next_cookie.to_le_bytes())?;
         put(&mut value, 152, &self.entries.to_le_bytes())?;
         put(&mut value, 160, &self.marks.to_le_bytes())?;
-        put(&mut value, Self::LAYOUT, &spread::encode(self.layout.as_ref())?)?;
+        put(&mut value, Self::LAYOUT, &spread::encode(self.layout.as_ref()))?;
         let crc = sum(self.attr.ino.0, &value);
         put(&mut value, 4, &crc.to_le_bytes())?;
         Ok(value)
@@ -214,7 +214,7 @@ impl Inode {
             entries: u64_at(&bare, 152)?,
             data,
             marks: u32_at(&bare, 160)?,
-            layout: spread::decode(&array::<{ spread::LEN }>(&bare, Self::LAYOUT)?)?,
+            layout: spread::decode(&array(&bare, Self::LAYOUT)?)?,
         };
         if zero != 0 || inode.attr.ino != ino || inode.marks & !marks::KNOWN != 0 {
             return Err(Errno::EUCLEAN);

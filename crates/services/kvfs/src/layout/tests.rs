@@ -2,6 +2,7 @@
 
 use outboard_base::{Errno, Ino, SessionId, Timestamp};
 use outboard_wire::file::{Attr, FileKind, Op, Reply};
+use outboard_wire::shared::call::Layout;
 use proptest::prelude::*;
 
 use super::key::{self, Counter, Tag};
@@ -24,6 +25,8 @@ fn keys_are_pinned() {
     assert_eq!(hex(&key::xattr(ino, b"user.a")), "140102030405060708757365722e61");
     assert_eq!(hex(&key::of(Tag::Orphan, ino)), "150102030405060708");
     assert_eq!(hex(&key::of(Tag::Trim, ino)), "160102030405060708");
+    assert_eq!(hex(&key::of(Tag::Writing, ino)), "180102030405060708");
+    assert_eq!(hex(&key::of(Tag::Purge, ino)), "190102030405060708");
     assert_eq!(hex(&key::replay(SessionId(ino.0), 0x090a)), "170102030405060708090a");
     assert_eq!(key::number(&key::entry(ino, b"ab")), Some(ino.0));
     assert_eq!(key::rest(&key::entry(ino, b"ab")), b"ab");
@@ -63,6 +66,30 @@ fn values_are_pinned() {
     );
 }
 
+/// Files and directories of volumes without nodes read as they did before there were layouts, and
+/// what is no layout is no inode.
+#[test]
+fn a_layout_stands_where_there_were_zeros() {
+    let now = Timestamp { sec: 1, nsec: 2 };
+    let mut inode = Inode::new(Ino(71), Ino(2), 0o100_644, now);
+    assert_eq!(inode.encode().unwrap()[160..], [0; 96]);
+    inode.data = DataKind::Spread;
+    inode.layout = Some(Layout { width: 3, group: 7, ..Layout::default() });
+    let value = inode.encode().unwrap();
+    assert_eq!(hex(&value[..4]), "01000300");
+    assert_eq!(hex(&value[160..184]), "000000000100010003000000000001000700000000000000");
+    assert_eq!(value[184..], [0; 72]);
+    assert_eq!(Inode::decode(Ino(71), &value), Ok(inode));
+    for (at, byte) in [(164, 2), (165, 9), (168, 0), (168, 17), (169, 1), (174, 3), (227, 1)] {
+        let mut strange = value;
+        strange[at] = byte;
+        strange[4..8].fill(0);
+        let crc = super::bytes::sum(71, &strange);
+        strange[4..8].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Inode::decode(Ino(71), &strange), Err(Errno::EUCLEAN), "{byte} at {at}");
+    }
+}
+
 fn attr(ino: u64) -> Attr {
     Attr { ino: Ino(ino), mode: 0o100_644, nlink: 1, ..Attr::default() }
 }
@@ -79,12 +106,29 @@ fn kinds() -> impl Strategy<Value = FileKind> {
     ])
 }
 
+fn layouts() -> impl Strategy<Value = Option<Layout>> {
+    let fields = (1..=16_u8, 16..=20_u32, any::<u32>());
+    let layout = fields.prop_map(|(width, strip, group)| Layout {
+        width,
+        strip: 1 << strip,
+        group,
+        ..Layout::default()
+    });
+    prop::option::of(layout)
+}
+
 fn inodes() -> impl Strategy<Value = Inode> {
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
     let times = prop::collection::vec((any::<i64>(), 0..1_000_000_000u32), 4);
-    let data = prop::sample::select(vec![DataKind::None, DataKind::Small, DataKind::Big, DataKind::Spread]);
-    (numbers, times, kinds(), 0..0o10_000u32, data, 0..=marks::KNOWN).prop_map(
-        |((ino, size, parent, next_cookie, entries), times, kind, mode, data, marks)| {
+    let data = prop::sample::select(vec![
+        DataKind::None,
+        DataKind::Small,
+        DataKind::Big,
+        DataKind::Spread,
+    ]);
+    let marks = 0..=marks::KNOWN;
+    (numbers, times, kinds(), 0..0o10_000u32, data, marks, layouts()).prop_map(
+        |((ino, size, parent, next_cookie, entries), times, kind, mode, data, marks, layout)| {
             let time = |at: usize| Timestamp { sec: times[at].0, nsec: times[at].1 };
             let attr = Attr {
                 ino: Ino(ino),
@@ -103,7 +147,7 @@ fn inodes() -> impl Strategy<Value = Inode> {
                 blksize: 8192,
                 flags: 0,
             };
-            Inode { attr, parent: Ino(parent), next_cookie, entries, data, marks, layout: None }
+            Inode { attr, parent: Ino(parent), next_cookie, entries, data, marks, layout }
         },
     )
 }

@@ -6,13 +6,6 @@ use outboard_base::{Errno, Result};
 use outboard_wire::shared::Strategy;
 use outboard_wire::shared::call::Layout;
 
-/// Bytes of a strip.
-const STRIPS: std::ops::RangeInclusive<u32> = 64 << 10..=1 << 20;
-/// Nodes that the strips of a file may go over in turn.
-const WIDTHS: std::ops::RangeInclusive<u8> = 1..=16;
-/// Most nodes that hold one strip.
-const UNITS_MAX: u8 = 16;
-
 const STRATEGIES: [(Strategy, &str); 4] = [
     (Strategy::Single, "single"),
     (Strategy::Ring, "ring"),
@@ -37,8 +30,8 @@ pub fn layout_text(layout: &Layout) -> String {
     text
 }
 
-/// The reverse. Parts may stand in any order, each once; left out are one copy (`k` and `m` of the
-/// others must be said), a width of 1 and strips of 64 KiB. `EINVAL` for anything else.
+/// The reverse. Parts may stand in any order, each once; what is left out is as in
+/// [`Layout::default`], but that other strategies must say `k`. `EINVAL` for anything else.
 pub fn parse_layout(text: &str) -> Result<Layout> {
     let (mut strategy, mut k, mut m, mut width, mut strip) = (None, None, None, None, None);
     for part in text.trim().split(',') {
@@ -52,17 +45,18 @@ pub fn parse_layout(text: &str) -> Result<Layout> {
             _ => return Err(Errno::EINVAL),
         }
     }
-    let strategy = strategy.unwrap_or(Strategy::Single);
+    let default = Layout::default();
+    let strategy = strategy.unwrap_or(default.strategy);
     let k = match strategy {
-        Strategy::Single => k.unwrap_or(1),
+        Strategy::Single => k.unwrap_or(default.k),
         _ => k.ok_or(Errno::EINVAL)?,
     };
     let layout = Layout {
         strategy,
         k,
         m: m.unwrap_or(0),
-        width: width.unwrap_or(1),
-        strip: strip.unwrap_or(*STRIPS.start()),
+        width: width.unwrap_or(default.width),
+        strip: strip.unwrap_or(default.strip),
         group: 0,
     };
     check(&layout)?;
@@ -71,15 +65,7 @@ pub fn parse_layout(text: &str) -> Result<Layout> {
 
 /// `EINVAL` for what no file can have.
 pub(super) fn check(layout: &Layout) -> Result<()> {
-    let Layout { strategy, k, m, width, strip, group: _ } = *layout;
-    let units = match strategy {
-        Strategy::Single => k == 1 && m == 0,
-        Strategy::Ring | Strategy::BinaryTree => k > 1 && m == 0,
-        Strategy::Parity => k > 1 && m > 0,
-    };
-    let fits = k.saturating_add(m) <= UNITS_MAX && WIDTHS.contains(&width);
-    let strips = STRIPS.contains(&strip) && strip.is_power_of_two();
-    if units && fits && strips { Ok(()) } else { Err(Errno::EINVAL) }
+    Layout::decode(&layout.encode()).map(drop).map_err(|_| Errno::EINVAL)
 }
 
 fn once<T>(place: &mut Option<T>, value: T) -> Result<()> {
@@ -106,4 +92,75 @@ fn bytes(text: &str) -> Result<u32> {
         None => text.strip_suffix('M').map_or((text, 1), |digits| (digits, 1 << 20)),
     };
     number::<u32>(digits)?.checked_mul(unit).ok_or(Errno::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use outboard_wire::shared::Strategy;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        let single = Layout { width: 7, strip: 256 << 10, ..Layout::default() };
+        assert_eq!(layout_text(&single), "strategy=single,width=7,strip=256K");
+        let ring = Layout { strategy: Strategy::Ring, k: 3, ..Layout::default() };
+        assert_eq!(layout_text(&ring), "strategy=ring,k=3,width=4,strip=64K");
+        let parity = Layout { strategy: Strategy::Parity, k: 6, m: 3, ..Layout::default() };
+        assert_eq!(layout_text(&parity), "strategy=parity,k=6,m=3,width=4,strip=64K");
+        assert_eq!(parse_layout("strip=1M,width=1\n"), parse_layout("width=1,strip=1024K"));
+        assert_eq!(parse_layout("strip=65536"), Ok(Layout::default()));
+        assert_eq!(parse_layout("width=2").map(|layout| layout.width), Ok(2));
+    }
+
+    #[test]
+    fn what_says_no_layout_is_refused() {
+        for text in [
+            "",
+            "width",
+            "width=",
+            "width=0",
+            "width=17",
+            "width=+4",
+            "width=256",
+            "width=4,width=4",
+            "strip=63K",
+            "strip=2M",
+            "strip=32K",
+            "strip=96K",
+            "strip=K",
+            "strip=4194304M",
+            "strategy=raid",
+            "strategy=ring",
+            "strategy=parity,k=4",
+            "strategy=single,k=2",
+            "k=1,m=1",
+            "strategy=single,",
+            "color=blue",
+            "group=4",
+        ] {
+            assert_eq!(parse_layout(text), Err(Errno::EINVAL), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_layout_goes_there_and_back(
+            strategy in prop::sample::select(STRATEGIES.map(|(strategy, _)| strategy).to_vec()),
+            (k, m, width, strip) in (0..20_u8, 0..20_u8, 0..20_u8, 14..23_u32),
+        ) {
+            let layout = Layout { strategy, k, m, width, strip: 1 << strip, group: 0 };
+            let back = parse_layout(&layout_text(&layout));
+            // What the text leaves out is refused by `check`, if it is not what the text means.
+            let means = check(&layout).is_ok();
+            prop_assert!(!means || back == Ok(layout));
+            prop_assert!(back.is_err() || check(&back?).is_ok());
+        }
+
+        #[test]
+        fn no_text_is_too_strange(text in ".{0,40}") {
+            let _ = parse_layout(&text);
+        }
+    }
 }

@@ -105,6 +105,11 @@ impl Sample {
         block_on(self.kv().commit(batch, Durability::Answered)).unwrap();
     }
 
+    /// Says of the big file what its inode does not.
+    fn list(&self, tag: Tag) {
+        self.put(&pair_key(tag, self.big, &[]), &[]);
+    }
+
     fn delete(&self, key: &[u8]) {
         self.get(key);
         let mut batch = Batch::new();
@@ -192,15 +197,15 @@ fn plant(s: &Sample, what: What) {
         What::BadXattr => s.kv().corrupt(&pair_key(Tag::Xattr, s.small, b"user.color")),
         What::UnmarkedXattr => s.edit(s.small, |file| file.marks &= !marks::XATTRS),
         What::WrongOrphan => s.delete(&pair_key(Tag::Orphan, s.orphan, &[])),
-        What::WrongTrim => s.put(&pair_key(Tag::Trim, s.big, &[]), &[]),
+        What::WrongTrim => s.list(Tag::Trim),
+        What::WrongWriting => s.list(Tag::Writing),
+        What::PurgeOfFile => s.list(Tag::Purge),
         What::BadEntry => s.kv().corrupt(&pair_key(Tag::Entry, s.dir, b"small")),
         What::EntryUnlisted => {
             let cookie = s.cookie(s.dir, b"small");
             s.delete(&pair_key(Tag::Listed, s.dir, &cookie.to_be_bytes()));
         }
-        What::ListedUnnamed => {
-            s.delete(&pair_key(Tag::Entry, s.dir, b"small"));
-        }
+        What::ListedUnnamed => s.delete(&pair_key(Tag::Entry, s.dir, b"small")),
         What::WrongEntryCount => s.edit(s.dir, |dir| dir.entries += 1),
         What::CookieNotGivenOut => s.edit(s.dir, |dir| dir.next_cookie = 3),
         What::EntriesOfNoDirectory => {

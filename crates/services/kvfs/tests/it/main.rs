@@ -23,5 +23,7 @@ mod names;
 mod permission;
 mod rename;
 mod replay;
+mod spread;
+mod spread_model;
 mod together;
 mod world;
