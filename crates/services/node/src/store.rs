@@ -1,10 +1,43 @@
-//! The store of a storage node.
+//! The store of a storage node: what objects hold, on two media, so that a crash of the process
+//! loses nothing that was answered, and a loss of power nothing that was flushed.
+//!
+//! Grains of 8 KiB lie out of place on the data medium; what lies where is an index in memory, made
+//! durable by the log: a record for each change, and checkpoints of all. What always holds:
+//!
+//! - A change is seen, and answered, once the systems under both media have its data and its
+//!   record; never a part of it.
+//! - Versions of a strip only go up, fences of an object only go up.
+//! - No slot is used again before a flush made durable what took the place of its grain.
+//! - A grain is given out only if its bytes have the checksum that its record says.
+//!
+//! `node.md` has the states and failure cases.
+
+mod format;
+mod index;
+mod log;
+mod open;
+mod read;
+mod space;
+mod write;
+
+use std::collections::VecDeque;
+use std::sync::{self, MutexGuard, PoisonError};
 
 use outboard_base::Errno;
+use outboard_base::task::{Mutex, RangeLocks};
 use outboard_medium::Medium;
 use outboard_wire::shared::Reason;
-use outboard_wire::shared::call::Object;
-use std::ops::Range;
+
+use format::{BLOCK, Header};
+use index::{GRAIN, Index};
+use log::{Log, Pending};
+use space::Space;
+
+/// [`GRAIN`], as a length.
+const GRAIN_LEN: usize = 8192;
+const _: () = assert!(GRAIN_LEN as u64 == GRAIN);
+/// Fewest blocks of log between two checkpoints.
+const LOG_BLOCKS_MIN: u64 = 128;
 
 /// How a store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,70 +95,114 @@ impl std::fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// The store.
+/// A store.
+#[derive(Debug)]
 pub struct Store<M> {
-    _log: M,
-    _data: M,
+    log: M,
+    data: M,
+    options: StoreOptions,
+    shared: Shared,
+    /// The bytes of objects, by their numbers.
+    locks: RangeLocks,
+    /// Who writes the log. Taken behind `locks` and `flusher`.
+    leader: Mutex,
+    /// Who flushes. Taken behind `locks`.
+    flusher: Mutex,
+    /// Who makes the data medium longer.
+    growing: Mutex,
 }
 
-#[expect(
-    clippy::unused_async,
-    clippy::missing_errors_doc,
-    unused_variables,
-    missing_docs,
-    reason = "being built"
-)]
+/// What all calls share; never locked across an await.
+#[derive(Debug)]
+struct Shared(sync::Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    index: Index,
+    space: Space,
+    log: Log,
+    /// The header that counts, and whether a copy may say something else.
+    header: Header,
+    doubtful: bool,
+    /// Records that wait for the log.
+    pending: VecDeque<Pending>,
+    /// Somebody whose record is being written has left.
+    orphans: bool,
+    /// A flush failed: nothing is taken any more.
+    failed: bool,
+    /// The strip that a scrub looks at next.
+    scrubbed: (u64, u64),
+    counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    writes: u64,
+    written: u64,
+    reads: u64,
+    holes: u64,
+    purges: u64,
+    flushes: u64,
+    checkpoints: u64,
+    /// Grains that were not what their records say, each time one was met.
+    damaged: u64,
+    /// Changes of strips that were not believed when the store was opened.
+    dropped: u64,
+}
+
+impl Shared {
+    fn new(state: State) -> Shared {
+        Shared(sync::Mutex::new(state))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The log, unless nothing is taken any more.
+    fn usable(&self) -> Result<Log, Reason> {
+        let state = self.state();
+        if state.failed { Err(Reason::Medium) } else { Ok(state.log) }
+    }
+}
+
+impl StoreOptions {
+    /// Most bytes of log behind a checkpoint.
+    fn log_limit(&self) -> u64 {
+        let blocks = (self.checkpoint_bytes.saturating_mul(2) / BLOCK as u64).max(LOG_BLOCKS_MIN);
+        blocks * BLOCK as u64
+    }
+}
+
 impl<M: Medium> Store<M> {
-    pub async fn open(log: M, data: M, options: StoreOptions) -> Result<Store<M>, OpenError> {
-        Ok(Store { _log: log, _data: data })
-    }
-    pub async fn write(
-        &self,
-        object: u64,
-        strip: u32,
-        version: Version,
-        previous: Option<Version>,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<(), Reason> {
-        Err(Reason::Busy)
-    }
-    pub async fn hole(
-        &self,
-        object: u64,
-        version: Version,
-        range: Range<u64>,
-    ) -> Result<(), Reason> {
-        Err(Reason::Busy)
-    }
-    pub async fn read(&self, object: u64, offset: u64, len: u32) -> Result<Vec<u8>, Reason> {
-        Err(Reason::Busy)
-    }
-    pub async fn seal(&self, object: u64, fence: u64) -> Result<Object, Reason> {
-        Err(Reason::Busy)
-    }
-    pub async fn purge(&self, object: u64) -> Result<(), Reason> {
-        Err(Reason::Busy)
-    }
-    pub fn objects(&self, from: u64, most: usize) -> Vec<Object> {
-        Vec::new()
-    }
-    pub async fn verify(&self, object: u64) -> Result<u64, Reason> {
-        Err(Reason::Busy)
-    }
-    pub async fn flush(&self) -> Result<(), Reason> {
-        Err(Reason::Busy)
-    }
-    pub async fn tidy(&self) -> Result<bool, Reason> {
-        Ok(false)
-    }
-    pub async fn scrub(&self, bytes: u64) -> Result<u64, Reason> {
-        Ok(0)
-    }
+    /// Bytes that writes can still take, once everything is flushed.
+    #[must_use]
     pub fn free(&self) -> u64 {
-        0
+        self.shared.state().space.free()
     }
+
+    /// What it has and did, by name.
+    #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
+        let state = self.shared.state();
+        let counts = &state.counts;
+        vec![
+            ("objects", state.index.objects.len() as u64),
+            ("capacity_bytes", state.space.capacity()),
+            ("used_bytes", state.space.used() * GRAIN),
+            ("retired_bytes", state.space.retired() * GRAIN),
+            ("log_bytes", state.log.bytes()),
+            ("epoch", state.log.epoch),
+            ("writes", counts.writes),
+            ("written_bytes", counts.written),
+            ("reads", counts.reads),
+            ("holes", counts.holes),
+            ("purges", counts.purges),
+            ("flushes", counts.flushes),
+            ("checkpoints", counts.checkpoints),
+            ("damaged_grains", counts.damaged),
+            ("dropped_changes", counts.dropped),
+            ("failed", u64::from(state.failed)),
+        ]
     }
 }

@@ -1,0 +1,144 @@
+//! What looks at objects: reads, and the checks of what nobody reads.
+
+use std::ops::Range;
+
+use outboard_base::Ino;
+use outboard_codec::crc32c;
+use outboard_medium::{Buf, Medium};
+use outboard_wire::shared::call::Object;
+use outboard_wire::shared::{DATA_MAX, Reason};
+
+use super::index::{Entry, GRAIN, GRAINS_MAX, Grain, STRIP_MAX};
+use super::write::runs;
+use super::{GRAIN_LEN, Store};
+
+/// The grains of bytes, those that are not there too.
+fn grains(entry: &Entry, range: &Range<u64>) -> Vec<Grain> {
+    let size = u64::from(entry.strip.max(1));
+    let grain = |number: u64| {
+        let at = number * GRAIN;
+        let within = usize::try_from(at % size / GRAIN).unwrap_or(GRAINS_MAX);
+        entry.strips.get(&(at / size)).map_or(Grain::NONE, |strip| strip.grain(within))
+    };
+    (range.start / GRAIN..range.end.div_ceil(GRAIN)).map(grain).collect()
+}
+
+impl<M: Medium> Store<M> {
+    /// Bytes of an object; zeros where nothing was written.
+    ///
+    /// # Errors
+    /// [`Reason::Invalid`]: more than a message carries, or behind the last offset.
+    /// [`Reason::Medium`]: they cannot be read, or are not what was written.
+    pub async fn read(&self, object: u64, offset: u64, len: u32) -> Result<Vec<u8>, Reason> {
+        let end = offset.checked_add(u64::from(len)).ok_or(Reason::Invalid)?;
+        if len > DATA_MAX {
+            return Err(Reason::Invalid);
+        }
+        let (range, len) = (offset..end, len as usize);
+        let _shared = self.locks.shared_on(Ino(object), range.clone()).await;
+        self.settled().await;
+        let grains = {
+            let mut state = self.shared.state();
+            state.counts.reads += 1;
+            let entry = state.index.objects.get(&object).filter(|entry| offset < entry.end());
+            entry.map(|entry| grains(entry, &range))
+        };
+        let Some(grains) = grains else { return Ok(vec![0; len]) };
+        let mut bytes = self.load(&grains).await?;
+        let skip = usize::try_from(offset % GRAIN).unwrap_or(0);
+        drop(bytes.drain(..skip));
+        bytes.truncate(len);
+        Ok(bytes)
+    }
+
+    /// The bytes of grains, each checked.
+    pub(super) async fn load(&self, grains: &[Grain]) -> Result<Vec<u8>, Reason> {
+        let mut bytes = vec![0; grains.len() * GRAIN_LEN];
+        let damaged = self.check(grains, Some(&mut bytes)).await;
+        if damaged == 0 { Ok(bytes) } else { Err(Reason::Medium) }
+    }
+
+    /// How many of these grains are damaged; the bytes of the others go to `into`.
+    pub(super) async fn check(&self, grains: &[Grain], mut into: Option<&mut Vec<u8>>) -> u64 {
+        let mut damaged = 0;
+        let some: Vec<(usize, Grain)> =
+            grains.iter().copied().enumerate().filter(|(_, grain)| *grain != Grain::NONE).collect();
+        let slots: Vec<u32> = some.iter().map(|(_, grain)| grain.slot).collect();
+        for (slot, first, count) in runs(&slots) {
+            let buf = Buf::zeroed(count * GRAIN_LEN);
+            let (result, buf) = self.data.read(u64::from(slot) * GRAIN, buf).await;
+            for ((at, grain), bytes) in some.iter().skip(first).zip(buf.chunks(GRAIN_LEN)) {
+                if result.is_err() || crc32c(bytes) != grain.crc {
+                    damaged += 1;
+                    continue;
+                }
+                let place = *at * GRAIN_LEN..(*at + 1) * GRAIN_LEN;
+                let to = into.as_mut().and_then(|into| into.get_mut(place));
+                to.into_iter().for_each(|to| to.copy_from_slice(bytes));
+            }
+        }
+        self.shared.state().counts.damaged += damaged;
+        damaged
+    }
+
+    /// Objects from number `from` on, at most so many.
+    #[must_use]
+    pub fn objects(&self, from: u64, most: usize) -> Vec<Object> {
+        let state = self.shared.state();
+        let numbers = state.index.objects.range(from..).take(most);
+        numbers.filter_map(|(object, _)| state.index.object(*object)).collect()
+    }
+
+    /// Reads all grains of an object against their checksums; how many are damaged.
+    ///
+    /// # Errors
+    /// None today: a grain that cannot be read is a damaged one.
+    pub async fn verify(&self, object: u64) -> Result<u64, Reason> {
+        let (mut damaged, mut next) = (0, (object, 0));
+        while let Some((found, grains, _)) = self.check_strip(next).await
+            && found.0 == object
+        {
+            damaged += grains;
+            next = (object, found.1 + 1);
+        }
+        Ok(damaged)
+    }
+
+    /// Checks grains of about so many bytes, from where the last call ended; how many are damaged.
+    /// Behind the last object it begins again.
+    ///
+    /// # Errors
+    /// None today: a grain that cannot be read is a damaged one.
+    pub async fn scrub(&self, bytes: u64) -> Result<u64, Reason> {
+        let mut next = self.shared.state().scrubbed;
+        let (mut damaged, mut read, mut wrapped) = (0, 0, false);
+        while read < bytes {
+            match self.check_strip(next).await {
+                Some((found, its, all)) => {
+                    damaged += its;
+                    read += all.max(1) * GRAIN;
+                    next = (found.0, found.1 + 1);
+                }
+                None if wrapped => break,
+                None => (next, wrapped) = ((0, 0), true),
+            }
+        }
+        self.shared.state().scrubbed = next;
+        Ok(damaged)
+    }
+
+    /// Checks the first strip at or behind one: which that is, its damaged grains and all of them.
+    async fn check_strip(&self, from: (u64, u64)) -> Option<((u64, u64), u64, u64)> {
+        let (strip, size) = self.shared.state().index.next(from)?;
+        let base = strip.1 * u64::from(size);
+        let range = base..base + u64::from(size.min(STRIP_MAX));
+        let _shared = self.locks.shared_on(Ino(strip.0), range).await;
+        self.settled().await;
+        let grains: Vec<Grain> = {
+            let state = self.shared.state();
+            state.index.strip(strip).into_iter().flat_map(|strip| strip.some()).collect()
+        };
+        let damaged = self.check(&grains, None).await;
+        Some((strip, damaged, grains.len() as u64))
+    }
+}

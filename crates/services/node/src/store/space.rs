@@ -1,0 +1,167 @@
+//! Which slots of the data medium are in use.
+//!
+//! A slot that nobody needs any more is *retired*: before it is used again a flush must have made
+//! that durable which took its place, since after a loss of power the old grain may be the one
+//! that counts.
+
+use std::collections::VecDeque;
+
+use super::index::GRAIN;
+
+/// Slots that writes leave, so that holes can be made when there is no other space.
+const RESERVE: u64 = 4;
+/// Fewest slots of a store.
+pub(super) const SLOTS_MIN: u64 = 16;
+
+/// A bit for each slot, and those that are retired.
+#[derive(Debug, Default)]
+pub(super) struct Space {
+    /// Set: in use, or retired.
+    words: Vec<u64>,
+    slots: u64,
+    used: u64,
+    /// Where the search goes on.
+    next: u64,
+    retired: VecDeque<u32>,
+    /// How many were freed from the front of `retired`, ever.
+    freed: u64,
+}
+
+impl Space {
+    pub(super) fn new(capacity: u64) -> Space {
+        let slots = (capacity / GRAIN).min(u64::from(u32::MAX));
+        let words = usize::try_from(slots.div_ceil(64)).unwrap_or(0);
+        Space { words: vec![0; words], slots, ..Space::default() }
+    }
+
+    /// Bytes of it.
+    pub(super) fn capacity(&self) -> u64 {
+        self.slots * GRAIN
+    }
+
+    /// Bytes that writes can still take.
+    pub(super) fn free(&self) -> u64 {
+        let retired = self.retired.len() as u64;
+        (self.slots - self.used + retired).saturating_sub(RESERVE) * GRAIN
+    }
+
+    /// Slots in use, retired ones too.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Slots that wait for a flush.
+    pub(super) fn retired(&self) -> u64 {
+        self.retired.len() as u64
+    }
+
+    fn word(&mut self, slot: u64) -> Option<(&mut u64, u64)> {
+        let word = usize::try_from(slot / 64).ok()?;
+        let is_one = slot < self.slots;
+        self.words.get_mut(word).filter(|_| is_one).map(|word| (word, 1 << (slot % 64)))
+    }
+
+    /// Marks a slot that something lies in; not if it is in use already, or none of ours.
+    pub(super) fn mark(&mut self, slot: u32) -> bool {
+        let fresh = self.word(u64::from(slot)).is_some_and(|(word, bit)| {
+            let fresh = *word & bit == 0;
+            *word |= bit;
+            fresh
+        });
+        self.used += u64::from(fresh);
+        fresh
+    }
+
+    /// Gives back what was never written, or what a flush has freed.
+    pub(super) fn give_back(&mut self, slot: u32) {
+        if let Some((word, bit)) = self.word(u64::from(slot)) {
+            *word &= !bit;
+            self.used -= 1;
+        }
+    }
+
+    /// Takes slots, below `grown` if there are any; nothing if there are not as many. The reserve
+    /// is for who asks for it.
+    pub(super) fn take(&mut self, count: u64, reserve: bool, grown: u64) -> Option<Vec<u32>> {
+        let keep = if reserve { 0 } else { RESERVE };
+        if self.slots - self.used < count + keep {
+            return None;
+        }
+        let (mut taken, grown) = (Vec::new(), grown.min(self.slots));
+        let next = if self.next < grown { self.next } else { 0 };
+        for range in [next..grown, 0..next, grown..self.slots] {
+            let mut at = range.start;
+            while at < range.end && (taken.len() as u64) < count {
+                at = self.look(at, &mut taken);
+            }
+        }
+        self.next = taken.last().map_or(0, |last| u64::from(*last) + 1);
+        Some(taken)
+    }
+
+    /// Takes slot `at` if it is free; which to look at next.
+    fn look(&mut self, at: u64, taken: &mut Vec<u32>) -> u64 {
+        match self.word(at) {
+            Some((word, _)) if *word == u64::MAX => (at / 64 + 1) * 64,
+            _ => {
+                let slot = u32::try_from(at).unwrap_or(u32::MAX);
+                if self.mark(slot) {
+                    taken.push(slot);
+                }
+                at + 1
+            }
+        }
+    }
+
+    /// Nobody needs them, once a flush was done.
+    pub(super) fn retire(&mut self, slots: impl IntoIterator<Item = u32>) {
+        self.retired.extend(slots);
+    }
+
+    /// What is retired as of now, for [`Space::free_before`].
+    pub(super) fn now(&self) -> u64 {
+        self.freed + self.retired.len() as u64
+    }
+
+    /// A flush that was begun at `now` has succeeded.
+    pub(super) fn free_before(&mut self, now: u64) {
+        while self.freed < now
+            && let Some(slot) = self.retired.pop_front()
+        {
+            self.freed += 1;
+            self.give_back(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_used_again_only_after_the_flush_that_began_after_it_was_retired() {
+        let mut space = Space::new(16 * GRAIN);
+        let first = space.take(12, false, 16).unwrap();
+        assert_eq!((first.len(), space.free()), (12, 0));
+        assert_eq!(space.take(1, false, 16), None, "the reserve");
+        assert_eq!(space.take(4, true, 16), Some(vec![12, 13, 14, 15]));
+        space.retire([3, 5]);
+        let now = space.now();
+        space.retire([7]);
+        assert_eq!(space.take(1, true, 16), None);
+        space.free_before(now);
+        assert_eq!(space.take(2, true, 16), Some(vec![3, 5]));
+        space.free_before(now);
+        assert_eq!(space.take(1, true, 16), None);
+    }
+
+    #[test]
+    fn the_medium_grows_only_when_what_it_has_is_full() {
+        let mut space = Space::new(200 * GRAIN);
+        assert_eq!(space.take(2, false, 70), Some(vec![0, 1]));
+        space.give_back(0);
+        assert_eq!(space.take(69, false, 70).map(|taken| taken.contains(&0)), Some(true));
+        assert_eq!(space.take(2, false, 70), Some(vec![70, 71]));
+        assert!(!space.mark(70) && !space.mark(200) && space.mark(199));
+    }
+}

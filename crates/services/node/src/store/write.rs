@@ -1,0 +1,331 @@
+//! What changes an object: writes, holes, seals, the end.
+//!
+//! A grain never changes where it lies: what is written goes to fresh slots, and what lay there
+//! before stays until a flush has made the change durable.
+
+use std::ops::Range;
+
+use outboard_base::task::join_all;
+use outboard_base::{Errno, Ino};
+use outboard_codec::crc32c;
+use outboard_medium::{Buf, Medium};
+use outboard_wire::shared::Reason;
+use outboard_wire::shared::call::Object;
+
+use super::index::{GRAIN, Grain, Place, Record, Wrote};
+use super::{GRAIN_LEN, Shared, Store, Version};
+
+/// What becomes of a write.
+enum Admitted {
+    /// It is done already.
+    Done,
+    /// It is new: the grains before it.
+    New(Vec<Grain>),
+}
+
+/// Slots that somebody has taken and not yet used.
+pub(super) struct Taken<'s> {
+    shared: &'s Shared,
+    slots: Vec<u32>,
+}
+
+impl Taken<'_> {
+    /// They are the log's from now on.
+    fn into_slots(mut self) -> Vec<u32> {
+        std::mem::take(&mut self.slots)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        // Not free at once: a write to them may still be under way.
+        self.shared.state().space.retire(self.slots.drain(..));
+    }
+}
+
+fn touched(grain: u64, range: &Range<u64>) -> Option<Range<usize>> {
+    let base = grain * GRAIN;
+    let start = usize::try_from(range.start.saturating_sub(base).min(GRAIN)).ok()?;
+    let end = usize::try_from(range.end.saturating_sub(base).min(GRAIN)).ok()?;
+    (start < end).then_some(start..end)
+}
+
+impl<M: Medium> Store<M> {
+    /// Writes bytes that lie within one strip. They are `answered` then: the systems under both
+    /// media have them.
+    ///
+    /// # Errors
+    /// [`Reason::Invalid`]: they do not lie within one strip, or the object's strips have another
+    /// size. [`Reason::Fence`]: a higher fence is in force. [`Reason::Order`]: the strip has a later
+    /// write, or another of this version. [`Reason::Full`], [`Reason::Medium`].
+    pub async fn write(
+        &self,
+        object: u64,
+        strip: u32,
+        version: Version,
+        previous: Option<Version>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Reason> {
+        let place = Place::of(strip, offset, bytes.len()).ok_or(Reason::Invalid)?;
+        if previous.is_some_and(|previous| previous >= version) {
+            return Err(Reason::Invalid);
+        }
+        let first = place.index * u64::from(strip);
+        let range = first..first + u64::from(strip);
+        let _strip = self.locks.exclusive_on(Ino(object), range).await;
+        self.settled().await;
+        let crc = crc32c(bytes);
+        let wrote = Wrote { from: place.from, bytes: place.bytes, crc };
+        let old = match self.admit(object, &place, version, wrote)? {
+            Admitted::Done => return Ok(()),
+            Admitted::New(old) => old,
+        };
+        let mut buf = Buf::zeroed(old.len() * GRAIN_LEN);
+        self.merge(&mut buf, &old, place.from as usize % GRAIN_LEN, bytes).await?;
+        let taken = self.take(old.len(), false).await?;
+        let grains = self.put_grains(&taken, buf).await?;
+        let bytes = place.bytes;
+        let record = Record::Write { object, strip, version, offset, bytes, crc, grains };
+        self.commit(record, taken.into_slots()).await?;
+        let mut state = self.shared.state();
+        state.counts.writes += 1;
+        state.counts.written += u64::from(bytes);
+        Ok(())
+    }
+
+    fn admit(
+        &self,
+        object: u64,
+        place: &Place,
+        version: Version,
+        wrote: Wrote,
+    ) -> Result<Admitted, Reason> {
+        self.shared.usable()?;
+        let state = self.shared.state();
+        let Some(entry) = state.index.objects.get(&object) else {
+            let is_first = version > Version::default();
+            let none = vec![Grain::NONE; place.grains().len()];
+            return if is_first { Ok(Admitted::New(none)) } else { Err(Reason::Order) };
+        };
+        if version.fence < entry.fence {
+            return Err(Reason::Fence);
+        }
+        if entry.strip != 0 && entry.strip != place.strip {
+            return Err(Reason::Invalid);
+        }
+        let (strip, last) = (entry.strips.get(&place.index), entry.last(place.index));
+        if version == last && strip.is_some_and(|strip| strip.wrote == wrote) {
+            return Ok(Admitted::Done);
+        }
+        if version <= last {
+            return Err(Reason::Order);
+        }
+        let grain = |at| strip.map_or(Grain::NONE, |strip| strip.grain(at));
+        Ok(Admitted::New(place.grains().map(grain).collect()))
+    }
+
+    /// Lays bytes over the old grains, from byte `from` of the first on. Only grains that are not
+    /// wholly covered are read.
+    async fn merge(
+        &self,
+        buf: &mut Buf,
+        old: &[Grain],
+        from: usize,
+        bytes: &[u8],
+    ) -> Result<(), Reason> {
+        let end = from + bytes.len();
+        for (at, grain) in old.iter().enumerate() {
+            let base = at * GRAIN_LEN;
+            let is_covered = from <= base && base + GRAIN_LEN <= end;
+            if !is_covered
+                && *grain != Grain::NONE
+                && let Some(to) = buf.get_mut(base..base + GRAIN_LEN)
+            {
+                to.copy_from_slice(&self.load(&[*grain]).await?);
+            }
+        }
+        if let Some(to) = buf.get_mut(from..end) {
+            to.copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// Slots for so many grains, on a medium that has them.
+    async fn take(&self, count: usize, reserve: bool) -> Result<Taken<'_>, Reason> {
+        let shared = &self.shared;
+        let grown = self.data.len() / GRAIN;
+        let take = || {
+            let slots = shared.state().space.take(count as u64, reserve, grown);
+            slots.map(|slots| Taken { shared, slots })
+        };
+        let mut taken = take();
+        if taken.is_none() && shared.state().space.retired() > 0 {
+            let _flusher = self.flusher.lock().await;
+            taken = take();
+            if taken.is_none() {
+                self.flush_now().await?;
+                taken = take();
+            }
+        }
+        let taken = taken.ok_or(Reason::Full)?;
+        let last = taken.slots.iter().max().map_or(0, |last| (u64::from(*last) + 1) * GRAIN);
+        self.grow_data(last).await?;
+        Ok(taken)
+    }
+
+    async fn grow_data(&self, len: u64) -> Result<(), Reason> {
+        if len <= self.data.len() {
+            return Ok(());
+        }
+        let _growing = self.growing.lock().await;
+        if len <= self.data.len() {
+            return Ok(());
+        }
+        let capacity = self.shared.state().space.capacity();
+        let whole = len.next_multiple_of(self.options.segment.max(GRAIN)).min(capacity);
+        let grown = match self.data.grow(whole.max(len)).await {
+            Err(Errno::ENOSPC) => self.data.grow(len).await,
+            other => other,
+        };
+        grown.map_err(|errno| match errno {
+            Errno::ENOSPC => Reason::Full,
+            _ => Reason::Medium,
+        })
+    }
+
+    /// Writes grains to their slots, in as few writes as these allow.
+    async fn put_grains(&self, taken: &Taken<'_>, buf: Buf) -> Result<Vec<Grain>, Reason> {
+        let grains = taken.slots.iter().zip(buf.chunks(GRAIN_LEN));
+        let grains =
+            grains.map(|(slot, bytes)| Grain { slot: *slot, crc: crc32c(bytes) }).collect();
+        let runs = runs(&taken.slots);
+        if let [(slot, _, _)] = runs[..] {
+            let (written, _) = self.data.write(u64::from(slot) * GRAIN, buf).await;
+            return written.map(|()| grains).map_err(|_| Reason::Medium);
+        }
+        let whole = std::sync::Arc::new(buf);
+        let mut writes = Vec::new();
+        for (slot, at, count) in runs {
+            let part = at * GRAIN_LEN..(at + count) * GRAIN_LEN;
+            let part = Buf::part(&whole, part).ok_or(Reason::Medium)?;
+            writes.push(self.data.write(u64::from(slot) * GRAIN, part));
+        }
+        let all = join_all(writes).await;
+        let failed = all.iter().any(|(written, _)| written.is_err());
+        if failed { Err(Reason::Medium) } else { Ok(grains) }
+    }
+
+    /// The bytes of a range are zeros from now on. An `end` of [`u64::MAX`]: the object ends at
+    /// `start`, if it went further.
+    ///
+    /// # Errors
+    /// As of [`Store::write`]. Also [`Reason::Medium`] where a grain that lies partly in it is
+    /// damaged.
+    pub async fn hole(
+        &self,
+        object: u64,
+        version: Version,
+        range: Range<u64>,
+    ) -> Result<(), Reason> {
+        if range.start >= range.end {
+            return Err(Reason::Invalid);
+        }
+        let _all = self.locks.exclusive(Ino(object)).await;
+        self.settled().await;
+        let Some(edges) = self.admit_hole(object, version, &range)? else { return Ok(()) };
+        let old: Vec<Grain> = edges.iter().map(|(_, grain)| *grain).collect();
+        let mut buf = Buf::zeroed(old.len() * GRAIN_LEN);
+        self.merge(&mut buf, &old, 0, &[]).await?;
+        for ((number, _), bytes) in edges.iter().zip(buf.chunks_mut(GRAIN_LEN)) {
+            let within = touched(*number, &range).and_then(|within| bytes.get_mut(within));
+            within.unwrap_or_default().fill(0);
+        }
+        let taken = self.take(old.len(), true).await?;
+        let grains = self.put_grains(&taken, buf).await?;
+        let edges = edges.iter().map(|(number, _)| *number).zip(grains).collect();
+        let record = Record::Hole { object, version, range, edges };
+        self.commit(record, taken.into_slots()).await?;
+        self.shared.state().counts.holes += 1;
+        Ok(())
+    }
+
+    /// The grains that lie partly in the hole; nothing if there is nothing to do.
+    fn admit_hole(
+        &self,
+        object: u64,
+        version: Version,
+        range: &Range<u64>,
+    ) -> Result<Option<Vec<(u64, Grain)>>, Reason> {
+        self.shared.usable()?;
+        let state = self.shared.state();
+        let Some(entry) = state.index.objects.get(&object) else { return Ok(None) };
+        if version.fence < entry.fence {
+            return Err(Reason::Fence);
+        }
+        let mut strips = entry.strips.range(entry.touched(range));
+        if strips.any(|(_, strip)| strip.last > version) {
+            return Err(Reason::Order);
+        }
+        let mut edges = Vec::new();
+        let size = u64::from(entry.strip.max(1));
+        for at in [range.start, range.end].into_iter().filter(|at| *at != u64::MAX) {
+            let number = at / GRAIN;
+            let within = usize::try_from(number * GRAIN % size / GRAIN).unwrap_or(usize::MAX);
+            let strip = entry.strips.get(&(number * GRAIN / size));
+            let grain = strip.map_or(Grain::NONE, |strip| strip.grain(within));
+            let is_new = edges.iter().all(|(other, _)| *other != number);
+            if !at.is_multiple_of(GRAIN) && grain != Grain::NONE && is_new {
+                edges.push((number, grain));
+            }
+        }
+        Ok(Some(edges))
+    }
+
+    /// Nothing below this fence is taken any more, durably.
+    ///
+    /// # Errors
+    /// [`Reason::Full`], [`Reason::Medium`].
+    pub async fn seal(&self, object: u64, fence: u64) -> Result<Object, Reason> {
+        let _all = self.locks.exclusive(Ino(object)).await;
+        self.settled().await;
+        self.shared.usable()?;
+        let known = self.shared.state().index.object(object);
+        if known.is_none_or(|known| known.fence < fence) {
+            self.commit(Record::Seal { object, fence }, Vec::new()).await?;
+        }
+        self.flush().await?;
+        let sealed = self.shared.state().index.object(object);
+        sealed.ok_or(Reason::Medium)
+    }
+
+    /// The object goes, and all that was known of it. It is `answered` then, as a write is.
+    ///
+    /// # Errors
+    /// [`Reason::Full`], [`Reason::Medium`].
+    pub async fn purge(&self, object: u64) -> Result<(), Reason> {
+        let _all = self.locks.exclusive(Ino(object)).await;
+        self.settled().await;
+        self.shared.usable()?;
+        if !self.shared.state().index.objects.contains_key(&object) {
+            return Ok(());
+        }
+        self.commit(Record::Purge { object }, Vec::new()).await?;
+        self.shared.state().counts.purges += 1;
+        Ok(())
+    }
+}
+
+/// Slots that follow one another: the first, its place in the list, how many.
+pub(super) fn runs(slots: &[u32]) -> Vec<(u32, usize, usize)> {
+    let mut runs: Vec<(u32, usize, usize)> = Vec::new();
+    for (at, slot) in slots.iter().enumerate() {
+        match runs.last_mut() {
+            Some((first, _, count)) if u64::from(*first) + *count as u64 == u64::from(*slot) => {
+                *count += 1;
+            }
+            _ => runs.push((*slot, at, 1)),
+        }
+    }
+    runs
+}
