@@ -12,6 +12,8 @@ mod node;
 pub mod policy;
 mod serve;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub use node::{Node, NodeOptions, NodeTarget};
 pub use store::{OpenError, Store, StoreOptions, Version};

@@ -350,16 +350,9 @@ impl Nic {
                 self.answers.push_back((owner.peer, answer.emit().to_vec()));
             }
             Command::Serve => {
-                let Some(landing) = self.landings.remove(&task.slot) else { return };
-                let Some(descriptor) = self.table.get_mut(task.slot) else { return };
-                descriptor.state = state::SERVED;
-                self.whole.push_back(Whole {
-                    slot: task.slot,
-                    generation: descriptor.generation,
-                    peer: owner.peer,
-                    is_sealed: owner.is_sealed,
-                    landing,
-                });
+                if let Some(descriptor) = self.table.get_mut(task.slot) {
+                    descriptor.state = state::SERVED;
+                }
             }
             Command::Event(event) => self.tell(event),
         }
@@ -379,12 +372,7 @@ impl Nic {
                 self.counts.cleaned += 1;
                 self.free(task.slot);
             }
-            Handler::Completion => {
-                let served = |one: &&Descriptor| one.state == state::SERVED;
-                if self.table.get(task.slot).filter(served).is_none() {
-                    self.free(task.slot);
-                }
-            }
+            Handler::Completion => self.hand_on(task.slot),
             _ => {}
         }
     }
@@ -522,6 +510,17 @@ impl Nic {
             }
             _ => {}
         }
+    }
+
+    /// Hands a message to the store whose completion handler is over, if that said so.
+    fn hand_on(&mut self, slot: u32) {
+        let served = |one: &&Descriptor| one.state == state::SERVED;
+        let generation = self.table.get(slot).filter(served).map(|one| one.generation);
+        let owner = self.owners.get(&slot).copied();
+        let (Some(generation), Some(owner)) = (generation, owner) else { return self.free(slot) };
+        let Some(landing) = self.landings.remove(&slot) else { return self.free(slot) };
+        let (peer, is_sealed) = (owner.peer, owner.is_sealed);
+        self.whole.push_back(Whole { slot, generation, peer, is_sealed, landing });
     }
 
     /// The DMA of a packet's bytes to the message's place.

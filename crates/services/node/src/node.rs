@@ -4,7 +4,7 @@
 //! what [`Node::take_work`] gives and sends what [`Node::take_answers`] gives; calls go to
 //! [`Node::call`], the clock to [`Node::set_wall`], idle time to [`Node::tidy`].
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use outboard_base::task::Work;
 use outboard_base::{Errno, Time};
@@ -76,7 +76,7 @@ struct Inner<M> {
     /// Locked before the rules where both are.
     nic: Mutex<Nic>,
     rules: Arc<Mutex<Rules>>,
-    clock: Mutex<Option<Arc<Clock>>>,
+    clock: OnceLock<Clock>,
 }
 
 impl<M> Clone for Node<M> {
@@ -103,13 +103,13 @@ impl<M: Medium> Node<M> {
         // Nothing was installed before it, and it takes less than there is.
         const { assert!(Rules::MEMORY <= STATE_BYTES) };
         let _ = nic.install(matching, Rules::MEMORY, Box::new(auth));
-        let clock = Mutex::new(None);
+        let clock = OnceLock::new();
         Node(Arc::new(Inner { options, store, nic: Mutex::new(nic), rules, clock }))
     }
 
-    /// Handlers are timed by this clock from now on.
-    pub fn set_clock(&self, clock: Clock) {
-        *self.0.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(clock));
+    /// Handlers are timed by this clock from now on. The first that is set stays.
+    pub fn set_clock(&self, clock: impl Fn() -> Time + Send + Sync + 'static) {
+        let _ = self.0.clock.set(Box::new(clock));
     }
 
     /// What takes packets of requests.
@@ -195,8 +195,13 @@ impl<M: Medium> Node<M> {
                 Reply::Object(store.seal(object, fence).await?)
             }
             Call::Purge { object } => {
+                // Delegations of it are over: what is late of them does not bring it back. One that
+                // is granted later, should the number be used again, has a higher fence.
+                let known = store.objects(object, 1);
+                let known = known.first().filter(|one| one.object == object);
+                let fence = known.map_or(0, |one| one.fence).max(self.rules().fence(object));
+                self.rules().raise(object, fence.saturating_add(1));
                 store.purge(object).await?;
-                self.rules().forget(object);
                 Reply::Done
             }
             Call::Objects { from } => Reply::Objects(store.objects(from, OBJECTS_MAX)),
@@ -267,13 +272,10 @@ impl<M: Medium> Target for NodeTarget<M> {
     }
 
     fn given(&mut self, from: Peer, given: &Given<'_>, _now: Time) {
-        let clock = self.0.0.clock.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut nic = self.0.nic();
         nic.arrive(from, given, 0);
-        match clock {
-            Some(clock) => nic.inline(given.payload, Some(&**clock)),
-            None => nic.inline(given.payload, None),
-        }
+        let clock = self.0.0.clock.get();
+        nic.inline(given.payload, clock.map(|clock| &**clock as &dyn Fn() -> Time));
     }
 
     fn cleanup(&mut self, from: Peer, message: Psn) {

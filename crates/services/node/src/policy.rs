@@ -3,8 +3,6 @@
 
 mod auth;
 mod rules;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use auth::Auth;
 pub use rules::Threat;

@@ -41,6 +41,9 @@ impl<M: Medium> Serving<'_, M> {
             Ok(()) => self.carry_out(&heads, data).await,
             Err(reason) => Err(reason),
         };
+        if outcome == Err(Reason::Fence) {
+            self.learn(heads.capability.object);
+        }
         let (outcome, data) = match outcome {
             Ok(data) => match u32::try_from(data.len()) {
                 Ok(len) => (Ok(len), data),
@@ -78,9 +81,8 @@ impl<M: Medium> Serving<'_, M> {
                 Ok(Vec::new())
             }
             Target::Read(read) => {
-                // Fences from before this process began are known to the store alone.
-                let known = self.store.objects(object, 1);
-                if known.first().is_some_and(|one| one.object == object && one.fence > fence) {
+                self.learn(object);
+                if self.with(|rules| rules.fence(object)) > fence {
                     return Err(Reason::Fence);
                 }
                 self.store.read(object, read.offset, read.bytes).await
@@ -91,6 +93,14 @@ impl<M: Medium> Serving<'_, M> {
     fn unread(&self, message: &[u8]) -> Vec<u8> {
         let answer = self.with(|rules| rules.answer_unread(message, Reason::Invalid));
         answer.map(|answer| answer.emit().to_vec()).unwrap_or_default()
+    }
+
+    /// Fences from before this process began are known to the store alone.
+    fn learn(&self, object: u64) {
+        let known = self.store.objects(object, 1);
+        if let Some(known) = known.first().filter(|one| one.object == object) {
+            self.raise(object, known.fence);
+        }
     }
 
     fn raise(&self, object: u64, fence: u64) {

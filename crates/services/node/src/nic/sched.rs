@@ -21,7 +21,7 @@ pub enum Handler {
     Payload,
     /// Once for each message that came whole.
     Completion,
-    /// Once for each other message that was accepted.
+    /// Once for each other message that was not refused.
     Cleanup,
 }
 
@@ -184,7 +184,8 @@ impl Sched {
         let Some(live) = self.live.get_mut(&slot) else { return };
         live.running = live.running.saturating_sub(1);
         live.open = live.open.saturating_sub(1);
-        if live.is_doomed && !matches!(task.handler, Handler::Cleanup) {
+        let is_refused = task.handler == Handler::Header && !accepts;
+        if live.is_doomed && task.handler != Handler::Cleanup && !is_refused {
             if live.running == 0 {
                 let packet = Packet::default();
                 self.push(Task { slot, handler: Handler::Cleanup, packet });

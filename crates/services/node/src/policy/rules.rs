@@ -86,11 +86,6 @@ impl Rules {
         }
     }
 
-    /// The object is gone, and its number is not given to another.
-    pub(crate) fn forget(&mut self, object: u64) {
-        self.fences.remove(&object);
-    }
-
     /// The fence of an object, as far as it is known here.
     pub(crate) fn fence(&self, object: u64) -> u64 {
         self.fences.get(&object).copied().unwrap_or(0)

@@ -1,0 +1,144 @@
+//! What the server asks of a node, and what nobody else may.
+
+use outboard_base::Errno;
+use outboard_wire::shared::Reason;
+use outboard_wire::shared::call::{Call, Reply};
+
+use super::*;
+use crate::policy::Threat;
+
+fn calls() -> Vec<Call> {
+    vec![
+        Call::Seal { object: 1, fence: u64::MAX },
+        Call::Purge { object: 1 },
+        Call::Objects { from: 0 },
+        Call::Verify { object: 1 },
+        Call::Keys { keys: vec![Key { id: 1, until: u64::MAX, key: [9; 32] }] },
+    ]
+}
+
+/// A client, and a node, that speak like a server are refused, and nothing changes.
+#[test]
+fn only_a_server_commands_a_node() {
+    for threat in [Threat::Ticket, Threat::Signed, Threat::EveryPacket] {
+        let mut rig = Rig::new(NodeOptions { threat, ..NodeOptions::default() });
+        let mut rng = Rng::new(1);
+        let (answer, _) = rig.ask(ME, &Ask::write(1, (5, 1), 0, vec![7; 900]).message(), &mut rng);
+        assert_eq!(answer.outcome, Ok(()));
+        let before = rig.writes();
+        for from in [ME, Peer::Node(1), Peer::Node(2), Peer::Client(0)] {
+            for call in calls() {
+                let reply = run(rig.node.call(from, call.clone()));
+                assert_eq!(reply, Reply::Failed(Errno::EPERM), "{from:?} {call:?}");
+            }
+        }
+        assert_eq!(rig.writes(), before);
+        let read = Ask::read(1, 5, 0, 900).message();
+        assert_eq!(rig.ask(ME, &read, &mut rng).1, vec![7; 900], "nor fence nor key has changed");
+        // Where every packet has to carry a MAC, a server's calls do, too.
+        rig.target.opened(SERVER, false);
+        let reply = run(rig.node.call(SERVER, Call::Objects { from: 0 }));
+        assert_eq!(matches!(reply, Reply::Objects(_)), threat != Threat::EveryPacket);
+        let other = Call::Renew;
+        rig.target.opened(SERVER, true);
+        assert_eq!(run(rig.node.call(SERVER, other)), Reply::Failed(Errno::ENOSYS));
+    }
+}
+
+#[test]
+fn a_seal_revokes_and_outlives_the_process() {
+    let mut rig = Rig::new(NodeOptions::default());
+    let mut rng = Rng::new(1);
+    let write = Ask::write(1, (5, 1), 0, vec![7; 100]).message();
+    assert_eq!(rig.ask(ME, &write, &mut rng).0.outcome, Ok(()));
+    let Reply::Object(object) = run(rig.node.call(SERVER, Call::Seal { object: 1, fence: 6 }))
+    else {
+        panic!("no object");
+    };
+    assert_eq!((object.object, object.fence, object.end), (1, 6, 100));
+    let asks = [
+        Ask::write(1, (5, 2), 0, vec![8; 100]),
+        Ask::read(1, 5, 0, 100),
+        Ask::hole(1, (5, 2), 0..50),
+    ];
+    for restarts in [false, true] {
+        if restarts {
+            rig = rig.restart(NodeOptions::default());
+        }
+        for ask in &asks {
+            let (answer, _) = rig.ask(ME, &ask.message(), &mut rng);
+            assert_eq!(answer.outcome, Err(Reason::Fence), "{restarts} {ask:?}");
+            assert_eq!(answer.fence, 6, "it says which");
+        }
+    }
+    let write = Ask::write(1, (6, 1), 50, vec![9; 50]).message();
+    assert_eq!(rig.ask(ME, &write, &mut rng).0.outcome, Ok(()));
+    let (_, data) = rig.ask(ME, &Ask::read(1, 6, 0, 100).message(), &mut rng);
+    assert_eq!(data, [vec![7; 50], vec![9; 50]].concat());
+}
+
+#[test]
+fn what_is_late_of_a_purged_object_does_not_bring_it_back() {
+    let mut rig = Rig::new(NodeOptions::default());
+    let mut rng = Rng::new(1);
+    let write = Ask::write(1, (5, 1), 0, vec![7; 100]).message();
+    assert_eq!(rig.ask(ME, &write, &mut rng).0.outcome, Ok(()));
+    assert_eq!(run(rig.node.call(SERVER, Call::Purge { object: 1 })), Reply::Done);
+    let late = Ask::write(1, (5, 2), 0, vec![7; 100]).message();
+    assert_eq!(rig.ask(ME, &late, &mut rng).0.outcome, Err(Reason::Fence));
+    assert_eq!(run(rig.node.call(SERVER, Call::Objects { from: 0 })), Reply::Objects(Vec::new()));
+    let again = Ask::write(1, (6, 1), 0, vec![8; 100]).message();
+    assert_eq!(rig.ask(ME, &again, &mut rng).0.outcome, Ok(()), "its number is used again");
+}
+
+#[test]
+fn keys_rotate_with_the_old_one_in_force_until_it_says() {
+    let mut rig = Rig::new(NodeOptions::default());
+    let mut rng = Rng::new(1);
+    let key = Key { id: 3, until: NOW + 5000, key: OLD_KEY };
+    assert_eq!(run(rig.node.call(SERVER, Call::Keys { keys: vec![key] })), Reply::Done);
+    let ask = |id: u8, key: &[u8; 32], sequence| {
+        let mut ask = Ask::write(1, (5, sequence), 0, vec![7; 100]);
+        ask.heads.capability.key = id;
+        ask.heads.capability.expires = NOW + 9000;
+        ask.heads.capability = ask.heads.capability.sign(key);
+        ask.message()
+    };
+    assert_eq!(rig.ask(ME, &ask(1, &KEY, 1), &mut rng).0.outcome, Ok(()), "the old one");
+    assert_eq!(rig.ask(ME, &ask(3, &OLD_KEY, 2), &mut rng).0.outcome, Ok(()), "the new one");
+    assert_eq!(rig.ask(ME, &ask(3, &KEY, 3), &mut rng).0.outcome, Err(Reason::Forged));
+    rig.node.set_wall(NOW + 1000);
+    rig.node.set_wall(NOW);
+    let outcome = rig.ask(ME, &ask(1, &KEY, 3), &mut rng).0.outcome;
+    assert_eq!(outcome, Err(Reason::Expired), "time does not go back");
+    assert_eq!(rig.ask(ME, &ask(3, &OLD_KEY, 3), &mut rng).0.outcome, Ok(()));
+}
+
+/// Whoever asks again does not have to know that a node has just started.
+#[test]
+fn a_node_without_keys_is_busy() {
+    let (log, data) = (Medium::new(MemMedium::new(1)), Medium::new(MemMedium::new(2)));
+    let node = Node::new(store(&log, &data), NodeOptions::default());
+    let mut rig = Rig { target: node.target(), node, log, data, psn: 0 };
+    let (answer, _) = rig.ask(ME, &Ask::read(1, 5, 0, 10).message(), &mut Rng::new(1));
+    assert_eq!(answer.outcome, Err(Reason::Busy));
+}
+
+#[test]
+fn status_is_json_with_what_happened() {
+    let mut rig = Rig::new(NodeOptions::default());
+    let clock = std::sync::atomic::AtomicU64::new(0);
+    let tick = move || clock.fetch_add(3, std::sync::atomic::Ordering::Relaxed);
+    rig.node.set_clock(move || outboard_base::Time(tick()));
+    let mut rng = Rng::new(1);
+    rig.ask(ME, &Ask::write(1, (5, 1), 0, vec![7; 900]).message(), &mut rng);
+    let Reply::Text(status) = run(rig.node.call(ME, Call::Status)) else { panic!("no text") };
+    let count = |c: char| status.chars().filter(|other| *other == c).count();
+    assert!(status.starts_with("{\"node\":1,\"runtime\":{") && count('{') == count('}'));
+    assert!(!status.contains(",,") && !status.contains(",}") && !status.contains("{,"));
+    assert!(status.contains("\"header\":{\"runs\":1,\"instructions\":1510,"), "{status}");
+    assert!(status.contains("\"dma\":3,\"dma_bytes\":900,\"ns\":9}"), "{status}");
+    assert_eq!((rig.figure("packets"), rig.figure("descriptors")), (3, 0));
+    assert_eq!(run(rig.node.call(ME, Call::Flush)), Reply::Done);
+    let _ = run(rig.node.tidy(NOW + 7, 1 << 20));
+}
