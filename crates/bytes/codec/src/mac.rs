@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Numbers are little-endian. The parts of a tag are not told apart: who tags has a fixed length
-//! for each part but the last. What is hashed for different purposes begins differently, so not even
-//! one key for two of them makes one pass for the other.
+//! for each part but the last. What is hashed for different purposes begins differently, so not
+//! even one key for two of them makes one pass for the other.
 
 /// Bytes of a key.
 const KEY_LEN: usize = blake3::KEY_LEN;

@@ -329,6 +329,11 @@ mod tests {
 
     #[test]
     fn mutated_packets() {
+        mutate("packet", packet, &packet_seeds());
+    }
+
+    /// Requests and answers, alone and in packets.
+    pub(super) fn packet_seeds() -> Vec<Vec<u8>> {
         let strategy = shared::Strategy::Ring;
         let (role, address, port) = (shared::Role::Data, [10, 0, 0, 8], roce::PORT);
         #[rustfmt::skip]
@@ -372,7 +377,7 @@ mod tests {
         seeds.extend(written(roce::Opcode::WriteOnly, &write));
         seeds.extend(written(roce::Opcode::ReadRequest, &read));
         seeds.extend(written(roce::Opcode::WriteOnly, &hole));
-        mutate("packet", packet, &seeds);
+        seeds
     }
 
     #[test]

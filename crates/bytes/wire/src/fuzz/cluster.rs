@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::roce::Psn;
     use crate::shared::call::examples;
-    use crate::shared::{MAC_LEN, Step};
+    use crate::shared::{Answer, MAC_LEN, Request, Step};
 
     const ROUNDS: u64 = 200_000;
 
@@ -108,6 +108,14 @@ mod tests {
         }
         let is_accepted = |data: &[u8]| Call::decode(data).is_ok() || Reply::decode(data).is_ok();
         let accepted = mutate(call, is_accepted, &seeds);
+        assert!(accepted > ROUNDS / 20, "{accepted}");
+    }
+
+    #[test]
+    fn mutated_messages_of_nodes() {
+        let is_accepted = |data: &[u8]| Request::parse(data).is_ok() || Answer::split(data).is_ok();
+        let seeds = crate::fuzz::tests::packet_seeds();
+        let accepted = mutate(crate::fuzz::packet, is_accepted, &seeds);
         assert!(accepted > ROUNDS / 20, "{accepted}");
     }
 

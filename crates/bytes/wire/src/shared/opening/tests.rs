@@ -139,7 +139,8 @@ proptest! {
     fn what_is_written_is_read(
         step in prop::sample::select(&[Step::Open, Step::Opened, Step::Refused][..]),
         (from, to) in (any_peer(), any_peer()),
-        (cluster, life, life_seen, nonce) in (any::<u64>(), 1..=u64::MAX, any::<u64>(), any::<u64>()),
+        (cluster, life_seen, nonce) in any::<(u64, u64, u64)>(),
+        life in 1..=u64::MAX,
         (queue, first, words, sealed) in (0..1u32 << 24, any::<u32>(), 1..=2235u16, any::<bool>()),
     ) {
         let (first, payload, mac) = (Psn::new(first), 4 * words, [0; MAC_LEN]);
