@@ -13,15 +13,29 @@
 //!
 //! How, and why so: `docs/internals/conversations.md`.
 
+mod calls;
+mod exchange;
+mod handshake;
+mod seal;
+mod state;
+mod talk;
+#[cfg(test)]
+mod tests;
+
 use std::future::Future;
 use std::net::SocketAddrV4;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use outboard_base::Time;
-use outboard_wire::roce::Psn;
+use outboard_wire::roce::{Opcode, Packet, Psn, Route};
 use outboard_wire::shared::{Answer, Heads, Peer};
 
+use self::calls::Outcome;
+use self::state::{Event, Question, State};
+use self::talk::Room;
 use crate::{Given, Gone, Net, Settings};
 
 /// Who an end is, and how it speaks.
@@ -104,14 +118,10 @@ pub struct Incoming {
 pub struct Conversations<T = NoTarget>(Arc<Shared<T>>);
 
 struct Shared<T> {
-    /// Locked before the state where both are.
+    address: SocketAddrV4,
+    /// Locked before the state where both are; never locked by what the state calls.
     target: Mutex<T>,
     state: Mutex<State>,
-}
-
-struct State {
-    now: Time,
-    wall_ms: u64,
 }
 
 impl<T> Clone for Conversations<T> {
@@ -124,14 +134,25 @@ impl<T: Target> Conversations<T> {
     /// None yet.
     #[must_use]
     pub fn new(config: Config, target: T) -> Self {
-        let _ = config;
-        let state = State { now: Time(0), wall_ms: 0 };
-        Conversations(Arc::new(Shared { target: Mutex::new(target), state: Mutex::new(state) }))
+        let address = config.address;
+        let (target, state) = (Mutex::new(target), Mutex::new(State::new(config)));
+        Conversations(Arc::new(Shared { address, target, state }))
     }
 
     /// A datagram came.
     pub fn datagram(&self, from: SocketAddrV4, bytes: &[u8], now: Time, wall_ms: u64) {
-        let _ = (from, bytes, now, wall_ms);
+        // Held to the end, so that the target is given packets in the order they came.
+        let mut target = self.target();
+        self.state().tick(now, wall_ms);
+        // No packet begins so: `O` is no opcode.
+        if bytes.first() == Some(&b'O') {
+            self.state().opening(from, bytes);
+        } else if let Ok(packet) = Packet::parse(bytes, self.route(from)) {
+            self.packet(from, &packet, &mut target);
+        } else {
+            self.state().counts.bad += 1;
+        }
+        self.settle(target);
     }
 
     /// Sends all that is due, and wakes who waited for a time that has come; says how much it did.
@@ -142,73 +163,184 @@ impl<T: Target> Conversations<T> {
         wall_ms: u64,
         send: &mut dyn FnMut(SocketAddrV4, &[u8]),
     ) -> usize {
-        let _ = send;
+        let target = self.target();
         let mut state = self.state();
-        (state.now, state.wall_ms) = (now, wall_ms);
-        0
+        state.tick(now, wall_ms);
+        let did = state.pump(send);
+        drop(state);
+        self.settle(target);
+        did
     }
 
     /// When [`Conversations::pump`] has something to do, if nothing comes before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        None
+        self.state().deadline()
     }
 
     /// Whether [`Conversations::pump`] has something to do at once.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        false
+        self.state().has_work()
     }
 
     /// The next call that somebody made.
     #[must_use]
     pub fn take_call(&self) -> Option<Incoming> {
-        None
+        self.state().take_call()
     }
 
-    /// Replies to a call. If its conversation has ended nobody waits for it.
+    /// Replies to a call. If its conversation has ended nobody waits for it. A reply that is longer
+    /// than a message may be goes as an empty one, which no reply is.
+    #[expect(clippy::needless_pass_by_value, reason = "who replies has no more use for it")]
     pub fn reply(&self, token: Token, reply: Vec<u8>) {
-        let _ = (token, reply);
+        self.state().reply(token, &reply);
     }
 
     /// Sends a message that has no reply, in the conversation there is; false if there is none.
     #[must_use]
     pub fn send(&self, to: Peer, message: Vec<u8>) -> bool {
-        let _ = (to, message);
-        false
+        self.state().say(to, message)
     }
 
     /// Asks the target something.
     pub fn with_target<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        f(&mut self.0.target.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.target())
     }
 
     /// The life of a peer, as its last opening said.
     #[must_use]
     pub fn life_of(&self, peer: Peer) -> Option<u64> {
-        let _ = peer;
-        None
+        self.state().links.get(&state::canonical(peer)).and_then(|link| link.life)
     }
 
     /// Figures, by their names.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
+        self.state().figures()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn target(&self) -> MutexGuard<'_, T> {
+        self.0.target.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which way a datagram of `from` comes.
+    fn route(&self, from: SocketAddrV4) -> Route {
+        Route {
+            source: from.ip().octets(),
+            source_port: from.port(),
+            destination: self.0.address.ip().octets(),
+        }
+    }
+
+    /// A packet. The target is called with the state unlocked: it may send.
+    fn packet(&self, from: SocketAddrV4, packet: &Packet<'_>, target: &mut T) {
+        let mut state = self.state();
+        let Some((peer, packet)) = state.admit(from, packet) else { return };
+        if packet.opcode == Opcode::Acknowledge {
+            return state.acknowledged(peer, &packet);
+        }
+        let has_room = match state.room_for(peer, &packet) {
+            Room::Here(has_room) => has_room,
+            Room::Target => {
+                drop(state);
+                let has_room = target.has_room(peer);
+                state = self.state();
+                has_room
+            }
+        };
+        let (given, now) = (state.received(peer, &packet, has_room), state.now);
+        drop(state);
+        if let Some(given) = given {
+            target.given(peer, &given, now);
+        }
+    }
+
+    /// Tells the target what happened; then, with nothing locked, wakes whose time has come.
+    fn settle(&self, mut target: MutexGuard<'_, T>) {
+        let mut state = self.state();
+        let events = std::mem::take(&mut state.events);
+        let woken = std::mem::take(&mut state.calls.woken);
+        drop(state);
+        for event in events {
+            match event {
+                Event::Opened(peer, sealed) => target.opened(peer, sealed),
+                Event::Cleanup(peer, message) => target.cleanup(peer, message),
+                Event::Ended(peer) => target.ended(peer),
+            }
+        }
+        drop(target);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Asks, and gives what waits for the outcome.
+    fn ask(&self, to: Peer, question: Question<'_>) -> Asking<'_, T> {
+        let call = self.state().ask(to, question);
+        Asking { conversations: self, to, call }
+    }
+}
+
+/// Waits for what was asked; dropped, nobody does.
+struct Asking<'a, T: Target> {
+    conversations: &'a Conversations<T>,
+    to: Peer,
+    call: u64,
+}
+
+impl<T: Target> Future for Asking<'_, T> {
+    type Output = Outcome;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        self.conversations.state().calls.poll(self.call, cx.waker())
+    }
+}
+
+impl<T: Target> Drop for Asking<'_, T> {
+    fn drop(&mut self) {
+        self.conversations.state().forget(self.to, self.call);
+    }
+}
+
+/// Waits until a time.
+struct Sleep<'a, T: Target> {
+    conversations: &'a Conversations<T>,
+    until: Time,
+    sleeper: u64,
+}
+
+impl<T: Target> Future for Sleep<'_, T> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.conversations.state().sleep(self.until, self.sleeper, cx.waker())
+    }
+}
+
+impl<T: Target> Drop for Sleep<'_, T> {
+    fn drop(&mut self) {
+        self.conversations.state().wakes(self.until, self.sleeper);
+    }
 }
 
 impl<T: Target> Net for Conversations<T> {
     fn know(&self, peer: Peer, address: SocketAddrV4) {
-        let _ = (peer, address);
+        self.state().know(peer, address);
     }
 
     fn call(&self, to: Peer, call: Vec<u8>) -> impl Future<Output = Result<Vec<u8>, Gone>> {
-        let _ = (to, call);
-        std::future::ready(Err(Gone::Unanswered))
+        let asking = self.ask(to, Question::Call(&call));
+        async move {
+            match asking.await {
+                Outcome::Replied(reply) => Ok(reply),
+                Outcome::Gone(gone) => Err(gone),
+                // Who has it is no part of this cluster: a call waits for a reply.
+                Outcome::Answered(..) => Err(Gone::Refused),
+            }
+        }
     }
 
     fn request(
@@ -217,8 +349,14 @@ impl<T: Target> Net for Conversations<T> {
         heads: &Heads,
         data: &[u8],
     ) -> impl Future<Output = Result<(Answer, Vec<u8>), Gone>> {
-        let _ = (to, heads, data);
-        std::future::ready(Err(Gone::Unanswered))
+        let asking = self.ask(to, Question::Request(heads, data));
+        async move {
+            match asking.await {
+                Outcome::Answered(answer, data) => Ok((answer, data)),
+                Outcome::Gone(gone) => Err(gone),
+                Outcome::Replied(_) => Err(Gone::Refused),
+            }
+        }
     }
 
     fn now(&self) -> Time {
@@ -230,7 +368,8 @@ impl<T: Target> Net for Conversations<T> {
     }
 
     fn sleep(&self, time: Duration) -> impl Future<Output = ()> {
-        let _ = time;
-        std::future::ready(())
+        let mut state = self.state();
+        let (until, sleeper) = (state.now.after(time), state.sleeper());
+        Sleep { conversations: self, until, sleeper }
     }
 }

@@ -30,6 +30,7 @@ mod window;
 use std::time::Duration;
 
 use outboard_wire::roce::{MTU_MAX, OVERHEAD, Psn};
+use outboard_wire::shared::call::MESSAGE_MAX;
 
 pub use conversations::{Config, Conversations, Incoming, Keys, NoTarget, Target, Token};
 pub use net::{Gone, Net};
@@ -53,8 +54,10 @@ pub struct Settings {
     pub message_bytes: usize,
     /// The retransmission timer's bounds: its first value and its last.
     pub timer: (Duration, Duration),
-    /// Timers that end in a row, or refusals in a row, before the flow is dead.
+    /// Timers that end in a row before the flow is dead.
     pub tries: u32,
+    /// Refusals in a row before it is: who refuses is there, so it may take longer.
+    pub refusals: u32,
     /// How long live messages wait for a packet before they are cleaned up. Longer than the
     /// sender's last try, or a slow sender is cut off.
     pub silence: Duration,
@@ -71,9 +74,10 @@ impl Settings {
             window: 128,
             window_bytes: 1 << 20,
             messages: 32,
-            message_bytes: 1 << 22,
+            message_bytes: MESSAGE_MAX,
             timer: (Duration::from_millis(2), Duration::from_millis(200)),
             tries: 10,
+            refusals: 64,
             silence: Duration::from_secs(5),
         }
     }

@@ -21,6 +21,18 @@ pub(crate) enum Fault {
     AnyLife,
     /// The receiver takes each message, whether there is room or not.
     NoRefusal,
+    /// An opening is believed whoever signed it.
+    AnyMac,
+    /// An offer is a conversation before the other end has proved that it has the answer.
+    NoProof,
+    /// A wish for a new conversation is granted while the old one lives.
+    BelievesWishes,
+    /// A packet of a sealed conversation is believed without its MAC.
+    AnySeal,
+    /// A reply ends a call that was made to another, or in an earlier conversation.
+    AnyReply,
+    /// A call may be replied to more than once.
+    ReplyTwice,
 }
 
 #[cfg(test)]

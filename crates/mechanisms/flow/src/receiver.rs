@@ -181,6 +181,12 @@ impl Receiver {
         })
     }
 
+    /// Whether the flow was given up, or a rule broken.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
     /// When [`Receiver::cleanup`] has something to do, if nothing comes before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {

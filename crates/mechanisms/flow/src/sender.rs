@@ -245,6 +245,12 @@ impl<B: AsRef<[u8]>> Sender<B> {
         self.dead
     }
 
+    /// Whether every message that was taken has ended and was told so.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
     /// Packets sent and not acknowledged.
     #[must_use]
     pub fn flying(&self) -> u32 {
@@ -376,7 +382,7 @@ impl<B: AsRef<[u8]>> Sender<B> {
             return;
         }
         self.refusals += 1;
-        if self.refusals > self.settings.tries {
+        if self.refusals > self.settings.refusals {
             self.dead = Some(Dead::NotReady);
             return;
         }

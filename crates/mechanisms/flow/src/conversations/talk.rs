@@ -1,0 +1,408 @@
+//! One conversation: two flows, the messages that come in pieces, and what waits to go.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use outboard_base::Time;
+use outboard_wire::roce::{Opcode, Packet, Psn, Route};
+use outboard_wire::shared::call::{CALL_HEAD_LEN, CallHead};
+use outboard_wire::shared::{ANSWER_LEN, Answer, MessageKind, OPENING_LEN};
+
+use super::calls::{Asked, Calls, Outcome};
+use super::seal::Seal;
+use crate::planted::{self, Fault};
+use crate::{Given, Identity, Kind, Receiver, Refused, Sender, Settings};
+
+/// Messages a sender holds; more wait outside.
+const ROOM: usize = 64;
+/// Messages that wait outside before the other end may ask nothing more.
+const BACKLOG_MAX: usize = 4096;
+/// Calls of one peer that came and have no reply. Beyond that its flow stops, replies too, so no
+/// honest end gets there.
+const OWED_MAX: usize = 4096;
+/// Calls of one peer that nobody took, and bytes of them and of those that come.
+const UNTAKEN_MAX: usize = 256;
+const UNTAKEN_BYTES_MAX: usize = 16 << 20;
+/// With nothing said for so long a conversation ends.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// A message that comes in pieces.
+enum Coming {
+    /// Of the target.
+    Request,
+    /// Kept until it is whole: its head, and the bytes behind it.
+    Kept { head: Head, skip: usize, bytes: Vec<u8>, len: usize },
+    /// Nobody wants it.
+    Dropped,
+}
+
+#[derive(Clone, Copy)]
+enum Head {
+    Call(u64),
+    Reply(u64),
+    Answer(Answer),
+}
+
+/// What a packet was for.
+pub(super) enum Came {
+    /// Nothing is to be done.
+    Nothing,
+    /// For the target.
+    Target,
+    /// It ended a message that nobody can read or wants.
+    Dropped,
+    /// It ended a call: its number, its bytes.
+    Call(u64, Vec<u8>),
+}
+
+/// Whose room a packet needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// The target is to be asked.
+    Target,
+    Here(bool),
+}
+
+/// Why an end doubts that the other still has the conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Doubt {
+    pub(super) since: Time,
+    /// The other end wished a new one, and proved that it is who it says.
+    pub(super) is_asked: bool,
+}
+
+/// What both ends know of a conversation.
+pub(super) struct Terms {
+    pub(super) serial: u64,
+    pub(super) address: SocketAddrV4,
+    /// Of the opening.
+    pub(super) nonce: u64,
+    /// Queues and first numbers, of this end and the other.
+    pub(super) here: (u32, Psn),
+    pub(super) there: (u32, Psn),
+    pub(super) settings: Settings,
+    pub(super) seal: Option<Seal>,
+    /// What proves to the other end that this one has its answer; sent until something is heard.
+    pub(super) proof: Option<[u8; OPENING_LEN]>,
+}
+
+pub(super) struct Talk {
+    pub(super) terms: Terms,
+    pub(super) sender: Sender<Vec<u8>>,
+    pub(super) receiver: Receiver,
+    waiting: VecDeque<Vec<u8>>,
+    coming: BTreeMap<u32, Coming>,
+    /// Bytes of calls that come, or came and were not taken; and how many of these.
+    kept: usize,
+    untaken: usize,
+    /// Calls that came and have no reply.
+    owed: BTreeSet<u64>,
+    /// What this end asked.
+    awaits: BTreeSet<u64>,
+    heard: Time,
+    used: Time,
+    pub(super) doubt: Option<Doubt>,
+}
+
+impl Talk {
+    pub(super) fn new(terms: Terms, now: Time) -> Talk {
+        let ((here, ours), (there, theirs)) = (terms.here, terms.there);
+        let sends = Identity { here, there, first: ours };
+        let receives = Identity { here, there, first: theirs };
+        Talk {
+            sender: Sender::new(terms.settings, sends, ROOM),
+            receiver: Receiver::new(terms.settings, receives, now),
+            terms,
+            waiting: VecDeque::new(),
+            coming: BTreeMap::new(),
+            kept: 0,
+            untaken: 0,
+            owed: BTreeSet::new(),
+            awaits: BTreeSet::new(),
+            heard: now,
+            used: now,
+            doubt: None,
+        }
+    }
+
+    /// Sends a message, in its turn.
+    pub(super) fn say(&mut self, message: Vec<u8>, now: Time) {
+        // A probe is empty, and no use.
+        if !message.is_empty() {
+            self.used = now;
+        }
+        self.waiting.push_back(message);
+        self.fill();
+    }
+
+    /// Asks something; the call ends if the conversation does.
+    pub(super) fn ask(&mut self, call: u64, message: Vec<u8>, now: Time) {
+        self.awaits.insert(call);
+        self.say(message, now);
+    }
+
+    /// A call has a reply; false if it had one, or never was.
+    pub(super) fn reply(&mut self, call: u64, reply: &[u8], now: Time) -> bool {
+        if !self.owed.remove(&call) && !planted::is(Fault::ReplyTwice) {
+            return false;
+        }
+        let mut message = CallHead { call, is_reply: true }.emit().to_vec();
+        // Who asked finds that an empty one is none, instead of waiting for ever.
+        if message.len() + reply.len() <= self.terms.settings.message_bytes {
+            message.extend_from_slice(reply);
+        }
+        self.say(message, now);
+        true
+    }
+
+    /// Nobody waits for `call` any more.
+    pub(super) fn forget(&mut self, call: u64) {
+        self.awaits.remove(&call);
+    }
+
+    /// A call was taken by who answers it.
+    pub(super) fn taken(&mut self, bytes: usize) {
+        self.untaken = self.untaken.saturating_sub(1);
+        self.kept = self.kept.saturating_sub(bytes);
+    }
+
+    /// The sender takes what it has room for.
+    fn fill(&mut self) {
+        while let Some(message) = self.waiting.pop_front() {
+            let is_short = message.len() <= self.terms.settings.payload;
+            let kind = if is_short { Kind::Send } else { Kind::Write { address: 0, key: 0 } };
+            match self.sender.push(kind, message) {
+                Ok(_) => {}
+                Err(Refused::Full(message) | Refused::Dead(message)) => {
+                    return self.waiting.push_front(message);
+                }
+                // Not longer than a message may be: who asks and replies looked.
+                Err(Refused::TooLong(_)) => {}
+            }
+        }
+    }
+
+    /// Something of this conversation came.
+    pub(super) fn hears(&mut self, now: Time) {
+        self.heard = now;
+        self.doubt = None;
+        self.terms.proof = None;
+    }
+
+    /// An acknowledgement.
+    pub(super) fn acknowledged(&mut self, packet: &Packet<'_>, now: Time) {
+        self.sender.receive(packet, now);
+        while self.sender.ended().is_some() {}
+        self.fill();
+    }
+
+    /// Whose room the message needs that `packet` begins.
+    pub(super) fn room_for(&self, packet: &Packet<'_>, calls: &Calls) -> Room {
+        if !packet.opcode.is_first() || self.coming.contains_key(&packet.psn.raw()) {
+            return Room::Here(true);
+        }
+        let is_behind = self.waiting.len() >= BACKLOG_MAX;
+        match MessageKind::of(packet.payload) {
+            Some(MessageKind::Request) if !is_behind => Room::Target,
+            Some(MessageKind::Request) => Room::Here(false),
+            Some(MessageKind::Call) if !self.is_reply(packet, calls) => {
+                let is_full = self.untaken >= UNTAKEN_MAX
+                    || self.owed.len() >= OWED_MAX
+                    || self.kept >= UNTAKEN_BYTES_MAX;
+                Room::Here(!is_full && !is_behind)
+            }
+            _ => Room::Here(true),
+        }
+    }
+
+    fn is_reply(&self, packet: &Packet<'_>, calls: &Calls) -> bool {
+        matches!(self.head_of(packet.payload, calls), Some((Head::Reply(_), _)))
+    }
+
+    /// The head of a message that is kept, and its length; none if nobody wants it.
+    fn head_of(&self, first: &[u8], calls: &Calls) -> Option<(Head, usize)> {
+        let wanted = |call: u64, asked| {
+            let is_ours = self.awaits.contains(&call) || planted::is(Fault::AnyReply);
+            is_ours && calls.waits(call, asked)
+        };
+        match MessageKind::of(first)? {
+            MessageKind::Request => None,
+            MessageKind::Answer => {
+                let answer = Answer::parse(first.get(..ANSWER_LEN)?).ok()?;
+                let is_wanted = wanted(answer.request, Asked::Request);
+                is_wanted.then_some((Head::Answer(answer), ANSWER_LEN))
+            }
+            MessageKind::Call => {
+                let (head, _) = CallHead::parse(first.get(..CALL_HEAD_LEN)?).ok()?;
+                let head = match head.is_reply {
+                    true => Head::Reply(head.call),
+                    false => Head::Call(head.call),
+                };
+                let is_wanted = match head {
+                    Head::Reply(call) => wanted(call, Asked::Call),
+                    Head::Call(call) => !self.owed.contains(&call),
+                    Head::Answer(_) => false,
+                };
+                is_wanted.then_some((head, CALL_HEAD_LEN))
+            }
+        }
+    }
+
+    /// A packet of a message.
+    pub(super) fn given(&mut self, given: &Given<'_>, calls: &mut Calls, now: Time) -> Came {
+        let name = given.message.raw();
+        if let Some(header) = given.header {
+            let len = header.bytes as usize;
+            let coming = match (MessageKind::of(given.payload), self.head_of(given.payload, calls))
+            {
+                (Some(MessageKind::Request), _) => Coming::Request,
+                (_, Some((head, skip))) => Coming::Kept { head, skip, bytes: Vec::new(), len },
+                _ => Coming::Dropped,
+            };
+            if let Coming::Kept { head: Head::Call(call), .. } = coming {
+                self.kept += len;
+                self.owed.insert(call);
+            }
+            self.coming.insert(name, coming);
+            if len > 0 {
+                self.used = now;
+            }
+        }
+        match self.coming.get_mut(&name) {
+            Some(Coming::Request) => {
+                if given.completes {
+                    self.coming.remove(&name);
+                }
+                return Came::Target;
+            }
+            Some(Coming::Kept { skip, bytes, .. }) => {
+                let at = given.offset as usize;
+                place(bytes, at.saturating_sub(*skip), given.payload, skip.saturating_sub(at));
+            }
+            Some(Coming::Dropped) | None => {}
+        }
+        if !given.completes {
+            return Came::Nothing;
+        }
+        match self.coming.remove(&name) {
+            Some(Coming::Kept { head, skip, bytes, len }) if bytes.len() + skip == len => {
+                self.whole(head, bytes, calls)
+            }
+            Some(Coming::Dropped) if given.offset == 0 && given.payload.is_empty() => Came::Nothing,
+            _ => Came::Dropped,
+        }
+    }
+
+    /// A message that was kept is whole.
+    fn whole(&mut self, head: Head, bytes: Vec<u8>, calls: &mut Calls) -> Came {
+        let (call, outcome) = match head {
+            Head::Call(call) => {
+                self.untaken += 1;
+                // The head was counted, too, until now.
+                self.kept = self.kept.saturating_sub(CALL_HEAD_LEN);
+                return Came::Call(call, bytes);
+            }
+            Head::Reply(call) => (call, Outcome::Replied(bytes)),
+            Head::Answer(answer) if answer.data as usize == bytes.len() => {
+                (answer.request, Outcome::Answered(answer, bytes))
+            }
+            Head::Answer(_) => return Came::Dropped,
+        };
+        if !self.awaits.remove(&call) && !planted::is(Fault::AnyReply) {
+            return Came::Dropped;
+        }
+        calls.end(call, outcome);
+        Came::Nothing
+    }
+
+    /// Whether nothing is under way in it.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.awaits.is_empty() && self.owed.is_empty() && self.coming.is_empty() && self.is_said()
+    }
+
+    /// Whether all that was to be said was acknowledged.
+    fn is_said(&self) -> bool {
+        self.waiting.is_empty() && self.sender.is_empty()
+    }
+
+    /// Whether it is so long ago that it was of use.
+    pub(super) fn is_idle(&self, now: Time) -> bool {
+        self.is_quiet() && now >= self.used.after(IDLE)
+    }
+
+    pub(super) fn awaits_something(&self) -> bool {
+        !self.awaits.is_empty()
+    }
+
+    /// Asks for a sign of life, unless something that flies does.
+    pub(super) fn probe(&mut self, now: Time) {
+        if self.is_said() {
+            self.say(Vec::new(), now);
+        }
+    }
+
+    /// Probes if something is awaited, and nothing was heard for so long.
+    pub(super) fn probe_if_silent(&mut self, within: Duration, now: Time) {
+        if self.awaits_something() && now >= self.heard.after(within) {
+            self.probe(now);
+        }
+    }
+
+    /// When it has something to do, if nothing comes before.
+    pub(super) fn deadline(&self, within: Duration) -> Option<Time> {
+        let is_silent = self.awaits_something() && self.is_said();
+        [
+            self.sender.deadline(),
+            self.receiver.deadline(),
+            is_silent.then(|| self.heard.after(within)),
+            self.is_quiet().then(|| self.used.after(IDLE)),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// It ends: the calls it awaited, and the requests that never complete.
+    pub(super) fn end(self) -> (BTreeSet<u64>, Vec<Psn>) {
+        let requests = self.coming.into_iter();
+        let requests = requests.filter(|(_, coming)| matches!(coming, Coming::Request));
+        (self.awaits, requests.map(|(name, _)| Psn::new(name)).collect())
+    }
+
+    /// Which way its packets go, from `ours`.
+    pub(super) fn route_from(&self, ours: SocketAddrV4) -> Route {
+        Route {
+            source: ours.ip().octets(),
+            source_port: ours.port(),
+            destination: self.terms.address.ip().octets(),
+        }
+    }
+}
+
+/// Puts `payload` without its first `skip` bytes to `at`; what is before it may come later.
+fn place(bytes: &mut Vec<u8>, at: usize, payload: &[u8], skip: usize) {
+    let Some(payload) = payload.get(skip..) else { return };
+    if bytes.len() == at {
+        bytes.extend_from_slice(payload);
+        return;
+    }
+    let end = at + payload.len();
+    if bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    bytes.get_mut(at..end).into_iter().for_each(|to| to.copy_from_slice(payload));
+}
+
+/// Whether a packet of a flow may have `opcode`.
+pub(super) fn is_of_flow(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::SendOnly
+            | Opcode::WriteFirst
+            | Opcode::WriteMiddle
+            | Opcode::WriteLast
+            | Opcode::WriteOnly
+            | Opcode::Acknowledge
+    )
+}
