@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+use outboard_wire::shared::Reason;
+
+use crate::heard::Heard;
 use crate::nic::Nic;
 use crate::nic::sched::Handler;
 use crate::node::NodeOptions;
@@ -22,6 +25,7 @@ fn object<'a>(fields: impl IntoIterator<Item = (&'a str, u64)>) -> String {
 pub(crate) fn json(
     options: &NodeOptions,
     nic: &Nic,
+    heard: &Heard,
     keys: usize,
     store: &[(&'static str, u64)],
 ) -> String {
@@ -42,8 +46,12 @@ pub(crate) fn json(
         ("refused", counts.refused),
         ("busy", counts.busy),
         ("cleaned", counts.cleaned),
+        ("cut_bytes", heard.cut),
+        ("accepted", heard.accepted),
+        ("accepted_bytes", heard.bytes),
         ("steered", counts.steered),
         ("events_lost", counts.events_lost),
+        ("events_own", heard.own),
         ("keys", keys as u64),
     ]);
     let handlers: Vec<String> = Handler::ALL
@@ -62,9 +70,12 @@ pub(crate) fn json(
             format!("\"{}\":{fields}", handler.name())
         })
         .collect();
+    let names = Reason::ALL.map(|reason| format!("{reason:?}").to_lowercase());
+    let refused = object(names.iter().map(String::as_str).zip(heard.refused));
     let store = object(store.iter().copied());
     let (node, handlers) = (options.node, handlers.join(","));
     format!(
-        "{{\"node\":{node},\"runtime\":{runtime},\"handlers\":{{{handlers}}},\"store\":{store}}}"
+        "{{\"node\":{node},\"runtime\":{runtime},\"refusals\":{refused},\
+         \"handlers\":{{{handlers}}},\"store\":{store}}}"
     )
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod figures;
+mod heard;
 pub mod nic;
 mod node;
 pub mod policy;

@@ -15,7 +15,8 @@ use outboard_wire::shared::call::{Call, OBJECTS_MAX, Object, Reply};
 use outboard_wire::shared::{Peer, Reason};
 
 use crate::Store;
-use crate::nic::context::{Event, From, Matching, Policy};
+use crate::heard::Heard;
+use crate::nic::context::{From, Matching, Policy};
 use crate::nic::sched::Handler;
 use crate::nic::table::DESCRIPTOR_LEN;
 use crate::nic::{Limits, Nic, NotInstalled, STATE_BYTES};
@@ -73,8 +74,9 @@ pub struct Node<M>(Arc<Inner<M>>);
 struct Inner<M> {
     options: NodeOptions,
     store: Store<M>,
-    /// Locked before the rules where both are.
+    /// Locked before the others.
     nic: Mutex<Nic>,
+    heard: Mutex<Heard>,
     rules: Arc<Mutex<Rules>>,
     clock: OnceLock<Clock>,
 }
@@ -104,7 +106,8 @@ impl<M: Medium> Node<M> {
         const { assert!(Rules::MEMORY <= STATE_BYTES) };
         let _ = nic.install(matching, Rules::MEMORY, Box::new(auth));
         let clock = OnceLock::new();
-        Node(Arc::new(Inner { options, store, nic: Mutex::new(nic), rules, clock }))
+        let (nic, heard) = (Mutex::new(nic), Mutex::default());
+        Node(Arc::new(Inner { options, store, nic, heard, rules, clock }))
     }
 
     /// Handlers are timed by this clock from now on. The first that is set stays.
@@ -151,16 +154,12 @@ impl<M: Medium> Node<M> {
         }))
     }
 
-    /// Answers to send, and to whom.
+    /// Answers to send, and to whom. What handlers told the CPU side is heard then, too.
     #[must_use]
     pub fn take_answers(&self) -> Vec<(Peer, Vec<u8>)> {
-        self.nic().take_answers()
-    }
-
-    /// What handlers told since this was asked before.
-    #[must_use]
-    pub fn take_events(&self) -> Vec<Event> {
-        self.nic().take_events()
+        let mut nic = self.nic();
+        self.hear(&mut nic);
+        nic.take_answers()
     }
 
     /// A handler took so long.
@@ -247,7 +246,15 @@ impl<M: Medium> Node<M> {
     pub fn status(&self) -> String {
         let keys = self.rules().keys();
         let store = self.0.store.figures();
-        crate::figures::json(&self.0.options, &self.nic(), keys, &store)
+        let mut nic = self.nic();
+        let heard = self.hear(&mut nic);
+        crate::figures::json(&self.0.options, &nic, &heard, keys, &store)
+    }
+
+    fn hear(&self, nic: &mut Nic) -> Heard {
+        let mut heard = self.0.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        nic.take_events().iter().for_each(|event| heard.hear(event));
+        *heard
     }
 
     fn nic(&self) -> MutexGuard<'_, Nic> {

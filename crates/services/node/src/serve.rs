@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use outboard_medium::Medium;
 use outboard_wire::shared::call::STRIP_MIN;
-use outboard_wire::shared::{ANSWER_LEN, Heads, Peer, Reason, Request, Target};
+use outboard_wire::shared::{ANSWER_LEN, Heads, Peer, Reason, Request, Target, WriteHead};
 
 use crate::nic::context::{Landing, Path};
 use crate::policy::{Baseline, Rules};
@@ -61,33 +61,59 @@ impl<M: Medium> Serving<'_, M> {
     /// The bytes of a read; of all else none.
     async fn carry_out(&self, heads: &Heads, data: Vec<u8>) -> Result<Vec<u8>, Reason> {
         let (object, fence) = (heads.capability.object, heads.capability.fence);
-        let version = |sequence: u32| Version { fence, sequence };
         match &heads.target {
             Target::Write(write) => {
                 if data.len() != write.bytes as usize || outboard_codec::crc32c(&data) != write.crc
                 {
                     return Err(Reason::Invalid);
                 }
-                let previous = (write.previous > 0).then(|| version(write.previous));
-                let version = version(write.sequence);
-                let store = self.store;
-                store.write(object, STRIP_MIN, version, previous, write.offset, &data).await?;
-                self.raise(object, fence);
+                self.write(object, fence, write, &data).await?;
                 Ok(Vec::new())
             }
             Target::Hole(hole) => {
-                self.store.hole(object, version(hole.sequence), hole.range()).await?;
+                self.still(object, fence)?;
+                let version = Version { fence, sequence: hole.sequence };
+                self.store.hole(object, version, hole.range()).await?;
                 self.raise(object, fence);
                 Ok(Vec::new())
             }
             Target::Read(read) => {
                 self.learn(object);
-                if self.with(|rules| rules.fence(object)) > fence {
-                    return Err(Reason::Fence);
-                }
+                self.still(object, fence)?;
                 self.store.read(object, read.offset, read.bytes).await
             }
         }
+    }
+
+    /// Writes, strip by strip. A node's strips are of one size; those of a layout are as long, or
+    /// of several. A write that is cut between them was not acknowledged, and comes again whole.
+    async fn write(
+        &self,
+        object: u64,
+        fence: u64,
+        write: &WriteHead,
+        mut data: &[u8],
+    ) -> Result<(), Reason> {
+        let version = Version { fence, sequence: write.sequence };
+        let previous = (write.previous > 0).then_some(Version { sequence: write.previous, fence });
+        let mut offset = write.offset;
+        while !data.is_empty() {
+            let left = u64::from(STRIP_MIN) - offset % u64::from(STRIP_MIN);
+            let len = usize::try_from(left).unwrap_or(usize::MAX).min(data.len());
+            let (piece, rest) = data.split_at_checked(len).ok_or(Reason::Invalid)?;
+            self.still(object, fence)?;
+            self.store.write(object, STRIP_MIN, version, previous, offset, piece).await?;
+            data = rest;
+            offset = offset.checked_add(piece.len() as u64).ok_or(Reason::Range)?;
+        }
+        self.raise(object, fence);
+        Ok(())
+    }
+
+    /// No higher fence was heard of since the request was checked: a seal, or the object's end.
+    fn still(&self, object: u64, fence: u64) -> Result<(), Reason> {
+        let known = self.with(|rules| rules.fence(object));
+        if known > fence { Err(Reason::Fence) } else { Ok(()) }
     }
 
     fn unread(&self, message: &[u8]) -> Vec<u8> {

@@ -2,6 +2,7 @@
 
 mod attacks;
 mod calls;
+mod flows;
 mod paths;
 
 use std::sync::Arc;

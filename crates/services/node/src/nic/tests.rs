@@ -305,7 +305,7 @@ fn handlers_run_in_their_order_on_whatever_unit() {
             let seed = seed.parse().unwrap();
             seed..seed + 1
         }
-        Err(_) => 0..2000,
+        Err(_) => 0..800,
     };
     let abreast = seeds.map(walk).max();
     assert!(abreast > Some(2), "payload handlers of a message run side by side: {abreast:?}");
