@@ -92,6 +92,21 @@ impl Drop for Batch<'_> {
     }
 }
 
+/// A write of the log that fails, or is left in its midst, breaks it. While it goes on the log is
+/// not broken: a flush need not wait for it, as nothing of it was answered.
+struct Torn<'s> {
+    shared: &'s Shared,
+    is_whole: bool,
+}
+
+impl Drop for Torn<'_> {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            self.shared.state().log.broken = true;
+        }
+    }
+}
+
 /// Somebody who waits for a record.
 struct Waiter<'s> {
     shared: &'s Shared,
@@ -189,12 +204,13 @@ impl<M: Medium> Store<M> {
                 log.filled = log.index;
             }
         }
-        self.shared.state().log.broken = true;
+        let mut torn = Torn { shared: &self.shared, is_whole: false };
         self.write_half(log.half, at, buf).await.map_err(|_| Reason::Medium)?;
+        torn.is_whole = true;
         let mut state = self.shared.state();
         // A flush may have ended meanwhile.
         log.durable = log.durable.max(state.log.durable);
-        state.log = Log { broken: false, ..log };
+        state.log = log;
         Ok(())
     }
 
@@ -240,6 +256,7 @@ impl<M: Medium> Store<M> {
             (state.log, state.space.now())
         };
         if log.broken {
+            // If it is whole again, then by a checkpoint, which is as good as a flush.
             let _leader = self.leader.lock().await;
             return if self.shared.usable()?.broken { self.checkpoint().await } else { Ok(()) };
         }

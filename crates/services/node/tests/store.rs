@@ -1,0 +1,30 @@
+//! The store of a node against a simple reference, under crashes, losses of power and faults.
+
+#[path = "store/directed.rs"]
+mod directed;
+#[path = "store/model.rs"]
+mod model;
+
+use model::Walk;
+
+/// `OUTBOARD_SEED=n` runs one seed alone, `OUTBOARD_SEEDS=n` so many.
+#[test]
+fn walks() {
+    let given = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match given("OUTBOARD_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..given("OUTBOARD_SEEDS").unwrap_or(150),
+    };
+    let is_all = seeds.end - seeds.start > 1000;
+    let (mut crashes, mut full, mut failed, mut dropped) = (0, 0, 0, 0);
+    for seed in seeds {
+        let mut walk = Walk::new(seed);
+        walk.run();
+        crashes += walk.crashes;
+        full += walk.full;
+        failed += walk.failed;
+        dropped += walk.dropped;
+    }
+    println!("{crashes} crashes, {full} full, {failed} failed, {dropped} dropped");
+    assert!(!is_all || full > 100 && failed > 100 && dropped > 100);
+}
