@@ -1,0 +1,412 @@
+//! Bytes of files: reading, writing, holes, copies; under a delegation, and with the range of the
+//! file locked here.
+
+use std::ops::Range;
+
+use outboard_base::limits::{FILE_SIZE_MAX, IO_MAX};
+use outboard_base::task::{RangeGuard, try_join_abreast};
+use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
+use outboard_flow::Net;
+use outboard_volume::{Answer, Payload};
+use outboard_wire::file::{Reply, open_flags, seek, write_flags};
+use outboard_wire::shared::call::{Call, Mode, Reply as CallReply};
+
+use crate::Inner;
+use crate::data::DataError;
+use crate::forward::{Asked, asker};
+use crate::table::{Pages, Use};
+
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;
+/// Runs of pages written back at a time.
+const RUNS: usize = 4;
+
+/// A write, as far as its effect is concerned.
+struct Write<'a> {
+    ino: Ino,
+    /// Where, or at the end.
+    place: Option<u64>,
+    data: &'a [u8],
+    /// It takes set-id bits away.
+    strips: bool,
+}
+
+impl<'a> Write<'a> {
+    /// The part of the data that fits a file at `offset`; `EFBIG` if none does.
+    fn clipped(&self, offset: u64) -> Result<&'a [u8]> {
+        let room = FILE_SIZE_MAX.checked_sub(offset).filter(|room| *room > 0);
+        let room = usize::try_from(room.ok_or(Errno::EFBIG)?).unwrap_or(usize::MAX);
+        Ok(self.data.get(..room).unwrap_or(self.data))
+    }
+}
+
+impl<N: Net> Inner<N> {
+    pub(crate) async fn read(
+        &self,
+        asked: Asked<'_>,
+        (ino, fh): (Ino, Fh),
+        offset: u64,
+        len: u32,
+    ) -> Result<Answer> {
+        let len = usize::try_from(len).ok().filter(|len| *len <= IO_MAX).ok_or(Errno::EINVAL)?;
+        self.handles.readable(asked.caller.attachment, ino, fh)?;
+        let bytes = self.read_bytes(ino, offset, len).await?;
+        let count = u32::try_from(bytes.len()).map_err(|_| Errno::EIO)?;
+        let payload = if count == 0 { Payload::None } else { Payload::Bytes(bytes) };
+        Ok(Answer { reply: Reply::Data(count), payload })
+    }
+
+    async fn read_bytes(&self, ino: Ino, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let mut tries = 0;
+        loop {
+            let entered = self.enter(ino, Mode::Read).await?;
+            let range = offset..offset.saturating_add(len as u64);
+            let _range = self.ranges.shared_on(ino, range).await;
+            match self.read_in(&entered, offset, len).await? {
+                Some(Ok(bytes)) => return Ok(bytes),
+                Some(Err(error)) => self.after(&entered, error, &mut tries).await?,
+                None => self.pause(&mut tries).await?,
+            }
+        }
+    }
+
+    /// Reads within a use, the range locked; `None` if it does not count (R8).
+    async fn read_in(
+        &self,
+        entered: &Use<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Result<Option<std::result::Result<Vec<u8>, DataError>>> {
+        let lapse = self.lease.lapses();
+        let Some(size) = self.table.size(entered) else { return Ok(None) };
+        let left = size.saturating_sub(offset);
+        let len = usize::try_from(left).map_or(len, |left| left.min(len));
+        if len == 0 {
+            return Ok(Some(Ok(Vec::new())));
+        }
+        let read = self.data.read(&entered.grant, offset, len).await;
+        let counts = self.is_alive() && self.lease.lapses() == lapse;
+        Ok((counts && self.table.size(entered).is_some() || read.is_err()).then_some(read))
+    }
+
+    pub(crate) async fn write(
+        &self,
+        asked: Asked<'_>,
+        (ino, fh, offset): (Ino, Fh, u64),
+        flags: u32,
+    ) -> Result<Reply> {
+        if asked.payload.len() > IO_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let handle = self.handles.writable(asked.caller.attachment, ino, fh)?;
+        let cached = flags & write_flags::WRITEBACK != 0;
+        let appends =
+            flags & write_flags::APPEND != 0 || (!cached && handle.flags & open_flags::APPEND != 0);
+        let write = Write {
+            ino,
+            place: (!appends).then_some(offset),
+            data: asked.payload,
+            strips: flags & write_flags::KILL_SUIDGID != 0 || (!cached && !asked.passes()),
+        };
+        let recorded = self.replays.recorded(asked.header);
+        let reply = match recorded {
+            Some(reply) => reply,
+            None => {
+                let taken = self.write_bytes(asked, &write).await?;
+                let reply = Reply::Written(u32::try_from(taken).map_err(|_| Errno::EIO)?);
+                self.replays.record(asked.header, &reply);
+                reply
+            }
+        };
+        if flags & write_flags::DSYNC != 0 || handle.flags & open_flags::DSYNC != 0 {
+            self.sync_written(asked, ino, fh).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Makes what was written durable: at the nodes, and what the server knows.
+    async fn sync_written(&self, asked: Asked<'_>, ino: Ino, fh: Fh) -> Result<()> {
+        use outboard_wire::file::{Flags, Header, Request};
+        self.flush_file(ino).await?;
+        let flags = asked.header.flags.without(Flags::REPLAY);
+        let header = Header { sequence: 0, flags, ..asked.header.clone() };
+        let request = Request::Fsync { ino, fh, data_only: false };
+        let sync = Asked { header: &header, request: &request, payload: &[], ..asked };
+        self.forward(sync).await.map(drop)
+    }
+
+    async fn write_bytes(&self, asked: Asked<'_>, write: &Write<'_>) -> Result<usize> {
+        let ino = write.ino;
+        let mut tries = 0;
+        loop {
+            let entered = self.enter(ino, Mode::Write).await?;
+            if write.data.is_empty() {
+                return Ok(0);
+            }
+            let Some((_range, size)) = self.lock_to_write(&entered, write).await else {
+                self.pause(&mut tries).await?;
+                continue;
+            };
+            let offset = write.place.unwrap_or(size);
+            let data = write.clipped(offset)?;
+            if write.place.is_none()
+                && asked.is_replay()
+                && self.ends_with(&entered, size, data).await
+            {
+                return Ok(data.len());
+            }
+            if write.strips && self.table.strips(ino) {
+                self.strip(asked, ino).await?;
+            }
+            let end = offset + data.len() as u64;
+            match self.data.write(&entered.grant, offset, data).await {
+                Ok(()) => {
+                    // Lost meanwhile or not: nodes had it before they were sealed, so it is found.
+                    self.table.wrote(&entered, end, asked.mtime(), self.now());
+                    return Ok(data.len());
+                }
+                Err(error) => {
+                    if !matches!(error, DataError::Fenced | DataError::Expired) && end > size {
+                        // What was taken of it must not show when the file grows.
+                        let _ = self.data.hole(&entered.grant, size.max(offset)..end).await;
+                    }
+                    self.after(&entered, error, &mut tries).await?;
+                }
+            }
+        }
+    }
+
+    /// The lock of the bytes a write touches, and the size since then. Who appends has all from the
+    /// end on. `None` if the delegation is lost.
+    async fn lock_to_write(
+        &self,
+        entered: &Use<'_>,
+        write: &Write<'_>,
+    ) -> Option<(RangeGuard<'_>, u64)> {
+        let mut range = match write.place {
+            Some(offset) => offset..offset.saturating_add(write.data.len() as u64),
+            None => self.table.size(entered)?..u64::MAX,
+        };
+        loop {
+            let guard = self.ranges.exclusive_on(write.ino, range.clone()).await;
+            let size = self.table.size(entered)?;
+            if write.place.is_some() || range.start <= size {
+                return Some((guard, size));
+            }
+            // It was cut meanwhile.
+            range.start = size;
+        }
+    }
+
+    /// Whether a file ends with these bytes: who appends them again has appended them before.
+    async fn ends_with(&self, entered: &Use<'_>, size: u64, data: &[u8]) -> bool {
+        let Some(at) = size.checked_sub(data.len() as u64) else { return false };
+        self.data.read(&entered.grant, at, data.len()).await.is_ok_and(|tail| tail == data)
+    }
+
+    async fn strip(&self, asked: Asked<'_>, ino: Ino) -> Result<()> {
+        match self.ask(Call::Strip { asker: asker(asked.caller), ino }).await? {
+            CallReply::Attr(attr) => {
+                self.table.stripped(ino, &attr);
+                Ok(())
+            }
+            CallReply::Failed(errno) => Err(errno),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    pub(crate) async fn fallocate(
+        &self,
+        asked: Asked<'_>,
+        (ino, fh): (Ino, Fh),
+        (offset, len): (u64, u64),
+        mode: u32,
+    ) -> Result<Reply> {
+        const PUNCH_AND_KEEP: u32 = PUNCH_HOLE | KEEP_SIZE;
+        const ZERO_AND_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let keeps_size = match mode {
+            PUNCH_AND_KEEP | ZERO_AND_KEEP => true,
+            ZERO_RANGE => false,
+            // Nodes put no space aside for a file: who asks for it is told so.
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        self.handles.writable(asked.caller.attachment, ino, fh)?;
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
+        let range = offset..end.ok_or(Errno::EFBIG)?;
+        if let Some(reply) = self.replays.recorded(asked.header) {
+            return Ok(reply);
+        }
+        let mut tries = 0;
+        loop {
+            let entered = self.enter(ino, Mode::Write).await?;
+            let _range = self.ranges.exclusive(ino).await;
+            let Some(size) = self.table.size(&entered) else {
+                self.pause(&mut tries).await?;
+                continue;
+            };
+            if !asked.passes() && self.table.strips(ino) {
+                self.strip(asked, ino).await?;
+            }
+            let hole = range.start..range.end.min(size);
+            match self.data.hole(&entered.grant, hole).await {
+                Ok(()) => {
+                    let end = if keeps_size { 0 } else { range.end };
+                    self.table.wrote(&entered, end, asked.mtime(), self.now());
+                    self.replays.record(asked.header, &Reply::Empty);
+                    return Ok(Reply::Empty);
+                }
+                Err(error) => self.after(&entered, error, &mut tries).await?,
+            }
+        }
+    }
+
+    /// The next data or hole: a file is data up to its end.
+    pub(crate) async fn lseek(
+        &self,
+        asked: Asked<'_>,
+        (ino, fh): (Ino, Fh),
+        offset: u64,
+        whence: u32,
+    ) -> Result<Reply> {
+        self.handles.get(asked.caller.attachment, ino, fh)?;
+        let mut tries = 0;
+        let size = loop {
+            let entered = self.enter(ino, Mode::Read).await?;
+            let _range = self.ranges.shared(ino).await;
+            match self.table.size(&entered) {
+                Some(size) => break size,
+                None => self.pause(&mut tries).await?,
+            }
+        };
+        match whence {
+            _ if offset >= size => Err(Errno::ENXIO),
+            seek::DATA => Ok(Reply::Offset(offset)),
+            seek::HOLE => Ok(Reply::Offset(size)),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Copies at most 1 MiB; the caller asks again for the rest, as `copy_file_range(2)` lets it.
+    pub(crate) async fn copy(
+        &self,
+        asked: Asked<'_>,
+        (from, from_fh, from_at): (Ino, Fh, u64),
+        (to, to_fh, to_at): (Ino, Fh, u64),
+        len: u64,
+    ) -> Result<Reply> {
+        let session = asked.caller.attachment;
+        self.handles.readable(session, from, from_fh)?;
+        let target = self.handles.writable(session, to, to_fh)?;
+        if target.flags & open_flags::APPEND != 0 {
+            return Err(Errno::EBADF);
+        }
+        let ends = from_at.checked_add(len).zip(to_at.checked_add(len));
+        let (from_end, to_end) = ends.ok_or(Errno::EOVERFLOW)?;
+        if from == to && from_at < to_end && to_at < from_end {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(reply) = self.replays.recorded(asked.header) {
+            return Ok(reply);
+        }
+        let mut tries = 0;
+        loop {
+            let (source, target) = self.enter_both((from, to)).await?;
+            let _ranges = self.ranges.exclusive_both(from, to).await;
+            let source = source.as_ref().unwrap_or(&target);
+            let size = self.table.size(source).zip(self.table.size(&target));
+            let Some((size, _)) = size else {
+                self.pause(&mut tries).await?;
+                continue;
+            };
+            let len = len.min(size.saturating_sub(from_at)).min(IO_MAX as u64);
+            let mut copied = Vec::new();
+            if len > 0 {
+                let room = FILE_SIZE_MAX.checked_sub(to_at).filter(|room| *room > 0);
+                let len = usize::try_from(len.min(room.ok_or(Errno::EFBIG)?));
+                match self.read_in(source, from_at, len.map_err(|_| Errno::EIO)?).await? {
+                    Some(Ok(bytes)) => copied = bytes,
+                    Some(Err(error)) => {
+                        self.after(source, error, &mut tries).await?;
+                        continue;
+                    }
+                    None => {
+                        self.pause(&mut tries).await?;
+                        continue;
+                    }
+                }
+                if !asked.passes() && self.table.strips(to) {
+                    self.strip(asked, to).await?;
+                }
+                if let Err(error) = self.data.write(&target.grant, to_at, &copied).await {
+                    self.after(&target, error, &mut tries).await?;
+                    continue;
+                }
+                let end = to_at + copied.len() as u64;
+                self.table.wrote(&target, end, asked.mtime(), self.now());
+            }
+            let reply = Reply::Written(u32::try_from(copied.len()).map_err(|_| Errno::EIO)?);
+            self.replays.record(asked.header, &reply);
+            return Ok(reply);
+        }
+    }
+
+    /// Writes pages of hosts' caches back. What was granted under a delegation that is lost is not
+    /// written: `ESTALE`, so that the cache drops it, and the next sync of the file says `EIO`.
+    pub(crate) async fn write_back(
+        &self,
+        ino: Ino,
+        runs: &[(u64, &[u8])],
+        mtime: Option<Timestamp>,
+    ) -> Result<()> {
+        let mut tries = 0;
+        loop {
+            let pages = self.table.pages(ino);
+            if pages == Pages::Lost {
+                return self.lost(ino);
+            }
+            let entered = self.enter(ino, Mode::Write).await?;
+            // It may have been lost, or others had it, while it was waited for.
+            if pages == Pages::Ours && self.table.pages(ino) != Pages::Ours {
+                return self.lost(ino);
+            }
+            if pages == Pages::Unknown && !self.are_newest(&entered, mtime) {
+                return self.lost(ino);
+            }
+            let range = span(runs);
+            let _range = self.ranges.exclusive_on(ino, range.clone()).await;
+            let each = runs.iter().map(|(at, data)| self.data.write(&entered.grant, *at, data));
+            match try_join_abreast(RUNS, each).await {
+                Ok(_) => {
+                    self.table.wrote(&entered, range.end, mtime, self.now());
+                    return Ok(());
+                }
+                Err(error) => self.after(&entered, error, &mut tries).await?,
+            }
+        }
+    }
+
+    /// Pages that were granted in an earlier life of this side: whether nobody else can have
+    /// written the file since. Others get it once the lease of that life is over, and then their
+    /// writes are later than the beginning of this one.
+    fn are_newest(&self, entered: &Use<'_>, mtime: Option<Timestamp>) -> bool {
+        let theirs = entered.grant.attr.mtime;
+        mtime.is_some_and(|mtime| theirs <= mtime) && theirs <= self.born
+    }
+
+    fn lost(&self, ino: Ino) -> Result<()> {
+        tracing::error!(%ino, "what a host wrote in its cache is lost: others had the file since");
+        self.table.failed(ino);
+        Err(Errno::ESTALE)
+    }
+}
+
+/// From the first byte of all runs to behind the last.
+fn span(runs: &[(u64, &[u8])]) -> Range<u64> {
+    let start = runs.iter().map(|(at, _)| *at).min().unwrap_or(0);
+    let end = runs.iter().map(|(at, data)| at.saturating_add(data.len() as u64)).max();
+    start..end.unwrap_or(0)
+}

@@ -1,0 +1,286 @@
+//! The data path: writes, reads and holes, straight to the nodes (NetDFS III; rules R1 to R3 for
+//! one copy).
+//!
+//! A write is cut at the borders of strips; strip `i` lies on node `i mod n` of the grant. A piece
+//! has a version (the grant's fence, a sequence counted here) and is sent under that version until
+//! somebody answers for it: a node takes it once, however often it comes. One write of a strip is
+//! unacknowledged at a time, and it carries the last acknowledged sequence of its strip.
+//!
+//! A node that does not answer, or has no room now, is asked again, for as long as it takes:
+//! programs wait, as with any file system on a network. What ends that is a refusal.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
+use std::time::Duration;
+
+use outboard_base::Ino;
+use outboard_base::limits::BLOCK;
+use outboard_base::task::{RangeLocks, try_join_abreast};
+use outboard_codec::crc32c;
+use outboard_flow::Net;
+use outboard_wire::shared::call::{Call, Grant, Reply};
+use outboard_wire::shared::{
+    Answer, Coordinate, Coordinates, DATA_MAX, Head, Heads, HoleHead, Peer, ReadHead, Reason, Role,
+    Strategy, Target, WriteHead,
+};
+
+use crate::versions::Versions;
+
+/// Messages under way at a time, for one call.
+const ABREAST: usize = 16;
+/// The first pause before a node is asked again, and the longest.
+const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Why data was not written or read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataError {
+    /// A higher fence is in force: somebody else may have the file.
+    Fenced,
+    /// The capability's time is over.
+    Expired,
+    /// A node does not speak with this part.
+    Gone,
+    /// A node refuses it, for another reason than those that stand here.
+    Refused(Reason),
+    /// A node has no space left.
+    Full,
+    /// A medium failed, or what came back is not what was asked for.
+    Medium,
+}
+
+impl From<Reason> for DataError {
+    fn from(reason: Reason) -> DataError {
+        match reason {
+            Reason::Fence => DataError::Fenced,
+            Reason::Expired => DataError::Expired,
+            Reason::Full => DataError::Full,
+            Reason::Medium => DataError::Medium,
+            reason => DataError::Refused(reason),
+        }
+    }
+}
+
+/// The data path alone. Shared by all who write and read.
+pub struct Data<N> {
+    net: N,
+    /// Of an object: strips, by numbers times [`BLOCK`].
+    strips: RangeLocks,
+    versions: Versions,
+}
+
+/// A part of a range that lies in one strip.
+struct Piece {
+    strip: u64,
+    range: Range<u64>,
+}
+
+impl<N: Net> Data<N> {
+    /// A data path over `net`.
+    pub fn new(net: N) -> Data<N> {
+        Data { net, strips: RangeLocks::default(), versions: Versions::default() }
+    }
+
+    /// What it goes over.
+    pub fn net(&self) -> &N {
+        &self.net
+    }
+
+    /// Writes bytes at `at`. Ends when nodes have acknowledged all of them.
+    ///
+    /// # Errors
+    /// [`DataError`]; then it is not known which strips were written.
+    pub async fn write(&self, grant: &Grant, at: u64, bytes: &[u8]) -> Result<(), DataError> {
+        let end = at.checked_add(bytes.len() as u64).ok_or(DataError::Refused(Reason::Range))?;
+        let each = pieces(grant, at..end).map(|piece| async move {
+            let from = usize::try_from(piece.range.start - at).unwrap_or(usize::MAX);
+            let to = usize::try_from(piece.range.end - at).unwrap_or(usize::MAX);
+            self.write_piece(grant, &piece, bytes.get(from..to).unwrap_or_default()).await
+        });
+        try_join_abreast(ABREAST, each).await.map(drop)
+    }
+
+    async fn write_piece(
+        &self,
+        grant: &Grant,
+        piece: &Piece,
+        bytes: &[u8],
+    ) -> Result<(), DataError> {
+        let (object, fence) = (grant.capability.object, grant.capability.fence);
+        let peer = self.node(grant, piece.strip)?;
+        let _alone = self.strips.exclusive_on(Ino(object), places(piece.strip..piece.strip + 1));
+        let _alone = _alone.await;
+        let strip = piece.strip;
+        let (sequence, previous) = self.versions.begin(object, fence, strip..strip + 1)?;
+        let write = WriteHead {
+            strategy: Strategy::Single,
+            rank: 0,
+            k: 1,
+            unit: 0,
+            role: Role::Data,
+            offset: piece.range.start,
+            bytes: u32::try_from(bytes.len()).map_err(|_| DataError::Refused(Reason::Range))?,
+            sequence,
+            previous,
+            crc: crc32c(bytes),
+            session: 0,
+            number: 0,
+            lane: 0,
+            coordinates: Coordinates::new(&[]).map_err(|_| DataError::Refused(Reason::Invalid))?,
+        };
+        let heads = heads(grant, write.bytes, Target::Write(write));
+        self.ask(peer, &heads, bytes).await?;
+        self.versions.done(object, fence, strip..strip + 1, sequence);
+        Ok(())
+    }
+
+    /// Reads `len` bytes at `at`; what was never written is zero.
+    ///
+    /// # Errors
+    /// [`DataError`].
+    pub async fn read(&self, grant: &Grant, at: u64, len: usize) -> Result<Vec<u8>, DataError> {
+        let end = at.checked_add(len as u64).ok_or(DataError::Refused(Reason::Range))?;
+        let each = pieces(grant, at..end).map(|piece| async move {
+            let peer = self.node(grant, piece.strip)?;
+            let bytes = u32::try_from(piece.range.end - piece.range.start)
+                .map_err(|_| DataError::Refused(Reason::Range))?;
+            let read = ReadHead { offset: piece.range.start, bytes, unit: 0 };
+            let (_, data) = self.ask(peer, &heads(grant, 0, Target::Read(read)), &[]).await?;
+            if data.len() == bytes as usize { Ok((piece, data)) } else { Err(DataError::Medium) }
+        });
+        let read = try_join_abreast(ABREAST, each).await?;
+        let mut all = vec![0; len];
+        for (piece, data) in read {
+            let from = usize::try_from(piece.range.start - at).unwrap_or(usize::MAX);
+            let place = all.get_mut(from..from.saturating_add(data.len()));
+            place.ok_or(DataError::Medium)?.copy_from_slice(&data);
+        }
+        Ok(all)
+    }
+
+    /// The bytes of `range` are zero from now on; one that ends at [`u64::MAX`] is all there is.
+    ///
+    /// # Errors
+    /// [`DataError`]; then it is not known where they are.
+    pub async fn hole(&self, grant: &Grant, range: Range<u64>) -> Result<(), DataError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let (object, fence) = (grant.capability.object, grant.capability.fence);
+        let strip = u64::from(grant.layout.strip.max(1));
+        let strips = range.start / strip..range.end.div_ceil(strip);
+        let _alone = self.strips.exclusive_on(Ino(object), places(strips.clone())).await;
+        let (sequence, previous) = self.versions.begin(object, fence, strips.clone())?;
+        let hole = HoleHead {
+            offset: range.start,
+            end: range.end,
+            sequence,
+            previous,
+            session: 0,
+            number: 0,
+            lane: 0,
+        };
+        let heads = heads(grant, 0, Target::Hole(hole));
+        // The node of a strip passes over what is not in its own.
+        let count = (strips.end - strips.start).min(grant.nodes.len() as u64);
+        let each = (strips.start..strips.start.saturating_add(count))
+            .map(|strip| async move { self.ask(self.node(grant, strip)?, &heads, &[]).await });
+        try_join_abreast(ABREAST, each).await?;
+        self.versions.done(object, fence, strips, sequence);
+        Ok(())
+    }
+
+    /// What these nodes have answered becomes durable.
+    ///
+    /// # Errors
+    /// [`DataError::Medium`] if one cannot say so, [`DataError::Gone`] if it does not speak with us.
+    pub async fn flush(&self, nodes: impl Iterator<Item = Peer>) -> Result<(), DataError> {
+        let mut call = Vec::new();
+        Call::Flush.encode(&mut call);
+        let call = &call;
+        let each = nodes.map(|peer| async move {
+            let mut pause = PAUSE;
+            loop {
+                match self.net.call(peer, call.clone()).await {
+                    Ok(reply) => {
+                        return match Reply::decode(&reply) {
+                            Ok(Reply::Done) => Ok(()),
+                            _ => Err(DataError::Medium),
+                        };
+                    }
+                    Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
+                    Err(_) => self.pause(&mut pause).await,
+                }
+            }
+        });
+        try_join_abreast(ABREAST, each).await.map(drop)
+    }
+
+    /// The node that a strip lies on, known from now on.
+    fn node(&self, grant: &Grant, strip: u64) -> Result<Peer, DataError> {
+        let count = grant.nodes.len() as u64;
+        let at = strip.checked_rem(count).and_then(|at| usize::try_from(at).ok());
+        let coordinate = at.and_then(|at| grant.nodes.get(at));
+        let coordinate = coordinate.ok_or(DataError::Refused(Reason::Invalid))?;
+        let (peer, address) = address(coordinate);
+        self.net.know(peer, address);
+        Ok(peer)
+    }
+
+    /// Asks until there is an answer.
+    async fn ask(
+        &self,
+        peer: Peer,
+        heads: &Heads,
+        data: &[u8],
+    ) -> Result<(Answer, Vec<u8>), DataError> {
+        let mut pause = PAUSE;
+        loop {
+            match self.net.request(peer, heads, data).await {
+                Ok((Answer { outcome: Err(Reason::Busy | Reason::Filling), .. }, _)) => {}
+                Ok((Answer { outcome: Err(reason), .. }, _)) => return Err(reason.into()),
+                Ok(answered) => return Ok(answered),
+                Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
+                Err(_) => {}
+            }
+            self.pause(&mut pause).await;
+        }
+    }
+
+    async fn pause(&self, pause: &mut Duration) {
+        self.net.sleep(*pause).await;
+        *pause = (*pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Who a coordinate is, and where.
+pub(crate) fn address(coordinate: &Coordinate) -> (Peer, SocketAddrV4) {
+    let address = SocketAddrV4::new(Ipv4Addr::from(coordinate.address), coordinate.port);
+    (Peer::Node(coordinate.node), address)
+}
+
+fn heads(grant: &Grant, data: u32, target: Target) -> Heads {
+    let head = Head { request: 0, data, epoch: 1, settled: 0, hop: 0 };
+    Heads { head, capability: grant.capability, target }
+}
+
+/// A range of strips, as one of bytes that locks of blocks tell apart.
+fn places(strips: Range<u64>) -> Range<u64> {
+    strips.start.saturating_mul(BLOCK as u64)..strips.end.saturating_mul(BLOCK as u64)
+}
+
+/// A range, cut at the borders of strips.
+fn pieces(grant: &Grant, range: Range<u64>) -> impl Iterator<Item = Piece> {
+    let strip = u64::from(grant.layout.strip.clamp(1, DATA_MAX));
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        if at >= range.end {
+            return None;
+        }
+        let number = at / strip;
+        let end = number.saturating_add(1).saturating_mul(strip).min(range.end);
+        let piece = Piece { strip: number, range: at..end };
+        at = end;
+        Some(piece)
+    })
+}

@@ -1,0 +1,251 @@
+//! Delegations: asking for them, giving them back, and what the server recalls.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use outboard_base::{Errno, Ino, Result};
+use outboard_flow::Net;
+use outboard_volume::VolumeEvent;
+use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
+use outboard_wire::shared::{DATA_MAX, Strategy};
+
+use crate::data::DataError;
+use crate::table::{Step, Use};
+use crate::{AHEAD, Inner, locked};
+
+/// How long who asks has to hear, before a recall takes what it hears for void. A grant and the
+/// recall of it may come in one packet.
+const HEAR: Duration = Duration::from_millis(20);
+/// How often it is looked whether the lease is over.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long hosts have to give pages up once the lease is over: the server waits to hear.
+const LATE: Duration = Duration::from_secs(1);
+/// The first pause before something is asked for again, and how often that is done.
+const PAUSE: Duration = Duration::from_millis(5);
+const TRIES: u32 = 64;
+
+impl<N: Net> Inner<N> {
+    /// Begins a use of a file's bytes: asks for its delegation, if need be. Waits for the lease.
+    pub(crate) async fn enter(&self, ino: Ino, mode: Mode) -> Result<Use<'_>> {
+        loop {
+            self.lease.alive(|| self.now()).await;
+            let lapse = self.lease.lapses();
+            let asking = match self.table.step(ino, mode, lapse, self.now()) {
+                Step::In(entered) => return Ok(entered),
+                Step::Wait => {
+                    self.table.settled(ino).await;
+                    continue;
+                }
+                Step::Ask(asking) => asking,
+            };
+            match self.delegate(ino, asking.mode).await {
+                Ok(grant) => {
+                    if !asking.granted(grant, lapse) {
+                        self.recall_pages(ino, false);
+                    }
+                }
+                Err(errno) => {
+                    drop(asking);
+                    if errno == Errno::ESTALE {
+                        self.lose(ino, None);
+                    }
+                    return Err(errno);
+                }
+            }
+        }
+    }
+
+    /// Uses of two files, which may be one: the lower number first, as everybody does.
+    pub(crate) async fn enter_both(
+        &self,
+        (read, write): (Ino, Ino),
+    ) -> Result<(Option<Use<'_>>, Use<'_>)> {
+        if read == write {
+            return Ok((None, self.enter(write, Mode::Write).await?));
+        }
+        if read < write {
+            let source = self.enter(read, Mode::Read).await?;
+            return Ok((Some(source), self.enter(write, Mode::Write).await?));
+        }
+        let target = self.enter(write, Mode::Write).await?;
+        Ok((Some(self.enter(read, Mode::Read).await?), target))
+    }
+
+    pub(crate) async fn delegate(&self, ino: Ino, mode: Mode) -> Result<Grant> {
+        let mut confirmed = false;
+        let mut pause = PAUSE;
+        loop {
+            match self.ask(Call::Delegate { ino, mode }).await? {
+                Reply::Grant(grant) => return self.check(ino, mode, *grant),
+                // The file is gone, or the lease was not good: it is confirmed by now.
+                Reply::Failed(Errno::ESTALE) if !confirmed => confirmed = true,
+                Reply::Failed(Errno::EAGAIN | Errno::EBUSY) => {
+                    self.net().sleep(pause).await;
+                    pause = (pause * 2).min(LATE);
+                }
+                Reply::Failed(errno) => return Err(errno),
+                _ => return Err(Errno::EPROTO),
+            }
+        }
+    }
+
+    /// Whether a grant is one that can be worked with.
+    fn check(&self, ino: Ino, mode: Mode, grant: Grant) -> Result<Grant> {
+        let (layout, capability) = (&grant.layout, &grant.capability);
+        let strip_fits = layout.strip.is_power_of_two() && layout.strip <= DATA_MAX;
+        let is_ours = capability.object == ino.0
+            && capability.client == self.options.client
+            && capability.volume == self.options.volume
+            && grant.attr.ino == ino;
+        if grant.mode < mode || !strip_fits || !is_ours || grant.nodes.is_empty() {
+            return Err(Errno::EPROTO);
+        }
+        // Several copies are the next part.
+        if layout.strategy == Strategy::Single { Ok(grant) } else { Err(Errno::EOPNOTSUPP) }
+    }
+
+    /// A use was refused: sees to it that the next begins under something better; or why it makes
+    /// no sense to try again.
+    pub(crate) async fn after(
+        &self,
+        of: &Use<'_>,
+        error: DataError,
+        tries: &mut u32,
+    ) -> Result<()> {
+        use outboard_wire::shared::Reason;
+        match error {
+            DataError::Fenced => self.lose(of.ino, Some(of.fence())),
+            // A node that does not know the key, yet: who asks again has it told.
+            DataError::Expired | DataError::Refused(Reason::Forged) => {
+                self.table.is_stale(of.ino, Some(of.fence()));
+            }
+            DataError::Full => return Err(Errno::ENOSPC),
+            DataError::Gone | DataError::Medium | DataError::Refused(_) => return Err(Errno::EIO),
+        }
+        self.pause(tries).await
+    }
+
+    /// Waits before something is tried again; `EIO` if that was done too often.
+    pub(crate) async fn pause(&self, tries: &mut u32) -> Result<()> {
+        *tries += 1;
+        if *tries > TRIES {
+            return Err(Errno::EIO);
+        }
+        if *tries > 1 {
+            self.net().sleep((PAUSE * *tries).min(LATE)).await;
+        }
+        Ok(())
+    }
+
+    /// A delegation is lost. What was not told is forgotten; hosts give up what they have.
+    pub(crate) fn lose(&self, ino: Ino, fence: Option<u64>) {
+        if self.table.lose(ino, fence) {
+            self.recall_pages(ino, false);
+        }
+    }
+
+    fn recall_pages(&self, ino: Ino, keep_read: bool) {
+        locked(&self.events).push(VolumeEvent::RecallPages { ino, keep_read });
+    }
+
+    /// Before the lease is over: what hosts have cached could be another's to change then, so they
+    /// give it up, and ask.
+    pub(crate) fn freeze_ahead(&self) {
+        let ahead = self.now().after(AHEAD);
+        if self.lease.lapses() == 0
+            || self.lease.is_alive(ahead)
+            || self.froze.swap(true, std::sync::atomic::Ordering::SeqCst)
+        {
+            return;
+        }
+        for ino in self.table.cached() {
+            self.recall_pages(ino, false);
+        }
+    }
+
+    /// What comes of `work`, unless the lease is over before, and a while longer.
+    async fn while_alive<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        let mut late = Duration::ZERO;
+        loop {
+            let polled = std::future::poll_fn(|cx| work.as_mut().poll(cx));
+            if let Some(out) = self.within(LOOK, polled).await {
+                return Some(out);
+            }
+            late = if self.is_alive() { Duration::ZERO } else { late + LOOK };
+            if late >= LATE {
+                return None;
+            }
+        }
+    }
+
+    /// The server recalls a delegation.
+    pub(crate) async fn recalled_by_server(&self, ino: Ino, keep: Option<Mode>) -> Reply {
+        if keep == Some(Mode::Write) || self.lease.has_changed() {
+            return Reply::Done;
+        }
+        let keep_read = keep.is_some();
+        let _alone = self.recalls.exclusive(ino).await;
+        let _ = self.within(HEAR, self.table.not_asking(ino)).await;
+        if self.table.is_recalled(ino, keep_read) {
+            self.recall_pages(ino, keep_read);
+        }
+        let Some(leaving) = self.while_alive(self.table.leave(ino, keep_read)).await else {
+            return self.late(ino, keep_read).await;
+        };
+        match self.while_alive(self.tell(ino)).await {
+            Some(Ok(()) | Err(Errno::ESTALE)) => {
+                leaving.left(keep_read);
+                Reply::Done
+            }
+            Some(Err(errno)) => Reply::Failed(errno),
+            None => {
+                drop(leaving);
+                self.late(ino, keep_read).await
+            }
+        }
+    }
+
+    /// The same when the lease is over, and nothing here may be waited for: the server may be
+    /// waiting for this before it renews. If it has taken the file it says so.
+    async fn late(&self, ino: Ino, keep_read: bool) -> Reply {
+        let Some((mode, fence)) = self.table.held(ino) else { return Reply::Done };
+        if mode == Mode::Read {
+            self.lose(ino, Some(fence));
+            return Reply::Done;
+        }
+        let Some(untold) = self.table.all_told(ino) else { return Reply::Done };
+        match self.within(LATE, self.tell_once(&untold)).await {
+            Some(Err(Errno::ESTALE)) => {
+                self.lose(ino, Some(fence));
+                Reply::Done
+            }
+            // It has not. What hosts or uses have under way is waited for when it asks again.
+            Some(Ok(())) => match self.within(LOOK, self.table.leave(ino, keep_read)).await {
+                Some(leaving) if self.table.untold(ino).is_none() => {
+                    leaving.left(keep_read);
+                    Reply::Done
+                }
+                _ => Reply::Failed(Errno::EAGAIN),
+            },
+            _ => Reply::Failed(Errno::EAGAIN),
+        }
+    }
+
+    /// Gives back what nobody uses.
+    pub(crate) async fn give_back(&self, ino: Ino) {
+        let _alone = self.recalls.exclusive(ino).await;
+        let Some(leaving) = self.within(LOOK, self.table.leave(ino, false)).await else { return };
+        if self.tell(ino).await.is_err() {
+            return;
+        }
+        let Some((_, fence)) = self.table.held(ino) else { return };
+        let release = Call::Release { ino, fence, told: None, keep: None };
+        // Not waited for long: a recall of the same file waits for this.
+        match self.within(LATE, self.ask(release)).await {
+            Some(Ok(Reply::Done | Reply::Failed(Errno::ESTALE))) => leaving.left(false),
+            _ => tracing::debug!(%ino, "a delegation that nobody uses is kept"),
+        }
+    }
+}

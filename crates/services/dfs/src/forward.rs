@@ -1,0 +1,288 @@
+//! File operations: those that are the server's go to it unchanged, and what it says of files that
+//! are written here is put right.
+
+use std::time::Duration;
+
+use outboard_base::{Errno, Ino, Result, Timestamp, limits};
+use outboard_flow::Net;
+use outboard_volume::{Answer, Caller, Payload};
+use outboard_wire::file::{
+    Attr, Dirents, DirentsWriter, Flags, Header, Reply, Request, Statfs, open_flags,
+};
+use outboard_wire::shared::call::{Asker, Call, Reply as CallReply};
+
+use crate::handles::Handle;
+use crate::{Inner, Mode, locked};
+
+/// How long figures are waited for before old ones are answered: who unmounts asks for them.
+const STATFS: Duration = Duration::from_secs(2);
+const BLOCK_SIZE: u64 = 4096;
+
+/// A request and who asks it.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) header: &'a Header,
+    pub(crate) request: &'a Request<'a>,
+    pub(crate) payload: &'a [u8],
+    pub(crate) now: Timestamp,
+}
+
+impl Asked<'_> {
+    /// When a write happens, unless whoever asks keeps times itself.
+    pub(crate) fn mtime(&self) -> Option<Timestamp> {
+        let keeps = self.caller.trusted && self.caller.keeps_times;
+        (!keeps).then_some(self.now)
+    }
+
+    /// Whether permissions were checked: then a write takes no set-id bits away unasked.
+    pub(crate) fn passes(&self) -> bool {
+        let checked = self.caller.trusted && self.header.flags.has(Flags::CHECKED);
+        let cred = if self.caller.trusted { &self.header.cred } else { &self.caller.peer };
+        checked || cred.is_root()
+    }
+
+    pub(crate) fn is_replay(&self) -> bool {
+        self.header.flags.has(Flags::REPLAY)
+    }
+}
+
+pub(crate) fn asker(caller: &Caller) -> Asker {
+    Asker {
+        session: caller.attachment,
+        trusted: caller.trusted,
+        keeps_times: caller.keeps_times,
+        peer: caller.peer.clone(),
+    }
+}
+
+impl<N: Net> Inner<N> {
+    /// Answers one request.
+    pub(crate) async fn handle(&self, asked: Asked<'_>) -> Result<Answer> {
+        let session = asked.caller.attachment;
+        if asked.header.sequence != 0 && asked.header.session != session {
+            return Err(Errno::EPROTO);
+        }
+        self.handles.seen(session);
+        let mut answer = match self.options.mode {
+            Mode::Standard => self.answer_of_server(asked).await?,
+            Mode::Direct => self.answer(asked).await?,
+        };
+        self.note(asked, &answer.reply);
+        if self.options.mode == Mode::Direct {
+            self.put_right(asked.request, &mut answer)?;
+        }
+        Ok(answer)
+    }
+
+    async fn answer(&self, asked: Asked<'_>) -> Result<Answer> {
+        match *asked.request {
+            Request::Read { ino, fh, offset, len, .. } => {
+                self.read(asked, (ino, fh), offset, len).await
+            }
+            Request::Write { ino, fh, offset, flags } => {
+                self.write(asked, (ino, fh, offset), flags).await.map(Answer::from)
+            }
+            Request::Fallocate { ino, fh, offset, len, mode } => {
+                self.fallocate(asked, (ino, fh), (offset, len), mode).await.map(Answer::from)
+            }
+            Request::Lseek { ino, fh, offset, whence } => {
+                self.lseek(asked, (ino, fh), offset, whence).await.map(Answer::from)
+            }
+            Request::CopyFileRange { from, from_fh, from_offset, to, to_fh, to_offset, len } => {
+                let source = (from, from_fh, from_offset);
+                self.copy(asked, source, (to, to_fh, to_offset), len).await.map(Answer::from)
+            }
+            Request::Setattr { ino, ref set, .. } => self.setattr(asked, ino, set).await,
+            Request::Open { ino, flags } if flags & open_flags::TRUNC != 0 => {
+                self.resize(asked, ino, 0).await
+            }
+            Request::Create { flags, .. } => self.create(asked, flags).await,
+            Request::Flush { ino, .. } => {
+                self.tell_for_close(ino).await?;
+                let answer = self.forward(asked).await?;
+                self.say_failure(ino)?;
+                Ok(answer)
+            }
+            Request::Release { ino, .. } => {
+                // Whether or not it can be told now: it is closed.
+                let told = self.tell_for_close(ino).await;
+                let answer = self.forward(asked).await?;
+                told.map(|()| answer)
+            }
+            Request::Fsync { ino, fh, .. } => {
+                let directory = self.handles.get(asked.caller.attachment, ino, fh);
+                if !directory.is_ok_and(|handle| handle.directory) {
+                    self.flush_for_sync(ino).await?;
+                }
+                self.forward(asked).await
+            }
+            Request::Syncfs => {
+                self.flush_all().await?;
+                self.forward(asked).await
+            }
+            _ => self.answer_of_server(asked).await,
+        }
+    }
+
+    /// What is the server's to answer, whatever this client does itself.
+    async fn answer_of_server(&self, asked: Asked<'_>) -> Result<Answer> {
+        match asked.request {
+            Request::Statfs { .. } => Ok(Reply::Statfs(self.statfs(asked).await).into()),
+            _ => self.forward(asked).await,
+        }
+    }
+
+    /// Has the server answer a request.
+    pub(crate) async fn forward(&self, asked: Asked<'_>) -> Result<Answer> {
+        let Asked { caller, header, request, payload, .. } = asked;
+        let header = Header { session: caller.attachment, ..header.clone() };
+        let encode = |header: &Header| -> Result<Vec<u8>> {
+            let mut bytes = vec![0; limits::REQUEST_HEADER_MAX];
+            let len = request.encode(header, &mut bytes)?;
+            bytes.truncate(len);
+            Ok(bytes)
+        };
+        let call = Call::File {
+            asker: asker(caller),
+            request: encode(&header)?,
+            payload: payload.to_vec(),
+        };
+        let flags = header.flags.with(Flags::REPLAY);
+        let replay = encode(&Header { flags, ..header.clone() })?;
+        let reply = self.ask_as(call, |call| match call {
+            Call::File { asker, payload, .. } if header.sequence != 0 => {
+                Call::File { asker, request: replay.clone(), payload }
+            }
+            call => call,
+        });
+        match reply.await? {
+            CallReply::File { result, header, payload } => {
+                let reply = Reply::decode(request.op(), result, &header)?;
+                let len = if let Reply::Data(len) = reply { len as usize } else { 0 };
+                if payload.len() != len {
+                    return Err(Errno::EPROTO);
+                }
+                let payload = if len == 0 { Payload::None } else { Payload::Bytes(payload) };
+                Ok(Answer { reply, payload })
+            }
+            CallReply::Failed(errno) => Err(errno),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Notes handles that come and go.
+    fn note(&self, asked: Asked<'_>, reply: &Reply) {
+        let session = asked.caller.attachment;
+        let file = |ino, flags| Handle { ino, flags, directory: false };
+        match (asked.request, reply) {
+            (Request::Open { ino, flags }, Reply::Opened(fh)) => {
+                self.handles.opened(session, *fh, file(*ino, *flags));
+            }
+            (Request::Opendir { ino }, Reply::Opened(fh)) => {
+                self.handles.opened(session, *fh, Handle { ino: *ino, flags: 0, directory: true });
+            }
+            (
+                Request::Create { flags, .. } | Request::Tmpfile { flags, .. },
+                Reply::Created(attr, fh),
+            ) => self.handles.opened(session, *fh, file(attr.ino, *flags)),
+            (Request::Reclaim { ino, fh, flags, directory }, _)
+                if *fh != outboard_base::Fh::NONE =>
+            {
+                let handle = Handle { ino: *ino, flags: *flags, directory: *directory };
+                self.handles.opened(session, *fh, handle);
+            }
+            (Request::Release { fh, .. } | Request::Releasedir { fh, .. }, _) => {
+                self.handles.closed(session, *fh);
+            }
+            (_, Reply::Gone { last, .. }) => {
+                if let Some((_, fence)) = self.table.held(last.ino) {
+                    self.lose(last.ino, Some(fence));
+                    let (ino, keep) = (last.ino, None);
+                    self.errand(Call::Release { ino, fence, told: None, keep });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Lays what is known better here over the attributes of an answer.
+    fn put_right(&self, request: &Request<'_>, answer: &mut Answer) -> Result<()> {
+        if matches!(request, Request::Readdir { with_attributes: true, .. }) {
+            return self.put_entries_right(answer);
+        }
+        match &mut answer.reply {
+            Reply::Entry(attr) | Reply::Attr(attr) | Reply::Created(attr, _) => {
+                self.table.overlay(attr);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A directory's entries with attributes.
+    fn put_entries_right(&self, answer: &mut Answer) -> Result<()> {
+        let about = |attr: &Option<Attr>, ino: Ino| attr.is_some() && self.table.overlays(ino);
+        let bytes = answer.payload.bytes();
+        if !Dirents::new(bytes).flatten().any(|entry| about(&entry.attr, entry.ino)) {
+            return Ok(());
+        }
+        let mut right = vec![0; bytes.len()];
+        let mut writer = DirentsWriter::new(&mut right);
+        for mut entry in Dirents::new(bytes).flatten() {
+            if let Some(attr) = &mut entry.attr {
+                self.table.overlay(attr);
+            }
+            writer.push(&entry)?;
+        }
+        answer.payload = Payload::Bytes(right);
+        Ok(())
+    }
+
+    async fn tell_for_close(&self, ino: Ino) -> Result<()> {
+        match self.tell(ino).await {
+            Ok(()) | Err(Errno::ESTALE) => Ok(()),
+            failed => failed,
+        }
+    }
+
+    pub(crate) fn say_failure(&self, ino: Ino) -> Result<()> {
+        if self.table.take_failed(ino) { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    /// Before a sync of one file.
+    pub(crate) async fn flush_for_sync(&self, ino: Ino) -> Result<()> {
+        self.say_failure(ino)?;
+        match self.flush_file(ino).await {
+            // No regular file, or one that is gone: the server says what is the matter.
+            Err(Errno::EINVAL | Errno::EISDIR | Errno::ESTALE) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Figures: of the server's if it answers, else what is known.
+    async fn statfs(&self, asked: Asked<'_>) -> Statfs {
+        if self.is_alive()
+            && let Some(Ok(answer)) = self.within(STATFS, self.forward(asked)).await
+            && let Reply::Statfs(figures) = answer.reply
+        {
+            *locked(&self.statfs) = Some(figures);
+        }
+        let known = *locked(&self.statfs);
+        let mut figures = known.unwrap_or(Statfs {
+            block_size: BLOCK_SIZE,
+            files: 1 << 32,
+            files_free: 1 << 32,
+            name_max: limits::NAME_MAX as u64,
+            id: u64::from(self.options.volume),
+            ..Statfs::default()
+        });
+        let (free, capacity) = self.lease.space();
+        if capacity > 0 {
+            let block = figures.block_size.max(1);
+            figures.blocks = capacity / block;
+            (figures.blocks_free, figures.blocks_available) = (free / block, free / block);
+        }
+        figures
+    }
+}

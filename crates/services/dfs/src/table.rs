@@ -1,0 +1,653 @@
+//! What this client has of each file: its delegation, what it knows better than the server, and
+//! whether hosts have pages of it. A table without I/O; who waits for a change of it is woken.
+//!
+//! ```text
+//!  nothing --ask--> Read or Write --(a use begins and ends, many at a time)--
+//!     ^                |   \--refused by a fence, ESTALE: lost; what was not told is forgotten
+//!     '----told--------'-- leaving: no use begins; those under way end, what changed is told
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. A use begins only under a delegation that allows it, in the lapse of the lease that it was
+//!    last confirmed in, and not while it is leaving.
+//! 2. A grant that was asked for before a recall was answered is void: it may be what was recalled.
+//! 3. Pages that hosts wrote go to the nodes only under the fence they were granted under.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outboard_base::task::WaitList;
+use outboard_base::{Ino, Time, Timestamp};
+use outboard_wire::file::Attr;
+use outboard_wire::shared::call::{Grant, Mode, Told};
+
+/// A delegation.
+#[derive(Debug)]
+struct Held {
+    grant: Arc<Grant>,
+    /// The lapse of the lease in which it was last confirmed.
+    lapse: u64,
+    /// It is to be asked for again: attributes, or the capability, are old.
+    stale: bool,
+    size: u64,
+    /// When it was written last under this delegation.
+    mtime: Option<Timestamp>,
+    /// Changes made, and of those, told to the server.
+    changes: u64,
+    told: u64,
+    /// Since when there is something to tell.
+    since: Option<Time>,
+}
+
+/// What hosts may have in their caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+enum Cached {
+    #[default]
+    Nothing,
+    Read,
+    /// They may write, granted under this fence.
+    Write(u64),
+}
+
+#[derive(Debug, Default)]
+struct File {
+    held: Option<Held>,
+    asking: bool,
+    /// Recalls that were answered, or are about to be.
+    voids: u64,
+    uses: usize,
+    leaving: bool,
+    cached: Cached,
+    /// Something hosts wrote is lost: the next sync says so.
+    failed: bool,
+    used: Time,
+}
+
+impl File {
+    fn is_empty(&self) -> bool {
+        self.held.is_none()
+            && !self.asking
+            && self.uses == 0
+            && !self.leaving
+            && self.cached == Cached::Nothing
+            && !self.failed
+    }
+
+    fn fence(&self) -> Option<u64> {
+        self.held.as_ref().map(|held| held.grant.capability.fence)
+    }
+
+    fn writer(&mut self, fence: u64) -> Option<&mut Held> {
+        let held = self.held.as_mut()?;
+        let is_it = held.grant.mode == Mode::Write && held.grant.capability.fence == fence;
+        is_it.then_some(held)
+    }
+
+    fn allows_write_back(&self) -> bool {
+        matches!(self.cached, Cached::Write(fence) if self.fence() == Some(fence))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    files: Mutex<BTreeMap<Ino, File>>,
+    changed: WaitList,
+}
+
+/// What somebody who wants to use a file does next.
+pub(crate) enum Step<'t> {
+    In(Use<'t>),
+    /// Wait until it is neither asked for nor leaving.
+    Wait,
+    Ask(Asking<'t>),
+}
+
+/// A use of a file under its delegation, which stays until this is dropped, unless it is lost.
+pub(crate) struct Use<'t> {
+    table: &'t Table,
+    pub(crate) ino: Ino,
+    pub(crate) grant: Arc<Grant>,
+}
+
+impl Use<'_> {
+    pub(crate) fn fence(&self) -> u64 {
+        self.grant.capability.fence
+    }
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        self.table.change(self.ino, |file| file.uses = file.uses.saturating_sub(1));
+    }
+}
+
+/// A delegation is being asked for; nobody else does meanwhile.
+pub(crate) struct Asking<'t> {
+    table: &'t Table,
+    ino: Ino,
+    pub(crate) mode: Mode,
+    voids: u64,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.table.change(self.ino, |file| file.asking = false);
+    }
+}
+
+impl Asking<'_> {
+    /// It was granted; `lapse` is the lease's when it was asked for. False if what hosts cached
+    /// under what was held before must go: it may have been another's meanwhile.
+    pub(crate) fn granted(self, grant: Grant, lapse: u64) -> bool {
+        let voids = self.voids;
+        self.table.change(self.ino, |file| {
+            if file.voids == voids { file.install(grant, lapse) } else { true }
+        })
+    }
+}
+
+impl File {
+    fn install(&mut self, grant: Grant, lapse: u64) -> bool {
+        let fence = grant.capability.fence;
+        let before = self.held.take();
+        // Nobody else had it since: the same fence, or no moment without a lease.
+        let goes_on = before
+            .as_ref()
+            .is_some_and(|before| before.grant.capability.fence == fence || before.lapse == lapse);
+        let mut held = Held {
+            lapse,
+            stale: false,
+            size: grant.attr.size,
+            mtime: None,
+            changes: 0,
+            told: 0,
+            since: None,
+            grant: Arc::new(grant),
+        };
+        if let Some(before) = before
+            && goes_on
+            && before.grant.mode == Mode::Write
+        {
+            let Held { size, mtime, changes, told, since, .. } = before;
+            (held.mtime, held.changes, held.told, held.since) = (mtime, changes, told, since);
+            held.size = size;
+            if self.cached == Cached::Write(before.grant.capability.fence) {
+                self.cached = Cached::Write(fence);
+            }
+        }
+        self.held = Some(held);
+        // What is cached to be read under a delegation that went unsaid is as good as this one.
+        goes_on || !matches!(self.cached, Cached::Write(_))
+    }
+
+    fn may(&self, mode: Mode, lapse: u64) -> bool {
+        self.held
+            .as_ref()
+            .is_some_and(|held| held.grant.mode >= mode && held.lapse == lapse && !held.stale)
+    }
+
+    fn has_untold(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.changes != held.told)
+    }
+
+    fn gives_pages_up(&self, keep_read: bool) -> bool {
+        match self.cached {
+            Cached::Nothing => true,
+            Cached::Read => keep_read,
+            Cached::Write(_) => false,
+        }
+    }
+}
+
+/// Something to tell the server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Untold {
+    pub(crate) ino: Ino,
+    pub(crate) fence: u64,
+    pub(crate) told: Told,
+    changes: u64,
+}
+
+/// Whether pages of a host may be written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// Under the delegation there is.
+    Ours,
+    /// The delegation they were granted under is lost.
+    Lost,
+    /// Nobody was granted any in this life.
+    Unknown,
+}
+
+impl Table {
+    fn files(&self) -> MutexGuard<'_, BTreeMap<Ino, File>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes a file's entry, and wakes who waits.
+    fn change<T>(&self, ino: Ino, change: impl FnOnce(&mut File) -> T) -> T {
+        let mut files = self.files();
+        let file = files.entry(ino).or_default();
+        let out = change(file);
+        if file.is_empty() {
+            files.remove(&ino);
+        }
+        drop(files);
+        self.changed.notify();
+        out
+    }
+
+    /// Looks at a file's entry, if there is one.
+    fn look<T>(&self, ino: Ino, look: impl FnOnce(&mut File) -> T) -> Option<T> {
+        self.files().get_mut(&ino).map(look)
+    }
+
+    /// Waits until something is so.
+    async fn until<T>(&self, ino: Ino, so: impl Fn(&mut File) -> Option<T>) -> T {
+        self.changed
+            .until(|| {
+                let mut files = self.files();
+                let file = files.entry(ino).or_default();
+                let out = so(file);
+                if file.is_empty() {
+                    files.remove(&ino);
+                }
+                out
+            })
+            .await
+    }
+
+    /// Begins a use, or says what has to be done first.
+    pub(crate) fn step(&self, ino: Ino, mode: Mode, lapse: u64, now: Time) -> Step<'_> {
+        let mut files = self.files();
+        let file = files.entry(ino).or_default();
+        file.used = now;
+        if file.leaving {
+            return Step::Wait;
+        }
+        if file.may(mode, lapse)
+            && let Some(held) = &file.held
+        {
+            file.uses += 1;
+            return Step::In(Use { table: self, ino, grant: Arc::clone(&held.grant) });
+        }
+        if file.asking {
+            return Step::Wait;
+        }
+        file.asking = true;
+        let voids = file.voids;
+        // What is asked for again must not become less.
+        let mode = file.held.as_ref().map_or(mode, |held| held.grant.mode.max(mode));
+        Step::Ask(Asking { table: self, ino, mode, voids })
+    }
+
+    /// Waits until nobody asks and nothing is leaving.
+    pub(crate) async fn settled(&self, ino: Ino) {
+        self.until(ino, |file| (!file.asking && !file.leaving).then_some(())).await;
+    }
+
+    /// Waits until nobody asks.
+    pub(crate) async fn not_asking(&self, ino: Ino) {
+        self.until(ino, |file| (!file.asking).then_some(())).await;
+    }
+
+    /// The size of a file that is being used; `None` if its delegation is lost.
+    pub(crate) fn size(&self, of: &Use<'_>) -> Option<u64> {
+        let fence = of.fence();
+        let held = |file: &mut File| {
+            let same = file.fence() == Some(fence);
+            file.held.as_ref().filter(|_| same).map(|held| held.size)
+        };
+        self.look(of.ino, held).flatten()
+    }
+
+    /// Bytes up to `end` were written at `mtime`; false if the delegation is lost.
+    pub(crate) fn wrote(
+        &self,
+        of: &Use<'_>,
+        end: u64,
+        mtime: Option<Timestamp>,
+        now: Time,
+    ) -> bool {
+        self.change(of.ino, |file| {
+            let Some(held) = file.writer(of.fence()) else { return false };
+            if end > held.size || (mtime.is_some() && mtime != held.mtime) {
+                held.size = held.size.max(end);
+                held.mtime = mtime.or(held.mtime);
+                held.changes += 1;
+                held.since.get_or_insert(now);
+            }
+            true
+        })
+    }
+
+    /// The server has given a file this size, and says this of it, if it said something.
+    pub(crate) fn resized(&self, of: &Use<'_>, size: u64, attr: Option<&Attr>) -> bool {
+        self.change(of.ino, |file| {
+            let Some(held) = file.writer(of.fence()) else { return false };
+            (held.size, held.mtime) = (size, None);
+            (held.told, held.since) = (held.changes, None);
+            match attr {
+                Some(attr) => held.describe(attr),
+                None => held.stale = true,
+            }
+            true
+        })
+    }
+
+    /// What the server says of a file's attributes. Times that were set count from now on.
+    pub(crate) fn described(&self, attr: &Attr, sets_times: bool) {
+        let mut files = self.files();
+        if let Some(held) = files.get_mut(&attr.ino).and_then(|file| file.held.as_mut()) {
+            if sets_times {
+                held.mtime = None;
+            }
+            held.describe(attr);
+        }
+    }
+
+    /// A write has taken set-id bits away.
+    pub(crate) fn stripped(&self, ino: Ino, attr: &Attr) {
+        let mut files = self.files();
+        if let Some(held) = files.get_mut(&ino).and_then(|file| file.held.as_mut()) {
+            held.describe(attr);
+            let mut grant = Grant::clone(&held.grant);
+            grant.strips = false;
+            held.grant = Arc::new(grant);
+        }
+    }
+
+    /// Whether a write must take set-id bits away first, as far as is known.
+    pub(crate) fn strips(&self, ino: Ino) -> bool {
+        self.look(ino, |file| file.held.as_ref().is_some_and(|held| held.grant.strips))
+            .unwrap_or(false)
+    }
+
+    /// Lays what is known better here over attributes the server said.
+    pub(crate) fn overlay(&self, attr: &mut Attr) {
+        let files = self.files();
+        let held = files.get(&attr.ino).and_then(|file| file.held.as_ref());
+        if let Some(held) = held.filter(|held| held.grant.mode == Mode::Write) {
+            held.overlay(attr);
+        }
+    }
+
+    /// Whether an overlay changes anything.
+    pub(crate) fn overlays(&self, ino: Ino) -> bool {
+        self.look(ino, |file| file.held.as_ref().is_some_and(|held| held.grant.mode == Mode::Write))
+            .unwrap_or(false)
+    }
+
+    /// What must be told of one file.
+    pub(crate) fn untold(&self, ino: Ino) -> Option<Untold> {
+        self.look(ino, |file| file.untold(ino)).flatten()
+    }
+
+    /// All that could be told of one file that is held to write, whether or not it was.
+    pub(crate) fn all_told(&self, ino: Ino) -> Option<Untold> {
+        self.look(ino, |file| {
+            let held = file.held.as_ref().filter(|held| held.grant.mode == Mode::Write)?;
+            Some(held.says(ino))
+        })
+        .flatten()
+    }
+
+    /// A file that is being used has no bytes any more.
+    pub(crate) fn cut(&self, of: &Use<'_>, mtime: Option<Timestamp>, now: Time) -> bool {
+        self.change(of.ino, |file| {
+            let Some(held) = file.writer(of.fence()) else { return false };
+            (held.size, held.mtime) = (0, mtime.or(held.mtime));
+            held.changes += 1;
+            held.since.get_or_insert(now);
+            held.stale = true;
+            true
+        })
+    }
+
+    /// Files of which something must be told that changed at `before` at the latest.
+    pub(crate) fn all_untold(&self, before: Time) -> Vec<Ino> {
+        let files = self.files();
+        let since = |file: &File| file.held.as_ref().and_then(|held| held.since);
+        let old = files.iter().filter(|(_, file)| {
+            file.has_untold() && since(file).is_some_and(|since| since <= before)
+        });
+        old.map(|(ino, _)| *ino).collect()
+    }
+
+    /// It was told.
+    pub(crate) fn told(&self, untold: &Untold) {
+        self.change(untold.ino, |file| {
+            if let Some(held) = file.writer(untold.fence) {
+                held.told = held.told.max(untold.changes);
+                if held.told == held.changes {
+                    held.since = None;
+                }
+            }
+        });
+    }
+
+    /// It is to be asked for again before it is used.
+    pub(crate) fn is_stale(&self, ino: Ino, fence: Option<u64>) {
+        self.change(ino, |file| {
+            if fence.is_none() || file.fence() == fence {
+                match &mut file.held {
+                    Some(held) if held.grant.mode == Mode::Write || fence.is_some() => {
+                        held.stale = true;
+                    }
+                    // The server still takes this client for a reader, and recalls.
+                    _ => file.held = None,
+                }
+            }
+        });
+    }
+
+    /// A delegation under this fence (or whatever there is) is lost. Whether hosts have pages that
+    /// must go.
+    pub(crate) fn lose(&self, ino: Ino, fence: Option<u64>) -> bool {
+        self.change(ino, |file| {
+            if file.held.is_none() || (fence.is_some() && file.fence() != fence) {
+                return false;
+            }
+            file.held = None;
+            file.cached != Cached::Nothing
+        })
+    }
+
+    /// Hosts may be granted pages: attributes, and whether they may write.
+    pub(crate) fn cache(&self, of: &Use<'_>) -> Option<(Attr, bool)> {
+        self.change(of.ino, |file| {
+            let fence = file.fence().filter(|fence| *fence == of.fence() && !file.leaving)?;
+            let held = file.held.as_ref()?;
+            let mut attr = held.grant.attr.clone();
+            held.overlay(&mut attr);
+            attr.size = held.size;
+            let may_write = held.grant.mode == Mode::Write && !held.grant.strips;
+            // What was written under another fence is still to be given up.
+            let old = matches!(file.cached, Cached::Write(other) if other != fence);
+            if !old {
+                file.cached = match (may_write, file.cached) {
+                    (true, _) => Cached::Write(fence),
+                    (false, Cached::Nothing) => Cached::Read,
+                    (false, cached) => cached,
+                };
+            }
+            Some((attr, may_write && !old))
+        })
+    }
+
+    /// Whether hosts' pages may be written back.
+    pub(crate) fn pages(&self, ino: Ino) -> Pages {
+        self.look(ino, |file| match file.cached {
+            _ if file.allows_write_back() => Pages::Ours,
+            Cached::Write(_) => Pages::Lost,
+            _ => Pages::Unknown,
+        })
+        .unwrap_or(Pages::Unknown)
+    }
+
+    /// Whether a use would find a delegation to write, now.
+    pub(crate) fn holds(&self, ino: Ino, lapse: u64) -> bool {
+        self.look(ino, |file| file.may(Mode::Write, lapse) && !file.leaving).unwrap_or(false)
+    }
+
+    /// Hosts have given pages up.
+    pub(crate) fn recalled(&self, ino: Ino, keep_read: bool) {
+        self.change(ino, |file| {
+            file.cached = match file.cached {
+                Cached::Read | Cached::Write(_) if keep_read => Cached::Read,
+                _ => Cached::Nothing,
+            };
+        });
+    }
+
+    /// Files that hosts have pages of.
+    pub(crate) fn cached(&self) -> Vec<Ino> {
+        let files = self.files();
+        let cached = files.iter().filter(|(_, file)| file.cached != Cached::Nothing);
+        cached.map(|(ino, _)| *ino).collect()
+    }
+
+    /// Something hosts wrote is lost.
+    pub(crate) fn failed(&self, ino: Ino) {
+        self.change(ino, |file| file.failed = true);
+    }
+
+    /// Whether something is, which is said once.
+    pub(crate) fn take_failed(&self, ino: Ino) -> bool {
+        self.look(ino, |file| file.failed).unwrap_or(false)
+            && self.change(ino, |file| std::mem::replace(&mut file.failed, false))
+    }
+
+    /// Recalled: what is being asked for is void. Whether hosts have pages that must go first.
+    pub(crate) fn is_recalled(&self, ino: Ino, keep_read: bool) -> bool {
+        self.change(ino, |file| {
+            file.voids += 1;
+            !file.gives_pages_up(keep_read)
+        })
+    }
+
+    /// Waits until hosts have given up what they must, and until no use is under way; none begins
+    /// while what is returned lives.
+    pub(crate) async fn leave(&self, ino: Ino, keep_read: bool) -> Leaving<'_> {
+        self.until(ino, |file| {
+            let may = file.gives_pages_up(keep_read) && !file.leaving;
+            file.leaving |= may;
+            may.then_some(())
+        })
+        .await;
+        let leaving = Leaving { table: self, ino };
+        self.until(ino, |file| (file.uses == 0).then_some(())).await;
+        leaving
+    }
+
+    /// What can be given back unasked: nobody uses it, no host has pages, nothing is untold, and it
+    /// was last used at `before`; so many at most.
+    pub(crate) fn idle(&self, before: Time, most: usize) -> Vec<Ino> {
+        let files = self.files();
+        let idle = files.iter().filter(|(_, file)| {
+            file.held.is_some()
+                && file.uses == 0
+                && !file.asking
+                && !file.leaving
+                && file.cached == Cached::Nothing
+                && file.used <= before
+        });
+        idle.map(|(ino, _)| *ino).take(most).collect()
+    }
+
+    /// What is held of a file, for who gives it back.
+    pub(crate) fn held(&self, ino: Ino) -> Option<(Mode, u64)> {
+        self.look(ino, |file| {
+            file.held.as_ref().map(|held| (held.grant.mode, held.grant.capability.fence))
+        })
+        .flatten()
+    }
+
+    /// The grant there is, whether or not it may be used.
+    pub(crate) fn grant(&self, ino: Ino) -> Option<Arc<Grant>> {
+        self.look(ino, |file| file.held.as_ref().map(|held| Arc::clone(&held.grant))).flatten()
+    }
+
+    /// All grants there are.
+    pub(crate) fn grants(&self) -> Vec<Arc<Grant>> {
+        let files = self.files();
+        files.values().filter_map(|file| Some(Arc::clone(&file.held.as_ref()?.grant))).collect()
+    }
+
+    /// Delegations to read, to write; files that hosts have pages of; changes to be told.
+    pub(crate) fn figures(&self) -> [u64; 4] {
+        let files = self.files();
+        let count =
+            |is: &dyn Fn(&File) -> bool| files.values().filter(|file| is(file)).count() as u64;
+        let holds = |file: &File, mode| file.held.as_ref().is_some_and(|it| it.grant.mode == mode);
+        [
+            count(&|file| holds(file, Mode::Read)),
+            count(&|file| holds(file, Mode::Write)),
+            count(&|file| file.cached != Cached::Nothing),
+            count(&File::has_untold),
+        ]
+    }
+}
+
+/// A delegation is being given back.
+pub(crate) struct Leaving<'t> {
+    table: &'t Table,
+    ino: Ino,
+}
+
+impl Leaving<'_> {
+    /// It is given back, down to reading or altogether.
+    pub(crate) fn left(self, keep_read: bool) {
+        self.table.change(self.ino, |file| {
+            if !keep_read {
+                file.held = None;
+            } else if let Some(held) = &mut file.held {
+                let mut grant = Grant::clone(&held.grant);
+                grant.attr.size = held.size;
+                if let Some(mtime) = held.mtime {
+                    grant.attr.mtime = grant.attr.mtime.max(mtime);
+                }
+                grant.mode = Mode::Read;
+                held.grant = Arc::new(grant);
+            }
+        });
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.table.change(self.ino, |file| file.leaving = false);
+    }
+}
+
+impl File {
+    fn untold(&self, ino: Ino) -> Option<Untold> {
+        self.held.as_ref().filter(|held| held.changes != held.told).map(|held| held.says(ino))
+    }
+}
+
+impl Held {
+    fn says(&self, ino: Ino) -> Untold {
+        let told = Told { size: self.size, mtime: self.mtime };
+        Untold { ino, fence: self.grant.capability.fence, told, changes: self.changes }
+    }
+
+    fn describe(&mut self, attr: &Attr) {
+        let mut grant = Grant::clone(&self.grant);
+        grant.attr = attr.clone();
+        self.grant = Arc::new(grant);
+    }
+
+    fn overlay(&self, attr: &mut Attr) {
+        if attr.size != self.size {
+            attr.size = self.size;
+            attr.blocks = self.size.div_ceil(512);
+        }
+        if let Some(mtime) = self.mtime {
+            attr.mtime = mtime;
+            attr.ctime = attr.ctime.max(mtime);
+        }
+        attr.change = attr.change.saturating_add(self.changes - self.told);
+    }
+}

@@ -1,0 +1,95 @@
+//! Telling the server what changed, and making it durable.
+
+use std::collections::BTreeMap;
+
+use outboard_base::{Errno, Ino, Result};
+use outboard_flow::{Gone, Net};
+use outboard_wire::shared::Peer;
+use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
+
+use crate::Inner;
+use crate::data::address;
+use crate::table::Untold;
+
+impl<N: Net> Inner<N> {
+    /// Tells the server what it does not know of a file yet.
+    ///
+    /// # Errors
+    /// `ESTALE` if the delegation was lost; what the server says otherwise.
+    pub(crate) async fn tell(&self, ino: Ino) -> Result<()> {
+        let _alone = self.telling.exclusive(ino).await;
+        self.tell_alone(ino).await
+    }
+
+    /// The same, the lock held.
+    pub(crate) async fn tell_alone(&self, ino: Ino) -> Result<()> {
+        let Some(untold) = self.table.untold(ino) else { return Ok(()) };
+        let Untold { fence, told, .. } = untold;
+        let reply = self.ask(Call::Publish { ino, fence, told }).await?;
+        self.take_told(&untold, reply)
+    }
+
+    /// Tells once, whoever else does.
+    pub(crate) async fn tell_once(&self, untold: &Untold) -> Result<()> {
+        let Untold { ino, fence, told, .. } = *untold;
+        let reply = self.ask_once(&Call::Publish { ino, fence, told }).await;
+        self.take_told(untold, reply.map_err(|_: Gone| Errno::EAGAIN)?)
+    }
+
+    fn take_told(&self, untold: &Untold, reply: Reply) -> Result<()> {
+        match reply {
+            Reply::Done => {
+                self.table.told(untold);
+                Ok(())
+            }
+            Reply::Failed(Errno::ESTALE) => {
+                self.lose(untold.ino, Some(untold.fence));
+                Err(Errno::ESTALE)
+            }
+            Reply::Failed(errno) => Err(errno),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Of one file: the server knows what changed, and its nodes have all of it durably.
+    pub(crate) async fn flush_file(&self, ino: Ino) -> Result<()> {
+        match self.tell(ino).await {
+            // What was acknowledged is found by whoever took the file.
+            Ok(()) | Err(Errno::ESTALE) => {}
+            Err(errno) => return Err(errno),
+        }
+        let grant = match self.table.grant(ino) {
+            Some(grant) => grant,
+            None => self.enter(ino, Mode::Read).await?.grant.clone(),
+        };
+        self.flush_nodes(nodes_of([&*grant])).await
+    }
+
+    pub(crate) async fn flush_nodes(
+        &self,
+        nodes: BTreeMap<Peer, std::net::SocketAddrV4>,
+    ) -> Result<()> {
+        nodes.iter().for_each(|(peer, address)| self.net().know(*peer, *address));
+        self.data.flush(nodes.into_keys()).await.map_err(|_| Errno::EIO)
+    }
+
+    /// Everything of all files.
+    pub(crate) async fn flush_all(&self) -> Result<()> {
+        let mut outcome = Ok(());
+        for ino in self.table.all_untold(outboard_base::Time(u64::MAX)) {
+            match self.tell(ino).await {
+                Ok(()) | Err(Errno::ESTALE) => {}
+                failed => outcome = outcome.and(failed),
+            }
+        }
+        let grants = self.table.grants();
+        let nodes = nodes_of(grants.iter().map(|grant| &**grant));
+        outcome.and(self.flush_nodes(nodes).await)
+    }
+}
+
+fn nodes_of<'g>(
+    grants: impl IntoIterator<Item = &'g Grant>,
+) -> BTreeMap<Peer, std::net::SocketAddrV4> {
+    grants.into_iter().flat_map(|grant| grant.nodes.iter().map(address)).collect()
+}
