@@ -3,12 +3,15 @@
 //!
 //! The reference keeps what was after every batch. A process that dies leaves the last of them;
 //! power loss leaves one that is not before the last that was made durable. A failure prints its
-//! seed; `OUTBOARD_SEED=n` repeats it.
+//! seed; `OUTBOARD_SEED=n` repeats it. Then each call, its process dead after any number of steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outboard_base::{Errno, Fh, Ino, Result, Rng};
-use outboard_wire::file::{Setattr, open_flags};
+use outboard_base::task::poll_for;
+use outboard_base::{Errno, Fh, Ino, Result, Rng, Timestamp};
+use outboard_kv::mem;
+use outboard_volume::Payload;
+use outboard_wire::file::{Header, Request, Setattr, open_flags};
 use outboard_wire::shared::call::{Layout, Told};
 
 use crate::spread::open;
@@ -358,4 +361,104 @@ fn a_server_finds_what_it_had_made_durable() {
         deaths += seed_deaths;
     }
     assert!(lost > 50 && deaths > 100, "little happened: {lost} lost, {deaths} deaths");
+}
+
+/// What a server asks, and requests that mean something else for spread files; of the files that
+/// [`furnished`] leaves.
+const OPERATIONS: usize = 14;
+
+/// An empty file, one with a size that is being written to, one that is gone, a directory.
+fn furnished(volume: &Volume) -> [Ino; 4] {
+    let user = User::root(volume);
+    let empty = user.file(Ino::ROOT, "empty").unwrap().ino;
+    let full = user.file(Ino::ROOT, "full").unwrap().ino;
+    user.chmod(full, 0o4755).unwrap();
+    user.set(full, Setattr { size: Some(500), ..Setattr::default() }).unwrap();
+    block_on(volume.begin_writing(full)).unwrap();
+    let gone = user.file(Ino::ROOT, "gone").unwrap().ino;
+    user.unlink(Ino::ROOT, "gone").unwrap();
+    let dir = user.mkdir(Ino::ROOT, "dir").unwrap().ino;
+    [empty, full, gone, dir]
+}
+
+async fn operate(volume: &Volume, which: usize, [empty, full, gone, dir]: [Ino; 4]) -> Result<()> {
+    let user = User::root(volume);
+    let (caller, header) = (&user.caller, Header::default());
+    let now = Timestamp { sec: 3_000_000, nsec: 0 };
+    let layout = Layout { width: 9, ..Layout::default() };
+    let parent = Ino::ROOT;
+    let told = Told { size: 70_000, mtime: Some(now) };
+    let cut = Setattr { size: Some(3), ..Setattr::default() };
+    let flags = open_flags::RDWR | open_flags::TRUNC;
+    let request = match which {
+        0 => return volume.set_layout(caller, &header, empty, layout).await,
+        1 => return volume.set_layout(caller, &header, dir, layout).await,
+        2 => return volume.begin_writing(empty).await,
+        3 => return volume.end_writing(full).await,
+        4 => return volume.publish(None, full, told).await.map(drop),
+        5 => return volume.strip(caller, full, now).await.map(drop),
+        6 => return volume.purged(gone.0).await,
+        7 => return volume.truncate(full, now).await,
+        8 => Request::Setattr { ino: full, fh: Fh::NONE, set: cut },
+        9 => Request::Open { ino: full, flags },
+        10 => Request::Create { parent, name: b"new", mode: 0o644, umask: 0, flags },
+        11 => Request::Unlink { parent, name: b"full" },
+        12 => Request::Rename {
+            parent,
+            name: b"empty",
+            to_parent: parent,
+            to_name: b"full",
+            flags: 0,
+        },
+        _ => Request::Setxattr { ino: dir, name: b"user.outboard.layout", flags: 0 },
+    };
+    let payload = Payload::Bytes(b"width=8".to_vec());
+    volume.handle(caller, &header, request, payload, now).await.map(drop)
+}
+
+/// What there is after operation `which` was polled so often and the process died, and whether it
+/// had been answered.
+fn cut_off(which: usize, polls: u64) -> (String, bool) {
+    let disk = Disk::new(2);
+    let volume = open(&disk);
+    let inos = furnished(&volume);
+    disk.kv.set_faults(mem::Faults { delay_polls: 2, ..mem::Faults::default() });
+    let answer = poll_for(polls, operate(&volume, which, inos));
+    assert!(!matches!(answer, Some(Err(_))), "operation {which}: {answer:?}");
+    disk.kv.set_faults(mem::Faults::default());
+    drop(volume);
+    let volume = open(&disk);
+    assert_clean(&volume);
+    let [empty, full, _, dir] = inos;
+    let attrs = [empty, full, dir].map(|ino| {
+        let attr = User::root(&volume).stat(ino);
+        attr.map(|attr| (attr.size, attr.mode, attr.mtime, attr.ctime, attr.change))
+    });
+    let layouts = [empty, full, dir].map(|ino| block_on(volume.layout(ino)));
+    let user = User::root(&volume);
+    user.sequence.set(500);
+    let mut names = user.names(Ino::ROOT);
+    names.retain(|name| name != "dir");
+    let writing = block_on(volume.writing(Ino(0), 9));
+    let purges = block_on(volume.purges(0, 9));
+    let found = format!("{names:?} {attrs:?} {layouts:?} {writing:?} {purges:?}");
+    (found, answer.is_some())
+}
+
+#[test]
+fn each_call_cut_off_at_any_point_is_done_or_not_done() {
+    for which in 0..OPERATIONS {
+        let (before, _) = cut_off(which, 0);
+        let (after, answered) = cut_off(which, 100_000);
+        assert!(answered && after != before, "operation {which} does nothing");
+        for polls in 1.. {
+            let (found, answered) = cut_off(which, polls);
+            let done = found == after;
+            assert!(done || found == before, "{which} after {polls}: neither old nor new: {found}");
+            assert!(done || !answered, "{which} after {polls}: answered and lost");
+            if answered {
+                break;
+            }
+        }
+    }
 }
