@@ -13,11 +13,15 @@
 //! `node.md` has the states and failure cases.
 
 mod format;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod index;
 mod log;
 mod open;
 mod read;
 mod space;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::collections::VecDeque;
