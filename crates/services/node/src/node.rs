@@ -1,8 +1,9 @@
 //! A node: the runtime with its policy, the store, and what the server asks of it.
 //!
-//! Whoever owns it gives [`NodeTarget`] to the conversations, and after each batch of packets spawns
-//! what [`Node::take_work`] gives and sends what [`Node::take_answers`] gives; calls go to
-//! [`Node::call`], the clock to [`Node::set_wall`], idle time to [`Node::tidy`].
+//! Whoever owns it gives [`NodeTarget`] to the conversations, and after each batch of packets
+//! spawns what [`Node::take_work`] gives and sends what [`Node::take_answers`] gives; calls go to
+//! [`Node::call`], the clock to [`Node::set_wall`] (before each batch: capabilities end by it), idle
+//! time to [`Node::tidy`].
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -189,7 +190,7 @@ impl<M: Medium> Node<M> {
         let store = &self.0.store;
         Ok(match call {
             Call::Seal { object, fence } => {
-                // From now on nothing below it is accepted; what was before is refused by the store.
+                // From now on nothing below it is accepted; what was before, the store refuses.
                 self.rules().raise(object, fence);
                 Reply::Object(store.seal(object, fence).await?)
             }

@@ -67,11 +67,11 @@ impl<M: Medium> Serving<'_, M> {
                 {
                     return Err(Reason::Invalid);
                 }
-                self.write(object, fence, write, &data).await?;
+                self.write(heads, write, &data).await?;
                 Ok(Vec::new())
             }
             Target::Hole(hole) => {
-                self.still(object, fence)?;
+                self.still(heads)?;
                 let version = Version { fence, sequence: hole.sequence };
                 self.store.hole(object, version, hole.range()).await?;
                 self.raise(object, fence);
@@ -79,7 +79,7 @@ impl<M: Medium> Serving<'_, M> {
             }
             Target::Read(read) => {
                 self.learn(object);
-                self.still(object, fence)?;
+                self.still(heads)?;
                 self.store.read(object, read.offset, read.bytes).await
             }
         }
@@ -87,13 +87,8 @@ impl<M: Medium> Serving<'_, M> {
 
     /// Writes, strip by strip. A node's strips are of one size; those of a layout are as long, or
     /// of several. A write that is cut between them was not acknowledged, and comes again whole.
-    async fn write(
-        &self,
-        object: u64,
-        fence: u64,
-        write: &WriteHead,
-        mut data: &[u8],
-    ) -> Result<(), Reason> {
+    async fn write(&self, heads: &Heads, write: &WriteHead, mut data: &[u8]) -> Result<(), Reason> {
+        let (object, fence) = (heads.capability.object, heads.capability.fence);
         let version = Version { fence, sequence: write.sequence };
         let previous = (write.previous > 0).then_some(Version { sequence: write.previous, fence });
         let mut offset = write.offset;
@@ -101,7 +96,7 @@ impl<M: Medium> Serving<'_, M> {
             let left = u64::from(STRIP_MIN) - offset % u64::from(STRIP_MIN);
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(data.len());
             let (piece, rest) = data.split_at_checked(len).ok_or(Reason::Invalid)?;
-            self.still(object, fence)?;
+            self.still(heads)?;
             self.store.write(object, STRIP_MIN, version, previous, offset, piece).await?;
             data = rest;
             offset = offset.checked_add(piece.len() as u64).ok_or(Reason::Range)?;
@@ -110,10 +105,12 @@ impl<M: Medium> Serving<'_, M> {
         Ok(())
     }
 
-    /// No higher fence was heard of since the request was checked: a seal, or the object's end.
-    fn still(&self, object: u64, fence: u64) -> Result<(), Reason> {
-        let known = self.with(|rules| rules.fence(object));
-        if known > fence { Err(Reason::Fence) } else { Ok(()) }
+    /// Time has passed since the request was checked: a seal, the object's end, the capability's.
+    fn still(&self, heads: &Heads) -> Result<(), Reason> {
+        if self.baseline == Some(Baseline::Raw) {
+            return Ok(());
+        }
+        self.with(|rules| rules.still(&heads.capability))
     }
 
     fn unread(&self, message: &[u8]) -> Vec<u8> {

@@ -192,8 +192,8 @@ impl Hand<'_> {
     }
 }
 
-/// The handlers of a context. They never wait: what takes time is a command, and a handler counts as
-/// over when its commands are.
+/// The handlers of a context. They never wait: what takes time is a command, and a handler counts
+/// as over when its commands are.
 pub trait Policy: Send {
     /// The first packet of a message: whether the message is accepted. If not, nothing of it is
     /// handled any more, and its descriptor is free.

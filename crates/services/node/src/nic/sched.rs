@@ -212,8 +212,8 @@ impl Sched {
         }
     }
 
-    /// The rest of a message will not come: nothing more of it begins but its cleanup handler, which
-    /// does once nothing of it runs. A message that is whole completes instead.
+    /// The rest of a message will not come: nothing more of it begins but its cleanup handler,
+    /// which does once nothing of it runs. A message that is whole completes instead.
     pub fn cleanup(&mut self, slot: u32) {
         let Some(live) = self.live.get_mut(&slot) else { return };
         if live.is_doomed || live.whole.is_some() {

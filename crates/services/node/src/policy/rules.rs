@@ -1,12 +1,12 @@
 //! The rules that a request is held against, and what they are made of: keys, fences, time.
 //!
-//! They lie in the node's memory: header handlers read them, the CPU side writes them, and asks them
-//! itself about requests that were steered to it.
+//! They lie in the node's memory: header handlers read them, the CPU side writes them, and asks
+//! them itself about requests that were steered to it.
 
 use std::collections::BTreeMap;
 
 use outboard_wire::shared::call::Key;
-use outboard_wire::shared::{Answer, Heads, Peer, Reason, Strategy, Target};
+use outboard_wire::shared::{Answer, Capability, Heads, Peer, Reason, Strategy, Target};
 
 /// The one epoch of groups of one member.
 const EPOCH: u32 = 1;
@@ -91,6 +91,15 @@ impl Rules {
         self.fences.get(&object).copied().unwrap_or(0)
     }
 
+    /// Whether what was allowed before still is: no higher fence was heard of, and the capability's
+    /// time is not over.
+    pub(crate) fn still(&self, capability: &Capability) -> Result<(), Reason> {
+        if self.wall_ms >= capability.expires {
+            return Err(Reason::Expired);
+        }
+        if capability.fence < self.fence(capability.object) { Err(Reason::Fence) } else { Ok(()) }
+    }
+
     /// Requests a peer may have under way.
     pub(crate) fn credit(&self) -> u32 {
         self.settings.credit
@@ -137,9 +146,7 @@ impl Rules {
         if !capability.covers(&heads.range()) {
             return Err(Reason::Range);
         }
-        if capability.fence < self.fence(capability.object) {
-            return Err(Reason::Fence);
-        }
+        self.still(capability)?;
         if heads.head.epoch != EPOCH { Err(Reason::Epoch) } else { Ok(()) }
     }
 

@@ -1,5 +1,6 @@
 //! The attacks on a node that anybody could think of, in each of the three models of trust: what
-//! must be refused is refused, by one answer with its reason, and not a byte of it gets to a medium.
+//! must be refused is refused, by one answer with its reason, and not a byte of it gets to a
+//! medium.
 //!
 //! `OUTBOARD_ATTACKS=n` makes so many random ones of each model; a million takes minutes.
 

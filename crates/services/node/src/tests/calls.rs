@@ -114,6 +114,50 @@ fn keys_rotate_with_the_old_one_in_force_until_it_says() {
     assert_eq!(rig.ask(ME, &ask(3, &OLD_KEY, 3), &mut rng).0.outcome, Ok(()));
 }
 
+/// A seal, and the end of a capability's time, count until the store has the request.
+#[test]
+fn what_was_checked_is_checked_again_before_it_is_stored() {
+    for steer in [crate::policy::Steer::Never, crate::policy::Steer::Always] {
+        let mut rig = Rig::new(NodeOptions { steer, ..NodeOptions::default() });
+        let mut rng = Rng::new(1);
+        let asks = [
+            Ask::write(1, (5, 1), 0, vec![7; 900]),
+            Ask::read(1, 5, 0, 10),
+            Ask::hole(1, (5, 1), 0..50),
+        ];
+        for ask in &asks {
+            rig.give(ME, &ask.message(), usize::MAX, &mut rng);
+        }
+        let seal = Call::Seal { object: 1, fence: 6 };
+        assert!(matches!(run(rig.node.call(SERVER, seal)), Reply::Object(_)));
+        let before = rig.writes();
+        let outcomes = |rig: &mut Rig| rig.answers().into_iter().map(|one| one.1.outcome);
+        assert!(outcomes(&mut rig).eq([Err(Reason::Fence); 3]));
+        for ask in &asks {
+            let mut ask = ask.clone();
+            ask.heads.capability.fence = 6;
+            rig.give(ME, &ask.signed().message(), usize::MAX, &mut rng);
+        }
+        rig.node.set_wall(NOW + 1);
+        assert!(outcomes(&mut rig).eq([Err(Reason::Expired); 3]));
+        assert_eq!(rig.writes(), before);
+    }
+}
+
+/// A layout may have strips of 128 KiB; a node's have 64.
+#[test]
+fn a_write_may_be_of_several_strips() {
+    let mut rig = Rig::new(NodeOptions::default());
+    let mut rng = Rng::new(1);
+    let data = bytes(&mut rng, 150_000);
+    let write = Ask::write(1, (5, 1), 30_000, data.clone()).message();
+    assert_eq!(rig.ask(ME, &write, &mut rng).0.outcome, Ok(()));
+    let before = rig.writes();
+    assert_eq!(rig.ask(ME, &write, &mut rng).0.outcome, Ok(()));
+    assert_eq!(rig.writes(), before, "not twice");
+    assert!(rig.ask(ME, &Ask::read(1, 5, 30_000, 150_000).message(), &mut rng).1 == data);
+}
+
 /// Whoever asks again does not have to know that a node has just started.
 #[test]
 fn a_node_without_keys_is_busy() {
