@@ -230,7 +230,7 @@ fn a_size_that_another_writes_is_asked_back_first() {
         let fence = rig.grant(1, ino, Mode::Write).capability.fence;
         let before = round as u64 * 40;
         assert_eq!(size(&rig, 1, 11, ino), before, "its writer does not wait for itself");
-        let slot = rig.ask(2, rig.file(2, 22, request));
+        let slot = rig.ask(2, rig.file(22, request));
         let asked = rig.asked(1).unwrap();
         assert_eq!(asked.call, Call::Recall { ino, keep: Some(Mode::Read) });
         let told = Some(told(before + 40));

@@ -8,5 +8,9 @@
     reason = "a test may panic"
 )]
 
+mod client;
 mod directed;
+mod files;
+mod nodes;
+mod walk;
 mod world;

@@ -363,18 +363,28 @@ impl Rig {
         state.asked.remove(at)
     }
 
+    /// The same, once the client has taken its events.
+    pub(crate) fn recalled(&self, client: u64) -> Option<Asked> {
+        loop {
+            let asked = self.asked(client)?;
+            if !matches!(asked.call, Call::Events { .. }) {
+                return Some(asked);
+            }
+            answer(&asked, Reply::Done);
+        }
+    }
+
     /// A file operation of a session.
-    pub(crate) fn file(&self, client: u64, session: u64, request: &Request<'_>) -> Call {
+    pub(crate) fn file(&self, session: u64, request: &Request<'_>) -> Call {
         let header = Header { session: SessionId(session), ..Header::default() };
         let mut bytes = vec![0; request.encoded_len(&header)];
         request.encode(&header, &mut bytes).unwrap();
-        let _ = client;
         Call::File { asker: asker(session), request: bytes, payload: Vec::new() }
     }
 
     /// Does it, and expects that it succeeds at once.
     pub(crate) fn does(&self, client: u64, session: u64, request: &Request<'_>) -> FileReply {
-        let call = self.file(client, session, request);
+        let call = self.file(session, request);
         let slot = self.ask(client, call);
         reply(request, self.at_once(&slot).unwrap()).unwrap()
     }

@@ -1,0 +1,202 @@
+//! File operations of sessions, and what their clients hear.
+
+use std::time::Duration;
+
+use outboard_base::{Errno, Fh, Ino, SessionId};
+use outboard_wire::file::{Flags, Header, Reply as FileReply, Request, Setattr, open_flags};
+use outboard_wire::shared::call::{Call, Event, Layout, Mode, Reply, Told};
+
+use crate::world::{Rig, answer, asker, attr, events, reply};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn rig() -> (Rig, Ino) {
+    let rig = Rig::new(2);
+    (1..=3).for_each(|client| rig.renew(client));
+    let ino = rig.create(1, 11, b"file");
+    (rig, ino)
+}
+
+fn getattr(ino: Ino) -> Request<'static> {
+    Request::Getattr { ino, fh: Fh::NONE }
+}
+
+#[test]
+fn a_session_speaks_through_one_client_at_a_time() {
+    let (rig, ino) = rig();
+    rig.does(2, 11, &getattr(ino));
+    let late = rig.call(1, rig.file(11, &getattr(ino)));
+    assert_eq!(late, Reply::Failed(Errno::ESTALE), "its host went to another DPU side");
+    for call in [
+        Call::Strip { asker: asker(11), ino },
+        Call::MayWrite { asker: asker(11), ino },
+        Call::Back { session: SessionId(11) },
+    ] {
+        assert_eq!(rig.call(1, call), Reply::Failed(Errno::ESTALE));
+    }
+    // Nor can it end what is not its own.
+    assert_eq!(rig.call(1, Call::Detach { session: SessionId(11) }), Reply::Done);
+    rig.does(2, 11, &getattr(ino));
+    // Once the other's lease is over it may.
+    rig.pass(SECOND * 12);
+    rig.does(1, 11, &getattr(ino));
+}
+
+#[test]
+fn who_takes_a_session_over_waits_for_what_is_under_way() {
+    let (rig, ino) = rig();
+    rig.grant(3, ino, Mode::Write);
+    let first = rig.ask(1, rig.file(11, &getattr(ino)));
+    let asked = rig.asked(3).unwrap();
+    let noop = rig.ask(2, rig.file(11, &Request::Noop));
+    assert!(rig.at_once(&noop).is_none(), "the first is under way");
+    answer(&asked, Reply::Done);
+    assert!(rig.at_once(&first).is_some());
+    assert!(rig.at_once(&noop).is_some());
+}
+
+#[test]
+fn a_request_must_be_of_the_session_that_asks() {
+    let (rig, _) = rig();
+    let header = Header { session: SessionId(12), ..Header::default() };
+    let mut bytes = vec![0; Request::Noop.encoded_len(&header)];
+    Request::Noop.encode(&header, &mut bytes).unwrap();
+    let call = Call::File { asker: asker(11), request: bytes, payload: Vec::new() };
+    assert_eq!(rig.call(1, call), Reply::Failed(Errno::EPERM));
+    for len in [0, 7, 127] {
+        let call = Call::File { asker: asker(11), request: vec![1; len], payload: Vec::new() };
+        assert!(matches!(rig.call(1, call), Reply::Failed(_)));
+    }
+}
+
+#[test]
+fn a_replay_through_another_client_is_answered_from_the_record() {
+    let (rig, _) = rig();
+    let request = Request::Mkdir { parent: Ino::ROOT, name: b"dir", mode: 0o755, umask: 0 };
+    let call = |flags| {
+        let header =
+            Header { session: SessionId(11), sequence: 5, lane: 3, flags, ..Header::default() };
+        let mut bytes = vec![0; request.encoded_len(&header)];
+        request.encode(&header, &mut bytes).unwrap();
+        Call::File { asker: asker(11), request: bytes, payload: Vec::new() }
+    };
+    let first = reply(&request, rig.call(1, call(Flags::default()))).unwrap();
+    let again = reply(&request, rig.call(2, call(Flags::REPLAY))).unwrap();
+    assert_eq!(first, again);
+}
+
+#[test]
+fn a_file_that_is_found_by_creating_it_has_the_size_its_writer_tells() {
+    let (rig, ino) = rig();
+    let fence = rig.grant(1, ino, Mode::Write).capability.fence;
+    let (mode, umask, flags) = (0o644, 0, open_flags::RDWR);
+    let create = Request::Create { parent: Ino::ROOT, name: b"file", mode, umask, flags };
+    let slot = rig.ask(2, rig.file(22, &create));
+    let asked = rig.asked(1).unwrap();
+    assert_eq!(asked.call, Call::Recall { ino, keep: Some(Mode::Read) });
+    let told = Told { size: 55, mtime: None };
+    assert_eq!(rig.call(1, Call::Publish { ino, fence, told }), Reply::Done);
+    answer(&asked, Reply::Done);
+    let found = attr(reply(&create, rig.at_once(&slot).unwrap()).unwrap());
+    assert_eq!((found.ino, found.size), (ino, 55));
+}
+
+#[test]
+fn who_truncates_takes_the_file_from_all_others_first() {
+    let (rig, ino) = rig();
+    let fence = rig.grant(1, ino, Mode::Write).capability.fence;
+    let told = Told { size: 55, mtime: None };
+    assert_eq!(rig.call(1, Call::Publish { ino, fence, told }), Reply::Done);
+    let (mode, umask) = (0o644, 0);
+    let flags = open_flags::RDWR | open_flags::TRUNC;
+    let set = Setattr { size: Some(0), ..Setattr::default() };
+    for request in [
+        Request::Create { parent: Ino::ROOT, name: b"file", mode, umask, flags },
+        Request::Open { ino, flags },
+        Request::Setattr { ino, fh: Fh::NONE, set },
+    ] {
+        rig.grant(1, ino, Mode::Write);
+        let slot = rig.ask(2, rig.file(22, &request));
+        let asked = rig.recalled(1).unwrap();
+        assert_eq!(asked.call, Call::Recall { ino, keep: None }, "{request:?}");
+        answer(&asked, Reply::Done);
+        reply(&request, rig.at_once(&slot).unwrap()).unwrap();
+        assert_eq!(attr(rig.does(2, 22, &getattr(ino))).size, 0);
+    }
+}
+
+#[test]
+fn what_others_change_comes_to_the_client_of_the_session_in_order() {
+    let (rig, ino) = rig();
+    rig.does(2, 22, &Request::Lookup { parent: Ino::ROOT, name: b"file" });
+    while let Some(asked) = rig.asked(2) {
+        events(asked);
+    }
+    let fence = rig.grant(1, ino, Mode::Write).capability.fence;
+    let told = Told { size: 9, mtime: None };
+    rig.call(1, Call::Publish { ino, fence, told });
+    rig.does(1, 11, &Request::Unlink { parent: Ino::ROOT, name: b"file" });
+    let session = SessionId(22);
+    let first = rig.asked(2).unwrap();
+    let expected = Event::StaleInode { session, ino };
+    assert!(matches!(&first.call, Call::Events { events } if events.contains(&expected)));
+    // The answer was lost: it hears of it again, and of nothing later before.
+    *first.answer.lock().unwrap() = Some(Err(outboard_flow::Gone::Unanswered));
+    rig.pass(SECOND);
+    let again = rig.asked(2).unwrap();
+    let Call::Events { events: ref heard } = again.call else { panic!("{:?}", again.call) };
+    assert_eq!(heard.first(), Some(&expected));
+    let mut heard = events(again);
+    while let Some(asked) = rig.asked(2) {
+        heard.extend(events(asked));
+    }
+    let name = b"file".to_vec();
+    assert!(heard.contains(&Event::StaleEntry { session, parent: Ino::ROOT, name }));
+    assert!(rig.asked(1).is_none(), "it knows what it did itself");
+}
+
+#[test]
+fn sessions_of_a_client_that_is_gone_hold_nothing() {
+    let (rig, ino) = rig();
+    let FileReply::Opened(_) = rig.does(1, 11, &Request::Open { ino, flags: open_flags::RDWR })
+    else {
+        panic!("not opened")
+    };
+    rig.grant(1, ino, Mode::Write);
+    rig.renew(2);
+    rig.does(2, 22, &Request::Unlink { parent: Ino::ROOT, name: b"file" });
+    rig.pass(SECOND * 20);
+    assert_eq!(attr(rig.does(1, 11, &getattr(ino))).nlink, 0, "it is open, though it is late");
+    rig.pass(SECOND * 60);
+    for client in [1, 2] {
+        let life = rig.life() + 1;
+        let renewed = rig.call(client, Call::Renew);
+        assert!(matches!(renewed, Reply::Lease { life: other, term_ms: 0, .. } if other == life));
+    }
+    rig.renew(4);
+    let gone = reply(&getattr(ino), rig.call(4, rig.file(33, &getattr(ino))));
+    assert_eq!(gone, Err(Errno::ESTALE));
+    let status = rig.server().status();
+    assert!(status.contains("\"sessions\":1,"), "{status}");
+    assert!(status.contains("\"write\":0,\"unresolved\":0"), "{status}");
+}
+
+#[test]
+fn the_layout_of_an_empty_file_changes_once_nobody_uses_the_old() {
+    let (rig, ino) = rig();
+    let Reply::Layout(layout) = rig.call(1, Call::Layout { ino }) else { panic!("no layout") };
+    assert_eq!((layout.width, layout.group), (2, u32::try_from(ino.0 % 64).unwrap()));
+    rig.grant(2, ino, Mode::Read);
+    let wide = Layout { width: 3, ..layout };
+    let slot = rig.ask(1, Call::SetLayout { asker: asker(11), ino, layout: wide });
+    answer(&rig.asked(2).unwrap(), Reply::Done);
+    assert_eq!(rig.at_once(&slot), Some(Reply::Done));
+    let grant = rig.grant(2, ino, Mode::Write);
+    assert_eq!((grant.layout.width, grant.nodes.len()), (3, 3));
+    assert_eq!((grant.capability.object, grant.capability.volume), (ino.0, 5));
+    let told = Told { size: 1, mtime: None };
+    let fence = grant.capability.fence;
+    rig.call(2, Call::Release { ino, fence, told: Some(told), keep: None });
+    let again = rig.call(1, Call::SetLayout { asker: asker(11), ino, layout });
+    assert_eq!(again, Reply::Failed(Errno::ENOTEMPTY));
+}

@@ -1,0 +1,145 @@
+//! What the server does with nodes beside delegations: purges, and the check.
+
+use std::time::Duration;
+
+use outboard_base::{Ino, Timestamp};
+use outboard_wire::file::Request;
+use outboard_wire::shared::call::{Call, Mode, Object, Reply, Told};
+
+use crate::world::{NODES, Rig, answer};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A file of 500 bytes, released, and its client.
+fn rig() -> (Rig, Ino) {
+    let rig = Rig::new(3);
+    rig.renew(1);
+    let ino = rig.create(1, 11, b"file");
+    let grant = rig.grant(1, ino, Mode::Write);
+    assert!(rig.world.write(&grant.capability, &grant.nodes, 499));
+    assert!(rig.world.write(&grant.capability, &grant.nodes, 500));
+    let told = Some(Told { size: 500, mtime: Some(Timestamp::default()) });
+    let fence = grant.capability.fence;
+    assert_eq!(rig.call(1, Call::Release { ino, fence, told, keep: None }), Reply::Done);
+    (rig, ino)
+}
+
+fn unlink(rig: &Rig) {
+    rig.does(1, 11, &Request::Unlink { parent: Ino::ROOT, name: b"file" });
+    rig.call(1, Call::Detach { session: outboard_base::SessionId(11) });
+}
+
+fn away(rig: &Rig, node: u16, away: bool) {
+    rig.world.state().nodes.get_mut(&node).unwrap().away = away;
+}
+
+fn holders(rig: &Rig, ino: Ino) -> usize {
+    rig.world.state().nodes.values().filter(|node| node.objects.contains_key(&ino.0)).count()
+}
+
+fn check(rig: &Rig, contents: bool) -> String {
+    match rig.call(1, Call::Check { contents }) {
+        Reply::Text(text) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn objects_of_files_that_are_gone_are_purged_also_after_a_restart() {
+    let (rig, ino) = rig();
+    rig.pass(SECOND * 3);
+    assert_eq!(holders(&rig, ino), 2);
+    (0..NODES).for_each(|node| away(&rig, node, true));
+    unlink(&rig);
+    rig.pass(SECOND * 15);
+    assert_eq!(holders(&rig, ino), 2, "nobody can be reached");
+    rig.restart(false);
+    (1..NODES).for_each(|node| away(&rig, node, false));
+    rig.pass(SECOND * 20);
+    assert!(rig.server().status().contains("\"purges\":1"), "one node is away");
+    away(&rig, 0, false);
+    rig.pass(SECOND * 5);
+    assert_eq!(holders(&rig, ino), 0);
+    assert!(rig.server().status().contains("\"purges\":0"));
+}
+
+#[test]
+fn who_may_still_write_is_asked_before_an_object_goes() {
+    let (rig, ino) = rig();
+    let grant = rig.grant(1, ino, Mode::Write);
+    unlink(&rig);
+    rig.renew(1);
+    rig.pass(SECOND * 3);
+    assert_eq!(holders(&rig, ino), 2);
+    let asked = rig.asked(1).unwrap();
+    assert_eq!(asked.call, Call::Recall { ino, keep: None });
+    assert!(rig.world.write(&grant.capability, &grant.nodes, 600), "what it had not written");
+    answer(&asked, Reply::Done);
+    rig.pass(SECOND);
+    assert_eq!(holders(&rig, ino), 0);
+}
+
+#[test]
+fn a_check_finds_nothing_where_nothing_is_wrong() {
+    let (rig, ino) = rig();
+    let clean = check(&rig, true);
+    assert!(clean.starts_with("{\"findings\":[],"), "{clean}");
+    assert!(clean.contains("\"node_objects\":2"), "{clean}");
+    // What is being written is longer than its attributes say.
+    let grant = rig.grant(1, ino, Mode::Write);
+    assert!(rig.world.write(&grant.capability, &grant.nodes, 900));
+    let clean = check(&rig, false);
+    assert!(clean.starts_with("{\"findings\":[],"), "{clean}");
+    // And what is still to be purged belongs to nobody.
+    let fence = grant.capability.fence;
+    let told = Some(Told { size: 900, mtime: None });
+    rig.call(1, Call::Release { ino, fence, told, keep: None });
+    away(&rig, 0, true);
+    unlink(&rig);
+    rig.pass(SECOND * 10);
+    away(&rig, 0, false);
+    rig.renew(1);
+    let clean = check(&rig, false);
+    assert!(clean.starts_with("{\"findings\":[],"), "{clean}");
+}
+
+#[test]
+fn a_check_finds_what_is_wrong_at_nodes() {
+    let (rig, ino) = rig();
+    {
+        let mut state = rig.world.state();
+        let strange = Object { object: 77, end: 3, fence: 0, bytes: 4096 };
+        let of_root = Object { object: 0, ..strange };
+        let holder = state.nodes.values().position(|node| node.objects.contains_key(&ino.0));
+        let other = state.nodes.values().position(|node| !node.objects.contains_key(&ino.0));
+        let holder = state.nodes.get_mut(&u16::try_from(holder.unwrap()).unwrap()).unwrap();
+        holder.damaged.insert(ino.0, 2);
+        holder.objects.get_mut(&ino.0).unwrap().end = 5000;
+        holder.objects.insert(77, strange);
+        holder.objects.insert(0, of_root);
+        let other = state.nodes.get_mut(&u16::try_from(other.unwrap()).unwrap()).unwrap();
+        other.objects.insert(ino.0, Object { object: ino.0, end: 1, fence: 0, bytes: 1 });
+    }
+    let found = check(&rig, true);
+    for fault in [
+        "object 77: belongs to no file",
+        "object 0: belongs to no file",
+        "does not lie here",
+        "ends at 5000, behind its file's end, 500",
+        "2 grains fail their checksums",
+    ] {
+        assert!(found.contains(fault), "{fault}: {found}");
+    }
+    assert!(found.contains("\"total\":5,"), "{found}");
+    away(&rig, 1, true);
+    let found = check(&rig, false);
+    assert!(found.contains("node 1: ") && found.contains("\"nodes_away\":1"), "{found}");
+}
+
+#[test]
+fn a_lease_says_what_nodes_can_take() {
+    let (rig, _) = rig();
+    rig.pass(SECOND);
+    let renewed = rig.call(1, Call::Renew);
+    assert!(matches!(renewed, Reply::Lease { free: 300, capacity: 600, .. }), "{renewed:?}");
+}
