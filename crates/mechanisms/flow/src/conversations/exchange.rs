@@ -14,13 +14,16 @@ use crate::{Dead, Given, Gone, Received};
 
 /// Packets of one conversation that go before others have their turn.
 const BURST: usize = 512;
-/// How long a doubt lasts before the conversation is opened anew: many times a first timer.
+/// How long a doubt lasts before the conversation is opened anew, and how often something was sent
+/// in this time: a sender that was told to wait, or lost much, sends seldom.
 const DOUBT: Duration = Duration::from_millis(100);
+const DOUBT_TRIES: u32 = 3;
 
 impl Talk {
     /// When a doubt is one no more.
     pub(super) fn doubted_until(&self) -> Option<Time> {
-        self.doubt.map(|doubt| doubt.since.after(DOUBT))
+        let doubt = self.doubt.filter(|doubt| doubt.tries >= DOUBT_TRIES)?;
+        doubt.since.map(|since| since.after(DOUBT))
     }
 }
 
@@ -186,7 +189,7 @@ impl State {
         };
         let (route, to) = (talk.route_from(self.config.address), talk.terms.address);
         let (datagram, carried) = &mut self.scratch;
-        let mut sent = 0;
+        let (mut sent, mut is_asking) = (0, false);
         while sent < BURST {
             let packet = match talk.sender.poll(self.now) {
                 Some(packet) => packet,
@@ -195,6 +198,7 @@ impl State {
                     None => break,
                 },
             };
+            is_asking |= packet.opcode != Opcode::Acknowledge;
             if sent == 0 {
                 talk.terms.proof.iter().for_each(|proof| send(to, proof));
             }
@@ -208,6 +212,9 @@ impl State {
                 send(to, datagram);
             }
             sent += 1;
+        }
+        if is_asking {
+            talk.went(self.now);
         }
         self.counts.packets_out += u64::try_from(sent).unwrap_or(0);
         if sent == BURST {

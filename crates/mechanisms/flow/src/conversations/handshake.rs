@@ -28,6 +28,8 @@ use crate::{Gone, Settings};
 /// How long it is tried, and how long between two datagrams: first and at most.
 const OPEN_FOR: Duration = Duration::from_secs(3);
 const OPEN_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// Refusals of as many of them that are believed, when the next would be sent.
+const REFUSALS: u32 = 3;
 /// How long an answer waits for its proof, and how many of one peer do.
 const PENDING_FOR: Duration = Duration::from_secs(4);
 const PENDING_MAX: usize = 4;
@@ -104,10 +106,11 @@ impl State {
     fn was_refused(&mut self, address: SocketAddrV4, refusal: &Opening) {
         let (peer, now) = (refusal.from, self.now);
         let Some(link) = self.links.get_mut(&peer) else { return };
-        if link.attempt.as_ref().is_some_and(|attempt| attempt.nonce == refusal.nonce) {
-            self.close_attempt(peer);
-            self.give_up(peer, Gone::Refused);
-            self.ready.insert(peer);
+        // Anybody on the way may say so, or change our datagram so that it is refused: it is
+        // tried some more before it is believed.
+        let attempt = link.attempt.as_mut().filter(|attempt| attempt.nonce == refusal.nonce);
+        if let Some(attempt) = attempt {
+            attempt.refusals += 1;
             return;
         }
         if let Some(talk) = &mut link.talk
@@ -133,7 +136,7 @@ impl State {
         }
         let (nonce, now) = (self.nonce(), self.now);
         let (until, wait) = (now.after(OPEN_FOR), OPEN_AGAIN.0);
-        let attempt = Attempt { nonce, here, address, until, next: now, wait };
+        let attempt = Attempt { nonce, here, address, until, next: now, wait, refusals: 0 };
         self.link(peer).attempt = Some(attempt);
         self.ready.insert(peer);
     }
@@ -170,6 +173,10 @@ impl State {
         if attempt.until <= now {
             self.close_attempt(peer);
             return self.give_up(peer, Gone::Unanswered);
+        }
+        if attempt.next <= now && attempt.refusals >= REFUSALS {
+            self.close_attempt(peer);
+            return self.give_up(peer, Gone::Refused);
         }
         if attempt.next <= now {
             attempt.next = now.after(attempt.wait);
@@ -335,7 +342,7 @@ impl State {
 impl Talk {
     /// The other end may not be in it any more. Whatever is heard of it says otherwise.
     fn doubts(&mut self, is_asked: bool, now: outboard_base::Time) {
-        let doubt = self.doubt.get_or_insert(Doubt { since: now, is_asked });
+        let doubt = self.doubt.get_or_insert(Doubt { since: None, tries: 0, is_asked });
         doubt.is_asked |= is_asked;
         self.probe(now);
     }

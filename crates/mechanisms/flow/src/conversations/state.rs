@@ -34,6 +34,8 @@ pub(super) struct Attempt {
     pub(super) until: Time,
     pub(super) next: Time,
     pub(super) wait: Duration,
+    /// So often somebody said that it is refused.
+    pub(super) refusals: u32,
 }
 
 /// An opening of the other end's that we answered; it has not proved that it has the answer.

@@ -67,7 +67,9 @@ pub(super) enum Room {
 /// Why an end doubts that the other still has the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
-    pub(super) since: Time,
+    /// When something was first sent that would be acknowledged, and how often since.
+    pub(super) since: Option<Time>,
+    pub(super) tries: u32,
     /// The other end wished a new one, and proved that it is who it says.
     pub(super) is_asked: bool,
 }
@@ -188,6 +190,14 @@ impl Talk {
         self.heard = now;
         self.doubt = None;
         self.terms.proof = None;
+    }
+
+    /// Packets of it went.
+    pub(super) fn went(&mut self, now: Time) {
+        if let Some(doubt) = &mut self.doubt {
+            doubt.since.get_or_insert(now);
+            doubt.tries += 1;
+        }
     }
 
     /// An acknowledgement.
