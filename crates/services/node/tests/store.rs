@@ -1,5 +1,7 @@
 //! The store of a node against a simple reference, under crashes, losses of power and faults.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
 #[path = "store/directed.rs"]
 mod directed;
 #[path = "store/model.rs"]

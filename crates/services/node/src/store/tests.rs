@@ -1,5 +1,7 @@
 //! The decoders of what lies on the media: round trips, cuts at every byte, mutations.
 
+#![allow(clippy::cast_possible_truncation, reason = "numbers that the tests draw")]
+
 use std::ops::Range;
 
 use outboard_base::Rng;

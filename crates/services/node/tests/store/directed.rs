@@ -260,8 +260,10 @@ fn a_failed_flush_is_final() {
     assert_eq!((run(store.read(7, 0, 1)), figure(&store, "failed")), (Ok(vec![1]), 1));
 }
 
+type Work<'a> = Pin<Box<dyn Future<Output = Result<(), Reason>> + 'a>>;
+
 /// Polls only who was woken: a wake-up that is forgotten hangs here.
-fn side_by_side<'a>(futures: Vec<Pin<Box<dyn Future<Output = Result<(), Reason>> + 'a>>>) {
+fn side_by_side(futures: Vec<Work<'_>>) {
     struct Woken(AtomicU64, u32);
     impl Wake for Woken {
         fn wake(self: Arc<Self>) {
@@ -296,7 +298,8 @@ fn writes_side_by_side_share_writes_of_the_log_and_flushes() {
     let media = media();
     let store = &opened(&media);
     let faults = Faults { delay_polls: 3, ..Faults::default() };
-    (media.0.set_faults(faults), media.1.set_faults(faults));
+    media.0.set_faults(faults);
+    media.1.set_faults(faults);
     let before = media.0.counts();
     side_by_side(
         (0..40u32)
@@ -306,7 +309,7 @@ fn writes_side_by_side_share_writes_of_the_log_and_flushes() {
                     let of = version(1 + strip);
                     store.write(7, STRIP, of, None, at, &[3; 10]).await?;
                     store.flush().await
-                }) as Pin<Box<dyn Future<Output = _>>>
+                }) as Work<'_>
             })
             .collect(),
     );
