@@ -50,8 +50,8 @@ pub(crate) fn json(
         ("accepted", heard.accepted),
         ("accepted_bytes", heard.bytes),
         ("steered", counts.steered),
-        ("events_lost", counts.events_lost),
-        ("events_own", heard.own),
+        ("notices_lost", counts.notices_lost),
+        ("notices_own", heard.own),
         ("keys", keys as u64),
     ]);
     let handlers: Vec<String> = Handler::ALL

@@ -2,9 +2,9 @@
 
 use outboard_wire::shared::Reason;
 
-use crate::nic::context::Event;
+use crate::nic::context::Notice;
 
-/// Sums of events.
+/// Sums of notices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// Requests accepted.
@@ -15,24 +15,24 @@ pub(crate) struct Heard {
     pub(crate) refused: [u64; Reason::ALL.len()],
     /// Bytes that came of requests that never became whole.
     pub(crate) cut: u64,
-    /// Events of policies that applications installed.
+    /// Notices of policies that applications installed.
     pub(crate) own: u64,
 }
 
 impl Heard {
     /// One more.
-    pub(crate) fn hear(&mut self, event: &Event) {
-        match *event {
-            Event::Accepted { bytes, .. } => {
+    pub(crate) fn hear(&mut self, notice: &Notice) {
+        match *notice {
+            Notice::Accepted { bytes, .. } => {
                 self.accepted += 1;
                 self.bytes += u64::from(bytes);
             }
-            Event::Refused { reason, .. } => {
+            Notice::Refused { reason, .. } => {
                 let all = Reason::ALL.iter().zip(&mut self.refused);
                 all.filter(|(one, _)| **one == reason).for_each(|(_, count)| *count += 1);
             }
-            Event::Cleaned { got, .. } => self.cut += u64::from(got),
-            Event::Own { .. } => self.own += 1,
+            Notice::Cleaned { got, .. } => self.cut += u64::from(got),
+            Notice::Own { .. } => self.own += 1,
         }
     }
 }

@@ -10,7 +10,7 @@
 //! What always holds:
 //! - a message that was refused, or got no descriptor, has one answer, and nothing more of it is
 //!   looked at: its later packets find no descriptor;
-//! - no memory is taken that was not accounted: descriptors, landings by peer, events, packets;
+//! - no memory is taken that was not accounted: descriptors, landings by peer, notices, packets;
 //! - one peer never takes more of the landings' memory than is still free for the others.
 
 pub mod context;
@@ -26,13 +26,13 @@ use outboard_flow::Given;
 use outboard_wire::roce::Psn;
 use outboard_wire::shared::{Peer, Reason};
 
-use context::{Command, Event, Hand, Landing, Load, Matching, Path, Policy};
-use ledger::{Cost, Ledger};
-use sched::{Handler, Packet, Sched, Task};
+use context::{Effect, Hand, Landing, Load, Matching, Notice, Path, Policy};
+use ledger::{Cost, HandlerLedger};
+use sched::{Handler, PacketAt, Sched, Task};
 use table::{Descriptor, Table, state};
 
-/// Events that wait for the CPU side at most.
-const EVENTS_MAX: usize = 1024;
+/// Notices that wait for the CPU side at most.
+const NOTICES_MAX: usize = 1024;
 /// Bytes that the state of all policies may take: what NetDFS III B leaves beside the table.
 pub const STATE_BYTES: usize = 2 << 20;
 
@@ -80,7 +80,7 @@ pub struct Run {
     /// Of a header handler.
     pub accepts: bool,
     /// To be carried out, in this order, by [`Nic::perform`].
-    pub commands: Vec<Command>,
+    pub effects: Vec<Effect>,
 }
 
 /// Counters.
@@ -102,8 +102,8 @@ pub struct Counts {
     pub cleaned: u64,
     /// Requests steered to the CPU side.
     pub steered: u64,
-    /// Events for which there was no room.
-    pub events_lost: u64,
+    /// Notices for which there was no room.
+    pub notices_lost: u64,
 }
 
 struct Context {
@@ -139,7 +139,7 @@ pub struct Nic {
     state_left: usize,
     table: Table,
     sched: Sched,
-    ledger: Ledger,
+    ledger: HandlerLedger,
     counts: Counts,
     /// The descriptor of each live message, by its peer and the number of its first packet.
     live: BTreeMap<(Peer, u32), u32>,
@@ -150,7 +150,7 @@ pub struct Nic {
     sealed: BTreeMap<Peer, bool>,
     whole: VecDeque<Whole>,
     answers: VecDeque<(Peer, Vec<u8>)>,
-    events: VecDeque<Event>,
+    notices: VecDeque<Notice>,
 }
 
 impl Nic {
@@ -163,7 +163,7 @@ impl Nic {
             state_left: STATE_BYTES,
             table: Table::new(limits.table_bytes),
             sched: Sched::new(limits.units, limits.packets),
-            ledger: Ledger::default(),
+            ledger: HandlerLedger::default(),
             counts: Counts::default(),
             live: BTreeMap::new(),
             owners: BTreeMap::new(),
@@ -173,7 +173,7 @@ impl Nic {
             sealed: BTreeMap::new(),
             whole: VecDeque::new(),
             answers: VecDeque::new(),
-            events: VecDeque::new(),
+            notices: VecDeque::new(),
         }
     }
 
@@ -209,7 +209,7 @@ impl Nic {
 
     /// Takes a packet, whose bytes will be found by `token`.
     pub fn arrive(&mut self, from: Peer, given: &Given<'_>, token: u32) {
-        let packet = Packet { offset: given.offset, token, completes: given.completes };
+        let packet = PacketAt { offset: given.offset, token, completes: given.completes };
         if let Some(header) = given.header {
             self.begin(from, given.message, header.bytes, packet, given.payload);
             return;
@@ -230,7 +230,7 @@ impl Nic {
         }
     }
 
-    fn begin(&mut self, from: Peer, message: Psn, bytes: u32, packet: Packet, payload: &[u8]) {
+    fn begin(&mut self, from: Peer, message: Psn, bytes: u32, packet: PacketAt, payload: &[u8]) {
         // One of the same number can only be left over; its rest will never come.
         self.cleanup(from, message);
         let takes = |context: &Context| context.matching.takes(from, payload);
@@ -252,7 +252,7 @@ impl Nic {
             let context = self.contexts.get_mut(context);
             let answer = context.and_then(|context| context.policy.busy(from, payload));
             self.answers.extend(answer.map(|answer| (from, answer.emit().to_vec())));
-            self.tell(Event::Refused { peer: from, object: 0, reason: Reason::Busy });
+            self.tell(Notice::Refused { peer: from, object: 0, reason: Reason::Busy });
             return;
         };
         let is_sealed = self.is_sealed(from);
@@ -291,7 +291,7 @@ impl Nic {
 
     /// Runs a handler on the bytes of its packet.
     pub fn run(&mut self, task: &Task, payload: &[u8]) -> Run {
-        let nothing = Run { accepts: false, commands: Vec::new() };
+        let nothing = Run { accepts: false, effects: Vec::new() };
         let Some(owner) = self.owners.get(&task.slot).copied() else { return nothing };
         let load = self.load(owner.peer);
         let Some(descriptor) = self.table.get_mut(task.slot) else { return nothing };
@@ -303,7 +303,7 @@ impl Nic {
             bytes: owner.bytes,
             load,
             may_open: task.handler == Handler::Header,
-            commands: Vec::new(),
+            effects: Vec::new(),
             cost: Cost { runs: 1, ..Cost::default() },
         };
         let accepts = match task.handler {
@@ -322,15 +322,15 @@ impl Nic {
                 true
             }
         };
-        let Hand { commands, cost, .. } = hand;
+        let Hand { effects, cost, .. } = hand;
         self.ledger.add(task.handler, &cost);
         if task.handler == Handler::Payload {
             self.counts.packets += 1;
         }
-        for command in &commands {
-            self.reserve(task.slot, command);
+        for effect in &effects {
+            self.reserve(task.slot, effect);
         }
-        Run { accepts, commands }
+        Run { accepts, effects }
     }
 
     /// The handler on `unit` has returned.
@@ -339,22 +339,22 @@ impl Nic {
     }
 
     /// Carries out one thing that a handler asked for, with the bytes of its packet.
-    pub fn perform(&mut self, task: &Task, command: Command, payload: &[u8]) {
+    pub fn perform(&mut self, task: &Task, effect: Effect, payload: &[u8]) {
         let Some(owner) = self.owners.get(&task.slot).copied() else { return };
-        match command {
-            Command::Open(landing) => {
+        match effect {
+            Effect::Open(landing) => {
                 self.landings.insert(task.slot, landing);
             }
-            Command::Put(packet) => self.put(task, &packet, payload),
-            Command::Answer(answer) => {
+            Effect::Put(packet) => self.put(task, &packet, payload),
+            Effect::Answer(answer) => {
                 self.answers.push_back((owner.peer, answer.emit().to_vec()));
             }
-            Command::Serve => {
+            Effect::Serve => {
                 if let Some(descriptor) = self.table.get_mut(task.slot) {
                     descriptor.state = state::SERVED;
                 }
             }
-            Command::Event(event) => self.tell(event),
+            Effect::Notice(notice) => self.tell(notice),
         }
     }
 
@@ -382,9 +382,9 @@ impl Nic {
     pub fn inline(&mut self, payload: &[u8], clock: Option<&dyn Fn() -> outboard_base::Time>) {
         while let Some(task) = self.sched.next(0) {
             let from = clock.map(|clock| clock());
-            let Run { accepts, commands } = self.run(&task, payload);
-            for command in commands {
-                self.perform(&task, command, payload);
+            let Run { accepts, effects } = self.run(&task, payload);
+            for effect in effects {
+                self.perform(&task, effect, payload);
             }
             self.sched.returned(0);
             self.done(&task, accepts);
@@ -429,9 +429,9 @@ impl Nic {
         self.answers.len() <= self.table.most() as usize
     }
 
-    /// Events, in their order.
-    pub fn take_events(&mut self) -> Vec<Event> {
-        self.events.drain(..).collect()
+    /// Notices, in their order.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        self.notices.drain(..).collect()
     }
 
     /// Charges time to a handler that ran elsewhere.
@@ -441,7 +441,7 @@ impl Nic {
 
     /// What handlers cost.
     #[must_use]
-    pub fn ledger(&self) -> &Ledger {
+    pub fn ledger(&self) -> &HandlerLedger {
         &self.ledger
     }
 
@@ -485,11 +485,11 @@ impl Nic {
         }
     }
 
-    /// Accounts for what a command takes, before it is carried out.
-    fn reserve(&mut self, slot: u32, command: &Command) {
+    /// Accounts for what a effect takes, before it is carried out.
+    fn reserve(&mut self, slot: u32, effect: &Effect) {
         let Some(owner) = self.owners.get_mut(&slot) else { return };
-        match command {
-            Command::Open(landing) => {
+        match effect {
+            Effect::Open(landing) => {
                 let taken = landing.data.len().saturating_add(landing.later);
                 owner.taken += taken;
                 owner.path = landing.path;
@@ -504,7 +504,7 @@ impl Nic {
                     }
                 }
             }
-            Command::Event(Event::Refused { reason, .. }) => {
+            Effect::Notice(Notice::Refused { reason, .. }) => {
                 self.counts.refused += 1;
                 self.counts.busy += u64::from(*reason == Reason::Busy);
             }
@@ -524,7 +524,7 @@ impl Nic {
     }
 
     /// The DMA of a packet's bytes to the message's place.
-    fn put(&mut self, task: &Task, packet: &Packet, payload: &[u8]) {
+    fn put(&mut self, task: &Task, packet: &PacketAt, payload: &[u8]) {
         let Some(landing) = self.landings.get_mut(&task.slot) else { return };
         let skip = landing.begins.saturating_sub(packet.offset) as usize;
         let at = packet.offset.saturating_sub(landing.begins) as usize;
@@ -539,11 +539,11 @@ impl Nic {
         self.ledger.add(task.handler, &Cost { dma: 1, dma_bytes, ..Cost::default() });
     }
 
-    fn tell(&mut self, event: Event) {
-        if self.events.len() < EVENTS_MAX {
-            self.events.push_back(event);
+    fn tell(&mut self, notice: Notice) {
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push_back(notice);
         } else {
-            self.counts.events_lost += 1;
+            self.counts.notices_lost += 1;
         }
     }
 

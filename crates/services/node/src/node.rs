@@ -17,7 +17,7 @@ use outboard_wire::shared::{Peer, Reason};
 
 use crate::Store;
 use crate::heard::Heard;
-use crate::nic::context::{From, Matching, Policy};
+use crate::nic::context::{Matching, Policy, Whose};
 use crate::nic::sched::Handler;
 use crate::nic::table::DESCRIPTOR_LEN;
 use crate::nic::{Limits, Nic, NotInstalled, STATE_BYTES};
@@ -102,7 +102,7 @@ impl<M: Medium> Node<M> {
         });
         let (steer, baseline) = (options.steer, options.baseline);
         let auth = Auth { rules: Arc::clone(&rules), steer, baseline };
-        let matching = Matching { magic: REQUEST, from: From::All };
+        let matching = Matching { magic: REQUEST, from: Whose::All };
         // Nothing was installed before it, and it takes less than there is.
         const { assert!(Rules::MEMORY <= STATE_BYTES) };
         let _ = nic.install(matching, Rules::MEMORY, Box::new(auth));
@@ -254,7 +254,7 @@ impl<M: Medium> Node<M> {
 
     fn hear(&self, nic: &mut Nic) -> Heard {
         let mut heard = self.0.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        nic.take_events().iter().for_each(|event| heard.hear(event));
+        nic.take_notices().iter().for_each(|notice| heard.hear(notice));
         *heard
     }
 

@@ -7,12 +7,12 @@
 use outboard_wire::shared::{Answer, Heads, Peer, Reason};
 
 use super::ledger::Cost;
-use super::sched::Packet;
+use super::sched::PacketAt;
 use super::table::Descriptor;
 
 /// Whose messages a context gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum Whose {
     /// Everybody's.
     All,
     /// One peer's.
@@ -25,14 +25,14 @@ pub struct Matching {
     /// What they begin with.
     pub magic: [u8; 2],
     /// Whose.
-    pub from: From,
+    pub from: Whose,
 }
 
 impl Matching {
     pub(super) fn takes(&self, from: Peer, payload: &[u8]) -> bool {
         let is_from = match self.from {
-            From::All => true,
-            From::Only(peer) => peer == from,
+            Whose::All => true,
+            Whose::Only(peer) => peer == from,
         };
         is_from && payload.starts_with(&self.magic)
     }
@@ -40,7 +40,7 @@ impl Matching {
     /// Whether a message may be for both.
     pub(super) fn overlaps(&self, other: &Matching) -> bool {
         let is_from = match (self.from, other.from) {
-            (From::Only(one), From::Only(two)) => one == two,
+            (Whose::Only(one), Whose::Only(two)) => one == two,
             _ => true,
         };
         is_from && self.magic == other.magic
@@ -74,7 +74,7 @@ pub struct Landing {
 /// What goes from handlers to the CPU side; for figures and logs, nothing waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are named after what they hold")]
-pub enum Event {
+pub enum Notice {
     /// A request was accepted.
     Accepted { peer: Peer, object: u64, offset: u64, bytes: u32 },
     /// A request was refused.
@@ -87,17 +87,17 @@ pub enum Event {
 
 /// What a handler asks for, in the order it asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum Effect {
     /// A place in the host's memory.
     Open(Landing),
     /// Copies this packet there.
-    Put(Packet),
+    Put(PacketAt),
     /// The only answer.
     Answer(Answer),
     /// It is whole: the CPU side or the store goes on with it.
     Serve,
     /// Tells the CPU side.
-    Event(Event),
+    Notice(Notice),
 }
 
 /// What of the node's memory is in use, as a header handler sees it.
@@ -128,7 +128,7 @@ pub struct Hand<'a> {
     pub load: Load,
     /// It is a header handler that has opened nothing.
     pub(super) may_open: bool,
-    pub(super) commands: Vec<Command>,
+    pub(super) effects: Vec<Effect>,
     pub(super) cost: Cost,
 }
 
@@ -153,7 +153,7 @@ impl Hand<'_> {
         if has_room {
             self.may_open = false;
             let data = vec![0; bytes];
-            self.commands.push(Command::Open(Landing { path, heads, begins, data, later }));
+            self.effects.push(Effect::Open(Landing { path, heads, begins, data, later }));
         }
         has_room
     }
@@ -161,29 +161,29 @@ impl Hand<'_> {
     /// Whether this handler opened a place on that path.
     #[must_use]
     pub fn is_opened(&self, path: Path) -> bool {
-        let is_it = |command: &Command| matches!(command, Command::Open(one) if one.path == path);
-        self.commands.iter().any(is_it)
+        let is_it = |effect: &Effect| matches!(effect, Effect::Open(one) if one.path == path);
+        self.effects.iter().any(is_it)
     }
 
     /// Copies the packet to the message's place.
-    pub fn put(&mut self, packet: &Packet) {
-        self.commands.push(Command::Put(*packet));
+    pub fn put(&mut self, packet: &PacketAt) {
+        self.effects.push(Effect::Put(*packet));
     }
 
     /// Answers.
     pub fn answer(&mut self, answer: Answer) {
         self.cost.sends += 1;
-        self.commands.push(Command::Answer(answer));
+        self.effects.push(Effect::Answer(answer));
     }
 
     /// Hands the message on, which is whole.
     pub fn serve(&mut self) {
-        self.commands.push(Command::Serve);
+        self.effects.push(Effect::Serve);
     }
 
     /// Tells the CPU side.
-    pub fn event(&mut self, event: Event) {
-        self.commands.push(Command::Event(event));
+    pub fn tell(&mut self, notice: Notice) {
+        self.effects.push(Effect::Notice(notice));
     }
 
     /// So many instructions were executed, estimated ([`super::ledger`]).
@@ -192,15 +192,15 @@ impl Hand<'_> {
     }
 }
 
-/// The handlers of a context. They never wait: what takes time is a command, and a handler counts
-/// as over when its commands are.
+/// The handlers of a context. They never wait: what takes time is a effect, and a handler counts
+/// as over when its effects are.
 pub trait Policy: Send {
     /// The first packet of a message: whether the message is accepted. If not, nothing of it is
     /// handled any more, and its descriptor is free.
     fn header(&mut self, hand: &mut Hand<'_>, payload: &[u8]) -> bool;
 
     /// Each packet of an accepted message, the first and the last, too.
-    fn payload(&mut self, hand: &mut Hand<'_>, packet: &Packet, payload: &[u8]);
+    fn payload(&mut self, hand: &mut Hand<'_>, packet: &PacketAt, payload: &[u8]);
 
     /// All packets came and were handled.
     fn completion(&mut self, hand: &mut Hand<'_>);

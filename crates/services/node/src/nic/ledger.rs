@@ -28,11 +28,11 @@ pub struct Cost {
 
 /// What all handlers cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
+pub struct HandlerLedger {
     all: [Cost; Handler::ALL.len()],
 }
 
-impl Ledger {
+impl HandlerLedger {
     /// What `handler` cost.
     #[must_use]
     pub fn of(&self, handler: Handler) -> Cost {

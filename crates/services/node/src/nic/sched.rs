@@ -44,7 +44,7 @@ impl Handler {
 
 /// A packet, as the scheduler knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Packet {
+pub struct PacketAt {
     /// Where in its message it begins.
     pub offset: u32,
     /// By what its bytes are found.
@@ -61,7 +61,7 @@ pub struct Task {
     /// Which.
     pub handler: Handler,
     /// On which packet; of a cleanup, none.
-    pub packet: Packet,
+    pub packet: PacketAt,
 }
 
 /// The scheduler has no room for another packet.
@@ -74,13 +74,13 @@ struct Live {
     /// The header handler has said yes.
     is_accepted: bool,
     /// Packets that came before it did.
-    held: Vec<Packet>,
+    held: Vec<PacketAt>,
     /// Tasks that are ready or run.
     open: u32,
     /// Tasks that run, or whose effects do.
     running: u32,
     /// The packet with which everything was there.
-    whole: Option<Packet>,
+    whole: Option<PacketAt>,
     is_doomed: bool,
 }
 
@@ -116,7 +116,7 @@ impl Sched {
     ///
     /// # Errors
     /// [`Full`]; then nothing is known of the message.
-    pub fn begin(&mut self, slot: u32, peer: Peer, packet: Packet) -> Result<(), Full> {
+    pub fn begin(&mut self, slot: u32, peer: Peer, packet: PacketAt) -> Result<(), Full> {
         self.room()?;
         let whole = packet.completes.then_some(packet);
         let held = vec![packet];
@@ -132,7 +132,7 @@ impl Sched {
     ///
     /// # Errors
     /// [`Full`]; the message can only be cleaned up then.
-    pub fn arrive(&mut self, slot: u32, packet: Packet) -> Result<(), Full> {
+    pub fn arrive(&mut self, slot: u32, packet: PacketAt) -> Result<(), Full> {
         let room = self.room();
         let Some(live) = self.live.get_mut(&slot).filter(|live| !live.is_doomed) else {
             return Ok(());
@@ -187,7 +187,7 @@ impl Sched {
         let is_refused = task.handler == Handler::Header && !accepts;
         if live.is_doomed && task.handler != Handler::Cleanup && !is_refused {
             if live.running == 0 {
-                let packet = Packet::default();
+                let packet = PacketAt::default();
                 self.push(Task { slot, handler: Handler::Cleanup, packet });
             }
             return;
@@ -233,7 +233,7 @@ impl Sched {
             }
         }
         if is_idle {
-            let packet = Packet::default();
+            let packet = PacketAt::default();
             self.push(Task { slot, handler: Handler::Cleanup, packet });
         }
     }

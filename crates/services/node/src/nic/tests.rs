@@ -7,12 +7,12 @@ use outboard_flow::{Given, Header};
 use outboard_wire::roce::Psn;
 use outboard_wire::shared::{Answer, Peer, Reason};
 
-use super::context::{Event, From, Hand, Matching, Path, Policy};
-use super::sched::{Handler, Packet, Sched, Task};
+use super::context::{Hand, Matching, Notice, Path, Policy, Whose};
+use super::sched::{Handler, PacketAt, Sched, Task};
 use super::table::DESCRIPTOR_LEN;
 use super::*;
 
-const TOY: Matching = Matching { magic: *b"ty", from: From::All };
+const TOY: Matching = Matching { magic: *b"ty", from: Whose::All };
 
 /// Accepts what has no `!` behind its first bytes, and lands all of it.
 struct Toy {
@@ -32,17 +32,17 @@ impl Policy for Toy {
             _ => Reason::Busy,
         };
         hand.answer(answer(Err(reason)));
-        hand.event(Event::Refused { peer: hand.peer, object: 0, reason });
+        hand.tell(Notice::Refused { peer: hand.peer, object: 0, reason });
         false
     }
-    fn payload(&mut self, hand: &mut Hand<'_>, packet: &Packet, _: &[u8]) {
+    fn payload(&mut self, hand: &mut Hand<'_>, packet: &PacketAt, _: &[u8]) {
         hand.put(packet);
     }
     fn completion(&mut self, hand: &mut Hand<'_>) {
         hand.serve();
     }
     fn cleanup(&mut self, hand: &mut Hand<'_>) {
-        hand.event(Event::Own { peer: hand.peer, word: u64::from(hand.bytes) });
+        hand.tell(Notice::Own { peer: hand.peer, word: u64::from(hand.bytes) });
     }
     fn busy(&mut self, _: Peer, _: &[u8]) -> Option<Answer> {
         Some(answer(Err(Reason::Busy)))
@@ -126,7 +126,7 @@ struct Message {
 struct Under {
     task: Task,
     accepts: bool,
-    commands: std::vec::IntoIter<Command>,
+    effects: std::vec::IntoIter<Effect>,
 }
 
 /// The runtime on units that are drawn.
@@ -218,9 +218,9 @@ impl Rig {
         let token = task.packet.token as usize;
         let at = self.message_of(&task);
         self.messages[at].steps.push(Step::Began(task.handler));
-        let Run { accepts, commands } = self.nic.run(&task, &self.packets[token].1);
-        let commands = commands.into_iter();
-        self.under.push(Under { task, accepts, commands });
+        let Run { accepts, effects } = self.nic.run(&task, &self.packets[token].1);
+        let effects = effects.into_iter();
+        self.under.push(Under { task, accepts, effects });
         let payloads =
             |one: &&Under| one.task.handler == Handler::Payload && one.task.slot == task.slot;
         self.abreast = self.abreast.max(self.under.iter().filter(payloads).count());
@@ -236,8 +236,8 @@ impl Rig {
         let which = self.draw(self.under.len());
         let task = self.under[which].task;
         let payload = &self.packets[task.packet.token as usize].1;
-        if let Some(command) = self.under[which].commands.next() {
-            self.nic.perform(&task, command, payload);
+        if let Some(effect) = self.under[which].effects.next() {
+            self.nic.perform(&task, effect, payload);
             return;
         }
         let Under { accepts, .. } = self.under.swap_remove(which);
@@ -368,7 +368,7 @@ fn silence_and_an_end_clean_up_what_is_not_whole() {
     nic.cleanup(one, Psn::new(10));
     nic.inline(&[], None);
     assert_eq!((nic.counts().cleaned, nic.table().used()), (1, 2), "what is whole goes on");
-    assert_eq!(nic.take_events(), [Event::Own { peer: one, word: 60 }]);
+    assert_eq!(nic.take_notices(), [Notice::Own { peer: one, word: 60 }]);
     nic.ended(two);
     nic.inline(&[], None);
     assert_eq!((nic.counts().cleaned, nic.table().used(), nic.landed()), (2, 1, (60, 0)));
@@ -391,9 +391,9 @@ fn peers_take_turns() {
     let mut sched = Sched::new(1, 10_000);
     let (greedy, modest) = (Peer::Client(1), Peer::Client(2));
     for slot in 0..1000 {
-        sched.begin(slot, greedy, Packet::default()).unwrap();
+        sched.begin(slot, greedy, PacketAt::default()).unwrap();
     }
-    sched.begin(2000, modest, Packet { completes: true, ..Packet::default() }).unwrap();
+    sched.begin(2000, modest, PacketAt { completes: true, ..PacketAt::default() }).unwrap();
     let mut waited = 0;
     loop {
         let task = sched.next(0).unwrap();
@@ -432,13 +432,13 @@ fn a_context_gets_what_is_its_and_nothing_else() {
     let mut nic = Nic::new(LIMITS);
     let seen: [Arc<Mutex<u64>>; 2] = Default::default();
     let policy = |at: usize| Box::new(Toy { seen: Arc::clone(&seen[at]) });
-    let only = Matching { magic: *b"ap", from: From::Only(Peer::Client(1)) };
+    let only = Matching { magic: *b"ap", from: Whose::Only(Peer::Client(1)) };
     nic.install(TOY, STATE_BYTES - 10, policy(0)).unwrap();
     assert_eq!(nic.install(only, 11, policy(1)), Err(NotInstalled::Memory));
     nic.install(only, 10, policy(1)).unwrap();
-    let other = Matching { from: From::Only(Peer::Client(2)), ..only };
+    let other = Matching { from: Whose::Only(Peer::Client(2)), ..only };
     nic.install(other, 0, policy(0)).unwrap();
-    for taken in [TOY, only, Matching { from: From::All, ..only }] {
+    for taken in [TOY, only, Matching { from: Whose::All, ..only }] {
         assert_eq!(nic.install(taken, 0, policy(1)), Err(NotInstalled::Taken));
     }
     give(&mut nic, Peer::Client(1), 0, b"ap.", 1);
@@ -456,7 +456,7 @@ fn events_are_dropped_and_counted_when_nobody_takes_them() {
     for psn in 0..1030 {
         give(&mut nic, Peer::Client(1), psn, b"ty!", 1);
     }
-    assert_eq!((nic.take_events().len(), nic.counts().events_lost), (1024, 6));
+    assert_eq!((nic.take_notices().len(), nic.counts().notices_lost), (1024, 6));
     assert_eq!((nic.counts().refused, nic.take_answers().len()), (1030, 1030));
 }
 

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use outboard_wire::shared::{Answer, Heads, Peer, Reason, Request, Target};
 
 use super::{Baseline, Rules, Steer};
-use crate::nic::context::{Event, Hand, Path, Policy};
-use crate::nic::sched::Packet;
+use crate::nic::context::{Hand, Notice, Path, Policy};
+use crate::nic::sched::PacketAt;
 use crate::nic::table::state;
 
 /// Instructions of parsing heads and looking at their fields.
@@ -95,7 +95,7 @@ impl Auth {
         if let Some(answer) = answer {
             hand.answer(answer);
         }
-        hand.event(Event::Refused { peer: hand.peer, object, reason });
+        hand.tell(Notice::Refused { peer: hand.peer, object, reason });
         false
     }
 }
@@ -120,7 +120,7 @@ impl Policy for Auth {
                 Auth::describe(hand, &heads, is_steered);
                 let range = heads.range();
                 let (offset, bytes) = (range.start, heads.head.data);
-                hand.event(Event::Accepted { peer: hand.peer, object, offset, bytes });
+                hand.tell(Notice::Accepted { peer: hand.peer, object, offset, bytes });
                 true
             }
             Err(reason) => {
@@ -130,7 +130,7 @@ impl Policy for Auth {
         }
     }
 
-    fn payload(&mut self, hand: &mut Hand<'_>, packet: &Packet, _payload: &[u8]) {
+    fn payload(&mut self, hand: &mut Hand<'_>, packet: &PacketAt, _payload: &[u8]) {
         if matches!(hand.descriptor.state, state::ACCEPTED | state::STEERED) {
             hand.instr(INSTR_PUT);
             hand.put(packet);
@@ -146,7 +146,7 @@ impl Policy for Auth {
         hand.instr(INSTR_END);
         let (object, offset) = (hand.descriptor.object, hand.descriptor.offset);
         let (bytes, got) = (hand.descriptor.len, hand.descriptor.got);
-        hand.event(Event::Cleaned { peer: hand.peer, object, offset, bytes, got });
+        hand.tell(Notice::Cleaned { peer: hand.peer, object, offset, bytes, got });
     }
 
     fn busy(&mut self, _peer: Peer, payload: &[u8]) -> Option<Answer> {
