@@ -60,7 +60,8 @@ pub struct Config {
     pub answer_within: Duration,
 }
 
-/// Keys of openings: which key proves that a peer is who it says.
+/// Keys of openings: which key proves that a peer is who it says. Asked with a lock held, so it
+/// calls nothing of [`Conversations`].
 pub trait Keys: Send + Sync {
     /// The key that this end and `peer` share.
     fn of(&self, peer: Peer) -> Option<[u8; 32]>;
@@ -301,7 +302,8 @@ impl<T: Target> Future for Asking<'_, T> {
 
 impl<T: Target> Drop for Asking<'_, T> {
     fn drop(&mut self) {
-        self.conversations.state().forget(self.to, self.call);
+        let waker = self.conversations.state().forget(self.to, self.call);
+        drop(waker);
     }
 }
 
@@ -322,7 +324,8 @@ impl<T: Target> Future for Sleep<'_, T> {
 
 impl<T: Target> Drop for Sleep<'_, T> {
     fn drop(&mut self) {
-        self.conversations.state().wakes(self.until, self.sleeper);
+        let waker = self.conversations.state().wakes(self.until, self.sleeper);
+        drop(waker);
     }
 }
 

@@ -76,15 +76,18 @@ impl Calls {
                 Poll::Ready(outcome)
             }
             None => {
-                entry.waker = Some(waker.clone());
+                if entry.waker.as_ref().is_none_or(|known| !known.will_wake(waker)) {
+                    // What is dropped under a lock must be nobody's last hold on a task.
+                    self.woken.extend(entry.waker.replace(waker.clone()));
+                }
                 Poll::Pending
             }
         }
     }
 
-    /// Nobody waits any more.
-    pub(super) fn forget(&mut self, call: u64) {
-        self.all.remove(&call);
+    /// Nobody waits any more. Who did is to be dropped with nothing locked.
+    pub(super) fn forget(&mut self, call: u64) -> Option<Waker> {
+        self.all.remove(&call)?.waker
     }
 
     pub(super) fn len(&self) -> usize {

@@ -207,7 +207,10 @@ impl State {
             return;
         }
         if link.attempt.is_none() {
-            self.attempt(peer, Some(address));
+            // The wish may be an old one, sent again from elsewhere: what is asked here goes on
+            // trying where the peer was proved or told to be.
+            let known = link.address.unwrap_or(address);
+            self.attempt(peer, Some(known));
             // Sent at once, below.
             let wait = now.after(OPEN_AGAIN.0);
             let attempt = self.links.get_mut(&peer).and_then(|link| link.attempt.as_mut());

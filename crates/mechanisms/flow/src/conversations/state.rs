@@ -166,12 +166,12 @@ impl State {
     }
 
     /// Nobody waits for `call` any more.
-    pub(super) fn forget(&mut self, to: Peer, call: u64) {
-        self.calls.forget(call);
+    pub(super) fn forget(&mut self, to: Peer, call: u64) -> Option<Waker> {
         if let Some(link) = self.links.get_mut(&canonical(to)) {
             link.asks.retain(|(asked, _)| *asked != call);
             link.talk.iter_mut().for_each(|talk| talk.forget(call));
         }
+        self.calls.forget(call)
     }
 
     pub(super) fn say(&mut self, to: Peer, message: Vec<u8>) -> bool {
@@ -345,15 +345,19 @@ impl State {
 
     pub(super) fn sleep(&mut self, until: Time, sleeper: u64, waker: &Waker) -> Poll<()> {
         if self.now >= until {
-            self.sleepers.remove(&(until, sleeper));
             return Poll::Ready(());
         }
-        self.sleepers.insert((until, sleeper), waker.clone());
+        let known = self.sleepers.get(&(until, sleeper));
+        if known.is_none_or(|known| !known.will_wake(waker)) {
+            let before = self.sleepers.insert((until, sleeper), waker.clone());
+            self.calls.woken.extend(before);
+        }
         Poll::Pending
     }
 
-    pub(super) fn wakes(&mut self, until: Time, sleeper: u64) {
-        self.sleepers.remove(&(until, sleeper));
+    /// Nobody sleeps any more; who did is to be dropped with nothing locked.
+    pub(super) fn wakes(&mut self, until: Time, sleeper: u64) -> Option<Waker> {
+        self.sleepers.remove(&(until, sleeper))
     }
 
     /// Lets those go on whose time has come; how many.

@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use outboard_base::Time;
-use outboard_wire::roce::{Opcode, Packet, Psn, Route};
+use outboard_wire::roce::{Extension, Opcode, Packet, Psn, Route};
 use outboard_wire::shared::call::{CALL_HEAD_LEN, CallHead};
 use outboard_wire::shared::{ANSWER_LEN, Answer, MessageKind, OPENING_LEN};
 
@@ -217,9 +217,13 @@ impl Talk {
             Some(MessageKind::Request) if !is_behind => Room::Target,
             Some(MessageKind::Request) => Room::Here(false),
             Some(MessageKind::Call) if !self.is_reply(packet, calls) => {
+                let bytes = match packet.extension {
+                    Extension::Write { bytes, .. } => bytes as usize,
+                    _ => packet.payload.len(),
+                };
                 let is_full = self.untaken >= UNTAKEN_MAX
                     || self.owed.len() >= OWED_MAX
-                    || self.kept >= UNTAKEN_BYTES_MAX;
+                    || self.kept > 0 && self.kept + bytes > UNTAKEN_BYTES_MAX;
                 Room::Here(!is_full && !is_behind)
             }
             _ => Room::Here(true),
