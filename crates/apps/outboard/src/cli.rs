@@ -43,6 +43,7 @@ Examples:
   outboard status --data /srv/vol         what both sides are doing; of a served directory too
   outboard fsck --data /srv/vol           check a volume, running or not
   outboard serve kv                       serve clients of Redis at 127.0.0.1:7379
+  outboard cluster up ./cluster           a cluster of a shared volume, on this machine
   outboard umount /mnt/vol                unmount, also a mount point left by a crash
   outboard bench fs                       measure against a plain directory and plain FUSE
 
@@ -53,21 +54,28 @@ Exit codes:
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Start the DPU side as its own process, mount the volume, and stay until Ctrl-C
-    #[command(after_help = "\
+    #[command(
+        allow_missing_positional = true,
+        after_help = "\
 Examples:
   outboard run ./mnt
   outboard run --data /srv/vol --size 20G --cache none /mnt/vol
+  outboard run 'shared://10.0.0.1:4791/main?key=FILE' --data host1 /mnt/vol
 
 The DPU side is a process of its own, and so is what serves the mount. If one dies it is started
 again; requests wait for it, and the programs on the mount go on (what serves the mount needs Linux
 6.9 for that, and another cache than hybrid). If this process is killed, the mount is gone; the next
-`outboard run` clears the dead mount point and adopts the DPU side.")]
+`outboard run` clears the dead mount point and adopts the DPU side."
+    )]
     Run {
         #[command(flatten)]
         settings: Settings,
         /// Whether it takes a mount over; `upgrade` leads to this
         #[arg(long, value_name = "STEP", hide = true)]
         take_over: Option<TakeOver>,
+        /// A shared volume, as --store names it: shared://HOST:PORT/VOLUME?key=FILE
+        #[arg(value_name = "SHARED")]
+        source: Option<String>,
         /// An existing directory
         mountpoint: PathBuf,
     },
@@ -77,12 +85,16 @@ again; requests wait for it, and the programs on the mount go on (what serves th
         settings: Settings,
     },
     /// Mount the volume of a DPU side that already runs, and stay until unmounted
+    #[command(allow_missing_positional = true)]
     Mount {
         #[command(flatten)]
         settings: Settings,
         /// Whether it takes a mount over; `upgrade` leads to this
         #[arg(long, value_name = "STEP", hide = true)]
         take_over: Option<TakeOver>,
+        /// A shared volume, as --store names it: shared://HOST:PORT/VOLUME?key=FILE
+        #[arg(value_name = "SHARED")]
+        source: Option<String>,
         /// An existing directory
         mountpoint: PathBuf,
     },
@@ -219,6 +231,48 @@ Examples:
         #[command(subcommand)]
         what: crate::commands::pages::Pages,
     },
+    /// A cluster of a shared volume on this machine, which several hosts mount
+    #[command(after_help = "\
+Examples:
+  outboard cluster up ./cluster --nodes 3
+  outboard run 'shared://127.0.0.1:4791/main?key=cluster/key' --data host1 ./mnt1
+  outboard cluster kill ./cluster node.2
+  outboard cluster check ./cluster --contents")]
+    Cluster {
+        #[command(subcommand)]
+        what: crate::commands::cluster::What,
+    },
+    /// A storage node of a cluster, described by --config FILE (a sample is etc/cluster.toml)
+    Node {
+        /// Which of the description's nodes
+        #[arg(long, value_name = "N")]
+        number: Option<u16>,
+        #[command(flatten)]
+        of: crate::commands::cluster::OfPart,
+    },
+    /// The metadata server of a cluster, described by --config FILE
+    Meta {
+        #[command(flatten)]
+        of: crate::commands::cluster::OfPart,
+    },
+    /// All parts of a cluster; `cluster up --packed` starts it
+    #[command(hide = true)]
+    Packed {
+        #[command(flatten)]
+        of: crate::commands::cluster::OfPart,
+    },
+    /// How the bytes of a file of a shared volume lie on nodes, or of those made in a directory
+    #[command(after_help = "\
+Examples:
+  outboard layout mnt/file
+  outboard layout mnt/dir --set strategy=single,width=2,strip=64K")]
+    Layout {
+        /// A file or directory of a mounted shared volume
+        path: PathBuf,
+        /// Have them lie so from now on: of a directory, or of a file that is empty
+        #[arg(long, value_name = "LAYOUT")]
+        set: Option<String>,
+    },
     /// Measure the link or the file system, with its rivals, in one run
     #[command(disable_help_flag = true)]
     Bench {
@@ -306,6 +360,9 @@ impl Command {
                 | Command::Status { .. }
                 | Command::Upgrade { .. }
                 | Command::Grow { .. }
+                | Command::Node { .. }
+                | Command::Meta { .. }
+                | Command::Packed { .. }
         )
     }
 }

@@ -4,6 +4,7 @@
 
 mod bar;
 mod cli;
+mod cluster;
 mod commands;
 mod dpu_process;
 mod exit;
@@ -20,6 +21,7 @@ mod watch;
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
+use crate::cluster::description::Role;
 use crate::commands::run::TakeOver;
 use crate::exit::Failure;
 use crate::settings::Settings;
@@ -43,11 +45,13 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Some(_) => Ok(settings),
     };
     match cli.command {
-        Command::Run { settings, take_over, mountpoint } => {
+        Command::Run { settings, take_over, source, mountpoint } => {
+            let settings = settings.of(source)?;
             commands::run::run(loaded(settings, take_over)?, &mountpoint, take_over)
         }
         Command::Dpu { settings } => commands::dpu::dpu(&settings.load(config)?),
-        Command::Mount { settings, take_over, mountpoint } => {
+        Command::Mount { settings, take_over, source, mountpoint } => {
+            let settings = settings.of(source)?;
             commands::run::mount(loaded(settings, take_over)?, &mountpoint, take_over)
         }
         Command::Mounted { settings } => commands::mounted::mounted(&settings),
@@ -65,6 +69,15 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Restore { file, dir } => commands::restore::restore(&file, &dir),
         Command::Serve { what } => commands::serve::serve(what),
         Command::Pages { what } => commands::pages::pages(what),
+        Command::Cluster { what } => commands::cluster::cluster(what),
+        Command::Node { number, of } => {
+            commands::cluster::part(config, number.map(Role::Node), "node", &of)
+        }
+        Command::Meta { of } => commands::cluster::part(config, Some(Role::Meta), "meta", &of),
+        Command::Packed { of } => {
+            commands::cluster::part(config, Some(Role::Packed), "packed", &of)
+        }
+        Command::Layout { path, set } => commands::layout::layout(&path, set.as_deref()),
         Command::Bench { arguments } => commands::bench::bench(&arguments),
         Command::Completions { shell } => Ok(commands::completions(shell)),
     }

@@ -15,6 +15,7 @@ use outboard_store::StoreOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::cluster::location::Location;
 use crate::exit::Failure;
 
 /// What the host side does while the DPU side is gone.
@@ -84,7 +85,8 @@ pub(crate) struct Settings {
 
     /// What keeps the volume: fjall or redb, engines that lie in the data directory, or
     /// rados://POOL?conf=PATH, a pool of a Ceph cluster; the data directory then holds only what is
-    /// this host's own. It remembers its store [default: fjall]
+    /// this host's own. Or shared://HOST:PORT/VOLUME?key=FILE, a volume that other hosts mount, too
+    /// (`outboard cluster`). It remembers its store [default: fjall]
     #[arg(long, value_name = "STORE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) store: Option<String>,
@@ -144,7 +146,7 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) socket_group: Option<String>,
 
-    /// Caches between applications and the volume [default: kernel]
+    /// Caches between applications and the volume [default: kernel; of a shared volume: none]
     #[arg(long, value_name = "MODE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cache: Option<CacheMode>,
@@ -232,7 +234,7 @@ impl Settings {
         let path = match config {
             Some(path) => path,
             None if implied.is_file() => &implied,
-            None => return Ok(self),
+            None => return self.fitting(),
         };
         let text = std::fs::read_to_string(path).map_err(|error| {
             Failure::usage(format!("cannot read the configuration {}: {error}", path.display()))
@@ -245,12 +247,51 @@ impl Settings {
             ))
         })?;
         let flags = self;
-        Ok(prefer!(
+        let both = prefer!(
             flags, file; data, store, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit,
             on_mount_loss, die_at, cache,
             cache_size, replace, prefetch, flush, dirty_limit, compress, read_delay, options,
             memory, log, log_format, socket_mode, socket_group
-        ))
+        );
+        both.fitting()
+    }
+
+    /// Of the shared volume that was named without a flag.
+    pub(crate) fn of(self, source: Option<String>) -> Result<Settings, Failure> {
+        let Some(source) = source else { return Ok(self) };
+        if self.store.is_some() {
+            return Err(Failure::usage(format!("{source} is there beside --store: leave one out")));
+        }
+        if Location::parse(&source)?.is_none() {
+            return Err(Failure::usage(format!(
+                "{source} names no shared volume; write shared://HOST:PORT/VOLUME?key=FILE, or name \
+                 the data directory of a volume with --data"
+            )));
+        }
+        Ok(Settings { store: Some(source), ..self })
+    }
+
+    /// For a shared volume: with what goes with one; what does not is refused.
+    fn fitting(self) -> Result<Settings, Failure> {
+        let Some(location) = self.shared()? else { return Ok(self) };
+        if self.size.is_some() {
+            return Err(Failure::usage(
+                "--size is not for a shared volume, which is as large as its nodes",
+            ));
+        }
+        let cache = self.cache.unwrap_or(CacheMode::None);
+        if matches!(cache, CacheMode::Kernel | CacheMode::WriteBack) {
+            return Err(Failure::usage(
+                "a shared volume is not kept in the kernel's page cache, which nobody can take back \
+                 from a host that stands still: take --cache hybrid or --cache none",
+            ));
+        }
+        Ok(Settings { store: Some(location.whole()), cache: Some(cache), ..self })
+    }
+
+    /// The shared volume they speak of, if it is one.
+    pub(crate) fn shared(&self) -> Result<Option<Location>, Failure> {
+        Location::of(&self.data(), self.store.as_deref())
     }
 
     /// The volume's directory.
@@ -265,6 +306,12 @@ impl Settings {
 
     /// What they ask of the volume's store.
     pub(crate) fn store_options(&self) -> Result<StoreOptions, Failure> {
+        if self.shared()?.is_some() {
+            return Err(Failure::usage(format!(
+                "{} belongs to a shared volume, which its cluster keeps: see `outboard cluster`",
+                self.data().display()
+            )));
+        }
         Ok(StoreOptions {
             data: self.data(),
             store: self.store.clone(),
@@ -275,6 +322,7 @@ impl Settings {
                 Compress::Lz4 => Compression::Lz4,
             },
             read_delay: self.read_delay(),
+            spread: None,
         })
     }
 

@@ -36,14 +36,23 @@ pub fn random() -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
+/// A life of a client: its key, and its number among all lives of all clients.
+///
+/// # Errors
+/// The kernel gives no random numbers; `InvalidInput` if the key is another client's.
+pub fn new_life(key: &Key, client: u32) -> io::Result<(Key, u64)> {
+    let key = key.of_client(client).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok((key, (u64::from(client) << 32) | (random()? >> 32)))
+}
+
 impl Asker {
     /// One that asks the cluster of `key`, of which a part is at `to`.
     ///
     /// # Errors
     /// The kernel's: there is no way to the cluster, for one.
     pub fn new(key: &Key, to: SocketAddrV4, mtu: usize) -> io::Result<Asker> {
-        let id = key.client.map_or_else(random, Ok)?;
-        let key = key.of_client(id).ok_or(io::ErrorKind::InvalidInput)?;
+        let chosen = u32::try_from(random()? >> 32).unwrap_or(0);
+        let (key, id) = new_life(key, key.client.unwrap_or(chosen))?;
         let wakeup = Arc::new(Wakeup::new()?);
         let poller = Rc::new(Poller::new(Arc::clone(&wakeup), None));
         let port = SocketAddrV4::new(source_for(to)?, 0);

@@ -2,9 +2,12 @@
 //!
 //! ```text
 //! cluster = 0123456789abcdef          of which cluster
-//! client = 0123456789abcdef           whose key it is; of the cluster's own key: left out
+//! client = 01234567                   whose key it is; of the cluster's own key: left out
 //! key = 64 digits
 //! ```
+//!
+//! A client is another one in each of its lives: its number in the upper half, chance in the lower.
+//! Each life has a key of its own, made of the client's, which is made of the cluster's.
 
 use std::fmt;
 
@@ -18,7 +21,7 @@ pub struct Key {
     /// Of which cluster.
     pub cluster: u64,
     /// Whose it is; `None`: the cluster's own, from which all others are derived.
-    pub client: Option<u64>,
+    pub client: Option<u32>,
     /// The secret.
     pub secret: [u8; 32],
 }
@@ -45,7 +48,10 @@ impl Key {
             let (name, value) = line.split_once('=').ok_or("a line is no `name = value`")?;
             match name.trim() {
                 "cluster" => cluster = Some(number(value.trim())?),
-                "client" => client = Some(number(value.trim())?),
+                "client" => {
+                    let client_number = u32::try_from(number(value.trim())?);
+                    client = Some(client_number.map_err(|_| "the client's number is too large")?);
+                }
                 "key" => secret = Some(bytes(value.trim())?),
                 _ => return Err("a line has another name than cluster, client or key"),
             }
@@ -57,7 +63,7 @@ impl Key {
     /// The file's text.
     #[must_use]
     pub fn text(&self) -> String {
-        let client = self.client.map(|client| format!("client = {client:016x}\n"));
+        let client = self.client.map(|client| format!("client = {client:08x}\n"));
         let secret: String = self.secret.iter().map(|byte| format!("{byte:02x}")).collect();
         let cluster = self.cluster;
         format!("cluster = {cluster:016x}\n{}key = {secret}\n", client.unwrap_or_default())
@@ -65,15 +71,23 @@ impl Key {
 
     /// The key of a client, if this one is the cluster's; a client has its own alone.
     #[must_use]
-    pub fn of_client(&self, client: u64) -> Option<Key> {
+    pub fn of_client(&self, client: u32) -> Option<Key> {
         match self.client {
             None => {
-                let secret = derive(&self.secret, "outboard client", &client.to_le_bytes());
+                let secret = secret_of(&self.secret, client);
                 Some(Key { cluster: self.cluster, client: Some(client), secret })
             }
             Some(own) => (own == client).then(|| self.clone()),
         }
     }
+}
+
+fn secret_of(cluster: &[u8; 32], client: u32) -> [u8; 32] {
+    derive(cluster, "outboard client", &client.to_le_bytes())
+}
+
+fn life_of(client: &[u8; 32], id: u64) -> [u8; 32] {
+    derive(client, "outboard life", &id.to_le_bytes())
 }
 
 fn number(text: &str) -> Result<u64, &'static str> {
@@ -100,13 +114,23 @@ impl Keys for OfPart {
     fn of(&self, peer: Peer) -> Option<[u8; 32]> {
         Some(match peer {
             Peer::Server(_) | Peer::Node(_) => derive(&self.0, "outboard parts", &[]),
-            Peer::Client(id) => derive(&self.0, "outboard client", &id.to_le_bytes()),
+            Peer::Client(id) => {
+                let client = u32::try_from(id >> 32).unwrap_or(0);
+                life_of(&secret_of(&self.0, client), id)
+            }
         })
     }
 }
 
-/// Those of a client: it speaks with servers and nodes, and proves who it is.
-pub(crate) struct OfClient(pub(crate) [u8; 32]);
+/// Those of a life of a client: it speaks with servers and nodes, and proves who it is.
+pub(crate) struct OfClient([u8; 32]);
+
+impl OfClient {
+    /// Of the life `id`, of the client whose secret it is.
+    pub(crate) fn new(secret: &[u8; 32], id: u64) -> OfClient {
+        OfClient(life_of(secret, id))
+    }
+}
 
 impl Keys for OfClient {
     fn of(&self, peer: Peer) -> Option<[u8; 32]> {
@@ -154,10 +178,13 @@ mod tests {
         let key = own.of_client(9).unwrap();
         assert_eq!(key.of_client(9).as_ref(), Some(&key));
         assert_eq!(key.of_client(8), None);
-        let client = OfClient(key.secret);
+        let (id, others) = ((9 << 32) | 5, [(9 << 32) | 6, (8 << 32) | 5, 5, 9]);
+        let client = OfClient::new(&key.secret, id);
         for peer in [Peer::Server(0), Peer::Node(3)] {
-            assert_eq!(client.of(peer), part.of(Peer::Client(9)));
-            assert_ne!(client.of(peer), part.of(Peer::Client(8)));
+            assert_eq!(client.of(peer), part.of(Peer::Client(id)));
+            for other in others {
+                assert_ne!(client.of(peer), part.of(Peer::Client(other)));
+            }
             assert_ne!(client.of(peer), part.of(peer));
         }
         assert_eq!(client.of(Peer::Client(1)), None);

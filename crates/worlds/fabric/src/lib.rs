@@ -27,11 +27,11 @@ mod roles;
 pub mod runtime;
 pub mod udp;
 
-pub use ask::{Asker, random};
+pub use ask::{Asker, new_life, random};
 pub use keys::Key;
 pub use net::Asking;
 pub use process::Part;
-pub use roles::{NodeRole, ServerRole};
+pub use roles::{ClientRole, NodeRole, ServerRole};
 
 use outboard_base::Timestamp;
 

@@ -81,6 +81,15 @@ impl<T: Target> Part<T> {
     }
 }
 
+impl<T: Target> Drop for Part<T> {
+    /// Another may drive the runtime, and watch it.
+    fn drop(&mut self) {
+        if let Some(comes) = self.runtime.completes() {
+            let _not_watched = self.wakeup.forget(comes);
+        }
+    }
+}
+
 struct Serving<'a, T: Target> {
     part: &'a Part<T>,
     stop: &'a dyn Fn() -> bool,

@@ -1,4 +1,4 @@
-//! What the parts of a cluster do on their threads: a node, the metadata server.
+//! What the parts of a cluster do on their threads: a node, the metadata server, a client.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use outboard_base::Time;
 use outboard_base::task::Spawn;
+use outboard_dfs::Dfs;
 use outboard_flow::{Conversations, Net};
 use outboard_kv::Kv;
 use outboard_kvfs::Kvfs;
@@ -53,8 +54,7 @@ impl Now {
         }
         self.next.set(None);
         self.under_way.set(true);
-        let (next, under_way, step) =
-            (Rc::clone(&self.next), Rc::clone(&self.under_way), step());
+        let (next, under_way, step) = (Rc::clone(&self.next), Rc::clone(&self.under_way), step());
         spawn.spawn(Box::pin(async move {
             let pause = step.await;
             next.set(pause.map(|pause| clock::now().after(pause)));
@@ -186,5 +186,53 @@ impl<K: Kv + 'static, M: Medium + 'static, N: Net> Role for ServerRole<K, M, N> 
 
     fn deadline(&self) -> Option<Time> {
         self.tidying.deadline()
+    }
+}
+
+/// A client: the DPU side of a host.
+pub struct ClientRole<N> {
+    dfs: Arc<Dfs<N>>,
+    next_beat: Cell<Time>,
+    /// The server has said something: there may be work.
+    has_heard: Rc<Cell<bool>>,
+}
+
+impl<N: Net> ClientRole<N> {
+    /// Of `dfs`.
+    #[must_use]
+    pub fn new(dfs: Arc<Dfs<N>>) -> ClientRole<N> {
+        let next_beat = Cell::new(clock::now().after(EVERY));
+        ClientRole { dfs, next_beat, has_heard: Rc::default() }
+    }
+}
+
+impl<N: Net> Role for ClientRole<N> {
+    fn call(&self, _: Peer, call: Call) -> Replying {
+        let (dfs, has_heard) = (Arc::clone(&self.dfs), Rc::clone(&self.has_heard));
+        Box::pin(async move {
+            let reply = dfs.incoming(call).await;
+            has_heard.set(true);
+            reply
+        })
+    }
+
+    fn tend(&self, now: Time, spawn: &dyn Spawn) -> usize {
+        let beats = now >= self.next_beat.get();
+        if beats {
+            self.next_beat.set(now.after(EVERY));
+            let dfs = Arc::clone(&self.dfs);
+            spawn.spawn(Box::pin(async move { dfs.beat().await }));
+        }
+        if !self.has_heard.take() && !beats {
+            return 0;
+        }
+        let works = self.dfs.take_work();
+        let done = works.len() + usize::from(beats);
+        works.into_iter().for_each(|work| spawn.spawn(work));
+        done
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        Some(self.next_beat.get())
     }
 }

@@ -106,9 +106,9 @@ impl<T: Target> FabricRuntime<T> {
         target: T,
     ) -> io::Result<FabricRuntime<T>> {
         let Identity { me, life, key, mtu, sealed, about } = identity;
-        let keys: Box<dyn outboard_flow::Keys> = match key.client {
-            None => Box::new(OfPart(key.secret)),
-            Some(_) => Box::new(OfClient(key.secret)),
+        let keys: Box<dyn outboard_flow::Keys> = match me {
+            Peer::Server(_) | Peer::Node(_) => Box::new(OfPart(key.secret)),
+            Peer::Client(id) => Box::new(OfClient::new(&key.secret, id)),
         };
         let config = Config {
             me,
@@ -224,10 +224,7 @@ impl<T: Target> FabricRuntime<T> {
     }
 }
 
-fn figures<T: Target>(
-    conversations: &Conversations<T>,
-    port: &Port,
-) -> Vec<(&'static str, u64)> {
+fn figures<T: Target>(conversations: &Conversations<T>, port: &Port) -> Vec<(&'static str, u64)> {
     let socket = port.figures();
     let mut all = conversations.figures();
     all.extend([

@@ -17,6 +17,7 @@ use outboard_os::room::{Reserve, disk_room};
 use outboard_os::runtime::Poller;
 use outboard_os::wakeup::Wakeup;
 use outboard_redb::RedbEngine;
+use outboard_wire::shared::call::Layout;
 use serde_json::Value;
 
 use crate::directory::{DataDirectory, DirectoryError};
@@ -46,6 +47,8 @@ pub struct StoreOptions {
     pub compression: Compression,
     /// How much longer each read of the data file takes, as if it lay far away.
     pub read_delay: Duration,
+    /// The bytes of files lie on storage nodes, so, and not in the store: of a metadata server.
+    pub spread: Option<Layout>,
 }
 
 /// A volume in whichever store.
@@ -307,6 +310,7 @@ pub fn open(options: &StoreOptions, purpose: Purpose) -> Result<OpenVolume, Stor
         cache_bytes: usize::try_from(options.memory / 4 * 3).unwrap_or(usize::MAX),
         id: parts.id,
         compression: options.compression,
+        spread: options.spread,
         owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
         ..Options::default()
     };
@@ -442,6 +446,7 @@ mod tests {
             memory: 128 << 20,
             compression: Compression::None,
             read_delay: Duration::ZERO,
+            spread: None,
         };
         assert!(parts(&options, Purpose::Fill).is_err());
         assert!(!data.join("store.copy").exists(), "nothing was copied there");

@@ -1,42 +1,38 @@
 //! `outboard dpu`: the DPU side, in this process.
 
+mod shared;
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outboard_attach::dpu::{Dpu, DpuOptions};
 use outboard_kvfs::Kvfs;
 use outboard_os::runtime::Poller;
-use outboard_os::wakeup::Wakeup;
 use outboard_store::backup::Instant;
 use outboard_store::{KvVolume, OpenVolume, Purpose, StoreKv, StoreMedium};
 use serde_json::{Value, json};
 
+use crate::cluster::part::Stop;
 use crate::exit::Failure;
 use crate::log;
 use crate::program;
 use crate::settings::Settings;
-use crate::watch::{Happened, Watch};
 
 /// Opens the volume and serves it until told to end.
 pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     log::start(settings)?;
     program::is_behind_pages();
+    if let Some(location) = settings.shared()? {
+        return shared::dpu(settings, &location);
+    }
     let OpenVolume { volume, runtime, wakeup, directory, hold } =
         outboard_store::open(&settings.store_options()?, Purpose::UseOrMake)?;
-    let mut options = DpuOptions::new(settings.socket(), directory.path().join("sessions"));
-    options.policies = settings.policies()?;
-    (options.socket_mode, options.socket_group) =
-        (settings.socket_mode()?, settings.socket_group()?);
-    options.settings = settings.of_the_dpu_side()?;
-    options.pace.spin = settings.spin()?.unwrap_or(Duration::MAX);
-    let cannot = |what: &str, error: &dyn std::fmt::Display| {
-        Failure::internal(format!("the DPU side cannot {what}: {error}"))
-    };
-    let stop = Arc::new(AtomicBool::new(false));
-    stop_on_signal(Arc::clone(&stop), Arc::clone(&wakeup))?;
+    let options = dpu_options(settings, directory.path())?;
+    let stop = Arc::new(Stop::default());
+    stop.on_signal()?;
+    stop.tells(&wakeup);
     let (opened, claim) = (Arc::clone(&volume), hold.figures());
     let mut dpu = Dpu::new(Arc::clone(&volume), runtime, wakeup, options)
         .map_err(|error| cannot(&format!("listen at {}", settings.socket().display()), &error))?;
@@ -60,7 +56,7 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
         dpu.before_answers(check);
     }
     tracing::info!(socket = %settings.socket().display(), pid = std::process::id(), "serving");
-    dpu.run(&|| stop.load(Ordering::Acquire)).map_err(|error| cannot("go on", &error))?;
+    dpu.run(&|| stop.is_asked()).map_err(|error| cannot("go on", &error))?;
     drop((dpu, volume));
     hold.release();
     tracing::info!("ended in order");
@@ -77,16 +73,17 @@ fn set_backup(dpu: &mut Dpu<Kvfs<StoreKv, StoreMedium>, Poller>, volume: &KvVolu
     });
 }
 
-/// A thread that waits for a signal, then says so and wakes the poller.
-fn stop_on_signal(stop: Arc<AtomicBool>, wakeup: Arc<Wakeup>) -> Result<(), Failure> {
-    let mut watch = Watch::new()?;
-    let wait = move || {
-        while !matches!(watch.next(Duration::from_secs(3600)), Ok(Happened::Told) | Err(_)) {}
-        stop.store(true, Ordering::Release);
-        wakeup.notify();
-    };
-    let started = std::thread::Builder::new().name("signals".into()).spawn(wait);
-    started
-        .map(drop)
-        .map_err(|error| Failure::internal(format!("cannot start a thread for signals: {error}")))
+/// How it runs.
+fn dpu_options(settings: &Settings, directory: &Path) -> Result<DpuOptions, Failure> {
+    let mut options = DpuOptions::new(settings.socket(), directory.join("sessions"));
+    options.policies = settings.policies()?;
+    (options.socket_mode, options.socket_group) =
+        (settings.socket_mode()?, settings.socket_group()?);
+    options.settings = settings.of_the_dpu_side()?;
+    options.pace.spin = settings.spin()?.unwrap_or(Duration::MAX);
+    Ok(options)
+}
+
+fn cannot(what: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::internal(format!("the DPU side cannot {what}: {error}"))
 }

@@ -2,9 +2,11 @@
 
 pub(crate) mod backup;
 pub(crate) mod bench;
+pub(crate) mod cluster;
 pub(crate) mod dpu;
 pub(crate) mod fsck;
 pub(crate) mod grow;
+pub(crate) mod layout;
 pub(crate) mod migrate;
 pub(crate) mod mounted;
 pub(crate) mod pages;

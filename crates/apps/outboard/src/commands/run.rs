@@ -66,7 +66,9 @@ pub(crate) fn run(
     // What can be refused is refused before anything is made.
     settings.of_the_dpu_side()?;
     settings.policies()?;
-    StoreName::of(&data, settings.store.as_deref())?;
+    if settings.shared()?.is_none() {
+        StoreName::of(&data, settings.store.as_deref())?;
+    }
     let line =
         Invocation { command: "run", settings: settings.clone(), place: mountpoint.to_owned() };
     if let Some(step) = take_over {

@@ -1,0 +1,388 @@
+//! What a cluster consists of, in a file: `etc/cluster.toml` is a sample with every key.
+//!
+//! A server needs all of it, a node only its own entry. Paths are relative to the file.
+
+use std::net::SocketAddrV4;
+use std::path::{Path, PathBuf};
+
+use outboard_fabric::Key;
+use outboard_kvfs::spread::parse_layout;
+use outboard_wire::shared::call::Layout;
+use outboard_wire::shared::{Coordinate, Peer};
+use serde::{Deserialize, Serialize};
+
+use crate::exit::{Code, Failure};
+use crate::settings::bytes;
+
+/// Its name in a directory that `outboard cluster up` has made.
+pub(crate) const FILE: &str = "cluster.toml";
+/// Bytes a frame has on the loopback, where nobody says otherwise, and elsewhere.
+const MTU: (usize, usize) = (9000, 1500);
+/// What a frame may have.
+const MTU_RANGE: std::ops::RangeInclusive<usize> = 1280..=9000;
+
+/// A cluster.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct Description {
+    /// The file of the cluster's key.
+    pub(crate) key: PathBuf,
+    /// The volume's name.
+    pub(crate) volume: String,
+    /// Bytes of a frame on the network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mtu: Option<usize>,
+    /// How files lie whose directory says nothing: `strategy=single,width=4,strip=64K`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) layout: Option<String>,
+    /// All in one process.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) packed: bool,
+    /// Each part in a network namespace of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) netns: bool,
+    /// The metadata server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) server: Option<Server>,
+    /// The storage nodes.
+    pub(crate) nodes: Vec<Node>,
+    /// Where it was read from.
+    #[serde(skip)]
+    dir: PathBuf,
+}
+
+/// A metadata server.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct Server {
+    /// Where it is reached.
+    pub(crate) address: SocketAddrV4,
+    /// Its data directory.
+    pub(crate) data: PathBuf,
+    /// What keeps names and inodes, as `--store` of a volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<String>,
+    /// Memory it may use, as `--memory` of a volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory: Option<String>,
+}
+
+/// A storage node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct Node {
+    /// Its number.
+    pub(crate) number: u16,
+    /// Where it is reached.
+    pub(crate) address: SocketAddrV4,
+    /// Its data directory.
+    pub(crate) data: PathBuf,
+    /// Bytes of data it takes, with K, M, G or T.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) capacity: Option<String>,
+}
+
+/// A part of a cluster, by its name: `meta`, `node.1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    /// The metadata server.
+    Meta,
+    /// A node, by its number.
+    Node(u16),
+    /// All of them in one process.
+    Packed,
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Role::Meta => f.write_str("meta"),
+            Role::Node(number) => write!(f, "node.{number}"),
+            Role::Packed => f.write_str("packed"),
+        }
+    }
+}
+
+impl Role {
+    /// Who it is to others.
+    pub(crate) fn peer(self) -> Peer {
+        match self {
+            Role::Meta | Role::Packed => Peer::Server(0),
+            Role::Node(number) => Peer::Node(number),
+        }
+    }
+}
+
+impl Description {
+    /// A new one.
+    pub(crate) fn new(server: Server, nodes: Vec<Node>, mtu: Option<usize>) -> Description {
+        Description {
+            key: "key".into(),
+            volume: "main".to_owned(),
+            mtu,
+            layout: None,
+            packed: false,
+            netns: false,
+            server: Some(server),
+            nodes,
+            dir: PathBuf::new(),
+        }
+    }
+
+    /// Reads a file and checks it.
+    pub(crate) fn read(path: &Path) -> Result<Description, Failure> {
+        let wrong = |what: &dyn std::fmt::Display| {
+            Failure::usage(format!(
+                "{} describes no cluster: {what}; see etc/cluster.toml for every key",
+                path.display()
+            ))
+        };
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+        let mut read: Description = toml::from_str(&text).map_err(|error| wrong(&error))?;
+        read.dir = path.parent().map(Path::to_owned).unwrap_or_default();
+        read.check().map_err(|what| wrong(&what))?;
+        Ok(read)
+    }
+
+    /// That of a directory which `outboard cluster up` has made.
+    pub(crate) fn of_dir(dir: &Path) -> Result<Description, Failure> {
+        let file = dir.join(FILE);
+        if file.is_file() {
+            return Description::read(&file);
+        }
+        Err(Failure::new(
+            Code::Data,
+            format!(
+                "{} holds no cluster: make one with `outboard cluster up {}`",
+                dir.display(),
+                dir.display()
+            ),
+        ))
+    }
+
+    /// Writes it into the directory `dir`.
+    pub(crate) fn write(&mut self, dir: &Path) -> Result<(), Failure> {
+        self.dir = dir.to_owned();
+        let text = toml::to_string(self)
+            .map_err(|error| Failure::internal(format!("a cluster is not described: {error}")))?;
+        let text = format!("# Written by `outboard cluster up`; see etc/cluster.toml.\n\n{text}");
+        std::fs::write(dir.join(FILE), text).map_err(|error| {
+            Failure::new(Code::Data, format!("cannot write {}: {error}", dir.join(FILE).display()))
+        })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let mut numbers: Vec<u16> = self.nodes.iter().map(|node| node.number).collect();
+        let count = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        if numbers.len() != count {
+            return Err("two nodes have one number".to_owned());
+        }
+        let addresses = self.nodes.iter().map(|node| node.address);
+        let mut addresses: Vec<SocketAddrV4> =
+            addresses.chain(self.server.as_ref().map(|server| server.address)).collect();
+        let count = addresses.len();
+        addresses.sort_unstable();
+        addresses.dedup();
+        if addresses.len() != count {
+            return Err("two parts have one address".to_owned());
+        }
+        let is_open = |address: &SocketAddrV4| address.ip().is_unspecified() || address.port() == 0;
+        if let Some(address) = addresses.iter().find(|address| is_open(address)) {
+            return Err(format!("{address} is no address that others reach a part at"));
+        }
+        if self.mtu.is_some_and(|mtu| !MTU_RANGE.contains(&mtu)) {
+            return Err("mtu is not between 1280 and 9000".to_owned());
+        }
+        if self.volume.is_empty() || self.volume.contains(['/', '?', '"', '\\']) {
+            return Err(format!("{:?} is no name of a volume", self.volume));
+        }
+        let capacities = self.nodes.iter().filter_map(|node| node.capacity.as_deref());
+        for capacity in capacities {
+            bytes("capacity", capacity).map_err(|failure| failure.to_string())?;
+        }
+        self.layout().map(drop)
+    }
+
+    /// How files lie.
+    pub(crate) fn layout(&self) -> Result<Layout, String> {
+        let Some(text) = &self.layout else { return Ok(Layout::default()) };
+        parse_layout(text).map_err(|_| {
+            format!("layout {text:?} is not understood; see strategy=single,width=4,strip=64K")
+        })
+    }
+
+    /// The server's entry.
+    pub(crate) fn server(&self) -> Result<&Server, Failure> {
+        let none = || Failure::usage("the cluster's description has no [server]");
+        self.server.as_ref().ok_or_else(none)
+    }
+
+    /// A node's entry; without a number that of the only one.
+    pub(crate) fn node(&self, number: Option<u16>) -> Result<&Node, Failure> {
+        let found = match (number, self.nodes.as_slice()) {
+            (None, [only]) => Some(only),
+            (None, _) => None,
+            (Some(number), nodes) => nodes.iter().find(|node| node.number == number),
+        };
+        found.ok_or_else(|| {
+            let known: Vec<String> =
+                self.nodes.iter().map(|node| node.number.to_string()).collect();
+            Failure::usage(format!(
+                "say which node with --number; the description has {}",
+                known.join(", ")
+            ))
+        })
+    }
+
+    /// Processes of the cluster, in the order in which they are started.
+    pub(crate) fn processes(&self) -> Vec<Role> {
+        if self.packed { vec![Role::Packed] } else { self.parts() }
+    }
+
+    /// Parts of the cluster: nodes first.
+    pub(crate) fn parts(&self) -> Vec<Role> {
+        let nodes = self.nodes.iter().map(|node| Role::Node(node.number));
+        nodes.chain(self.server.is_some().then_some(Role::Meta)).collect()
+    }
+
+    /// Where a part is.
+    pub(crate) fn address(&self, role: Role) -> Result<SocketAddrV4, Failure> {
+        match role {
+            Role::Meta | Role::Packed => Ok(self.server()?.address),
+            Role::Node(number) => Ok(self.node(Some(number))?.address),
+        }
+    }
+
+    /// Where the nodes are, for a server.
+    pub(crate) fn coordinates(&self) -> Vec<Coordinate> {
+        let coordinate = |node: &Node| Coordinate {
+            address: node.address.ip().octets(),
+            port: node.address.port(),
+            node: node.number,
+            unit: 0,
+            role: outboard_wire::shared::Role::Data,
+        };
+        self.nodes.iter().map(coordinate).collect()
+    }
+
+    /// A path of it.
+    pub(crate) fn path(&self, path: &Path) -> PathBuf {
+        self.dir.join(path)
+    }
+
+    /// The cluster's key.
+    pub(crate) fn key(&self) -> Result<Key, Failure> {
+        read_key(&self.path(&self.key))
+    }
+
+    /// Bytes of a frame.
+    pub(crate) fn mtu(&self) -> usize {
+        let is_near = self.server.iter().map(|server| server.address);
+        let mut all = is_near.chain(self.nodes.iter().map(|node| node.address));
+        let default = if all.all(|address| address.ip().is_loopback()) { MTU.0 } else { MTU.1 };
+        self.mtu.unwrap_or(default)
+    }
+
+    /// What names the volume to `--store`.
+    pub(crate) fn store(&self) -> Result<String, Failure> {
+        let key = self.path(&self.key);
+        let key = key.canonicalize().unwrap_or(key);
+        let (address, mtu) = (self.server()?.address, self.mtu());
+        let (volume, key) = (&self.volume, key.display());
+        Ok(format!("shared://{address}/{volume}?key={key}&mtu={mtu}"))
+    }
+}
+
+/// Reads a key's file.
+pub(crate) fn read_key(path: &Path) -> Result<Key, Failure> {
+    let cannot = |what: &dyn std::fmt::Display| {
+        Failure::usage(format!(
+            "cannot use the key in {}: {what}; `outboard cluster key` writes one for a client",
+            path.display()
+        ))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| cannot(&error))?;
+    Key::parse(&text).map_err(|what| cannot(&what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Description, String> {
+        let dir = std::env::temp_dir().join(format!("outboard-cluster-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join(format!("{:?}.toml", std::thread::current().id()));
+        std::fs::write(&file, text).unwrap();
+        let read = Description::read(&file).map_err(|failure| failure.to_string());
+        std::fs::remove_file(&file).unwrap();
+        read
+    }
+
+    const WHOLE: &str = "key = \"key\"\nvolume = \"main\"\n\
+        [server]\naddress = \"10.0.0.1:4791\"\ndata = \"meta\"\n\
+        [[nodes]]\nnumber = 1\naddress = \"10.0.0.2:4791\"\ndata = \"node.1\"\n\
+        [[nodes]]\nnumber = 2\naddress = \"10.0.0.3:4791\"\ndata = \"node.2\"\n";
+
+    #[test]
+    fn a_description_is_read_and_written() {
+        let mut whole = read(WHOLE).unwrap();
+        assert_eq!(whole.mtu(), 1500);
+        assert_eq!(whole.parts(), [Role::Node(1), Role::Node(2), Role::Meta]);
+        assert_eq!(whole.coordinates().len(), 2);
+        assert_eq!(whole.address(Role::Node(2)).unwrap().to_string(), "10.0.0.3:4791");
+        let dir = std::env::temp_dir().join(format!("outboard-written-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        whole.packed = true;
+        whole.write(&dir).unwrap();
+        let again = Description::of_dir(&dir).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{whole:?}"));
+        assert_eq!(again.processes(), [Role::Packed]);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_cluster_is_refused_in_words() {
+        for (from, to, says) in [
+            ("number = 2", "number = 1", "one number"),
+            ("10.0.0.3", "10.0.0.2", "one address"),
+            ("10.0.0.3:4791", "0.0.0.0:4791", "no address"),
+            ("10.0.0.3:4791", "10.0.0.3:0", "no address"),
+            ("volume = \"main\"", "volume = \"a/b\"", "no name"),
+            ("volume = \"main\"", "volume = \"a\"\nmtu = 100", "mtu"),
+            ("volume = \"main\"", "volume = \"a\"\nlayout = \"wide\"", "strip=64K"),
+            ("volume = \"main\"", "volum = \"main\"", "volum"),
+            ("data = \"node.2\"", "data = \"x\"\ncapacity = \"much\"", "much"),
+        ] {
+            let message = read(&WHOLE.replace(from, to)).unwrap_err();
+            assert!(message.contains(says) && message.contains("etc/cluster.toml"), "{message}");
+        }
+        let whole = read(WHOLE).unwrap();
+        let message = whole.node(None).unwrap_err().to_string();
+        assert!(message.contains("--number") && message.contains("1, 2"), "{message}");
+    }
+
+    /// The sample names every key there is, and is one that works.
+    #[test]
+    fn the_sample_names_every_key() {
+        let sample = include_str!("../../../../../etc/cluster.toml");
+        let sample = sample.replace("\n#", "\n").replace("\n ", "\n# ");
+        let read = read(&sample).unwrap();
+        let whole = Description { packed: true, netns: true, ..read };
+        let table = toml::Table::try_from(&whole).unwrap();
+        let named: toml::Table = sample.parse().unwrap();
+        let keys = |table: &toml::Table| table.keys().cloned().collect::<Vec<_>>();
+        for key in keys(&table).iter().filter(|key| !["packed", "netns"].contains(&key.as_str())) {
+            assert!(named.contains_key(key), "{key} is not in etc/cluster.toml");
+        }
+        assert_eq!(
+            keys(named["server"].as_table().unwrap()),
+            ["address", "data", "memory", "store"]
+        );
+        let node = named["nodes"][0].as_table().unwrap();
+        assert_eq!(keys(node), ["address", "capacity", "data", "number"]);
+    }
+}

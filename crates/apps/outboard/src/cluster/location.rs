@@ -1,0 +1,249 @@
+//! Where a shared volume is: `shared://HOST:PORT/VOLUME?key=FILE`.
+//!
+//! The data directory of a mount remembers it, with the number by which the cluster knows this
+//! machine:
+//!
+//! ```text
+//! DIR/shared   location | newline | client, 8 digits
+//! ```
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use outboard_fabric::{Key, random};
+
+use super::description::read_key;
+use crate::exit::{Code, Failure};
+
+/// How a location begins.
+const SCHEME: &str = "shared://";
+/// The file of a data directory that remembers it.
+const REMEMBERED: &str = "shared";
+/// The port of RoCEv2.
+const PORT: u16 = outboard_wire::roce::PORT;
+
+/// A shared volume, as it is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Location {
+    /// As it was written.
+    text: String,
+    host: String,
+    port: u16,
+    /// The volume's name.
+    pub(crate) volume: String,
+    key: PathBuf,
+    /// Bytes of a frame on the way there.
+    pub(crate) mtu: Option<usize>,
+}
+
+impl Location {
+    /// Reads one; `None`: it is not of a shared volume.
+    pub(crate) fn parse(text: &str) -> Result<Option<Location>, Failure> {
+        let Some(rest) = text.strip_prefix(SCHEME) else { return Ok(None) };
+        let wrong = |what: &str| {
+            Failure::usage(format!(
+                "{text} {what}; write shared://HOST:PORT/VOLUME?key=FILE, as `outboard cluster up` \
+                 says"
+            ))
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (at, volume) = rest.split_once('/').ok_or_else(|| wrong("names no volume"))?;
+        if volume.is_empty() || volume.contains('/') {
+            return Err(wrong("names no volume"));
+        }
+        let (host, port) = match at.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().map_err(|_| wrong("has no port"))?),
+            None => (at, PORT),
+        };
+        if host.is_empty() || port == 0 {
+            return Err(wrong("names no host"));
+        }
+        let (mut key, mut mtu) = (None, None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("key", file)) if !file.is_empty() => key = Some(PathBuf::from(file)),
+                Some(("mtu", bytes)) => {
+                    let bytes = bytes.parse().ok().filter(|mtu| (1280..=9000).contains(mtu));
+                    mtu = Some(bytes.ok_or_else(|| wrong("has an mtu beyond 1280 to 9000"))?);
+                }
+                _ => return Err(wrong(&format!("says {pair}"))),
+            }
+        }
+        let key = key.ok_or_else(|| wrong("names no key"))?;
+        let (text, host, volume) = (text.to_owned(), host.to_owned(), volume.to_owned());
+        Ok(Some(Location { text, host, port, volume, key, mtu }))
+    }
+
+    /// The one that was `given`, or that the data directory remembers.
+    pub(crate) fn of(data: &Path, given: Option<&str>) -> Result<Option<Location>, Failure> {
+        let remembered = Remembered::read(data)?;
+        match (given, remembered) {
+            (None, None) => Ok(None),
+            (None, Some(remembered)) => Location::parse(&remembered.location),
+            (Some(given), remembered) => {
+                let given = Location::parse(given)?;
+                let holds = |name: &str| data.join(name).exists();
+                if given.is_some() && (holds("kv") || holds("store")) {
+                    return Err(Failure::new(
+                        Code::Data,
+                        format!(
+                            "{} holds a volume of its own: choose another data directory with \
+                             --data",
+                            data.display()
+                        ),
+                    ));
+                }
+                let was = remembered.map(|remembered| remembered.location);
+                let (same, here) = (given.as_ref().map(Location::whole), data.display());
+                if let Some(was) = was.filter(|was| same.as_ref() != Some(was)) {
+                    return Err(Failure::new(
+                        Code::Data,
+                        format!(
+                            "{here} belongs to {was}: leave out --store, or choose another data \
+                             directory"
+                        ),
+                    ));
+                }
+                Ok(given)
+            }
+        }
+    }
+
+    /// With paths that mean the same anywhere.
+    pub(crate) fn whole(&self) -> String {
+        let key = self.key.canonicalize().unwrap_or_else(|_| self.key.clone());
+        let (was, is) = (self.key.display().to_string(), key.display().to_string());
+        self.text.replace(&format!("key={was}"), &format!("key={is}"))
+    }
+
+    /// The metadata server's address.
+    pub(crate) fn address(&self) -> Result<SocketAddrV4, Failure> {
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        let found = found.ok().and_then(|mut all| {
+            all.find_map(|one| match one {
+                SocketAddr::V4(one) => Some(one),
+                SocketAddr::V6(_) => None,
+            })
+        });
+        found.ok_or_else(|| {
+            Failure::usage(format!("{}: {} has no IPv4 address", self.text, self.host))
+        })
+    }
+
+    /// Bytes of a frame on the way to the server.
+    pub(crate) fn mtu(&self, server: SocketAddrV4) -> usize {
+        self.mtu.unwrap_or(if server.ip().is_loopback() { 9000 } else { 1500 })
+    }
+
+    /// The key of this machine, by the number that `data` remembers, or remembers from now on.
+    pub(crate) fn key(&self, data: &Path) -> Result<Key, Failure> {
+        let key = read_key(&self.key)?;
+        let cannot =
+            |error| Failure::new(Code::Data, format!("cannot use {}: {error}", data.display()));
+        let known = Remembered::read(data)?.and_then(|remembered| remembered.client);
+        let client = match key.client.or(known) {
+            Some(client) => client,
+            None => u32::try_from(random().map_err(cannot)? >> 32).unwrap_or(0),
+        };
+        let remembered = Remembered { location: self.whole(), client: Some(client) };
+        remembered.write(data).map_err(cannot)?;
+        key.of_client(client).ok_or_else(|| Failure::usage("the key is another client's"))
+    }
+}
+
+/// What a data directory remembers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Remembered {
+    location: String,
+    client: Option<u32>,
+}
+
+impl Remembered {
+    fn read(data: &Path) -> Result<Option<Remembered>, Failure> {
+        let path = data.join(REMEMBERED);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                let message = format!("cannot read {}: {error}", path.display());
+                return Err(Failure::new(Code::Data, message));
+            }
+        };
+        let mut lines = text.lines();
+        let location = lines.next().unwrap_or_default().to_owned();
+        let client = lines.next().and_then(|line| u32::from_str_radix(line, 16).ok());
+        Ok(Some(Remembered { location, client }))
+    }
+
+    fn write(&self, data: &Path) -> std::io::Result<()> {
+        if Remembered::read(data).ok().flatten().as_ref() == Some(self) {
+            return Ok(());
+        }
+        let draft = data.join("shared.new");
+        let client = self.client.map(|client| format!("{client:08x}\n")).unwrap_or_default();
+        std::fs::write(&draft, format!("{}\n{client}", self.location))?;
+        std::fs::rename(&draft, data.join(REMEMBERED))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_location_is_read() {
+        let read = |text: &str| Location::parse(text).unwrap();
+        assert_eq!(read("fjall"), None);
+        assert_eq!(read("rados://pool?conf=x"), None);
+        let all = read("shared://10.0.0.1:4000/main?key=some/key&mtu=9000").unwrap();
+        assert_eq!((all.host.as_str(), all.port, all.volume.as_str()), ("10.0.0.1", 4000, "main"));
+        assert_eq!((all.key.clone(), all.mtu), (PathBuf::from("some/key"), Some(9000)));
+        assert_eq!(all.address().unwrap(), "10.0.0.1:4000".parse().unwrap());
+        let short = read("shared://127.0.0.1/v?key=k").unwrap();
+        assert_eq!((short.port, short.mtu(short.address().unwrap())), (4791, 9000));
+        assert_eq!(short.whole(), "shared://127.0.0.1/v?key=k");
+    }
+
+    #[test]
+    fn what_is_no_location_is_refused_with_what_to_write() {
+        for (text, says) in [
+            ("shared://", "no volume"),
+            ("shared://host", "no volume"),
+            ("shared://host/", "no volume"),
+            ("shared://host/a/b?key=k", "no volume"),
+            ("shared:///v?key=k", "no host"),
+            ("shared://host:0/v?key=k", "no host"),
+            ("shared://host:x/v?key=k", "no port"),
+            ("shared://host/v", "no key"),
+            ("shared://host/v?key=", "says key="),
+            ("shared://host/v?key=k&more=1", "says more=1"),
+            ("shared://host/v?key=k&mtu=70000", "mtu"),
+        ] {
+            let message = Location::parse(text).unwrap_err().to_string();
+            assert!(message.contains(says), "{message}");
+            assert!(message.contains("shared://HOST:PORT/VOLUME?key=FILE"), "{message}");
+        }
+    }
+
+    /// A machine keeps its number, and a directory what it belongs to.
+    #[test]
+    fn a_directory_remembers() {
+        let dir = std::env::temp_dir().join(format!("outboard-location-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let key = dir.join("key");
+        std::fs::write(&key, Key { cluster: 1, client: None, secret: [1; 32] }.text()).unwrap();
+        let text = format!("shared://127.0.0.1/v?key={}", key.display());
+        let location = Location::of(&dir, Some(&text)).unwrap().unwrap();
+        let own = location.key(&dir).unwrap();
+        assert!(own.client.is_some());
+        assert_eq!(Location::of(&dir, None).unwrap(), Some(location.clone()));
+        assert_eq!(location.key(&dir).unwrap(), own);
+        let message = Location::of(&dir, Some("redb")).unwrap_err().to_string();
+        assert!(message.contains("belongs to shared://"), "{message}");
+        std::fs::create_dir_all(dir.join("kv")).unwrap();
+        let message = Location::of(&dir, Some(&text)).unwrap_err().to_string();
+        assert!(message.contains("--data"), "{message}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,389 @@
+//! A part of a cluster on a thread of this process: a storage node, or the metadata server.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use outboard_fabric::port::{Port, PortOptions};
+use outboard_fabric::runtime::{FabricRuntime, Identity};
+use outboard_fabric::{Key, NodeRole, Part, ServerRole, faulty, random};
+use outboard_flow::NoTarget;
+use outboard_link::pace;
+use outboard_meta::{Meta, MetaOptions};
+use outboard_node::{Node, NodeOptions, Store, StoreOptions};
+use outboard_os::executor::block_on;
+use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
+use outboard_os::room::{Reserve, disk_room};
+use outboard_os::runtime::Poller;
+use outboard_os::wakeup::Wakeup;
+use outboard_store::{OpenVolume, Purpose, RING_DEPTH};
+use outboard_volume::Housekeeping;
+use outboard_wire::shared::Peer;
+use outboard_wire::shared::call::{Call, Reply};
+
+use super::description::{self, Description, Role};
+use crate::exit::{Code, Failure};
+use crate::settings::{Settings, bytes};
+use crate::watch::{Happened, Watch};
+
+/// How long the end of a part may take: what was answered becomes durable.
+const END_LIMIT: Duration = Duration::from_secs(60);
+/// How long a server may take to open its volume.
+const OPEN_LIMIT: Duration = Duration::from_secs(120);
+
+/// By how much a node's data grows at a time.
+const SEGMENT: u64 = 64 << 20;
+/// So much log a node reads at its start, at most.
+const CHECKPOINT: u64 = 16 << 20;
+
+/// How parts run that are started together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PartOptions {
+    /// Where their packets are written down.
+    pub(crate) capture: Option<PathBuf>,
+    /// Longest spin, microseconds.
+    pub(crate) spin: Option<u64>,
+}
+
+/// Tells threads that they are to end.
+#[derive(Default)]
+pub(crate) struct Stop {
+    asked: AtomicBool,
+    wakeups: Mutex<Vec<Arc<Wakeup>>>,
+}
+
+impl Stop {
+    /// Who sleeps on `wakeup` is told, too.
+    pub(crate) fn tells(&self, wakeup: &Arc<Wakeup>) {
+        self.wakeups.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(wakeup));
+        if self.is_asked() {
+            wakeup.notify();
+        }
+    }
+
+    /// Whether they are.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// They are.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        let wakeups = self.wakeups.lock().unwrap_or_else(PoisonError::into_inner);
+        wakeups.iter().for_each(|wakeup| wakeup.notify());
+    }
+
+    /// A thread that waits for a signal, then asks.
+    pub(crate) fn on_signal(self: &Arc<Self>) -> Result<(), Failure> {
+        let (mut watch, stop) = (Watch::new()?, Arc::clone(self));
+        let wait = move || {
+            while !matches!(watch.next(Duration::from_secs(3600)), Ok(Happened::Told) | Err(_)) {}
+            stop.ask();
+        };
+        let started = std::thread::Builder::new().name("signals".into()).spawn(wait);
+        started.map(drop).map_err(|error| {
+            Failure::internal(format!("cannot start a thread for signals: {error}"))
+        })
+    }
+}
+
+/// Says who runs a part: a file that is locked as long as it does, with the process in it.
+pub(crate) struct Running(#[expect(dead_code, reason = "its lock is what matters")] File);
+
+impl Running {
+    /// This process does. Refused if another does.
+    pub(crate) fn claim(path: &Path) -> Result<Running, Failure> {
+        let cannot = |error: io::Error| {
+            Failure::new(Code::Data, format!("cannot use {}: {error}", path.display()))
+        };
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(path).map_err(cannot)?;
+        if outboard_os::lock::lock_within(&file, outboard_os::lock::LOCK_PATIENCE).is_err() {
+            let message = format!("{} says that another process runs it", path.display());
+            return Err(Failure::new(Code::Data, message));
+        }
+        file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(cannot)?;
+        Ok(Running(file))
+    }
+
+    /// The process that does.
+    pub(crate) fn pid(path: &Path) -> Option<u32> {
+        let file = File::open(path).ok()?;
+        match file.try_lock_shared() {
+            Ok(()) => None,
+            Err(_) => std::fs::read_to_string(path).ok()?.trim().parse().ok(),
+        }
+    }
+}
+
+/// Runs a part on this thread until it is told to end.
+pub(crate) fn run(
+    cluster: &Description,
+    role: Role,
+    options: &PartOptions,
+    stop: &Stop,
+) -> Result<(), Failure> {
+    outboard_os::fds::raise_limit();
+    match role {
+        Role::Meta => server(cluster, options, stop),
+        Role::Node(number) => node(cluster, number, options, stop),
+        Role::Packed => packed(cluster, options, stop),
+    }
+}
+
+/// All parts, each on a thread; if one ends, all do.
+fn packed(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(), Failure> {
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = cluster
+            .parts()
+            .into_iter()
+            .map(|role| {
+                scope.spawn(move || {
+                    let ended = run(cluster, role, options, stop);
+                    stop.ask();
+                    ended
+                })
+            })
+            .collect();
+        parts.into_iter().try_for_each(|part| {
+            let panicked = || Failure::internal("the thread of a part panicked");
+            part.join().map_err(|_| panicked())?
+        })
+    })
+}
+
+fn failed(role: Role, what: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Code::Data, format!("{role} cannot {what}: {error}"))
+}
+
+fn port(cluster: &Description, role: Role, options: &PartOptions) -> Result<Port, Failure> {
+    let address = cluster.address(role)?;
+    let faults = faulty::Settings::of_environment().map_err(Failure::usage)?;
+    let before = PortOptions { capture: options.capture.clone(), faults };
+    Port::open(address, &role.to_string(), &before)
+        .map_err(|error| failed(role, &format!("use the address {address}"), &error))
+}
+
+fn identity(cluster: &Description, role: Role) -> Result<Identity, Failure> {
+    let key = cluster_key(cluster)?;
+    let life = random().map_err(|error| failed(role, "get random numbers", &error))? | 1;
+    let volume = &cluster.volume;
+    let about = format!("\"role\":\"{role}\",\"volume\":\"{volume}\",\"life\":{life}");
+    let mtu = cluster.mtu();
+    Ok(Identity { me: role.peer(), life, key, mtu, sealed: false, about })
+}
+
+fn cluster_key(cluster: &Description) -> Result<Key, Failure> {
+    let key = cluster.key()?;
+    if key.client.is_some() {
+        let file = cluster.path(&cluster.key);
+        let file = file.display();
+        return Err(Failure::usage(format!("{file} is a client's key, and not the cluster's")));
+    }
+    Ok(key)
+}
+
+fn pace(options: &PartOptions) -> pace::Config {
+    let default = pace::Config::default();
+    let spin = options.spin.map_or(default.spin, Duration::from_micros);
+    pace::Config { spin, ..default }
+}
+
+/// The volume's number in capabilities.
+pub(crate) fn number_of(volume: &str) -> u32 {
+    outboard_codec::crc32c(volume.as_bytes())
+}
+
+fn node(
+    cluster: &Description,
+    number: u16,
+    options: &PartOptions,
+    stop: &Stop,
+) -> Result<(), Failure> {
+    let role = Role::Node(number);
+    let cannot = |what: &'static str| move |error: io::Error| failed(role, what, &error);
+    let (identity, port) = (identity(cluster, role)?, port(cluster, role, options)?);
+    let wakeup = Arc::new(Wakeup::new().map_err(cannot("make a wake event"))?);
+    let reactor = Reactor::install(RING_DEPTH)
+        .inspect_err(|error| tracing::warn!(%error, "no io_uring here: storage I/O uses threads"))
+        .ok();
+    let poller = Rc::new(Poller::new(Arc::clone(&wakeup), reactor));
+    let store = open_store(cluster, number, identity.key.cluster)?;
+    let node_options = NodeOptions {
+        node: number,
+        volume: Some(number_of(&cluster.volume)),
+        ..NodeOptions::default()
+    };
+    let node = Node::new(store, node_options);
+    let runtime = FabricRuntime::new(poller, Arc::clone(&wakeup), port, identity, node.target());
+    let runtime = Rc::new(runtime.map_err(cannot("start"))?);
+    let role_of_it = NodeRole::new(node.clone(), runtime.conversations().clone());
+    runtime.set_role(Rc::new(role_of_it));
+    let part = Part::new(Rc::clone(&runtime), Arc::clone(&wakeup)).map_err(cannot("start"))?;
+    stop.tells(&wakeup);
+    tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
+    part.serve(pace(options), &|| stop.is_asked()).map_err(cannot("go on"))?;
+    let flush = async move { node.call(Peer::Server(0), Call::Flush).await };
+    match part.finish(flush, END_LIMIT).map_err(cannot("end in order"))? {
+        Some(Reply::Done) => {
+            tracing::info!(%role, "ended in order");
+            Ok(())
+        }
+        _ => Err(failed(role, "make durable what it answered", &"see its log")),
+    }
+}
+
+/// The store of a node, made if it is not there.
+fn open_store(cluster: &Description, number: u16, of: u64) -> Result<Store<FileMedium>, Failure> {
+    let role = Role::Node(number);
+    let described = cluster.node(Some(number))?;
+    let dir = cluster.path(&described.data);
+    let cannot = |error: io::Error| failed(role, &format!("use {}", dir.display()), &error);
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(cannot)?;
+    let threads = if Reactor::is_installed() { 0 } else { 8 };
+    let medium = MediumOptions { threads, ..MediumOptions::default() };
+    let log = FileMedium::open(&dir.join("log"), medium).map_err(cannot)?;
+    let data = FileMedium::open(&dir.join("blocks"), medium).map_err(cannot)?;
+    let capacity = match &described.capacity {
+        Some(text) => bytes("capacity", text)?,
+        None => {
+            let used = std::fs::metadata(dir.join("blocks")).map_or(0, |file| file.len());
+            let (free, kept) = disk_room(&dir, Reserve::default()).map_err(cannot)?;
+            free.saturating_sub(kept).saturating_add(used)
+        }
+    };
+    let options = StoreOptions {
+        node: number,
+        cluster: of,
+        capacity,
+        segment: SEGMENT,
+        checkpoint_bytes: CHECKPOINT,
+    };
+    block_on(Store::open(log, data, options))
+        .map_err(|error| failed(role, &format!("use {}", dir.display()), &error))
+}
+
+fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(), Failure> {
+    let role = Role::Meta;
+    let cannot = |what: &'static str| move |error: io::Error| failed(role, what, &error);
+    let described = cluster.server()?;
+    let (identity, port) = (identity(cluster, role)?, port(cluster, role, options)?);
+    let data = cluster.path(&described.data);
+    let settings = Settings {
+        data: Some(data.clone()),
+        store: described.store.clone(),
+        memory: described.memory.clone(),
+        ..Settings::default()
+    };
+    let spread = Some(cluster.layout().map_err(Failure::usage)?);
+    let opening = outboard_store::StoreOptions { spread, ..settings.store_options()? };
+    let opened = outboard_store::open(&opening, Purpose::UseOrMake)?;
+    let OpenVolume { volume, runtime: poller, wakeup, directory, hold } = opened;
+    let meta_options = MetaOptions {
+        cluster_key: identity.key.secret,
+        volume: number_of(&cluster.volume),
+        life: identity.life,
+        nodes: cluster.coordinates(),
+        members: members(cluster, &data)?,
+        ..MetaOptions::default()
+    };
+    let runtime = FabricRuntime::new(poller, Arc::clone(&wakeup), port, identity, NoTarget);
+    let runtime = Rc::new(runtime.map_err(cannot("start"))?);
+    let part = Part::new(Rc::clone(&runtime), Arc::clone(&wakeup)).map_err(cannot("start"))?;
+    let begun = Meta::open(Arc::clone(&volume), runtime.asking(), meta_options);
+    let begun = part.finish(begun, OPEN_LIMIT).map_err(cannot("start"))?;
+    let meta = match begun {
+        Some(Ok(meta)) => meta,
+        Some(Err(errno)) => return Err(failed(role, "open its volume", &errno)),
+        None => return Err(failed(role, "open its volume", &"it takes too long")),
+    };
+    runtime.set_role(Rc::new(ServerRole::new(meta, Arc::clone(&volume), hold.check())));
+    stop.tells(&wakeup);
+    tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
+    part.serve(pace(options), &|| stop.is_asked()).map_err(cannot("go on"))?;
+    let synced = part.finish(async move { volume.sync().await }, END_LIMIT);
+    match synced.map_err(cannot("end in order"))? {
+        Some(Ok(())) => {}
+        Some(Err(errno)) => return Err(failed(role, "make durable what it answered", &errno)),
+        None => return Err(failed(role, "make durable what it answered", &"it takes too long")),
+    }
+    drop((part, runtime, directory));
+    hold.release();
+    tracing::info!(%role, "ended in order");
+    Ok(())
+}
+
+/// The nodes on which files lie: those there were when the volume was made.
+fn members(cluster: &Description, data: &Path) -> Result<Vec<u16>, Failure> {
+    let path = data.join("members");
+    let cannot = |error: io::Error| {
+        Failure::new(Code::Data, format!("cannot use {}: {error}", path.display()))
+    };
+    let all: Vec<u16> = cluster.nodes.iter().map(|node| node.number).collect();
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            let members: Result<Vec<u16>, _> = text.split_whitespace().map(str::parse).collect();
+            let members = members.map_err(|_| cannot(io::ErrorKind::InvalidData.into()))?;
+            if let Some(gone) = members.iter().find(|member| !all.contains(member)) {
+                return Err(Failure::usage(format!(
+                    "files of this volume lie on node {gone}, which the cluster's description \
+                     does not have any more: put it back"
+                )));
+            }
+            Ok(members)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if all.is_empty() {
+                return Err(Failure::usage("the cluster's description has no [[nodes]]"));
+            }
+            let text: Vec<String> = all.iter().map(u16::to_string).collect();
+            let draft = data.join("members.new");
+            let mut file = File::create(&draft).map_err(cannot)?;
+            writeln!(file, "{}", text.join(" ")).map_err(cannot)?;
+            file.sync_all().map_err(cannot)?;
+            std::fs::rename(&draft, &path).map_err(cannot)?;
+            Ok(all)
+        }
+        Err(error) => Err(cannot(error)),
+    }
+}
+
+/// A new key of a cluster, in a file that only its owner reads.
+pub(crate) fn make_key(path: &Path) -> Result<(), Failure> {
+    let cannot = |error: io::Error| {
+        Failure::new(Code::Data, format!("cannot make the key {}: {error}", path.display()))
+    };
+    let mut secret = [0; 32];
+    for chunk in secret.chunks_mut(8) {
+        chunk.copy_from_slice(&random().map_err(cannot)?.to_le_bytes());
+    }
+    let key = Key { cluster: random().map_err(cannot)?, client: None, secret };
+    write_key(path, &key)
+}
+
+/// Writes a key into a new file.
+pub(crate) fn write_key(path: &Path, key: &Key) -> Result<(), Failure> {
+    let cannot = |error: io::Error| {
+        Failure::new(Code::Data, format!("cannot make the key {}: {error}", path.display()))
+    };
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(path).map_err(cannot)?;
+    file.write_all(key.text().as_bytes()).and_then(|()| file.sync_all()).map_err(cannot)
+}
+
+/// The description in a file, and the role in it.
+pub(crate) fn described(path: Option<&Path>, command: &str) -> Result<Description, Failure> {
+    let Some(path) = path else {
+        return Err(Failure::usage(format!(
+            "outboard {command} needs the cluster's description: --config FILE (a sample is \
+             etc/cluster.toml)"
+        )));
+    };
+    description::Description::read(path)
+}

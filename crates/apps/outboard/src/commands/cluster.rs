@@ -1,0 +1,326 @@
+//! `outboard cluster`: a cluster on this machine, its parts as processes of their own; and the
+//! commands of these processes.
+
+mod up;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use outboard_codec::mac::derive;
+use outboard_wire::shared::call::{Call, Reply};
+use rustix::process::Signal;
+use serde_json::{Map, Value, json};
+
+use crate::cluster::description::Role;
+use crate::cluster::netns;
+use crate::cluster::part::{self, PartOptions, Running, Stop, write_key};
+use crate::cluster::process::{Cluster, signal, silent};
+use crate::exit::{Code, Failure};
+use crate::{log, program};
+
+/// How long a check may take.
+const CHECK_LIMIT: Duration = Duration::from_secs(3600);
+/// How long `up` has to end all parts.
+const DOWN_LIMIT: Duration = Duration::from_secs(150);
+/// Between two looks whether it has.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is done with a cluster.
+#[derive(Subcommand, Debug)]
+pub(crate) enum What {
+    /// Make a cluster in a directory if there is none, start it, and stay until Ctrl-C
+    Up {
+        /// The cluster's directory
+        dir: PathBuf,
+        #[command(flatten)]
+        how: Up,
+    },
+    /// End the processes of a cluster in order
+    Down {
+        /// The cluster's directory
+        dir: PathBuf,
+    },
+    /// How each part does
+    Status {
+        /// The cluster's directory
+        dir: PathBuf,
+        /// Print everything as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// kill -9 of a process; `up` starts it again
+    Kill {
+        /// The cluster's directory
+        dir: PathBuf,
+        /// Which: meta, node.1, ...
+        role: String,
+    },
+    /// Start a process that does not run
+    Start {
+        /// The cluster's directory
+        dir: PathBuf,
+        /// Which: meta, node.1, ...
+        role: String,
+    },
+    /// Cut the network cable of a part (needs `up --netns`)
+    Cut {
+        /// The cluster's directory
+        dir: PathBuf,
+        /// Which: meta, node.1, ...
+        role: String,
+    },
+    /// Mend what `cut` has cut
+    Heal {
+        /// The cluster's directory
+        dir: PathBuf,
+        /// Which: meta, node.1, ...
+        role: String,
+    },
+    /// Check names and inodes, and whether the nodes hold what they say, while it is used
+    Check {
+        /// The cluster's directory
+        dir: PathBuf,
+        /// Read all that the nodes hold, too
+        #[arg(long)]
+        contents: bool,
+        /// Print the report as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a key with which a client mounts the volume, and nothing more
+    Key {
+        /// The cluster's directory
+        dir: PathBuf,
+        /// The client's name
+        #[arg(long, value_name = "NAME")]
+        client: String,
+        /// The file to make [default: NAME.key in the cluster's directory]
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+}
+
+/// How a cluster is made and started.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Up {
+    /// Storage nodes of a new cluster [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) nodes: Option<u16>,
+    /// Of a new one: all parts in one process
+    #[arg(long, conflicts_with = "netns")]
+    pub(crate) packed: bool,
+    /// Of a new one: each part in a network namespace of its own, so that `cut` can cut it off
+    #[arg(long)]
+    pub(crate) netns: bool,
+    /// Of a new one: its port, at an address of the loopback for each part; 0: one that is free
+    /// [default: 4791]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) port: Option<u16>,
+    /// Of a new one: how files lie, as in strategy=single,width=4,strip=64K
+    #[arg(long, value_name = "LAYOUT")]
+    pub(crate) layout: Option<String>,
+    /// Write all packets down in this directory, a file for each part, for tshark
+    #[arg(long, value_name = "DIR")]
+    pub(crate) capture: Option<PathBuf>,
+    /// Leave it running, and end
+    #[arg(long)]
+    pub(crate) detach: bool,
+}
+
+/// How a part is run.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct OfPart {
+    /// Says who runs it, for `outboard cluster`
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) pid: Option<PathBuf>,
+    /// Write its packets down in this directory, for tshark
+    #[arg(long, value_name = "DIR")]
+    pub(crate) capture: Option<PathBuf>,
+    /// Longest time it polls before it sleeps, in microseconds [default: 50]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub(crate) spin: Option<u64>,
+    /// What to log, as for other commands [default: info]
+    #[arg(long, value_name = "FILTER", default_value = "info", hide_default_value = true)]
+    pub(crate) log: String,
+}
+
+/// Runs a part in this process until it is told to end.
+pub(crate) fn part(
+    config: Option<&Path>,
+    role: Option<Role>,
+    command: &str,
+    of: &OfPart,
+) -> Result<ExitCode, Failure> {
+    log::start_with(&of.log)?;
+    program::is_behind_pages();
+    let cluster = part::described(config, command)?;
+    let role = match role {
+        Some(role) => role,
+        None => Role::Node(cluster.node(None)?.number),
+    };
+    let _running = of.pid.as_deref().map(Running::claim).transpose()?;
+    let stop = Arc::new(Stop::default());
+    stop.on_signal()?;
+    let options = PartOptions { capture: of.capture.clone(), spin: of.spin };
+    part::run(&cluster, role, &options, &stop)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Does something with a cluster.
+pub(crate) fn cluster(what: What) -> Result<ExitCode, Failure> {
+    match what {
+        What::Up { dir, how } => up::up(&dir, &how),
+        What::Down { dir } => down(&Cluster::of(&dir)?),
+        What::Status { dir, json } => status(&Cluster::of(&dir)?, json),
+        What::Kill { dir, role } => kill(&Cluster::of(&dir)?, &role),
+        What::Start { dir, role } => start(&Cluster::of(&dir)?, &role),
+        What::Cut { dir, role } => set_cable(&Cluster::of(&dir)?, &role, false),
+        What::Heal { dir, role } => set_cable(&Cluster::of(&dir)?, &role, true),
+        What::Check { dir, contents, json } => check(&Cluster::of(&dir)?, contents, json),
+        What::Key { dir, client, file } => key(&Cluster::of(&dir)?, &client, file),
+    }
+}
+
+fn down(cluster: &Cluster) -> Result<ExitCode, Failure> {
+    if let Some(pid) = Running::pid(&cluster.keeper()) {
+        signal(pid, Signal::TERM)?;
+        let end = std::time::Instant::now() + DOWN_LIMIT;
+        while Running::pid(&cluster.keeper()) == Some(pid) {
+            if std::time::Instant::now() > end {
+                let message = format!("`outboard cluster up` (pid {pid}) does not end");
+                return Err(Failure::internal(message));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+    cluster.end()?;
+    if cluster.description.netns {
+        netns::remove(&cluster.dir, &cluster.description);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status(cluster: &Cluster, json: bool) -> Result<ExitCode, Failure> {
+    let all = cluster.ask()?;
+    let said = |text: &Option<String>| -> Value {
+        text.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
+    };
+    let store = cluster.description.store()?;
+    if json {
+        let parts: Map<String, Value> =
+            all.iter().map(|(role, text)| (role.to_string(), said(text))).collect();
+        println!("{:#}", json!({ "store": store, "parts": parts }));
+    } else {
+        for (role, text) in &all {
+            let (address, said) = (cluster.description.address(*role)?, said(text));
+            match said.get("pid") {
+                Some(pid) => println!("{role:8} {address}  pid {pid}  {}", in_short(&said)),
+                None => println!("{role:8} {address}  does not answer"),
+            }
+        }
+        println!("mount with --store '{store}'");
+    }
+    let missing: Vec<Role> =
+        all.iter().filter(|(_, text)| text.is_none()).map(|(role, _)| *role).collect();
+    if missing.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(silent(&missing, &cluster.dir))
+}
+
+/// The numbers a part says of itself.
+fn in_short(said: &Value) -> String {
+    let Some(own) = said.get("part").and_then(Value::as_object) else { return String::new() };
+    let numbers = own.iter().filter(|(name, value)| value.is_u64() && *name != "life");
+    let numbers: Vec<String> =
+        numbers.take(8).map(|(name, value)| format!("{name} {value}")).collect();
+    numbers.join("  ")
+}
+
+fn kill(cluster: &Cluster, role: &str) -> Result<ExitCode, Failure> {
+    let role = cluster.role(role)?;
+    if cluster.kill(role)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(Failure::new(Code::NotRunning, format!("{role} does not run")))
+}
+
+fn start(cluster: &Cluster, role: &str) -> Result<ExitCode, Failure> {
+    let role = cluster.role(role)?;
+    if let Some(pid) = cluster.pid(role) {
+        println!("{role} runs already, as process {pid}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    log::start_with("warn")?;
+    let mut child = cluster.spawn(role)?;
+    let up = cluster.wait(|| {
+        let ended = child.try_wait().ok().flatten();
+        // Others may be missing; they are not this command's business.
+        match ended {
+            Some(_) => Err(Failure::internal(cluster.last_words(role))),
+            None => Ok(!cluster.ask()?.iter().any(|(one, text)| *one == role && text.is_some())),
+        }
+    });
+    up.map(|_| ExitCode::SUCCESS)
+}
+
+fn set_cable(cluster: &Cluster, role: &str, is_up: bool) -> Result<ExitCode, Failure> {
+    let role = cluster.role(role)?;
+    if !cluster.description.netns {
+        return Err(Failure::usage(format!(
+            "{role} shares this machine's network, which is not cut: make a cluster with \
+             `outboard cluster up DIR --netns`, or take `kill`"
+        )));
+    }
+    netns::set_cable(&cluster.dir, role, is_up).map(|()| ExitCode::SUCCESS)
+}
+
+fn check(cluster: &Cluster, contents: bool, json: bool) -> Result<ExitCode, Failure> {
+    let text = match cluster.ask_server(Call::Check { contents }, CHECK_LIMIT)? {
+        Reply::Text(text) => text,
+        Reply::Failed(errno) => {
+            return Err(Failure::internal(format!("the server cannot check: {errno}")));
+        }
+        _ => return Err(Failure::internal("the server answers nonsense")),
+    };
+    let report: Value = serde_json::from_str(&text)
+        .map_err(|error| Failure::internal(format!("the server answers nonsense: {error}")))?;
+    let total = report.get("total").and_then(Value::as_u64).unwrap_or(u64::MAX);
+    if json {
+        println!("{report:#}");
+    } else {
+        let findings = report.get("findings").and_then(Value::as_array);
+        for finding in findings.into_iter().flatten().filter_map(Value::as_str) {
+            println!("{finding}");
+        }
+        let counts = report.get("counts").and_then(Value::as_object);
+        let counts: Vec<String> =
+            counts.into_iter().flatten().map(|(name, value)| format!("{name} {value}")).collect();
+        println!("{}", counts.join("  "));
+    }
+    if total == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(Failure::new(Code::Damaged, format!("{total} findings")))
+}
+
+fn key(cluster: &Cluster, name: &str, file: Option<PathBuf>) -> Result<ExitCode, Failure> {
+    if name.is_empty() || name.contains(['/', '\0']) {
+        return Err(Failure::usage(format!("--client {name:?} is no name of a client")));
+    }
+    let own = cluster.description.key()?;
+    // The same name is the same client.
+    let number = derive(&own.secret, "outboard client name", name.as_bytes());
+    let number = number.first_chunk().map_or(0, |first| u32::from_le_bytes(*first));
+    let key =
+        own.of_client(number).ok_or_else(|| Failure::usage("the key is not the cluster's"))?;
+    let file = file.unwrap_or_else(|| cluster.dir.join(format!("{name}.key")));
+    write_key(&file, &key)?;
+    // Who reads no output has the file.
+    let _unread = writeln!(std::io::stdout(), "{}", file.display());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,255 @@
+//! `outboard cluster up`: makes a cluster, starts it, and starts again what dies.
+
+use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::process::{Child, ExitCode};
+use std::time::{Duration, Instant};
+
+use super::Up;
+use crate::cluster::description::{Description, FILE, Node, Role, Server};
+use crate::cluster::netns;
+use crate::cluster::part::{Running, make_key};
+use crate::cluster::process::Cluster;
+use crate::exit::{Code, Failure};
+use crate::log;
+use crate::restarts::Restarts;
+use crate::watch::{Happened, Watch};
+
+/// The port of RoCEv2.
+const PORT: u16 = outboard_wire::roce::PORT;
+/// Nodes of a cluster where nobody says how many.
+const NODES: u16 = 3;
+/// Ports that are tried where any will do.
+const TRIES: usize = 100;
+/// How often it is looked whether a part has died.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Makes and starts a cluster, and stays with it.
+pub(crate) fn up(dir: &Path, how: &Up) -> Result<ExitCode, Failure> {
+    log::start_with("info")?;
+    let is_new = !dir.join(FILE).exists();
+    if is_new {
+        make(dir, how)?;
+    }
+    let mut cluster = Cluster::of(dir)?;
+    if !is_new {
+        agree(&cluster.description, how)?;
+    }
+    cluster.capture = how.capture.as_deref().map(whole).transpose()?;
+    cluster.make_run()?;
+    let keeper = Running::claim(&cluster.keeper())?;
+    if cluster.description.netns {
+        netns::make(&cluster.dir, &cluster.description)?;
+    }
+    let mut watch = Watch::new()?;
+    let mut kept = Kept::start(&cluster)?;
+    let is_up = cluster.wait(|| {
+        kept.look(true)?;
+        Ok(watch.next(Duration::ZERO)? != Happened::Told)
+    });
+    match is_up {
+        Ok(true) => greet(&cluster)?,
+        Ok(false) => return end(&cluster, &mut kept),
+        Err(failure) => {
+            let _ended = end(&cluster, &mut kept);
+            return Err(failure);
+        }
+    }
+    if how.detach {
+        drop(keeper);
+        return Ok(ExitCode::SUCCESS);
+    }
+    while watch.next(LOOK)? != Happened::Told {
+        kept.look(false)?;
+    }
+    end(&cluster, &mut kept)
+}
+
+fn end(cluster: &Cluster, kept: &mut Kept<'_>) -> Result<ExitCode, Failure> {
+    let ended = cluster.end();
+    kept.bury();
+    if cluster.description.netns {
+        netns::remove(&cluster.dir, &cluster.description);
+    }
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+fn greet(cluster: &Cluster) -> Result<(), Failure> {
+    let program = std::env::current_exe().unwrap_or_else(|_| "outboard".into());
+    let (program, dir) = (program.display(), cluster.dir.display());
+    let parts: Vec<String> = cluster.description.parts().iter().map(Role::to_string).collect();
+    println!("the cluster in {dir} is up: {}", parts.join(", "));
+    println!("mount:  {program} run '{}' MOUNTPOINT", cluster.description.store()?);
+    println!("look:   {program} cluster status {dir}");
+    println!("end:    Ctrl-C here, or `{program} cluster down {dir}`");
+    Ok(())
+}
+
+fn whole(dir: &Path) -> Result<std::path::PathBuf, Failure> {
+    let made = std::fs::create_dir_all(dir).and_then(|()| dir.canonicalize());
+    made.map_err(|error| Failure::usage(format!("--capture {}: {error}", dir.display())))
+}
+
+/// A cluster that is there is what it is.
+fn agree(cluster: &Description, how: &Up) -> Result<(), Failure> {
+    let differs = |what: &str| {
+        Err(Failure::usage(format!(
+            "the cluster that is there was made with another {what}: leave that flag out, or choose \
+             another directory"
+        )))
+    };
+    if how.nodes.is_some_and(|nodes| usize::from(nodes) != cluster.nodes.len()) {
+        return differs("--nodes");
+    }
+    if how.packed && !cluster.packed {
+        return differs("--packed");
+    }
+    if how.netns && !cluster.netns {
+        return differs("--netns");
+    }
+    if how.layout.is_some() && how.layout != cluster.layout {
+        return differs("--layout");
+    }
+    let port = cluster.server()?.address.port();
+    if how.port.is_some_and(|asked| asked != 0 && asked != port) {
+        return differs("--port");
+    }
+    Ok(())
+}
+
+/// Describes a new cluster, and makes its key.
+fn make(dir: &Path, how: &Up) -> Result<(), Failure> {
+    let cannot = |error: std::io::Error| {
+        Failure::new(Code::Data, format!("cannot make {}: {error}", dir.display()))
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(cannot)?;
+    let dir = dir.canonicalize().map_err(cannot)?;
+    let numbers = 1..=how.nodes.unwrap_or(NODES);
+    let address = |role: Role| match (how.netns, role) {
+        (true, role) => netns::address(&dir, Some(role)),
+        (false, Role::Node(number)) => {
+            let last = u8::try_from(1 + number).unwrap_or(u8::MAX);
+            Ipv4Addr::new(127, 0, 0, last)
+        }
+        (false, _) => Ipv4Addr::LOCALHOST,
+    };
+    let all: Vec<Ipv4Addr> = numbers
+        .clone()
+        .map(|number| address(Role::Node(number)))
+        .chain([address(Role::Meta)])
+        .collect();
+    let port = match how.port {
+        Some(0) if !how.netns => free_port(&all)?,
+        Some(0) | None => PORT,
+        Some(port) => port,
+    };
+    let at = |role: Role| SocketAddrV4::new(address(role), port);
+    let nodes = numbers.map(|number| {
+        let role = Role::Node(number);
+        Node { number, address: at(role), data: role.to_string().into(), capacity: None }
+    });
+    let (address, data) = (at(Role::Meta), Role::Meta.to_string().into());
+    let server = Server { address, data, store: None, memory: None };
+    let mut description =
+        Description::new(server, nodes.collect(), how.netns.then_some(netns::MTU));
+    (description.packed, description.netns) = (how.packed, how.netns);
+    description.layout.clone_from(&how.layout);
+    description.layout().map_err(Failure::usage)?;
+    let key = dir.join(&description.key);
+    if !key.exists() {
+        make_key(&key)?;
+    }
+    description.write(&dir)
+}
+
+/// A port that is free at all of these addresses.
+fn free_port(addresses: &[Ipv4Addr]) -> Result<u16, Failure> {
+    for _ in 0..TRIES {
+        let first = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+        let Ok(port) = first.and_then(|first| first.local_addr()).map(|first| first.port()) else {
+            continue;
+        };
+        if addresses.iter().all(|address| UdpSocket::bind((*address, port)).is_ok()) {
+            return Ok(port);
+        }
+    }
+    Err(Failure::internal("no port is free at all addresses of the cluster: name one with --port"))
+}
+
+/// The processes of a cluster, kept running.
+struct Kept<'a> {
+    cluster: &'a Cluster,
+    all: BTreeMap<Role, One>,
+}
+
+#[derive(Default)]
+struct One {
+    /// `None`: another process started it.
+    child: Option<Child>,
+    restarts: Restarts,
+    /// It is started again then.
+    again: Option<Instant>,
+}
+
+impl<'a> Kept<'a> {
+    /// Starts all that do not run.
+    fn start(cluster: &'a Cluster) -> Result<Kept<'a>, Failure> {
+        let mut kept = Kept { cluster, all: BTreeMap::new() };
+        for role in cluster.description.processes() {
+            let child = match cluster.pid(role) {
+                None => Some(cluster.spawn(role)?),
+                Some(pid) => {
+                    tracing::info!(%role, pid, "runs already");
+                    None
+                }
+            };
+            let mut one = One { child, ..One::default() };
+            one.restarts.serves();
+            kept.all.insert(role, one);
+        }
+        Ok(kept)
+    }
+
+    /// Starts again what has died; at the `beginning` that ends all instead.
+    fn look(&mut self, beginning: bool) -> Result<(), Failure> {
+        for (role, one) in &mut self.all {
+            let (role, cluster) = (*role, self.cluster);
+            if let Some(child) = &mut one.child {
+                let Ok(Some(status)) = child.try_wait() else { continue };
+                if beginning {
+                    return Err(Failure::internal(cluster.last_words(role)));
+                }
+                one.child = None;
+                let pause = one.restarts.died();
+                tracing::warn!(%role, %status, ?pause, "ended; starting it again");
+                one.again = Some(Instant::now() + pause);
+            }
+            if one.again.is_some_and(|again| Instant::now() < again) || cluster.pid(role).is_some()
+            {
+                continue;
+            }
+            one.again = None;
+            match cluster.spawn(role) {
+                Ok(child) => {
+                    one.child = Some(child);
+                    one.restarts.serves();
+                }
+                Err(failure) => {
+                    tracing::error!(%failure, "trying again");
+                    one.again = Some(Instant::now() + one.restarts.died());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All were ended.
+    fn bury(&mut self) {
+        for child in self.all.values_mut().filter_map(|one| one.child.as_mut()) {
+            let _waited = child.wait();
+        }
+    }
+}
