@@ -84,7 +84,7 @@ impl Client {
         self.pending.iter().any(of)
     }
 
-    fn ask(&mut self, rig: &Rig, wants: Wants) {
+    fn ask(&mut self, rig: &Rig, chooser: &mut Chooser, wants: Wants) {
         let told = |has: Option<&Has>| Told { size: has.map_or(0, |has| has.end), mtime: None };
         let call = match wants {
             Wants::Renew => Call::Renew,
@@ -97,6 +97,11 @@ impl Client {
                 Call::Release { ino, fence, told: has.map(|has| told(Some(has))), keep }
             }
         };
+        if matches!(call, Call::Release { .. }) && chooser.chance(1, 4) {
+            // It comes again, when it is over.
+            let late = Duration::from_millis(chooser.below(3000));
+            rig.ask_late(self.id, call.clone(), late);
+        }
         let slot = rig.ask(self.id, call);
         self.pending.push(Pending { sent: rig.world.time(), wants, slot, overtaken: false });
     }
@@ -120,30 +125,30 @@ impl Client {
         }
         let renews = self.pending.iter().any(|pending| matches!(pending.wants, Wants::Renew));
         if !renews && now.after(TERM - Duration::from_secs(1)) > self.lease {
-            self.ask(rig, Wants::Renew);
+            self.ask(rig, chooser, Wants::Renew);
         }
         let ino = files[chooser.below(files.len() as u64) as usize];
         match chooser.below(12) {
             0 if !self.waits_for(ino) && now < self.lease => {
                 let mode = if chooser.chance(1, 2) { Mode::Read } else { Mode::Write };
-                self.ask(rig, Wants::Delegate(ino, mode));
+                self.ask(rig, chooser, Wants::Delegate(ino, mode));
             }
             // A write may be under way when the lease ends: nodes judge it, not the client.
-            1..4 if chooser.chance(1, 10) || now < self.lease => self.write(rig, ino, chooser),
+            1..4 if chooser.chance(1, 2) || now < self.lease => self.write(rig, ino, chooser),
             4 if !self.waits_for(ino) => {
                 if let Some(has) = self.has.get(&ino).filter(|has| has.mode == Mode::Write) {
                     let (fence, end) = (has.grant.capability.fence, has.end);
-                    self.ask(rig, Wants::Publish(ino, fence, end));
+                    self.ask(rig, chooser, Wants::Publish(ino, fence, end));
                 }
             }
             5 if !self.waits_for(ino) && chooser.chance(1, 3) => {
                 if let Some(has) = self.has.get(&ino) {
                     let keep = chooser.chance(1, 2).then_some(Mode::Read);
                     let fence = has.grant.capability.fence;
-                    self.ask(rig, Wants::Release(ino, fence, keep));
+                    self.ask(rig, chooser, Wants::Release(ino, fence, keep));
                 }
             }
-            6 => self.answer_recalls(rig),
+            6 => self.answer_recalls(rig, chooser),
             _ => {}
         }
         true
@@ -187,7 +192,7 @@ impl Client {
     }
 
     /// A recall is answered when all that was written was told.
-    fn answer_recalls(&mut self, rig: &Rig) {
+    fn answer_recalls(&mut self, rig: &Rig, chooser: &mut Chooser) {
         let Some(Recalled { ino, keep, .. }) = self.recalled.first() else { return };
         let (ino, keep) = (*ino, *keep);
         let busy = |pending: &Pending| matches!(pending.wants, Wants::Publish(of, ..) | Wants::Release(of, ..) if of == ino);
@@ -197,7 +202,7 @@ impl Client {
         if let Some(has) = self.has.get_mut(&ino) {
             if has.mode == Mode::Write && has.dirty {
                 let (fence, end) = (has.grant.capability.fence, has.end);
-                self.ask(rig, Wants::Publish(ino, fence, end));
+                self.ask(rig, chooser, Wants::Publish(ino, fence, end));
                 return;
             }
             match keep {
@@ -229,14 +234,20 @@ impl Client {
             let pending = self.pending.remove(at);
             let reply = pending.slot.lock().unwrap().take();
             let reply = reply.filter(|_| !chooser.chance(1, 20));
-            if !self.take_answer(rig, &pending, reply) {
+            if !self.take_answer(rig, chooser, &pending, reply) {
                 return false;
             }
         }
         true
     }
 
-    fn take_answer(&mut self, rig: &Rig, pending: &Pending, reply: Option<Reply>) -> bool {
+    fn take_answer(
+        &mut self,
+        rig: &Rig,
+        chooser: &mut Chooser,
+        pending: &Pending,
+        reply: Option<Reply>,
+    ) -> bool {
         match (&pending.wants, reply) {
             (Wants::Renew, Some(Reply::Lease { life, term_ms, .. })) => {
                 if self.life.is_some_and(|known| known != life) {
@@ -252,7 +263,7 @@ impl Client {
                     // It may be of before the recall: given back, not used.
                     if self.has.get(ino).is_none_or(|has| has.grant.capability.fence != fence) {
                         self.has.remove(ino);
-                        self.ask(rig, Wants::Release(*ino, fence, None));
+                        self.ask(rig, chooser, Wants::Release(*ino, fence, None));
                     }
                     return true;
                 }
@@ -273,7 +284,7 @@ impl Client {
             // Until it knows what came of it: it must not be given the same again without knowing
             // what it wrote.
             (Wants::Release(ino, fence, keep), None) => {
-                self.ask(rig, Wants::Release(*ino, *fence, *keep));
+                self.ask(rig, chooser, Wants::Release(*ino, *fence, *keep));
             }
             (Wants::Release(ino, fence, keep), Some(reply)) => {
                 let is_its = |has: &&mut Has| has.grant.capability.fence == *fence;

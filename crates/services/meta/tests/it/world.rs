@@ -299,10 +299,21 @@ impl Rig {
 
     /// A client asks; the reply comes into the slot. It ends with the server.
     pub(crate) fn ask(&self, client: u64, call: Call) -> Arc<Mutex<Option<Reply>>> {
+        self.ask_late(client, call, Duration::ZERO)
+    }
+
+    /// The same, of a message that is on its way for so long.
+    pub(crate) fn ask_late(
+        &self,
+        client: u64,
+        call: Call,
+        late: Duration,
+    ) -> Arc<Mutex<Option<Reply>>> {
         let (server, world) = (self.server(), Arc::clone(&self.world));
         let slot = Arc::new(Mutex::new(None));
         let into = Arc::clone(&slot);
         self.tasks.borrow_mut().push(Box::pin(async move {
+            Line(Arc::clone(&world)).sleep(late).await;
             let (now, wall) = (world.time(), world.wall());
             let reply = server.call(Peer::Client(client), call, now, wall).await;
             *into.lock().unwrap() = Some(reply);
