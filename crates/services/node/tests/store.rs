@@ -15,7 +15,7 @@ fn walks() {
     let given = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match given("OUTBOARD_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..given("OUTBOARD_SEEDS").unwrap_or(150),
+        None => 0..given("OUTBOARD_SEEDS").unwrap_or(100),
     };
     let is_all = seeds.end - seeds.start > 1000;
     let (mut crashes, mut full, mut failed, mut dropped) = (0, 0, 0, 0);

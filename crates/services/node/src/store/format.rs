@@ -13,7 +13,7 @@
 //!         u32 | 24 blocks that are durable u32 | 28 bytes u32 | 32 records
 //!
 //! record  1 write  object u64, strip u32, version, offset u64, bytes u32, crc u32, grains
-//!         2 hole   object u64, version, start u64, end u64, edges: count u8, each number u64, grain
+//!         2 hole   object u64, version, start u64, end u64, count u8, edges (number u64, grain)
 //!         3 seal   object u64, fence u64
 //!         4 purge  object u64
 //! object  number u64, strip u32, fence u64, floor version, floor from u64, strips u32, each

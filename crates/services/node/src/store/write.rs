@@ -56,8 +56,8 @@ impl<M: Medium> Store<M> {
     ///
     /// # Errors
     /// [`Reason::Invalid`]: they do not lie within one strip, or the object's strips have another
-    /// size. [`Reason::Fence`]: a higher fence is in force. [`Reason::Order`]: the strip has a later
-    /// write, or another of this version. [`Reason::Full`], [`Reason::Medium`].
+    /// size. [`Reason::Fence`]: a higher fence is in force. [`Reason::Order`]: the strip has a
+    /// later write, or another of this version. [`Reason::Full`], [`Reason::Medium`].
     pub async fn write(
         &self,
         object: u64,
