@@ -57,8 +57,9 @@ fn a_seal_revokes_and_outlives_the_process() {
     };
     assert_eq!((object.object, object.fence, object.end), (1, 6, 100));
     let asks = [
-        Ask::write(1, (5, 2), 0, vec![8; 100]),
+        // First, as a refused write would tell the handlers which fence there is.
         Ask::read(1, 5, 0, 100),
+        Ask::write(1, (5, 2), 0, vec![8; 100]),
         Ask::hole(1, (5, 2), 0..50),
     ];
     for restarts in [false, true] {
