@@ -130,3 +130,65 @@ fn tag(key: &[u8; 32], number: u64, packet: &Packet<'_>) -> [u8; SEAL_LEN] {
     tag.iter_mut().zip(whole).for_each(|(to, from)| *to = from);
     tag
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUTE: Route =
+        Route { source: [10, 0, 0, 1], source_port: 4791, destination: [10, 0, 0, 2] };
+
+    fn pair(first: Psn) -> (Seal, Seal) {
+        let (key, other) = ([3; 32], Psn::new(9));
+        (Seal::new(&key, true, first, other), Seal::new(&key, false, other, first))
+    }
+
+    fn packet(psn: Psn, payload: &[u8]) -> Packet<'_> {
+        let (opcode, extension) = (Opcode::SendOnly, Extension::None);
+        Packet { opcode, solicited: false, asks: true, queue: 5, psn, extension, payload }
+    }
+
+    fn emitted(seal: &mut Seal, packet: &Packet<'_>) -> Vec<u8> {
+        let (mut carried, mut out) = (Vec::new(), Vec::new());
+        seal.emit(packet, ROUTE, &mut carried, &mut out).expect("it fits");
+        out
+    }
+
+    /// A packet's number comes again after sixteen million others; the packet does not.
+    #[test]
+    fn a_packet_of_a_round_before_is_none_of_this() {
+        let first = Psn::new(0x00FF_FFF0);
+        let (mut sends, mut receives) = pair(first);
+        let early = emitted(&mut sends, &packet(first, b"once"));
+        let early = Packet::parse(&early, ROUTE).expect("a packet");
+        for step in 0..8 {
+            let psn = first.plus(step << 21);
+            let datagram = emitted(&mut sends, &packet(psn, b"more"));
+            let sealed = Packet::parse(&datagram, ROUTE).expect("a packet");
+            assert_eq!(receives.open(&sealed), Some(packet(psn, b"more")), "{step}");
+            assert_eq!(receives.open(&early).is_some(), step <= 4, "a number near: {step}");
+        }
+        let again = emitted(&mut sends, &packet(first, b"once"));
+        let again = Packet::parse(&again, ROUTE).expect("a packet");
+        assert_eq!(again.psn, early.psn);
+        assert_eq!((receives.open(&again).is_some(), receives.open(&early)), (true, None));
+    }
+
+    #[test]
+    fn a_packet_does_not_come_back_as_one_of_the_other_end() {
+        let first = Psn::new(9);
+        let (mut sends, mut receives) = pair(first);
+        let answer = Packet {
+            opcode: Opcode::Acknowledge,
+            extension: Extension::Answer { syndrome: 5, messages: 77 },
+            asks: false,
+            ..packet(first, b"")
+        };
+        for packet in [packet(first, b"data"), answer] {
+            let datagram = emitted(&mut sends, &packet);
+            let sealed = Packet::parse(&datagram, ROUTE).expect("a packet");
+            assert_eq!(sends.open(&sealed), None);
+            assert_eq!(receives.open(&sealed), Some(packet));
+        }
+    }
+}
