@@ -1,0 +1,209 @@
+//! A client that cannot reach the server for longer than its lease, and what it finds after.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use outboard_base::{Errno, Ino};
+use outboard_volume::{Housekeeping, Volume};
+use outboard_wire::file::{Reply as FileReply, Request, Setattr, open_flags};
+use outboard_wire::shared::Peer;
+
+use crate::world::{Host, Rig, SERVER, start};
+
+fn two() -> (Rig, Host, Host) {
+    let mut rig = Rig::new(3);
+    let (one, other) = (Host::new(&mut rig, 1), Host::new(&mut rig, 2));
+    (rig, one, other)
+}
+
+/// What was acknowledged before the cut is there; the other client gets the file once the lease is
+/// over; and who was cut off sees what the other wrote, and not what it kept.
+#[test]
+fn who_is_cut_off_loses_the_file_and_nothing_that_was_acknowledged() {
+    let (mut rig, one, other) = two();
+    let host = one.clone();
+    let file = rig.wait(one.peer(), async move {
+        let (attr, fh) = host.open(b"f", 0).await.unwrap();
+        host.write((attr.ino, fh), 0, 0, vec![1; 100_000]).await.unwrap();
+        (attr.ino, fh)
+    });
+    rig.cut(one.peer(), true);
+    let (host, begun) = (other.clone(), rig.world.time());
+    let seen = rig.wait(other.peer(), async move {
+        let (attr, fh) = host.open(b"f", 0).await.unwrap();
+        let seen = host.read((attr.ino, fh), 0, 200_000).await.unwrap();
+        host.write((attr.ino, fh), 50_000, 0, vec![2; 100_000]).await.unwrap();
+        seen
+    });
+    assert!(seen == vec![1; 100_000], "{}", seen.len());
+    assert!(rig.world.time().since(begun) > Duration::from_secs(8), "not before the lease is over");
+    // It waits, and does not fail.
+    let host = one.clone();
+    let read = start(one.peer(), async move { host.read(file, 40_000, 200_000).await });
+    rig.pass(Duration::from_secs(20));
+    assert!(read.lock().unwrap().is_none(), "nothing is read without a lease");
+    rig.cut(one.peer(), false);
+    let read = rig.until(&read).unwrap();
+    assert!(read[..10_000] == [1; 10_000] && read[10_000..] == [2; 100_000]);
+    assert!(!one.client.server_changed());
+}
+
+/// Pages that a host wrote under a delegation that was lost do not come over what others wrote:
+/// the cache is told to drop them, and the next sync says so, once.
+#[test]
+fn pages_of_a_lost_delegation_are_not_written_back() {
+    let (mut rig, one, other) = two();
+    rig.pages = Some(Box::new(|_, _, _| {}));
+    let host = one.clone();
+    let (ino, fh) = rig.wait(one.peer(), async move {
+        let (attr, fh) = host.open(b"f", 0).await.unwrap();
+        let ino = attr.ino;
+        host.write((ino, fh), 0, 0, vec![1; 10_000]).await.unwrap();
+        assert!(host.client.holds(ino));
+        assert_eq!(host.client.cacheable(ino).await.unwrap().0.size, 10_000);
+        let runs: [(u64, &[u8]); 1] = [(0, &[7; 4096])];
+        host.client.write_back(host.session, ino, &runs, None).await.unwrap();
+        (ino, fh)
+    });
+    rig.cut(one.peer(), true);
+    let host = other.clone();
+    rig.wait(other.peer(), async move {
+        let (attr, fh) = host.open(b"f", 0).await.unwrap();
+        host.write((attr.ino, fh), 0, 0, vec![2; 10_000]).await.unwrap();
+    });
+    rig.cut(one.peer(), false);
+    rig.pass(Duration::from_secs(3));
+    let host = one.clone();
+    rig.wait(one.peer(), async move {
+        let runs: [(u64, &[u8]); 1] = [(4096, &[7; 4096])];
+        let back = || host.client.write_back(host.session, ino, &runs, None);
+        assert_eq!(back().await, Err(Errno::ESTALE));
+        assert!(!host.client.cacheable(ino).await.unwrap().1, "what is old is not given up yet");
+        assert_eq!(back().await, Err(Errno::ESTALE), "whatever is held now");
+        host.client.recalled(ino, false);
+        let sync = || host.plain(Request::Fsync { ino, fh, data_only: false });
+        assert_eq!(sync().await.map(|_| ()), Err(Errno::EIO));
+        assert_eq!(sync().await.map(|_| ()), Ok(()));
+        assert!(host.read((ino, fh), 0, 10_000).await.unwrap() == vec![2; 10_000]);
+    });
+}
+
+/// Pages of an earlier life: written back if nobody had the file since, else not.
+#[test]
+fn pages_of_an_earlier_life_come_back_if_nobody_wrote_since() {
+    for others_write in [false, true] {
+        let (mut rig, one, other) = two();
+        let host = one.clone();
+        let (ino, wrote) = rig.wait(one.peer(), async move {
+            let (attr, fh) = host.open(b"f", 0).await.unwrap();
+            host.write((attr.ino, fh), 0, 0, vec![1; 10_000]).await.unwrap();
+            host.plain(Request::Fsync { ino: attr.ino, fh, data_only: false }).await.unwrap();
+            (attr.ino, host.world.wall())
+        });
+        rig.pass(Duration::from_millis(1200));
+        rig.kill(1);
+        let next = Host::new(&mut rig, 3);
+        if others_write {
+            let host = other.clone();
+            rig.wait(other.peer(), async move {
+                let (attr, fh) = host.open(b"f", 0).await.unwrap();
+                host.write((attr.ino, fh), 0, 0, vec![2; 10_000]).await.unwrap();
+                host.plain(Request::Fsync { ino: attr.ino, fh, data_only: false }).await.unwrap();
+            });
+        }
+        let host = next.clone();
+        let (back, bytes) = rig.wait(next.peer(), async move {
+            let runs: [(u64, &[u8]); 1] = [(0, &[7; 4096])];
+            let back = host.client.write_back(host.session, ino, &runs, Some(wrote)).await;
+            let (_, fh) = host.open(b"f", 0).await.unwrap();
+            (back, host.read((ino, fh), 0, 1).await.unwrap())
+        });
+        let expected = if others_write { (Err(Errno::ESTALE), [2]) } else { (Ok(()), [7]) };
+        assert_eq!((back, &bytes[..]), (expected.0, &expected.1[..]));
+    }
+}
+
+/// A full node: the program hears so, and what was taken of the write does not show later.
+#[test]
+fn what_did_not_fit_does_not_show_when_the_file_grows() {
+    let (mut rig, one, _) = two();
+    let host = one.clone();
+    let file = rig.wait(one.peer(), async move {
+        let (attr, fh) = host.open(b"f", 0).await.unwrap();
+        host.write((attr.ino, fh), 0, 0, vec![1; 1000]).await.unwrap();
+        (attr.ino, fh)
+    });
+    rig.full(true);
+    let host = one.clone();
+    let write = async move { host.write(file, 1000, 0, vec![9; 300_000]).await };
+    assert_eq!(rig.wait(one.peer(), write), Err(Errno::ENOSPC));
+    rig.full(false);
+    let host = one.clone();
+    let read = rig.wait(one.peer(), async move {
+        assert_eq!(host.size(file.0).await, Ok(1000));
+        let set = Setattr { size: Some(2000), ..Setattr::default() };
+        host.plain(Request::Setattr { ino: file.0, fh: file.1, set }).await.unwrap();
+        host.read(file, 0, 5000).await.unwrap()
+    });
+    assert!(read[..1000] == [1; 1000] && read[1000..] == [0; 1000]);
+}
+
+/// Who unmounts asks for figures: it is answered though the server is gone for long.
+#[test]
+fn figures_are_answered_without_a_server() {
+    let (mut rig, one, _) = two();
+    let statfs = |host: Host| async move {
+        match host.plain(Request::Statfs { ino: Ino::ROOT }).await.unwrap().reply {
+            FileReply::Statfs(figures) => figures,
+            other => panic!("{other:?}"),
+        }
+    };
+    rig.pass(Duration::from_secs(3));
+    let before = rig.wait(one.peer(), statfs(one.clone()));
+    assert!(before.blocks_free > 0 && before.blocks > before.blocks_free);
+    rig.cut(SERVER, true);
+    rig.pass(Duration::from_secs(15));
+    let begun = rig.world.time();
+    assert_eq!(rig.wait(one.peer(), statfs(one.clone())), before);
+    assert!(rig.world.time().since(begun) < Duration::from_secs(1));
+}
+
+/// An orderly end gives everything back: the next client need not wait.
+#[test]
+fn after_a_sync_nobody_waits_for_who_is_gone() {
+    let (mut rig, one, other) = two();
+    let host = one.clone();
+    rig.wait(one.peer(), async move {
+        let (attr, fh) = host.open(b"f", open_flags::APPEND).await.unwrap();
+        host.write((attr.ino, fh), 0, 0, vec![1; 100_000]).await.unwrap();
+        host.client.sync().await.unwrap();
+    });
+    rig.kill(1);
+    let (host, begun) = (other.clone(), rig.world.time());
+    rig.wait(other.peer(), async move {
+        let (attr, fh) = host.open(b"f", 0).await.unwrap();
+        assert_eq!(attr.size, 100_000);
+        host.write((attr.ino, fh), 0, 0, vec![2; 10]).await.unwrap();
+    });
+    assert!(rig.world.time().since(begun) < Duration::from_secs(1));
+}
+
+/// A node that is away makes programs wait; nothing fails, and nothing is done twice.
+#[test]
+fn a_node_that_is_away_is_waited_for() {
+    let (mut rig, one, _) = two();
+    let host = one.clone();
+    let file = rig.wait(one.peer(), async move {
+        let (attr, fh) = host.open(b"f", 0).await.unwrap();
+        (attr.ino, fh)
+    });
+    (0..3).for_each(|node| rig.cut(Peer::Node(node), true));
+    let host = one.clone();
+    let write: Arc<Mutex<Option<_>>> =
+        start(one.peer(), async move { host.write(file, 0, 0, vec![5; 200_000]).await });
+    rig.pass(Duration::from_secs(60));
+    assert!(write.lock().unwrap().is_none());
+    (0..3).for_each(|node| rig.cut(Peer::Node(node), false));
+    assert_eq!(rig.until(&write), Ok(200_000));
+    assert_eq!(rig.ends(file.0.0), 200_000);
+}

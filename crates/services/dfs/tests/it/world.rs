@@ -1,0 +1,610 @@
+//! Time, a network, nodes, a server and clients, in one thread.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
+use std::time::Duration;
+
+use outboard_base::task::{Work, poll_once, run};
+use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, SessionId, Time, Timestamp};
+use outboard_codec::mac;
+use outboard_dfs::{Dfs, DfsOptions, Mode};
+use outboard_flow::{Gone, Net};
+use outboard_kv::mem::MemKv;
+use outboard_kvfs::{Kvfs, Options};
+use outboard_medium::mem::MemMedium;
+use outboard_meta::{Meta, MetaOptions};
+use outboard_node::{Store, StoreOptions, Version};
+use outboard_volume::{Answer as VolumeAnswer, Caller, Payload, Volume, VolumeEvent};
+use outboard_wire::file::{Attr, Flags, Header, Reply as FileReply, Request, open_flags};
+use outboard_wire::shared::call::{Call, Key, Layout, Object, Reply};
+use outboard_wire::shared::{Answer, Coordinate, Heads, Peer, Reason, Role, Strategy, Target};
+
+pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Line>;
+pub(crate) type Client = Dfs<Line>;
+
+const NODES: u16 = 3;
+const WALL: u64 = 1_700_000_000_000;
+pub(crate) const SERVER: Peer = Peer::Server(0);
+/// Time that a walk may take, of the world's.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+struct Node {
+    store: Store<Arc<MemMedium>>,
+    fences: Mutex<BTreeMap<u64, u64>>,
+    keys: Mutex<Vec<Key>>,
+}
+
+#[derive(Default)]
+struct State {
+    dead: BTreeSet<Peer>,
+    cut: BTreeSet<Peer>,
+    /// Of a thousand messages, so many are lost.
+    losses: u64,
+    /// Nodes refuse as if they had no room now, as often.
+    busy: u64,
+    full: bool,
+}
+
+pub(crate) struct World {
+    now: AtomicU64,
+    rng: Mutex<Rng>,
+    state: Mutex<State>,
+    nodes: Vec<Node>,
+}
+
+thread_local! {
+    static NEW: RefCell<Vec<(Peer, Work)>> = const { RefCell::new(Vec::new()) };
+    static SERVERS: RefCell<Option<Server>> = const { RefCell::new(None) };
+    static CLIENTS: RefCell<BTreeMap<u64, Arc<Client>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+pub(crate) fn spawn(whose: Peer, work: impl Future<Output = ()> + 'static) {
+    NEW.with_borrow_mut(|new| new.push((whose, Box::pin(work))));
+}
+
+/// Starts work, whose outcome comes into the slot.
+pub(crate) fn start<T: 'static>(
+    whose: Peer,
+    work: impl Future<Output = T> + 'static,
+) -> Arc<Mutex<Option<T>>> {
+    let slot = Arc::new(Mutex::new(None));
+    let into = Arc::clone(&slot);
+    spawn(whose, async move {
+        let out = work.await;
+        *into.lock().unwrap() = Some(out);
+    });
+    slot
+}
+
+impl World {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn below(&self, bound: u64) -> u64 {
+        self.rng.lock().unwrap().below(bound)
+    }
+
+    pub(crate) fn time(&self) -> Time {
+        Time(self.now.load(Ordering::Relaxed))
+    }
+
+    fn wall_ms(&self) -> u64 {
+        WALL + self.time().0 / 1_000_000
+    }
+
+    pub(crate) fn wall(&self) -> Timestamp {
+        let ns = WALL * 1_000_000 + self.time().0;
+        Timestamp { sec: (ns / 1_000_000_000) as i64, nsec: (ns % 1_000_000_000) as u32 }
+    }
+
+    fn is_lost(&self, one: Peer, other: Peer) -> bool {
+        let losses = self.state().losses;
+        let lost = losses > 0 && self.below(1000) < losses;
+        let state = self.state();
+        let gone = |peer| state.dead.contains(&peer) || state.cut.contains(&peer);
+        lost || gone(one) || gone(other)
+    }
+
+    async fn request(&self, node: u16, heads: &Heads, data: &[u8]) -> (Answer, Vec<u8>) {
+        let outcome = self.carry_out(&self.nodes[usize::from(node)], heads, data).await;
+        let (outcome, data) = match outcome {
+            Ok(data) => (Ok(()), data),
+            Err(reason) => (Err(reason), Vec::new()),
+        };
+        let answer = Answer {
+            data: data.len() as u32,
+            request: heads.head.request,
+            rank: 0,
+            outcome,
+            sequence: 0,
+            epoch: 1,
+            credit: 1,
+            fence: 0,
+        };
+        (answer, data)
+    }
+
+    async fn carry_out(
+        &self,
+        node: &Node,
+        heads: &Heads,
+        data: &[u8],
+    ) -> std::result::Result<Vec<u8>, Reason> {
+        let mut bytes = Vec::new();
+        heads.emit(&mut bytes).map_err(|_| Reason::Invalid)?;
+        let capability = &heads.capability;
+        let key = node.keys.lock().unwrap().iter().find(|key| key.id == capability.key).cloned();
+        let is_signed =
+            key.is_some_and(|key| mac::is_tag(&key.key, &[&capability.signed()], &capability.mac));
+        if !is_signed {
+            return Err(Reason::Forged);
+        }
+        if capability.expires <= self.wall_ms() {
+            return Err(Reason::Expired);
+        }
+        if !capability.rights.allow(heads.rights_needed()) {
+            return Err(Reason::Rights);
+        }
+        let busy = self.state().busy;
+        if busy > 0 && self.below(1000) < busy {
+            return Err(Reason::Busy);
+        }
+        let (object, fence) = (capability.object, capability.fence);
+        let known = node.fences.lock().unwrap().get(&object).copied().unwrap_or(0);
+        if known > fence {
+            return Err(Reason::Fence);
+        }
+        let raise = || {
+            let mut fences = node.fences.lock().unwrap();
+            let known = fences.entry(object).or_default();
+            *known = fence.max(*known);
+        };
+        match &heads.target {
+            Target::Write(write) => {
+                if outboard_codec::crc32c(data) != write.crc || self.state().full {
+                    return Err(if self.state().full { Reason::Full } else { Reason::Invalid });
+                }
+                let version = Version { fence, sequence: write.sequence };
+                let previous =
+                    (write.previous > 0).then_some(Version { fence, sequence: write.previous });
+                raise();
+                node.store.write(object, 65536, version, previous, write.offset, data).await?;
+                Ok(Vec::new())
+            }
+            Target::Hole(hole) => {
+                raise();
+                let version = Version { fence, sequence: hole.sequence };
+                node.store.hole(object, version, hole.range()).await?;
+                Ok(Vec::new())
+            }
+            Target::Read(read) => node.store.read(object, read.offset, read.bytes).await,
+        }
+    }
+
+    async fn node_call(&self, node: u16, call: Call) -> Reply {
+        let node = &self.nodes[usize::from(node)];
+        match call {
+            Call::Seal { object, fence } => {
+                {
+                    let mut fences = node.fences.lock().unwrap();
+                    let known = fences.entry(object).or_default();
+                    *known = fence.max(*known);
+                }
+                match node.store.seal(object, fence).await {
+                    Ok(object) => Reply::Object(object),
+                    Err(_) => Reply::Failed(Errno::EIO),
+                }
+            }
+            Call::Purge { object } => match node.store.purge(object).await {
+                Ok(()) => Reply::Done,
+                Err(_) => Reply::Failed(Errno::EIO),
+            },
+            Call::Objects { from } => Reply::Objects(node.store.objects(from, 16)),
+            Call::Keys { keys } => {
+                *node.keys.lock().unwrap() = keys;
+                Reply::Done
+            }
+            Call::Flush => Reply::Done,
+            Call::Status => Reply::Text("{\"free\":1000000000,\"capacity\":2000000000}".to_owned()),
+            _ => Reply::Failed(Errno::ENOSYS),
+        }
+    }
+}
+
+/// One part's end of the network.
+#[derive(Clone)]
+pub(crate) struct Line {
+    pub(crate) world: Arc<World>,
+    me: Peer,
+}
+
+impl Line {
+    /// There and back: the target works on its own, whatever becomes of who asks.
+    async fn exchange<T: 'static>(
+        &self,
+        to: Peer,
+        work: impl Future<Output = T> + 'static,
+    ) -> std::result::Result<T, Gone> {
+        self.sleep(Duration::from_micros(self.world.below(1500))).await;
+        if self.world.is_lost(self.me, to) {
+            self.sleep(Duration::from_millis(100)).await;
+            return Err(Gone::Unanswered);
+        }
+        let slot = start(to, work);
+        let world = Arc::clone(&self.world);
+        let mut until = None;
+        let out = std::future::poll_fn(|_| {
+            if let Some(out) = slot.lock().unwrap().take() {
+                return Poll::Ready(Some(out));
+            }
+            // Who is gone is noticed after a while.
+            let gone = {
+                let state = world.state();
+                state.dead.contains(&to) || state.cut.contains(&to)
+            };
+            match (gone, until) {
+                (false, _) => until = None,
+                (true, None) => until = Some(world.time().after(Duration::from_millis(500))),
+                (true, Some(time)) if world.time() >= time => return Poll::Ready(None),
+                _ => {}
+            }
+            Poll::Pending
+        });
+        let out = out.await.ok_or(Gone::Ended)?;
+        if self.world.is_lost(self.me, to) {
+            self.sleep(Duration::from_millis(100)).await;
+            return Err(Gone::Ended);
+        }
+        Ok(out)
+    }
+}
+
+impl Net for Line {
+    fn know(&self, _: Peer, _: SocketAddrV4) {}
+
+    async fn call(&self, to: Peer, call: Vec<u8>) -> std::result::Result<Vec<u8>, Gone> {
+        let (world, me) = (Arc::clone(&self.world), self.me);
+        let call = Call::decode(&call).unwrap();
+        // Boxed: who answers asks others.
+        let work: std::pin::Pin<Box<dyn Future<Output = Vec<u8>>>> = Box::pin(async move {
+            let reply = match to {
+                Peer::Node(node) => world.node_call(node, call).await,
+                Peer::Server(_) => {
+                    let server = SERVERS.with_borrow(Clone::clone).unwrap();
+                    server.call(me, call, world.time(), world.wall()).await
+                }
+                Peer::Client(client) => {
+                    let client = CLIENTS.with_borrow(|all| all.get(&client).cloned());
+                    match client {
+                        Some(client) => client.incoming(call).await,
+                        None => std::future::pending().await,
+                    }
+                }
+            };
+            let mut bytes = Vec::new();
+            reply.encode(&mut bytes);
+            bytes
+        });
+        self.exchange(to, work).await
+    }
+
+    async fn request(
+        &self,
+        to: Peer,
+        heads: &Heads,
+        data: &[u8],
+    ) -> std::result::Result<(Answer, Vec<u8>), Gone> {
+        let Peer::Node(node) = to else { return Err(Gone::Refused) };
+        let (world, heads, data) = (Arc::clone(&self.world), *heads, data.to_vec());
+        self.exchange(to, async move { world.request(node, &heads, &data).await }).await
+    }
+
+    fn now(&self) -> Time {
+        self.world.time()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.world.wall_ms()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        let until = self.world.time().after(time);
+        let over = || if self.world.time() >= until { Poll::Ready(()) } else { Poll::Pending };
+        std::future::poll_fn(|_| over()).await;
+    }
+}
+
+/// What hosts are asked, of a client.
+type Pages = Box<dyn FnMut(u64, Ino, bool)>;
+
+pub(crate) struct Rig {
+    pub(crate) world: Arc<World>,
+    tasks: Vec<(Peer, Work)>,
+    beats: BTreeMap<u64, Time>,
+    tidied: Time,
+    /// Told of pages to be given up; else it is said at once that they were.
+    pub(crate) pages: Option<Pages>,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        NEW.with_borrow_mut(Vec::clear);
+        SERVERS.with_borrow_mut(|server| *server = None);
+        CLIENTS.with_borrow_mut(BTreeMap::clear);
+    }
+}
+
+fn coordinate(node: u16) -> Coordinate {
+    Coordinate { address: [127, 0, 0, 1], port: 1000 + node, node, unit: 0, role: Role::Data }
+}
+
+impl Rig {
+    pub(crate) fn new(seed: u64) -> Rig {
+        let mut rng = Rng::new(seed);
+        let node = |number: u16, seed: u64| {
+            let medium = |seed| Arc::new(MemMedium::new(seed));
+            let options = StoreOptions {
+                node: number,
+                cluster: 1,
+                capacity: 64 << 20,
+                segment: 1 << 20,
+                checkpoint_bytes: 1 << 20,
+            };
+            let store = run(Store::open(medium(seed), medium(seed + 1), options)).unwrap();
+            Node { store, fences: Mutex::default(), keys: Mutex::default() }
+        };
+        let nodes = (0..NODES).map(|number| node(number, rng.next_u64() >> 1)).collect();
+        let world = Arc::new(World {
+            now: AtomicU64::new(1_000_000_000),
+            rng: Mutex::new(Rng::new(rng.next_u64())),
+            state: Mutex::default(),
+            nodes,
+        });
+        let layout =
+            Layout { strategy: Strategy::Single, k: 1, m: 0, width: 2, strip: 65536, group: 0 };
+        let options = Options {
+            capacity: 64 << 20,
+            segment: 1 << 20,
+            id: 7,
+            mode: 0o777,
+            spread: Some(layout),
+            ..Options::default()
+        };
+        let (kv, medium) = (Arc::new(MemKv::new(seed)), Arc::new(MemMedium::new(seed)));
+        let kvfs = run(Kvfs::open(kv, medium, options, world.wall())).unwrap();
+        let options = MetaOptions {
+            cluster_key: [9; 32],
+            volume: 5,
+            life: 1,
+            nodes: (0..NODES).map(coordinate).collect(),
+            members: (0..NODES).collect(),
+            ..MetaOptions::default()
+        };
+        let line = Line { world: Arc::clone(&world), me: SERVER };
+        let server = run(Meta::open(Arc::new(kvfs), line, options)).unwrap();
+        SERVERS.with_borrow_mut(|place| *place = Some(server));
+        let (beats, tidied) = (BTreeMap::new(), Time(0));
+        Rig { world, tasks: Vec::new(), beats, tidied, pages: None }
+    }
+
+    /// A new client, connected.
+    pub(crate) fn client(&mut self, number: u64) -> Arc<Client> {
+        let me = Peer::Client(number);
+        let line = Line { world: Arc::clone(&self.world), me };
+        let mode = Mode::Direct;
+        let options = DfsOptions { server: SERVER, client: number, volume: 5, mode };
+        let client = Arc::new(Dfs::new(line, options));
+        CLIENTS.with_borrow_mut(|all| all.insert(number, Arc::clone(&client)));
+        self.beats.insert(number, self.world.time());
+        let connecting = Arc::clone(&client);
+        self.wait(me, async move { connecting.connect().await }).unwrap();
+        client
+    }
+
+    /// The process of a client dies.
+    pub(crate) fn kill(&mut self, number: u64) {
+        let me = Peer::Client(number);
+        CLIENTS.with_borrow_mut(|all| all.remove(&number));
+        NEW.with_borrow_mut(|new| new.retain(|(whose, _)| *whose != me));
+        self.tasks.retain(|(whose, _)| *whose != me);
+        self.beats.remove(&number);
+        self.world.state().dead.insert(me);
+    }
+
+    pub(crate) fn faults(&self, losses: u64, busy: u64) {
+        let mut state = self.world.state();
+        (state.losses, state.busy) = (losses, busy);
+    }
+
+    pub(crate) fn full(&self, full: bool) {
+        self.world.state().full = full;
+    }
+
+    pub(crate) fn cut(&self, peer: Peer, is_cut: bool) {
+        let mut state = self.world.state();
+        if is_cut {
+            state.cut.insert(peer)
+        } else {
+            state.cut.remove(&peer)
+        };
+    }
+
+    pub(crate) fn ends(&self, object: u64) -> u64 {
+        let end = |node: &Node| {
+            let found = node.store.objects(object, 1);
+            found.first().filter(|one: &&Object| one.object == object).map_or(0, |one| one.end)
+        };
+        self.world.nodes.iter().map(end).max().unwrap()
+    }
+
+    /// Everybody does something, and a little time passes.
+    pub(crate) fn step(&mut self) {
+        let now = self.world.time();
+        let server = SERVERS.with_borrow(Clone::clone).unwrap();
+        server.events();
+        for work in server.take_work() {
+            spawn(SERVER, work);
+        }
+        if now.since(self.tidied) >= Duration::from_secs(1) {
+            self.tidied = now;
+            spawn(SERVER, async move { while server.tidy(now).await {} });
+        }
+        let clients = CLIENTS.with_borrow(|all| all.clone());
+        for (number, client) in clients {
+            let me = Peer::Client(number);
+            let beat = self.beats.get_mut(&number).unwrap();
+            if now >= *beat {
+                *beat = now.after(Duration::from_secs(1));
+                for work in client.take_work() {
+                    spawn(me, work);
+                }
+                let client = Arc::clone(&client);
+                spawn(me, async move { client.beat().await });
+            }
+            for event in client.take_events() {
+                if let VolumeEvent::RecallPages { ino, keep_read } = event {
+                    match &mut self.pages {
+                        Some(pages) => pages(number, ino, keep_read),
+                        None => client.recalled(ino, keep_read),
+                    }
+                }
+            }
+        }
+        self.tasks.extend(NEW.with_borrow_mut(std::mem::take));
+        let mut left = std::mem::take(&mut self.tasks);
+        while !left.is_empty() {
+            let at = self.world.below(left.len() as u64) as usize;
+            let (whose, mut work) = left.swap_remove(at);
+            if poll_once(work.as_mut()).is_pending() {
+                self.tasks.push((whose, work));
+            }
+        }
+        self.world.now.fetch_add(100_000 + self.world.below(900_000), Ordering::Relaxed);
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let end = self.world.time().after(time);
+        while self.world.time() < end {
+            self.step();
+        }
+    }
+
+    /// Goes on until a slot is filled.
+    pub(crate) fn until<T>(&mut self, slot: &Arc<Mutex<Option<T>>>) -> T {
+        let limit = self.world.time().after(LIMIT);
+        loop {
+            if let Some(out) = slot.lock().unwrap().take() {
+                return out;
+            }
+            assert!(self.world.time() < limit, "it hangs");
+            self.step();
+        }
+    }
+
+    /// Does work of a part to its end.
+    pub(crate) fn wait<T: 'static>(
+        &mut self,
+        whose: Peer,
+        work: impl Future<Output = T> + 'static,
+    ) -> T {
+        let slot = start(whose, work);
+        self.until(&slot)
+    }
+}
+
+/// A session of a client.
+#[derive(Clone)]
+pub(crate) struct Host {
+    pub(crate) client: Arc<Client>,
+    pub(crate) number: u64,
+    pub(crate) session: SessionId,
+    pub(crate) world: Arc<World>,
+}
+
+impl Host {
+    pub(crate) fn new(rig: &mut Rig, number: u64) -> Host {
+        let client = rig.client(number);
+        let (session, world) = (SessionId(100 + number), Arc::clone(&rig.world));
+        Host { client, number, session, world }
+    }
+
+    pub(crate) fn peer(&self) -> Peer {
+        Peer::Client(self.number)
+    }
+
+    pub(crate) fn header(&self, sequence: u64, flags: Flags) -> Header {
+        Header { cred: Cred::root(), flags, session: self.session, sequence, lane: 1 }
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        sequence: u64,
+        flags: Flags,
+        request: Request<'_>,
+        payload: Vec<u8>,
+    ) -> Result<VolumeAnswer> {
+        let caller = Caller::root(self.session);
+        let payload = if payload.is_empty() { Payload::None } else { Payload::Bytes(payload) };
+        let now = self.world.wall();
+        self.client.handle(&caller, &self.header(sequence, flags), request, payload, now).await
+    }
+
+    pub(crate) async fn plain(&self, request: Request<'_>) -> Result<VolumeAnswer> {
+        self.ask(0, Flags::default(), request, Vec::new()).await
+    }
+
+    /// Opens a file of the root, and makes it if it is not there.
+    pub(crate) async fn open(&self, name: &[u8], flags: u32) -> Result<(Attr, Fh)> {
+        let (mode, umask) = (0o644, 0);
+        let flags = flags | open_flags::RDWR;
+        let request = Request::Create { parent: Ino::ROOT, name, mode, umask, flags };
+        match self.plain(request).await?.reply {
+            FileReply::Created(attr, fh) => Ok((attr, fh)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn read(
+        &self,
+        (ino, fh): (Ino, Fh),
+        offset: u64,
+        len: u32,
+    ) -> Result<Vec<u8>> {
+        let answer = self.plain(Request::Read { ino, fh, offset, len, flags: 0 }).await?;
+        Ok(answer.payload.bytes().to_vec())
+    }
+
+    pub(crate) async fn write(
+        &self,
+        (ino, fh): (Ino, Fh),
+        offset: u64,
+        flags: u32,
+        data: Vec<u8>,
+    ) -> Result<u32> {
+        let request = Request::Write { ino, fh, offset, flags };
+        match self.ask(0, Flags::default(), request, data).await?.reply {
+            FileReply::Written(taken) => Ok(taken),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn size(&self, ino: Ino) -> Result<u64> {
+        match self.plain(Request::Getattr { ino, fh: Fh::NONE }).await?.reply {
+            FileReply::Attr(attr) => Ok(attr.size),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Seeds to walk: one that is asked for, or some.
+pub(crate) fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("OUTBOARD_SEED") {
+        Ok(seed) => vec![seed.parse().unwrap()],
+        Err(_) => (0..count).collect(),
+    }
+}
