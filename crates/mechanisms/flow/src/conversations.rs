@@ -1,9 +1,9 @@
 //! All conversations of one process, over one UDP port.
 //!
 //! A [`Conversations`] opens a conversation when something is asked, answers who opens one, gives
-//! requests to a [`Target`] and calls to who takes them, and ends each call: with its reply, or with
-//! why there is none. It has no socket, clock or thread: datagrams and time come in as arguments,
-//! and [`Conversations::pump`] says what is to be sent.
+//! requests to a [`Target`] and calls to who takes them, and ends each call: with its reply, or
+//! with why there is none. It has no socket, clock or thread: datagrams and time come in as
+//! arguments, and [`Conversations::pump`] says what is to be sent.
 //!
 //! What always holds:
 //! - a conversation is between one life of each end, and each of them has proved its role;
@@ -22,8 +22,8 @@ mod talk;
 #[cfg(test)]
 mod tests;
 
+use core::net::SocketAddrV4;
 use std::future::Future;
-use std::net::SocketAddrV4;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};

@@ -1,7 +1,7 @@
 //! The port through which the parts of a cluster reach each other.
 
+use core::net::SocketAddrV4;
 use std::future::Future;
-use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use outboard_base::Time;

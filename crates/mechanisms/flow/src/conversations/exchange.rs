@@ -1,6 +1,6 @@
 //! Packets in, packets out, and what time does.
 
-use std::net::SocketAddrV4;
+use core::net::SocketAddrV4;
 use std::time::Duration;
 
 use outboard_base::Time;

@@ -12,7 +12,7 @@
 //! it at once have one conversation. The proof is over the queue and number of the answer, which
 //! are random: who replays an OPEN cannot make it. It goes before packets until something is heard.
 
-use std::net::SocketAddrV4;
+use core::net::SocketAddrV4;
 use std::time::Duration;
 
 use outboard_codec::mac;

@@ -1,7 +1,7 @@
 //! What all conversations share, and what is known of each other end.
 
+use core::net::SocketAddrV4;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddrV4;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! One conversation: two flows, the messages that come in pieces, and what waits to go.
 
+use core::net::SocketAddrV4;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use outboard_base::Time;
