@@ -13,6 +13,7 @@
 //! - no memory is taken that was not accounted: descriptors, landings by peer, notices, packets;
 //! - one peer never takes more of the landings' memory than is still free for the others.
 
+mod account;
 pub mod context;
 pub mod ledger;
 pub mod sched;
@@ -26,6 +27,7 @@ use outboard_flow::Given;
 use outboard_wire::roce::Psn;
 use outboard_wire::shared::{Peer, Reason};
 
+use account::Accounts;
 use context::{Effect, Hand, Landing, Load, Matching, Notice, Path, Policy};
 use ledger::{Cost, HandlerLedger};
 use sched::{Handler, PacketAt, Sched, Task};
@@ -124,17 +126,8 @@ struct Owner {
     taken: usize,
 }
 
-/// What a peer uses.
-#[derive(Clone, Copy, Debug, Default)]
-struct Usage {
-    requests: u32,
-    nic: usize,
-    cpu: usize,
-}
-
 /// The runtime.
 pub struct Nic {
-    limits: Limits,
     contexts: Vec<Context>,
     state_left: usize,
     table: Table,
@@ -145,8 +138,7 @@ pub struct Nic {
     live: BTreeMap<(Peer, u32), u32>,
     owners: BTreeMap<u32, Owner>,
     landings: BTreeMap<u32, Landing>,
-    usage: BTreeMap<Peer, Usage>,
-    used: Usage,
+    accounts: Accounts,
     sealed: BTreeMap<Peer, bool>,
     whole: VecDeque<Whole>,
     answers: VecDeque<(Peer, Vec<u8>)>,
@@ -158,7 +150,6 @@ impl Nic {
     #[must_use]
     pub fn new(limits: Limits) -> Nic {
         Nic {
-            limits,
             contexts: Vec::new(),
             state_left: STATE_BYTES,
             table: Table::new(limits.table_bytes),
@@ -168,8 +159,7 @@ impl Nic {
             live: BTreeMap::new(),
             owners: BTreeMap::new(),
             landings: BTreeMap::new(),
-            usage: BTreeMap::new(),
-            used: Usage::default(),
+            accounts: Accounts::new(limits.landing_bytes),
             sealed: BTreeMap::new(),
             whole: VecDeque::new(),
             answers: VecDeque::new(),
@@ -263,7 +253,7 @@ impl Nic {
         if !packet.completes {
             self.live.insert((from, psn), slot);
         }
-        self.usage.entry(from).or_default().requests += 1;
+        self.accounts.begin(from);
     }
 
     /// The rest of a message will not come.
@@ -466,22 +456,17 @@ impl Nic {
     /// Bytes of landings in use: of handlers, and of the CPU side.
     #[must_use]
     pub fn landed(&self) -> (usize, usize) {
-        (self.used.nic, self.used.cpu)
+        let all = self.accounts.all();
+        (all.nic, all.cpu)
     }
 
-    /// What is in use, and what a peer may still take: as much as would leave as much for others as
-    /// it has itself. A peer that has nothing may take all that is left.
+    /// What is in use, as a header handler of `peer` sees it.
     fn load(&self, peer: Peer) -> Load {
-        let of_peer = self.usage.get(&peer).copied().unwrap_or_default();
-        let room = |used: usize, own: usize| {
-            let free = self.limits.landing_bytes.saturating_sub(used);
-            if own == 0 { free } else { free.saturating_sub(own) }
-        };
         Load {
             requests: (self.table.used(), self.table.most()),
-            of_peer: of_peer.requests,
-            nic_room: room(self.used.nic, of_peer.nic),
-            cpu_room: room(self.used.cpu, of_peer.cpu),
+            of_peer: self.accounts.of(peer).requests,
+            nic_room: self.accounts.room(peer, Path::Nic),
+            cpu_room: self.accounts.room(peer, Path::Cpu),
         }
     }
 
@@ -493,16 +478,8 @@ impl Nic {
                 let taken = landing.data.len().saturating_add(landing.later);
                 owner.taken += taken;
                 owner.path = landing.path;
-                let usage = self.usage.entry(owner.peer).or_default();
-                match landing.path {
-                    Path::Nic => {
-                        (usage.nic, self.used.nic) = (usage.nic + taken, self.used.nic + taken)
-                    }
-                    Path::Cpu => {
-                        (usage.cpu, self.used.cpu) = (usage.cpu + taken, self.used.cpu + taken);
-                        self.counts.steered += 1;
-                    }
-                }
+                self.counts.steered += u64::from(landing.path == Path::Cpu);
+                self.accounts.take(owner.peer, landing.path, taken);
             }
             Effect::Notice(Notice::Refused { reason, .. }) => {
                 self.counts.refused += 1;
@@ -551,18 +528,8 @@ impl Nic {
     fn free(&mut self, slot: u32) {
         self.landings.remove(&slot);
         self.table.give_back(slot);
-        let Some(owner) = self.owners.remove(&slot) else { return };
-        let Some(usage) = self.usage.get_mut(&owner.peer) else { return };
-        usage.requests = usage.requests.saturating_sub(1);
-        for used in [&mut *usage, &mut self.used] {
-            let bytes = match owner.path {
-                Path::Nic => &mut used.nic,
-                Path::Cpu => &mut used.cpu,
-            };
-            *bytes = bytes.saturating_sub(owner.taken);
-        }
-        if usage.requests == 0 {
-            self.usage.remove(&owner.peer);
+        if let Some(owner) = self.owners.remove(&slot) {
+            self.accounts.end(owner.peer, owner.path, owner.taken);
         }
     }
 }

@@ -291,7 +291,7 @@ fn walk(seed: u64) -> usize {
     assert_eq!(rig.nic.table().used(), 0, "seed {seed}: descriptors leak");
     assert_eq!(rig.nic.landed(), (0, 0), "seed {seed}: landings leak");
     assert_eq!(rig.nic.sched().waiting(), 0, "seed {seed}: packets leak");
-    assert!(rig.nic.usage.is_empty() && rig.nic.live.is_empty(), "seed {seed}");
+    assert!(rig.nic.accounts.is_empty() && rig.nic.live.is_empty(), "seed {seed}");
     assert!(rig.nic.landings.is_empty() && rig.nic.owners.is_empty(), "seed {seed}");
     rig.abreast
 }
