@@ -2,8 +2,8 @@
 //!
 //! Whoever owns it gives [`NodeTarget`] to the conversations, and after each batch of packets
 //! spawns what [`Node::take_work`] gives and sends what [`Node::take_answers`] gives; calls go to
-//! [`Node::call`], the clock to [`Node::set_wall`] (before each batch: capabilities end by it), idle
-//! time to [`Node::tidy`].
+//! [`Node::call`], the clock to [`Node::set_wall`] (before each batch: capabilities end by it),
+//! idle time to [`Node::tidy`].
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 

@@ -451,7 +451,7 @@ fn a_context_gets_what_is_its_and_nothing_else() {
 }
 
 #[test]
-fn events_are_dropped_and_counted_when_nobody_takes_them() {
+fn notices_are_dropped_and_counted_when_nobody_takes_them() {
     let mut nic = toy(LIMITS);
     for psn in 0..1030 {
         give(&mut nic, Peer::Client(1), psn, b"ty!", 1);

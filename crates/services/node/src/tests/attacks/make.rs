@@ -1,4 +1,5 @@
-//! The attacks: what each is, what has to become of it, and how it is made of a request that is right.
+//! The attacks: what each is, what has to become of it, and how it is made of a request that is
+//! right.
 
 use outboard_wire::shared::Reason;
 
