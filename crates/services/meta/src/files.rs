@@ -11,7 +11,9 @@ use outboard_wire::file::{Flags, Header, Request, open_flags};
 use outboard_wire::shared::call::{Asker, Layout, Mode, Reply};
 
 use crate::Meta;
+use crate::bytes::Operation;
 use crate::clients::Admission;
+use crate::grants::NOBODY;
 
 /// A request of a session under way; others may take the session over once it is dropped.
 struct Busy<'m, K, M, N> {
@@ -37,9 +39,10 @@ pub(crate) fn caller(asker: &Asker) -> Caller {
 
 /// Which file's size an operation reads, or what it does to its bytes.
 fn concerns(request: &Request<'_>) -> Option<(Ino, Mode)> {
+    if let Some(ino) = truncates(request) {
+        return Some((ino, Mode::Write));
+    }
     Some(match *request {
-        Request::Open { ino, flags } if flags & open_flags::TRUNC != 0 => (ino, Mode::Write),
-        Request::Setattr { ino, ref set, .. } if set.size.is_some() => (ino, Mode::Write),
         Request::Open { ino, .. }
         | Request::Getattr { ino, .. }
         | Request::Setattr { ino, .. }
@@ -47,6 +50,15 @@ fn concerns(request: &Request<'_>) -> Option<(Ino, Mode)> {
         Request::Fallocate { ino, .. } => (ino, Mode::Write),
         _ => return None,
     })
+}
+
+/// The file that this gives a size.
+fn truncates(request: &Request<'_>) -> Option<Ino> {
+    match *request {
+        Request::Open { ino, flags } if flags & open_flags::TRUNC != 0 => Some(ino),
+        Request::Setattr { ino, ref set, .. } if set.size.is_some() => Some(ino),
+        _ => None,
+    }
 }
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
@@ -68,19 +80,50 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if let Some((ino, mode)) = concerns(&request) {
             self.settle(ino, client, mode).await?;
         }
-        let creates = matches!(request, Request::Create { .. });
+        let mut cuts = truncates(&request);
         if let Request::Create { parent, name, flags, .. } = request
             && flags & open_flags::TRUNC != 0
         {
-            let found = self.look_up(&caller, &header, parent, name, wall).await?;
-            if let Some(ino) = found {
+            cuts = self.look_up(&caller, &header, parent, name, wall).await?;
+            if let Some(ino) = cuts {
                 self.settle(ino, client, Mode::Write).await?;
             }
         }
-        let payload = if payload.is_empty() { Payload::None } else { Payload::Bytes(payload) };
-        let handled = self.volume().handle(&caller, &header, request, payload, wall).await?;
-        let answer = if creates { self.with_its_size(client, handled).await? } else { handled };
-        encode(&answer)
+        let of = Operation { caller: &caller, header: &header, wall };
+        let answer = self.carry_out(&of, &request, payload).await?;
+        if let Some(ino) = cuts
+            && self.delegations().held(ino, client).is_none_or(|held| held.mode != Mode::Write)
+        {
+            // Who has the file to write does this itself.
+            self.cut(ino).await?;
+        }
+        match request {
+            Request::Create { .. } => encode(&self.with_its_size(client, answer).await?),
+            _ => encode(&answer),
+        }
+    }
+
+    /// By the volume, or, if it is about bytes that it does not have, by the nodes.
+    async fn carry_out(
+        &self,
+        of: &Operation<'_>,
+        request: &Request<'_>,
+        payload: Vec<u8>,
+    ) -> Result<Answer> {
+        if let Request::Fsync { ino, .. } = *request {
+            match self.flush_nodes(ino).await {
+                // A directory, or anything else that has no bytes there.
+                Ok(()) | Err(Errno::EINVAL | Errno::ESTALE) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let bytes =
+            if payload.is_empty() { Payload::None } else { Payload::Bytes(payload.clone()) };
+        let (caller, header) = (of.caller, of.header);
+        match self.volume().handle(caller, header, request.clone(), bytes, of.wall).await {
+            Err(Errno::EOPNOTSUPP) => self.bytes(of, request, &payload).await,
+            answer => answer,
+        }
     }
 
     /// What a name leads to, if the asker may know.
@@ -163,7 +206,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     ) -> Result<Reply> {
         let _busy = self.speak_for(client, asker.session).await?;
         // Who has a delegation knows the layout.
-        self.settle(ino, u64::MAX, Mode::Write).await?;
+        self.settle(ino, NOBODY, Mode::Write).await?;
         let header =
             Header { cred: asker.peer.clone(), session: asker.session, ..Header::default() };
         self.volume().set_layout(&caller(asker), &header, ino, layout).await?;

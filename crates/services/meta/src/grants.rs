@@ -22,8 +22,10 @@ use crate::Meta;
 use crate::delegations::{Held, InTheWay};
 use crate::nodes::first_of;
 
+/// A number that no client has: all are others to it. The server's own.
+pub(crate) const NOBODY: u64 = u64::MAX;
 /// How often it is looked whether who was recalled still has a lease.
-const LOOK: Duration = Duration::from_millis(250);
+pub(crate) const LOOK: Duration = Duration::from_millis(250);
 /// How long a client with a lease may take over a recall: what it has not written back by then is
 /// lost with its lease.
 const RECALL: Duration = Duration::from_secs(60);
@@ -43,12 +45,19 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if let Some(held) = self.has_already(ino, client, mode) {
             return self.grant_again(client, ino, held).await;
         }
+        self.grant_in_turn(client, ino, mode).await
+    }
+
+    /// In a file's turn: to a client that has less.
+    pub(crate) async fn grant_in_turn(&self, client: u64, ino: Ino, mode: Mode) -> Result<Grant> {
         if mode == Mode::Write {
             // Readers of the life before may still have leases.
             self.after_former_leases().await;
         }
         self.clear_the_way(ino, client, mode).await?;
-        self.needs_lease(client)?;
+        if client != NOBODY {
+            self.needs_lease(client)?;
+        }
         let change = self.changes().exclusive(ino).await;
         if mode == Mode::Write {
             self.volume().begin_writing(ino).await?;
@@ -66,6 +75,20 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     fn needs_lease(&self, client: u64) -> Result<()> {
         let has_lease = self.clients().may_take(client, self.net().now());
         if has_lease { Ok(()) } else { Err(Errno::ESTALE) }
+    }
+
+    /// A fresh capability for what the server itself has.
+    pub(crate) async fn delegate_again(&self, client: u64, ino: Ino) -> Result<Grant> {
+        let held = self.delegations().held(ino, client).ok_or(Errno::EIO)?;
+        self.grant_again(client, ino, held).await
+    }
+
+    /// A client loses what it has of a file.
+    pub(crate) async fn take_back(&self, client: u64, ino: Ino) {
+        let held = self.delegations().held(ino, client);
+        if let Some(held) = held {
+            self.take(ino, client, held).await;
+        }
     }
 
     async fn grant_again(&self, client: u64, ino: Ino, held: Held) -> Result<Grant> {
@@ -262,10 +285,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     pub(crate) async fn take_all(&self, client: u64) {
         let files = self.delegations().files_of(client);
         for ino in files {
-            let held = self.delegations().held(ino, client);
-            if let Some(held) = held {
-                self.take(ino, client, held).await;
-            }
+            self.take_back(client, ino).await;
         }
     }
 

@@ -186,8 +186,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let Ok(Reply::Text(text)) = self.ask_node(node.node, &Call::Status).await else {
                 continue;
             };
-            free = free.saturating_add(number_in(&text, "free").unwrap_or(0));
-            capacity = capacity.saturating_add(number_in(&text, "capacity").unwrap_or(0));
+            let number = |key| number_in(&text, key).unwrap_or(0);
+            let (all, used) = (number("capacity_bytes"), number("used_bytes"));
+            free = free.saturating_add(all.saturating_sub(used));
+            capacity = capacity.saturating_add(all);
         }
         let mut chores = self.chores();
         (chores.free, chores.capacity) = (free, capacity);
@@ -215,8 +217,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     async fn purge(&self, object: u64) -> outboard_base::Result<()> {
-        self.settle(outboard_base::Ino(object), u64::MAX, outboard_wire::shared::call::Mode::Write)
-            .await?;
+        self.settle(
+            outboard_base::Ino(object),
+            crate::grants::NOBODY,
+            outboard_wire::shared::call::Mode::Write,
+        )
+        .await?;
         self.purge_everywhere(object).await?;
         self.volume().purged(object).await
     }

@@ -15,10 +15,11 @@
 //! 5. A session is one client's at a time.
 //!
 //! Parts: `delegations`, `clients`, `keys`, `placement` (tables without I/O); `grants`, `files`,
-//! `nodes`, `housekeeping`, `check`. The page is `docs/internals/meta.md`.
+//! `bytes`, `nodes`, `housekeeping`, `check`. The page is `docs/internals/meta.md`.
 
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod check;
 mod clients;
 mod delegations;
@@ -36,6 +37,7 @@ use std::time::Duration;
 pub use outboard_base::task::Work;
 use outboard_base::task::{RangeLocks, WaitList, join_all};
 use outboard_base::{Errno, Ino, Result, Time, Timestamp};
+use outboard_dfs::Data;
 use outboard_flow::Net;
 use outboard_kv::Kv;
 use outboard_kvfs::Kvfs;
@@ -45,6 +47,7 @@ use outboard_wire::shared::{Coordinate, Peer};
 
 use clients::{Clients, Renewed};
 use delegations::Delegations;
+use grants::NOBODY;
 use housekeeping::Chores;
 use keys::Keys;
 use placement::Placement;
@@ -52,7 +55,7 @@ use placement::Placement;
 /// How long after the last lease of the life before the server's grace period ends.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long a client is given to hear that it lost a file.
-const HEAR: Duration = Duration::from_secs(2);
+const HEAR: Duration = Duration::from_secs(5);
 /// Inodes read at a time.
 const PAGE: usize = 1024;
 
@@ -94,7 +97,8 @@ impl Default for MetaOptions {
 
 struct Inner<K, M, N> {
     kvfs: Arc<Kvfs<K, M>>,
-    net: N,
+    /// The server's own way to the nodes, and the network.
+    data: Data<N>,
     options: MetaOptions,
     placement: Placement,
     /// When nobody can have a lease of the life before this any more.
@@ -147,7 +151,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let keys = Keys::new(options.cluster_key, options.key_life, options.capability);
         let inner = Inner {
             kvfs,
-            net,
+            data: Data::new(net),
             placement,
             former_leases_end,
             clients: Mutex::new(Clients::new(options.lease)),
@@ -166,7 +170,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     pub async fn call(&self, from: Peer, call: Call, now: Time, wall: Timestamp) -> Reply {
         let answer = match (from, call) {
             (_, Call::Status) => Ok(Reply::Text(self.status())),
-            (Peer::Client(client), call) => self.answer(client, call, now, wall).await,
+            (Peer::Client(client), call) if client != NOBODY => {
+                self.answer(client, call, now, wall).await
+            }
             _ => Err(Errno::EPERM),
         };
         answer.unwrap_or_else(Reply::Failed)
@@ -241,7 +247,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     pub(crate) fn net(&self) -> &N {
-        &self.0.net
+        self.0.data.net()
+    }
+
+    pub(crate) fn data(&self) -> &Data<N> {
+        &self.0.data
     }
 }
 

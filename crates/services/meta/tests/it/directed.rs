@@ -166,7 +166,7 @@ fn a_late_reader_hears_of_what_it_lost() {
     assert_eq!(writer.mode, Mode::Write);
     let slot = rig.ask(1, Call::Renew);
     assert!(rig.at_once(&slot).is_none());
-    rig.pass(SECOND * 3);
+    rig.pass(SECOND * 6);
     assert_eq!(rig.at_once(&slot), Some(Reply::Failed(Errno::EIO)), "it does not answer");
 }
 

@@ -8,6 +8,7 @@
     reason = "a test may panic"
 )]
 
+mod bytes;
 mod client;
 mod directed;
 mod files;

@@ -20,7 +20,9 @@ use outboard_meta::{Meta, MetaOptions};
 use outboard_volume::Caller;
 use outboard_wire::file::{Attr, Header, Reply as FileReply, Request, open_flags};
 use outboard_wire::shared::call::{Asker, Call, Event, Key, Layout, Mode, Object, Reply};
-use outboard_wire::shared::{Answer, Capability, Coordinate, Heads, Peer, Role, Strategy};
+use outboard_wire::shared::{
+    Answer, Capability, Coordinate, Heads, Peer, Reason, Rights, Role, Strategy, Target,
+};
 
 pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Line>;
 
@@ -36,6 +38,58 @@ pub(crate) struct Node {
     pub(crate) keys: Vec<Key>,
     pub(crate) away: bool,
     pub(crate) damaged: BTreeMap<u64, u64>,
+    /// Bytes of objects, and the last sequence under their fence.
+    pub(crate) bytes: BTreeMap<u64, Vec<u8>>,
+    sequences: BTreeMap<(u64, u64), u32>,
+}
+
+impl Node {
+    /// A request with data, as a node that checks it.
+    fn request(&mut self, heads: &Heads, data: &[u8], wall: u64) -> Result<Vec<u8>, Reason> {
+        let Heads { capability, target, .. } = heads;
+        let known = self.keys.iter().find(|key| key.id == capability.key && key.until > wall);
+        let known = known.ok_or(Reason::Forged)?;
+        if !mac::is_tag(&known.key, &[&capability.signed()], &capability.mac) {
+            return Err(Reason::Forged);
+        }
+        let (object, fence) = (capability.object, capability.fence);
+        let held = self.objects.entry(object).or_insert_with(|| nothing(object));
+        let bytes = self.bytes.entry(object).or_default();
+        if fence < held.fence {
+            return Err(Reason::Fence);
+        }
+        let (sequence, start, end) = match target {
+            Target::Read(read) => {
+                let range = read.offset as usize..(read.offset + u64::from(read.bytes)) as usize;
+                bytes.resize(bytes.len().max(range.end), 0);
+                return Ok(bytes[range].to_vec());
+            }
+            Target::Write(write) => {
+                (write.sequence, write.offset, write.offset + data.len() as u64)
+            }
+            Target::Hole(hole) => (hole.sequence, hole.offset, hole.end),
+        };
+        if !capability.rights.allow(Rights::WRITE) {
+            return Err(Reason::Rights);
+        }
+        let last = self.sequences.entry((object, fence)).or_default();
+        assert!(sequence > *last, "a version is given once");
+        (*last, held.fence) = (sequence, fence);
+        if let Target::Write(_) = target {
+            held.end = held.end.max(end);
+            bytes.resize(bytes.len().max(end as usize), 0);
+            bytes[start as usize..end as usize].copy_from_slice(data);
+        } else {
+            held.end = if end == u64::MAX { held.end.min(start) } else { held.end };
+            let end = bytes.len().min(end as usize);
+            bytes[(start as usize).min(end)..end].fill(0);
+        }
+        Ok(Vec::new())
+    }
+}
+
+fn nothing(object: u64) -> Object {
+    Object { object, end: 0, fence: 0, bytes: 0 }
 }
 
 /// What the server asked a client that has not answered yet.
@@ -99,12 +153,12 @@ impl World {
         let known = node.keys.iter().find(|key| key.id == capability.key && key.until > wall);
         let good = known
             .is_some_and(|key| mac::is_tag(&key.key, &[&capability.signed()], &capability.mac));
-        let allowed = capability.rights.allow(outboard_wire::shared::Rights::WRITE);
+        let allowed = capability.rights.allow(Rights::WRITE);
         if !good || !allowed || capability.expires <= wall || node.away {
             return false;
         }
         let object = capability.object;
-        let new = Object { object, end: 0, fence: 0, bytes: 0 };
+        let new = nothing(object);
         let held = node.objects.entry(object).or_insert(new);
         if capability.fence < held.fence {
             return false;
@@ -129,13 +183,14 @@ impl World {
         }
         Ok(match call {
             Call::Seal { object, fence } => {
-                let new = Object { object, end: 0, fence: 0, bytes: 0 };
+                let new = nothing(object);
                 let held = node.objects.entry(object).or_insert(new);
                 held.fence = held.fence.max(fence);
                 Reply::Object(*held)
             }
             Call::Purge { object } => {
                 node.objects.remove(&object);
+                node.bytes.remove(&object);
                 Reply::Done
             }
             Call::Objects { from } => {
@@ -149,7 +204,8 @@ impl World {
                 node.keys = keys;
                 Reply::Done
             }
-            Call::Status => Reply::Text("{\"free\":100,\"capacity\":200}".to_owned()),
+            Call::Flush => Reply::Done,
+            Call::Status => Reply::Text("{\"capacity_bytes\":200,\"used_bytes\":100}".to_owned()),
             _ => Reply::Failed(Errno::ENOSYS),
         })
     }
@@ -184,8 +240,28 @@ impl Net for Line {
         Ok(bytes)
     }
 
-    async fn request(&self, _: Peer, _: &Heads, _: &[u8]) -> Result<(Answer, Vec<u8>), Gone> {
-        Err(Gone::Refused)
+    async fn request(
+        &self,
+        to: Peer,
+        heads: &Heads,
+        data: &[u8],
+    ) -> Result<(Answer, Vec<u8>), Gone> {
+        let wall = self.0.wall_ms();
+        let mut state = self.0.state();
+        let Peer::Node(node) = to else { return Err(Gone::Refused) };
+        let node = state.nodes.get_mut(&node).filter(|node| !node.away).ok_or(Gone::Unanswered)?;
+        let done = node.request(heads, data, wall);
+        let answer = Answer {
+            data: done.as_ref().map_or(0, |data| data.len() as u32),
+            request: heads.head.request,
+            rank: 0,
+            outcome: done.as_ref().map(|_| ()).map_err(|reason| *reason),
+            sequence: 0,
+            epoch: 1,
+            credit: 1,
+            fence: 0,
+        };
+        Ok((answer, done.unwrap_or_default()))
     }
 
     fn now(&self) -> Time {
