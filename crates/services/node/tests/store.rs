@@ -4,6 +4,8 @@
 
 #[path = "store/directed.rs"]
 mod directed;
+#[path = "store/headers.rs"]
+mod headers;
 #[path = "store/model.rs"]
 mod model;
 

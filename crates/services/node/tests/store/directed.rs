@@ -217,7 +217,8 @@ fn a_log_that_rots_is_never_believed() {
                     assert_eq!(read, Ok(vec![5; 9000]), "{checkpoint} {at}");
                     assert_eq!(store.objects(8, 1)[0].fence, 5, "{checkpoint} {at}");
                 }
-                Err(OpenError::Damaged(_)) => damaged += 1,
+                // A header is there twice.
+                Err(OpenError::Damaged(_)) if checkpoint || at >= 8192 => damaged += 1,
                 Err(other) => panic!("{other} {checkpoint} {at}"),
             }
         }
