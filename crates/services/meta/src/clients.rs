@@ -1,11 +1,12 @@
 //! Clients: their leases, their sessions, and what they must hear of. A table without I/O.
 //!
-//! | a client | how | then |
-//! |---|---|---|
-//! | has a lease | it renewed less than a term ago, by the server's clock, with a margin | nothing is taken from it unasked |
-//! | is late | its lease is over | what it has may be lost to others; it hears of that before its next renewal is answered |
-//! | is gone | it is late for so long | its sessions are detached, what it wrote is resolved |
-//! | is expelled | it did not give back what was recalled, or did not take its events | as if it were gone, once its lease is over |
+//! - *has a lease*: it renewed less than a term ago, by the server's clock, with a margin. Nothing
+//!   is taken from it unasked;
+//! - *late*: its lease is over. What it has may be lost to others; it hears of that before its next
+//!   renewal is answered;
+//! - *gone*: it is late for so long. Its sessions are detached, what it wrote is resolved;
+//! - *expelled*: it did not give back what was recalled, or did not take its events. It is as if it
+//!   were gone, once its lease is over.
 //!
 //! Who is gone or expelled is told another life of the server at its next renewal, and ends.
 
@@ -229,7 +230,7 @@ impl Clients {
         self.sessions.remove(&session);
     }
 
-    /// Puts an event where it will be delivered from. One of a session that nobody has is for nobody.
+    /// Puts an event where it will be delivered from. One of a session that nobody has is dropped.
     pub(crate) fn push_event(&mut self, session: SessionId, event: Event) {
         let owner = self.sessions.get(&session).map(|known| known.owner);
         if let Some(client) = owner.and_then(|owner| self.all.get_mut(&owner)) {

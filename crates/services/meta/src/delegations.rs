@@ -1,7 +1,7 @@
 //! Who may use which file's bytes: a table without I/O.
 //!
-//! A file has many readers or one writer. Each has a fence: `openings of the server << 32 | counter`.
-//! A fence is above every fence that the file had before, so a call that comes late names a fence
+//! A file has many readers or one writer. Each has a fence, `openings of the server << 32 |
+//! counter`. A fence is above every fence that the file had before, so a call that comes late names a fence
 //! that is nobody's any more, and a node that has seen a later one refuses it. The table drops a
 //! file that nobody holds and keeps the highest such fence as a floor for all files.
 //!
@@ -93,7 +93,7 @@ impl Delegations {
         self.files.get(&ino).is_some_and(|file| file.unresolved)
     }
 
-    /// Grants what nothing stands in the way of, under a new fence; what the client had is replaced.
+    /// Grants what nothing stands in the way of, under a new fence, instead of what the client had.
     ///
     /// # Errors
     /// `EBUSY` if something stands in the way, `EIO` once an opening has no fences left.

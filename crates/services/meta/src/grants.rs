@@ -158,8 +158,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
     }
 
-    /// A client gives back what it has under a fence, down to `keep`. Done again it changes nothing;
-    /// `ESTALE` if it has something to say under a fence that was taken from it.
+    /// A client gives back what it has under a fence, down to `keep`. Done again it changes
+    /// nothing; `ESTALE` if it has something to say under a fence that was taken from it.
     pub(crate) async fn release(
         &self,
         client: u64,

@@ -238,7 +238,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         format!(
             "{{\"role\":\"meta\",\"life\":{},\"opening\":{},\"grace\":{},\"clients\":{clients},\
              \"leases\":{leases},\"sessions\":{sessions},\"events\":{events},\
-             \"delegations\":{{\"read\":{readers},\"write\":{writers},\"unresolved\":{unresolved}}},\
+             \"delegations\":{{\"read\":{readers},\"write\":{writers},\
+             \"unresolved\":{unresolved}}},\
              \"key\":{key},\"nodes\":{},\"nodes_reached\":{},\"purges\":{},\"free\":{},\
              \"capacity\":{}}}",
             self.options().life,

@@ -195,7 +195,10 @@ impl Client {
     fn answer_recalls(&mut self, rig: &Rig, chooser: &mut Chooser) {
         let Some(Recalled { ino, keep, .. }) = self.recalled.first() else { return };
         let (ino, keep) = (*ino, *keep);
-        let busy = |pending: &Pending| matches!(pending.wants, Wants::Publish(of, ..) | Wants::Release(of, ..) if of == ino);
+        let busy = |pending: &Pending| match pending.wants {
+            Wants::Publish(of, ..) | Wants::Release(of, ..) => of == ino,
+            _ => false,
+        };
         if self.pending.iter().any(busy) {
             return;
         }

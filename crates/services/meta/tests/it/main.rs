@@ -12,6 +12,7 @@ mod bytes;
 mod client;
 mod directed;
 mod files;
+mod node;
 mod nodes;
 mod walk;
 mod world;

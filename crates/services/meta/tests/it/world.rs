@@ -19,10 +19,10 @@ use outboard_medium::mem::MemMedium;
 use outboard_meta::{Meta, MetaOptions};
 use outboard_volume::Caller;
 use outboard_wire::file::{Attr, Header, Reply as FileReply, Request, open_flags};
-use outboard_wire::shared::call::{Asker, Call, Event, Key, Layout, Mode, Object, Reply};
-use outboard_wire::shared::{
-    Answer, Capability, Coordinate, Heads, Peer, Reason, Rights, Role, Strategy, Target,
-};
+use outboard_wire::shared::call::{Asker, Call, Event, Layout, Mode, Reply};
+use outboard_wire::shared::{Answer, Capability, Coordinate, Heads, Peer, Rights, Role, Strategy};
+
+use crate::node::{Node, nothing};
 
 pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Line>;
 
@@ -30,67 +30,6 @@ pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Line>;
 pub(crate) const NODES: u16 = 3;
 /// Unix time when the world begins, milliseconds.
 const WALL: u64 = 1_700_000_000_000;
-
-/// A node: what it holds, and the keys it knows.
-#[derive(Default)]
-pub(crate) struct Node {
-    pub(crate) objects: BTreeMap<u64, Object>,
-    pub(crate) keys: Vec<Key>,
-    pub(crate) away: bool,
-    pub(crate) damaged: BTreeMap<u64, u64>,
-    /// Bytes of objects, and the last sequence under their fence.
-    pub(crate) bytes: BTreeMap<u64, Vec<u8>>,
-    sequences: BTreeMap<(u64, u64), u32>,
-}
-
-impl Node {
-    /// A request with data, as a node that checks it.
-    fn request(&mut self, heads: &Heads, data: &[u8], wall: u64) -> Result<Vec<u8>, Reason> {
-        let Heads { capability, target, .. } = heads;
-        let known = self.keys.iter().find(|key| key.id == capability.key && key.until > wall);
-        let known = known.ok_or(Reason::Forged)?;
-        if !mac::is_tag(&known.key, &[&capability.signed()], &capability.mac) {
-            return Err(Reason::Forged);
-        }
-        let (object, fence) = (capability.object, capability.fence);
-        let held = self.objects.entry(object).or_insert_with(|| nothing(object));
-        let bytes = self.bytes.entry(object).or_default();
-        if fence < held.fence {
-            return Err(Reason::Fence);
-        }
-        let (sequence, start, end) = match target {
-            Target::Read(read) => {
-                let range = read.offset as usize..(read.offset + u64::from(read.bytes)) as usize;
-                bytes.resize(bytes.len().max(range.end), 0);
-                return Ok(bytes[range].to_vec());
-            }
-            Target::Write(write) => {
-                (write.sequence, write.offset, write.offset + data.len() as u64)
-            }
-            Target::Hole(hole) => (hole.sequence, hole.offset, hole.end),
-        };
-        if !capability.rights.allow(Rights::WRITE) {
-            return Err(Reason::Rights);
-        }
-        let last = self.sequences.entry((object, fence)).or_default();
-        assert!(sequence > *last, "a version is given once");
-        (*last, held.fence) = (sequence, fence);
-        if let Target::Write(_) = target {
-            held.end = held.end.max(end);
-            bytes.resize(bytes.len().max(end as usize), 0);
-            bytes[start as usize..end as usize].copy_from_slice(data);
-        } else {
-            held.end = if end == u64::MAX { held.end.min(start) } else { held.end };
-            let end = bytes.len().min(end as usize);
-            bytes[(start as usize).min(end)..end].fill(0);
-        }
-        Ok(Vec::new())
-    }
-}
-
-fn nothing(object: u64) -> Object {
-    Object { object, end: 0, fence: 0, bytes: 0 }
-}
 
 /// What the server asked a client that has not answered yet.
 pub(crate) struct Asked {
