@@ -1,9 +1,10 @@
 //! Who may use which file's bytes: a table without I/O.
 //!
-//! A file has many readers or one writer. Each has a fence, `openings of the server << 32 |
-//! counter`. A fence is above every fence that the file had before, so a call that comes late names a fence
-//! that is nobody's any more, and a node that has seen a later one refuses it. The table drops a
-//! file that nobody holds and keeps the highest such fence as a floor for all files.
+//! A file has many readers or one writer. Each has a fence, of which the high half is the number of
+//! the server's opening and the low half a counter. It is above every fence that the file had
+//! before, so a call that comes late names a fence that is nobody's any more, and a node that has
+//! seen a later one refuses it. The table drops a file that nobody holds and keeps the highest such
+//! fence as a floor for all files.
 //!
 //! A file is *unresolved* if somebody may have written to it who has neither told nor released:
 //! its size is not known until its nodes were sealed and asked, and nobody gets it before.
