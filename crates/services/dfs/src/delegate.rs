@@ -11,7 +11,7 @@ use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
 use outboard_wire::shared::{DATA_MAX, Strategy};
 
 use crate::data::DataError;
-use crate::table::{Step, Use};
+use crate::table::{Leaving, Step, Use};
 use crate::{AHEAD, Inner, locked};
 
 /// How long who asks has to hear, before a recall takes what it hears for void. A grant and the
@@ -188,28 +188,27 @@ impl<N: Net> Inner<N> {
         let keep_read = keep.is_some();
         let _alone = self.recalls.exclusive(ino).await;
         let _ = self.within(HEAR, self.table.not_asking(ino)).await;
-        if self.table.is_recalled(ino, keep_read) {
+        let leaving = self.table.recall(ino, keep_read);
+        if leaving.waits_for_hosts() {
             self.recall_pages(ino, keep_read);
         }
-        let Some(leaving) = self.while_alive(self.table.leave(ino, keep_read)).await else {
-            return self.late(ino, keep_read).await;
-        };
-        match self.while_alive(self.tell(ino)).await {
+        let told = self.while_alive(async {
+            leaving.idle().await;
+            self.tell(ino).await
+        });
+        match told.await {
             Some(Ok(()) | Err(Errno::ESTALE)) => {
-                leaving.left(keep_read);
+                leaving.left();
                 Reply::Done
             }
             Some(Err(errno)) => Reply::Failed(errno),
-            None => {
-                drop(leaving);
-                self.late(ino, keep_read).await
-            }
+            None => self.late(ino, leaving).await,
         }
     }
 
     /// The same when the lease is over, and nothing here may be waited for: the server may be
     /// waiting for this before it renews. If it has taken the file it says so.
-    async fn late(&self, ino: Ino, keep_read: bool) -> Reply {
+    async fn late(&self, ino: Ino, leaving: Leaving<'_>) -> Reply {
         let Some((mode, fence)) = self.table.held(ino) else { return Reply::Done };
         if mode == Mode::Read {
             self.lose(ino, Some(fence));
@@ -222,9 +221,9 @@ impl<N: Net> Inner<N> {
                 Reply::Done
             }
             // It has not. What hosts or uses have under way is waited for when it asks again.
-            Some(Ok(())) => match self.within(LOOK, self.table.leave(ino, keep_read)).await {
-                Some(leaving) if self.table.untold(ino).is_none() => {
-                    leaving.left(keep_read);
+            Some(Ok(())) => match self.within(LOOK, leaving.idle()).await {
+                Some(()) if self.table.untold(ino).is_none() => {
+                    leaving.left();
                     Reply::Done
                 }
                 _ => Reply::Failed(Errno::EAGAIN),
@@ -236,15 +235,15 @@ impl<N: Net> Inner<N> {
     /// Gives back what nobody uses.
     pub(crate) async fn give_back(&self, ino: Ino) {
         let _alone = self.recalls.exclusive(ino).await;
-        let Some(leaving) = self.within(LOOK, self.table.leave(ino, false)).await else { return };
-        if self.tell(ino).await.is_err() {
+        let leaving = self.table.recall(ino, false);
+        if self.within(LOOK, leaving.idle()).await.is_none() || self.tell(ino).await.is_err() {
             return;
         }
         let Some((_, fence)) = self.table.held(ino) else { return };
         let release = Call::Release { ino, fence, told: None, keep: None };
         // Not waited for long: a recall of the same file waits for this.
         match self.within(LATE, self.ask(release)).await {
-            Some(Ok(Reply::Done | Reply::Failed(Errno::ESTALE))) => leaving.left(false),
+            Some(Ok(Reply::Done | Reply::Failed(Errno::ESTALE))) => leaving.left(),
             _ => tracing::debug!(%ino, "a delegation that nobody uses is kept"),
         }
     }

@@ -57,6 +57,10 @@ struct File {
     /// Recalls that were answered, or are about to be.
     voids: u64,
     uses: usize,
+    /// It is to be given back, and whether pages may be kept to be read.
+    recalling: Option<bool>,
+    /// It is being given back: no use begins. Set with the last page that a host gives up, so that
+    /// none is granted anew before.
     leaving: bool,
     cached: Cached,
     /// Something hosts wrote is lost: the next sync says so.
@@ -69,9 +73,13 @@ impl File {
         self.held.is_none()
             && !self.asking
             && self.uses == 0
-            && !self.leaving
+            && self.recalling.is_none()
             && self.cached == Cached::Nothing
             && !self.failed
+    }
+
+    fn leaves_if_it_can(&mut self) {
+        self.leaving = self.recalling.is_some_and(|keep_read| self.gives_pages_up(keep_read));
     }
 
     fn fence(&self) -> Option<u64> {
@@ -498,6 +506,7 @@ impl Table {
                 Cached::Read | Cached::Write(_) if keep_read => Cached::Read,
                 _ => Cached::Nothing,
             };
+            file.leaves_if_it_can();
         });
     }
 
@@ -519,26 +528,15 @@ impl Table {
             && self.change(ino, |file| std::mem::replace(&mut file.failed, false))
     }
 
-    /// Recalled: what is being asked for is void. Whether hosts have pages that must go first.
-    pub(crate) fn is_recalled(&self, ino: Ino, keep_read: bool) -> bool {
+    /// What is held of a file is to be given back, down to reading or altogether: what is being
+    /// asked for is void. One at a time; what is returned says so until it is dropped.
+    pub(crate) fn recall(&self, ino: Ino, keep_read: bool) -> Leaving<'_> {
         self.change(ino, |file| {
             file.voids += 1;
-            !file.gives_pages_up(keep_read)
-        })
-    }
-
-    /// Waits until hosts have given up what they must, and until no use is under way; none begins
-    /// while what is returned lives.
-    pub(crate) async fn leave(&self, ino: Ino, keep_read: bool) -> Leaving<'_> {
-        self.until(ino, |file| {
-            let may = file.gives_pages_up(keep_read) && !file.leaving;
-            file.leaving |= may;
-            may.then_some(())
-        })
-        .await;
-        let leaving = Leaving { table: self, ino };
-        self.until(ino, |file| (file.uses == 0).then_some(())).await;
-        leaving
+            file.recalling = Some(keep_read);
+            file.leaves_if_it_can();
+        });
+        Leaving { table: self, ino, keep_read }
     }
 
     /// What can be given back unasked: nobody uses it, no host has pages, nothing is untold, and it
@@ -549,7 +547,7 @@ impl Table {
             file.held.is_some()
                 && file.uses == 0
                 && !file.asking
-                && !file.leaving
+                && file.recalling.is_none()
                 && file.cached == Cached::Nothing
                 && file.used <= before
         });
@@ -590,15 +588,27 @@ impl Table {
     }
 }
 
-/// A delegation is being given back.
+/// A delegation is being given back. Once hosts have given up what they must, no use begins.
 pub(crate) struct Leaving<'t> {
     table: &'t Table,
     ino: Ino,
+    keep_read: bool,
 }
 
 impl Leaving<'_> {
-    /// It is given back, down to reading or altogether.
-    pub(crate) fn left(self, keep_read: bool) {
+    /// Whether hosts have pages that must go first.
+    pub(crate) fn waits_for_hosts(&self) -> bool {
+        self.table.look(self.ino, |file| !file.leaving).unwrap_or(false)
+    }
+
+    /// Waits until hosts have given up what they must, and no use is under way.
+    pub(crate) async fn idle(&self) {
+        self.table.until(self.ino, |file| (file.leaving && file.uses == 0).then_some(())).await;
+    }
+
+    /// It is given back.
+    pub(crate) fn left(self) {
+        let keep_read = self.keep_read;
         self.table.change(self.ino, |file| {
             if !keep_read {
                 file.held = None;
@@ -617,7 +627,7 @@ impl Leaving<'_> {
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        self.table.change(self.ino, |file| file.leaving = false);
+        self.table.change(self.ino, |file| (file.recalling, file.leaving) = (None, false));
     }
 }
 

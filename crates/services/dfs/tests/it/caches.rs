@@ -68,6 +68,8 @@ async fn count(host: &Host, file: (Ino, outboard_base::Fh), cache: &Rc<RefCell<C
     cache.dirty = cache.dirty.map(|count| count + 1);
 }
 
+/// A host that had given its pages up was granted new ones before the recall went on, and nobody
+/// asked for those: all waited for each other. Since then nothing is granted from the last page on.
 #[test]
 fn hosts_count_together_in_their_caches() {
     let mut in_cache = 0;

@@ -30,7 +30,7 @@ const NODES: u16 = 3;
 const WALL: u64 = 1_700_000_000_000;
 pub(crate) const SERVER: Peer = Peer::Server(0);
 /// Time that a walk may take, of the world's.
-const LIMIT: Duration = Duration::from_secs(3600);
+const LIMIT: Duration = Duration::from_secs(60);
 
 struct Node {
     store: Store<Arc<MemMedium>>,
@@ -500,6 +500,18 @@ impl Rig {
         loop {
             if let Some(out) = slot.lock().unwrap().take() {
                 return out;
+            }
+            if self.world.time() >= limit {
+                CLIENTS.with_borrow(|all| {
+                    for (number, client) in all {
+                        println!(
+                            "{number}: {:?}",
+                            outboard_volume::Housekeeping::figures(&**client)
+                        );
+                    }
+                });
+                let whose: Vec<_> = self.tasks.iter().map(|(whose, _)| *whose).collect();
+                println!("{whose:?}");
             }
             assert!(self.world.time() < limit, "it hangs");
             self.step();
