@@ -14,7 +14,7 @@ use outboard_os::wakeup::Wakeup;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 
-use crate::keys::Key;
+use crate::keys::{Key, client_of};
 use crate::port::{Port, PortOptions};
 use crate::process::Part;
 use crate::runtime::{FabricRuntime, Identity};
@@ -51,7 +51,7 @@ impl Asker {
     /// # Errors
     /// The kernel's: there is no way to the cluster, for one.
     pub fn new(key: &Key, to: SocketAddrV4, mtu: usize) -> io::Result<Asker> {
-        let chosen = u32::try_from(random()? >> 32).unwrap_or(0);
+        let chosen = client_of(random()?);
         let (key, id) = new_life(key, key.client.unwrap_or(chosen))?;
         let wakeup = Arc::new(Wakeup::new()?);
         let poller = Rc::new(Poller::new(Arc::clone(&wakeup), None));

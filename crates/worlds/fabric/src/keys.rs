@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! cluster = 0123456789abcdef          of which cluster
-//! client = 01234567                   whose key it is; of the cluster's own key: left out
+//! client = 012345                     whose key it is; of the cluster's own key: left out
 //! key = 64 digits
 //! ```
 //!
-//! A client is another one in each of its lives: its number in the upper half, chance in the lower.
+//! A client is another one in each of its lives: its number, of 24 bits, and 32 bits of chance below.
 //! Each life has a key of its own, made of the client's, which is made of the cluster's.
 
 use std::fmt;
@@ -14,6 +14,15 @@ use std::fmt;
 use outboard_codec::mac::derive;
 use outboard_flow::Keys;
 use outboard_wire::shared::Peer;
+
+/// The largest number of a client: with its life it is 56 bits of a [`Peer::Client`].
+const CLIENT_MAX: u32 = (1 << 24) - 1;
+
+/// A client's number of these random bits.
+#[must_use]
+pub fn client_of(random: u64) -> u32 {
+    u32::try_from(random >> 40).unwrap_or(0)
+}
 
 /// A key of a cluster.
 #[derive(Clone, PartialEq, Eq)]
@@ -49,8 +58,9 @@ impl Key {
             match name.trim() {
                 "cluster" => cluster = Some(number(value.trim())?),
                 "client" => {
-                    let client_number = u32::try_from(number(value.trim())?);
-                    client = Some(client_number.map_err(|_| "the client's number is too large")?);
+                    let read = u32::try_from(number(value.trim())?).ok();
+                    let read = read.filter(|client| *client <= CLIENT_MAX);
+                    client = Some(read.ok_or("the client's number is too large")?);
                 }
                 "key" => secret = Some(bytes(value.trim())?),
                 _ => return Err("a line has another name than cluster, client or key"),
@@ -63,7 +73,7 @@ impl Key {
     /// The file's text.
     #[must_use]
     pub fn text(&self) -> String {
-        let client = self.client.map(|client| format!("client = {client:08x}\n"));
+        let client = self.client.map(|client| format!("client = {client:06x}\n"));
         let secret: String = self.secret.iter().map(|byte| format!("{byte:02x}")).collect();
         let cluster = self.cluster;
         format!("cluster = {cluster:016x}\n{}key = {secret}\n", client.unwrap_or_default())
@@ -159,6 +169,7 @@ mod tests {
             "",
             "cluster = 7",
             &format!("key = {digits}"),
+            &format!("cluster = 1\nclient = 1000000\nkey = {digits}"),
             &format!("cluster = x\nkey = {digits}"),
             &format!("cluster = 1\nkey = {digits}0"),
             &format!("cluster = 1\nkey = {}é", "a".repeat(62)),

@@ -28,7 +28,7 @@ pub mod runtime;
 pub mod udp;
 
 pub use ask::{Asker, new_life, random};
-pub use keys::Key;
+pub use keys::{Key, client_of};
 pub use net::Asking;
 pub use process::Part;
 pub use roles::{ClientRole, NodeRole, ServerRole};

@@ -204,7 +204,8 @@ impl<S: backend::Slot> MountFront<S> {
     /// How long the kernel may believe what it is told; short where it could not be told otherwise.
     pub(crate) fn valid(&self) -> Valid {
         let valid = self.limit(self.options.valid);
-        Valid { entry: valid, attr: valid }
+        let attr = self.options.attr_valid.map_or(valid, |attr| self.limit(attr));
+        Valid { entry: valid, attr }
     }
 
     /// How long the kernel may believe that a name does not exist.

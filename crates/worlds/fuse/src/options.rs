@@ -76,6 +76,8 @@ pub struct MountOptions {
     pub cache: Cache,
     /// How long the kernel believes names and attributes without asking.
     pub valid: Duration,
+    /// How long it believes attributes, if not as long as names.
+    pub attr_valid: Option<Duration>,
     /// How long it believes that a name does not exist.
     pub negative_valid: Duration,
     /// Threads that serve the kernel, each with a port of its own.
@@ -109,6 +111,7 @@ impl Default for MountOptions {
             allow_other: None,
             cache: Cache::Kernel,
             valid: FOREVER,
+            attr_valid: None,
             negative_valid: FOREVER,
             workers: 2,
             read_ahead: IO_MAX,

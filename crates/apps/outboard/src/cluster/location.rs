@@ -4,14 +4,14 @@
 //! machine:
 //!
 //! ```text
-//! DIR/shared   location | newline | client, 8 digits
+//! DIR/shared   location | newline | client, 6 digits
 //! ```
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use outboard_fabric::{Key, random};
+use outboard_fabric::{Key, client_of, random};
 
 use super::description::read_key;
 use crate::exit::{Code, Failure};
@@ -144,7 +144,7 @@ impl Location {
         let known = Remembered::read(data)?.and_then(|remembered| remembered.client);
         let client = match key.client.or(known) {
             Some(client) => client,
-            None => u32::try_from(random().map_err(cannot)? >> 32).unwrap_or(0),
+            None => client_of(random().map_err(cannot)?),
         };
         let remembered = Remembered { location: self.whole(), client: Some(client) };
         remembered.write(data).map_err(cannot)?;
@@ -181,7 +181,7 @@ impl Remembered {
             return Ok(());
         }
         let draft = data.join("shared.new");
-        let client = self.client.map(|client| format!("{client:08x}\n")).unwrap_or_default();
+        let client = self.client.map(|client| format!("{client:06x}\n")).unwrap_or_default();
         std::fs::write(&draft, format!("{}\n{client}", self.location))?;
         std::fs::rename(&draft, data.join(REMEMBERED))
     }

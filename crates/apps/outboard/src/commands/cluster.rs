@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use outboard_codec::mac::derive;
+use outboard_fabric::client_of;
 use outboard_wire::shared::call::{Call, Reply};
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
@@ -37,7 +38,7 @@ pub(crate) enum What {
         /// The cluster's directory
         dir: PathBuf,
         #[command(flatten)]
-        how: Up,
+        how: Wishes,
     },
     /// End the processes of a cluster in order
     Down {
@@ -106,7 +107,7 @@ pub(crate) enum What {
 
 /// How a cluster is made and started.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Up {
+pub(crate) struct Wishes {
     /// Storage nodes of a new cluster [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) nodes: Option<u16>,
@@ -315,7 +316,7 @@ fn key(cluster: &Cluster, name: &str, file: Option<PathBuf>) -> Result<ExitCode,
     let own = cluster.description.key()?;
     // The same name is the same client.
     let number = derive(&own.secret, "outboard client name", name.as_bytes());
-    let number = number.first_chunk().map_or(0, |first| u32::from_le_bytes(*first));
+    let number = number.first_chunk().map_or(0, |first| client_of(u64::from_le_bytes(*first)));
     let key =
         own.of_client(number).ok_or_else(|| Failure::usage("the key is not the cluster's"))?;
     let file = file.unwrap_or_else(|| cluster.dir.join(format!("{name}.key")));

@@ -44,6 +44,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How far the kernel reads ahead in a volume whose data lies in a pool: four requests of the
 /// longest side by side. One at a time, each waited for the way there and back.
 const READ_AHEAD_FAR: usize = 4 << 20;
+/// How long the kernel believes names of a shared volume.
+const VALID_SHARED: Duration = Duration::from_secs(1);
 /// What a kernel may collect of writes on a small machine.
 const COLLECTED_LEAST: u64 = 8 << 20;
 
@@ -422,7 +424,11 @@ pub(crate) fn mount_options(settings: &Settings) -> Result<MountOptions, Failure
         die_at: settings.die_at()?,
         ..MountOptions::default()
     };
-    if let Ok(StoreName::Pool(_)) = StoreName::of(&settings.data(), settings.store.as_deref()) {
+    if settings.shared()?.is_some() {
+        // Another host's changes are heard of, but who hears nothing must not believe for ever.
+        (options.valid, options.negative_valid) = (VALID_SHARED, VALID_SHARED);
+        options.attr_valid = Some(Duration::ZERO);
+    } else if let Ok(StoreName::Pool(_)) = StoreName::of(&settings.data(), settings.store.as_deref()) {
         options.read_ahead = READ_AHEAD_FAR;
     }
     if let Some(list) = &settings.options {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 
-use super::Up;
+use super::Wishes;
 use crate::cluster::description::{Description, FILE, Node, Role, Server};
 use crate::cluster::netns;
 use crate::cluster::part::{Running, make_key};
@@ -28,7 +28,7 @@ const TRIES: usize = 100;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Makes and starts a cluster, and stays with it.
-pub(crate) fn up(dir: &Path, how: &Up) -> Result<ExitCode, Failure> {
+pub(crate) fn up(dir: &Path, how: &Wishes) -> Result<ExitCode, Failure> {
     log::start_with("info")?;
     let is_new = !dir.join(FILE).exists();
     if is_new {
@@ -94,7 +94,7 @@ fn whole(dir: &Path) -> Result<std::path::PathBuf, Failure> {
 }
 
 /// A cluster that is there is what it is.
-fn agree(cluster: &Description, how: &Up) -> Result<(), Failure> {
+fn agree(cluster: &Description, how: &Wishes) -> Result<(), Failure> {
     let differs = |what: &str| {
         Err(Failure::usage(format!(
             "the cluster that is there was made with another {what}: leave that flag out, or choose \
@@ -121,7 +121,7 @@ fn agree(cluster: &Description, how: &Up) -> Result<(), Failure> {
 }
 
 /// Describes a new cluster, and makes its key.
-fn make(dir: &Path, how: &Up) -> Result<(), Failure> {
+fn make(dir: &Path, how: &Wishes) -> Result<(), Failure> {
     let cannot = |error: std::io::Error| {
         Failure::new(Code::Data, format!("cannot make {}: {error}", dir.display()))
     };

@@ -101,7 +101,7 @@ fn begin(
         capture: std::env::var_os(CAPTURE).map(Into::into),
         faults: faulty::Settings::of_environment().map_err(Failure::usage)?,
     };
-    let port = Port::open(SocketAddrV4::new(source, 0), &format!("client.{number:08x}"), &before)
+    let port = Port::open(SocketAddrV4::new(source, 0), &format!("client.{number:06x}"), &before)
         .map_err(|error| cannot("open a socket", &error))?;
     let identity = Identity {
         me: Peer::Client(client),
