@@ -167,13 +167,21 @@ impl<N: Net> Inner<N> {
                     return Ok(data.len());
                 }
                 Err(error) => {
-                    if !matches!(error, DataError::Fenced | DataError::Expired) && end > size {
-                        // What was taken of it must not show when the file grows.
-                        let _ = self.data.hole(&entered.grant, size.max(offset)..end).await;
-                    }
+                    self.take_back(&entered, error, size.max(offset)..end).await;
                     self.after(&entered, error, &mut tries).await?;
                 }
             }
+        }
+    }
+
+    /// A write failed for good: what was taken of it behind the end of the file must not show when
+    /// that grows.
+    async fn take_back(&self, entered: &Use<'_>, error: DataError, range: Range<u64>) {
+        if !matches!(error, DataError::Fenced | DataError::Expired)
+            && range.start < range.end
+            && let Err(error) = self.data.hole(&entered.grant, range).await
+        {
+            tracing::warn!(ino = %entered.ino, ?error, "bytes of a write that failed stay at nodes");
         }
     }
 
@@ -318,7 +326,7 @@ impl<N: Net> Inner<N> {
             let _ranges = self.ranges.exclusive_both(from, to).await;
             let source = source.as_ref().unwrap_or(&target);
             let size = self.table.size(source).zip(self.table.size(&target));
-            let Some((size, _)) = size else {
+            let Some((size, end)) = size else {
                 self.pause(&mut tries).await?;
                 continue;
             };
@@ -341,11 +349,13 @@ impl<N: Net> Inner<N> {
                 if !asked.passes() && self.table.strips(to) {
                     self.strip(asked, to).await?;
                 }
+                let range = to_at..to_at + copied.len() as u64;
                 if let Err(error) = self.data.write(&target.grant, to_at, &copied).await {
+                    self.take_back(&target, error, range.start.max(end)..range.end).await;
                     self.after(&target, error, &mut tries).await?;
                     continue;
                 }
-                let end = to_at + copied.len() as u64;
+                let end = range.end;
                 self.table.wrote(&target, end, asked.mtime(), self.now());
             }
             let reply = Reply::Written(u32::try_from(copied.len()).map_err(|_| Errno::EIO)?);

@@ -269,7 +269,7 @@ impl<N: Net> Inner<N> {
             *locked(&self.statfs) = Some(figures);
         }
         let known = *locked(&self.statfs);
-        let mut figures = known.unwrap_or(Statfs {
+        let mut figures = known.unwrap_or_else(|| Statfs {
             block_size: BLOCK_SIZE,
             files: 1 << 32,
             files_free: 1 << 32,

@@ -38,12 +38,13 @@ mod table;
 mod tell;
 mod versions;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outboard_base::task::{RangeLocks, Work};
-use outboard_base::{Errno, Result, Timestamp};
+use outboard_base::{Errno, Ino, Result, Timestamp};
 use outboard_flow::Net;
 use outboard_volume::VolumeEvent;
 use outboard_wire::file::Statfs;
@@ -86,6 +87,8 @@ const IDLE: Duration = Duration::from_secs(30);
 const IDLE_AT_ONCE: usize = 64;
 /// How long before its end a lease is good for nothing new: until the next beat it may be over.
 const AHEAD: Duration = Duration::from_secs(1);
+/// Beats under way at a time.
+const BEATS: usize = 4;
 /// How long a first renewal is tried.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -103,6 +106,10 @@ struct Inner<N> {
     /// Recalls of a file, one after the other.
     recalls: RangeLocks,
     events: Mutex<Vec<VolumeEvent>>,
+    /// Files of which somebody tells unasked.
+    tellers: Mutex<BTreeSet<Ino>>,
+    /// Beats under way.
+    beats: AtomicUsize,
     /// Calls that nobody waits for, in their order, and whether somebody makes them.
     errands: Mutex<Vec<Call>>,
     running: AtomicBool,
@@ -135,6 +142,8 @@ impl<N: Net> Dfs<N> {
             telling: RangeLocks::default(),
             recalls: RangeLocks::default(),
             events: Mutex::default(),
+            tellers: Mutex::default(),
+            beats: AtomicUsize::new(0),
             errands: Mutex::default(),
             running: AtomicBool::new(false),
             froze: AtomicBool::new(false),
@@ -155,6 +164,10 @@ impl<N: Net> Dfs<N> {
     /// One renewal. The owner calls it every second, each time on its own: one may wait for long.
     pub async fn beat(&self) {
         self.0.freeze_ahead();
+        let _one = match self.0.begin_beat() {
+            Some(one) => one,
+            None => return,
+        };
         // What did not come is asked for at the next beat.
         let _ = self.0.renew().await;
     }
@@ -176,11 +189,16 @@ impl<N: Net> Dfs<N> {
         let now = inner.now();
         let mut works: Vec<Work> = Vec::new();
         for ino in inner.table.all_untold(ago(now, TELL_AFTER)) {
+            // One at a time: the server may be away for long.
+            if !locked(&inner.tellers).insert(ino) {
+                continue;
+            }
             let inner = Arc::clone(inner);
             works.push(Box::pin(async move {
                 if let Err(errno) = inner.tell(ino).await {
                     tracing::debug!(%ino, %errno, "what was written could not be told");
                 }
+                locked(&inner.tellers).remove(&ino);
             }));
         }
         if inner.lease.is_alive(now) {
@@ -211,7 +229,22 @@ impl<N: Net> Dfs<N> {
     }
 }
 
+/// A beat under way.
+struct Beat<'a>(&'a AtomicUsize);
+
+impl Drop for Beat<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl<N: Net> Inner<N> {
+    /// None if enough are under way.
+    fn begin_beat(&self) -> Option<Beat<'_>> {
+        let beat = Beat(&self.beats);
+        (self.beats.fetch_add(1, Ordering::SeqCst) < BEATS).then_some(beat)
+    }
+
     fn hear(&self, events: Vec<Event>) {
         for event in &events {
             if let Event::StaleInode { ino, .. } = event {
