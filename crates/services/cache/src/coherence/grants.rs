@@ -285,12 +285,7 @@ impl Coherence {
     }
 
     /// The same, the lock held.
-    async fn give_up_alone<V: Volume>(
-        &self,
-        volume: &V,
-        ino: Ino,
-        keep_read: bool,
-    ) -> Result<()> {
+    async fn give_up_alone<V: Volume>(&self, volume: &V, ino: Ino, keep_read: bool) -> Result<()> {
         for held in self.grants_on(ino) {
             if held.writes() || !keep_read {
                 let to = if keep_read { Grant::Read } else { Grant::Free };

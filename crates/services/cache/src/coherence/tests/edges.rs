@@ -152,3 +152,23 @@ fn pages_that_come_too_late_do_not_come_over_newer_writes() {
         assert_eq!(sync(0), if written { Err(Errno::EIO) } else { Ok(()) });
     }
 }
+
+/// A volume that is shared with others asks back what hosts cache: down to reading, what they wrote
+/// is in the volume and their pages still answer; then altogether.
+#[test]
+fn a_volume_asks_back_what_hosts_cache() {
+    let rig = Rig::new(1, Policies::default());
+    let file = rig.create(0, b"f", RDWR);
+    let host = &rig.hosts[0];
+    let give_up = |keep| finish(rig.coherence.give_up(&*rig.volume, file.0, keep)).unwrap();
+    assert!(host.write(file.0, Place::At(0), &[1; 5000]));
+    give_up(true);
+    assert_eq!(finish(rig.volume.cacheable(file.0)).unwrap().0.size, 5000);
+    assert_eq!(host.read(file.0, 0, 9000).unwrap(), [1; 5000]);
+    assert!(!host.write(file.0, Place::At(0), &[2; 10]));
+    give_up(true);
+    give_up(false);
+    assert_eq!(host.read(file.0, 0, 9000), None);
+    give_up(false);
+    assert_eq!(rig.read(0, file, 0, 9000), [1; 5000]);
+}
