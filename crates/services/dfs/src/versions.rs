@@ -64,16 +64,17 @@ impl Versions {
         let mut state = self.state();
         state.clock += 1;
         let (clock, (floor_fence, floor)) = (state.clock, state.floor);
+        let first = if fence > floor_fence { 0 } else { floor };
         let known = state.objects.entry(object).or_insert_with(|| Object {
             fence,
-            last: if fence > floor_fence { 0 } else { floor },
+            last: first,
             ..Object::default()
         });
         if fence < known.fence {
             return Err(DataError::Fenced);
         }
         if fence > known.fence {
-            *known = Object { fence, peak: known.peak, ..Object::default() };
+            *known = Object { fence, last: first, peak: known.peak, ..Object::default() };
         }
         known.used = clock;
         known.last = known.last.checked_add(1).ok_or(DataError::Refused(Reason::Order))?;
@@ -120,5 +121,53 @@ impl State {
             *floor = (floor.0.max(known.fence), floor.1.max(known.peak));
             false
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use outboard_base::Rng;
+
+    use super::*;
+
+    /// Whatever is forgotten, and whichever fence comes back.
+    #[test]
+    fn no_version_is_given_twice() {
+        for seed in 0..2 {
+            let (versions, mut rng) = (Versions::default(), Rng::new(seed));
+            let mut given = BTreeSet::new();
+            for _ in 0..60_000 {
+                let object = rng.below(2 * OBJECTS as u64);
+                let fence = 1 + rng.below(4);
+                match versions.begin(object, fence, 0..1) {
+                    Ok((sequence, previous)) => {
+                        assert!(previous < sequence);
+                        assert!(given.insert((object, fence, sequence)), "seed {seed}");
+                        if rng.chance(1, 2) {
+                            versions.done(object, fence, 0..1, sequence);
+                        }
+                    }
+                    Err(error) => assert_eq!(error, DataError::Fenced),
+                }
+            }
+            assert!(versions.state().floor.1 > 0, "nothing was forgotten");
+        }
+    }
+
+    #[test]
+    fn a_write_carries_the_last_acknowledged_one_of_its_strip() {
+        let versions = Versions::default();
+        let begin = |strips: Range<u64>| versions.begin(7, 5, strips);
+        assert_eq!(begin(0..1), Ok((1, 0)));
+        versions.done(7, 5, 0..1, 1);
+        assert_eq!((begin(1..2), begin(0..1)), (Ok((2, 0)), Ok((3, 1))));
+        versions.done(7, 5, 0..1, 3);
+        assert_eq!(begin(0..9), Ok((4, 3)), "a hole");
+        versions.done(7, 5, 0..9, 4);
+        assert_eq!((begin(2..3), begin(20..21)), (Ok((5, 4)), Ok((6, 4))));
+        assert_eq!(versions.begin(7, 4, 0..1), Err(DataError::Fenced), "it is over");
+        assert_eq!(versions.begin(7, 6, 0..1), Ok((1, 0)), "a new delegation");
     }
 }
