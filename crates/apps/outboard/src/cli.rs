@@ -73,11 +73,10 @@ again; requests wait for it, and the programs on the mount go on (what serves th
         /// Whether it takes a mount over; `upgrade` leads to this
         #[arg(long, value_name = "STEP", hide = true)]
         take_over: Option<TakeOver>,
-        /// A shared volume, as --store names it: shared://HOST:PORT/VOLUME?key=FILE
-        #[arg(value_name = "SHARED")]
-        source: Option<String>,
-        /// An existing directory
-        mountpoint: PathBuf,
+        /// An existing directory; before it a shared volume, if it is one, as --store names it:
+        /// shared://HOST:PORT/VOLUME?key=FILE
+        #[arg(value_name = "[SHARED] MOUNTPOINT", required = true)]
+        places: Vec<PathBuf>,
     },
     /// The DPU side: owns the volume and serves the processes that attach to its socket
     Dpu {
@@ -85,18 +84,16 @@ again; requests wait for it, and the programs on the mount go on (what serves th
         settings: Settings,
     },
     /// Mount the volume of a DPU side that already runs, and stay until unmounted
-    #[command(allow_missing_positional = true)]
     Mount {
         #[command(flatten)]
         settings: Settings,
         /// Whether it takes a mount over; `upgrade` leads to this
         #[arg(long, value_name = "STEP", hide = true)]
         take_over: Option<TakeOver>,
-        /// A shared volume, as --store names it: shared://HOST:PORT/VOLUME?key=FILE
-        #[arg(value_name = "SHARED")]
-        source: Option<String>,
-        /// An existing directory
-        mountpoint: PathBuf,
+        /// An existing directory; before it a shared volume, if it is one, as --store names it:
+        /// shared://HOST:PORT/VOLUME?key=FILE
+        #[arg(value_name = "[SHARED] MOUNTPOINT", required = true)]
+        places: Vec<PathBuf>,
     },
     /// The process of a mount that outlives it; `run` starts it
     #[command(hide = true)]

@@ -45,13 +45,13 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Some(_) => Ok(settings),
     };
     match cli.command {
-        Command::Run { settings, take_over, source, mountpoint } => {
-            let settings = settings.of(source)?;
+        Command::Run { settings, take_over, places } => {
+            let (settings, mountpoint) = settings.at(places)?;
             commands::run::run(loaded(settings, take_over)?, &mountpoint, take_over)
         }
         Command::Dpu { settings } => commands::dpu::dpu(&settings.load(config)?),
-        Command::Mount { settings, take_over, source, mountpoint } => {
-            let settings = settings.of(source)?;
+        Command::Mount { settings, take_over, places } => {
+            let (settings, mountpoint) = settings.at(places)?;
             commands::run::mount(loaded(settings, take_over)?, &mountpoint, take_over)
         }
         Command::Mounted { settings } => commands::mounted::mounted(&settings),

@@ -256,9 +256,15 @@ impl Settings {
         both.fitting()
     }
 
-    /// Of the shared volume that was named without a flag.
-    pub(crate) fn of(self, source: Option<String>) -> Result<Settings, Failure> {
-        let Some(source) = source else { return Ok(self) };
+    /// With the shared volume that was named before the mount point, if one was; and that.
+    pub(crate) fn at(self, places: Vec<PathBuf>) -> Result<(Settings, PathBuf), Failure> {
+        let (source, mountpoint) = match <[PathBuf; 2]>::try_from(places) {
+            Ok([source, mountpoint]) => (source.display().to_string(), mountpoint),
+            Err(mut places) => match (places.pop(), places.is_empty()) {
+                (Some(mountpoint), true) => return Ok((self, mountpoint)),
+                _ => return Err(Failure::usage("say one mount point, and no more")),
+            },
+        };
         if self.store.is_some() {
             return Err(Failure::usage(format!("{source} is there beside --store: leave one out")));
         }
@@ -268,7 +274,7 @@ impl Settings {
                  the data directory of a volume with --data"
             )));
         }
-        Ok(Settings { store: Some(source), ..self })
+        Ok((Settings { store: Some(source), ..self }, mountpoint))
     }
 
     /// For a shared volume: with what goes with one; what does not is refused.

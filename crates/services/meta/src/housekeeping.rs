@@ -124,6 +124,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         })
     }
 
+    /// A node has begun another life, and has no keys: they are told by the next [`Meta::tidy`].
+    pub fn node_came(&self) {
+        self.chores().keys_at = None;
+    }
+
     /// Housekeeping, about once a second or when it said so; true if there is more to do at once.
     pub async fn tidy(&self, now: Time) -> bool {
         self.chores().begin_due(now);
@@ -177,7 +182,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     pub(crate) async fn tell_all_keys(&self) {
         let (reached, last) = self.tell_keys(self.placement().all()).await;
         self.keys().told(last);
-        self.chores().nodes_reached = reached;
+        let all = self.placement().all().len();
+        let mut chores = self.chores();
+        chores.nodes_reached = reached;
+        if reached < all {
+            // A node without keys takes nothing: who has started anew is not to wait for them.
+            chores.keys_at = None;
+        }
     }
 
     async fn ask_for_space(&self) {

@@ -19,6 +19,7 @@ use outboard_volume::Housekeeping;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::Call;
 
+use crate::net::Asking;
 use crate::runtime::{Replying, Role};
 
 /// How often a part keeps house.
@@ -40,6 +41,13 @@ impl Now {
     pub(crate) fn begin(&self, now: Time, after: Duration) {
         if !self.under_way.get() && self.next.get().is_none() {
             self.next.set(Some(now.after(after)));
+        }
+    }
+
+    /// The next step is now, unless one is under way.
+    fn hurry(&self, now: Time) {
+        if !self.under_way.get() {
+            self.next.set(Some(now));
         }
     }
 
@@ -122,30 +130,45 @@ impl<M: Medium + 'static> Role for NodeRole<M> {
 }
 
 /// The metadata server.
-pub struct ServerRole<K, M, N> {
-    meta: Meta<K, M, N>,
+pub struct ServerRole<K, M> {
+    meta: Meta<K, M, Asking>,
     volume: Arc<Kvfs<K, M>>,
     check: Rc<dyn Fn()>,
     tidying: Now,
+    conversations: Conversations,
+    /// The lives of nodes that are known.
+    nodes: Vec<(Peer, Cell<Option<u64>>)>,
 }
 
-impl<K: Kv, M: Medium, N: Net> ServerRole<K, M, N> {
-    /// Of `meta`, which serves `volume`. `check` is asked before every reply, and ends the process
-    /// if the volume may be another's.
+impl<K: Kv, M: Medium> ServerRole<K, M> {
+    /// Of `meta`, which serves `volume` on these nodes. `check` is asked before every reply, and
+    /// ends the process if the volume may be another's.
     #[must_use]
     pub fn new(
-        meta: Meta<K, M, N>,
+        meta: Meta<K, M, Asking>,
         volume: Arc<Kvfs<K, M>>,
         check: Option<Box<dyn Fn()>>,
-    ) -> ServerRole<K, M, N> {
+        conversations: Conversations,
+        nodes: &[u16],
+    ) -> ServerRole<K, M> {
         let check: Rc<dyn Fn()> = check.map_or_else(|| Rc::new(|| ()) as _, Rc::from);
         let tidying = Now::default();
         tidying.begin(clock::now(), PAUSE);
-        ServerRole { meta, volume, check, tidying }
+        let nodes = nodes.iter().map(|node| (Peer::Node(*node), Cell::new(None))).collect();
+        ServerRole { meta, volume, check, tidying, conversations, nodes }
+    }
+
+    /// Whether a node has begun another life since this was asked.
+    fn has_come(&self) -> bool {
+        let looks = self.nodes.iter().map(|(node, known)| {
+            let life = self.conversations.life_of(*node);
+            known.replace(life) != life
+        });
+        looks.fold(false, |some, this| some | this)
     }
 }
 
-impl<K: Kv + 'static, M: Medium + 'static, N: Net> Role for ServerRole<K, M, N> {
+impl<K: Kv + 'static, M: Medium + 'static> Role for ServerRole<K, M> {
     fn call(&self, from: Peer, call: Call) -> Replying {
         let (meta, check) = (self.meta.clone(), Rc::clone(&self.check));
         Box::pin(async move {
@@ -156,17 +179,20 @@ impl<K: Kv + 'static, M: Medium + 'static, N: Net> Role for ServerRole<K, M, N> 
     }
 
     fn tend(&self, now: Time, spawn: &dyn Spawn) -> usize {
+        if self.has_come() {
+            self.meta.node_came();
+            self.tidying.hurry(now);
+        }
         self.meta.events();
         let mut done = 0;
+        done += usize::from(self.tidying.step(now, spawn, || {
+            let meta = self.meta.clone();
+            async move { Some(if meta.tidy(clock::now()).await { PAUSE } else { EVERY }) }
+        }));
         for work in self.meta.take_work() {
             spawn.spawn(work);
             done += 1;
         }
-        let meta = &self.meta;
-        done += usize::from(self.tidying.step(now, spawn, || {
-            let meta = meta.clone();
-            async move { Some(if meta.tidy(clock::now()).await { PAUSE } else { EVERY }) }
-        }));
         done
     }
 

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use outboard_base::task::Spawn;
 use outboard_fabric::port::{Port, PortOptions};
 use outboard_fabric::runtime::{FabricRuntime, Identity};
 use outboard_fabric::{Key, NodeRole, Part, ServerRole, faulty, random};
-use outboard_flow::NoTarget;
+use outboard_flow::{Net, NoTarget};
 use outboard_link::pace;
 use outboard_meta::{Meta, MetaOptions};
-use outboard_node::{Node, NodeOptions, Store, StoreOptions};
+use outboard_node::{Node, NodeOptions, NodeTarget, Store, StoreOptions};
 use outboard_os::executor::block_on;
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::room::{Reserve, disk_room};
@@ -227,6 +228,7 @@ fn node(
     runtime.set_role(Rc::new(role_of_it));
     let part = Part::new(Rc::clone(&runtime), Arc::clone(&wakeup)).map_err(cannot("start"))?;
     stop.tells(&wakeup);
+    greet(cluster, &runtime);
     tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
     part.serve(pace(options), &|| stop.is_asked()).map_err(cannot("go on"))?;
     let flush = async move { node.call(Peer::Server(0), Call::Flush).await };
@@ -237,6 +239,19 @@ fn node(
         }
         _ => Err(failed(role, "make durable what it answered", &"see its log")),
     }
+}
+
+/// Lets the server know that this node has begun another life, which has no keys. One that is not
+/// there will ask by itself.
+fn greet(cluster: &Description, runtime: &FabricRuntime<NodeTarget<FileMedium>>) {
+    let Some(server) = &cluster.server else { return };
+    let asking = runtime.asking();
+    asking.know(Role::Meta.peer(), server.address);
+    let mut call = Vec::new();
+    Call::Status.encode(&mut call);
+    runtime.spawn(Box::pin(async move {
+        let _not_there = asking.call(Role::Meta.peer(), call).await;
+    }));
 }
 
 /// The store of a node, made if it is not there.
@@ -303,7 +318,10 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
         Some(Err(errno)) => return Err(failed(role, "open its volume", &errno)),
         None => return Err(failed(role, "open its volume", &"it takes too long")),
     };
-    runtime.set_role(Rc::new(ServerRole::new(meta, Arc::clone(&volume), hold.check())));
+    let nodes: Vec<u16> = cluster.nodes.iter().map(|node| node.number).collect();
+    let (served, conversations) = (Arc::clone(&volume), runtime.conversations().clone());
+    let role_of_it = ServerRole::new(meta, served, hold.check(), conversations, &nodes);
+    runtime.set_role(Rc::new(role_of_it));
     stop.tells(&wakeup);
     tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
     part.serve(pace(options), &|| stop.is_asked()).map_err(cannot("go on"))?;

@@ -428,7 +428,9 @@ pub(crate) fn mount_options(settings: &Settings) -> Result<MountOptions, Failure
         // Another host's changes are heard of, but who hears nothing must not believe for ever.
         (options.valid, options.negative_valid) = (VALID_SHARED, VALID_SHARED);
         options.attr_valid = Some(Duration::ZERO);
-    } else if let Ok(StoreName::Pool(_)) = StoreName::of(&settings.data(), settings.store.as_deref()) {
+    } else if let Ok(StoreName::Pool(_)) =
+        StoreName::of(&settings.data(), settings.store.as_deref())
+    {
         options.read_ahead = READ_AHEAD_FAR;
     }
     if let Some(list) = &settings.options {
