@@ -181,7 +181,7 @@ impl<N: Net> Inner<N> {
             && range.start < range.end
             && let Err(error) = self.data.hole(&entered.grant, range).await
         {
-            tracing::warn!(ino = %entered.ino, ?error, "bytes of a write that failed stay at nodes");
+            tracing::warn!(ino = %entered.ino, ?error, "bytes of a failed write stay at nodes");
         }
     }
 

@@ -193,7 +193,8 @@ impl<N: Net> Data<N> {
     /// What these nodes have answered becomes durable.
     ///
     /// # Errors
-    /// [`DataError::Medium`] if one cannot say so, [`DataError::Gone`] if it does not speak with us.
+    /// [`DataError::Medium`] if one cannot say so, [`DataError::Gone`] if it does not speak with
+    /// us.
     pub async fn flush(&self, nodes: impl Iterator<Item = Peer>) -> Result<(), DataError> {
         let mut call = Vec::new();
         Call::Flush.encode(&mut call);
