@@ -30,6 +30,7 @@ pub use report::{Counts, Finding, Report, Severity, What};
 use crate::Kvfs;
 use crate::layout::key::{self, Counter, Tag};
 use crate::layout::{ReplayRecord, Superblock, decode_counter};
+use crate::note;
 use cursor::Cursor;
 use inodes::Window;
 
@@ -105,6 +106,7 @@ impl<K: Kv, M: Medium> Check<'_, K, M> {
         self.replay_records().await?;
         self.strange_tags().await?;
         self.purges(numbers_end).await?;
+        self.notes().await?;
         self.inodes(numbers_end).await?;
         self.tree();
         Ok(())
@@ -196,11 +198,22 @@ impl<K: Kv, M: Medium> Check<'_, K, M> {
         Ok(())
     }
 
+    /// Notes of who serves the volume.
+    async fn notes(&mut self) -> Result<(), KvError> {
+        let mut notes = Cursor::new(&*self.volume.kv, Tag::Note);
+        while let Some((key, value)) = notes.next().await? {
+            if !note::is_fit(key.get(1..).unwrap_or_default(), &value) {
+                self.report.add(What::StrangeKey, Ino::ROOT, format!("{key:?}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Keys that nobody writes.
     async fn strange_tags(&mut self) -> Result<(), KvError> {
         /// The object store's tags begin here.
         const OBJECTS: u8 = 0xF0;
-        const KNOWN: [Tag; 12] = [
+        const KNOWN: [Tag; 13] = [
             Tag::Superblock,
             Tag::Counter,
             Tag::Inode,
@@ -213,6 +226,7 @@ impl<K: Kv, M: Medium> Check<'_, K, M> {
             Tag::Replay,
             Tag::Writing,
             Tag::Purge,
+            Tag::Note,
         ];
         for tag in (0..OBJECTS).filter(|tag| KNOWN.iter().all(|known| *known as u8 != *tag)) {
             if let Some((key, _)) = self.kv().scan(&[tag], None, 1).await?.first() {

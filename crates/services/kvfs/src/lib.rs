@@ -23,7 +23,7 @@
 //! `layout` (bytes), `txn` (one batch), `context` (who asks), `dispatch`, `replay`; names:
 //! `lookup`, `create`, `remove`, `rename`, `list`; inodes: `attr`, `permission`, `acl`, `xattr`;
 //! life: `open`, `handles`, `orphan`, `session`, `volume` (opening, housekeeping); data:
-//! `data`, [`spread`], `lock`, [`mod@check`]. The page is `docs/internals/kvfs.md`, the promises are
+//! `data`, [`spread`], `note`, `lock`, [`mod@check`]. The page is `docs/internals/kvfs.md`, the promises are
 //! `docs/SEMANTICS.md`.
 
 #![forbid(unsafe_code)]
@@ -41,6 +41,7 @@ pub mod layout;
 mod list;
 mod lock;
 mod lookup;
+mod note;
 mod open;
 mod options;
 mod orphan;

@@ -31,6 +31,8 @@ pub enum Tag {
     Writing = 0x18,
     /// The nodes may still hold bytes of a spread file that is gone: then its ino.
     Purge = 0x19,
+    /// What whoever serves the volume keeps in it: then a name.
+    Note = 0x1A,
 }
 
 /// Which counter.
@@ -84,6 +86,10 @@ pub(crate) fn replay(session: SessionId, lane: u16) -> Vec<u8> {
 /// Every key of the session's replay records.
 pub(crate) fn replay_prefix(session: SessionId) -> [u8; 9] {
     of(Tag::Replay, Ino(session.0))
+}
+
+pub(crate) fn note(name: &[u8]) -> Vec<u8> {
+    [&[Tag::Note as u8][..], name].concat()
 }
 
 /// The cookie of a [`Tag::Listed`] key; `EUCLEAN` if it is none.

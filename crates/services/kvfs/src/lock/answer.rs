@@ -125,6 +125,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         });
     }
 
+    /// Nobody listens to what an attachment waits for any more; whatever it wants it asks anew.
+    pub fn forget_waits(&self, attachment: SessionId) {
+        self.with_locks(|locks, _| locks.forget_waits(attachment));
+    }
+
     /// To be called every few seconds: locks that were recalled and did not come back between two
     /// calls are refused to who would not wait for them.
     pub fn expire_recalls(&self) {

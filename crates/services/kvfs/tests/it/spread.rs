@@ -570,6 +570,7 @@ fn the_check_says_what_does_not_fit() {
         (What::PurgeOfFile, |p| p.put(Tag::Purge, p.dir, Some(&[]))),
         (What::NumberNotGivenOut, |p| p.put(Tag::Purge, Ino(1 << 40), Some(&[]))),
         (What::OwnerlessPair, |p| p.put(Tag::Writing, Ino(p.file.0 + 100), Some(&[]))),
+        (What::StrangeKey, |p| p.put(Tag::Note, p.file, Some(&[0; 4097]))),
         (What::BadShape, |p| p.edit(p.file, |inode| inode.layout = None)),
         (What::BadShape, |p| {
             p.put(Tag::Writing, p.dir, Some(&[]));
@@ -612,4 +613,32 @@ fn a_count_of_blocks_is_set_right_by_the_size() {
     assert!(report.total == 1 && report.findings.iter().all(|finding| finding.repaired));
     assert_clean(&planted.volume);
     assert_eq!(block_on(planted.volume.spread(planted.file)).unwrap().attr.blocks, 137);
+}
+
+/// A server must know after a loss of power what it had noted.
+#[test]
+fn notes_are_there_until_they_are_taken_away() {
+    let disk = Disk::new(2);
+    let volume = open(&disk);
+    let notes = |volume: &Volume, prefix, after| block_on(volume.notes(prefix, after)).unwrap();
+    for (name, value) in [(&b"ab"[..], &b""[..]), (b"aa", b"old"), (b"b", b"3"), (b"aa", b"new")] {
+        block_on(volume.note(name, Some(value))).unwrap();
+    }
+    let all = [(b"aa".to_vec(), b"new".to_vec()), (b"ab".to_vec(), Vec::new())];
+    assert_eq!(notes(&volume, b"a", None), all);
+    assert_eq!(notes(&volume, b"a", Some(b"aa")), all[1..]);
+    assert_eq!(notes(&volume, b"c", None), []);
+    for (name, value) in [(vec![], 0), (vec![1; 256], 0), (vec![1], 4097)] {
+        let value = vec![0; value];
+        assert_eq!(block_on(volume.note(&name, Some(&value))), Err(Errno::EINVAL));
+    }
+    block_on(volume.note(&[1; 255], Some(&[0; 4096]))).unwrap();
+    assert_clean(&volume);
+    drop(volume);
+    disk.crash();
+    let volume = open(&disk);
+    assert_eq!(notes(&volume, b"a", None), all);
+    block_on(volume.note(b"ab", None)).unwrap();
+    block_on(volume.note(b"ab", None)).unwrap();
+    assert_eq!(notes(&volume, b"a", None), all[..1]);
 }
