@@ -252,6 +252,9 @@ pub enum Call {
     Back { session: SessionId },
     /// The life and lease of a client, which all its delegations live by. Reply: `Lease`.
     Renew,
+    /// A client's life begins: whatever a client of this number had before is over. The life chose
+    /// the nonce, and says the same each time it asks. Reply: `Done`.
+    Begin { nonce: u64 },
     /// A delegation. The server takes back what is in the way. Reply: `Grant`.
     Delegate { ino: Ino, mode: Mode },
     /// What changed under a write delegation. Reply: `Done`; `ESTALE` if the fence is not the

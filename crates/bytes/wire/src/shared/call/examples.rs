@@ -156,6 +156,7 @@ pub(crate) fn calls() -> Vec<(Call, Vec<u8>)> {
             with(&["0c", ASKER_BYTES, INO_BYTES, LAYOUT_BYTES]),
         ),
         (Call::Check { contents }, hex("0d 01")),
+        (Call::Begin { nonce: 0x0102 }, with(&["0e", fence_bytes])),
         (Call::Recall { ino, keep: Some(Mode::Write) }, with(&["20", INO_BYTES, "01 02"])),
         (Call::Recall { ino, keep: None }, with(&["20", INO_BYTES, "00"])),
         events(),

@@ -361,6 +361,7 @@ choices! { Call [0]
     11 Layout { ino };
     12 SetLayout { asker, ino, layout };
     13 Check { contents };
+    14 Begin { nonce };
     32 Recall { ino, keep };
     33 Events { events };
     64 Seal { object, fence };
