@@ -15,6 +15,7 @@ use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Grant, Mode, Told};
 
 use crate::Meta;
+use crate::clients::Who;
 use crate::grants::NOBODY;
 
 /// How often something is tried under a new capability.
@@ -159,7 +160,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         work: impl AsyncFn(&Grant) -> Result<(T, Option<Told>)>,
     ) -> Result<T> {
         let _turn = self.turns().exclusive(ino).await;
-        let mut grant = self.grant_in_turn(NOBODY, ino, mode).await?;
+        let mut grant = self.grant_in_turn(Who::NOBODY, ino, mode).await?;
         let mut tries = 0;
         let done = loop {
             match work(&grant).await {

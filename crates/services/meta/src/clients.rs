@@ -9,6 +9,10 @@
 //!   were gone, once its lease is over.
 //!
 //! Who is gone or expelled is told another life of the server at its next renewal, and ends.
+//!
+//! A client's number may be that of a client before it. What it *begins* with says so: from then on
+//! the number has another *life* here, with nothing but its sessions, and what was asked in the life
+//! before is not done any more. A nonce tells a life's beginning from one that comes again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -28,13 +32,33 @@ const EVENTS_AT_ONCE: usize = outboard_wire::shared::call::EVENTS_MAX;
 const LOST_MAX: usize = 4096;
 /// Most numbers of clients that are gone and may still believe that they are not.
 const GONE_MAX: usize = 1 << 16;
+/// Most beginnings of a client that are remembered.
+const NONCES_MAX: usize = 8;
+/// Most clients of the server's life before this that are waited for one by one.
+const FORMER_MAX: usize = 1 << 16;
 /// How long a client is late before it is gone.
 const LINGER: Duration = Duration::from_secs(60);
 /// By how much the server lets a lease go on longer than a client does: clocks differ in speed.
 const MARGIN: Duration = Duration::from_secs(1);
 
+/// A client, in one of its lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Who {
+    pub(crate) client: u64,
+    /// Counted here; no two have the same.
+    pub(crate) life: u64,
+}
+
+impl Who {
+    /// The server itself, for which there is no client.
+    pub(crate) const NOBODY: Who = Who { client: u64::MAX, life: 0 };
+}
+
 #[derive(Debug)]
 struct Client {
+    life: u64,
+    /// The volume has a note of it, and of how it began.
+    noted: bool,
     until: Time,
     expelled: bool,
     lost: BTreeSet<Ino>,
@@ -42,9 +66,25 @@ struct Client {
     delivering: bool,
 }
 
+impl Client {
+    fn new(life: u64, now: Time) -> Client {
+        Client {
+            life,
+            noted: false,
+            until: now,
+            expelled: false,
+            lost: BTreeSet::new(),
+            events: VecDeque::new(),
+            delivering: false,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Session {
-    owner: u64,
+    owner: Who,
+    /// It came to its owner, who has not said yet that it is back.
+    moved: bool,
     /// Clients that had it before; they do not get it back while its owner has a lease.
     former: BTreeSet<u64>,
     /// Requests under way.
@@ -67,6 +107,8 @@ pub(crate) enum Renewed {
 pub(crate) enum Admission {
     /// Yes; [`Clients::done`] must follow.
     Taken,
+    /// The same, and it is the first one of its client.
+    Moved,
     /// Once what another client asked for this session has ended.
     Wait,
 }
@@ -79,6 +121,12 @@ pub(crate) struct Clients {
     sessions: BTreeMap<SessionId, Session>,
     gone: BTreeSet<u64>,
     gone_order: VecDeque<u64>,
+    /// Lives so far.
+    lives: u64,
+    /// How clients that are known, gone, or of the server's life before this began last.
+    nonces: BTreeMap<u64, VecDeque<u64>>,
+    /// Clients of the server's life before this that have not begun in this one.
+    former: BTreeSet<u64>,
 }
 
 impl Clients {
@@ -90,32 +138,114 @@ impl Clients {
             sessions: BTreeMap::new(),
             gone: BTreeSet::new(),
             gone_order: VecDeque::new(),
+            lives: 0,
+            nonces: BTreeMap::new(),
+            former: BTreeSet::new(),
         }
+    }
+
+    fn new_life(&mut self) -> u64 {
+        self.lives += 1;
+        self.lives
     }
 
     /// A client is there; it has no lease until it renews.
     ///
     /// # Errors
     /// `ESTALE` if it must end, `ENFILE` if there are too many.
-    pub(crate) fn meet(&mut self, client: u64, now: Time) -> Result<()> {
+    pub(crate) fn meet(&mut self, client: u64, now: Time) -> Result<Who> {
         if self.gone.contains(&client) {
             return Err(Errno::ESTALE);
         }
         if let Some(known) = self.all.get(&client) {
-            return if known.expelled { Err(Errno::ESTALE) } else { Ok(()) };
+            let who = Who { client, life: known.life };
+            return if known.expelled { Err(Errno::ESTALE) } else { Ok(who) };
         }
         if self.all.len() >= CLIENTS_MAX {
             return Err(Errno::ENFILE);
         }
-        let new = Client {
-            until: now,
-            expelled: false,
-            lost: BTreeSet::new(),
-            events: VecDeque::new(),
-            delivering: false,
-        };
-        self.all.insert(client, new);
-        Ok(())
+        let life = self.new_life();
+        self.all.insert(client, Client::new(life, now));
+        Ok(Who { client, life })
+    }
+
+    /// A client's life begins, unless it has begun before: then nothing changes. What it had it has
+    /// no more, but for its sessions; true if so, and the caller takes its delegations.
+    ///
+    /// # Errors
+    /// `ENFILE` if there are too many clients.
+    pub(crate) fn begin(&mut self, client: u64, nonce: u64, now: Time) -> Result<bool> {
+        if self.nonces.get(&client).is_some_and(|known| known.contains(&nonce)) {
+            return Ok(false);
+        }
+        if self.all.len() >= CLIENTS_MAX && !self.all.contains_key(&client) {
+            return Err(Errno::ENFILE);
+        }
+        let nonces = self.nonces.entry(client).or_default();
+        nonces.push_back(nonce);
+        if nonces.len() > NONCES_MAX {
+            nonces.pop_front();
+        }
+        if self.gone.remove(&client) {
+            self.gone_order.retain(|gone| *gone != client);
+        }
+        self.former.remove(&client);
+        let life = self.new_life();
+        self.all.insert(client, Client::new(life, now));
+        Ok(true)
+    }
+
+    /// A client may have had a lease in the server's life before this, and began like this.
+    pub(crate) fn was_there(&mut self, client: u64, nonces: impl Iterator<Item = u64>) {
+        if self.former.len() < FORMER_MAX {
+            self.nonces.insert(client, nonces.take(NONCES_MAX).collect());
+            self.former.insert(client);
+        } else {
+            // Nobody can begin under this number.
+            self.former.insert(Who::NOBODY.client);
+        }
+    }
+
+    /// Whether all clients of the server's life before this have begun in this one.
+    pub(crate) fn all_have_begun(&self) -> bool {
+        self.former.is_empty()
+    }
+
+    /// Leases of the server's life before this are over: who had them and has not begun since.
+    pub(crate) fn take_former(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.former).into_iter().collect()
+    }
+
+    /// What is to be noted of a client, if that is not the case: how it began.
+    pub(crate) fn to_note(&self, client: u64) -> Option<(Who, Vec<u64>)> {
+        let known = self.all.get(&client).filter(|known| !known.noted)?;
+        let nonces = self.nonces.get(&client).map(|nonces| nonces.iter().copied().collect());
+        Some((Who { client, life: known.life }, nonces.unwrap_or_default()))
+    }
+
+    /// That is noted.
+    pub(crate) fn noted(&mut self, who: Who) {
+        if let Some(known) = self.of(who) {
+            known.noted = true;
+        }
+    }
+
+    /// Whether a note of a client is of no use.
+    pub(crate) fn forgets(&mut self, client: u64) -> bool {
+        let is_known = self.all.contains_key(&client);
+        if !is_known && !self.gone.contains(&client) {
+            self.nonces.remove(&client);
+        }
+        !is_known
+    }
+
+    fn of(&mut self, who: Who) -> Option<&mut Client> {
+        self.all.get_mut(&who.client).filter(|known| known.life == who.life)
+    }
+
+    /// Whether this is the client's life.
+    pub(crate) fn lives(&self, who: Who) -> bool {
+        self.all.get(&who.client).is_some_and(|known| known.life == who.life)
     }
 
     /// A client asks for its lease to go on.
@@ -123,7 +253,7 @@ impl Clients {
         match self.meet(client, now) {
             Err(Errno::ESTALE) => return Ok(Renewed::Ends),
             met => met?,
-        }
+        };
         let until = now.after(self.term + MARGIN);
         let Some(known) = self.all.get_mut(&client) else { return Ok(Renewed::Ends) };
         if !known.lost.is_empty() {
@@ -134,8 +264,8 @@ impl Clients {
     }
 
     /// A client has heard that it lost these files.
-    pub(crate) fn heard(&mut self, client: u64, lost: &[Ino]) {
-        if let Some(known) = self.all.get_mut(&client) {
+    pub(crate) fn heard(&mut self, who: Who, lost: &[Ino]) {
+        if let Some(known) = self.of(who) {
             lost.iter().for_each(|ino| {
                 known.lost.remove(ino);
             });
@@ -147,9 +277,10 @@ impl Clients {
         self.all.get(&client).is_some_and(|known| known.until > now)
     }
 
-    /// Whether a client has a lease that goes on.
-    pub(crate) fn may_take(&self, client: u64, now: Time) -> bool {
-        self.all.get(&client).is_some_and(|known| known.until > now && !known.expelled)
+    /// Whether a client has a lease that goes on, in this life of its.
+    pub(crate) fn may_take(&self, who: Who, now: Time) -> bool {
+        let known = self.all.get(&who.client).filter(|known| known.life == who.life);
+        known.is_some_and(|known| known.until > now && !known.expelled)
     }
 
     /// A late client lost a file; it must hear of that before it goes on.
@@ -170,41 +301,51 @@ impl Clients {
     /// A client asks something for a session. It is whose spoke for it last.
     ///
     /// # Errors
-    /// `ESTALE` if another client took it over, `EMFILE` if there are too many.
-    pub(crate) fn admit(
-        &mut self,
-        client: u64,
-        session: SessionId,
-        now: Time,
-    ) -> Result<Admission> {
-        self.meet(client, now)?;
+    /// `ESTALE` if another client took it over, or the client has another life, `EMFILE` if there
+    /// are too many.
+    pub(crate) fn admit(&mut self, who: Who, session: SessionId, now: Time) -> Result<Admission> {
+        if self.meet(who.client, now)? != who {
+            return Err(Errno::ESTALE);
+        }
         let count = self.sessions.len();
         let owner = self.sessions.get(&session).map(|known| known.owner);
-        let owner_lives = owner.is_some_and(|owner| self.has_lease(owner, now));
+        let owner_lives =
+            owner.is_some_and(|owner| self.lives(owner) && self.has_lease(owner.client, now));
         let Some(known) = self.sessions.get_mut(&session) else {
             if count >= SESSIONS_MAX {
                 return Err(Errno::EMFILE);
             }
-            let new = Session { owner: client, former: BTreeSet::new(), busy: 1 };
-            self.sessions.insert(session, new);
-            return Ok(Admission::Taken);
+            let former = BTreeSet::new();
+            self.sessions.insert(session, Session { owner: who, moved: true, former, busy: 1 });
+            return Ok(Admission::Moved);
         };
-        if known.owner != client {
-            if known.former.contains(&client) && owner_lives {
-                return Err(Errno::ESTALE);
-            }
-            if known.busy > 0 {
-                return Ok(Admission::Wait);
-            }
-            known.former.insert(known.owner);
-            known.former.remove(&client);
+        if known.owner == who {
+            known.busy += 1;
+            return Ok(Admission::Taken);
+        }
+        let is_another = known.owner.client != who.client;
+        if is_another && known.former.contains(&who.client) && owner_lives {
+            return Err(Errno::ESTALE);
+        }
+        if known.busy > 0 {
+            return Ok(Admission::Wait);
+        }
+        if is_another {
+            known.former.insert(known.owner.client);
+            known.former.remove(&who.client);
             while known.former.len() > 16 {
                 known.former.pop_first();
             }
-            known.owner = client;
         }
-        known.busy += 1;
-        Ok(Admission::Taken)
+        (known.owner, known.moved, known.busy) = (who, true, 1);
+        Ok(Admission::Moved)
+    }
+
+    /// A client says that a session is back; whether that is news to the volume, which hears of it
+    /// once when the session comes to another client.
+    pub(crate) fn is_back(&mut self, session: SessionId) -> bool {
+        let known = self.sessions.get_mut(&session);
+        known.is_some_and(|known| !std::mem::take(&mut known.moved))
     }
 
     /// What was asked for a session has ended.
@@ -215,14 +356,14 @@ impl Clients {
     }
 
     /// Whether a session is this client's.
-    pub(crate) fn owns(&self, client: u64, session: SessionId) -> bool {
-        self.sessions.get(&session).is_some_and(|known| known.owner == client)
+    pub(crate) fn owns(&self, who: Who, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(|known| known.owner == who)
     }
 
-    /// One of a client's sessions.
-    pub(crate) fn a_session(&self, client: u64) -> Option<SessionId> {
-        let mut own = self.sessions.iter().filter(|(_, known)| known.owner == client);
-        own.next().map(|(session, _)| *session)
+    /// A client's sessions, from whatever life of its.
+    pub(crate) fn sessions_of(&self, client: u64) -> impl Iterator<Item = SessionId> {
+        let own = self.sessions.iter().filter(move |(_, known)| known.owner.client == client);
+        own.map(|(session, _)| *session)
     }
 
     /// A session is no more.
@@ -232,7 +373,7 @@ impl Clients {
 
     /// Puts an event where it will be delivered from. One of a session that nobody has is dropped.
     pub(crate) fn push_event(&mut self, session: SessionId, event: Event) {
-        let owner = self.sessions.get(&session).map(|known| known.owner);
+        let owner = self.sessions.get(&session).map(|known| known.owner.client);
         if let Some(client) = owner.and_then(|owner| self.all.get_mut(&owner)) {
             if client.events.len() < EVENTS_MAX {
                 client.events.push_back(event);
@@ -243,20 +384,20 @@ impl Clients {
     }
 
     /// Clients that have events nobody delivers yet; each is this caller's to deliver.
-    pub(crate) fn begin_deliveries(&mut self) -> Vec<u64> {
+    pub(crate) fn begin_deliveries(&mut self) -> Vec<Who> {
         let mut begun = Vec::new();
         for (client, known) in &mut self.all {
             if !known.delivering && !known.events.is_empty() && !known.expelled {
                 known.delivering = true;
-                begun.push(*client);
+                begun.push(Who { client: *client, life: known.life });
             }
         }
         begun
     }
 
     /// The first events for a client; none ends the delivery.
-    pub(crate) fn next_events(&mut self, client: u64) -> Vec<Event> {
-        let Some(known) = self.all.get_mut(&client) else { return Vec::new() };
+    pub(crate) fn next_events(&mut self, who: Who) -> Vec<Event> {
+        let Some(known) = self.of(who) else { return Vec::new() };
         if known.expelled {
             known.events.clear();
         }
@@ -266,8 +407,8 @@ impl Clients {
     }
 
     /// A client has acted upon its first events.
-    pub(crate) fn delivered(&mut self, client: u64, count: usize) {
-        if let Some(known) = self.all.get_mut(&client) {
+    pub(crate) fn delivered(&mut self, who: Who, count: usize) {
+        if let Some(known) = self.of(who) {
             let count = count.min(known.events.len());
             known.events.drain(..count);
         }
@@ -296,9 +437,9 @@ impl Clients {
             && let Some(oldest) = self.gone_order.pop_front()
         {
             self.gone.remove(&oldest);
+            self.nonces.remove(&oldest);
         }
-        let own = self.sessions.iter().filter(|(_, known)| known.owner == client);
-        let own: Vec<SessionId> = own.map(|(session, _)| *session).collect();
+        let own: Vec<SessionId> = self.sessions_of(client).collect();
         own.iter().for_each(|session| self.forget_session(*session));
         own
     }

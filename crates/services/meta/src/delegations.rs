@@ -148,10 +148,13 @@ impl Delegations {
         Some(held)
     }
 
-    /// Files of which a client has something.
-    pub(crate) fn files_of(&self, client: u64) -> Vec<Ino> {
+    /// A client loses all that it has.
+    pub(crate) fn lose_all(&mut self, client: u64) {
         let of_client = self.files.iter().filter(|(_, file)| file.held.contains_key(&client));
-        of_client.map(|(ino, _)| *ino).collect()
+        let files: Vec<Ino> = of_client.map(|(ino, _)| *ino).collect();
+        files.into_iter().for_each(|ino| {
+            self.lose(ino, client);
+        });
     }
 
     /// Somebody may have written to this file who cannot be asked.

@@ -12,7 +12,7 @@ use outboard_wire::shared::call::{Asker, Layout, Mode, Reply};
 
 use crate::Meta;
 use crate::bytes::Operation;
-use crate::clients::Admission;
+use crate::clients::{Admission, Who};
 use crate::grants::NOBODY;
 
 /// A request of a session under way; others may take the session over once it is dropped.
@@ -65,17 +65,18 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// Answers one file operation.
     pub(crate) async fn file(
         &self,
-        client: u64,
+        who: Who,
         asker: &Asker,
         request: &[u8],
         payload: Vec<u8>,
         wall: Timestamp,
     ) -> Result<Reply> {
+        let client = who.client;
         let (header, request) = Request::decode(request)?;
         if header.session != asker.session {
             return Err(Errno::EPERM);
         }
-        let _busy = self.speak_for(client, asker.session).await?;
+        let _busy = self.speak_for(who, asker.session).await?;
         let caller = caller(asker);
         if let Some((ino, mode)) = concerns(&request) {
             self.settle(ino, client, mode).await?;
@@ -92,7 +93,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let of = Operation { caller: &caller, header: &header, wall };
         let answer = self.carry_out(&of, &request, payload).await?;
         if let Some(ino) = cuts
-            && self.delegations().held(ino, client).is_none_or(|held| held.mode != Mode::Write)
+            && !self.writes_itself(who, ino)
         {
             // Who has the file to write does this itself.
             self.cut(ino).await?;
@@ -101,6 +102,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             Request::Create { .. } => encode(&self.with_its_size(client, answer).await?),
             _ => encode(&answer),
         }
+    }
+
+    fn writes_itself(&self, who: Who, ino: Ino) -> bool {
+        let held = self.delegations().held(ino, who.client);
+        held.is_some_and(|held| held.mode == Mode::Write) && self.clients().lives(who)
     }
 
     /// By the volume, or, if it is about bytes that it does not have, by the nodes.
@@ -163,26 +169,28 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// A client speaks for a session from here on: what another asked for it has ended, and is
     /// refused from now on.
-    async fn speak_for(&self, client: u64, session: SessionId) -> Result<Busy<'_, K, M, N>> {
-        let is_new = !self.clients().owns(client, session);
+    async fn speak_for(&self, who: Who, session: SessionId) -> Result<Busy<'_, K, M, N>> {
         let admitted = self.sessions_changed().until(|| {
-            match self.clients().admit(client, session, self.net().now()) {
+            let mut clients = self.clients();
+            match clients.admit(who, session, self.net().now()) {
                 Ok(Admission::Wait) => None,
                 Ok(Admission::Taken) => Some(Ok(())),
+                Ok(Admission::Moved) => {
+                    // What it missed it is told again, and what it waits for it asks again: before
+                    // anything else of it, which may be that.
+                    self.volume().is_back(session);
+                    Some(Ok(()))
+                }
                 Err(errno) => Some(Err(errno)),
             }
         });
         admitted.await?;
-        if is_new {
-            // What it missed it is told again.
-            self.volume().is_back(session);
-        }
         Ok(Busy { meta: self, session })
     }
 
     /// A session is gone for good.
-    pub(crate) fn detach(&self, client: u64, session: SessionId) -> Result<Reply> {
-        if self.clients().owns(client, session) {
+    pub(crate) fn detach(&self, who: Who, session: SessionId) -> Result<Reply> {
+        if self.clients().owns(who, session) {
             self.volume().detach(session);
             self.clients().forget_session(session);
         }
@@ -190,21 +198,23 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// A session is there again.
-    pub(crate) async fn back(&self, client: u64, session: SessionId) -> Result<Reply> {
-        let _busy = self.speak_for(client, session).await?;
-        self.volume().is_back(session);
+    pub(crate) async fn back(&self, who: Who, session: SessionId) -> Result<Reply> {
+        let _busy = self.speak_for(who, session).await?;
+        if self.clients().is_back(session) {
+            self.volume().is_back(session);
+        }
         Ok(Reply::Done)
     }
 
     /// Sets the layout of an empty file or a directory.
     pub(crate) async fn set_layout(
         &self,
-        client: u64,
+        who: Who,
         asker: &Asker,
         ino: Ino,
         layout: Layout,
     ) -> Result<Reply> {
-        let _busy = self.speak_for(client, asker.session).await?;
+        let _busy = self.speak_for(who, asker.session).await?;
         // Who has a delegation knows the layout.
         self.settle(ino, NOBODY, Mode::Write).await?;
         let header =
@@ -216,31 +226,25 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// A write that takes set-id bits away is coming.
     pub(crate) async fn strip(
         &self,
-        client: u64,
+        who: Who,
         asker: &Asker,
         ino: Ino,
         wall: Timestamp,
     ) -> Result<Reply> {
-        let _busy = self.speak_for(client, asker.session).await?;
+        let _busy = self.speak_for(who, asker.session).await?;
         let attr = self.volume().strip(&caller(asker), ino, wall).await?;
         Ok(Reply::Attr(Box::new(attr)))
     }
 
     /// Whether a peer may write now.
-    pub(crate) async fn may_write(&self, client: u64, asker: &Asker, ino: Ino) -> Result<Reply> {
-        let _busy = self.speak_for(client, asker.session).await?;
+    pub(crate) async fn may_write(&self, who: Who, asker: &Asker, ino: Ino) -> Result<Reply> {
+        let _busy = self.speak_for(who, asker.session).await?;
         Ok(Reply::Flag(self.volume().may_write(&caller(asker), ino).await?))
     }
 
     /// Flags of a handle.
-    pub(crate) fn opened(
-        &self,
-        client: u64,
-        session: SessionId,
-        ino: Ino,
-        fh: Fh,
-    ) -> Result<Reply> {
-        if !self.clients().owns(client, session) {
+    pub(crate) fn opened(&self, who: Who, session: SessionId, ino: Ino, fh: Fh) -> Result<Reply> {
+        if !self.clients().owns(who, session) {
             return Err(Errno::ESTALE);
         }
         let flags = self.volume().opened(session, ino, fh);

@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use outboard_base::task::join_all;
-use outboard_base::{Errno, Ino, Result, Time, Timestamp};
+use outboard_base::{Errno, Ino, Result, Timestamp};
 use outboard_flow::Net;
 use outboard_kv::Kv;
 use outboard_kvfs::spread::Spread;
@@ -19,11 +19,12 @@ use outboard_wire::shared::call::{Call, Grant, Mode, Reply, Told};
 use outboard_wire::shared::{Capability, Peer, Rights};
 
 use crate::Meta;
+use crate::clients::Who;
 use crate::delegations::{Held, InTheWay};
 use crate::nodes::first_of;
 
 /// A number that no client has: all are others to it. The server's own.
-pub(crate) const NOBODY: u64 = u64::MAX;
+pub(crate) const NOBODY: u64 = Who::NOBODY.client;
 /// How often it is looked whether who was recalled still has a lease.
 pub(crate) const LOOK: Duration = Duration::from_millis(250);
 /// How long a client with a lease may take over a recall: what it has not written back by then is
@@ -34,8 +35,9 @@ const RESOLVE: Duration = Duration::from_secs(20);
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// Gives a client a delegation; takes back what is in the way.
-    pub(crate) async fn delegate(&self, client: u64, ino: Ino, mode: Mode) -> Result<Grant> {
-        self.needs_lease(client)?;
+    pub(crate) async fn delegate(&self, who: Who, ino: Ino, mode: Mode) -> Result<Grant> {
+        let client = who.client;
+        self.needs_lease(who)?;
         if let Some(held) = self.has_already(ino, client, mode) {
             // It asks for a new capability, maybe because a node did not know the key of the old.
             return self.grant_again(client, ino, held).await;
@@ -45,35 +47,48 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if let Some(held) = self.has_already(ino, client, mode) {
             return self.grant_again(client, ino, held).await;
         }
-        self.grant_in_turn(client, ino, mode).await
+        self.grant_in_turn(who, ino, mode).await
     }
 
     /// In a file's turn: to a client that has less.
-    pub(crate) async fn grant_in_turn(&self, client: u64, ino: Ino, mode: Mode) -> Result<Grant> {
+    pub(crate) async fn grant_in_turn(&self, who: Who, ino: Ino, mode: Mode) -> Result<Grant> {
         if mode == Mode::Write {
             // Readers of the life before may still have leases.
             self.after_former_leases().await;
         }
-        self.clear_the_way(ino, client, mode).await?;
-        if client != NOBODY {
-            self.needs_lease(client)?;
-        }
+        self.clear_the_way(ino, who.client, mode).await?;
+        self.needs_lease(who)?;
         let change = self.changes().exclusive(ino).await;
         if mode == Mode::Write {
             self.volume().begin_writing(ino).await?;
         }
         let spread = self.volume().spread(ino).await?;
-        let held = self.delegations().grant(ino, client, mode)?;
+        let held = match self.give(who, ino, mode) {
+            Err(Errno::ESTALE) if mode == Mode::Write => {
+                self.volume().end_writing(ino).await?;
+                return Err(Errno::ESTALE);
+            }
+            held => held?,
+        };
         drop(change);
-        self.grant_of(client, &spread, held).await
+        self.grant_of(who.client, &spread, held).await
+    }
+
+    /// In the table: to who has a lease, in that life of its.
+    fn give(&self, who: Who, ino: Ino, mode: Mode) -> Result<Held> {
+        let clients = self.clients();
+        if who != Who::NOBODY && !clients.may_take(who, self.net().now()) {
+            return Err(Errno::ESTALE);
+        }
+        self.delegations().grant(ino, who.client, mode)
     }
 
     fn has_already(&self, ino: Ino, client: u64, mode: Mode) -> Option<Held> {
         self.delegations().held(ino, client).filter(|held| held.mode >= mode)
     }
 
-    fn needs_lease(&self, client: u64) -> Result<()> {
-        let has_lease = self.clients().may_take(client, self.net().now());
+    fn needs_lease(&self, who: Who) -> Result<()> {
+        let has_lease = who == Who::NOBODY || self.clients().may_take(who, self.net().now());
         if has_lease { Ok(()) } else { Err(Errno::ESTALE) }
     }
 
@@ -150,7 +165,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// Under the lock of changes. The writer's own host need not hear of it.
     async fn tell_volume(&self, client: u64, ino: Ino, told: Told) -> Result<()> {
-        let session = self.clients().a_session(client);
+        let session = self.clients().sessions_of(client).next();
         match self.volume().publish(session, ino, told).await {
             // The file is gone, and nobody can see its size.
             Err(Errno::ESTALE) => Ok(()),
@@ -281,14 +296,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
     }
 
-    /// A client is gone: it loses all that it has.
-    pub(crate) async fn take_all(&self, client: u64) {
-        let files = self.delegations().files_of(client);
-        for ino in files {
-            self.take_back(client, ino).await;
-        }
-    }
-
     /// In a file's turn: seals it at its nodes, and finds out how long it is.
     async fn resolve(&self, ino: Ino) -> Result<()> {
         self.after_former_leases().await;
@@ -335,17 +342,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(())
     }
 
-    /// Waits until no client can have a lease of the server's life before this.
-    pub(crate) async fn after_former_leases(&self) {
-        loop {
-            let left = self.former_leases_end().since(self.net().now());
-            if left == Duration::ZERO {
-                return;
-            }
-            self.net().sleep(left).await;
-        }
-    }
-
     /// Resolves what gone clients wrote, so that its size is right before somebody asks.
     pub(crate) async fn resolve_some(&self) {
         let some = self.delegations().unresolved();
@@ -356,11 +352,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 self.net().sleep(LOOK).await;
             }
         }
-    }
-
-    /// Whether leases of the life before may go on.
-    pub(crate) fn former_leases_go_on(&self, now: Time) -> bool {
-        self.former_leases_end() > now
     }
 }
 

@@ -12,6 +12,7 @@ use outboard_volume::VolumeEvent;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Event, Reply};
 
+use crate::clients::Who;
 use crate::{Meta, Work};
 
 /// How often nodes are told the keys and asked for their space.
@@ -26,10 +27,11 @@ const EVENTS: Duration = Duration::from_secs(5);
 /// What is to be done beside answering.
 #[derive(Debug)]
 enum Chore {
-    Deliver(u64),
+    Deliver(Who),
     Keys,
     Purges,
-    Bury(u64, Vec<SessionId>),
+    /// Of a client that is gone.
+    Forget(u64),
     Resolve,
 }
 
@@ -112,10 +114,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                     meta.purge_some().await;
                     meta.chores().purges_run = false;
                 }
-                Chore::Bury(client, sessions) => {
-                    sessions.into_iter().for_each(|session| meta.volume().detach(session));
-                    meta.take_all(client).await;
-                }
+                Chore::Forget(client) => meta.forget(client).await,
                 Chore::Resolve => {
                     meta.resolve_some().await;
                     meta.chores().resolve_runs = false;
@@ -132,12 +131,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// Housekeeping, about once a second or when it said so; true if there is more to do at once.
     pub async fn tidy(&self, now: Time) -> bool {
         self.chores().begin_due(now);
-        let gone = self.clients().take_gone(now);
+        let gone = self.bury(now);
         let has_unresolved = !self.delegations().unresolved().is_empty();
         let former_leases = self.former_leases_go_on(now);
         {
             let mut chores = self.chores();
-            chores.todo.extend(gone.into_iter().map(|(client, of)| Chore::Bury(client, of)));
+            chores.todo.extend(gone.into_iter().map(Chore::Forget));
             let due = is_due(chores.resolve_at, LOOK_EVERY, now) && !chores.resolve_runs;
             if has_unresolved && due && !former_leases {
                 (chores.resolve_at, chores.resolve_runs) = (Some(now), true);
@@ -145,13 +144,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
         }
         self.volume().expire_recalls();
-        if !former_leases && !self.chores().grace_is_over {
-            match self.volume().end_grace().await {
-                Ok(()) => self.chores().grace_is_over = true,
-                Err(errno) => {
-                    tracing::warn!(%errno, "the grace period cannot be ended; tried again")
-                }
-            }
+        if self.former_leases_end() <= now && !self.chores().grace_is_over {
+            self.end_grace().await;
         }
         match self.volume().tidy().await {
             Ok(more) => more,
@@ -162,16 +156,40 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
     }
 
-    async fn deliver(&self, client: u64) {
+    /// Clients that are gone lose what they had, at once: one may begin anew the next moment.
+    fn bury(&self, now: Time) -> Vec<u64> {
+        let mut clients = self.clients();
+        let gone = clients.take_gone(now).into_iter().map(|(client, sessions)| {
+            self.delegations().lose_all(client);
+            sessions.into_iter().for_each(|session| self.volume().detach(session));
+            client
+        });
+        gone.collect()
+    }
+
+    /// Hosts had the time to hand in what they held. So had clients of the server's life before.
+    async fn end_grace(&self) {
+        if let Err(errno) = self.volume().end_grace().await {
+            tracing::warn!(%errno, "the grace period cannot be ended; tried again");
+            return;
+        }
+        let former = self.clients().take_former();
+        let mut chores = self.chores();
+        chores.grace_is_over = true;
+        chores.todo.extend(former.into_iter().map(Chore::Forget));
+    }
+
+    async fn deliver(&self, who: Who) {
         loop {
-            let events = self.clients().next_events(client);
+            let events = self.clients().next_events(who);
             if events.is_empty() {
                 return;
             }
             let count = events.len();
-            let asked = self.ask(Peer::Client(client), &Call::Events { events }, EVENTS).await;
-            if asked == Ok(Reply::Done) {
-                self.clients().delivered(client, count);
+            let call = Call::Events { events };
+            let asked = self.ask(Peer::Client(who.client), &call, EVENTS);
+            if asked.await == Ok(Reply::Done) {
+                self.clients().delivered(who, count);
             } else {
                 self.net().sleep(EVENTS / 20).await;
             }

@@ -12,10 +12,11 @@
 //!    all that was written was told, or its nodes were sealed and asked.
 //! 3. A fence only goes up, over the life of the volume.
 //! 4. Nothing is signed with a key that nodes within reach have not.
-//! 5. A session is one client's at a time.
+//! 5. A session is one client's at a time, in one life of its.
+//! 6. Who has a lease is noted in the volume, durably, before.
 //!
-//! Parts: `delegations`, `clients`, `keys`, `placement` (tables without I/O); `grants`, `files`,
-//! `bytes`, `nodes`, `housekeeping`, `check`. The page is `docs/internals/meta.md`.
+//! Parts: `delegations`, `clients`, `keys`, `placement` (tables without I/O); `grants`, `lives`,
+//! `files`, `bytes`, `nodes`, `housekeeping`, `check`. The page is `docs/internals/meta.md`.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ mod files;
 mod grants;
 mod housekeeping;
 mod keys;
+mod lives;
 mod nodes;
 mod placement;
 
@@ -35,7 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use outboard_base::task::Work;
-use outboard_base::task::{RangeLocks, WaitList, join_all};
+use outboard_base::task::{RangeLocks, WaitList};
 use outboard_base::{Errno, Ino, Result, Time, Timestamp};
 use outboard_dfs::Data;
 use outboard_flow::Net;
@@ -45,7 +47,7 @@ use outboard_medium::Medium;
 use outboard_wire::shared::call::{Call, Reply};
 use outboard_wire::shared::{Coordinate, Peer};
 
-use clients::{Clients, Renewed};
+use clients::Clients;
 use delegations::Delegations;
 use grants::NOBODY;
 use housekeeping::Chores;
@@ -54,8 +56,6 @@ use placement::Placement;
 
 /// How long after the last lease of the life before the server's grace period ends.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a client is given to hear that it lost a file.
-const HEAR: Duration = Duration::from_secs(5);
 /// Inodes read at a time.
 const PAGE: usize = 1024;
 
@@ -110,6 +110,9 @@ struct Inner<K, M, N> {
     turns: RangeLocks,
     changes: RangeLocks,
     sessions_changed: WaitList,
+    /// Notes of clients, each written by one at a time.
+    notes: RangeLocks,
+    lives_begun: WaitList,
 }
 
 /// A metadata server. A clone is the same server.
@@ -145,6 +148,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             after = *last;
             some.iter().for_each(|ino| delegations.must_resolve(*ino));
         }
+        let mut clients = Clients::new(options.lease);
+        lives::read_notes(&kvfs, &mut clients).await?;
         let now = net.now();
         // A new volume has had no life before.
         let former_leases_end = if opening > 1 { now.after(options.lease + GRACE) } else { now };
@@ -154,13 +159,15 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             data: Data::new(net),
             placement,
             former_leases_end,
-            clients: Mutex::new(Clients::new(options.lease)),
+            clients: Mutex::new(clients),
             delegations: Mutex::new(delegations),
             keys: Mutex::new(keys),
             chores: Mutex::new(Chores::default()),
             turns: RangeLocks::default(),
             changes: RangeLocks::default(),
             sessions_changed: WaitList::default(),
+            notes: RangeLocks::default(),
+            lives_begun: WaitList::default(),
             options,
         };
         Ok(Meta(Arc::new(inner)))
@@ -182,16 +189,18 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         match call {
             Call::Renew => return self.renew(client, now).await,
             Call::Check { contents } => return self.check(contents).await.map(Reply::Text),
-            _ => self.clients().meet(client, now)?,
+            Call::Begin { nonce } => return self.begin(client, nonce, now).await,
+            _ => {}
         }
+        let who = self.clients().meet(client, now)?;
         match call {
             Call::File { asker, request, payload } => {
-                self.file(client, &asker, &request, payload, wall).await
+                self.file(who, &asker, &request, payload, wall).await
             }
-            Call::Detach { session } => self.detach(client, session),
-            Call::Back { session } => self.back(client, session).await,
+            Call::Detach { session } => self.detach(who, session),
+            Call::Back { session } => self.back(who, session).await,
             Call::Delegate { ino, mode } => {
-                let grant = self.delegate(client, ino, mode).await?;
+                let grant = self.delegate(who, ino, mode).await?;
                 Ok(Reply::Grant(Box::new(grant)))
             }
             Call::Publish { ino, fence, told } => {
@@ -200,46 +209,18 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             Call::Release { ino, fence, told, keep } => {
                 self.release(client, ino, fence, told, keep).await.map(|()| Reply::Done)
             }
-            Call::Strip { asker, ino } => self.strip(client, &asker, ino, wall).await,
-            Call::MayWrite { asker, ino } => self.may_write(client, &asker, ino).await,
-            Call::Opened { session, ino, fh } => self.opened(client, session, ino, fh),
+            Call::Strip { asker, ino } => self.strip(who, &asker, ino, wall).await,
+            Call::MayWrite { asker, ino } => self.may_write(who, &asker, ino).await,
+            Call::Opened { session, ino, fh } => self.opened(who, session, ino, fh),
             Call::Layout { ino } => {
                 let layout = self.volume().layout(ino).await?;
                 layout.map(Reply::Layout).ok_or(Errno::EOPNOTSUPP)
             }
             Call::SetLayout { asker, ino, layout } => {
-                self.set_layout(client, &asker, ino, layout).await
+                self.set_layout(who, &asker, ino, layout).await
             }
             _ => Err(Errno::ENOSYS),
         }
-    }
-
-    async fn renew(&self, client: u64, now: Time) -> Result<Reply> {
-        let life = self.options().life;
-        let term_ms = u32::try_from(self.options().lease.as_millis()).unwrap_or(u32::MAX);
-        let (free, capacity) = self.chores().space();
-        let renewed = self.clients().renew(client, now)?;
-        match renewed {
-            Renewed::Goes => {}
-            Renewed::Ends => {
-                // Another life, and no lease in it.
-                let life = life.wrapping_add(1);
-                return Ok(Reply::Lease { life, term_ms: 0, free, capacity });
-            }
-            Renewed::After(lost) => {
-                let calls = lost.iter().map(|ino| Call::Recall { ino: *ino, keep: None });
-                let calls: Vec<Call> = calls.collect();
-                let asked = calls.iter().map(|call| self.ask(Peer::Client(client), call, HEAR));
-                for answer in join_all(asked.collect()).await {
-                    answer?;
-                }
-                self.clients().heard(client, &lost);
-                if self.clients().renew(client, now)? != Renewed::Goes {
-                    return Err(Errno::EAGAIN);
-                }
-            }
-        }
-        Ok(Reply::Lease { life, term_ms, free, capacity })
     }
 
     pub(crate) fn volume(&self) -> &Kvfs<K, M> {
@@ -294,5 +275,13 @@ impl<K, M, N> Meta<K, M, N> {
 
     pub(crate) fn sessions_changed(&self) -> &WaitList {
         &self.0.sessions_changed
+    }
+
+    pub(crate) fn notes(&self) -> &RangeLocks {
+        &self.0.notes
+    }
+
+    pub(crate) fn lives_begun(&self) -> &WaitList {
+        &self.0.lives_begun
     }
 }

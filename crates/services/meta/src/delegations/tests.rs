@@ -90,6 +90,14 @@ fn step(rng: &mut Rng, table: &mut Delegations, reference: &mut Reference) -> bo
             let returned = reference.returned.contains(&(ino, client, fence));
             assert_eq!(table.was_given_back(file, client, fence), returned);
         }
+        5 if rng.chance(1, 4) => {
+            table.lose_all(client);
+            let of_client = |key: &(u64, u64)| key.1 == client;
+            let wrote =
+                reference.held.iter().filter(|(key, held)| of_client(key) && held.0 == Mode::Write);
+            reference.unresolved.extend(wrote.map(|((ino, _), _)| *ino));
+            reference.held.retain(|key, _| !of_client(key));
+        }
         5 => {
             let had = reference.held.remove(&(ino, client));
             assert_eq!(table.lose(file, client).map(|held| held.mode), had.map(|had| had.0));

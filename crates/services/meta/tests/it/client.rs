@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outboard_base::{Ino, Time};
+use outboard_base::{Errno, Ino, Time};
 use outboard_sim::Chooser;
 use outboard_wire::shared::call::{Call, Mode, Reply, Told};
 
@@ -26,6 +26,7 @@ pub(crate) struct Has {
 }
 
 enum Wants {
+    Begin,
     Renew,
     Delegate(Ino, Mode),
     /// Under which fence, and which end.
@@ -51,6 +52,9 @@ struct Recalled {
 
 pub(crate) struct Client {
     pub(crate) id: u64,
+    /// What its life begins with; none: it never says that it does.
+    pub(crate) nonce: Option<u64>,
+    pub(crate) begun: bool,
     life: Option<u64>,
     lease: Time,
     pub(crate) has: BTreeMap<Ino, Has>,
@@ -61,9 +65,12 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// One whose number nobody had before.
     pub(crate) fn new(id: u64) -> Client {
         Client {
             id,
+            nonce: None,
+            begun: true,
             life: None,
             lease: Time(0),
             has: BTreeMap::new(),
@@ -73,13 +80,18 @@ impl Client {
         }
     }
 
+    /// One whose number another may have had.
+    pub(crate) fn beginning(id: u64, nonce: u64) -> Client {
+        Client { nonce: Some(nonce), begun: false, ..Client::new(id) }
+    }
+
     /// What it may use now, by its own clock.
     pub(crate) fn uses(&self, ino: Ino, now: Time) -> Option<&Has> {
         self.has.get(&ino).filter(|_| now < self.lease && !self.leaves(ino))
     }
 
     /// What is being given back is not used any more.
-    fn leaves(&self, ino: Ino) -> bool {
+    pub(crate) fn leaves(&self, ino: Ino) -> bool {
         let of = |pending: &Pending| matches!(pending.wants, Wants::Release(of, ..) if of == ino);
         self.pending.iter().any(of)
     }
@@ -87,6 +99,7 @@ impl Client {
     fn ask(&mut self, rig: &Rig, chooser: &mut Chooser, wants: Wants) {
         let told = |has: Option<&Has>| Told { size: has.map_or(0, |has| has.end), mtime: None };
         let call = match wants {
+            Wants::Begin => Call::Begin { nonce: self.nonce.unwrap() },
             Wants::Renew => Call::Renew,
             Wants::Delegate(ino, mode) => Call::Delegate { ino, mode },
             Wants::Publish(ino, fence, size) => {
@@ -108,7 +121,7 @@ impl Client {
 
     fn waits_for(&self, ino: Ino) -> bool {
         self.pending.iter().any(|pending| match pending.wants {
-            Wants::Renew => false,
+            Wants::Begin | Wants::Renew => false,
             Wants::Delegate(of, _) | Wants::Publish(of, ..) | Wants::Release(of, ..) => of == ino,
         })
     }
@@ -122,6 +135,12 @@ impl Client {
         self.hear(rig, chooser);
         if !self.take_answers(rig, chooser) {
             return false;
+        }
+        if !self.begun {
+            if self.pending.is_empty() {
+                self.ask(rig, chooser, Wants::Begin);
+            }
+            return true;
         }
         let renews = self.pending.iter().any(|pending| matches!(pending.wants, Wants::Renew));
         if !renews && now.after(TERM - Duration::from_secs(1)) > self.lease {
@@ -183,6 +202,10 @@ impl Client {
                 continue;
             }
             match asked.call {
+                // It may be meant for its former life, which wrote what nobody has told.
+                Call::Recall { .. } if !self.begun => {
+                    *asked.answer.lock().unwrap() = Some(Ok(Reply::Failed(Errno::EAGAIN)));
+                }
                 Call::Recall { ino, keep } => {
                     self.recalled.push(Recalled { asked, ino, keep });
                 }
@@ -252,6 +275,7 @@ impl Client {
         reply: Option<Reply>,
     ) -> bool {
         match (&pending.wants, reply) {
+            (Wants::Begin, Some(Reply::Done)) => self.begun = true,
             (Wants::Renew, Some(Reply::Lease { life, term_ms, .. })) => {
                 if self.life.is_some_and(|known| known != life) {
                     return false;

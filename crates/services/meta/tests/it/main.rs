@@ -12,6 +12,7 @@ mod bytes;
 mod client;
 mod directed;
 mod files;
+mod lives;
 mod node;
 mod nodes;
 mod walk;

@@ -2,14 +2,15 @@
 //! believe by their own clocks there is one writer or readers, and whoever gets a file gets its
 //! size.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use outboard_base::Ino;
+use outboard_base::{Ino, Time};
 use outboard_sim::{Chooser, seeds};
 use outboard_wire::shared::call::{Call, Mode, Reply};
 
-use crate::client::Client;
-use crate::world::Rig;
+use crate::client::{Client, Has};
+use crate::world::{Granted, Rig};
 
 /// What a walk met.
 #[derive(Default)]
@@ -18,7 +19,13 @@ struct Met {
     shared: u64,
     ends: u64,
     restarts: u64,
+    begins: u64,
+    /// Restarts after which somebody wrote before leases of the life before were over.
+    early: u64,
 }
+
+/// When they are.
+const FORMER: Duration = Duration::from_secs(12);
 
 fn judge(rig: &Rig, clients: &[Client], files: &[Ino], met: &mut Met) {
     let now = rig.world.time();
@@ -39,51 +46,134 @@ fn judge(rig: &Rig, clients: &[Client], files: &[Ino], met: &mut Met) {
     }
 }
 
+/// What is under way though who sent it may be dead.
+#[derive(Default)]
+struct Late {
+    /// Beginnings that come again, from clients that had an answer: when, whose, of which life.
+    begins: Vec<(Time, u64, u64)>,
+    answered: BTreeSet<u64>,
+    /// Writes of clients that died.
+    writes: Vec<(Time, Granted, u64)>,
+}
+
+impl Late {
+    fn echo(&mut self, client: &Client, chooser: &mut Chooser, now: Time) {
+        let Some(nonce) = client.nonce.filter(|_| client.begun) else { return };
+        if self.answered.insert(nonce) {
+            for within in [500, 20_000] {
+                let late = Duration::from_millis(chooser.below(within));
+                self.begins.push((now.after(late), client.id, nonce));
+            }
+        }
+    }
+
+    fn died(&mut self, client: &Client, chooser: &mut Chooser, now: Time) {
+        let writes = |(ino, has): &(&Ino, &Has)| has.mode == Mode::Write && !client.leaves(**ino);
+        for (_, has) in client.has.iter().filter(writes) {
+            let late = Duration::from_millis(chooser.below(3000));
+            self.writes.push((now.after(late), has.grant.clone(), has.end + chooser.below(9)));
+        }
+    }
+
+    fn arrive(&mut self, rig: &Rig) {
+        let now = rig.world.time();
+        for (_, client, nonce) in self.begins.extract_if(.., |(due, ..)| *due <= now) {
+            rig.ask(client, Call::Begin { nonce });
+        }
+        for (_, grant, end) in self.writes.extract_if(.., |(due, ..)| *due <= now) {
+            rig.world.write(&grant.capability, &grant.nodes, end);
+        }
+    }
+}
+
+/// Three clients: each begins anew under its number, or has another number in its next life.
+struct Cast {
+    clients: Vec<Client>,
+    next: u64,
+    late: Late,
+}
+
+impl Cast {
+    fn new(chooser: &mut Chooser) -> Cast {
+        let mut clients: Vec<Client> = (1..=3).map(|id| Client::beginning(id, id)).collect();
+        if chooser.chance(1, 3) {
+            clients[2] = Client::new(3);
+        }
+        Cast { clients, next: 4, late: Late::default() }
+    }
+
+    /// One ends, or is killed, and its next life begins.
+    fn replace(&mut self, at: usize, chooser: &mut Chooser, now: Time) {
+        let old = &self.clients[at];
+        self.late.died(old, chooser, now);
+        self.clients[at] = match old.nonce {
+            Some(_) => Client::beginning(old.id, self.next),
+            None => Client::new(self.next),
+        };
+        self.next += 1;
+    }
+
+    fn step(&mut self, rig: &Rig, chooser: &mut Chooser, files: &[Ino], met: &mut Met) {
+        let now = rig.world.time();
+        for at in 0..self.clients.len() {
+            let client = &mut self.clients[at];
+            let (before, began) = (client.has.len(), client.begun);
+            if client.step(rig, chooser, files) {
+                met.grants += u64::from(client.has.len() > before);
+                met.begins += u64::from(client.begun && !began);
+                self.late.echo(client, chooser, now);
+            } else {
+                met.ends += 1;
+                self.replace(at, chooser, now);
+            }
+        }
+    }
+}
+
 fn walk(seed: u64) -> Met {
     let mut chooser = Chooser::new(seed);
     let rig = Rig::new(seed);
     let mut met = Met::default();
-    rig.renew(100);
     let files = [rig.create(100, 11, b"a"), rig.create(100, 11, b"b")];
     // Names of files must survive a loss of power.
     let synced = rig.call(100, rig.file(11, &outboard_wire::file::Request::Syncfs));
     assert!(matches!(synced, Reply::File { .. }));
-    let mut clients: Vec<Client> = (1..=3).map(Client::new).collect();
-    let mut next = 4;
+    let mut cast = Cast::new(&mut chooser);
+    let mut restarted = None;
     for _ in 0..1500 {
         (0..1 + chooser.below(3)).for_each(|_| rig.step());
         rig.world.pass(Duration::from_millis(chooser.below(150)));
-        for client in &mut clients {
-            let before = client.has.len();
-            if !client.step(&rig, &mut chooser, &files) {
-                met.ends += 1;
-                *client = Client::new(next);
-                next += 1;
-            }
-            met.grants += u64::from(client.has.len() > before);
+        cast.late.arrive(&rig);
+        cast.step(&rig, &mut chooser, &files, &mut met);
+        judge(&rig, &cast.clients, &files, &mut met);
+        let now = rig.world.time();
+        if restarted.is_some_and(|at| now.since(at) < FORMER) && writes_anew(&cast, met.restarts) {
+            (met.early, restarted) = (met.early + 1, None);
         }
-        judge(&rig, &clients, &files, &mut met);
         match chooser.below(600) {
             0 => {
                 rig.restart(chooser.chance(1, 2));
-                met.restarts += 1;
+                (met.restarts, restarted) = (met.restarts + 1, Some(now));
             }
             1..4 => {
                 let at = chooser.below(3) as usize;
                 let time = Duration::from_millis(chooser.below(40_000));
-                clients[at].stopped_until = rig.world.time().after(time);
+                cast.clients[at].stopped_until = now.after(time);
             }
             // Its process is killed, and another begins.
-            4 => {
-                let at = chooser.below(3) as usize;
-                clients[at] = Client::new(next);
-                next += 1;
-            }
+            4..7 => cast.replace(chooser.below(3) as usize, &mut chooser, now),
             _ => {}
         }
     }
     heal(&rig, &files);
     met
+}
+
+/// Whether somebody has a file to write from the server as it is after so many restarts.
+fn writes_anew(cast: &Cast, restarts: u64) -> bool {
+    let all = cast.clients.iter().flat_map(|client| client.has.values());
+    let mut writes = all.filter(|has| has.grant.mode == Mode::Write);
+    writes.any(|has| has.grant.capability.fence >> 32 == restarts + 1)
 }
 
 /// Nobody else is there any more: whoever comes gets everything, and a check finds nothing.
@@ -117,6 +207,9 @@ fn there_is_one_writer_or_readers_whatever_is_lost() {
         sum(|met| met.shared),
         sum(|met| met.ends),
         sum(|met| met.restarts),
+        sum(|met| met.begins),
     ];
+    let early = sum(|met| met.early);
+    assert!(runs.is_alone || early > 3, "all wait for all: {early}");
     assert!(runs.is_alone || met.iter().all(|count| *count > 20), "too little happens: {met:?}");
 }
