@@ -270,8 +270,8 @@ impl Settings {
         }
         if Location::parse(&source)?.is_none() {
             return Err(Failure::usage(format!(
-                "{source} names no shared volume; write shared://HOST:PORT/VOLUME?key=FILE, or name \
-                 the data directory of a volume with --data"
+                "{source} names no shared volume; write shared://HOST:PORT/VOLUME?key=FILE, or \
+                 name the data directory of a volume with --data"
             )));
         }
         Ok((Settings { store: Some(source), ..self }, mountpoint))
@@ -288,8 +288,8 @@ impl Settings {
         let cache = self.cache.unwrap_or(CacheMode::None);
         if matches!(cache, CacheMode::Kernel | CacheMode::WriteBack) {
             return Err(Failure::usage(
-                "a shared volume is not kept in the kernel's page cache, which nobody can take back \
-                 from a host that stands still: take --cache hybrid or --cache none",
+                "a shared volume is not kept in the kernel's page cache, which nobody can take \
+                 back from a host that stands still: take --cache hybrid or --cache none",
             ));
         }
         Ok(Settings { store: Some(location.whole()), cache: Some(cache), ..self })

@@ -1,5 +1,5 @@
-//! `outboard cluster` and shared volumes from the command line, without a mount: what is refused and
-//! with what words; parts that are started, killed and ended.
+//! `outboard cluster` and shared volumes from the command line, without a mount: what is refused
+//! and with what words; parts that are started, killed and ended.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

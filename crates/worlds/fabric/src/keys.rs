@@ -6,8 +6,8 @@
 //! key = 64 digits
 //! ```
 //!
-//! A client is another one in each of its lives: its number, of 24 bits, and 32 bits of chance below.
-//! Each life has a key of its own, made of the client's, which is made of the cluster's.
+//! A client is another one in each of its lives: its number, of 24 bits, and 32 bits of chance
+//! below. Each life has a key of its own, made of the client's, which is made of the cluster's.
 
 use std::fmt;
 

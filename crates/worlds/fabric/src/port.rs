@@ -1,5 +1,5 @@
-//! Where a part of a cluster meets the network: its socket, and what tests and lookers-on put before
-//! it.
+//! Where a part of a cluster meets the network: its socket, and what tests and lookers-on put
+//! before it.
 
 use std::io;
 use std::net::SocketAddrV4;

@@ -1,8 +1,8 @@
 //! What runs a part of a cluster on its thread: futures, storage, and conversations over a socket.
 //!
 //! ```text
-//! pass:  receive a batch ─▶ calls become futures ─▶ run what was woken ─▶ the role's own work
-//!        ─▶ send what is due
+//! pass:  receive a batch ─▶ calls become futures ─▶ run what was woken
+//!        ─▶ the role's own work ─▶ send what is due
 //! sleep: until a datagram, a completion of storage, a wake-up, or the next deadline
 //! ```
 //!

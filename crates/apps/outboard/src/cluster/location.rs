@@ -133,7 +133,8 @@ impl Location {
 
     /// Bytes of a frame on the way to the server.
     pub(crate) fn mtu(&self, server: SocketAddrV4) -> usize {
-        self.mtu.unwrap_or(if server.ip().is_loopback() { 9000 } else { 1500 })
+        let default = if server.ip().is_loopback() { 9000 } else { 1500 };
+        self.mtu.unwrap_or(default)
     }
 
     /// The key of this machine, by the number that `data` remembers, or remembers from now on.

@@ -5,8 +5,8 @@
 //!                               └─ obXXXXXX1 ── eth0 of outboard-XXXXXX-node.1, 10.B.C.11
 //! ```
 //!
-//! XXXXXX, B and C are of the cluster's directory, so that several stand side by side. It takes root and
-//! the program `ip`.
+//! XXXXXX, B and C are of the cluster's directory, so that several stand side by side. It takes
+//! root and the program `ip`.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

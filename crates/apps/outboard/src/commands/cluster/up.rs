@@ -97,8 +97,8 @@ fn whole(dir: &Path) -> Result<std::path::PathBuf, Failure> {
 fn agree(cluster: &Description, how: &Wishes) -> Result<(), Failure> {
     let differs = |what: &str| {
         Err(Failure::usage(format!(
-            "the cluster that is there was made with another {what}: leave that flag out, or choose \
-             another directory"
+            "the cluster that is there was made with another {what}: leave that flag out, or \
+             choose another directory"
         )))
     };
     if how.nodes.is_some_and(|nodes| usize::from(nodes) != cluster.nodes.len()) {
