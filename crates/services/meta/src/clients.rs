@@ -10,9 +10,9 @@
 //!
 //! Who is gone or expelled is told another life of the server at its next renewal, and ends.
 //!
-//! A client's number may be that of a client before it. What it *begins* with says so: from then on
-//! the number has another *life* here, with nothing but its sessions, and what was asked in the life
-//! before is not done any more. A nonce tells a life's beginning from one that comes again.
+//! A client's number may be that of a client before it, which is over when this one *begins*: from
+//! then on the number has another *life* here, with nothing but its sessions, and what was asked in
+//! the life before is not done any more. A nonce tells a beginning from one that comes again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -54,6 +54,15 @@ fn mode(rng: &mut Rng) -> Mode {
     if rng.chance(1, 2) { Mode::Read } else { Mode::Write }
 }
 
+fn lose_all(client: u64, table: &mut Delegations, reference: &mut Reference) {
+    table.lose_all(client);
+    let wrote =
+        |(key, held): &(&(u64, u64), &(Mode, u64))| key.1 == client && held.0 == Mode::Write;
+    let wrote: Vec<u64> = reference.held.iter().filter(wrote).map(|(key, _)| key.0).collect();
+    reference.unresolved.extend(wrote);
+    reference.held.retain(|key, _| key.1 != client);
+}
+
 /// One random step; whether a grant was refused by it.
 fn step(rng: &mut Rng, table: &mut Delegations, reference: &mut Reference) -> bool {
     let (ino, client) = (rng.below(FILES), rng.below(CLIENTS));
@@ -90,14 +99,7 @@ fn step(rng: &mut Rng, table: &mut Delegations, reference: &mut Reference) -> bo
             let returned = reference.returned.contains(&(ino, client, fence));
             assert_eq!(table.was_given_back(file, client, fence), returned);
         }
-        5 if rng.chance(1, 4) => {
-            table.lose_all(client);
-            let of_client = |key: &(u64, u64)| key.1 == client;
-            let wrote =
-                reference.held.iter().filter(|(key, held)| of_client(key) && held.0 == Mode::Write);
-            reference.unresolved.extend(wrote.map(|((ino, _), _)| *ino));
-            reference.held.retain(|key, _| !of_client(key));
-        }
+        5 if rng.chance(1, 4) => lose_all(client, table, reference),
         5 => {
             let had = reference.held.remove(&(ino, client));
             assert_eq!(table.lose(file, client).map(|held| held.mode), had.map(|had| had.0));
