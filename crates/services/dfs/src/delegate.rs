@@ -11,7 +11,7 @@ use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
 use outboard_wire::shared::{DATA_MAX, Strategy};
 
 use crate::data::DataError;
-use crate::table::{Leaving, Step, Use};
+use crate::table::{Granted, Leaving, Step, Use};
 use crate::{AHEAD, Inner, locked};
 
 /// How long who asks has to hear, before a recall takes what it hears for void. A grant and the
@@ -40,11 +40,14 @@ impl<N: Net> Inner<N> {
                 Step::Ask(asking) => asking,
             };
             match self.delegate(ino, asking.mode).await {
-                Ok(grant) => {
-                    if !asking.granted(grant, lapse) {
-                        self.recall_pages(ino, false);
+                Ok(grant) => match asking.granted(grant, lapse) {
+                    Granted::Ours => {}
+                    Granted::Anew => self.recall_pages(ino, false),
+                    Granted::Void { fence, keep } => {
+                        // Whatever the server says: it has heard of it then, and grants anew.
+                        self.ask(Call::Release { ino, fence, told: None, keep }).await?;
                     }
-                }
+                },
                 Err(errno) => {
                     drop(asking);
                     if errno == Errno::ESTALE {

@@ -12,7 +12,12 @@
 //! 1. A use begins only under a delegation that allows it, in the lapse of the lease that it was
 //!    last confirmed in, and not while it is leaving.
 //! 2. A grant that was asked for before a recall was answered is void: it may be what was recalled.
+//!    So is one that was asked for later, if it is what was given back: the server may not have
+//!    heard of that yet.
 //! 3. Pages that hosts wrote go to the nodes only under the fence they were granted under.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,9 +55,23 @@ enum Cached {
     Write(u64),
 }
 
+/// What was given back last, until something newer is granted.
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    fence: u64,
+    /// Reading was kept.
+    reads: bool,
+    /// Looks for what is idle since then.
+    looks: u8,
+}
+
+/// Looks for what is idle, one a beat, after which the server has heard what was given back.
+const LOOKS: u8 = 60;
+
 #[derive(Debug, Default)]
 struct File {
     held: Option<Held>,
+    gone: Option<Gone>,
     asking: bool,
     /// Recalls that were answered, or are about to be.
     voids: u64,
@@ -71,6 +90,7 @@ struct File {
 impl File {
     fn is_empty(&self) -> bool {
         self.held.is_none()
+            && self.gone.is_none()
             && !self.asking
             && self.uses == 0
             && self.recalling.is_none()
@@ -138,6 +158,20 @@ pub(crate) struct Asking<'t> {
     voids: u64,
 }
 
+/// What became of a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Granted {
+    Ours,
+    /// The same, and what hosts cached under what was held before must go: it may have been
+    /// another's meanwhile.
+    Anew,
+    /// It is not used. The server is to hear that this fence is given back, down to what is kept.
+    Void {
+        fence: u64,
+        keep: Option<Mode>,
+    },
+}
+
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         self.table.change(self.ino, |file| file.asking = false);
@@ -145,19 +179,44 @@ impl Drop for Asking<'_> {
 }
 
 impl Asking<'_> {
-    /// It was granted; `lapse` is the lease's when it was asked for. False if what hosts cached
-    /// under what was held before must go: it may have been another's meanwhile.
-    pub(crate) fn granted(self, grant: Grant, lapse: u64) -> bool {
+    /// It was granted; `lapse` is the lease's when it was asked for.
+    pub(crate) fn granted(self, grant: Grant, lapse: u64) -> Granted {
         let voids = self.voids;
         self.table.change(self.ino, |file| {
-            if file.voids == voids { file.install(grant, lapse) } else { true }
+            let fence = grant.capability.fence;
+            if file.voids != voids || file.gave_back(&grant) {
+                let keep = (file.fence() == Some(fence)).then_some(Mode::Read);
+                if file.gone.is_none_or(|gone| gone.fence < fence || keep.is_none()) {
+                    file.is_gone(fence, false);
+                }
+                return Granted::Void { fence, keep };
+            }
+            match file.install(grant, lapse) {
+                true => Granted::Ours,
+                false => Granted::Anew,
+            }
         })
     }
 }
 
 impl File {
+    /// Whether a grant is what was given back, not a new one: each has a fence of its own.
+    fn gave_back(&self, grant: &Grant) -> bool {
+        self.gone.is_some_and(|gone| {
+            grant.capability.fence <= gone.fence && !(gone.reads && grant.mode == Mode::Read)
+        })
+    }
+
+    /// What is held under this fence, or was granted, is not this client's any more, whatever the
+    /// server still says until it has heard of that.
+    fn is_gone(&mut self, fence: u64, reads: bool) {
+        let fence = self.gone.map_or(fence, |gone| gone.fence.max(fence));
+        self.gone = Some(Gone { fence, reads, looks: 0 });
+    }
+
     fn install(&mut self, grant: Grant, lapse: u64) -> bool {
         let fence = grant.capability.fence;
+        self.gone = self.gone.filter(|gone| gone.fence >= fence);
         let before = self.held.take();
         // Nobody else had it since: the same fence, or no moment without a lease.
         let goes_on = before
@@ -438,14 +497,10 @@ impl Table {
     /// It is to be asked for again before it is used.
     pub(crate) fn is_stale(&self, ino: Ino, fence: Option<u64>) {
         self.change(ino, |file| {
-            if fence.is_none() || file.fence() == fence {
-                match &mut file.held {
-                    Some(held) if held.grant.mode == Mode::Write || fence.is_some() => {
-                        held.stale = true;
-                    }
-                    // The server still takes this client for a reader, and recalls.
-                    _ => file.held = None,
-                }
+            if (fence.is_none() || file.fence() == fence)
+                && let Some(held) = &mut file.held
+            {
+                held.stale = true;
             }
         });
     }
@@ -454,10 +509,12 @@ impl Table {
     /// must go.
     pub(crate) fn lose(&self, ino: Ino, fence: Option<u64>) -> bool {
         self.change(ino, |file| {
-            if file.held.is_none() || (fence.is_some() && file.fence() != fence) {
+            let Some(held) = file.fence() else { return false };
+            if fence.is_some_and(|fence| fence != held) {
                 return false;
             }
             file.held = None;
+            file.is_gone(held, false);
             file.cached != Cached::Nothing
         })
     }
@@ -542,7 +599,14 @@ impl Table {
     /// What can be given back unasked: nobody uses it, no host has pages, nothing is untold, and it
     /// was last used at `before`; so many at most.
     pub(crate) fn idle(&self, before: Time, most: usize) -> Vec<Ino> {
-        let files = self.files();
+        let mut files = self.files();
+        files.retain(|_, file| {
+            if let Some(gone) = &mut file.gone {
+                gone.looks = gone.looks.saturating_add(1);
+                file.gone = file.gone.filter(|gone| gone.looks < LOOKS || file.asking);
+            }
+            !file.is_empty()
+        });
         let idle = files.iter().filter(|(_, file)| {
             file.held.is_some()
                 && file.uses == 0
@@ -610,6 +674,9 @@ impl Leaving<'_> {
     pub(crate) fn left(self) {
         let keep_read = self.keep_read;
         self.table.change(self.ino, |file| {
+            if let Some(fence) = file.fence() {
+                file.is_gone(fence, keep_read);
+            }
             if !keep_read {
                 file.held = None;
             } else if let Some(held) = &mut file.held {
