@@ -63,6 +63,7 @@ impl<N: Net> Inner<N> {
         if asked.header.sequence != 0 && asked.header.session != session {
             return Err(Errno::EPROTO);
         }
+        self.is_there(session).await;
         self.handles.seen(session);
         let mut answer = match self.options.mode {
             Mode::Standard => self.answer_of_server(asked).await?,

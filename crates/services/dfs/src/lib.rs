@@ -38,13 +38,13 @@ mod table;
 mod tell;
 mod versions;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outboard_base::task::{RangeLocks, Work};
-use outboard_base::{Errno, Ino, Result, Timestamp};
+use outboard_base::task::{RangeLocks, WaitList, Work};
+use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_flow::Net;
 use outboard_volume::VolumeEvent;
 use outboard_wire::file::Statfs;
@@ -72,8 +72,10 @@ pub enum Mode {
 pub struct DfsOptions {
     /// The metadata server.
     pub server: Peer,
-    /// Its own number: another one in each life, as sequences begin anew.
+    /// Its own number: the same in each of its lives, of which there is one at a time.
     pub client: u64,
+    /// Names this life of it: at random.
+    pub nonce: u64,
     /// The volume's number, in capabilities.
     pub volume: u32,
     /// How it works.
@@ -113,6 +115,11 @@ struct Inner<N> {
     /// Calls that nobody waits for, in their order, and whether somebody makes them.
     errands: Mutex<Vec<Call>>,
     running: AtomicBool,
+    /// The server knows that this life has begun.
+    begun: AtomicBool,
+    /// Sessions of which the server has not heard yet that they are back; their requests wait.
+    returning: Mutex<BTreeMap<SessionId, usize>>,
+    returned: WaitList,
     /// Files were told to be given up since the lease was last good.
     froze: AtomicBool,
     statfs: Mutex<Option<Statfs>>,
@@ -146,6 +153,9 @@ impl<N: Net> Dfs<N> {
             beats: AtomicUsize::new(0),
             errands: Mutex::default(),
             running: AtomicBool::new(false),
+            begun: AtomicBool::new(false),
+            returning: Mutex::default(),
+            returned: WaitList::default(),
             froze: AtomicBool::new(false),
             statfs: Mutex::default(),
             born,
@@ -218,6 +228,10 @@ impl<N: Net> Dfs<N> {
     /// Answers what the server asks: recalls and events. It may wait for hosts.
     pub async fn incoming(&self, call: Call) -> Reply {
         match call {
+            // It may be of what a life before this had, of which not all is told.
+            Call::Recall { .. } if !self.0.begun.load(Ordering::SeqCst) => {
+                Reply::Failed(Errno::EAGAIN)
+            }
             Call::Recall { ino, keep } => self.0.recalled_by_server(ino, keep).await,
             Call::Events { events } => {
                 self.0.hear(events);

@@ -39,7 +39,7 @@ impl<N: Net> Volume for Dfs<N> {
     }
 
     fn is_back(&self, session: SessionId) {
-        self.0.errand(Call::Back { session });
+        self.0.comes_back(session);
     }
 
     fn take_events(&self) -> Vec<VolumeEvent> {

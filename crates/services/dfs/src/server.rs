@@ -2,10 +2,11 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use outboard_base::{Errno, Result, Time};
+use outboard_base::{Errno, Result, SessionId, Time};
 use outboard_flow::{Gone, Net};
 use outboard_wire::shared::call::{Call, Reply};
 
@@ -92,7 +93,7 @@ impl<N: Net> Inner<N> {
                 self.lease.space_is(free, capacity);
                 self.lease.renewed(life, term_ms, sent, self.now());
                 if self.is_alive() {
-                    self.froze.store(false, std::sync::atomic::Ordering::SeqCst);
+                    self.froze.store(false, Ordering::SeqCst);
                 }
                 Ok(())
             }
@@ -107,7 +108,7 @@ impl<N: Net> Inner<N> {
         let begun = self.now();
         let mut pause = PAUSE;
         loop {
-            match self.renew().await {
+            match self.begin().await {
                 Ok(()) if self.lease.has_changed() => return Err(Errno::ESTALE),
                 Err(Errno::ETIMEDOUT) if self.now().since(begun) < CONNECT => {}
                 done => return done,
@@ -115,6 +116,46 @@ impl<N: Net> Inner<N> {
             self.net().sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// What a life before this had is over, and the lease begins.
+    async fn begin(&self) -> Result<()> {
+        let has_begun = &self.begun;
+        if !has_begun.load(Ordering::SeqCst) {
+            let begin = Call::Begin { nonce: self.options.nonce };
+            match self.ask_once(&begin).await {
+                Ok(Reply::Done) => has_begun.store(true, Ordering::SeqCst),
+                Ok(Reply::Failed(errno)) => return Err(errno),
+                Ok(_) => return Err(Errno::EPROTO),
+                Err(Gone::Refused) => return Err(Errno::EPERM),
+                Err(_) => return Err(Errno::ETIMEDOUT),
+            }
+        }
+        self.renew().await
+    }
+
+    /// A session is back: the server hears of that before of anything else it asks.
+    pub(crate) fn comes_back(&self, session: SessionId) {
+        *locked(&self.returning).entry(session).or_default() += 1;
+        self.errand(Call::Back { session });
+    }
+
+    /// Waits until the server has heard that a session is back.
+    pub(crate) async fn is_there(&self, session: SessionId) {
+        let is_there = || (!locked(&self.returning).contains_key(&session)).then_some(());
+        self.returned.until(is_there).await;
+    }
+
+    fn came_back(&self, session: SessionId) {
+        let mut returning = locked(&self.returning);
+        let left = returning.get(&session).map_or(0, |times| times.saturating_sub(1));
+        if left == 0 {
+            returning.remove(&session);
+        } else {
+            returning.insert(session, left);
+        }
+        drop(returning);
+        self.returned.notify();
     }
 
     /// Adds a call that nobody waits for. They are made in their order.
@@ -127,12 +168,17 @@ impl<N: Net> Inner<N> {
             let next = {
                 let mut errands = locked(&self.errands);
                 if errands.is_empty() {
-                    self.running.store(false, std::sync::atomic::Ordering::SeqCst);
+                    self.running.store(false, Ordering::SeqCst);
                     return;
                 }
                 errands.remove(0)
             };
-            match self.ask(next).await {
+            let back = if let Call::Back { session } = next { Some(session) } else { None };
+            let reply = self.ask(next).await;
+            if let Some(session) = back {
+                self.came_back(session);
+            }
+            match reply {
                 Ok(Reply::Failed(errno)) | Err(errno) => {
                     tracing::debug!(%errno, "the server does not take an errand");
                 }

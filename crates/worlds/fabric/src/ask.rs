@@ -36,13 +36,10 @@ pub fn random() -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// A life of a client: its key, and its number among all lives of all clients.
-///
-/// # Errors
-/// The kernel gives no random numbers; `InvalidInput` if the key is another client's.
-pub fn new_life(key: &Key, client: u32) -> io::Result<(Key, u64)> {
-    let key = key.of_client(client).ok_or(io::ErrorKind::InvalidInput)?;
-    Ok((key, (u64::from(client) << 32) | (random()? >> 32)))
+/// The number of a client among all: of whose key it has, and of the place it keeps its data in.
+#[must_use]
+pub fn client_id(client: u32, place: u32) -> u64 {
+    (u64::from(client) << 32) | u64::from(place)
 }
 
 impl Asker {
@@ -52,7 +49,10 @@ impl Asker {
     /// The kernel's: there is no way to the cluster, for one.
     pub fn new(key: &Key, to: SocketAddrV4, mtu: usize) -> io::Result<Asker> {
         let chosen = client_of(random()?);
-        let (key, id) = new_life(key, key.client.unwrap_or(chosen))?;
+        let client = key.client.unwrap_or(chosen);
+        let key = key.of_client(client).ok_or(io::ErrorKind::InvalidInput)?;
+        let place = u32::try_from(random()? >> 32).unwrap_or(0);
+        let id = client_id(client, place);
         let wakeup = Arc::new(Wakeup::new()?);
         let poller = Rc::new(Poller::new(Arc::clone(&wakeup), None));
         let port = SocketAddrV4::new(source_for(to)?, 0);

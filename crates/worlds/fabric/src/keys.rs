@@ -6,8 +6,9 @@
 //! key = 64 digits
 //! ```
 //!
-//! A client is another one in each of its lives: its number, of 24 bits, and 32 bits of chance
-//! below. Each life has a key of its own, made of the client's, which is made of the cluster's.
+//! A client is named by the number of its key, of 24 bits, and the number of the place it keeps its
+//! data in, of 32 bits, chosen at random: one key may be in use at several. Each has a key of its own,
+//! made of the client's, which is made of the cluster's.
 
 use std::fmt;
 
@@ -15,7 +16,7 @@ use outboard_codec::mac::derive;
 use outboard_flow::Keys;
 use outboard_wire::shared::Peer;
 
-/// The largest number of a client: with its life it is 56 bits of a [`Peer::Client`].
+/// The largest number of a client: with its place it is 56 bits of a [`Peer::Client`].
 const CLIENT_MAX: u32 = (1 << 24) - 1;
 
 /// A client's number of these random bits.

@@ -27,7 +27,7 @@ mod roles;
 pub mod runtime;
 pub mod udp;
 
-pub use ask::{Asker, new_life, random};
+pub use ask::{Asker, client_id, random};
 pub use keys::{Key, client_of};
 pub use net::Asking;
 pub use process::Part;

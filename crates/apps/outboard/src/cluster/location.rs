@@ -137,19 +137,25 @@ impl Location {
         self.mtu.unwrap_or(default)
     }
 
-    /// The key of this machine, by the number that `data` remembers, or remembers from now on.
-    pub(crate) fn key(&self, data: &Path) -> Result<Key, Failure> {
+    /// The key of this machine and the number of this place, which `data` remembers, or remembers
+    /// from now on.
+    pub(crate) fn key(&self, data: &Path) -> Result<(Key, u32), Failure> {
         let key = read_key(&self.key)?;
         let cannot =
             |error| Failure::new(Code::Data, format!("cannot use {}: {error}", data.display()));
         let known = Remembered::read(data)?.and_then(|remembered| remembered.client);
-        let client = match key.client.or(known) {
+        let place = match known {
+            Some((_, place)) => place,
+            None => u32::try_from(random().map_err(cannot)? >> 32).unwrap_or(0),
+        };
+        let client = match key.client.or(known.map(|(client, _)| client)) {
             Some(client) => client,
             None => client_of(random().map_err(cannot)?),
         };
-        let remembered = Remembered { location: self.whole(), client: Some(client) };
+        let remembered = Remembered { location: self.whole(), client: Some((client, place)) };
         remembered.write(data).map_err(cannot)?;
-        key.of_client(client).ok_or_else(|| Failure::usage("the key is another client's"))
+        let key = key.of_client(client);
+        Ok((key.ok_or_else(|| Failure::usage("the key is another client's"))?, place))
     }
 }
 
@@ -157,7 +163,8 @@ impl Location {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Remembered {
     location: String,
-    client: Option<u32>,
+    /// The number of its key, and its own.
+    client: Option<(u32, u32)>,
 }
 
 impl Remembered {
@@ -173,7 +180,8 @@ impl Remembered {
         };
         let mut lines = text.lines();
         let location = lines.next().unwrap_or_default().to_owned();
-        let client = lines.next().and_then(|line| u32::from_str_radix(line, 16).ok());
+        let mut number = || lines.next().and_then(|line| u32::from_str_radix(line, 16).ok());
+        let client = number().zip(number());
         Ok(Some(Remembered { location, client }))
     }
 
@@ -182,7 +190,8 @@ impl Remembered {
             return Ok(());
         }
         let draft = data.join("shared.new");
-        let client = self.client.map(|client| format!("{client:06x}\n")).unwrap_or_default();
+        let client = self.client.map(|(client, place)| format!("{client:06x}\n{place:08x}\n"));
+        let client = client.unwrap_or_default();
         std::fs::write(&draft, format!("{}\n{client}", self.location))?;
         std::fs::rename(&draft, data.join(REMEMBERED))
     }
@@ -237,7 +246,7 @@ mod tests {
         let text = format!("shared://127.0.0.1/v?key={}", key.display());
         let location = Location::of(&dir, Some(&text)).unwrap().unwrap();
         let own = location.key(&dir).unwrap();
-        assert!(own.client.is_some());
+        assert!(own.0.client.is_some());
         assert_eq!(Location::of(&dir, None).unwrap(), Some(location.clone()));
         assert_eq!(location.key(&dir).unwrap(), own);
         let message = Location::of(&dir, Some("redb")).unwrap_err().to_string();

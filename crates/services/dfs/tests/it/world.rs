@@ -397,7 +397,7 @@ impl Rig {
         let me = Peer::Client(number);
         let line = Line { world: Arc::clone(&self.world), me };
         let mode = Mode::Direct;
-        let options = DfsOptions { server: SERVER, client: number, volume: 5, mode };
+        let options = DfsOptions { server: SERVER, client: number, nonce: number, volume: 5, mode };
         let client = Arc::new(Dfs::new(line, options));
         CLIENTS.with_borrow_mut(|all| all.insert(number, Arc::clone(&client)));
         self.beats.insert(number, self.world.time());

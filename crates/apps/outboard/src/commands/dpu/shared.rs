@@ -12,7 +12,7 @@ use outboard_dfs::{Dfs, DfsOptions, Mode};
 use outboard_fabric::port::{Port, PortOptions};
 use outboard_fabric::runtime::{FabricRuntime, Identity};
 use outboard_fabric::udp::source_for;
-use outboard_fabric::{Asking, ClientRole, Part, faulty, new_life, random};
+use outboard_fabric::{Asking, ClientRole, Part, client_id, faulty, random};
 use outboard_flow::{Net, NoTarget};
 use outboard_os::runtime::Poller;
 use outboard_os::wakeup::Wakeup;
@@ -55,6 +55,7 @@ pub(super) fn dpu(settings: &Settings, location: &Location) -> Result<ExitCode, 
         DfsOptions {
             server: SERVER,
             client,
+            nonce: random().map_err(|error| cannot("get random numbers", &error))?,
             volume: number_of(&location.volume),
             mode: Mode::Direct,
         },
@@ -83,17 +84,18 @@ pub(super) fn dpu(settings: &Settings, location: &Location) -> Result<ExitCode, 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The runtime of a new life of this client, and its number.
+/// The runtime of a new life of this client, and its number: the one of its data directory, which
+/// nobody else has open.
 fn begin(
     settings: &Settings,
     location: &Location,
     server: SocketAddrV4,
     wakeup: &Arc<Wakeup>,
 ) -> Result<(Rc<Runtime>, u64), Failure> {
-    let key = location.key(&settings.data())?;
+    let (key, place) = location.key(&settings.data())?;
     let number = key.client.unwrap_or(0);
     let lives = |error: std::io::Error| cannot("get random numbers", &error);
-    let (key, client) = new_life(&key, number).map_err(lives)?;
+    let client = client_id(number, place);
     let source = source_for(server).map_err(|error| {
         Failure::new(Code::NotRunning, format!("there is no way to {server}: {error}"))
     })?;
