@@ -91,8 +91,8 @@ pub struct Volume {
 
 impl Volume {
     /// Makes the folders; nothing runs yet. `flags` go to `outboard run`. Where `OUTBOARD_STORE`
-    /// names a store, the volume lies in that; in a pool it has a namespace of its own, and `shared`
-    /// is a cluster of its own.
+    /// names a store, the volume lies in that; in a pool it has a namespace of its own; `shared` is
+    /// a cluster of its own.
     pub fn new(base: &Path, flags: &[&str]) -> Result<Self> {
         let mut volume = Self::with(base, flags)?;
         let store = env::var("OUTBOARD_STORE").ok();

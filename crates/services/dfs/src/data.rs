@@ -9,7 +9,7 @@
 //! A node that does not answer, or has no room now, is asked again, for as long as it takes:
 //! programs wait, as with any file system on a network. What ends that is a refusal.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::Range;
 use std::time::Duration;
 

@@ -67,7 +67,7 @@ impl<N: Net> Inner<N> {
 
     pub(crate) async fn flush_nodes(
         &self,
-        nodes: BTreeMap<Peer, std::net::SocketAddrV4>,
+        nodes: BTreeMap<Peer, core::net::SocketAddrV4>,
     ) -> Result<()> {
         nodes.iter().for_each(|(peer, address)| self.net().know(*peer, *address));
         self.data.flush(nodes.into_keys()).await.map_err(|_| Errno::EIO)
@@ -90,6 +90,6 @@ impl<N: Net> Inner<N> {
 
 fn nodes_of<'g>(
     grants: impl IntoIterator<Item = &'g Grant>,
-) -> BTreeMap<Peer, std::net::SocketAddrV4> {
+) -> BTreeMap<Peer, core::net::SocketAddrV4> {
     grants.into_iter().flat_map(|grant| grant.nodes.iter().map(address)).collect()
 }

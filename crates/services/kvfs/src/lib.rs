@@ -23,8 +23,8 @@
 //! `layout` (bytes), `txn` (one batch), `context` (who asks), `dispatch`, `replay`; names:
 //! `lookup`, `create`, `remove`, `rename`, `list`; inodes: `attr`, `permission`, `acl`, `xattr`;
 //! life: `open`, `handles`, `orphan`, `session`, `volume` (opening, housekeeping); data:
-//! `data`, [`spread`], `note`, `lock`, [`mod@check`]. The page is `docs/internals/kvfs.md`, the promises are
-//! `docs/SEMANTICS.md`.
+//! `data`, [`spread`], `note`, `lock`, [`mod@check`]. The page is `docs/internals/kvfs.md`, the
+//! promises are `docs/SEMANTICS.md`.
 
 #![forbid(unsafe_code)]
 

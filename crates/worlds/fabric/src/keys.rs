@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A client is named by the number of its key, of 24 bits, and the number of the place it keeps its
-//! data in, of 32 bits, chosen at random: one key may be in use at several. Each has a key of its own,
-//! made of the client's, which is made of the cluster's.
+//! data in, of 32 bits, chosen at random: one key may be in use at several. Each has a key of its
+//! own, made of the client's, which is made of the cluster's.
 
 use std::fmt;
 

@@ -35,8 +35,8 @@ pub mod marks {
     pub const TRIMMING: u32 = 8;
     /// Never had a name, and may be given one (`O_TMPFILE` without `O_EXCL`).
     pub const LINKABLE: u32 = 16;
-    /// A client may be writing to the spread file, and its size is what the nodes say until that has
-    /// ended.
+    /// A client may be writing to the spread file, and its size is what the nodes say until that
+    /// has ended.
     pub const WRITING: u32 = 32;
     /// All of them.
     pub(crate) const KNOWN: u32 = 63;

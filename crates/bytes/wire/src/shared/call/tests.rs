@@ -201,7 +201,7 @@ fn replies_are_bounded() {
 }
 
 #[test]
-fn what_lies_is_refused() {
+fn a_call_that_lies_is_refused() {
     let call = |at: usize, byte: u8, number: u8| {
         let mut bytes = calls().into_iter().find(|(_, bytes)| bytes[0] == number).unwrap().1;
         bytes[at] = byte;
