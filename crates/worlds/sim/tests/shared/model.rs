@@ -1,0 +1,328 @@
+//! What a file and a name may hold: the judges of the walk.
+//!
+//! A byte is a register: a read finds what some write put there, unless another write, which began
+//! after that one had ended, had itself ended before the read began. A write that was seen has
+//! ended where it was seen. What is not flushed is in doubt from a loss of power on: it may be
+//! found, and so may what it wrote over. A write that was under way when its client died is done
+//! again by the next one, so it may come back until it is answered.
+
+/// Bytes of a cell: no divisor of what is a unit anywhere below.
+pub(crate) const CELL: u64 = 500;
+/// Cells of a file: three strips.
+pub(crate) const CELLS: u64 = 300;
+const NEVER: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    /// 0 writes zeros.
+    pattern: u64,
+    begun: u64,
+    ended: u64,
+    durable: bool,
+    /// Power was lost before it was durable.
+    doubtful: bool,
+    /// It is done again by another life of its client.
+    repeats: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Put {
+    op: usize,
+    /// When a read that found it had ended.
+    seen: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    least: u64,
+    most: u64,
+    from: u64,
+    until: u64,
+}
+
+/// The model of one file.
+pub(crate) struct File {
+    ops: Vec<Op>,
+    cells: Vec<Vec<Put>>,
+    sizes: Vec<Size>,
+    /// Of all sizes since the last that is durable.
+    since: (u64, u64),
+    /// Losses of power.
+    losses: u64,
+    /// A change of the size has failed, or was forgotten by a node: the size may be another later.
+    unsure: bool,
+}
+
+/// The byte that a write puts at a place. Cells of one write are alike, so that an append that is
+/// done twice is known where it was not meant to be.
+pub(crate) fn byte(pattern: u64, at: u64) -> u8 {
+    if pattern == 0 {
+        return 0;
+    }
+    let mixed = (pattern << 32 ^ (at % CELL)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    ((mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 56) as u8
+}
+
+pub(crate) fn bytes(pattern: u64, at: u64, len: u64) -> Vec<u8> {
+    (at..at + len).map(|at| byte(pattern, at)).collect()
+}
+
+impl File {
+    pub(crate) fn new() -> File {
+        let zeros =
+            Op { pattern: 0, begun: 0, ended: 0, durable: true, doubtful: false, repeats: false };
+        File {
+            ops: vec![zeros],
+            cells: vec![vec![Put { op: 0, seen: NEVER }]; CELLS as usize],
+            sizes: vec![Size { least: 0, most: 0, from: 0, until: NEVER }],
+            since: (0, 0),
+            losses: 0,
+            unsure: false,
+        }
+    }
+
+    /// The least and the most that it may be long.
+    pub(crate) fn size(&self) -> (u64, u64) {
+        let last = self.sizes.last().unwrap();
+        (last.least, last.most)
+    }
+
+    fn resize(&mut self, least: u64, most: u64, now: u64) {
+        self.sizes.last_mut().unwrap().until = now;
+        self.sizes.push(Size { least, most, from: now, until: NEVER });
+        self.since = (self.since.0.min(least), self.since.1.max(most));
+    }
+
+    /// A write of `pattern` (0: zeros) to these bytes begins.
+    pub(crate) fn begin(&mut self, from: u64, to: u64, pattern: u64, now: u64) -> usize {
+        let (begun, ended) = (now, NEVER);
+        let (durable, doubtful, repeats) = (false, false, false);
+        self.ops.push(Op { pattern, begun, ended, durable, doubtful, repeats });
+        let op = self.ops.len() - 1;
+        let cells = self.cells.iter_mut().take((to / CELL) as usize).skip((from / CELL) as usize);
+        cells.for_each(|puts| puts.push(Put { op, seen: NEVER }));
+        op
+    }
+
+    /// It is answered.
+    pub(crate) fn end(&mut self, op: usize, now: u64) {
+        self.ops[op].ended = now;
+    }
+
+    /// Its client dies while it is under way, and asks again.
+    pub(crate) fn repeats(&mut self, op: usize) {
+        self.ops[op].repeats = true;
+        let puts = self.cells.iter_mut().flatten().filter(|put| put.op == op);
+        puts.for_each(|put| put.seen = NEVER);
+    }
+
+    pub(crate) fn pattern(&self, op: usize) -> u64 {
+        self.ops[op].pattern
+    }
+
+    /// The size is being changed, to something between.
+    pub(crate) fn begin_size(&mut self, least: u64, most: u64, now: u64) -> u64 {
+        let (old_least, old_most) = self.size();
+        self.resize(least.min(old_least), most.max(old_most), now);
+        self.losses
+    }
+
+    /// It was changed. `losses` is what the beginning said.
+    pub(crate) fn end_size(&mut self, least: u64, most: u64, losses: u64, now: u64) {
+        if losses == self.losses {
+            self.resize(least, most, now);
+            self.unsure = false;
+        }
+    }
+
+    pub(crate) fn fail_size(&mut self) {
+        self.unsure = true;
+    }
+
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// A sync that began at `begun`, with `losses`, has succeeded.
+    pub(crate) fn synced(&mut self, begun: u64, losses: u64) {
+        let ops = self.ops.iter_mut().filter(|op| op.ended < begun && !op.doubtful);
+        ops.for_each(|op| op.durable = true);
+        if losses == self.losses && self.sizes.last().unwrap().from < begun {
+            self.since = self.size();
+        }
+    }
+
+    /// Power is lost somewhere.
+    pub(crate) fn power_lost(&mut self, now: u64) {
+        self.losses += 1;
+        let ops = self.ops.iter_mut().filter(|op| !op.durable);
+        ops.for_each(|op| op.doubtful = true);
+        let (least, most) = self.since;
+        // What a read finds now is not the last word: a node may have forgotten a hole, and who
+        // resolves the file later believes the node.
+        self.unsure |= least != most;
+        self.resize(least, most, now);
+    }
+
+    fn is_over(&self, puts: &[Put], put: &Put, when: u64) -> bool {
+        let ended = self.ops[put.op].ended.min(put.seen);
+        puts.iter().any(|other| {
+            let op = &self.ops[other.op];
+            op.begun > ended && op.ended.min(other.seen) < when && !op.doubtful
+        })
+    }
+
+    /// A read from `begun` on of `len` bytes at `offset` found these; or what is wrong with that.
+    pub(crate) fn read(
+        &mut self,
+        (begun, now): (u64, u64),
+        (offset, len): (u64, u64),
+        found: &[u8],
+        steady: bool,
+    ) -> Result<(), String> {
+        let count = found.len() as u64;
+        self.look((begun, now), (offset, len), count, steady)?;
+        for cell in offset / CELL..(offset + count).div_ceil(CELL) {
+            let start = cell * CELL;
+            let end = (start + CELL).min(offset + count);
+            let some = &found[(start - offset) as usize..(end - offset) as usize];
+            let puts = &self.cells[cell as usize];
+            let allowed: Vec<usize> =
+                (0..puts.len()).filter(|at| !self.is_over(puts, &puts[*at], begun)).collect();
+            let is = |at: &usize| {
+                let pattern = self.ops[puts[*at].op].pattern;
+                some.iter().zip(start..).all(|(found, at)| *found == byte(pattern, at))
+            };
+            let whole: Vec<usize> = allowed.iter().copied().filter(is).collect();
+            if let [one] = whole[..] {
+                let op = self.ops[puts[one].op];
+                if op.pattern != 0 && (!op.repeats || op.ended != NEVER) {
+                    let put = &mut self.cells[cell as usize][one];
+                    put.seen = put.seen.min(now);
+                }
+            } else if whole.is_empty() {
+                let is_possible = |(found, at): (&u8, u64)| {
+                    allowed.iter().any(|put| *found == byte(self.ops[puts[*put].op].pattern, at))
+                };
+                if let Some(at) = some.iter().zip(start..).position(|byte| !is_possible(byte)) {
+                    return Err(self.explain(cell, at, some, begun));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn explain(&self, cell: u64, at: usize, some: &[u8], begun: u64) -> String {
+        let puts = &self.cells[cell as usize];
+        let mut text = format!("byte {} is wrong; read from {begun}:", cell * CELL + at as u64);
+        for put in puts {
+            let op = &self.ops[put.op];
+            let here = some[at] == byte(op.pattern, cell * CELL + at as u64);
+            let over = self.is_over(puts, put, begun);
+            text += &format!("\n  {op:?} seen {} over {over} found {here}", put.seen);
+        }
+        text
+    }
+
+    /// The size that a read or `getattr` tells of.
+    pub(crate) fn look(
+        &mut self,
+        (begun, now): (u64, u64),
+        (offset, len): (u64, u64),
+        count: u64,
+        steady: bool,
+    ) -> Result<(), String> {
+        let (least, most) = match count {
+            _ if count == len => (offset + len, NEVER),
+            0 => (0, offset),
+            _ => (offset + count, offset + count),
+        };
+        let fits = |size: &Size| size.until >= begun && size.least <= most && size.most >= least;
+        if !self.sizes.iter().any(fits) {
+            let sizes = &self.sizes;
+            return Err(format!("{count} of {len} at {offset} from {begun} on, sizes {sizes:?}"));
+        }
+        let last = self.sizes.last_mut().unwrap();
+        let is_last = last.from < begun && steady && !self.unsure;
+        if is_last && least == most && (last.least, last.most) != (least, most) {
+            self.resize(least, most, now);
+        }
+        Ok(())
+    }
+}
+
+/// What a name leads to, or may.
+pub(crate) struct Name {
+    /// Values with the time in which each is possible; [`ANY`]: something.
+    values: Vec<(u64, u64, u64)>,
+}
+
+/// A name that leads to something, not known what.
+pub(crate) const ANY: u64 = u64::MAX;
+/// A name that leads nowhere.
+pub(crate) const NONE: u64 = 0;
+
+impl Name {
+    pub(crate) fn new() -> Name {
+        Name { values: vec![(NONE, 0, NEVER)] }
+    }
+
+    /// The only value there can be.
+    pub(crate) fn exact(&self) -> Option<u64> {
+        let mut now = self.values.iter().filter(|(.., until)| *until == NEVER);
+        match (now.next(), now.next()) {
+            (Some((value, ..)), None) if *value != ANY => Some(*value),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn begin(&mut self, value: u64, now: u64) {
+        self.values.push((value, now, NEVER));
+    }
+
+    /// What it is to be by what was begun last.
+    pub(crate) fn begun(&self) -> u64 {
+        self.values.last().unwrap().0
+    }
+
+    /// It is this now, and nothing else.
+    pub(crate) fn set(&mut self, value: u64, now: u64) {
+        let open = self.values.iter_mut().filter(|(.., until)| *until == NEVER);
+        open.for_each(|(.., until)| *until = now);
+        self.values.push((value, now, NEVER));
+    }
+
+    /// What was begun last did not happen.
+    pub(crate) fn undo(&mut self, now: u64) {
+        if let Some((.., until)) = self.values.last_mut() {
+            *until = now;
+        }
+    }
+
+    /// It may be this, too.
+    pub(crate) fn may_be(&mut self, value: u64, now: u64) {
+        self.values.push((value, now, NEVER));
+    }
+
+    pub(crate) fn synced(&mut self, begun: u64) {
+        self.values.retain(|(.., until)| *until >= begun);
+    }
+
+    pub(crate) fn power_lost(&mut self) {
+        self.values.iter_mut().for_each(|(.., until)| *until = NEVER);
+    }
+
+    /// A look that began then found this.
+    pub(crate) fn look(&self, begun: u64, found: u64) -> Result<(), String> {
+        let fits = |(value, _, until): &(u64, u64, u64)| {
+            *until >= begun
+                && (*value == found
+                    || (*value == ANY && found != NONE)
+                    || (found == ANY && *value != NONE))
+        };
+        if self.values.iter().any(fits) {
+            return Ok(());
+        }
+        Err(format!("found {found} from {begun} on, of {:?}", self.values))
+    }
+}

@@ -1,0 +1,384 @@
+//! One process of a cluster: its conversations, what it is, the futures it runs, and a clock that
+//! is nobody else's.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+use outboard_base::task::Work;
+use outboard_base::{Time, Timestamp};
+use outboard_dfs::Dfs;
+use outboard_flow::{Conversations, Given, Target};
+use outboard_kv::mem::MemKv;
+use outboard_medium::mem::MemMedium;
+use outboard_meta::Meta;
+use outboard_node::{Node, NodeTarget};
+use outboard_sim::Chooser;
+use outboard_volume::{Volume, VolumeEvent};
+use outboard_wire::roce::Psn;
+use outboard_wire::shared::Peer;
+use outboard_wire::shared::call::{Call, Reply};
+
+pub(crate) type Net = Conversations<Takes>;
+pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Net>;
+pub(crate) type Client = Dfs<Net>;
+
+/// Unix time when the world begins, milliseconds.
+const WALL: u64 = 1_700_000_000_000;
+/// How often a part keeps house.
+const EVERY: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
+/// Bytes that a node scrubs in a step.
+const SCRUB: u64 = 256 << 10;
+
+/// A fault of the wiring that some seed must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Planted {
+    /// The server says that it was told of changes, and forgets them.
+    NoPublish,
+    /// Clients say that they gave a file back, and did not hear of it.
+    NoRecall,
+    /// Nodes say that they flush, and do not.
+    NoFlush,
+}
+
+/// Takes requests if it is a node.
+pub(crate) struct Takes(pub(crate) Option<NodeTarget<Arc<MemMedium>>>);
+
+impl Target for Takes {
+    fn opened(&mut self, from: Peer, sealed: bool) {
+        if let Some(node) = &mut self.0 {
+            node.opened(from, sealed);
+        }
+    }
+    fn has_room(&mut self, from: Peer) -> bool {
+        self.0.as_mut().is_some_and(|node| node.has_room(from))
+    }
+    fn given(&mut self, from: Peer, given: &Given<'_>, now: Time) {
+        if let Some(node) = &mut self.0 {
+            node.given(from, given, now);
+        }
+    }
+    fn cleanup(&mut self, from: Peer, message: Psn) {
+        if let Some(node) = &mut self.0 {
+            node.cleanup(from, message);
+        }
+    }
+    fn ended(&mut self, from: Peer) {
+        if let Some(node) = &mut self.0 {
+            node.ended(from);
+        }
+    }
+}
+
+/// A clock: how far it is ahead, and how much faster it runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    pub(crate) ahead: u64,
+    pub(crate) ppm: i64,
+    pub(crate) wall_ms: u64,
+}
+
+impl Clock {
+    /// What it shows at a time of the world.
+    pub(crate) fn at(&self, time: Time) -> Time {
+        let drift = i128::from(time.0) * i128::from(self.ppm) / 1_000_000;
+        Time((i128::from(time.0) + drift) as u64 + self.ahead)
+    }
+
+    /// When it shows this.
+    pub(crate) fn when(&self, shows: Time) -> Time {
+        let since = i128::from(shows.0.saturating_sub(self.ahead));
+        let mut time = Time((since * 1_000_000 / i128::from(1_000_000 + self.ppm)) as u64);
+        while self.at(time) < shows {
+            time.0 += 1;
+        }
+        time
+    }
+
+    pub(crate) fn wall(&self, time: Time) -> u64 {
+        WALL + self.wall_ms + time.0 / 1_000_000
+    }
+}
+
+pub(crate) fn timestamp(wall_ms: u64) -> Timestamp {
+    Timestamp { sec: (wall_ms / 1000) as i64, nsec: (wall_ms % 1000) as u32 * 1_000_000 }
+}
+
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Task {
+    work: Work,
+    woken: Arc<Woken>,
+    waker: Waker,
+}
+
+/// Futures of a process; those that were woken are polled in the order of the seed.
+#[derive(Default)]
+pub(crate) struct Executor {
+    tasks: BTreeMap<u64, Task>,
+    started: u64,
+}
+
+impl Executor {
+    pub(crate) fn spawn(&mut self, work: Work) {
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let waker = Waker::from(Arc::clone(&woken));
+        self.started += 1;
+        self.tasks.insert(self.started, Task { work, woken, waker });
+    }
+
+    fn woken(&self) -> Vec<u64> {
+        let woken = self.tasks.iter().filter(|(_, task)| task.woken.0.load(Ordering::Relaxed));
+        woken.map(|(id, _)| *id).collect()
+    }
+
+    pub(crate) fn has_woken(&self) -> bool {
+        self.tasks.values().any(|task| task.woken.0.load(Ordering::Relaxed))
+    }
+
+    /// Polls one; false if none was woken.
+    fn step(&mut self, chooser: &mut Chooser) -> bool {
+        let woken = self.woken();
+        let Some(at) = chooser.one_of(woken.len()) else { return false };
+        let task = self.tasks.get_mut(&woken[at]).unwrap();
+        task.woken.0.store(false, Ordering::Relaxed);
+        let mut context = Context::from_waker(&task.waker);
+        if task.work.as_mut().poll(&mut context).is_ready() {
+            self.tasks.remove(&woken[at]);
+        }
+        true
+    }
+}
+
+/// What a process is.
+#[derive(Clone)]
+pub(crate) enum Role {
+    Node(Node<Arc<MemMedium>>),
+    Server(Server),
+    Client(Rc<Client>),
+}
+
+/// A process that lives.
+pub(crate) struct Process {
+    pub(crate) me: Peer,
+    pub(crate) address: SocketAddrV4,
+    pub(crate) clock: Clock,
+    pub(crate) net: Net,
+    pub(crate) role: Role,
+    pub(crate) tasks: Executor,
+    planted: Option<Planted>,
+    /// Calls are printed.
+    pub(crate) tells: bool,
+    /// By its own clock; far away while it is under way.
+    tidies: Rc<Cell<Time>>,
+    beats: Time,
+    has_heard: Rc<Cell<bool>>,
+}
+
+const NEVER: Time = Time(u64::MAX);
+
+impl Process {
+    pub(crate) fn new(
+        (me, address, clock): (Peer, SocketAddrV4, Clock),
+        net: Net,
+        role: Role,
+        planted: Option<Planted>,
+    ) -> Process {
+        let (tasks, has_heard) = (Executor::default(), Rc::default());
+        let soon = net_now(&net).after(PAUSE);
+        let tidies = Rc::new(Cell::new(if matches!(role, Role::Client(_)) { NEVER } else { soon }));
+        let beats = if matches!(role, Role::Client(_)) { soon } else { NEVER };
+        Process {
+            me,
+            address,
+            clock,
+            net,
+            role,
+            tasks,
+            planted,
+            tells: false,
+            tidies,
+            beats,
+            has_heard,
+        }
+    }
+
+    /// It runs at a time of the world, for so many polls; what it sends.
+    pub(crate) fn run(
+        &mut self,
+        time: Time,
+        came: Vec<(SocketAddrV4, Vec<u8>)>,
+        chooser: &mut Chooser,
+        polls: u64,
+    ) -> Vec<(SocketAddrV4, Vec<u8>)> {
+        let (now, wall) = (self.clock.at(time), self.clock.wall(time));
+        if let Role::Node(node) = &self.role {
+            node.set_wall(wall);
+        }
+        for (from, datagram) in came {
+            self.net.datagram(from, &datagram, now, wall);
+        }
+        let mut out = Vec::new();
+        let mut send = |to: SocketAddrV4, datagram: &[u8]| out.push((to, datagram.to_vec()));
+        self.net.pump(now, wall, &mut send);
+        self.take_calls(wall);
+        self.tend(now, wall);
+        for _ in 0..polls {
+            if !self.tasks.step(chooser) {
+                break;
+            }
+        }
+        self.tend(now, wall);
+        self.net.pump(now, wall, &mut send);
+        out
+    }
+
+    /// When it has something to do, of the world's time.
+    pub(crate) fn wakes(&self) -> Time {
+        let own = self.tidies.get().min(self.beats);
+        let next = self.net.deadline().map_or(own, |deadline| deadline.min(own));
+        if next == NEVER { NEVER } else { self.clock.when(next) }
+    }
+
+    fn take_calls(&mut self, wall: u64) {
+        while let Some(incoming) = self.net.take_call() {
+            let Ok(call) = Call::decode(&incoming.call) else { continue };
+            let (role, net, planted) = (self.role.clone(), self.net.clone(), self.planted);
+            let has_heard = Rc::clone(&self.has_heard);
+            let (from, token) = (incoming.from, incoming.token);
+            let tells = self.tells && !matches!(call, Call::Renew | Call::Keys { .. });
+            let (me, clock, about) =
+                (self.me, self.clock, if tells { brief(&call) } else { String::new() });
+            let begun = clock.when(net_now(&net)).0 as f64 / 1e9;
+            self.tasks.spawn(Box::pin(async move {
+                let reply = match &role {
+                    Role::Node(node) => node_call(node, from, call, planted).await,
+                    Role::Server(_)
+                        if planted == Some(Planted::NoPublish)
+                            && matches!(call, Call::Publish { .. }) =>
+                    {
+                        Reply::Done
+                    }
+                    Role::Server(meta) => {
+                        meta.call(from, call, net_now(&net), timestamp(wall)).await
+                    }
+                    Role::Client(_)
+                        if planted == Some(Planted::NoRecall)
+                            && matches!(call, Call::Recall { .. }) =>
+                    {
+                        Reply::Done
+                    }
+                    Role::Client(dfs) => dfs.incoming(call).await,
+                };
+                has_heard.set(true);
+                if tells {
+                    let now = clock.when(net_now(&net)).0 as f64 / 1e9;
+                    let reply = format!("{reply:?}");
+                    let reply: String = reply.chars().take(160).collect();
+                    println!("{now:>12.6}     {me:?} to {from:?}: {about} of {begun:.6}: {reply}");
+                }
+                let mut bytes = Vec::new();
+                reply.encode(&mut bytes);
+                net.reply(token, bytes);
+            }));
+        }
+    }
+
+    fn tend(&mut self, now: Time, wall: u64) {
+        let role = self.role.clone();
+        match &role {
+            Role::Node(node) => {
+                while let Some(work) = node.take_work() {
+                    self.tasks.spawn(work);
+                }
+                for (peer, answer) in node.take_answers() {
+                    let _ended = self.net.send(peer, answer);
+                }
+                let node = node.clone();
+                self.tidy(now, async move { node.tidy(wall, SCRUB).await });
+            }
+            Role::Server(meta) => {
+                meta.events();
+                for work in meta.take_work() {
+                    self.tasks.spawn(work);
+                }
+                let meta = meta.clone();
+                self.tidy(now, async move { meta.tidy(now).await });
+            }
+            Role::Client(dfs) => {
+                for event in dfs.take_events() {
+                    // There is no cache in front: nobody has pages.
+                    if let VolumeEvent::RecallPages { ino, keep_read } = event {
+                        dfs.recalled(ino, keep_read);
+                    }
+                }
+                let beats = now >= self.beats;
+                if beats {
+                    self.beats = now.after(EVERY);
+                    let dfs = Rc::clone(dfs);
+                    self.tasks.spawn(Box::pin(async move { dfs.beat().await }));
+                }
+                if beats || self.has_heard.take() {
+                    for work in dfs.take_work() {
+                        self.tasks.spawn(work);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tidy(&mut self, now: Time, step: impl Future<Output = bool> + 'static) {
+        if now < self.tidies.get() {
+            return;
+        }
+        self.tidies.set(NEVER);
+        let (tidies, net) = (Rc::clone(&self.tidies), self.net.clone());
+        self.tasks.spawn(Box::pin(async move {
+            let pause = if step.await { PAUSE } else { EVERY };
+            tidies.set(net_now(&net).after(pause));
+        }));
+    }
+}
+
+pub(crate) fn net_now(net: &Net) -> Time {
+    outboard_flow::Net::now(net)
+}
+
+fn brief(call: &Call) -> String {
+    let text = match call {
+        Call::File { request, asker, .. } => {
+            let request = outboard_wire::file::Request::decode(request);
+            format!(
+                "{:?} {:?}",
+                asker.session,
+                request.map(|(header, request)| (header.sequence, header.flags, request))
+            )
+        }
+        other => format!("{other:?}"),
+    };
+    text.chars().take(240).collect()
+}
+
+async fn node_call(
+    node: &Node<Arc<MemMedium>>,
+    from: Peer,
+    call: Call,
+    planted: Option<Planted>,
+) -> Reply {
+    match (planted, call) {
+        (Some(Planted::NoFlush), Call::Flush) => Reply::Done,
+        (_, call) => node.call(from, call).await,
+    }
+}

@@ -1,0 +1,418 @@
+//! The world of a cluster: time, a network that loses and doubles, processes in their places, and
+//! what befalls them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_base::Time;
+use outboard_base::task::run;
+use outboard_codec::mac::derive;
+use outboard_dfs::{Dfs, DfsOptions, Mode};
+use outboard_flow::{Config, Conversations, Keys, Settings};
+use outboard_kv::mem::MemKv;
+use outboard_kvfs::{Kvfs, Options};
+use outboard_medium::mem::{self, MemMedium};
+use outboard_meta::{Meta, MetaOptions};
+use outboard_node::{Node, NodeOptions, Store, StoreOptions};
+use outboard_sim::line::LineOptions;
+use outboard_sim::network::{Endpoint, LossyNetwork};
+use outboard_sim::{Chooser, Timeline, seeds};
+use outboard_wire::shared::call::Layout;
+use outboard_wire::shared::{Coordinate, Peer, Role as Copy, Strategy};
+
+use crate::part::{Client, Clock, Net, Planted, Process, Role, Takes, timestamp};
+
+/// Places of processes: two nodes, a server, two clients.
+pub(crate) const NODES: [usize; 2] = [0, 1];
+pub(crate) const SERVER: usize = 2;
+pub(crate) const CLIENTS: [usize; 2] = [3, 4];
+const PLACES: usize = 5;
+const CLUSTER: u64 = 77;
+const SECRET: [u8; 32] = [9; 32];
+const VOLUME: u32 = 5;
+/// Datagrams that wait for a process that is away; more are lost.
+const INBOX: usize = 4096;
+/// A datagram in so many comes once more, much later.
+const REPLAYED: u64 = 400;
+const NEVER: Time = Time(u64::MAX);
+
+/// Keys that any two parts share.
+struct Shared(Peer);
+
+impl Keys for Shared {
+    fn of(&self, peer: Peer) -> Option<[u8; 32]> {
+        Some(match (self.0, peer) {
+            (Peer::Client(client), _) | (_, Peer::Client(client)) => {
+                derive(&SECRET, "outboard client", &client.to_le_bytes())
+            }
+            _ => derive(&SECRET, "outboard parts", &[]),
+        })
+    }
+}
+
+/// What outlives a process.
+struct Disk {
+    kv: Arc<MemKv>,
+    media: [Arc<MemMedium>; 2],
+}
+
+struct Place {
+    endpoint: Endpoint,
+    clock: Clock,
+    disk: Disk,
+    lives: u64,
+    process: Option<Process>,
+    inbox: Vec<(SocketAddrV4, Vec<u8>)>,
+    /// When it runs next, and until when it does not.
+    wakes: Time,
+    paused: Time,
+}
+
+pub(crate) struct World {
+    pub(crate) now: Time,
+    pub(crate) chooser: Chooser,
+    pub(crate) network: LossyNetwork<(SocketAddrV4, SocketAddrV4, Vec<u8>)>,
+    places: Vec<Place>,
+    again: Timeline<(Endpoint, Endpoint, (SocketAddrV4, SocketAddrV4, Vec<u8>))>,
+    pub(crate) replays: bool,
+    planted: Option<Planted>,
+    mtu: usize,
+    sealed: bool,
+    pub(crate) is_told: bool,
+}
+
+fn address(place: usize, port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1 + place as u8), port)
+}
+
+fn delays() -> mem::Faults {
+    mem::Faults { delay_polls: 3, ..mem::Faults::default() }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, lines: LineOptions, planted: Option<Planted>) -> World {
+        let mut network = LossyNetwork::new(seed, lines);
+        let mut rng = seeds::rng(seed, "places");
+        let places = (0..PLACES).map(|place| Place {
+            endpoint: network.endpoint(&format!("place {place}")),
+            clock: Clock {
+                ahead: rng.below(1 << 40),
+                ppm: rng.below(4001) as i64 - 2000,
+                wall_ms: rng.below(2000),
+            },
+            disk: Disk {
+                kv: Arc::new(MemKv::new(rng.next_u64())),
+                media: [(); 2].map(|()| Arc::new(MemMedium::new(rng.next_u64()))),
+            },
+            lives: 0,
+            process: None,
+            inbox: Vec::new(),
+            wakes: NEVER,
+            paused: Time(0),
+        });
+        let places = places.collect();
+        let mut chooser = Chooser::new(seed);
+        let mtu = if chooser.chance(1, 4) { 1500 } else { 9000 };
+        let sealed = chooser.chance(1, 4);
+        World {
+            now: Time(1_000_000),
+            chooser,
+            network,
+            places,
+            again: Timeline::default(),
+            replays: true,
+            planted,
+            mtu,
+            sealed,
+            is_told: false,
+        }
+    }
+
+    /// Notes what happens, and tells it if one seed is looked at.
+    pub(crate) fn note(&mut self, what: std::fmt::Arguments<'_>) {
+        self.chooser.note(self.now.0);
+        self.chooser.note_text(what);
+        if self.is_told {
+            println!("{:>12.6} {what}", self.now.0 as f64 / 1e9);
+        }
+    }
+
+    fn conversations(
+        &mut self,
+        place: usize,
+        (me, address): (Peer, SocketAddrV4),
+        target: Takes,
+    ) -> Net {
+        let life = self.chooser.below(u64::MAX >> 1) + 1;
+        let clock = self.places[place].clock;
+        let config = Config {
+            me,
+            address,
+            life,
+            cluster: CLUSTER,
+            settings: Settings::of_mtu(self.mtu),
+            keys: Box::new(Shared(me)),
+            seed: self.chooser.below(u64::MAX >> 1),
+            sealed: self.sealed,
+            answer_within: Duration::from_secs(2),
+        };
+        let net = Conversations::new(config, target);
+        // From now on it knows the time.
+        net.pump(clock.at(self.now), clock.wall(self.now), &mut |_, _| ());
+        outboard_flow::Net::know(&net, Peer::Server(0), self::address(SERVER, 7000));
+        for node in NODES {
+            let peer = Peer::Node(node as u16);
+            outboard_flow::Net::know(&net, peer, self::address(node, 7000));
+        }
+        net
+    }
+
+    /// Starts the process of a place; nothing if it lives.
+    pub(crate) fn start(&mut self, place: usize) {
+        if self.is_alive(place) {
+            return;
+        }
+        self.places[place].lives += 1;
+        self.note(format_args!("place {place} starts"));
+        let life = self.places[place].lives;
+        let port = if place > SERVER { 7000 + life as u16 } else { 7000 };
+        let address = address(place, port);
+        let (me, net, role) = match place {
+            SERVER => self.server(address),
+            node if node < SERVER => self.node(node, address),
+            _ => self.client(place, address),
+        };
+        let clock = self.places[place].clock;
+        let mut process = Process::new((me, address, clock), net, role, self.planted);
+        process.tells = self.is_told;
+        let now = self.now;
+        let place = &mut self.places[place];
+        (place.process, place.wakes, place.paused) = (Some(process), now, Time(0));
+        place.inbox.clear();
+    }
+
+    fn node(&mut self, place: usize, address: SocketAddrV4) -> (Peer, Net, Role) {
+        let number = place as u16;
+        let [log, data] = self.places[place].disk.media.each_ref().map(Arc::clone);
+        let options = StoreOptions {
+            node: number,
+            cluster: CLUSTER,
+            capacity: 64 << 20,
+            segment: 1 << 20,
+            checkpoint_bytes: 64 << 10,
+        };
+        let store = run(Store::open(Arc::clone(&log), Arc::clone(&data), options)).unwrap();
+        [log, data].iter().for_each(|medium| medium.set_faults(delays()));
+        let options = NodeOptions { node: number, volume: Some(VOLUME), ..NodeOptions::default() };
+        let node = Node::new(store, options);
+        let me = Peer::Node(number);
+        let net = self.conversations(place, (me, address), Takes(Some(node.target())));
+        (me, net, Role::Node(node))
+    }
+
+    fn server(&mut self, address: SocketAddrV4) -> (Peer, Net, Role) {
+        let me = Peer::Server(0);
+        let net = self.conversations(SERVER, (me, address), Takes(None));
+        let life = self.chooser.below(u64::MAX >> 1) + 1;
+        let layout =
+            Layout { strategy: Strategy::Single, k: 1, m: 0, width: 2, strip: 65536, group: 0 };
+        let options = Options {
+            capacity: 64 << 20,
+            segment: 1 << 20,
+            id: 7,
+            mode: 0o777,
+            spread: Some(layout),
+            ..Options::default()
+        };
+        let Place { disk, clock, .. } = &self.places[SERVER];
+        let (kv, medium) = (Arc::clone(&disk.kv), Arc::clone(&disk.media[0]));
+        let wall = timestamp(clock.wall(self.now));
+        let kvfs = run(Kvfs::open(Arc::clone(&kv), medium, options, wall)).unwrap();
+        let node = |node: usize| Coordinate {
+            address: self::address(node, 7000).ip().octets(),
+            port: 7000,
+            node: node as u16,
+            unit: 0,
+            role: Copy::Data,
+        };
+        let options = MetaOptions {
+            cluster_key: SECRET,
+            volume: VOLUME,
+            life,
+            nodes: NODES.map(node).to_vec(),
+            members: NODES.map(|node| node as u16).to_vec(),
+            ..MetaOptions::default()
+        };
+        let meta = run(Meta::open(Arc::new(kvfs), net.clone(), options)).unwrap();
+        kv.set_faults(outboard_kv::mem::Faults { delay_polls: 3, ..Default::default() });
+        (me, net, Role::Server(meta))
+    }
+
+    fn client(&mut self, place: usize, address: SocketAddrV4) -> (Peer, Net, Role) {
+        let nonce = self.chooser.below(u64::MAX >> 1) + 1;
+        let client = place as u64;
+        let me = Peer::Client(client);
+        let net = self.conversations(place, (me, address), Takes(None));
+        let options = DfsOptions {
+            server: Peer::Server(0),
+            client,
+            volume: VOLUME,
+            mode: Mode::Direct,
+            nonce,
+        };
+        let dfs = Rc::new(Dfs::new(net.clone(), options));
+        (me, net, Role::Client(dfs))
+    }
+
+    pub(crate) fn is_alive(&self, place: usize) -> bool {
+        self.places[place].process.is_some()
+    }
+
+    /// How many processes there were at a place.
+    pub(crate) fn lives(&self, place: usize) -> u64 {
+        self.places[place].lives
+    }
+
+    /// The client at a place, if its process lives.
+    pub(crate) fn dfs(&self, place: usize) -> Option<Rc<Client>> {
+        match &self.places[place].process.as_ref()?.role {
+            Role::Client(dfs) => Some(Rc::clone(dfs)),
+            _ => None,
+        }
+    }
+
+    /// The process dies; with `power` what was not flushed is lost, too.
+    pub(crate) fn kill(&mut self, place: usize, power: bool) {
+        self.note(format_args!("place {place} dies{}", if power { ", power is lost" } else { "" }));
+        let dying = &mut self.places[place];
+        let dead = dying.process.take();
+        drop(dead);
+        dying.inbox.clear();
+        dying.wakes = NEVER;
+        if power {
+            dying.disk.kv.crash();
+            dying.disk.media.iter().for_each(|medium| medium.crash());
+        } else {
+            dying.disk.kv.set_faults(outboard_kv::mem::Faults::default());
+            dying.disk.media.iter().for_each(|medium| medium.set_faults(mem::Faults::default()));
+        }
+    }
+
+    /// The process stops for so long, and does not know.
+    pub(crate) fn pause(&mut self, place: usize, time: Duration) {
+        self.note(format_args!("place {place} stops for {time:?}"));
+        let until = self.now.after(time);
+        let place = &mut self.places[place];
+        place.paused = place.paused.max(until);
+    }
+
+    pub(crate) fn wake_all(&mut self) {
+        let now = self.now;
+        self.places.iter_mut().for_each(|place| place.paused = now.min(place.paused));
+    }
+
+    /// Whom `place` is with, cut off from all others.
+    pub(crate) fn cut_off(&mut self, place: usize) {
+        self.note(format_args!("place {place} is cut off"));
+        let endpoint = self.places[place].endpoint;
+        self.network.partition(&[endpoint]);
+    }
+
+    /// Nothing reaches `to` from `from`.
+    pub(crate) fn cut(&mut self, from: usize, to: usize) {
+        self.note(format_args!("nothing comes from place {from} to place {to}"));
+        let (from, to) = (self.places[from].endpoint, self.places[to].endpoint);
+        self.network.cut(from, to);
+    }
+
+    pub(crate) fn heal(&mut self) {
+        self.note(format_args!("the network is whole"));
+        self.network.heal();
+    }
+
+    /// A future of a living process; what it comes to is put into the slot.
+    pub(crate) fn begin<T: 'static>(
+        &mut self,
+        place: usize,
+        work: impl Future<Output = T> + 'static,
+    ) -> Slot<T> {
+        let slot = Slot::default();
+        let into = Rc::clone(&slot);
+        let now = self.now;
+        let place = &mut self.places[place];
+        if let Some(process) = &mut place.process {
+            process.tasks.spawn(Box::pin(async move {
+                let out = work.await;
+                *into.borrow_mut() = Some(out);
+            }));
+            place.wakes = now;
+        }
+        slot
+    }
+
+    /// When something happens next.
+    pub(crate) fn next(&self) -> Time {
+        let places = self.places.iter().map(|place| place.wakes.max(place.paused));
+        let places = places.min().unwrap_or(NEVER);
+        let network = self.network.next_arrival().unwrap_or(NEVER);
+        places.min(network).min(self.again.next_at().unwrap_or(NEVER)).max(self.now)
+    }
+
+    /// Time goes on to `until`, which nothing is before, and what is due happens.
+    pub(crate) fn step(&mut self, until: Time) {
+        self.now = until.max(self.now);
+        let now = self.now;
+        while let Some((from, to, message)) = self.again.take(now) {
+            self.network.send(now, from, to, message);
+        }
+        while let Some(arrival) = self.network.take(now) {
+            let (from, to, datagram) = arrival.message;
+            let place = self.places.iter_mut().find(|place| place.endpoint == arrival.to).unwrap();
+            let lives = place.process.as_ref().is_some_and(|process| process.address == to);
+            if lives && place.inbox.len() < INBOX {
+                place.inbox.push((from, datagram));
+                place.wakes = now.min(place.wakes);
+            }
+        }
+        for place in 0..PLACES {
+            if self.places[place].wakes.max(self.places[place].paused) <= now {
+                self.run(place);
+            }
+        }
+    }
+
+    fn run(&mut self, place: usize) {
+        let polls = 1 + self.chooser.below(24);
+        let soon = 1_000 + self.chooser.below(100_000);
+        let now = self.now;
+        let Place { process, inbox, endpoint, wakes, .. } = &mut self.places[place];
+        let Some(process) = process else { return };
+        let (from, own) = (*endpoint, process.address);
+        let sent = process.run(now, std::mem::take(inbox), &mut self.chooser, polls);
+        let next = process.wakes();
+        let is_busy = process.tasks.has_woken() || process.net.has_work();
+        let soon = Time(now.0 + soon);
+        *wakes = if is_busy { soon } else { next.max(soon.min(Time(now.0 + 1))) };
+        let owners: BTreeMap<Ipv4Addr, Endpoint> = self
+            .places
+            .iter()
+            .enumerate()
+            .map(|(at, place)| (*address(at, 0).ip(), place.endpoint))
+            .collect();
+        for (to, datagram) in sent {
+            let Some(endpoint) = owners.get(to.ip()) else { continue };
+            let message = (own, to, datagram);
+            if self.replays && self.chooser.chance(1, REPLAYED) {
+                let later = Duration::from_millis(self.chooser.below(20_000));
+                self.again.add(now.after(later), (from, *endpoint, message.clone()));
+            }
+            self.network.send(now, from, *endpoint, message);
+        }
+    }
+}
+
+pub(crate) type Slot<T> = Rc<RefCell<Option<T>>>;
