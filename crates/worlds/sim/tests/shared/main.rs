@@ -7,6 +7,13 @@
 //! `OUTBOARD_SEED=n cargo test -p outboard-sim --test shared one_seed` repeats a seed and prints
 //! what happened; `OUTBOARD_SEEDS=n` walks more. `docs/internals/sim.md`, "A cluster".
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "a test may panic"
+)]
+
 mod host;
 mod model;
 mod part;

@@ -139,10 +139,6 @@ impl File {
         self.unsure = true;
     }
 
-    pub(crate) fn losses(&self) -> u64 {
-        self.losses
-    }
-
     /// A sync that began at `begun`, with `losses`, has succeeded.
     pub(crate) fn synced(&mut self, begun: u64, losses: u64) {
         let ops = self.ops.iter_mut().filter(|op| op.ended < begun && !op.doubtful);
@@ -302,10 +298,6 @@ impl Name {
     /// It may be this, too.
     pub(crate) fn may_be(&mut self, value: u64, now: u64) {
         self.values.push((value, now, NEVER));
-    }
-
-    pub(crate) fn synced(&mut self, begun: u64) {
-        self.values.retain(|(.., until)| *until >= begun);
     }
 
     pub(crate) fn power_lost(&mut self) {

@@ -387,7 +387,10 @@ impl Walk {
             return;
         }
         known.sizing = true;
-        let op = Some(known.model.begin(size, CELLS * CELL, 0, now));
+        // What grows is not cut: behind its end there may be what a node has not forgotten.
+        let (least, most) = known.model.size();
+        let op = (size < most).then(|| known.model.begin(size, CELLS * CELL, 0, now));
+        let op = op.filter(|_| size < least);
         let losses = known.model.begin_size(size, size, now);
         let told = Told { file, op, size: Some((size, size, losses)), ..Told::default() };
         self.ask(at, Ask::Truncate { ino, fh, size }, told);

@@ -272,11 +272,6 @@ impl World {
         self.places[place].process.is_some()
     }
 
-    /// How many processes there were at a place.
-    pub(crate) fn lives(&self, place: usize) -> u64 {
-        self.places[place].lives
-    }
-
     /// The client at a place, if its process lives.
     pub(crate) fn dfs(&self, place: usize) -> Option<Rc<Client>> {
         match &self.places[place].process.as_ref()?.role {
