@@ -212,6 +212,12 @@ pub(super) const TEST: &[Stage] = &[
         Action::Command(&["target/test-fast/coherence", "--rounds=8", "--flag=--replace=clock"]),
     ),
     built(
+        "shared",
+        "two hosts have one shared volume, and kill -9 of its parts loses nothing answered",
+        15,
+        Action::Command(&["target/test-fast/shared", "--rounds=5"]),
+    ),
+    built(
         "twins",
         "two mounts of one volume show what was answered on either, in each cache mode",
         10,
@@ -368,6 +374,27 @@ pub(super) const LONG: &[Stage] = &[
             Which::Named(&[("cluster", "outboard_cluster", "no_walk_breaks_the_protocol")]),
             &[("OUTBOARD_WALKS", "1000000")],
         ),
+    ),
+    piece(
+        "shared-attacks",
+        "a million attacks on a node, in each model of trust",
+        Action::Tests(
+            Which::Named(&[("node", "outboard_node", "random_attacks")]),
+            &[("OUTBOARD_ATTACKS", "1000000")],
+        ),
+    ),
+    piece(
+        "shared-seeds",
+        "a thousand walks of conversations, of a server's clients, of a node's store",
+        Action::Tests(
+            Which::Named(&[("meta", "it", "walk"), ("node", "store", "")]),
+            &[("OUTBOARD_SEEDS", "1000")],
+        ),
+    ),
+    piece(
+        "shared-killed",
+        "two hundred times kill -9 of a part of a cluster, of a DPU side or a mount of it",
+        Action::Command(&["target/test-fast/shared", "--only=killed", "--rounds=100"]),
     ),
     piece(
         "power",
