@@ -75,6 +75,11 @@ impl<M: Medium> Serving<'_, M> {
                 let version = Version { fence, sequence: hole.sequence };
                 self.store.hole(object, version, hole.range()).await?;
                 self.raise(object, fence);
+                // A cut must not be undone by a loss of power: the size of the file is durable
+                // before, and what lay behind it would show when the file grows again.
+                if hole.end == u64::MAX {
+                    self.store.flush().await?;
+                }
                 Ok(Vec::new())
             }
             Target::Read(read) => {
