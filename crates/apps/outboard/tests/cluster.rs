@@ -1,6 +1,8 @@
 //! `outboard cluster` and shared volumes from the command line, without a mount: what is refused
 //! and with what words; parts that are started, killed and ended.
 
+#![expect(clippy::unwrap_used, reason = "a test")]
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

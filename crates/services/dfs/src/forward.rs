@@ -196,6 +196,8 @@ impl<N: Net> Inner<N> {
             (Request::Release { fh, .. } | Request::Releasedir { fh, .. }, _) => {
                 self.handles.closed(session, *fh);
             }
+            // It may be a capability, which the next write takes away.
+            (Request::Setxattr { ino, .. }, _) => self.table.is_stale(*ino, None),
             (_, Reply::Gone { last, .. }) => {
                 if let Some((_, fence)) = self.table.held(last.ino) {
                     self.lose(last.ino, Some(fence));

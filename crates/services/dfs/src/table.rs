@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::task::WaitList;
 use outboard_base::{Ino, Time, Timestamp};
-use outboard_wire::file::Attr;
+use outboard_wire::file::{Attr, mode};
 use outboard_wire::shared::call::{Grant, Mode, Told};
 
 /// A delegation.
@@ -411,6 +411,8 @@ impl Table {
                 held.mtime = None;
             }
             held.describe(attr);
+            // The next write has to take these away: the server is asked whether, and says how.
+            held.stale |= attr.mode & (mode::S_ISUID | mode::S_ISGID) != 0 && !held.grant.strips;
         }
     }
 

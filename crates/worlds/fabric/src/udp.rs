@@ -290,11 +290,11 @@ mod tests {
         let (mut a, mut b, mut c) = (socket(), socket(), socket());
         let mut sent = [Vec::new(), Vec::new()];
         for round in 0..40u8 {
-            for (which, to) in [b.local(), c.local()].into_iter().enumerate() {
+            for (which, to) in [(0u8, b.local()), (1, c.local())] {
                 for len in [900, 900, 900, 17, 900, 1, 1, 5000] {
-                    let datagram = vec![round ^ which as u8; len];
+                    let datagram = vec![round ^ which; len];
                     a.send(to, &datagram);
-                    sent[which].push((a.local(), datagram));
+                    sent[usize::from(which)].push((a.local(), datagram));
                 }
             }
             while a.is_waiting() {

@@ -148,7 +148,7 @@ impl Location {
             Some((_, place)) => place,
             None => u32::try_from(random().map_err(cannot)? >> 32).unwrap_or(0),
         };
-        let client = match key.client.or(known.map(|(client, _)| client)) {
+        let client = match key.client.or_else(|| known.map(|(client, _)| client)) {
             Some(client) => client,
             None => client_of(random().map_err(cannot)?),
         };

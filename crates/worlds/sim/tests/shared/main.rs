@@ -70,15 +70,15 @@ fn is_found(planted: Planted, seeds: u64) -> bool {
 
 #[test]
 fn a_server_that_forgets_what_it_is_told_is_found() {
-    assert!(is_found(Planted::NoPublish, 100));
+    assert!(is_found(Planted::Publish, 100));
 }
 
 #[test]
 fn clients_that_do_not_hear_recalls_are_found() {
-    assert!(is_found(Planted::NoRecall, 100));
+    assert!(is_found(Planted::Recall, 100));
 }
 
 #[test]
 fn nodes_that_do_not_flush_are_found() {
-    assert!(is_found(Planted::NoFlush, 100));
+    assert!(is_found(Planted::Flush, 100));
 }

@@ -40,11 +40,11 @@ const SCRUB: u64 = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planted {
     /// The server says that it was told of changes, and forgets them.
-    NoPublish,
+    Publish,
     /// Clients say that they gave a file back, and did not hear of it.
-    NoRecall,
+    Recall,
     /// Nodes say that they flush, and do not.
-    NoFlush,
+    Flush,
 }
 
 /// Takes requests if it is a node.
@@ -266,7 +266,7 @@ impl Process {
                 let reply = match &role {
                     Role::Node(node) => node_call(node, from, call, planted).await,
                     Role::Server(_)
-                        if planted == Some(Planted::NoPublish)
+                        if planted == Some(Planted::Publish)
                             && matches!(call, Call::Publish { .. }) =>
                     {
                         Reply::Done
@@ -275,7 +275,7 @@ impl Process {
                         meta.call(from, call, net_now(&net), timestamp(wall)).await
                     }
                     Role::Client(_)
-                        if planted == Some(Planted::NoRecall)
+                        if planted == Some(Planted::Recall)
                             && matches!(call, Call::Recall { .. }) =>
                     {
                         Reply::Done
@@ -378,7 +378,7 @@ async fn node_call(
     planted: Option<Planted>,
 ) -> Reply {
     match (planted, call) {
-        (Some(Planted::NoFlush), Call::Flush) => Reply::Done,
+        (Some(Planted::Flush), Call::Flush) => Reply::Done,
         (_, call) => node.call(from, call).await,
     }
 }

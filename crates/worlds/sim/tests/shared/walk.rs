@@ -281,10 +281,10 @@ impl Walk {
         while let Some(fault) = self.script.take(self.world.now) {
             self.befall(fault);
         }
-        for host in 0..self.hosts.len() {
+        for (host, client) in CLIENTS.into_iter().enumerate() {
             if self.hosts[host].tend(&mut self.world) {
                 let away = Duration::from_millis(50 + self.below(500));
-                self.kill(CLIENTS[host], false, away);
+                self.kill(client, false, away);
             }
             for lane in 0..LANES {
                 if !self.works {

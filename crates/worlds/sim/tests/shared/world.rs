@@ -72,12 +72,15 @@ struct Place {
     paused: Time,
 }
 
+/// From where, to where, what.
+type Datagram = (SocketAddrV4, SocketAddrV4, Vec<u8>);
+
 pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) chooser: Chooser,
-    pub(crate) network: LossyNetwork<(SocketAddrV4, SocketAddrV4, Vec<u8>)>,
+    pub(crate) network: LossyNetwork<Datagram>,
     places: Vec<Place>,
-    again: Timeline<(Endpoint, Endpoint, (SocketAddrV4, SocketAddrV4, Vec<u8>))>,
+    again: Timeline<(Endpoint, Endpoint, Datagram)>,
     pub(crate) replays: bool,
     planted: Option<Planted>,
     mtu: usize,
