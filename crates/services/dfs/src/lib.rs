@@ -12,7 +12,7 @@
 //! 2. A delegation is given back when no use of it is under way, no host has pages that it must
 //!    not have then, and the server was told what changed; or it is lost, and then nothing that
 //!    was done under it is done again without looking.
-//! 3. No version of a strip is given to two writes ([`versions`]).
+//! 3. No version of a strip is given to two writes (`versions`).
 //!
 //! # Order of waiting
 //!

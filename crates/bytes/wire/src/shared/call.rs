@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Who asks chooses the call's number, and finds it in the reply. The bytes of calls and replies
-//! are those of [`fields`]. Everything is bounded, so a message has at most [`MESSAGE_MAX`] bytes.
+//! are those of `fields`. Everything is bounded, so a message has at most [`MESSAGE_MAX`] bytes.
 
 #[cfg(test)]
 pub(crate) mod examples;
