@@ -1,9 +1,8 @@
-//! Keyed MACs (BLAKE3): keys made from a key, tags of messages, and tags of sealed packets.
+//! Keyed MACs (BLAKE3): keys made from a key, and tags of messages and packets.
 //!
 //! ```text
 //! derive   hash of: bytes of the context u64 | context | bytes of more u64 | more
 //! tag      the first 16 bytes of the hash of all parts, one behind the other
-//! seal     the first 8 bytes of the hash of: "seal" | psn u32 | queue u32 | opcode u8 | payload
 //! ```
 //!
 //! Numbers are little-endian. The parts of a tag are not told apart: who tags has a fixed length
@@ -14,8 +13,6 @@
 const KEY_LEN: usize = blake3::KEY_LEN;
 /// Bytes of a tag.
 const TAG_LEN: usize = 16;
-/// Bytes of the tag of a packet.
-const SEAL_LEN: usize = 8;
 
 /// The key for one purpose, made of another: who has one of them learns nothing of the others.
 #[must_use]
@@ -40,20 +37,6 @@ pub fn is_tag(key: &[u8; KEY_LEN], parts: &[&[u8]], tag: &[u8; TAG_LEN]) -> bool
     is_same(&self::tag(key, parts), tag)
 }
 
-/// The tag of a packet of a sealed conversation: of its number, the queue it goes to, its opcode,
-/// and what it carries.
-#[must_use]
-pub fn seal_tag(
-    key: &[u8; KEY_LEN],
-    psn: u32,
-    queue: u32,
-    opcode: u8,
-    payload: &[u8],
-) -> [u8; SEAL_LEN] {
-    let (psn, queue) = (psn.to_le_bytes(), queue.to_le_bytes());
-    first(&hash(key, &[b"seal", &psn, &queue, &[opcode], payload]))
-}
-
 fn hash(key: &[u8; KEY_LEN], parts: &[&[u8]]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new_keyed(key);
     for part in parts {
@@ -62,8 +45,8 @@ fn hash(key: &[u8; KEY_LEN], parts: &[&[u8]]) -> blake3::Hash {
     hasher.finalize()
 }
 
-fn first<const N: usize>(hash: &blake3::Hash) -> [u8; N] {
-    let mut out = [0; N];
+fn first(hash: &blake3::Hash) -> [u8; TAG_LEN] {
+    let mut out = [0; TAG_LEN];
     out.iter_mut().zip(hash.as_bytes()).for_each(|(to, from)| *to = *from);
     out
 }
@@ -110,15 +93,12 @@ mod tests {
         }
     }
 
-    /// Keys and seals are contracts between programs: they are hashes of just these bytes.
+    /// Keys are contracts between programs: they are hashes of just these bytes.
     #[test]
     fn what_is_hashed_stands_in_the_drawing() {
         let bytes = b"\x0e\0\0\0\0\0\0\0outboard parts\x02\0\0\0\0\0\0\0ab";
         let derived = derive(KEY, "outboard parts", b"ab");
         assert_eq!(derived[..TAG_LEN], tag(KEY, &[bytes]));
-        let bytes = b"seal\x03\x02\x01\0\x06\x05\x04\0\x0adata";
-        let seal = seal_tag(KEY, 0x0001_0203, 0x0004_0506, 10, b"data");
-        assert_eq!(seal, tag(KEY, &[bytes])[..SEAL_LEN]);
     }
 
     #[test]
@@ -143,16 +123,6 @@ mod tests {
         key[31] ^= 1;
         assert!(!is_tag(&key, &[b"ofall"], &good) && !is_tag(KEY, &[b"of all"], &good));
         assert!(is_tag(KEY, &[b"ofall"], &good), "parts are not told apart");
-        let seal = seal_tag(KEY, 1, 2, 3, b"data");
-        for other in [
-            seal_tag(KEY, 2, 2, 3, b"data"),
-            seal_tag(KEY, 1, 3, 3, b"data"),
-            seal_tag(KEY, 1, 2, 4, b"data"),
-            seal_tag(KEY, 1, 2, 3, b"dat"),
-            seal_tag(&key, 1, 2, 3, b"data"),
-        ] {
-            assert_ne!(seal, other);
-        }
     }
 
     proptest! {
