@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outboard_base::{Errno, Ino};
 use outboard_volume::{Housekeeping, Volume};
-use outboard_wire::file::{Reply as FileReply, Request, Setattr, open_flags};
+use outboard_wire::file::{Reply as FileReply, Request, Setattr, open_flags, write_flags};
 use outboard_wire::shared::Peer;
 
 use crate::world::{Host, Rig, SERVER, start};
@@ -146,6 +146,31 @@ fn what_did_not_fit_does_not_show_when_the_file_grows() {
         host.read(file, 0, 5000).await.unwrap()
     });
     assert!(read[..1000] == [1; 1000] && read[1000..] == [0; 1000]);
+}
+
+/// The conformance suite found it: a client that held a file to write knew from then whether writes
+/// take set-id bits away, and did not hear of those that were set since.
+#[test]
+fn set_id_bits_that_are_set_under_a_delegation_are_taken_away_by_the_next_write() {
+    let (mut rig, one, _) = two();
+    let host = one.clone();
+    let modes = rig.wait(one.peer(), async move {
+        let (attr, fh) = host.open(b"f", 0).await.unwrap();
+        let file = (attr.ino, fh);
+        host.write(file, 0, 0, vec![1; 10]).await.unwrap();
+        let set = Setattr { mode: Some(0o6755), ..Setattr::default() };
+        host.plain(Request::Setattr { ino: attr.ino, fh, set }).await.unwrap();
+        let mut modes = Vec::new();
+        for flags in [0, write_flags::KILL_SUIDGID] {
+            host.write(file, 0, flags, vec![2; 10]).await.unwrap();
+            match host.plain(Request::Getattr { ino: attr.ino, fh }).await.unwrap().reply {
+                FileReply::Attr(attr) => modes.push(attr.mode & 0o7777),
+                other => panic!("{other:?}"),
+            }
+        }
+        modes
+    });
+    assert_eq!(modes, [0o6755, 0o755], "root keeps them, unless the kernel says otherwise");
 }
 
 /// Who unmounts asks for figures: it is answered though the server is gone for long.
