@@ -385,9 +385,13 @@ pub(super) const LONG: &[Stage] = &[
     ),
     piece(
         "shared-seeds",
-        "a thousand walks of conversations, of a server's clients, of a node's store",
+        "a thousand walks of a server's clients, of a node's store, of whole clusters",
         Action::Tests(
-            Which::Named(&[("meta", "it", "walk"), ("node", "store", "")]),
+            Which::Named(&[
+                ("meta", "it", "there_is_one_writer_or_readers_whatever_is_lost"),
+                ("node", "store", ""),
+                ("sim", "shared", "whatever_breaks"),
+            ]),
             &[("OUTBOARD_SEEDS", "1000")],
         ),
     ),
