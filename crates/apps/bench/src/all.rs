@@ -161,6 +161,14 @@ pub const LIST: &[Measurement] = &[
         ..PLAIN
     },
     Measurement {
+        name: "erasure",
+        title: "The erasure code of shared volumes, by tables, by shuffles and by ISA-L",
+        arguments: "erasure",
+        seconds: Some(0.2),
+        rounds: Some(5),
+        ..PLAIN
+    },
+    Measurement {
         name: "stores",
         title: "Volumes by the store they lie in",
         arguments: "fs --store fjall --store redb",

@@ -3,6 +3,7 @@
 pub(crate) mod all;
 pub(crate) mod apps;
 pub(crate) mod dds;
+pub(crate) mod erasure;
 pub(crate) mod fs;
 pub(crate) mod link;
 
@@ -40,6 +41,8 @@ pub(crate) enum Bench {
     /// A volume that compresses against one that does not, by kind of data: space, bytes to the
     /// medium, rates, CPU of the DPU side
     Compress(fs::CompressArgs),
+    /// The erasure code of shared volumes by tables, by shuffles and by ISA-L
+    Erasure(erasure::ErasureArgs),
     /// Metadata operations in a directory that grows from a thousand to a million files
     Scale(ScaleArgs),
     /// The rival of `fs`: a plain FUSE passthrough of a directory, mounted until SIGTERM
@@ -121,6 +124,7 @@ pub(crate) fn run(what: Bench) -> Result<ExitCode, Failure> {
         Bench::Compress(args) => fs::compress(&args),
         Bench::Dds(args) => dds::bench(&args),
         Bench::DdsPart(part) => dds::part(&part),
+        Bench::Erasure(args) => erasure::bench(&args),
         Bench::Scale(args) => scale(&args),
         Bench::Passthrough(args) => serve_passthrough(&args),
         Bench::NullDevice(args) => link::device(&args),

@@ -1,9 +1,10 @@
 //! Pure byte functions: the checksums of what rests on a medium and of RoCEv2's packets, keyed
-//! MACs, compression, and the format of a backup.
+//! MACs, compression, the erasure code of shared volumes, and the format of a backup.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod archive;
+pub mod erasure;
 pub mod lz4;
 pub mod mac;
 
