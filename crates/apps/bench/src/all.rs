@@ -111,6 +111,14 @@ pub const LIST: &[Measurement] = &[
         ..PLAIN
     },
     Measurement {
+        name: "netdfs",
+        title: "Shared volumes: requests to a node, handlers, the whole way of a write (NetDFS)",
+        arguments: "netdfs",
+        points: ["", "--quick"],
+        pictures: &["netdfs.svg"],
+        ..PLAIN
+    },
+    Measurement {
         name: "scale",
         title: "Metadata in one directory, from a thousand to a million files",
         arguments: "scale",

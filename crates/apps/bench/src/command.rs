@@ -6,6 +6,7 @@ pub(crate) mod dds;
 pub(crate) mod erasure;
 pub(crate) mod fs;
 pub(crate) mod link;
+pub(crate) mod netdfs;
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -38,6 +39,11 @@ pub(crate) enum Bench {
     /// A process that `dds` measures
     #[command(hide = true)]
     DdsPart(dds::PartArgs),
+    /// Shared volumes: requests to a node by who checks them, handlers, the whole way of a write
+    Netdfs(netdfs::NetdfsArgs),
+    /// A node that `netdfs` measures
+    #[command(hide = true)]
+    NetdfsNode(netdfs::NodeArgs),
     /// A volume that compresses against one that does not, by kind of data: space, bytes to the
     /// medium, rates, CPU of the DPU side
     Compress(fs::CompressArgs),
@@ -125,6 +131,8 @@ pub(crate) fn run(what: Bench) -> Result<ExitCode, Failure> {
         Bench::Dds(args) => dds::bench(&args),
         Bench::DdsPart(part) => dds::part(&part),
         Bench::Erasure(args) => erasure::bench(&args),
+        Bench::Netdfs(args) => netdfs::bench(&args),
+        Bench::NetdfsNode(args) => netdfs::node(args),
         Bench::Scale(args) => scale(&args),
         Bench::Passthrough(args) => serve_passthrough(&args),
         Bench::NullDevice(args) => link::device(&args),

@@ -19,5 +19,5 @@ pub mod table;
 pub mod targets;
 
 mod client;
-mod process;
+pub(crate) mod process;
 mod requests;

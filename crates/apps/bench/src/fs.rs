@@ -16,7 +16,7 @@ pub mod compress;
 pub mod engine;
 pub mod figure;
 mod reach;
-mod subject;
+pub(crate) mod subject;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -16,6 +16,7 @@ pub mod dds;
 pub mod erasure;
 pub mod fs;
 pub mod link;
+pub mod netdfs;
 pub mod passthrough;
 pub mod plot;
 pub mod programs;

@@ -319,7 +319,7 @@ impl Receiver {
 }
 
 /// Whether packets of messages have `opcode`.
-fn carries(opcode: Opcode) -> bool {
+pub(crate) fn carries(opcode: Opcode) -> bool {
     matches!(
         opcode,
         Opcode::SendOnly

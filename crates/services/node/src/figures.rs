@@ -52,6 +52,8 @@ pub(crate) fn json(
         ("steered", counts.steered),
         ("notices_lost", counts.notices_lost),
         ("notices_own", heard.own),
+        ("requests_timed", counts.timed.0),
+        ("requests_ns", counts.timed.1),
         ("keys", keys as u64),
     ]);
     let handlers: Vec<String> = Handler::ALL
@@ -65,6 +67,7 @@ pub(crate) fn json(
                 ("sends", cost.sends),
                 ("dma", cost.dma),
                 ("dma_bytes", cost.dma_bytes),
+                ("timed", cost.timed),
                 ("ns", cost.ns),
             ]);
             format!("\"{}\":{fields}", handler.name())

@@ -23,6 +23,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use outboard_base::Time;
 use outboard_flow::Given;
 use outboard_wire::roce::Psn;
 use outboard_wire::shared::{Peer, Reason};
@@ -35,6 +36,9 @@ use table::{Descriptor, Table, state};
 
 /// Notices that wait for the CPU side at most.
 const NOTICES_MAX: usize = 1024;
+/// Of so many runs of a handler one is timed, and of so many requests one: a clock that is read each
+/// time would cost as much as a handler. A prime, or the runs timed were always a message's first.
+const TIMED: u64 = 61;
 /// Bytes that the state of all policies may take: what NetDFS III B leaves beside the table.
 pub const STATE_BYTES: usize = 2 << 20;
 
@@ -106,7 +110,12 @@ pub struct Counts {
     pub steered: u64,
     /// Notices for which there was no room.
     pub notices_lost: u64,
+    /// Requests whose time with a descriptor was taken, and nanoseconds of all of these.
+    pub timed: (u64, u64),
 }
+
+/// Reads a clock.
+pub(crate) type Clock = Box<dyn Fn() -> Time + Send + Sync>;
 
 struct Context {
     matching: Matching,
@@ -124,6 +133,8 @@ struct Owner {
     path: Path,
     /// Bytes of its landing.
     taken: usize,
+    /// When it began, if that is timed.
+    began: Option<Time>,
 }
 
 /// The runtime.
@@ -143,6 +154,7 @@ pub struct Nic {
     whole: VecDeque<Whole>,
     answers: VecDeque<(Peer, Vec<u8>)>,
     notices: VecDeque<Notice>,
+    clock: Option<Clock>,
 }
 
 impl Nic {
@@ -164,7 +176,24 @@ impl Nic {
             whole: VecDeque::new(),
             answers: VecDeque::new(),
             notices: VecDeque::new(),
+            clock: None,
         }
+    }
+
+    /// Handlers and requests are timed by this clock from now on: one in many.
+    pub(crate) fn set_clock(&mut self, clock: Clock) {
+        self.clock = Some(clock);
+    }
+
+    /// What the clock says, if this is one of those that are timed.
+    fn time(&self, count: u64) -> Option<Time> {
+        let clock = self.clock.as_ref().filter(|_| count.is_multiple_of(TIMED))?;
+        Some(clock())
+    }
+
+    fn since(&self, from: Time) -> u64 {
+        let took = self.clock.as_ref().map_or_else(Default::default, |clock| clock().since(from));
+        u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Installs a context that keeps `memory` bytes.
@@ -228,6 +257,7 @@ impl Nic {
             self.counts.strange += 1;
             return;
         };
+        let began = self.time(self.counts.messages);
         self.counts.messages += 1;
         let slot = self.table.take().filter(|slot| {
             let is_room = self.sched.begin(*slot, from, packet).is_ok();
@@ -248,7 +278,7 @@ impl Nic {
         let is_sealed = self.is_sealed(from);
         let psn = message.raw();
         let path = Path::Nic;
-        let owner = Owner { peer: from, psn, context, bytes, is_sealed, path, taken: 0 };
+        let owner = Owner { peer: from, psn, context, bytes, is_sealed, path, taken: 0, began };
         self.owners.insert(slot, owner);
         if !packet.completes {
             self.live.insert((from, psn), slot);
@@ -367,20 +397,18 @@ impl Nic {
         }
     }
 
-    /// Runs everything that is ready, on the bytes of the packet that just arrived, `clock` read
-    /// before and after each handler.
-    pub fn inline(&mut self, payload: &[u8], clock: Option<&dyn Fn() -> outboard_base::Time>) {
+    /// Runs everything that is ready, on the bytes of the packet that just arrived.
+    pub fn inline(&mut self, payload: &[u8]) {
         while let Some(task) = self.sched.next(0) {
-            let from = clock.map(|clock| clock());
+            let from = self.time(self.ledger.of(task.handler).runs);
             let Run { accepts, effects } = self.run(&task, payload);
             for effect in effects {
                 self.perform(&task, effect, payload);
             }
             self.sched.returned(0);
             self.done(&task, accepts);
-            if let (Some(clock), Some(from)) = (clock, from) {
-                let ns = u64::try_from(clock().since(from).as_nanos()).unwrap_or(u64::MAX);
-                self.ledger.charge(task.handler, ns);
+            if let Some(from) = from {
+                self.ledger.charge(task.handler, self.since(from));
             }
         }
     }
@@ -422,11 +450,6 @@ impl Nic {
     /// Notices, in their order.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         self.notices.drain(..).collect()
-    }
-
-    /// Charges time to a handler that ran elsewhere.
-    pub fn charge(&mut self, handler: Handler, ns: u64) {
-        self.ledger.charge(handler, ns);
     }
 
     /// What handlers cost.
@@ -529,6 +552,10 @@ impl Nic {
         self.landings.remove(&slot);
         self.table.give_back(slot);
         if let Some(owner) = self.owners.remove(&slot) {
+            if let Some(began) = owner.began {
+                let (count, ns) = self.counts.timed;
+                self.counts.timed = (count + 1, ns.saturating_add(self.since(began)));
+            }
             self.accounts.end(owner.peer, owner.path, owner.taken);
         }
     }

@@ -5,7 +5,7 @@
 //! [`Node::call`], the clock to [`Node::set_wall`] (before each batch: capabilities end by it),
 //! idle time to [`Node::tidy`].
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::task::Work;
 use outboard_base::{Errno, Time};
@@ -18,7 +18,6 @@ use outboard_wire::shared::{Peer, Reason};
 use crate::Store;
 use crate::heard::Heard;
 use crate::nic::context::{Matching, Policy, Whose};
-use crate::nic::sched::Handler;
 use crate::nic::table::DESCRIPTOR_LEN;
 use crate::nic::{Limits, Nic, NotInstalled, STATE_BYTES};
 use crate::policy::{Auth, Baseline, Rules, Settings, Steer, Threat};
@@ -66,9 +65,6 @@ impl Default for NodeOptions {
     }
 }
 
-/// Reads a clock.
-type Clock = Box<dyn Fn() -> Time + Send + Sync>;
-
 /// A node. Clones are the same one.
 pub struct Node<M>(Arc<Inner<M>>);
 
@@ -79,7 +75,6 @@ struct Inner<M> {
     nic: Mutex<Nic>,
     heard: Mutex<Heard>,
     rules: Arc<Mutex<Rules>>,
-    clock: OnceLock<Clock>,
 }
 
 impl<M> Clone for Node<M> {
@@ -106,14 +101,13 @@ impl<M: Medium> Node<M> {
         // Nothing was installed before it, and it takes less than there is.
         const { assert!(Rules::MEMORY <= STATE_BYTES) };
         let _ = nic.install(matching, Rules::MEMORY, Box::new(auth));
-        let clock = OnceLock::new();
         let (nic, heard) = (Mutex::new(nic), Mutex::default());
-        Node(Arc::new(Inner { options, store, nic, heard, rules, clock }))
+        Node(Arc::new(Inner { options, store, nic, heard, rules }))
     }
 
-    /// Handlers are timed by this clock from now on. The first that is set stays.
+    /// Handlers and requests are timed by this clock from now on, one in many.
     pub fn set_clock(&self, clock: impl Fn() -> Time + Send + Sync + 'static) {
-        let _ = self.0.clock.set(Box::new(clock));
+        self.nic().set_clock(Box::new(clock));
     }
 
     /// What takes packets of requests.
@@ -163,9 +157,10 @@ impl<M: Medium> Node<M> {
         nic.take_answers()
     }
 
-    /// A handler took so long.
-    pub fn charge(&self, handler: Handler, ns: u64) {
-        self.nic().charge(handler, ns);
+    /// Descriptors in use now.
+    #[must_use]
+    pub fn descriptors(&self) -> u32 {
+        self.nic().table().used()
     }
 
     /// What time it is, milliseconds of Unix time.
@@ -282,20 +277,19 @@ impl<M: Medium> Target for NodeTarget<M> {
     fn given(&mut self, from: Peer, given: &Given<'_>, _now: Time) {
         let mut nic = self.0.nic();
         nic.arrive(from, given, 0);
-        let clock = self.0.0.clock.get();
-        nic.inline(given.payload, clock.map(|clock| &**clock as &dyn Fn() -> Time));
+        nic.inline(given.payload);
     }
 
     fn cleanup(&mut self, from: Peer, message: Psn) {
         let mut nic = self.0.nic();
         nic.cleanup(from, message);
-        nic.inline(&[], None);
+        nic.inline(&[]);
     }
 
     fn ended(&mut self, from: Peer) {
         let mut nic = self.0.nic();
         nic.ended(from);
-        nic.inline(&[], None);
+        nic.inline(&[]);
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn listens(at: &str) -> bool {
 }
 
 /// One process, ended with this.
-pub(super) struct Process {
+pub(crate) struct Process {
     name: String,
     child: Child,
     /// Another process that it started, by its own word; it is to end with it.
@@ -49,7 +49,7 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts `command`; what it says of errors goes to a file in `dir`.
-    pub(super) fn start(name: &str, mut command: Command, dir: &Path) -> io::Result<Process> {
+    pub(crate) fn start(name: &str, mut command: Command, dir: &Path) -> io::Result<Process> {
         std::fs::create_dir_all(dir)?;
         let child = command
             .stdin(Stdio::null())
@@ -59,13 +59,13 @@ impl Process {
         Ok(Process { name: name.to_owned(), child, second: None })
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Reads its first line, if `wanted`, and what more it says away, so that it never waits for
     /// us; then waits until it `listens`.
-    pub(super) fn wait(&mut self, wanted: bool, listens: impl Fn() -> bool) -> io::Result<String> {
+    pub(crate) fn wait(&mut self, wanted: bool, listens: impl Fn() -> bool) -> io::Result<String> {
         let out = self.child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
         let (mut out, mut line) = (BufReader::new(out), String::new());
         if wanted {
@@ -83,7 +83,7 @@ impl Process {
     }
 
     /// Why it may have ended: its last words.
-    pub(super) fn last_words(&self, dir: &Path) -> String {
+    pub(crate) fn last_words(&self, dir: &Path) -> String {
         let said = std::fs::read_to_string(dir.join(format!("{}.stderr", self.name)));
         said.unwrap_or_default().lines().last().unwrap_or_default().to_owned()
     }
@@ -178,10 +178,10 @@ impl Moment {
 
 /// What each thread of a process ran, to the nanosecond: `/proc/PID/stat` has only ticks.
 #[derive(Default)]
-struct Ran(HashMap<OsString, u64>);
+pub(crate) struct Ran(HashMap<OsString, u64>);
 
 impl Ran {
-    fn now(pid: u32) -> io::Result<Ran> {
+    pub(crate) fn now(pid: u32) -> io::Result<Ran> {
         let mut threads = HashMap::new();
         for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
             let task = task?;
@@ -195,7 +195,7 @@ impl Ran {
     }
 
     /// Thread by thread: one that ended meanwhile must not take its whole life off the sum.
-    fn since(&self, earlier: &Ran) -> Duration {
+    pub(crate) fn since(&self, earlier: &Ran) -> Duration {
         let before = |thread| earlier.0.get(thread).copied().unwrap_or(0);
         let used = self.0.iter().map(|(thread, now)| now.saturating_sub(before(thread)));
         Duration::from_nanos(used.sum())

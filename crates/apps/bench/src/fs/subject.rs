@@ -13,7 +13,7 @@ use crate::programs;
 use crate::workload::Outcome;
 
 /// What CPU time is told apart by, in reports.
-pub(super) const APPLICATION: &str = "application";
+pub(crate) const APPLICATION: &str = "application";
 pub(super) const HOST: &str = "host side";
 pub(super) const DPU: &str = "DPU side";
 /// How long a host may take to attach.
@@ -31,22 +31,22 @@ pub(super) struct Run {
 
 /// What every subject is made from.
 #[derive(Clone, Copy)]
-pub(super) struct Ask<'a> {
+pub(crate) struct Ask<'a> {
     /// Holds the data of all.
-    pub(super) dir: &'a Path,
+    pub(crate) dir: &'a Path,
     /// The program, started anew for each.
-    pub(super) program: &'a Path,
+    pub(crate) program: &'a Path,
     /// What every volume is mounted with.
-    pub(super) flags: &'a [&'a str],
+    pub(crate) flags: &'a [&'a str],
 }
 
 /// One file system under measurement, and the processes that serve it.
-pub(super) struct Subject {
+pub(crate) struct Subject {
     pub(super) name: &'static str,
     /// Where it is reached.
-    pub(super) dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// Whose CPU time is told apart.
-    pub(super) processes: Vec<(String, u32)>,
+    pub(crate) processes: Vec<(String, u32)>,
     /// The plain directory behind it, for those who have one.
     pub(super) behind: Option<PathBuf>,
     /// Where the DPU side is asked for its ledger.
@@ -56,7 +56,7 @@ pub(super) struct Subject {
 
 impl Subject {
     /// A volume mounted with `flags`.
-    pub(super) fn outboard(
+    pub(crate) fn outboard(
         ask: &Ask<'_>,
         name: &'static str,
         flags: &[&str],

@@ -293,6 +293,12 @@ pub(super) const TEST: &[Stage] = &[
         ]),
     ),
     measured(
+        "bench-netdfs",
+        "nodes are measured under every policy, and a direct write is one request and no call",
+        15,
+        Action::Command(&["target/test-fast/outboard", "bench", "netdfs", "--quick", "--check"]),
+    ),
+    measured(
         "bench-fs",
         "the file system is measured with every rival, and all CPU time is accounted for",
         5,

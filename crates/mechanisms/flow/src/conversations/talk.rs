@@ -12,6 +12,7 @@ use outboard_wire::shared::{ANSWER_LEN, Answer, MessageKind, OPENING_LEN};
 use super::calls::{Asked, Calls, Outcome};
 use super::seal::Seal;
 use crate::planted::{self, Fault};
+use crate::receiver::carries;
 use crate::{Given, Identity, Kind, Receiver, Refused, Sender, Settings};
 
 /// Messages a sender holds; more wait outside.
@@ -410,13 +411,5 @@ fn place(bytes: &mut Vec<u8>, at: usize, payload: &[u8], skip: usize) {
 
 /// Whether a packet of a flow may have `opcode`.
 pub(super) fn is_of_flow(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::SendOnly
-            | Opcode::WriteFirst
-            | Opcode::WriteMiddle
-            | Opcode::WriteLast
-            | Opcode::WriteOnly
-            | Opcode::Acknowledge
-    )
+    opcode == Opcode::Acknowledge || carries(opcode)
 }

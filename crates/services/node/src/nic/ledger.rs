@@ -22,7 +22,9 @@ pub struct Cost {
     pub dma: u64,
     /// Bytes of those.
     pub dma_bytes: u64,
-    /// Nanoseconds, where the world reads a clock.
+    /// Runs that were timed, where the world has a clock,
+    pub timed: u64,
+    /// and nanoseconds of those.
     pub ns: u64,
 }
 
@@ -39,9 +41,9 @@ impl HandlerLedger {
         self.all.get(handler as usize).copied().unwrap_or_default()
     }
 
-    /// Nanoseconds that `handler` took.
-    pub fn charge(&mut self, handler: Handler, ns: u64) {
-        self.add(handler, &Cost { ns, ..Cost::default() });
+    /// A run of `handler` that was timed took so long.
+    pub(super) fn charge(&mut self, handler: Handler, ns: u64) {
+        self.add(handler, &Cost { timed: 1, ns, ..Cost::default() });
     }
 
     pub(super) fn add(&mut self, handler: Handler, cost: &Cost) {
@@ -52,6 +54,7 @@ impl HandlerLedger {
         sum.sends += cost.sends;
         sum.dma += cost.dma;
         sum.dma_bytes += cost.dma_bytes;
+        sum.timed += cost.timed;
         sum.ns += cost.ns;
     }
 }

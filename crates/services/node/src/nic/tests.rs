@@ -324,7 +324,7 @@ fn give(nic: &mut Nic, peer: Peer, psn: u32, bytes: &[u8], cut: usize) {
             completes: end == bytes.len(),
         };
         nic.arrive(peer, &given, 0);
-        nic.inline(given.payload, None);
+        nic.inline(given.payload);
     }
 }
 
@@ -366,11 +366,11 @@ fn silence_and_an_end_clean_up_what_is_not_whole() {
     give(&mut nic, two, 0, &bytes, 1);
     nic.cleanup(one, Psn::new(0));
     nic.cleanup(one, Psn::new(10));
-    nic.inline(&[], None);
+    nic.inline(&[]);
     assert_eq!((nic.counts().cleaned, nic.table().used()), (1, 2), "what is whole goes on");
     assert_eq!(nic.take_notices(), [Notice::Own { peer: one, word: 60 }]);
     nic.ended(two);
-    nic.inline(&[], None);
+    nic.inline(&[]);
     assert_eq!((nic.counts().cleaned, nic.table().used(), nic.landed()), (2, 1, (60, 0)));
     // A late packet of what was cleaned up meets nothing, not even another message's descriptor.
     give(&mut nic, two, 5, &bytes, 1);
@@ -382,7 +382,7 @@ fn silence_and_an_end_clean_up_what_is_not_whole() {
         completes: false,
     };
     nic.arrive(two, &late, 0);
-    nic.inline(late.payload, None);
+    nic.inline(late.payload);
     assert_eq!(nic.counts().dropped, 1);
 }
 
@@ -423,7 +423,7 @@ fn packets_that_wait_are_bounded() {
     nic.arrive(peer, &packet(3, false), 1);
     nic.arrive(peer, &packet(3, true), 2);
     assert_eq!((nic.counts().dropped, nic.sched().waiting()), (1, 0), "doomed: nothing waits");
-    nic.inline(b"ty.", None);
+    nic.inline(b"ty.");
     assert_eq!((nic.counts().cleaned, nic.table().used(), nic.has_whole()), (1, 0, false));
 }
 
@@ -476,28 +476,25 @@ fn one_peer_leaves_as_much_memory_as_it_takes() {
     assert_eq!(refused.iter().filter(|one| outcome(one) == Err(Reason::Busy)).count(), 4);
 }
 
+/// Of 61 messages of one packet one is timed, with each of its handlers.
 #[test]
-fn handlers_are_charged() {
+fn handlers_are_charged_and_some_timed() {
     let mut nic = toy(LIMITS);
     let bytes = [b't', b'y', b'.', b'.'].repeat(5);
-    let clock = std::cell::Cell::new(0);
-    let read = || {
-        clock.set(clock.get() + 5);
-        outboard_base::Time(clock.get())
-    };
-    let given = Given {
-        message: Psn::new(0),
-        header: Some(Header { write: None, bytes: 20 }),
-        offset: 0,
-        payload: &bytes,
-        completes: true,
-    };
-    nic.arrive(Peer::Client(1), &given, 0);
-    nic.inline(given.payload, Some(&read));
-    nic.charge(Handler::Payload, 7);
+    let clock = std::sync::atomic::AtomicU64::new(0);
+    let read = move || Time(clock.fetch_add(5, std::sync::atomic::Ordering::Relaxed));
+    nic.set_clock(Box::new(read));
+    for psn in 0..62 {
+        give(&mut nic, Peer::Client(1), psn, &bytes, usize::MAX);
+        let whole = nic.take_whole().unwrap();
+        nic.release(whole.slot, whole.generation, Vec::new());
+    }
     let of = |handler| nic.ledger().of(handler);
-    assert_eq!(Handler::ALL.map(|handler| of(handler).runs), [1, 1, 1, 0]);
-    assert_eq!(Handler::ALL.map(|handler| of(handler).ns), [5, 12, 5, 0]);
+    assert_eq!(Handler::ALL.map(|handler| of(handler).runs), [62, 124, 62, 0]);
+    assert_eq!(Handler::ALL.map(|handler| of(handler).timed), [2, 3, 2, 0]);
+    assert_eq!(Handler::ALL.map(|handler| of(handler).ns), [10, 15, 10, 0]);
+    assert_eq!((nic.counts().timed.0, nic.counts().timed.1 > 40), (2, true));
     let payload = of(Handler::Payload);
-    assert_eq!((payload.bytes, payload.dma, payload.dma_bytes, payload.sends), (20, 1, 20, 0));
+    assert_eq!((payload.bytes, payload.dma), (62 * 20, 124));
+    assert_eq!((payload.dma_bytes, payload.sends), (62 * 20, 0));
 }
