@@ -82,6 +82,11 @@ impl Settings {
         }
     }
 
+    /// After so many packets an acknowledgement waits for nothing: long before their sender does.
+    pub(crate) fn soon(&self) -> u32 {
+        (self.window.min(self.messages) / 4).clamp(1, 8)
+    }
+
     /// How many packets `bytes` need; one at least.
     pub(crate) fn packets(&self, bytes: usize) -> u32 {
         u32::try_from(bytes.div_ceil(self.payload.max(1))).unwrap_or(u32::MAX).max(1)

@@ -91,6 +91,10 @@ pub struct Receiver {
     completed: Psn,
     /// What is to be said, once asked.
     due: Option<Syndrome>,
+    /// It must not wait for something that it could go with.
+    is_urgent: bool,
+    /// New packets since something was said.
+    unsaid: u32,
     over: Option<Syndrome>,
     heard: Time,
 }
@@ -109,6 +113,8 @@ impl Receiver {
             here: Numbers::default(),
             completed: Psn::new(0),
             due: None,
+            is_urgent: false,
+            unsaid: 0,
             over: None,
             heard: now,
         }
@@ -127,7 +133,7 @@ impl Receiver {
             return Received::Stray;
         }
         if let Some(over) = self.over {
-            self.due = Some(over);
+            (self.due, self.is_urgent) = (Some(over), true);
             return Received::Closed;
         }
         let ahead = if planted::is(Fault::NoWrap) {
@@ -142,12 +148,16 @@ impl Receiver {
         let is_known = ahead < 0 || self.here.has(packet.psn);
         if is_known && !planted::is(Fault::GivenTwice) {
             self.acknowledge(ahead);
+            self.is_urgent = true;
             return Received::Duplicate;
         }
         let (received, is_due) = match self.find(packet, has_room) {
             Ok(at) => (self.give(packet, at), packet.asks || ahead >= REORDER),
             Err(received) => (received, true),
         };
+        self.unsaid += 1;
+        let is_new = matches!(received, Received::Given(_));
+        self.is_urgent |= is_due && (!is_new || ahead > 0 || self.unsaid >= self.settings.soon());
         match received {
             Received::NotReady => self.due = Some(Syndrome::NotReady { wait: NOT_READY }),
             Received::Invalid => self.end(Syndrome::Invalid),
@@ -163,6 +173,7 @@ impl Receiver {
     /// them all.
     pub fn poll(&mut self) -> Option<Packet<'static>> {
         let syndrome = self.due.take()?;
+        (self.is_urgent, self.unsaid) = (false, 0);
         let psn = match syndrome {
             Syndrome::Acknowledged { .. } => self.expected.plus(u32::MAX),
             _ => self.expected,
@@ -179,6 +190,13 @@ impl Receiver {
             },
             payload: &[],
         })
+    }
+
+    /// Whether an acknowledgement is due that may wait for something to go with: a few packets came
+    /// in their order.
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        self.due.is_some() && !self.is_urgent
     }
 
     /// Whether the flow was given up, or a rule broken.
@@ -207,7 +225,7 @@ impl Receiver {
 
     fn end(&mut self, why: Syndrome) {
         self.over = Some(why);
-        self.due = Some(why);
+        (self.due, self.is_urgent) = (Some(why), true);
     }
 
     /// Says what is here. What is said later includes what was to be said before, but a refusal

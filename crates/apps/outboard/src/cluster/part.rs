@@ -263,7 +263,10 @@ fn open_store(cluster: &Description, number: u16, of: u64) -> Result<Store<FileM
     DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(cannot)?;
     let threads = if Reactor::is_installed() { 0 } else { 8 };
     let medium = MediumOptions { threads, ..MediumOptions::default() };
-    let log = FileMedium::open(&dir.join("log"), medium).map_err(cannot)?;
+    // Answered is what the system has: records wait in its page cache for a flush, and go many at a
+    // time, where each of them was an operation of the device.
+    let cached = MediumOptions { direct: false, ..medium };
+    let log = FileMedium::open(&dir.join("log"), cached).map_err(cannot)?;
     let data = FileMedium::open(&dir.join("blocks"), medium).map_err(cannot)?;
     let capacity = match &described.capacity {
         Some(text) => bytes("capacity", text)?,

@@ -193,7 +193,7 @@ impl State {
         while sent < BURST {
             let packet = match talk.sender.poll(self.now) {
                 Some(packet) => packet,
-                None => match talk.receiver.poll() {
+                None => match talk.acknowledgement(sent > 0, self.now) {
                     Some(packet) => packet,
                     None => break,
                 },

@@ -25,6 +25,9 @@ const OWED_MAX: usize = 4096;
 /// Calls of one peer that nobody took, and bytes of them and of those that come.
 const UNTAKEN_MAX: usize = 256;
 const UNTAKEN_BYTES_MAX: usize = 16 << 20;
+/// How long an acknowledgement waits for something to go with: an answer, most often. Less than a
+/// sender's timer.
+const ALONG: Duration = Duration::from_millis(1);
 /// With nothing said for so long a conversation ends.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -106,6 +109,8 @@ pub(super) struct Talk {
     heard: Time,
     used: Time,
     pub(super) doubt: Option<Doubt>,
+    /// Until when an acknowledgement waits.
+    waits: Option<Time>,
 }
 
 impl Talk {
@@ -126,7 +131,21 @@ impl Talk {
             heard: now,
             used: now,
             doubt: None,
+            waits: None,
         }
+    }
+
+    /// The acknowledgement that is due, if it is to go now: with something that `goes` anyway, or
+    /// as it must not wait, or has waited.
+    pub(super) fn acknowledgement(&mut self, goes: bool, now: Time) -> Option<Packet<'static>> {
+        if !goes && self.receiver.may_wait() {
+            let until = *self.waits.get_or_insert_with(|| now.after(ALONG));
+            if now < until {
+                return None;
+            }
+        }
+        self.waits = None;
+        self.receiver.poll()
     }
 
     /// Sends a message, in its turn.
@@ -370,6 +389,7 @@ impl Talk {
         [
             self.sender.deadline(),
             self.receiver.deadline(),
+            self.waits,
             is_silent.then(|| self.heard.after(within)),
             self.is_quiet().then(|| self.used.after(IDLE)),
         ]

@@ -189,6 +189,33 @@ fn messages_of_every_length_come_as_they_went() {
     assert_eq!(done(&mut asked), Ok(vec![9; 3000]));
 }
 
+/// Each call took four datagrams, two of them acknowledgements by themselves, each with a system
+/// call and a wake-up. One that can wait goes with the reply, or with the next call.
+#[test]
+fn an_acknowledgement_goes_with_what_goes_anyway() {
+    let mut line = Line::two([false, false]);
+    let mut first = line.ask(1, SERVER, b"open");
+    line.settle();
+    line.reply(0, b"");
+    line.wait(2 * MS);
+    assert!(done(&mut first).is_ok());
+    line.sent.clear();
+    let mut asked = line.ask(1, SERVER, b"a call");
+    line.settle();
+    assert_eq!(line.sent.len(), 1, "the call, and no word of it yet");
+    line.now = line.now.after(MS / 2);
+    line.reply(0, b"");
+    line.settle();
+    assert!(done(&mut asked).is_ok());
+    assert_eq!(line.sent.len(), 3, "the reply and the acknowledgement");
+    let _next = line.ask(1, SERVER, b"another");
+    line.settle();
+    assert_eq!(line.sent.len(), 5, "the call and the acknowledgement of the reply");
+    line.wait(2 * MS);
+    assert_eq!(line.sent.len(), 6, "it waits for no longer");
+    assert_eq!([0, 1].map(|at| line.figure(at, "packets sent again")), [0, 0]);
+}
+
 #[test]
 fn what_is_too_long_or_no_request_is_not_sent() {
     let line = Line::two([false, false]);
