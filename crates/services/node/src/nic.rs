@@ -36,8 +36,8 @@ use table::{Descriptor, Table, state};
 
 /// Notices that wait for the CPU side at most.
 const NOTICES_MAX: usize = 1024;
-/// Of so many runs of a handler one is timed, and of so many requests one: a clock that is read each
-/// time would cost as much as a handler. A prime, or the runs timed were always a message's first.
+/// Of so many runs of a handler one is timed, and of so many requests one: a clock that is read
+/// each time would cost as much as a handler. A prime, or they were always a message's first.
 const TIMED: u64 = 61;
 /// Bytes that the state of all policies may take: what NetDFS III B leaves beside the table.
 pub const STATE_BYTES: usize = 2 << 20;

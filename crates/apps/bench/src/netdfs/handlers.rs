@@ -1,5 +1,5 @@
-//! What handlers cost, beside the paper's Table I, and how much memory descriptors take: counted, and
-//! as Little's law says. By a node of its own, beside whose thread another one looks.
+//! What handlers cost, beside the paper's Table I, and how much memory descriptors take: counted,
+//! and as Little's law says. By a node of its own, beside whose thread another one looks.
 
 use std::io;
 use std::time::Duration;
