@@ -1,14 +1,12 @@
 //! Products by shuffles: a byte is looked up by halves, 16 to 64 of them at once.
 //!
 //! A shuffle looks up each byte of a vector, of which four bits count, in 16 entries: the products
-//! of the low halves, and those of the high ones ([`HALVES`]). A source is loaded once for all
+//! of the low halves, and those of the high ones. A source is loaded once for all
 //! outs, whose sums stay in registers until all sources have been added.
 //!
 //! Unsafe are two things alone: loads and stores through pointers, within the shortest of the
 //! buffers, whose length is taken first; and running code that was compiled for more than every
 //! processor has, which the processor is asked for each time (a load and a test).
-//!
-//! [`HALVES`]: super::tables::HALVES
 
 use super::{Column, Field};
 

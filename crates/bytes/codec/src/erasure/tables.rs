@@ -11,10 +11,6 @@ const OVERFLOW: u8 = 0x1d;
 /// Of each coefficient, the product with each byte.
 static PRODUCTS: [[u8; 256]; 256] = products();
 
-/// Of each coefficient, the products with 0x00 to 0x0f and those with 0x00, 0x10 to 0xf0: a byte is
-/// the sum of its halves, and so its product is the sum of two entries.
-pub(super) static HALVES: [[[u8; 16]; 2]; 256] = halves();
-
 /// The product of two.
 pub(super) fn product(a: u8, b: u8) -> u8 {
     PRODUCTS[usize::from(a)][usize::from(b)]
@@ -49,7 +45,7 @@ pub(super) fn combine<const M: usize>(
     }
 }
 
-const fn products() -> [[u8; 256]; 256] {
+pub(super) const fn products() -> [[u8; 256]; 256] {
     let mut all = [[0; 256]; 256];
     let mut a = 0_usize;
     while a < 256 {
@@ -67,22 +63,6 @@ const fn products() -> [[u8; 256]; 256] {
     all
 }
 
-const fn halves() -> [[[u8; 16]; 2]; 256] {
-    let all = products();
-    let mut halves = [[[0; 16]; 2]; 256];
-    let mut a = 0;
-    while a < 256 {
-        let mut half = 0;
-        while half < 16 {
-            halves[a][0][half] = all[a][half];
-            halves[a][1][half] = all[a][half << 4];
-            half += 1;
-        }
-        a += 1;
-    }
-    halves
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::schoolbook;
@@ -93,9 +73,6 @@ mod tests {
         for a in 0..=u8::MAX {
             for b in 0..=u8::MAX {
                 assert_eq!(product(a, b), schoolbook(a, b), "{a} * {b}");
-                let [low, high] = &HALVES[usize::from(a)];
-                let sum = low[usize::from(b & 15)] ^ high[usize::from(b >> 4)];
-                assert_eq!(sum, product(a, b), "{a} * {b} by halves");
             }
         }
     }

@@ -86,6 +86,17 @@ fn tables_are_everywhere_and_the_fastest_is_here() {
     }
 }
 
+#[test]
+fn every_way_multiplies_every_byte_by_every_coefficient() {
+    let bytes: Vec<u8> = (0..=u8::MAX).collect();
+    for (a, field) in (0..=u8::MAX).flat_map(|a| Field::here().map(move |field| (a, field))) {
+        let expected: Vec<u8> = bytes.iter().map(|b| schoolbook(a, *b)).collect();
+        let mut out = [0; 256];
+        field.multiply(&[a], &bytes, &mut [&mut out]).unwrap();
+        assert_eq!(out, *expected, "{field:?}, {a}");
+    }
+}
+
 /// Every length to beyond two vectors, at every offset that alignment could see.
 #[test]
 fn every_way_gives_the_same_bytes_at_every_length() {

@@ -1,5 +1,27 @@
 //! The vectors of x86-64, and what they share, which is compiled for each by itself.
 
+use super::super::tables::products;
+
+/// Of each coefficient, the products with 0x00 to 0x0f and those with 0x00, 0x10 to 0xf0: a byte is
+/// the sum of its halves, and so its product is the sum of two entries.
+static HALVES: [[[u8; 16]; 2]; 256] = halves();
+
+const fn halves() -> [[[u8; 16]; 2]; 256] {
+    let all = products();
+    let mut halves = [[[0; 16]; 2]; 256];
+    let mut a = 0;
+    while a < 256 {
+        let mut half = 0;
+        while half < 16 {
+            halves[a][0][half] = all[a][half];
+            halves[a][1][half] = all[a][half << 4];
+            half += 1;
+        }
+        a += 1;
+    }
+    halves
+}
+
 /// Makes `is_here` and `combine` of a vector's few verbs.
 macro_rules! kernel {
     (
@@ -8,8 +30,8 @@ macro_rules! kernel {
         fill: $fill:ident, and: $and:ident, shift: $shift:ident, look_up: $look_up:ident,
         add: $add:ident,
     ) => {
+        use super::HALVES;
         use crate::erasure::Column;
-        use crate::erasure::tables::HALVES;
 
         const WIDTH: usize = size_of::<$vector>();
 
