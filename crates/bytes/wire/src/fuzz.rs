@@ -349,7 +349,7 @@ mod tests {
             strategy, rank: 0, k: 2, unit: 0, role, offset: 8192, bytes: 64, sequence: 2,
             previous: 1, crc: 3, session: 4, number: 5, lane: 6, coordinates,
         };
-        let read = shared::ReadHead { offset: 8192, bytes: 64, unit: 0 };
+        let read = shared::ReadHead { offset: 8192, bytes: 64, unit: 0, map: false };
         let heads = |data, target| {
             let head = shared::Head { request: 9, data, epoch: 1, settled: 0, hop: 0 };
             shared::Heads { head, capability, target }
@@ -362,7 +362,11 @@ mod tests {
             session: 4,
             number: 5,
             lane: 6,
+            share: None,
         };
+        let share = Some(shared::Share { count: 2, place: 1, strip: 1 << 16 });
+        let aside = shared::HoleHead { share, end: 1 << 20, ..hole };
+        let aside = heads(0, shared::Target::Hole(aside));
         let hole = heads(0, shared::Target::Hole(hole));
         let write = heads(64, shared::Target::Write(write));
         let read = heads(0, shared::Target::Read(read));
@@ -371,12 +375,14 @@ mod tests {
         #[rustfmt::skip]
         let answer = shared::Answer {
             data, request, rank: 1, outcome, sequence, epoch, credit: 8, fence: 4,
+            held: 8192,
         };
         let with_data = shared::Answer { data: 3, outcome: Ok(()), ..answer };
         let mut seeds = vec![answer.emit().to_vec(), [&with_data.emit()[..], b"abc"].concat()];
         seeds.extend(written(roce::Opcode::WriteOnly, &write));
         seeds.extend(written(roce::Opcode::ReadRequest, &read));
         seeds.extend(written(roce::Opcode::WriteOnly, &hole));
+        seeds.extend(written(roce::Opcode::WriteOnly, &aside));
         seeds
     }
 

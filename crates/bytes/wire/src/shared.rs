@@ -14,16 +14,19 @@
 //!           16 bytes u32 | 20 sequence u32 | 24 previous u32 | 28 CRC-32C of the data u32 |
 //!           32 session u64 | 40 request's sequence u64 | 48 lane u16 | 50 0 | 56 n coordinates
 //! coordinate 0 address, IPv4 | 4 port u16 | 6 node u16 | 8 unit u8 | 9 role u8 | 10 0
-//! read      0 offset u64 | 8 bytes u32 | 12 unit u16 | 14 flags u16 (0) | 16 0
+//! read      0 offset u64 | 8 bytes u32 | 12 unit u16 | 14 flags u16 (1: map) | 16 0
 //! hole      0 offset u64 | 8 end u64 | 16 sequence u32 | 20 previous u32 | 24 session u64 |
-//!           32 request's sequence u64 | 40 lane u16 | 42 0
+//!           32 request's sequence u64 | 40 lane u16 | 42 n u8 (0: a hole) | 43 place u8 |
+//!           44 log2 of a strip u8 | 45 0
 //! answer    0 "OA" | 2 version u8 | 3 0 | 4 bytes of data u32 | 8 request u64 | 16 rank u8 |
 //!           17 status u8 | 18 reason u16 | 20 sequence u32 | 24 group epoch u32 | 28 credit u32 |
-//!           32 fence u64 | 40 the data of a read
+//!           32 fence u64 | 40 bytes of the object u64 | 48 the data of a read
+//! map       of each run of data: first byte u64, one behind its last u64
 //! ```
 //!
 //! Little-endian. Operations are 1 write, 2 read, 3 hole. The version of a write or a hole is the
-//! fence of its capability and its sequence. Any message is a SEND if it fits a packet, else a
+//! fence of its capability and its sequence. A hole with a share puts space aside instead: for
+//! strips `i` of its bytes with `i mod n` the place. Any message is a SEND if it fits a packet, else a
 //! WRITE; its first two bytes say what it is ([`MessageKind`]). An answer is a message of its own,
 //! since an acknowledgement of a reliable connection carries nothing.
 //! All heads of a request stand in its first packet, so `n` is at most 16 and they at most
@@ -44,7 +47,7 @@ mod tests;
 pub use answer::{ANSWER_LEN, Answer, Reason};
 pub use capability::{CAPABILITY_LEN, Capability, MAC_LEN, Rights};
 pub use heads::{COORDINATE_LEN, Coordinate, Coordinates, HEAD_LEN, Head, READ_LEN, ReadHead};
-pub use heads::{HOLE_LEN, HoleHead, WRITE_LEN, WriteHead};
+pub use heads::{HOLE_LEN, HoleHead, RESERVE_MAX, RUN_LEN, Share, WRITE_LEN, WriteHead};
 pub use opening::{OPENING_LEN, Opening, Peer, Step};
 pub use request::{Heads, Request, Target};
 

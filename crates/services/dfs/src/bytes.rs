@@ -9,7 +9,7 @@ use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
 use outboard_flow::Net;
 use outboard_volume::{Answer, Payload};
 use outboard_wire::file::{Reply, open_flags, seek, write_flags};
-use outboard_wire::shared::call::{Call, Mode, Reply as CallReply};
+use outboard_wire::shared::call::{Call, Grant, Mode, Reply as CallReply};
 
 use crate::Inner;
 use crate::data::DataError;
@@ -19,6 +19,28 @@ use crate::table::{Pages, Use};
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
+
+/// What `fallocate(2)` does to bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fill {
+    Allocate,
+    Punch,
+    Zero,
+}
+
+/// What a mode asks for, and whether the size stays; `EOPNOTSUPP` for what is not offered.
+fn parse(mode: u32) -> Result<(Fill, bool)> {
+    const PUNCH_AND_KEEP: u32 = PUNCH_HOLE | KEEP_SIZE;
+    const ZERO_AND_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
+    Ok(match mode {
+        0 => (Fill::Allocate, false),
+        KEEP_SIZE => (Fill::Allocate, true),
+        PUNCH_AND_KEEP => (Fill::Punch, true),
+        ZERO_RANGE => (Fill::Zero, false),
+        ZERO_AND_KEEP => (Fill::Zero, true),
+        _ => return Err(Errno::EOPNOTSUPP),
+    })
+}
 /// Runs of pages written back at a time.
 const RUNS: usize = 4;
 
@@ -164,6 +186,7 @@ impl<N: Net> Inner<N> {
                 Ok(()) => {
                     // Lost meanwhile or not: nodes had it before they were sealed, so it is found.
                     self.table.wrote(&entered, end, asked.mtime(), self.now());
+                    self.takes(&entered.grant);
                     return Ok(data.len());
                 }
                 Err(error) => {
@@ -183,6 +206,8 @@ impl<N: Net> Inner<N> {
         {
             tracing::warn!(ino = %entered.ino, ?error, "bytes of a failed write stay at nodes");
         }
+        // Writes of other bytes may be under way beside that hole.
+        self.data.forget_held(entered.ino.0);
     }
 
     /// The lock of the bytes a write touches, and the size since then. Who appends has all from the
@@ -231,17 +256,10 @@ impl<N: Net> Inner<N> {
         (offset, len): (u64, u64),
         mode: u32,
     ) -> Result<Reply> {
-        const PUNCH_AND_KEEP: u32 = PUNCH_HOLE | KEEP_SIZE;
-        const ZERO_AND_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
         if len == 0 {
             return Err(Errno::EINVAL);
         }
-        let keeps_size = match mode {
-            PUNCH_AND_KEEP | ZERO_AND_KEEP => true,
-            ZERO_RANGE => false,
-            // Nodes put no space aside for a file: who asks for it is told so.
-            _ => return Err(Errno::EOPNOTSUPP),
-        };
+        let (fill, keeps_size) = parse(mode)?;
         self.handles.writable(asked.caller.attachment, ino, fh)?;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
         let range = offset..end.ok_or(Errno::EFBIG)?;
@@ -252,18 +270,19 @@ impl<N: Net> Inner<N> {
         loop {
             let entered = self.enter(ino, Mode::Write).await?;
             let _range = self.ranges.exclusive(ino).await;
-            let Some(size) = self.table.size(&entered) else {
+            let _telling = self.telling.exclusive(ino).await;
+            if self.table.size(&entered).is_none() {
                 self.pause(&mut tries).await?;
                 continue;
-            };
+            }
             if !asked.passes() && self.table.strips(ino) {
                 self.strip(asked, ino).await?;
             }
-            let hole = range.start..range.end.min(size);
-            match self.data.hole(&entered.grant, hole).await {
+            match self.fill(&entered.grant, fill, range.clone()).await {
                 Ok(()) => {
                     let end = if keeps_size { 0 } else { range.end };
                     self.table.wrote(&entered, end, asked.mtime(), self.now());
+                    self.takes(&entered.grant);
                     self.replays.record(asked.header, &Reply::Empty);
                     return Ok(Reply::Empty);
                 }
@@ -272,7 +291,29 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    /// The next data or hole: a file is data up to its end.
+    /// Makes zeros, or puts space aside: for all of it, or `Full` before anything.
+    async fn fill(
+        &self,
+        grant: &Grant,
+        fill: Fill,
+        range: Range<u64>,
+    ) -> std::result::Result<(), DataError> {
+        if fill != Fill::Punch {
+            let wanted = (range.end - range.start).saturating_sub(self.data.count(grant).await?);
+            if wanted > self.data.free(grant).await? {
+                return Err(DataError::Full);
+            }
+        }
+        if fill != Fill::Allocate {
+            self.data.hole(grant, range.clone()).await?;
+        }
+        if fill != Fill::Punch {
+            self.data.reserve(grant, range).await?;
+        }
+        Ok(())
+    }
+
+    /// The next data or hole.
     pub(crate) async fn lseek(
         &self,
         asked: Asked<'_>,
@@ -282,19 +323,33 @@ impl<N: Net> Inner<N> {
     ) -> Result<Reply> {
         self.handles.get(asked.caller.attachment, ino, fh)?;
         let mut tries = 0;
-        let size = loop {
+        loop {
             let entered = self.enter(ino, Mode::Read).await?;
             let _range = self.ranges.shared(ino).await;
-            match self.table.size(&entered) {
-                Some(size) => break size,
-                None => self.pause(&mut tries).await?,
+            let lapse = self.lease.lapses();
+            let Some(size) = self.table.size(&entered) else {
+                self.pause(&mut tries).await?;
+                continue;
+            };
+            if offset >= size {
+                return Err(Errno::ENXIO);
             }
-        };
-        match whence {
-            _ if offset >= size => Err(Errno::ENXIO),
-            seek::DATA => Ok(Reply::Offset(offset)),
-            seek::HOLE => Ok(Reply::Offset(size)),
-            _ => Err(Errno::EINVAL),
+            let grant = &entered.grant;
+            let found = match whence {
+                seek::DATA => self.data.next_data(grant, offset).await,
+                seek::HOLE => self.data.next_hole(grant, offset, size).await.map(Some),
+                _ => return Err(Errno::EINVAL),
+            };
+            // As a read, it counts only if it came in time (R8).
+            let counts = self.is_alive() && self.lease.lapses() == lapse;
+            match found {
+                Ok(found) if counts && self.table.size(&entered).is_some() => {
+                    let found = found.filter(|at| *at < size || whence == seek::HOLE);
+                    return found.map(Reply::Offset).ok_or(Errno::ENXIO);
+                }
+                Ok(_) => self.pause(&mut tries).await?,
+                Err(error) => self.after(&entered, error, &mut tries).await?,
+            }
         }
     }
 
@@ -357,6 +412,7 @@ impl<N: Net> Inner<N> {
                 }
                 let end = range.end;
                 self.table.wrote(&target, end, asked.mtime(), self.now());
+                self.takes(&target.grant);
             }
             let reply = Reply::Written(u32::try_from(copied.len()).map_err(|_| Errno::EIO)?);
             self.replays.record(asked.header, &reply);
@@ -392,6 +448,7 @@ impl<N: Net> Inner<N> {
             match try_join_abreast(RUNS, each).await {
                 Ok(_) => {
                     self.table.wrote(&entered, range.end, mtime, self.now());
+                    self.takes(&entered.grant);
                     return Ok(());
                 }
                 Err(error) => self.after(&entered, error, &mut tries).await?,

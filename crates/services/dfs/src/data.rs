@@ -20,14 +20,16 @@ use outboard_codec::crc32c;
 use outboard_flow::Net;
 use outboard_wire::shared::call::{Call, Grant, Reply};
 use outboard_wire::shared::{
-    Answer, Coordinate, Coordinates, DATA_MAX, Head, Heads, HoleHead, Peer, ReadHead, Reason, Role,
-    Strategy, Target, WriteHead,
+    Answer, Coordinate, Coordinates, DATA_MAX, Head, Heads, HoleHead, Peer, RESERVE_MAX, RUN_LEN,
+    ReadHead, Reason, Role, Share, Strategy, Target, WriteHead,
 };
 
 use crate::versions::Versions;
 
 /// Messages under way at a time, for one call.
 const ABREAST: usize = 16;
+/// Runs of data that a node is asked for at a time.
+const RUNS: usize = 4096;
 /// The first pause before a node is asked again, and the longest.
 const PAUSE: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -129,8 +131,9 @@ impl<N: Net> Data<N> {
             coordinates: Coordinates::new(&[]).map_err(|_| DataError::Refused(Reason::Invalid))?,
         };
         let heads = heads(grant, write.bytes, Target::Write(write));
-        self.ask(peer, &heads, bytes).await?;
+        let (answer, _) = self.ask(peer, &heads, bytes).await?;
         self.versions.done(object, fence, strip..strip + 1, sequence);
+        self.takes(grant, peer, &answer, false);
         Ok(())
     }
 
@@ -144,7 +147,7 @@ impl<N: Net> Data<N> {
             let peer = self.node(grant, piece.strip)?;
             let bytes = u32::try_from(piece.range.end - piece.range.start)
                 .map_err(|_| DataError::Refused(Reason::Range))?;
-            let read = ReadHead { offset: piece.range.start, bytes, unit: 0 };
+            let read = ReadHead { offset: piece.range.start, bytes, unit: 0, map: false };
             let (_, data) = self.ask(peer, &heads(grant, 0, Target::Read(read)), &[]).await?;
             if data.len() == bytes as usize { Ok((piece, data)) } else { Err(DataError::Medium) }
         });
@@ -163,6 +166,28 @@ impl<N: Net> Data<N> {
     /// # Errors
     /// [`DataError`]; then it is not known where they are.
     pub async fn hole(&self, grant: &Grant, range: Range<u64>) -> Result<(), DataError> {
+        self.change(grant, range, false).await
+    }
+
+    /// Space is put aside for the bytes of `range` that are not there. The caller has the file
+    /// alone.
+    ///
+    /// # Errors
+    /// [`DataError`]; then it is not known for which of them it is.
+    pub async fn reserve(&self, grant: &Grant, range: Range<u64>) -> Result<(), DataError> {
+        let strip = u64::from(grant.layout.strip.max(1));
+        let most = RESERVE_MAX / strip * strip;
+        let mut at = range.start;
+        while at < range.end {
+            let end = (at / strip * strip).saturating_add(most).min(range.end);
+            self.change(grant, at..end, true).await?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// A hole, or space put aside.
+    async fn change(&self, grant: &Grant, range: Range<u64>, aside: bool) -> Result<(), DataError> {
         if range.is_empty() {
             return Ok(());
         }
@@ -179,15 +204,138 @@ impl<N: Net> Data<N> {
             session: 0,
             number: 0,
             lane: 0,
+            share: None,
         };
-        let heads = heads(grant, 0, Target::Hole(hole));
-        // The node of a strip passes over what is not in its own.
+        // Of a hole the node of a strip passes over what is not in its own.
         let count = (strips.end - strips.start).min(grant.nodes.len() as u64);
-        let each = (strips.start..strips.start.saturating_add(count))
-            .map(|strip| async move { self.ask(self.node(grant, strip)?, &heads, &[]).await });
+        let each = (strips.start..strips.start.saturating_add(count)).map(|strip| async move {
+            let share = if aside { Some(share(grant, strip)?) } else { None };
+            let heads = heads(grant, 0, Target::Hole(HoleHead { share, ..hole }));
+            let peer = self.node(grant, strip)?;
+            let (answer, _) = self.ask(peer, &heads, &[]).await?;
+            self.takes(grant, peer, &answer, true);
+            Ok::<_, DataError>(())
+        });
         try_join_abreast(ABREAST, each).await?;
         self.versions.done(object, fence, strips, sequence);
         Ok(())
+    }
+
+    fn takes(&self, grant: &Grant, peer: Peer, answer: &Answer, alone: bool) {
+        let (object, fence) = (grant.capability.object, grant.capability.fence);
+        if let Peer::Node(node) = peer {
+            self.versions.takes(object, fence, node, answer.held, alone);
+        }
+    }
+
+    /// Bytes that a file takes at its nodes, if all of them have said so under this grant; one that
+    /// took nothing when it was granted takes what those say who did.
+    pub fn held(&self, grant: &Grant) -> Option<u64> {
+        let (object, fence) = (grant.capability.object, grant.capability.fence);
+        let fresh = (grant.attr.blocks == 0 && self.versions.knows_all(fence)).then_some(0);
+        let each = grant.nodes.iter().map(|node| self.versions.held(object, fence, node.node));
+        each.map(|held| held.or(fresh)).sum()
+    }
+
+    /// The same; nodes that have not said so are asked.
+    ///
+    /// # Errors
+    /// [`DataError`].
+    pub async fn count(&self, grant: &Grant) -> Result<u64, DataError> {
+        if let Some(held) = self.held(grant) {
+            return Ok(held);
+        }
+        let nodes = 0..grant.nodes.len() as u64;
+        let each = nodes.map(|place| async move {
+            let peer = self.node(grant, place)?;
+            let answer = self.ask_map(grant, peer, 0, 1).await?.0;
+            self.takes(grant, peer, &answer, false);
+            Ok::<_, DataError>(answer.held)
+        });
+        Ok(try_join_abreast(ABREAST, each).await?.into_iter().sum())
+    }
+
+    /// What a file takes is not known any more.
+    pub(crate) fn forget_held(&self, object: u64) {
+        self.versions.forget_held(object);
+    }
+
+    /// Runs of data that end behind `from` at one node, so many at most.
+    async fn ask_map(
+        &self,
+        grant: &Grant,
+        peer: Peer,
+        from: u64,
+        most: usize,
+    ) -> Result<(Answer, Vec<Range<u64>>), DataError> {
+        let bytes = u32::try_from(most * RUN_LEN).map_err(|_| DataError::Medium)?;
+        let read = ReadHead { offset: from, bytes, unit: 0, map: true };
+        let (answer, data) = self.ask(peer, &heads(grant, 0, Target::Read(read)), &[]).await?;
+        let (words, rest) = data.as_chunks::<8>();
+        let (pairs, odd) = words.as_chunks::<2>();
+        let runs: Vec<Range<u64>> = pairs
+            .iter()
+            .map(|[start, end]| u64::from_le_bytes(*start)..u64::from_le_bytes(*end))
+            .collect();
+        let in_order = runs.iter().all(|run| run.start < run.end && run.end > from)
+            && runs.is_sorted_by(|one, next| one.end < next.start);
+        let is_whole = rest.is_empty() && odd.is_empty() && runs.len() <= most;
+        if in_order && is_whole { Ok((answer, runs)) } else { Err(DataError::Medium) }
+    }
+
+    /// Runs of data that end behind `from` at all nodes, in order, and up to where they are all.
+    async fn map(
+        &self,
+        grant: &Grant,
+        from: u64,
+        most: usize,
+    ) -> Result<(Vec<Range<u64>>, u64), DataError> {
+        let nodes = 0..grant.nodes.len() as u64;
+        let each = nodes.map(|place| async move {
+            let peer = self.node(grant, place)?;
+            let (_, runs) = self.ask_map(grant, peer, from, most).await?;
+            let is_all = runs.len() < most;
+            let end = runs.last().filter(|_| !is_all).map_or(u64::MAX, |last| last.end);
+            Ok::<_, DataError>((runs, end))
+        });
+        let each = try_join_abreast(ABREAST, each).await?;
+        let end = each.iter().map(|(_, end)| *end).min().unwrap_or(u64::MAX);
+        let mut all: Vec<Range<u64>> = each.into_iter().flat_map(|(runs, _)| runs).collect();
+        all.sort_unstable_by_key(|run| run.start);
+        Ok((all, end))
+    }
+
+    /// The first byte of data at or behind `from`, if there is any.
+    ///
+    /// # Errors
+    /// [`DataError`].
+    pub async fn next_data(&self, grant: &Grant, from: u64) -> Result<Option<u64>, DataError> {
+        let (runs, _) = self.map(grant, from, 1).await?;
+        Ok(runs.first().map(|run| run.start.max(from)))
+    }
+
+    /// The first byte at or behind `from` that is no data; `end` if there is none before.
+    ///
+    /// # Errors
+    /// [`DataError`].
+    pub async fn next_hole(&self, grant: &Grant, from: u64, end: u64) -> Result<u64, DataError> {
+        let mut at = from;
+        loop {
+            let (runs, known) = self.map(grant, at, RUNS).await?;
+            let begun = at;
+            for run in runs {
+                if run.start > at || run.start >= known {
+                    break;
+                }
+                at = at.max(run.end.min(known));
+            }
+            if at >= end {
+                return Ok(end);
+            }
+            if at < known || at == begun {
+                return Ok(at);
+            }
+        }
     }
 
     /// What these nodes have answered becomes durable.
@@ -196,25 +344,47 @@ impl<N: Net> Data<N> {
     /// [`DataError::Medium`] if one cannot say so, [`DataError::Gone`] if it does not speak with
     /// us.
     pub async fn flush(&self, nodes: impl Iterator<Item = Peer>) -> Result<(), DataError> {
-        let mut call = Vec::new();
-        Call::Flush.encode(&mut call);
-        let call = &call;
+        let replies = self.call(nodes, Call::Flush).await?;
+        let all_done = replies.iter().all(|reply| *reply == Reply::Done);
+        if all_done { Ok(()) } else { Err(DataError::Medium) }
+    }
+
+    /// Bytes that the nodes of a file can still take.
+    pub(crate) async fn free(&self, grant: &Grant) -> Result<u64, DataError> {
+        let nodes = grant.nodes.iter().map(|node| {
+            let (peer, address) = address(node);
+            self.net.know(peer, address);
+            peer
+        });
+        let free = self.call(nodes, Call::Space).await?.into_iter().map(|reply| match reply {
+            Reply::Space { free, .. } => Ok(free),
+            _ => Err(DataError::Medium),
+        });
+        free.sum()
+    }
+
+    /// Asks nodes until they reply.
+    async fn call(
+        &self,
+        nodes: impl Iterator<Item = Peer>,
+        call: Call,
+    ) -> Result<Vec<Reply>, DataError> {
+        let mut bytes = Vec::new();
+        call.encode(&mut bytes);
+        let call = &bytes;
         let each = nodes.map(|peer| async move {
             let mut pause = PAUSE;
             loop {
                 match self.net.call(peer, call.clone()).await {
                     Ok(reply) => {
-                        return match Reply::decode(&reply) {
-                            Ok(Reply::Done) => Ok(()),
-                            _ => Err(DataError::Medium),
-                        };
+                        return Reply::decode(&reply).map_err(|_| DataError::Medium);
                     }
                     Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
                     Err(_) => self.pause(&mut pause).await,
                 }
             }
         });
-        try_join_abreast(ABREAST, each).await.map(drop)
+        try_join_abreast(ABREAST, each).await
     }
 
     /// The node that a strip lies on, known from now on.
@@ -263,6 +433,14 @@ pub(crate) fn address(coordinate: &Coordinate) -> (Peer, SocketAddrV4) {
 fn heads(grant: &Grant, data: u32, target: Target) -> Heads {
     let head = Head { request: 0, data, epoch: 1, settled: 0, hop: 0 };
     Heads { head, capability: grant.capability, target }
+}
+
+/// Which strips are those of the node that this one lies on.
+fn share(grant: &Grant, strip: u64) -> Result<Share, DataError> {
+    let count = grant.nodes.len() as u64;
+    let place = strip.checked_rem(count).and_then(|place| u8::try_from(place).ok());
+    let (place, count) = place.zip(u8::try_from(count).ok()).ok_or(DataError::Medium)?;
+    Ok(Share { count, place, strip: grant.layout.strip })
 }
 
 /// A range of strips, as one of bytes that locks of blocks tell apart.

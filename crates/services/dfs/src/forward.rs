@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use outboard_base::task::join2;
 use outboard_base::{Errno, Ino, Result, Timestamp, limits};
 use outboard_flow::Net;
 use outboard_volume::{Answer, Caller, Payload};
@@ -99,17 +100,23 @@ impl<N: Net> Inner<N> {
                 self.resize(asked, ino, 0).await
             }
             Request::Create { flags, .. } => self.create(asked, flags).await,
+            Request::Getattr { ino, .. } => {
+                self.count(ino).await;
+                self.forward(asked).await
+            }
             Request::Flush { ino, .. } => {
-                self.tell_for_close(ino).await?;
-                let answer = self.forward(asked).await?;
+                // Neither waits for the other: whoever opens the file next has it told first.
+                let closed = join2(self.tell_for_close(ino), self.forward(asked)).await;
+                let answer = closed.1?;
+                closed.0?;
                 self.say_failure(ino)?;
                 Ok(answer)
             }
             Request::Release { ino, .. } => {
                 // Whether or not it can be told now: it is closed.
-                let told = self.tell_for_close(ino).await;
-                let answer = self.forward(asked).await?;
-                told.map(|()| answer)
+                let closed = join2(self.tell_for_close(ino), self.forward(asked)).await;
+                let answer = closed.1?;
+                closed.0.map(|()| answer)
             }
             Request::Fsync { ino, fh, .. } => {
                 let directory = self.handles.get(asked.caller.attachment, ino, fh);
@@ -269,7 +276,8 @@ impl<N: Net> Inner<N> {
             && let Some(Ok(answer)) = self.within(STATFS, self.forward(asked)).await
             && let Reply::Statfs(figures) = answer.reply
         {
-            *locked(&self.statfs) = Some(figures);
+            *locked(&self.statfs) = Some(figures.clone());
+            return figures;
         }
         let known = *locked(&self.statfs);
         let mut figures = known.unwrap_or_else(|| Statfs {

@@ -83,6 +83,7 @@ impl<N: Net> Inner<N> {
                     self.after(&entered, error, &mut tries).await?;
                     continue;
                 }
+                self.takes(&entered.grant);
             }
             return done.ok_or(Errno::EIO);
         }
@@ -150,7 +151,10 @@ impl<N: Net> Inner<N> {
                 continue;
             };
             match self.data.hole(&entered.grant, size..u64::MAX).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.takes(&entered.grant);
+                    return Ok(());
+                }
                 Err(error) => self.after(&entered, error, &mut tries).await?,
             }
         }

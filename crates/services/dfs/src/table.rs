@@ -36,6 +36,8 @@ struct Held {
     /// It is to be asked for again: attributes, or the capability, are old.
     stale: bool,
     size: u64,
+    /// Units of 512 bytes that it takes at the nodes, as far as is known here.
+    blocks: u64,
     /// When it was written last under this delegation.
     mtime: Option<Timestamp>,
     /// Changes made, and of those, told to the server.
@@ -226,6 +228,7 @@ impl File {
             lapse,
             stale: false,
             size: grant.attr.size,
+            blocks: grant.attr.blocks,
             mtime: None,
             changes: 0,
             told: 0,
@@ -236,9 +239,9 @@ impl File {
             && goes_on
             && before.grant.mode == Mode::Write
         {
-            let Held { size, mtime, changes, told, since, .. } = before;
+            let Held { size, blocks, mtime, changes, told, since, .. } = before;
             (held.mtime, held.changes, held.told, held.since) = (mtime, changes, told, since);
-            held.size = size;
+            (held.size, held.blocks) = (size, blocks);
             if self.cached == Cached::Write(before.grant.capability.fence) {
                 self.cached = Cached::Write(fence);
             }
@@ -389,11 +392,32 @@ impl Table {
         })
     }
 
+    /// A file that may be written takes so many bytes at its nodes.
+    pub(crate) fn takes(&self, grant: &Grant, bytes: u64, now: Time) {
+        self.change(Ino(grant.capability.object), |file| {
+            let Some(held) = file.writer(grant.capability.fence) else { return };
+            let blocks = bytes.div_ceil(512);
+            if held.blocks != blocks {
+                held.blocks = blocks;
+                held.changes += 1;
+                held.since.get_or_insert(now);
+            }
+        });
+    }
+
+    /// Whether something that may have changed what a file takes is untold.
+    pub(crate) fn has_untold(&self, ino: Ino) -> bool {
+        self.look(ino, |file| file.has_untold()).unwrap_or(false)
+    }
+
     /// The server has given a file this size, and says this of it, if it said something.
     pub(crate) fn resized(&self, of: &Use<'_>, size: u64, attr: Option<&Attr>) -> bool {
         self.change(of.ino, |file| {
             let Some(held) = file.writer(of.fence()) else { return false };
             (held.size, held.mtime) = (size, None);
+            if size == 0 {
+                held.blocks = 0;
+            }
             (held.told, held.since) = (held.changes, None);
             match attr {
                 Some(attr) => held.describe(attr),
@@ -466,7 +490,7 @@ impl Table {
     pub(crate) fn cut(&self, of: &Use<'_>, mtime: Option<Timestamp>, now: Time) -> bool {
         self.change(of.ino, |file| {
             let Some(held) = file.writer(of.fence()) else { return false };
-            (held.size, held.mtime) = (0, mtime.or(held.mtime));
+            (held.size, held.blocks, held.mtime) = (0, 0, mtime.or(held.mtime));
             held.changes += 1;
             held.since.get_or_insert(now);
             held.stale = true;
@@ -683,7 +707,7 @@ impl Leaving<'_> {
                 file.held = None;
             } else if let Some(held) = &mut file.held {
                 let mut grant = Grant::clone(&held.grant);
-                grant.attr.size = held.size;
+                (grant.attr.size, grant.attr.blocks) = (held.size, held.blocks);
                 if let Some(mtime) = held.mtime {
                     grant.attr.mtime = grant.attr.mtime.max(mtime);
                 }
@@ -708,7 +732,7 @@ impl File {
 
 impl Held {
     fn says(&self, ino: Ino) -> Untold {
-        let told = Told { size: self.size, mtime: self.mtime };
+        let told = Told { size: self.size, mtime: self.mtime, blocks: Some(self.blocks) };
         Untold { ino, fence: self.grant.capability.fence, told, changes: self.changes }
     }
 
@@ -719,10 +743,7 @@ impl Held {
     }
 
     fn overlay(&self, attr: &mut Attr) {
-        if attr.size != self.size {
-            attr.size = self.size;
-            attr.blocks = self.size.div_ceil(512);
-        }
+        (attr.size, attr.blocks) = (self.size, self.blocks);
         if let Some(mtime) = self.mtime {
             attr.mtime = mtime;
             attr.ctime = attr.ctime.max(mtime);

@@ -1,6 +1,7 @@
 //! Telling the server what changed, and making it durable.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use outboard_base::{Errno, Ino, Result};
 use outboard_flow::{Gone, Net};
@@ -10,6 +11,9 @@ use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
 use crate::Inner;
 use crate::data::address;
 use crate::table::Untold;
+
+/// How long nodes are waited for that have not said what a file takes.
+const COUNT: Duration = Duration::from_secs(1);
 
 impl<N: Net> Inner<N> {
     /// Tells the server what it does not know of a file yet.
@@ -23,10 +27,29 @@ impl<N: Net> Inner<N> {
 
     /// The same, the lock held.
     pub(crate) async fn tell_alone(&self, ino: Ino) -> Result<()> {
+        self.count(ino).await;
         let Some(untold) = self.table.untold(ino) else { return Ok(()) };
         let Untold { fence, told, .. } = untold;
         let reply = self.ask(Call::Publish { ino, fence, told }).await?;
         self.take_told(&untold, reply)
+    }
+
+    /// What a changed file takes becomes known, if its nodes say so soon.
+    pub(crate) async fn count(&self, ino: Ino) {
+        let Some(grant) = self.table.grant(ino).filter(|_| self.table.has_untold(ino)) else {
+            return;
+        };
+        if self.data.held(&grant).is_none() {
+            let _ = self.within(COUNT, self.data.count(&grant)).await;
+            self.takes(&grant);
+        }
+    }
+
+    /// Notes what a file takes, if its nodes have said so.
+    pub(crate) fn takes(&self, grant: &Grant) {
+        if let Some(bytes) = self.data.held(grant) {
+            self.table.takes(grant, bytes, self.now());
+        }
     }
 
     /// Tells once, whoever else does.

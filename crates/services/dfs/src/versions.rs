@@ -32,6 +32,8 @@ struct Object {
     strips: BTreeMap<u64, u32>,
     /// The last acknowledged one of a hole, which is about many.
     hole: u32,
+    /// Bytes that it takes, by node, as far as they have said.
+    held: BTreeMap<u16, u64>,
     /// When it was used last.
     used: u64,
 }
@@ -103,6 +105,38 @@ impl Versions {
         known.strips.insert(strips.start, sequence);
         if known.strips.len() > STRIPS {
             known.strips.pop_first();
+        }
+    }
+}
+
+impl Versions {
+    /// A node has said what an object takes there. Writes that are under way side by side only make
+    /// it more; a hole is alone, and says what is left.
+    pub(crate) fn takes(&self, object: u64, fence: u64, node: u16, held: u64, alone: bool) {
+        let mut state = self.state();
+        let known = state.objects.get_mut(&object).filter(|known| known.fence == fence);
+        if let Some(known) = known {
+            let said = known.held.entry(node).or_default();
+            *said = if alone { held } else { held.max(*said) };
+        }
+    }
+
+    /// What it takes at a node, if that has said so under this fence.
+    pub(crate) fn held(&self, object: u64, fence: u64, node: u16) -> Option<u64> {
+        let state = self.state();
+        let known = state.objects.get(&object).filter(|known| known.fence == fence)?;
+        known.held.get(&node).copied()
+    }
+
+    /// Whether nothing under this fence was forgotten.
+    pub(crate) fn knows_all(&self, fence: u64) -> bool {
+        fence > self.state().floor.0
+    }
+
+    /// What an object takes is to be asked for.
+    pub(crate) fn forget_held(&self, object: u64) {
+        if let Some(known) = self.state().objects.get_mut(&object) {
+            known.held.clear();
         }
     }
 }

@@ -59,6 +59,7 @@ mod xattr;
 
 pub use options::{OpenError, Options};
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use outboard_base::task::{self, RangeLocks};
@@ -98,6 +99,8 @@ pub struct Kvfs<K, M> {
     fresh: Fresh,
     touched: Touched,
     numbers: Numbers,
+    /// What [`layout::key::Counter::Marked`] is, or is about to be.
+    marked: AtomicU64,
     handles: Handles,
     sessions: Sessions,
     locks: Mutex<Locks>,

@@ -28,7 +28,6 @@ use outboard_wire::shared::Strategy;
 use outboard_wire::shared::call::{Layout, Told};
 
 use crate::context::Context;
-use crate::data::shape::SECTOR;
 use crate::layout::{DataKind, Dates, Inode, marks};
 use crate::txn::{Fail, Tried, Txn};
 use crate::{Caller, Kvfs, VolumeEvent};
@@ -54,19 +53,17 @@ pub(crate) fn not_spread(inode: &Inode) -> Result<()> {
     if inode.data == DataKind::Spread { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
 }
 
-/// Gives a spread file a size: nothing else of its bytes is here.
+/// Gives a spread file a size: nothing else of its bytes is here. What it takes at the nodes is for
+/// who cuts it there to say; of a file without bytes it is nothing.
 pub(crate) fn resize(inode: &mut Inode, size: u64) -> Result<()> {
     if size > FILE_SIZE_MAX {
         return Err(Errno::EFBIG);
     }
     inode.attr.size = size;
-    inode.attr.blocks = sectors(size);
+    if size == 0 {
+        inode.attr.blocks = 0;
+    }
     Ok(())
-}
-
-/// `st_blocks` of a spread file: nobody counts its holes.
-pub(crate) fn sectors(size: u64) -> u64 {
-    size.div_ceil(SECTOR)
 }
 
 /// `EINVAL` for what no file can have; `EOPNOTSUPP` for what nodes do not do yet.
@@ -201,8 +198,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(Spread { attr: inode.attr, layout, strips, writing })
     }
 
-    /// What a writer says of a file it has a delegation of: the size is this, and the times are
-    /// not before the last write. Told again it changes nothing. `ESTALE` if the file is gone.
+    /// What a writer says of a file it has a delegation of: the size is this, it takes so much, and
+    /// the times are not before the last write. Told again it changes nothing. `ESTALE` if the file is gone.
     pub async fn publish(&self, session: Option<SessionId>, ino: Ino, told: Told) -> Result<Attr> {
         let _guard = self.range_locks.exclusive(ino).await;
         let published = self.transact(async |txn| {
@@ -210,9 +207,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             txn.essential();
             let mut inode = spread_inode(txn, ino).await?;
             let written = told.mtime.is_some_and(|mtime| mtime != inode.attr.mtime);
-            let changes = written || told.size != inode.attr.size;
+            let blocks = told.blocks.unwrap_or(inode.attr.blocks);
+            let known = (inode.attr.size, inode.attr.blocks);
+            let changes = written || known != (told.size, blocks);
             if changes {
                 resize(&mut inode, told.size)?;
+                inode.attr.blocks = blocks;
                 inode.date(told.mtime.map_or(Dates::Stay, Dates::Then));
                 txn.put_inode(&inode)?;
             }

@@ -1,6 +1,7 @@
 //! The volume's own life: made, opened, recovered, kept in order.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outboard_base::task::{self, RangeLocks};
@@ -26,6 +27,8 @@ use crate::{Kvfs, OpenError, Options, VolumeEvent};
 /// Inode numbers taken from the counter at a time: few enough to lose at a restart, enough that a
 /// create seldom writes the counter.
 const NUMBERS: u64 = 1024;
+/// The same where nodes know files by them: what was lost is purged at the next opening.
+const NUMBERS_SPREAD: u64 = 128;
 
 /// Inode numbers not given out yet. None is given out twice: the counter is past them before.
 pub(crate) struct Numbers(Mutex<Range<u64>>);
@@ -33,6 +36,12 @@ pub(crate) struct Numbers(Mutex<Range<u64>>);
 impl Numbers {
     fn take(&self) -> Option<Ino> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).next().map(Ino)
+    }
+
+    /// Those to be given out are not below it; none: that is not known.
+    pub(crate) fn next(&self) -> Option<u64> {
+        let range = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (range.end > 0).then_some(range.start)
     }
 
     fn refill(&self, more: Range<u64>) {
@@ -88,6 +97,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             fresh: Fresh::default(),
             touched: Touched::default(),
             numbers: Numbers(Mutex::new(0..0)),
+            marked: AtomicU64::new(u64::MAX),
             handles: Handles::new(first_handle, Shares::new(&options)),
             sessions: Sessions::default(),
             locks: Mutex::new(locks),
@@ -96,6 +106,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         volume.inode(Ino::ROOT).await?;
         volume.find_orphans().await.map_err(Fail::errno)?;
         volume.recount(&volume.recovered.changed).await?;
+        if volume.spread.is_some() {
+            volume.mark_the_last().await?;
+        }
         Ok(volume)
     }
 
@@ -105,7 +118,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             if let Some(ino) = self.numbers.take() {
                 return Ok(ino);
             }
-            let more = raise(&*self.kv, Counter::Ino, NUMBERS, counting(self.spread)).await;
+            let count = if self.spread.is_some() { NUMBERS_SPREAD } else { NUMBERS };
+            let more = raise(&*self.kv, Counter::Ino, count, counting(self.spread)).await;
             let more = more.map_err(|_| Errno::EIO)?;
             self.numbers.refill(more);
         }
@@ -145,8 +159,10 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let orphans = self.reclaim_some().await;
         let trims = self.trim_some().await;
         let sessions = self.drop_records().await;
+        let marked = self.raise_marked().await;
         self.objects.tidy().await.map_err(KvError::errno)?;
         doubts?;
+        marked?;
         Ok(orphans | trims? | sessions?)
     }
 
@@ -180,6 +196,7 @@ async fn make<K: Kv>(
     batch.put(key::SUPERBLOCK, superblock.encode()?);
     batch.put(key::counter(Counter::Ino), encode_counter(Ino::FIRST.0)?);
     batch.put(key::counter(Counter::Opened), encode_counter(1)?);
+    batch.put(key::counter(Counter::Marked), encode_counter(Ino::FIRST.0)?);
     batch.put(root, inode.encode()?);
     kv.commit(batch, Durability::Durable).await?;
     Ok(superblock)

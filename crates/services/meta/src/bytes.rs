@@ -110,20 +110,34 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             self.data().write(grant, at, data).await.map_err(errno)?;
             let end = size.max(at.saturating_add(data.len() as u64));
             let count = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
-            Ok((count, Some(Told { size: end, mtime: of.mtime() })))
+            let blocks = Some(self.blocks(grant).await?);
+            Ok((count, Some(Told { size: end, mtime: of.mtime(), blocks })))
         };
         self.by_itself(ino, Mode::Write, work).await
     }
 
-    /// A file is data up to its end.
+    /// What a file takes at its nodes, in units of 512 bytes.
+    async fn blocks(&self, grant: &Grant) -> Result<u64> {
+        self.data().count(grant).await.map(|bytes| bytes.div_ceil(512)).map_err(errno)
+    }
+
     async fn seek(&self, ino: Ino, offset: u64, whence: u32) -> Result<Answer> {
-        let size = self.volume().spread(ino).await?.attr.size;
-        match whence {
-            _ if offset >= size => Err(Errno::ENXIO),
-            seek::DATA => Ok(FileReply::Offset(offset).into()),
-            seek::HOLE => Ok(FileReply::Offset(size).into()),
-            _ => Err(Errno::EINVAL),
-        }
+        let work = async |grant: &Grant| {
+            let size = grant.attr.size;
+            if offset >= size {
+                return Err(Errno::ENXIO);
+            }
+            let found = match whence {
+                seek::DATA => self.data().next_data(grant, offset).await.map_err(errno)?,
+                seek::HOLE => {
+                    Some(self.data().next_hole(grant, offset, size).await.map_err(errno)?)
+                }
+                _ => return Err(Errno::EINVAL),
+            };
+            let found = found.filter(|at| *at < size || whence == seek::HOLE);
+            Ok((found.ok_or(Errno::ENXIO)?, None))
+        };
+        Ok(FileReply::Offset(self.by_itself(ino, Mode::Read, work).await?).into())
     }
 
     /// Makes a file's bytes durable at its nodes.
@@ -147,7 +161,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let work = async |grant: &Grant| {
             let end = grant.attr.size..u64::MAX;
             self.data().hole(grant, end).await.map_err(errno)?;
-            Ok(((), None))
+            let blocks = Some(self.blocks(grant).await?);
+            Ok(((), Some(Told { size: grant.attr.size, mtime: None, blocks })))
         };
         self.by_itself(ino, Mode::Write, work).await
     }

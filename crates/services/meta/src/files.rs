@@ -7,7 +7,7 @@ use outboard_kv::Kv;
 use outboard_medium::Medium;
 use outboard_volume::{Answer, Caller, Payload};
 use outboard_wire::file::Reply as FileReply;
-use outboard_wire::file::{Flags, Header, Request, open_flags};
+use outboard_wire::file::{Flags, Header, Request, Statfs, open_flags};
 use outboard_wire::shared::call::{Asker, Layout, Mode, Reply};
 
 use crate::Meta;
@@ -123,13 +123,30 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Err(errno) => return Err(errno),
             }
         }
+        if let Request::Statfs { .. } = *request {
+            self.ask_for_space().await;
+        }
         let bytes =
             if payload.is_empty() { Payload::None } else { Payload::Bytes(payload.clone()) };
         let (caller, header) = (of.caller, of.header);
         match self.volume().handle(caller, header, request.clone(), bytes, of.wall).await {
             Err(Errno::EOPNOTSUPP) => self.bytes(of, request, &payload).await,
+            Ok(Answer { reply: FileReply::Statfs(figures), .. }) => {
+                Ok(FileReply::Statfs(self.with_space(figures)).into())
+            }
             answer => answer,
         }
+    }
+
+    /// Room for bytes is what nodes say.
+    fn with_space(&self, figures: Statfs) -> Statfs {
+        let (free, capacity) = self.chores().space();
+        let block = figures.block_size.max(1);
+        let (free, blocks) = (free / block, capacity / block);
+        if capacity == 0 {
+            return figures;
+        }
+        Statfs { blocks, blocks_free: free, blocks_available: free, ..figures }
     }
 
     /// What a name leads to, if the asker may know.

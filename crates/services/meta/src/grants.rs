@@ -324,11 +324,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let nodes = self.placement().of(&spread.layout, ino.0);
         let found = self.seal_at(&nodes, ino.0, fence).await?;
         let _change = self.changes().exclusive(ino).await;
-        let known = self.volume().spread(ino).await.map(|spread| spread.attr.size);
-        let known = known.unwrap_or(spread.attr.size);
+        let known = self.volume().spread(ino).await.map_or(spread.attr, |spread| spread.attr);
         let end = found.iter().map(|object| object.end).max().unwrap_or(0);
-        if end > known {
-            let told = Told { size: end, mtime: Some(timestamp(self.net().wall_ms())) };
+        let blocks = found.iter().map(|object| object.bytes.div_ceil(512)).sum();
+        if end > known.size || blocks != known.blocks {
+            let written = end > known.size;
+            let mtime = written.then(|| timestamp(self.net().wall_ms()));
+            let told = Told { size: end.max(known.size), mtime, blocks: Some(blocks) };
             match self.volume().publish(None, ino, told).await {
                 Ok(_) | Err(Errno::ESTALE) => {}
                 Err(errno) => return Err(errno),

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use outboard_base::task::join_all;
 use outboard_base::{SessionId, Time};
 use outboard_flow::Net;
 use outboard_kv::Kv;
@@ -13,6 +14,7 @@ use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Event, Reply};
 
 use crate::clients::Who;
+use crate::nodes::QUICK;
 use crate::{Meta, Work};
 
 /// How often nodes are told the keys and asked for their space.
@@ -209,16 +211,16 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
     }
 
-    async fn ask_for_space(&self) {
+    /// Asks nodes for their space.
+    pub(crate) async fn ask_for_space(&self) {
         let (mut free, mut capacity) = (0_u64, 0_u64);
-        for node in self.placement().all() {
-            let Ok(Reply::Text(text)) = self.ask_node(node.node, &Call::Status).await else {
-                continue;
-            };
-            let number = |key| number_in(&text, key).unwrap_or(0);
-            let (all, used) = (number("capacity_bytes"), number("used_bytes"));
-            free = free.saturating_add(all.saturating_sub(used));
-            capacity = capacity.saturating_add(all);
+        let nodes = self.placement().all().iter();
+        let asked = nodes.map(|node| self.ask(Peer::Node(node.node), &Call::Space, QUICK));
+        for reply in join_all(asked.collect()).await {
+            if let Ok(Reply::Space { free: its, capacity: of }) = reply {
+                free = free.saturating_add(its);
+                capacity = capacity.saturating_add(of);
+            }
         }
         let mut chores = self.chores();
         (chores.free, chores.capacity) = (free, capacity);
@@ -300,25 +302,4 @@ fn translate(event: VolumeEvent) -> Option<(SessionId, Event)> {
         // A client's own: the volume behind a server has none.
         VolumeEvent::RecallPages { .. } => return None,
     })
-}
-
-/// The number under a key of a JSON text that another part of the cluster wrote.
-fn number_in(text: &str, key: &str) -> Option<u64> {
-    let (_, rest) = text.split_once(&format!("\"{key}\":"))?;
-    let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::number_in;
-
-    #[test]
-    fn a_number_is_found_by_its_key() {
-        let text = "{\"free_of\":3,\"free\": 17,\"capacity\":20}";
-        assert_eq!(number_in(text, "free"), Some(17));
-        assert_eq!(number_in(text, "capacity"), Some(20));
-        assert_eq!(number_in(text, "size"), None);
-        assert_eq!(number_in("{\"free\":\"x\"}", "free"), None);
-    }
 }

@@ -17,8 +17,8 @@ use crate::Meta;
 
 /// How long a node is given for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long it is given to take keys.
-const QUICK: Duration = Duration::from_secs(1);
+/// How long it is given to take keys, or to say what room it has.
+pub(crate) const QUICK: Duration = Duration::from_secs(1);
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// Asks somebody; `EIO` if there is no answer in time, `EPROTO` if it is none.

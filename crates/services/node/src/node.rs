@@ -170,7 +170,7 @@ impl<M: Medium> Node<M> {
 
     /// Replies to a call.
     pub async fn call(&self, from: Peer, call: Call) -> Reply {
-        let is_open = matches!(call, Call::Status | Call::Flush);
+        let is_open = matches!(call, Call::Status | Call::Flush | Call::Space);
         let is_sealed = self.nic().is_sealed(from);
         if !is_open && !self.rules().is_server(from, is_sealed) {
             return Reply::Failed(Errno::EPERM);
@@ -209,6 +209,7 @@ impl<M: Medium> Node<M> {
                 store.flush().await?;
                 Reply::Done
             }
+            Call::Space => Reply::Space { free: store.free(), capacity: store.capacity() },
             Call::Status => Reply::Text(self.status()),
             _ => Reply::Failed(Errno::ENOSYS),
         })

@@ -7,7 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use outboard_medium::Medium;
 use outboard_wire::shared::call::STRIP_MIN;
-use outboard_wire::shared::{ANSWER_LEN, Heads, Peer, Reason, Request, Target, WriteHead};
+use outboard_wire::shared::{ANSWER_LEN, Answer, HoleHead, RUN_LEN, ReadHead};
+use outboard_wire::shared::{Heads, Peer, Reason, Request, Target, WriteHead};
 
 use crate::nic::context::{Landing, Path};
 use crate::policy::{Baseline, Rules};
@@ -51,7 +52,9 @@ impl<M: Medium> Serving<'_, M> {
             },
             Err(reason) => (Err(reason), Vec::new()),
         };
-        let answer = self.with(|rules| rules.answer(&heads, outcome)).emit();
+        let held = if outcome.is_ok() { self.store.held(heads.capability.object) } else { 0 };
+        let answer = self.with(|rules| rules.answer(&heads, outcome));
+        let answer = Answer { held, ..answer }.emit();
         let mut message = Vec::with_capacity(ANSWER_LEN + data.len());
         message.extend_from_slice(&answer);
         message.extend_from_slice(&data);
@@ -72,8 +75,7 @@ impl<M: Medium> Serving<'_, M> {
             }
             Target::Hole(hole) => {
                 self.still(heads)?;
-                let version = Version { fence, sequence: hole.sequence };
-                self.store.hole(object, version, hole.range()).await?;
+                self.hole(heads, hole).await?;
                 self.raise(object, fence);
                 // A cut must not be undone by a loss of power: the size of the file is durable
                 // before, and what lay behind it would show when the file grows again.
@@ -85,7 +87,28 @@ impl<M: Medium> Serving<'_, M> {
             Target::Read(read) => {
                 self.learn(object);
                 self.still(heads)?;
-                self.store.read(object, read.offset, read.bytes).await
+                self.read(object, read).await
+            }
+        }
+    }
+
+    /// Bytes, or where there are any.
+    async fn read(&self, object: u64, read: &ReadHead) -> Result<Vec<u8>, Reason> {
+        if !read.map {
+            return self.store.read(object, read.offset, read.bytes).await;
+        }
+        let most = read.bytes as usize / RUN_LEN;
+        let runs = self.store.map(object, read.offset, most).await;
+        Ok(runs.iter().flat_map(|run| [run.start, run.end]).flat_map(u64::to_le_bytes).collect())
+    }
+
+    async fn hole(&self, heads: &Heads, hole: &HoleHead) -> Result<(), Reason> {
+        let (object, fence) = (heads.capability.object, heads.capability.fence);
+        let version = Version { fence, sequence: hole.sequence };
+        match hole.share {
+            None => self.store.hole(object, version, hole.range()).await,
+            Some(share) => {
+                self.store.reserve(object, STRIP_MIN, version, hole.range(), share).await
             }
         }
     }

@@ -185,6 +185,12 @@ impl<M: Medium> Store<M> {
         self.shared.state().space.free()
     }
 
+    /// Most bytes it can have.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.shared.state().space.capacity()
+    }
+
     /// What it has and did, by name.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, u64)> {
@@ -195,6 +201,7 @@ impl<M: Medium> Store<M> {
             ("capacity_bytes", state.space.capacity()),
             ("used_bytes", state.space.used() * GRAIN),
             ("retired_bytes", state.space.retired() * GRAIN),
+            ("aside_bytes", state.space.aside() * GRAIN),
             ("log_bytes", state.log.bytes()),
             ("epoch", state.log.epoch),
             ("writes", counts.writes),

@@ -212,7 +212,12 @@ impl Ask {
     }
 
     fn read(object: u64, fence: u64, offset: u64, bytes: u32) -> Ask {
-        Ask::new(object, fence, Target::Read(ReadHead { offset, bytes, unit: 0 }), Vec::new())
+        Ask::new(
+            object,
+            fence,
+            Target::Read(ReadHead { offset, bytes, unit: 0, map: false }),
+            Vec::new(),
+        )
     }
 
     fn hole(object: u64, version: (u64, u32), range: std::ops::Range<u64>) -> Ask {
@@ -224,6 +229,7 @@ impl Ask {
             session: 0,
             number: 0,
             lane: 0,
+            share: None,
         };
         Ask::new(object, version.0, Target::Hole(hole), Vec::new())
     }

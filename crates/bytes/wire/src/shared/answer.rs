@@ -4,7 +4,7 @@ use super::{DATA_MAX, InvalidMessage, VERSION, zeros};
 use crate::cursor::{u16_at, u32_at, u64_at};
 
 /// Bytes of an answer, before the data of a read.
-pub const ANSWER_LEN: usize = 40;
+pub const ANSWER_LEN: usize = 48;
 pub(super) const MAGIC: [u8; 2] = *b"OA";
 
 /// Why a request was refused.
@@ -77,6 +77,8 @@ pub struct Answer {
     pub credit: u32,
     /// The fence of the strip.
     pub fence: u64,
+    /// Bytes that the object takes at the node, once this is done.
+    pub held: u64,
 }
 
 impl Answer {
@@ -113,6 +115,7 @@ impl Answer {
             epoch: u32_at(whole, 24)?,
             credit: u32_at(whole, 28)?,
             fence: u64_at(whole, 32)?,
+            held: u64_at(whole, 40)?,
         })
     }
 
@@ -138,7 +141,7 @@ impl Answer {
             Err(reason) => (1, reason as u16),
         };
         let ([m0, m1], [r0, r1]) = (MAGIC, reason.to_le_bytes());
-        let fields: [&[u8]; 8] = [
+        let fields: [&[u8]; 9] = [
             &[m0, m1, VERSION, 0],
             &self.data.to_le_bytes(),
             &self.request.to_le_bytes(),
@@ -147,6 +150,7 @@ impl Answer {
             &self.epoch.to_le_bytes(),
             &self.credit.to_le_bytes(),
             &self.fence.to_le_bytes(),
+            &self.held.to_le_bytes(),
         ];
         let mut out = [0; ANSWER_LEN];
         for (to, from) in out.iter_mut().zip(fields.into_iter().flatten()) {

@@ -178,6 +178,8 @@ pub struct Told {
     pub size: u64,
     /// When it was written last, if it was and the writer keeps no times itself.
     pub mtime: Option<Timestamp>,
+    /// Units of 512 bytes that it takes at the nodes, if that is known.
+    pub blocks: Option<u64>,
 }
 
 /// A delegation of one file.
@@ -294,6 +296,8 @@ pub enum Call {
     Keys { keys: Vec<Key> },
     /// Everything answered becomes durable. Reply: `Done`.
     Flush,
+    /// Room for data. Reply: `Space`.
+    Space,
 
     // Asked of anybody.
     /// Figures. Reply: `Text`, JSON.
@@ -328,6 +332,11 @@ pub enum Reply {
     Object(Object),
     Objects(Vec<Object>),
     Text(String),
+    /// Bytes of data that a node can still take, and could take if it were empty.
+    Space {
+        free: u64,
+        capacity: u64,
+    },
 }
 
 impl Call {

@@ -1,5 +1,6 @@
 //! The heads of a request: what is asked, and how.
 
+use super::call::STRIP_MIN;
 use super::{DATA_MAX, FAN_MAX, InvalidMessage, Role, Strategy, VERSION, range, zeros};
 use crate::cursor::{bytes, u16_at, u32_at, u64_at};
 
@@ -13,6 +14,10 @@ pub const COORDINATE_LEN: usize = 16;
 pub const READ_LEN: usize = 32;
 /// Bytes of a hole's head.
 pub const HOLE_LEN: usize = 48;
+/// Bytes of a run in the answer to a read of the map.
+pub const RUN_LEN: usize = 16;
+/// Most bytes of an object that one request puts space aside for.
+pub const RESERVE_MAX: u64 = 1 << 28;
 
 pub(super) const MAGIC: [u8; 2] = *b"OD";
 pub(super) const WRITE: u8 = 1;
@@ -268,16 +273,24 @@ pub struct ReadHead {
     pub bytes: u32,
     /// Which unit of the stripe.
     pub unit: u16,
+    /// Where data lies from there on is asked, in so many bytes of answer: not the bytes.
+    pub map: bool,
 }
 
 impl ReadHead {
     pub(super) fn parse(from: &[u8]) -> Result<ReadHead, InvalidMessage> {
         let whole: &[u8; READ_LEN] = from.try_into().map_err(|_| InvalidMessage::Length)?;
-        zeros(bytes(whole, 14, 18)?)?;
+        zeros(bytes(whole, 16, 16)?)?;
+        let map = match u16_at(whole, 14)? {
+            0 => false,
+            1 => true,
+            _ => return Err(InvalidMessage::Field),
+        };
         let read = ReadHead {
             offset: u64_at(whole, 0)?,
             bytes: u32_at(whole, 8)?,
             unit: u16_at(whole, 12)?,
+            map,
         };
         read.range()?;
         Ok(read)
@@ -295,11 +308,47 @@ impl ReadHead {
         into.extend_from_slice(&self.offset.to_le_bytes());
         into.extend_from_slice(&self.bytes.to_le_bytes());
         into.extend_from_slice(&self.unit.to_le_bytes());
-        into.extend_from_slice(&[0; 18]);
+        into.extend_from_slice(&u16::from(self.map).to_le_bytes());
+        into.extend_from_slice(&[0; 16]);
     }
 }
 
-/// What a hole is: bytes of zero from now on, without any that are sent.
+/// Which strips of an object are a receiver's: `i`, where `i mod count` is its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// How many take the strips in turn: 1 to [`FAN_MAX`].
+    pub count: u8,
+    /// The receiver's place among them.
+    pub place: u8,
+    /// Bytes of a strip.
+    pub strip: u32,
+}
+
+impl Share {
+    fn parse([count, place, power]: [u8; 3]) -> Result<Option<Share>, InvalidMessage> {
+        if count == 0 {
+            return zeros(&[place, power]).map(|()| None);
+        }
+        let strip = 1u32.checked_shl(u32::from(power)).ok_or(InvalidMessage::Field)?;
+        Ok(Some(Share { count, place, strip }))
+    }
+
+    fn check(self) -> Result<(), InvalidMessage> {
+        let is_fit = self.strip.is_power_of_two()
+            && (STRIP_MIN..=DATA_MAX).contains(&self.strip)
+            && (1..=FAN_MAX).contains(&usize::from(self.count))
+            && self.place < self.count;
+        if is_fit { Ok(()) } else { Err(InvalidMessage::Field) }
+    }
+
+    fn emit(self) -> [u8; 3] {
+        let power = u8::try_from(self.strip.trailing_zeros()).unwrap_or(u8::MAX);
+        [self.count, self.place, power]
+    }
+}
+
+/// What a hole is: bytes of zero from now on, without any that are sent; or, with a share, space
+/// that is put aside where there is no data, which is left as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HoleHead {
     /// Its first byte in the object.
@@ -316,12 +365,15 @@ pub struct HoleHead {
     pub number: u64,
     /// In which of its replay lanes.
     pub lane: u16,
+    /// Space is put aside in these strips; none: it is a hole.
+    pub share: Option<Share>,
 }
 
 impl HoleHead {
     pub(super) fn parse(from: &[u8]) -> Result<HoleHead, InvalidMessage> {
         let whole: &[u8; HOLE_LEN] = from.try_into().map_err(|_| InvalidMessage::Length)?;
-        zeros(bytes(whole, 42, 6)?)?;
+        zeros(bytes(whole, 45, 3)?)?;
+        let &[.., count, place, power, _, _, _] = whole;
         let hole = HoleHead {
             offset: u64_at(whole, 0)?,
             end: u64_at(whole, 8)?,
@@ -330,6 +382,7 @@ impl HoleHead {
             session: u64_at(whole, 24)?,
             number: u64_at(whole, 32)?,
             lane: u16_at(whole, 40)?,
+            share: Share::parse([count, place, power])?,
         };
         hole.check()?;
         Ok(hole)
@@ -339,6 +392,12 @@ impl HoleHead {
     pub(super) fn check(&self) -> Result<(), InvalidMessage> {
         if self.offset >= self.end {
             return Err(InvalidMessage::Range);
+        }
+        if let Some(share) = self.share {
+            share.check()?;
+            if self.end - self.offset > RESERVE_MAX {
+                return Err(InvalidMessage::Range);
+            }
         }
         if self.sequence <= self.previous { Err(InvalidMessage::Field) } else { Ok(()) }
     }
@@ -357,6 +416,7 @@ impl HoleHead {
         into.extend_from_slice(&self.session.to_le_bytes());
         into.extend_from_slice(&self.number.to_le_bytes());
         into.extend_from_slice(&self.lane.to_le_bytes());
-        into.extend_from_slice(&[0; 6]);
+        into.extend_from_slice(&self.share.map_or([0; 3], Share::emit));
+        into.extend_from_slice(&[0; 3]);
     }
 }

@@ -47,7 +47,7 @@ fn write_head(strategy: Strategy, count: u16) -> WriteHead {
 }
 
 fn hole(offset: u64, end: u64) -> HoleHead {
-    HoleHead { offset, end, sequence: 4, previous: 3, session: 5, number: 6, lane: 7 }
+    HoleHead { offset, end, sequence: 4, previous: 3, session: 5, number: 6, lane: 7, share: None }
 }
 
 fn heads(target: Target) -> Heads {
@@ -94,18 +94,21 @@ fn golden_bytes() {
     assert_eq!(bytes[32..112], capability);
     assert_eq!(bytes[112..184], target);
     assert_eq!((bytes.len(), &bytes[216..]), (221, &b"hello"[..]));
-    let read = heads(Target::Read(ReadHead { offset: 0x0102, bytes: 0x0304, unit: 5 }));
+    let read = heads(Target::Read(ReadHead { offset: 0x0102, bytes: 0x0304, unit: 5, map: true }));
     let bytes = written(&read, b"");
     assert_eq!((bytes.len(), bytes[3], bytes[6]), (144, 2, 144));
-    assert_eq!(bytes[112..126], [2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 5, 0]);
-    let hole = heads(Target::Hole(hole(0x0102, u64::MAX)));
-    let bytes = written(&hole, b"");
+    assert_eq!(bytes[112..129], [2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 5, 0, 1, 0, 0]);
+    let to_the_end = heads(Target::Hole(hole(0x0102, u64::MAX)));
+    let bytes = written(&to_the_end, b"");
     #[rustfmt::skip]
     let target = [
         2, 1, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 4, 0, 0, 0, 3, 0, 0, 0,
         5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0,
     ];
     assert_eq!((bytes.len(), bytes[3], bytes[6], &bytes[112..]), (160, 3, 160, &target[..]));
+    let share = Some(Share { count: 4, place: 3, strip: 1 << 17 });
+    let aside = heads(Target::Hole(HoleHead { share, ..hole(1, 2) }));
+    assert_eq!(written(&aside, b"")[154..], [4, 3, 17, 0, 0, 0]);
     let answer = Answer {
         data: 0,
         request: 1,
@@ -115,11 +118,12 @@ fn golden_bytes() {
         epoch: 4,
         credit: 5,
         fence: 6,
+        held: 7,
     };
     #[rustfmt::skip]
     let golden = [
         b'O', b'A', 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 1, 9, 0, 3, 0, 0, 0,
-        4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0,
+        4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0,
     ];
     assert_eq!(answer.emit(), golden);
 }
@@ -140,7 +144,7 @@ fn the_largest_heads_fit_the_smallest_packet() {
 fn a_request_that_is_cut_is_refused_at_every_byte() {
     for target in [
         Target::Write(write_head(Strategy::BinaryTree, 5)),
-        Target::Read(ReadHead { offset: 1, bytes: 2, unit: 0 }),
+        Target::Read(ReadHead { offset: 1, bytes: 2, unit: 0, map: false }),
         Target::Hole(hole(1, 2)),
     ] {
         let heads = heads(target);
@@ -210,6 +214,18 @@ fn a_hole_that_lies_is_refused() {
     }
     assert_eq!(refused(16, 1), Err(InvalidMessage::Length), "it brings data");
     assert_eq!(refused(3, 2), Err(InvalidMessage::Length), "no read is so long");
+    let share = Share { count: 4, place: 3, strip: 1 << 16 };
+    let aside = |share| HoleHead { share: Some(share), ..hole(3, 5) };
+    assert_eq!(aside(share).check(), Ok(()));
+    for bad in [
+        aside(Share { count: 3, ..share }),
+        aside(Share { count: 17, ..share }),
+        aside(Share { strip: 1 << 15, ..share }),
+        aside(Share { strip: 1 << 21, ..share }),
+        HoleHead { end: 4 + RESERVE_MAX, ..aside(share) },
+    ] {
+        assert!(bad.check().is_err(), "{bad:?}");
+    }
     for bad in [hole(5, 5), hole(6, 5), HoleHead { sequence: 3, ..hole(3, 5) }] {
         let mut out = Vec::new();
         assert!(heads(Target::Hole(bad)).emit(&mut out).is_err() && out.is_empty(), "{bad:?}");
@@ -219,7 +235,7 @@ fn a_hole_that_lies_is_refused() {
 /// What a node compares with the capability.
 #[test]
 fn heads_say_what_they_need() {
-    let read = ReadHead { offset: 7, bytes: 2, unit: 0 };
+    let read = ReadHead { offset: 7, bytes: 2, unit: 0, map: false };
     for (target, rights, range) in [
         (Target::Write(write_head(Strategy::Ring, 3)), Rights::WRITE, 8192..8197),
         (Target::Read(read), Rights::READ, 7..9),
@@ -259,7 +275,7 @@ fn a_capability_is_signed_as_a_whole() {
 #[test]
 fn ranges_do_not_wrap_around() {
     let parse = |offset: u64, bytes: u32| {
-        let heads = heads(Target::Read(ReadHead { offset: 0, bytes: 1, unit: 0 }));
+        let heads = heads(Target::Read(ReadHead { offset: 0, bytes: 1, unit: 0, map: false }));
         let mut out = written(&heads, b"");
         out[112..120].copy_from_slice(&offset.to_le_bytes());
         out[120..124].copy_from_slice(&bytes.to_le_bytes());
@@ -336,10 +352,16 @@ prop_compose! {
     ) -> Target {
         let sequence = previous + step;
         match kind % 3 {
-            0 => return Target::Read(ReadHead { offset, bytes, unit: read_unit }),
+            0 => return Target::Read(ReadHead { offset, bytes, unit: read_unit, map: parity }),
             1 => {
                 let end = offset + u64::from(bytes);
-                let hole = HoleHead { offset, end, sequence, previous, session, number, lane };
+                let place = rank % 16;
+                let share = Share { count: place + 1, place, strip: 1 << 16 };
+                let share = parity.then_some(share);
+                #[rustfmt::skip]
+                let hole = HoleHead {
+                    offset, end, sequence, previous, session, number, lane, share,
+                };
                 return Target::Hole(hole);
             }
             _ => {}
@@ -376,14 +398,15 @@ proptest! {
 
     #[test]
     fn an_answer_is_read_as_it_was_written(
-        (request, rank, sequence, epoch, credit, fence) in any::<(u64, u8, u32, u32, u32, u64)>(),
+        (request, rank, sequence, epoch, credit) in any::<(u64, u8, u32, u32, u32)>(),
+        (fence, held) in any::<(u64, u64)>(),
         reason in proptest::option::of(proptest::sample::select(&Reason::ALL[..])),
         data in proptest::collection::vec(any::<u8>(), 0..64),
     ) {
         let outcome = reason.map_or(Ok(()), Err);
         let bytes = if outcome.is_ok() { &data[..] } else { &[] };
         let data = u32::try_from(bytes.len()).unwrap();
-        let answer = Answer { data, request, rank, outcome, sequence, epoch, credit, fence };
+        let answer = Answer { data, request, rank, outcome, sequence, epoch, credit, fence, held };
         prop_assert_eq!(Answer::parse(&answer.emit()), Ok(answer));
         let message = [&answer.emit()[..], bytes].concat();
         prop_assert_eq!(Answer::split(&message), Ok((answer, bytes)));
@@ -395,6 +418,7 @@ fn an_answer_that_lies_is_refused() {
     #[rustfmt::skip]
     let good = Answer {
         data: 0, request: 1, rank: 0, outcome: Ok(()), sequence: 0, epoch: 0, credit: 0, fence: 0,
+        held: 0,
     };
     let refused = |at: usize, byte: u8| {
         let mut bytes = good.emit();
@@ -416,7 +440,7 @@ fn an_answer_that_lies_is_refused() {
     for cut in 0..=message.len() {
         let split = Answer::split(&message[..cut]);
         let expected = Ok((with_data, &b"abc"[..]));
-        assert_eq!(split, if cut == 43 { expected } else { Err(InvalidMessage::Length) }, "{cut}");
+        assert_eq!(split, if cut == 51 { expected } else { Err(InvalidMessage::Length) }, "{cut}");
     }
     assert_eq!(Answer::parse(&message), Err(InvalidMessage::Length));
 }

@@ -32,8 +32,8 @@ pub(crate) const SERVER: Peer = Peer::Server(0);
 /// Time that a walk may take, of the world's.
 const LIMIT: Duration = Duration::from_secs(60);
 
-struct Node {
-    store: Store<Arc<MemMedium>>,
+pub(crate) struct Node {
+    pub(crate) store: Store<Arc<MemMedium>>,
     fences: Mutex<BTreeMap<u64, u64>>,
     keys: Mutex<Vec<Key>>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct World {
     now: AtomicU64,
     rng: Mutex<Rng>,
     state: Mutex<State>,
-    nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
 }
 
 thread_local! {
@@ -125,6 +125,7 @@ impl World {
             epoch: 1,
             credit: 1,
             fence: 0,
+            held: self.nodes[usize::from(node)].store.held(heads.capability.object),
         };
         (answer, data)
     }
@@ -179,8 +180,18 @@ impl World {
             Target::Hole(hole) => {
                 raise();
                 let version = Version { fence, sequence: hole.sequence };
-                node.store.hole(object, version, hole.range()).await?;
+                match hole.share {
+                    None => node.store.hole(object, version, hole.range()).await?,
+                    Some(share) => {
+                        node.store.reserve(object, 65536, version, hole.range(), share).await?;
+                    }
+                }
                 Ok(Vec::new())
+            }
+            Target::Read(read) if read.map => {
+                let runs = node.store.map(object, read.offset, read.bytes as usize / 16).await;
+                let words = runs.iter().flat_map(|run| [run.start, run.end]);
+                Ok(words.flat_map(u64::to_le_bytes).collect())
             }
             Target::Read(read) => node.store.read(object, read.offset, read.bytes).await,
         }
@@ -210,7 +221,9 @@ impl World {
                 Reply::Done
             }
             Call::Flush => Reply::Done,
-            Call::Status => Reply::Text("{\"free\":1000000000,\"capacity\":2000000000}".to_owned()),
+            Call::Space => {
+                Reply::Space { free: node.store.free(), capacity: node.store.capacity() }
+            }
             _ => Reply::Failed(Errno::ENOSYS),
         }
     }

@@ -105,11 +105,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             self.transact(async |txn| {
                 let Some(value) = txn.get(&key::inode(ino)).await? else { return Ok(()) };
                 let mut inode = Inode::decode(ino, &value)?;
-                let sectors = match inode.data {
-                    DataKind::Spread => spread::sectors(inode.attr.size),
-                    _ => blocks.saturating_mul(SECTORS_PER_BLOCK),
-                };
-                if inode.data != DataKind::Small && inode.attr.blocks != sectors {
+                let sectors = blocks.saturating_mul(SECTORS_PER_BLOCK);
+                let is_here = !matches!(inode.data, DataKind::Small | DataKind::Spread);
+                if is_here && inode.attr.blocks != sectors {
                     inode.attr.blocks = sectors;
                     txn.put_inode(&inode)?;
                 }

@@ -43,6 +43,9 @@ pub(crate) enum Counter {
     Ino = 1,
     /// How often the volume was opened.
     Opened = 2,
+    /// Spread files with numbers below it are marked durably before they are written to. Those from
+    /// it on count as marked at the next opening.
+    Marked = 3,
 }
 
 pub(crate) const SUPERBLOCK: [u8; 1] = [Tag::Superblock as u8];

@@ -18,6 +18,7 @@ fn keys_are_pinned() {
     assert_eq!(hex(&key::SUPERBLOCK), "01");
     assert_eq!(hex(&key::counter(Counter::Ino)), "0201");
     assert_eq!(hex(&key::counter(Counter::Opened)), "0202");
+    assert_eq!(hex(&key::counter(Counter::Marked)), "0203");
     assert_eq!(hex(&key::inode(ino)), "100102030405060708");
     assert_eq!(hex(&key::entry(ino, b"ab")), "1101020304050607086162");
     assert_eq!(hex(&key::listed(ino, 3)), "1201020304050607080000000000000003");

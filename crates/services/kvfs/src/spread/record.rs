@@ -1,18 +1,22 @@
 //! What is remembered of spread files beside their inodes: which are being written to, and which
 //! are gone here and not yet at the nodes.
 
+use std::sync::atomic::Ordering;
+
 use outboard_base::{Errno, Ino, Result};
 use outboard_kv::{Kv, KvError};
 use outboard_medium::Medium;
 
 use super::spread_inode;
 use crate::Kvfs;
-use crate::layout::key::{self, Tag};
-use crate::layout::{Inode, marks};
+use crate::layout::key::{self, Counter, Tag};
+use crate::layout::{DataKind, Inode, decode_counter, encode_counter, marks};
 use crate::txn::Tried;
 
 /// Most numbers in one answer.
 const MOST: usize = 4096;
+/// Numbers looked at in one batch of an opening.
+const AT_ONCE: u64 = 256;
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
     /// Which opening of the volume this is: no two have the same number, whatever was lost between
@@ -21,8 +25,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.opened
     }
 
-    /// Somebody is about to write to the nodes: marks the file, durably. So nothing is ever at the
-    /// nodes under a number that a power loss here may take back and give out again.
+    /// Somebody is about to write to the nodes: marks the file, durably, or so that a loss of power
+    /// that takes the mark leaves it among the last, which count as marked.
     pub async fn begin_writing(&self, ino: Ino) -> Result<()> {
         {
             let _guard = self.range_locks.exclusive(ino).await;
@@ -37,7 +41,74 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             })
             .await?;
         }
+        if ino.0 >= self.marked.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         // Also if the mark was there: whoever put it may not have come this far.
+        self.sync().await
+    }
+
+    /// Files that were made up to now are marked durably from now on. What is marked already is in
+    /// the store before this is, and a loss of power takes the last commits first; who marks later
+    /// finds the number raised.
+    pub(crate) async fn raise_marked(&self) -> Result<()> {
+        let Some(next) = self.numbers.next().filter(|_| self.spread.is_some()) else {
+            return Ok(());
+        };
+        if self.marked.fetch_max(next, Ordering::SeqCst) >= next {
+            return Ok(());
+        }
+        self.put_marked(next).await
+    }
+
+    async fn put_marked(&self, next: u64) -> Result<()> {
+        let value = encode_counter(next)?;
+        self.transact(async |txn| -> Tried<()> {
+            txn.essential();
+            txn.put(key::counter(Counter::Marked), value);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Of an opening: the last files that were made may have been written to, although a loss of
+    /// power took their marks, or themselves. Marks what is there, and has the nodes purge what is
+    /// not.
+    pub(crate) async fn mark_the_last(&self) -> Result<()> {
+        let counter = async |which: Counter| {
+            let value = self.kv.get(&key::counter(which)).await.map_err(KvError::errno)?;
+            value.map(|value| decode_counter(&value)).transpose()
+        };
+        let end = counter(Counter::Ino).await?.ok_or(Errno::EUCLEAN)?;
+        let known = counter(Counter::Marked).await?;
+        // In a volume from before there was such a counter each mark is durable.
+        let mut from = known.unwrap_or(end);
+        while from < end {
+            let to = end.min(from + AT_ONCE);
+            self.transact(async |txn| -> Tried<()> {
+                txn.essential();
+                for ino in (from..to).map(Ino) {
+                    let Some(value) = txn.get(&key::inode(ino)).await? else {
+                        txn.put(key::of(Tag::Purge, ino), []);
+                        continue;
+                    };
+                    let mut inode = Inode::decode(ino, &value)?;
+                    if inode.data == DataKind::Spread && !inode.has(marks::WRITING) {
+                        inode.mark(marks::WRITING, true);
+                        txn.put_inode(&inode)?;
+                        txn.put(key::of(Tag::Writing, ino), []);
+                    }
+                }
+                Ok(())
+            })
+            .await?;
+            from = to;
+        }
+        self.marked.store(end, Ordering::SeqCst);
+        if known == Some(end) {
+            return Ok(());
+        }
+        self.put_marked(end).await?;
         self.sync().await
     }
 

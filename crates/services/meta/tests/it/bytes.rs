@@ -102,7 +102,7 @@ fn the_server_waits_for_who_has_the_file_and_is_never_asked_for_it() {
     let slot = of.rig.ask(1, of.rig.file(11, &request));
     let asked = of.rig.recalled(2).unwrap();
     assert_eq!(asked.call, Call::Recall { ino, keep: Some(Mode::Read) });
-    let told = Told { size: 7, mtime: None };
+    let told = Told { size: 7, mtime: None, blocks: None };
     assert_eq!(of.rig.call(2, Call::Publish { ino, fence, told }), Reply::Done);
     answer(&asked, Reply::Done);
     let read = of.rig.at_once(&slot).unwrap();

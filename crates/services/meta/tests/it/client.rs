@@ -97,13 +97,17 @@ impl Client {
     }
 
     fn ask(&mut self, rig: &Rig, chooser: &mut Chooser, wants: Wants) {
-        let told = |has: Option<&Has>| Told { size: has.map_or(0, |has| has.end), mtime: None };
+        let told = |has: Option<&Has>| Told {
+            size: has.map_or(0, |has| has.end),
+            mtime: None,
+            blocks: None,
+        };
         let call = match wants {
             Wants::Begin => Call::Begin { nonce: self.nonce.unwrap() },
             Wants::Renew => Call::Renew,
             Wants::Delegate(ino, mode) => Call::Delegate { ino, mode },
             Wants::Publish(ino, fence, size) => {
-                Call::Publish { ino, fence, told: Told { size, mtime: None } }
+                Call::Publish { ino, fence, told: Told { size, mtime: None, blocks: None } }
             }
             Wants::Release(ino, fence, keep) => {
                 let has = self.has.get(&ino).filter(|has| has.mode == Mode::Write);

@@ -12,7 +12,7 @@ use crate::world::{Rig, answer, attr, granted};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn told(size: u64) -> Told {
-    Told { size, mtime: Some(Timestamp { sec: 1_800_000_000, nsec: 5 }) }
+    Told { size, mtime: Some(Timestamp { sec: 1_800_000_000, nsec: 5 }), blocks: None }
 }
 
 /// Clients 1 to 4 have leases, and there is an empty file.

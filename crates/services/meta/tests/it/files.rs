@@ -94,7 +94,7 @@ fn a_file_that_is_found_by_creating_it_has_the_size_its_writer_tells() {
     let slot = rig.ask(2, rig.file(22, &create));
     let asked = rig.asked(1).unwrap();
     assert_eq!(asked.call, Call::Recall { ino, keep: Some(Mode::Read) });
-    let told = Told { size: 55, mtime: None };
+    let told = Told { size: 55, mtime: None, blocks: None };
     assert_eq!(rig.call(1, Call::Publish { ino, fence, told }), Reply::Done);
     answer(&asked, Reply::Done);
     let found = attr(reply(&create, rig.at_once(&slot).unwrap()).unwrap());
@@ -105,7 +105,7 @@ fn a_file_that_is_found_by_creating_it_has_the_size_its_writer_tells() {
 fn who_truncates_takes_the_file_from_all_others_first() {
     let (rig, ino) = rig();
     let fence = rig.grant(1, ino, Mode::Write).capability.fence;
-    let told = Told { size: 55, mtime: None };
+    let told = Told { size: 55, mtime: None, blocks: None };
     assert_eq!(rig.call(1, Call::Publish { ino, fence, told }), Reply::Done);
     let (mode, umask) = (0o644, 0);
     let flags = open_flags::RDWR | open_flags::TRUNC;
@@ -133,7 +133,7 @@ fn what_others_change_comes_to_the_client_of_the_session_in_order() {
         events(asked);
     }
     let fence = rig.grant(1, ino, Mode::Write).capability.fence;
-    let told = Told { size: 9, mtime: None };
+    let told = Told { size: 9, mtime: None, blocks: None };
     rig.call(1, Call::Publish { ino, fence, told });
     rig.does(1, 11, &Request::Unlink { parent: Ino::ROOT, name: b"file" });
     let session = SessionId(22);
@@ -194,7 +194,7 @@ fn the_layout_of_an_empty_file_changes_once_nobody_uses_the_old() {
     let grant = rig.grant(2, ino, Mode::Write);
     assert_eq!((grant.layout.width, grant.nodes.len()), (3, 3));
     assert_eq!((grant.capability.object, grant.capability.volume), (ino.0, 5));
-    let told = Told { size: 1, mtime: None };
+    let told = Told { size: 1, mtime: None, blocks: None };
     let fence = grant.capability.fence;
     rig.call(2, Call::Release { ino, fence, told: Some(told), keep: None });
     let again = rig.call(1, Call::SetLayout { asker: asker(11), ino, layout });

@@ -64,13 +64,13 @@ fn the_next_life_gets_a_file_under_a_fence_of_its_own() {
     assert!(new.attr.size == 500 && new.capability.fence > old.capability.fence);
     assert!(!rig.world.write(&old.capability, &old.nodes, 900));
     // What the former life said and is heard now is of no effect.
-    let (fence, told) = (old.capability.fence, Told { size: 900, mtime: None });
+    let (fence, told) = (old.capability.fence, Told { size: 900, mtime: None, blocks: None });
     let late = Call::Release { ino, fence, told: Some(told), keep: None };
     assert_eq!(rig.call(1, late), Reply::Failed(Errno::ESTALE));
     let late = Call::Release { ino, fence, told: None, keep: None };
     assert_eq!(rig.call(1, late), Reply::Done);
     assert!(rig.world.write(&new.capability, &new.nodes, 600));
-    let (fence, told) = (new.capability.fence, Told { size: 600, mtime: None });
+    let (fence, told) = (new.capability.fence, Told { size: 600, mtime: None, blocks: None });
     assert_eq!(rig.call(1, Call::Publish { ino, fence, told }), Reply::Done);
 }
 
@@ -84,7 +84,7 @@ fn a_beginning_that_comes_again_does_not_hurt_the_life_that_goes_on() {
     begin(&rig, 1, 71);
     begin(&rig, 1, 70);
     assert!(rig.world.write(&grant.capability, &grant.nodes, 5));
-    let (fence, told) = (grant.capability.fence, Told { size: 5, mtime: None });
+    let (fence, told) = (grant.capability.fence, Told { size: 5, mtime: None, blocks: None });
     assert_eq!(rig.call(1, Call::Publish { ino, fence, told }), Reply::Done);
     let slot = rig.ask(2, write(ino));
     assert!(rig.at_once(&slot).is_none(), "it has the file");
@@ -117,7 +117,7 @@ fn what_a_former_life_asked_for_is_given_to_nobody() {
     let asked = rig.recalled(2).unwrap();
     begin(&rig, 1, 71);
     rig.renew(1);
-    let (fence, told) = (other.capability.fence, Told { size: 0, mtime: None });
+    let (fence, told) = (other.capability.fence, Told { size: 0, mtime: None, blocks: None });
     assert_eq!(rig.call(2, Call::Publish { ino, fence, told }), Reply::Done);
     answer(&asked, Reply::Done);
     assert_eq!(rig.at_once(&slot), Some(Reply::Failed(Errno::ESTALE)));

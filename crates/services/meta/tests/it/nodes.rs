@@ -18,7 +18,7 @@ fn rig() -> (Rig, Ino) {
     let grant = rig.grant(1, ino, Mode::Write);
     assert!(rig.world.write(&grant.capability, &grant.nodes, 499));
     assert!(rig.world.write(&grant.capability, &grant.nodes, 500));
-    let told = Some(Told { size: 500, mtime: Some(Timestamp::default()) });
+    let told = Some(Told { size: 500, mtime: Some(Timestamp::default()), blocks: None });
     let fence = grant.capability.fence;
     assert_eq!(rig.call(1, Call::Release { ino, fence, told, keep: None }), Reply::Done);
     (rig, ino)
@@ -92,7 +92,7 @@ fn a_check_finds_nothing_where_nothing_is_wrong() {
     assert!(clean.starts_with("{\"findings\":[],"), "{clean}");
     // And what is still to be purged belongs to nobody.
     let fence = grant.capability.fence;
-    let told = Some(Told { size: 900, mtime: None });
+    let told = Some(Told { size: 900, mtime: None, blocks: None });
     rig.call(1, Call::Release { ino, fence, told, keep: None });
     away(&rig, 0, true);
     unlink(&rig);

@@ -144,7 +144,7 @@ impl World {
                 Reply::Done
             }
             Call::Flush => Reply::Done,
-            Call::Status => Reply::Text("{\"capacity_bytes\":200,\"used_bytes\":100}".to_owned()),
+            Call::Space => Reply::Space { free: 100, capacity: 200 },
             _ => Reply::Failed(Errno::ENOSYS),
         })
     }
@@ -199,6 +199,7 @@ impl Net for Line {
             epoch: 1,
             credit: 1,
             fence: 0,
+            held: 0,
         };
         Ok((answer, done.unwrap_or_default()))
     }

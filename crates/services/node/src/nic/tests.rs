@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use outboard_base::Rng;
 use outboard_flow::{Given, Header};
 use outboard_wire::roce::Psn;
-use outboard_wire::shared::{Answer, Peer, Reason};
+use outboard_wire::shared::{ANSWER_LEN, Answer, Peer, Reason};
 
 use super::context::{Hand, Matching, Notice, Path, Policy, Whose};
 use super::sched::{Handler, PacketAt, Sched, Task};
@@ -20,7 +20,8 @@ struct Toy {
 }
 
 fn answer(outcome: Result<(), Reason>) -> Answer {
-    Answer { request: 7, rank: 0, data: 0, outcome, sequence: 0, epoch: 1, credit: 1, fence: 0 }
+    let (epoch, credit, fence, held) = (1, 1, 0, 0);
+    Answer { request: 7, rank: 0, data: 0, outcome, sequence: 0, epoch, credit, fence, held }
 }
 
 impl Policy for Toy {
@@ -329,7 +330,7 @@ fn give(nic: &mut Nic, peer: Peer, psn: u32, bytes: &[u8], cut: usize) {
 }
 
 fn outcome(answer: &(Peer, Vec<u8>)) -> Result<(), Reason> {
-    Answer::parse(answer.1.first_chunk::<40>().unwrap()).unwrap().outcome
+    Answer::parse(answer.1.first_chunk::<ANSWER_LEN>().unwrap()).unwrap().outcome
 }
 
 #[test]

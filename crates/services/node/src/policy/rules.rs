@@ -180,6 +180,7 @@ impl Rules {
             epoch: EPOCH,
             credit: self.settings.credit,
             fence: self.fence(heads.capability.object),
+            held: 0,
         }
     }
 
@@ -195,6 +196,7 @@ impl Rules {
             epoch: EPOCH,
             credit: self.settings.credit,
             fence: 0,
+            held: 0,
         })
     }
 }

@@ -16,6 +16,8 @@
 //!         2 hole   object u64, version, start u64, end u64, count u8, edges (number u64, grain)
 //!         3 seal   object u64, fence u64
 //!         4 purge  object u64
+//!         5 aside  object u64, strip u32, version, start u64, end u64, count u8, place u8,
+//!                  strip of the layout u32
 //! object  number u64, strip u32, fence u64, floor version, floor from u64, strips u32, each
 //!         index u64, version, offset u32, bytes u32, crc u32, end u32, grains
 //! version fence u64, sequence u32     grains  count u16, each slot u32, crc u32
@@ -23,6 +25,7 @@
 
 use outboard_codec::crc32c;
 use outboard_medium::ALIGN;
+use outboard_wire::shared::Share;
 
 use super::Version;
 use super::index::{GRAIN, GRAINS_MAX, Grain, Record};
@@ -147,6 +150,16 @@ impl Record {
                     emit_grain(*grain, into);
                 }
             }
+            Record::Aside { object, strip, version, range, share } => {
+                into.push(5);
+                into.extend_from_slice(&object.to_le_bytes());
+                into.extend_from_slice(&strip.to_le_bytes());
+                emit_version(*version, into);
+                into.extend_from_slice(&range.start.to_le_bytes());
+                into.extend_from_slice(&range.end.to_le_bytes());
+                into.extend_from_slice(&[share.count, share.place]);
+                into.extend_from_slice(&share.strip.to_le_bytes());
+            }
             Record::Seal { object, fence } => {
                 into.push(3);
                 into.extend_from_slice(&object.to_le_bytes());
@@ -183,6 +196,13 @@ impl Record {
             }
             3 => Record::Seal { object: from.u64()?, fence: from.u64()? },
             4 => Record::Purge { object: from.u64()? },
+            5 => Record::Aside {
+                object: from.u64()?,
+                strip: from.u32()?,
+                version: from.version()?,
+                range: from.u64()?..from.u64()?,
+                share: Share { count: from.u8()?, place: from.u8()?, strip: from.u32()? },
+            },
             _ => return Err(Bad::Impossible),
         };
         if record.is_possible() { Ok(record) } else { Err(Bad::Impossible) }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
 use outboard_wire::shared::call::Object;
+use outboard_wire::shared::{RESERVE_MAX, Share};
 
 use super::Version;
 use super::format::{Bad, Fields, emit_grains, emit_version};
@@ -28,9 +29,16 @@ pub(super) struct Grain {
 impl Grain {
     /// Zeros, which lie nowhere.
     pub(super) const NONE: Grain = Grain { slot: u32::MAX, crc: 0 };
+    /// Zeros, which lie nowhere, and space that is put aside for what is written there.
+    pub(super) const ASIDE: Grain = Grain { slot: u32::MAX, crc: 1 };
 
-    fn is_some(self) -> bool {
-        self != Grain::NONE
+    /// Whether it lies somewhere.
+    pub(super) fn is_some(self) -> bool {
+        self.slot != u32::MAX
+    }
+
+    fn is_possible(self) -> bool {
+        self.is_some() || [Grain::NONE, Grain::ASIDE].contains(&self)
     }
 }
 
@@ -53,6 +61,14 @@ pub(super) enum Record {
         range: Range<u64>,
         /// The grains that lie partly in it, by their numbers in the object: as they are then.
         edges: Vec<(u64, Grain)>,
+    },
+    /// Space is put aside for the grains of a range that are not there, in some strips.
+    Aside {
+        object: u64,
+        strip: u32,
+        version: Version,
+        range: Range<u64>,
+        share: Share,
     },
     Seal {
         object: u64,
@@ -80,9 +96,44 @@ impl Record {
                 range.start < range.end
                     && edges.iter().all(|(number, grain)| is_edge(*number) && grain.is_some())
             }
+            Record::Aside { strip, range, share, .. } => {
+                Place::of(*strip, range.start, 1).is_some()
+                    && range.start < range.end
+                    && range.end - range.start <= RESERVE_MAX
+                    && share.place < share.count
+                    && share.strip.is_power_of_two()
+                    && share.strip >= *strip
+            }
             Record::Seal { .. } | Record::Purge { .. } => true,
         }
     }
+}
+
+/// The strips of a range that are a node's, and the grains of each that the range touches.
+pub(super) fn shared(
+    strip: u32,
+    range: &Range<u64>,
+    share: Share,
+) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
+    let (size, range) = (u64::from(strip.max(1)), range.clone());
+    let turns = (u64::from(share.strip.max(1)), u64::from(share.count.max(1)));
+    (range.start / size..range.end.div_ceil(size)).filter_map(move |index| {
+        let base = index * size;
+        let within = |at: u64| usize::try_from(at.saturating_sub(base).min(size)).unwrap_or(0);
+        let from = within(range.start) / GRAIN as usize;
+        let to = within(range.end).div_ceil(GRAIN as usize);
+        let is_its = base / turns.0 % turns.1 == u64::from(share.place);
+        is_its.then_some((index, from..to))
+    })
+}
+
+/// What a record has freed.
+#[derive(Debug, Default)]
+pub(super) struct Freed {
+    /// Slots that nobody needs any more.
+    pub(super) slots: Vec<u32>,
+    /// Grains that no space is put aside for any more, though none of them was written.
+    pub(super) aside: u64,
 }
 
 /// The bytes of a write in their strip.
@@ -147,6 +198,12 @@ impl Strip {
         self.grains.get(at).copied().unwrap_or(Grain::NONE)
     }
 
+    /// Grains that take space: all, and those for which it is put aside.
+    fn taken(&self) -> (u64, u64) {
+        let count = |is: fn(&&Grain) -> bool| self.grains.iter().filter(is).count() as u64;
+        (count(|grain| **grain != Grain::NONE), count(|grain| **grain == Grain::ASIDE))
+    }
+
     /// Its grains that lie somewhere.
     pub(super) fn some(&self) -> impl Iterator<Item = Grain> {
         self.grains.iter().copied().filter(|grain| grain.is_some())
@@ -162,7 +219,7 @@ impl Strip {
             }
             *to = *grain;
         }
-        while all.last().is_some_and(|last| !last.is_some()) {
+        while all.last() == Some(&Grain::NONE) {
             all.pop();
         }
         self.grains = all.into_boxed_slice();
@@ -189,15 +246,37 @@ pub(super) struct Entry {
     pub(super) floor: Version,
     pub(super) floor_from: u64,
     pub(super) strips: BTreeMap<u64, Strip>,
-    /// Grains of all strips.
+    /// Grains of all strips that take space, and those of them that it is only put aside for.
     grains: u64,
+    pub(super) aside: u64,
+    end: u64,
 }
 
 impl Entry {
     /// One behind its last byte.
     pub(super) fn end(&self) -> u64 {
-        let last = self.strips.last_key_value();
-        last.map_or(0, |(index, strip)| index * u64::from(self.strip) + u64::from(strip.end))
+        self.end
+    }
+
+    /// Runs of grains that lie somewhere, that end behind `from`; so many at most.
+    pub(super) fn runs(&self, from: u64, most: usize) -> Vec<Range<u64>> {
+        let size = u64::from(self.strip.max(1));
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for (index, strip) in self.strips.range(from / size..) {
+            for (at, _) in strip.grains.iter().enumerate().filter(|(_, grain)| grain.is_some()) {
+                let start = index * size + at as u64 * GRAIN;
+                let end = start + GRAIN;
+                if let Some(last) = runs.last_mut().filter(|last| last.end == start) {
+                    last.end = end;
+                } else if end > from {
+                    if runs.len() == most {
+                        return runs;
+                    }
+                    runs.push(start..end);
+                }
+            }
+        }
+        runs
     }
 
     /// The last version of a strip, here or cut.
@@ -266,7 +345,15 @@ impl Entry {
     }
 
     fn count(&mut self) {
-        self.grains = self.strips.values().map(|strip| strip.some().count() as u64).sum();
+        let size = u64::from(self.strip);
+        (self.grains, self.aside, self.end) = (0, 0, 0);
+        for (index, strip) in &self.strips {
+            let (taken, aside) = strip.taken();
+            (self.grains, self.aside) = (self.grains + taken, self.aside + aside);
+            if strip.end > 0 {
+                self.end = index * size + u64::from(strip.end);
+            }
+        }
     }
 }
 
@@ -291,9 +378,9 @@ impl Index {
         self.objects.get(&object).map(|entry| entry.object(object))
     }
 
-    /// Does what a record says; the slots that nobody needs then.
-    pub(super) fn apply(&mut self, record: &Record) -> Result<Vec<u32>, Bad> {
-        let mut retired = Vec::new();
+    /// Does what a record says; what nobody needs then.
+    pub(super) fn apply(&mut self, record: &Record) -> Result<Freed, Bad> {
+        let mut freed = Freed::default();
         match record {
             Record::Write { object, strip, version, offset, bytes, crc, grains } => {
                 let place = Place::of(*strip, *offset, *bytes as usize).ok_or(Bad::Impossible)?;
@@ -304,18 +391,44 @@ impl Index {
                 entry.strip = *strip;
                 entry.fence = entry.fence.max(version.fence);
                 let to = entry.strips.entry(place.index).or_default();
-                let had = to.some().count() as u64;
-                to.put(place.grains().start, grains, &mut retired);
+                let had = to.taken();
+                to.put(place.grains().start, grains, &mut freed.slots);
                 to.last = *version;
                 to.wrote = Wrote { from: place.from, bytes: *bytes, crc: *crc };
                 to.end = to.end.max(place.end());
-                entry.grains = entry.grains + to.some().count() as u64 - had;
+                let has = to.taken();
+                let end = place.index * u64::from(*strip) + u64::from(to.end);
+                entry.grains = entry.grains + has.0 - had.0;
+                entry.aside = entry.aside + has.1 - had.1;
+                entry.end = entry.end.max(end);
             }
             Record::Hole { object, version, range, edges } => {
                 if let Some(entry) = self.objects.get_mut(object) {
                     entry.fence = entry.fence.max(version.fence);
-                    retired = entry.hole(*version, range, edges);
+                    let had = entry.aside;
+                    freed.slots = entry.hole(*version, range, edges);
+                    freed.aside = had.saturating_sub(entry.aside);
                 }
+            }
+            Record::Aside { object, strip, version, range, share } => {
+                let entry = self.objects.entry(*object).or_default();
+                if entry.strip != 0 && entry.strip != *strip {
+                    return Err(Bad::Impossible);
+                }
+                entry.strip = *strip;
+                entry.fence = entry.fence.max(version.fence);
+                for (index, grains) in shared(*strip, range, *share) {
+                    let to = entry.strips.entry(index).or_default();
+                    let fill = |at| match to.grain(at) {
+                        Grain::NONE => Grain::ASIDE,
+                        grain => grain,
+                    };
+                    let filled: Vec<Grain> = grains.clone().map(fill).collect();
+                    // Nothing that lies somewhere is replaced.
+                    to.put(grains.start, &filled, &mut Vec::new());
+                    (to.last, to.wrote) = (*version, Wrote::default());
+                }
+                entry.count();
             }
             Record::Seal { object, fence } => {
                 let entry = self.objects.entry(*object).or_default();
@@ -324,10 +437,11 @@ impl Index {
             Record::Purge { object } => {
                 let entry = self.objects.remove(object).unwrap_or_default();
                 let grains = entry.strips.values().flat_map(Strip::some);
-                retired.extend(grains.map(|grain| grain.slot));
+                freed.slots.extend(grains.map(|grain| grain.slot));
+                freed.aside = entry.aside;
             }
         }
-        Ok(retired)
+        Ok(freed)
     }
 
     /// The strips whose content a record may change, those that are here and those it makes.
@@ -344,6 +458,9 @@ impl Index {
                 let mut all: Vec<_> = last.into_iter().chain(here).collect();
                 all.dedup();
                 all.into_iter().map(|index| (*object, index)).collect()
+            }
+            Record::Aside { object, strip, range, share, .. } => {
+                shared(*strip, range, *share).map(|(index, _)| (*object, index)).collect()
             }
             Record::Seal { .. } => Vec::new(),
             Record::Purge { object } => {
@@ -456,7 +573,8 @@ fn parse_strip(from: &mut Fields<'_>, size: u32) -> Result<(u64, Strip), Bad> {
     let place = begins.and_then(|at| Place::of(size, at, end.max(1) as usize));
     let is_possible = place.is_some()
         && grains.len() as u64 * GRAIN <= u64::from(size)
-        && grains.last().is_none_or(|last| last.is_some());
+        && grains.iter().all(|grain| grain.is_possible())
+        && grains.last() != Some(&Grain::NONE);
     let strip = Strip { last, wrote, end, grains };
     if is_possible { Ok((index, strip)) } else { Err(Bad::Impossible) }
 }

@@ -13,6 +13,7 @@ use outboard_wire::shared::Reason;
 
 use super::format::{self, BLOCK, CHUNK, HEADERS, Header, LOG_ROOM, LogHead, PIECE_ROOM};
 use super::index::{Cursor, Record};
+use super::space::Space;
 use super::{Shared, Store};
 
 /// Most blocks of one write of the log.
@@ -55,12 +56,30 @@ impl Log {
     }
 }
 
+/// Space that a record takes.
+#[derive(Debug, Default)]
+pub(super) struct Spent {
+    /// Where its grains lie.
+    pub(super) slots: Vec<u32>,
+    /// Grains that space was put aside for, until they took it; below zero: so many it is put aside
+    /// for.
+    pub(super) aside: i64,
+}
+
+impl Spent {
+    /// The record is not made after all. Slots are not free at once: a write to them may still be
+    /// under way.
+    pub(super) fn give_back(self, space: &mut Space) {
+        space.retire(self.slots);
+        space.promised(self.aside);
+    }
+}
+
 /// A record on its way to the log.
 #[derive(Debug)]
 pub(super) struct Pending {
     record: Record,
-    /// Where its grains lie.
-    slots: Vec<u32>,
+    spent: Spent,
     outcome: Arc<OnceLock<Result<(), Reason>>>,
 }
 
@@ -73,13 +92,15 @@ struct Batch<'s> {
 impl Batch<'_> {
     fn settle(&mut self, result: Result<(), Reason>) {
         let mut state = self.shared.state();
-        for Pending { record, slots, outcome } in self.pending.drain(..) {
-            let retired = match result {
+        for Pending { record, spent, outcome } in self.pending.drain(..) {
+            if result.is_ok() {
                 // Each was made from this index by who has its strip.
-                Ok(()) => state.index.apply(&record).unwrap_or_default(),
-                Err(_) => slots,
-            };
-            state.space.retire(retired);
+                let freed = state.index.apply(&record).unwrap_or_default();
+                state.space.retire(freed.slots);
+                state.space.promised(-i64::try_from(freed.aside).unwrap_or(0));
+            } else {
+                spent.give_back(&mut state.space);
+            }
             let _first = outcome.set(result);
         }
         state.orphans = false;
@@ -121,7 +142,7 @@ impl Drop for Waiter<'_> {
         let mut state = self.shared.state();
         let mine = |pending: &Pending| Arc::ptr_eq(&pending.outcome, &self.outcome);
         match state.pending.iter().position(mine).and_then(|at| state.pending.remove(at)) {
-            Some(pending) => state.space.retire(pending.slots),
+            Some(pending) => pending.spent.give_back(&mut state.space),
             // It is being written: who comes to this strip next waits until that is over.
             None => state.orphans = true,
         }
@@ -143,11 +164,11 @@ fn packed(batch: &[Pending]) -> Vec<Vec<u8>> {
 }
 
 impl<M: Medium> Store<M> {
-    /// Puts a record into the log and then does what it says. Its slots are the log's from now on.
-    pub(super) async fn commit(&self, record: Record, slots: Vec<u32>) -> Result<(), Reason> {
+    /// Puts a record into the log and then does what it says. Its space is the log's from now on.
+    pub(super) async fn commit(&self, record: Record, spent: Spent) -> Result<(), Reason> {
         let outcome = Arc::new(OnceLock::new());
         let waiter = Waiter { shared: &self.shared, outcome: Arc::clone(&outcome) };
-        let pending = Pending { record, slots, outcome };
+        let pending = Pending { record, spent, outcome };
         self.shared.state().pending.push_back(pending);
         let outcome = &waiter.outcome;
         match self.leader.lock_unless(|| outcome.get().copied()).await {

@@ -297,5 +297,7 @@ fn space(index: &Index, capacity: u64) -> Result<Space, OpenError> {
             });
         }
     }
+    let aside: u64 = index.objects.values().map(|entry| entry.aside).sum();
+    space.promised(i64::try_from(aside).unwrap_or(i64::MAX));
     Ok(space)
 }

@@ -51,6 +51,21 @@ impl<M: Medium> Store<M> {
         Ok(bytes)
     }
 
+    /// Runs of data at or behind `from`, so many at most, and the bytes that the object takes. Space
+    /// that is put aside is no data.
+    pub async fn map(&self, object: u64, from: u64, most: usize) -> Vec<Range<u64>> {
+        let _shared = self.locks.shared_on(Ino(object), from..u64::MAX).await;
+        self.settled().await;
+        let state = self.shared.state();
+        state.index.objects.get(&object).map_or_else(Vec::new, |entry| entry.runs(from, most))
+    }
+
+    /// Bytes that an object takes.
+    #[must_use]
+    pub fn held(&self, object: u64) -> u64 {
+        self.shared.state().index.object(object).map_or(0, |known| known.bytes)
+    }
+
     /// The bytes of grains, each checked.
     pub(super) async fn load(&self, grains: &[Grain]) -> Result<Vec<u8>, Reason> {
         let mut bytes = vec![0; grains.len() * GRAIN_LEN];
@@ -62,7 +77,7 @@ impl<M: Medium> Store<M> {
     pub(super) async fn check(&self, grains: &[Grain], mut into: Option<&mut Vec<u8>>) -> u64 {
         let mut damaged = 0;
         let some: Vec<(usize, Grain)> =
-            grains.iter().copied().enumerate().filter(|(_, grain)| *grain != Grain::NONE).collect();
+            grains.iter().copied().enumerate().filter(|(_, grain)| grain.is_some()).collect();
         let slots: Vec<u32> = some.iter().map(|(_, grain)| grain.slot).collect();
         for (slot, first, count) in runs(&slots) {
             let buf = Buf::zeroed(count * GRAIN_LEN);

@@ -8,10 +8,23 @@ use std::collections::VecDeque;
 
 use super::index::GRAIN;
 
-/// Slots that writes leave, so that holes can be made when there is no other space.
-const RESERVE: u64 = 4;
+/// Slots that new data leaves, so that holes can be made, and data written over, when there is no
+/// other space: both give back what they take, but only later. So many of a store, within bounds.
+const RESERVE_PART: u64 = 64;
+const RESERVE_BOUNDS: (u64, u64) = (4, 64);
 /// Fewest slots of a store.
 pub(super) const SLOTS_MIN: u64 = 16;
+
+/// Grains that somebody is about to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Want {
+    /// Where there was nothing.
+    pub(super) fresh: u64,
+    /// Over others, whose slots are given back.
+    pub(super) over: u64,
+    /// Where space was put aside.
+    pub(super) aside: u64,
+}
 
 /// A bit for each slot, and those that are retired.
 #[derive(Debug, Default)]
@@ -20,6 +33,8 @@ pub(super) struct Space {
     words: Vec<u64>,
     slots: u64,
     used: u64,
+    /// Slots that are promised to grains that are not written yet.
+    aside: u64,
     /// Where the search goes on.
     next: u64,
     retired: VecDeque<u32>,
@@ -42,7 +57,35 @@ impl Space {
     /// Bytes that writes can still take.
     pub(super) fn free(&self) -> u64 {
         let retired = self.retired.len() as u64;
-        (self.slots - self.used + retired).saturating_sub(RESERVE) * GRAIN
+        (self.left() + retired).saturating_sub(self.reserve()) * GRAIN
+    }
+
+    fn reserve(&self) -> u64 {
+        (self.slots / RESERVE_PART).clamp(RESERVE_BOUNDS.0, RESERVE_BOUNDS.1)
+    }
+
+    /// Slots that are neither in use nor promised.
+    fn left(&self) -> u64 {
+        (self.slots - self.used).saturating_sub(self.aside)
+    }
+
+    /// Slots that are promised.
+    pub(super) fn aside(&self) -> u64 {
+        self.aside
+    }
+
+    /// Promises slots; false if there are not as many.
+    pub(super) fn put_aside(&mut self, count: u64) -> bool {
+        let has = self.left() >= count.saturating_add(self.reserve());
+        if has {
+            self.aside += count;
+        }
+        has
+    }
+
+    /// So many slots are promised more, or fewer; whether or not there are as many.
+    pub(super) fn promised(&mut self, more: i64) {
+        self.aside = self.aside.saturating_add_signed(more);
     }
 
     /// Slots in use, retired ones too.
@@ -80,13 +123,16 @@ impl Space {
         }
     }
 
-    /// Takes slots, below `grown` if there are any; nothing if there are not as many. The reserve
-    /// is for who asks for it.
-    pub(super) fn take(&mut self, count: u64, reserve: bool, grown: u64) -> Option<Vec<u32>> {
-        let keep = if reserve { 0 } else { RESERVE };
-        if self.slots - self.used < count + keep {
+    /// Takes slots, below `grown` if there are any; nothing if there are not as many. What is
+    /// fresh leaves the reserve. What was put aside is not any more.
+    pub(super) fn take(&mut self, want: Want, grown: u64) -> Option<Vec<u32>> {
+        let Want { fresh, over, aside } = want;
+        let keep = if fresh > 0 { self.reserve() } else { 0 };
+        let (count, aside) = (fresh + over + aside, aside.min(self.aside));
+        if self.left() + aside < count + keep {
             return None;
         }
+        self.aside -= aside;
         let (mut taken, grown) = (Vec::new(), grown.min(self.slots));
         let next = if self.next < grown { self.next } else { 0 };
         for range in [next..grown, 0..next, grown..self.slots] {
@@ -138,30 +184,54 @@ impl Space {
 mod tests {
     use super::*;
 
+    fn fresh(fresh: u64) -> Want {
+        Want { fresh, ..Want::default() }
+    }
+
+    fn over(over: u64) -> Want {
+        Want { over, ..Want::default() }
+    }
+
+    #[test]
+    fn what_is_put_aside_is_for_who_was_promised_it() {
+        let mut space = Space::new(16 * GRAIN);
+        assert!(!space.put_aside(13) && space.put_aside(10) && !space.put_aside(3));
+        assert_eq!((space.aside(), space.free()), (10, 2 * GRAIN));
+        assert_eq!(space.take(fresh(3), 16), None);
+        assert_eq!(space.take(fresh(2), 16).map(|taken| taken.len()), Some(2));
+        assert_eq!(space.take(over(4), 16).map(|taken| taken.len()), Some(4));
+        assert_eq!((space.take(over(1), 16), space.free()), (None, 0));
+        let promised = Want { aside: 7, ..Want::default() };
+        assert_eq!(space.take(promised, 16).map(|taken| taken.len()), Some(7));
+        space.promised(-3);
+        assert_eq!(space.aside(), 0);
+        assert_eq!(space.take(over(3), 16).map(|taken| taken.len()), Some(3));
+    }
+
     #[test]
     fn a_slot_is_used_again_only_after_the_flush_that_began_after_it_was_retired() {
         let mut space = Space::new(16 * GRAIN);
-        let first = space.take(12, false, 16).unwrap();
+        let first = space.take(fresh(12), 16).unwrap();
         assert_eq!((first.len(), space.free()), (12, 0));
-        assert_eq!(space.take(1, false, 16), None, "the reserve");
-        assert_eq!(space.take(4, true, 16), Some(vec![12, 13, 14, 15]));
+        assert_eq!(space.take(fresh(1), 16), None, "the reserve");
+        assert_eq!(space.take(over(4), 16), Some(vec![12, 13, 14, 15]));
         space.retire([3, 5]);
         let now = space.now();
         space.retire([7]);
-        assert_eq!(space.take(1, true, 16), None);
+        assert_eq!(space.take(over(1), 16), None);
         space.free_before(now);
-        assert_eq!(space.take(2, true, 16), Some(vec![3, 5]));
+        assert_eq!(space.take(over(2), 16), Some(vec![3, 5]));
         space.free_before(now);
-        assert_eq!(space.take(1, true, 16), None);
+        assert_eq!(space.take(over(1), 16), None);
     }
 
     #[test]
     fn the_medium_grows_only_when_what_it_has_is_full() {
         let mut space = Space::new(200 * GRAIN);
-        assert_eq!(space.take(2, false, 70), Some(vec![0, 1]));
+        assert_eq!(space.take(fresh(2), 70), Some(vec![0, 1]));
         space.give_back(0);
-        assert_eq!(space.take(69, false, 70).map(|taken| taken.contains(&0)), Some(true));
-        assert_eq!(space.take(2, false, 70), Some(vec![70, 71]));
+        assert_eq!(space.take(fresh(69), 70).map(|taken| taken.contains(&0)), Some(true));
+        assert_eq!(space.take(fresh(2), 70), Some(vec![70, 71]));
         assert!(!space.mark(70) && !space.mark(200) && space.mark(199));
     }
 }

@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use outboard_base::Rng;
+use outboard_wire::shared::Share;
 
 use super::format::{
     self, BLOCK, Bad, Header, LOG_ROOM, LogHead, PIECE_ROOM, emit_piece, parse_piece,
@@ -25,7 +26,7 @@ fn version(rng: &mut Rng) -> Version {
 
 fn record(rng: &mut Rng) -> Record {
     let object = rng.below(5);
-    match rng.below(5) {
+    match rng.below(6) {
         0..2 => {
             let strip = 8192 << rng.below(8);
             let from = rng.below(strip);
@@ -48,6 +49,12 @@ fn record(rng: &mut Rng) -> Record {
             let edges = (0..edges).map(|edge| (start / GRAIN + 3 * edge, grain(rng)));
             let edges = edges.collect();
             Record::Hole { object, version: version(rng), range: start..end, edges }
+        }
+        5 => {
+            let (start, count) = (rng.below(1 << 40), 1 + rng.below(9) as u8);
+            let share = Share { count, place: rng.below(u64::from(count)) as u8, strip: 1 << 17 };
+            let range = start..start + 1 + rng.below(1 << 18);
+            Record::Aside { object, strip: 1 << 16, version: version(rng), range, share }
         }
         3 => Record::Seal { object, fence: rng.next_u64() },
         _ => Record::Purge { object },
@@ -86,11 +93,15 @@ fn golden_bytes() {
     Record::Hole { object: 6, version, range: 9..10000, edges }.emit(&mut out);
     Record::Seal { object: 7, fence: 8 }.emit(&mut out);
     Record::Purge { object: 9 }.emit(&mut out);
+    let share = Share { count: 2, place: 1, strip: 8192 };
+    Record::Aside { object: 6, strip: 8192, version, range: 9..10000, share }.emit(&mut out);
     #[rustfmt::skip]
     let golden = [
         2, 6, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0,
         16, 39, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0,
         3, 7, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 4, 9, 0, 0, 0, 0, 0, 0, 0,
+        5, 6, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0,
+        9, 0, 0, 0, 0, 0, 0, 0, 16, 39, 0, 0, 0, 0, 0, 0, 2, 1, 0, 32, 0, 0,
     ];
     assert_eq!(out, golden);
     let mut block = vec![7; BLOCK];

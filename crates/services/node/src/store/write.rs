@@ -9,11 +9,16 @@ use outboard_base::task::join_all;
 use outboard_base::{Errno, Ino};
 use outboard_codec::crc32c;
 use outboard_medium::{Buf, Medium};
-use outboard_wire::shared::Reason;
 use outboard_wire::shared::call::Object;
+use outboard_wire::shared::{RESERVE_MAX, Reason, Share};
 
-use super::index::{GRAIN, Grain, Place, Record, Wrote};
+use super::index::{GRAIN, Grain, Place, Record, Wrote, shared};
+use super::log::Spent;
+use super::space::Want;
 use super::{GRAIN_LEN, Shared, Store, Version};
+
+/// Flushes after which what is written over others gives up waiting for space.
+const ROUNDS: usize = 16;
 
 /// What becomes of a write.
 enum Admitted {
@@ -23,23 +28,22 @@ enum Admitted {
     New(Vec<Grain>),
 }
 
-/// Slots that somebody has taken and not yet used.
+/// Space that somebody has taken and not yet used.
 pub(super) struct Taken<'s> {
     shared: &'s Shared,
-    slots: Vec<u32>,
+    spent: Spent,
 }
 
 impl Taken<'_> {
     /// They are the log's from now on.
-    fn into_slots(mut self) -> Vec<u32> {
-        std::mem::take(&mut self.slots)
+    fn into_spent(mut self) -> Spent {
+        std::mem::take(&mut self.spent)
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        // Not free at once: a write to them may still be under way.
-        self.shared.state().space.retire(self.slots.drain(..));
+        std::mem::take(&mut self.spent).give_back(&mut self.shared.state().space);
     }
 }
 
@@ -83,11 +87,11 @@ impl<M: Medium> Store<M> {
         };
         let mut buf = Buf::zeroed(old.len() * GRAIN_LEN);
         self.merge(&mut buf, &old, place.from as usize % GRAIN_LEN, bytes).await?;
-        let taken = self.take(old.len(), false).await?;
+        let taken = self.take(wanted(&old)).await?;
         let grains = self.put_grains(&taken, buf).await?;
         let bytes = place.bytes;
         let record = Record::Write { object, strip, version, offset, bytes, crc, grains };
-        self.commit(record, taken.into_slots()).await?;
+        self.commit(record, taken.into_spent()).await?;
         let mut state = self.shared.state();
         state.counts.writes += 1;
         state.counts.written += u64::from(bytes);
@@ -139,7 +143,7 @@ impl<M: Medium> Store<M> {
             let base = at * GRAIN_LEN;
             let is_covered = from <= base && base + GRAIN_LEN <= end;
             if !is_covered
-                && *grain != Grain::NONE
+                && grain.is_some()
                 && let Some(to) = buf.get_mut(base..base + GRAIN_LEN)
             {
                 to.copy_from_slice(&self.load(&[*grain]).await?);
@@ -151,27 +155,39 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Slots for so many grains, on a medium that has them.
-    async fn take(&self, count: usize, reserve: bool) -> Result<Taken<'_>, Reason> {
+    /// Slots for grains, on a medium that has them. What is written over others gives as much back,
+    /// once that is durable, so it waits for others that do.
+    async fn take(&self, want: Want) -> Result<Taken<'_>, Reason> {
         let shared = &self.shared;
         let grown = self.data.len() / GRAIN;
+        let aside = i64::try_from(want.aside).unwrap_or(i64::MAX);
         let take = || {
-            let slots = shared.state().space.take(count as u64, reserve, grown);
-            slots.map(|slots| Taken { shared, slots })
+            let slots = shared.state().space.take(want, grown);
+            slots.map(|slots| Taken { shared, spent: Spent { slots, aside } })
         };
         let mut taken = take();
-        if taken.is_none() && shared.state().space.retired() > 0 {
-            let _flusher = self.flusher.lock().await;
-            taken = take();
-            if taken.is_none() {
-                self.flush_now().await?;
-                taken = take();
+        for _ in 0..ROUNDS {
+            let may_help = want.fresh == 0 || shared.state().space.retired() > 0;
+            if taken.is_some() || !may_help {
+                break;
             }
+            taken = self.after_flush(&take).await?;
         }
         let taken = taken.ok_or(Reason::Full)?;
-        let last = taken.slots.iter().max().map_or(0, |last| (u64::from(*last) + 1) * GRAIN);
+        let last = taken.spent.slots.iter().max().map_or(0, |last| (u64::from(*last) + 1) * GRAIN);
         self.grow_data(last).await?;
         Ok(taken)
+    }
+
+    /// Tries, and again once a flush has freed what was retired.
+    async fn after_flush<T>(&self, take: impl Fn() -> Option<T>) -> Result<Option<T>, Reason> {
+        let _flusher = self.flusher.lock().await;
+        let taken = take();
+        if taken.is_some() {
+            return Ok(taken);
+        }
+        self.flush_now().await?;
+        Ok(take())
     }
 
     async fn grow_data(&self, len: u64) -> Result<(), Reason> {
@@ -196,10 +212,11 @@ impl<M: Medium> Store<M> {
 
     /// Writes grains to their slots, in as few writes as these allow.
     async fn put_grains(&self, taken: &Taken<'_>, buf: Buf) -> Result<Vec<Grain>, Reason> {
-        let grains = taken.slots.iter().zip(buf.chunks(GRAIN_LEN));
+        let slots = &taken.spent.slots;
+        let grains = slots.iter().zip(buf.chunks(GRAIN_LEN));
         let grains =
             grains.map(|(slot, bytes)| Grain { slot: *slot, crc: crc32c(bytes) }).collect();
-        let runs = runs(&taken.slots);
+        let runs = runs(slots);
         if let [(slot, _, _)] = runs[..] {
             let (written, _) = self.data.write(u64::from(slot) * GRAIN, buf).await;
             return written.map(|()| grains).map_err(|_| Reason::Medium);
@@ -241,13 +258,76 @@ impl<M: Medium> Store<M> {
             let within = touched(*number, &range).and_then(|within| bytes.get_mut(within));
             within.unwrap_or_default().fill(0);
         }
-        let taken = self.take(old.len(), true).await?;
+        let taken = self.take(wanted(&old)).await?;
         let grains = self.put_grains(&taken, buf).await?;
         let edges = edges.iter().map(|(number, _)| *number).zip(grains).collect();
         let record = Record::Hole { object, version, range, edges };
-        self.commit(record, taken.into_slots()).await?;
+        self.commit(record, taken.into_spent()).await?;
         self.shared.state().counts.holes += 1;
         Ok(())
+    }
+
+    /// Space is put aside for the bytes of a range that are not there, in the strips that are this
+    /// node's: writes to them do not end for want of space. What is there stays as it is.
+    ///
+    /// # Errors
+    /// As of [`Store::write`]; [`Reason::Full`] if there is not enough for all.
+    pub async fn reserve(
+        &self,
+        object: u64,
+        strip: u32,
+        version: Version,
+        range: Range<u64>,
+        share: Share,
+    ) -> Result<(), Reason> {
+        let record = Record::Aside { object, strip, version, range: range.clone(), share };
+        if !record.is_possible() || range.end - range.start > RESERVE_MAX {
+            return Err(Reason::Invalid);
+        }
+        let _all = self.locks.exclusive(Ino(object)).await;
+        self.settled().await;
+        let count = self.admit_aside(&record)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let aside = i64::try_from(count).map_err(|_| Reason::Invalid)?;
+        let shared = &self.shared;
+        let take = || {
+            let has = shared.state().space.put_aside(count);
+            let spent = Spent { slots: Vec::new(), aside: -aside };
+            has.then_some(Taken { shared, spent })
+        };
+        let mut taken = take();
+        if taken.is_none() && shared.state().space.retired() > 0 {
+            taken = self.after_flush(take).await?;
+        }
+        self.commit(record, taken.ok_or(Reason::Full)?.into_spent()).await
+    }
+
+    /// Grains that space is to be put aside for.
+    fn admit_aside(&self, record: &Record) -> Result<u64, Reason> {
+        self.shared.usable()?;
+        let Record::Aside { object, strip, version, range, share } = record else {
+            return Err(Reason::Invalid);
+        };
+        let state = self.shared.state();
+        let entry = state.index.objects.get(object);
+        if entry.is_some_and(|entry| version.fence < entry.fence) {
+            return Err(Reason::Fence);
+        }
+        if entry.is_some_and(|entry| entry.strip != 0 && entry.strip != *strip) {
+            return Err(Reason::Invalid);
+        }
+        let mut count = 0;
+        for (index, grains) in shared(*strip, range, *share) {
+            if entry.is_some_and(|entry| entry.last(index) > *version) {
+                return Err(Reason::Order);
+            }
+            let known = entry.and_then(|entry| entry.strips.get(&index));
+            let grain = |at| known.map_or(Grain::NONE, |strip| strip.grain(at));
+            count += grains.filter(|at| grain(*at) == Grain::NONE).count() as u64;
+        }
+        Ok(count)
     }
 
     /// The grains that lie partly in the hole; nothing if there is nothing to do.
@@ -275,7 +355,7 @@ impl<M: Medium> Store<M> {
             let strip = entry.strips.get(&(number * GRAIN / size));
             let grain = strip.map_or(Grain::NONE, |strip| strip.grain(within));
             let is_new = edges.iter().all(|(other, _)| *other != number);
-            if !at.is_multiple_of(GRAIN) && grain != Grain::NONE && is_new {
+            if !at.is_multiple_of(GRAIN) && grain.is_some() && is_new {
                 edges.push((number, grain));
             }
         }
@@ -292,7 +372,7 @@ impl<M: Medium> Store<M> {
         self.shared.usable()?;
         let known = self.shared.state().index.object(object);
         if known.is_none_or(|known| known.fence < fence) {
-            self.commit(Record::Seal { object, fence }, Vec::new()).await?;
+            self.commit(Record::Seal { object, fence }, Spent::default()).await?;
         }
         self.flush().await?;
         let sealed = self.shared.state().index.object(object);
@@ -310,9 +390,19 @@ impl<M: Medium> Store<M> {
         if !self.shared.state().index.objects.contains_key(&object) {
             return Ok(());
         }
-        self.commit(Record::Purge { object }, Vec::new()).await?;
+        self.commit(Record::Purge { object }, Spent::default()).await?;
         self.shared.state().counts.purges += 1;
         Ok(())
+    }
+}
+
+/// What is wanted to write over these.
+fn wanted(old: &[Grain]) -> Want {
+    let count = |is: fn(&&Grain) -> bool| old.iter().filter(is).count() as u64;
+    Want {
+        fresh: count(|grain| **grain == Grain::NONE),
+        over: count(|grain| grain.is_some()),
+        aside: count(|grain| **grain == Grain::ASIDE),
     }
 }
 

@@ -11,7 +11,7 @@ use outboard_base::task::run;
 use outboard_medium::mem::{Faults, MemMedium};
 use outboard_medium::{Buf, Medium};
 use outboard_node::{OpenError, Store, StoreOptions, Version};
-use outboard_wire::shared::Reason;
+use outboard_wire::shared::{Reason, Share};
 
 use super::model::{GRAIN, Media, STRIP, TestStore, options};
 
@@ -128,7 +128,12 @@ fn a_full_store_still_seals_cuts_and_purges() {
         }
     }
     assert_eq!((taken, store.free()), (60, 0));
-    assert_eq!(write(&store, sequence + 1, 3, 1, 9), Err(Reason::Full), "out of place");
+    assert_eq!(
+        write(&store, sequence + 1, 3, 9, 9),
+        Ok(()),
+        "over data: it gives back what it takes"
+    );
+    assert_eq!(write(&store, sequence + 2, 60 * GRAIN, 9, 9), Err(Reason::Full));
     assert_eq!(run(store.read(7, 0, 9)), Ok(vec![9; 9]));
     assert_eq!(run(store.seal(7, 2 << 32)).unwrap().bytes, 60 * GRAIN);
     let version = Version { fence: 2 << 32, sequence: 1 };
@@ -151,6 +156,73 @@ fn a_full_store_still_seals_cuts_and_purges() {
         run(store.write(9, STRIP, version, None, u64::from(strip * STRIP), &[1; 16384])).err()
     });
     assert_eq!(refused, Some(Reason::Full));
+}
+
+/// A program that was promised space writes to it on a full disk, and writes it over again; what is
+/// not written of it is no data, and is given back with the rest.
+#[test]
+fn space_put_aside_is_there_when_it_is_written() {
+    let media = media();
+    let store = opened(&media);
+    let share = Share { count: 1, place: 0, strip: STRIP };
+    let reserve = |store: &TestStore, sequence, grains: u64| {
+        run(store.reserve(7, STRIP, version(sequence), 0..grains * GRAIN, share))
+    };
+    write(&store, 1, GRAIN, 1, 100).unwrap();
+    assert_eq!(reserve(&store, 2, 70), Err(Reason::Full), "and nothing is put aside");
+    assert_eq!((store.free(), store.held(7)), (59 * GRAIN, GRAIN));
+    reserve(&store, 3, 20).unwrap();
+    reserve(&store, 3, 20).unwrap();
+    assert_eq!((store.free(), store.held(7)), (40 * GRAIN, 20 * GRAIN));
+    assert_eq!(store.objects(7, 1)[0].end, GRAIN + 100);
+    let fill = |store: &TestStore| {
+        let fill = |grain: u32| {
+            let at = u64::from(grain) * GRAIN;
+            run(store.write(8, STRIP, version(grain + 1), None, at, &[3; 8192])).err()
+        };
+        (0..64).find_map(fill)
+    };
+    assert_eq!(fill(&store), Some(Reason::Full));
+    assert_eq!(store.free(), 0);
+    drop(store);
+    let store = opened(&media);
+    assert_eq!((store.free(), store.held(7)), (0, 20 * GRAIN));
+    for round in 0..3 {
+        for grain in 0..20 {
+            let byte = u8::try_from(round).unwrap();
+            write(&store, 10 + round * 20 + grain, u64::from(grain) * GRAIN, byte, 8192).unwrap();
+        }
+    }
+    assert_eq!(store.held(7), 20 * GRAIN);
+    assert_eq!(figure(&store, "aside_bytes"), 0);
+    run(store.hole(7, version(100), 0..u64::MAX)).unwrap();
+    reserve(&store, 101, 20).unwrap();
+    assert_eq!((store.free(), run(store.map(7, 0, 9))), (0, Vec::new()));
+    run(store.purge(7)).unwrap();
+    assert_eq!((store.free(), figure(&store, "aside_bytes")), (20 * GRAIN, 0));
+}
+
+/// Of strips in turn a node puts space aside for its own, and says where its data lies.
+#[test]
+fn a_node_puts_space_aside_for_its_strips_and_knows_where_data_is() {
+    let store = opened(&media());
+    let strip = u64::from(STRIP);
+    let share = Share { count: 3, place: 1, strip: 2 * STRIP };
+    run(store.reserve(7, STRIP, version(1), 5..9 * strip, share)).unwrap();
+    assert_eq!(store.held(7), 4 * GRAIN + 2 * GRAIN, "strips 2, 3 and 8");
+    write(&store, 2, 2 * strip + GRAIN + 9, 1, 9).unwrap();
+    write(&store, 3, 3 * strip, 1, 9).unwrap();
+    write(&store, 4, 5 * strip, 1, 9).unwrap();
+    let runs = [2 * strip + GRAIN..3 * strip + GRAIN, 5 * strip..5 * strip + GRAIN];
+    assert_eq!(run(store.map(7, 0, 9)), runs);
+    assert_eq!(run(store.map(7, 3 * strip + 5, 1)), [3 * strip..3 * strip + GRAIN]);
+    assert_eq!(run(store.map(7, 3 * strip + GRAIN, 1)), runs[1..]);
+    assert_eq!(run(store.map(9, 0, 9)), []);
+    assert_eq!(store.held(7), 7 * GRAIN);
+    let old = Version { fence: 1, sequence: 9 };
+    assert_eq!(run(store.reserve(7, STRIP, old, 0..9, share)), Err(Reason::Fence));
+    let late = run(store.reserve(7, STRIP, version(1), 0..9 * strip, share));
+    assert_eq!(late, Err(Reason::Order));
 }
 
 #[test]

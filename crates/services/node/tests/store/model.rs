@@ -11,7 +11,7 @@ use outboard_base::Rng;
 use outboard_base::task::{poll_once, run};
 use outboard_medium::mem::{Faults, MemMedium};
 use outboard_node::{Store, StoreOptions, Version};
-use outboard_wire::shared::Reason;
+use outboard_wire::shared::{Reason, Share};
 
 pub(crate) const GRAIN: u64 = 8192;
 pub(crate) const STRIP: u32 = 16384;
@@ -70,10 +70,31 @@ impl Default for Strip {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Write { at: (u64, u64), version: Version, from: u32, bytes: Vec<u8> },
-    Hole { object: u64, version: Version, range: Range<u64> },
-    Purge { object: u64 },
-    Seal { object: u64, fence: u64 },
+    Write {
+        at: (u64, u64),
+        version: Version,
+        from: u32,
+        bytes: Vec<u8>,
+    },
+    Hole {
+        object: u64,
+        version: Version,
+        range: Range<u64>,
+    },
+    /// Space put aside: it changes no byte, and no end.
+    Reserve {
+        object: u64,
+        version: Version,
+        range: Range<u64>,
+        share: Share,
+    },
+    Purge {
+        object: u64,
+    },
+    Seal {
+        object: u64,
+        fence: u64,
+    },
     Flush,
     Tidy,
 }
@@ -82,9 +103,10 @@ impl Op {
     fn object(&self) -> Option<u64> {
         match self {
             Op::Write { at, .. } => Some(at.0),
-            Op::Hole { object, .. } | Op::Purge { object } | Op::Seal { object, .. } => {
-                Some(*object)
-            }
+            Op::Hole { object, .. }
+            | Op::Reserve { object, .. }
+            | Op::Purge { object }
+            | Op::Seal { object, .. } => Some(*object),
             Op::Flush | Op::Tidy => None,
         }
     }
@@ -111,6 +133,9 @@ fn begin<'s>(store: &'s TestStore, op: &'s Op) -> Running<'s> {
         }
         Op::Hole { object, version, range } => {
             Box::pin(store.hole(*object, *version, range.clone()))
+        }
+        Op::Reserve { object, version, range, share } => {
+            Box::pin(store.reserve(*object, STRIP, *version, range.clone(), *share))
         }
         Op::Purge { object } => Box::pin(store.purge(*object)),
         Op::Seal { object, fence } => Box::pin(async move {
@@ -238,7 +263,7 @@ impl Walk {
         self.sequence += 1;
         let fence = self.fences.get(&object).copied().unwrap_or(1);
         let version = Version { fence: fence + self.rng.below(2), sequence: self.sequence };
-        match self.rng.below(20) {
+        match self.rng.below(22) {
             0..12 => {
                 let from = if self.rng.chance(1, 2) { 0 } else { self.rng.below(16000) };
                 let room = u64::from(STRIP) - from;
@@ -258,6 +283,13 @@ impl Walk {
             14 => Op::Purge { object },
             15 => Op::Seal { object, fence: fence + self.rng.below(3) },
             16..19 => Op::Flush,
+            19..21 => {
+                let start = self.rng.below(STRIPS * u64::from(STRIP));
+                let range = start..start + 1 + self.rng.below(40000);
+                let count = 1 + self.rng.below(2) as u8;
+                let place = self.rng.below(u64::from(count)) as u8;
+                Op::Reserve { object, version, range, share: Share { count, place, strip: STRIP } }
+            }
             _ => Op::Tidy,
         }
     }
@@ -363,7 +395,7 @@ impl Walk {
             Op::Purge { object } => {
                 (0..STRIPS).map(|strip| ((*object, strip), Was::default())).collect()
             }
-            Op::Seal { .. } | Op::Flush | Op::Tidy => Vec::new(),
+            Op::Reserve { .. } | Op::Seal { .. } | Op::Flush | Op::Tidy => Vec::new(),
         }
     }
 
@@ -416,6 +448,8 @@ impl Walk {
                 let fence = self.fences.entry(*object).or_default();
                 *fence = version.fence.max(*fence);
             }
+            // Where there was nothing to put aside it has no effect.
+            Op::Reserve { .. } => {}
             Op::Hole { object, version, .. } => {
                 // An object that is not there has no fence afterwards, either.
                 let fence = self.fences.entry(*object).or_default();

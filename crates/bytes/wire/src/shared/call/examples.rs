@@ -116,16 +116,18 @@ fn events() -> (Call, Vec<u8>) {
 
 /// Calls, and the bytes of each.
 pub(crate) fn calls() -> Vec<(Call, Vec<u8>)> {
-    let told = Told { size: 5, mtime: Some(Timestamp { sec: -2, nsec: 3 }) };
-    let quiet = Told { size: 6, mtime: None };
+    let told = Told { size: 5, mtime: Some(Timestamp { sec: -2, nsec: 3 }), blocks: None };
+    let quiet = Told { size: 6, mtime: None, blocks: Some(7) };
     let (ino, session, fence, object, asker) = (INO, S, 0x0102, 0x11, asker());
     let (request, payload) = (vec![1, 2, 3], vec![4, 5]);
     let contents = true;
     let key = Key { id: 2, until: 3, key: [7; 32] };
     let key_bytes = format!("44 01000000 02 0300000000000000 {}", "07".repeat(32));
     let file = Call::File { asker: asker.clone(), request, payload };
-    let (told_bytes, quiet_bytes) =
-        ("0500000000000000 01 feffffffffffffff 03000000 ", "0600000000000000 00 ");
+    let (told_bytes, quiet_bytes) = (
+        "0500000000000000 01 feffffffffffffff 03000000 00 ",
+        "0600000000000000 00 01 0700000000000000 ",
+    );
     let fence_bytes = "0201000000000000 ";
     let with = |parts: &[&str]| hex(&parts.concat());
     vec![
@@ -166,6 +168,7 @@ pub(crate) fn calls() -> Vec<(Call, Vec<u8>)> {
         (Call::Verify { object }, with(&["43", INO_BYTES])),
         (Call::Keys { keys: vec![key] }, hex(&key_bytes)),
         (Call::Flush, hex("45")),
+        (Call::Space, hex("46")),
         (Call::Status, hex("60")),
     ]
 }
@@ -198,5 +201,6 @@ pub(crate) fn replies() -> Vec<(Reply, Vec<u8>)> {
         (Reply::Object(object), with(&["09", object_bytes])),
         (Reply::Objects(vec![object, other]), with(&["0a 02000000", object_bytes, other_bytes])),
         (Reply::Text("\u{e9}{}".into()), hex("0b 04000000 c3a97b7d")),
+        (Reply::Space { free: 2, capacity: 3 }, hex("0c 0200000000000000 0300000000000000")),
     ]
 }

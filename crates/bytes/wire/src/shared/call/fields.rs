@@ -304,7 +304,7 @@ macro_rules! records {
 records! {
     Cred [0] { uid, gid, pid, groups }
     Asker [0] { session, trusted, keeps_times, peer }
-    Told [0] { size, mtime }
+    Told [0] { size, mtime, blocks }
     Grant [0] { mode, attr, strips, layout, capability, nodes }
     Object [OBJECTS_MAX] { object, end, fence, bytes }
     Key [KEYS_MAX] { id, until, key }
@@ -370,6 +370,7 @@ choices! { Call [0]
     67 Verify { object };
     68 Keys { keys };
     69 Flush;
+    70 Space;
     96 Status;
 }
 
@@ -386,4 +387,5 @@ choices! { Reply [0]
     9 Object(object);
     10 Objects(objects);
     11 Text(text);
+    12 Space { free, capacity };
 }

@@ -306,8 +306,12 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn any_told()(size in any::<u64>(), mtime in prop::option::of(any_time())) -> Told {
-        Told { size, mtime }
+    fn any_told()(
+        size in any::<u64>(),
+        mtime in prop::option::of(any_time()),
+        blocks in prop::option::of(any::<u64>()),
+    ) -> Told {
+        Told { size, mtime, blocks }
     }
 }
 

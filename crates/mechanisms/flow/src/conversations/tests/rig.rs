@@ -127,7 +127,11 @@ pub(super) fn read(object: u64, bytes: u32) -> Heads {
         mac: [0; MAC_LEN],
     };
     let head = Head { request: 0, data: 0, epoch: 0, settled: 0, hop: 0 };
-    Heads { head, capability, target: Wanted::Read(ReadHead { offset: 0, bytes, unit: 0 }) }
+    Heads {
+        head,
+        capability,
+        target: Wanted::Read(ReadHead { offset: 0, bytes, unit: 0, map: false }),
+    }
 }
 
 /// What an honest node answers to a whole request, with `bytes` of data.
@@ -143,6 +147,7 @@ pub(super) fn answer(request: &[u8], bytes: &[u8]) -> Vec<u8> {
         epoch: 0,
         credit: 0,
         fence: 0,
+        held: 0,
     };
     [answer.emit().as_slice(), bytes].concat()
 }
