@@ -288,6 +288,7 @@ impl Walk {
                 let range = start..start + 1 + self.rng.below(40000);
                 let count = 1 + self.rng.below(2) as u8;
                 let place = self.rng.below(u64::from(count)) as u8;
+                let version = Version { fence, ..version };
                 Op::Reserve { object, version, range, share: Share { count, place, strip: STRIP } }
             }
             _ => Op::Tidy,
