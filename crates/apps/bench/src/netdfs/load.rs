@@ -176,7 +176,7 @@ impl Stream {
         let offset = self.at.get() / u64::from(bytes) * u64::from(bytes) % REGION;
         self.at.set((offset + u64::from(bytes)) % REGION);
         let target = match op {
-            Op::Read => Target::Read(ReadHead { offset, bytes, unit: 0 }),
+            Op::Read => Target::Read(ReadHead { offset, bytes, unit: 0, map: false }),
             Op::Write => {
                 self.sequence.set(self.sequence.get() + 1);
                 Target::Write(WriteHead {
