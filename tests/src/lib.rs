@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod clients;
 pub mod cluster;
 pub mod coherence;
 mod command;

@@ -2,6 +2,8 @@
 //! two hosts (each with a DPU side of its own), its parts killed under load (NetDFS; DPC 4.3).
 //!
 //! - `hosts`: what one host wrote the other reads; counters under a lock, appended records, names;
+//! - `clients`: one host for each kind of client (`--client`): each alone, each against another, files
+//!   of one read by the others, and a server that begins another life under handles and locks;
 //! - `killed`: kill -9 of a node, the server, all of the cluster, the DPU side and the mount in
 //!   turn, under workers whose every answered operation is known: nothing answered is lost, nothing
 //!   is done twice, and the check of metadata against nodes is clean.
@@ -18,17 +20,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use outboard_base::Rng;
+use outboard_tests::clients::{alone, another_life};
 use outboard_tests::cluster::Cluster;
 use outboard_tests::crash::{Mode, Worker};
 use outboard_tests::twins::Pair;
 use outboard_tests::{Result, Side, Volume, context};
 
 const USAGE: &str = "\
-shared [--only=hosts|killed]... [--cache=none|hybrid]... [--rounds=N] [--seed=N]
-       [--base=DIRECTORY]
+shared [--only=hosts|clients|killed]... [--cache=none|hybrid]... [--client=dpu|host|standard]
+       [--rounds=N] [--seed=N] [--base=DIRECTORY]
 
   --only    just these cases [default: each]
   --cache   the cache of the mounts [default: each]
+  --client  who is the client in `killed`; host and standard have no cache [default: dpu]
   --rounds  kills [default: 5]
   --seed    repeats the kills of a run [default: from the clock]
   --base    where cluster, volumes and journals go [default: a new folder in /tmp]
@@ -37,6 +41,7 @@ shared [--only=hosts|killed]... [--cache=none|hybrid]... [--rounds=N] [--seed=N]
 struct Options {
     only: Vec<String>,
     caches: Vec<String>,
+    client: String,
     rounds: u64,
     seed: u64,
     base: PathBuf,
@@ -69,6 +74,7 @@ impl Options {
         let mut options = Self {
             only: Vec::new(),
             caches: Vec::new(),
+            client: "dpu".into(),
             rounds: 5,
             seed: clock.map_or(1, |now| now.as_secs()),
             base: env::temp_dir().join(format!("outboard-shared-{}", std::process::id())),
@@ -77,8 +83,9 @@ impl Options {
             let unknown = || format!("unknown argument `{arg}`\n{USAGE}");
             let (key, value) = arg.split_once('=').ok_or_else(unknown)?;
             match (key, value) {
-                ("--only", "hosts" | "killed") => options.only.push(value.into()),
+                ("--only", "hosts" | "clients" | "killed") => options.only.push(value.into()),
                 ("--cache", "none" | "hybrid") => options.caches.push(value.into()),
+                ("--client", "dpu" | "host" | "standard") => options.client = value.into(),
                 ("--rounds", _) => options.rounds = value.parse().map_err(|_| unknown())?,
                 ("--seed", _) => options.seed = value.parse().map_err(|_| unknown())?,
                 ("--base", path) => options.base = PathBuf::from(path),
@@ -86,7 +93,10 @@ impl Options {
             }
         }
         if options.caches.is_empty() {
-            options.caches = vec!["none".into(), "hybrid".into()];
+            options.caches = vec!["none".into()];
+            if options.client == "dpu" {
+                options.caches.push("hybrid".into());
+            }
         }
         Ok(options)
     }
@@ -98,8 +108,9 @@ impl Options {
 
 fn run(options: &Options) -> Result<()> {
     for cache in &options.caches {
-        for (case, body) in [("hosts", hosts as Case), ("killed", killed)] {
-            if !options.wants(case) {
+        for (case, body) in [("hosts", hosts as Case), ("clients", clients), ("killed", killed)] {
+            // Only a DPU side has a cache.
+            if !options.wants(case) || (case == "clients" && cache != "none") {
                 continue;
             }
             let place = options.base.join(format!("{case}-{cache}"));
@@ -116,12 +127,43 @@ type Case = fn(&Options, &Path, &str) -> Result<()>;
 
 /// A host: a DPU side and a mount of its own.
 fn host(cluster: &Cluster, place: &Path, name: &str, cache: &str) -> Result<Volume> {
+    host_with(cluster, place, name, &[&format!("--cache={cache}")])
+}
+
+fn host_with(cluster: &Cluster, place: &Path, name: &str, flags: &[&str]) -> Result<Volume> {
     let base = place.join(name);
     context(fs::create_dir_all(&base), || format!("cannot make {}", base.display()))?;
     let store = format!("--store={}", cluster.store()?);
-    let mut host = Volume::with(&base, &[&store, &format!("--cache={cache}")])?;
+    let mut host = Volume::with(&base, &[&[store.as_str()], flags].concat())?;
     host.start()?;
     Ok(host)
+}
+
+fn clients(_: &Options, place: &Path, _: &str) -> Result<()> {
+    const CLIENTS: [&str; 3] = ["dpu", "host", "standard"];
+    let cluster = Cluster::up(&place.join("cluster"), 2, false)?;
+    let host = |client: &&str| host_with(&cluster, place, client, &[&format!("--client={client}")]);
+    let mut all = CLIENTS.iter().map(host).collect::<Result<Vec<Volume>>>()?;
+    for (client, volume) in CLIENTS.iter().zip(&all) {
+        let told = volume.status()?["dpu"]["settings"]["client"].clone();
+        if told != **client {
+            return Err(format!("a client {client} says that it is {told}"));
+        }
+        let others: Vec<PathBuf> = all.iter().map(Volume::mountpoint).collect();
+        alone(&volume.mountpoint(), client, &others)
+            .map_err(|error| format!("{client}: {error}\n{}", volume.log_tail()))?;
+    }
+    for (one, other) in [(0, 1), (1, 2), (2, 0)] {
+        let (one, other) = (all[one].mountpoint(), all[other].mountpoint());
+        let name = format!("{}-{}", one.display(), other.display()).replace('/', "-");
+        context(fs::create_dir(one.join(&name)), || "a directory".to_owned())?;
+        Pair { one: one.join(&name), other: other.join(&name) }.of_two_hosts(8)?;
+    }
+    another_life(&cluster, &all)
+        .map_err(|error| format!("another life of the server: {error}\n{}", all[1].log_tail()))?;
+    all.iter_mut().try_for_each(Volume::stop)?;
+    cluster.check()?;
+    cluster.down()
 }
 
 fn hosts(_: &Options, place: &Path, cache: &str) -> Result<()> {
@@ -161,7 +203,8 @@ const VICTIMS: [Victim; 5] =
 
 fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
     let cluster = Cluster::up(&place.join("cluster"), 2, false)?;
-    let mut volume = host(&cluster, place, "host", cache)?;
+    let client = format!("--client={}", options.client);
+    let mut volume = host_with(&cluster, place, "host", &[&format!("--cache={cache}"), &client])?;
     let mut workers = (0..2)
         .map(|number| {
             let dir = volume.mountpoint().join(format!("worker-{number}"));
@@ -173,6 +216,11 @@ fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
         let mut rng = Rng::new(seed);
         let nth = usize::try_from(round).unwrap_or(0);
         let victim = VICTIMS.get(nth % VICTIMS.len()).copied().unwrap_or(Victim::Node);
+        let victim = match victim {
+            // It is the mount's process.
+            Victim::Dpu if options.client != "dpu" => Victim::Mount,
+            victim => victim,
+        };
         let start = Instant::now();
         workers = kill_one(&cluster, &mut volume, workers, victim, &mut rng).map_err(|error| {
             let (host, up) = (volume.log_tail(), cluster.log_tail());

@@ -161,6 +161,14 @@ pub const LIST: &[Measurement] = &[
         ..PLAIN
     },
     Measurement {
+        name: "figure-9",
+        title: "Clients of a shared volume: standard, host and dpu, by threads (DPC)",
+        arguments: "dfs --figure 9",
+        points: ["", "--threads 1,8"],
+        pictures: &["figure-9.svg"],
+        ..PLAIN
+    },
+    Measurement {
         name: "compress",
         title: "Compression, by kind of data",
         arguments: "compress",

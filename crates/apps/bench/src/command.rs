@@ -3,6 +3,7 @@
 pub(crate) mod all;
 pub(crate) mod apps;
 pub(crate) mod dds;
+pub(crate) mod dfs;
 pub(crate) mod erasure;
 pub(crate) mod fs;
 pub(crate) mod link;
@@ -39,6 +40,9 @@ pub(crate) enum Bench {
     /// A process that `dds` measures
     #[command(hide = true)]
     DdsPart(dds::PartArgs),
+    /// Clients of a shared volume, on the DPU side and in the mount's process: a figure of the DPC
+    /// paper
+    Dfs(dfs::DfsArgs),
     /// Shared volumes: requests to a node by who checks them, handlers, the whole way of a write
     Netdfs(netdfs::NetdfsArgs),
     /// A node that `netdfs` measures
@@ -127,6 +131,7 @@ pub(crate) fn run(what: Bench) -> Result<ExitCode, Failure> {
         Bench::Fs(args) => fs::bench(args),
         Bench::Apps(args) => apps::bench(args),
         Bench::Rados(args) => fs::rados(&args),
+        Bench::Dfs(args) => dfs::bench(&args),
         Bench::Compress(args) => fs::compress(&args),
         Bench::Dds(args) => dds::bench(&args),
         Bench::DdsPart(part) => dds::part(&part),

@@ -15,7 +15,7 @@ pub mod apps;
 pub mod compress;
 pub mod engine;
 pub mod figure;
-mod reach;
+pub(crate) mod reach;
 pub(crate) mod subject;
 
 use std::collections::BTreeMap;
@@ -132,20 +132,20 @@ pub struct Report {
 
 /// What the rounds of one workload on one subject gave.
 #[derive(Default)]
-struct Rounds {
-    ops_per_second: Vec<f64>,
-    mean_us: Vec<f64>,
+pub(crate) struct Rounds {
+    pub(crate) ops_per_second: Vec<f64>,
+    pub(crate) mean_us: Vec<f64>,
     p50_us: Vec<f64>,
-    p99_us: Vec<f64>,
-    cpu: CpuSeconds,
+    pub(crate) p99_us: Vec<f64>,
+    pub(crate) cpu: CpuSeconds,
     /// The time in which that CPU time was used.
     wall: Duration,
-    operations: u64,
+    pub(crate) operations: u64,
     dmas: BTreeMap<String, u64>,
 }
 
 impl Rounds {
-    fn add(&mut self, run: &Run) {
+    pub(crate) fn add(&mut self, run: &Run) {
         let Run { outcome, cpu, wall, dmas } = run;
         self.ops_per_second.push(outcome.operations as f64 / outcome.elapsed.as_secs_f64());
         self.mean_us.push(outcome.latencies.mean() / 1e3);
@@ -160,7 +160,7 @@ impl Rounds {
     }
 
     /// CPU microseconds an operation.
-    fn per_op(&self, seconds: f64) -> f64 {
+    pub(crate) fn per_op(&self, seconds: f64) -> f64 {
         seconds * 1e6 / self.operations.max(1) as f64
     }
 
@@ -217,6 +217,19 @@ pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report
     }
     drop(turns);
     Ok(Report::new(&SUITE, rows, bench.rounds, bench.time))
+}
+
+/// Whether the parts of a system's CPU time add up to all that was not idle.
+pub(crate) fn adds_up(system: &str, cpu: &CpuSeconds) -> Result<(), String> {
+    let most = cpu.not_idle * UNEXPLAINED_MAX + GRAIN;
+    if cpu.unexplained.abs() <= most {
+        return Ok(());
+    }
+    Err(format!(
+        "CPU time does not add up for {system}: {:.2} s were not idle and {:.2} s of them are in no \
+         part (at most {most:.2} s may be)",
+        cpu.not_idle, cpu.unexplained,
+    ))
 }
 
 /// Those whose name contains `only`.
@@ -334,17 +347,7 @@ impl Report {
     /// # Errors
     /// Says which system's do not, and what is missing.
     pub fn check(&self) -> Result<(), String> {
-        for (system, cpu) in self.cpu_by_system() {
-            let most = cpu.not_idle * UNEXPLAINED_MAX + GRAIN;
-            if cpu.unexplained.abs() > most {
-                return Err(format!(
-                    "CPU time does not add up for {system}: {:.2} s were not idle and {:.2} s of \
-                     them are in no part (at most {most:.2} s may be)",
-                    cpu.not_idle, cpu.unexplained,
-                ));
-            }
-        }
-        Ok(())
+        self.cpu_by_system().iter().try_for_each(|(system, cpu)| adds_up(system, cpu))
     }
 
     /// The figures as a table for people.

@@ -13,6 +13,7 @@
 pub mod all;
 pub mod cpu;
 pub mod dds;
+pub mod dfs;
 pub mod erasure;
 pub mod fs;
 pub mod link;

@@ -1,15 +1,20 @@
-//! The DPU side as a process of its own: started, adopted, and started again when it dies.
+//! The DPU side as a process of its own: started, adopted, and started again when it dies. Or what
+//! stands for it in the mount's process, the client of a shared volume there (`--client host` and
+//! `standard`): a thread, started again when the server's life or its own is over.
 //!
 //! `run` never assumes that it is the parent: a DPU side that outlived an earlier `run` is adopted.
-//! Whether one lives is asked of its socket, not of a pid file.
+//! Whether one lives is asked of its socket, not of a pid file. A client here adopts nobody: it has
+//! the data directory for itself.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::commands::dpu::shared;
 use crate::exit::{Code, Failure};
 use crate::program;
 use crate::restarts::Restarts;
@@ -18,12 +23,47 @@ use crate::settings::Settings;
 /// Time a new DPU side has to open its volume: recovery after a crash reads what was pending.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
+/// Whoever was killed and still takes connections, as the kernel clears it away, is gone then.
+const DYING_LIMIT: Duration = Duration::from_secs(2);
+
+/// What was started.
+#[derive(Debug)]
+enum Running {
+    Process(Child),
+    /// In this process.
+    Thread(JoinHandle<Result<(), Failure>>),
+}
+
+/// How it ended.
+#[derive(Debug)]
+enum Ended {
+    Process(ExitStatus),
+    Thread(Result<(), Failure>),
+}
+
+impl Running {
+    /// How it ended, if it has.
+    fn ended(self) -> Result<Ended, Running> {
+        match self {
+            Running::Process(mut child) => match child.try_wait() {
+                Ok(Some(status)) => Ok(Ended::Process(status)),
+                _ => Err(Running::Process(child)),
+            },
+            Running::Thread(thread) if thread.is_finished() => {
+                let panicked = |_| Err(Failure::internal("the thread of the client panicked"));
+                Ok(Ended::Thread(thread.join().unwrap_or_else(panicked)))
+            }
+            Running::Thread(thread) => Err(Running::Thread(thread)),
+        }
+    }
+}
+
 /// Starts and restarts the DPU side of one volume.
 #[derive(Debug)]
 pub(crate) struct DpuProcess {
     settings: Settings,
     socket: PathBuf,
-    child: Option<Child>,
+    running: Option<Running>,
     /// One was started or adopted.
     was_there: bool,
     restarts: Restarts,
@@ -42,42 +82,95 @@ impl DpuProcess {
     pub(crate) fn new(settings: Settings) -> DpuProcess {
         let socket = settings.socket();
         let restarts = Restarts::default();
-        DpuProcess { settings, socket, child: None, was_there: false, restarts }
+        DpuProcess { settings, socket, running: None, was_there: false, restarts }
+    }
+
+    /// Whether it is another process than this.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.settings.client_here().is_none()
     }
 
     /// Makes sure that a DPU side listens: adopts the living one or starts one and waits for it.
     pub(crate) fn ensure(&mut self) -> Result<Found, Failure> {
-        if self.listens() {
-            self.was_there = true;
+        let ended = self.ended();
+        if self.is_apart() {
+            if self.listens() {
+                self.was_there = true;
+                self.restarts.serves();
+                return Ok(Found::Adopted);
+            }
+        } else if self.running.is_some() {
             self.restarts.serves();
-            return Ok(Found::Adopted);
+            return Ok(Found::Started);
+        } else {
+            self.is_alone()?;
         }
-        let status = self.ended();
-        if self.child.is_none() {
+        if self.running.is_none() {
             if self.was_there {
                 let pause = self.restarts.died();
-                tracing::warn!(?status, ?pause, "the DPU side ended; starting it again");
+                tracing::warn!(?ended, ?pause, "the {} ended; starting it again", self.name());
                 std::thread::sleep(pause);
             }
-            self.spawn()?;
+            self.running = Some(if self.is_apart() { self.spawn()? } else { self.begin()? });
+            self.was_there = true;
         }
         self.wait_until_it_listens()
+    }
+
+    /// What it is called.
+    fn name(&self) -> &'static str {
+        if self.is_apart() { "DPU side" } else { "client" }
+    }
+
+    /// Refused if somebody serves the data directory already.
+    fn is_alone(&self) -> Result<(), Failure> {
+        let end = Instant::now() + DYING_LIMIT;
+        while self.listens() {
+            if Instant::now() > end {
+                let data = self.settings.data();
+                return Err(Failure::new(
+                    Code::Data,
+                    format!(
+                        "{} is served already, by a DPU side or another mount's process: end that, \
+                         or choose another data directory with --data",
+                        data.display()
+                    ),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     fn listens(&self) -> bool {
         outboard_attach::link::connect(&self.socket).is_ok()
     }
 
-    /// The status of a child that ended, which is then forgotten.
-    fn ended(&mut self) -> Option<ExitStatus> {
-        let status = self.child.as_mut()?.try_wait().ok().flatten()?;
-        self.child = None;
-        Some(status)
+    /// How it ended, if it has; then it is forgotten.
+    fn ended(&mut self) -> Option<Ended> {
+        match self.running.take()?.ended() {
+            Ok(ended) => Some(ended),
+            Err(running) => {
+                self.running = Some(running);
+                None
+            }
+        }
+    }
+
+    /// Starts a client in this process.
+    fn begin(&self) -> Result<Running, Failure> {
+        let settings = self.settings.clone();
+        let thread = std::thread::Builder::new().name("client".to_owned());
+        let thread = thread.spawn(move || shared::here(&settings));
+        let thread = thread
+            .map_err(|error| Failure::internal(format!("cannot start the client: {error}")))?;
+        tracing::info!("started the client of the shared volume in this process");
+        Ok(Running::Thread(thread))
     }
 
     /// Starts the program again as `outboard dpu`, in a process group of its own, so that Ctrl-C at
     /// the terminal reaches only `run`, which then unmounts before it stops the DPU side.
-    fn spawn(&mut self) -> Result<(), Failure> {
+    fn spawn(&self) -> Result<Running, Failure> {
         let mut program = program::this()
             .map_err(|error| Failure::internal(format!("cannot find this program: {error}")))?;
         let log = self.settings.data().join("dpu.log");
@@ -98,9 +191,7 @@ impl DpuProcess {
             .spawn()
             .map_err(cannot("cannot start the DPU side".to_owned()))?;
         tracing::info!(pid = child.id(), log = %log.display(), "started the DPU side");
-        self.child = Some(child);
-        self.was_there = true;
-        Ok(())
+        Ok(Running::Process(child))
     }
 
     fn wait_until_it_listens(&mut self) -> Result<Found, Failure> {
@@ -110,18 +201,25 @@ impl DpuProcess {
                 self.restarts.serves();
                 return Ok(Found::Started);
             }
-            if let Some(status) = self.ended() {
-                let code = match status.code() {
-                    Some(2) => Code::Usage,
-                    Some(4) => Code::Data,
-                    _ => Code::Failed,
-                };
-                return Err(Failure::new(code, self.last_words(status)));
+            match self.ended() {
+                Some(Ended::Process(status)) => {
+                    let code = match status.code() {
+                        Some(2) => Code::Usage,
+                        Some(4) => Code::Data,
+                        _ => Code::Failed,
+                    };
+                    return Err(Failure::new(code, self.last_words(status)));
+                }
+                Some(Ended::Thread(outcome)) => {
+                    let early = || Failure::internal("the client ended at its start");
+                    return Err(outcome.err().unwrap_or_else(early));
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
             }
-            std::thread::sleep(Duration::from_millis(5));
         }
         Err(Failure::internal(format!(
-            "the DPU side did not open its volume in {} s; see {}",
+            "the {} did not open its volume in {} s; see {}",
+            self.name(),
             START_LIMIT.as_secs(),
             self.settings.data().join("dpu.log").display()
         )))
@@ -141,8 +239,8 @@ impl DpuProcess {
     pub(crate) fn wait_for_end(&mut self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         while Instant::now() < end {
-            let child_ended = self.child.is_none() || self.ended().is_some();
-            if child_ended && !self.listens() {
+            let has_ended = self.running.is_none() || self.ended().is_some();
+            if has_ended && !self.listens() {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(5));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use outboard_attach::host::Shape;
 use outboard_cache::policy::{self, Choice, Policies, flush, prefetch, replace};
+use outboard_dfs::Without;
 use outboard_fuse::KillPoint;
 use outboard_kv::object::Compression;
 use outboard_store::StoreOptions;
@@ -54,6 +55,18 @@ pub(crate) enum CacheMode {
     None,
 }
 
+/// Who is the client of a shared volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Client {
+    /// The DPU side.
+    Dpu,
+    /// The mount's process, by the same code.
+    Host,
+    /// The mount's process, which asks the server for everything, file data too.
+    Standard,
+}
+
 /// How blocks of big files are kept that are written from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -90,6 +103,13 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "STORE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) store: Option<String>,
+
+    /// Who is the client of a shared volume: dpu, its DPU side; host, the mount's own process, by
+    /// the same code; standard, that process, too, but the metadata server reads and writes the
+    /// nodes for it [default: dpu]
+    #[arg(long, value_name = "WHO")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) client: Option<Client>,
 
     /// Size of the volume in bytes, with K, M, G or T; the data directory remembers it [default:
     /// what that directory's file system, or the pool, has free]
@@ -194,6 +214,11 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) read_delay: Option<u32>,
 
+    /// What the client of a shared volume does without, for measuring: view, delegations
+    #[arg(long, value_name = "LIST", hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) without: Option<String>,
+
     /// Mount options, separated by commas: ro, noatime, nodev, nosuid, noexec, allow_other
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -248,9 +273,9 @@ impl Settings {
         })?;
         let flags = self;
         let both = prefer!(
-            flags, file; data, store, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit,
+            flags, file; data, store, client, size, queues, depth, spin, on_dpu_loss, dpu_loss_limit,
             on_mount_loss, die_at, cache,
-            cache_size, replace, prefetch, flush, dirty_limit, compress, read_delay, options,
+            cache_size, replace, prefetch, flush, dirty_limit, compress, read_delay, without, options,
             memory, log, log_format, socket_mode, socket_group
         );
         both.fitting()
@@ -279,7 +304,12 @@ impl Settings {
 
     /// For a shared volume: with what goes with one; what does not is refused.
     fn fitting(self) -> Result<Settings, Failure> {
-        let Some(location) = self.shared()? else { return Ok(self) };
+        let Some(location) = self.shared()? else {
+            let Some(client) = self.client_here() else { return Ok(self) };
+            return Err(Failure::usage(format!(
+                "--client {client} is for a shared volume: this one's is the DPU side, which has it"
+            )));
+        };
         if self.size.is_some() {
             return Err(Failure::usage(
                 "--size is not for a shared volume, which is as large as its nodes",
@@ -292,7 +322,40 @@ impl Settings {
                  back from a host that stands still: take --cache hybrid or --cache none",
             ));
         }
-        Ok(Settings { store: Some(location.whole()), cache: Some(cache), ..self })
+        let shared = Settings { store: Some(location.whole()), cache: Some(cache), ..self };
+        shared.fitting_its_client()
+    }
+
+    /// With what goes with the client; what does not is refused.
+    fn fitting_its_client(self) -> Result<Settings, Failure> {
+        let Some(client) = self.client_here() else { return Ok(self) };
+        if self.cache() == CacheMode::Hybrid {
+            return Err(Failure::usage(format!(
+                "--cache hybrid does not go with --client {client}: its pages are managed by a \
+                 DPU side; take --cache none, or --client dpu"
+            )));
+        }
+        if self.on_mount_loss == Some(OnMountLoss::Restart) {
+            return Err(Failure::usage(format!(
+                "--on-mount-loss restart does not go with --client {client}: the client is in the \
+                 mount's process, and ends with it; take --on-mount-loss end, or --client dpu"
+            )));
+        }
+        Ok(Settings { on_mount_loss: Some(OnMountLoss::End), ..self })
+    }
+
+    /// Who the client of a shared volume is.
+    pub(crate) fn client(&self) -> Client {
+        self.client.unwrap_or(Client::Dpu)
+    }
+
+    /// The client's name, if it is in the mount's process.
+    pub(crate) fn client_here(&self) -> Option<&'static str> {
+        match self.client() {
+            Client::Dpu => None,
+            Client::Host => Some("host"),
+            Client::Standard => Some("standard"),
+        }
     }
 
     /// The shared volume they speak of, if it is one.
@@ -432,6 +495,7 @@ impl Settings {
             ("log", json!(self.log())),
             ("compress", json!(self.compress())),
             ("read-delay", json!(self.read_delay().as_micros())),
+            ("client", json!(self.client())),
         ];
         Ok(all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
     }
@@ -526,6 +590,22 @@ impl Settings {
     /// What each read of the data file takes longer.
     pub(crate) fn read_delay(&self) -> Duration {
         Duration::from_micros(self.read_delay.unwrap_or(0).into())
+    }
+
+    /// What the client of a shared volume does without.
+    pub(crate) fn without(&self) -> Result<Without, Failure> {
+        let mut without = Without::default();
+        for word in self.without.iter().flat_map(|list| list.split(',')) {
+            match word {
+                "view" => without.view = true,
+                "delegations" => without.delegations = true,
+                _ => {
+                    let all = "take view, delegations, or both with a comma";
+                    return Err(Failure::usage(format!("--without {word} is not known; {all}")));
+                }
+            }
+        }
+        Ok(without)
     }
 
     /// The log filter.
@@ -741,6 +821,29 @@ mod tests {
         }
         assert!(sample.policies().is_ok() && sample.depth().is_ok() && sample.spin().is_ok());
         assert!(sample.socket_mode().is_ok() && sample.size().is_ok() && sample.memory().is_ok());
+    }
+
+    /// What a client in the mount's process cannot have is refused, and not left out in silence.
+    #[test]
+    fn a_client_here_ends_with_its_mount() {
+        let given = |text: &str| {
+            let key = "store = \"shared://127.0.0.1/v?key=k\"\ndata = \"/none\"";
+            toml::from_str::<Settings>(&format!("{key}\n{text}")).unwrap().fitting()
+        };
+        assert!(given("").unwrap().mount_outlives().unwrap());
+        for client in ["host", "standard"] {
+            let client = format!("client = \"{client}\"");
+            let fitting = given(&client).unwrap();
+            assert!(!fitting.mount_outlives().unwrap() && fitting.client_here().is_some());
+            for wrong in ["cache = \"hybrid\"", "on-mount-loss = \"restart\""] {
+                let message = given(&format!("{client}\n{wrong}")).unwrap_err().to_string();
+                assert!(message.contains("--client dpu"), "{message}");
+            }
+        }
+        let kv: Settings = toml::from_str("data = \"/none\"\nclient = \"host\"").unwrap();
+        assert!(kv.fitting().unwrap_err().to_string().contains("shared volume"));
+        let kv: Settings = toml::from_str("data = \"/none\"\nclient = \"dpu\"").unwrap();
+        assert!(kv.fitting().is_ok());
     }
 
     #[test]

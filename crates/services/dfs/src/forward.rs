@@ -68,13 +68,28 @@ impl<N: Net> Inner<N> {
         self.handles.seen(session);
         let mut answer = match self.options.mode {
             Mode::Standard => self.answer_of_server(asked).await?,
-            Mode::Direct => self.answer(asked).await?,
+            Mode::Direct => self.answer_without(asked).await?,
         };
         self.note(asked, &answer.reply);
         if self.options.mode == Mode::Direct {
             self.put_right(asked.request, &mut answer)?;
         }
         Ok(answer)
+    }
+
+    /// The answer, with nothing kept for the next that is to be done without.
+    async fn answer_without(&self, asked: Asked<'_>) -> Result<Answer> {
+        let (Request::Read { ino, .. } | Request::Write { ino, .. }) = *asked.request else {
+            return self.answer(asked).await;
+        };
+        if self.without.view {
+            self.table.is_stale(ino, None);
+        }
+        let answer = self.answer(asked).await;
+        if self.without.delegations {
+            self.give_back(ino).await;
+        }
+        answer
     }
 
     async fn answer(&self, asked: Asked<'_>) -> Result<Answer> {

@@ -82,6 +82,15 @@ pub struct DfsOptions {
     pub mode: Mode,
 }
 
+/// What a client does without, so that what it gains by it can be measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Without {
+    /// Where a file's bytes lie, and the capability, are not kept: asked for before each use.
+    pub view: bool,
+    /// A delegation is not kept: given back after each use.
+    pub delegations: bool,
+}
+
 /// How long a change is kept before it is told unasked.
 const TELL_AFTER: Duration = Duration::from_millis(500);
 /// How long a delegation that nobody uses is kept, and how many are given back in one go.
@@ -96,6 +105,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 
 struct Inner<N> {
     options: DfsOptions,
+    without: Without,
     data: Data<N>,
     lease: Lease,
     table: Table,
@@ -137,9 +147,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<N: Net> Dfs<N> {
     /// A client that has asked nobody yet: [`Dfs::connect`] comes first.
     pub fn new(net: N, options: DfsOptions) -> Dfs<N> {
+        Dfs::new_without(net, options, Without::default())
+    }
+
+    /// The same, for measuring.
+    pub fn new_without(net: N, options: DfsOptions, without: Without) -> Dfs<N> {
         let born = timestamp(net.wall_ms());
         Dfs(Arc::new(Inner {
             options,
+            without,
             data: Data::new(net),
             lease: Lease::default(),
             table: Table::default(),

@@ -82,6 +82,8 @@ pub struct DpuOptions {
     pub owner: u32,
     /// How hosts' caches are managed.
     pub policies: Policies,
+    /// Whether hosts may bring caches at all.
+    pub caches: bool,
     /// How it was started, for whoever asks for its status.
     pub settings: serde_json::Map<String, Value>,
 }
@@ -110,9 +112,21 @@ impl DpuOptions {
             beat_limit: Duration::from_secs(20),
             owner: rustix::process::geteuid().as_raw(),
             policies: Policies::default(),
+            caches: true,
             settings: serde_json::Map::new(),
         }
     }
+}
+
+/// Whether a DPU side goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// It does.
+    GoOn,
+    /// It ends in order: what is under way is answered, and everything is durable.
+    End,
+    /// It ends at once. Nothing more is answered, and hosts ask the next that listens here.
+    Abandon,
 }
 
 /// Sockets are looked at this often while there is other work.
@@ -238,10 +252,10 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         self.control.streams.insert(name, Arc::new(begin));
     }
 
-    /// Serves until a control request asks for the end, or `stop` says so (it must notify).
-    pub fn run(&mut self, stop: &dyn Fn() -> bool) -> io::Result<()> {
+    /// Serves until a control request asks for the end, or `wish` says so (it must notify).
+    pub fn run(&mut self, wish: &dyn Fn() -> Wish) -> io::Result<()> {
         let mut events = EventLoop::new(self.options.pace);
-        events.run(&mut Serving { dpu: self, stop })
+        events.run(&mut Serving { dpu: self, wish })
     }
 
     /// Begins what hosts ask for. A look at the doorbells costs little beside the rest of a pass,
@@ -367,7 +381,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
 /// A DPU side in its loop.
 struct Serving<'a, V, R, S> {
     dpu: &'a mut Dpu<V, R, S>,
-    stop: &'a dyn Fn() -> bool,
+    wish: &'a dyn Fn() -> Wish,
 }
 
 impl<V: Housekeeping, S: Housekeeping, R: Runtime> Polled for Serving<'_, V, R, S> {
@@ -382,8 +396,12 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Polled for Serving<'_, V, R, 
         let now = clock::now();
         if now >= dpu.next_look {
             found += dpu.look_around(now, pace)?;
-            if (self.stop)() && dpu.ending.is_none() {
-                dpu.ending = Some(now);
+            match (self.wish)() {
+                Wish::GoOn => {}
+                Wish::End => {
+                    dpu.ending.get_or_insert(now);
+                }
+                Wish::Abandon => return Ok(Pass::Over),
             }
         }
         if dpu.ending.is_some_and(|since| dpu.has_ended(now, since)) {

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outboard_attach::dpu::{Dpu, DpuOptions};
+use outboard_attach::dpu::{Dpu, DpuOptions, Wish};
 use outboard_attach::host::{Host, HostOptions, Shape};
 use outboard_attach::link::control;
 use outboard_base::limits::IO_MAX;
@@ -66,7 +66,7 @@ fn dpu_process() {
         ..DpuOptions::new(dir.join("socket"), dir.join("sessions"))
     };
     let mut dpu = Dpu::new(Arc::new(volume), runtime, wakeup, options).unwrap();
-    dpu.run(&|| false).unwrap();
+    dpu.run(&|| Wish::GoOn).unwrap();
 }
 
 struct Volume {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use outboard_attach::dpu::{Dpu, DpuOptions};
+use outboard_attach::dpu::{Dpu, DpuOptions, Wish};
 use outboard_attach::link::{HostLink, HostMemory, control, wait};
 use outboard_base::ledger::Ledger;
 use outboard_base::{Cred, Errno, Fh, Ino, Result, SessionId, Timestamp};
@@ -177,7 +177,7 @@ fn serve<V: Housekeeping, S: Housekeeping>(
     let serving = std::thread::spawn(move || {
         let wakeup = Arc::new(Wakeup::new().unwrap());
         let runtime = Rc::new(Poller::new(Arc::clone(&wakeup), None));
-        Dpu::of_both(volumes, runtime, wakeup, options).unwrap().run(&|| false).unwrap();
+        Dpu::of_both(volumes, runtime, wakeup, options).unwrap().run(&|| Wish::GoOn).unwrap();
     });
     let end = clock::now().after(PATIENCE);
     while control(&dir.join("socket"), r#"{"command":"status"}"#, PATIENCE).is_err() {

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_attach::dpu::{Dpu, DpuOptions};
+use outboard_attach::dpu::{Dpu, DpuOptions, Wish};
 use outboard_attach::host::{Connect, Host};
 use outboard_client::{
     Errno, How, LockKind, LockStyle, OpenOptions, Opened, Place, Setattr, Walked, cred, open_flags,
@@ -54,7 +54,7 @@ fn dpu_process() {
         ..DpuOptions::new(dir.join("socket"), dir.join("sessions"))
     };
     let mut dpu = Dpu::new(Arc::new(volume), runtime, wakeup, options).unwrap();
-    dpu.run(&|| false).unwrap();
+    dpu.run(&|| Wish::GoOn).unwrap();
 }
 
 struct Rig {

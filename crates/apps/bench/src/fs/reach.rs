@@ -20,7 +20,7 @@ const WARMING: usize = 64 << 10;
 const DETACH: Duration = Duration::from_secs(5);
 
 /// A file and the way to it.
-pub(super) enum Reach {
+pub(crate) enum Reach {
     /// By system calls; `behind` is the same file where a passthrough keeps it.
     Kernel { file: PathBuf, behind: Option<PathBuf> },
     /// Past the kernel.
@@ -29,22 +29,22 @@ pub(super) enum Reach {
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct How {
-    pub(super) write: bool,
+pub(crate) struct How {
+    pub(crate) write: bool,
     /// With `O_DIRECT`.
-    pub(super) direct: bool,
+    pub(crate) direct: bool,
     /// Without the kernel's read-ahead.
-    pub(super) no_read_ahead: bool,
+    pub(crate) no_read_ahead: bool,
 }
 
 /// The file, open.
-pub(super) enum Opened {
+pub(crate) enum Opened {
     Kernel { file: File, behind: Option<File> },
     Client(outboard_client::File<Host>),
 }
 
 /// An attachment that is left in order: a DPU side stays as long as somebody is attached.
-pub(super) struct Attached(Volume<Host>);
+pub(crate) struct Attached(Volume<Host>);
 
 impl Drop for Attached {
     fn drop(&mut self) {
@@ -56,12 +56,12 @@ impl Drop for Attached {
 
 impl Reach {
     /// The file `name` in `dir`, which a passthrough keeps in `behind`.
-    pub(super) fn kernel(dir: &Path, behind: Option<&Path>, name: &str) -> Reach {
+    pub(crate) fn kernel(dir: &Path, behind: Option<&Path>, name: &str) -> Reach {
         Reach::Kernel { file: dir.join(name), behind: behind.map(|dir| dir.join(name)) }
     }
 
     /// The file `name` of the volume in `data`, with a hybrid cache of `cache` bytes.
-    pub(super) fn client(data: &Path, cache: u64, file: &'static str) -> io::Result<Reach> {
+    pub(crate) fn client(data: &Path, cache: u64, file: &'static str) -> io::Result<Reach> {
         let connect = Connect::new(data.join("dpu.sock")).cache(cache);
         let volume = Volume::attach(|front| connect.attach(front))
             .map_err(|error| io::Error::other(format!("{error}")));
@@ -69,7 +69,7 @@ impl Reach {
     }
 
     /// Opens the file, which is there.
-    pub(super) fn open(&self, how: How) -> io::Result<Opened> {
+    pub(crate) fn open(&self, how: How) -> io::Result<Opened> {
         match self {
             Reach::Kernel { file, behind } => {
                 let flags = if how.direct { O_DIRECT } else { 0 };
@@ -96,7 +96,7 @@ impl Reach {
     }
 
     /// Makes the file, of `len` bytes and without holes, durably.
-    pub(super) fn make(&self, len: u64) -> io::Result<()> {
+    pub(crate) fn make(&self, len: u64) -> io::Result<()> {
         match self {
             Reach::Kernel { file, .. } => drop(File::create(file)?),
             Reach::Client { attached, file } => {
@@ -113,21 +113,51 @@ impl Reach {
     }
 
     /// Reads the first `len` bytes once.
-    pub(super) fn warm(&self, len: u64) -> io::Result<()> {
+    pub(crate) fn warm(&self, len: u64) -> io::Result<()> {
         let opened = self.open(How::default())?;
         let mut bytes = Aligned::new(WARMING, 1);
         (0..len).step_by(WARMING).try_for_each(|at| opened.read(bytes.slice(), at))
     }
 
+    /// Makes an empty file of another name beside it, and closes it.
+    pub(crate) fn create(&self, name: &str) -> io::Result<()> {
+        match self {
+            Reach::Kernel { file, .. } => {
+                let mut options = OpenOptions::new();
+                options.write(true).create_new(true).open(file.with_file_name(name)).map(drop)
+            }
+            Reach::Client { attached, .. } => {
+                let options = outboard_client::OpenOptions::new().write().create(0o600);
+                attached.0.open(name, options.exclusive())?.close(0).map_err(io::Error::from)
+            }
+        }
+    }
+
+    /// Asks for the attributes of a file beside it.
+    pub(crate) fn stat(&self, name: &str) -> io::Result<()> {
+        match self {
+            Reach::Kernel { file, .. } => std::fs::metadata(file.with_file_name(name)).map(drop),
+            Reach::Client { attached, .. } => Ok(attached.0.stat(name).map(drop)?),
+        }
+    }
+
+    /// Removes a file beside it.
+    pub(crate) fn unlink(&self, name: &str) -> io::Result<()> {
+        match self {
+            Reach::Kernel { file, .. } => std::fs::remove_file(file.with_file_name(name)),
+            Reach::Client { attached, .. } => Ok(attached.0.unlink(name)?),
+        }
+    }
+
     /// Makes everything written durable.
-    pub(super) fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         self.open(How { write: true, ..How::default() })?.sync()
     }
 }
 
 impl Opened {
     /// Reads all of `bytes`.
-    pub(super) fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+    pub(crate) fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
         match self {
             Opened::Kernel { file, .. } => file.read_exact_at(bytes, at),
             Opened::Client(file) => {
@@ -144,7 +174,7 @@ impl Opened {
     }
 
     /// Writes all of `bytes`.
-    pub(super) fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+    pub(crate) fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         match self {
             Opened::Kernel { file, .. } => file.write_all_at(bytes, at),
             Opened::Client(file) => {
@@ -160,6 +190,17 @@ impl Opened {
         }
     }
 
+    /// Asks where data begins behind `at`.
+    pub(crate) fn seek_data(&self, at: u64) -> io::Result<()> {
+        match self {
+            Opened::Kernel { file, .. } => {
+                rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at))?;
+                Ok(())
+            }
+            Opened::Client(file) => Ok(file.seek(at, false).map(drop)?),
+        }
+    }
+
     fn sync(&self) -> io::Result<()> {
         match self {
             Opened::Kernel { file, .. } => file.sync_all(),
@@ -169,7 +210,7 @@ impl Opened {
 
     /// Asks the kernel to forget these pages, here and behind a passthrough. A hybrid cache is not
     /// asked: its size says what it can keep.
-    pub(super) fn forget(&self, at: u64, len: u64) -> io::Result<()> {
+    pub(crate) fn forget(&self, at: u64, len: u64) -> io::Result<()> {
         let Opened::Kernel { file, behind } = self else { return Ok(()) };
         for file in std::iter::once(file).chain(behind) {
             fadvise(file, at, std::num::NonZeroU64::new(len), Advice::DontNeed)?;

@@ -14,19 +14,19 @@ use crate::workload::Outcome;
 
 /// What CPU time is told apart by, in reports.
 pub(crate) const APPLICATION: &str = "application";
-pub(super) const HOST: &str = "host side";
-pub(super) const DPU: &str = "DPU side";
+pub(crate) const HOST: &str = "host side";
+pub(crate) const DPU: &str = "DPU side";
 /// How long a host may take to attach.
 const ATTACH_LIMIT: Duration = Duration::from_secs(10);
 
 /// What one measurement gave, and took.
-pub(super) struct Run {
-    pub(super) outcome: Outcome,
-    pub(super) cpu: CpuSeconds,
+pub(crate) struct Run {
+    pub(crate) outcome: Outcome,
+    pub(crate) cpu: CpuSeconds,
     /// The time in which that CPU time was used.
-    pub(super) wall: Duration,
+    pub(crate) wall: Duration,
     /// DMAs by kind.
-    pub(super) dmas: BTreeMap<String, u64>,
+    pub(crate) dmas: BTreeMap<String, u64>,
 }
 
 /// What every subject is made from.
@@ -42,15 +42,15 @@ pub(crate) struct Ask<'a> {
 
 /// One file system under measurement, and the processes that serve it.
 pub(crate) struct Subject {
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// Where it is reached.
     pub(crate) dir: PathBuf,
     /// Whose CPU time is told apart.
     pub(crate) processes: Vec<(String, u32)>,
     /// The plain directory behind it, for those who have one.
-    pub(super) behind: Option<PathBuf>,
+    pub(crate) behind: Option<PathBuf>,
     /// Where the DPU side is asked for its ledger.
-    pub(super) data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     _serving: Option<Serving>,
 }
 
@@ -80,7 +80,7 @@ impl Subject {
     }
 
     /// A plain FUSE passthrough mounted with `flags`.
-    pub(super) fn fuse(ask: &Ask<'_>, name: &'static str, flags: &[&str]) -> io::Result<Subject> {
+    pub(crate) fn fuse(ask: &Ask<'_>, name: &'static str, flags: &[&str]) -> io::Result<Subject> {
         let source = ask.dir.join(format!("{name}-source"));
         std::fs::create_dir_all(&source)?;
         let dir = ask.dir.join(name);
@@ -94,7 +94,7 @@ impl Subject {
 
     /// Has the kernel collect as much of this mount's writes as of the other's, where it may be
     /// said (as root, from Linux 6.2).
-    pub(super) fn collects_like(&self, other: &Subject) -> io::Result<()> {
+    pub(crate) fn collects_like(&self, other: &Subject) -> io::Result<()> {
         let limit = |subject: &Subject| {
             let device = std::fs::metadata(&subject.dir)?.dev();
             let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -109,7 +109,7 @@ impl Subject {
     }
 
     /// A directory of the local file system.
-    pub(super) fn plain(ask: &Ask<'_>) -> io::Result<Subject> {
+    pub(crate) fn plain(ask: &Ask<'_>) -> io::Result<Subject> {
         let dir = ask.dir.join("plain");
         std::fs::create_dir_all(&dir)?;
         let (processes, name) = (vec![me()], "plain");
@@ -117,7 +117,7 @@ impl Subject {
     }
 
     /// The volume of `of`, reached from this process past the kernel.
-    pub(super) fn client(of: &Subject, name: &'static str) -> Subject {
+    pub(crate) fn client(of: &Subject, name: &'static str) -> Subject {
         let mut processes = of.processes.clone();
         processes.retain(|(whose, _)| whose != HOST);
         let (dir, data) = (of.dir.clone(), of.data.clone());
@@ -125,7 +125,7 @@ impl Subject {
     }
 
     /// Does `act` and says what it took: CPU time around all of it, DMAs where there is a DPU side.
-    pub(super) fn watch(
+    pub(crate) fn watch(
         &self,
         program: &Path,
         act: impl FnOnce() -> io::Result<Outcome>,
@@ -182,7 +182,7 @@ fn dmas(program: &Path, data: &Path) -> io::Result<BTreeMap<String, u64>> {
 }
 
 /// What the program says of both sides.
-pub(super) fn status(program: &Path, data: &Path) -> io::Result<serde_json::Value> {
+pub(crate) fn status(program: &Path, data: &Path) -> io::Result<serde_json::Value> {
     let output = Command::new(program).args(["status", "--json", "--data"]).arg(data).output()?;
     Ok(serde_json::from_slice(&output.stdout)?)
 }

@@ -1,13 +1,13 @@
 //! `outboard dpu`: the DPU side, in this process.
 
-mod shared;
+pub(crate) mod shared;
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_attach::dpu::{Dpu, DpuOptions};
+use outboard_attach::dpu::{Dpu, DpuOptions, Wish};
 use outboard_kvfs::Kvfs;
 use outboard_os::runtime::Poller;
 use outboard_store::backup::Instant;
@@ -24,6 +24,11 @@ use crate::settings::Settings;
 pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
     log::start(settings)?;
     program::is_behind_pages();
+    if let Some(client) = settings.client_here() {
+        return Err(Failure::usage(format!(
+            "--client {client} is in the mount's process: `outboard run` mounts with it"
+        )));
+    }
     if let Some(location) = settings.shared()? {
         return shared::dpu(settings, &location);
     }
@@ -56,7 +61,8 @@ pub(crate) fn dpu(settings: &Settings) -> Result<ExitCode, Failure> {
         dpu.before_answers(check);
     }
     tracing::info!(socket = %settings.socket().display(), pid = std::process::id(), "serving");
-    dpu.run(&|| stop.is_asked()).map_err(|error| cannot("go on", &error))?;
+    let wish = || if stop.is_asked() { Wish::End } else { Wish::GoOn };
+    dpu.run(&wish).map_err(|error| cannot("go on", &error))?;
     drop((dpu, volume));
     hold.release();
     tracing::info!("ended in order");
@@ -77,6 +83,7 @@ fn set_backup(dpu: &mut Dpu<Kvfs<StoreKv, StoreMedium>, Poller>, volume: &KvVolu
 fn dpu_options(settings: &Settings, directory: &Path) -> Result<DpuOptions, Failure> {
     let mut options = DpuOptions::new(settings.socket(), directory.join("sessions"));
     options.policies = settings.policies()?;
+    options.caches = settings.client_here().is_none();
     (options.socket_mode, options.socket_group) =
         (settings.socket_mode()?, settings.socket_group()?);
     options.settings = settings.of_the_dpu_side()?;

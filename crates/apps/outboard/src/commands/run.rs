@@ -28,6 +28,7 @@ use crate::exit::{Code, Failure};
 use crate::handover::End;
 use crate::log;
 use crate::mount_process::{Kept, Served, end_of};
+use crate::program;
 use crate::service;
 use crate::settings::{CacheMode, OnDpuLoss, Settings, sixteenth_of_memory};
 use crate::successor::{self, Asked, Invocation, rehearsed};
@@ -68,6 +69,7 @@ pub(crate) fn run(
     // What can be refused is refused before anything is made.
     settings.of_the_dpu_side()?;
     settings.policies()?;
+    settings.without()?;
     if settings.shared()?.is_none() {
         StoreName::of(&data, settings.store.as_deref())?;
     }
@@ -79,6 +81,9 @@ pub(crate) fn run(
     settings.die_at()?;
     settings.mount_outlives()?;
     log::start(&settings)?;
+    if settings.client_here().is_some() {
+        program::is_behind_pages();
+    }
     let is_there = data.exists();
     if is_there {
         DataDirectory::check(&data).map_err(|error| Failure::new(Code::Data, error.to_string()))?;
@@ -174,6 +179,10 @@ pub(crate) fn mount(
     mountpoint: &Path,
     take_over: Option<TakeOver>,
 ) -> Result<ExitCode, Failure> {
+    if settings.client_here().is_some() {
+        // There is no DPU side whose volume it could be.
+        return run(settings, mountpoint, take_over);
+    }
     let line = Invocation { command: "mount", settings, place: mountpoint.to_owned() };
     if let Some(step) = take_over {
         return taken(line, step, None);
@@ -480,7 +489,8 @@ fn stay(
     let dpu = Dpu::of(settings);
     let mut followed = false;
     loop {
-        if process.is_some() && !followed {
+        // A client in this process is looked after each time.
+        if process.as_deref().is_some_and(DpuProcess::is_apart) && !followed {
             followed = dpu.status().is_ok_and(|status| watch.follow(status.dpu_pid).is_ok());
         }
         match watch.next(Duration::from_secs(1))? {
@@ -550,9 +560,13 @@ fn finish(unmount: &dyn Fn(bool) -> Result<(), MountError>) -> Result<(), Failur
 fn shut_down(settings: &Settings, process: &mut DpuProcess) -> Result<(), Failure> {
     let dpu = Dpu::of(settings);
     let Ok(status) = dpu.status() else { return Ok(()) };
-    if !status.attachments.is_empty() {
-        tracing::info!(others = status.attachments.len(), "others use the volume: it goes on");
+    let others = status.attachments.len();
+    if others > 0 && process.is_apart() {
+        tracing::info!(others, "others use the volume: it goes on");
         return Ok(());
+    }
+    if others > 0 {
+        tracing::warn!(others, "others use the volume through this process: they lose it");
     }
     dpu.shut_down()?;
     if process.wait_for_end(SHUTDOWN_LIMIT) {
@@ -560,7 +574,7 @@ fn shut_down(settings: &Settings, process: &mut DpuProcess) -> Result<(), Failur
     }
     let log: PathBuf = settings.data().join("dpu.log");
     Err(Failure::internal(format!(
-        "the DPU side (pid {}) did not end in {} s; see {}",
+        "the volume's side (pid {}) did not end in {} s; see {}",
         status.dpu_pid,
         SHUTDOWN_LIMIT.as_secs(),
         log.display()

@@ -163,8 +163,14 @@ fn describe(status: &Status) -> String {
     use std::fmt::Write;
     let all = &status.all;
     let hosts: Vec<String> = status.attachments.iter().map(u32::to_string).collect();
+    // A client in the mount's process is no DPU side.
+    let client = all.pointer("/settings/client").and_then(Value::as_str).unwrap_or("dpu");
+    let side = match client {
+        "dpu" => "DPU side     ".to_owned(),
+        client => format!("client       {client}, in the mount's process, "),
+    };
     let mut text = format!(
-        "DPU side     pid {}\nhost sides   {}\n",
+        "{side}pid {}\nhost sides   {}\n",
         status.dpu_pid,
         if hosts.is_empty() { "none".to_owned() } else { format!("pid {}", hosts.join(", ")) },
     );

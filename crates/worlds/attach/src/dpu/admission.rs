@@ -189,6 +189,9 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         if hello.session.0 == 0 {
             return no(Reason::Malformed, "a session is not 0");
         }
+        if hello.cache_len > 0 && !self.options.caches {
+            return no(Reason::Role, "caches of hosts are not managed here: attach without one");
+        }
         let holder = self.sessions.holder(hello.session);
         if holder.is_some_and(|holder| holder.uid != connection.cred.uid) {
             return no(Reason::Permission, "the session belongs to another user");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use outboard_attach::dpu::{Dpu, DpuOptions};
+use outboard_attach::dpu::{Dpu, DpuOptions, Wish};
 use outboard_attach::host::{Host, HostOptions};
 use outboard_attach::link::control;
 use outboard_base::{Cred, Fh, Ino, Result, Rng, Time};
@@ -67,7 +67,7 @@ fn dpu_process() {
         options.beat_limit = Duration::from_secs(1);
     }
     let mut dpu = Dpu::new(Arc::new(volume), runtime, wakeup, options).unwrap();
-    dpu.run(&|| false).unwrap();
+    dpu.run(&|| Wish::GoOn).unwrap();
 }
 
 pub(crate) struct Volume {

@@ -1,4 +1,5 @@
-//! The DPU side of a shared volume: the client of its cluster.
+//! The client of a shared volume's cluster: a DPU side, or a thread of the mount's process that does
+//! the same for it (`--client host` and `standard`).
 
 use std::net::SocketAddrV4;
 use std::process::ExitCode;
@@ -6,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_attach::dpu::Dpu;
+use outboard_attach::dpu::{Dpu, Wish};
 use outboard_base::Errno;
 use outboard_dfs::{Dfs, DfsOptions, Mode};
 use outboard_fabric::port::{Port, PortOptions};
@@ -26,7 +27,7 @@ use super::{cannot, dpu_options};
 use crate::cluster::location::Location;
 use crate::cluster::part::{Stop, number_of};
 use crate::exit::{Code, Failure};
-use crate::settings::Settings;
+use crate::settings::{Client, Settings};
 
 /// The metadata server.
 const SERVER: Peer = Peer::Server(0);
@@ -37,29 +38,33 @@ const CAPTURE: &str = "OUTBOARD_CAPTURE";
 
 type Runtime = FabricRuntime<NoTarget>;
 
-/// Serves a shared volume until told to end.
+/// The DPU side of a shared volume, until told to end.
 pub(super) fn dpu(settings: &Settings, location: &Location) -> Result<ExitCode, Failure> {
+    let stop = Arc::new(Stop::default());
+    stop.on_signal()?;
+    serve(settings, location, &stop)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The client in the mount's process, until its control socket asks for the end, or the server has
+/// begun another life. What of it the mount is answered by is a queue pair, as by a DPU side.
+pub(crate) fn here(settings: &Settings) -> Result<(), Failure> {
+    let location = settings.shared()?.ok_or_else(|| Failure::usage("this is no shared volume"))?;
+    serve(settings, &location, &Arc::new(Stop::default()))
+}
+
+/// One life of a client.
+fn serve(settings: &Settings, location: &Location, stop: &Arc<Stop>) -> Result<(), Failure> {
     let data = settings.data();
     let directory = DataDirectory::open(&data);
     let directory = directory.map_err(|error| Failure::new(Code::Data, error.to_string()))?;
     let server = location.address()?;
     let wakeup = Wakeup::new().map_err(|error| cannot("make a wake event", &error))?;
     let wakeup = Arc::new(wakeup);
-    let stop = Arc::new(Stop::default());
-    stop.on_signal()?;
     stop.tells(&wakeup);
     let (runtime, client) = begin(settings, location, server, &wakeup)?;
     runtime.asking().know(SERVER, server);
-    let dfs = Arc::new(Dfs::new(
-        runtime.asking(),
-        DfsOptions {
-            server: SERVER,
-            client,
-            nonce: random().map_err(|error| cannot("get random numbers", &error))?,
-            volume: number_of(&location.volume),
-            mode: Mode::Direct,
-        },
-    ));
+    let dfs = client_of(settings, &runtime, location, client)?;
     runtime.set_role(Rc::new(ClientRole::new(Arc::clone(&dfs))));
     connect(&runtime, &wakeup, &dfs, location, server)?;
     let options = dpu_options(settings, directory.path())?;
@@ -69,19 +74,45 @@ pub(super) fn dpu(settings: &Settings, location: &Location) -> Result<ExitCode, 
     let (told, name) = (Rc::clone(&runtime), location.whole());
     dpu.set_store_figures(move || figures(&told, &name));
     tracing::info!(socket = %settings.socket().display(), pid = std::process::id(), "serving");
-    let ends = || {
-        if dfs.server_changed() {
-            // Nothing is answered any more: hosts ask the next DPU side for what they wait for, and
-            // hand in what they hold.
-            tracing::warn!("the metadata server has begun another life: so does this DPU side");
+    let wish = || match () {
+        // Nothing is answered any more: hosts ask the next life of this client for what they wait
+        // for, and hand in what they hold.
+        () if dfs.server_changed() => Wish::Abandon,
+        () if stop.is_asked() => Wish::End,
+        () => Wish::GoOn,
+    };
+    dpu.run(&wish).map_err(|error| cannot("go on", &error))?;
+    if dfs.server_changed() {
+        tracing::warn!("the metadata server has begun another life: so does this client of it");
+        if settings.client_here().is_none() {
+            // A thread that maintains caches may wait for the server that was.
             std::process::exit(0);
         }
-        stop.is_asked()
-    };
-    dpu.run(&ends).map_err(|error| cannot("go on", &error))?;
+        return Ok(());
+    }
     drop((dpu, directory));
     tracing::info!("ended in order");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// The client itself, as the settings say.
+fn client_of(
+    settings: &Settings,
+    runtime: &Runtime,
+    location: &Location,
+    client: u64,
+) -> Result<Arc<Dfs<Asking>>, Failure> {
+    let options = DfsOptions {
+        server: SERVER,
+        client,
+        nonce: random().map_err(|error| cannot("get random numbers", &error))?,
+        volume: number_of(&location.volume),
+        mode: match settings.client() {
+            Client::Standard => Mode::Standard,
+            Client::Dpu | Client::Host => Mode::Direct,
+        },
+    };
+    Ok(Arc::new(Dfs::new_without(runtime.asking(), options, settings.without()?)))
 }
 
 /// The runtime of a new life of this client, and its number: the one of its data directory, which
