@@ -2,8 +2,9 @@
 //! two hosts (each with a DPU side of its own), its parts killed under load (NetDFS; DPC 4.3).
 //!
 //! - `hosts`: what one host wrote the other reads; counters under a lock, appended records, names;
-//! - `clients`: one host for each kind of client (`--client`): each alone, each against another, files
-//!   of one read by the others, and a server that begins another life under handles and locks;
+//! - `clients`: one host for each kind of client (`--client`): each alone, each against another,
+//!   files of one read by the others, and a server that begins another life under handles and
+//!   locks;
 //! - `killed`: kill -9 of a node, the server, all of the cluster, the DPU side and the mount in
 //!   turn, under workers whose every answered operation is known: nothing answered is lost, nothing
 //!   is done twice, and the check of metadata against nodes is clean.

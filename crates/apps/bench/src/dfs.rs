@@ -2,8 +2,8 @@
 //!
 //! | client | asks | is |
 //! |---|---|---|
-//! | standard | the metadata server for everything | in the mount's process: the paper's plain NFS |
-//! | host | the server for names, the nodes for bytes | in the mount's process: its optimised client |
+//! | standard | the metadata server for everything | in the mount's process: the paper's NFS |
+//! | host | the server for names, nodes for bytes | in the mount's process: its optimised one |
 //! | dpu | the same, by the same code | on the DPU side, a process of its own |
 //!
 //! All three mount one volume of one cluster, each part of which is a process of its own. At every

@@ -226,8 +226,8 @@ pub(crate) fn adds_up(system: &str, cpu: &CpuSeconds) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "CPU time does not add up for {system}: {:.2} s were not idle and {:.2} s of them are in no \
-         part (at most {most:.2} s may be)",
+        "CPU time does not add up for {system}: {:.2} s were not idle and {:.2} s of them are in \
+         no part (at most {most:.2} s may be)",
         cpu.not_idle, cpu.unexplained,
     ))
 }

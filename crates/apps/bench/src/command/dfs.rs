@@ -47,8 +47,8 @@ pub(crate) struct DfsArgs {
     #[arg(long, value_name = "N", default_value_t = 2,
           value_parser = clap::value_parser!(u16).range(1..=16))]
     nodes: u16,
-    /// What host and dpu clients do without, to see what they gain by it: view (where a file lies is
-    /// asked for each time), delegations (given back each time)
+    /// What host and dpu clients do without, to see what they gain by it: view (where a file lies
+    /// is asked for each time), delegations (given back each time)
     #[arg(long, value_name = "LIST", value_parser = ["view", "delegations", "view,delegations"])]
     without: Option<String>,
     /// Directory for cluster and mounts [default: a temporary one]

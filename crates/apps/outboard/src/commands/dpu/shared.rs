@@ -1,5 +1,5 @@
-//! The client of a shared volume's cluster: a DPU side, or a thread of the mount's process that does
-//! the same for it (`--client host` and `standard`).
+//! The client of a shared volume's cluster: a DPU side, or a thread of the mount's process that
+//! does the same for it (`--client host` and `standard`).
 
 use std::net::SocketAddrV4;
 use std::process::ExitCode;
