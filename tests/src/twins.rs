@@ -37,6 +37,7 @@ impl Pair {
     /// Of two hosts: bytes show at once; names, modes and listings soon.
     pub fn of_two_hosts(&self, rounds: usize) -> Result<()> {
         self.names_soon(rounds.min(10))?;
+        self.closed_and_synced(rounds)?;
         self.bytes(rounds)?;
         self.counter(rounds)?;
         self.records(rounds)?;
@@ -120,6 +121,36 @@ impl Pair {
             shows(here.join("back").exists(), || "no file that the other made".to_owned())?;
             made(fs::remove_file(here.join("back")))?;
             shows(!there.join("back").exists(), || "a file that was removed".to_owned())?;
+        }
+        Ok(())
+    }
+
+    /// What one wrote and closed, or synced and keeps open, the other reads as it opens the file,
+    /// and sees what it takes; by turns.
+    fn closed_and_synced(&self, rounds: usize) -> Result<()> {
+        let name = "closed";
+        made(fs::write(self.one.join(name), b"x"))?;
+        soon(|| self.other.join(name).exists(), || format!("no {name}, which was made"))?;
+        for round in 0..rounds {
+            let by_turns = [(&self.one, &self.other), (&self.other, &self.one)];
+            let (here, there) = by_turns[round % 2];
+            let len = [100, 8192, 200_000][round % 3] + round;
+            let written = vec![u8::try_from(round % 251).unwrap_or(0); len];
+            let mut file = made(File::create(here.join(name)))?;
+            made(file.write_all(&written))?;
+            let keeps = (round / 2).is_multiple_of(2).then_some(file);
+            if let Some(file) = &keeps {
+                made(file.sync_all())?;
+            }
+            let reads = made(File::open(there.join(name)))?;
+            let size = made(reads.metadata())?.len();
+            let read = made(fs::read(there.join(name)))?;
+            let how = if keeps.is_some() { "fsync" } else { "close" };
+            shows(read == written && size == len as u64, || {
+                format!("{size} bytes, of which {} were read, after {how}", read.len())
+            })?;
+            let takes = made(reads.metadata())?.blocks() * 512;
+            shows(takes >= size, || format!("{size} bytes that take {takes}"))?;
         }
         Ok(())
     }

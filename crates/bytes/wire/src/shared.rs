@@ -26,9 +26,9 @@
 //!
 //! Little-endian. Operations are 1 write, 2 read, 3 hole. The version of a write or a hole is the
 //! fence of its capability and its sequence. A hole with a share puts space aside instead: for
-//! strips `i` of its bytes with `i mod n` the place. Any message is a SEND if it fits a packet, else a
-//! WRITE; its first two bytes say what it is ([`MessageKind`]). An answer is a message of its own,
-//! since an acknowledgement of a reliable connection carries nothing.
+//! strips `i` of its bytes with `i mod n` the place. Any message is a SEND if it fits a packet,
+//! else a WRITE; its first two bytes say what it is ([`MessageKind`]). An answer is a message of
+//! its own, since an acknowledgement of a reliable connection carries nothing.
 //! All heads of a request stand in its first packet, so `n` is at most 16 and they at most
 //! [`HEADS_MAX`] bytes. *n* counts who shares the write: the receivers a node forwards to are
 //! found in the coordinates by strategy and rank. The MAC is over the 64 bytes before it; who makes

@@ -185,8 +185,7 @@ impl<N: Net> Inner<N> {
             match self.data.write(&entered.grant, offset, data).await {
                 Ok(()) => {
                     // Lost meanwhile or not: nodes had it before they were sealed, so it is found.
-                    self.table.wrote(&entered, end, asked.mtime(), self.now());
-                    self.takes(&entered.grant);
+                    self.wrote(&entered, end, asked.mtime());
                     return Ok(data.len());
                 }
                 Err(error) => {
@@ -195,6 +194,12 @@ impl<N: Net> Inner<N> {
                 }
             }
         }
+    }
+
+    /// Notes what a write, or what is like one, has done.
+    fn wrote(&self, of: &Use<'_>, end: u64, mtime: Option<Timestamp>) {
+        self.table.wrote(of, end, mtime, self.now());
+        self.takes(&of.grant);
     }
 
     /// A write failed for good: what was taken of it behind the end of the file must not show when
@@ -281,8 +286,7 @@ impl<N: Net> Inner<N> {
             match self.fill(&entered.grant, fill, range.clone()).await {
                 Ok(()) => {
                     let end = if keeps_size { 0 } else { range.end };
-                    self.table.wrote(&entered, end, asked.mtime(), self.now());
-                    self.takes(&entered.grant);
+                    self.wrote(&entered, end, asked.mtime());
                     self.replays.record(asked.header, &Reply::Empty);
                     return Ok(Reply::Empty);
                 }
@@ -411,8 +415,7 @@ impl<N: Net> Inner<N> {
                     continue;
                 }
                 let end = range.end;
-                self.table.wrote(&target, end, asked.mtime(), self.now());
-                self.takes(&target.grant);
+                self.wrote(&target, end, asked.mtime());
             }
             let reply = Reply::Written(u32::try_from(copied.len()).map_err(|_| Errno::EIO)?);
             self.replays.record(asked.header, &reply);
@@ -447,8 +450,7 @@ impl<N: Net> Inner<N> {
             let each = runs.iter().map(|(at, data)| self.data.write(&entered.grant, *at, data));
             match try_join_abreast(RUNS, each).await {
                 Ok(_) => {
-                    self.table.wrote(&entered, range.end, mtime, self.now());
-                    self.takes(&entered.grant);
+                    self.wrote(&entered, range.end, mtime);
                     return Ok(());
                 }
                 Err(error) => self.after(&entered, error, &mut tries).await?,

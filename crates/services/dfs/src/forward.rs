@@ -291,7 +291,7 @@ impl<N: Net> Inner<N> {
             && let Some(Ok(answer)) = self.within(STATFS, self.forward(asked)).await
             && let Reply::Statfs(figures) = answer.reply
         {
-            *locked(&self.statfs) = Some(figures.clone());
+            *locked(&self.statfs) = Some(figures);
             return figures;
         }
         let known = *locked(&self.statfs);

@@ -199,7 +199,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 
     /// What a writer says of a file it has a delegation of: the size is this, it takes so much, and
-    /// the times are not before the last write. Told again it changes nothing. `ESTALE` if the file is gone.
+    /// the times are not before the last write. Told again it changes nothing. `ESTALE` if the file
+    /// is gone.
     pub async fn publish(&self, session: Option<SessionId>, ino: Ino, told: Told) -> Result<Attr> {
         let _guard = self.range_locks.exclusive(ino).await;
         let published = self.transact(async |txn| {

@@ -229,7 +229,6 @@ pub(super) const TEST: &[Stage] = &[
             "--only=append",
             "--only=links",
             "--only=sparse",
-            "--only=sqlite",
             "--only=tar",
         ]),
     ),
@@ -473,6 +472,7 @@ pub(super) const LONG: &[Stage] = &[
             "--only=python",
             "--only=rsync",
             "--only=running",
+            "--only=sqlite",
         ]),
     ),
     piece(

@@ -38,6 +38,14 @@ pub(crate) struct Node {
     keys: Mutex<Vec<Key>>,
 }
 
+impl Node {
+    fn raise(&self, object: u64, fence: u64) {
+        let mut fences = self.fences.lock().unwrap();
+        let known = fences.entry(object).or_default();
+        *known = fence.max(*known);
+    }
+}
+
 #[derive(Default)]
 struct State {
     dead: BTreeSet<Peer>,
@@ -160,11 +168,6 @@ impl World {
         if known > fence {
             return Err(Reason::Fence);
         }
-        let raise = || {
-            let mut fences = node.fences.lock().unwrap();
-            let known = fences.entry(object).or_default();
-            *known = fence.max(*known);
-        };
         match &heads.target {
             Target::Write(write) => {
                 if outboard_codec::crc32c(data) != write.crc || self.state().full {
@@ -173,12 +176,12 @@ impl World {
                 let version = Version { fence, sequence: write.sequence };
                 let previous =
                     (write.previous > 0).then_some(Version { fence, sequence: write.previous });
-                raise();
+                node.raise(object, fence);
                 node.store.write(object, 65536, version, previous, write.offset, data).await?;
                 Ok(Vec::new())
             }
             Target::Hole(hole) => {
-                raise();
+                node.raise(object, fence);
                 let version = Version { fence, sequence: hole.sequence };
                 match hole.share {
                     None => node.store.hole(object, version, hole.range()).await?,
@@ -190,8 +193,11 @@ impl World {
             }
             Target::Read(read) if read.map => {
                 let runs = node.store.map(object, read.offset, read.bytes as usize / 16).await;
-                let words = runs.iter().flat_map(|run| [run.start, run.end]);
-                Ok(words.flat_map(u64::to_le_bytes).collect())
+                Ok(runs
+                    .iter()
+                    .flat_map(|run| [run.start, run.end])
+                    .flat_map(u64::to_le_bytes)
+                    .collect())
             }
             Target::Read(read) => node.store.read(object, read.offset, read.bytes).await,
         }
@@ -201,11 +207,7 @@ impl World {
         let node = &self.nodes[usize::from(node)];
         match call {
             Call::Seal { object, fence } => {
-                {
-                    let mut fences = node.fences.lock().unwrap();
-                    let known = fences.entry(object).or_default();
-                    *known = fence.max(*known);
-                }
+                node.raise(object, fence);
                 match node.store.seal(object, fence).await {
                     Ok(object) => Reply::Object(object),
                     Err(_) => Reply::Failed(Errno::EIO),

@@ -298,7 +298,8 @@ impl Run {
         };
         for ino in &self.promised {
             let file = found.files.get(ino);
-            let is_known = file.map_or(found.purges.contains(&ino.0), |file| file.writing);
+            let is_purged = || found.purges.contains(&ino.0);
+            let is_known = file.map_or_else(is_purged, |file| file.writing);
             assert!(is_known, "{ino:?} may have been written to, and nobody knows: {found:#?}");
         }
         self.promised.retain(|ino| found.files.contains_key(ino));

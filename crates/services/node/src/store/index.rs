@@ -116,12 +116,13 @@ pub(super) fn shared(
     share: Share,
 ) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
     let (size, range) = (u64::from(strip.max(1)), range.clone());
+    let whole = |grain: u64| usize::try_from(grain).unwrap_or(GRAINS_MAX);
     let turns = (u64::from(share.strip.max(1)), u64::from(share.count.max(1)));
     (range.start / size..range.end.div_ceil(size)).filter_map(move |index| {
         let base = index * size;
-        let within = |at: u64| usize::try_from(at.saturating_sub(base).min(size)).unwrap_or(0);
-        let from = within(range.start) / GRAIN as usize;
-        let to = within(range.end).div_ceil(GRAIN as usize);
+        let within = |at: u64| at.saturating_sub(base).min(size);
+        let from = whole(within(range.start) / GRAIN);
+        let to = whole(within(range.end).div_ceil(GRAIN));
         let is_its = base / turns.0 % turns.1 == u64::from(share.place);
         is_its.then_some((index, from..to))
     })
@@ -326,6 +327,23 @@ impl Entry {
         retired
     }
 
+    /// Space is put aside for what is not there, in some strips of a range.
+    fn put_aside(&mut self, version: Version, range: &Range<u64>, share: Share) {
+        self.fence = self.fence.max(version.fence);
+        for (index, grains) in shared(self.strip, range, share) {
+            let to = self.strips.entry(index).or_default();
+            let fill = |at| match to.grain(at) {
+                Grain::NONE => Grain::ASIDE,
+                grain => grain,
+            };
+            let filled: Vec<Grain> = grains.clone().map(fill).collect();
+            // Nothing that lies somewhere is replaced.
+            to.put(grains.start, &filled, &mut Vec::new());
+            (to.last, to.wrote) = (version, Wrote::default());
+        }
+        self.count();
+    }
+
     /// Nothing lies from `start` on any more; before that the object ended at `end`.
     fn cut(&mut self, version: Version, start: u64, end: u64) {
         let size = u64::from(self.strip);
@@ -416,19 +434,7 @@ impl Index {
                     return Err(Bad::Impossible);
                 }
                 entry.strip = *strip;
-                entry.fence = entry.fence.max(version.fence);
-                for (index, grains) in shared(*strip, range, *share) {
-                    let to = entry.strips.entry(index).or_default();
-                    let fill = |at| match to.grain(at) {
-                        Grain::NONE => Grain::ASIDE,
-                        grain => grain,
-                    };
-                    let filled: Vec<Grain> = grains.clone().map(fill).collect();
-                    // Nothing that lies somewhere is replaced.
-                    to.put(grains.start, &filled, &mut Vec::new());
-                    (to.last, to.wrote) = (*version, Wrote::default());
-                }
-                entry.count();
+                entry.put_aside(*version, range, *share);
             }
             Record::Seal { object, fence } => {
                 let entry = self.objects.entry(*object).or_default();

@@ -51,8 +51,7 @@ impl<M: Medium> Store<M> {
         Ok(bytes)
     }
 
-    /// Runs of data at or behind `from`, so many at most, and the bytes that the object takes. Space
-    /// that is put aside is no data.
+    /// Runs of data that end behind `from`, so many at most. Space that is put aside is no data.
     pub async fn map(&self, object: u64, from: u64, most: usize) -> Vec<Range<u64>> {
         let _shared = self.locks.shared_on(Ino(object), from..u64::MAX).await;
         self.settled().await;

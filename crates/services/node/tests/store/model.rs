@@ -286,8 +286,8 @@ impl Walk {
             19..21 => {
                 let start = self.rng.below(STRIPS * u64::from(STRIP));
                 let range = start..start + 1 + self.rng.below(40000);
-                let count = 1 + self.rng.below(2) as u8;
-                let place = self.rng.below(u64::from(count)) as u8;
+                let count = u8::from(self.rng.chance(1, 2)) + 1;
+                let place = u8::from(count == 2 && self.rng.chance(1, 2));
                 let version = Version { fence, ..version };
                 Op::Reserve { object, version, range, share: Share { count, place, strip: STRIP } }
             }
