@@ -14,6 +14,7 @@
     reason = "a test may panic"
 )]
 
+mod front;
 mod host;
 mod model;
 mod part;
@@ -24,7 +25,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use outboard_sim::seeds;
 use part::Planted;
-use walk::{Counts, walk};
+use walk::{Counts, Way, walk};
 
 /// The usual seeds.
 const SEEDS: u64 = 60;
@@ -35,7 +36,7 @@ fn sum(counts: &[Counts], of: impl Fn(&Counts) -> u64) -> u64 {
 
 #[test]
 fn a_cluster_is_right_and_comes_to_an_end_whatever_breaks() {
-    let runs = seeds::run(0..SEEDS, |seed| walk(seed, None, false));
+    let runs = seeds::run(0..SEEDS, |seed| walk(seed, Way::default()));
     if runs.is_alone {
         return;
     }
@@ -51,21 +52,22 @@ fn a_cluster_is_right_and_comes_to_an_end_whatever_breaks() {
 #[test]
 fn one_seed() {
     let tells = std::env::var_os("OUTBOARD_SEED").is_some();
-    seeds::run(0..1, |seed| println!("{:?}", walk(seed, None, tells)));
+    seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..Way::default() })));
 }
 
 #[test]
 fn equal_seeds_give_equal_runs() {
+    let way = Way::default();
     for seed in [3, 4, 7] {
-        assert_eq!(walk(seed, None, false), walk(seed, None, false), "seed {seed}");
+        assert_eq!(walk(seed, way), walk(seed, way), "seed {seed}");
     }
-    assert_ne!(walk(3, None, false).trace, walk(4, None, false).trace);
+    assert_ne!(walk(3, way).trace, walk(5, way).trace);
 }
 
 /// Whether one of some seeds fails with this fault in the wiring.
 fn is_found(planted: Planted, seeds: u64) -> bool {
-    (1..=seeds)
-        .any(|seed| catch_unwind(AssertUnwindSafe(|| walk(seed, Some(planted), false))).is_err())
+    let way = Way { planted: Some(planted), ..Way::default() };
+    (1..=seeds).any(|seed| catch_unwind(AssertUnwindSafe(|| walk(seed, way))).is_err())
 }
 
 #[test]
