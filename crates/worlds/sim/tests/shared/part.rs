@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use outboard_base::planted::Fault;
 use outboard_base::task::Work;
 use outboard_base::{Time, Timestamp};
 use outboard_dfs::Dfs;
@@ -38,13 +39,14 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Bytes that a node scrubs in a step.
 const SCRUB: u64 = 256 << 10;
 
-/// A fault of the wiring that some seed must find.
+/// A fault that some seed must find: of the wiring, or below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planted {
+    Below(Fault),
     /// The server says that it was told of changes, and forgets them.
     Publish,
     /// Clients say that they gave a file back, and did not hear of it.
-    Recall,
+    Deaf,
     /// Nodes say that they flush, and do not.
     Flush,
 }
@@ -302,7 +304,7 @@ impl Process {
                         meta.call(from, call, net_now(&net), timestamp(wall)).await
                     }
                     Role::Client(..)
-                        if planted == Some(Planted::Recall)
+                        if planted == Some(Planted::Deaf)
                             && matches!(call, Call::Recall { .. }) =>
                     {
                         Reply::Done

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use outboard_base::planted::plant;
 use outboard_base::{Errno, Fh, Ino, Result, Time};
 use outboard_cache::policy::{DIRTY_MAX, Policies, flush, prefetch, replace};
 use outboard_sim::line::{Delay, LineOptions};
@@ -104,6 +105,8 @@ pub(crate) struct Way {
     pub(crate) planted: Option<Planted>,
     /// Hosts have caches; else the seed says whether.
     pub(crate) cached: Option<bool>,
+    /// More befalls it, and for longer.
+    pub(crate) harsh: bool,
     /// Hosts go on by themselves while their DPU sides are stopped or away.
     pub(crate) apart: bool,
     /// What happens is printed.
@@ -216,15 +219,16 @@ impl Walk {
     }
 
     /// Draws what will befall.
-    fn plan(&mut self) {
+    fn plan(&mut self, harsh: bool) {
         let lines = rough(&mut |bound| self.world.chooser.below(bound));
         self.world.network.set_all(lines);
         self.world.replays = self.below(2) == 0;
-        let [dies, power, stops, cuts] = [2, 2, 2, 2].map(|of| self.below(of) == 0);
+        let [dies, power, stops, cuts] = [2, 2, 2, 2].map(|of| self.below(of) == 0 || harsh);
         let mut away = [Duration::ZERO; 2];
         for _ in 0..4 + self.below(8) {
             let at = self.world.now.after(BREAKS.mul_f64(self.below(1000) as f64 / 1000.0));
-            let long = Duration::from_millis(10 << self.below(12));
+            let shortest = if harsh { 9 } else { 0 };
+            let long = Duration::from_millis(10 << (shortest + self.below(12 - shortest)));
             let place = self.below(5) as usize;
             let other = (place + 1 + self.below(4) as usize) % 5;
             for (host, client) in CLIENTS.into_iter().enumerate() {
@@ -578,10 +582,7 @@ impl Walk {
                 let host = self.is_cached.then_some(host);
                 file.model.synced(host, told.begun, told.losses);
             }
-            (Ask::Fsync { .. }, Err(errno)) if is_loss(*errno) => {
-                file.model.unkept(host, true, now);
-                self.counts.told += 1;
-            }
+            (Ask::Fsync { .. }, Err(errno)) => self.is_told((host, told, now), *errno),
             (Ask::Write { .. } | Ask::Truncate { .. } | Ask::Punch { .. }, _) => {
                 if let (Ok(answer), Ask::Write { len, .. }) = (answer, &asked.ask)
                     && answer.reply != Reply::Written(*len as u32)
@@ -612,6 +613,14 @@ impl Walk {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A sync failed: some of what the host wrote was lost.
+    fn is_told(&mut self, (host, told, now): (usize, Told, u64), errno: Errno) {
+        if is_loss(errno) {
+            self.files[told.file].model.unkept(host, true, now);
+            self.counts.told += 1;
+        }
     }
 
     fn judge_name(
@@ -770,13 +779,17 @@ fn asked_of(walk: &Walk) -> Vec<String> {
 
 /// Walks a seed to its end.
 pub(crate) fn walk(seed: u64, way: Way) -> Counts {
+    plant(match way.planted {
+        Some(Planted::Below(fault)) => Some(fault),
+        _ => None,
+    });
     let mut walk = Walk::new(seed, way);
     walk.world.is_told = way.tells;
     walk.begin();
     walk.works = true;
     walk.breaks = true;
     if seed > 0 {
-        walk.plan();
+        walk.plan(way.harsh);
     }
     let end = walk.world.now.after(BREAKS);
     while walk.world.now < end {
