@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
+use std::net::SocketAddrV4;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -28,15 +29,20 @@ impl Cluster {
     /// Starts one with so many nodes in `dir`, on free ports of the loopback; `packed`: all of its
     /// parts in one process.
     pub fn up(dir: &Path, nodes: usize, packed: bool) -> Result<Self> {
-        context(fs::create_dir_all(dir), || format!("cannot make {}", dir.display()))?;
-        let dir = context(fs::canonicalize(dir), || format!("no folder {}", dir.display()))?;
-        let mut cluster = Self { program: program()?, dir, child: None };
         let nodes = format!("--nodes={nodes}");
         let mut flags = vec![nodes.as_str(), "--port=0"];
         if packed {
             flags.push("--packed");
         }
-        cluster.start(&flags)?;
+        Self::up_with(dir, &flags)
+    }
+
+    /// Starts one in `dir`, with these flags of `outboard cluster up`.
+    pub fn up_with(dir: &Path, flags: &[&str]) -> Result<Self> {
+        context(fs::create_dir_all(dir), || format!("cannot make {}", dir.display()))?;
+        let dir = context(fs::canonicalize(dir), || format!("no folder {}", dir.display()))?;
+        let mut cluster = Self { program: program()?, dir, child: None };
+        cluster.start(flags)?;
         Ok(cluster)
     }
 
@@ -89,13 +95,37 @@ impl Cluster {
         run_limited(command, COMMAND_LIMIT, &self.dir.join(format!("{verb}.log")))
     }
 
-    /// kill -9 of a part; `up` starts it again.
-    pub fn kill(&self, role: &str) -> Result<()> {
-        let ended = self.command("kill", &[role.as_ref()])?;
+    /// The process of a part, and where it is.
+    pub fn address(&self, part: &str) -> Result<(u64, SocketAddrV4)> {
+        let status = self.status()?;
+        let said = &status["parts"][part];
+        let address = said["address"].as_str().and_then(|text| text.parse().ok());
+        let found = said["pid"].as_u64().zip(address);
+        found.ok_or_else(|| format!("`cluster status --json` has no address of {part}: {status}"))
+    }
+
+    /// The network namespaces of its hosts.
+    pub fn hosts(&self) -> Result<Vec<String>> {
+        let status = self.status()?;
+        let hosts = status["hosts"].as_array().cloned().unwrap_or_default();
+        Ok(hosts.iter().filter_map(|host| host.as_str().map(str::to_owned)).collect())
+    }
+
+    /// Runs `outboard cluster VERB DIR ...`, which has to succeed.
+    pub fn does(&self, verb: &str, args: &[&str]) -> Result<()> {
+        let words: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
+        let ended = self.command(verb, &words)?;
         match ended.code() {
             Some(0) => Ok(()),
-            code => Err(format!("`cluster kill {role}` ended with {code:?}: {}", ended.tail(5))),
+            code => {
+                Err(format!("`cluster {verb} {args:?}` ended with {code:?}: {}", ended.tail(5)))
+            }
         }
+    }
+
+    /// kill -9 of a part; `up` starts it again.
+    pub fn kill(&self, role: &str) -> Result<()> {
+        self.does("kill", &[role])
     }
 
     /// Waits until every part answers.
@@ -130,6 +160,12 @@ impl Cluster {
                 Err(format!("not ended {} s after SIGTERM", STOP_LIMIT.as_secs()))
             }
         }
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     fn log(&self) -> PathBuf {

@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attacks;
 pub mod clients;
 pub mod cluster;
 pub mod coherence;
 mod command;
 pub mod crash;
+pub mod cut;
 mod skips;
 pub mod twins;
 mod volume;

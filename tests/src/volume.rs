@@ -87,6 +87,8 @@ pub struct Volume {
     child: Option<Child>,
     /// Of a shared volume: the cluster it has for itself.
     cluster: Option<Cluster>,
+    /// The network namespace it is in; none: that of this process.
+    space: Option<String>,
 }
 
 impl Volume {
@@ -119,7 +121,14 @@ impl Volume {
             context(fs::create_dir_all(&path), || format!("cannot make {}", path.display()))?;
         }
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        Ok(Self { program: program()?, base, flags, child: None, cluster: None })
+        Ok(Self { program: program()?, base, flags, child: None, cluster: None, space: None })
+    }
+
+    /// It runs in this network namespace from now on.
+    #[must_use]
+    pub fn inside(mut self, space: &str) -> Self {
+        self.space = Some(space.to_owned());
+        self
     }
 
     /// The mount point.
@@ -166,7 +175,15 @@ impl Volume {
         let log = OpenOptions::new().create(true).append(true).open(self.log());
         let log = context(log, || "cannot open the log".to_owned())?;
         let errors = context(log.try_clone(), || "cannot share the log".to_owned())?;
-        let mut command = Command::new(&self.program);
+        let mut command = match &self.space {
+            None => Command::new(&self.program),
+            // `ip netns exec` would hide the mount, too.
+            Some(space) => {
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net=/run/netns/{space}")).arg(&self.program);
+                command
+            }
+        };
         command.arg("run").arg("--data").arg(self.data()).args(&self.flags).arg(self.mountpoint());
         command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
         let child = context(command.spawn(), || format!("cannot start {command:?}"))?;

@@ -7,7 +7,9 @@
 //!   locks;
 //! - `killed`: kill -9 of a node, the server, all of the cluster, the DPU side and the mount in
 //!   turn, under workers whose every answered operation is known: nothing answered is lost, nothing
-//!   is done twice, and the check of metadata against nodes is clean.
+//!   is done twice, and the check of metadata against nodes is clean;
+//! - `cut`: the network between a host and the server, and a node's cable, are cut and mended (only
+//!   when asked for: it takes root, and most of a minute).
 
 #![forbid(unsafe_code)]
 
@@ -25,13 +27,13 @@ use outboard_tests::clients::{alone, another_life};
 use outboard_tests::cluster::Cluster;
 use outboard_tests::crash::{Mode, Worker};
 use outboard_tests::twins::Pair;
-use outboard_tests::{Result, Side, Volume, context};
+use outboard_tests::{Result, Side, Volume, context, cut, note_skip};
 
 const USAGE: &str = "\
-shared [--only=hosts|clients|killed]... [--cache=none|hybrid]... [--client=dpu|host|standard]
+shared [--only=hosts|clients|killed|cut]... [--cache=none|hybrid]... [--client=dpu|host|standard]
        [--rounds=N] [--seed=N] [--base=DIRECTORY]
 
-  --only    just these cases [default: each]
+  --only    just these cases [default: each but cut]
   --cache   the cache of the mounts [default: each]
   --client  who is the client in `killed`; host and standard have no cache [default: dpu]
   --rounds  kills [default: 5]
@@ -84,7 +86,9 @@ impl Options {
             let unknown = || format!("unknown argument `{arg}`\n{USAGE}");
             let (key, value) = arg.split_once('=').ok_or_else(unknown)?;
             match (key, value) {
-                ("--only", "hosts" | "clients" | "killed") => options.only.push(value.into()),
+                ("--only", "hosts" | "clients" | "killed" | "cut") => {
+                    options.only.push(value.into())
+                }
                 ("--cache", "none" | "hybrid") => options.caches.push(value.into()),
                 ("--client", "dpu" | "host" | "standard") => options.client = value.into(),
                 ("--rounds", _) => options.rounds = value.parse().map_err(|_| unknown())?,
@@ -103,13 +107,15 @@ impl Options {
     }
 
     fn wants(&self, case: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == case)
+        (self.only.is_empty() && case != "cut") || self.only.iter().any(|only| only == case)
     }
 }
 
 fn run(options: &Options) -> Result<()> {
     for cache in &options.caches {
-        for (case, body) in [("hosts", hosts as Case), ("clients", clients), ("killed", killed)] {
+        for (case, body) in
+            [("hosts", hosts as Case), ("clients", clients), ("killed", killed), ("cut", cut)]
+        {
             // Only a DPU side has a cache.
             if !options.wants(case) || (case == "clients" && cache != "none") {
                 continue;
@@ -128,14 +134,23 @@ type Case = fn(&Options, &Path, &str) -> Result<()>;
 
 /// A host: a DPU side and a mount of its own.
 fn host(cluster: &Cluster, place: &Path, name: &str, cache: &str) -> Result<Volume> {
-    host_with(cluster, place, name, &[&format!("--cache={cache}")])
+    host_with(cluster, place, name, &[&format!("--cache={cache}")], None)
 }
 
-fn host_with(cluster: &Cluster, place: &Path, name: &str, flags: &[&str]) -> Result<Volume> {
+fn host_with(
+    cluster: &Cluster,
+    place: &Path,
+    name: &str,
+    flags: &[&str],
+    space: Option<&str>,
+) -> Result<Volume> {
     let base = place.join(name);
     context(fs::create_dir_all(&base), || format!("cannot make {}", base.display()))?;
     let store = format!("--store={}", cluster.store()?);
     let mut host = Volume::with(&base, &[&[store.as_str()], flags].concat())?;
+    if let Some(space) = space {
+        host = host.inside(space);
+    }
     host.start()?;
     Ok(host)
 }
@@ -143,7 +158,8 @@ fn host_with(cluster: &Cluster, place: &Path, name: &str, flags: &[&str]) -> Res
 fn clients(_: &Options, place: &Path, _: &str) -> Result<()> {
     const CLIENTS: [&str; 3] = ["dpu", "host", "standard"];
     let cluster = Cluster::up(&place.join("cluster"), 2, false)?;
-    let host = |client: &&str| host_with(&cluster, place, client, &[&format!("--client={client}")]);
+    let host =
+        |client: &&str| host_with(&cluster, place, client, &[&format!("--client={client}")], None);
     let mut all = CLIENTS.iter().map(host).collect::<Result<Vec<Volume>>>()?;
     for (client, volume) in CLIENTS.iter().zip(&all) {
         let told = volume.status()?["dpu"]["settings"]["client"].clone();
@@ -189,6 +205,32 @@ fn hosts(_: &Options, place: &Path, cache: &str) -> Result<()> {
     cluster.down()
 }
 
+fn cut(_: &Options, place: &Path, cache: &str) -> Result<()> {
+    if let Some(reason) = cut::missing() {
+        println!("skipped: {reason}");
+        return note_skip("shared-cut", reason);
+    }
+    cut::leaves_nothing(&place.join("broken"))?;
+    let flags = ["--nodes=2", "--netns", "--hosts=2"];
+    let cluster = Cluster::up_with(&place.join("cluster"), &flags)?;
+    let spaces = cluster.hosts()?;
+    let cache = format!("--cache={cache}");
+    let mut hosts = Vec::new();
+    for (space, name) in spaces.iter().zip(["one", "other"]) {
+        hosts.push(host_with(&cluster, place, name, &[&cache], Some(space.as_str()))?);
+    }
+    let [one, other] = hosts.as_mut_slice() else { return Err("not two hosts".to_owned()) };
+    let shown = cut::host(&cluster, one, other).and_then(|()| cut::node(&cluster, other));
+    shown.map_err(|error| {
+        format!("{error}\n{}\n{}\n{}", one.log_tail(), other.log_tail(), cluster.log_tail())
+    })?;
+    one.stop()?;
+    other.stop()?;
+    cluster.check()?;
+    cluster.down()?;
+    cut::gone(&spaces)
+}
+
 /// Who dies in a round.
 #[derive(Clone, Copy, Debug)]
 enum Victim {
@@ -205,7 +247,8 @@ const VICTIMS: [Victim; 5] =
 fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
     let cluster = Cluster::up(&place.join("cluster"), 2, false)?;
     let client = format!("--client={}", options.client);
-    let mut volume = host_with(&cluster, place, "host", &[&format!("--cache={cache}"), &client])?;
+    let mut volume =
+        host_with(&cluster, place, "host", &[&format!("--cache={cache}"), &client], None)?;
     let mut workers = (0..2)
         .map(|number| {
             let dir = volume.mountpoint().join(format!("worker-{number}"));

@@ -201,6 +201,38 @@ fn what_dies_is_started_again() {
     assert!(up.wait().unwrap().success());
 }
 
+/// Parts that do not trust alike do not serve with each other, and a mount that was told of another
+/// trust is refused: each says what to do.
+#[test]
+fn who_trusts_otherwise_is_refused() {
+    let cluster = Cluster::up(&["--nodes=1", "--trust=sealed"]);
+    let status = cluster.status();
+    let store = status["store"].as_str().unwrap();
+    assert!(store.ends_with("&trust=sealed"), "{store}");
+    for part in ["meta", "node.1"] {
+        assert_eq!(status["parts"][part]["trust"], "sealed");
+    }
+    let (code, words) = refused(&["cluster", "up", cluster.dir(), "--trust=plain"]);
+    assert!(code == 2 && words.contains("--trust"), "{words}");
+    let data = format!("--data={}", cluster.0.path().join("data").display());
+    let other = store.replace("sealed", "capability");
+    let (code, words) = refused(&["dpu", &data, &format!("--store={other}")]);
+    assert!(code == 2 && words.contains("trust sealed") && words.contains("status"), "{words}");
+
+    let file = cluster.0.path().join("cluster.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    for (part, other) in [("node.1", "meta"), ("meta", "node.1")] {
+        done(&["cluster", "kill", cluster.dir(), part]);
+        std::fs::write(&file, text.replace("sealed", "capability")).unwrap();
+        let name = part.split('.').next().unwrap();
+        let (code, words) = refused(&["--config", file.to_str().unwrap(), name]);
+        assert!(code == 2 && words.contains("trust capability"), "{words}");
+        assert!(words.contains(&format!("{other} at")), "{words}");
+        std::fs::write(&file, &text).unwrap();
+        done(&["cluster", "start", cluster.dir(), part]);
+    }
+}
+
 /// All parts in one process answer as they do in three, with a capture of each.
 #[test]
 fn a_packed_cluster_is_one_process() {

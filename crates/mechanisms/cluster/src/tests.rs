@@ -3,7 +3,6 @@
 
 mod canaries;
 mod client;
-mod coded;
 mod directed;
 mod manager;
 mod oracle;

@@ -54,6 +54,7 @@ pub(crate) fn json(
         ("notices_own", heard.own),
         ("requests_timed", counts.timed.0),
         ("requests_ns", counts.timed.1),
+        ("contexts", nic.contexts() as u64),
         ("keys", keys as u64),
     ]);
     let handlers: Vec<String> = Handler::ALL

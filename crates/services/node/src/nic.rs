@@ -118,7 +118,7 @@ pub struct Counts {
 pub(crate) type Clock = Box<dyn Fn() -> Time + Send + Sync>;
 
 struct Context {
-    matching: Matching,
+    memory: usize,
     policy: Box<dyn Policy>,
 }
 
@@ -127,7 +127,7 @@ struct Context {
 struct Owner {
     peer: Peer,
     psn: u32,
-    context: usize,
+    context: Matching,
     bytes: u32,
     is_sealed: bool,
     path: Path,
@@ -139,7 +139,7 @@ struct Owner {
 
 /// The runtime.
 pub struct Nic {
-    contexts: Vec<Context>,
+    contexts: BTreeMap<Matching, Context>,
     state_left: usize,
     table: Table,
     sched: Sched,
@@ -162,7 +162,7 @@ impl Nic {
     #[must_use]
     pub fn new(limits: Limits) -> Nic {
         Nic {
-            contexts: Vec::new(),
+            contexts: BTreeMap::new(),
             state_left: STATE_BYTES,
             table: Table::new(limits.table_bytes),
             sched: Sched::new(limits.units, limits.packets),
@@ -206,13 +206,25 @@ impl Nic {
         memory: usize,
         policy: Box<dyn Policy>,
     ) -> Result<(), NotInstalled> {
-        if self.contexts.iter().any(|context| context.matching.overlaps(&matching)) {
+        if self.contexts.contains_key(&matching) {
             return Err(NotInstalled::Taken);
         }
         let left = self.state_left.checked_sub(memory).ok_or(NotInstalled::Memory)?;
         self.state_left = left;
-        self.contexts.push(Context { matching, policy });
+        self.contexts.insert(matching, Context { memory, policy });
         Ok(())
+    }
+
+    /// Takes a context away. What is under way of it is handled no more, and cleaned up in time.
+    pub fn uninstall(&mut self, matching: &Matching) {
+        let gone = self.contexts.remove(matching);
+        self.state_left += gone.map_or(0, |context| context.memory);
+    }
+
+    /// How many contexts there are.
+    #[must_use]
+    pub fn contexts(&self) -> usize {
+        self.contexts.len()
     }
 
     /// A conversation with a peer began.
@@ -252,8 +264,8 @@ impl Nic {
     fn begin(&mut self, from: Peer, message: Psn, bytes: u32, packet: PacketAt, payload: &[u8]) {
         // One of the same number can only be left over; its rest will never come.
         self.cleanup(from, message);
-        let takes = |context: &Context| context.matching.takes(from, payload);
-        let Some(context) = self.contexts.iter().position(takes) else {
+        let all = Matching::of(from, payload).into_iter().flatten();
+        let Some(context) = all.into_iter().find(|one| self.contexts.contains_key(one)) else {
             self.counts.strange += 1;
             return;
         };
@@ -269,7 +281,7 @@ impl Nic {
         let Some(slot) = slot else {
             self.counts.refused += 1;
             self.counts.busy += 1;
-            let context = self.contexts.get_mut(context);
+            let context = self.contexts.get_mut(&context);
             let answer = context.and_then(|context| context.policy.busy(from, payload));
             self.answers.extend(answer.map(|answer| (from, answer.emit().to_vec())));
             self.tell(Notice::Refused { peer: from, object: 0, reason: Reason::Busy });
@@ -315,7 +327,7 @@ impl Nic {
         let Some(owner) = self.owners.get(&task.slot).copied() else { return nothing };
         let load = self.load(owner.peer);
         let Some(descriptor) = self.table.get_mut(task.slot) else { return nothing };
-        let Some(context) = self.contexts.get_mut(owner.context) else { return nothing };
+        let Some(context) = self.contexts.get_mut(&owner.context) else { return nothing };
         let mut hand = Hand {
             descriptor,
             peer: owner.peer,

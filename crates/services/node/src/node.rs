@@ -7,14 +7,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outboard_base::planted::{Fault, is_planted};
 use outboard_base::task::Work;
 use outboard_base::{Errno, Time};
 use outboard_flow::{Given, Target};
 use outboard_medium::Medium;
 use outboard_wire::roce::Psn;
-use outboard_wire::shared::call::{Call, OBJECTS_MAX, Object, Reply};
-use outboard_wire::shared::{Peer, Reason};
+use outboard_wire::shared::call::{self, Call, OBJECTS_MAX, Object, Reply};
+use outboard_wire::shared::{Peer, Reason, Rights};
 
 use crate::Store;
 use crate::heard::Heard;
@@ -97,10 +96,10 @@ impl<M: Medium> Node<M> {
             packets: 1 << 16,
         });
         let (steer, baseline) = (options.steer, options.baseline);
-        let auth = Auth { rules: Arc::clone(&rules), steer, baseline };
+        let auth = Auth { rules: Arc::clone(&rules), steer, baseline, most: Rights::READ_WRITE };
         let matching = Matching { magic: REQUEST, from: Whose::All };
         // Nothing was installed before it, and it takes less than there is.
-        const { assert!(Rules::MEMORY <= STATE_BYTES) };
+        const { assert!(Rules::MEMORY + (1 << 12) * Auth::MEMORY <= STATE_BYTES) };
         let _ = nic.install(matching, Rules::MEMORY, Box::new(auth));
         let (nic, heard) = (Mutex::new(nic), Mutex::default());
         Node(Arc::new(Inner { options, store, nic, heard, rules }))
@@ -171,6 +170,9 @@ impl<M: Medium> Node<M> {
 
     /// Replies to a call.
     pub async fn call(&self, from: Peer, call: Call) -> Reply {
+        if let Call::Install { policy } = call {
+            return self.install_for(from, policy);
+        }
         let is_open = matches!(call, Call::Status | Call::Flush | Call::Space);
         let is_sealed = self.nic().is_sealed(from);
         if !is_open && !self.rules().is_server(from, is_sealed) {
@@ -182,11 +184,33 @@ impl<M: Medium> Node<M> {
         }
     }
 
+    /// A peer asks for a policy of its own: for its requests and nobody else's, so it needs no
+    /// right. Whatever it is, it refuses what the node's own does.
+    fn install_for(&self, from: Peer, asked: call::Policy) -> Reply {
+        let inner = &*self.0;
+        let common = (Rights::READ_WRITE, inner.options.steer);
+        let (most, steer) = match asked {
+            call::Policy::Common => common,
+            call::Policy::ReadOnly => (Rights::READ, common.1),
+            call::Policy::Steered => (common.0, Steer::Always),
+            call::Policy::Unsteered => (common.0, Steer::Never),
+        };
+        let matching = Matching { magic: REQUEST, from: Whose::Only(from) };
+        let mut nic = self.nic();
+        // What is under way goes on under the new one.
+        nic.uninstall(&matching);
+        let (rules, baseline) = (Arc::clone(&inner.rules), inner.options.baseline);
+        let auth = Auth { rules, steer, baseline, most };
+        match nic.install(matching, Auth::MEMORY, Box::new(auth)) {
+            Ok(()) => Reply::Done,
+            Err(NotInstalled::Memory | NotInstalled::Taken) => Reply::Failed(Errno::ENOSPC),
+        }
+    }
+
     async fn answer(&self, call: Call) -> Result<Reply, Reason> {
         let store = &self.0.store;
         Ok(match call {
             Call::Seal { object, fence } => {
-                let fence = if is_planted(Fault::Seal) { 0 } else { fence };
                 // From now on nothing below it is accepted; what was before, the store refuses.
                 self.rules().raise(object, fence);
                 Reply::Object(store.seal(object, fence).await?)
@@ -293,6 +317,7 @@ impl<M: Medium> Target for NodeTarget<M> {
         let mut nic = self.0.nic();
         nic.ended(from);
         nic.inline(&[]);
+        nic.uninstall(&Matching { magic: REQUEST, from: Whose::Only(from) });
     }
 }
 

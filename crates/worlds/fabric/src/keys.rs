@@ -93,6 +93,17 @@ impl Key {
     }
 }
 
+impl Key {
+    /// The keys of the conversations of whoever has this one and is `me`.
+    #[must_use]
+    pub fn conversations_of(&self, me: Peer) -> Box<dyn Keys> {
+        match me {
+            Peer::Server(_) | Peer::Node(_) => Box::new(OfPart(self.secret)),
+            Peer::Client(id) => Box::new(OfClient::new(&self.secret, id)),
+        }
+    }
+}
+
 fn secret_of(cluster: &[u8; 32], client: u32) -> [u8; 32] {
     derive(cluster, "outboard client", &client.to_le_bytes())
 }
@@ -119,7 +130,7 @@ fn bytes(text: &str) -> Result<[u8; 32], &'static str> {
 }
 
 /// The keys of a server or a node: those of all its peers, made of the cluster's.
-pub(crate) struct OfPart(pub(crate) [u8; 32]);
+struct OfPart([u8; 32]);
 
 impl Keys for OfPart {
     fn of(&self, peer: Peer) -> Option<[u8; 32]> {
@@ -134,11 +145,11 @@ impl Keys for OfPart {
 }
 
 /// Those of a life of a client: it speaks with servers and nodes, and proves who it is.
-pub(crate) struct OfClient([u8; 32]);
+struct OfClient([u8; 32]);
 
 impl OfClient {
     /// Of the life `id`, of the client whose secret it is.
-    pub(crate) fn new(secret: &[u8; 32], id: u64) -> OfClient {
+    fn new(secret: &[u8; 32], id: u64) -> OfClient {
         OfClient(life_of(secret, id))
     }
 }

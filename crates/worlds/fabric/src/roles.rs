@@ -93,6 +93,11 @@ impl<M: Medium> NodeRole<M> {
 }
 
 impl<M: Medium + 'static> Role for NodeRole<M> {
+    /// The handlers' clock: a node that was idle must not take what ended meanwhile.
+    fn wakes(&self, wall_ms: u64) {
+        self.node.set_wall(wall_ms);
+    }
+
     fn call(&self, from: Peer, call: Call) -> Replying {
         let node = self.node.clone();
         Box::pin(async move { node.call(from, call).await })
@@ -101,7 +106,6 @@ impl<M: Medium + 'static> Role for NodeRole<M> {
     fn tend(&self, now: Time, spawn: &dyn Spawn) -> usize {
         let mut done = 0;
         if self.node.has_work() {
-            self.node.set_wall(crate::wall_ms(clock::wall()));
             self.tidying.begin(now, EVERY);
             while let Some(work) = self.node.take_work() {
                 spawn.spawn(work);

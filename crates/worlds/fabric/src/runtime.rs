@@ -29,7 +29,7 @@ use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 use rustix::event::{PollFd, PollFlags, epoll};
 
-use crate::keys::{Key, OfClient, OfPart};
+use crate::keys::Key;
 use crate::net::{Asking, Bell};
 use crate::port::Port;
 
@@ -45,6 +45,11 @@ pub type Replying = Pin<Box<dyn Future<Output = Reply>>>;
 
 /// What a part does beside sending and receiving.
 pub trait Role {
+    /// Datagrams are about to be taken in, at this time of the world.
+    fn wakes(&self, wall_ms: u64) {
+        let _ = wall_ms;
+    }
+
     /// Replies to a call.
     fn call(&self, from: Peer, call: Call) -> Replying;
 
@@ -106,17 +111,13 @@ impl<T: Target> FabricRuntime<T> {
         target: T,
     ) -> io::Result<FabricRuntime<T>> {
         let Identity { me, life, key, mtu, sealed, about } = identity;
-        let keys: Box<dyn outboard_flow::Keys> = match me {
-            Peer::Server(_) | Peer::Node(_) => Box::new(OfPart(key.secret)),
-            Peer::Client(id) => Box::new(OfClient::new(&key.secret, id)),
-        };
         let config = Config {
             me,
             address: port.local(),
             life,
             cluster: key.cluster,
             settings: Settings::of_mtu(mtu),
-            keys,
+            keys: key.conversations_of(me),
             seed: life.rotate_left(17) ^ clock::now().0,
             sealed,
             answer_within: ANSWER_WITHIN,
@@ -262,6 +263,9 @@ impl<T: Target> Spawn for FabricRuntime<T> {
 impl<T: Target> Runtime for FabricRuntime<T> {
     fn pass(&self) -> usize {
         let (now, wall_ms) = (clock::now(), crate::wall_ms(clock::wall()));
+        if let Some(role) = self.role.get() {
+            role.wakes(wall_ms);
+        }
         let mut done = self.receive(now, wall_ms);
         done += self.take_calls();
         done += self.poller.pass();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use outboard_fabric::Key;
 use outboard_kvfs::spread::parse_layout;
+use outboard_node::policy::Threat;
 use outboard_wire::shared::call::Layout;
 use outboard_wire::shared::{Coordinate, Peer};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,45 @@ pub(crate) const FILE: &str = "cluster.toml";
 const MTU: (usize, usize) = (9000, 1500);
 /// What a frame may have.
 const MTU_RANGE: std::ops::RangeInclusive<usize> = 1280..=9000;
+
+/// Whom the nodes of a cluster trust (NetDFS IV).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Trust {
+    /// Clients and network: a capability is a plain ticket, which who has one can rewrite
+    Plain,
+    /// The network, no client: capabilities are signed
+    #[default]
+    Capability,
+    /// Nobody: every packet is authenticated, too
+    Sealed,
+}
+
+impl Trust {
+    /// The one of this name.
+    pub(crate) fn parse(name: &str) -> Option<Trust> {
+        clap::ValueEnum::from_str(name, false).ok()
+    }
+
+    /// What a node is told.
+    pub(crate) fn threat(self) -> Threat {
+        match self {
+            Trust::Plain => Threat::Ticket,
+            Trust::Capability => Threat::Signed,
+            Trust::Sealed => Threat::EveryPacket,
+        }
+    }
+}
+
+impl std::fmt::Display for Trust {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Trust::Plain => "plain",
+            Trust::Capability => "capability",
+            Trust::Sealed => "sealed",
+        })
+    }
+}
 
 /// A cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,12 +75,18 @@ pub(crate) struct Description {
     /// How files lie whose directory says nothing: `strategy=single,width=4,strip=64K`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) layout: Option<String>,
+    /// Whom nodes trust.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) trust: Option<Trust>,
     /// All in one process.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) packed: bool,
     /// Each part in a network namespace of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) netns: bool,
+    /// And so many for hosts that mount.
+    #[serde(default, skip_serializing_if = "no_hosts")]
+    pub(crate) hosts: u16,
     /// The metadata server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) server: Option<Server>,
@@ -49,6 +95,11 @@ pub(crate) struct Description {
     /// Where it was read from.
     #[serde(skip)]
     dir: PathBuf,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn no_hosts(hosts: &u16) -> bool {
+    *hosts == 0
 }
 
 /// A metadata server.
@@ -121,8 +172,10 @@ impl Description {
             volume: "main".to_owned(),
             mtu,
             layout: None,
+            trust: None,
             packed: false,
             netns: false,
+            hosts: 0,
             server: Some(server),
             nodes,
             dir: PathBuf::new(),
@@ -214,6 +267,11 @@ impl Description {
         })
     }
 
+    /// Whom nodes trust.
+    pub(crate) fn trust(&self) -> Trust {
+        self.trust.unwrap_or_default()
+    }
+
     /// The server's entry.
     pub(crate) fn server(&self) -> Result<&Server, Failure> {
         let none = || Failure::usage("the cluster's description has no [server]");
@@ -292,7 +350,8 @@ impl Description {
         let key = key.canonicalize().unwrap_or(key);
         let (address, mtu) = (self.server()?.address, self.mtu());
         let (volume, key) = (&self.volume, key.display());
-        Ok(format!("shared://{address}/{volume}?key={key}&mtu={mtu}"))
+        let trust = self.trust.map(|trust| format!("&trust={trust}")).unwrap_or_default();
+        Ok(format!("shared://{address}/{volume}?key={key}&mtu={mtu}{trust}"))
     }
 }
 
@@ -354,6 +413,7 @@ mod tests {
             ("volume = \"main\"", "volume = \"a/b\"", "no name"),
             ("volume = \"main\"", "volume = \"a\"\nmtu = 100", "mtu"),
             ("volume = \"main\"", "volume = \"a\"\nlayout = \"wide\"", "strip=64K"),
+            ("volume = \"main\"", "volume = \"a\"\ntrust = \"nobody\"", "sealed"),
             ("volume = \"main\"", "volum = \"main\"", "volum"),
             ("data = \"node.2\"", "data = \"x\"\ncapacity = \"much\"", "much"),
         ] {
@@ -371,11 +431,12 @@ mod tests {
         let sample = include_str!("../../../../../etc/cluster.toml");
         let sample = sample.replace("\n#", "\n").replace("\n ", "\n# ");
         let read = read(&sample).unwrap();
-        let whole = Description { packed: true, netns: true, ..read };
+        let whole = Description { packed: true, netns: true, hosts: 1, ..read };
         let table = toml::Table::try_from(&whole).unwrap();
         let named: toml::Table = sample.parse().unwrap();
         let keys = |table: &toml::Table| table.keys().cloned().collect::<Vec<_>>();
-        for key in keys(&table).iter().filter(|key| !["packed", "netns"].contains(&key.as_str())) {
+        let of_up = ["packed", "netns", "hosts"];
+        for key in keys(&table).iter().filter(|key| !of_up.contains(&key.as_str())) {
             assert!(named.contains_key(key), "{key} is not in etc/cluster.toml");
         }
         assert_eq!(

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use outboard_fabric::{Key, client_of, random};
 
-use super::description::read_key;
+use super::description::{Trust, read_key};
 use crate::exit::{Code, Failure};
 
 /// How a location begins.
@@ -35,6 +35,8 @@ pub(crate) struct Location {
     key: PathBuf,
     /// Bytes of a frame on the way there.
     pub(crate) mtu: Option<usize>,
+    /// Whom its nodes have to trust, at most.
+    pub(crate) trust: Option<Trust>,
 }
 
 impl Location {
@@ -59,7 +61,7 @@ impl Location {
         if host.is_empty() || port == 0 {
             return Err(wrong("names no host"));
         }
-        let (mut key, mut mtu) = (None, None);
+        let (mut key, mut mtu, mut trust) = (None, None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("key", file)) if !file.is_empty() => key = Some(PathBuf::from(file)),
@@ -67,12 +69,17 @@ impl Location {
                     let bytes = bytes.parse().ok().filter(|mtu| (1280..=9000).contains(mtu));
                     mtu = Some(bytes.ok_or_else(|| wrong("has an mtu beyond 1280 to 9000"))?);
                 }
+                Some(("trust", name)) => {
+                    let known = Trust::parse(name);
+                    let wrong = || wrong("has another trust than plain, capability or sealed");
+                    trust = Some(known.ok_or_else(wrong)?);
+                }
                 _ => return Err(wrong(&format!("says {pair}"))),
             }
         }
         let key = key.ok_or_else(|| wrong("names no key"))?;
         let (text, host, volume) = (text.to_owned(), host.to_owned(), volume.to_owned());
-        Ok(Some(Location { text, host, port, volume, key, mtu }))
+        Ok(Some(Location { text, host, port, volume, key, mtu, trust }))
     }
 
     /// The one that was `given`, or that the data directory remembers.
@@ -209,6 +216,7 @@ mod tests {
         let all = read("shared://10.0.0.1:4000/main?key=some/key&mtu=9000").unwrap();
         assert_eq!((all.host.as_str(), all.port, all.volume.as_str()), ("10.0.0.1", 4000, "main"));
         assert_eq!((all.key.clone(), all.mtu), (PathBuf::from("some/key"), Some(9000)));
+        assert_eq!(all.trust, Some(Trust::Sealed));
         assert_eq!(all.address().unwrap(), "10.0.0.1:4000".parse().unwrap());
         let short = read("shared://127.0.0.1/v?key=k").unwrap();
         assert_eq!((short.port, short.mtu(short.address().unwrap())), (4791, 9000));
@@ -229,6 +237,7 @@ mod tests {
             ("shared://host/v?key=", "says key="),
             ("shared://host/v?key=k&more=1", "says more=1"),
             ("shared://host/v?key=k&mtu=70000", "mtu"),
+            ("shared://host/v?key=k&trust=no", "plain, capability or sealed"),
         ] {
             let message = Location::parse(text).unwrap_err().to_string();
             assert!(message.contains(says), "{message}");

@@ -1,7 +1,9 @@
 //! A part of a cluster on a thread of this process: a storage node, or the metadata server.
 
+use std::cell::Cell;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::net::SocketAddrV4;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -13,10 +15,10 @@ use outboard_base::task::Spawn;
 use outboard_fabric::port::{Port, PortOptions};
 use outboard_fabric::runtime::{FabricRuntime, Identity};
 use outboard_fabric::{Key, NodeRole, Part, ServerRole, faulty, random};
-use outboard_flow::{Net, NoTarget};
+use outboard_flow::{Net, NoTarget, Target};
 use outboard_link::pace;
 use outboard_meta::{Meta, MetaOptions};
-use outboard_node::{Node, NodeOptions, NodeTarget, Store, StoreOptions};
+use outboard_node::{Node, NodeOptions, Store, StoreOptions};
 use outboard_os::executor::block_on;
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::room::{Reserve, disk_room};
@@ -27,7 +29,7 @@ use outboard_volume::Housekeeping;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 
-use super::description::{self, Description, Role};
+use super::description::{self, Description, Role, Trust};
 use crate::exit::{Code, Failure};
 use crate::settings::{Settings, bytes};
 use crate::watch::{Happened, Watch};
@@ -175,9 +177,12 @@ fn identity(cluster: &Description, role: Role) -> Result<Identity, Failure> {
     let key = cluster_key(cluster)?;
     let life = random().map_err(|error| failed(role, "get random numbers", &error))? | 1;
     let volume = &cluster.volume;
-    let about = format!("\"role\":\"{role}\",\"volume\":\"{volume}\",\"life\":{life}");
-    let mtu = cluster.mtu();
-    Ok(Identity { me: role.peer(), life, key, mtu, sealed: false, about })
+    let trust = cluster.trust();
+    let about = format!(
+        "\"role\":\"{role}\",\"volume\":\"{volume}\",\"trust\":\"{trust}\",\"life\":{life}"
+    );
+    let (me, mtu, sealed) = (role.peer(), cluster.mtu(), trust == Trust::Sealed);
+    Ok(Identity { me, life, key, mtu, sealed, about })
 }
 
 fn cluster_key(cluster: &Description) -> Result<Key, Failure> {
@@ -219,6 +224,7 @@ fn node(
     let node_options = NodeOptions {
         node: number,
         volume: Some(number_of(&cluster.volume)),
+        threat: cluster.trust().threat(),
         ..NodeOptions::default()
     };
     let node = Node::new(store, node_options);
@@ -228,30 +234,68 @@ fn node(
     runtime.set_role(Rc::new(role_of_it));
     let part = Part::new(Rc::clone(&runtime), Arc::clone(&wakeup)).map_err(cannot("start"))?;
     stop.tells(&wakeup);
-    greet(cluster, &runtime);
+    let server = cluster.server.as_ref().map(|server| (Role::Meta, server.address));
+    let strange = greet(cluster, role, &runtime, server.into_iter().collect());
     tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
-    part.serve(pace(options), &|| stop.is_asked()).map_err(cannot("go on"))?;
+    serve(&part, options, stop, &strange).map_err(cannot("go on"))?;
     let flush = async move { node.call(Peer::Server(0), Call::Flush).await };
     match part.finish(flush, END_LIMIT).map_err(cannot("end in order"))? {
         Some(Reply::Done) => {
             tracing::info!(%role, "ended in order");
-            Ok(())
+            strange.take().map_or(Ok(()), Err)
         }
         _ => Err(failed(role, "make durable what it answered", &"see its log")),
     }
 }
 
-/// Lets the server know that this node has begun another life, which has no keys. One that is not
-/// there will ask by itself.
-fn greet(cluster: &Description, runtime: &FabricRuntime<NodeTarget<FileMedium>>) {
-    let Some(server) = &cluster.server else { return };
-    let asking = runtime.asking();
-    asking.know(Role::Meta.peer(), server.address);
-    let mut call = Vec::new();
-    Call::Status.encode(&mut call);
-    runtime.spawn(Box::pin(async move {
-        let _not_there = asking.call(Role::Meta.peer(), call).await;
-    }));
+/// A part that is not of this cluster as it is described here, and what to do about it.
+type Strange = Rc<Cell<Option<Failure>>>;
+
+/// Asks other parts how they are. The server learns from it that a node has begun another life,
+/// which has no keys; and whoever starts later sees whether both trust alike. One that is not there
+/// will ask by itself.
+fn greet<T: Target>(
+    cluster: &Description,
+    role: Role,
+    runtime: &FabricRuntime<T>,
+    others: Vec<(Role, SocketAddrV4)>,
+) -> Strange {
+    let (strange, own) = (Strange::default(), cluster.trust().to_string());
+    for (other, address) in others {
+        let (asking, strange, own) = (runtime.asking(), Rc::clone(&strange), own.clone());
+        asking.know(other.peer(), address);
+        let mut call = Vec::new();
+        Call::Status.encode(&mut call);
+        runtime.spawn(Box::pin(async move {
+            let Ok(reply) = asking.call(other.peer(), call).await else { return };
+            let Ok(Reply::Text(text)) = Reply::decode(&reply) else { return };
+            let said: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+            let Some(trust) = said.get("trust").and_then(serde_json::Value::as_str) else { return };
+            if trust != own {
+                strange.set(Some(Failure::usage(format!(
+                    "{role} is described with the trust {own}, and {other} at {address} with \
+                     {trust}: say the same in the description of each part"
+                ))));
+            }
+        }));
+    }
+    strange
+}
+
+/// Serves until it is told to end, or another part is strange.
+fn serve<T: Target>(
+    part: &Part<T>,
+    options: &PartOptions,
+    stop: &Stop,
+    strange: &Strange,
+) -> io::Result<()> {
+    let is_strange = || {
+        let found = strange.take();
+        let is_found = found.is_some();
+        strange.set(found);
+        is_found
+    };
+    part.serve(pace(options), &|| stop.is_asked() || is_strange())
 }
 
 /// The store of a node, made if it is not there.
@@ -326,8 +370,10 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
     let role_of_it = ServerRole::new(meta, served, hold.check(), conversations, &nodes);
     runtime.set_role(Rc::new(role_of_it));
     stop.tells(&wakeup);
+    let all = cluster.nodes.iter().map(|node| (Role::Node(node.number), node.address));
+    let strange = greet(cluster, role, &runtime, all.collect());
     tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
-    part.serve(pace(options), &|| stop.is_asked()).map_err(cannot("go on"))?;
+    serve(&part, options, stop, &strange).map_err(cannot("go on"))?;
     let synced = part.finish(async move { volume.sync().await }, END_LIMIT);
     match synced.map_err(cannot("end in order"))? {
         Some(Ok(())) => {}
@@ -337,7 +383,7 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
     drop((part, runtime, directory));
     hold.release();
     tracing::info!(%role, "ended in order");
-    Ok(())
+    strange.take().map_or(Ok(()), Err)
 }
 
 /// The nodes on which files lie: those there were when the volume was made.

@@ -16,7 +16,7 @@ use outboard_wire::shared::call::{Call, Reply};
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 
-use crate::cluster::description::Role;
+use crate::cluster::description::{Role, Trust};
 use crate::cluster::netns;
 use crate::cluster::part::{self, PartOptions, Running, Stop, write_key};
 use crate::cluster::process::{Cluster, signal, silent};
@@ -67,19 +67,25 @@ pub(crate) enum What {
         /// Which: meta, node.1, ...
         role: String,
     },
-    /// Cut the network cable of a part (needs `up --netns`)
+    /// Cut the network cable of a part or host (needs `up --netns`)
     Cut {
         /// The cluster's directory
         dir: PathBuf,
-        /// Which: meta, node.1, ...
-        role: String,
+        /// Which: meta, node.1, host.1, ...
+        place: String,
+        /// Only what goes between it and this one
+        #[arg(long, value_name = "PLACE")]
+        from: Option<String>,
     },
     /// Mend what `cut` has cut
     Heal {
         /// The cluster's directory
         dir: PathBuf,
-        /// Which: meta, node.1, ...
-        role: String,
+        /// Which: meta, node.1, host.1, ...
+        place: String,
+        /// Only what goes between it and this one
+        #[arg(long, value_name = "PLACE")]
+        from: Option<String>,
     },
     /// Check names and inodes, and whether the nodes hold what they say, while it is used
     Check {
@@ -117,6 +123,10 @@ pub(crate) struct Wishes {
     /// Of a new one: each part in a network namespace of its own, so that `cut` can cut it off
     #[arg(long)]
     pub(crate) netns: bool,
+    /// Of a new one with --netns: so many namespaces for hosts, too
+    #[arg(long, value_name = "N", requires = "netns")]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
+    pub(crate) hosts: Option<u16>,
     /// Of a new one: its port, at an address of the loopback for each part; 0: one that is free
     /// [default: 4791]
     #[arg(long, value_name = "PORT")]
@@ -124,6 +134,9 @@ pub(crate) struct Wishes {
     /// Of a new one: how files lie, as in strategy=single,width=4,strip=64K
     #[arg(long, value_name = "LAYOUT")]
     pub(crate) layout: Option<String>,
+    /// Of a new one: whom nodes trust [default: capability]
+    #[arg(long, value_name = "TRUST")]
+    pub(crate) trust: Option<Trust>,
     /// Write all packets down in this directory, a file for each part, for tshark
     #[arg(long, value_name = "DIR")]
     pub(crate) capture: Option<PathBuf>,
@@ -179,8 +192,12 @@ pub(crate) fn cluster(what: What) -> Result<ExitCode, Failure> {
         What::Status { dir, json } => status(&Cluster::of(&dir)?, json),
         What::Kill { dir, role } => kill(&Cluster::of(&dir)?, &role),
         What::Start { dir, role } => start(&Cluster::of(&dir)?, &role),
-        What::Cut { dir, role } => set_cable(&Cluster::of(&dir)?, &role, false),
-        What::Heal { dir, role } => set_cable(&Cluster::of(&dir)?, &role, true),
+        What::Cut { dir, place, from } => {
+            set_cable(&Cluster::of(&dir)?, &place, from.as_deref(), false)
+        }
+        What::Heal { dir, place, from } => {
+            set_cable(&Cluster::of(&dir)?, &place, from.as_deref(), true)
+        }
         What::Check { dir, contents, json } => check(&Cluster::of(&dir)?, contents, json),
         What::Key { dir, client, file } => key(&Cluster::of(&dir)?, &client, file),
     }
@@ -212,9 +229,18 @@ fn status(cluster: &Cluster, json: bool) -> Result<ExitCode, Failure> {
     };
     let store = cluster.description.store()?;
     if json {
-        let parts: Map<String, Value> =
-            all.iter().map(|(role, text)| (role.to_string(), said(text))).collect();
-        println!("{:#}", json!({ "store": store, "parts": parts }));
+        let mut parts = Map::new();
+        for (role, text) in &all {
+            let mut said = said(text);
+            if let Some(said) = said.as_object_mut() {
+                let address = cluster.description.address(*role)?.to_string();
+                said.insert("address".to_owned(), address.into());
+            }
+            parts.insert(role.to_string(), said);
+        }
+        let hosts = (1..=cluster.description.hosts).map(netns::Place::Host);
+        let hosts: Vec<String> = hosts.map(|host| netns::space(&cluster.dir, host)).collect();
+        println!("{:#}", json!({ "store": store, "parts": parts, "hosts": hosts }));
     } else {
         for (role, text) in &all {
             let (address, said) = (cluster.description.address(*role)?, said(text));
@@ -269,15 +295,31 @@ fn start(cluster: &Cluster, role: &str) -> Result<ExitCode, Failure> {
     up.map(|_| ExitCode::SUCCESS)
 }
 
-fn set_cable(cluster: &Cluster, role: &str, is_up: bool) -> Result<ExitCode, Failure> {
-    let role = cluster.role(role)?;
+fn set_cable(
+    cluster: &Cluster,
+    place: &str,
+    from: Option<&str>,
+    is_up: bool,
+) -> Result<ExitCode, Failure> {
     if !cluster.description.netns {
         return Err(Failure::usage(format!(
-            "{role} shares this machine's network, which is not cut: make a cluster with \
+            "{place} shares this machine's network, which is not cut: make a cluster with \
              `outboard cluster up DIR --netns`, or take `kill`"
         )));
     }
-    netns::set_cable(&cluster.dir, role, is_up).map(|()| ExitCode::SUCCESS)
+    let all = netns::places(&cluster.description);
+    let find = |name: &str| {
+        let found = all.iter().find(|place| place.to_string() == name);
+        found.copied().ok_or_else(|| {
+            let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+            Failure::usage(format!("there is no {name}; take one of {}", all.join(", ")))
+        })
+    };
+    let done = match from {
+        None => netns::set_cable(&cluster.dir, find(place)?, is_up),
+        Some(from) => netns::set_between(&cluster.dir, [find(place)?, find(from)?], is_up),
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn check(cluster: &Cluster, contents: bool, json: bool) -> Result<ExitCode, Failure> {

@@ -218,6 +218,12 @@ pub(super) const TEST: &[Stage] = &[
         Action::Command(&["target/test-fast/shared", "--rounds=5"]),
     ),
     built(
+        "attacks",
+        "attacks on a cluster's processes over its network, and what is no packet at all",
+        10,
+        Action::Command(&["target/test-fast/attacks", "--only=capability", "--tries=1000"]),
+    ),
+    built(
         "shared-programs",
         "real programs work on a shared volume, whose nodes are checked after each",
         30,
@@ -392,7 +398,7 @@ pub(super) const LONG: &[Stage] = &[
         "protocol",
         "a million walks of the write protocol of shared volumes",
         Action::Tests(
-            Which::Named(&[("cluster", "outboard_cluster", "no_walk_breaks_")]),
+            Which::Named(&[("cluster", "outboard_cluster", "no_walk_breaks_the_protocol")]),
             &[("OUTBOARD_WALKS", "1000000")],
         ),
     ),
@@ -420,6 +426,16 @@ pub(super) const LONG: &[Stage] = &[
         "shared-killed",
         "two hundred times kill -9 of a part of a cluster, of a DPU side or a mount of it",
         Action::Command(&["target/test-fast/shared", "--only=killed", "--rounds=100"]),
+    ),
+    piece(
+        "shared-wire",
+        "a million attacks on a node's process over its network, in each model of trust",
+        Action::Command(&["target/test-fast/attacks", "--tries=1000000"]),
+    ),
+    piece(
+        "shared-cut",
+        "a host that is cut from the server beyond its lease, a node whose cable is cut (as root)",
+        Action::Command(&["target/test-fast/shared", "--only=cut"]),
     ),
     piece(
         "shared-suites",

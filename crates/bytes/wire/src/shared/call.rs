@@ -240,6 +240,19 @@ impl std::fmt::Debug for Key {
     }
 }
 
+/// What a node does with the requests of a client that asks for it, beside what it does with all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Policy {
+    /// Nothing.
+    Common,
+    /// Refuses all but reads.
+    ReadOnly,
+    /// Has the CPU side handle them.
+    Steered,
+    /// Never has.
+    Unsteered,
+}
+
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields are named after what they hold")]
@@ -283,7 +296,7 @@ pub enum Call {
     /// Events for its sessions, in their order. Reply: `Done`, once they are acted upon.
     Events { events: Vec<Event> },
 
-    // Asked of a node: by the server, but for `Flush`.
+    // Asked of a node: by the server, but for `Flush` and `Install`.
     /// Nothing below this fence is taken any more, durably. Reply: `Object`.
     Seal { object: u64, fence: u64 },
     /// The object goes. Reply: `Done`.
@@ -298,6 +311,8 @@ pub enum Call {
     Flush,
     /// Room for data. Reply: `Space`.
     Space,
+    /// Anybody asks it for its own requests, until this conversation ends. Reply: `Done`.
+    Install { policy: Policy },
 
     // Asked of anybody.
     /// Figures. Reply: `Text`, JSON.

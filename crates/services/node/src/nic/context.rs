@@ -1,8 +1,9 @@
 //! Execution contexts: what an application installs, without privileges (NetDFS II B, III C).
 //!
 //! A context is a policy, the memory that policy keeps (the policy itself, and what it was said to
-//! need), and which messages it gets: those that begin with certain bytes, from certain peers. No
-//! message matches two contexts, so a policy never sees what is another's.
+//! need), and which messages it gets: those that begin with certain bytes, of one peer or of all.
+//! What is one peer's goes before what is everybody's, so each message has one context, and a
+//! policy never sees what is another's.
 
 use outboard_wire::shared::{Answer, Heads, Peer, Reason};
 
@@ -11,16 +12,16 @@ use super::sched::PacketAt;
 use super::table::Descriptor;
 
 /// Whose messages a context gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
-    /// Everybody's.
+    /// Of all that have none of their own.
     All,
     /// One peer's.
     Only(Peer),
 }
 
 /// Which messages a context gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Matching {
     /// What they begin with.
     pub magic: [u8; 2],
@@ -29,21 +30,10 @@ pub struct Matching {
 }
 
 impl Matching {
-    pub(super) fn takes(&self, from: Peer, payload: &[u8]) -> bool {
-        let is_from = match self.from {
-            Whose::All => true,
-            Whose::Only(peer) => peer == from,
-        };
-        is_from && payload.starts_with(&self.magic)
-    }
-
-    /// Whether a message may be for both.
-    pub(super) fn overlaps(&self, other: &Matching) -> bool {
-        let is_from = match (self.from, other.from) {
-            (Whose::Only(one), Whose::Only(two)) => one == two,
-            _ => true,
-        };
-        is_from && self.magic == other.magic
+    /// What may take a message, first what goes first.
+    pub(super) fn of(from: Peer, payload: &[u8]) -> Option<[Matching; 2]> {
+        let magic = *payload.first_chunk()?;
+        Some([Whose::Only(from), Whose::All].map(|from| Matching { magic, from }))
     }
 }
 

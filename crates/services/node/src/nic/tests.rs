@@ -439,7 +439,7 @@ fn a_context_gets_what_is_its_and_nothing_else() {
     nic.install(only, 10, policy(1)).unwrap();
     let other = Matching { from: Whose::Only(Peer::Client(2)), ..only };
     nic.install(other, 0, policy(0)).unwrap();
-    for taken in [TOY, only, Matching { from: Whose::All, ..only }] {
+    for taken in [TOY, only] {
         assert_eq!(nic.install(taken, 0, policy(1)), Err(NotInstalled::Taken));
     }
     give(&mut nic, Peer::Client(1), 0, b"ap.", 1);
@@ -447,8 +447,18 @@ fn a_context_gets_what_is_its_and_nothing_else() {
     give(&mut nic, Peer::Client(3), 0, b"ap.", 1);
     give(&mut nic, Peer::Client(1), 1, b"ty.", 1);
     give(&mut nic, Peer::Client(1), 2, b"", 1);
-    assert_eq!(seen.map(|seen| *seen.lock().unwrap()), [2, 1]);
+    let counts = || [0, 1].map(|at: usize| *seen[at].lock().unwrap());
+    assert_eq!(counts(), [2, 1]);
     assert_eq!((nic.counts().strange, nic.counts().messages), (2, 3));
+    // What is a peer's own goes before what is everybody's, until it is taken away.
+    nic.install(Matching { from: Whose::All, ..only }, 0, policy(0)).unwrap();
+    give(&mut nic, Peer::Client(1), 3, b"ap.", 1);
+    give(&mut nic, Peer::Client(3), 3, b"ap.", 1);
+    assert_eq!(counts(), [3, 2]);
+    nic.uninstall(&only);
+    give(&mut nic, Peer::Client(1), 4, b"ap.", 1);
+    assert_eq!((counts(), nic.contexts()), ([4, 2], 3));
+    nic.install(only, 10, policy(1)).unwrap();
 }
 
 #[test]

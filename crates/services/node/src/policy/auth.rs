@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outboard_wire::shared::{Answer, Heads, Peer, Reason, Request, Target};
+use outboard_wire::shared::{Answer, Heads, Peer, Reason, Request, Rights, Target};
 
 use super::{Baseline, Rules, Steer};
 use crate::nic::context::{Hand, Notice, Path, Policy};
@@ -31,6 +31,13 @@ pub(crate) struct Auth {
     pub(crate) rules: Arc<Mutex<Rules>>,
     pub(crate) steer: Steer,
     pub(crate) baseline: Option<Baseline>,
+    /// What else a capability allows is refused.
+    pub(crate) most: Rights,
+}
+
+impl Auth {
+    /// Bytes that a context of one client takes.
+    pub(crate) const MEMORY: usize = 128;
 }
 
 impl Auth {
@@ -55,6 +62,9 @@ impl Auth {
             Target::Read(read) => read.bytes as usize,
             Target::Write(_) | Target::Hole(_) => 0,
         };
+        if !self.most.allow(heads.rights_needed()) {
+            return Err(Reason::Rights);
+        }
         let data = heads.head.data as usize;
         let path = self.path(hand, data + later);
         if path == Path::Nic && !matches!(self.baseline, Some(Baseline::Raw | Baseline::RpcRdma)) {

@@ -6,8 +6,6 @@
 
 use std::collections::VecDeque;
 
-use outboard_base::planted::{Fault, is_planted};
-
 use super::index::GRAIN;
 
 /// Slots that new data leaves, so that holes can be made, and data written over, when there is no
@@ -164,9 +162,6 @@ impl Space {
     /// Nobody needs them, once a flush was done.
     pub(super) fn retire(&mut self, slots: impl IntoIterator<Item = u32>) {
         self.retired.extend(slots);
-        if is_planted(Fault::Reused) {
-            self.free_before(self.now());
-        }
     }
 
     /// What is retired as of now, for [`Space::free_before`].

@@ -5,7 +5,7 @@ use outboard_wire::shared::Reason;
 use outboard_wire::shared::call::{Call, Reply};
 
 use super::*;
-use crate::policy::Threat;
+use crate::policy::{Steer, Threat};
 
 fn calls() -> Vec<Call> {
     vec![
@@ -42,6 +42,42 @@ fn only_a_server_commands_a_node() {
         let other = Call::Renew;
         rig.target.opened(SERVER, true);
         assert_eq!(run(rig.node.call(SERVER, other)), Reply::Failed(Errno::ENOSYS));
+    }
+}
+
+/// A client that is nobody special installs a policy: it holds for its requests, on both paths, and
+/// for nobody else's, until its conversation ends.
+#[test]
+fn a_client_installs_a_policy_for_itself() {
+    use outboard_wire::shared::call::Policy;
+    for steer in [Steer::Never, Steer::Always] {
+        let mut rig = Rig::new(NodeOptions { steer, ..NodeOptions::default() });
+        let mut rng = Rng::new(1);
+        let other = Peer::Client(CLIENT + 1);
+        let mut write = |rig: &mut Rig, from, sequence| {
+            let mut ask = Ask::write(1, (5, sequence), 0, vec![7; 900]);
+            if from == other {
+                ask.heads.capability.client = CLIENT + 1;
+            }
+            rig.ask(from, &ask.signed().message(), &mut rng).0.outcome
+        };
+        let install = |rig: &Rig, policy| {
+            assert_eq!(run(rig.node.call(ME, Call::Install { policy })), Reply::Done);
+        };
+        assert_eq!(write(&mut rig, ME, 1), Ok(()));
+        install(&rig, Policy::ReadOnly);
+        assert_eq!(write(&mut rig, ME, 2), Err(Reason::Rights));
+        assert_eq!((write(&mut rig, other, 2), write(&mut rig, SERVER, 3)), (Ok(()), Ok(())));
+        let before = rig.figure("steered");
+        install(&rig, Policy::Steered);
+        assert_eq!((write(&mut rig, ME, 4), rig.figure("steered")), (Ok(()), before + 1));
+        install(&rig, Policy::Unsteered);
+        assert_eq!((write(&mut rig, ME, 5), rig.figure("steered")), (Ok(()), before + 1));
+        install(&rig, Policy::ReadOnly);
+        assert_eq!(rig.figure("contexts"), 2);
+        rig.target.ended(ME);
+        rig.target.opened(ME, true);
+        assert_eq!((write(&mut rig, ME, 6), rig.figure("contexts")), (Ok(()), 1));
     }
 }
 

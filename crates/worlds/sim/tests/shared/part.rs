@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use outboard_base::planted::Fault;
 use outboard_base::task::Work;
 use outboard_base::{Time, Timestamp};
 use outboard_dfs::Dfs;
@@ -25,8 +24,6 @@ use outboard_wire::roce::Psn;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 
-use crate::front::Serves;
-
 pub(crate) type Net = Conversations<Takes>;
 pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Net>;
 pub(crate) type Client = Dfs<Net>;
@@ -39,14 +36,13 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Bytes that a node scrubs in a step.
 const SCRUB: u64 = 256 << 10;
 
-/// A fault that some seed must find: of the wiring, or below it.
+/// A fault of the wiring that some seed must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planted {
-    Below(Fault),
     /// The server says that it was told of changes, and forgets them.
     Publish,
     /// Clients say that they gave a file back, and did not hear of it.
-    Deaf,
+    Recall,
     /// Nodes say that they flush, and do not.
     Flush,
 }
@@ -171,8 +167,7 @@ impl Executor {
 pub(crate) enum Role {
     Node(Node<Arc<MemMedium>>),
     Server(Server),
-    /// With what it does for a host that has a cache.
-    Client(Arc<Client>, Option<Serves>),
+    Client(Rc<Client>),
 }
 
 /// A process that lives.
@@ -190,8 +185,6 @@ pub(crate) struct Process {
     tidies: Rc<Cell<Time>>,
     beats: Time,
     has_heard: Rc<Cell<bool>>,
-    /// Its host may have asked more.
-    pub(crate) is_busy: bool,
 }
 
 const NEVER: Time = Time(u64::MAX);
@@ -205,9 +198,8 @@ impl Process {
     ) -> Process {
         let (tasks, has_heard) = (Executor::default(), Rc::default());
         let soon = net_now(&net).after(PAUSE);
-        let tidies =
-            Rc::new(Cell::new(if matches!(role, Role::Client(..)) { NEVER } else { soon }));
-        let beats = if matches!(role, Role::Client(..)) { soon } else { NEVER };
+        let tidies = Rc::new(Cell::new(if matches!(role, Role::Client(_)) { NEVER } else { soon }));
+        let beats = if matches!(role, Role::Client(_)) { soon } else { NEVER };
         Process {
             me,
             address,
@@ -220,7 +212,6 @@ impl Process {
             tidies,
             beats,
             has_heard,
-            is_busy: false,
         }
     }
 
@@ -244,39 +235,19 @@ impl Process {
         self.net.pump(now, wall, &mut send);
         self.take_calls(wall);
         self.tend(now, wall);
-        self.is_busy = self.pass(now, wall);
         for _ in 0..polls {
             if !self.tasks.step(chooser) {
                 break;
             }
         }
         self.tend(now, wall);
-        self.is_busy |= self.serves().is_some_and(|serves| serves.flush(now));
         self.net.pump(now, wall, &mut send);
         out
     }
 
-    fn serves(&self) -> Option<&Serves> {
-        match &self.role {
-            Role::Client(_, serves) => serves.as_ref(),
-            _ => None,
-        }
-    }
-
-    /// A DPU side takes what its host asks; whether it asked.
-    fn pass(&mut self, now: Time, wall: u64) -> bool {
-        let Some(serves) = self.serves().cloned() else { return false };
-        let is_busy = serves.pass(now, wall);
-        for work in serves.begun.0.take() {
-            self.tasks.spawn(work);
-        }
-        is_busy
-    }
-
     /// When it has something to do, of the world's time.
     pub(crate) fn wakes(&self) -> Time {
-        let serves = self.serves().map_or(NEVER, Serves::wakes);
-        let own = self.tidies.get().min(self.beats).min(serves);
+        let own = self.tidies.get().min(self.beats);
         let next = self.net.deadline().map_or(own, |deadline| deadline.min(own));
         if next == NEVER { NEVER } else { self.clock.when(next) }
     }
@@ -303,13 +274,13 @@ impl Process {
                     Role::Server(meta) => {
                         meta.call(from, call, net_now(&net), timestamp(wall)).await
                     }
-                    Role::Client(..)
-                        if planted == Some(Planted::Deaf)
+                    Role::Client(_)
+                        if planted == Some(Planted::Recall)
                             && matches!(call, Call::Recall { .. }) =>
                     {
                         Reply::Done
                     }
-                    Role::Client(dfs, _) => dfs.incoming(call).await,
+                    Role::Client(dfs) => dfs.incoming(call).await,
                 };
                 has_heard.set(true);
                 if tells {
@@ -346,9 +317,8 @@ impl Process {
                 let meta = meta.clone();
                 self.tidy(now, async move { meta.tidy(now).await });
             }
-            Role::Client(dfs, serves) => {
-                let events = if serves.is_none() { dfs.take_events() } else { Vec::new() };
-                for event in events {
+            Role::Client(dfs) => {
+                for event in dfs.take_events() {
                     // There is no cache in front: nobody has pages.
                     if let VolumeEvent::RecallPages { ino, keep_read } = event {
                         dfs.recalled(ino, keep_read);
@@ -357,7 +327,7 @@ impl Process {
                 let beats = now >= self.beats;
                 if beats {
                     self.beats = now.after(EVERY);
-                    let dfs = Arc::clone(dfs);
+                    let dfs = Rc::clone(dfs);
                     self.tasks.spawn(Box::pin(async move { dfs.beat().await }));
                 }
                 if beats || self.has_heard.take() {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::Wishes;
 use crate::cluster::description::{Description, FILE, Node, Role, Server};
-use crate::cluster::netns;
+use crate::cluster::netns::{self, Place};
 use crate::cluster::part::{Running, make_key};
 use crate::cluster::process::Cluster;
 use crate::exit::{Code, Failure};
@@ -41,9 +41,7 @@ pub(crate) fn up(dir: &Path, how: &Wishes) -> Result<ExitCode, Failure> {
     cluster.capture = how.capture.as_deref().map(whole).transpose()?;
     cluster.make_run()?;
     let keeper = Running::claim(&cluster.keeper())?;
-    if cluster.description.netns {
-        netns::make(&cluster.dir, &cluster.description)?;
-    }
+    let spaces = netns::make(&cluster.dir, &cluster.description)?;
     let mut watch = Watch::new()?;
     let mut kept = Kept::start(&cluster)?;
     let is_up = cluster.wait(|| {
@@ -59,6 +57,7 @@ pub(crate) fn up(dir: &Path, how: &Wishes) -> Result<ExitCode, Failure> {
         }
     }
     if how.detach {
+        spaces.keep();
         drop(keeper);
         return Ok(ExitCode::SUCCESS);
     }
@@ -71,9 +70,6 @@ pub(crate) fn up(dir: &Path, how: &Wishes) -> Result<ExitCode, Failure> {
 fn end(cluster: &Cluster, kept: &mut Kept<'_>) -> Result<ExitCode, Failure> {
     let ended = cluster.end();
     kept.bury();
-    if cluster.description.netns {
-        netns::remove(&cluster.dir, &cluster.description);
-    }
     ended.map(|()| ExitCode::SUCCESS)
 }
 
@@ -83,6 +79,10 @@ fn greet(cluster: &Cluster) -> Result<(), Failure> {
     let parts: Vec<String> = cluster.description.parts().iter().map(Role::to_string).collect();
     println!("the cluster in {dir} is up: {}", parts.join(", "));
     println!("mount:  {program} run '{}' MOUNTPOINT", cluster.description.store()?);
+    for number in 1..=cluster.description.hosts {
+        let space = netns::space(&cluster.dir, Place::Host(number));
+        println!("host {number}: mount with nsenter --net=/run/netns/{space} before it");
+    }
     println!("look:   {program} cluster status {dir}");
     println!("end:    Ctrl-C here, or `{program} cluster down {dir}`");
     Ok(())
@@ -110,8 +110,14 @@ fn agree(cluster: &Description, how: &Wishes) -> Result<(), Failure> {
     if how.netns && !cluster.netns {
         return differs("--netns");
     }
+    if how.hosts.is_some_and(|hosts| hosts != cluster.hosts) {
+        return differs("--hosts");
+    }
     if how.layout.is_some() && how.layout != cluster.layout {
         return differs("--layout");
+    }
+    if how.trust.is_some_and(|trust| trust != cluster.trust()) {
+        return differs("--trust");
     }
     let port = cluster.server()?.address.port();
     if how.port.is_some_and(|asked| asked != 0 && asked != port) {
@@ -129,7 +135,7 @@ fn make(dir: &Path, how: &Wishes) -> Result<(), Failure> {
     let dir = dir.canonicalize().map_err(cannot)?;
     let numbers = 1..=how.nodes.unwrap_or(NODES);
     let address = |role: Role| match (how.netns, role) {
-        (true, role) => netns::address(&dir, Some(role)),
+        (true, role) => netns::address(&dir, Place::Part(role)),
         (false, Role::Node(number)) => {
             let last = u8::try_from(1 + number).unwrap_or(u8::MAX);
             Ipv4Addr::new(127, 0, 0, last)
@@ -156,7 +162,9 @@ fn make(dir: &Path, how: &Wishes) -> Result<(), Failure> {
     let mut description =
         Description::new(server, nodes.collect(), how.netns.then_some(netns::MTU));
     (description.packed, description.netns) = (how.packed, how.netns);
+    description.hosts = how.hosts.unwrap_or(0);
     description.layout.clone_from(&how.layout);
+    description.trust = how.trust;
     description.layout().map_err(Failure::usage)?;
     let key = dir.join(&description.key);
     if !key.exists() {

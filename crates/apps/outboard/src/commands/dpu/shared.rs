@@ -24,6 +24,7 @@ use outboard_wire::shared::call::{Call, Reply};
 use serde_json::{Value, json};
 
 use super::{cannot, dpu_options};
+use crate::cluster::description::Trust;
 use crate::cluster::location::Location;
 use crate::cluster::part::{Stop, number_of};
 use crate::exit::{Code, Failure};
@@ -141,7 +142,7 @@ fn begin(
         life: random().map_err(lives)? | 1,
         key,
         mtu: location.mtu(server),
-        sealed: false,
+        sealed: location.trust == Some(Trust::Sealed),
         about: format!("\"role\":\"client\",\"client\":{client}"),
     };
     let poller = Rc::new(Poller::new(Arc::clone(wakeup), None));
@@ -193,11 +194,24 @@ fn connect(
     };
     let said: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
     match said.get("volume").and_then(Value::as_str) {
-        Some(volume) if volume == location.volume => Ok(()),
+        Some(volume) if volume == location.volume => trusts(location, &said),
         volume => Err(Failure::usage(format!(
             "the cluster at {server} has no volume {}; its volume is {}",
             location.volume,
             volume.unwrap_or("another")
+        ))),
+    }
+}
+
+/// Whether the cluster trusts as this mount was told it would.
+fn trusts(location: &Location, said: &Value) -> Result<(), Failure> {
+    let Some(asked) = location.trust else { return Ok(()) };
+    match said.get("trust").and_then(Value::as_str) {
+        Some(found) if found == asked.to_string() => Ok(()),
+        found => Err(Failure::usage(format!(
+            "the cluster's nodes have the trust {}, and the location of the volume says \
+             trust={asked}: mount what `outboard cluster status` prints",
+            found.unwrap_or("of another program")
         ))),
     }
 }

@@ -169,6 +169,7 @@ pub(crate) fn calls() -> Vec<(Call, Vec<u8>)> {
         (Call::Keys { keys: vec![key] }, hex(&key_bytes)),
         (Call::Flush, hex("45")),
         (Call::Space, hex("46")),
+        (Call::Install { policy: Policy::ReadOnly }, hex("47 01")),
         (Call::Status, hex("60")),
     ]
 }

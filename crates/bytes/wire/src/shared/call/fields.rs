@@ -14,7 +14,9 @@
 
 use outboard_base::{Cred, Errno, Fh, Ino, SessionId, Timestamp, limits};
 
-use super::{Asker, Call, Event, Grant, Key, LAYOUT_LEN, Layout, Mode, Object, Reply, Told};
+use super::{
+    Asker, Call, Event, Grant, Key, LAYOUT_LEN, Layout, Mode, Object, Policy, Reply, Told,
+};
 use super::{EVENTS_MAX, KEYS_MAX, OBJECTS_MAX, TEXT_MAX};
 use crate::file::Attr;
 use crate::shared::{CAPABILITY_LEN, COORDINATE_LEN, Capability, Coordinate, FAN_MAX};
@@ -347,6 +349,13 @@ choices! { Event [EVENTS_MAX]
     4 StaleEntry { session, parent, name };
 }
 
+choices! { Policy [0]
+    0 Common;
+    1 ReadOnly;
+    2 Steered;
+    3 Unsteered;
+}
+
 choices! { Call [0]
     1 File { asker, request, payload };
     2 Detach { session };
@@ -371,6 +380,7 @@ choices! { Call [0]
     68 Keys { keys };
     69 Flush;
     70 Space;
+    71 Install { policy };
     96 Status;
 }
 

@@ -363,7 +363,7 @@ fn any_call() -> impl Values<Value = Call> {
     let keep = || prop::option::of(any_mode());
     let ids = || any::<(u64, u64, u64)>().prop_map(|(a, b, c)| (Ino(a), SessionId(b), c));
     let key = any::<(u8, u64, [u8; 32])>().prop_map(|(id, until, key)| Key { id, until, key });
-    let few = (0..16, ids(), keep()).prop_map(|(kind, (ino, session, number), keep)| match kind {
+    let few = (0..17, ids(), keep()).prop_map(|(kind, (ino, session, number), keep)| match kind {
         0 => Call::Detach { session },
         1 => Call::Back { session },
         2 => Call::Renew,
@@ -378,6 +378,7 @@ fn any_call() -> impl Values<Value = Call> {
         11 => Call::Verify { object: number },
         12 => Call::Flush,
         13 => Call::Begin { nonce: number },
+        14 => Call::Install { policy: Policy::Steered },
         _ => Call::Status,
     });
     let by_asker = (0..4, any_asker(), ids(), any_layout(), bytes(), bytes()).prop_map(
