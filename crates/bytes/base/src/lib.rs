@@ -12,6 +12,7 @@ mod id;
 pub mod ledger;
 pub mod limits;
 pub mod machine;
+pub mod planted;
 mod rng;
 pub mod task;
 mod time;

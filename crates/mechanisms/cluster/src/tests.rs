@@ -3,6 +3,7 @@
 
 mod canaries;
 mod client;
+mod coded;
 mod directed;
 mod manager;
 mod oracle;

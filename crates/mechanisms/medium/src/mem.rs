@@ -1,6 +1,6 @@
 //! A medium in memory that fails, tears, delays and forgets on command, by seed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -27,6 +27,22 @@ pub struct Faults {
     pub len_max: u64,
 }
 
+/// Which of the writes since the last flush a loss of power keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Each sector, or not.
+    Sectors,
+    /// Each write, or not, whatever came first; one is torn.
+    Writes,
+    /// The first ones; the one after them is torn.
+    First,
+}
+
+impl Kept {
+    /// All of them.
+    pub const ALL: [Kept; 3] = [Kept::Sectors, Kept::Writes, Kept::First];
+}
+
 /// The medium.
 pub struct MemMedium {
     state: Mutex<State>,
@@ -36,8 +52,9 @@ struct State {
     /// Everything written, by 4 KiB page; absent pages are zeros.
     pages: BTreeMap<u64, Box<[u8]>>,
     len: u64,
-    /// Sectors written since the last flush, with what was there before.
-    unflushed: BTreeMap<u64, [u8; SECTOR]>,
+    /// Sectors written since the last flush, with what was there before, and the last write of
+    /// each.
+    unflushed: BTreeMap<u64, ([u8; SECTOR], u64)>,
     faults: Faults,
     rng: Rng,
     flush_failed: bool,
@@ -115,8 +132,8 @@ impl State {
             if torn && self.rng.chance(1, 2) {
                 continue;
             }
-            let before = self.sector(sector);
-            self.unflushed.entry(sector).or_insert(before);
+            let (before, write) = (self.sector(sector), self.counts.writes);
+            self.unflushed.entry(sector).or_insert((before, write)).1 = write;
             self.set_sector(sector, bytes);
         }
         if torn { Err(Errno::EIO) } else { Ok(()) }
@@ -162,10 +179,30 @@ impl MemMedium {
     /// Power loss: of the sectors written since the last flush a random subset is kept. Faults and
     /// a failed flush are forgotten.
     pub fn crash(&self) {
+        self.crash_keeping(Kept::Sectors);
+    }
+
+    /// The same, of another subset. Of many sectors that are kept or not each by itself, hardly
+    /// ever all of a long write are.
+    pub fn crash_keeping(&self, kept: Kept) {
         let mut guard = self.lock();
         let state = &mut *guard;
-        for (sector, before) in std::mem::take(&mut state.unflushed) {
-            if state.rng.chance(1, 2) {
+        let unflushed = std::mem::take(&mut state.unflushed);
+        let writes: BTreeSet<u64> = unflushed.values().map(|(_, write)| *write).collect();
+        let whole: BTreeSet<u64> = match kept {
+            Kept::Sectors => BTreeSet::new(),
+            Kept::Writes => writes.iter().copied().filter(|_| state.rng.chance(1, 2)).collect(),
+            Kept::First => {
+                let count = state.rng.below(writes.len() as u64 + 1);
+                writes.iter().copied().take(usize::try_from(count).unwrap_or(0)).collect()
+            }
+        };
+        // The first of those that are not kept is torn.
+        let torn = writes.iter().copied().find(|write| !whole.contains(write));
+        for (sector, (before, write)) in unflushed {
+            let by_itself = kept == Kept::Sectors || Some(write) == torn;
+            let stays = whole.contains(&write) || (by_itself && state.rng.chance(1, 2));
+            if !stays {
                 state.set_sector(sector, &before);
             }
         }

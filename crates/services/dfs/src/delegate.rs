@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
+use outboard_base::planted::{Fault, is_planted};
 use outboard_base::{Errno, Ino, Result};
 use outboard_flow::Net;
 use outboard_volume::VolumeEvent;
@@ -193,7 +194,10 @@ impl<N: Net> Inner<N> {
         let _ = self.within(HEAR, self.table.not_asking(ino)).await;
         let leaving = self.table.recall(ino, keep_read);
         if leaving.waits_for_hosts() {
-            self.recall_pages(ino, keep_read);
+            match is_planted(Fault::Recall) {
+                true => self.table.recalled(ino, keep_read),
+                false => self.recall_pages(ino, keep_read),
+            }
         }
         let told = self.while_alive(async {
             leaving.idle().await;

@@ -9,6 +9,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use outboard_base::planted::{Fault, is_planted};
 use outboard_base::task::join_all;
 use outboard_base::{Errno, Ino, Result, Timestamp};
 use outboard_flow::Net;
@@ -59,7 +60,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         self.clear_the_way(ino, who.client, mode).await?;
         self.needs_lease(who)?;
         let change = self.changes().exclusive(ino).await;
-        if mode == Mode::Write {
+        if mode == Mode::Write && !is_planted(Fault::Mark) {
             self.volume().begin_writing(ino).await?;
         }
         let spread = self.volume().spread(ino).await?;

@@ -9,7 +9,10 @@ mod headers;
 #[path = "store/model.rs"]
 mod model;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use model::Walk;
+use outboard_base::planted::{Fault, plant};
 
 /// `OUTBOARD_SEED=n` runs one seed alone, `OUTBOARD_SEEDS=n` so many.
 #[test]
@@ -31,4 +34,28 @@ fn walks() {
     }
     println!("{crashes} crashes, {full} full, {failed} failed, {dropped} dropped");
     assert!(!is_all || full > 100 && failed > 100 && dropped > 100);
+}
+
+/// Seeds until a fault counts as not found.
+const WITHIN: u64 = 2000;
+
+/// Each rule that is taken away is missed by a walk. The search begins at a seed that misses it.
+#[test]
+fn rules_that_are_taken_away_are_missed() {
+    let faults = [
+        (Fault::Chain, 31),
+        (Fault::Unchecked, 1),
+        (Fault::Reused, 3),
+        (Fault::Freed, 150),
+        (Fault::Noted, 1),
+        (Fault::Alone, 0),
+    ];
+    for (fault, from) in faults {
+        plant(Some(fault));
+        let fails = |seed: &u64| catch_unwind(AssertUnwindSafe(|| Walk::new(*seed).run())).is_err();
+        let found = (from..from + WITHIN).find(fails);
+        plant(None);
+        println!("{fault:?}: {found:?}");
+        assert!(found.is_some(), "{fault:?} is not missed");
+    }
 }

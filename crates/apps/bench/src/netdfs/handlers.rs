@@ -15,6 +15,8 @@ use crate::workload::MEGABYTE;
 const TABLE_MTU: usize = 28 + outboard_wire::roce::OVERHEAD + 2048;
 /// Bytes of the writes whose handlers are counted.
 const TABLE_BYTES: usize = 64 << 10;
+/// So many writes at least: of one in 61 the times are taken.
+const LEAST: u64 = 256;
 /// Bytes of writes, where descriptors are counted.
 const MEMORY_BYTES: [usize; 3] = [1 << 10, 64 << 10, MEGABYTE];
 
@@ -75,7 +77,7 @@ pub fn run(bench: &NetdfsBench) -> io::Result<Handlers> {
     let bed = Bed::new(&dir, &[Policy::Capability], TABLE_MTU, true)?;
     let node = bed.nodes.first().ok_or_else(|| io::Error::other("there is no node"))?;
     let before = bed.status(node)?;
-    bed.go(node, (Op::Write, TABLE_BYTES, DEPTH), bench.time)?;
+    bed.go(node, (Op::Write, TABLE_BYTES, DEPTH), (bench.time, LEAST))?;
     let after = bed.status(node)?;
     let rows = ["header", "payload", "completion"].map(|handler| {
         let of =
@@ -100,7 +102,7 @@ pub fn run(bench: &NetdfsBench) -> io::Result<Handlers> {
 
 fn memory(bed: &Bed, node: &Running, bytes: usize, time: Duration) -> io::Result<MemoryRow> {
     let before = bed.status(node)?;
-    let (latencies, elapsed) = bed.go(node, (Op::Write, bytes, STREAMS), time)?;
+    let (latencies, elapsed) = bed.go(node, (Op::Write, bytes, STREAMS), (time, LEAST))?;
     let after = bed.status(node)?;
     let of = |field: &str| difference(&before, &after, &format!("/part/{field}"));
     let descriptor = DESCRIPTOR_LEN as f64;

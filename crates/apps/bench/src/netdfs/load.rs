@@ -42,15 +42,18 @@ pub(super) const VOLUME: u32 = 1;
 const KEY: (u8, [u8; 32]) = (1, [7; 32]);
 /// Requests under way where goodput is measured.
 pub(super) const DEPTH: usize = 8;
-/// Objects in use, and bytes of each.
+/// Objects there are, and bytes of each: the largest write.
 pub(super) const STREAMS: usize = 32;
-const REGION: u64 = 2 << 20;
+const REGION: u64 = 1 << 20;
 /// Bytes of a frame on the loopback.
 const MTU: usize = 9000;
 /// How long an end has to fall asleep before its CPU time is read.
 const REST: Duration = Duration::from_millis(2);
 /// How long who was refused as busy waits.
 const BUSY: Duration = Duration::from_micros(200);
+/// How often something is asked that nobody answers: on a busy machine a process may stand still
+/// for longer than a flow waits for it.
+const TRIES: u32 = 20;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -129,7 +132,14 @@ impl End {
         let reply = Rc::new(Cell::new(Err(Gone::Ended)));
         let into = Rc::clone(&reply);
         let ask = async move {
-            into.set(asking.call(peer, bytes).await);
+            for _ in 0..TRIES {
+                let replied = asking.call(peer, bytes.clone()).await;
+                let is_over = replied.is_ok();
+                into.set(replied);
+                if is_over {
+                    break;
+                }
+            }
             Ok(())
         };
         self.run(vec![ask])?;
@@ -206,9 +216,16 @@ impl Stream {
     async fn once(&self, net: &Asking, to: Peer, op: Op, data: &[u8]) -> io::Result<()> {
         let heads = self.heads(op, data)?;
         let sent = if op == Op::Write { data } else { &[] };
+        let mut tries = 0;
         loop {
-            let asked = net.request(to, &heads, sent).await;
-            let (answer, got) = asked.map_err(|gone| io::Error::other(format!("{gone:?}")))?;
+            let (answer, got) = match net.request(to, &heads, sent).await {
+                Ok(answered) => answered,
+                Err(gone) if tries == TRIES => return Err(io::Error::other(format!("{gone:?}"))),
+                Err(_) => {
+                    tries += 1;
+                    continue;
+                }
+            };
             match answer.outcome {
                 Ok(()) if op == Op::Write || got.len() == data.len() => return Ok(()),
                 Ok(()) => return Err(io::Error::other("a read came back short")),
@@ -294,27 +311,25 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Writes all of each object once.
+    /// Writes all of each object that is read.
     fn fill(&self, node: &Running) -> io::Result<()> {
         let (net, peer) = (self.client.runtime.asking(), node.peer);
         let (streams, data) = (Rc::clone(&node.streams), Rc::clone(&self.data));
         let fill = async move {
-            for stream in streams.iter() {
-                for _ in 0..REGION / MEGABYTE as u64 {
-                    stream.once(&net, peer, Op::Write, &data).await?;
-                }
+            for stream in streams.iter().take(DEPTH) {
+                stream.once(&net, peer, Op::Write, &data).await?;
             }
             Ok(())
         };
         self.client.run(vec![fill]).map_err(|error| wrong(node, &error))
     }
 
-    /// Asks for so long; what came of it.
+    /// Asks for so long, and at least so often; what came of it.
     pub(super) fn go(
         &self,
         node: &Running,
         (op, bytes, depth): (Op, usize, usize),
-        time: Duration,
+        (time, least): (Duration, u64),
     ) -> io::Result<(Latencies, Duration)> {
         let latencies = Rc::new(RefCell::new(Latencies::default()));
         let from = Instant::now();
@@ -329,8 +344,9 @@ impl Bed {
                 loop {
                     let begun = Instant::now();
                     stream.once(&net, peer, op, data).await?;
-                    latencies.borrow_mut().push(nanos(begun.elapsed()));
-                    if from.elapsed() >= time {
+                    let mut latencies = latencies.borrow_mut();
+                    latencies.push(nanos(begun.elapsed()));
+                    if from.elapsed() >= time && latencies.count() >= least {
                         return Ok(());
                     }
                 }
@@ -356,11 +372,11 @@ impl Bed {
         what: (Op, usize, usize),
         time: Duration,
     ) -> io::Result<Sample> {
-        self.go(node, what, time / 5)?;
+        self.go(node, what, (time / 5, 0))?;
         let before = self.status(node)?;
         std::thread::sleep(REST);
         let (ran, own) = (Ran::now(node.process.pid())?, thread_cpu());
-        let (latencies, elapsed) = self.go(node, what, time)?;
+        let (latencies, elapsed) = self.go(node, what, (time, 0))?;
         let client = thread_cpu().saturating_sub(own);
         std::thread::sleep(REST);
         let node_cpu = Ran::now(node.process.pid())?.since(&ran);

@@ -29,6 +29,8 @@ pub struct Report {
 /// handlers, on cores of 1 GHz.
 const TABLE_I: [(&str, f64, f64); 3] =
     [("header", 211.0, 120.0), ("payload", 92.0, 55.0), ("completion", 107.0, 66.0)];
+/// Packets that come to the server beside reads and writes, at most.
+const BESIDE: f64 = 250.0;
 /// CPU of an 8 KiB direct write, microseconds.
 const WRITE_US: f64 = 150.0;
 
@@ -225,7 +227,10 @@ impl Report {
         for row in &self.volumes {
             let of = |name| row.counted.get(name).copied().unwrap_or(f64::NAN);
             let (requests, packets) = (of("requests at nodes"), of("packets at the server"));
-            if !(0.99..1.05).contains(&requests) || packets.is_nan() || packets > 0.5 {
+            // Threads open the file and close it, it is synced, the lease is renewed.
+            let spared = BESIDE + row.operations / 20.0;
+            let packets_all = packets * row.operations;
+            if !(0.99..1.05).contains(&requests) || packets.is_nan() || packets_all > spared {
                 return Err(format!(
                     "{:?} of 8 KiB: {requests:.3} requests at nodes and {packets:.3} packets at \
                      the server for each",

@@ -398,7 +398,7 @@ pub(super) const LONG: &[Stage] = &[
         "protocol",
         "a million walks of the write protocol of shared volumes",
         Action::Tests(
-            Which::Named(&[("cluster", "outboard_cluster", "no_walk_breaks_the_protocol")]),
+            Which::Named(&[("cluster", "outboard_cluster", "no_walk_breaks_")]),
             &[("OUTBOARD_WALKS", "1000000")],
         ),
     ),

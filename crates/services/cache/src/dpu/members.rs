@@ -130,6 +130,18 @@ impl Control {
         Ok(found)
     }
 
+    /// Notes what its host chained of an inode.
+    ///
+    /// # Errors
+    /// [`DmaError`].
+    pub(super) fn take_in(&self, ino: Ino) -> Result<(), DmaError> {
+        let gathered = self.gather(&mut self.members(), ino)?;
+        if gathered.is_none() {
+            self.search(ino)?;
+        }
+        Ok(())
+    }
+
     /// An entry is about to be freed, locked by this side: no chain leads through it afterwards.
     pub(super) fn leaves(&self, ino: Ino, index: u64) -> Result<(), DmaError> {
         let mut members = self.members();

@@ -100,7 +100,7 @@ impl Control {
     }
 
     /// Gives the host `grant` on `ino`, whose file has `size` bytes and of which it may make
-    /// `credit` pages dirty: two DMAs, one more if it had a record.
+    /// `credit` pages dirty: two DMAs, two or three more if it had a record.
     ///
     /// # Errors
     /// [`NoRecord`].
@@ -125,6 +125,10 @@ impl Control {
         };
         if known.word.grant.reads() {
             self.set(slot, Grant::None)?;
+        }
+        if known.word.grant != Grant::Free && self.is_chained() {
+            // The record is written anew, and what its host chained is to be found later.
+            self.take_in(ino)?;
         }
         let (epoch, tag) = self.retag(slot);
         let (word, dirtied) = (GrantWord { grant, epoch }, Dirtied { tag, pages: 0 });

@@ -7,6 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use outboard_base::Errno;
+use outboard_base::planted::{Fault, is_planted};
 use outboard_base::task::join2;
 use outboard_medium::{Buf, Medium};
 use outboard_wire::shared::Reason;
@@ -284,7 +285,9 @@ impl<M: Medium> Store<M> {
         self.flush_media().await?;
         let is_news = {
             let mut state = self.shared.state();
+            let now = if is_planted(Fault::Freed) { state.space.now() } else { now };
             state.space.free_before(now);
+            let log = if is_planted(Fault::Noted) { state.log } else { log };
             let is_news = state.log.epoch == log.epoch && state.log.durable < log.filled;
             if state.log.epoch == log.epoch {
                 state.log.durable = state.log.durable.max(log.index);
@@ -303,7 +306,9 @@ impl<M: Medium> Store<M> {
     }
 
     async fn flush_media(&self) -> Result<(), Reason> {
-        let (data, log) = join2(self.data.flush(), self.log.flush()).await;
+        let data =
+            async { if is_planted(Fault::Alone) { Ok(()) } else { self.data.flush().await } };
+        let (data, log) = join2(data, self.log.flush()).await;
         if data.and(log).is_err() {
             self.shared.state().failed = true;
             return Err(Reason::Medium);

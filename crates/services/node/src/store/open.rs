@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use outboard_base::Errno;
+use outboard_base::planted::{Fault, is_planted};
 use outboard_codec::crc32c;
 use outboard_medium::{Buf, Medium};
 use outboard_wire::shared::Reason;
@@ -196,7 +197,7 @@ async fn tail<M: Medium>(log: &M, found: &Found) -> Result<Tail, OpenError> {
             let ours = parsed.filter(|(head, ..)| (head.epoch, head.index) == (epoch, number));
             if let Some((head, records, crc)) = ours {
                 (is_new, durable) = (false, durable.max(head.durable));
-                if cut.is_none() && head.before == before {
+                if is_planted(Fault::Chain) || (cut.is_none() && head.before == before) {
                     let records = format::records(records);
                     let bad = OpenError::Damaged("a record says what cannot be");
                     blocks.push(records.map_err(|_| bad)?);
@@ -244,7 +245,9 @@ async fn replay<M: Medium>(index: &mut Index, data: &M, tail: Tail) -> Result<u6
         while states.len() > 1
             && let Some(last) = states.last()
         {
-            if are_there(data, some(last).filter(|grain| !before.contains(grain)), &mut known).await
+            if is_planted(Fault::Unchecked)
+                || are_there(data, some(last).filter(|grain| !before.contains(grain)), &mut known)
+                    .await
             {
                 break;
             }

@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use outboard_base::planted::{Fault, is_planted};
+
 use super::index::GRAIN;
 
 /// Slots that new data leaves, so that holes can be made, and data written over, when there is no
@@ -162,6 +164,9 @@ impl Space {
     /// Nobody needs them, once a flush was done.
     pub(super) fn retire(&mut self, slots: impl IntoIterator<Item = u32>) {
         self.retired.extend(slots);
+        if is_planted(Fault::Reused) {
+            self.free_before(self.now());
+        }
     }
 
     /// What is retired as of now, for [`Space::free_before`].

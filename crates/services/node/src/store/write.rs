@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use outboard_base::planted::{Fault, is_planted};
 use outboard_base::task::join_all;
 use outboard_base::{Errno, Ino};
 use outboard_codec::crc32c;
@@ -112,7 +113,7 @@ impl<M: Medium> Store<M> {
             let none = vec![Grain::NONE; place.grains().len()];
             return if is_first { Ok(Admitted::New(none)) } else { Err(Reason::Order) };
         };
-        if version.fence < entry.fence {
+        if version.fence < entry.fence && !is_planted(Fault::Fence) {
             return Err(Reason::Fence);
         }
         if entry.strip != 0 && entry.strip != place.strip {
@@ -122,7 +123,7 @@ impl<M: Medium> Store<M> {
         if version == last && strip.is_some_and(|strip| strip.wrote == wrote) {
             return Ok(Admitted::Done);
         }
-        if version <= last {
+        if version <= last && !is_planted(Fault::Fence) {
             return Err(Reason::Order);
         }
         let grain = |at| strip.map_or(Grain::NONE, |strip| strip.grain(at));
@@ -340,11 +341,11 @@ impl<M: Medium> Store<M> {
         self.shared.usable()?;
         let state = self.shared.state();
         let Some(entry) = state.index.objects.get(&object) else { return Ok(None) };
-        if version.fence < entry.fence {
+        if version.fence < entry.fence && !is_planted(Fault::Fence) {
             return Err(Reason::Fence);
         }
         let mut strips = entry.strips.range(entry.touched(range));
-        if strips.any(|(_, strip)| strip.last > version) {
+        if !is_planted(Fault::Fence) && strips.any(|(_, strip)| strip.last > version) {
             return Err(Reason::Order);
         }
         let mut edges = Vec::new();

@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use outboard_base::Rng;
 use outboard_base::task::{poll_once, run};
-use outboard_medium::mem::{Faults, MemMedium};
+use outboard_medium::mem::{Faults, Kept, MemMedium};
 use outboard_node::{Store, StoreOptions, Version};
 use outboard_wire::shared::{Reason, Share};
 
@@ -220,8 +220,7 @@ impl Walk {
             }
             drop(opening);
             if self.loses_power {
-                self.media.0.crash();
-                self.media.1.crash();
+                self.power_fails();
             }
         }
         let (log, data) = self.media.clone();
@@ -230,6 +229,14 @@ impl Walk {
         self.media.0.set_faults(self.faults);
         self.media.1.set_faults(self.faults);
         store
+    }
+
+    /// Each medium keeps of what was not flushed what it likes.
+    fn power_fails(&mut self) {
+        for medium in [Arc::clone(&self.media.0), Arc::clone(&self.media.1)] {
+            let at = usize::try_from(self.rng.below(Kept::ALL.len() as u64)).unwrap();
+            medium.crash_keeping(Kept::ALL[at]);
+        }
     }
 
     pub(crate) fn run(&mut self) {
@@ -246,8 +253,7 @@ impl Walk {
             self.crashes += 1;
             self.loses_power = self.rng.chance(2, 3);
             if self.loses_power {
-                self.media.0.crash();
-                self.media.1.crash();
+                self.power_fails();
             } else {
                 // The process died: what was answered is there.
                 self.strips.values_mut().for_each(|strip| strip.flushed = strip.now);

@@ -1,31 +1,76 @@
 //! A host: the session of programs on one client, which ask one thing after the other on each of
 //! its lanes, and hand themselves in again when their DPU side was lost.
 
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_base::{Cred, Fh, Ino, Result, SessionId, Time};
 use outboard_volume::{Answer, Caller, Housekeeping, Payload, Volume};
 use outboard_wire::file::{Flags, Header, Reply, Request, Setattr, open_flags, write_flags};
 
+use crate::front::Front;
 use crate::part::{Client, timestamp};
 use crate::world::{Slot, World};
 
 /// What is asked, with all it needs.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
-    Open { name: Vec<u8> },
-    Close { ino: Ino, fh: Fh },
-    Read { ino: Ino, fh: Fh, offset: u64, len: u32 },
-    Write { ino: Ino, fh: Fh, offset: u64, len: u64, pattern: u64, append: bool },
-    Truncate { ino: Ino, fh: Fh, size: u64 },
-    Punch { ino: Ino, fh: Fh, offset: u64, len: u64 },
-    Fsync { ino: Ino, fh: Fh },
-    Getattr { ino: Ino },
-    Mknod { name: Vec<u8> },
-    Unlink { name: Vec<u8> },
-    Rename { from: Vec<u8>, to: Vec<u8> },
-    Lookup { name: Vec<u8> },
+    Open {
+        name: Vec<u8>,
+    },
+    /// The file is known: what the hybrid cache is granted for.
+    Reopen {
+        ino: Ino,
+    },
+    Close {
+        ino: Ino,
+        fh: Fh,
+    },
+    Read {
+        ino: Ino,
+        fh: Fh,
+        offset: u64,
+        len: u32,
+    },
+    Write {
+        ino: Ino,
+        fh: Fh,
+        offset: u64,
+        len: u64,
+        pattern: u64,
+        append: bool,
+    },
+    Truncate {
+        ino: Ino,
+        fh: Fh,
+        size: u64,
+    },
+    Punch {
+        ino: Ino,
+        fh: Fh,
+        offset: u64,
+        len: u64,
+    },
+    Fsync {
+        ino: Ino,
+        fh: Fh,
+    },
+    Getattr {
+        ino: Ino,
+    },
+    Mknod {
+        name: Vec<u8>,
+    },
+    Unlink {
+        name: Vec<u8>,
+    },
+    Rename {
+        from: Vec<u8>,
+        to: Vec<u8>,
+    },
+    Lookup {
+        name: Vec<u8>,
+    },
     Syncfs,
 }
 
@@ -39,6 +84,7 @@ impl Ask {
             Ask::Open { name } => {
                 Request::Create { parent, name, mode: 0o644, umask: 0, flags: open_flags::RDWR }
             }
+            Ask::Reopen { ino } => Request::Open { ino: *ino, flags: open_flags::RDWR },
             Ask::Close { ino, fh } => Request::Release { ino: *ino, fh: *fh, owner: 0 },
             Ask::Read { ino, fh, offset, len } => {
                 Request::Read { ino: *ino, fh: *fh, offset: *offset, len: *len, flags: 0 }
@@ -74,9 +120,7 @@ impl Ask {
 
     fn payload(&self) -> Payload {
         match self {
-            Ask::Write { offset, len, pattern, .. } => {
-                Payload::Bytes(crate::model::bytes(*pattern, *offset, *len))
-            }
+            Ask::Write { len, pattern, .. } => Payload::Bytes(crate::model::bytes(*pattern, *len)),
             _ => Payload::None,
         }
     }
@@ -98,6 +142,8 @@ pub(crate) struct Asked {
     pub(crate) ask: Ask,
     sequence: u64,
     slot: Option<Slot<Result<Answer>>>,
+    /// Its session has it, which asks again by itself.
+    is_taken: bool,
     pub(crate) is_replay: bool,
 }
 
@@ -106,6 +152,8 @@ enum Side {
     /// Until then.
     Down(Time),
     Comes(Slot<std::result::Result<(), String>>),
+    /// The session of a cache hands itself in.
+    Returns,
     Up,
     Ends(Slot<()>, Time),
 }
@@ -118,30 +166,67 @@ pub(crate) struct Host {
     pub(crate) lanes: Vec<Option<Asked>>,
     /// Open files.
     pub(crate) handles: Vec<(Ino, Fh)>,
+    /// Its cache, if it has one.
+    pub(crate) front: Option<Front>,
+    /// When it looks at what its DPU side has put into its memory.
+    looks: Time,
+    /// It stands still until then.
+    paused: Time,
+    /// It goes on by itself while its DPU side is away.
+    is_apart: bool,
 }
 
 /// How long a DPU side takes to end in order, at most.
 const END: Duration = Duration::from_secs(6);
+/// How long a host that waits for its DPU side sleeps at a time.
+const NAP: Duration = Duration::from_millis(20);
+const NEVER: Time = Time(u64::MAX);
+
+/// The session of the host at a place.
+pub(crate) fn session(place: usize) -> SessionId {
+    SessionId(100 + place as u64)
+}
 
 impl Host {
-    pub(crate) fn new(place: usize, lanes: usize) -> Host {
+    pub(crate) fn new(place: usize, lanes: usize, front: Option<Front>, is_apart: bool) -> Host {
         Host {
             place,
-            session: SessionId(100 + place as u64),
+            session: session(place),
             side: Side::Down(Time(0)),
             sequence: 0,
             lanes: (0..lanes).map(|_| None).collect(),
             handles: Vec::new(),
+            front,
+            looks: NEVER,
+            paused: Time(0),
+            is_apart,
         }
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        matches!(self.side, Side::Up)
+        matches!(self.side, Side::Up | Side::Ends(..))
+    }
+
+    /// Whether programs run, and what they ask is begun.
+    pub(crate) fn is_running(&self, now: Time) -> bool {
+        self.front.is_none() || (now >= self.paused && (self.is_up() || self.is_apart))
+    }
+
+    /// It stands still, as its DPU side does, or nearly so.
+    pub(crate) fn pause(&mut self, until: Time) {
+        self.paused = self.paused.max(until);
+    }
+
+    pub(crate) fn wake(&mut self, now: Time) {
+        self.paused = self.paused.min(now);
     }
 
     /// Its DPU side has died, and begins anew after a while. Which lanes waited for something.
     pub(crate) fn lost(&mut self, until: Time) {
         self.side = Side::Down(until);
+        if let Some(front) = &mut self.front {
+            front.lost();
+        }
         for asked in self.lanes.iter_mut().flatten() {
             (asked.slot, asked.is_replay) = (None, true);
         }
@@ -155,11 +240,22 @@ impl Host {
             sequence = self.sequence;
         }
         world.note(format_args!("host {} lane {lane}: {}", self.place, short(&ask)));
-        self.lanes[lane] = Some(Asked { ask, sequence, slot: None, is_replay: false });
+        self.lanes[lane] =
+            Some(Asked { ask, sequence, slot: None, is_taken: false, is_replay: false });
         self.go_on(world, lane);
     }
 
     fn go_on(&mut self, world: &mut World, lane: usize) {
+        if let Some(front) = &mut self.front {
+            let Some(asked) = self.lanes[lane].as_mut().filter(|asked| !asked.is_taken) else {
+                return;
+            };
+            front.set_clock(world.now, world.wall(self.place));
+            asked.is_taken = front.ask(lane, &asked.ask.request(), asked.ask.payload().bytes());
+            self.looks = world.now;
+            world.poke(self.place);
+            return;
+        }
         let (place, session) = (self.place, self.session);
         let (true, Some(dfs)) = (self.is_up(), world.dfs(place)) else { return };
         let Some(asked) = &mut self.lanes[lane] else { return };
@@ -175,32 +271,68 @@ impl Host {
 
     /// What was answered on a lane.
     pub(crate) fn take(&mut self, lane: usize) -> Option<(Asked, Result<Answer>)> {
-        let slot = self.lanes[lane].as_ref()?.slot.as_ref()?;
-        let answer = slot.borrow_mut().take()?;
+        let asked = self.lanes[lane].as_ref()?;
+        let answer = match &self.front {
+            Some(front) => front.take(lane)?,
+            None => asked.slot.as_ref()?.borrow_mut().take()?,
+        };
         Some((self.lanes[lane].take()?, answer))
     }
 
     /// When it wants to be looked at though nothing was answered.
     pub(crate) fn wakes(&self) -> Option<Time> {
-        match &self.side {
-            Side::Down(until) => Some(*until),
-            Side::Ends(_, until) => Some(*until),
-            _ => None,
+        let side = match &self.side {
+            Side::Down(until) => *until,
+            Side::Ends(_, until) => *until,
+            _ => NEVER,
+        };
+        Some(side.min(self.looks.max(self.paused))).filter(|time| *time != NEVER)
+    }
+
+    /// It looks at its memory, some time after its DPU side has run.
+    fn look(&mut self, world: &mut World) {
+        let Some(front) = &mut self.front else { return };
+        if world.has_run(self.place) {
+            let soon = Duration::from_nanos(world.chooser.below(200_000));
+            self.looks = self.looks.min(world.now.after(soon));
+        }
+        if world.now < self.looks.max(self.paused) {
+            return;
+        }
+        self.looks = NEVER;
+        front.set_clock(world.now, world.wall(self.place));
+        front.look();
+        if matches!(self.side, Side::Returns) {
+            if front.has_returned() {
+                world.note(format_args!("host {} is back", self.place));
+                self.side = Side::Up;
+                (0..self.lanes.len()).for_each(|lane| self.go_on(world, lane));
+            } else {
+                self.looks = world.now.after(NAP);
+            }
+            world.poke(self.place);
         }
     }
 
     /// Whether its DPU side was given up.
     pub(crate) fn tend(&mut self, world: &mut World) -> bool {
+        self.look(world);
         match &self.side {
             Side::Down(until) if world.now >= *until => {
                 world.start(self.place);
                 let Some(dfs) = world.dfs(self.place) else { return false };
-                let work = come(dfs, self.session, self.handles.clone());
+                let handles = self.front.is_none().then(|| self.handles.clone());
+                let work = come(dfs, self.session, handles);
                 self.side = Side::Comes(world.begin(self.place, work));
             }
             Side::Comes(slot) => {
                 let came = slot.borrow_mut().take();
                 match came {
+                    Some(Ok(())) if self.front.is_some() => {
+                        self.side = Side::Returns;
+                        self.looks = world.now;
+                        world.attach(self.place, self.front.as_mut());
+                    }
                     Some(Ok(())) => {
                         world.note(format_args!("host {} is back", self.place));
                         self.side = Side::Up;
@@ -214,7 +346,7 @@ impl Host {
                     None => return world.dfs(self.place).is_some_and(|dfs| dfs.server_changed()),
                 }
             }
-            Side::Up => {
+            Side::Up | Side::Returns => {
                 if let Some(dfs) = world.dfs(self.place).filter(|dfs| dfs.server_changed()) {
                     world.note(format_args!("host {} ends", self.place));
                     let end = world.now.after(END);
@@ -231,13 +363,14 @@ impl Host {
     }
 }
 
-/// A session hands itself in to a new life of its client.
+/// A session without a cache hands itself in to a new life of its client.
 async fn come(
-    dfs: Rc<Client>,
+    dfs: Arc<Client>,
     session: SessionId,
-    handles: Vec<(Ino, Fh)>,
+    handles: Option<Vec<(Ino, Fh)>>,
 ) -> std::result::Result<(), String> {
     dfs.connect().await.map_err(|errno| format!("connect: {errno}"))?;
+    let Some(handles) = handles else { return Ok(()) };
     let caller = Caller::root(session);
     for (ino, fh) in handles {
         let header = Header { cred: Cred::root(), session, lane: 99, ..Header::default() };

@@ -23,6 +23,11 @@ struct Op {
     doubtful: bool,
     /// It is done again by another life of its client.
     repeats: bool,
+    /// Whose it is.
+    host: usize,
+    /// Its host's cache may have lost it; its host was told so.
+    unkept: bool,
+    failed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +35,16 @@ struct Put {
     op: usize,
     /// When a read that found it had ended.
     seen: u64,
+    /// Another host has found it: no cache can lose it any more.
+    shared: bool,
+    /// When a read that did not find it had ended, though it was done: it was lost, for ever.
+    gone: u64,
+}
+
+impl Put {
+    fn new(op: usize) -> Put {
+        Put { op, seen: NEVER, shared: false, gone: NEVER }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +58,8 @@ struct Size {
 /// The model of one file.
 pub(crate) struct File {
     ops: Vec<Op>,
+    /// What each puts into a cell.
+    contents: Vec<Vec<u8>>,
     cells: Vec<Vec<Put>>,
     sizes: Vec<Size>,
     /// Of all sizes since the last that is durable.
@@ -51,6 +68,11 @@ pub(crate) struct File {
     losses: u64,
     /// A change of the size has failed, or was forgotten by a node: the size may be another later.
     unsure: bool,
+    /// Who changed the size last; what it is then, and since when, if nothing was lost meanwhile.
+    sizer: Option<usize>,
+    sized: Option<(u64, u64, u64)>,
+    /// Times that what a cache had of the size came into doubt.
+    doubts: u64,
 }
 
 /// The byte that a write puts at a place. Cells of one write are alike, so that an append that is
@@ -63,22 +85,52 @@ pub(crate) fn byte(pattern: u64, at: u64) -> u8 {
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 56) as u8
 }
 
-pub(crate) fn bytes(pattern: u64, at: u64, len: u64) -> Vec<u8> {
-    (at..at + len).map(|at| byte(pattern, at)).collect()
+/// What a write puts into each cell.
+fn cell(pattern: u64) -> Vec<u8> {
+    (0..CELL).map(|at| byte(pattern, at)).collect()
+}
+
+/// What a write of so many bytes puts, whole cells.
+pub(crate) fn bytes(pattern: u64, len: u64) -> Vec<u8> {
+    cell(pattern).repeat((len / CELL) as usize)
+}
+
+impl Op {
+    fn new(pattern: u64, begun: u64, host: usize) -> Op {
+        Op {
+            pattern,
+            begun,
+            ended: NEVER,
+            durable: false,
+            doubtful: false,
+            repeats: false,
+            host,
+            unkept: false,
+            failed: false,
+        }
+    }
 }
 
 impl File {
     pub(crate) fn new() -> File {
-        let zeros =
-            Op { pattern: 0, begun: 0, ended: 0, durable: true, doubtful: false, repeats: false };
+        let zeros = Op { durable: true, ended: 0, ..Op::new(0, 0, usize::MAX) };
         File {
             ops: vec![zeros],
-            cells: vec![vec![Put { op: 0, seen: NEVER }]; CELLS as usize],
+            contents: vec![cell(0)],
+            cells: vec![vec![Put::new(0)]; CELLS as usize],
             sizes: vec![Size { least: 0, most: 0, from: 0, until: NEVER }],
             since: (0, 0),
             losses: 0,
             unsure: false,
+            sizer: None,
+            sized: None,
+            doubts: 0,
         }
+    }
+
+    /// Whether everything that it was long since the last sync is the same.
+    pub(crate) fn is_size_kept(&self) -> bool {
+        self.since.0 == self.since.1
     }
 
     /// The least and the most that it may be long.
@@ -94,13 +146,18 @@ impl File {
     }
 
     /// A write of `pattern` (0: zeros) to these bytes begins.
-    pub(crate) fn begin(&mut self, from: u64, to: u64, pattern: u64, now: u64) -> usize {
-        let (begun, ended) = (now, NEVER);
-        let (durable, doubtful, repeats) = (false, false, false);
-        self.ops.push(Op { pattern, begun, ended, durable, doubtful, repeats });
+    pub(crate) fn begin(
+        &mut self,
+        host: usize,
+        (from, to): (u64, u64),
+        pattern: u64,
+        now: u64,
+    ) -> usize {
+        self.ops.push(Op::new(pattern, now, host));
+        self.contents.push(cell(pattern));
         let op = self.ops.len() - 1;
         let cells = self.cells.iter_mut().take((to / CELL) as usize).skip((from / CELL) as usize);
-        cells.for_each(|puts| puts.push(Put { op, seen: NEVER }));
+        cells.for_each(|puts| puts.push(Put::new(op)));
         op
     }
 
@@ -121,17 +178,23 @@ impl File {
     }
 
     /// The size is being changed, to something between.
-    pub(crate) fn begin_size(&mut self, least: u64, most: u64, now: u64) -> u64 {
+    pub(crate) fn begin_size(&mut self, host: usize, (least, most): (u64, u64), now: u64) -> u64 {
+        (self.sizer, self.sized) = (Some(host), None);
         let (old_least, old_most) = self.size();
         self.resize(least.min(old_least), most.max(old_most), now);
+        self.losses + self.doubts
+    }
+
+    pub(crate) fn losses(&self) -> u64 {
         self.losses
     }
 
     /// It was changed. `losses` is what the beginning said.
     pub(crate) fn end_size(&mut self, least: u64, most: u64, losses: u64, now: u64) {
-        if losses == self.losses {
+        if losses == self.losses + self.doubts {
             self.resize(least, most, now);
             self.unsure = false;
+            self.sized = Some((least, most, now));
         }
     }
 
@@ -139,18 +202,46 @@ impl File {
         self.unsure = true;
     }
 
-    /// A sync that began at `begun`, with `losses`, has succeeded.
-    pub(crate) fn synced(&mut self, begun: u64, losses: u64) {
-        let ops = self.ops.iter_mut().filter(|op| op.ended < begun && !op.doubtful);
-        ops.for_each(|op| op.durable = true);
-        if losses == self.losses && self.sizes.last().unwrap().from < begun {
+    /// A sync that began at `begun`, with `losses`, has succeeded; if `host` has a cache, of what
+    /// it wrote itself.
+    pub(crate) fn synced(&mut self, host: Option<usize>, begun: u64, losses: u64) {
+        let is_own = |op: &&mut Op| host.is_none_or(|host| op.host == host);
+        let is_kept = |op: &&mut Op| op.ended < begun && !op.doubtful && !op.failed;
+        let ops = self.ops.iter_mut().filter(is_kept);
+        ops.filter(is_own).for_each(|op| (op.durable, op.unkept) = (true, false));
+        let is_own = host.is_none_or(|host| self.sizer.is_none_or(|sizer| sizer == host));
+        if !is_own || losses != self.losses {
+            return;
+        }
+        if let Some((least, most, at)) = self.sized.filter(|(.., at)| *at < begun) {
+            if self.size() != (least, most) {
+                self.resize(least, most, at);
+            }
+            (self.since, self.unsure) = ((least, most), false);
+        } else if self.sizes.last().unwrap().from < begun {
             self.since = self.size();
+        }
+    }
+
+    /// The cache of a host may lose, or has lost, what was not synced; `told`: and a sync said so.
+    pub(crate) fn unkept(&mut self, host: usize, told: bool, now: u64) {
+        let ops = self.ops.iter_mut().filter(|op| op.host == host && !op.durable);
+        for op in ops.filter(|op| op.ended != NEVER) {
+            (op.unkept, op.failed) = (true, op.failed || told);
+        }
+        if self.sizer == Some(host) {
+            self.doubts += 1;
+            self.sized = self.sized.filter(|_| !told);
+            let (least, most) = self.since;
+            self.unsure |= least != most;
+            self.resize(least, most, now);
         }
     }
 
     /// Power is lost somewhere.
     pub(crate) fn power_lost(&mut self, now: u64) {
         self.losses += 1;
+        self.sized = None;
         let ops = self.ops.iter_mut().filter(|op| !op.durable);
         ops.for_each(|op| op.doubtful = true);
         let (least, most) = self.since;
@@ -162,15 +253,35 @@ impl File {
 
     fn is_over(&self, puts: &[Put], put: &Put, when: u64) -> bool {
         let ended = self.ops[put.op].ended.min(put.seen);
-        puts.iter().any(|other| {
+        let is_after = |other: &Put| {
             let op = &self.ops[other.op];
-            op.begun > ended && op.ended.min(other.seen) < when && !op.doubtful
-        })
+            let is_kept = !op.doubtful && (!op.unkept || other.shared);
+            op.begun > ended && op.ended.min(other.seen) < when && is_kept
+        };
+        put.gone < when || puts.iter().any(is_after)
+    }
+
+    /// `host` has found `one` in a cell: what it would have found instead is lost.
+    fn found(&mut self, (cell, one): (usize, usize), host: usize, (begun, now): (u64, u64)) {
+        let (ops, puts) = (&self.ops, &mut self.cells[cell]);
+        let since = ops[puts[one].op].ended.min(puts[one].seen);
+        for put in puts.iter_mut() {
+            let op = &ops[put.op];
+            if op.unkept && !put.shared && op.begun > since && op.ended < begun {
+                put.gone = put.gone.min(now);
+            }
+        }
+        let op = &ops[puts[one].op];
+        if op.pattern != 0 && (!op.repeats || op.ended != NEVER) {
+            puts[one].seen = puts[one].seen.min(now);
+            puts[one].shared |= op.host != host;
+        }
     }
 
     /// A read from `begun` on of `len` bytes at `offset` found these; or what is wrong with that.
     pub(crate) fn read(
         &mut self,
+        host: usize,
         (begun, now): (u64, u64),
         (offset, len): (u64, u64),
         found: &[u8],
@@ -183,20 +294,13 @@ impl File {
             let end = (start + CELL).min(offset + count);
             let some = &found[(start - offset) as usize..(end - offset) as usize];
             let puts = &self.cells[cell as usize];
-            let allowed: Vec<usize> =
-                (0..puts.len()).filter(|at| !self.is_over(puts, &puts[*at], begun)).collect();
-            let is = |at: &usize| {
-                let pattern = self.ops[puts[*at].op].pattern;
-                some.iter().zip(start..).all(|(found, at)| *found == byte(pattern, at))
-            };
-            let whole: Vec<usize> = allowed.iter().copied().filter(is).collect();
+            let is = |at: &usize| self.contents[puts[*at].op].starts_with(some);
+            let is_allowed = |at: &usize| !self.is_over(puts, &puts[*at], begun);
+            let whole: Vec<usize> = (0..puts.len()).filter(is).filter(is_allowed).collect();
             if let [one] = whole[..] {
-                let op = self.ops[puts[one].op];
-                if op.pattern != 0 && (!op.repeats || op.ended != NEVER) {
-                    let put = &mut self.cells[cell as usize][one];
-                    put.seen = put.seen.min(now);
-                }
+                self.found((cell as usize, one), host, (begun, now));
             } else if whole.is_empty() {
+                let allowed: Vec<usize> = (0..puts.len()).filter(is_allowed).collect();
                 let is_possible = |(found, at): (&u8, u64)| {
                     allowed.iter().any(|put| *found == byte(self.ops[puts[*put].op].pattern, at))
                 };
@@ -215,7 +319,7 @@ impl File {
             let op = &self.ops[put.op];
             let here = some[at] == byte(op.pattern, cell * CELL + at as u64);
             let over = self.is_over(puts, put, begun);
-            text += &format!("\n  {op:?} seen {} over {over} found {here}", put.seen);
+            text += &format!("\n  {op:?} {put:?} over {over} found {here}");
         }
         text
     }

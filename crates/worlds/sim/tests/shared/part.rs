@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use outboard_base::planted::Fault;
 use outboard_base::task::Work;
 use outboard_base::{Time, Timestamp};
 use outboard_dfs::Dfs;
@@ -24,6 +25,8 @@ use outboard_wire::roce::Psn;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 
+use crate::front::Serves;
+
 pub(crate) type Net = Conversations<Takes>;
 pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Net>;
 pub(crate) type Client = Dfs<Net>;
@@ -36,13 +39,14 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Bytes that a node scrubs in a step.
 const SCRUB: u64 = 256 << 10;
 
-/// A fault of the wiring that some seed must find.
+/// A fault that some seed must find: of the wiring, or below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planted {
+    Below(Fault),
     /// The server says that it was told of changes, and forgets them.
     Publish,
     /// Clients say that they gave a file back, and did not hear of it.
-    Recall,
+    Deaf,
     /// Nodes say that they flush, and do not.
     Flush,
 }
@@ -167,7 +171,8 @@ impl Executor {
 pub(crate) enum Role {
     Node(Node<Arc<MemMedium>>),
     Server(Server),
-    Client(Rc<Client>),
+    /// With what it does for a host that has a cache.
+    Client(Arc<Client>, Option<Serves>),
 }
 
 /// A process that lives.
@@ -185,6 +190,8 @@ pub(crate) struct Process {
     tidies: Rc<Cell<Time>>,
     beats: Time,
     has_heard: Rc<Cell<bool>>,
+    /// Its host may have asked more.
+    pub(crate) is_busy: bool,
 }
 
 const NEVER: Time = Time(u64::MAX);
@@ -198,8 +205,9 @@ impl Process {
     ) -> Process {
         let (tasks, has_heard) = (Executor::default(), Rc::default());
         let soon = net_now(&net).after(PAUSE);
-        let tidies = Rc::new(Cell::new(if matches!(role, Role::Client(_)) { NEVER } else { soon }));
-        let beats = if matches!(role, Role::Client(_)) { soon } else { NEVER };
+        let tidies =
+            Rc::new(Cell::new(if matches!(role, Role::Client(..)) { NEVER } else { soon }));
+        let beats = if matches!(role, Role::Client(..)) { soon } else { NEVER };
         Process {
             me,
             address,
@@ -212,6 +220,7 @@ impl Process {
             tidies,
             beats,
             has_heard,
+            is_busy: false,
         }
     }
 
@@ -235,19 +244,39 @@ impl Process {
         self.net.pump(now, wall, &mut send);
         self.take_calls(wall);
         self.tend(now, wall);
+        self.is_busy = self.pass(now, wall);
         for _ in 0..polls {
             if !self.tasks.step(chooser) {
                 break;
             }
         }
         self.tend(now, wall);
+        self.is_busy |= self.serves().is_some_and(|serves| serves.flush(now));
         self.net.pump(now, wall, &mut send);
         out
     }
 
+    fn serves(&self) -> Option<&Serves> {
+        match &self.role {
+            Role::Client(_, serves) => serves.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// A DPU side takes what its host asks; whether it asked.
+    fn pass(&mut self, now: Time, wall: u64) -> bool {
+        let Some(serves) = self.serves().cloned() else { return false };
+        let is_busy = serves.pass(now, wall);
+        for work in serves.begun.0.take() {
+            self.tasks.spawn(work);
+        }
+        is_busy
+    }
+
     /// When it has something to do, of the world's time.
     pub(crate) fn wakes(&self) -> Time {
-        let own = self.tidies.get().min(self.beats);
+        let serves = self.serves().map_or(NEVER, Serves::wakes);
+        let own = self.tidies.get().min(self.beats).min(serves);
         let next = self.net.deadline().map_or(own, |deadline| deadline.min(own));
         if next == NEVER { NEVER } else { self.clock.when(next) }
     }
@@ -274,13 +303,13 @@ impl Process {
                     Role::Server(meta) => {
                         meta.call(from, call, net_now(&net), timestamp(wall)).await
                     }
-                    Role::Client(_)
-                        if planted == Some(Planted::Recall)
+                    Role::Client(..)
+                        if planted == Some(Planted::Deaf)
                             && matches!(call, Call::Recall { .. }) =>
                     {
                         Reply::Done
                     }
-                    Role::Client(dfs) => dfs.incoming(call).await,
+                    Role::Client(dfs, _) => dfs.incoming(call).await,
                 };
                 has_heard.set(true);
                 if tells {
@@ -317,8 +346,9 @@ impl Process {
                 let meta = meta.clone();
                 self.tidy(now, async move { meta.tidy(now).await });
             }
-            Role::Client(dfs) => {
-                for event in dfs.take_events() {
+            Role::Client(dfs, serves) => {
+                let events = if serves.is_none() { dfs.take_events() } else { Vec::new() };
+                for event in events {
                     // There is no cache in front: nobody has pages.
                     if let VolumeEvent::RecallPages { ino, keep_read } = event {
                         dfs.recalled(ino, keep_read);
@@ -327,7 +357,7 @@ impl Process {
                 let beats = now >= self.beats;
                 if beats {
                     self.beats = now.after(EVERY);
-                    let dfs = Rc::clone(dfs);
+                    let dfs = Arc::clone(dfs);
                     self.tasks.spawn(Box::pin(async move { dfs.beat().await }));
                 }
                 if beats || self.has_heard.take() {

@@ -4,13 +4,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use outboard_base::planted::plant;
 use outboard_base::{Errno, Fh, Ino, Result, Time};
-use outboard_sim::Timeline;
+use outboard_cache::policy::{DIRTY_MAX, Policies, flush, prefetch, replace};
 use outboard_sim::line::{Delay, LineOptions};
+use outboard_sim::{Timeline, seeds};
 use outboard_volume::{Answer, Housekeeping};
 use outboard_wire::file::Reply;
 
-use crate::host::{Ask, Asked, Host};
+use crate::front::{Front, is_loss};
+use crate::host::{Ask, Asked, Host, session};
 use crate::model::{ANY, CELL, CELLS, File, NONE, Name};
 use crate::part::Planted;
 use crate::world::{CLIENTS, NODES, SERVER, World};
@@ -22,6 +25,8 @@ const NAMES: usize = 3;
 const BREAKS: Duration = Duration::from_secs(30);
 /// How long all may take once nothing breaks any more.
 const HEALS: Duration = Duration::from_secs(240);
+/// How much longer a host stops than its DPU side.
+const SEES: Duration = Duration::from_secs(1);
 const NEVER: Time = Time(u64::MAX);
 
 /// What befalls the cluster.
@@ -68,6 +73,10 @@ pub(crate) struct Counts {
     pub(crate) replays: u64,
     /// Datagrams.
     pub(crate) lost: u64,
+    /// What caches of hosts answered, and syncs that said that something was lost.
+    pub(crate) hits: u64,
+    pub(crate) kept: u64,
+    pub(crate) told: u64,
     pub(crate) trace: u64,
 }
 
@@ -84,7 +93,24 @@ pub(crate) struct Walk {
     patterns: u64,
     works: bool,
     breaks: bool,
+    /// Hosts have caches; whether that of each may lose what is not synced at any time.
+    is_cached: bool,
+    unkept: [bool; 2],
     counts: Counts,
+}
+
+/// How a seed is walked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Way {
+    pub(crate) planted: Option<Planted>,
+    /// Hosts have caches; else the seed says whether.
+    pub(crate) cached: Option<bool>,
+    /// More befalls it, and for longer.
+    pub(crate) harsh: bool,
+    /// Hosts go on by themselves while their DPU sides are stopped or away.
+    pub(crate) apart: bool,
+    /// What happens is printed.
+    pub(crate) tells: bool,
 }
 
 fn rough(world: &mut dyn FnMut(u64) -> u64) -> LineOptions {
@@ -101,14 +127,26 @@ fn rough(world: &mut dyn FnMut(u64) -> u64) -> LineOptions {
 }
 
 impl Walk {
-    fn new(seed: u64, planted: Option<Planted>) -> Walk {
+    fn new(seed: u64, way: Way) -> Walk {
         let sound = LineOptions::sound(Delay::Fixed(Duration::from_micros(50)));
-        let world = World::new(seed, sound, planted);
+        let world = World::new(seed, sound, way.planted);
+        let mut rng = seeds::rng(seed, "caches");
+        let is_cached = way.cached.unwrap_or(seed % 2 == 1);
         let names = (0..NAMES).map(|at| (format!("n{at}").into_bytes(), Name::new(), false));
-        let hosts: Vec<Host> = CLIENTS.map(|place| Host::new(place, LANES)).into();
+        let hosts = CLIENTS.map(|place| {
+            let pages = if rng.chance(1, 3) { 32 } else { 256 };
+            let policies = Policies {
+                replace: replace::Name::ALL[rng.below(replace::Name::ALL.len() as u64) as usize],
+                prefetch: prefetch::Name::ALL[rng.below(prefetch::Name::ALL.len() as u64) as usize],
+                flush: flush::Name::ALL[rng.below(flush::Name::ALL.len() as u64) as usize],
+                dirty: DIRTY_MAX - rng.below(u64::from(DIRTY_MAX)) as u8 / 2,
+            };
+            let front = is_cached.then(|| Front::new(session(place), LANES, pages, policies));
+            Host::new(place, LANES, front, way.apart)
+        });
         Walk {
             world,
-            hosts,
+            hosts: hosts.into(),
             files: Vec::new(),
             names: names.collect(),
             told: BTreeMap::new(),
@@ -119,6 +157,8 @@ impl Walk {
             patterns: 0,
             works: false,
             breaks: false,
+            is_cached,
+            unkept: [false; 2],
             counts: Counts::default(),
         }
     }
@@ -179,16 +219,23 @@ impl Walk {
     }
 
     /// Draws what will befall.
-    fn plan(&mut self) {
+    fn plan(&mut self, harsh: bool) {
         let lines = rough(&mut |bound| self.world.chooser.below(bound));
         self.world.network.set_all(lines);
         self.world.replays = self.below(2) == 0;
-        let [dies, power, stops, cuts] = [2, 2, 2, 2].map(|of| self.below(of) == 0);
+        let [dies, power, stops, cuts] = [2, 2, 2, 2].map(|of| self.below(of) == 0 || harsh);
+        let mut away = [Duration::ZERO; 2];
         for _ in 0..4 + self.below(8) {
             let at = self.world.now.after(BREAKS.mul_f64(self.below(1000) as f64 / 1000.0));
-            let long = Duration::from_millis(10 << self.below(12));
+            let shortest = if harsh { 9 } else { 0 };
+            let long = Duration::from_millis(10 << (shortest + self.below(12 - shortest)));
             let place = self.below(5) as usize;
             let other = (place + 1 + self.below(4) as usize) % 5;
+            for (host, client) in CLIENTS.into_iter().enumerate() {
+                if [place, other].iter().any(|at| [SERVER, client].contains(at)) {
+                    away[host] += long;
+                }
+            }
             match self.below(5) {
                 0 if dies => {
                     self.script.add(at, Fault::Dies { place, power: false, away: long });
@@ -209,6 +256,8 @@ impl Walk {
                 _ => {}
             }
         }
+        // A lease ends, at the earliest, so long after something is out of reach.
+        self.unkept = away.map(|time| self.is_cached && time > Duration::from_secs(4));
     }
 
     fn befall(&mut self, fault: Fault) {
@@ -220,7 +269,13 @@ impl Walk {
                 self.kill(place, power, away);
             }
             Fault::Starts(place) => self.world.start(place),
-            Fault::Stops(place, time) if self.breaks => self.world.pause(place, time),
+            Fault::Stops(place, time) if self.breaks => {
+                self.world.pause(place, time);
+                if let Some(host) = CLIENTS.iter().position(|client| *client == place) {
+                    // Its DPU side is given the time to see that its lease is over.
+                    self.hosts[host].pause(self.world.now.after(time + SEES));
+                }
+            }
             Fault::CutOff(place) if self.breaks => self.world.cut_off(place),
             Fault::Cut(from, to) if self.breaks => self.world.cut(from, to),
             Fault::Heals => self.world.heal(),
@@ -252,6 +307,9 @@ impl Walk {
     /// What is under way on a host is done again by the next life of its client.
     fn lost(&mut self, host: usize) {
         let now = self.moment();
+        if self.is_cached {
+            self.files.iter_mut().for_each(|file| file.model.unkept(host, false, now));
+        }
         for ((of, lane), told) in &mut self.told {
             if *of != host || self.hosts[host].lanes[*lane].is_none() {
                 continue;
@@ -264,9 +322,9 @@ impl Walk {
             if let (adds @ 1.., Some((_, most, _))) = (told.adds, &mut told.size) {
                 // An append may be done twice.
                 let pattern = model.pattern(op);
-                model.begin(*most, *most + adds, pattern, now);
+                model.begin(host, (*most, *most + adds), pattern, now);
                 *most += adds;
-                model.begin_size(*most, *most, now);
+                model.begin_size(host, (*most, *most), now);
             }
         }
     }
@@ -292,7 +350,7 @@ impl Walk {
                 }
                 if let Some((asked, answer)) = self.hosts[host].take(lane) {
                     self.judge((host, lane), &asked, answer);
-                    let most = 4096 << self.below(10);
+                    let most = 4096 << self.below(if self.is_cached { 8 } else { 10 });
                     let pause = Duration::from_micros(self.below(most));
                     self.idle[host][lane] = self.world.now.after(pause);
                 } else if self.hosts[host].lanes[lane].is_some() {
@@ -308,17 +366,27 @@ impl Walk {
 
     fn choose(&mut self, host: usize, lane: usize) {
         self.idle[host][lane] = self.world.now.after(Duration::from_millis(20));
-        let file = self.below(FILES as u64) as usize;
+        if !self.hosts[host].is_running(self.world.now) {
+            return;
+        }
+        let mut file = self.below(FILES as u64) as usize;
+        if self.is_cached && self.below(8) > 0 {
+            // What all use all the time nobody caches.
+            file = host;
+        }
         let kind = self.below(100);
         if kind < 12 {
             return self.choose_name(host, lane, kind);
         }
         let ino = self.files[file].ino;
         let other = self.hosts[host].lanes[1 - lane].as_ref().map(|asked| asked.ask.clone());
-        let moves = matches!(other, Some(Ask::Open { .. } | Ask::Close { .. }));
+        let moves =
+            matches!(other, Some(Ask::Open { .. } | Ask::Reopen { .. } | Ask::Close { .. }));
         let handle = self.hosts[host].handles.iter().find(|handle| handle.0 == ino).copied();
         let Some((_, fh)) = handle else {
-            if !moves {
+            if !moves && self.is_cached {
+                self.ask((host, lane), Ask::Reopen { ino }, Told { file, ..Told::default() });
+            } else if !moves {
                 let name = self.files[file].name.clone();
                 self.ask((host, lane), Ask::Open { name }, Told { file, ..Told::default() });
             }
@@ -329,6 +397,9 @@ impl Walk {
         }
         let told = Told { file, ..Told::default() };
         match kind {
+            40..48 if self.is_cached && other.is_none() => {
+                self.ask((host, lane), Ask::Close { ino, fh }, told);
+            }
             12..45 => {
                 let offset = self.below(CELLS) * CELL;
                 let len = (1 + self.below(CELLS)) * CELL;
@@ -336,6 +407,8 @@ impl Walk {
                 self.ask((host, lane), Ask::Read { ino, fh, offset, len }, told);
             }
             45..50 => self.ask((host, lane), Ask::Getattr { ino }, told),
+            // Two at a time do not say which of them heard of a loss.
+            50..58 if matches!(other, Some(Ask::Fsync { .. })) => {}
             50..58 => self.ask((host, lane), Ask::Fsync { ino, fh }, told),
             58..60 if other.is_none() => self.ask((host, lane), Ask::Close { ino, fh }, told),
             60..68 => self.truncate((host, lane), file, (ino, fh)),
@@ -348,13 +421,17 @@ impl Walk {
         let (least, most) = self.files[file].model.size();
         let cells = CELLS - 3;
         let from = self.below(cells);
-        let long = if self.below(3) == 0 { 140 } else { 20 };
+        let short = if self.is_cached { 8 } else { 20 };
+        let long = if self.below(3) == 0 { 140 } else { short };
         let count = (1 + self.below(long)).min(cells - from);
         let (mut offset, len) = (from * CELL, count * CELL);
         let known = &mut self.files[file];
         if append {
             offset = least;
             if least != most || least % CELL != 0 || least + 3 * len > CELLS * CELL {
+                return;
+            }
+            if self.is_cached && !known.model.is_size_kept() {
                 return;
             }
         }
@@ -366,12 +443,13 @@ impl Walk {
         let pattern = self.patterns;
         let now = self.moment();
         let known = &mut self.files[file];
-        let op = Some(known.model.begin(offset, offset + len, pattern, now));
+        let host = at.0;
+        let op = Some(known.model.begin(host, (offset, offset + len), pattern, now));
         let mut told = Told { file, op, ..Told::default() };
         if extends {
             let end = most.max(offset + len);
             known.sizing = true;
-            told.size = Some((end, end, known.model.begin_size(end, end, now)));
+            told.size = Some((end, end, known.model.begin_size(host, (end, end), now)));
             told.adds = if append { len } else { 0 };
         } else {
             known.writers += 1;
@@ -389,9 +467,9 @@ impl Walk {
         known.sizing = true;
         // What grows is not cut: behind its end there may be what a node has not forgotten.
         let (least, most) = known.model.size();
-        let op = (size < most).then(|| known.model.begin(size, CELLS * CELL, 0, now));
+        let op = (size < most).then(|| known.model.begin(at.0, (size, CELLS * CELL), 0, now));
         let op = op.filter(|_| size < least);
-        let losses = known.model.begin_size(size, size, now);
+        let losses = known.model.begin_size(at.0, (size, size), now);
         let told = Told { file, op, size: Some((size, size, losses)), ..Told::default() };
         self.ask(at, Ask::Truncate { ino, fh, size }, told);
     }
@@ -405,7 +483,7 @@ impl Walk {
             return;
         }
         known.writers += 1;
-        let op = Some(known.model.begin(offset, offset + len, 0, now));
+        let op = Some(known.model.begin(at.0, (offset, offset + len), 0, now));
         self.ask(at, Ask::Punch { ino, fh, offset, len }, Told { file, op, ..Told::default() });
     }
 
@@ -485,18 +563,26 @@ impl Walk {
                     return Err(format!("another inode, {}", attr.ino));
                 }
             }
+            (Ask::Reopen { ino }, Ok(answer)) => {
+                let Reply::Opened(fh) = &answer.reply else { return Err(odd(answer)) };
+                self.hosts[host].handles.push((*ino, *fh));
+            }
             (Ask::Close { ino, .. }, _) => {
                 self.hosts[host].handles.retain(|handle| handle.0 != *ino);
             }
             (Ask::Read { offset, len, .. }, Ok(answer)) => {
                 let found = answer.payload.bytes();
-                file.model.read(times, (*offset, u64::from(*len)), found, steady)?;
+                file.model.read(host, times, (*offset, u64::from(*len)), found, steady)?;
             }
             (Ask::Getattr { .. }, Ok(answer)) => {
                 let Reply::Attr(attr) = &answer.reply else { return Err(odd(answer)) };
                 file.model.look(times, (0, u64::MAX), attr.size, steady)?;
             }
-            (Ask::Fsync { .. }, Ok(_)) => file.model.synced(told.begun, told.losses),
+            (Ask::Fsync { .. }, Ok(_)) => {
+                let host = self.is_cached.then_some(host);
+                file.model.synced(host, told.begun, told.losses);
+            }
+            (Ask::Fsync { .. }, Err(errno)) => self.is_told((host, told, now), *errno),
             (Ask::Write { .. } | Ask::Truncate { .. } | Ask::Punch { .. }, _) => {
                 if let (Ok(answer), Ask::Write { len, .. }) = (answer, &asked.ask)
                     && answer.reply != Reply::Written(*len as u32)
@@ -520,10 +606,21 @@ impl Walk {
                     }
                     None => file.writers -= 1,
                 }
+                if self.unkept[host] {
+                    file.model.unkept(host, false, now);
+                }
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// A sync failed: some of what the host wrote was lost.
+    fn is_told(&mut self, (host, told, now): (usize, Told, u64), errno: Errno) {
+        if is_loss(errno) {
+            self.files[told.file].model.unkept(host, true, now);
+            self.counts.told += 1;
+        }
     }
 
     fn judge_name(
@@ -587,6 +684,8 @@ impl Walk {
         self.breaks = false;
         self.world.heal();
         self.world.wake_all();
+        let now = self.world.now.after(SEES);
+        self.hosts.iter_mut().for_each(|host| host.wake(now));
         let sound = LineOptions::sound(Delay::Fixed(Duration::from_micros(50)));
         self.world.network.set_all(sound);
         let limit = self.world.now.after(HEALS);
@@ -595,6 +694,9 @@ impl Walk {
             self.step();
         }
         self.works = false;
+        for host in 0..self.hosts.len() {
+            (0..FILES).for_each(|file| self.settle(host, file));
+        }
         for host in 0..self.hosts.len() {
             let found: Vec<Vec<u8>> = (0..FILES).map(|file| self.whole(host, file)).collect();
             let again: Vec<Vec<u8>> = (0..FILES).map(|file| self.whole(1 - host, file)).collect();
@@ -617,6 +719,22 @@ impl Walk {
         self.check();
     }
 
+    /// What a host wrote is in the file, or it is told that it is not.
+    fn settle(&mut self, host: usize, file: usize) {
+        let ino = self.files[file].ino;
+        let handle = self.hosts[host].handles.iter().find(|handle| handle.0 == ino).copied();
+        let Some((ino, fh)) = handle.filter(|_| self.is_cached) else { return };
+        let (begun, losses) = (self.moment(), self.files[file].model.losses());
+        let answer = self.one(host, Ask::Fsync { ino, fh });
+        let now = self.moment();
+        let model = &mut self.files[file].model;
+        match answer {
+            Ok(_) => model.synced(Some(host), begun, losses),
+            Err(errno) if is_loss(errno) => model.unkept(host, true, now),
+            Err(errno) => panic!("{errno}: a sync after all is healed"),
+        }
+    }
+
     /// A whole file, as a host reads it.
     fn whole(&mut self, host: usize, file: usize) -> Vec<u8> {
         let ino = self.files[file].ino;
@@ -629,7 +747,7 @@ impl Walk {
         let answer = answer.unwrap_or_else(|errno| panic!("{errno}: a read after all is healed"));
         let found = answer.payload.bytes().to_vec();
         let now = self.moment();
-        let wrong = self.files[file].model.read((begun, now), (0, len), &found, true);
+        let wrong = self.files[file].model.read(host, (begun, now), (0, len), &found, true);
         wrong.unwrap_or_else(|why| panic!("at the end, host {}: {why}", CLIENTS[host]));
         found
     }
@@ -660,14 +778,18 @@ fn asked_of(walk: &Walk) -> Vec<String> {
 }
 
 /// Walks a seed to its end.
-pub(crate) fn walk(seed: u64, planted: Option<Planted>, tells: bool) -> Counts {
-    let mut walk = Walk::new(seed, planted);
-    walk.world.is_told = tells;
+pub(crate) fn walk(seed: u64, way: Way) -> Counts {
+    plant(match way.planted {
+        Some(Planted::Below(fault)) => Some(fault),
+        _ => None,
+    });
+    let mut walk = Walk::new(seed, way);
+    walk.world.is_told = way.tells;
     walk.begin();
     walk.works = true;
     walk.breaks = true;
     if seed > 0 {
-        walk.plan();
+        walk.plan(way.harsh);
     }
     let end = walk.world.now.after(BREAKS);
     while walk.world.now < end {
@@ -676,5 +798,7 @@ pub(crate) fn walk(seed: u64, planted: Option<Planted>, tells: bool) -> Counts {
     walk.heal();
     let (chosen, network) = (walk.world.chooser.trace().hash(), walk.world.network.trace().hash());
     let lost = walk.world.network.counts().lost;
-    Counts { lost, trace: chosen ^ network.rotate_left(1), ..walk.counts }
+    let cached = walk.hosts.iter().filter_map(|host| host.front.as_ref()).map(Front::cached);
+    let (hits, kept) = cached.fold((0, 0), |sum, (hits, kept)| (sum.0 + hits, sum.1 + kept));
+    Counts { lost, hits, kept, trace: chosen ^ network.rotate_left(1), ..walk.counts }
 }

@@ -2,7 +2,6 @@
 //! what befalls them.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,6 +23,7 @@ use outboard_sim::{Chooser, Timeline, seeds};
 use outboard_wire::shared::call::Layout;
 use outboard_wire::shared::{Coordinate, Peer, Role as Copy, Strategy};
 
+use crate::front::Front;
 use crate::part::{Client, Clock, Net, Planted, Process, Role, Takes, timestamp};
 
 /// Places of processes: two nodes, a server, two clients.
@@ -70,6 +70,7 @@ struct Place {
     /// When it runs next, and until when it does not.
     wakes: Time,
     paused: Time,
+    has_run: bool,
 }
 
 /// From where, to where, what.
@@ -116,6 +117,7 @@ impl World {
             inbox: Vec::new(),
             wakes: NEVER,
             paused: Time(0),
+            has_run: false,
         });
         let places = places.collect();
         let mut chooser = Chooser::new(seed);
@@ -267,8 +269,8 @@ impl World {
             mode: Mode::Direct,
             nonce,
         };
-        let dfs = Rc::new(Dfs::new(net.clone(), options));
-        (me, net, Role::Client(dfs))
+        let dfs = Arc::new(Dfs::new(net.clone(), options));
+        (me, net, Role::Client(dfs, None))
     }
 
     pub(crate) fn is_alive(&self, place: usize) -> bool {
@@ -276,11 +278,40 @@ impl World {
     }
 
     /// The client at a place, if its process lives.
-    pub(crate) fn dfs(&self, place: usize) -> Option<Rc<Client>> {
+    pub(crate) fn dfs(&self, place: usize) -> Option<Arc<Client>> {
         match &self.places[place].process.as_ref()?.role {
-            Role::Client(dfs) => Some(Rc::clone(dfs)),
+            Role::Client(dfs, _) => Some(Arc::clone(dfs)),
             _ => None,
         }
+    }
+
+    /// Its client serves a host that has a cache.
+    pub(crate) fn attach(&mut self, place: usize, front: Option<&mut Front>) {
+        let wall = self.wall(place);
+        let process = self.places[place].process.as_mut();
+        let (Some(process), Some(front)) = (process, front) else { return };
+        let net = process.net.clone();
+        if let Role::Client(dfs, serves) = &mut process.role {
+            *serves = Some(front.attach(dfs, &net, wall));
+        }
+    }
+
+    /// What a clock on the wall at a place shows, milliseconds of Unix time.
+    pub(crate) fn wall(&self, place: usize) -> u64 {
+        self.places[place].clock.wall(self.now)
+    }
+
+    /// A process is to look at its host's memory.
+    pub(crate) fn poke(&mut self, place: usize) {
+        if self.is_alive(place) {
+            let now = self.now;
+            self.places[place].wakes = self.places[place].wakes.min(now);
+        }
+    }
+
+    /// Whether the process of a place has run since this was asked.
+    pub(crate) fn has_run(&mut self, place: usize) -> bool {
+        std::mem::take(&mut self.places[place].has_run)
     }
 
     /// The process dies; with `power` what was not flushed is lost, too.
@@ -387,28 +418,24 @@ impl World {
         let polls = 1 + self.chooser.below(24);
         let soon = 1_000 + self.chooser.below(100_000);
         let now = self.now;
-        let Place { process, inbox, endpoint, wakes, .. } = &mut self.places[place];
+        let Place { process, inbox, endpoint, wakes, has_run, .. } = &mut self.places[place];
         let Some(process) = process else { return };
+        *has_run = true;
         let (from, own) = (*endpoint, process.address);
         let sent = process.run(now, std::mem::take(inbox), &mut self.chooser, polls);
         let next = process.wakes();
-        let is_busy = process.tasks.has_woken() || process.net.has_work();
+        let is_busy = process.is_busy || process.tasks.has_woken() || process.net.has_work();
         let soon = Time(now.0 + soon);
         *wakes = if is_busy { soon } else { next.max(soon.min(Time(now.0 + 1))) };
-        let owners: BTreeMap<Ipv4Addr, Endpoint> = self
-            .places
-            .iter()
-            .enumerate()
-            .map(|(at, place)| (*address(at, 0).ip(), place.endpoint))
-            .collect();
         for (to, datagram) in sent {
-            let Some(endpoint) = owners.get(to.ip()) else { continue };
-            let message = (own, to, datagram);
+            let owner = usize::from(to.ip().octets()[3]).wrapping_sub(1);
+            let Some(Place { endpoint, .. }) = self.places.get(owner) else { continue };
+            let (endpoint, message) = (*endpoint, (own, to, datagram));
             if self.replays && self.chooser.chance(1, REPLAYED) {
                 let later = Duration::from_millis(self.chooser.below(20_000));
-                self.again.add(now.after(later), (from, *endpoint, message.clone()));
+                self.again.add(now.after(later), (from, endpoint, message.clone()));
             }
-            self.network.send(now, from, *endpoint, message);
+            self.network.send(now, from, endpoint, message);
         }
     }
 }
