@@ -212,9 +212,11 @@ impl Host {
         self.front.is_none() || (now >= self.paused && (self.is_up() || self.is_apart))
     }
 
-    /// It stands still, as its DPU side does, or nearly so.
+    /// It stands still, as its DPU side does, or nearly so; not if it goes on by itself.
     pub(crate) fn pause(&mut self, until: Time) {
-        self.paused = self.paused.max(until);
+        if !self.is_apart {
+            self.paused = self.paused.max(until);
+        }
     }
 
     pub(crate) fn wake(&mut self, now: Time) {
