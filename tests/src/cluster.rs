@@ -29,12 +29,14 @@ impl Cluster {
     /// Starts one with so many nodes in `dir`, on free ports of the loopback; `packed`: all of its
     /// parts in one process.
     pub fn up(dir: &Path, nodes: usize, packed: bool) -> Result<Self> {
+        let flags = if packed { &["--packed"][..] } else { &[] };
+        Cluster::with(dir, nodes, flags)
+    }
+
+    /// The same, with these flags.
+    pub fn with(dir: &Path, nodes: usize, flags: &[&str]) -> Result<Self> {
         let nodes = format!("--nodes={nodes}");
-        let mut flags = vec![nodes.as_str(), "--port=0"];
-        if packed {
-            flags.push("--packed");
-        }
-        Self::up_with(dir, &flags)
+        Self::up_with(dir, &[&[nodes.as_str(), "--port=0"], flags].concat())
     }
 
     /// Starts one in `dir`, with these flags of `outboard cluster up`.
@@ -93,6 +95,23 @@ impl Cluster {
         let mut command = Command::new(&self.program);
         command.arg("cluster").arg(verb).arg(&self.dir).args(args);
         run_limited(command, COMMAND_LIMIT, &self.dir.join(format!("{verb}.log")))
+    }
+
+    /// `outboard cluster key WHAT DIR ...`.
+    pub fn key(&self, what: &str, args: &[&str]) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command.arg("cluster").arg("key").arg(what).arg(&self.dir).args(args);
+        let ended = run_limited(command, COMMAND_LIMIT, &self.dir.join("key.log"))?;
+        match ended.code() {
+            Some(0) => Ok(()),
+            code => Err(format!("`cluster key {what}` ended with {code:?}: {}", ended.tail(5))),
+        }
+    }
+
+    /// What names the volume to who has this key.
+    pub fn store_by(&self, key: &Path) -> Result<String> {
+        let own = format!("key={}", self.dir.join("key").display());
+        Ok(self.store()?.replace(&own, &format!("key={}", key.display())))
     }
 
     /// The process of a part, and where it is.

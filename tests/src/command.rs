@@ -69,7 +69,7 @@ fn kill_group(child: &Child) {
 }
 
 /// Calls `done` until it is true; false when the limit passes first.
-pub(crate) fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     while Instant::now() < end {
         if done() {

@@ -17,7 +17,7 @@ mod skips;
 pub mod twins;
 mod volume;
 
-pub use command::{Ended, run_limited};
+pub use command::{Ended, run_limited, wait_until};
 pub use skips::note_skip;
 pub use volume::{Side, Twin, Volume, program};
 

@@ -212,7 +212,7 @@ impl Siege {
             let until = if *id == KEYS[0].0 { far } else { 1 };
             Told { id: *id, until, key: *key }
         });
-        match self.server.ask(&Call::Keys { keys: keys.collect() }) {
+        match self.server.ask(&Call::Keys { keys: keys.collect(), revoked: Vec::new() }) {
             Ok(Reply::Done) => Ok(()),
             reply => Err(format!("the node takes no keys of a server: {reply:?}")),
         }

@@ -7,7 +7,9 @@
 //!   locks;
 //! - `killed`: kill -9 of a node, the server, all of the cluster, the DPU side and the mount in
 //!   turn, under workers whose every answered operation is known: nothing answered is lost, nothing
-//!   is done twice, and the check of metadata against nodes is clean;
+//!   is done twice, and the check of metadata against nodes is clean. So is the coordinator; or,
+//!   with an ensemble in its place, one of its three servers, and its leader;
+//! - `revoked`: a host whose key is revoked is refused, another goes on with what it had written;
 //! - `cut`: the network between a host and the server, and a node's cable, are cut and mended (only
 //!   when asked for: it takes root, and most of a minute).
 
@@ -15,6 +17,7 @@
 
 use std::env;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,14 +33,16 @@ use outboard_tests::twins::Pair;
 use outboard_tests::{Result, Side, Volume, context, cut, note_skip};
 
 const USAGE: &str = "\
-shared [--only=hosts|clients|killed|cut]... [--cache=none|hybrid]... [--client=dpu|host|standard]
-       [--rounds=N] [--seed=N] [--base=DIRECTORY]
+shared [--only=hosts|clients|killed|revoked|cut]... [--cache=none|hybrid]...
+       [--client=dpu|host|standard] [--rounds=N] [--seed=N] [--ensemble=DIRECTORY]
+       [--base=DIRECTORY]
 
   --only    just these cases [default: each but cut]
   --cache   the cache of the mounts [default: each]
   --client  who is the client in `killed`; host and standard have no cache [default: dpu]
-  --rounds  kills [default: 5]
+  --rounds  kills [default: 6]
   --seed    repeats the kills of a run [default: from the clock]
+  --ensemble  of `scripts/zookeeper`, running: it is the coordinator, and its servers are killed
   --base    where cluster, volumes and journals go [default: a new folder in /tmp]
 ";
 
@@ -47,6 +52,7 @@ struct Options {
     client: String,
     rounds: u64,
     seed: u64,
+    ensemble: Option<PathBuf>,
     base: PathBuf,
 }
 
@@ -78,21 +84,23 @@ impl Options {
             only: Vec::new(),
             caches: Vec::new(),
             client: "dpu".into(),
-            rounds: 5,
+            rounds: 6,
             seed: clock.map_or(1, |now| now.as_secs()),
+            ensemble: None,
             base: env::temp_dir().join(format!("outboard-shared-{}", std::process::id())),
         };
         for arg in args {
             let unknown = || format!("unknown argument `{arg}`\n{USAGE}");
             let (key, value) = arg.split_once('=').ok_or_else(unknown)?;
             match (key, value) {
-                ("--only", "hosts" | "clients" | "killed" | "cut") => {
-                    options.only.push(value.into())
+                ("--only", "hosts" | "clients" | "killed" | "revoked" | "cut") => {
+                    options.only.push(value.into());
                 }
                 ("--cache", "none" | "hybrid") => options.caches.push(value.into()),
                 ("--client", "dpu" | "host" | "standard") => options.client = value.into(),
                 ("--rounds", _) => options.rounds = value.parse().map_err(|_| unknown())?,
                 ("--seed", _) => options.seed = value.parse().map_err(|_| unknown())?,
+                ("--ensemble", path) => options.ensemble = Some(path.into()),
                 ("--base", path) => options.base = PathBuf::from(path),
                 _ => return Err(unknown()),
             }
@@ -113,9 +121,7 @@ impl Options {
 
 fn run(options: &Options) -> Result<()> {
     for cache in &options.caches {
-        for (case, body) in
-            [("hosts", hosts as Case), ("clients", clients), ("killed", killed), ("cut", cut)]
-        {
+        for (case, body) in CASES {
             // Only a DPU side has a cache.
             if !options.wants(case) || (case == "clients" && cache != "none") {
                 continue;
@@ -132,13 +138,22 @@ fn run(options: &Options) -> Result<()> {
 
 type Case = fn(&Options, &Path, &str) -> Result<()>;
 
+const CASES: [(&str, Case); 5] = [
+    ("hosts", hosts),
+    ("clients", clients),
+    ("killed", killed),
+    ("revoked", revoked),
+    ("cut", cut),
+];
+
 /// A host: a DPU side and a mount of its own.
 fn host(cluster: &Cluster, place: &Path, name: &str, cache: &str) -> Result<Volume> {
-    host_with(cluster, place, name, &[&format!("--cache={cache}")], None)
+    host_with(&cluster.store()?, place, name, &[&format!("--cache={cache}")], None)
 }
 
+/// The same, by what names the volume, with flags, in a network namespace.
 fn host_with(
-    cluster: &Cluster,
+    store: &str,
     place: &Path,
     name: &str,
     flags: &[&str],
@@ -146,7 +161,7 @@ fn host_with(
 ) -> Result<Volume> {
     let base = place.join(name);
     context(fs::create_dir_all(&base), || format!("cannot make {}", base.display()))?;
-    let store = format!("--store={}", cluster.store()?);
+    let store = format!("--store={store}");
     let mut host = Volume::with(&base, &[&[store.as_str()], flags].concat())?;
     if let Some(space) = space {
         host = host.inside(space);
@@ -158,8 +173,9 @@ fn host_with(
 fn clients(_: &Options, place: &Path, _: &str) -> Result<()> {
     const CLIENTS: [&str; 3] = ["dpu", "host", "standard"];
     let cluster = Cluster::up(&place.join("cluster"), 2, false)?;
+    let store = cluster.store()?;
     let host =
-        |client: &&str| host_with(&cluster, place, client, &[&format!("--client={client}")], None);
+        |client: &&str| host_with(&store, place, client, &[&format!("--client={client}")], None);
     let mut all = CLIENTS.iter().map(host).collect::<Result<Vec<Volume>>>()?;
     for (client, volume) in CLIENTS.iter().zip(&all) {
         let told = volume.status()?["dpu"]["settings"]["client"].clone();
@@ -215,9 +231,9 @@ fn cut(_: &Options, place: &Path, cache: &str) -> Result<()> {
     let cluster = Cluster::up_with(&place.join("cluster"), &flags)?;
     let spaces = cluster.hosts()?;
     let cache = format!("--cache={cache}");
-    let mut hosts = Vec::new();
+    let (store, mut hosts) = (cluster.store()?, Vec::new());
     for (space, name) in spaces.iter().zip(["one", "other"]) {
-        hosts.push(host_with(&cluster, place, name, &[&cache], Some(space.as_str()))?);
+        hosts.push(host_with(&store, place, name, &[&cache], Some(space.as_str()))?);
     }
     let [one, other] = hosts.as_mut_slice() else { return Err("not two hosts".to_owned()) };
     let shown = cut::host(&cluster, one, other).and_then(|()| cut::node(&cluster, other));
@@ -231,6 +247,50 @@ fn cut(_: &Options, place: &Path, cache: &str) -> Result<()> {
     cut::gone(&spaces)
 }
 
+/// A host whose key is revoked is refused, at once and after it has started anew. What it had
+/// synced is there for another host, which goes on.
+fn revoked(_: &Options, place: &Path, cache: &str) -> Result<()> {
+    let cluster = Cluster::up(&place.join("cluster"), 2, false)?;
+    let key = place.join("guest.key");
+    cluster.key("add", &["guest", &format!("--file={}", key.display())])?;
+    let mut guest =
+        host_with(&cluster.store_by(&key)?, place, "guest", &[&format!("--cache={cache}")], None)?;
+    let mut other = host(&cluster, place, "other", cache)?;
+    let at = |host: &Volume, name: &str| host.mountpoint().join(name);
+    let written = "what was synced".repeat(1000);
+    let (path, failed) = (at(&guest, "file"), || "a file of the guest's".to_owned());
+    let mut file = context(fs::File::create(&path), failed)?;
+    context(file.write_all(written.as_bytes()).and_then(|()| file.sync_all()), failed)?;
+    cluster.key("revoke", &["guest"])?;
+    let refused = |what: &str, done: std::io::Result<()>| match done.map_err(|e| e.kind()) {
+        Err(std::io::ErrorKind::PermissionDenied) => Ok(()),
+        done => Err(format!("{what} by who is revoked: {done:?}")),
+    };
+    refused("a file made", fs::write(at(&guest, "more"), "x"))?;
+    refused("a list", fs::read_dir(guest.mountpoint()).map(drop))?;
+    // With the hybrid cache a write may stay in it: then it is the sync that says so.
+    let more = file.write_all(b"more").and_then(|()| file.sync_all());
+    if more.is_ok() {
+        return Err("what who is revoked wrote was synced".to_owned());
+    }
+    let found = context(fs::read_to_string(at(&other, "file")), || "another's read".to_owned())?;
+    if found != written {
+        return Err(format!("another finds {} bytes", found.len()));
+    }
+    context(fs::write(at(&other, "file"), "changed"), || "another's write".to_owned())?;
+    // Its next life is told the same, in words.
+    guest.kill(&[Side::Dpu])?;
+    let log = guest.data().join("dpu.log");
+    let told = || fs::read_to_string(&log).unwrap_or_default().contains("it was revoked");
+    if !outboard_tests::wait_until(Duration::from_secs(20), told) {
+        return Err(format!("{} does not say why", log.display()));
+    }
+    drop((file, guest));
+    other.stop()?;
+    cluster.check()?;
+    cluster.down()
+}
+
 /// Who dies in a round.
 #[derive(Clone, Copy, Debug)]
 enum Victim {
@@ -239,16 +299,49 @@ enum Victim {
     Cluster,
     Dpu,
     Mount,
+    Coordinator,
+    /// A server of the ensemble that is the coordinator.
+    One,
+    /// The one that leads it.
+    Leader,
 }
 
-const VICTIMS: [Victim; 5] =
-    [Victim::Node, Victim::Server, Victim::Cluster, Victim::Dpu, Victim::Mount];
+const VICTIMS: [Victim; 6] = [
+    Victim::Node,
+    Victim::Server,
+    Victim::Cluster,
+    Victim::Dpu,
+    Victim::Mount,
+    Victim::Coordinator,
+];
+/// Where the coordinator is an ensemble: parts come and go while one of its servers is dead.
+const OF_ENSEMBLE: [Victim; 4] = [Victim::One, Victim::Leader, Victim::Node, Victim::Server];
+
+/// Has `scripts/zookeeper` do something with an ensemble; what it says.
+fn ensemble(verb: &str, dir: &Path, which: &str) -> Result<String> {
+    let mut command = std::process::Command::new("scripts/zookeeper");
+    let output = command.arg(verb).arg(dir).args(Some(which).filter(|which| !which.is_empty()));
+    let output = context(output.output(), || "scripts/zookeeper".to_owned())?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    Err(format!("zookeeper {verb} {which}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// A cluster whose coordinator is a process, or the ensemble.
+fn coordinated(options: &Options, dir: &Path) -> Result<Cluster> {
+    let Some(servers) = &options.ensemble else { return Cluster::up(dir, 2, false) };
+    let name = dir.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    let location = format!("{}/{name}-{}", ensemble("start", servers, "")?, std::process::id());
+    Cluster::with(dir, 2, &[&format!("--coordinator={location}")])
+}
 
 fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
-    let cluster = Cluster::up(&place.join("cluster"), 2, false)?;
-    let client = format!("--client={}", options.client);
-    let mut volume =
-        host_with(&cluster, place, "host", &[&format!("--cache={cache}"), &client], None)?;
+    let cluster = coordinated(options, &place.join("cluster"))?;
+    let flags = [format!("--cache={cache}"), format!("--client={}", options.client)];
+    let flags = flags.each_ref().map(String::as_str);
+    let mut volume = host_with(&cluster.store()?, place, "host", &flags, None)?;
+    let victims = if options.ensemble.is_some() { &OF_ENSEMBLE[..] } else { &VICTIMS };
     let mut workers = (0..2)
         .map(|number| {
             let dir = volume.mountpoint().join(format!("worker-{number}"));
@@ -259,14 +352,15 @@ fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
         let seed = options.seed.wrapping_add(round);
         let mut rng = Rng::new(seed);
         let nth = usize::try_from(round).unwrap_or(0);
-        let victim = VICTIMS.get(nth % VICTIMS.len()).copied().unwrap_or(Victim::Node);
+        let victim = victims.get(nth % victims.len()).copied().unwrap_or(Victim::Node);
         let victim = match victim {
             // It is the mount's process.
             Victim::Dpu if options.client != "dpu" => Victim::Mount,
             victim => victim,
         };
         let start = Instant::now();
-        workers = kill_one(&cluster, &mut volume, workers, victim, &mut rng).map_err(|error| {
+        let of = (&cluster, options.ensemble.as_deref());
+        workers = kill_one(of, &mut volume, workers, victim, &mut rng).map_err(|error| {
             let (host, up) = (volume.log_tail(), cluster.log_tail());
             format!("round {round} ({victim:?}), seed {seed}: {error}\n{host}\n{up}")
         })?;
@@ -281,7 +375,7 @@ fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
 
 /// A round: workers at work, somebody dies, and all that was answered is there.
 fn kill_one(
-    cluster: &Cluster,
+    (cluster, servers): (&Cluster, Option<&Path>),
     volume: &mut Volume,
     workers: Vec<Worker>,
     victim: Victim,
@@ -301,9 +395,21 @@ fn kill_one(
     match victim {
         Victim::Node => cluster.kill(&format!("node.{}", 1 + rng.below(2)))?,
         Victim::Server => cluster.kill("meta")?,
-        Victim::Cluster => ["meta", "node.1", "node.2"].iter().try_for_each(|r| cluster.kill(r))?,
+        Victim::Cluster => {
+            ["coordinator", "meta", "node.1", "node.2"].iter().try_for_each(|r| cluster.kill(r))?
+        }
         Victim::Dpu => volume.kill(&[Side::Dpu])?,
         Victim::Mount => volume.kill(&[Side::Host])?,
+        Victim::Coordinator => cluster.kill("coordinator")?,
+        Victim::One | Victim::Leader => {
+            let which = match victim {
+                Victim::Leader => "leader".to_owned(),
+                _ => (1 + rng.below(3)).to_string(),
+            };
+            let servers = servers.unwrap_or(Path::new(""));
+            ensemble("revive", servers, "all")?;
+            ensemble("kill", servers, &which)?;
+        }
     }
     thread::sleep(Duration::from_millis(300 + rng.below(1000)));
     stop.store(true, Ordering::Release);

@@ -252,6 +252,11 @@ Examples:
         #[command(flatten)]
         of: crate::commands::cluster::OfPart,
     },
+    /// The coordinator of a cluster, described by --config FILE: it keeps which parts there are
+    Coordinator {
+        #[command(flatten)]
+        of: crate::commands::cluster::OfPart,
+    },
     /// All parts of a cluster; `cluster up --packed` starts it
     #[command(hide = true)]
     Packed {
@@ -359,6 +364,7 @@ impl Command {
                 | Command::Grow { .. }
                 | Command::Node { .. }
                 | Command::Meta { .. }
+                | Command::Coordinator { .. }
                 | Command::Packed { .. }
         )
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod description;
 pub(crate) mod location;
+pub(crate) mod membership;
 pub(crate) mod netns;
 pub(crate) mod part;
 pub(crate) mod process;

@@ -74,6 +74,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
             commands::cluster::part(config, number.map(Role::Node), "node", &of)
         }
         Command::Meta { of } => commands::cluster::part(config, Some(Role::Meta), "meta", &of),
+        Command::Coordinator { of } => {
+            commands::cluster::part(config, Some(Role::Coordinator), "coordinator", &of)
+        }
         Command::Packed { of } => {
             commands::cluster::part(config, Some(Role::Packed), "packed", &of)
         }

@@ -140,7 +140,7 @@ fn a_cluster_is_started_killed_and_ended() {
     assert_eq!((mode(&dir.join("key")), mode(&dir.join("node.1"))), (0o600, 0o700));
     let store = cluster.status()["store"].as_str().unwrap().to_owned();
     assert!(store.starts_with("shared://127.0.0.1:") && store.contains("/main?key=/"), "{store}");
-    for part in ["meta", "node.1", "node.2"] {
+    for part in ["meta", "node.1", "node.2", "coordinator"] {
         assert_eq!(cluster.status()["parts"][part]["role"], part);
     }
     assert!(done(&["cluster", "check", cluster.dir(), "--contents"]).contains("node_objects 0"));
@@ -161,13 +161,10 @@ fn a_cluster_is_started_killed_and_ended() {
         (&["cluster", "cut", cluster.dir(), "node.1"], "--netns"),
         (&["cluster", "up", cluster.dir(), "--nodes=3"], "--nodes"),
         (&["cluster", "up", cluster.dir(), "--packed"], "--packed"),
-        (&["cluster", "key", cluster.dir(), "--client=a/b"], "a/b"),
     ] {
         let (code, words) = refused(arguments);
         assert!(code == 2 && words.contains(says), "{arguments:?}: {words}");
     }
-    let key = done(&["cluster", "key", cluster.dir(), "--client=host1"]);
-    assert_eq!(mode(Path::new(key.trim())), 0o600);
     done(&["cluster", "down", cluster.dir()]);
     let (code, _) = refused(&["cluster", "status", cluster.dir()]);
     assert_eq!(code, 6);

@@ -14,10 +14,13 @@
 //!
 //! The rules, R1 to R9, stand in `docs/internals/shared.md`; comments name them. The tests are a
 //! world that loses, doubles and delays messages, stops and kills whoever it likes, and judges what
-//! was answered. Nothing else uses this crate yet: nodes and clients of shared volumes will.
+//! was answered. Nothing else uses the protocol yet: nodes and clients of shared volumes will.
+//!
+//! [`coordinator`] is the port through which parts agree on which of them there are.
 
 #![forbid(unsafe_code)]
 
+pub mod coordinator;
 mod delegation;
 mod fault;
 mod group;

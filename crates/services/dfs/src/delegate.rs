@@ -30,7 +30,7 @@ impl<N: Net> Inner<N> {
     /// Begins a use of a file's bytes: asks for its delegation, if need be. Waits for the lease.
     pub(crate) async fn enter(&self, ino: Ino, mode: Mode) -> Result<Use<'_>> {
         loop {
-            self.lease.alive(|| self.now()).await;
+            self.lease.alive(|| self.now()).await?;
             let lapse = self.lease.lapses();
             let asking = match self.table.step(ino, mode, lapse, self.now()) {
                 Step::In(entered) => return Ok(entered),
@@ -125,6 +125,7 @@ impl<N: Net> Inner<N> {
                 self.table.is_stale(of.ino, Some(of.fence()));
             }
             DataError::Full => return Err(Errno::ENOSPC),
+            DataError::Refused(Reason::Revoked) => return Err(Errno::EACCES),
             DataError::Gone | DataError::Medium | DataError::Refused(_) => return Err(Errno::EIO),
         }
         self.pause(tries).await

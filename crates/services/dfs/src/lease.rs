@@ -7,8 +7,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outboard_base::Time;
 use outboard_base::task::WaitList;
+use outboard_base::{Errno, Result, Time};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
@@ -16,6 +16,8 @@ struct State {
     life: Option<u64>,
     /// It is another than it was: nothing is asked any more.
     changed: bool,
+    /// The server takes this client's key no more.
+    revoked: bool,
     until: Time,
     lapses: u64,
     /// Bytes of data that the nodes can take, now and if they were empty.
@@ -97,10 +99,32 @@ impl Lease {
         self.state().changed
     }
 
+    /// The server takes this client's key no more; whether that is news.
+    pub(crate) fn revoked(&self) -> bool {
+        let mut state = self.state();
+        state.until = Time(0);
+        let is_news = !std::mem::replace(&mut state.revoked, true);
+        drop(state);
+        self.renewed.notify();
+        is_news
+    }
+
+    /// Whether it does not.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.state().revoked
+    }
+
     /// Waits until it is alive. Who finds the server's life changed waits for ever: another life of
     /// this side asks what is to be asked.
-    pub(crate) async fn alive(&self, now: impl Fn() -> Time) {
-        self.renewed.until(|| self.is_alive(now()).then_some(())).await;
+    ///
+    /// # Errors
+    /// `EACCES` once the client's key is revoked.
+    pub(crate) async fn alive(&self, now: impl Fn() -> Time) -> Result<()> {
+        let ready = || match self.is_revoked() {
+            true => Some(Err(Errno::EACCES)),
+            false => self.is_alive(now()).then_some(Ok(())),
+        };
+        self.renewed.until(ready).await
     }
 }
 
@@ -136,6 +160,16 @@ mod tests {
         assert!(lease.has_changed() && !lease.is_alive(at(3)));
         lease.renewed(7, 10_000, at(3), at(3));
         assert!(!lease.is_alive(at(4)), "what was missed meanwhile is not known");
+    }
+
+    #[test]
+    fn a_revoked_key_ends_it_for_good_and_nobody_waits() {
+        let lease = Lease::default();
+        lease.renewed(7, 10_000, at(1), at(1));
+        assert!(lease.revoked() && !lease.revoked());
+        assert!(!lease.is_alive(at(2)));
+        let waited = outboard_base::task::run(lease.alive(|| at(2)));
+        assert_eq!(waited, Err(Errno::EACCES));
     }
 
     #[test]

@@ -44,6 +44,9 @@ impl<N: Net> Inner<N> {
         let mut pause = PAUSE;
         loop {
             self.same_life().await;
+            if self.lease.is_revoked() {
+                return Err(Errno::EACCES);
+            }
             match self.ask_once(&call).await {
                 Ok(Reply::Failed(errno @ (Errno::EBADF | Errno::ESTALE))) => {
                     // As a server says that has not known us before.
@@ -78,6 +81,9 @@ impl<N: Net> Inner<N> {
     async fn confirm_life(&self) {
         let mut pause = PAUSE;
         while let Err(errno) = self.renew().await {
+            if self.lease.is_revoked() {
+                return;
+            }
             tracing::debug!(%errno, "the server does not renew the lease");
             self.net().sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -97,7 +103,12 @@ impl<N: Net> Inner<N> {
                 }
                 Ok(())
             }
-            Ok(Reply::Failed(errno)) => Err(errno),
+            Ok(Reply::Failed(errno)) => {
+                if errno == Errno::EACCES && self.lease.revoked() {
+                    tracing::error!("this client's key was revoked: nothing is answered any more");
+                }
+                Err(errno)
+            }
             Ok(_) => Err(Errno::EPROTO),
             Err(Gone::Refused) => Err(Errno::EPERM),
             Err(_) => Err(Errno::ETIMEDOUT),

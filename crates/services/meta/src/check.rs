@@ -35,7 +35,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let options = check::Options { contents, repair: false };
         let mut report = self.volume().check(options).await?.to_volume();
         let mut counts = Counts::default();
-        for node in self.placement().all() {
+        let placement = self.placement();
+        for node in placement.all() {
             let before = counts.objects;
             if let Err(errno) = self.check_node(node, contents, &mut report, &mut counts).await {
                 counts.nodes_away += 1;

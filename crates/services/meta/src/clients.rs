@@ -428,7 +428,13 @@ impl Clients {
         gone.into_iter().map(|client| (client, self.bury(client))).collect()
     }
 
-    fn bury(&mut self, client: u64) -> Vec<SessionId> {
+    /// All that are known.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.all.keys().copied()
+    }
+
+    /// A client is gone; the sessions it had.
+    pub(crate) fn bury(&mut self, client: u64) -> Vec<SessionId> {
         self.all.remove(&client);
         if self.gone.insert(client) {
             self.gone_order.push_back(client);

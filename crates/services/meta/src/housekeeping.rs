@@ -1,6 +1,7 @@
 //! What the server does unasked: events to clients, keys to nodes, purges, the end of clients that
 //! are gone, and of grace.
 
+use core::net::SocketAddrV4;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub(crate) struct Chores {
     resolve_at: Option<Time>,
     resolve_runs: bool,
     grace_is_over: bool,
+    /// Nodes that the coordinator knows; none: it does not answer, or there is none.
+    registered: Option<usize>,
     nodes_reached: usize,
     free: u64,
     capacity: u64,
@@ -108,7 +111,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             match chore {
                 Chore::Deliver(client) => meta.deliver(client).await,
                 Chore::Keys => {
-                    meta.tell_all_keys().await;
+                    let _reached = meta.tell_all_keys().await;
                     meta.ask_for_space().await;
                     meta.chores().keys_run = false;
                 }
@@ -123,6 +126,35 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 }
             }
         })
+    }
+
+    /// Where nodes are, by the coordinator's word; nothing: it does not answer. A node that is at
+    /// another address than before is found there from now on; one that the volume was not made
+    /// with has no files.
+    pub fn nodes_are(&self, known: Option<&[(u16, SocketAddrV4)]>) {
+        self.chores().registered = known.map(<[_]>::len);
+        for (node, address) in known.unwrap_or_default() {
+            if self.move_node(*node, *address) {
+                tracing::info!(node, %address, "a node is at another address");
+                self.net().know(Peer::Node(*node), *address);
+            }
+        }
+    }
+
+    /// A client's key is revoked: what it had is lost, at once.
+    pub(crate) fn expel_all(&self, number: u32) {
+        let mut clients = self.clients();
+        let of_key = clients.numbers().filter(|client| client >> 32 == u64::from(number));
+        for client in of_key.collect::<Vec<u64>>() {
+            self.delegations().lose_all(client);
+            for session in clients.bury(client) {
+                self.volume().detach(session);
+            }
+            self.chores().todo.push_back(Chore::Forget(client));
+        }
+        drop(clients);
+        self.sessions_changed().notify();
+        self.lives_begun().notify();
     }
 
     /// A node has begun another life, and has no keys: they are told by the next [`Meta::tidy`].
@@ -198,23 +230,27 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
     }
 
-    /// Tells all nodes the keys.
-    pub(crate) async fn tell_all_keys(&self) {
-        let (reached, last) = self.tell_keys(self.placement().all()).await;
-        self.keys().told(last);
-        let all = self.placement().all().len();
+    /// Tells all nodes the keys, and whose are revoked; how many of them know.
+    pub(crate) async fn tell_all_keys(&self) -> usize {
+        let placement = self.placement();
+        let rotation = self.keys().rotation();
+        let (reached, last) = self.tell_keys(placement.all()).await;
+        self.keys().told(last, rotation);
+        let all = placement.all().len();
         let mut chores = self.chores();
         chores.nodes_reached = reached;
         if reached < all {
             // A node without keys takes nothing: who has started anew is not to wait for them.
             chores.keys_at = None;
         }
+        reached
     }
 
     /// Asks nodes for their space.
     pub(crate) async fn ask_for_space(&self) {
         let (mut free, mut capacity) = (0_u64, 0_u64);
-        let nodes = self.placement().all().iter();
+        let placement = self.placement();
+        let nodes = placement.all().iter();
         let asked = nodes.map(|node| self.ask(Peer::Node(node.node), &Call::Space, QUICK));
         for reply in join_all(asked.collect()).await {
             if let Ok(Reply::Space { free: its, capacity: of }) = reply {
@@ -266,13 +302,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let unresolved = self.delegations().unresolved().len();
         let key = self.keys().signing().map_or_else(|| "null".to_owned(), |key| key.to_string());
         let chores = self.chores();
+        let registered = chores.registered.map_or_else(|| "null".to_owned(), |n| n.to_string());
         format!(
             "{{\"role\":\"meta\",\"life\":{},\"opening\":{},\"grace\":{},\"clients\":{clients},\
              \"leases\":{leases},\"sessions\":{sessions},\"events\":{events},\
              \"delegations\":{{\"read\":{readers},\"write\":{writers},\
              \"unresolved\":{unresolved}}},\
-             \"key\":{key},\"nodes\":{},\"nodes_reached\":{},\"purges\":{},\"free\":{},\
-             \"capacity\":{}}}",
+             \"key\":{key},\"registered\":{registered},\"nodes\":{},\"nodes_reached\":{},\
+             \"purges\":{},\"free\":{},\"capacity\":{}}}",
             self.options().life,
             self.volume().opening(),
             !chores.grace_is_over,

@@ -16,7 +16,8 @@
 //! 6. Who has a lease is noted in the volume, durably, before.
 //!
 //! Parts: `delegations`, `clients`, `keys`, `placement` (tables without I/O); `grants`, `lives`,
-//! `files`, `bytes`, `nodes`, `housekeeping`, `check`. The page is `docs/internals/meta.md`.
+//! `users`, `files`, `bytes`, `nodes`, `housekeeping`, `check`. The page is
+//! `docs/internals/meta.md`.
 
 #![forbid(unsafe_code)]
 
@@ -31,6 +32,7 @@ mod keys;
 mod lives;
 mod nodes;
 mod placement;
+mod users;
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,6 +55,7 @@ use grants::NOBODY;
 use housekeeping::Chores;
 use keys::Keys;
 use placement::Placement;
+use users::Users;
 
 /// How long after the last lease of the life before the server's grace period ends.
 const GRACE: Duration = Duration::from_secs(2);
@@ -100,12 +103,13 @@ struct Inner<K, M, N> {
     /// The server's own way to the nodes, and the network.
     data: Data<N>,
     options: MetaOptions,
-    placement: Placement,
+    placement: Mutex<Arc<Placement>>,
     /// When nobody can have a lease of the life before this any more.
     former_leases_end: Time,
     clients: Mutex<Clients>,
     delegations: Mutex<Delegations>,
     keys: Mutex<Keys>,
+    users: Mutex<Users>,
     chores: Mutex<Chores>,
     turns: RangeLocks,
     changes: RangeLocks,
@@ -153,15 +157,17 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let now = net.now();
         // A new volume has had no life before.
         let former_leases_end = if opening > 1 { now.after(options.lease + GRACE) } else { now };
-        let keys = Keys::new(options.cluster_key, options.key_life, options.capability);
+        let mut keys = Keys::new(options.cluster_key, options.key_life, options.capability);
+        let users = users::read_notes(&kvfs, &mut keys).await?;
         let inner = Inner {
             kvfs,
             data: Data::new(net),
-            placement,
+            placement: Mutex::new(Arc::new(placement)),
             former_leases_end,
             clients: Mutex::new(clients),
             delegations: Mutex::new(delegations),
             keys: Mutex::new(keys),
+            users: Mutex::new(users),
             chores: Mutex::new(Chores::default()),
             turns: RangeLocks::default(),
             changes: RangeLocks::default(),
@@ -177,6 +183,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     pub async fn call(&self, from: Peer, call: Call, now: Time, wall: Timestamp) -> Reply {
         let answer = match (from, call) {
             (_, Call::Status) => Ok(Reply::Text(self.status())),
+            (Peer::Client(client), _) if self.users().is_revoked(client) => Err(Errno::EACCES),
             (Peer::Client(client), call) if client != NOBODY => {
                 self.answer(client, call, now, wall).await
             }
@@ -190,6 +197,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             Call::Renew => return self.renew(client, now).await,
             Call::Check { contents } => return self.check(contents).await.map(Reply::Text),
             Call::Begin { nonce } => return self.begin(client, nonce, now).await,
+            Call::AddKey { .. } | Call::ListKeys | Call::RevokeKey { .. } | Call::RotateKey => {
+                return self.manage(client, call).await;
+            }
             _ => {}
         }
         let who = self.clients().meet(client, now)?;
@@ -241,8 +251,23 @@ impl<K, M, N> Meta<K, M, N> {
         &self.0.options
     }
 
-    pub(crate) fn placement(&self) -> &Placement {
-        &self.0.placement
+    pub(crate) fn placement(&self) -> Arc<Placement> {
+        Arc::clone(&locked(&self.0.placement))
+    }
+
+    /// Whether a node is at another address than it was thought to be.
+    pub(crate) fn move_node(&self, node: u16, address: SocketAddrV4) -> bool {
+        let mut placement = locked(&self.0.placement);
+        let moved = placement.moved(node, address);
+        let has_moved = moved.is_some();
+        if let Some(moved) = moved {
+            *placement = Arc::new(moved);
+        }
+        has_moved
+    }
+
+    pub(crate) fn users(&self) -> MutexGuard<'_, Users> {
+        locked(&self.0.users)
     }
 
     pub(crate) fn former_leases_end(&self) -> Time {

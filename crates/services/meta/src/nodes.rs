@@ -67,7 +67,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// An object goes at all nodes: it may lie at any, whatever its layout was.
     pub(crate) async fn purge_everywhere(&self, object: u64) -> Result<()> {
         let call = Call::Purge { object };
-        let nodes = self.placement().all().iter();
+        let placement = self.placement();
+        let nodes = placement.all().iter();
         let answers = nodes.map(|node| self.ask_node(node.node, &call)).collect();
         let answers = join_all(answers).await.into_iter().map(|answer| match answer? {
             Reply::Done => Ok(()),
@@ -79,7 +80,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// Tells some nodes the keys in use; how many of them took them.
     pub(crate) async fn tell_keys(&self, nodes: &[Coordinate]) -> (usize, u64) {
         let (keys, last) = self.keys().to_tell(self.net().wall_ms());
-        let call = Call::Keys { keys };
+        let call = Call::Keys { keys, revoked: self.users().revoked() };
         let answers =
             nodes.iter().map(|node| self.ask(Peer::Node(node.node), &call, QUICK)).collect();
         let took = join_all(answers).await;

@@ -4,6 +4,8 @@
 //! nodes that the volume was made with. So any two servers agree, nothing is stored for a group,
 //! and a node that comes later changes nothing.
 
+use core::net::SocketAddrV4;
+
 use outboard_base::{Errno, Result, Rng};
 use outboard_wire::shared::Coordinate;
 use outboard_wire::shared::call::Layout;
@@ -35,6 +37,19 @@ impl Placement {
         }
         chosen.sort_by_key(|node| node.node);
         Ok(Placement { nodes: chosen })
+    }
+
+    /// The same with a node at another address; none if it is not among them, or is there.
+    pub(crate) fn moved(&self, number: u16, address: SocketAddrV4) -> Option<Placement> {
+        let (ip, port) = (address.ip().octets(), address.port());
+        let at = self.nodes.iter().position(|node| node.node == number)?;
+        let mut moved = self.clone();
+        let node = moved.nodes.get_mut(at)?;
+        if (node.address, node.port) == (ip, port) {
+            return None;
+        }
+        (node.address, node.port) = (ip, port);
+        Some(moved)
     }
 
     /// All of them.
@@ -115,6 +130,22 @@ mod tests {
         }
         assert_eq!(first.len(), 6);
         assert!(first.values().all(|count| (500..1700).contains(count)), "{first:?}");
+    }
+
+    /// Files stay where they are when a node is found elsewhere.
+    #[test]
+    fn a_node_that_moves_takes_its_files_along() {
+        let before = Placement::new(&nodes(4), &[0, 1, 2, 3]).unwrap();
+        let there = "10.1.2.3:9".parse().unwrap();
+        let after = before.moved(2, there).unwrap();
+        assert!(after.moved(2, there).is_none() && after.moved(7, there).is_none());
+        for object in 0..100 {
+            let pairs = before.of(&layout(3, 1), object).into_iter();
+            for (was, is) in pairs.zip(after.of(&layout(3, 1), object)) {
+                assert_eq!(was.node, is.node);
+                assert_eq!(is.address == [10, 1, 2, 3] && is.port == 9, is.node == 2);
+            }
+        }
     }
 
     #[test]

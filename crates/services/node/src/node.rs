@@ -229,8 +229,10 @@ impl<M: Medium> Node<M> {
             }
             Call::Objects { from } => Reply::Objects(store.objects(from, OBJECTS_MAX)),
             Call::Verify { object } => Reply::Number(store.verify(object).await?),
-            Call::Keys { keys } => {
-                self.rules().set_keys(keys);
+            Call::Keys { keys, revoked } => {
+                let mut rules = self.rules();
+                rules.set_revoked(&revoked);
+                rules.set_keys(keys);
                 Reply::Done
             }
             Call::Flush => {
@@ -332,5 +334,6 @@ fn errno(reason: Reason) -> Errno {
         Reason::Invalid | Reason::Range => Errno::EINVAL,
         Reason::Medium => Errno::EIO,
         Reason::Forged | Reason::Expired | Reason::Rights | Reason::Other => Errno::EPERM,
+        Reason::Revoked => Errno::EACCES,
     }
 }

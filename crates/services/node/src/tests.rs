@@ -81,7 +81,8 @@ impl Rig {
             Key { id: 1, until: NOW + 1000, key: KEY },
             Key { id: 2, until: NOW, key: OLD_KEY },
         ];
-        let reply = run(node.call(SERVER, outboard_wire::shared::call::Call::Keys { keys }));
+        let reply = run(node
+            .call(SERVER, outboard_wire::shared::call::Call::Keys { keys, revoked: Vec::new() }));
         assert_eq!(reply, outboard_wire::shared::call::Reply::Done);
         Rig { node, target, log, data, psn: 0 }
     }

@@ -14,7 +14,7 @@ use outboard_os::wakeup::Wakeup;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 
-use crate::keys::{Key, client_of};
+use crate::keys::{Key, MANAGER};
 use crate::port::{Port, PortOptions};
 use crate::process::Part;
 use crate::runtime::{FabricRuntime, Identity};
@@ -48,8 +48,7 @@ impl Asker {
     /// # Errors
     /// The kernel's: there is no way to the cluster, for one.
     pub fn new(key: &Key, to: SocketAddrV4, mtu: usize) -> io::Result<Asker> {
-        let chosen = client_of(random()?);
-        let client = key.client.unwrap_or(chosen);
+        let client = key.client.unwrap_or(MANAGER);
         let key = key.of_client(client).ok_or(io::ErrorKind::InvalidInput)?;
         let place = u32::try_from(random()? >> 32).unwrap_or(0);
         let id = client_id(client, place);

@@ -19,10 +19,13 @@ use outboard_wire::shared::Peer;
 /// The largest number of a client: with its place it is 56 bits of a [`Peer::Client`].
 const CLIENT_MAX: u32 = (1 << 24) - 1;
 
+/// Who manages a cluster, with its own key: a number that no client is given.
+pub(crate) const MANAGER: u32 = 0;
+
 /// A client's number of these random bits.
 #[must_use]
 pub fn client_of(random: u64) -> u32 {
-    u32::try_from(random >> 40).unwrap_or(0)
+    u32::try_from(random >> 40).unwrap_or(0).max(MANAGER + 1)
 }
 
 /// A key of a cluster.
@@ -98,7 +101,7 @@ impl Key {
     #[must_use]
     pub fn conversations_of(&self, me: Peer) -> Box<dyn Keys> {
         match me {
-            Peer::Server(_) | Peer::Node(_) => Box::new(OfPart(self.secret)),
+            Peer::Server(_) | Peer::Node(_) | Peer::Coordinator(_) => Box::new(OfPart(self.secret)),
             Peer::Client(id) => Box::new(OfClient::new(&self.secret, id)),
         }
     }
@@ -135,7 +138,9 @@ struct OfPart([u8; 32]);
 impl Keys for OfPart {
     fn of(&self, peer: Peer) -> Option<[u8; 32]> {
         Some(match peer {
-            Peer::Server(_) | Peer::Node(_) => derive(&self.0, "outboard parts", &[]),
+            Peer::Server(_) | Peer::Node(_) | Peer::Coordinator(_) => {
+                derive(&self.0, "outboard parts", &[])
+            }
             Peer::Client(id) => {
                 let client = u32::try_from(id >> 32).unwrap_or(0);
                 life_of(&secret_of(&self.0, client), id)
@@ -157,7 +162,7 @@ impl OfClient {
 impl Keys for OfClient {
     fn of(&self, peer: Peer) -> Option<[u8; 32]> {
         match peer {
-            Peer::Server(_) | Peer::Node(_) => Some(self.0),
+            Peer::Server(_) | Peer::Node(_) | Peer::Coordinator(_) => Some(self.0),
             Peer::Client(_) => None,
         }
     }

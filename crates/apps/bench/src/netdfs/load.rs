@@ -297,7 +297,7 @@ impl Bed {
             let node = Running::start(dir, *policy, number, mtu, looks, id)?;
             client.runtime.asking().know(node.peer, node.address);
             let keys = vec![call::Key { id: KEY.0, until: u64::MAX, key: KEY.1 }];
-            match server.call(&node, &Call::Keys { keys })? {
+            match server.call(&node, &Call::Keys { keys, revoked: Vec::new() })? {
                 Reply::Done => nodes.push(node),
                 reply => return Err(wrong(&node, &reply)),
             }

@@ -5,6 +5,7 @@
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 
+use outboard_coordinator::COORDINATOR;
 use outboard_fabric::Key;
 use outboard_kvfs::spread::parse_layout;
 use outboard_node::policy::Threat;
@@ -90,6 +91,9 @@ pub(crate) struct Description {
     /// The metadata server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) server: Option<Server>,
+    /// Who keeps which parts there are. Without one they are those that stand here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) coordinator: Option<Coordinator>,
     /// The storage nodes.
     pub(crate) nodes: Vec<Node>,
     /// Where it was read from.
@@ -118,6 +122,21 @@ pub(crate) struct Server {
     pub(crate) memory: Option<String>,
 }
 
+/// A coordinator: a process of its own, or an ensemble of ZooKeeper.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct Coordinator {
+    /// Where a process of its own is reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) address: Option<SocketAddrV4>,
+    /// Its data directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<PathBuf>,
+    /// The ensemble's servers: `zookeeper://HOST:PORT,HOST:PORT/PATH`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) zookeeper: Option<String>,
+}
+
 /// A storage node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -142,6 +161,8 @@ pub(crate) enum Role {
     Node(u16),
     /// All of them in one process.
     Packed,
+    /// The coordinator, where it is a process.
+    Coordinator,
 }
 
 impl std::fmt::Display for Role {
@@ -150,6 +171,7 @@ impl std::fmt::Display for Role {
             Role::Meta => f.write_str("meta"),
             Role::Node(number) => write!(f, "node.{number}"),
             Role::Packed => f.write_str("packed"),
+            Role::Coordinator => f.write_str("coordinator"),
         }
     }
 }
@@ -160,6 +182,7 @@ impl Role {
         match self {
             Role::Meta | Role::Packed => Peer::Server(0),
             Role::Node(number) => Peer::Node(number),
+            Role::Coordinator => COORDINATOR,
         }
     }
 }
@@ -177,6 +200,7 @@ impl Description {
             netns: false,
             hosts: 0,
             server: Some(server),
+            coordinator: None,
             nodes,
             dir: PathBuf::new(),
         }
@@ -234,13 +258,20 @@ impl Description {
             return Err("two nodes have one number".to_owned());
         }
         let addresses = self.nodes.iter().map(|node| node.address);
-        let mut addresses: Vec<SocketAddrV4> =
-            addresses.chain(self.server.as_ref().map(|server| server.address)).collect();
+        let coordinator = self.coordinator.as_ref().and_then(|coordinator| coordinator.address);
+        let others = self.server.as_ref().map(|server| server.address).into_iter();
+        let mut addresses: Vec<SocketAddrV4> = addresses.chain(others.chain(coordinator)).collect();
         let count = addresses.len();
         addresses.sort_unstable();
         addresses.dedup();
         if addresses.len() != count {
             return Err("two parts have one address".to_owned());
+        }
+        if let Some(Coordinator { address, data, zookeeper }) = &self.coordinator
+            && (address.is_some() != data.is_some() || address.is_some() == zookeeper.is_some())
+        {
+            let what = "the coordinator has either an address and data, or zookeeper";
+            return Err(what.to_owned());
         }
         let is_open = |address: &SocketAddrV4| address.ip().is_unspecified() || address.port() == 0;
         if let Some(address) = addresses.iter().find(|address| is_open(address)) {
@@ -278,6 +309,14 @@ impl Description {
         self.server.as_ref().ok_or_else(none)
     }
 
+    /// Where the coordinator is that is a process, and its directory.
+    pub(crate) fn own_coordinator(&self) -> Result<(SocketAddrV4, &Path), Failure> {
+        let coordinator = self.coordinator.as_ref();
+        let own = coordinator.and_then(|own| Some((own.address?, own.data.as_deref()?)));
+        let none = "the cluster's description has no [coordinator] with an address and data";
+        own.ok_or_else(|| Failure::usage(none))
+    }
+
     /// A node's entry; without a number that of the only one.
     pub(crate) fn node(&self, number: Option<u16>) -> Result<&Node, Failure> {
         let found = match (number, self.nodes.as_slice()) {
@@ -300,10 +339,12 @@ impl Description {
         if self.packed { vec![Role::Packed] } else { self.parts() }
     }
 
-    /// Parts of the cluster: nodes first.
+    /// Parts of the cluster: the coordinator, the nodes, the server.
     pub(crate) fn parts(&self) -> Vec<Role> {
+        let own = self.coordinator.as_ref().and_then(|coordinator| coordinator.address);
+        let first = own.map(|_| Role::Coordinator).into_iter();
         let nodes = self.nodes.iter().map(|node| Role::Node(node.number));
-        nodes.chain(self.server.is_some().then_some(Role::Meta)).collect()
+        first.chain(nodes).chain(self.server.is_some().then_some(Role::Meta)).collect()
     }
 
     /// Where a part is.
@@ -311,6 +352,7 @@ impl Description {
         match role {
             Role::Meta | Role::Packed => Ok(self.server()?.address),
             Role::Node(number) => Ok(self.node(Some(number))?.address),
+            Role::Coordinator => Ok(self.own_coordinator()?.0),
         }
     }
 
@@ -407,6 +449,8 @@ mod tests {
     fn what_is_no_cluster_is_refused_in_words() {
         for (from, to, says) in [
             ("number = 2", "number = 1", "one number"),
+            ("[server]", "[coordinator]\ndata = \"c\"\n[server]", "either an address"),
+            ("[server]", "[coordinator]\n[server]", "either an address"),
             ("10.0.0.3", "10.0.0.2", "one address"),
             ("10.0.0.3:4791", "0.0.0.0:4791", "no address"),
             ("10.0.0.3:4791", "10.0.0.3:0", "no address"),
@@ -439,6 +483,8 @@ mod tests {
         for key in keys(&table).iter().filter(|key| !of_up.contains(&key.as_str())) {
             assert!(named.contains_key(key), "{key} is not in etc/cluster.toml");
         }
+        let other = ("address = \"10.0.0.9:4791\"\ndata = \"coordinator\"", "zookeeper = \"");
+        assert!(sample.contains(other.0) && sample.contains(other.1));
         assert_eq!(
             keys(named["server"].as_table().unwrap()),
             ["address", "data", "memory", "store"]

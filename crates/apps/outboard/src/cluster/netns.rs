@@ -64,6 +64,7 @@ fn cable(dir: &Path, place: Place) -> String {
     match place {
         Place::Part(Role::Node(number)) => format!("{bridge}{number}"),
         Place::Part(Role::Meta | Role::Packed) => format!("{bridge}m"),
+        Place::Part(Role::Coordinator) => format!("{bridge}c"),
         Place::Host(number) => format!("{bridge}h{number}"),
     }
 }
@@ -78,6 +79,7 @@ pub(crate) fn address(dir: &Path, place: Place) -> Ipv4Addr {
     match place {
         Place::Part(Role::Node(number)) => at(dir, 10 + number),
         Place::Part(Role::Meta | Role::Packed) => at(dir, 1),
+        Place::Part(Role::Coordinator) => at(dir, 2),
         Place::Host(number) => at(dir, 100 + number),
     }
 }

@@ -1,6 +1,6 @@
 //! A part of a cluster on a thread of this process: a storage node, or the metadata server.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddrV4;
@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outboard_base::task::Spawn;
+use outboard_coordinator::{CoordinatorRole, Keeper};
 use outboard_fabric::port::{Port, PortOptions};
 use outboard_fabric::runtime::{FabricRuntime, Identity};
 use outboard_fabric::{Key, NodeRole, Part, ServerRole, faulty, random};
@@ -19,6 +20,7 @@ use outboard_flow::{Net, NoTarget, Target};
 use outboard_link::pace;
 use outboard_meta::{Meta, MetaOptions};
 use outboard_node::{Node, NodeOptions, Store, StoreOptions};
+use outboard_os::clock;
 use outboard_os::executor::block_on;
 use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::room::{Reserve, disk_room};
@@ -29,7 +31,8 @@ use outboard_volume::Housekeeping;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 
-use super::description::{self, Description, Role, Trust};
+use super::description::{self, Description, Role, Server, Trust};
+use super::membership::Membership;
 use crate::exit::{Code, Failure};
 use crate::settings::{Settings, bytes};
 use crate::watch::{Happened, Watch};
@@ -137,6 +140,7 @@ pub(crate) fn run(
         Role::Meta => server(cluster, options, stop),
         Role::Node(number) => node(cluster, number, options, stop),
         Role::Packed => packed(cluster, options, stop),
+        Role::Coordinator => coordinator(cluster, options, stop),
     }
 }
 
@@ -228,16 +232,22 @@ fn node(
         ..NodeOptions::default()
     };
     let node = Node::new(store, node_options);
+    let names = (identity.key.cluster, identity.life);
     let runtime = FabricRuntime::new(poller, Arc::clone(&wakeup), port, identity, node.target());
     let runtime = Rc::new(runtime.map_err(cannot("start"))?);
-    let role_of_it = NodeRole::new(node.clone(), runtime.conversations().clone());
-    runtime.set_role(Rc::new(role_of_it));
     let part = Part::new(Rc::clone(&runtime), Arc::clone(&wakeup)).map_err(cannot("start"))?;
     stop.tells(&wakeup);
+    let membership = Membership::begin(cluster, role, names, &runtime, |_| ())?;
+    if !membership.enter(&part, pace(options), stop)? {
+        return Ok(());
+    }
+    let role_of_it = NodeRole::new(node.clone(), runtime.conversations().clone());
+    runtime.set_role(Rc::new(role_of_it));
     let server = cluster.server.as_ref().map(|server| (Role::Meta, server.address));
     let strange = greet(cluster, role, &runtime, server.into_iter().collect());
     tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
-    serve(&part, options, stop, &strange).map_err(cannot("go on"))?;
+    serve((&part, &membership), options, stop, &strange)?;
+    membership.leave(&part);
     let flush = async move { node.call(Peer::Server(0), Call::Flush).await };
     match part.finish(flush, END_LIMIT).map_err(cannot("end in order"))? {
         Some(Reply::Done) => {
@@ -282,20 +292,26 @@ fn greet<T: Target>(
     strange
 }
 
-/// Serves until it is told to end, or another part is strange.
+/// Serves until it is told to end, another part is strange, or it may not be here any more.
 fn serve<T: Target>(
-    part: &Part<T>,
+    (part, membership): (&Part<T>, &Membership<T>),
     options: &PartOptions,
     stop: &Stop,
     strange: &Strange,
-) -> io::Result<()> {
+) -> Result<(), Failure> {
     let is_strange = || {
         let found = strange.take();
         let is_found = found.is_some();
         strange.set(found);
         is_found
     };
-    part.serve(pace(options), &|| stop.is_asked() || is_strange())
+    let ends = || stop.is_asked() || is_strange() || membership.is_refused();
+    part.serve(pace(options), &ends)
+        .map_err(|error| Failure::internal(format!("a part cannot go on: {error}")))?;
+    match membership.refusal().filter(|_| membership.is_refused() && !stop.is_asked()) {
+        Some(failure) => Err(failure),
+        None => Ok(()),
+    }
 }
 
 /// The store of a node, made if it is not there.
@@ -337,15 +353,7 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
     let described = cluster.server()?;
     let (identity, port) = (identity(cluster, role)?, port(cluster, role, options)?);
     let data = cluster.path(&described.data);
-    let settings = Settings {
-        data: Some(data.clone()),
-        store: described.store.clone(),
-        memory: described.memory.clone(),
-        ..Settings::default()
-    };
-    let spread = Some(cluster.layout().map_err(Failure::usage)?);
-    let opening = outboard_store::StoreOptions { spread, ..settings.store_options()? };
-    let opened = outboard_store::open(&opening, Purpose::UseOrMake)?;
+    let opened = open_volume(cluster, described)?;
     let OpenVolume { volume, runtime: poller, wakeup, directory, hold } = opened;
     let meta_options = MetaOptions {
         cluster_key: identity.key.secret,
@@ -355,35 +363,88 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
         members: members(cluster, &data)?,
         ..MetaOptions::default()
     };
+    let names = (identity.key.cluster, identity.life);
     let runtime = FabricRuntime::new(poller, Arc::clone(&wakeup), port, identity, NoTarget);
     let runtime = Rc::new(runtime.map_err(cannot("start"))?);
     let part = Part::new(Rc::clone(&runtime), Arc::clone(&wakeup)).map_err(cannot("start"))?;
-    let begun = Meta::open(Arc::clone(&volume), runtime.asking(), meta_options);
-    let begun = part.finish(begun, OPEN_LIMIT).map_err(cannot("start"))?;
-    let meta = match begun {
-        Some(Ok(meta)) => meta,
-        Some(Err(errno)) => return Err(failed(role, "open its volume", &errno)),
-        None => return Err(failed(role, "open its volume", &"it takes too long")),
-    };
-    let nodes: Vec<u16> = cluster.nodes.iter().map(|node| node.number).collect();
-    let (served, conversations) = (Arc::clone(&volume), runtime.conversations().clone());
-    let role_of_it = ServerRole::new(meta, served, hold.check(), conversations, &nodes);
-    runtime.set_role(Rc::new(role_of_it));
     stop.tells(&wakeup);
+    let served: Rc<OnceCell<Meta<_, _, _>>> = Rc::default();
+    let hears = {
+        let served = Rc::clone(&served);
+        move |nodes: Option<Vec<_>>| {
+            served.get().into_iter().for_each(|meta| meta.nodes_are(nodes.as_deref()));
+        }
+    };
+    let membership = Membership::begin(cluster, role, names, &runtime, hears)?;
+    if !membership.enter(&part, pace(options), stop)? {
+        return Ok(());
+    }
+    membership.bind(&part, &volume)?;
+    let begun = Meta::open(Arc::clone(&volume), runtime.asking(), meta_options);
+    let meta = in_time(part.finish(begun, OPEN_LIMIT), role, "open its volume")?;
+    let _was_empty = served.set(meta.clone());
+    let nodes: Vec<u16> = cluster.nodes.iter().map(|node| node.number).collect();
+    let (own, conversations) = (Arc::clone(&volume), runtime.conversations().clone());
+    let role_of_it = ServerRole::new(meta, own, hold.check(), conversations, &nodes);
+    runtime.set_role(Rc::new(role_of_it));
     let all = cluster.nodes.iter().map(|node| (Role::Node(node.number), node.address));
     let strange = greet(cluster, role, &runtime, all.collect());
     tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
-    serve(&part, options, stop, &strange).map_err(cannot("go on"))?;
+    serve((&part, &membership), options, stop, &strange)?;
     let synced = part.finish(async move { volume.sync().await }, END_LIMIT);
-    match synced.map_err(cannot("end in order"))? {
-        Some(Ok(())) => {}
-        Some(Err(errno)) => return Err(failed(role, "make durable what it answered", &errno)),
-        None => return Err(failed(role, "make durable what it answered", &"it takes too long")),
-    }
-    drop((part, runtime, directory));
+    in_time(synced, role, "make durable what it answered")?;
+    membership.leave(&part);
+    drop((served, part, runtime, directory));
     hold.release();
     tracing::info!(%role, "ended in order");
     strange.take().map_or(Ok(()), Err)
+}
+
+/// The coordinator.
+fn coordinator(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(), Failure> {
+    let role = Role::Coordinator;
+    let cannot = |what: &'static str| move |error: io::Error| failed(role, what, &error);
+    let (_, data) = cluster.own_coordinator()?;
+    let dir = cluster.path(data);
+    let of_dir = |error: io::Error| failed(role, &format!("use {}", dir.display()), &error);
+    let (identity, port) = (identity(cluster, role)?, port(cluster, role, options)?);
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(of_dir)?;
+    let keeper = Keeper::open(&dir, clock::now()).map_err(of_dir)?;
+    let wakeup = Arc::new(Wakeup::new().map_err(cannot("make a wake event"))?);
+    let poller = Rc::new(Poller::new(Arc::clone(&wakeup), None));
+    let runtime = FabricRuntime::new(poller, Arc::clone(&wakeup), port, identity, NoTarget);
+    let runtime = Rc::new(runtime.map_err(cannot("start"))?);
+    runtime.set_role(Rc::new(CoordinatorRole::new(keeper)));
+    let part = Part::new(Rc::clone(&runtime), Arc::clone(&wakeup)).map_err(cannot("start"))?;
+    stop.tells(&wakeup);
+    tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
+    part.serve(pace(options), &|| stop.is_asked()).map_err(cannot("go on"))?;
+    tracing::info!(%role, "ended in order");
+    Ok(())
+}
+
+/// A server's volume.
+fn open_volume(cluster: &Description, described: &Server) -> Result<OpenVolume, Failure> {
+    let settings = Settings {
+        data: Some(cluster.path(&described.data)),
+        store: described.store.clone(),
+        memory: described.memory.clone(),
+        ..Settings::default()
+    };
+    let spread = Some(cluster.layout().map_err(Failure::usage)?);
+    let opening = outboard_store::StoreOptions { spread, ..settings.store_options()? };
+    Ok(outboard_store::open(&opening, Purpose::UseOrMake)?)
+}
+
+/// What came of work that had so much time.
+fn in_time<O>(
+    done: io::Result<Option<outboard_base::Result<O>>>,
+    role: Role,
+    what: &str,
+) -> Result<O, Failure> {
+    let done = done.map_err(|error| failed(role, what, &error))?;
+    let done = done.ok_or_else(|| failed(role, what, &"it takes too long"))?;
+    done.map_err(|errno| failed(role, what, &errno))
 }
 
 /// The nodes on which files lie: those there were when the volume was made.

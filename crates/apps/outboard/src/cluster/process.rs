@@ -100,6 +100,7 @@ impl Cluster {
             Role::Meta => program.arg("meta"),
             Role::Node(number) => program.args(["node", "--number", &number.to_string()]),
             Role::Packed => program.arg("packed"),
+            Role::Coordinator => program.arg("coordinator"),
         };
         program.arg("--config").arg(self.dir.join(FILE));
         program.arg("--pid").arg(self.running(role));
@@ -142,12 +143,14 @@ impl Cluster {
         Ok(true)
     }
 
-    /// Ends all parts in order: the server, which still asks nodes, before them.
+    /// Ends all parts in order: the server, which still asks nodes, before them, and the
+    /// coordinator, where they say that they leave, last.
     pub(crate) fn end(&self) -> Result<(), Failure> {
-        let mut roles = self.description.processes();
-        roles.reverse();
-        let (first, others) = roles.split_at(usize::from(!roles.is_empty()));
-        for some in [first, others] {
+        let (nodes, others): (Vec<Role>, Vec<Role>) =
+            self.description.processes().into_iter().partition(|role| is_node(*role));
+        let (last, first): (Vec<Role>, Vec<Role>) =
+            others.into_iter().partition(|role| *role == Role::Coordinator);
+        for some in [first, nodes, last] {
             let told: Vec<(Role, u32)> =
                 some.iter().filter_map(|role| Some((*role, self.pid(*role)?))).collect();
             for (_, pid) in &told {
@@ -219,6 +222,10 @@ impl Cluster {
             std::thread::sleep(LOOK);
         }
     }
+}
+
+fn is_node(role: Role) -> bool {
+    matches!(role, Role::Node(_))
 }
 
 fn lost(error: std::io::Error) -> Failure {

@@ -1,24 +1,22 @@
 //! `outboard cluster`: a cluster on this machine, its parts as processes of their own; and the
 //! commands of these processes.
 
+mod key;
 mod up;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use outboard_codec::mac::derive;
-use outboard_fabric::client_of;
 use outboard_wire::shared::call::{Call, Reply};
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 
 use crate::cluster::description::{Role, Trust};
 use crate::cluster::netns;
-use crate::cluster::part::{self, PartOptions, Running, Stop, write_key};
+use crate::cluster::part::{self, PartOptions, Running, Stop};
 use crate::cluster::process::{Cluster, signal, silent};
 use crate::exit::{Code, Failure};
 use crate::{log, program};
@@ -98,16 +96,10 @@ pub(crate) enum What {
         #[arg(long)]
         json: bool,
     },
-    /// Write a key with which a client mounts the volume, and nothing more
+    /// Keys with which clients mount the volume, and nothing more
     Key {
-        /// The cluster's directory
-        dir: PathBuf,
-        /// The client's name
-        #[arg(long, value_name = "NAME")]
-        client: String,
-        /// The file to make [default: NAME.key in the cluster's directory]
-        #[arg(long, value_name = "FILE")]
-        file: Option<PathBuf>,
+        #[command(subcommand)]
+        what: key::What,
     },
 }
 
@@ -131,6 +123,10 @@ pub(crate) struct Wishes {
     /// [default: 4791]
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Option<u16>,
+    /// Of a new one: who keeps which parts there are: embedded, a process of its own;
+    /// zookeeper://HOST:PORT,HOST:PORT/PATH, an ensemble; or none [default: embedded]
+    #[arg(long, value_name = "WHICH")]
+    pub(crate) coordinator: Option<String>,
     /// Of a new one: how files lie, as in strategy=single,width=4,strip=64K
     #[arg(long, value_name = "LAYOUT")]
     pub(crate) layout: Option<String>,
@@ -199,7 +195,7 @@ pub(crate) fn cluster(what: What) -> Result<ExitCode, Failure> {
             set_cable(&Cluster::of(&dir)?, &place, from.as_deref(), true)
         }
         What::Check { dir, contents, json } => check(&Cluster::of(&dir)?, contents, json),
-        What::Key { dir, client, file } => key(&Cluster::of(&dir)?, &client, file),
+        What::Key { what } => key::key(what),
     }
 }
 
@@ -349,21 +345,4 @@ fn check(cluster: &Cluster, contents: bool, json: bool) -> Result<ExitCode, Fail
         return Ok(ExitCode::SUCCESS);
     }
     Err(Failure::new(Code::Damaged, format!("{total} findings")))
-}
-
-fn key(cluster: &Cluster, name: &str, file: Option<PathBuf>) -> Result<ExitCode, Failure> {
-    if name.is_empty() || name.contains(['/', '\0']) {
-        return Err(Failure::usage(format!("--client {name:?} is no name of a client")));
-    }
-    let own = cluster.description.key()?;
-    // The same name is the same client.
-    let number = derive(&own.secret, "outboard client name", name.as_bytes());
-    let number = number.first_chunk().map_or(0, |first| client_of(u64::from_le_bytes(*first)));
-    let key =
-        own.of_client(number).ok_or_else(|| Failure::usage("the key is not the cluster's"))?;
-    let file = file.unwrap_or_else(|| cluster.dir.join(format!("{name}.key")));
-    write_key(&file, &key)?;
-    // Who reads no output has the file.
-    let _unread = writeln!(std::io::stdout(), "{}", file.display());
-    Ok(ExitCode::SUCCESS)
 }

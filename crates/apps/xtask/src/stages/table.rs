@@ -215,7 +215,7 @@ pub(super) const TEST: &[Stage] = &[
         "shared",
         "two hosts have one shared volume, and kill -9 of its parts loses nothing answered",
         15,
-        Action::Command(&["target/test-fast/shared", "--rounds=5"]),
+        Action::Command(&["target/test-fast/shared", "--rounds=6"]),
     ),
     built(
         "attacks",
@@ -490,6 +490,11 @@ pub(super) const LONG: &[Stage] = &[
             "--only=running",
             "--only=sqlite",
         ]),
+    ),
+    piece(
+        "zookeeper",
+        "an ensemble as a cluster's coordinator, one of its three servers killed under load",
+        Action::Command(&["scripts/test-zookeeper", "target/test-fast", "--rounds=40"]),
     ),
     piece(
         "power",

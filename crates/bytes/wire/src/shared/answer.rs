@@ -37,11 +37,13 @@ pub enum Reason {
     Medium = 12,
     /// The node holds no whole copy yet.
     Filling = 13,
+    /// The client's key was revoked.
+    Revoked = 14,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 13] = [
+    pub const ALL: [Reason; 14] = [
         Reason::Invalid,
         Reason::Forged,
         Reason::Expired,
@@ -55,6 +57,7 @@ impl Reason {
         Reason::Full,
         Reason::Medium,
         Reason::Filling,
+        Reason::Revoked,
     ];
 }
 

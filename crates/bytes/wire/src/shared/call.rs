@@ -34,6 +34,12 @@ pub const EVENTS_MAX: usize = 256;
 pub const OBJECTS_MAX: usize = 4096;
 /// Most keys in use.
 pub const KEYS_MAX: usize = 16;
+/// Most clients whose keys are revoked.
+pub const REVOKED_MAX: usize = 4096;
+/// Most entries of one reply of a coordinator.
+pub const ENTRIES_MAX: usize = 1024;
+/// Longest value of an entry, bytes.
+pub const ENTRY_VALUE_MAX: usize = 1024;
 /// Longest text, bytes.
 pub const TEXT_MAX: usize = 4 << 20;
 /// Most bytes of a message with a call or a reply: a text is the longest.
@@ -253,6 +259,26 @@ pub enum Policy {
     Unsteered,
 }
 
+/// A client whose key counts no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Revoked {
+    /// The number of its key, of 24 bits.
+    pub client: u32,
+}
+
+/// What a coordinator keeps under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// Changes with each change of the value.
+    pub version: u64,
+    /// It goes with this session; 0: it stays.
+    pub session: u64,
+}
+
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields are named after what they hold")]
@@ -287,6 +313,16 @@ pub enum Call {
     Layout { ino: Ino },
     /// Changes that; of an empty file or a directory. Reply: `Done`.
     SetLayout { asker: Asker, ino: Ino, layout: Layout },
+    // Of whoever has the cluster's own key.
+    /// A client of this name may have a key. Reply: `Number`, of the key.
+    AddKey { name: String },
+    /// The clients that were named. Reply: `Text`, JSON.
+    ListKeys,
+    /// A client's key counts no more, at the server and at all nodes. Reply: `Text`, JSON: how many
+    /// nodes know.
+    RevokeKey { name: String },
+    /// Capabilities are signed with a new key from now on. Reply: `Text`, JSON.
+    RotateKey,
     /// The file system check, and whether the nodes hold what it says. Reply: `Text`, JSON.
     Check { contents: bool },
 
@@ -305,14 +341,25 @@ pub enum Call {
     Objects { from: u64 },
     /// Reads all grains of an object against their checksums. Reply: `Number`, of damaged ones.
     Verify { object: u64 },
-    /// The keys in use from now on. Reply: `Done`.
-    Keys { keys: Vec<Key> },
+    /// The keys in use from now on, and all clients whose own are revoked. Reply: `Done`.
+    Keys { keys: Vec<Key>, revoked: Vec<Revoked> },
     /// Everything answered becomes durable. Reply: `Done`.
     Flush,
     /// Room for data. Reply: `Space`.
     Space,
     /// Anybody asks it for its own requests, until this conversation ends. Reply: `Done`.
     Install { policy: Policy },
+
+    // A part asks a coordinator.
+    /// A session goes on; 0: one begins. Reply: `Number`, of the session; `ENOTCONN` if it is over.
+    Beat { session: u64 },
+    /// What is kept under names that begin so. Reply: `Entries`.
+    List { prefix: String },
+    /// Makes an entry, or changes the one of this version; it goes with the session, unless that is
+    /// 0. Reply: `Number`, the version.
+    Put { name: String, value: String, version: Option<u64>, session: u64 },
+    /// An entry of this version goes. Reply: `Done`.
+    Remove { name: String, version: u64 },
 
     // Asked of anybody.
     /// Figures. Reply: `Text`, JSON.
@@ -352,6 +399,7 @@ pub enum Reply {
         free: u64,
         capacity: u64,
     },
+    Entries(Vec<Entry>),
 }
 
 impl Call {
@@ -372,6 +420,11 @@ impl Call {
                 Event::StaleEntry { name, .. } => name.len() <= limits::NAME_MAX,
                 _ => true,
             }),
+            Call::AddKey { name } | Call::RevokeKey { name } | Call::Remove { name, .. } => {
+                name.len() <= limits::NAME_MAX
+            }
+            Call::List { prefix } => prefix.len() <= limits::NAME_MAX,
+            Call::Put { name, value, .. } => is_fit_entry(name, value),
             _ => true,
         };
         if is_fit { Ok(call) } else { Err(InvalidMessage::Field) }
@@ -393,12 +446,17 @@ impl Reply {
         let is_fit = match &reply {
             Reply::File { header, .. } => header.len() <= limits::REPLY_HEADER_MAX,
             Reply::Grant(grant) => !grant.nodes.is_empty(),
+            Reply::Entries(all) => all.iter().all(|one| is_fit_entry(&one.name, &one.value)),
             // Who asks for more goes on behind the last one.
             Reply::Objects(objects) => objects.is_sorted_by(|one, next| one.object < next.object),
             _ => true,
         };
         if is_fit { Ok(reply) } else { Err(InvalidMessage::Field) }
     }
+}
+
+fn is_fit_entry(name: &str, value: &str) -> bool {
+    name.len() <= limits::NAME_MAX && value.len() <= ENTRY_VALUE_MAX
 }
 
 /// One value, and nothing behind it.

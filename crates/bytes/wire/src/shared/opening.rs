@@ -5,7 +5,7 @@
 //!          6 sealed u8 (0, 1) | 7 0 | 8 cluster u64 | 16 from u64 | 24 to u64 | 32 life u64 |
 //!          40 life seen u64 | 48 queue u32 | 52 first number u32 | 56 nonce u64 |
 //!          64 MAC, 16 bytes, of all before it
-//! peer     u64: role in the top byte (1 server, 2 node, 3 client), its number below
+//! peer     u64: role in the top byte (1 server, 2 node, 3 client, 4 coordinator), its number below
 //! ```
 //!
 //! Little-endian. An opening goes to the port of packets, alone in its datagram, and cannot be
@@ -40,6 +40,8 @@ pub enum Peer {
     /// A client: a DPU side, a process of its own, or somebody who looks. Chosen at random, of 56
     /// bits: those above them do not travel.
     Client(u64),
+    /// Who keeps which parts there are.
+    Coordinator(u16),
 }
 
 impl Peer {
@@ -50,6 +52,7 @@ impl Peer {
             Peer::Server(number) => (1, u64::from(number)),
             Peer::Node(number) => (2, u64::from(number)),
             Peer::Client(number) => (3, number & (u64::MAX >> (u64::BITS - NUMBER_BITS))),
+            Peer::Coordinator(number) => (4, u64::from(number)),
         };
         role << NUMBER_BITS | number
     }
@@ -65,6 +68,7 @@ impl Peer {
             1 => short().map(Peer::Server),
             2 => short().map(Peer::Node),
             3 => Ok(Peer::Client(number)),
+            4 => short().map(Peer::Coordinator),
             _ => Err(InvalidMessage::Field),
         }
     }
@@ -76,6 +80,7 @@ impl std::fmt::Display for Peer {
             Peer::Server(number) => write!(f, "server {number}"),
             Peer::Node(number) => write!(f, "node {number}"),
             Peer::Client(number) => write!(f, "client {number:x}"),
+            Peer::Coordinator(number) => write!(f, "coordinator {number}"),
         }
     }
 }

@@ -218,7 +218,7 @@ impl World {
                 Err(_) => Reply::Failed(Errno::EIO),
             },
             Call::Objects { from } => Reply::Objects(node.store.objects(from, 16)),
-            Call::Keys { keys } => {
+            Call::Keys { keys, .. } => {
                 *node.keys.lock().unwrap() = keys;
                 Reply::Done
             }
@@ -293,6 +293,7 @@ impl Net for Line {
                     let server = SERVERS.with_borrow(Clone::clone).unwrap();
                     server.call(me, call, world.time(), world.wall()).await
                 }
+                Peer::Coordinator(_) => std::future::pending().await,
                 Peer::Client(client) => {
                     let client = CLIENTS.with_borrow(|all| all.get(&client).cloned());
                     match client {

@@ -15,5 +15,6 @@ mod files;
 mod lives;
 mod node;
 mod nodes;
+mod users;
 mod walk;
 mod world;

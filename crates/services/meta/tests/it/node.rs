@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use outboard_codec::mac;
-use outboard_wire::shared::call::{Key, Object};
+use outboard_wire::shared::call::{Key, Object, Revoked};
 use outboard_wire::shared::{Heads, Reason, Rights, Target};
 
 /// A node: what it holds, and the keys it knows.
@@ -11,6 +11,7 @@ use outboard_wire::shared::{Heads, Reason, Rights, Target};
 pub(crate) struct Node {
     pub(crate) objects: BTreeMap<u64, Object>,
     pub(crate) keys: Vec<Key>,
+    pub(crate) revoked: Vec<Revoked>,
     pub(crate) away: bool,
     pub(crate) damaged: BTreeMap<u64, u64>,
     /// Bytes of objects, and the last sequence under their fence.
@@ -27,6 +28,9 @@ impl Node {
         wall: u64,
     ) -> Result<Vec<u8>, Reason> {
         let Heads { capability, target, .. } = heads;
+        if self.revoked.iter().any(|one| u64::from(one.client) == capability.client >> 32) {
+            return Err(Reason::Revoked);
+        }
         let known = self.keys.iter().find(|key| key.id == capability.key && key.until > wall);
         let known = known.ok_or(Reason::Forged)?;
         if !mac::is_tag(&known.key, &[&capability.signed()], &capability.mac) {

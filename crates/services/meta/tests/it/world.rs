@@ -92,7 +92,9 @@ impl World {
         let known = node.keys.iter().find(|key| key.id == capability.key && key.until > wall);
         let good = known
             .is_some_and(|key| mac::is_tag(&key.key, &[&capability.signed()], &capability.mac));
-        let allowed = capability.rights.allow(Rights::WRITE);
+        let mut revoked = node.revoked.iter();
+        let revoked = revoked.any(|one| u64::from(one.client) == capability.client >> 32);
+        let allowed = capability.rights.allow(Rights::WRITE) && !revoked;
         if !good || !allowed || capability.expires <= wall || node.away {
             return false;
         }
@@ -139,8 +141,8 @@ impl World {
             Call::Verify { object } => {
                 Reply::Number(node.damaged.get(&object).copied().unwrap_or(0))
             }
-            Call::Keys { keys } => {
-                node.keys = keys;
+            Call::Keys { keys, revoked } => {
+                (node.keys, node.revoked) = (keys, revoked);
                 Reply::Done
             }
             Call::Flush => Reply::Done,
@@ -162,7 +164,7 @@ impl Net for Line {
         let call = Call::decode(&call).unwrap();
         let reply = match to {
             Peer::Node(node) => self.0.node(node, call)?,
-            Peer::Server(_) => return Err(Gone::Refused),
+            Peer::Server(_) | Peer::Coordinator(_) => return Err(Gone::Refused),
             Peer::Client(client) => {
                 let answer = Arc::default();
                 let asked = Asked { client, call, answer: Arc::clone(&answer) };

@@ -3,10 +3,10 @@
 //! They lie in the node's memory: header handlers read them, the CPU side writes them, and asks
 //! them itself about requests that were steered to it.
 
-use outboard_base::planted::{Fault, is_planted};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use outboard_wire::shared::call::Key;
+use outboard_base::planted::{Fault, is_planted};
+use outboard_wire::shared::call::{Key, REVOKED_MAX, Revoked};
 use outboard_wire::shared::{Answer, Capability, Heads, Peer, Reason, Strategy, Target};
 
 /// The one epoch of groups of one member.
@@ -48,17 +48,26 @@ pub(crate) struct Rules {
     wall_ms: u64,
     /// By object.
     fences: BTreeMap<u64, u64>,
+    /// Numbers of keys of clients that count no more.
+    revoked: BTreeSet<u32>,
 }
 
 impl Rules {
     /// Without keys or fences.
     pub(crate) fn new(settings: Settings) -> Rules {
-        Rules { settings, keys: BTreeMap::new(), wall_ms: 0, fences: BTreeMap::new() }
+        Rules {
+            settings,
+            keys: BTreeMap::new(),
+            wall_ms: 0,
+            fences: BTreeMap::new(),
+            revoked: BTreeSet::new(),
+        }
     }
 
     /// Bytes they take at most.
-    pub(crate) const MEMORY: usize =
-        FENCES_MAX * size_of::<(u64, u64)>() + KEYS_MAX * size_of::<(u8, Key)>();
+    pub(crate) const MEMORY: usize = FENCES_MAX * size_of::<(u64, u64)>()
+        + KEYS_MAX * size_of::<(u8, Key)>()
+        + REVOKED_MAX * size_of::<u32>();
 
     /// What time it is; it never goes back.
     pub(crate) fn set_wall(&mut self, wall_ms: u64) {
@@ -70,6 +79,11 @@ impl Rules {
         let now = self.wall_ms;
         self.keys.retain(|_, key| now < key.until);
         self.keys.extend(keys.into_iter().map(|key| (key.id, key)));
+    }
+
+    /// All clients whose keys are revoked. A server never forgets one.
+    pub(crate) fn set_revoked(&mut self, revoked: &[Revoked]) {
+        self.revoked = revoked.iter().map(|one| one.client).collect();
     }
 
     /// How many keys there are.
@@ -92,9 +106,14 @@ impl Rules {
         self.fences.get(&object).copied().unwrap_or(0)
     }
 
-    /// Whether what was allowed before still is: no higher fence was heard of, and the capability's
-    /// time is not over.
+    /// Whether what was allowed before still is: the client's key was not revoked, no higher fence
+    /// was heard of, and the capability's time is not over.
     pub(crate) fn still(&self, capability: &Capability) -> Result<(), Reason> {
+        // A client's number is that of its key, and below it of the place it is at.
+        let key = u32::try_from(capability.client >> 32).unwrap_or(u32::MAX);
+        if self.revoked.contains(&key) {
+            return Err(Reason::Revoked);
+        }
         if self.wall_ms >= capability.expires {
             return Err(Reason::Expired);
         }
@@ -132,7 +151,7 @@ impl Rules {
         let is_client = match from {
             Peer::Client(id) => id == capability.client,
             Peer::Server(_) => true,
-            Peer::Node(_) => false,
+            Peer::Node(_) | Peer::Coordinator(_) => false,
         };
         let strategy = match &heads.target {
             Target::Write(write) => write.strategy,

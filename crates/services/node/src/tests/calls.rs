@@ -2,7 +2,7 @@
 
 use outboard_base::Errno;
 use outboard_wire::shared::Reason;
-use outboard_wire::shared::call::{Call, Reply};
+use outboard_wire::shared::call::{Call, Reply, Revoked};
 
 use super::*;
 use crate::policy::{Steer, Threat};
@@ -13,7 +13,10 @@ fn calls() -> Vec<Call> {
         Call::Purge { object: 1 },
         Call::Objects { from: 0 },
         Call::Verify { object: 1 },
-        Call::Keys { keys: vec![Key { id: 1, until: u64::MAX, key: [9; 32] }] },
+        Call::Keys {
+            keys: vec![Key { id: 1, until: u64::MAX, key: [9; 32] }],
+            revoked: vec![Revoked { client: 0 }],
+        },
     ]
 }
 
@@ -128,12 +131,39 @@ fn what_is_late_of_a_purged_object_does_not_bring_it_back() {
     assert_eq!(rig.ask(ME, &again, &mut rng).0.outcome, Ok(()), "its number is used again");
 }
 
+/// Whoever's key is revoked writes nothing more, not even under what it was granted before; others
+/// do. What the server says next says it again.
+#[test]
+fn who_is_revoked_is_refused_at_once() {
+    let mut rig = Rig::new(NodeOptions::default());
+    let mut rng = Rng::new(1);
+    let write = |sequence| Ask::write(1, (5, sequence), 0, vec![7; 100]).message();
+    assert_eq!(rig.ask(ME, &write(1), &mut rng).0.outcome, Ok(()));
+    let tell = |rig: &Rig, client| {
+        let keys = vec![Key { id: 1, until: NOW + 1000, key: KEY }];
+        let call = Call::Keys { keys, revoked: vec![Revoked { client }] };
+        assert_eq!(run(rig.node.call(SERVER, call)), Reply::Done);
+    };
+    let number = u32::try_from(CLIENT >> 32).unwrap();
+    tell(&rig, number + 1);
+    assert_eq!(rig.ask(ME, &write(2), &mut rng).0.outcome, Ok(()), "another is");
+    tell(&rig, number);
+    let before = rig.writes();
+    assert_eq!(rig.ask(ME, &write(3), &mut rng).0.outcome, Err(Reason::Revoked));
+    let read = Ask::read(1, 5, 0, 100).message();
+    assert_eq!(rig.ask(ME, &read, &mut rng).0.outcome, Err(Reason::Revoked));
+    assert_eq!(rig.writes(), before, "nothing reached the medium");
+}
+
 #[test]
 fn keys_rotate_with_the_old_one_in_force_until_it_says() {
     let mut rig = Rig::new(NodeOptions::default());
     let mut rng = Rng::new(1);
     let key = Key { id: 3, until: NOW + 5000, key: OLD_KEY };
-    assert_eq!(run(rig.node.call(SERVER, Call::Keys { keys: vec![key] })), Reply::Done);
+    assert_eq!(
+        run(rig.node.call(SERVER, Call::Keys { keys: vec![key], revoked: Vec::new() })),
+        Reply::Done
+    );
     let ask = |id: u8, key: &[u8; 32], sequence| {
         let mut ask = Ask::write(1, (5, sequence), 0, vec![7; 100]);
         ask.heads.capability.key = id;

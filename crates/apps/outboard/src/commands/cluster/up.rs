@@ -8,8 +8,11 @@ use std::path::Path;
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 
+use outboard_coordinator::Way;
+use outboard_fabric::Asking;
+
 use super::Wishes;
-use crate::cluster::description::{Description, FILE, Node, Role, Server};
+use crate::cluster::description::{Coordinator, Description, FILE, Node, Role, Server};
 use crate::cluster::netns::{self, Place};
 use crate::cluster::part::{Running, make_key};
 use crate::cluster::process::Cluster;
@@ -22,6 +25,8 @@ use crate::watch::{Happened, Watch};
 const PORT: u16 = outboard_wire::roce::PORT;
 /// Nodes of a cluster where nobody says how many.
 const NODES: u16 = 3;
+/// Where the coordinator is on the loopback: behind all nodes there may be.
+const COORDINATOR_AT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 254);
 /// Ports that are tried where any will do.
 const TRIES: usize = 100;
 /// How often it is looked whether a part has died.
@@ -93,6 +98,27 @@ fn whole(dir: &Path) -> Result<std::path::PathBuf, Failure> {
     made.map_err(|error| Failure::usage(format!("--capture {}: {error}", dir.display())))
 }
 
+/// The coordinator that is wished: a process at this address, an ensemble, or none.
+fn coordinator(
+    wished: &str,
+    address: Option<SocketAddrV4>,
+) -> Result<Option<Coordinator>, Failure> {
+    match wished {
+        "none" => Ok(None),
+        "embedded" => {
+            let data = Some(Role::Coordinator.to_string().into());
+            Ok(Some(Coordinator { address, data, zookeeper: None }))
+        }
+        location => {
+            Way::<Asking>::zookeeper(location).map_err(|what| {
+                Failure::usage(format!("--coordinator takes embedded, none or an ensemble: {what}"))
+            })?;
+            let zookeeper = Some(location.to_owned());
+            Ok(Some(Coordinator { zookeeper, ..Coordinator::default() }))
+        }
+    }
+}
+
 /// A cluster that is there is what it is.
 fn agree(cluster: &Description, how: &Wishes) -> Result<(), Failure> {
     let differs = |what: &str| {
@@ -119,6 +145,13 @@ fn agree(cluster: &Description, how: &Wishes) -> Result<(), Failure> {
     if how.trust.is_some_and(|trust| trust != cluster.trust()) {
         return differs("--trust");
     }
+    let wished = how.coordinator.as_deref().map(|text| coordinator(text, None)).transpose()?;
+    let what = |one: &Option<Coordinator>| {
+        one.as_ref().map(|one| (one.zookeeper.clone(), one.data.clone()))
+    };
+    if wished.is_some_and(|wished| what(&wished) != what(&cluster.coordinator)) {
+        return differs("--coordinator");
+    }
     let port = cluster.server()?.address.port();
     if how.port.is_some_and(|asked| asked != 0 && asked != port) {
         return differs("--port");
@@ -140,12 +173,13 @@ fn make(dir: &Path, how: &Wishes) -> Result<(), Failure> {
             let last = u8::try_from(1 + number).unwrap_or(u8::MAX);
             Ipv4Addr::new(127, 0, 0, last)
         }
+        (false, Role::Coordinator) => COORDINATOR_AT,
         (false, _) => Ipv4Addr::LOCALHOST,
     };
     let all: Vec<Ipv4Addr> = numbers
         .clone()
         .map(|number| address(Role::Node(number)))
-        .chain([address(Role::Meta)])
+        .chain([address(Role::Meta), address(Role::Coordinator)])
         .collect();
     let port = match how.port {
         Some(0) if !how.netns => free_port(&all)?,
@@ -163,6 +197,8 @@ fn make(dir: &Path, how: &Wishes) -> Result<(), Failure> {
         Description::new(server, nodes.collect(), how.netns.then_some(netns::MTU));
     (description.packed, description.netns) = (how.packed, how.netns);
     description.hosts = how.hosts.unwrap_or(0);
+    let wished = how.coordinator.as_deref().unwrap_or("embedded");
+    description.coordinator = coordinator(wished, Some(at(Role::Coordinator)))?;
     description.layout.clone_from(&how.layout);
     description.trust = how.trust;
     description.layout().map_err(Failure::usage)?;

@@ -178,6 +178,12 @@ fn connect(
                 "the metadata server at {server} does not take this key: it is another cluster's"
             )));
         }
+        Some(Err(Errno::EACCES)) => {
+            return Err(Failure::usage(format!(
+                "the metadata server at {server} takes this client's key no more: it was revoked; \
+                 whoever manages the cluster gives another (`outboard cluster key add`)"
+            )));
+        }
         None | Some(Err(Errno::ETIMEDOUT)) => {
             return Err(Failure::new(
                 Code::NotRunning,

@@ -116,13 +116,19 @@ fn events() -> (Call, Vec<u8>) {
 
 /// Calls, and the bytes of each.
 pub(crate) fn calls() -> Vec<(Call, Vec<u8>)> {
+    [data_calls(), managing()].concat()
+}
+
+fn data_calls() -> Vec<(Call, Vec<u8>)> {
     let told = Told { size: 5, mtime: Some(Timestamp { sec: -2, nsec: 3 }), blocks: None };
     let quiet = Told { size: 6, mtime: None, blocks: Some(7) };
     let (ino, session, fence, object, asker) = (INO, S, 0x0102, 0x11, asker());
     let (request, payload) = (vec![1, 2, 3], vec![4, 5]);
     let contents = true;
     let key = Key { id: 2, until: 3, key: [7; 32] };
-    let key_bytes = format!("44 01000000 02 0300000000000000 {}", "07".repeat(32));
+    let key_bytes =
+        format!("44 01000000 02 0300000000000000 {} 01000000 09000000", "07".repeat(32));
+    let revoked = vec![Revoked { client: 9 }];
     let file = Call::File { asker: asker.clone(), request, payload };
     let (told_bytes, quiet_bytes) = (
         "0500000000000000 01 feffffffffffffff 03000000 00 ",
@@ -166,11 +172,31 @@ pub(crate) fn calls() -> Vec<(Call, Vec<u8>)> {
         (Call::Purge { object }, with(&["41", INO_BYTES])),
         (Call::Objects { from: object }, with(&["42", INO_BYTES])),
         (Call::Verify { object }, with(&["43", INO_BYTES])),
-        (Call::Keys { keys: vec![key] }, hex(&key_bytes)),
+        (Call::Keys { keys: vec![key], revoked }, hex(&key_bytes)),
         (Call::Flush, hex("45")),
         (Call::Space, hex("46")),
         (Call::Install { policy: Policy::ReadOnly }, hex("47 01")),
         (Call::Status, hex("60")),
+    ]
+}
+
+/// Calls of who manages a cluster, and of parts to a coordinator.
+fn managing() -> Vec<(Call, Vec<u8>)> {
+    let name = String::from("ab");
+    let (name_bytes, number) = ("02000000 6162 ", "0201000000000000 ");
+    let with = |parts: &[&str]| hex(&parts.concat());
+    vec![
+        (Call::AddKey { name: name.clone() }, with(&["0f", name_bytes])),
+        (Call::ListKeys, hex("10")),
+        (Call::RevokeKey { name: name.clone() }, with(&["11", name_bytes])),
+        (Call::RotateKey, hex("12")),
+        (Call::Beat { session: 0x0102 }, with(&["50", number])),
+        (Call::List { prefix: name.clone() }, with(&["51", name_bytes])),
+        (
+            Call::Put { name: name.clone(), value: "c".into(), version: Some(0x0102), session: 0 },
+            with(&["52", name_bytes, "01000000 63 01", number, "0000000000000000"]),
+        ),
+        (Call::Remove { name, version: 0x0102 }, with(&["53", name_bytes, number])),
     ]
 }
 
@@ -180,6 +206,7 @@ pub(crate) fn replies() -> Vec<(Reply, Vec<u8>)> {
     let other = Object { object: 0x12, end: 0, fence: 0, bytes: 0 };
     let object_bytes = "1100000000000000 0500000000000000 0201000000000000 0020000000000000 ";
     let other_bytes = "1200000000000000 0000000000000000 0000000000000000 0000000000000000 ";
+    let entry = Entry { name: "ab".into(), value: "c".into(), version: 3, session: 4 };
     let file = Reply::File { result: 0x0102, header: vec![1], payload: vec![2, 3] };
     let with = |parts: &[&str]| hex(&parts.concat());
     vec![
@@ -203,5 +230,9 @@ pub(crate) fn replies() -> Vec<(Reply, Vec<u8>)> {
         (Reply::Objects(vec![object, other]), with(&["0a 02000000", object_bytes, other_bytes])),
         (Reply::Text("\u{e9}{}".into()), hex("0b 04000000 c3a97b7d")),
         (Reply::Space { free: 2, capacity: 3 }, hex("0c 0200000000000000 0300000000000000")),
+        (
+            Reply::Entries(vec![entry]),
+            hex("0d 01000000 02000000 6162 01000000 63 0300000000000000 0400000000000000"),
+        ),
     ]
 }

@@ -15,9 +15,10 @@
 use outboard_base::{Cred, Errno, Fh, Ino, SessionId, Timestamp, limits};
 
 use super::{
-    Asker, Call, Event, Grant, Key, LAYOUT_LEN, Layout, Mode, Object, Policy, Reply, Told,
+    Asker, Call, Entry, Event, Grant, Key, LAYOUT_LEN, Layout, Mode, Object, Policy, Reply,
+    Revoked, Told,
 };
-use super::{EVENTS_MAX, KEYS_MAX, OBJECTS_MAX, TEXT_MAX};
+use super::{ENTRIES_MAX, EVENTS_MAX, KEYS_MAX, OBJECTS_MAX, REVOKED_MAX, TEXT_MAX};
 use crate::file::Attr;
 use crate::shared::{CAPABILITY_LEN, COORDINATE_LEN, Capability, Coordinate, FAN_MAX};
 use crate::shared::{InvalidMessage, zeros};
@@ -310,6 +311,8 @@ records! {
     Grant [0] { mode, attr, strips, layout, capability, nodes }
     Object [OBJECTS_MAX] { object, end, fence, bytes }
     Key [KEYS_MAX] { id, until, key }
+    Revoked [REVOKED_MAX] { client }
+    Entry [ENTRIES_MAX] { name, value, version, session }
 }
 
 macro_rules! choices {
@@ -371,16 +374,24 @@ choices! { Call [0]
     12 SetLayout { asker, ino, layout };
     13 Check { contents };
     14 Begin { nonce };
+    15 AddKey { name };
+    16 ListKeys;
+    17 RevokeKey { name };
+    18 RotateKey;
     32 Recall { ino, keep };
     33 Events { events };
     64 Seal { object, fence };
     65 Purge { object };
     66 Objects { from };
     67 Verify { object };
-    68 Keys { keys };
+    68 Keys { keys, revoked };
     69 Flush;
     70 Space;
     71 Install { policy };
+    80 Beat { session };
+    81 List { prefix };
+    82 Put { name, value, version, session };
+    83 Remove { name, version };
     96 Status;
 }
 
@@ -398,4 +409,5 @@ choices! { Reply [0]
     10 Objects(objects);
     11 Text(text);
     12 Space { free, capacity };
+    13 Entries(entries);
 }

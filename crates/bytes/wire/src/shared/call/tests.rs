@@ -148,7 +148,16 @@ fn calls_are_bounded() {
             })
             .collect(),
     };
-    let keys = |count| Call::Keys { keys: vec![Key { id: 1, until: 2, key: [3; 32] }; count] };
+    let keys = |count| Call::Keys {
+        keys: vec![Key { id: 1, until: 2, key: [3; 32] }; count],
+        revoked: vec![Revoked { client: 4 }; count],
+    };
+    let put = |name, value| Call::Put {
+        name: "n".repeat(name),
+        value: "v".repeat(value),
+        version: None,
+        session: 1,
+    };
     for (call, is_fit) in [
         (file(GROUPS_MAX, REQUEST_HEADER_MAX, IO_MAX), true),
         (file(GROUPS_MAX + 1, 0, 0), false),
@@ -159,6 +168,10 @@ fn calls_are_bounded() {
         (events(1, NAME_MAX + 1), false),
         (keys(KEYS_MAX), true),
         (keys(KEYS_MAX + 1), false),
+        (put(NAME_MAX, ENTRY_VALUE_MAX), true),
+        (put(NAME_MAX + 1, 0), false),
+        (put(0, ENTRY_VALUE_MAX + 1), false),
+        (Call::RevokeKey { name: "n".repeat(NAME_MAX + 1) }, false),
     ] {
         let bytes = call_bytes(&call);
         assert!(!is_fit || CALL_HEAD_LEN + bytes.len() <= MESSAGE_MAX);
@@ -363,7 +376,7 @@ fn any_call() -> impl Values<Value = Call> {
     let keep = || prop::option::of(any_mode());
     let ids = || any::<(u64, u64, u64)>().prop_map(|(a, b, c)| (Ino(a), SessionId(b), c));
     let key = any::<(u8, u64, [u8; 32])>().prop_map(|(id, until, key)| Key { id, until, key });
-    let few = (0..17, ids(), keep()).prop_map(|(kind, (ino, session, number), keep)| match kind {
+    let few = (0..18, ids(), keep()).prop_map(|(kind, (ino, session, number), keep)| match kind {
         0 => Call::Detach { session },
         1 => Call::Back { session },
         2 => Call::Renew,
@@ -379,6 +392,7 @@ fn any_call() -> impl Values<Value = Call> {
         12 => Call::Flush,
         13 => Call::Begin { nonce: number },
         14 => Call::Install { policy: Policy::Steered },
+        15 => Call::Beat { session: number },
         _ => Call::Status,
     });
     let by_asker = (0..4, any_asker(), ids(), any_layout(), bytes(), bytes()).prop_map(
@@ -400,7 +414,19 @@ fn any_call() -> impl Values<Value = Call> {
         2 => by_asker,
         2 => telling,
         1 => vec(any_event(), 0..20).prop_map(|events| Call::Events { events }),
-        1 => vec(key, 0..=KEYS_MAX).prop_map(|keys| Call::Keys { keys }),
+        1 => (vec(key, 0..=KEYS_MAX), vec(any::<u32>(), 0..9)).prop_map(|(keys, revoked)| {
+            let revoked = revoked.into_iter().map(|client| Revoked { client }).collect();
+            Call::Keys { keys, revoked }
+        }),
+        1 => (0..5, ".{0,40}", ".{0,40}", prop::option::of(any::<u64>()), any::<u64>()).prop_map(
+            |(kind, name, value, version, session)| match kind {
+                0 => Call::AddKey { name },
+                1 => Call::RevokeKey { name },
+                2 => Call::List { prefix: name },
+                3 => Call::Remove { name, version: session },
+                _ => Call::Put { name, value, version, session },
+            },
+        ),
     ]
 }
 
@@ -431,6 +457,13 @@ fn any_reply() -> impl Values<Value = Reply> {
             Reply::Objects(objects)
         }),
         1 => any::<String>().prop_map(Reply::Text),
+        1 => vec((".{0,40}", ".{0,40}", any::<u64>(), any::<u64>()), 0..9).prop_map(|all| {
+            let all = all.into_iter();
+            let entries = all.map(|(name, value, version, session)| {
+                Entry { name, value, version, session }
+            });
+            Reply::Entries(entries.collect())
+        }),
     ]
 }
 

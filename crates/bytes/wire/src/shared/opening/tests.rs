@@ -55,7 +55,7 @@ fn an_opening_that_lies_is_refused() {
     assert_eq!(refused(5, 0x23), Err(InvalidMessage::Field), "more than a datagram has");
     assert_eq!(refused(6, 2), Err(InvalidMessage::Field));
     assert_eq!(refused(7, 1), Err(InvalidMessage::Field));
-    for (role, at) in [(0, 23), (4, 23), (255, 31), (0, 31)] {
+    for (role, at) in [(0, 23), (5, 23), (255, 31), (0, 31)] {
         assert_eq!(refused(at, role), Err(InvalidMessage::Field), "role {role}");
     }
     assert_eq!(refused(18, 1), Err(InvalidMessage::Field), "a number no node has");
@@ -115,13 +115,14 @@ fn peers_have_names_and_numbers() {
         (Peer::Node(3), 2 << 56 | 3, "node 3"),
         (Peer::Node(u16::MAX), 2 << 56 | 0xFFFF, "node 65535"),
         (Peer::Client(0x1F), 3 << 56 | 0x1F, "client 1f"),
+        (Peer::Coordinator(2), 4 << 56 | 2, "coordinator 2"),
         (Peer::Client((1 << 56) - 1), (4 << 56) - 1, "client ffffffffffffff"),
     ] {
         assert_eq!((peer.encode(), peer.to_string().as_str()), (number, name));
         assert_eq!(Peer::decode(number), Ok(peer));
     }
     assert_eq!(Peer::Client(1 << 56 | 5).encode(), Peer::Client(5).encode());
-    for nobody in [0, 5, 4 << 56, u64::MAX, 1 << 56 | 1 << 16, 2 << 56 | 1 << 55] {
+    for nobody in [0, 5, 5 << 56, u64::MAX, 1 << 56 | 1 << 16, 2 << 56 | 1 << 55] {
         assert_eq!(Peer::decode(nobody), Err(InvalidMessage::Field), "{nobody:x}");
     }
 }
@@ -130,6 +131,7 @@ fn any_peer() -> impl Strategy<Value = Peer> {
     prop_oneof![
         any::<u16>().prop_map(Peer::Server),
         any::<u16>().prop_map(Peer::Node),
+        any::<u16>().prop_map(Peer::Coordinator),
         (0..1u64 << 56).prop_map(Peer::Client),
     ]
 }

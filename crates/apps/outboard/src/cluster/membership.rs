@@ -1,0 +1,187 @@
+//! A part at its cluster's coordinator: known before it serves, for as long as it does.
+//!
+//! A node serves without being known, too: a coordinator that does not answer changes nothing about
+//! files. A server waits: two of them on one volume is what it must not come to.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddrV4;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outboard_base::task::Spawn;
+use outboard_base::{Errno, Result as Done};
+use outboard_coordinator::{COORDINATOR, Claim, Known, Refusal, Standing, Way};
+use outboard_fabric::runtime::FabricRuntime;
+use outboard_fabric::{Asking, Part, random};
+use outboard_flow::{Net, Target};
+use outboard_kv::Kv;
+use outboard_kvfs::Kvfs;
+use outboard_link::pace;
+use outboard_medium::Medium;
+
+use super::description::{Description, Role};
+use super::part::Stop;
+use crate::exit::{Code, Failure};
+
+/// How long a coordinator is given to end the session of who had a name before, and died.
+const TAKEN: Duration = Duration::from_secs(10);
+/// How long a node waits for a coordinator that does not answer.
+const UNHEARD: Duration = Duration::from_secs(4);
+/// How long a part tries to say that it leaves.
+const LEAVE: Duration = Duration::from_secs(2);
+/// How long the coordinator is asked for the volume's store.
+const BIND: Duration = Duration::from_secs(30);
+/// The coordinator's entry of the volume, and the note in the volume.
+const VOLUME: &str = "volume";
+const IDENTITY: &[u8] = b"identity";
+
+/// A part's standing with its coordinator; without one it is always known.
+pub(crate) struct Membership<T: Target> {
+    role: Role,
+    known: Option<Rc<Known<Way<Asking<T>>, Asking<T>>>>,
+}
+
+impl<T: Target> Membership<T> {
+    /// Begins to make a part known. `hears` is told where the nodes are.
+    pub(crate) fn begin(
+        cluster: &Description,
+        role: Role,
+        (of, life): (u64, u64),
+        runtime: &Rc<FabricRuntime<T>>,
+        hears: impl Fn(Option<Vec<(u16, SocketAddrV4)>>) + 'static,
+    ) -> Result<Membership<T>, Failure> {
+        let Some(coordinator) = &cluster.coordinator else {
+            return Ok(Membership { role, known: None });
+        };
+        let asking = runtime.asking();
+        let way = match (coordinator.address, &coordinator.zookeeper) {
+            (Some(address), _) => {
+                asking.know(COORDINATOR, address);
+                Way::own(asking.clone())
+            }
+            (None, Some(location)) => Way::zookeeper(location).map_err(Failure::usage)?,
+            (None, None) => return Ok(Membership { role, known: None }),
+        };
+        let place = cluster.address(role)?.to_string();
+        let claim = Claim { name: role.to_string(), cluster: of, place, life };
+        let known = Known::new(way, asking, claim);
+        runtime.spawn(Box::pin(Rc::clone(&known).keep(hears)));
+        Ok(Membership { role, known: Some(known) })
+    }
+
+    /// Waits until the part may serve; false: it is to end.
+    pub(crate) fn enter(
+        &self,
+        part: &Part<T>,
+        pace: pace::Config,
+        stop: &Stop,
+    ) -> Result<bool, Failure> {
+        let Some(known) = &self.known else { return Ok(true) };
+        let begun = Instant::now();
+        let (said, taken) = (Cell::new(false), Cell::new(false));
+        let decided = || match known.standing() {
+            Standing::Unknown => false,
+            Standing::Known => true,
+            Standing::Refused(Refusal::Taken(_)) => {
+                taken.set(true);
+                begun.elapsed() > TAKEN
+            }
+            Standing::Refused(_) => true,
+            Standing::Unheard => {
+                let is_server = self.role == Role::Meta;
+                if is_server && !said.replace(true) {
+                    tracing::warn!(role = %self.role, "it waits for the coordinator");
+                }
+                // Two of one number take the conversation from each other.
+                !is_server && !taken.get() && begun.elapsed() > UNHEARD
+            }
+        };
+        part.serve(pace, &|| stop.is_asked() || decided())
+            .map_err(|error| Failure::internal(format!("{} cannot start: {error}", self.role)))?;
+        match self.refusal() {
+            Some(failure) => Err(failure),
+            None => Ok(!stop.is_asked()),
+        }
+    }
+
+    /// Whether the part is to end, though it was known.
+    pub(crate) fn is_refused(&self) -> bool {
+        let standing = self.known.as_ref().map(|known| known.standing());
+        // Anybody on the way may say that the key is not taken.
+        matches!(standing, Some(Standing::Refused(Refusal::Taken(_) | Refusal::Cluster(_))))
+    }
+
+    /// Why the part may not be here, in words.
+    pub(crate) fn refusal(&self) -> Option<Failure> {
+        let role = self.role;
+        let Standing::Refused(refusal) = self.known.as_ref()?.standing() else { return None };
+        Some(match refusal {
+            Refusal::Cluster(other) => Failure::usage(format!(
+                "{role} is refused: the coordinator is that of cluster {other:016x}, and the key \
+                 in the description is another cluster's"
+            )),
+            Refusal::Key => Failure::usage(format!(
+                "{role} is refused: the coordinator does not take the key in the description: it \
+                 is another cluster's"
+            )),
+            Refusal::Taken(place) => Failure::new(
+                Code::Data,
+                format!(
+                    "{role} is at {place} already, by the coordinator's word: end that one first, \
+                     or give this one another number"
+                ),
+            ),
+        })
+    }
+
+    /// The volume is kept in this store, and was never in another.
+    pub(crate) fn bind<K: Kv + 'static, M: Medium + 'static>(
+        &self,
+        part: &Part<T>,
+        volume: &Arc<Kvfs<K, M>>,
+    ) -> Result<(), Failure> {
+        let Some(known) = &self.known else { return Ok(()) };
+        let (known, volume) = (Rc::clone(known), Arc::clone(volume));
+        let bound = part.finish(
+            async move {
+                let own = identity(&volume).await?;
+                let kept = known.bind(VOLUME, &own).await;
+                Ok(kept == own)
+            },
+            BIND,
+        );
+        let cannot = |what: &dyn std::fmt::Display| {
+            Failure::new(Code::Data, format!("{} cannot open its volume: {what}", self.role))
+        };
+        let bound: Option<Done<bool>> = bound.map_err(|error: io::Error| cannot(&error))?;
+        match bound {
+            Some(Ok(true)) => Ok(()),
+            Some(Ok(false)) => Err(cannot(
+                &"by the coordinator's word it is kept in another store: give this server that \
+                  one's directory, or make another cluster",
+            )),
+            Some(Err(errno)) => Err(cannot(&errno)),
+            None => Err(cannot(&"the coordinator does not answer")),
+        }
+    }
+
+    /// The part ends: its name is free at once.
+    pub(crate) fn leave(&self, part: &Part<T>) {
+        if let Some(known) = &self.known {
+            let _session_ends = part.finish(Rc::clone(known).leave(), LEAVE);
+        }
+    }
+}
+
+/// What names the store, in the store: made once.
+async fn identity<K: Kv, M: Medium>(volume: &Kvfs<K, M>) -> Done<String> {
+    let notes = volume.notes(IDENTITY, None).await?;
+    if let Some((_, value)) = notes.into_iter().find(|(name, _)| name == IDENTITY) {
+        return String::from_utf8(value).map_err(|_| Errno::EUCLEAN);
+    }
+    let made = format!("{:016x}", random().map_err(|_| Errno::EIO)?);
+    volume.note(IDENTITY, Some(made.as_bytes())).await?;
+    Ok(made)
+}
