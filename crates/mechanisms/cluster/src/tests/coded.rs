@@ -1,8 +1,8 @@
 //! Erasure-coded stripes, as a model (R4, R5 and R6 of `docs/internals/shared.md`): k data units
 //! and m parities on as many members, writers that change some units of a stripe and die in its
-//! midst, parities that add what data units send, resolvers that pause, members that die, lose power
-//! alone or all together. Nothing but tests uses it: it is what the rules are tried on before they
-//! are built.
+//! midst, parities that add what data units send, resolvers that pause, members that die, lose
+//! power alone or all together. Nothing but tests uses it: it is what the rules are tried on before
+//! they are built.
 //!
 //! `OUTBOARD_WALKS=n` walks that many seeds, `OUTBOARD_SEED=n` one alone.
 

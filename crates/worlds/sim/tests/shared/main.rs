@@ -19,6 +19,7 @@ mod host;
 mod model;
 mod part;
 mod walk;
+mod way;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +27,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use outboard_base::planted::Fault;
 use outboard_sim::seeds;
 use part::Planted;
-use walk::{Counts, Way, walk};
+use walk::walk;
+use way::{Counts, Way};
 
 /// The usual seeds.
 const SEEDS: u64 = 40;

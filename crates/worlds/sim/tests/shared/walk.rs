@@ -16,6 +16,7 @@ use crate::front::{Front, is_loss};
 use crate::host::{Ask, Asked, Host, session};
 use crate::model::{ANY, CELL, CELLS, File, NONE, Name};
 use crate::part::Planted;
+use crate::way::{Counts, Way};
 use crate::world::{CLIENTS, NODES, SERVER, World};
 
 const LANES: usize = 2;
@@ -63,23 +64,6 @@ struct Told {
     repeats: bool,
 }
 
-/// What a walk met.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) asked: u64,
-    pub(crate) failed: u64,
-    pub(crate) deaths: u64,
-    pub(crate) power: u64,
-    pub(crate) replays: u64,
-    /// Datagrams.
-    pub(crate) lost: u64,
-    /// What caches of hosts answered, and syncs that said that something was lost.
-    pub(crate) hits: u64,
-    pub(crate) kept: u64,
-    pub(crate) told: u64,
-    pub(crate) trace: u64,
-}
-
 pub(crate) struct Walk {
     world: World,
     hosts: Vec<Host>,
@@ -97,20 +81,6 @@ pub(crate) struct Walk {
     is_cached: bool,
     unkept: [bool; 2],
     counts: Counts,
-}
-
-/// How a seed is walked.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Way {
-    pub(crate) planted: Option<Planted>,
-    /// Hosts have caches; else the seed says whether.
-    pub(crate) cached: Option<bool>,
-    /// More befalls it, and for longer.
-    pub(crate) harsh: bool,
-    /// Hosts go on by themselves while their DPU sides are stopped or away.
-    pub(crate) apart: bool,
-    /// What happens is printed.
-    pub(crate) tells: bool,
 }
 
 fn rough(world: &mut dyn FnMut(u64) -> u64) -> LineOptions {

@@ -1,5 +1,5 @@
-//! The world of coded stripes: members, one writer a stripe at a time, resolvers, and a network that
-//! keeps, doubles and loses what it likes; and what is known of each stripe from outside.
+//! The world of coded stripes: members, one writer a stripe at a time, resolvers, and a network
+//! that keeps, doubles and loses what it likes; and what is known of each stripe from outside.
 
 use std::collections::{BTreeMap, BTreeSet};
 

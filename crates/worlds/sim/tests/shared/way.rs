@@ -1,0 +1,34 @@
+//! How a seed is walked, and what the walk met.
+
+use crate::part::Planted;
+
+/// How a seed is walked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Way {
+    pub(crate) planted: Option<Planted>,
+    /// Hosts have caches; else the seed says whether.
+    pub(crate) cached: Option<bool>,
+    /// More befalls it, and for longer.
+    pub(crate) harsh: bool,
+    /// Hosts go on by themselves while their DPU sides are stopped or away.
+    pub(crate) apart: bool,
+    /// What happens is printed.
+    pub(crate) tells: bool,
+}
+
+/// What a walk met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) asked: u64,
+    pub(crate) failed: u64,
+    pub(crate) deaths: u64,
+    pub(crate) power: u64,
+    pub(crate) replays: u64,
+    /// Datagrams.
+    pub(crate) lost: u64,
+    /// What caches of hosts answered, and syncs that said that something was lost.
+    pub(crate) hits: u64,
+    pub(crate) kept: u64,
+    pub(crate) told: u64,
+    pub(crate) trace: u64,
+}
