@@ -371,7 +371,11 @@ impl Siege {
     /// The node does not.
     pub fn end(mut self) -> Result<()> {
         for (row, _) in Row::ALL {
-            match self.server.ask(&Call::Purge { object: object(row) }) {
+            match self.server.ask(&Call::Purge {
+                object: object(row),
+                fence: u64::MAX,
+                until: u64::MAX,
+            }) {
                 Ok(Reply::Done) => {}
                 other => return Err(format!("an object is not purged: {other:?}")),
             }

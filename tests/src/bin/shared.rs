@@ -11,13 +11,17 @@
 //!   with an ensemble in its place, one of its three servers, and its leader;
 //! - `revoked`: a host whose key is revoked is refused, another goes on with what it had written;
 //! - `cut`: the network between a host and the server, and a node's cable, are cut and mended (only
-//!   when asked for: it takes root, and most of a minute).
+//!   when asked for: it takes root, and most of a minute);
+//! - `stopped` (only if it is named): a DPU side is stopped for longer than its lease while the
+//!   other host writes: its host reads nothing old from then on, and what was written when it goes
+//!   on.
 
 #![forbid(unsafe_code)]
 
 use std::env;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -31,13 +35,14 @@ use outboard_tests::cluster::Cluster;
 use outboard_tests::crash::{Mode, Worker};
 use outboard_tests::twins::Pair;
 use outboard_tests::{Result, Side, Volume, context, cut, note_skip};
+use rustix::process::{Signal, kill_process};
 
 const USAGE: &str = "\
-shared [--only=hosts|clients|killed|revoked|cut]... [--cache=none|hybrid]...
+shared [--only=hosts|clients|killed|revoked|cut|stopped]... [--cache=none|hybrid]...
        [--client=dpu|host|standard] [--rounds=N] [--seed=N] [--ensemble=DIRECTORY]
        [--base=DIRECTORY]
 
-  --only    just these cases [default: each but cut]
+  --only    just these cases [default: all but cut and stopped]
   --cache   the cache of the mounts [default: each]
   --client  who is the client in `killed`; host and standard have no cache [default: dpu]
   --rounds  kills [default: 6]
@@ -93,7 +98,7 @@ impl Options {
             let unknown = || format!("unknown argument `{arg}`\n{USAGE}");
             let (key, value) = arg.split_once('=').ok_or_else(unknown)?;
             match (key, value) {
-                ("--only", "hosts" | "clients" | "killed" | "revoked" | "cut") => {
+                ("--only", "hosts" | "clients" | "killed" | "revoked" | "cut" | "stopped") => {
                     options.only.push(value.into());
                 }
                 ("--cache", "none" | "hybrid") => options.caches.push(value.into()),
@@ -115,7 +120,8 @@ impl Options {
     }
 
     fn wants(&self, case: &str) -> bool {
-        (self.only.is_empty() && case != "cut") || self.only.iter().any(|only| only == case)
+        let usual = self.only.is_empty() && !["cut", "stopped"].contains(&case);
+        usual || self.only.iter().any(|only| only == case)
     }
 }
 
@@ -138,12 +144,13 @@ fn run(options: &Options) -> Result<()> {
 
 type Case = fn(&Options, &Path, &str) -> Result<()>;
 
-const CASES: [(&str, Case); 5] = [
+const CASES: [(&str, Case); 6] = [
     ("hosts", hosts),
     ("clients", clients),
     ("killed", killed),
     ("revoked", revoked),
     ("cut", cut),
+    ("stopped", stopped),
 ];
 
 /// A host: a DPU side and a mount of its own.
@@ -286,6 +293,71 @@ fn revoked(_: &Options, place: &Path, cache: &str) -> Result<()> {
         return Err(format!("{} does not say why", log.display()));
     }
     drop((file, guest));
+    other.stop()?;
+    cluster.check()?;
+    cluster.down()
+}
+
+/// How long a DPU side is stopped: a lease is given up for lost 11 s after its last renewal.
+const STOPPED: Duration = Duration::from_secs(13);
+
+fn stopped(_: &Options, place: &Path, cache: &str) -> Result<()> {
+    let cluster = Cluster::up(&place.join("cluster"), 2, false)?;
+    let mut one = host(&cluster, place, "one", cache)?;
+    let mut other = host(&cluster, place, "other", cache)?;
+    let (mine, theirs) = (one.mountpoint().join("file"), other.mountpoint().join("file"));
+    let write =
+        |path: &Path, byte| context(fs::write(path, [byte; 70_000]), || "a write".to_owned());
+    write(&mine, 1)?;
+    let file = context(fs::File::open(&mine), || "open".to_owned())?;
+    let read = move || -> Result<u8> {
+        let mut bytes = [0; 8192];
+        context(file.read_exact_at(&mut bytes, 8192), || "a read".to_owned())?;
+        let whole = bytes.iter().all(|byte| *byte == bytes[0]);
+        if whole { Ok(bytes[0]) } else { Err("a page of both writes".into()) }
+    };
+    // It is cached, as far as it can be, and the DPU side has been told what time it is here.
+    let warm = Instant::now();
+    while warm.elapsed() < Duration::from_secs(3) {
+        if read()? != 1 {
+            return Err("it does not read what it wrote".into());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let dpu = one.pid(Side::Dpu)?;
+    let signal = |signal| context(kill_process(dpu, signal), || format!("a signal to {dpu:?}"));
+    let begun = Instant::now();
+    signal(Signal::STOP)?;
+    let written = Arc::new(AtomicBool::new(false));
+    let is_written = Arc::clone(&written);
+    // Reads one after the other; one that began after the write had ended must find it.
+    let reader = thread::spawn(move || -> Result<u64> {
+        let mut old = 0;
+        loop {
+            let after = is_written.load(Ordering::Acquire);
+            match (read()?, after) {
+                (2, _) => return Ok(old),
+                (1, false) => old += 1,
+                (byte, _) => return Err(format!("{byte} was read after 2 was written")),
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let wrote = write(&theirs, 2);
+    written.store(true, Ordering::Release);
+    let took = begun.elapsed();
+    thread::sleep(STOPPED.saturating_sub(took));
+    signal(Signal::CONT)?;
+    wrote?;
+    let old = reader.join().map_err(|_| "the reader panicked".to_owned())?;
+    let old =
+        old.map_err(|error| format!("{error}\n{}\n{}", one.log_tail(), cluster.log_tail()))?;
+    println!("  the write took {:.1} s, {old} reads before", took.as_secs_f64());
+    write(&mine, 3)?;
+    if context(fs::read(&theirs), || "a read".to_owned())? != [3; 70_000] {
+        return Err("the stopped host's next write is not read".into());
+    }
+    one.stop()?;
     other.stop()?;
     cluster.check()?;
     cluster.down()

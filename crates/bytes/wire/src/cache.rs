@@ -72,6 +72,11 @@ pub const NEXT_NONE: u32 = u32::MAX;
 pub mod header_at {
     /// Free pages: a hint, kept by fetch-add.
     pub const FREE: u64 = 24;
+    /// Until when the host may use what is cached, by its own clock, nanoseconds; 0: always. The
+    /// DPU side's alone.
+    pub const LEASE: u64 = 40;
+    /// The host's clock, as it was lately. The host's alone.
+    pub const CLOCK: u64 = 56;
     /// What the host counted, for people: nothing is decided by it. The host's alone.
     pub const TALLIES: u64 = 512;
 }

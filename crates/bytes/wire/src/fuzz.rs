@@ -375,7 +375,7 @@ mod tests {
         #[rustfmt::skip]
         let answer = shared::Answer {
             data, request, rank: 1, outcome, sequence, epoch, credit: 8, fence: 4,
-            held: 8192,
+            held: 8192, boot: 6,
         };
         let with_data = shared::Answer { data: 3, outcome: Ok(()), ..answer };
         let mut seeds = vec![answer.emit().to_vec(), [&with_data.emit()[..], b"abc"].concat()];

@@ -1,6 +1,7 @@
 //! The port for requests, and for what caches in front of a volume need.
 
 use std::future::Future;
+use std::time::Duration;
 
 use outboard_base::{Fh, Ino, Result, SessionId, Timestamp};
 use outboard_wire::file::{Attr, Header, Request};
@@ -61,6 +62,12 @@ pub trait Volume: 'static {
 
     /// Gives it back.
     fn unreserve(&self, pages: u64, page_size: u64);
+
+    /// How long hosts may use what they have cached, if there is an end to that: others may change
+    /// it then, and this side may be stopped and not say so.
+    fn lease_left(&self) -> Option<Duration> {
+        None
+    }
 
     /// Whether the bytes of a file may be changed without anybody being asked. Where they may not,
     /// [`Volume::hold`] comes first.

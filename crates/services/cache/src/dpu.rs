@@ -23,6 +23,7 @@ mod records;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use outboard_base::ledger::Kind;
 use outboard_link::dma::{Dma, DmaError};
@@ -173,6 +174,22 @@ impl Control {
         let mut bytes = [0; TALLIES * TALLY_LEN];
         self.dma.read(Kind::Cache, self.geometry.header_at(header_at::TALLIES), &mut bytes)?;
         Ok(Tallied::parse(&bytes))
+    }
+
+    /// Lets the host use what is cached for as long as is left now; `None`: for ever. By the host's
+    /// clock, which is read first: whatever delays this, the end is not later than it is here.
+    ///
+    /// # Errors
+    /// [`DmaError`].
+    pub fn lease(&self, left: impl FnOnce() -> Option<Duration>) -> Result<(), DmaError> {
+        let mut clock = [0; 8];
+        self.dma.read(Kind::Cache, self.geometry.header_at(header_at::CLOCK), &mut clock)?;
+        let until = left().map_or(0, |left| {
+            let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+            u64::from_le_bytes(clock).saturating_add(left.max(1))
+        });
+        let at = self.geometry.header_at(header_at::LEASE);
+        self.dma.write(Kind::Cache, at, &until.to_le_bytes())
     }
 
     /// Whether the host may ever write into it.

@@ -24,6 +24,7 @@ use outboard_wire::shared::{
     ReadHead, Reason, Role, Share, Strategy, Target, WriteHead,
 };
 
+use crate::unsynced::Unsynced;
 use crate::versions::Versions;
 
 /// Messages under way at a time, for one call.
@@ -69,6 +70,7 @@ pub struct Data<N> {
     /// Of an object: strips, by numbers times [`BLOCK`].
     strips: RangeLocks,
     versions: Versions,
+    unsynced: Unsynced,
 }
 
 /// A part of a range that lies in one strip.
@@ -80,7 +82,8 @@ struct Piece {
 impl<N: Net> Data<N> {
     /// A data path over `net`.
     pub fn new(net: N) -> Data<N> {
-        Data { net, strips: RangeLocks::default(), versions: Versions::default() }
+        let (strips, versions) = (RangeLocks::default(), Versions::default());
+        Data { net, strips, versions, unsynced: Unsynced::default() }
     }
 
     /// What it goes over.
@@ -110,6 +113,9 @@ impl<N: Net> Data<N> {
     ) -> Result<(), DataError> {
         let (object, fence) = (grant.capability.object, grant.capability.fence);
         let peer = self.node(grant, piece.strip)?;
+        if self.unsynced.is_crowded(peer) {
+            self.flush(std::iter::once(peer)).await?;
+        }
         let _alone = self.strips.exclusive_on(Ino(object), places(piece.strip..piece.strip + 1));
         let _alone = _alone.await;
         let strip = piece.strip;
@@ -132,6 +138,7 @@ impl<N: Net> Data<N> {
         };
         let heads = heads(grant, write.bytes, Target::Write(write));
         let (answer, _) = self.ask(peer, &heads, bytes).await?;
+        self.unsynced.wrote(peer, object, answer.boot);
         self.versions.done(object, fence, strip..strip + 1, sequence);
         self.takes(grant, peer, &answer, false);
         Ok(())
@@ -213,6 +220,7 @@ impl<N: Net> Data<N> {
             let heads = heads(grant, 0, Target::Hole(HoleHead { share, ..hole }));
             let peer = self.node(grant, strip)?;
             let (answer, _) = self.ask(peer, &heads, &[]).await?;
+            self.unsynced.wrote(peer, object, answer.boot);
             self.takes(grant, peer, &answer, true);
             Ok::<_, DataError>(())
         });
@@ -339,13 +347,15 @@ impl<N: Net> Data<N> {
     }
 
     /// What these nodes have answered becomes durable.
+    /// What these nodes have answered becomes durable, unless it is lost: see
+    /// [`Data::take_lost`].
     ///
     /// # Errors
     /// [`DataError::Medium`] if one cannot say so, [`DataError::Gone`] if it does not speak with
     /// us.
     pub async fn flush(&self, nodes: impl Iterator<Item = Peer>) -> Result<(), DataError> {
         let replies = self.call(nodes, Call::Flush).await?;
-        let all_done = replies.iter().all(|reply| *reply == Reply::Done);
+        let all_done = replies.iter().all(|reply| matches!(reply, Reply::Number(_)));
         if all_done { Ok(()) } else { Err(DataError::Medium) }
     }
 
@@ -371,13 +381,18 @@ impl<N: Net> Data<N> {
     ) -> Result<Vec<Reply>, DataError> {
         let mut bytes = Vec::new();
         call.encode(&mut bytes);
-        let call = &bytes;
+        let (flushes, call) = (call == Call::Flush, &bytes);
         let each = nodes.map(|peer| async move {
             let mut pause = PAUSE;
             loop {
+                let when = self.unsynced.now();
                 match self.net.call(peer, call.clone()).await {
                     Ok(reply) => {
-                        return Reply::decode(&reply).map_err(|_| DataError::Medium);
+                        let reply = Reply::decode(&reply).map_err(|_| DataError::Medium)?;
+                        if let (true, Reply::Number(boot)) = (flushes, &reply) {
+                            self.unsynced.flushed(peer, when, *boot);
+                        }
+                        return Ok(reply);
                     }
                     Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
                     Err(_) => self.pause(&mut pause).await,
@@ -385,6 +400,28 @@ impl<N: Net> Data<N> {
             }
         });
         try_join_abreast(ABREAST, each).await
+    }
+
+    /// Nodes that may have acknowledged something of an object, of all if there is none, that they
+    /// have not flushed.
+    pub(crate) fn unsynced(&self, object: Option<u64>) -> Vec<Peer> {
+        object.map_or_else(|| self.unsynced.nodes(), |object| self.unsynced.of(object))
+    }
+
+    /// Whether something of an object that was acknowledged is lost: a node lost power before it
+    /// was flushed. Said once.
+    pub fn take_lost(&self, object: u64) -> bool {
+        self.unsynced.take_lost(object)
+    }
+
+    /// The same, of all objects. What is said here is still said of each.
+    pub(crate) fn take_any_lost(&self) -> bool {
+        self.unsynced.take_any_lost()
+    }
+
+    /// An object is gone: nobody will ask what became of it.
+    pub fn forget(&self, object: u64) {
+        self.unsynced.forget(object);
     }
 
     /// The node that a strip lies on, known from now on.

@@ -21,7 +21,7 @@ const HEAR: Duration = Duration::from_millis(20);
 /// How often it is looked whether the lease is over.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long hosts have to give pages up once the lease is over: the server waits to hear.
-const LATE: Duration = Duration::from_secs(1);
+pub(crate) const LATE: Duration = Duration::from_secs(1);
 /// The first pause before something is asked for again, and how often that is done.
 const PAUSE: Duration = Duration::from_millis(5);
 const TRIES: u32 = 64;
@@ -164,9 +164,21 @@ impl<N: Net> Inner<N> {
         {
             return;
         }
+        self.freeze();
+    }
+
+    /// Hosts give up what they have cached.
+    pub(crate) fn freeze(&self) {
         for ino in self.table.cached() {
             self.recall_pages(ino, false);
         }
+    }
+
+    /// How long hosts may use what they have cached: not at all while one has something from before
+    /// a lapse, which others may have had since.
+    pub(crate) fn cached_for(&self) -> Duration {
+        let left = self.lease.left(self.now());
+        if self.table.has_cached_before(self.lease.lapses()) { Duration::ZERO } else { left }
     }
 
     /// What comes of `work`, unless the lease is over before, and a while longer.
@@ -202,6 +214,7 @@ impl<N: Net> Inner<N> {
         }
         let told = self.while_alive(async {
             leaving.idle().await;
+            self.flush_to_leave(ino).await;
             self.tell(ino).await
         });
         match told.await {
@@ -244,7 +257,11 @@ impl<N: Net> Inner<N> {
     pub(crate) async fn give_back(&self, ino: Ino) {
         let _alone = self.recalls.exclusive(ino).await;
         let leaving = self.table.recall(ino, false);
-        if self.within(LOOK, leaving.idle()).await.is_none() || self.tell(ino).await.is_err() {
+        if self.within(LOOK, leaving.idle()).await.is_none() {
+            return;
+        }
+        self.flush_to_leave(ino).await;
+        if self.tell(ino).await.is_err() {
             return;
         }
         let Some((_, fence)) = self.table.held(ino) else { return };

@@ -89,6 +89,12 @@ impl Lease {
         !state.changed && now < state.until
     }
 
+    /// How long what is held may be used.
+    pub(crate) fn left(&self, now: Time) -> Duration {
+        let state = self.state();
+        if state.changed { Duration::ZERO } else { state.until.since(now) }
+    }
+
     /// How often it was over and went on.
     pub(crate) fn lapses(&self) -> u64 {
         self.state().lapses
@@ -148,6 +154,8 @@ mod tests {
         lease.renewed(7, 10_000, at(2), at(6));
         assert!(lease.is_alive(at(11)), "an answer that comes late takes nothing away");
         assert_eq!(lease.lapses(), 1);
+        assert_eq!(lease.left(at(11)), Duration::from_secs(1));
+        assert_eq!(lease.left(at(13)), Duration::ZERO);
         lease.renewed(7, 10_000, at(11), at(12));
         assert_eq!(lease.lapses(), 2, "it was over for a moment");
     }

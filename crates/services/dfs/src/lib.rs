@@ -36,6 +36,7 @@ mod server;
 mod size;
 mod table;
 mod tell;
+mod unsynced;
 mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -107,6 +107,10 @@ impl<N: Net> Volume for Dfs<N> {
         self.0.lease.unreserve(pages.saturating_mul(page_size));
     }
 
+    fn lease_left(&self) -> Option<Duration> {
+        (self.0.options.mode == Mode::Direct).then(|| self.0.cached_for())
+    }
+
     fn holds(&self, ino: Ino) -> bool {
         self.0.options.mode == Mode::Standard
             || (self.0.is_alive() && self.0.table.holds(ino, self.0.lease.lapses()))
@@ -125,7 +129,9 @@ impl<N: Net> Volume for Dfs<N> {
 }
 
 impl<N: Net> Housekeeping for Dfs<N> {
+    /// Hosts have handed in what they held, or had the time to: the server need not wait for them.
     async fn end_grace(&self) -> Result<()> {
+        self.0.errand(Call::HandedIn);
         Ok(())
     }
 

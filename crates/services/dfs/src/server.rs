@@ -97,7 +97,11 @@ impl<N: Net> Inner<N> {
         match self.ask_once(&Call::Renew).await {
             Ok(Reply::Lease { life, term_ms, free, capacity }) => {
                 self.lease.space_is(free, capacity);
+                let before = self.lease.lapses();
                 self.lease.renewed(life, term_ms, sent, self.now());
+                if self.lease.lapses() != before {
+                    self.freeze();
+                }
                 if self.is_alive() {
                     self.froze.store(false, Ordering::SeqCst);
                 }

@@ -9,7 +9,7 @@ use outboard_base::{Errno, Ino, Result, Timestamp};
 use outboard_flow::Net;
 use outboard_volume::Answer;
 use outboard_wire::file::{Attr, Reply, Setattr, open_flags};
-use outboard_wire::shared::call::Mode;
+use outboard_wire::shared::call::{Call, Mode, Reply as CallReply};
 
 use crate::Inner;
 use crate::forward::Asked;
@@ -83,6 +83,9 @@ impl<N: Net> Inner<N> {
                     self.after(&entered, error, &mut tries).await?;
                     continue;
                 }
+                if !self.holed(&entered).await? {
+                    continue;
+                }
                 self.takes(&entered.grant);
             }
             return done.ok_or(Errno::EIO);
@@ -151,12 +154,28 @@ impl<N: Net> Inner<N> {
                 continue;
             };
             match self.data.hole(&entered.grant, size..u64::MAX).await {
-                Ok(()) => {
+                Ok(()) if self.holed(&entered).await? => {
                     self.takes(&entered.grant);
                     return Ok(());
                 }
+                Ok(()) => {}
                 Err(error) => self.after(&entered, error, &mut tries).await?,
             }
+        }
+    }
+
+    /// The server hears that nothing lies behind a file's end any more, before anybody writes there
+    /// again: until then it would take that for what was cut off. False if the delegation is lost.
+    async fn holed(&self, entered: &Use<'_>) -> Result<bool> {
+        let (ino, fence) = (entered.ino, entered.fence());
+        match self.ask(Call::Holed { ino, fence }).await? {
+            CallReply::Done => Ok(true),
+            CallReply::Failed(Errno::ESTALE) => {
+                self.lose(ino, Some(fence));
+                Ok(false)
+            }
+            CallReply::Failed(errno) => Err(errno),
+            _ => Err(Errno::EPROTO),
         }
     }
 }

@@ -84,6 +84,8 @@ struct File {
     /// none is granted anew before.
     leaving: bool,
     cached: Cached,
+    /// The lapse of the lease since which something is.
+    cached_in: u64,
     /// Something hosts wrote is lost: the next sync says so.
     failed: bool,
     used: Time,
@@ -550,6 +552,9 @@ impl Table {
         self.change(of.ino, |file| {
             let fence = file.fence().filter(|fence| *fence == of.fence() && !file.leaving)?;
             let held = file.held.as_ref()?;
+            if file.cached == Cached::Nothing {
+                file.cached_in = held.lapse;
+            }
             let mut attr = held.grant.attr.clone();
             held.overlay(&mut attr);
             attr.size = held.size;
@@ -598,6 +603,12 @@ impl Table {
         let files = self.files();
         let cached = files.iter().filter(|(_, file)| file.cached != Cached::Nothing);
         cached.map(|(ino, _)| *ino).collect()
+    }
+
+    /// Whether hosts have pages from before this lapse of the lease.
+    pub(crate) fn has_cached_before(&self, lapse: u64) -> bool {
+        let files = self.files();
+        files.values().any(|file| file.cached != Cached::Nothing && file.cached_in != lapse)
     }
 
     /// Something hosts wrote is lost.

@@ -10,6 +10,7 @@ use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
 
 use crate::Inner;
 use crate::data::address;
+use crate::delegate::LATE;
 use crate::table::Untold;
 
 /// How long nodes are waited for that have not said what a file takes.
@@ -85,7 +86,17 @@ impl<N: Net> Inner<N> {
             Some(grant) => grant,
             None => self.enter(ino, Mode::Read).await?.grant.clone(),
         };
-        self.flush_nodes(nodes_of([&*grant])).await
+        self.flush_nodes(nodes_of([&*grant])).await?;
+        if self.data.take_lost(ino.0) { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    /// Before others get a file: what they see of it is durable, so whoever syncs it says the
+    /// truth. A node that is away holds nobody up; this client knows then what is not flushed.
+    pub(crate) async fn flush_to_leave(&self, ino: Ino) {
+        let nodes = self.data.unsynced(Some(ino.0));
+        if !nodes.is_empty() {
+            let _in_time = self.within(LATE, self.data.flush(nodes.into_iter())).await;
+        }
     }
 
     pub(crate) async fn flush_nodes(
@@ -107,7 +118,11 @@ impl<N: Net> Inner<N> {
         }
         let grants = self.table.grants();
         let nodes = nodes_of(grants.iter().map(|grant| &**grant));
-        outcome.and(self.flush_nodes(nodes).await)
+        outcome = outcome.and(self.flush_nodes(nodes).await);
+        // Files that were given away while a node was.
+        let others = self.data.flush(self.data.unsynced(None).into_iter()).await;
+        outcome = outcome.and(others.map_err(|_| Errno::EIO));
+        if self.data.take_any_lost() { Err(Errno::EIO) } else { outcome }
     }
 }
 

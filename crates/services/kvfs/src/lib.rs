@@ -88,7 +88,7 @@ pub struct Kvfs<K, M> {
     /// How the bytes of new files lie on nodes, where their directory says nothing.
     spread: Option<Layout>,
     /// Which opening of the volume this is.
-    opened: u64,
+    opened: AtomicU64,
     /// Who changes a directory's entries or a file's data locks the inode. Directories first, by
     /// number; then files, by number.
     range_locks: RangeLocks,

@@ -1,12 +1,14 @@
 //! Files whose bytes lie on storage nodes: what the volume of a metadata server knows of them.
 //!
 //! A *spread* file is an inode with a layout. Its bytes are read and written by clients of the
-//! nodes, who have a delegation from the server; the volume has names, attributes, and four things
+//! nodes, who have a delegation from the server; the volume has names, attributes, and five things
 //! that the server asks it to remember:
 //!
 //! - the layout of each file, and of directories, whose files get theirs;
 //! - `WRITING`: somebody may be writing, so the size here is not to be believed after a crash
 //!   ([`Kvfs::begin_writing`], before the first byte can reach a node);
+//! - in the same record, from where on the nodes may hold bytes that a truncation took away
+//!   ([`Kvfs::holed`]);
 //! - what a writer told of size and times ([`Kvfs::publish`]);
 //! - objects to be *purged*: the nodes still hold bytes of files that are gone ([`Kvfs::purges`]).
 //!
@@ -28,6 +30,7 @@ use outboard_wire::shared::Strategy;
 use outboard_wire::shared::call::{Layout, Told};
 
 use crate::context::Context;
+use crate::layout::key::{self, Tag};
 use crate::layout::{DataKind, Dates, Inode, marks};
 use crate::txn::{Fail, Tried, Txn};
 use crate::{Caller, Kvfs, VolumeEvent};
@@ -46,6 +49,8 @@ pub struct Spread {
     pub strips: bool,
     /// Somebody may be writing, or may have been when a server or a client died.
     pub writing: bool,
+    /// It was cut to this size, and nobody has said that the nodes hold nothing behind.
+    pub cut: Option<u64>,
 }
 
 /// `EOPNOTSUPP` for what only the nodes could do: the bytes are there.
@@ -53,11 +58,23 @@ pub(crate) fn not_spread(inode: &Inode) -> Result<()> {
     if inode.data == DataKind::Spread { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
 }
 
-/// Gives a spread file a size: nothing else of its bytes is here. What it takes at the nodes is for
-/// who cuts it there to say; of a file without bytes it is nothing.
-pub(crate) fn resize(inode: &mut Inode, size: u64) -> Result<()> {
+/// Gives a spread file a size: nothing else of its bytes is here. What is cut off is still at the
+/// nodes, so the mark of a file that is written to, and in its record the size, are put with it.
+/// What it takes there is for who cuts it there to say; of a file without bytes it is nothing.
+pub(crate) async fn resize<K: Kv>(
+    txn: &mut Txn<'_, Cached<K>>,
+    inode: &mut Inode,
+    size: u64,
+) -> Tried<()> {
     if size > FILE_SIZE_MAX {
-        return Err(Errno::EFBIG);
+        return Err(Errno::EFBIG.into());
+    }
+    if size < inode.attr.size {
+        let key = key::of(Tag::Writing, inode.ino());
+        let before = txn.get(&key).await?.and_then(|value| record::cut_in(&value));
+        let cut = before.map_or(size, |before| before.min(size));
+        inode.mark(marks::WRITING, true);
+        txn.put(key, cut.to_le_bytes());
     }
     inode.attr.size = size;
     if size == 0 {
@@ -195,7 +212,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let layout = layout.ok_or(Errno::EINVAL)?;
         let strips = self.is_privileged(&inode).await?;
         let writing = inode.has(marks::WRITING);
-        Ok(Spread { attr: inode.attr, layout, strips, writing })
+        let cut = if writing { self.cut_of(ino).await? } else { None };
+        Ok(Spread { attr: inode.attr, layout, strips, writing, cut })
     }
 
     /// What a writer says of a file it has a delegation of: the size is this, it takes so much, and
@@ -212,7 +230,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             let known = (inode.attr.size, inode.attr.blocks);
             let changes = written || known != (told.size, blocks);
             if changes {
-                resize(&mut inode, told.size)?;
+                resize(txn, &mut inode, told.size).await?;
                 inode.attr.blocks = blocks;
                 inode.date(told.mtime.map_or(Dates::Stay, Dates::Then));
                 txn.put_inode(&inode)?;

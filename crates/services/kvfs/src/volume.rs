@@ -1,7 +1,7 @@
 //! The volume's own life: made, opened, recovered, kept in order.
 
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outboard_base::task::{self, RangeLocks};
@@ -90,7 +90,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             recovered,
             superblock,
             spread: options.spread,
-            opened,
+            opened: AtomicU64::new(opened),
             range_locks: RangeLocks::default(),
             tree: task::Mutex::default(),
             writes: GroupCommit::default(),
@@ -110,6 +110,33 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             volume.mark_the_last().await?;
         }
         Ok(volume)
+    }
+
+    /// Openings and inodes are numbered above these from now on: nodes know of them, and this
+    /// volume does not, as it was restored from a backup. Before anything is made. False if it
+    /// knew.
+    pub async fn count_on(&self, opening: u64, ino: u64) -> Result<bool> {
+        let count = async |which, above: u64| {
+            let next = raise(&*self.kv, which, 0, Durability::Answered).await?.start;
+            let by = above.checked_add(1).ok_or(OpenError::Damaged)?.saturating_sub(next);
+            if by > 0 {
+                raise(&*self.kv, which, by, Durability::Durable).await?;
+            }
+            Ok::<bool, OpenError>(by > 0)
+        };
+        let is_later = count(Counter::Ino, ino).await.map_err(|_| Errno::EIO)?;
+        if is_later {
+            // None of those between was made here: nodes keep what they have of them.
+            self.marked.store(ino.saturating_add(1), Ordering::SeqCst);
+            self.put_marked(ino.saturating_add(1)).await?;
+        }
+        if opening < self.opening() && !is_later {
+            return Ok(false);
+        }
+        count(Counter::Opened, opening).await.map_err(|_| Errno::EIO)?;
+        let opened = raise(&*self.kv, Counter::Opened, 1, Durability::Durable).await;
+        self.opened.store(opened.map_err(|_| Errno::EIO)?.start, Ordering::Relaxed);
+        Ok(true)
     }
 
     /// A number never given out before.

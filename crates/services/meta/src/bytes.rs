@@ -145,7 +145,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let spread = self.volume().spread(ino).await?;
         let nodes = self.placement().of(&spread.layout, ino.0);
         let nodes = nodes.iter().map(|node| Peer::Node(node.node));
-        self.data().flush(nodes).await.map_err(errno)
+        self.data().flush(nodes).await.map_err(errno)?;
+        if self.data().take_lost(ino.0) { Err(Errno::EIO) } else { Ok(()) }
     }
 
     async fn sync_volume(&self, of: &Operation<'_>) -> Result<()> {
@@ -159,8 +160,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// A file that the volume has truncated ends there at its nodes, too.
     pub(crate) async fn cut(&self, ino: Ino) -> Result<()> {
         let work = async |grant: &Grant| {
-            let end = grant.attr.size..u64::MAX;
-            self.data().hole(grant, end).await.map_err(errno)?;
+            // Nothing if it was resolved meanwhile.
+            if let Some(cut) = self.volume().spread(ino).await?.cut {
+                self.data().hole(grant, cut..u64::MAX).await.map_err(errno)?;
+                self.volume().holed(ino).await?;
+            }
             let blocks = Some(self.blocks(grant).await?);
             Ok(((), Some(Told { size: grant.attr.size, mtime: None, blocks })))
         };

@@ -127,6 +127,8 @@ pub(crate) struct Clients {
     nonces: BTreeMap<u64, VecDeque<u64>>,
     /// Clients of the server's life before this that have not begun in this one.
     former: BTreeSet<u64>,
+    /// Of these, who have begun and not handed in yet what their hosts held.
+    handing: BTreeSet<u64>,
 }
 
 impl Clients {
@@ -141,6 +143,7 @@ impl Clients {
             lives: 0,
             nonces: BTreeMap::new(),
             former: BTreeSet::new(),
+            handing: BTreeSet::new(),
         }
     }
 
@@ -189,7 +192,9 @@ impl Clients {
         if self.gone.remove(&client) {
             self.gone_order.retain(|gone| *gone != client);
         }
-        self.former.remove(&client);
+        if self.former.remove(&client) {
+            self.handing.insert(client);
+        }
         let life = self.new_life();
         self.all.insert(client, Client::new(life, now));
         Ok(true)
@@ -209,6 +214,18 @@ impl Clients {
     /// Whether all clients of the server's life before this have begun in this one.
     pub(crate) fn all_have_begun(&self) -> bool {
         self.former.is_empty()
+    }
+
+    /// The hosts of a client have handed in what they held.
+    pub(crate) fn handed_in(&mut self, who: Who) {
+        if self.lives(who) {
+            self.handing.remove(&who.client);
+        }
+    }
+
+    /// Whether nobody is to come who held something in the server's life before this.
+    pub(crate) fn all_have_handed_in(&self) -> bool {
+        self.former.is_empty() && self.handing.is_empty()
     }
 
     /// Leases of the server's life before this are over: who had them and has not begun since.

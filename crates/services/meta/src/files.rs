@@ -96,7 +96,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             && !self.writes_itself(who, ino)
         {
             // Who has the file to write does this itself.
-            self.cut(ino).await?;
+            if let Err(errno) = self.cut(ino).await {
+                self.delegations().must_resolve(ino);
+                return Err(errno);
+            }
         }
         match request {
             Request::Create { .. } => encode(&self.with_its_size(client, answer).await?),

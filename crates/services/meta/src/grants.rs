@@ -22,7 +22,7 @@ use outboard_wire::shared::{Capability, Peer, Rights};
 use crate::Meta;
 use crate::clients::Who;
 use crate::delegations::{Held, InTheWay};
-use crate::nodes::first_of;
+use crate::nodes::{PATIENCE, first_of};
 
 /// A number that no client has: all are others to it. The server's own.
 pub(crate) const NOBODY: u64 = Who::NOBODY.client;
@@ -66,7 +66,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let spread = self.volume().spread(ino).await?;
         let held = match self.give(who, ino, mode) {
             Err(Errno::ESTALE) if mode == Mode::Write => {
-                self.volume().end_writing(ino).await?;
+                self.end_writing(ino).await?;
                 return Err(Errno::ESTALE);
             }
             held => held?,
@@ -199,10 +199,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     async fn give_back(&self, client: u64, ino: Ino, fence: u64, keep: Option<Mode>) -> Result<()> {
         let wrote = self.delegations().writes(ino, client, fence);
         if wrote && keep != Some(Mode::Write) {
-            match self.volume().end_writing(ino).await {
-                Ok(()) | Err(Errno::ESTALE) => {}
-                Err(errno) => return Err(errno),
-            }
+            self.end_writing(ino).await?;
         }
         self.delegations().give_back(ino, client, fence, keep);
         Ok(())
@@ -323,10 +320,18 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         };
         let fence = self.delegations().raise(ino)?;
         let nodes = self.placement().of(&spread.layout, ino.0);
-        let found = self.seal_at(&nodes, ino.0, fence).await?;
+        let mut found = self.seal_at(&nodes, ino.0, fence).await?;
+        // Nobody wrote after a cut that was not carried out, so the size is the volume's.
+        let was_cut = self.finish_cut(&spread, fence).await?;
+        if was_cut {
+            found = self.seal_at(&nodes, ino.0, fence).await?;
+        }
         let _change = self.changes().exclusive(ino).await;
         let known = self.volume().spread(ino).await.map_or(spread.attr, |spread| spread.attr);
         let end = found.iter().map(|object| object.end).max().unwrap_or(0);
+        if was_cut {
+            self.volume().holed(ino).await?;
+        }
         let blocks = found.iter().map(|object| object.bytes.div_ceil(512)).sum();
         if end > known.size || blocks != known.blocks {
             let written = end > known.size;
@@ -337,12 +342,46 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Err(errno) => return Err(errno),
             }
         }
-        match self.volume().end_writing(ino).await {
-            Ok(()) | Err(Errno::ESTALE) => {}
-            Err(errno) => return Err(errno),
+        if self.end_writing(ino).await? {
+            self.delegations().resolved(ino);
         }
-        self.delegations().resolved(ino);
         Ok(())
+    }
+
+    /// Nobody writes to a file any more. False if its nodes may hold what a truncation took away:
+    /// then it is unresolved.
+    async fn end_writing(&self, ino: Ino) -> Result<bool> {
+        let is_whole = match self.volume().end_writing(ino).await {
+            Err(Errno::ESTALE) => true,
+            ended => ended?,
+        };
+        if !is_whole {
+            self.delegations().must_resolve(ino);
+        }
+        Ok(is_whole)
+    }
+
+    /// A truncation that nobody has carried out at the nodes, who have sealed the file under this
+    /// fence: what lies behind goes. True if there was one.
+    async fn finish_cut(&self, spread: &Spread, fence: u64) -> Result<bool> {
+        let Some(cut) = spread.cut else { return Ok(false) };
+        let held = Held { mode: Mode::Write, fence };
+        let grant = self.grant_of(NOBODY, spread, held).await?;
+        let holed = self.within(PATIENCE, self.data().hole(&grant, cut..u64::MAX)).await;
+        holed.ok_or(Errno::EIO)?.map_err(|_| Errno::EIO)?;
+        Ok(true)
+    }
+
+    /// The writer has carried out a truncation; `ESTALE` if it is none under this fence.
+    pub(crate) async fn holed(&self, client: u64, ino: Ino, fence: u64) -> Result<()> {
+        let _change = self.changes().exclusive(ino).await;
+        if !self.delegations().writes(ino, client, fence) {
+            return Err(Errno::ESTALE);
+        }
+        match self.volume().holed(ino).await {
+            Err(Errno::ESTALE) => Ok(()),
+            done => done,
+        }
     }
 
     /// Resolves what gone clients wrote, so that its size is right before somebody asks.

@@ -2,7 +2,7 @@
 //! are gone, and of grace.
 
 use core::net::SocketAddrV4;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use outboard_base::task::join_all;
@@ -53,6 +53,8 @@ pub(crate) struct Chores {
     /// Nodes that the coordinator knows; none: it does not answer, or there is none.
     registered: Option<usize>,
     nodes_reached: usize,
+    /// Nodes that know of no later opening of the volume.
+    looked_at: BTreeSet<u16>,
     free: u64,
     capacity: u64,
 }
@@ -65,6 +67,14 @@ impl Chores {
     /// Bytes that nodes can take, and could if empty, as far as they said.
     pub(crate) fn space(&self) -> (u64, u64) {
         (self.free, self.capacity)
+    }
+
+    pub(crate) fn is_looked_at(&self, node: u16) -> bool {
+        self.looked_at.contains(&node)
+    }
+
+    pub(crate) fn looked_at(&mut self, node: u16) {
+        self.looked_at.insert(node);
     }
 
     fn begin_due(&mut self, now: Time) {
@@ -178,9 +188,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
         }
         self.volume().expire_recalls();
-        if self.former_leases_end() <= now && !self.chores().grace_is_over {
-            self.end_grace().await;
-        }
+        self.end_grace_in_time(now).await;
         match self.volume().tidy().await {
             Ok(more) => more,
             Err(errno) => {
@@ -199,6 +207,15 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             client
         });
         gone.collect()
+    }
+
+    /// Ends grace once all clients of the life before have begun and handed in what their hosts
+    /// held, or their time is over.
+    pub(crate) async fn end_grace_in_time(&self, now: Time) {
+        let is_over = self.former_leases_end() <= now || self.clients().all_have_handed_in();
+        if is_over && !self.chores().grace_is_over {
+            self.end_grace().await;
+        }
     }
 
     /// Hosts had the time to hand in what they held. So had clients of the server's life before.
@@ -273,9 +290,21 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
         };
         self.chores().purges_pending = objects.len();
+        let mut purged = Vec::new();
         for object in objects {
             if self.purge(object).await.is_err() {
                 // A node is away; another object may lie elsewhere, but is purged everywhere, too.
+                break;
+            }
+            purged.push(object);
+        }
+        // They are not to come back by a loss of power once nobody here knows of them any more.
+        if purged.is_empty() || self.flush_everywhere().await.is_err() {
+            return;
+        }
+        for object in purged {
+            if let Err(errno) = self.volume().purged(object).await {
+                tracing::warn!(%errno, "an object that is purged cannot be forgotten; tried again");
                 return;
             }
             let mut chores = self.chores();
@@ -290,8 +319,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             outboard_wire::shared::call::Mode::Write,
         )
         .await?;
-        self.purge_everywhere(object).await?;
-        self.volume().purged(object).await
+        let ino = outboard_base::Ino(object);
+        let fence = self.delegations().raise(ino)?;
+        self.delegations().resolved(ino);
+        self.data().forget(object);
+        self.purge_everywhere(object, fence).await
     }
 
     /// Figures, as JSON.

@@ -30,6 +30,7 @@ mod grants;
 mod housekeeping;
 mod keys;
 mod lives;
+mod newest;
 mod nodes;
 mod placement;
 mod users;
@@ -48,6 +49,8 @@ use outboard_kvfs::Kvfs;
 use outboard_medium::Medium;
 use outboard_wire::shared::call::{Call, Reply};
 use outboard_wire::shared::{Coordinate, Peer};
+
+pub use newest::count_beyond_nodes;
 
 use clients::Clients;
 use delegations::Delegations;
@@ -207,6 +210,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             Call::File { asker, request, payload } => {
                 self.file(who, &asker, &request, payload, wall).await
             }
+            Call::HandedIn => {
+                self.clients().handed_in(who);
+                self.end_grace_in_time(now).await;
+                Ok(Reply::Done)
+            }
             Call::Detach { session } => self.detach(who, session),
             Call::Back { session } => self.back(who, session).await,
             Call::Delegate { ino, mode } => {
@@ -215,6 +223,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
             Call::Publish { ino, fence, told } => {
                 self.publish(client, ino, fence, told).await.map(|()| Reply::Done)
+            }
+            Call::Holed { ino, fence } => {
+                self.holed(client, ino, fence).await.map(|()| Reply::Done)
             }
             Call::Release { ino, fence, told, keep } => {
                 self.release(client, ino, fence, told, keep).await.map(|()| Reply::Done)

@@ -16,9 +16,11 @@ use outboard_wire::shared::{Coordinate, Peer};
 use crate::Meta;
 
 /// How long a node is given for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long it is given to take keys, or to say what room it has.
 pub(crate) const QUICK: Duration = Duration::from_secs(1);
+/// By how much clocks of nodes may differ from the server's.
+const CLOCKS: Duration = Duration::from_secs(60);
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// Asks somebody; `EIO` if there is no answer in time, `EPROTO` if it is none.
@@ -65,8 +67,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// An object goes at all nodes: it may lie at any, whatever its layout was.
-    pub(crate) async fn purge_everywhere(&self, object: u64) -> Result<()> {
-        let call = Call::Purge { object };
+    pub(crate) async fn purge_everywhere(&self, object: u64, fence: u64) -> Result<()> {
+        let counts = self.options().capability + CLOCKS;
+        let counts = u64::try_from(counts.as_millis()).unwrap_or(u64::MAX);
+        let until = self.net().wall_ms().saturating_add(counts);
+        let call = Call::Purge { object, fence, until };
         let placement = self.placement();
         let nodes = placement.all().iter();
         let answers = nodes.map(|node| self.ask_node(node.node, &call)).collect();
@@ -77,14 +82,28 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         answers.collect()
     }
 
+    /// What all nodes have answered becomes durable.
+    pub(crate) async fn flush_everywhere(&self) -> Result<()> {
+        let placement = self.placement();
+        let nodes = placement.all().iter();
+        let answers = nodes.map(|node| self.ask_node(node.node, &Call::Flush)).collect();
+        let answers = join_all(answers).await.into_iter().map(|answer| match answer? {
+            Reply::Number(_) => Ok(()),
+            _ => Err(Errno::EPROTO),
+        });
+        answers.collect()
+    }
+
     /// Tells some nodes the keys in use; how many of them took them.
     pub(crate) async fn tell_keys(&self, nodes: &[Coordinate]) -> (usize, u64) {
         let (keys, last) = self.keys().to_tell(self.net().wall_ms());
         let call = Call::Keys { keys, revoked: self.users().revoked() };
-        let answers =
-            nodes.iter().map(|node| self.ask(Peer::Node(node.node), &call, QUICK)).collect();
-        let took = join_all(answers).await;
-        (took.into_iter().filter(|took| *took == Ok(Reply::Done)).count(), last)
+        let answers = nodes.iter().map(|node| async {
+            self.is_of_this_opening(node.node).await
+                && self.ask(Peer::Node(node.node), &call, QUICK).await == Ok(Reply::Done)
+        });
+        let took = join_all(answers.collect()).await;
+        (took.into_iter().filter(|took| *took).count(), last)
     }
 }
 

@@ -34,6 +34,9 @@ pub struct NodeOptions {
     pub node: u16,
     /// The volume it is of; `None`: any.
     pub volume: Option<u32>,
+    /// Another number after each loss of power, and the same until then: what its media have not
+    /// flushed in one boot may not be there in the next.
+    pub boot: u64,
     /// Whom it trusts.
     pub threat: Threat,
     /// Processing units of the runtime. One runs inline; more are for models and tests.
@@ -55,6 +58,7 @@ impl Default for NodeOptions {
         NodeOptions {
             node: 0,
             volume: None,
+            boot: 0,
             threat: Threat::default(),
             hpus: 1,
             memory_bytes: 6 << 20,
@@ -88,8 +92,8 @@ impl<M: Medium> Node<M> {
     /// A node on a store. It takes no signed request until it was told keys.
     #[must_use]
     pub fn new(store: Store<M>, options: NodeOptions) -> Node<M> {
-        let NodeOptions { threat, volume, credit, .. } = options;
-        let rules = Arc::new(Mutex::new(Rules::new(Settings { threat, volume, credit })));
+        let NodeOptions { threat, volume, credit, boot, .. } = options;
+        let rules = Arc::new(Mutex::new(Rules::new(Settings { threat, volume, credit, boot })));
         let mut nic = Nic::new(Limits {
             table_bytes: options.memory_bytes.max(DESCRIPTOR_LEN),
             landing_bytes: options.message_bytes,
@@ -217,17 +221,18 @@ impl<M: Medium> Node<M> {
                 self.rules().raise(object, fence);
                 Reply::Object(store.seal(object, fence).await?)
             }
-            Call::Purge { object } => {
+            Call::Purge { object, fence, until } => {
                 // Delegations of it are over: what is late of them does not bring it back. One that
                 // is granted later, should the number be used again, has a higher fence.
-                let known = store.objects(object, 1);
-                let known = known.first().filter(|one| one.object == object);
-                let fence = known.map_or(0, |one| one.fence).max(self.rules().fence(object));
-                self.rules().raise(object, fence.saturating_add(1));
-                store.purge(object).await?;
+                self.rules().raise(object, fence);
+                store.bury(object, fence, until).await?;
                 Reply::Done
             }
             Call::Objects { from } => Reply::Objects(store.objects(from, OBJECTS_MAX)),
+            Call::Newest => {
+                let (object, fence) = store.newest();
+                Reply::Object(Object { object, end: 0, fence, bytes: 0 })
+            }
             Call::Verify { object } => Reply::Number(store.verify(object).await?),
             Call::Keys { keys, revoked } => {
                 let mut rules = self.rules();
@@ -237,7 +242,7 @@ impl<M: Medium> Node<M> {
             }
             Call::Flush => {
                 store.flush().await?;
-                Reply::Done
+                Reply::Number(self.0.options.boot)
             }
             Call::Space => Reply::Space { free: store.free(), capacity: store.capacity() },
             Call::Status => Reply::Text(self.status()),
@@ -249,6 +254,8 @@ impl<M: Medium> Node<M> {
     pub async fn tidy(&self, wall_ms: u64, scrub_bytes: u64) -> bool {
         self.set_wall(wall_ms);
         let more = self.0.store.tidy().await.unwrap_or(false);
+        // What fails is tried again by who writes next.
+        let _ = self.0.store.forget(wall_ms).await;
         if scrub_bytes > 0 {
             // What it finds is in the store's figures; what fails will be met by who reads.
             let _ = self.0.store.scrub(scrub_bytes).await;

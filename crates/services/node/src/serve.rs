@@ -148,9 +148,9 @@ impl<M: Medium> Serving<'_, M> {
 
     /// Fences from before this process began are known to the store alone.
     fn learn(&self, object: u64) {
-        let known = self.store.objects(object, 1);
-        if let Some(known) = known.first().filter(|one| one.object == object) {
-            self.raise(object, known.fence);
+        let fence = self.store.fence(object);
+        if fence > 0 {
+            self.raise(object, fence);
         }
     }
 

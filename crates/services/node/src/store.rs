@@ -24,7 +24,7 @@ mod space;
 mod tests;
 mod write;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{self, MutexGuard, PoisonError};
 
 use outboard_base::Errno;
@@ -134,6 +134,8 @@ struct State {
     orphans: bool,
     /// A flush failed: nothing is taken any more.
     failed: bool,
+    /// Of objects that were purged: until when they are remembered, and which.
+    tombs: BTreeSet<(u64, u64)>,
     /// The strip that a scrub looks at next.
     scrubbed: (u64, u64),
     counts: Counts,
@@ -198,6 +200,7 @@ impl<M: Medium> Store<M> {
         let counts = &state.counts;
         vec![
             ("objects", state.index.objects.len() as u64),
+            ("tombs", state.tombs.len() as u64),
             ("capacity_bytes", state.space.capacity()),
             ("used_bytes", state.space.used() * GRAIN),
             ("retired_bytes", state.space.retired() * GRAIN),

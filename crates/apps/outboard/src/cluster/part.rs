@@ -18,7 +18,7 @@ use outboard_fabric::runtime::{FabricRuntime, Identity};
 use outboard_fabric::{Key, NodeRole, Part, ServerRole, faulty, random};
 use outboard_flow::{Net, NoTarget, Target};
 use outboard_link::pace;
-use outboard_meta::{Meta, MetaOptions};
+use outboard_meta::{Meta, MetaOptions, count_beyond_nodes};
 use outboard_node::{Node, NodeOptions, Store, StoreOptions};
 use outboard_os::clock;
 use outboard_os::executor::block_on;
@@ -229,6 +229,7 @@ fn node(
         node: number,
         volume: Some(number_of(&cluster.volume)),
         threat: cluster.trust().threat(),
+        boot: boot().map_err(cannot("tell one boot from another"))?,
         ..NodeOptions::default()
     };
     let node = Node::new(store, node_options);
@@ -250,12 +251,20 @@ fn node(
     membership.leave(&part);
     let flush = async move { node.call(Peer::Server(0), Call::Flush).await };
     match part.finish(flush, END_LIMIT).map_err(cannot("end in order"))? {
-        Some(Reply::Done) => {
+        Some(Reply::Number(_)) => {
             tracing::info!(%role, "ended in order");
             strange.take().map_or(Ok(()), Err)
         }
         _ => Err(failed(role, "make durable what it answered", &"see its log")),
     }
+}
+
+/// Another number after each start of the computer, which is what a loss of power comes to: the end
+/// of a process loses nothing that the system has.
+fn boot() -> io::Result<u64> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).map_err(io::Error::other)
 }
 
 /// A part that is not of this cluster as it is described here, and what to do about it.
@@ -380,6 +389,9 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
         return Ok(());
     }
     membership.bind(&part, &volume)?;
+    let (kvfs, asking, about) = (Arc::clone(&volume), runtime.asking(), meta_options.clone());
+    let counts = async move { count_beyond_nodes(&*kvfs, &asking, &about).await };
+    in_time(part.finish(counts, OPEN_LIMIT), role, "count on")?;
     let begun = Meta::open(Arc::clone(&volume), runtime.asking(), meta_options);
     let meta = in_time(part.finish(begun, OPEN_LIMIT), role, "open its volume")?;
     let _was_empty = served.set(meta.clone());

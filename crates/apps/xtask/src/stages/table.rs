@@ -497,6 +497,11 @@ pub(super) const LONG: &[Stage] = &[
         Action::Command(&["scripts/test-zookeeper", "target/test-fast", "--rounds=40"]),
     ),
     piece(
+        "shared-stopped",
+        "a DPU side that is stopped for longer than its lease has its host read nothing old",
+        Action::Command(&["target/test-fast/shared", "--only=stopped"]),
+    ),
+    piece(
         "power",
         "three hundred cuts of power, replayed from what was written",
         Action::Tests(Which::Named(&[("fjall", "power_loss", "")]), &[("OUTBOARD_SEEDS", "300")]),

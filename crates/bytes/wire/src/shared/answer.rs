@@ -4,7 +4,7 @@ use super::{DATA_MAX, InvalidMessage, VERSION, zeros};
 use crate::cursor::{u16_at, u32_at, u64_at};
 
 /// Bytes of an answer, before the data of a read.
-pub const ANSWER_LEN: usize = 48;
+pub const ANSWER_LEN: usize = 56;
 pub(super) const MAGIC: [u8; 2] = *b"OA";
 
 /// Why a request was refused.
@@ -82,6 +82,8 @@ pub struct Answer {
     pub fence: u64,
     /// Bytes that the object takes at the node, once this is done.
     pub held: u64,
+    /// The node's boot: in another one it may have lost what was not flushed in this.
+    pub boot: u64,
 }
 
 impl Answer {
@@ -119,6 +121,7 @@ impl Answer {
             credit: u32_at(whole, 28)?,
             fence: u64_at(whole, 32)?,
             held: u64_at(whole, 40)?,
+            boot: u64_at(whole, 48)?,
         })
     }
 
@@ -144,7 +147,7 @@ impl Answer {
             Err(reason) => (1, reason as u16),
         };
         let ([m0, m1], [r0, r1]) = (MAGIC, reason.to_le_bytes());
-        let fields: [&[u8]; 9] = [
+        let fields: [&[u8]; 10] = [
             &[m0, m1, VERSION, 0],
             &self.data.to_le_bytes(),
             &self.request.to_le_bytes(),
@@ -154,6 +157,7 @@ impl Answer {
             &self.credit.to_le_bytes(),
             &self.fence.to_le_bytes(),
             &self.held.to_le_bytes(),
+            &self.boot.to_le_bytes(),
         ];
         let mut out = [0; ANSWER_LEN];
         for (to, from) in out.iter_mut().zip(fields.into_iter().flatten()) {

@@ -296,11 +296,16 @@ pub enum Call {
     /// A client's life begins: whatever a client of this number had before is over. The life chose
     /// the nonce, and says the same each time it asks. Reply: `Done`.
     Begin { nonce: u64 },
+    /// All hosts of this life have handed in what they held, or had the time to. Reply: `Done`.
+    HandedIn,
     /// A delegation. The server takes back what is in the way. Reply: `Grant`.
     Delegate { ino: Ino, mode: Mode },
     /// What changed under a write delegation. Reply: `Done`; `ESTALE` if the fence is not the
     /// file's any more.
     Publish { ino: Ino, fence: u64, told: Told },
+    /// Under a write delegation: nothing lies behind the size that the server cut the file to any
+    /// more. Reply: `Done`; `ESTALE` as of `Publish`.
+    Holed { ino: Ino, fence: u64 },
     /// Gives a delegation back, down to `keep`. Reply: `Done`.
     Release { ino: Ino, fence: u64, told: Option<Told>, keep: Option<Mode> },
     /// A write is coming that takes set-id bits away. Reply: `Attr`.
@@ -335,15 +340,18 @@ pub enum Call {
     // Asked of a node: by the server, but for `Flush` and `Install`.
     /// Nothing below this fence is taken any more, durably. Reply: `Object`.
     Seal { object: u64, fence: u64 },
-    /// The object goes. Reply: `Done`.
-    Purge { object: u64 },
+    /// The object goes, and nothing of it below this fence is taken, until no capability from
+    /// before counts any more (milliseconds of Unix time). Reply: `Done`.
+    Purge { object: u64, fence: u64, until: u64 },
     /// Objects from this number on, some of them, in order. Reply: `Objects`; empty: no more.
     Objects { from: u64 },
+    /// The highest number of an object that it has, and the highest fence of any. Reply: `Object`.
+    Newest,
     /// Reads all grains of an object against their checksums. Reply: `Number`, of damaged ones.
     Verify { object: u64 },
     /// The keys in use from now on, and all clients whose own are revoked. Reply: `Done`.
     Keys { keys: Vec<Key>, revoked: Vec<Revoked> },
-    /// Everything answered becomes durable. Reply: `Done`.
+    /// Everything answered becomes durable. Reply: `Number`, the node's boot.
     Flush,
     /// Room for data. Reply: `Space`.
     Space,

@@ -119,11 +119,13 @@ fn golden_bytes() {
         credit: 5,
         fence: 6,
         held: 7,
+        boot: 8,
     };
     #[rustfmt::skip]
     let golden = [
         b'O', b'A', 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 1, 9, 0, 3, 0, 0, 0,
         4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0,
+        8, 0, 0, 0, 0, 0, 0, 0,
     ];
     assert_eq!(answer.emit(), golden);
 }
@@ -399,14 +401,15 @@ proptest! {
     #[test]
     fn an_answer_is_read_as_it_was_written(
         (request, rank, sequence, epoch, credit) in any::<(u64, u8, u32, u32, u32)>(),
-        (fence, held) in any::<(u64, u64)>(),
+        (fence, held, boot) in any::<(u64, u64, u64)>(),
         reason in proptest::option::of(proptest::sample::select(&Reason::ALL[..])),
         data in proptest::collection::vec(any::<u8>(), 0..64),
     ) {
         let outcome = reason.map_or(Ok(()), Err);
         let bytes = if outcome.is_ok() { &data[..] } else { &[] };
         let data = u32::try_from(bytes.len()).unwrap();
-        let answer = Answer { data, request, rank, outcome, sequence, epoch, credit, fence, held };
+        let answer =
+            Answer { data, request, rank, outcome, sequence, epoch, credit, fence, held, boot };
         prop_assert_eq!(Answer::parse(&answer.emit()), Ok(answer));
         let message = [&answer.emit()[..], bytes].concat();
         prop_assert_eq!(Answer::split(&message), Ok((answer, bytes)));
@@ -419,6 +422,7 @@ fn an_answer_that_lies_is_refused() {
     let good = Answer {
         data: 0, request: 1, rank: 0, outcome: Ok(()), sequence: 0, epoch: 0, credit: 0, fence: 0,
         held: 0,
+        boot: 0,
     };
     let refused = |at: usize, byte: u8| {
         let mut bytes = good.emit();
@@ -440,7 +444,7 @@ fn an_answer_that_lies_is_refused() {
     for cut in 0..=message.len() {
         let split = Answer::split(&message[..cut]);
         let expected = Ok((with_data, &b"abc"[..]));
-        assert_eq!(split, if cut == 51 { expected } else { Err(InvalidMessage::Length) }, "{cut}");
+        assert_eq!(split, if cut == 59 { expected } else { Err(InvalidMessage::Length) }, "{cut}");
     }
     assert_eq!(Answer::parse(&message), Err(InvalidMessage::Length));
 }

@@ -98,9 +98,9 @@ fn columns(packet: &Packet<'_>, datagram: &[u8]) -> String {
 #[test]
 fn a_packet_analyser_reads_what_was_written() {
     let (data, outcome, sequence) = (0, Ok(()), 2);
-    let (epoch, credit, fence, held) = (3, 4, 5, 0);
+    let (epoch, credit, fence, held, boot) = (3, 4, 5, 0, 0);
     let answer =
-        Answer { data, request: 1, rank: 0, outcome, sequence, epoch, credit, fence, held };
+        Answer { data, request: 1, rank: 0, outcome, sequence, epoch, credit, fence, held, boot };
     let answer: [u8; ANSWER_LEN] = answer.emit();
     let packet = |opcode, psn, extension, payload| Packet {
         opcode,

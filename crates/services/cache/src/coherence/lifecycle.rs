@@ -127,7 +127,8 @@ impl Coherence {
         // Who comes in time makes all others wait.
         let since = self.began.filter(|_| self.table().recovers_late(session));
         let had: Vec<Ino> = cache.control.recorded().into_iter().map(|(ino, ..)| ino).collect();
-        let emptied = self.empty(volume, &cache, Written::Claimed { since }).await;
+        let emptied = self.empty(volume, &cache, Written::Claimed { since }).await
+            && cache.control.lease(|| volume.lease_left()).is_ok();
         self.concern(|table| {
             if emptied {
                 table.had(session, had.into_iter());

@@ -134,12 +134,19 @@ impl Coherence {
     }
 
     /// One round over all caches: writes back what the policy says it is time for, gives writers
-    /// credit, and makes room in buckets of caches that are written to. Whether there is anything
+    /// credit, and makes room in buckets of caches that are written to. First, how long hosts may
+    /// use what they have. Whether there is anything
     /// to come back for: while nobody may write in its cache, there is not.
     pub async fn maintain<V: Volume>(&self, volume: &V) -> bool {
         let round = self.maintenance.begin();
         let caches = self.caches();
         let mut written = false;
+        for cache in &caches {
+            if let Err(error) = cache.control.lease(|| volume.lease_left()) {
+                let error = unreachable(error);
+                tracing::debug!(session = %cache.session(), %error, "a cache cannot be reached");
+            }
+        }
         for cache in caches {
             let grants = self.grants_of(cache.session());
             let concerns = |held: &HeldGrant| held.writes() || held.grant == Grant::Frozen;

@@ -368,3 +368,32 @@ fn a_cache_that_cannot_be_is_refused() {
     region.write_from(good.at, b"nonsense").unwrap();
     assert!(matches!(attach(good), Err(CacheAttachError::Geometry(GeometryError::Header(_)))));
 }
+
+/// A DPU side was stopped for longer than its lease, others wrote, and its host went on reading
+/// what it had: nobody told it not to.
+#[test]
+fn a_host_uses_its_cache_until_the_time_that_it_was_told() {
+    let rig = Rig::new();
+    let geometry = *rig.control.geometry();
+    let plane = crate::host::Plane::format(Arc::clone(&rig.region), geometry).unwrap();
+    let second = 1_000_000_000;
+    let lease = |left: u64| rig.control.lease(|| Some(Duration::from_nanos(left))).unwrap();
+    assert!(plane.is_leased(|| panic!("nobody asks for the time")), "a volume of one side");
+    lease(9 * second);
+    assert!(!plane.is_leased(|| 50 * second), "the DPU side did not know the host's clock");
+    lease(9 * second);
+    assert!(plane.is_leased(|| 58 * second) && !plane.is_leased(|| 59 * second));
+    // It counts from when the clock was told, whatever delays the DPU side.
+    lease(second);
+    assert!(plane.is_leased(|| 59 * second) && !plane.is_leased(|| 60 * second));
+    lease(0);
+    assert!(!plane.is_leased(|| 61 * second));
+    lease(second);
+    assert!(plane.is_leased(|| 61 * second));
+    rig.control.lease(|| None).unwrap();
+    assert!(plane.is_leased(|| 99 * second));
+    let clock = geometry.header_at(header_at::CLOCK);
+    rig.region.store_u64(clock, u64::MAX, Ordering::Relaxed).unwrap();
+    lease(second);
+    assert!(plane.is_leased(|| 99 * second), "a host that lies harms itself");
+}

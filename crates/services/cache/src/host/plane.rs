@@ -25,6 +25,9 @@ pub struct Plane {
     changes: Box<[Changes]>,
 }
 
+/// How old the clock in the header may be while the cache is used.
+const TELL_EVERY: u64 = 50_000_000;
+
 /// Changes of some inodes on their way through.
 #[derive(Default)]
 struct Changes {
@@ -78,6 +81,28 @@ impl Plane {
         let read = self.region.read_into(self.geometry.header_at(header_at::TALLIES), &mut bytes);
         debug_assert!(read.is_ok(), "the tallies lie in the header");
         Tallied::parse(&bytes)
+    }
+
+    /// Whether what is cached may be used at a time of this host's clock, which is asked for if
+    /// there is an end to that at all. To be asked after reading, as a read counts when it is done,
+    /// and before writing.
+    #[must_use]
+    pub fn is_leased(&self, now: impl FnOnce() -> u64) -> bool {
+        let [lease, clock] =
+            [header_at::LEASE, header_at::CLOCK].map(|at| self.geometry.header_at(at));
+        let until = self.region.load_u64(lease, Relaxed).unwrap_or(1);
+        if until == 0 {
+            return true;
+        }
+        let now = now();
+        // The DPU side counts from what it finds there, so a cache that was not used for long may
+        // have to be told the time first.
+        let told = self.region.load_u64(clock, Relaxed).unwrap_or(now);
+        if now.saturating_sub(told) >= TELL_EVERY {
+            let stored = self.region.store_u64(clock, now, Relaxed);
+            debug_assert!(stored.is_ok(), "the clock lies in the header");
+        }
+        now < until
     }
 
     pub(super) fn count(&self, lpn: u64, event: Event) {

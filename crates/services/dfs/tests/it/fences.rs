@@ -232,3 +232,31 @@ fn a_node_that_is_away_is_waited_for() {
     assert_eq!(rig.until(&write), Ok(200_000));
     assert_eq!(rig.ends(file.0.0), 200_000);
 }
+
+/// How long hosts may use what they have cached: not after the lease, and not after a lapse of it
+/// until what is from before is given up.
+#[test]
+fn hosts_use_what_is_cached_for_as_long_as_the_lease_it_was_granted_in() {
+    let (mut rig, one, _) = two();
+    rig.pages = Some(Box::new(|_, _, _| {}));
+    let host = one.clone();
+    let ino = rig.wait(one.peer(), async move {
+        let (attr, fh) = host.open(b"f", 0).await.unwrap();
+        host.write((attr.ino, fh), 0, 0, vec![1; 10_000]).await.unwrap();
+        assert!(host.client.cacheable(attr.ino).await.unwrap().1);
+        attr.ino
+    });
+    let left = || one.client.lease_left().unwrap();
+    rig.pass(Duration::from_secs(20));
+    assert!(left() > Duration::from_secs(7) && left() <= Duration::from_secs(9));
+    rig.cut(one.peer(), true);
+    rig.pass(Duration::from_secs(5));
+    assert!(left() < Duration::from_secs(5) && !left().is_zero());
+    rig.pass(Duration::from_secs(6));
+    assert!(left().is_zero());
+    rig.cut(one.peer(), false);
+    rig.pass(Duration::from_secs(3));
+    assert!(left().is_zero(), "the lease goes on, and the pages are from before");
+    one.client.recalled(ino, false);
+    assert!(left() > Duration::from_secs(7));
+}

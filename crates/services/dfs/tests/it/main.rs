@@ -9,6 +9,7 @@
 )]
 
 mod caches;
+mod durable;
 mod fences;
 mod reference;
 mod registers;

@@ -55,6 +55,8 @@ struct State {
     /// Nodes refuse as if they had no room now, as often.
     busy: u64,
     full: bool,
+    /// Losses of power, of nodes.
+    boots: BTreeMap<u16, u64>,
 }
 
 pub(crate) struct World {
@@ -110,6 +112,10 @@ impl World {
         Timestamp { sec: (ns / 1_000_000_000) as i64, nsec: (ns % 1_000_000_000) as u32 }
     }
 
+    fn boot(&self, node: u16) -> u64 {
+        self.state().boots.get(&node).copied().unwrap_or(0)
+    }
+
     fn is_lost(&self, one: Peer, other: Peer) -> bool {
         let losses = self.state().losses;
         let lost = losses > 0 && self.below(1000) < losses;
@@ -134,6 +140,7 @@ impl World {
             credit: 1,
             fence: 0,
             held: self.nodes[usize::from(node)].store.held(heads.capability.object),
+            boot: self.boot(node),
         };
         (answer, data)
     }
@@ -204,6 +211,7 @@ impl World {
     }
 
     async fn node_call(&self, node: u16, call: Call) -> Reply {
+        let number = node;
         let node = &self.nodes[usize::from(node)];
         match call {
             Call::Seal { object, fence } => {
@@ -213,16 +221,20 @@ impl World {
                     Err(_) => Reply::Failed(Errno::EIO),
                 }
             }
-            Call::Purge { object } => match node.store.purge(object).await {
+            Call::Purge { object, .. } => match node.store.purge(object).await {
                 Ok(()) => Reply::Done,
                 Err(_) => Reply::Failed(Errno::EIO),
             },
+            Call::Newest => {
+                let (object, fence) = node.store.newest();
+                Reply::Object(Object { object, end: 0, fence, bytes: 0 })
+            }
             Call::Objects { from } => Reply::Objects(node.store.objects(from, 16)),
             Call::Keys { keys, .. } => {
                 *node.keys.lock().unwrap() = keys;
                 Reply::Done
             }
-            Call::Flush => Reply::Done,
+            Call::Flush => Reply::Number(self.boot(number)),
             Call::Space => {
                 Reply::Space { free: node.store.free(), capacity: node.store.capacity() }
             }
@@ -435,6 +447,12 @@ impl Rig {
     pub(crate) fn faults(&self, losses: u64, busy: u64) {
         let mut state = self.world.state();
         (state.losses, state.busy) = (losses, busy);
+    }
+
+    /// All nodes lose power, and are back: what they have not flushed may be gone.
+    pub(crate) fn power_fails(&self) {
+        let mut state = self.world.state();
+        (0..NODES).for_each(|node| *state.boots.entry(node).or_default() += 1);
     }
 
     pub(crate) fn full(&self, full: bool) {

@@ -27,7 +27,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         size: u64,
     ) -> Tried<()> {
         if inode.data == DataKind::Spread {
-            return Ok(spread::resize(inode, size)?);
+            return spread::resize(txn, inode, size).await;
         }
         let ino = inode.ino();
         let before = Shape::of(inode);

@@ -18,11 +18,17 @@ const MOST: usize = 4096;
 /// Numbers looked at in one batch of an opening.
 const AT_ONCE: u64 = 256;
 
+/// The size that a file was cut to, of its record among those that are written to: nothing if no
+/// hole is due.
+pub(super) fn cut_in(record: &[u8]) -> Option<u64> {
+    record.first_chunk().map(|raw| u64::from_le_bytes(*raw))
+}
+
 impl<K: Kv, M: Medium> Kvfs<K, M> {
     /// Which opening of the volume this is: no two have the same number, whatever was lost between
     /// them, if the volume is opened with [`crate::Options::spread`].
     pub fn opening(&self) -> u64 {
-        self.opened
+        self.opened.load(Ordering::Relaxed)
     }
 
     /// Somebody is about to write to the nodes: marks the file, durably, or so that a loss of power
@@ -48,6 +54,20 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.sync().await
     }
 
+    /// The nodes hold nothing behind the size that a file was cut to.
+    pub async fn holed(&self, ino: Ino) -> Result<()> {
+        let _guard = self.range_locks.exclusive(ino).await;
+        self.transact(async |txn| -> Tried<()> {
+            txn.essential();
+            let key = key::of(Tag::Writing, ino);
+            if txn.get(&key).await?.is_some_and(|value| cut_in(&value).is_some()) {
+                txn.put(key, []);
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// Files that were made up to now are marked durably from now on. What is marked already is in
     /// the store before this is, and a loss of power takes the last commits first; who marks later
     /// finds the number raised.
@@ -61,7 +81,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.put_marked(next).await
     }
 
-    async fn put_marked(&self, next: u64) -> Result<()> {
+    pub(crate) async fn put_marked(&self, next: u64) -> Result<()> {
         let value = encode_counter(next)?;
         self.transact(async |txn| -> Tried<()> {
             txn.essential();
@@ -112,19 +132,29 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.sync().await
     }
 
-    /// Whoever wrote has told all and writes no more. A file that is gone is nobody's any more.
-    pub async fn end_writing(&self, ino: Ino) -> Result<()> {
+    pub(super) async fn cut_of(&self, ino: Ino) -> Result<Option<u64>> {
+        let value = self.kv.get(&key::of(Tag::Writing, ino)).await.map_err(KvError::errno)?;
+        Ok(value.and_then(|value| cut_in(&value)))
+    }
+
+    /// Whoever wrote has told all and writes no more. A file that is gone is nobody's any more. The
+    /// mark stays, and false is returned, if the file was cut and not [`Kvfs::holed`].
+    pub async fn end_writing(&self, ino: Ino) -> Result<bool> {
         let _guard = self.range_locks.exclusive(ino).await;
         self.transact(async |txn| {
             txn.essential();
-            let Some(value) = txn.get(&key::inode(ino)).await? else { return Ok(()) };
+            let Some(value) = txn.get(&key::inode(ino)).await? else { return Ok(true) };
             let mut inode = Inode::decode(ino, &value)?;
             if inode.has(marks::WRITING) {
+                let key = key::of(Tag::Writing, ino);
+                if txn.get(&key).await?.is_some_and(|value| cut_in(&value).is_some()) {
+                    return Ok(false);
+                }
                 inode.mark(marks::WRITING, false);
                 txn.put_inode(&inode)?;
-                txn.delete(key::of(Tag::Writing, ino));
+                txn.delete(key);
             }
-            Ok(())
+            Ok(true)
         })
         .await
     }

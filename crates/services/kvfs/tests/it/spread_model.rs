@@ -26,6 +26,15 @@ struct File {
     size: u64,
     width: u8,
     writing: bool,
+    cut: bool,
+}
+
+impl File {
+    fn resize(&mut self, size: u64) {
+        let cuts = size < self.size;
+        (self.writing, self.cut) = (self.writing || cuts, self.cut || cuts);
+        self.size = size;
+    }
 }
 
 /// What is stored.
@@ -140,7 +149,9 @@ impl Run {
         let width = self.now().width;
         self.changed(&Ok(()), |state| {
             state.names.insert(name, attr.ino);
-            state.files.insert(attr.ino, File { names: 1, size: 0, width, writing: false });
+            state
+                .files
+                .insert(attr.ino, File { names: 1, size: 0, width, writing: false, cut: false });
         });
         Ok(())
     }
@@ -231,18 +242,23 @@ impl Run {
         let edit = |change: fn(&mut File, u64)| {
             move |state: &mut State| change(state.files.get_mut(&ino).unwrap(), size)
         };
-        match self.rng.below(5) {
+        match self.rng.below(6) {
+            4 => {
+                let outcome = block_on(user.volume.holed(ino));
+                self.changed(&outcome, edit(|file, _| file.cut = false));
+                outcome
+            }
             0 => {
                 let set = Setattr { size: Some(size), ..Setattr::default() };
                 let outcome = user.set(ino, set).map(drop);
-                self.changed(&outcome, edit(|file, size| file.size = size));
+                self.changed(&outcome, edit(File::resize));
                 outcome
             }
             1 => {
                 let told = Told { size, mtime: None, blocks: Some(size.div_ceil(512)) };
                 let session = Some(user.caller.attachment);
                 let outcome = block_on(user.volume.publish(session, ino, told)).map(drop);
-                self.changed(&outcome, edit(|file, size| file.size = size));
+                self.changed(&outcome, edit(File::resize));
                 outcome
             }
             2 => {
@@ -254,7 +270,9 @@ impl Run {
             }
             3 => {
                 let outcome = block_on(user.volume.end_writing(ino));
-                self.changed(&outcome, edit(|file, _| file.writing = false));
+                assert!(outcome.is_err() || outcome == Ok(!file.cut));
+                let outcome = outcome.map(drop);
+                self.changed(&outcome, edit(|file, _| file.writing = file.cut));
                 if outcome.is_ok() {
                     self.promised.remove(&ino);
                 }
@@ -321,7 +339,8 @@ fn observe(volume: &Volume) -> State {
         let found = block_on(volume.spread(ino)).unwrap();
         assert_eq!(u64::from(found.layout.group), ino.0 % 64);
         let (width, names) = (found.layout.width, found.attr.nlink);
-        let file = File { names, size: found.attr.size, width, writing: found.writing };
+        let (writing, cut) = (found.writing, found.cut.is_some());
+        let file = File { names, size: found.attr.size, width, writing, cut };
         state.files.insert(ino, file);
         state.names.insert(name, ino);
     }
@@ -424,7 +443,7 @@ async fn operate(volume: &Volume, which: usize, [empty, full, gone, dir]: [Ino; 
         0 => return volume.set_layout(caller, &header, empty, layout).await,
         1 => return volume.set_layout(caller, &header, dir, layout).await,
         2 => return volume.begin_writing(empty).await,
-        3 => return volume.end_writing(full).await,
+        3 => return volume.end_writing(full).await.map(drop),
         4 => return volume.publish(None, full, told).await.map(drop),
         5 => return volume.strip(caller, full, now).await.map(drop),
         6 => return volume.purged(gone.0).await,

@@ -360,7 +360,7 @@ fn calls_are_taken_from_whom_they_are_for() {
     }
     for call in [
         Call::Seal { object: 2, fence: 1 },
-        Call::Purge { object: 2 },
+        Call::Purge { object: 2, fence: 1, until: 0 },
         Call::Keys { keys: Vec::new(), revoked: Vec::new() },
         Call::Recall { ino, keep: None },
     ] {

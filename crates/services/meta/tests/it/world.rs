@@ -16,10 +16,10 @@ use outboard_flow::{Gone, Net};
 use outboard_kv::mem::MemKv;
 use outboard_kvfs::{Kvfs, Options};
 use outboard_medium::mem::MemMedium;
-use outboard_meta::{Meta, MetaOptions};
+use outboard_meta::{Meta, MetaOptions, count_beyond_nodes};
 use outboard_volume::Caller;
 use outboard_wire::file::{Attr, Header, Reply as FileReply, Request, open_flags};
-use outboard_wire::shared::call::{Asker, Call, Event, Layout, Mode, Reply};
+use outboard_wire::shared::call::{Asker, Call, Event, Layout, Mode, Object, Reply};
 use outboard_wire::shared::{Answer, Capability, Coordinate, Heads, Peer, Rights, Role, Strategy};
 
 use crate::node::{Node, nothing};
@@ -129,7 +129,7 @@ impl World {
                 held.fence = held.fence.max(fence);
                 Reply::Object(*held)
             }
-            Call::Purge { object } => {
+            Call::Purge { object, .. } => {
                 node.objects.remove(&object);
                 node.bytes.remove(&object);
                 Reply::Done
@@ -145,7 +145,12 @@ impl World {
                 (node.keys, node.revoked) = (keys, revoked);
                 Reply::Done
             }
-            Call::Flush => Reply::Done,
+            Call::Newest => {
+                let object = node.objects.keys().max().copied().unwrap_or(0);
+                let fence = node.objects.values().map(|object| object.fence).max().unwrap_or(0);
+                Reply::Object(Object { object, end: 0, fence, bytes: 0 })
+            }
+            Call::Flush => Reply::Number(1),
             Call::Space => Reply::Space { free: 100, capacity: 200 },
             _ => Reply::Failed(Errno::ENOSYS),
         })
@@ -202,6 +207,7 @@ impl Net for Line {
             credit: 1,
             fence: 0,
             held: 0,
+            boot: 1,
         };
         Ok((answer, done.unwrap_or_default()))
     }
@@ -260,7 +266,9 @@ impl Disk {
             members: (0..NODES).collect(),
             ..MetaOptions::default()
         };
-        run(Meta::open(Arc::new(kvfs), Line(Arc::clone(world)), options)).unwrap()
+        let line = Line(Arc::clone(world));
+        run(count_beyond_nodes(&kvfs, &line, &options)).unwrap();
+        run(Meta::open(Arc::new(kvfs), line, options)).unwrap()
     }
 }
 
@@ -291,6 +299,12 @@ impl Rig {
             tidied: Cell::default(),
             tidying: RefCell::default(),
         }
+    }
+
+    /// The server's disk is what it was when the volume was made, as from a backup.
+    pub(crate) fn restore(&mut self) {
+        self.disk = Disk::new(77);
+        self.restart(false);
     }
 
     pub(crate) fn server(&self) -> Server {

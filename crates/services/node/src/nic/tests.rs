@@ -20,8 +20,8 @@ struct Toy {
 }
 
 fn answer(outcome: Result<(), Reason>) -> Answer {
-    let (epoch, credit, fence, held) = (1, 1, 0, 0);
-    Answer { request: 7, rank: 0, data: 0, outcome, sequence: 0, epoch, credit, fence, held }
+    let (data, sequence, epoch, credit, fence, held, boot) = (0, 0, 1, 1, 0, 0, 0);
+    Answer { request: 7, rank: 0, data, outcome, sequence, epoch, credit, fence, held, boot }
 }
 
 impl Policy for Toy {

@@ -37,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) volume: Option<u32>,
     /// Requests a peer may have under way.
     pub(crate) credit: u32,
+    /// The node's boot, which answers tell.
+    pub(crate) boot: u64,
 }
 
 /// The rules.
@@ -202,6 +204,7 @@ impl Rules {
             credit: self.settings.credit,
             fence: self.fence(heads.capability.object),
             held: 0,
+            boot: self.settings.boot,
         }
     }
 
@@ -218,6 +221,7 @@ impl Rules {
             credit: self.settings.credit,
             fence: 0,
             held: 0,
+            boot: self.settings.boot,
         })
     }
 }

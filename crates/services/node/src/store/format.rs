@@ -18,6 +18,7 @@
 //!         4 purge  object u64
 //!         5 aside  object u64, strip u32, version, start u64, end u64, count u8, place u8,
 //!                  strip of the layout u32
+//!         6 tomb   object u64, fence u64, until u64
 //! object  number u64, strip u32, fence u64, floor version, floor from u64, strips u32, each
 //!         index u64, version, offset u32, bytes u32, crc u32, end u32, grains
 //! version fence u64, sequence u32     grains  count u16, each slot u32, crc u32
@@ -169,6 +170,12 @@ impl Record {
                 into.push(4);
                 into.extend_from_slice(&object.to_le_bytes());
             }
+            Record::Tomb { object, fence, until } => {
+                into.push(6);
+                for field in [object, fence, until] {
+                    into.extend_from_slice(&field.to_le_bytes());
+                }
+            }
         }
     }
 
@@ -203,6 +210,7 @@ impl Record {
                 range: from.u64()?..from.u64()?,
                 share: Share { count: from.u8()?, place: from.u8()?, strip: from.u32()? },
             },
+            6 => Record::Tomb { object: from.u64()?, fence: from.u64()?, until: from.u64()? },
             _ => return Err(Bad::Impossible),
         };
         if record.is_possible() { Ok(record) } else { Err(Bad::Impossible) }

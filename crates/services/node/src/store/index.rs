@@ -77,6 +77,12 @@ pub(super) enum Record {
     Purge {
         object: u64,
     },
+    /// The object goes, and a tomb is left.
+    Tomb {
+        object: u64,
+        fence: u64,
+        until: u64,
+    },
 }
 
 impl Record {
@@ -104,7 +110,7 @@ impl Record {
                     && share.strip.is_power_of_two()
                     && share.strip >= *strip
             }
-            Record::Seal { .. } | Record::Purge { .. } => true,
+            Record::Seal { .. } | Record::Purge { .. } | Record::Tomb { .. } => true,
         }
     }
 }
@@ -296,6 +302,20 @@ impl Entry {
         range.start / strip..range.end.div_ceil(strip)
     }
 
+    /// What is left of an object that was purged: the fence that what is late of it must not be
+    /// below, until so much of Unix time, milliseconds. The first write that may be makes it an
+    /// object again.
+    fn tomb(fence: u64, until: u64) -> Entry {
+        let floor = Version { fence, sequence: u32::MAX };
+        Entry { fence, floor, floor_from: until, ..Entry::default() }
+    }
+
+    /// Until when it is a tomb, if it is one.
+    pub(super) fn buried(&self) -> Option<u64> {
+        let is_tomb = self.strip == 0 && self.floor.sequence == u32::MAX;
+        is_tomb.then_some(self.floor_from)
+    }
+
     fn object(&self, object: u64) -> Object {
         Object { object, end: self.end(), fence: self.fence, bytes: self.grains * GRAIN }
     }
@@ -440,14 +460,21 @@ impl Index {
                 let entry = self.objects.entry(*object).or_default();
                 entry.fence = entry.fence.max(*fence);
             }
-            Record::Purge { object } => {
-                let entry = self.objects.remove(object).unwrap_or_default();
-                let grains = entry.strips.values().flat_map(Strip::some);
-                freed.slots.extend(grains.map(|grain| grain.slot));
-                freed.aside = entry.aside;
+            Record::Purge { object } => freed = self.remove(*object),
+            Record::Tomb { object, fence, until } => {
+                let before = self.objects.get(object).map_or(0, |entry| entry.fence);
+                freed = self.remove(*object);
+                self.objects.insert(*object, Entry::tomb(before.max(*fence), *until));
             }
         }
         Ok(freed)
+    }
+
+    /// An object goes; the slots that nobody needs then.
+    fn remove(&mut self, object: u64) -> Freed {
+        let entry = self.objects.remove(&object).unwrap_or_default();
+        let grains = entry.strips.values().flat_map(Strip::some);
+        Freed { slots: grains.map(|grain| grain.slot).collect(), aside: entry.aside }
     }
 
     /// The strips whose content a record may change, those that are here and those it makes.
@@ -469,7 +496,7 @@ impl Index {
                 shared(*strip, range, *share).map(|(index, _)| (*object, index)).collect()
             }
             Record::Seal { .. } => Vec::new(),
-            Record::Purge { object } => {
+            Record::Purge { object } | Record::Tomb { object, .. } => {
                 let strips = self.objects.get(object).map(|entry| entry.strips.keys());
                 strips.into_iter().flatten().map(|index| (*object, *index)).collect()
             }

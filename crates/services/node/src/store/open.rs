@@ -17,7 +17,7 @@ use outboard_medium::{Buf, Medium};
 use outboard_wire::shared::Reason;
 
 use super::format::{self, BLOCK, Bad, CHUNK, HEADERS, Header, LogHead};
-use super::index::{GRAIN, Grain, Index, Record, Strip};
+use super::index::{Entry, GRAIN, Grain, Index, Record, Strip};
 use super::log::Log;
 use super::space::{SLOTS_MIN, Space};
 use super::{GRAIN_LEN, OpenError, Shared, State, Store, StoreOptions};
@@ -107,7 +107,9 @@ impl<M: Medium> Store<M> {
         state: State,
         has_news: bool,
     ) -> Result<Store<M>, OpenError> {
-        let shared = Shared::new(state);
+        let buried = |(object, entry): (&u64, &Entry)| Some((entry.buried()?, *object));
+        let tombs = state.index.objects.iter().filter_map(buried).collect();
+        let shared = Shared::new(State { tombs, ..state });
         let (leader, flusher, growing) = Default::default();
         let locks = outboard_base::task::RangeLocks::default();
         let store = Store { log, data, options, shared, locks, leader, flusher, growing };

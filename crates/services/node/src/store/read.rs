@@ -99,8 +99,23 @@ impl<M: Medium> Store<M> {
     #[must_use]
     pub fn objects(&self, from: u64, most: usize) -> Vec<Object> {
         let state = self.shared.state();
-        let numbers = state.index.objects.range(from..).take(most);
-        numbers.filter_map(|(object, _)| state.index.object(*object)).collect()
+        let all = state.index.objects.range(from..).filter(|(_, entry)| entry.buried().is_none());
+        all.take(most).filter_map(|(object, _)| state.index.object(*object)).collect()
+    }
+
+    /// The highest number of an object, and the highest fence of any, also of those purged lately.
+    #[must_use]
+    pub fn newest(&self) -> (u64, u64) {
+        let state = self.shared.state();
+        let object = state.index.objects.last_key_value().map_or(0, |(object, _)| *object);
+        let fences = state.index.objects.values().map(|entry| entry.fence);
+        (object, fences.max().unwrap_or(0))
+    }
+
+    /// The fence of an object, also of one that was purged lately.
+    #[must_use]
+    pub fn fence(&self, object: u64) -> u64 {
+        self.shared.state().index.objects.get(&object).map_or(0, |entry| entry.fence)
     }
 
     /// Reads all grains of an object against their checksums; how many are damaged.

@@ -57,7 +57,8 @@ fn record(rng: &mut Rng) -> Record {
             Record::Aside { object, strip: 1 << 16, version: version(rng), range, share }
         }
         3 => Record::Seal { object, fence: rng.next_u64() },
-        _ => Record::Purge { object },
+        _ if rng.chance(1, 2) => Record::Purge { object },
+        _ => Record::Tomb { object, fence: rng.next_u64(), until: rng.next_u64() },
     }
 }
 

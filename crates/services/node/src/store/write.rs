@@ -13,10 +13,15 @@ use outboard_medium::{Buf, Medium};
 use outboard_wire::shared::call::Object;
 use outboard_wire::shared::{RESERVE_MAX, Reason, Share};
 
-use super::index::{GRAIN, Grain, Place, Record, Wrote, shared};
+use super::index::{Entry, GRAIN, Grain, Place, Record, Wrote, shared};
 use super::log::Spent;
 use super::space::Want;
-use super::{GRAIN_LEN, Shared, Store, Version};
+use super::{GRAIN_LEN, Shared, State, Store, Version};
+
+/// Purged objects that are remembered.
+const TOMBS_MAX: usize = 1 << 16;
+/// Of these, so many are forgotten in one go.
+const FORGOTTEN_AT_ONCE: usize = 256;
 
 /// Flushes after which what is written over others gives up waiting for space.
 const ROUNDS: usize = 16;
@@ -378,6 +383,58 @@ impl<M: Medium> Store<M> {
         self.flush().await?;
         let sealed = self.shared.state().index.object(object);
         sealed.ok_or(Reason::Medium)
+    }
+
+    /// The object goes, and a tomb is left: nothing of it below this fence is taken until so much
+    /// of Unix time, milliseconds, also after a restart. It is `answered` then, as a write is.
+    ///
+    /// # Errors
+    /// [`Reason::Full`], [`Reason::Medium`].
+    pub async fn bury(&self, object: u64, fence: u64, until: u64) -> Result<(), Reason> {
+        {
+            let _all = self.locks.exclusive(Ino(object)).await;
+            self.settled().await;
+            self.shared.usable()?;
+            let known = |state: &State| state.index.objects.get(&object).map(Entry::buried);
+            if known(&self.shared.state()).is_some_and(|buried| buried.is_some()) {
+                return Ok(());
+            }
+            self.commit(Record::Tomb { object, fence, until }, Spent::default()).await?;
+            let mut state = self.shared.state();
+            state.counts.purges += 1;
+            state.tombs.insert((until, object));
+        }
+        // The oldest is the least likely to be needed.
+        self.forget_tombs(TOMBS_MAX, 0).await
+    }
+
+    /// Forgets some tombs whose time is over.
+    ///
+    /// # Errors
+    /// As of [`Store::bury`].
+    pub async fn forget(&self, wall_ms: u64) -> Result<(), Reason> {
+        self.forget_tombs(0, wall_ms).await
+    }
+
+    async fn forget_tombs(&self, most: usize, wall_ms: u64) -> Result<(), Reason> {
+        for _ in 0..FORGOTTEN_AT_ONCE {
+            let (until, object) = {
+                let mut state = self.shared.state();
+                let is_due = |until: u64| most > 0 || until <= wall_ms;
+                let first = state.tombs.first().copied().filter(|(until, _)| is_due(*until));
+                let Some(first) = first.filter(|_| state.tombs.len() > most) else { return Ok(()) };
+                state.tombs.remove(&first);
+                first
+            };
+            let _all = self.locks.exclusive(Ino(object)).await;
+            self.settled().await;
+            let buried = self.shared.state().index.objects.get(&object).and_then(Entry::buried);
+            // Else it is an object again.
+            if buried == Some(until) {
+                self.commit(Record::Purge { object }, Spent::default()).await?;
+            }
+        }
+        Ok(())
     }
 
     /// The object goes, and all that was known of it. It is `answered` then, as a write is.

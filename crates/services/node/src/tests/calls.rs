@@ -10,7 +10,7 @@ use crate::policy::{Steer, Threat};
 fn calls() -> Vec<Call> {
     vec![
         Call::Seal { object: 1, fence: u64::MAX },
-        Call::Purge { object: 1 },
+        Call::Purge { object: 1, fence: 9, until: NOW },
         Call::Objects { from: 0 },
         Call::Verify { object: 1 },
         Call::Keys {
@@ -117,16 +117,37 @@ fn a_seal_revokes_and_outlives_the_process() {
     assert_eq!(data, [vec![7; 50], vec![9; 50]].concat());
 }
 
+const NO_OBJECTS: Reply = Reply::Objects(Vec::new());
+
 #[test]
 fn what_is_late_of_a_purged_object_does_not_bring_it_back() {
     let mut rig = Rig::new(NodeOptions::default());
     let mut rng = Rng::new(1);
     let write = Ask::write(1, (5, 1), 0, vec![7; 100]).message();
     assert_eq!(rig.ask(ME, &write, &mut rng).0.outcome, Ok(()));
-    assert_eq!(run(rig.node.call(SERVER, Call::Purge { object: 1 })), Reply::Done);
-    let late = Ask::write(1, (5, 2), 0, vec![7; 100]).message();
-    assert_eq!(rig.ask(ME, &late, &mut rng).0.outcome, Err(Reason::Fence));
-    assert_eq!(run(rig.node.call(SERVER, Call::Objects { from: 0 })), Reply::Objects(Vec::new()));
+    let objects =
+        |rig: &Rig| assert_eq!(run(rig.node.call(SERVER, Call::Objects { from: 0 })), NO_OBJECTS);
+    // Also one that this node had nothing of yet.
+    for object in [1, 2] {
+        let purge = Call::Purge { object, fence: 6, until: NOW + 5000 };
+        assert_eq!(run(rig.node.call(SERVER, purge)), Reply::Done);
+    }
+    // A restarted node did not know of it any more, and the object was back, of no file.
+    for restarts in [false, true] {
+        if restarts {
+            rig = rig.restart(NodeOptions::default());
+        }
+        for object in [1, 2] {
+            let late = Ask::write(object, (5, 2), 0, vec![7; 100]).message();
+            assert_eq!(rig.ask(ME, &late, &mut rng).0.outcome, Err(Reason::Fence), "{restarts}");
+        }
+        objects(&rig);
+    }
+    assert!(rig.node.status().contains("\"tombs\":2"), "{}", rig.node.status());
+    // No capability from before counts any more.
+    run(rig.node.tidy(NOW + 5000, 0));
+    assert!(rig.node.status().contains("\"tombs\":0"), "{}", rig.node.status());
+    objects(&rig);
     let again = Ask::write(1, (6, 1), 0, vec![8; 100]).message();
     assert_eq!(rig.ask(ME, &again, &mut rng).0.outcome, Ok(()), "its number is used again");
 }
@@ -251,6 +272,6 @@ fn status_is_json_with_what_happened() {
     let timed = "\"dma\":3,\"dma_bytes\":900,\"timed\":1,\"ns\":3}";
     assert!(status.contains(timed) && status.contains("\"requests_timed\":1,"), "{status}");
     assert_eq!((rig.figure("packets"), rig.figure("descriptors")), (3, 0));
-    assert_eq!(run(rig.node.call(ME, Call::Flush)), Reply::Done);
+    assert_eq!(run(rig.node.call(ME, Call::Flush)), Reply::Number(0), "the boot");
     let _ = run(rig.node.tidy(NOW + 7, 1 << 20));
 }

@@ -126,13 +126,17 @@ impl Session {
             Request::Read { ino, fh, offset, len, flags } => {
                 let len = fits(len)?;
                 let sink = Sink::Region { at: slot.at(), len };
-                cached.read(ino, fh, offset, flags, sink).map(Reply::Data)
+                let read = cached.read(ino, fh, offset, flags, sink);
+                read.filter(|_| self.is_leased(cached)).map(Reply::Data)
             }
             Request::Write { ino, fh, offset, flags } => {
                 let len = fits(u32::try_from(call.payload_len).ok()?)?;
                 let source = Source::Region { at: slot.at(), len };
                 let now = self.world().wall();
-                let write = || cached.write(ino, fh, offset, flags, source, now);
+                let write = || {
+                    let leased = self.is_leased(cached);
+                    leased.then(|| cached.write(ino, fh, offset, flags, source, now)).flatten()
+                };
                 let again = || {
                     // As in `write_cached`, but others wait for this thread.
                     let waits = cached.is_for_writing(ino, fh);
@@ -149,8 +153,9 @@ impl Session {
     /// the request must be made as a call.
     #[must_use]
     pub fn read_cached(&self, ino: Ino, fh: Fh, offset: u64, into: &mut [u8]) -> Option<usize> {
-        let read = self.cached()?.read(ino, fh, offset, 0, Sink::Memory(into))?;
-        usize::try_from(read).ok()
+        let cached = self.cached()?;
+        let read = cached.read(ino, fh, offset, 0, Sink::Memory(into))?;
+        usize::try_from(read).ok().filter(|_| self.is_leased(cached))
     }
 
     /// Writes all of `bytes` into the cache, at the end where the handle appends; false if the
@@ -161,7 +166,7 @@ impl Session {
     /// others follow it, for as long as there is always one on its way.
     #[must_use]
     pub fn write_cached(&self, ino: Ino, fh: Fh, offset: u64, bytes: &[u8]) -> bool {
-        let Some(cached) = self.cached() else { return false };
+        let Some(cached) = self.cached().filter(|it| self.is_leased(it)) else { return false };
         let now = self.world().wall();
         let source = Source::Memory(bytes);
         for _ in 1..TRIES {
@@ -173,6 +178,11 @@ impl Session {
             }
         }
         self.cached().is_some_and(|it| it.write(ino, fh, offset, 0, source, now).is_some())
+    }
+
+    /// Whether the DPU side is known to be there: until a time that it said, if it did.
+    fn is_leased(&self, cached: &Cached) -> bool {
+        cached.plane.is_leased(|| self.world().now().0)
     }
 
     /// The cache, while calls may be answered at all: after a loss was given up, a write taken here

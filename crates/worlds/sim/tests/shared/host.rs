@@ -385,7 +385,7 @@ async fn come(
         }
     }
     dfs.is_back(session);
-    Ok(())
+    dfs.end_grace().await.map_err(|errno| format!("end_grace: {errno}"))
 }
 
 pub(crate) fn short(ask: &Ask) -> String {

@@ -408,7 +408,7 @@ async fn node_call(
     planted: Option<Planted>,
 ) -> Reply {
     match (planted, call) {
-        (Some(Planted::Flush), Call::Flush) => Reply::Done,
+        (Some(Planted::Flush), Call::Flush) => Reply::Number(0),
         (_, call) => node.call(from, call).await,
     }
 }

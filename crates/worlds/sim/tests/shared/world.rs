@@ -58,6 +58,8 @@ impl Keys for Shared {
 struct Disk {
     kv: Arc<MemKv>,
     media: [Arc<MemMedium>; 2],
+    /// Losses of power.
+    boots: u64,
 }
 
 struct Place {
@@ -111,6 +113,7 @@ impl World {
             disk: Disk {
                 kv: Arc::new(MemKv::new(rng.next_u64())),
                 media: [(); 2].map(|()| Arc::new(MemMedium::new(rng.next_u64()))),
+                boots: 0,
             },
             lives: 0,
             process: None,
@@ -212,7 +215,9 @@ impl World {
         };
         let store = run(Store::open(Arc::clone(&log), Arc::clone(&data), options)).unwrap();
         [log, data].iter().for_each(|medium| medium.set_faults(delays()));
-        let options = NodeOptions { node: number, volume: Some(VOLUME), ..NodeOptions::default() };
+        let boot = self.places[place].disk.boots;
+        let volume = Some(VOLUME);
+        let options = NodeOptions { node: number, volume, boot, ..NodeOptions::default() };
         let node = Node::new(store, options);
         let me = Peer::Node(number);
         let net = self.conversations(place, (me, address), Takes(Some(node.target())));
@@ -323,6 +328,7 @@ impl World {
         dying.inbox.clear();
         dying.wakes = NEVER;
         if power {
+            dying.disk.boots += 1;
             dying.disk.kv.crash();
             dying.disk.media.iter().for_each(|medium| medium.crash());
         } else {

@@ -1,0 +1,201 @@
+//! What nodes have acknowledged and may not have flushed, and what of that is lost.
+//!
+//! An acknowledged write survives the end of a node's process, not a loss of its power. So each
+//! answer names the node's *boot*, another one after each loss of power, and so does a flush: what
+//! was acknowledged in one boot and is flushed in another may be gone. Nobody has the bytes any
+//! more by then, so the next sync of the file fails, once, as that of a local file does whose
+//! write-back has failed.
+//!
+//! A flush is of all that a node has, so it ends what is remembered of all files there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use outboard_wire::shared::Peer;
+
+/// Files of a node that may have something unflushed. Who would add one more flushes it first.
+const OBJECTS: usize = 4096;
+/// Files of which it is remembered that something is lost, until that is said.
+const LOST: usize = 4096;
+
+/// Writes of one object at one node, all in one boot.
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    boot: u64,
+    /// When the first and the last of them were acknowledged.
+    first: u64,
+    last: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Counts acknowledgements.
+    clock: u64,
+    nodes: BTreeMap<Peer, BTreeMap<u64, Since>>,
+    lost: BTreeSet<u64>,
+    /// Something was lost since somebody asked whether anything was.
+    any: bool,
+}
+
+/// What is unflushed, of all nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Unsynced(Mutex<State>);
+
+impl Unsynced {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A node in this boot has acknowledged a change of an object.
+    pub(crate) fn wrote(&self, peer: Peer, object: u64, boot: u64) {
+        let mut state = self.state();
+        state.clock += 1;
+        let now = state.clock;
+        let objects = state.nodes.entry(peer).or_default();
+        let since = objects.entry(object).or_insert(Since { boot, first: now, last: now });
+        since.last = now;
+        if since.boot != boot {
+            *since = Since { boot, first: now, last: now };
+            state.lose(peer, object);
+        }
+    }
+
+    /// Whether a node must be flushed before it is written to.
+    pub(crate) fn is_crowded(&self, peer: Peer) -> bool {
+        self.state().nodes.get(&peer).is_some_and(|objects| objects.len() >= OBJECTS)
+    }
+
+    /// What is acknowledged by now, a flush that begins now makes durable.
+    pub(crate) fn now(&self) -> u64 {
+        self.state().clock
+    }
+
+    /// A node in this boot has flushed what was acknowledged at `when`.
+    pub(crate) fn flushed(&self, peer: Peer, when: u64, boot: u64) {
+        let mut state = self.state();
+        let Some(objects) = state.nodes.get_mut(&peer) else { return };
+        let mut lost = Vec::new();
+        objects.retain(|object, since| {
+            let is_lost = since.first <= when && since.boot != boot;
+            if is_lost {
+                lost.push(*object);
+            }
+            !is_lost && since.last > when
+        });
+        if objects.is_empty() {
+            state.nodes.remove(&peer);
+        }
+        lost.into_iter().for_each(|object| state.lose(peer, object));
+    }
+
+    /// Nodes that may have something of an object unflushed.
+    pub(crate) fn of(&self, object: u64) -> Vec<Peer> {
+        let state = self.state();
+        let has = state.nodes.iter().filter(|(_, objects)| objects.contains_key(&object));
+        has.map(|(peer, _)| *peer).collect()
+    }
+
+    /// Nodes that may have something unflushed.
+    pub(crate) fn nodes(&self) -> Vec<Peer> {
+        self.state().nodes.keys().copied().collect()
+    }
+
+    /// Whether something of an object is lost, which is said once.
+    pub(crate) fn take_lost(&self, object: u64) -> bool {
+        self.state().lost.remove(&object)
+    }
+
+    /// Whether anything is, which is said once.
+    pub(crate) fn take_any_lost(&self) -> bool {
+        std::mem::take(&mut self.state().any)
+    }
+
+    /// An object is gone.
+    pub(crate) fn forget(&self, object: u64) {
+        let mut state = self.state();
+        state.lost.remove(&object);
+        state.nodes.retain(|_, objects| {
+            objects.remove(&object);
+            !objects.is_empty()
+        });
+    }
+}
+
+impl State {
+    fn lose(&mut self, peer: Peer, object: u64) {
+        tracing::error!(?peer, object, "a node lost power before what it acknowledged was synced");
+        self.any = true;
+        self.lost.insert(object);
+        if self.lost.len() > LOST {
+            self.lost.pop_first();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: Peer = Peer::Node(1);
+
+    /// A client heard of a write, the node lost power, and the sync said that all was well.
+    #[test]
+    fn a_boot_that_ends_between_write_and_flush_is_said_once() {
+        let all = Unsynced::default();
+        all.wrote(NODE, 7, 1);
+        all.wrote(Peer::Node(2), 7, 1);
+        all.flushed(NODE, all.now(), 2);
+        assert!(all.take_any_lost() && !all.take_any_lost());
+        assert!(all.take_lost(7) && !all.take_lost(7));
+        assert_eq!(all.of(7), [Peer::Node(2)], "of the other node nothing is known");
+        all.flushed(Peer::Node(2), all.now(), 1);
+        assert!(all.nodes().is_empty() && !all.take_lost(7));
+    }
+
+    #[test]
+    fn a_write_in_another_boot_tells_of_the_loss_too() {
+        let all = Unsynced::default();
+        all.wrote(NODE, 7, 1);
+        all.wrote(NODE, 7, 2);
+        all.flushed(NODE, all.now(), 2);
+        assert!(all.take_lost(7), "the first one");
+        all.wrote(NODE, 7, 2);
+        all.flushed(NODE, all.now(), 2);
+        all.flushed(NODE, all.now(), 3);
+        assert!(!all.take_lost(7), "flushed before");
+    }
+
+    #[test]
+    fn a_flush_is_of_what_was_acknowledged_before_it() {
+        let all = Unsynced::default();
+        all.wrote(NODE, 7, 1);
+        let when = all.now();
+        all.wrote(NODE, 7, 1);
+        all.wrote(NODE, 8, 1);
+        all.flushed(NODE, when, 1);
+        assert_eq!(all.of(7), [NODE]);
+        all.flushed(NODE, all.now(), 2);
+        assert!(all.take_lost(7) && all.take_lost(8));
+        all.wrote(NODE, 9, 2);
+        all.forget(9);
+        all.flushed(NODE, all.now(), 3);
+        assert!(!all.take_lost(9));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let all = Unsynced::default();
+        for object in 0..2 * OBJECTS as u64 {
+            if all.is_crowded(NODE) {
+                all.flushed(NODE, all.now(), 1);
+            }
+            all.wrote(NODE, object, 1);
+        }
+        assert!(all.state().nodes.values().all(|objects| objects.len() <= OBJECTS));
+        for object in 0..2 * LOST as u64 {
+            all.wrote(NODE, object, object);
+            all.flushed(NODE, all.now(), u64::MAX);
+        }
+        assert_eq!(all.state().lost.len(), LOST);
+    }
+}
