@@ -118,10 +118,12 @@ impl<N: Net> Inner<N> {
         }
         let grants = self.table.grants();
         let nodes = nodes_of(grants.iter().map(|grant| &**grant));
-        outcome = outcome.and(self.flush_nodes(nodes).await);
+        let flushed = self.flush_nodes(nodes).await;
+        outcome = outcome.and(flushed);
         // Files that were given away while a node was.
         let others = self.data.flush(self.data.unsynced(None).into_iter()).await;
-        outcome = outcome.and(others.map_err(|_| Errno::EIO));
+        let flushed = others.map_err(|_| Errno::EIO);
+        outcome = outcome.and(flushed);
         if self.data.take_any_lost() { Err(Errno::EIO) } else { outcome }
     }
 }

@@ -18,10 +18,10 @@ struct State {
 
 /// A coordinator that several parts use.
 #[derive(Clone)]
-pub struct Memory(Arc<Mutex<State>>);
+pub(super) struct Memory(Arc<Mutex<State>>);
 
 /// One part's way to it.
-pub struct Way {
+pub(super) struct Way {
     memory: Memory,
     session: Mutex<u64>,
 }
@@ -29,23 +29,23 @@ pub struct Way {
 impl Memory {
     /// An empty one whose sessions go on for so long.
     #[must_use]
-    pub fn new(term: Duration, seed: u64) -> Memory {
+    pub(super) fn new(term: Duration, seed: u64) -> Memory {
         let (table, rng) = (Table::new(term), Rng::new(seed));
         Memory(Arc::new(Mutex::new(State { table, now: Time(1), rng, one_in: 0, is_away: false })))
     }
 
     /// One question in so many goes wrong from now on: lost before or after it was done.
-    pub fn fails(&self, one_in: u64) {
+    pub(super) fn fails(&self, one_in: u64) {
         self.state().one_in = one_in;
     }
 
     /// Nobody is answered.
-    pub fn is_away(&self, is_away: bool) {
+    pub(super) fn is_away(&self, is_away: bool) {
         self.state().is_away = is_away;
     }
 
     /// Time passes.
-    pub fn passes(&self, time: Duration) {
+    pub(super) fn passes(&self, time: Duration) {
         let mut state = self.state();
         state.now = state.now.after(time);
         let now = state.now;
@@ -53,7 +53,7 @@ impl Memory {
     }
 
     /// It ends and starts again with what it kept.
-    pub fn restarts(&self, term: Duration) {
+    pub(super) fn restarts(&self, term: Duration) {
         let mut state = self.state();
         let (last, all) = state.table.to_keep();
         let all = all.map(|(name, kept)| (name.clone(), kept.clone())).collect();
@@ -62,7 +62,7 @@ impl Memory {
 
     /// A way to it.
     #[must_use]
-    pub fn way(&self) -> Way {
+    pub(super) fn way(&self) -> Way {
         Way { memory: self.clone(), session: Mutex::new(0) }
     }
 

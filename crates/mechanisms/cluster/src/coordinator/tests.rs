@@ -19,7 +19,7 @@ fn registrar(memory: &Memory, name: &str, place: &str, life: u64) -> Registrar<W
 
 /// One step; whether the part is there.
 fn step(part: &Registrar<Way>) -> outboard_base::Result<Option<Refusal>> {
-    Ok(match step(part)? {
+    Ok(match run(part.step())? {
         Step::There(_) => None,
         Step::Refused(refusal) => Some(refusal),
     })

@@ -116,25 +116,25 @@ fn events() -> (Call, Vec<u8>) {
 
 /// Calls, and the bytes of each.
 pub(crate) fn calls() -> Vec<(Call, Vec<u8>)> {
-    [data_calls(), managing()].concat()
+    [server_calls(), node_calls(), managing()].concat()
 }
 
-fn data_calls() -> Vec<(Call, Vec<u8>)> {
+const FENCE: u64 = 0x0102;
+const FENCE_BYTES: &str = "0201000000000000 ";
+
+/// Calls between clients and the server.
+fn server_calls() -> Vec<(Call, Vec<u8>)> {
     let told = Told { size: 5, mtime: Some(Timestamp { sec: -2, nsec: 3 }), blocks: None };
     let quiet = Told { size: 6, mtime: None, blocks: Some(7) };
-    let (ino, session, fence, object, asker) = (INO, S, 0x0102, 0x11, asker());
+    let (ino, session, asker) = (INO, S, asker());
+    let (fence, fence_bytes) = (FENCE, FENCE_BYTES);
     let (request, payload) = (vec![1, 2, 3], vec![4, 5]);
     let contents = true;
-    let key = Key { id: 2, until: 3, key: [7; 32] };
-    let key_bytes =
-        format!("44 01000000 02 0300000000000000 {} 01000000 09000000", "07".repeat(32));
-    let revoked = vec![Revoked { client: 9 }];
     let file = Call::File { asker: asker.clone(), request, payload };
     let (told_bytes, quiet_bytes) = (
         "0500000000000000 01 feffffffffffffff 03000000 00 ",
         "0600000000000000 00 01 0700000000000000 ",
     );
-    let fence_bytes = "0201000000000000 ";
     let with = |parts: &[&str]| hex(&parts.concat());
     vec![
         (file, with(&["01 ", ASKER_BYTES, "03000000 010203 02000000 0405"])),
@@ -165,12 +165,23 @@ fn data_calls() -> Vec<(Call, Vec<u8>)> {
         ),
         (Call::Check { contents }, hex("0d 01")),
         (Call::HandedIn, hex("14")),
-        (Call::Newest, hex("48")),
         (Call::Holed { ino: INO, fence: 0x0102 }, with(&["13", INO_BYTES, fence_bytes])),
         (Call::Begin { nonce: 0x0102 }, with(&["0e", fence_bytes])),
         (Call::Recall { ino, keep: Some(Mode::Write) }, with(&["20", INO_BYTES, "01 02"])),
         (Call::Recall { ino, keep: None }, with(&["20", INO_BYTES, "00"])),
         events(),
+    ]
+}
+
+/// Calls of nodes.
+fn node_calls() -> Vec<(Call, Vec<u8>)> {
+    let key = Key { id: 2, until: 3, key: [7; 32] };
+    let key_bytes =
+        format!("44 01000000 02 0300000000000000 {} 01000000 09000000", "07".repeat(32));
+    let revoked = vec![Revoked { client: 9 }];
+    let (object, fence, fence_bytes) = (0x11, FENCE, FENCE_BYTES);
+    let with = |parts: &[&str]| hex(&parts.concat());
+    vec![
         (Call::Seal { object, fence }, with(&["40", INO_BYTES, fence_bytes])),
         (
             Call::Purge { object, fence: 0x0102, until: 0x0102 },
@@ -179,6 +190,7 @@ fn data_calls() -> Vec<(Call, Vec<u8>)> {
         (Call::Objects { from: object }, with(&["42", INO_BYTES])),
         (Call::Verify { object }, with(&["43", INO_BYTES])),
         (Call::Keys { keys: vec![key], revoked }, hex(&key_bytes)),
+        (Call::Newest, hex("48")),
         (Call::Flush, hex("45")),
         (Call::Space, hex("46")),
         (Call::Install { policy: Policy::ReadOnly }, hex("47 01")),

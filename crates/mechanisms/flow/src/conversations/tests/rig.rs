@@ -148,6 +148,7 @@ pub(super) fn answer(request: &[u8], bytes: &[u8]) -> Vec<u8> {
         credit: 0,
         fence: 0,
         held: 0,
+        boot: 0,
     };
     [answer.emit().as_slice(), bytes].concat()
 }
