@@ -478,7 +478,7 @@ fn kill_one(
                 Victim::Leader => "leader".to_owned(),
                 _ => (1 + rng.below(3)).to_string(),
             };
-            let servers = servers.unwrap_or(Path::new(""));
+            let servers = servers.ok_or("no ensemble was given to kill servers of")?;
             ensemble("revive", servers, "all")?;
             ensemble("kill", servers, &which)?;
         }

@@ -37,10 +37,13 @@ const BIND: Duration = Duration::from_secs(30);
 const VOLUME: &str = "volume";
 const IDENTITY: &[u8] = b"identity";
 
+/// A part that keeps itself known, over the network that it has.
+type Registered<T> = Known<Way<Asking<T>>, Asking<T>>;
+
 /// A part's standing with its coordinator; without one it is always known.
 pub(crate) struct Membership<T: Target> {
     role: Role,
-    known: Option<Rc<Known<Way<Asking<T>>, Asking<T>>>>,
+    known: Option<Rc<Registered<T>>>,
 }
 
 impl<T: Target> Membership<T> {
