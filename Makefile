@@ -10,7 +10,7 @@ COMMIT = $(shell git rev-parse --short=12 HEAD)$(shell git diff --quiet HEAD -- 
 help:
 	@echo "make run     build, mount ./mnt with its data in ./data, until Ctrl-C"
 	@echo "make gate    what a change must pass before it is committed (a few minutes)"
-	@echo "make test    everything CI checks (about half an hour on 2 cores)"
+	@echo "make test    everything CI checks (up to an hour on 2 cores)"
 	@echo "make long    long runs in pieces: hundreds of kills, full-size programs; goes on where it ended"
 	@echo "make bench   every figure, beside its rivals, into docs/figures (about an hour); RADOS=URL: a pool, too"
 
