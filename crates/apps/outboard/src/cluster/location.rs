@@ -213,7 +213,7 @@ mod tests {
         let read = |text: &str| Location::parse(text).unwrap();
         assert_eq!(read("fjall"), None);
         assert_eq!(read("rados://pool?conf=x"), None);
-        let all = read("shared://10.0.0.1:4000/main?key=some/key&mtu=9000").unwrap();
+        let all = read("shared://10.0.0.1:4000/main?key=some/key&mtu=9000&trust=sealed").unwrap();
         assert_eq!((all.host.as_str(), all.port, all.volume.as_str()), ("10.0.0.1", 4000, "main"));
         assert_eq!((all.key.clone(), all.mtu), (PathBuf::from("some/key"), Some(9000)));
         assert_eq!(all.trust, Some(Trust::Sealed));

@@ -271,6 +271,8 @@ fn a_log_that_rots_is_never_believed() {
             run(store.tidy()).unwrap();
             run(store.flush()).unwrap();
         }
+        // The note that all this was durable is written behind it, and durable a moment later.
+        run(media.0.flush()).unwrap();
         media
     };
     let (mut damaged, mut whole) = (0, 0);
