@@ -21,6 +21,7 @@ pub mod netdfs;
 pub mod passthrough;
 pub mod plot;
 pub mod programs;
+mod rival;
 pub mod scale;
 pub mod stats;
 pub mod verdict;

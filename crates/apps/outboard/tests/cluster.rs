@@ -3,65 +3,26 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod clustered;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use clustered::{Cluster, done, outboard, refused};
 use serde_json::Value;
 
 /// Nobody waits longer, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn outboard(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
-    command.args(arguments).stdin(Stdio::null()).env_remove("OUTBOARD_FAULTS");
-    command.output().unwrap()
-}
-
-/// Code and words of a command that is refused.
-fn refused(arguments: &[&str]) -> (i32, String) {
-    let output = outboard(arguments);
-    let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{arguments:?}: {words}");
-    (output.status.code().unwrap(), words)
-}
-
-fn done(arguments: &[&str]) -> String {
-    let output = outboard(arguments);
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {words}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// A cluster that is ended when it is dropped.
-struct Cluster(tempfile::TempDir);
-
 impl Cluster {
-    fn up(flags: &[&str]) -> Cluster {
-        let cluster = Cluster(tempfile::tempdir().unwrap());
-        let mut all = vec!["cluster", "up", cluster.dir(), "--port=0", "--detach"];
-        all.extend(flags);
-        done(&all);
-        cluster
-    }
-
-    fn dir(&self) -> &str {
-        self.0.path().to_str().unwrap()
-    }
-
     fn status(&self) -> Value {
         serde_json::from_str(&done(&["cluster", "status", self.dir(), "--json"])).unwrap()
     }
 
     fn pid(&self, part: &str) -> u64 {
         self.status()["parts"][part]["pid"].as_u64().unwrap()
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let _ended = outboard(&["cluster", "down", self.dir()]);
     }
 }
 

@@ -3,39 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod clustered;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use clustered::{Cluster, command, done, outboard, refused};
 use serde_json::Value;
 
 /// Nobody waits longer, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_outboard"));
-    command.args(arguments).stdin(Stdio::null()).env_remove("OUTBOARD_FAULTS");
-    command
-}
-
-fn outboard(arguments: &[&str]) -> Output {
-    command(arguments).output().unwrap()
-}
-
-fn refused(arguments: &[&str]) -> (i32, String) {
-    let output = outboard(arguments);
-    let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{arguments:?}: {words}");
-    (output.status.code().unwrap(), words)
-}
-
-fn done(arguments: &[&str]) -> String {
-    let output = outboard(arguments);
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {words}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -45,22 +24,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A cluster that is ended when it is dropped.
-struct Cluster(tempfile::TempDir);
-
 impl Cluster {
-    fn up(flags: &[&str]) -> Cluster {
-        let cluster = Cluster(tempfile::tempdir().unwrap());
-        let mut all = vec!["cluster", "up", cluster.dir(), "--port=0", "--detach"];
-        all.extend(flags);
-        done(&all);
-        cluster
-    }
-
-    fn dir(&self) -> &str {
-        self.0.path().to_str().unwrap()
-    }
-
     /// What the parts say that answer.
     fn parts(&self) -> Value {
         let output = outboard(&["cluster", "status", self.dir(), "--json"]);
@@ -82,12 +46,6 @@ impl Cluster {
         let file = self.0.path().join(name);
         std::fs::write(&file, text).unwrap();
         file
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let _ended = outboard(&["cluster", "down", self.dir()]);
     }
 }
 

@@ -6,6 +6,7 @@
 //! - [`Caller`], [`Payload`], [`Answer`], [`VolumeEvent`]: what a call brings, what it gives
 //!   back, and what a volume says unasked;
 //! - [`Volume`]: the port for requests, and for the pages of files that hosts hold in caches;
+//! - [`Fill`]: what `fallocate(2)` asks for;
 //! - [`Housekeeping`]: the port for its life: grace period, tidying, check, figures;
 //! - [`backend`]: the host side's port, through which every front-end (a mount, a program past the
 //!   kernel) reaches any volume.
@@ -21,11 +22,13 @@
 
 pub mod backend;
 mod call;
+mod fill;
 mod housekeeping;
 mod none;
 mod port;
 
 pub use call::{Answer, Caller, Payload, VolumeEvent};
+pub use fill::Fill;
 pub use housekeeping::{Figures, Housekeeping, Report};
 pub use none::NoVolume;
 pub use port::Volume;

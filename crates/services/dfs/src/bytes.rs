@@ -7,7 +7,7 @@ use outboard_base::limits::{FILE_SIZE_MAX, IO_MAX};
 use outboard_base::task::{RangeGuard, try_join_abreast};
 use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
 use outboard_flow::Net;
-use outboard_volume::{Answer, Payload};
+use outboard_volume::{Answer, Fill, Payload};
 use outboard_wire::file::{Reply, open_flags, seek, write_flags};
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply as CallReply};
 
@@ -16,31 +16,6 @@ use crate::data::DataError;
 use crate::forward::{Asked, asker};
 use crate::table::{Pages, Use};
 
-const KEEP_SIZE: u32 = 1;
-const PUNCH_HOLE: u32 = 2;
-const ZERO_RANGE: u32 = 16;
-
-/// What `fallocate(2)` does to bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fill {
-    Allocate,
-    Punch,
-    Zero,
-}
-
-/// What a mode asks for, and whether the size stays; `EOPNOTSUPP` for what is not offered.
-fn parse(mode: u32) -> Result<(Fill, bool)> {
-    const PUNCH_AND_KEEP: u32 = PUNCH_HOLE | KEEP_SIZE;
-    const ZERO_AND_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
-    Ok(match mode {
-        0 => (Fill::Allocate, false),
-        KEEP_SIZE => (Fill::Allocate, true),
-        PUNCH_AND_KEEP => (Fill::Punch, true),
-        ZERO_RANGE => (Fill::Zero, false),
-        ZERO_AND_KEEP => (Fill::Zero, true),
-        _ => return Err(Errno::EOPNOTSUPP),
-    })
-}
 /// Runs of pages written back at a time.
 const RUNS: usize = 4;
 
@@ -264,7 +239,7 @@ impl<N: Net> Inner<N> {
         if len == 0 {
             return Err(Errno::EINVAL);
         }
-        let (fill, keeps_size) = parse(mode)?;
+        let (fill, keeps_size) = Fill::of(mode)?;
         self.handles.writable(asked.caller.attachment, ino, fh)?;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
         let range = offset..end.ok_or(Errno::EFBIG)?;

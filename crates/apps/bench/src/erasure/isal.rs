@@ -1,29 +1,19 @@
 //! ISA-L in turn with ours: a small C program, compiled when it is asked for against Debian's
 //! headers, is the process of all its measurements and sleeps between them.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::{ErasureBench, per_second};
+use crate::rival::{self, Rival};
 
 const SOURCE: &str = include_str!("isal.c");
 
-/// The program, and the pipes to it. It ends when they close.
-pub(super) struct IsaL {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
+pub(super) struct IsaL(Rival);
 
 /// Compiles it in `dir`; `None` if ISA-L's headers or a compiler are not installed.
 fn compile(dir: &Path) -> io::Result<Option<PathBuf>> {
-    let (source, program) = (dir.join("isal.c"), dir.join("isal"));
-    std::fs::write(&source, SOURCE)?;
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O3", "-o"]).arg(&program).arg(&source).arg("-lisal");
-    let done = compiler.stderr(Stdio::null()).status();
-    Ok(done.is_ok_and(|status| status.success()).then_some(program))
+    rival::compile(dir, "isal", SOURCE, &["-lisal".to_owned()])
 }
 
 impl IsaL {
@@ -33,11 +23,7 @@ impl IsaL {
     /// The program does not start.
     pub(super) fn start(dir: &Path) -> io::Result<Option<IsaL>> {
         let Some(program) = compile(dir)? else { return Ok(None) };
-        let mut child =
-            Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let input = child.stdin.take();
-        let output = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
-        Ok(Some(IsaL { child, input, output: BufReader::new(output) }))
+        Ok(Some(IsaL(Rival::start(&program)?)))
     }
 
     /// One measurement.
@@ -47,10 +33,8 @@ impl IsaL {
         (k, m): (usize, usize),
         bench: &ErasureBench,
     ) -> io::Result<f64> {
-        let input = self.input.as_mut().ok_or_else(|| io::Error::other("no input"))?;
-        writeln!(input, "{verb} {k} {m} {} {}", bench.length, bench.time.as_secs_f64())?;
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
+        let seconds = bench.time.as_secs_f64();
+        let line = self.0.ask(&format!("{verb} {k} {m} {} {seconds}", bench.length))?;
         let read = line.trim().split_once(' ').and_then(|(rounds, nanos)| {
             Some(per_second((k, m), bench.length, rounds.parse().ok()?, nanos.parse().ok()?))
         });
@@ -58,17 +42,10 @@ impl IsaL {
     }
 }
 
-impl Drop for IsaL {
-    fn drop(&mut self) {
-        drop(self.input.take());
-        if let Err(error) = self.child.wait() {
-            eprintln!("outboard: {error}");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     /// The golden parities of `codec` are what the ISA-L that is installed computes.

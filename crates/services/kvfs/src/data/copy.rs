@@ -5,10 +5,10 @@ use outboard_base::{Errno, Ino, Result};
 use outboard_kv::Kv;
 use outboard_kv::object::Progress;
 use outboard_medium::Medium;
+use outboard_volume::Fill;
 use outboard_wire::file::{Reply, open_flags};
 
 use super::shape::Shape;
-use super::store::Fill;
 use super::{Place, regular};
 use crate::Kvfs;
 use crate::context::Context;

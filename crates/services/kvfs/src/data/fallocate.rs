@@ -7,33 +7,15 @@ use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_kv::Kv;
 use outboard_kv::object::Progress;
 use outboard_medium::Medium;
+use outboard_volume::Fill;
 use outboard_wire::file::Reply;
 
 use super::regular;
 use super::shape::{SECTOR, Shape};
-use super::store::Fill;
 use crate::Kvfs;
 use crate::context::Context;
 use crate::spread::not_spread;
 use crate::txn::Fail;
-
-const KEEP_SIZE: u32 = 1;
-const PUNCH_HOLE: u32 = 2;
-const ZERO_RANGE: u32 = 16;
-
-/// What a mode asks for; `EOPNOTSUPP` for what is not offered (collapsing, inserting, unsharing).
-fn parse(mode: u32) -> Result<(Fill, bool)> {
-    const PUNCH_AND_KEEP: u32 = PUNCH_HOLE | KEEP_SIZE;
-    const ZERO_AND_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
-    Ok(match mode {
-        0 => (Fill::Allocate, false),
-        KEEP_SIZE => (Fill::Allocate, true),
-        PUNCH_AND_KEEP => (Fill::Punch, true),
-        ZERO_RANGE => (Fill::Zero, false),
-        ZERO_AND_KEEP => (Fill::Zero, true),
-        _ => return Err(Errno::EOPNOTSUPP),
-    })
-}
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
     /// Fills `offset..offset + len` step by step; the last step sets size and times.
@@ -49,7 +31,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if len == 0 {
             return Err(Errno::EINVAL);
         }
-        let (fill, keep_size) = parse(mode)?;
+        let (fill, keep_size) = Fill::of(mode)?;
         self.writable(cx, ino, fh)?;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
         let range = offset..end.ok_or(Errno::EFBIG)?;

@@ -13,6 +13,7 @@ use outboard_base::limits::{FILE_SIZE_MAX, SMALL_FILE_MAX};
 use outboard_kv::object::{BLOCK, ObjectId, Objects, Progress, Room, Staged, Written};
 use outboard_kv::{Batch, Kv, KvError};
 use outboard_medium::{Lent, Medium};
+use outboard_volume::Fill;
 
 use super::shape::{SECTOR, Shape};
 use crate::layout::key::{self, Tag};
@@ -23,17 +24,6 @@ const SMALL: u64 = SMALL_FILE_MAX as u64;
 /// The bytes of the volume's regular files.
 pub(crate) struct Store<'o, K, M> {
     objects: &'o Objects<K, M>,
-}
-
-/// What `fallocate(2)` does to a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fill {
-    /// Blocks for the holes.
-    Allocate,
-    /// A hole.
-    Punch,
-    /// Zeros, with blocks.
-    Zero,
 }
 
 fn object(ino: Ino) -> ObjectId {

@@ -4,27 +4,25 @@
 //! It is a ring of pointers within one process: nothing goes through a DMA port, a message has no
 //! length, and nobody checks what the other side wrote. So it is a bound rather than an equal.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use super::Sample;
+use crate::rival::{self, Rival};
 
 const SOURCE: &str = include_str!("dpdk.c");
 
-/// The program, and the pipes to it. It ends when they close.
-pub(super) struct Dpdk {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
+pub(super) struct Dpdk(Rival);
 
 /// What the compiler is told; `None` without `pkg-config` or the package.
 fn flags() -> Option<Vec<String>> {
     let asked = Command::new("pkg-config").args(["--cflags", "libdpdk"]).output().ok()?;
     let text = String::from_utf8_lossy(&asked.stdout).into_owned();
-    asked.status.success().then(|| text.split_whitespace().map(str::to_owned).collect())
+    let libraries = ["-lrte_ring", "-lrte_eal", "-lpthread"];
+    let all = text.split_whitespace().chain(libraries).map(str::to_owned);
+    asked.status.success().then(|| all.collect())
 }
 
 impl Dpdk {
@@ -34,19 +32,8 @@ impl Dpdk {
     /// The program does not start.
     pub(super) fn start(dir: &Path) -> io::Result<Option<Dpdk>> {
         let Some(flags) = flags() else { return Ok(None) };
-        let (source, program) = (dir.join("dpdk.c"), dir.join("dpdk"));
-        std::fs::write(&source, SOURCE)?;
-        let mut compiler = Command::new("cc");
-        compiler.args(["-O3", "-o"]).arg(&program).arg(&source).args(flags);
-        compiler.args(["-lrte_ring", "-lrte_eal", "-lpthread"]);
-        if !compiler.stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
-            return Ok(None);
-        }
-        let mut child =
-            Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let input = child.stdin.take();
-        let output = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
-        Ok(Some(Dpdk { child, input, output: BufReader::new(output) }))
+        let Some(program) = rival::compile(dir, "dpdk", SOURCE, &flags)? else { return Ok(None) };
+        Ok(Some(Dpdk(Rival::start(&program)?)))
     }
 
     /// One measurement, in one of its modes.
@@ -57,10 +44,7 @@ impl Dpdk {
         batch: usize,
         time: Duration,
     ) -> io::Result<Sample> {
-        let input = self.input.as_mut().ok_or_else(|| io::Error::other("no input"))?;
-        writeln!(input, "{mode} {producers} {batch} {}", time.as_secs_f64())?;
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
+        let line = self.0.ask(&format!("{mode} {producers} {batch} {}", time.as_secs_f64()))?;
         parse(&line).ok_or_else(|| io::Error::other(format!("DPDK's ring says: {line}")))
     }
 }
@@ -75,15 +59,6 @@ fn parse(line: &str) -> Option<Sample> {
         dpu_ns: dpu / messages,
         dmas: 0.0,
     })
-}
-
-impl Drop for Dpdk {
-    fn drop(&mut self) {
-        drop(self.input.take());
-        if let Err(error) = self.child.wait() {
-            eprintln!("outboard: {error}");
-        }
-    }
 }
 
 #[cfg(test)]
