@@ -41,6 +41,7 @@ mod capability;
 mod heads;
 mod opening;
 mod request;
+mod spread;
 #[cfg(test)]
 mod tests;
 
@@ -50,6 +51,7 @@ pub use heads::{COORDINATE_LEN, Coordinate, Coordinates, HEAD_LEN, Head, READ_LE
 pub use heads::{HOLE_LEN, HoleHead, RESERVE_MAX, RUN_LEN, Share, WRITE_LEN, WriteHead};
 pub use opening::{OPENING_LEN, Opening, Peer, Step};
 pub use request::{Heads, Request, Target};
+pub use spread::SUCCESSORS_MAX;
 
 /// Version of every format here.
 pub const VERSION: u8 = 1;

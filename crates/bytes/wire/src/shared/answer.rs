@@ -39,11 +39,13 @@ pub enum Reason {
     Filling = 13,
     /// The client's key was revoked.
     Revoked = 14,
+    /// This member of a group could not be reached, or ended before it answered: it may have it.
+    Unreached = 15,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 14] = [
+    pub const ALL: [Reason; 15] = [
         Reason::Invalid,
         Reason::Forged,
         Reason::Expired,
@@ -58,6 +60,7 @@ impl Reason {
         Reason::Medium,
         Reason::Filling,
         Reason::Revoked,
+        Reason::Unreached,
     ];
 }
 
@@ -68,7 +71,7 @@ pub struct Answer {
     pub data: u32,
     /// To which request.
     pub request: u64,
-    /// Who answers, by its place in the write.
+    /// Who answers, by its place in the write; of a refusal, who refuses.
     pub rank: u8,
     /// Whether it was done.
     pub outcome: Result<(), Reason>,
