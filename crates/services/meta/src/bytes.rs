@@ -1,10 +1,15 @@
 //! Bytes of files for clients that leave everything to the server (the mode `standard`).
 //!
 //! The server is then a client of the nodes itself: under the number [`NOBODY`], which no client
-//! may have, it takes a delegation for one operation and gives it back, all in the file's turn. So
-//! it is never recalled; a delegation that an operation left behind is taken like a late client's.
+//! may have, it takes a delegation, and keeps it until another wants the file or nobody asked for
+//! its bytes for [`IDLE`]. Whoever uses it holds the file's turn, with others who do; whoever takes
+//! it away holds the turn alone. So there is nobody to recall it from, and as each write is told to
+//! the volume before it is answered, nothing to write back.
 
-use outboard_base::{Errno, Ino, Result, Timestamp, limits};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use outboard_base::{Errno, Ino, Result, SessionId, Time, Timestamp, limits};
 use outboard_dfs::DataError;
 use outboard_flow::Net;
 use outboard_kv::Kv;
@@ -16,10 +21,58 @@ use outboard_wire::shared::call::{Grant, Mode, Told};
 
 use crate::Meta;
 use crate::clients::Who;
+use crate::delegations::Held;
 use crate::grants::NOBODY;
 
-/// How often something is tried under a new capability.
+/// How often something is tried under a new capability, or under a new delegation.
 const TRIES: usize = 8;
+/// How long the server keeps a file that nobody asks it about: giving it back and taking it again
+/// costs a sync.
+const IDLE: Duration = Duration::from_secs(5);
+/// Files that it keeps at most.
+const OWN_MAX: usize = 1024;
+
+/// Files that the server has itself, and when it was asked last for what is in them.
+#[derive(Debug, Default)]
+pub(crate) struct Own(BTreeMap<Ino, Time>);
+
+impl Own {
+    /// A file is used now; one to be given back, if there are too many.
+    fn used(&mut self, ino: Ino, now: Time) -> Option<Ino> {
+        self.0.insert(ino, now);
+        if self.0.len() <= OWN_MAX {
+            return None;
+        }
+        let oldest = self.0.iter().min_by_key(|(_, used)| **used).map(|(ino, _)| *ino)?;
+        self.0.remove(&oldest);
+        Some(oldest)
+    }
+
+    /// Files that nobody used for a while: to be given back.
+    pub(crate) fn take_idle(&mut self, now: Time) -> Vec<Ino> {
+        let idle = self.0.extract_if(.., |_, used| now.since(*used) >= IDLE);
+        idle.map(|(ino, _)| ino).collect()
+    }
+
+    /// Whether a file was used since it was to be given back.
+    pub(crate) fn is_used(&self, ino: Ino) -> bool {
+        self.0.contains_key(&ino)
+    }
+
+    /// It is given back.
+    pub(crate) fn forget(&mut self, ino: Ino) {
+        self.0.remove(&ino);
+    }
+}
+
+/// What an operation has written.
+struct Wrote {
+    /// Behind its last byte.
+    end: u64,
+    mtime: Option<Timestamp>,
+    /// Whose it is: others hear that the file has changed.
+    session: Option<SessionId>,
+}
 
 fn errno(error: DataError) -> Errno {
     match error {
@@ -81,7 +134,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let read = self.data().read(grant, offset, left).await.map_err(errno)?;
             Ok((read, None))
         };
-        let read = self.by_itself(ino, Mode::Read, work).await?;
+        let read = self.by_itself(ino, Mode::Read, false, work).await?;
         let count = u32::try_from(read.len()).map_err(|_| Errno::EIO)?;
         Ok(Answer { reply: FileReply::Data(count), payload: Payload::Bytes(read) })
     }
@@ -108,17 +161,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 self.volume().strip(of.caller, ino, of.wall).await?;
             }
             self.data().write(grant, at, data).await.map_err(errno)?;
-            let end = size.max(at.saturating_add(data.len() as u64));
+            let end = at.saturating_add(data.len() as u64);
             let count = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
-            let blocks = Some(self.blocks(grant).await?);
-            Ok((count, Some(Told { size: end, mtime: of.mtime(), blocks })))
+            let session = Some(of.caller.attachment);
+            Ok((count, Some(Wrote { end, mtime: of.mtime(), session })))
         };
-        self.by_itself(ino, Mode::Write, work).await
-    }
-
-    /// What a file takes at its nodes, in units of 512 bytes.
-    async fn blocks(&self, grant: &Grant) -> Result<u64> {
-        self.data().count(grant).await.map(|bytes| bytes.div_ceil(512)).map_err(errno)
+        // Who appends has the end of the file for itself.
+        let alone = flags & write_flags::APPEND != 0;
+        self.by_itself(ino, Mode::Write, alone, work).await
     }
 
     async fn seek(&self, ino: Ino, offset: u64, whence: u32) -> Result<Answer> {
@@ -137,7 +187,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let found = found.filter(|at| *at < size || whence == seek::HOLE);
             Ok((found.ok_or(Errno::ENXIO)?, None))
         };
-        Ok(FileReply::Offset(self.by_itself(ino, Mode::Read, work).await?).into())
+        Ok(FileReply::Offset(self.by_itself(ino, Mode::Read, false, work).await?).into())
     }
 
     /// Makes a file's bytes durable at its nodes.
@@ -157,29 +207,82 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(())
     }
 
-    /// A file that the volume has truncated ends there at its nodes, too.
-    pub(crate) async fn cut(&self, ino: Ino) -> Result<()> {
+    /// A file that the volume has truncated ends there at its nodes, too. In its turn, since before
+    /// it was truncated: what was written behind the new end in between would go.
+    pub(crate) async fn cut_in_turn(&self, ino: Ino) -> Result<()> {
         let work = async |grant: &Grant| {
             // Nothing if it was resolved meanwhile.
             if let Some(cut) = self.volume().spread(ino).await?.cut {
                 self.data().hole(grant, cut..u64::MAX).await.map_err(errno)?;
                 self.volume().holed(ino).await?;
             }
-            let blocks = Some(self.blocks(grant).await?);
-            Ok(((), Some(Told { size: grant.attr.size, mtime: None, blocks })))
+            Ok(((), Some(Wrote { end: 0, mtime: None, session: None })))
         };
-        self.by_itself(ino, Mode::Write, work).await
+        self.by_itself_in_turn(ino, Mode::Write, work).await
     }
 
-    /// Does something with a file's bytes under a delegation of the server's own.
+    /// Does something with a file's bytes under a delegation of the server's own, beside others who
+    /// do or alone. It is done again if that delegation was lost in its midst.
     async fn by_itself<T>(
         &self,
         ino: Ino,
         mode: Mode,
-        work: impl AsyncFn(&Grant) -> Result<(T, Option<Told>)>,
+        alone: bool,
+        work: impl AsyncFn(&Grant) -> Result<(T, Option<Wrote>)>,
     ) -> Result<T> {
-        let _turn = self.turns().exclusive(ino).await;
-        let mut grant = self.grant_in_turn(Who::NOBODY, ino, mode).await?;
+        for _ in 0..TRIES {
+            if !alone {
+                let _turn = self.turns().shared(ino).await;
+                if let Some(grant) = self.own_grant(ino, mode).await? {
+                    match self.under(grant, mode, &work).await {
+                        Err(Errno::EAGAIN) => continue,
+                        done => return done,
+                    }
+                }
+            }
+            let _turn = self.turns().exclusive(ino).await;
+            match self.by_itself_in_turn(ino, mode, &work).await {
+                Err(Errno::EAGAIN) => {}
+                done => return done,
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// The same, in the file's turn, alone.
+    async fn by_itself_in_turn<T>(
+        &self,
+        ino: Ino,
+        mode: Mode,
+        work: impl AsyncFn(&Grant) -> Result<(T, Option<Wrote>)>,
+    ) -> Result<T> {
+        let grant = match self.own_grant(ino, mode).await? {
+            Some(grant) => grant,
+            None => self.grant_in_turn(Who::NOBODY, ino, mode).await?,
+        };
+        self.under(grant, mode, &work).await
+    }
+
+    /// What the server has of a file, if that is enough, with its attributes as they are now.
+    async fn own_grant(&self, ino: Ino, mode: Mode) -> Result<Option<Grant>> {
+        let is_unresolved = self.delegations().is_unresolved(ino);
+        let Some(held) = self.has_already(ino, NOBODY, mode).filter(|_| !is_unresolved) else {
+            return Ok(None);
+        };
+        let spread = self.volume().spread(ino).await?;
+        self.grant_of(NOBODY, &spread, held).await.map(Some)
+    }
+
+    /// Does something under what the server has; `EAGAIN` if that is lost.
+    async fn under<T>(
+        &self,
+        mut grant: Grant,
+        mode: Mode,
+        work: &impl AsyncFn(&Grant) -> Result<(T, Option<Wrote>)>,
+    ) -> Result<T> {
+        let ino = grant.attr.ino;
+        let fence = grant.capability.fence;
+        self.own_is_used(ino);
         let mut tries = 0;
         let done = loop {
             match work(&grant).await {
@@ -187,22 +290,77 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                     // It may have been that a node had no keys.
                     tries += 1;
                     self.net().sleep(crate::grants::LOOK).await;
-                    grant = self.delegate_again(NOBODY, ino).await?;
+                    grant = match self.has_already(ino, NOBODY, mode) {
+                        Some(held) if held.fence == fence => {
+                            self.grant_again(NOBODY, ino, held).await?
+                        }
+                        _ => return Err(Errno::EAGAIN),
+                    };
                 }
-                done => break done,
+                Ok((out, Some(wrote))) => break self.tell_own(&grant, wrote).await.map(|()| out),
+                Ok((out, None)) => break Ok(out),
+                Err(error) => break Err(error),
             }
         };
-        let fence = grant.capability.fence;
-        match done {
-            Ok((out, told)) => {
-                self.release(NOBODY, ino, fence, told, None).await?;
-                Ok(out)
-            }
-            Err(error) => {
-                // What was written is not known: the next who wants it finds out.
-                self.take_back(NOBODY, ino).await;
-                Err(error)
+        if done.is_err() && mode == Mode::Write {
+            // What was written is not known: the next who wants it finds out.
+            self.take(ino, NOBODY, Held { mode: grant.mode, fence }).await;
+        }
+        done
+    }
+
+    /// What was written is known to the volume from now on. Others may have written meanwhile, to
+    /// other places.
+    async fn tell_own(&self, grant: &Grant, wrote: Wrote) -> Result<()> {
+        let (ino, fence) = (grant.attr.ino, grant.capability.fence);
+        let count = self.data().count(grant).await.map_err(errno)?;
+        let _change = self.changes().exclusive(ino).await;
+        if !self.delegations().writes(ino, NOBODY, fence) {
+            return Err(Errno::EAGAIN);
+        }
+        // What others told meanwhile is not less.
+        let count = self.data().held(grant).unwrap_or(count);
+        let size = match self.volume().spread(ino).await {
+            Ok(spread) => spread.attr.size.max(wrote.end),
+            // The file is gone, and nobody can see its size.
+            Err(Errno::ESTALE) => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
+        let told = Told { size, mtime: wrote.mtime, blocks: Some(count.div_ceil(512)) };
+        self.tell_volume(wrote.session, ino, told).await
+    }
+
+    fn own_is_used(&self, ino: Ino) {
+        let oldest = self.own().used(ino, self.net().now());
+        if let Some(oldest) = oldest {
+            self.give_back_later(vec![oldest]);
+        }
+    }
+
+    /// The server gives back files that nobody asks it about.
+    pub(crate) async fn give_back_idle(&self, idle: Vec<Ino>) {
+        for ino in idle {
+            let _turn = self.turns().exclusive(ino).await;
+            if !self.own().is_used(ino)
+                && let Err(errno) = self.give_up(ino, None).await
+            {
+                tracing::warn!(%errno, ino = ino.0, "a file is not given back; tried again");
+                self.own_is_used(ino);
             }
         }
+    }
+
+    /// In a file's turn, which nobody who uses what the server has of it shares: down to `keep`.
+    /// All that was written was told.
+    pub(crate) async fn give_up(&self, ino: Ino, keep: Option<Mode>) -> Result<()> {
+        let _change = self.changes().exclusive(ino).await;
+        let held = self.delegations().held(ino, NOBODY);
+        if let Some(held) = held {
+            self.give_back(NOBODY, ino, held.fence, keep).await?;
+        }
+        if keep.is_none() {
+            self.own().forget(ino);
+        }
+        Ok(())
     }
 }

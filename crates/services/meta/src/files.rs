@@ -37,28 +37,15 @@ pub(crate) fn caller(asker: &Asker) -> Caller {
     }
 }
 
-/// Which file's size an operation reads, or what it does to its bytes.
-fn concerns(request: &Request<'_>) -> Option<(Ino, Mode)> {
-    if let Some(ino) = truncates(request) {
-        return Some((ino, Mode::Write));
-    }
-    Some(match *request {
-        Request::Open { ino, .. }
-        | Request::Getattr { ino, .. }
-        | Request::Setattr { ino, .. }
-        | Request::Lseek { ino, .. } => (ino, Mode::Read),
-        Request::Fallocate { ino, .. } => (ino, Mode::Write),
-        _ => return None,
-    })
-}
-
-/// The file that this gives a size.
-fn truncates(request: &Request<'_>) -> Option<Ino> {
-    match *request {
-        Request::Open { ino, flags } if flags & open_flags::TRUNC != 0 => Some(ino),
-        Request::Setattr { ino, ref set, .. } if set.size.is_some() => Some(ino),
-        _ => None,
-    }
+/// What an operation has to do with the bytes of a file.
+#[derive(Clone, Copy)]
+enum Concern {
+    /// It reads its size.
+    Look,
+    /// It changes them.
+    Change,
+    /// It gives it a size.
+    Cut,
 }
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
@@ -78,33 +65,70 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
         let _busy = self.speak_for(who, asker.session).await?;
         let caller = caller(asker);
-        if let Some((ino, mode)) = concerns(&request) {
-            self.settle(ino, client, mode).await?;
-        }
-        let mut cuts = truncates(&request);
-        if let Request::Create { parent, name, flags, .. } = request
-            && flags & open_flags::TRUNC != 0
-        {
-            cuts = self.look_up(&caller, &header, parent, name, wall).await?;
-            if let Some(ino) = cuts {
-                self.settle(ino, client, Mode::Write).await?;
-            }
-        }
         let of = Operation { caller: &caller, header: &header, wall };
-        let answer = self.carry_out(&of, &request, payload).await?;
-        if let Some(ino) = cuts
-            && !self.writes_itself(who, ino)
-        {
-            // Who has the file to write does this itself.
-            if let Err(errno) = self.cut(ino).await {
-                self.delegations().must_resolve(ino);
-                return Err(errno);
+        let answer = match self.concerns(&of, &request).await? {
+            Some((ino, Concern::Cut)) if !self.writes_itself(who, ino) => {
+                self.cut_for_another(&of, ino, &request, payload).await?
             }
-        }
+            Some((ino, Concern::Cut | Concern::Change)) => {
+                self.settle(ino, client, Mode::Write).await?;
+                self.carry_out(&of, &request, payload).await?
+            }
+            Some((ino, Concern::Look)) => {
+                self.settle(ino, client, Mode::Read).await?;
+                self.carry_out(&of, &request, payload).await?
+            }
+            None => self.carry_out(&of, &request, payload).await?,
+        };
         match request {
             Request::Create { .. } => encode(&self.with_its_size(client, answer).await?),
             _ => encode(&answer),
         }
+    }
+
+    /// Which file's size an operation reads, or what it does to its bytes.
+    async fn concerns(
+        &self,
+        of: &Operation<'_>,
+        request: &Request<'_>,
+    ) -> Result<Option<(Ino, Concern)>> {
+        Ok(match *request {
+            Request::Open { ino, flags } if flags & open_flags::TRUNC != 0 => {
+                Some((ino, Concern::Cut))
+            }
+            Request::Setattr { ino, ref set, .. } if set.size.is_some() => {
+                Some((ino, Concern::Cut))
+            }
+            Request::Create { parent, name, flags, .. } if flags & open_flags::TRUNC != 0 => {
+                let found = self.look_up(of, parent, name).await?;
+                found.map(|ino| (ino, Concern::Cut))
+            }
+            Request::Fallocate { ino, .. } => Some((ino, Concern::Change)),
+            Request::Open { ino, .. }
+            | Request::Getattr { ino, .. }
+            | Request::Setattr { ino, .. }
+            | Request::Lseek { ino, .. } => Some((ino, Concern::Look)),
+            _ => None,
+        })
+    }
+
+    /// A truncation by who does not have the file to write, who would do the nodes' part itself. All
+    /// of it is in the file's turn: what another writes behind the new end comes after it.
+    async fn cut_for_another(
+        &self,
+        of: &Operation<'_>,
+        ino: Ino,
+        request: &Request<'_>,
+        payload: Vec<u8>,
+    ) -> Result<Answer> {
+        let _turn = self.turns().exclusive(ino).await;
+        self.clear_the_way(ino, NOBODY, Mode::Write).await?;
+        let answer = self.carry_out(of, request, payload).await?;
+        if let Err(errno) = self.cut_in_turn(ino).await {
+            self.delegations().must_resolve(ino);
+            return Err(errno);
+        }
+        Ok(answer)
     }
 
     fn writes_itself(&self, who: Who, ino: Ino) -> bool {
@@ -153,18 +177,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// What a name leads to, if the asker may know.
-    async fn look_up(
-        &self,
-        caller: &Caller,
-        header: &Header,
-        parent: Ino,
-        name: &[u8],
-        wall: Timestamp,
-    ) -> Result<Option<Ino>> {
-        let flags = header.flags.without(Flags::REPLAY);
-        let header = Header { sequence: 0, flags, ..header.clone() };
+    async fn look_up(&self, of: &Operation<'_>, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        let flags = of.header.flags.without(Flags::REPLAY);
+        let header = Header { sequence: 0, flags, ..of.header.clone() };
         let request = Request::Lookup { parent, name };
-        match self.volume().handle(caller, &header, request, Payload::None, wall).await {
+        match self.volume().handle(of.caller, &header, request, Payload::None, of.wall).await {
             Ok(Answer { reply: FileReply::Entry(attr), .. }) => Ok(Some(attr.ino)),
             Ok(_) => Err(Errno::EPROTO),
             // What is the matter is for the operation itself to say.
@@ -236,7 +253,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     ) -> Result<Reply> {
         let _busy = self.speak_for(who, asker.session).await?;
         // Who has a delegation knows the layout.
-        self.settle(ino, NOBODY, Mode::Write).await?;
+        self.free(ino).await?;
         let header =
             Header { cred: asker.peer.clone(), session: asker.session, ..Header::default() };
         self.volume().set_layout(&caller(asker), &header, ino, layout).await?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use outboard_base::planted::{Fault, is_planted};
 use outboard_base::task::join_all;
-use outboard_base::{Errno, Ino, Result, Timestamp};
+use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_flow::Net;
 use outboard_kv::Kv;
 use outboard_kvfs::spread::Spread;
@@ -84,7 +84,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         self.delegations().grant(ino, who.client, mode)
     }
 
-    fn has_already(&self, ino: Ino, client: u64, mode: Mode) -> Option<Held> {
+    pub(crate) fn has_already(&self, ino: Ino, client: u64, mode: Mode) -> Option<Held> {
         self.delegations().held(ino, client).filter(|held| held.mode >= mode)
     }
 
@@ -93,28 +93,15 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if has_lease { Ok(()) } else { Err(Errno::ESTALE) }
     }
 
-    /// A fresh capability for what the server itself has.
-    pub(crate) async fn delegate_again(&self, client: u64, ino: Ino) -> Result<Grant> {
-        let held = self.delegations().held(ino, client).ok_or(Errno::EIO)?;
-        self.grant_again(client, ino, held).await
-    }
-
-    /// A client loses what it has of a file.
-    pub(crate) async fn take_back(&self, client: u64, ino: Ino) {
-        let held = self.delegations().held(ino, client);
-        if let Some(held) = held {
-            self.take(ino, client, held).await;
-        }
-    }
-
-    async fn grant_again(&self, client: u64, ino: Ino, held: Held) -> Result<Grant> {
+    /// A fresh capability for what a client has.
+    pub(crate) async fn grant_again(&self, client: u64, ino: Ino, held: Held) -> Result<Grant> {
         let spread = self.volume().spread(ino).await?;
         let nodes = self.placement().of(&spread.layout, ino.0);
         self.tell_keys(&nodes).await;
         self.grant_of(client, &spread, held).await
     }
 
-    async fn grant_of(&self, client: u64, spread: &Spread, held: Held) -> Result<Grant> {
+    pub(crate) async fn grant_of(&self, client: u64, spread: &Spread, held: Held) -> Result<Grant> {
         if self.keys().is_untold() {
             self.tell_all_keys().await;
         }
@@ -161,12 +148,17 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if !self.delegations().writes(ino, client, fence) {
             return Err(Errno::ESTALE);
         }
-        self.tell_volume(client, ino, told).await
+        let session = self.clients().sessions_of(client).next();
+        self.tell_volume(session, ino, told).await
     }
 
     /// Under the lock of changes. The writer's own host need not hear of it.
-    async fn tell_volume(&self, client: u64, ino: Ino, told: Told) -> Result<()> {
-        let session = self.clients().sessions_of(client).next();
+    pub(crate) async fn tell_volume(
+        &self,
+        session: Option<SessionId>,
+        ino: Ino,
+        told: Told,
+    ) -> Result<()> {
         match self.volume().publish(session, ino, told).await {
             // The file is gone, and nobody can see its size.
             Err(Errno::ESTALE) => Ok(()),
@@ -187,7 +179,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let _change = self.changes().exclusive(ino).await;
         if let Some(told) = told {
             if self.delegations().writes(ino, client, fence) {
-                self.tell_volume(client, ino, told).await?;
+                let session = self.clients().sessions_of(client).next();
+                self.tell_volume(session, ino, told).await?;
             } else if !self.delegations().was_given_back(ino, client, fence) {
                 return Err(Errno::ESTALE);
             }
@@ -196,7 +189,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// Under the lock of changes: all that was written was told.
-    async fn give_back(&self, client: u64, ino: Ino, fence: u64, keep: Option<Mode>) -> Result<()> {
+    pub(crate) async fn give_back(
+        &self,
+        client: u64,
+        ino: Ino,
+        fence: u64,
+        keep: Option<Mode>,
+    ) -> Result<()> {
         let wrote = self.delegations().writes(ino, client, fence);
         if wrote && keep != Some(Mode::Write) {
             self.end_writing(ino).await?;
@@ -206,6 +205,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// Nobody but `client` has more of a file than `mode` allows beside it, and its size is known.
+    /// The server may have it all the same where only that is asked: it tells as it writes.
     pub(crate) async fn settle(&self, ino: Ino, client: u64, mode: Mode) -> Result<()> {
         if self.is_settled(ino, client, mode) {
             return Ok(());
@@ -216,11 +216,20 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     fn is_settled(&self, ino: Ino, client: u64, mode: Mode) -> bool {
         let table = self.delegations();
-        !table.is_unresolved(ino) && table.in_the_way(ino, client, mode).is_empty()
+        let others = table.in_the_way(ino, client, mode);
+        let tells = |other: &InTheWay| mode == Mode::Read && other.client == NOBODY;
+        !table.is_unresolved(ino) && others.iter().all(tells)
     }
 
-    /// In a file's turn.
-    async fn clear_the_way(&self, ino: Ino, client: u64, mode: Mode) -> Result<()> {
+    /// Nobody has anything of a file, the server neither.
+    pub(crate) async fn free(&self, ino: Ino) -> Result<()> {
+        let _turn = self.turns().exclusive(ino).await;
+        self.clear_the_way(ino, NOBODY, Mode::Write).await?;
+        self.give_up(ino, None).await
+    }
+
+    /// In a file's turn, alone.
+    pub(crate) async fn clear_the_way(&self, ino: Ino, client: u64, mode: Mode) -> Result<()> {
         let others = self.delegations().in_the_way(ino, client, mode);
         let recalls = others.into_iter().map(|other| self.recall(ino, other)).collect();
         join_all(recalls).await.into_iter().collect::<Result<()>>()?;
@@ -233,6 +242,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// Takes a delegation back: by asking, or, once the client's lease is over, without.
     async fn recall(&self, ino: Ino, other: InTheWay) -> Result<()> {
         let InTheWay { client, held, keep } = other;
+        if client == NOBODY {
+            return self.give_up(ino, keep).await;
+        }
         let begun = self.net().now();
         let mut bytes = Vec::new();
         Call::Recall { ino, keep }.encode(&mut bytes);
@@ -284,7 +296,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// A late client loses a delegation. What it wrote is found by resolving.
-    async fn take(&self, ino: Ino, client: u64, held: Held) {
+    pub(crate) async fn take(&self, ino: Ino, client: u64, held: Held) {
         let _change = self.changes().exclusive(ino).await;
         let mut table = self.delegations();
         if table.held(ino, client).is_some_and(|now| now.fence == held.fence) {

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use outboard_base::task::join_all;
-use outboard_base::{SessionId, Time};
+use outboard_base::{Ino, SessionId, Time};
 use outboard_flow::Net;
 use outboard_kv::Kv;
 use outboard_medium::Medium;
@@ -36,6 +36,8 @@ enum Chore {
     /// Of a client that is gone.
     Forget(u64),
     Resolve,
+    /// Files that the server has itself, and nobody asks it about.
+    GiveBack(Vec<Ino>),
 }
 
 /// What is to be done, and when it was done last.
@@ -134,6 +136,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                     meta.resolve_some().await;
                     meta.chores().resolve_runs = false;
                 }
+                Chore::GiveBack(idle) => meta.give_back_idle(idle).await,
             }
         })
     }
@@ -172,10 +175,19 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         self.chores().keys_at = None;
     }
 
+    /// The server gives these files back as soon as nobody uses them.
+    pub(crate) fn give_back_later(&self, files: Vec<Ino>) {
+        self.chores().todo.push_back(Chore::GiveBack(files));
+    }
+
     /// Housekeeping, about once a second or when it said so; true if there is more to do at once.
     pub async fn tidy(&self, now: Time) -> bool {
         self.chores().begin_due(now);
         let gone = self.bury(now);
+        let idle = self.own().take_idle(now);
+        if !idle.is_empty() {
+            self.give_back_later(idle);
+        }
         let has_unresolved = !self.delegations().unresolved().is_empty();
         let former_leases = self.former_leases_go_on(now);
         {
@@ -313,13 +325,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     async fn purge(&self, object: u64) -> outboard_base::Result<()> {
-        self.settle(
-            outboard_base::Ino(object),
-            crate::grants::NOBODY,
-            outboard_wire::shared::call::Mode::Write,
-        )
-        .await?;
-        let ino = outboard_base::Ino(object);
+        let ino = Ino(object);
+        self.free(ino).await?;
         let fence = self.delegations().raise(ino)?;
         self.delegations().resolved(ino);
         self.data().forget(object);

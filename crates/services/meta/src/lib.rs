@@ -52,6 +52,7 @@ use outboard_wire::shared::{Coordinate, Peer};
 
 pub use newest::count_beyond_nodes;
 
+use bytes::Own;
 use clients::Clients;
 use delegations::Delegations;
 use grants::NOBODY;
@@ -114,6 +115,7 @@ struct Inner<K, M, N> {
     keys: Mutex<Keys>,
     users: Mutex<Users>,
     chores: Mutex<Chores>,
+    own: Mutex<Own>,
     turns: RangeLocks,
     changes: RangeLocks,
     sessions_changed: WaitList,
@@ -172,6 +174,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             keys: Mutex::new(keys),
             users: Mutex::new(users),
             chores: Mutex::new(Chores::default()),
+            own: Mutex::new(Own::default()),
             turns: RangeLocks::default(),
             changes: RangeLocks::default(),
             sessions_changed: WaitList::default(),
@@ -299,6 +302,10 @@ impl<K, M, N> Meta<K, M, N> {
 
     pub(crate) fn chores(&self) -> MutexGuard<'_, Chores> {
         locked(&self.0.chores)
+    }
+
+    pub(crate) fn own(&self) -> MutexGuard<'_, Own> {
+        locked(&self.0.own)
     }
 
     pub(crate) fn turns(&self) -> &RangeLocks {

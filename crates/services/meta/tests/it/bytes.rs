@@ -1,16 +1,19 @@
 //! Bytes that the server reads and writes for clients that leave everything to it.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outboard_base::{Errno, Fh, Ino, SessionId};
 use outboard_wire::file::{
     Header, Reply as FileReply, Request, Setattr, open_flags, seek, write_flags,
 };
-use outboard_wire::shared::call::{Call, Mode, Reply, Told};
+use outboard_wire::shared::call::{Call, Layout, Mode, Reply, Told};
 
-use crate::world::{Rig, answer, asker, attr, reply};
+use crate::world::{NODES, Rig, answer, asker, attr, granted, reply};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+type Slot = Arc<Mutex<Option<Reply>>>;
 
 struct Standard {
     rig: Rig,
@@ -28,14 +31,41 @@ impl Standard {
         Standard { rig, ino, fh }
     }
 
-    fn write(&self, offset: u64, flags: u32, data: &[u8]) -> Result<FileReply, Errno> {
+    fn to_write(&self, offset: u64, flags: u32, data: &[u8]) -> (Request<'static>, Call) {
         let request = Request::Write { ino: self.ino, fh: self.fh, offset, flags };
         let header = Header { session: SessionId(11), ..Header::default() };
         let mut bytes = vec![0; request.encoded_len(&header)];
         request.encode(&header, &mut bytes).unwrap();
         let payload = data.to_vec();
-        let call = Call::File { asker: asker(11), request: bytes, payload };
+        (request, Call::File { asker: asker(11), request: bytes, payload })
+    }
+
+    fn write(&self, offset: u64, flags: u32, data: &[u8]) -> Result<FileReply, Errno> {
+        let (request, call) = self.to_write(offset, flags, data);
         reply(&request, self.rig.call(1, call))
+    }
+
+    /// Begins to write, and is not answered yet.
+    fn begin(&self, offset: u64, flags: u32, data: &[u8]) -> Slot {
+        self.rig.ask(1, self.to_write(offset, flags, data).1)
+    }
+
+    /// Whether the server says that it has delegations to read, to write, and files unresolved.
+    fn counts(&self, [read, write, unresolved]: [u32; 3]) {
+        let counts = format!("\"read\":{read},\"write\":{write},\"unresolved\":{unresolved}");
+        let status = self.rig.server().status();
+        assert!(status.contains(&counts), "{counts}: {status}");
+    }
+
+    /// The highest fence that a node has seen of the file.
+    fn fence(&self) -> u64 {
+        let state = self.rig.world.state();
+        let fences = state.nodes.values().filter_map(|node| node.objects.get(&self.ino.0));
+        fences.map(|object| object.fence).max().unwrap_or(0)
+    }
+
+    fn is_away(&self, node: u16, away: bool) {
+        self.rig.world.state().nodes.get_mut(&node).unwrap().away = away;
     }
 
     fn read(&self, offset: u64, len: u32) -> Vec<u8> {
@@ -54,7 +84,7 @@ impl Standard {
 }
 
 #[test]
-fn what_is_written_is_read_and_nothing_is_held_afterwards() {
+fn what_is_written_is_read_and_nothing_is_held_once_it_is_idle() {
     let of = Standard::new();
     assert_eq!(of.read(0, 10), b"");
     assert_eq!(of.write(65_530, 0, b"over a border"), Ok(FileReply::Written(13)));
@@ -64,8 +94,9 @@ fn what_is_written_is_read_and_nothing_is_held_afterwards() {
     );
     assert_eq!((of.size(), of.read(65_535, 100)), (65_544, b"a border!".to_vec()));
     assert_eq!(of.rig.world.end(of.ino.0), 65_544);
-    let status = of.rig.server().status();
-    assert!(status.contains("\"read\":0,\"write\":0,\"unresolved\":0"), "{status}");
+    of.counts([0, 1, 0]);
+    of.rig.pass(SECOND * 7);
+    of.counts([0, 0, 0]);
     of.rig.restart(false);
     of.rig.renew(2);
     assert_eq!(of.rig.grant(2, of.ino, Mode::Read).attr.size, 65_544, "at once");
@@ -134,4 +165,119 @@ fn a_handle_allows_what_it_was_opened_for() {
     let end = Request::Lseek { ino: read_only.ino, fh, offset: 0, whence: seek::DATA };
     let sought = reply(&end, read_only.rig.call(1, read_only.rig.file(11, &end)));
     assert_eq!(sought, Err(Errno::ENXIO), "it is empty");
+}
+
+/// The server took the file for each write and gave it back, which costs a sync each, and the
+/// clients that leave everything to it wrote at a tenth of the others' rate.
+#[test]
+fn a_file_that_is_written_again_and_again_is_taken_once() {
+    let of = Standard::new();
+    of.write(0, 0, b"first").unwrap();
+    let fence = of.fence();
+    for n in 0..20 {
+        of.write(n, 0, b"again").unwrap();
+        assert_eq!((of.read(n, 5), of.size()), (b"again".to_vec(), n + 5));
+        of.rig.pass(SECOND);
+    }
+    assert_eq!(of.fence(), fence);
+    // Another client need not wait for it, and its turn after that is like the first.
+    of.rig.renew(2);
+    let grant = of.rig.grant(2, of.ino, Mode::Write);
+    assert_eq!(grant.attr.size, 24);
+    of.counts([0, 1, 0]);
+    let slot = of.begin(0, 0, b"later");
+    let asked = of.rig.recalled(2).unwrap();
+    assert_eq!(asked.call, Call::Recall { ino: of.ino, keep: None });
+    answer(&asked, Reply::Done);
+    assert!(of.rig.at_once(&slot).is_some());
+    assert!(of.fence() > grant.capability.fence);
+}
+
+#[test]
+fn a_server_that_dies_with_a_file_of_its_own_finds_out_how_long_it_is() {
+    let of = Standard::new();
+    of.write(0, 0, b"0123456789").unwrap();
+    of.rig.restart(true);
+    (1..=2).for_each(|client| of.rig.renew(client));
+    of.rig.pass(SECOND * 13);
+    of.rig.renew(2);
+    assert_eq!(of.rig.grant(2, of.ino, Mode::Write).attr.size, 10);
+}
+
+/// It had its turn of the file for as long as a node took to answer, and all others waited.
+#[test]
+fn a_write_waits_for_no_other_but_appends_come_one_after_the_other() {
+    let of = Standard::new();
+    of.write(65_530, 0, b"both strips").unwrap();
+    // The node of the first strip.
+    let waits = |node: &u16| {
+        of.is_away(*node, true);
+        let slot = of.begin(0, 0, b"first");
+        let waits = of.rig.at_once(&slot).is_none();
+        if !waits {
+            of.is_away(*node, false);
+        }
+        waits
+    };
+    let node = (0..NODES).find(waits).unwrap();
+    assert_eq!(of.write(65_541, 0, b"beside it"), Ok(FileReply::Written(9)));
+    assert_eq!(of.read(65_541, 9), b"beside it");
+    of.is_away(node, false);
+    of.rig.pass(SECOND);
+    assert_eq!((of.read(0, 5), of.size()), (b"first".to_vec(), 65_550));
+    let each: Vec<Slot> =
+        [b"one", b"two"].iter().map(|text| of.begin(0, write_flags::APPEND, *text)).collect();
+    assert!(each.iter().all(|slot| of.rig.at_once(slot).is_some()));
+    assert_eq!((of.read(65_550, 9), of.size()), (b"onetwo".to_vec(), 65_556));
+}
+
+/// Between a truncation by the server and the hole at the nodes another client was granted the
+/// file. What it wrote behind the new end, and was answered, became part of the hole.
+#[test]
+fn nobody_gets_a_file_between_its_truncation_and_the_hole() {
+    let of = Standard::new();
+    let ino = of.ino;
+    of.rig.renew(3);
+    of.write(0, 0, b"0123456789").unwrap();
+    of.rig.grant(2, ino, Mode::Write);
+    let set = Setattr { size: Some(4), ..Setattr::default() };
+    let request = Request::Setattr { ino, fh: of.fh, set };
+    let cut = of.rig.ask(1, of.rig.file(11, &request));
+    let asked = of.rig.recalled(2).unwrap();
+    let wish = of.rig.ask(3, Call::Delegate { ino, mode: Mode::Write });
+    assert!(of.rig.at_once(&wish).is_none(), "it is another's turn");
+    answer(&asked, Reply::Done);
+    assert_eq!(attr(reply(&request, of.rig.at_once(&cut).unwrap()).unwrap()).size, 4);
+    let grant = granted(of.rig.at_once(&wish).unwrap());
+    assert_eq!(grant.attr.size, 4);
+    assert!(of.rig.world.write(&grant.capability, &grant.nodes, 100));
+    let (fence, told) =
+        (grant.capability.fence, Some(Told { size: 100, mtime: None, blocks: None }));
+    let release = Call::Release { ino, fence, told, keep: None };
+    assert_eq!(of.rig.call(3, release), Reply::Done);
+    assert_eq!((of.rig.world.end(ino.0), of.size()), (100, 100));
+    of.counts([0, 0, 0]);
+}
+
+/// The layout of an empty file may change: that the server was asked to write to it is no reason.
+#[test]
+fn a_file_of_the_server_s_own_is_nobody_s_when_it_is_laid_out_anew() {
+    let of = Standard::new();
+    of.write(0, 0, b"0123456789").unwrap();
+    let set = Setattr { size: Some(0), ..Setattr::default() };
+    of.rig.does(1, 11, &Request::Setattr { ino: of.ino, fh: of.fh, set });
+    of.counts([0, 1, 0]);
+    let Reply::Layout(layout) = of.rig.call(1, Call::Layout { ino: of.ino }) else {
+        panic!("no layout")
+    };
+    let layout = Layout { width: 1, ..layout };
+    let call = Call::SetLayout { asker: asker(11), ino: of.ino, layout };
+    assert_eq!(of.rig.call(1, call), Reply::Done);
+    of.write(65_536, 0, b"x").unwrap();
+    assert_eq!(of.read(65_536, 2), b"x");
+    of.rig.does(1, 11, &Request::Unlink { parent: Ino::ROOT, name: b"file" });
+    of.rig.call(1, Call::Detach { session: SessionId(11) });
+    of.rig.pass(SECOND * 3);
+    assert_eq!(of.rig.world.end(of.ino.0), 0, "its objects are purged");
+    of.counts([0, 0, 0]);
 }
