@@ -112,8 +112,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         })
     }
 
-    /// A truncation by who does not have the file to write, who would do the nodes' part itself. All
-    /// of it is in the file's turn: what another writes behind the new end comes after it.
+    /// A truncation by who does not have the file to write (who has does the nodes' part itself).
+    /// All of it is in the file's turn: what another writes behind the new end comes after it.
     async fn cut_for_another(
         &self,
         of: &Operation<'_>,
