@@ -53,6 +53,18 @@ impl Buf {
         Buf { bytes: Bytes::Own(bytes), start, len, mark: None }
     }
 
+    /// A copy of `from`, and zeros behind it up to a multiple of [`ALIGN`].
+    #[must_use]
+    pub fn copied(from: &[u8]) -> Buf {
+        let len = from.len().next_multiple_of(ALIGN);
+        let mut bytes: Vec<u8> = Vec::with_capacity(len + ALIGN);
+        let start = bytes.as_ptr().addr().next_multiple_of(ALIGN) - bytes.as_ptr().addr();
+        bytes.resize(start, 0);
+        bytes.extend_from_slice(from);
+        bytes.resize(len + ALIGN, 0);
+        Buf { bytes: Bytes::Own(bytes), start, len, mark: None }
+    }
+
     /// What the medium put here, on this memory or on what it is a part of.
     #[must_use]
     pub fn mark(&self) -> Option<&Mark> {
@@ -115,9 +127,7 @@ impl Deref for Buf {
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
         if let Bytes::Shared(_) = self.bytes {
-            let mut own = Buf::zeroed(self.len);
-            own.copy_from_slice(self);
-            *self = own;
+            *self = Buf::copied(self);
         }
         match &mut self.bytes {
             Bytes::Own(bytes) => bytes.get_mut(self.start..self.start + self.len),
@@ -255,6 +265,17 @@ mod tests {
         assert!(watch.upgrade().is_some(), "the part has the memory");
         part[0] = 1;
         assert!(part.mark().is_none() && watch.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_copy_is_aligned_and_zeros_behind_what_was_copied() {
+        for len in [0, 1, ALIGN - 1, ALIGN, 2 * ALIGN + 7] {
+            let copy = Buf::copied(&vec![7; len]);
+            assert!(copy.as_ptr().addr().is_multiple_of(ALIGN));
+            assert_eq!((copy.len(), copy.capacity()), (len.next_multiple_of(ALIGN), copy.len()));
+            let (bytes, rest) = copy.split_at(len);
+            assert!(bytes.iter().all(|byte| *byte == 7) && rest.iter().all(|byte| *byte == 0));
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outboard_base::Time;
+use outboard_base::{Time, place};
 use outboard_flow::Given;
 use outboard_wire::roce::Psn;
 use outboard_wire::shared::{Peer, Reason};
@@ -154,6 +154,8 @@ pub struct Nic {
     whole: VecDeque<Whole>,
     answers: VecDeque<(Peer, Vec<u8>)>,
     notices: VecDeque<Notice>,
+    /// Room for what a handler asks for, used by all in turn: no packet allocates.
+    effects: Vec<Effect>,
     clock: Option<Clock>,
 }
 
@@ -176,6 +178,7 @@ impl Nic {
             whole: VecDeque::new(),
             answers: VecDeque::new(),
             notices: VecDeque::new(),
+            effects: Vec::new(),
             clock: None,
         }
     }
@@ -335,7 +338,7 @@ impl Nic {
             bytes: owner.bytes,
             load,
             may_open: task.handler == Handler::Header,
-            effects: Vec::new(),
+            effects: std::mem::take(&mut self.effects),
             cost: Cost { runs: 1, ..Cost::default() },
         };
         let accepts = match task.handler {
@@ -413,10 +416,11 @@ impl Nic {
     pub fn inline(&mut self, payload: &[u8]) {
         while let Some(task) = self.sched.next(0) {
             let from = self.time(self.ledger.of(task.handler).runs);
-            let Run { accepts, effects } = self.run(&task, payload);
-            for effect in effects {
+            let Run { accepts, mut effects } = self.run(&task, payload);
+            for effect in effects.drain(..) {
                 self.perform(&task, effect, payload);
             }
+            self.effects = effects;
             self.sched.returned(0);
             self.done(&task, accepts);
             if let Some(from) = from {
@@ -510,7 +514,7 @@ impl Nic {
         let Some(owner) = self.owners.get_mut(&slot) else { return };
         match effect {
             Effect::Open(landing) => {
-                let taken = landing.data.len().saturating_add(landing.later);
+                let taken = landing.bytes.saturating_add(landing.later);
                 owner.taken += taken;
                 owner.path = landing.path;
                 self.counts.steered += u64::from(landing.path == Path::Cpu);
@@ -541,8 +545,10 @@ impl Nic {
         let skip = landing.begins.saturating_sub(packet.offset) as usize;
         let at = packet.offset.saturating_sub(landing.begins) as usize;
         let Some(bytes) = payload.get(skip..).filter(|bytes| !bytes.is_empty()) else { return };
-        let Some(place) = landing.data.get_mut(at..at.saturating_add(bytes.len())) else { return };
-        place.copy_from_slice(bytes);
+        if at.saturating_add(bytes.len()) > landing.bytes {
+            return;
+        }
+        place(&mut landing.data, at, bytes);
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         if let Some(descriptor) = self.table.get_mut(task.slot) {
             descriptor.got = descriptor.got.saturating_add(len);

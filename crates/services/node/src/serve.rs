@@ -38,31 +38,34 @@ impl<M: Medium> Serving<'_, M> {
         } else {
             self.with(|rules| rules.check(from, is_sealed, &heads))
         };
+        // What is read goes right behind the answer's place.
+        let mut message = vec![0; ANSWER_LEN];
         let outcome = match allowed {
-            Ok(()) => self.carry_out(&heads, data).await,
+            Ok(()) => self.carry_out(&heads, data, &mut message).await,
             Err(reason) => Err(reason),
         };
         if outcome == Err(Reason::Fence) {
             self.learn(heads.capability.object);
         }
-        let (outcome, data) = match outcome {
-            Ok(data) => match u32::try_from(data.len()) {
-                Ok(len) => (Ok(len), data),
-                Err(_) => (Err(Reason::Invalid), Vec::new()),
-            },
-            Err(reason) => (Err(reason), Vec::new()),
-        };
+        let len = u32::try_from(message.len().saturating_sub(ANSWER_LEN));
+        let outcome = outcome.and_then(|()| len.map_err(|_| Reason::Invalid));
+        if outcome.is_err() {
+            message.truncate(ANSWER_LEN);
+        }
         let held = if outcome.is_ok() { self.store.held(heads.capability.object) } else { 0 };
         let answer = self.with(|rules| rules.answer(&heads, outcome));
         let answer = Answer { held, ..answer }.emit();
-        let mut message = Vec::with_capacity(ANSWER_LEN + data.len());
-        message.extend_from_slice(&answer);
-        message.extend_from_slice(&data);
+        message.iter_mut().zip(answer).for_each(|(to, byte)| *to = byte);
         message
     }
 
-    /// The bytes of a read; of all else none.
-    async fn carry_out(&self, heads: &Heads, data: Vec<u8>) -> Result<Vec<u8>, Reason> {
+    /// The bytes of a read go behind what `message` has; of all else none.
+    async fn carry_out(
+        &self,
+        heads: &Heads,
+        data: Vec<u8>,
+        message: &mut Vec<u8>,
+    ) -> Result<(), Reason> {
         let (object, fence) = (heads.capability.object, heads.capability.fence);
         match &heads.target {
             Target::Write(write) => {
@@ -70,8 +73,7 @@ impl<M: Medium> Serving<'_, M> {
                 {
                     return Err(Reason::Invalid);
                 }
-                self.write(heads, write, &data).await?;
-                Ok(Vec::new())
+                self.write(heads, write, &data).await
             }
             Target::Hole(hole) => {
                 self.still(heads)?;
@@ -82,24 +84,31 @@ impl<M: Medium> Serving<'_, M> {
                 if hole.end == u64::MAX {
                     self.store.flush().await?;
                 }
-                Ok(Vec::new())
+                Ok(())
             }
             Target::Read(read) => {
                 self.learn(object);
                 self.still(heads)?;
-                self.read(object, read).await
+                self.read(object, read, message).await
             }
         }
     }
 
     /// Bytes, or where there are any.
-    async fn read(&self, object: u64, read: &ReadHead) -> Result<Vec<u8>, Reason> {
+    async fn read(
+        &self,
+        object: u64,
+        read: &ReadHead,
+        message: &mut Vec<u8>,
+    ) -> Result<(), Reason> {
         if !read.map {
-            return self.store.read(object, read.offset, read.bytes).await;
+            return self.store.read_behind(object, read.offset, read.bytes, message).await;
         }
         let most = read.bytes as usize / RUN_LEN;
         let runs = self.store.map(object, read.offset, most).await;
-        Ok(runs.iter().flat_map(|run| [run.start, run.end]).flat_map(u64::to_le_bytes).collect())
+        let runs = runs.iter().flat_map(|run| [run.start, run.end]);
+        message.extend(runs.flat_map(u64::to_le_bytes));
+        Ok(())
     }
 
     async fn hole(&self, heads: &Heads, hole: &HoleHead) -> Result<(), Reason> {

@@ -4,7 +4,7 @@ use core::net::SocketAddrV4;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use outboard_base::Time;
+use outboard_base::{Time, place};
 use outboard_wire::roce::{Extension, Opcode, Packet, Psn, Route};
 use outboard_wire::shared::call::{CALL_HEAD_LEN, CallHead};
 use outboard_wire::shared::{ANSWER_LEN, Answer, MessageKind, OPENING_LEN};
@@ -291,7 +291,13 @@ impl Talk {
             let coming = match (MessageKind::of(given.payload), self.head_of(given.payload, calls))
             {
                 (Some(MessageKind::Request), _) => Coming::Request,
-                (_, Some((head, skip))) => Coming::Kept { head, skip, bytes: Vec::new(), len },
+                (_, Some((head, skip))) => {
+                    // What was asked for has its place at once; what a call says of its length
+                    // makes nobody allocate.
+                    let expected = if matches!(head, Head::Call(_)) { 0 } else { len };
+                    let bytes = Vec::with_capacity(expected);
+                    Coming::Kept { head, skip, bytes, len }
+                }
                 _ => Coming::Dropped,
             };
             if let Coming::Kept { head: Head::Call(call), .. } = coming {
@@ -312,7 +318,9 @@ impl Talk {
             }
             Some(Coming::Kept { skip, bytes, .. }) => {
                 let at = given.offset as usize;
-                place(bytes, at.saturating_sub(*skip), given.payload, skip.saturating_sub(at));
+                if let Some(payload) = given.payload.get(skip.saturating_sub(at)..) {
+                    place(bytes, at.saturating_sub(*skip), payload);
+                }
             }
             Some(Coming::Dropped) | None => {}
         }
@@ -413,20 +421,6 @@ impl Talk {
             destination: self.terms.address.ip().octets(),
         }
     }
-}
-
-/// Puts `payload` without its first `skip` bytes to `at`; what is before it may come later.
-fn place(bytes: &mut Vec<u8>, at: usize, payload: &[u8], skip: usize) {
-    let Some(payload) = payload.get(skip..) else { return };
-    if bytes.len() == at {
-        bytes.extend_from_slice(payload);
-        return;
-    }
-    let end = at + payload.len();
-    if bytes.len() < end {
-        bytes.resize(end, 0);
-    }
-    bytes.get_mut(at..end).into_iter().for_each(|to| to.copy_from_slice(payload));
 }
 
 /// Whether a packet of a flow may have `opcode`.

@@ -55,8 +55,10 @@ pub struct Landing {
     pub heads: Option<Box<Heads>>,
     /// Which byte of the message lies first here.
     pub begins: u32,
-    /// Its bytes from there on.
+    /// Its bytes from there on, as far as they came; what is missing between them is zeros.
     pub data: Vec<u8>,
+    /// How many there will be.
+    pub bytes: usize,
     /// Bytes that its answer will take beside.
     pub later: usize,
 }
@@ -142,8 +144,9 @@ impl Hand<'_> {
         let has_room = self.may_open && bytes.saturating_add(later) <= room;
         if has_room {
             self.may_open = false;
-            let data = vec![0; bytes];
-            self.effects.push(Effect::Open(Landing { path, heads, begins, data, later }));
+            let data = Vec::with_capacity(bytes);
+            let landing = Landing { path, heads, begins, data, bytes, later };
+            self.effects.push(Effect::Open(landing));
         }
         has_room
     }

@@ -64,6 +64,9 @@ pub struct Task {
     pub packet: PacketAt,
 }
 
+/// Empty queues that are kept.
+const SPARE: usize = 16;
+
 /// The scheduler has no room for another packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
@@ -92,6 +95,8 @@ pub struct Sched {
     live: BTreeMap<u32, Live>,
     ready: BTreeMap<Peer, VecDeque<Task>>,
     turns: VecDeque<Peer>,
+    /// Queues of peers that have nothing ready, to be used again: no packet allocates.
+    spare: Vec<VecDeque<Task>>,
     waiting: usize,
     most: usize,
     deepest: usize,
@@ -106,6 +111,7 @@ impl Sched {
             live: BTreeMap::new(),
             ready: BTreeMap::new(),
             turns: VecDeque::new(),
+            spare: Vec::new(),
             waiting: 0,
             most,
             deepest: 0,
@@ -156,10 +162,12 @@ impl Sched {
         let peer = self.turns.pop_front()?;
         let queue = self.ready.get_mut(&peer)?;
         let task = queue.pop_front()?;
-        if queue.is_empty() {
-            self.ready.remove(&peer);
-        } else {
+        if !queue.is_empty() {
             self.turns.push_back(peer);
+        } else if let Some(queue) = self.ready.remove(&peer)
+            && self.spare.len() < SPARE
+        {
+            self.spare.push(queue);
         }
         *place = Some(task);
         if task.handler == Handler::Payload {
@@ -264,7 +272,8 @@ impl Sched {
         self.deepest = self.deepest.max(self.waiting);
         let Some(live) = self.live.get_mut(&task.slot) else { return };
         live.open += 1;
-        let queue = self.ready.entry(live.peer).or_default();
+        let spare = &mut self.spare;
+        let queue = self.ready.entry(live.peer).or_insert_with(|| spare.pop().unwrap_or_default());
         if queue.is_empty() {
             self.turns.push_back(live.peer);
         }

@@ -509,3 +509,35 @@ fn handlers_are_charged_and_some_timed() {
     assert_eq!((payload.bytes, payload.dma), (62 * 20, 124));
     assert_eq!((payload.dma_bytes, payload.sends), (62 * 20, 0));
 }
+
+/// A `Vec` for what each handler asked for, and a queue for what was ready next, were made and
+/// dropped for each packet.
+#[test]
+fn a_packet_allocates_nothing() {
+    let mut nic = toy(LIMITS);
+    let peer = Peer::Client(1);
+    let bytes = [b't', b'y', b'.'].repeat(1000);
+    for psn in [0, 1000] {
+        give(&mut nic, peer, psn, &bytes, usize::MAX);
+        let whole = nic.take_whole().unwrap();
+        nic.release(whole.slot, whole.generation, Vec::new());
+    }
+    let packets = nic.counts().packets;
+    give(&mut nic, peer, 2000, &bytes, 1);
+    let len = u32::try_from(bytes.len()).unwrap();
+    let counted = allocation_counter::measure(|| {
+        for offset in (MTU..bytes.len()).step_by(MTU) {
+            let end = (offset + MTU).min(bytes.len());
+            let completes = end == bytes.len();
+            let at = u32::try_from(offset).unwrap();
+            let (message, payload) = (Psn::new(2000), &bytes[offset..end]);
+            let given = Given { message, header: None, offset: at, payload, completes };
+            nic.arrive(peer, &given, 0);
+            nic.inline(payload);
+        }
+    });
+    assert_eq!(nic.counts().packets - packets, u64::from(len).div_ceil(MTU as u64));
+    assert_eq!(nic.take_whole().unwrap().landing.data, bytes);
+    // The last one hands the message on, which takes a place in a list.
+    assert!(counted.count_total <= 1, "{counted:?}");
+}

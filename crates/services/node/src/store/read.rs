@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use outboard_base::Ino;
+use outboard_base::{Ino, place};
 use outboard_codec::crc32c;
 use outboard_medium::{Buf, Medium};
 use outboard_wire::shared::call::Object;
@@ -30,6 +30,23 @@ impl<M: Medium> Store<M> {
     /// [`Reason::Invalid`]: more than a message carries, or behind the last offset.
     /// [`Reason::Medium`]: they cannot be read, or are not what was written.
     pub async fn read(&self, object: u64, offset: u64, len: u32) -> Result<Vec<u8>, Reason> {
+        let mut bytes = Vec::new();
+        self.read_behind(object, offset, len, &mut bytes).await?;
+        Ok(bytes)
+    }
+
+    /// The same, behind what `message` has already: bytes are copied there once. If it fails,
+    /// something may be there.
+    ///
+    /// # Errors
+    /// As of [`Store::read`].
+    pub async fn read_behind(
+        &self,
+        object: u64,
+        offset: u64,
+        len: u32,
+        message: &mut Vec<u8>,
+    ) -> Result<(), Reason> {
         let end = offset.checked_add(u64::from(len)).ok_or(Reason::Invalid)?;
         if len > DATA_MAX {
             return Err(Reason::Invalid);
@@ -43,12 +60,22 @@ impl<M: Medium> Store<M> {
             let entry = state.index.objects.get(&object).filter(|entry| offset < entry.end());
             entry.map(|entry| grains(entry, &range))
         };
-        let Some(grains) = grains else { return Ok(vec![0; len]) };
-        let mut bytes = self.load(&grains).await?;
+        let front = message.len();
+        message.reserve_exact(len);
         let skip = usize::try_from(offset % GRAIN).unwrap_or(0);
-        drop(bytes.drain(..skip));
-        bytes.truncate(len);
-        Ok(bytes)
+        let grains = grains.unwrap_or_default();
+        let damaged = self.check(&grains, |at, grain| {
+            let base = at * GRAIN_LEN;
+            let from = skip.saturating_sub(base);
+            let until = (skip + len).saturating_sub(base).min(GRAIN_LEN);
+            let within = grain.get(from..until).unwrap_or_default();
+            place(message, front + (base + from).saturating_sub(skip), within);
+        });
+        if damaged.await > 0 {
+            return Err(Reason::Medium);
+        }
+        message.resize(front + len, 0);
+        Ok(())
     }
 
     /// Runs of data that end behind `from`, so many at most. Space that is put aside is no data.
@@ -65,15 +92,9 @@ impl<M: Medium> Store<M> {
         self.shared.state().index.object(object).map_or(0, |known| known.bytes)
     }
 
-    /// The bytes of grains, each checked.
-    pub(super) async fn load(&self, grains: &[Grain]) -> Result<Vec<u8>, Reason> {
-        let mut bytes = vec![0; grains.len() * GRAIN_LEN];
-        let damaged = self.check(grains, Some(&mut bytes)).await;
-        if damaged == 0 { Ok(bytes) } else { Err(Reason::Medium) }
-    }
-
-    /// How many of these grains are damaged; the bytes of the others go to `into`.
-    pub(super) async fn check(&self, grains: &[Grain], mut into: Option<&mut Vec<u8>>) -> u64 {
+    /// How many of these grains are damaged; the bytes of the others, and which they are, are
+    /// given.
+    pub(super) async fn check(&self, grains: &[Grain], mut give: impl FnMut(usize, &[u8])) -> u64 {
         let mut damaged = 0;
         let some: Vec<(usize, Grain)> =
             grains.iter().copied().enumerate().filter(|(_, grain)| grain.is_some()).collect();
@@ -86,9 +107,7 @@ impl<M: Medium> Store<M> {
                     damaged += 1;
                     continue;
                 }
-                let place = *at * GRAIN_LEN..(*at + 1) * GRAIN_LEN;
-                let to = into.as_mut().and_then(|into| into.get_mut(place));
-                to.into_iter().for_each(|to| to.copy_from_slice(bytes));
+                give(*at, bytes);
             }
         }
         self.shared.state().counts.damaged += damaged;
@@ -167,7 +186,7 @@ impl<M: Medium> Store<M> {
             let state = self.shared.state();
             state.index.strip(strip).into_iter().flat_map(|strip| strip.some()).collect()
         };
-        let damaged = self.check(&grains, None).await;
+        let damaged = self.check(&grains, |_, _| ()).await;
         Some((strip, damaged, grains.len() as u64))
     }
 }

@@ -91,8 +91,13 @@ impl<M: Medium> Store<M> {
             Admitted::Done => return Ok(()),
             Admitted::New(old) => old,
         };
-        let mut buf = Buf::zeroed(old.len() * GRAIN_LEN);
-        self.merge(&mut buf, &old, place.from as usize % GRAIN_LEN, bytes).await?;
+        let buf = if bytes.len() == old.len() * GRAIN_LEN {
+            Buf::copied(bytes)
+        } else {
+            let mut buf = Buf::zeroed(old.len() * GRAIN_LEN);
+            self.merge(&mut buf, &old, place.from as usize % GRAIN_LEN, bytes).await?;
+            buf
+        };
         let taken = self.take(wanted(&old)).await?;
         let grains = self.put_grains(&taken, buf).await?;
         let bytes = place.bytes;
@@ -152,7 +157,9 @@ impl<M: Medium> Store<M> {
                 && grain.is_some()
                 && let Some(to) = buf.get_mut(base..base + GRAIN_LEN)
             {
-                to.copy_from_slice(&self.load(&[*grain]).await?);
+                if self.check(&[*grain], |_, bytes| to.copy_from_slice(bytes)).await > 0 {
+                    return Err(Reason::Medium);
+                }
             }
         }
         if let Some(to) = buf.get_mut(from..end) {
