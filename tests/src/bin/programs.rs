@@ -18,13 +18,14 @@ use outboard_tests::{Result, Volume, context, note_skip, run_limited};
 
 const USAGE: &str = "\
 programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY | --preload]
-         [--cache=MODE] [--kill=SECONDS] [--base=DIRECTORY] [--keep]
+         [--cache=MODE] [--client=WHO] [--kill=SECONDS] [--base=DIRECTORY] [--keep]
 
   --size   how much work each program does [default: small]
   --only   run just these
   --dir    run in this plain directory instead of a volume: the control
   --preload  with liboutboard_preload.so in every process: past the kernel
   --cache  the mount's cache: kernel, write-back, hybrid or none [default: the program's]
+  --client  who is the client of a shared volume: dpu, host or standard [default: dpu]
   --kill   kill -9 of the mount's process, of the DPU side, of both, in turn, each after so many
            seconds; another takes over
   --base   where the volume's data and mount point go [default: a new folder in /tmp]
@@ -44,6 +45,7 @@ struct Options {
     plain: Option<PathBuf>,
     preload: bool,
     cache: Option<String>,
+    client: Option<String>,
     kill: Option<Duration>,
     base: Option<PathBuf>,
     keep: bool,
@@ -76,6 +78,7 @@ impl Options {
                 Some(("--only", name)) => options.only.push(name.into()),
                 Some(("--dir", path)) => options.plain = Some(path.into()),
                 Some(("--cache", mode)) => options.cache = Some(mode.into()),
+                Some(("--client", who)) => options.client = Some(who.into()),
                 Some(("--kill", seconds)) => {
                     let pause =
                         seconds.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
@@ -206,6 +209,7 @@ fn in_plain_directory(script: &Path, plain: &Path, base: &Path, size: &str) -> R
 fn on_volume(script: &Path, base: &Path, options: &Options) -> Result<Verdict> {
     let mut flags: Vec<String> =
         options.cache.iter().map(|mode| format!("--cache={mode}")).collect();
+    flags.extend(options.client.iter().map(|who| format!("--client={who}")));
     if options.size == "small" && env::var_os("OUTBOARD_STORE").is_none() {
         flags.push(SMALL.to_owned());
     }
