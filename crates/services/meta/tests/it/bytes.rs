@@ -1,19 +1,14 @@
 //! Bytes that the server reads and writes for clients that leave everything to it.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outboard_base::{Errno, Fh, Ino, SessionId};
-use outboard_wire::file::{
-    Header, Reply as FileReply, Request, Setattr, open_flags, seek, write_flags,
-};
+use outboard_wire::file::{Reply as FileReply, Request, Setattr, open_flags, seek, write_flags};
 use outboard_wire::shared::call::{Call, Layout, Mode, Reply, Told};
 
-use crate::world::{NODES, Rig, answer, asker, attr, granted, reply};
+use crate::world::{NODES, Rig, Slot, answer, asker, attr, granted, reply};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-type Slot = Arc<Mutex<Option<Reply>>>;
 
 struct Standard {
     rig: Rig,
@@ -33,11 +28,8 @@ impl Standard {
 
     fn to_write(&self, offset: u64, flags: u32, data: &[u8]) -> (Request<'static>, Call) {
         let request = Request::Write { ino: self.ino, fh: self.fh, offset, flags };
-        let header = Header { session: SessionId(11), ..Header::default() };
-        let mut bytes = vec![0; request.encoded_len(&header)];
-        request.encode(&header, &mut bytes).unwrap();
-        let payload = data.to_vec();
-        (request, Call::File { asker: asker(11), request: bytes, payload })
+        let call = self.rig.file_with(11, &request, data);
+        (request, call)
     }
 
     fn write(&self, offset: u64, flags: u32, data: &[u8]) -> Result<FileReply, Errno> {

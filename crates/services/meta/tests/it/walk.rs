@@ -1,16 +1,17 @@
 //! Clients that want the same files, stop, lose messages, and a server that dies: of what clients
 //! believe by their own clocks there is one writer or readers, and whoever gets a file gets its
-//! size.
+//! size. Others leave everything to the server, which reads, writes and cuts the same files itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use outboard_base::{Ino, Time};
+use outboard_base::{Fh, Ino, Time};
 use outboard_sim::{Chooser, seeds};
+use outboard_wire::file::{Reply as FileReply, Request, Setattr, open_flags, write_flags};
 use outboard_wire::shared::call::{Call, Mode, Reply};
 
 use crate::client::{Client, Has};
-use crate::world::{Granted, Rig};
+use crate::world::{Granted, Rig, Slot, reply};
 
 /// What a walk met.
 #[derive(Default)]
@@ -22,6 +23,8 @@ struct Met {
     begins: u64,
     /// Restarts after which somebody wrote before leases of the life before were over.
     early: u64,
+    /// What the server has done itself.
+    by_server: u64,
 }
 
 /// When they are.
@@ -86,6 +89,68 @@ impl Late {
     }
 }
 
+/// A client that leaves everything to the server, several things of a file at a time.
+struct Plain {
+    /// Its own, and its session's; another one after each end of the server.
+    number: u64,
+    life: u64,
+    handles: BTreeMap<Ino, Fh>,
+    asked: Vec<(Ino, Request<'static>, Slot)>,
+}
+
+impl Plain {
+    fn new(rig: &Rig) -> Plain {
+        let life = rig.life();
+        Plain { number: 1000 + life, life, handles: BTreeMap::new(), asked: Vec::new() }
+    }
+
+    fn step(&mut self, rig: &Rig, chooser: &mut Chooser, files: &[Ino], met: &mut Met) {
+        let mut is_gone = rig.life() != self.life;
+        for (ino, request, slot) in std::mem::take(&mut self.asked) {
+            let Some(answer) = slot.lock().unwrap().take() else {
+                self.asked.push((ino, request, slot));
+                continue;
+            };
+            match reply(&request, answer) {
+                Ok(FileReply::Opened(fh)) => drop(self.handles.insert(ino, fh)),
+                Ok(_) => met.by_server += 1,
+                // It was not heard of for a minute.
+                Err(_) => is_gone = true,
+            }
+        }
+        if is_gone {
+            *self = Plain { number: self.number + 100_000, ..Plain::new(rig) };
+            return;
+        }
+        let ino = files[chooser.below(files.len() as u64) as usize];
+        if !chooser.chance(1, 6) || self.asked.len() > 3 {
+            return;
+        }
+        let Some(fh) = self.handles.get(&ino).copied() else {
+            self.ask(rig, ino, Request::Open { ino, flags: open_flags::RDWR });
+            return;
+        };
+        let offset = chooser.below(20);
+        let request = match chooser.below(8) {
+            0..3 => Request::Write { ino, fh, offset: 0, flags: write_flags::APPEND },
+            3..5 => Request::Write { ino, fh, offset, flags: 0 },
+            5 => {
+                let set = Setattr { size: Some(0), ..Setattr::default() };
+                Request::Setattr { ino, fh, set }
+            }
+            6 => Request::Read { ino, fh, offset, len: 9, flags: 0 },
+            _ => Request::Getattr { ino, fh: Fh::NONE },
+        };
+        self.ask(rig, ino, request);
+    }
+
+    fn ask(&mut self, rig: &Rig, ino: Ino, request: Request<'static>) {
+        let bytes: &[u8] = if matches!(request, Request::Write { .. }) { b"bytes" } else { b"" };
+        let call = rig.file_with(self.number, &request, bytes);
+        self.asked.push((ino, request, rig.ask(self.number, call)));
+    }
+}
+
 /// Three clients: each begins anew under its number, or has another number in its next life.
 struct Cast {
     clients: Vec<Client>,
@@ -139,12 +204,14 @@ fn walk(seed: u64) -> Met {
     let synced = rig.call(100, rig.file(11, &outboard_wire::file::Request::Syncfs));
     assert!(matches!(synced, Reply::File { .. }));
     let mut cast = Cast::new(&mut chooser);
+    let mut plain = Plain::new(&rig);
     let mut restarted = None;
     for _ in 0..1500 {
         (0..1 + chooser.below(3)).for_each(|_| rig.step());
         rig.world.pass(Duration::from_millis(chooser.below(150)));
         cast.late.arrive(&rig);
         cast.step(&rig, &mut chooser, &files, &mut met);
+        plain.step(&rig, &mut chooser, &files, &mut met);
         judge(&rig, &cast.clients, &files, &mut met);
         let now = rig.world.time();
         if restarted.is_some_and(|at| now.since(at) < FORMER) && writes_anew(&cast, met.restarts) {
@@ -165,7 +232,7 @@ fn walk(seed: u64) -> Met {
             _ => {}
         }
     }
-    heal(&rig, &files);
+    heal(&rig, &files, &plain);
     met
 }
 
@@ -177,8 +244,12 @@ fn writes_anew(cast: &Cast, restarts: u64) -> bool {
 }
 
 /// Nobody else is there any more: whoever comes gets everything, and a check finds nothing.
-fn heal(rig: &Rig, files: &[Ino]) {
+fn heal(rig: &Rig, files: &[Ino], plain: &Plain) {
     rig.world.state().asked.clear();
+    // What was asked of the server ends once all leases are over.
+    rig.pass(Duration::from_secs(60));
+    let is_answered = |slot: &Slot| slot.lock().unwrap().is_some();
+    assert!(plain.life != rig.life() || plain.asked.iter().all(|(.., slot)| is_answered(slot)));
     rig.renew(200);
     let slots: Vec<_> = files
         .iter()
@@ -208,6 +279,7 @@ fn there_is_one_writer_or_readers_whatever_is_lost() {
         sum(|met| met.ends),
         sum(|met| met.restarts),
         sum(|met| met.begins),
+        sum(|met| met.by_server),
     ];
     let early = sum(|met| met.early);
     assert!(runs.is_alone || early > 3, "all wait for all: {early}");

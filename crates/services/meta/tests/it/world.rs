@@ -272,6 +272,9 @@ impl Disk {
     }
 }
 
+/// Where the reply to something comes.
+pub(crate) type Slot = Arc<Mutex<Option<Reply>>>;
+
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A server, its world, and what is under way.
@@ -330,17 +333,12 @@ impl Rig {
     }
 
     /// A client asks; the reply comes into the slot. It ends with the server.
-    pub(crate) fn ask(&self, client: u64, call: Call) -> Arc<Mutex<Option<Reply>>> {
+    pub(crate) fn ask(&self, client: u64, call: Call) -> Slot {
         self.ask_late(client, call, Duration::ZERO)
     }
 
     /// The same, of a message that is on its way for so long.
-    pub(crate) fn ask_late(
-        &self,
-        client: u64,
-        call: Call,
-        late: Duration,
-    ) -> Arc<Mutex<Option<Reply>>> {
+    pub(crate) fn ask_late(&self, client: u64, call: Call, late: Duration) -> Slot {
         let (server, world) = (self.server(), Arc::clone(&self.world));
         let slot = Arc::new(Mutex::new(None));
         let into = Arc::clone(&slot);
@@ -387,7 +385,7 @@ impl Rig {
     }
 
     /// What is answered, if it is without that time passes.
-    pub(crate) fn at_once(&self, slot: &Arc<Mutex<Option<Reply>>>) -> Option<Reply> {
+    pub(crate) fn at_once(&self, slot: &Slot) -> Option<Reply> {
         (0..200).for_each(|_| self.step());
         slot.lock().unwrap().take()
     }
@@ -419,10 +417,15 @@ impl Rig {
 
     /// A file operation of a session.
     pub(crate) fn file(&self, session: u64, request: &Request<'_>) -> Call {
+        self.file_with(session, request, b"")
+    }
+
+    /// The same, with bytes.
+    pub(crate) fn file_with(&self, session: u64, request: &Request<'_>, payload: &[u8]) -> Call {
         let header = Header { session: SessionId(session), ..Header::default() };
         let mut bytes = vec![0; request.encoded_len(&header)];
         request.encode(&header, &mut bytes).unwrap();
-        Call::File { asker: asker(session), request: bytes, payload: Vec::new() }
+        Call::File { asker: asker(session), request: bytes, payload: payload.to_vec() }
     }
 
     /// Does it, and expects that it succeeds at once.
