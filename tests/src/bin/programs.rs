@@ -176,8 +176,10 @@ fn run_script(
     let front = match on {
         None => "dir",
         Some((_, options)) => {
+            let shared = env::var_os("OUTBOARD_STORE").is_some_and(|store| store == "shared");
             let mode = options.cache.as_deref();
-            mode.filter(|mode| ["hybrid", "write-back"].contains(mode)).unwrap_or("mount")
+            let mode = mode.filter(|mode| ["hybrid", "write-back"].contains(mode));
+            mode.unwrap_or(if shared { "shared" } else { "mount" })
         }
     };
     command.env("OUTBOARD_FRONT", front);

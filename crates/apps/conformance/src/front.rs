@@ -35,7 +35,8 @@ pub struct Features {
     /// Whether what answers lives on between calls. If not, the close of what is not open may be
     /// taken for one whose answer was lost.
     pub steady: bool,
-    /// Whether every read reaches who keeps access times. What a hybrid cache answers does not.
+    /// Whether every read reaches who keeps access times. What a hybrid cache answers, or a node of
+    /// a shared volume, does not.
     pub reads_seen: bool,
     /// Whether every write reaches the volume before it is answered. A kernel that collects them
     /// also knows of no hole.

@@ -33,6 +33,7 @@ FRONT is one of
   dir:DIR     any directory (of ext4, say): system calls against a local file system
   mount:DIR   a directory on a mount of Outboard
   hybrid:DIR  the same, of a mount with `--cache hybrid`
+  shared:DIR  the same, of a mount of a shared volume
   write-back:DIR  of one with `--cache write-back`
 ";
 
@@ -119,7 +120,9 @@ fn open(name: &str) -> Result<Box<dyn Front>, String> {
         Some(("dir", path)) => Ok(Box::new(directory(path, false)?)),
         Some(("mount", path)) => Ok(Box::new(directory(path, true)?)),
         Some(("write-back", path)) => Ok(Box::new(directory(path, true)?.with_write_back())),
-        Some(("hybrid", path)) => Ok(Box::new(directory(path, true)?.with_hybrid_cache())),
+        Some(("hybrid" | "shared", path)) => {
+            Ok(Box::new(directory(path, true)?.with_unseen_reads()))
+        }
         _ => Err(format!("no front is called {name}; see --help")),
     }
 }
