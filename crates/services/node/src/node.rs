@@ -335,7 +335,7 @@ impl<M: Medium> Target for NodeTarget<M> {
 /// The reason of a refused call as an error.
 fn errno(reason: Reason) -> Errno {
     match reason {
-        Reason::Busy | Reason::Filling => Errno::EAGAIN,
+        Reason::Busy | Reason::Filling | Reason::Unreached => Errno::EAGAIN,
         Reason::Full => Errno::ENOSPC,
         Reason::Fence | Reason::Epoch | Reason::Order => Errno::ESTALE,
         Reason::Invalid | Reason::Range => Errno::EINVAL,
