@@ -54,8 +54,7 @@ macro_rules! kernel {
             unsafe { vectors(columns, sources, outs, keep) }
         }
 
-        /// All whole vectors, two at a time: coefficients are fetched half as often, and the
-        /// sums of four outs still fit in 16 registers.
+        /// All whole vectors. The entries of a single source stay in registers for all of them.
         #[target_feature(enable = $feature)]
         fn vectors<const M: usize>(
             columns: &[Column],
@@ -65,15 +64,39 @@ macro_rules! kernel {
         ) -> usize {
             let lens = outs.iter().map(|out| out.len());
             let len = lens.chain(sources.iter().map(|source| source.len())).min().unwrap_or(0);
+            if let ([column], [_]) = (columns, sources) {
+                let entries = entries::<M>(column);
+                // SAFETY: no source and no out is shorter than `len`.
+                return unsafe { steps(columns, sources, outs, keep, len, |_| entries) };
+            }
+            // SAFETY: as above.
+            unsafe { steps(columns, sources, outs, keep, len, |column| entries(column)) }
+        }
+
+        /// All whole vectors of `len` bytes, two at a time: coefficients are fetched half as
+        /// often, and the sums of four outs still fit in 16 registers.
+        ///
+        /// # Safety
+        /// No source and no out is shorter than `len`.
+        #[target_feature(enable = $feature)]
+        #[inline]
+        unsafe fn steps<const M: usize>(
+            columns: &[Column],
+            sources: &[&[u8]],
+            outs: &mut [&mut [u8]; M],
+            keep: bool,
+            len: usize,
+            entries: impl Fn(&Column) -> [[$vector; 2]; M] + Copy,
+        ) -> usize {
             let mut at = 0;
             while len - at >= 2 * WIDTH {
-                // SAFETY: no source and no out is shorter than `len`.
-                unsafe { step::<M, 2>(columns, sources, outs, keep, at) };
+                // SAFETY: two vectors lie before `len`.
+                unsafe { step::<M, 2>(columns, sources, outs, keep, at, entries) };
                 at += 2 * WIDTH;
             }
             if len - at >= WIDTH {
-                // SAFETY: as above.
-                unsafe { step::<M, 1>(columns, sources, outs, keep, at) };
+                // SAFETY: one does.
+                unsafe { step::<M, 1>(columns, sources, outs, keep, at, entries) };
                 at += WIDTH;
             }
             at
@@ -91,6 +114,7 @@ macro_rules! kernel {
             outs: &mut [&mut [u8]; M],
             keep: bool,
             at: usize,
+            entries: impl Fn(&Column) -> [[$vector; 2]; M],
         ) {
             let mut sums = [[$zero(); N]; M];
             if keep {
@@ -102,9 +126,7 @@ macro_rules! kernel {
             for (source, column) in sources.iter().zip(columns) {
                 // SAFETY: the source is long enough, as the caller says.
                 let parts = split(unsafe { get::<N>(source, at) });
-                for (sum, coefficient) in sums.iter_mut().zip(column) {
-                    let [low, high] = &HALVES[usize::from(*coefficient)];
-                    let (low, high) = (table(low), table(high));
+                for (sum, [low, high]) in sums.iter_mut().zip(entries(column)) {
                     for (sum, part) in sum.iter_mut().zip(&parts) {
                         let product = $add($look_up(low, part.0), $look_up(high, part.1));
                         *sum = $add(*sum, product);
@@ -127,6 +149,18 @@ macro_rules! kernel {
                 *part = ($and(vector, low), $and($shift::<4>(vector), low));
             }
             parts
+        }
+
+        /// What halves of bytes are looked up in, for each out.
+        #[target_feature(enable = $feature)]
+        #[inline]
+        fn entries<const M: usize>(column: &Column) -> [[$vector; 2]; M] {
+            let mut all = [[$zero(); 2]; M];
+            for (entries, coefficient) in all.iter_mut().zip(column) {
+                let [low, high] = &HALVES[usize::from(*coefficient)];
+                *entries = [table(low), table(high)];
+            }
+            all
         }
 
         /// The 16 entries, in each 16 bytes of the vector.
