@@ -756,8 +756,9 @@ impl Held {
     fn overlay(&self, attr: &mut Attr) {
         (attr.size, attr.blocks) = (self.size, self.blocks);
         if let Some(mtime) = self.mtime {
-            attr.mtime = mtime;
-            attr.ctime = attr.ctime.max(mtime);
+            // As the server will have it: its own clock may have given it a later one.
+            attr.mtime = attr.mtime.max(mtime);
+            attr.ctime = attr.ctime.max(attr.mtime);
         }
         attr.change = attr.change.saturating_add(self.changes - self.told);
     }

@@ -1,6 +1,7 @@
 //! Grants that are what was given back. In the simulated world a client answered a recall, asked
 //! for the file again, and was granted the very delegation it had given back: the server had the
-//! answer but had not acted on it. The client then read a size that another was changing.
+//! answer but had not acted on it. The client then read a size that another was changing. And times
+//! that two clocks give.
 
 use outboard_base::task::poll_once;
 use outboard_wire::shared::call::Layout;
@@ -83,4 +84,23 @@ fn a_grant_that_a_recall_overtook_is_given_back_and_never_used() {
     // What was given back is forgotten in the end.
     (0..LOOKS).for_each(|_| assert!(table.idle(Time(0), 1).is_empty()));
     assert!(table.files().is_empty());
+}
+
+/// A write that takes set-id bits away has the server date the file, by its clock, before the
+/// client does by its own. The client showed its own time for as long as it had the file, and the
+/// server's from then on: after the conformance suite, and another mount, a file had another time.
+#[test]
+fn the_time_of_a_write_is_the_one_that_the_server_keeps() {
+    let table = Table::default();
+    let _ = asks(&table, Mode::Write).granted(grant(Mode::Write, 5), 1);
+    let Step::In(entered) = table.step(INO, Mode::Write, 1, Time(0)) else { panic!("not in") };
+    let at = |sec| Timestamp { sec, nsec: 5 };
+    assert!(table.wrote(&entered, 1, Some(at(10)), Time(0)));
+    let said = |mtime| {
+        let mut attr = Attr { ino: INO, mtime, ctime: mtime, ..Attr::default() };
+        table.overlay(&mut attr);
+        (attr.mtime, attr.ctime)
+    };
+    assert_eq!(said(at(9)), (at(10), at(10)));
+    assert_eq!(said(at(11)), (at(11), at(11)), "it was dated by the server, too");
 }
