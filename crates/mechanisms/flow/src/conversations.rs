@@ -18,6 +18,7 @@ mod exchange;
 mod handshake;
 mod seal;
 mod state;
+mod streams;
 mod talk;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ use outboard_wire::shared::{Answer, Heads, Peer};
 
 use self::calls::Outcome;
 use self::state::{Event, Question, State};
+pub use self::streams::{Part, Stream};
 use self::talk::Room;
 use crate::{Given, Gone, Net, Settings};
 
@@ -75,6 +77,10 @@ pub trait Target: Send + 'static {
     fn opened(&mut self, _from: Peer, _sealed: bool) {}
     /// Whether it would take one more request.
     fn has_room(&mut self, from: Peer) -> bool;
+    /// Whether a stream has begun: pieces of one that did not wait until it has.
+    fn knows(&mut self, _from: Peer, _stream: u32) -> bool {
+        true
+    }
     /// A packet of one: the header first, the completion last.
     fn given(&mut self, from: Peer, given: &Given<'_>, now: Time);
     /// A request that will never complete.
@@ -252,6 +258,16 @@ impl<T: Target> Conversations<T> {
                 let has_room = target.has_room(peer);
                 state = self.state();
                 has_room
+            }
+            Room::Stream(stream) => {
+                drop(state);
+                let is_known = target.knows(peer, stream);
+                state = self.state();
+                // What begins it may be missing: as if this were, too. It comes again.
+                if !is_known && state.is_early(peer, &packet) {
+                    return;
+                }
+                true
             }
         };
         let (given, now) = (state.received(peer, &packet, has_room), state.now);

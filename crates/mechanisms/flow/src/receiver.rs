@@ -199,6 +199,12 @@ impl Receiver {
         self.due.is_some() && !self.is_urgent
     }
 
+    /// Whether something before `psn` is missing.
+    #[must_use]
+    pub(crate) fn is_ahead(&self, psn: Psn) -> bool {
+        psn.ahead_of(self.expected) > 0
+    }
+
     /// Whether the flow was given up, or a rule broken.
     #[must_use]
     pub fn is_over(&self) -> bool {

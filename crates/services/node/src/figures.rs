@@ -54,6 +54,7 @@ pub(crate) fn json(
         ("notices_own", heard.own),
         ("requests_timed", counts.timed.0),
         ("requests_ns", counts.timed.1),
+        ("passing", nic.passing() as u64),
         ("contexts", nic.contexts() as u64),
         ("keys", keys as u64),
     ]);
@@ -68,6 +69,8 @@ pub(crate) fn json(
                 ("sends", cost.sends),
                 ("dma", cost.dma),
                 ("dma_bytes", cost.dma_bytes),
+                ("passed", cost.passed),
+                ("passed_bytes", cost.passed_bytes),
                 ("timed", cost.timed),
                 ("ns", cost.ns),
             ]);

@@ -11,6 +11,7 @@ mod heard;
 pub mod nic;
 mod node;
 pub mod policy;
+mod relay;
 mod serve;
 mod store;
 #[cfg(test)]

@@ -16,6 +16,7 @@
 mod account;
 pub mod context;
 pub mod ledger;
+pub mod passing;
 pub mod sched;
 pub mod table;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use outboard_wire::shared::{Peer, Reason};
 use account::Accounts;
 use context::{Effect, Hand, Landing, Load, Matching, Notice, Path, Policy};
 use ledger::{Cost, HandlerLedger};
+use passing::Passing;
 use sched::{Handler, PacketAt, Sched, Task};
 use table::{Descriptor, Table, state};
 
@@ -129,6 +131,8 @@ struct Owner {
     psn: u32,
     context: Matching,
     bytes: u32,
+    /// Of a message in pieces: bytes that came.
+    came: u32,
     is_sealed: bool,
     path: Path,
     /// Bytes of its landing.
@@ -150,6 +154,7 @@ pub struct Nic {
     owners: BTreeMap<u32, Owner>,
     landings: BTreeMap<u32, Landing>,
     accounts: Accounts,
+    passing: Passing,
     sealed: BTreeMap<Peer, bool>,
     whole: VecDeque<Whole>,
     answers: VecDeque<(Peer, Vec<u8>)>,
@@ -174,6 +179,7 @@ impl Nic {
             owners: BTreeMap::new(),
             landings: BTreeMap::new(),
             accounts: Accounts::new(limits.landing_bytes),
+            passing: Passing::default(),
             sealed: BTreeMap::new(),
             whole: VecDeque::new(),
             answers: VecDeque::new(),
@@ -245,15 +251,19 @@ impl Nic {
     pub fn arrive(&mut self, from: Peer, given: &Given<'_>, token: u32) {
         let packet = PacketAt { offset: given.offset, token, completes: given.completes };
         if let Some(header) = given.header {
-            self.begin(from, given.message, header.bytes, packet, given.payload);
+            let message = given.message.raw();
+            self.begin(from, message, header.bytes, packet, given.payload);
             return;
         }
-        let key = (from, given.message.raw());
+        self.further((from, given.message.raw()), packet);
+    }
+
+    fn further(&mut self, key: (Peer, u32), packet: PacketAt) {
         let Some(slot) = self.live.get(&key).copied() else {
             self.counts.dropped += 1;
             return;
         };
-        if given.completes {
+        if packet.completes {
             self.live.remove(&key);
         }
         if self.sched.arrive(slot, packet).is_err() {
@@ -264,9 +274,9 @@ impl Nic {
         }
     }
 
-    fn begin(&mut self, from: Peer, message: Psn, bytes: u32, packet: PacketAt, payload: &[u8]) {
+    fn begin(&mut self, from: Peer, message: u32, bytes: u32, packet: PacketAt, payload: &[u8]) {
         // One of the same number can only be left over; its rest will never come.
-        self.cleanup(from, message);
+        self.cut(from, message);
         let all = Matching::of(from, payload).into_iter().flatten();
         let Some(context) = all.into_iter().find(|one| self.contexts.contains_key(one)) else {
             self.counts.strange += 1;
@@ -291,9 +301,9 @@ impl Nic {
             return;
         };
         let is_sealed = self.is_sealed(from);
-        let psn = message.raw();
-        let path = Path::Nic;
-        let owner = Owner { peer: from, psn, context, bytes, is_sealed, path, taken: 0, began };
+        let (psn, path) = (message, Path::Nic);
+        let (came, taken) = (0, 0);
+        let owner = Owner { peer: from, psn, context, bytes, came, is_sealed, path, taken, began };
         self.owners.insert(slot, owner);
         if !packet.completes {
             self.live.insert((from, psn), slot);
@@ -303,7 +313,12 @@ impl Nic {
 
     /// The rest of a message will not come.
     pub fn cleanup(&mut self, from: Peer, message: Psn) {
-        if let Some(slot) = self.live.remove(&(from, message.raw())) {
+        self.cut(from, message.raw());
+    }
+
+    /// The same, by its number.
+    pub(crate) fn cut(&mut self, from: Peer, message: u32) {
+        if let Some(slot) = self.live.remove(&(from, message)) {
             self.sched.cleanup(slot);
         }
     }
@@ -337,6 +352,7 @@ impl Nic {
             is_sealed: owner.is_sealed,
             bytes: owner.bytes,
             load,
+            passing: &self.passing,
             may_open: task.handler == Handler::Header,
             effects: std::mem::take(&mut self.effects),
             cost: Cost { runs: 1, ..Cost::default() },
@@ -381,6 +397,15 @@ impl Nic {
                 self.landings.insert(task.slot, landing);
             }
             Effect::Put(packet) => self.put(task, &packet, payload),
+            Effect::Begin { heads, begins, pieces } => {
+                let data = payload.get(begins as usize..).unwrap_or_default();
+                let count = self.passing.begin(task.slot, &heads, data, pieces);
+                self.has_passed(task.handler, count, payload);
+            }
+            Effect::Pass(packet) => {
+                let count = self.passing.pass(task.slot, packet.offset, payload);
+                self.has_passed(task.handler, count, payload);
+            }
             Effect::Answer(answer) => {
                 self.answers.push_back((owner.peer, answer.emit().to_vec()));
             }
@@ -446,6 +471,12 @@ impl Nic {
         if self.table.get(slot).filter(same).is_none() {
             return;
         }
+        if let Some(answer) = self.passing.own(slot, answer) {
+            self.answer(slot, answer);
+        }
+    }
+
+    fn answer(&mut self, slot: u32, answer: Vec<u8>) {
         if let Some(owner) = self.owners.get(&slot) {
             self.answers.push_back((owner.peer, answer));
         }
@@ -567,6 +598,7 @@ impl Nic {
 
     /// Gives back everything a message has.
     fn free(&mut self, slot: u32) {
+        self.passing.end(slot);
         self.landings.remove(&slot);
         self.table.give_back(slot);
         if let Some(owner) = self.owners.remove(&slot) {

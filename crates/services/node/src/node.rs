@@ -5,25 +5,33 @@
 //! [`Node::call`], the clock to [`Node::set_wall`] (before each batch: capabilities end by it),
 //! idle time to [`Node::tidy`].
 
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::planted::{Fault, is_planted};
 use outboard_base::task::Work;
 use outboard_base::{Errno, Time};
-use outboard_flow::{Given, Target};
+use outboard_flow::{Given, Part, Target};
 use outboard_medium::Medium;
 use outboard_wire::roce::Psn;
 use outboard_wire::shared::call::{self, Call, OBJECTS_MAX, Object, Reply};
-use outboard_wire::shared::{Peer, Reason, Rights};
+use outboard_wire::shared::{Heads, Peer, Reason, Rights};
 
 use crate::Store;
 use crate::heard::Heard;
 use crate::nic::context::{Matching, Policy, Whose};
+use crate::nic::passing::next_of;
 use crate::nic::table::DESCRIPTOR_LEN;
 use crate::nic::{Limits, Nic, NotInstalled, STATE_BYTES};
 use crate::policy::{Auth, Baseline, Rules, Settings, Steer, Threat};
+use crate::relay::Relay;
 use crate::serve::Serving;
 
+/// Bytes of the pieces in which the CPU side passes a request on.
+const CHUNK: usize = 64 << 10;
+/// Numbers of streams, apart from those of packets, which have 24 bits.
+const STREAMS: u32 = 1 << 30;
 /// What requests begin with.
 const REQUEST: [u8; 2] = *b"OD";
 
@@ -32,6 +40,8 @@ const REQUEST: [u8; 2] = *b"OD";
 pub struct NodeOptions {
     /// Its number.
     pub node: u16,
+    /// The epoch of its groups.
+    pub epoch: u32,
     /// The volume it is of; `None`: any.
     pub volume: Option<u32>,
     /// Another number after each loss of power, and the same until then: what its media have not
@@ -57,6 +67,7 @@ impl Default for NodeOptions {
     fn default() -> NodeOptions {
         NodeOptions {
             node: 0,
+            epoch: 1,
             volume: None,
             boot: 0,
             threat: Threat::default(),
@@ -71,15 +82,16 @@ impl Default for NodeOptions {
 }
 
 /// A node. Clones are the same one.
-pub struct Node<M>(Arc<Inner<M>>);
+pub struct Node<M>(pub(crate) Arc<Inner<M>>);
 
-struct Inner<M> {
+pub(crate) struct Inner<M> {
     options: NodeOptions,
     store: Store<M>,
     /// Locked before the others.
     nic: Mutex<Nic>,
     heard: Mutex<Heard>,
     rules: Arc<Mutex<Rules>>,
+    pub(crate) relay: Relay,
 }
 
 impl<M> Clone for Node<M> {
@@ -92,8 +104,9 @@ impl<M: Medium> Node<M> {
     /// A node on a store. It takes no signed request until it was told keys.
     #[must_use]
     pub fn new(store: Store<M>, options: NodeOptions) -> Node<M> {
-        let NodeOptions { threat, volume, credit, boot, .. } = options;
-        let rules = Arc::new(Mutex::new(Rules::new(Settings { threat, volume, credit, boot })));
+        let NodeOptions { node, epoch, threat, volume, credit, boot, .. } = options;
+        let settings = Settings { node, epoch, threat, volume, credit, boot };
+        let rules = Arc::new(Mutex::new(Rules::new(settings)));
         let mut nic = Nic::new(Limits {
             table_bytes: options.memory_bytes.max(DESCRIPTOR_LEN),
             landing_bytes: options.message_bytes,
@@ -107,7 +120,8 @@ impl<M: Medium> Node<M> {
         const { assert!(Rules::MEMORY + (1 << 12) * Auth::MEMORY <= STATE_BYTES) };
         let _ = nic.install(matching, Rules::MEMORY, Box::new(auth));
         let (nic, heard) = (Mutex::new(nic), Mutex::default());
-        Node(Arc::new(Inner { options, store, nic, heard, rules }))
+        let relay = Relay::default();
+        Node(Arc::new(Inner { options, store, nic, heard, rules, relay }))
     }
 
     /// Handlers and requests are timed by this clock from now on, one in many.
@@ -118,7 +132,7 @@ impl<M: Medium> Node<M> {
     /// What takes packets of requests.
     #[must_use]
     pub fn target(&self) -> NodeTarget<M> {
-        NodeTarget(self.clone())
+        NodeTarget { node: self.clone(), parts: BTreeMap::new() }
     }
 
     /// Installs another context: of messages that are no requests.
@@ -148,7 +162,14 @@ impl<M: Medium> Node<M> {
         Some(Box::pin(async move {
             let inner = &*node.0;
             let (store, rules, baseline) = (&inner.store, &*inner.rules, inner.options.baseline);
-            let serving = Serving { store, rules, baseline };
+            let place = (whole.slot, whole.generation);
+            let pass_on = |heads: &Heads, message: &[u8]| {
+                if next_of(heads).iter().all(Option::is_none) {
+                    return Ok(());
+                }
+                node.nic().pass_on(place, heads, message, CHUNK)
+            };
+            let serving = Serving { store, rules, baseline, pass_on: &pass_on };
             let answer = serving.serve(whole.peer, whole.is_sealed, whole.landing).await;
             node.nic().release(whole.slot, whole.generation, answer);
         }))
@@ -166,6 +187,11 @@ impl<M: Medium> Node<M> {
     #[must_use]
     pub fn descriptors(&self) -> u32 {
         self.nic().table().used()
+    }
+
+    /// Where another node is. Nothing is forwarded to one that was not told here.
+    pub fn know(&self, node: u16, address: SocketAddrV4) {
+        self.rules().know(node, address);
     }
 
     /// What time it is, milliseconds of Unix time.
@@ -291,7 +317,7 @@ impl<M: Medium> Node<M> {
         *heard
     }
 
-    fn nic(&self) -> MutexGuard<'_, Nic> {
+    pub(crate) fn nic(&self) -> MutexGuard<'_, Nic> {
         self.0.nic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -301,31 +327,80 @@ impl<M: Medium> Node<M> {
 }
 
 /// Gives a node the packets of requests.
-pub struct NodeTarget<M>(Node<M>);
+pub struct NodeTarget<M> {
+    node: Node<M>,
+    /// Pieces that come in several packets: the number of their stream, and where they begin.
+    parts: BTreeMap<(Peer, u32), (u32, u32)>,
+}
+
+impl<M: Medium> NodeTarget<M> {
+    /// Notes down what a message is to a stream; whether there is more to do with its packets.
+    fn part(&mut self, from: Peer, given: &Given<'_>, nic: &mut Nic) -> bool {
+        let Some(header) = &given.header else { return true };
+        let key = (from, given.message.raw());
+        match Part::of(from, header) {
+            Part::None => true,
+            Part::First { stream, bytes } => {
+                let message = STREAMS | stream;
+                self.parts.insert(key, (message, 0));
+                nic.begin_pieces(from, message, bytes, given.payload);
+                false
+            }
+            Part::Further { stream, offset } => {
+                self.parts.insert(key, (STREAMS | stream, offset));
+                true
+            }
+            Part::Cut { stream } => {
+                nic.cut(from, STREAMS | stream);
+                false
+            }
+        }
+    }
+}
 
 impl<M: Medium> Target for NodeTarget<M> {
     fn opened(&mut self, from: Peer, sealed: bool) {
-        self.0.nic().opened(from, sealed);
+        self.node.nic().opened(from, sealed);
     }
 
     fn has_room(&mut self, _from: Peer) -> bool {
-        self.0.nic().has_room()
+        self.node.nic().has_room()
+    }
+
+    fn knows(&mut self, from: Peer, stream: u32) -> bool {
+        self.node.nic().knows(from, STREAMS | stream)
     }
 
     fn given(&mut self, from: Peer, given: &Given<'_>, _now: Time) {
-        let mut nic = self.0.nic();
-        nic.arrive(from, given, 0);
+        let node = self.node.clone();
+        let (mut nic, key) = (node.nic(), (from, given.message.raw()));
+        if self.part(from, given, &mut nic) {
+            match self.parts.get(&key) {
+                Some((message, begins)) => {
+                    let offset = begins.saturating_add(given.offset);
+                    nic.piece(from, *message, offset, given.payload);
+                }
+                None => nic.arrive(from, given, 0),
+            }
+        }
+        if given.completes {
+            self.parts.remove(&key);
+        }
         nic.inline(given.payload);
     }
 
     fn cleanup(&mut self, from: Peer, message: Psn) {
-        let mut nic = self.0.nic();
-        nic.cleanup(from, message);
+        let mut nic = self.node.nic();
+        match self.parts.remove(&(from, message.raw())) {
+            Some((message, _)) => nic.cut(from, message),
+            None => nic.cleanup(from, message),
+        }
         nic.inline(&[]);
     }
 
     fn ended(&mut self, from: Peer) {
-        let mut nic = self.0.nic();
+        self.parts.retain(|(peer, _), _| *peer != from);
+        let mut nic = self.node.nic();
         nic.ended(from);
         nic.inline(&[]);
         nic.uninstall(&Matching { magic: REQUEST, from: Whose::Only(from) });

@@ -14,29 +14,38 @@ use crate::nic::context::{Landing, Path};
 use crate::policy::{Baseline, Rules};
 use crate::{Store, Version};
 
+/// Begins to pass a request on, or says why not.
+pub(crate) type PassOn<'a> = dyn Fn(&Heads, &[u8]) -> Result<(), Reason> + 'a;
+
 /// Everything serving needs beside the request.
 pub(crate) struct Serving<'a, M> {
     pub(crate) store: &'a Store<M>,
     pub(crate) rules: &'a Mutex<Rules>,
     pub(crate) baseline: Option<Baseline>,
+    /// Begins to pass a request on to its successors, with its whole message.
+    pub(crate) pass_on: &'a PassOn<'a>,
 }
 
 impl<M: Medium> Serving<'_, M> {
     /// Does what a request asks for; the answer's message.
     pub(crate) async fn serve(&self, from: Peer, is_sealed: bool, landing: Landing) -> Vec<u8> {
         let Landing { path, heads, data, .. } = landing;
-        let (heads, data) = match (path, heads) {
-            (Path::Nic, Some(heads)) => (heads, data),
+        let (heads, data, allowed) = match (path, heads) {
+            (Path::Nic, Some(heads)) if self.baseline == Some(Baseline::RpcRdma) => {
+                let allowed = self.with(|rules| rules.check(from, is_sealed, &heads));
+                (heads, data, allowed)
+            }
+            (Path::Nic, Some(heads)) => (heads, data, Ok(())),
             _ => match Request::parse(&data) {
-                Ok(request) => (Box::new(request.heads), request.data.to_vec()),
+                Ok(Request { heads, data: bytes }) => {
+                    let allowed = self.with(|rules| rules.check(from, is_sealed, &heads));
+                    let is_whole = bytes.len() == heads.head.data as usize;
+                    let allowed = allowed.and(is_whole.then_some(()).ok_or(Reason::Invalid));
+                    let allowed = allowed.and_then(|()| (self.pass_on)(&heads, &data));
+                    (Box::new(heads), bytes.to_vec(), allowed)
+                }
                 Err(_) => return self.unread(&data),
             },
-        };
-        let is_checked = path == Path::Nic && self.baseline != Some(Baseline::RpcRdma);
-        let allowed = if is_checked {
-            Ok(())
-        } else {
-            self.with(|rules| rules.check(from, is_sealed, &heads))
         };
         // What is read goes right behind the answer's place.
         let mut message = vec![0; ANSWER_LEN];

@@ -4,6 +4,7 @@ mod attacks;
 mod calls;
 mod flows;
 mod paths;
+mod replication;
 
 use std::sync::Arc;
 
@@ -71,7 +72,10 @@ impl Rig {
 
     fn on(log: Medium, data: Medium, options: NodeOptions) -> Rig {
         let volume = options.volume.or(Some(VOLUME));
-        let node = Node::new(store(&log, &data), NodeOptions { node: 1, volume, ..options });
+        let node = Node::new(
+            store(&log, &data),
+            NodeOptions { node: options.node.max(1), volume, ..options },
+        );
         let mut target = node.target();
         node.set_wall(NOW);
         for peer in [ME, SERVER, Peer::Client(CLIENT + 1), Peer::Node(2)] {

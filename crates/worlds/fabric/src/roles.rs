@@ -1,6 +1,7 @@
 //! What the parts of a cluster do on their threads: a node, the metadata server, a client.
 
 use std::cell::Cell;
+use std::net::SocketAddrV4;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +91,12 @@ impl<M: Medium> NodeRole<M> {
         node.set_clock(Box::new(clock::now));
         NodeRole { node, conversations, tidying: Now::default() }
     }
+
+    /// Where another node is, to which this one passes writes on.
+    pub fn know(&self, node: u16, address: SocketAddrV4) {
+        self.node.know(node, address);
+        self.conversations.know(Peer::Node(node), address);
+    }
 }
 
 impl<M: Medium + 'static> Role for NodeRole<M> {
@@ -107,16 +114,8 @@ impl<M: Medium + 'static> Role for NodeRole<M> {
         let mut done = 0;
         if self.node.has_work() {
             self.tidying.begin(now, EVERY);
-            while let Some(work) = self.node.take_work() {
-                spawn.spawn(work);
-                done += 1;
-            }
         }
-        for (peer, answer) in self.node.take_answers() {
-            // Whose conversation has ended asks again.
-            let _ended = self.conversations.send(peer, answer);
-            done += 1;
-        }
+        done += self.node.tend(&self.conversations, spawn);
         let node = &self.node;
         done += usize::from(self.tidying.step(now, spawn, || {
             let node = node.clone();

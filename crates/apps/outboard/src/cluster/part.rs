@@ -243,6 +243,9 @@ fn node(
         return Ok(());
     }
     let role_of_it = NodeRole::new(node.clone(), runtime.conversations().clone());
+    for other in cluster.coordinates().iter().filter(|other| other.node != number) {
+        role_of_it.know(other.node, SocketAddrV4::new(other.address.into(), other.port));
+    }
     runtime.set_role(Rc::new(role_of_it));
     let server = cluster.server.as_ref().map(|server| (Role::Meta, server.address));
     let strange = greet(cluster, role, &runtime, server.into_iter().collect());

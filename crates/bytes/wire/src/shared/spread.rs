@@ -6,7 +6,7 @@
 
 use outboard_codec::mac;
 
-use super::{Coordinates, Strategy};
+use super::{Coordinate, Coordinates, Strategy, WriteHead};
 
 /// Most members that one forwards to.
 pub const SUCCESSORS_MAX: usize = 2;
@@ -51,6 +51,16 @@ impl Strategy {
     }
 }
 
+impl WriteHead {
+    /// Whom its receiver forwards it to: their ranks, and where they are.
+    #[must_use]
+    pub fn successors(&self) -> [Option<(u8, Coordinate)>; SUCCESSORS_MAX] {
+        let all = self.coordinates.as_slice();
+        let at = |rank: u8| Some((rank, *all.get(usize::from(rank))?));
+        self.strategy.successors(self.rank, self.k).map(|rank| rank.and_then(at))
+    }
+}
+
 impl Coordinates {
     /// The number of the group that these members are in their order: what a capability signs.
     #[must_use]
@@ -65,7 +75,7 @@ impl Coordinates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::{Coordinate, FAN_MAX, Role};
+    use crate::shared::{FAN_MAX, Role};
 
     /// From the first member every other one is reached, by exactly one, and none is passed twice.
     #[test]

@@ -74,6 +74,12 @@ impl State {
         talk.map_or(Room::Here(false), |talk| talk.room_for(packet, &self.calls))
     }
 
+    /// Whether a packet came before another of its conversation that is missing.
+    pub(super) fn is_early(&self, peer: Peer, packet: &Packet<'_>) -> bool {
+        let talk = self.links.get(&peer).and_then(|link| link.talk.as_ref());
+        talk.is_some_and(|talk| talk.receiver.is_ahead(packet.psn))
+    }
+
     /// An acknowledgement.
     pub(super) fn acknowledged(&mut self, peer: Peer, packet: &Packet<'_>) {
         let now = self.now;

@@ -318,6 +318,7 @@ impl State {
         self.serial += 1;
         let terms = Terms {
             serial: self.serial,
+            peer,
             address,
             nonce: theirs.nonce,
             here,
@@ -329,8 +330,8 @@ impl State {
         let mut talk = Talk::new(terms, now);
         let link = self.link(peer);
         (link.address, link.life) = (Some(address), Some(theirs.life));
-        for (call, message) in std::mem::take(&mut link.asks) {
-            talk.ask(call, message, now);
+        for waits in std::mem::take(&mut link.asks) {
+            talk.go(waits, now);
         }
         // The proof is sent again until something is heard, so something has to be asked.
         if proof.is_some() {

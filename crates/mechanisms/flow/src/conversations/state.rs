@@ -45,6 +45,16 @@ pub(super) struct Pending {
     pub(super) until: Time,
 }
 
+/// A message that goes once there is a conversation.
+pub(super) struct Waits {
+    pub(super) call: u64,
+    /// It asks; if not, it goes on with what did.
+    pub(super) asks: bool,
+    /// Address and key of a write; a key of 0: whatever fits it.
+    pub(super) write: (u64, u32),
+    pub(super) message: Vec<u8>,
+}
+
 /// Another end.
 #[derive(Default)]
 pub(super) struct Link {
@@ -55,8 +65,8 @@ pub(super) struct Link {
     pub(super) attempt: Option<Attempt>,
     pub(super) pending: Vec<Pending>,
     pub(super) talk: Option<Talk>,
-    /// What is asked once there is a conversation.
-    pub(super) asks: VecDeque<(u64, Vec<u8>)>,
+    /// What goes once there is a conversation.
+    pub(super) asks: VecDeque<Waits>,
     /// As it stands among the deadlines.
     due: Option<Time>,
 }
@@ -146,7 +156,7 @@ impl State {
 
     /// Asks `to`; the number of what was asked.
     pub(super) fn ask(&mut self, to: Peer, what: Question<'_>) -> u64 {
-        let (to, now) = (canonical(to), self.now);
+        let to = canonical(to);
         let asked = if matches!(what, Question::Call(_)) { Asked::Call } else { Asked::Request };
         let call = self.calls.begin(asked);
         let message = what.message(call).filter(|message| {
@@ -156,19 +166,25 @@ impl State {
             self.calls.end(call, Outcome::Gone(Gone::Refused));
             return call;
         };
+        self.go_to(to, Waits { call, asks: true, write: (0, 0), message });
+        call
+    }
+
+    /// Sends it now, or once there is a conversation.
+    pub(super) fn go_to(&mut self, to: Peer, waits: Waits) {
+        let now = self.now;
         let link = self.link(to);
         match &mut link.talk {
-            Some(talk) => talk.ask(call, message, now),
-            None => link.asks.push_back((call, message)),
+            Some(talk) => talk.go(waits, now),
+            None => link.asks.push_back(waits),
         }
         self.ready.insert(to);
-        call
     }
 
     /// Nobody waits for `call` any more.
     pub(super) fn forget(&mut self, to: Peer, call: u64) -> Option<Waker> {
         if let Some(link) = self.links.get_mut(&canonical(to)) {
-            link.asks.retain(|(asked, _)| *asked != call);
+            link.asks.retain(|waits| waits.call != call);
             link.talk.iter_mut().for_each(|talk| talk.forget(call));
         }
         self.calls.forget(call)
@@ -258,8 +274,8 @@ impl State {
     /// What waited for a conversation with `peer` ends.
     pub(super) fn give_up(&mut self, peer: Peer, why: Gone) {
         let Some(link) = self.links.get_mut(&peer) else { return };
-        for (call, _) in std::mem::take(&mut link.asks) {
-            self.calls.end(call, Outcome::Gone(why));
+        for waits in std::mem::take(&mut link.asks) {
+            self.calls.end(waits.call, Outcome::Gone(why));
         }
     }
 

@@ -7,10 +7,12 @@ use std::time::Duration;
 use outboard_base::{Time, place};
 use outboard_wire::roce::{Extension, Opcode, Packet, Psn, Route};
 use outboard_wire::shared::call::{CALL_HEAD_LEN, CallHead};
-use outboard_wire::shared::{ANSWER_LEN, Answer, MessageKind, OPENING_LEN};
+use outboard_wire::shared::{ANSWER_LEN, Answer, MessageKind, OPENING_LEN, Peer};
 
 use super::calls::{Asked, Calls, Outcome};
 use super::seal::Seal;
+use super::state::Waits;
+use super::streams::{self, Part};
 use crate::planted::{self, Fault};
 use crate::receiver::carries;
 use crate::{Given, Identity, Kind, Receiver, Refused, Sender, Settings};
@@ -65,6 +67,8 @@ pub(super) enum Came {
 pub(super) enum Room {
     /// The target is to be asked.
     Target,
+    /// Whoever took the request that this goes on with.
+    Stream(u32),
     Here(bool),
 }
 
@@ -81,6 +85,7 @@ pub(super) struct Doubt {
 /// What both ends know of a conversation.
 pub(super) struct Terms {
     pub(super) serial: u64,
+    pub(super) peer: Peer,
     pub(super) address: SocketAddrV4,
     /// Of the opening.
     pub(super) nonce: u64,
@@ -97,7 +102,7 @@ pub(super) struct Talk {
     pub(super) terms: Terms,
     pub(super) sender: Sender<Vec<u8>>,
     pub(super) receiver: Receiver,
-    waiting: VecDeque<Vec<u8>>,
+    waiting: VecDeque<((u64, u32), Vec<u8>)>,
     coming: BTreeMap<u32, Coming>,
     /// Bytes of calls that come, or came and were not taken; and how many of these.
     kept: usize,
@@ -150,18 +155,29 @@ impl Talk {
 
     /// Sends a message, in its turn.
     pub(super) fn say(&mut self, message: Vec<u8>, now: Time) {
+        self.say_as((0, 0), message, now);
+    }
+
+    fn say_as(&mut self, write: (u64, u32), message: Vec<u8>, now: Time) {
         // A probe is empty, and no use.
         if !message.is_empty() {
             self.used = now;
         }
-        self.waiting.push_back(message);
+        self.waiting.push_back((write, message));
         self.fill();
     }
 
-    /// Asks something; the call ends if the conversation does.
-    pub(super) fn ask(&mut self, call: u64, message: Vec<u8>, now: Time) {
-        self.awaits.insert(call);
-        self.say(message, now);
+    /// Asks something, and the call ends if the conversation does; or goes on with what it asked.
+    pub(super) fn go(&mut self, waits: Waits, now: Time) {
+        if waits.asks {
+            self.awaits.insert(waits.call);
+        }
+        self.say_as(waits.write, waits.message, now);
+    }
+
+    /// Whether that is awaited.
+    pub(super) fn awaits(&self, call: u64) -> bool {
+        self.awaits.contains(&call)
     }
 
     /// A call has a reply; false if it had one, or never was.
@@ -191,13 +207,16 @@ impl Talk {
 
     /// The sender takes what it has room for.
     fn fill(&mut self) {
-        while let Some(message) = self.waiting.pop_front() {
+        while let Some((write, message)) = self.waiting.pop_front() {
             let is_short = message.len() <= self.terms.settings.payload;
-            let kind = if is_short { Kind::Send } else { Kind::Write { address: 0, key: 0 } };
+            let kind = match write {
+                (_, 0) if is_short => Kind::Send,
+                (address, key) => Kind::Write { address, key },
+            };
             match self.sender.push(kind, message) {
                 Ok(_) => {}
                 Err(Refused::Full(message) | Refused::Dead(message)) => {
-                    return self.waiting.push_front(message);
+                    return self.waiting.push_front((write, message));
                 }
                 // Not longer than a message may be: who asks and replies looked.
                 Err(Refused::TooLong(_)) => {}
@@ -231,6 +250,9 @@ impl Talk {
     pub(super) fn room_for(&self, packet: &Packet<'_>, calls: &Calls) -> Room {
         if !packet.opcode.is_first() || self.coming.contains_key(&packet.psn.raw()) {
             return Room::Here(true);
+        }
+        if let Some(stream) = streams::goes_on(self.terms.peer, packet) {
+            return Room::Stream(stream);
         }
         let is_behind = self.waiting.len() >= BACKLOG_MAX;
         match MessageKind::of(packet.payload) {
@@ -288,8 +310,10 @@ impl Talk {
         let name = given.message.raw();
         if let Some(header) = given.header {
             let len = header.bytes as usize;
+            let is_part = Part::of(self.terms.peer, &header) != Part::None;
             let coming = match (MessageKind::of(given.payload), self.head_of(given.payload, calls))
             {
+                _ if is_part => Coming::Request,
                 (Some(MessageKind::Request), _) => Coming::Request,
                 (_, Some((head, skip))) => {
                     // What was asked for has its place at once; what a call says of its length

@@ -8,8 +8,9 @@
 use outboard_wire::shared::{Answer, Heads, Peer, Reason};
 
 use super::ledger::Cost;
+use super::passing::{Passing, next_of};
 use super::sched::PacketAt;
-use super::table::Descriptor;
+use super::table::{Descriptor, Hop};
 
 /// Whose messages a context gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,6 +85,17 @@ pub enum Effect {
     Open(Landing),
     /// Copies this packet there.
     Put(PacketAt),
+    /// Begins to pass the message on, with this packet, whose data is behind `begins` bytes.
+    Begin {
+        /// Its heads.
+        heads: Box<Heads>,
+        /// Bytes of them.
+        begins: u32,
+        /// In how many pieces it goes.
+        pieces: u32,
+    },
+    /// Passes this packet on.
+    Pass(PacketAt),
     /// The only answer.
     Answer(Answer),
     /// It is whole: the CPU side or the store goes on with it.
@@ -106,7 +118,6 @@ pub struct Load {
 }
 
 /// What a handler works with.
-#[derive(Debug)]
 pub struct Hand<'a> {
     /// The request's descriptor.
     pub descriptor: &'a mut Descriptor,
@@ -118,6 +129,7 @@ pub struct Hand<'a> {
     pub bytes: u32,
     /// What is in use.
     pub load: Load,
+    pub(super) passing: &'a Passing,
     /// It is a header handler that has opened nothing.
     pub(super) may_open: bool,
     pub(super) effects: Vec<Effect>,
@@ -161,6 +173,40 @@ impl Hand<'_> {
     /// Copies the packet to the message's place.
     pub fn put(&mut self, packet: &PacketAt) {
         self.effects.push(Effect::Put(*packet));
+    }
+
+    /// Passes the message on to its successors, from this packet on, which is its first; whether
+    /// not too much is under way to one of them.
+    #[must_use]
+    pub fn begin(&mut self, heads: &Heads, begins: u32, payload: usize) -> bool {
+        let next = next_of(heads);
+        if next.iter().all(Option::is_none) {
+            return true;
+        }
+        let payload = u32::try_from(payload).unwrap_or(u32::MAX).max(1);
+        let pieces = self.bytes.div_ceil(payload);
+        let has_room = self.passing.has_room(&next, pieces);
+        if has_room {
+            for (place, (_, to)) in self.descriptor.next.iter_mut().zip(next.into_iter().flatten())
+            {
+                *place = Hop { address: to.address, port: to.port, node: to.node };
+                self.cost.sends += 1;
+            }
+            self.effects.push(Effect::Begin { heads: Box::new(*heads), begins, pieces });
+        }
+        has_room
+    }
+
+    /// Passes another packet on, if the message is passed on; to how many.
+    pub fn pass(&mut self, packet: &PacketAt) -> u64 {
+        let next = self.descriptor.next;
+        let count = next.iter().filter(|hop| hop.port != 0).count() as u64;
+        if count == 0 || packet.offset == 0 {
+            return 0;
+        }
+        self.cost.sends += count;
+        self.effects.push(Effect::Pass(*packet));
+        count
     }
 
     /// Answers.

@@ -22,6 +22,10 @@ pub struct Cost {
     pub dma: u64,
     /// Bytes of those.
     pub dma_bytes: u64,
+    /// Packets passed on to successors: one for each,
+    pub passed: u64,
+    /// and bytes of those.
+    pub passed_bytes: u64,
     /// Runs that were timed, where the world has a clock,
     pub timed: u64,
     /// and nanoseconds of those.
@@ -54,6 +58,8 @@ impl HandlerLedger {
         sum.sends += cost.sends;
         sum.dma += cost.dma;
         sum.dma_bytes += cost.dma_bytes;
+        sum.passed += cost.passed;
+        sum.passed_bytes += cost.passed_bytes;
         sum.timed += cost.timed;
         sum.ns += cost.ns;
     }

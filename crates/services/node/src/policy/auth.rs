@@ -23,6 +23,8 @@ const INSTR_MAC: u64 = 1200;
 const INSTR_CHECK: u64 = 90;
 /// Instructions of starting a copy.
 const INSTR_PUT: u64 = 40;
+/// Instructions of sending a packet on, once.
+const INSTR_PASS: u64 = 50;
 /// Instructions of ending a request.
 const INSTR_END: u64 = 30;
 
@@ -56,11 +58,21 @@ impl Auth {
         }
     }
 
-    /// Accepts a request, or says why not.
-    fn accept(&self, hand: &mut Hand<'_>, heads: &Heads, begins: u32) -> Result<(), Reason> {
+    /// Accepts a request whose heads have `begins` bytes, and whose first packet `first`; or says
+    /// why not.
+    fn accept(
+        &self,
+        hand: &mut Hand<'_>,
+        heads: &Heads,
+        (begins, first): (u32, usize),
+    ) -> Result<(), Reason> {
         let later = match &heads.target {
             Target::Read(read) => read.bytes as usize,
-            Target::Write(_) | Target::Hole(_) => 0,
+            // What waits to go to successors is counted, too.
+            Target::Write(write) => {
+                write.successors().iter().flatten().count() * hand.bytes as usize
+            }
+            Target::Hole(_) => 0,
         };
         if !self.most.allow(heads.rights_needed()) {
             return Err(Reason::Rights);
@@ -71,11 +83,14 @@ impl Auth {
             hand.instr(INSTR_MAC + INSTR_CHECK);
             self.with(|rules| rules.check(hand.peer, hand.is_sealed, heads))?;
         }
-        if hand.load.of_peer > self.with(Rules::credit) {
+        if hand.load.of_peer > self.with(|rules| rules.credit_of(hand.peer)) {
             return Err(Reason::Busy);
         }
         let has_room = match path {
-            Path::Nic => hand.open(path, Some(Box::new(*heads)), begins, data, later),
+            Path::Nic => {
+                let is_open = hand.open(path, Some(Box::new(*heads)), begins, data, later);
+                is_open && hand.begin(heads, begins, first)
+            }
             Path::Cpu => hand.open(path, None, 0, hand.bytes as usize, later),
         };
         if has_room { Ok(()) } else { Err(Reason::Busy) }
@@ -124,7 +139,7 @@ impl Policy for Auth {
             return Auth::refuse(hand, 0, Reason::Invalid, answer);
         };
         let object = heads.capability.object;
-        match self.accept(hand, &heads, begins) {
+        match self.accept(hand, &heads, (begins, payload.len())) {
             Ok(()) => {
                 let is_steered = hand.is_opened(Path::Cpu);
                 Auth::describe(hand, &heads, is_steered);
@@ -144,6 +159,10 @@ impl Policy for Auth {
         if matches!(hand.descriptor.state, state::ACCEPTED | state::STEERED) {
             hand.instr(INSTR_PUT);
             hand.put(packet);
+        }
+        if hand.descriptor.state == state::ACCEPTED {
+            let count = hand.pass(packet);
+            hand.instr(INSTR_PASS * count);
         }
     }
 

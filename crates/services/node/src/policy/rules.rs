@@ -4,15 +4,20 @@
 //! them itself about requests that were steered to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddrV4;
 
 use outboard_base::planted::{Fault, is_planted};
 use outboard_wire::shared::call::{Key, REVOKED_MAX, Revoked};
-use outboard_wire::shared::{Answer, Capability, Heads, Peer, Reason, Strategy, Target};
+use outboard_wire::shared::{
+    Answer, Capability, Coordinate, Heads, Peer, Reason, Strategy, Target, WriteHead,
+};
 
-/// The one epoch of groups of one member.
-const EPOCH: u32 = 1;
+/// For so many clients each node that forwards may have requests under way.
+const CLIENTS: u32 = 16;
 /// Sealed fences that are kept at hand; of others the store knows.
 const FENCES_MAX: usize = 1 << 16;
+/// Nodes whose places are known.
+const NODES_MAX: usize = 1 << 10;
 /// Keys that count at a time: as many as one byte can name.
 const KEYS_MAX: usize = 1 << 8;
 
@@ -31,6 +36,10 @@ pub enum Threat {
 /// What does not change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
+    /// The node's own number.
+    pub(crate) node: u16,
+    /// The epoch of its groups.
+    pub(crate) epoch: u32,
     /// Whom the node trusts.
     pub(crate) threat: Threat,
     /// The volume it is of; `None`: any.
@@ -52,6 +61,8 @@ pub(crate) struct Rules {
     fences: BTreeMap<u64, u64>,
     /// Numbers of keys of clients that count no more.
     revoked: BTreeSet<u32>,
+    /// Where other nodes are.
+    nodes: BTreeMap<u16, SocketAddrV4>,
 }
 
 impl Rules {
@@ -63,13 +74,15 @@ impl Rules {
             wall_ms: 0,
             fences: BTreeMap::new(),
             revoked: BTreeSet::new(),
+            nodes: BTreeMap::new(),
         }
     }
 
     /// Bytes they take at most.
     pub(crate) const MEMORY: usize = FENCES_MAX * size_of::<(u64, u64)>()
         + KEYS_MAX * size_of::<(u8, Key)>()
-        + REVOKED_MAX * size_of::<u32>();
+        + REVOKED_MAX * size_of::<u32>()
+        + NODES_MAX * size_of::<(u16, SocketAddrV4)>();
 
     /// What time it is; it never goes back.
     pub(crate) fn set_wall(&mut self, wall_ms: u64) {
@@ -123,9 +136,19 @@ impl Rules {
         if is_below && !is_planted(Fault::Fence) { Err(Reason::Fence) } else { Ok(()) }
     }
 
-    /// Requests a peer may have under way.
-    pub(crate) fn credit(&self) -> u32 {
-        self.settings.credit
+    /// Requests a peer may have under way: a node, those of many clients.
+    pub(crate) fn credit_of(&self, peer: Peer) -> u32 {
+        match peer {
+            Peer::Node(_) => self.settings.credit.saturating_mul(CLIENTS),
+            _ => self.settings.credit,
+        }
+    }
+
+    /// Where another node is: nothing is forwarded elsewhere.
+    pub(crate) fn know(&mut self, node: u16, address: SocketAddrV4) {
+        if self.nodes.len() < NODES_MAX || self.nodes.contains_key(&node) {
+            self.nodes.insert(node, address);
+        }
     }
 
     /// Whether a call that only a server may make is taken from `from`.
@@ -149,18 +172,7 @@ impl Rules {
         if self.settings.volume.is_some_and(|volume| volume != capability.volume) {
             return Err(Reason::Other);
         }
-        // A server works for clients that have no conversation with this node.
-        let is_client = match from {
-            Peer::Client(id) => id == capability.client,
-            Peer::Server(_) => true,
-            Peer::Node(_) | Peer::Coordinator(_) => false,
-        };
-        let strategy = match &heads.target {
-            Target::Write(write) => write.strategy,
-            Target::Read(_) | Target::Hole(_) => capability.strategy,
-        };
-        let is_single = capability.strategy == Strategy::Single && strategy == Strategy::Single;
-        if !is_client || !is_single {
+        if !self.is_from(from, heads) || !self.is_spread(heads) {
             return Err(Reason::Other);
         }
         if !capability.rights.allow(heads.rights_needed()) {
@@ -170,7 +182,50 @@ impl Rules {
             return Err(Reason::Range);
         }
         self.still(capability)?;
-        if heads.head.epoch != EPOCH { Err(Reason::Epoch) } else { Ok(()) }
+        if heads.head.epoch != self.settings.epoch { Err(Reason::Epoch) } else { Ok(()) }
+    }
+
+    /// Whether it comes from who may send it: the client, a server that works for clients that have
+    /// no conversation with this node, or the member that forwards to this one.
+    fn is_from(&self, from: Peer, heads: &Heads) -> bool {
+        let (hop, rank) = (heads.head.hop, write_of(heads).map_or(0, |write| write.rank));
+        match from {
+            Peer::Client(id) => id == heads.capability.client && hop == 0 && rank == 0,
+            Peer::Server(_) => hop == 0 && rank == 0,
+            Peer::Node(node) => write_of(heads).is_some_and(|write| {
+                let before = write.strategy.predecessor(write.rank);
+                let all = write.coordinates.as_slice();
+                let before = before.and_then(|rank| all.get(usize::from(rank)));
+                before.is_some_and(|before| before.node == node)
+                    && hop == write.strategy.depth(write.rank)
+            }),
+            Peer::Coordinator(_) => false,
+        }
+    }
+
+    /// Whether it spreads as its capability says, this node is where it says, and it goes on to
+    /// nodes that are known here, where they are known to be.
+    fn is_spread(&self, heads: &Heads) -> bool {
+        let capability = &heads.capability;
+        if capability.strategy == Strategy::Parity {
+            return false;
+        }
+        // Any member is asked for a read, and each for a hole.
+        let Some(write) = write_of(heads) else { return true };
+        if write.strategy != capability.strategy || write.k != capability.k {
+            return false;
+        }
+        if write.strategy == Strategy::Single {
+            return true;
+        }
+        let own = write.coordinates.as_slice().get(usize::from(write.rank));
+        let is_known = |(_, to): (u8, Coordinate)| {
+            let address = SocketAddrV4::new(to.address.into(), to.port);
+            self.nodes.get(&to.node) == Some(&address)
+        };
+        own.is_some_and(|own| own.node == self.settings.node)
+            && write.coordinates.group() == capability.group
+            && write.successors().into_iter().flatten().all(is_known)
     }
 
     /// The key is known and in time, and the MAC is its.
@@ -196,11 +251,11 @@ impl Rules {
         };
         Answer {
             request: heads.head.request,
-            rank: 0,
+            rank: write_of(heads).map_or(0, |write| write.rank),
             data: outcome.unwrap_or(0),
             outcome: outcome.map(|_| ()),
             sequence,
-            epoch: EPOCH,
+            epoch: self.settings.epoch,
             credit: self.settings.credit,
             fence: self.fence(heads.capability.object),
             held: 0,
@@ -217,11 +272,18 @@ impl Rules {
             data: 0,
             outcome: Err(reason),
             sequence: 0,
-            epoch: EPOCH,
+            epoch: self.settings.epoch,
             credit: self.settings.credit,
             fence: 0,
             held: 0,
             boot: self.settings.boot,
         })
+    }
+}
+
+fn write_of(heads: &Heads) -> Option<&WriteHead> {
+    match &heads.target {
+        Target::Write(write) => Some(write),
+        Target::Read(_) | Target::Hole(_) => None,
     }
 }

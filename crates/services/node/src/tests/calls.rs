@@ -269,7 +269,7 @@ fn status_is_json_with_what_happened() {
     assert!(status.starts_with("{\"node\":1,\"runtime\":{") && count('{') == count('}'));
     assert!(!status.contains(",,") && !status.contains(",}") && !status.contains("{,"));
     assert!(status.contains("\"header\":{\"runs\":1,\"instructions\":1510,"), "{status}");
-    let timed = "\"dma\":3,\"dma_bytes\":900,\"timed\":1,\"ns\":3}";
+    let timed = "\"dma\":3,\"dma_bytes\":900,\"passed\":0,\"passed_bytes\":0,\"timed\":1,\"ns\":3}";
     assert!(status.contains(timed) && status.contains("\"requests_timed\":1,"), "{status}");
     assert_eq!((rig.figure("packets"), rig.figure("descriptors")), (3, 0));
     assert_eq!(run(rig.node.call(ME, Call::Flush)), Reply::Number(0), "the boot");

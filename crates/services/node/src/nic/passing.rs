@@ -1,0 +1,308 @@
+//! Requests that are passed on to successors, and what became of them there (NetDFS V).
+//!
+//! Each successor of a request is a *branch*. Pieces wait here until whoever sends takes them; a
+//! request is answered once its own copy is stored and all its branches have ended. What always
+//! holds: a branch gets nothing before its request was accepted here, every byte at most once, and
+//! after its end nothing; a request that ends without an answer has its branches cut.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use outboard_wire::shared::{Answer, Coordinate, Heads, Peer, Reason};
+use outboard_wire::shared::{SUCCESSORS_MAX, Strategy, Target};
+
+use super::Nic;
+use super::ledger::Cost;
+use super::sched::{Handler, PacketAt};
+use super::table::{Descriptor, state};
+
+/// Pieces that may be under way to one successor: with the answers to what it asks, less than a
+/// conversation lets wait.
+const PIECES_MAX: u32 = 2048;
+
+/// A request on its way to one successor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Branch(u64);
+
+/// What goes to successors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outgoing {
+    /// A request, with what there is of its data.
+    Begin {
+        /// Which.
+        branch: Branch,
+        /// To which node.
+        to: u16,
+        /// Its heads, as that is to read them.
+        heads: Box<Heads>,
+        /// Its first bytes.
+        data: Vec<u8>,
+    },
+    /// More of it.
+    Piece {
+        /// Of which.
+        branch: Branch,
+        /// Where in the request.
+        offset: u32,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// The rest will not come.
+    Cut {
+        /// Of which.
+        branch: Branch,
+    },
+}
+
+/// Whom a request goes on to.
+pub(crate) fn next_of(heads: &Heads) -> Successors {
+    match &heads.target {
+        Target::Write(write) => write.successors(),
+        Target::Read(_) | Target::Hole(_) => [None; SUCCESSORS_MAX],
+    }
+}
+
+/// To whom a request is passed on.
+pub(crate) type Successors = [Option<(u8, Coordinate)>; SUCCESSORS_MAX];
+
+struct Child {
+    branch: Branch,
+    rank: u8,
+    to: u16,
+    is_open: bool,
+}
+
+struct Family {
+    strategy: Strategy,
+    epoch: u32,
+    /// Pieces that each child is counted with.
+    pieces: u32,
+    children: Vec<Child>,
+    /// The lowest rank that failed, and why.
+    failed: Option<(u8, Reason)>,
+    /// The member's own answer, which waits for those of its children.
+    own: Option<Vec<u8>>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Passing {
+    next: u64,
+    families: BTreeMap<u32, Family>,
+    branches: BTreeMap<Branch, u32>,
+    under_way: BTreeMap<u16, u32>,
+    outgoing: VecDeque<Outgoing>,
+}
+
+impl Passing {
+    /// Whether all of them may be sent so many pieces more.
+    pub(super) fn has_room(&self, next: &Successors, pieces: u32) -> bool {
+        next.iter().flatten().all(|(_, to)| {
+            let used = self.under_way.get(&to.node).copied().unwrap_or(0);
+            used == 0 || used.saturating_add(pieces) <= PIECES_MAX
+        })
+    }
+
+    /// A request that was accepted goes on, with its first bytes; how many branches it has.
+    pub(super) fn begin(&mut self, slot: u32, heads: &Heads, data: &[u8], pieces: u32) -> u64 {
+        let Target::Write(write) = &heads.target else { return 0 };
+        let mut children = Vec::new();
+        for (rank, to) in write.successors().into_iter().flatten() {
+            let branch = Branch(self.next);
+            self.next += 1;
+            let mut heads = *heads;
+            heads.head.hop = heads.head.hop.saturating_add(1);
+            if let Target::Write(write) = &mut heads.target {
+                (write.rank, write.unit, write.role) = (rank, to.unit, to.role);
+            }
+            let (heads, data, to) = (Box::new(heads), data.to_vec(), to.node);
+            self.outgoing.push_back(Outgoing::Begin { branch, to, heads, data });
+            *self.under_way.entry(to).or_default() += pieces;
+            self.branches.insert(branch, slot);
+            children.push(Child { branch, rank, to, is_open: true });
+        }
+        let count = children.len() as u64;
+        if count > 0 {
+            let (strategy, epoch) = (write.strategy, heads.head.epoch);
+            let family = Family { strategy, epoch, pieces, children, failed: None, own: None };
+            self.families.insert(slot, family);
+        }
+        count
+    }
+
+    /// More of it came; to how many branches it goes.
+    pub(super) fn pass(&mut self, slot: u32, offset: u32, bytes: &[u8]) -> u64 {
+        let Some(family) = self.families.get(&slot) else { return 0 };
+        let open = family.children.iter().filter(|child| child.is_open);
+        let mut count = 0;
+        for Child { branch, .. } in open {
+            let (branch, bytes) = (*branch, bytes.to_vec());
+            self.outgoing.push_back(Outgoing::Piece { branch, offset, bytes });
+            count += 1;
+        }
+        count
+    }
+
+    /// A branch has ended: with an answer, or nobody is there. The request that can be answered
+    /// now, and its answer.
+    pub(super) fn heard(
+        &mut self,
+        branch: Branch,
+        answer: Option<&Answer>,
+    ) -> Option<(u32, Vec<u8>)> {
+        let slot = self.branches.remove(&branch)?;
+        let family = self.families.get_mut(&slot)?;
+        let child = family.children.iter_mut().find(|child| child.branch == branch)?;
+        child.is_open = false;
+        let behind = |rank: u8| family.strategy.comes_by(rank, child.rank);
+        let failed = match answer.map(|answer| (answer.rank, answer.outcome, answer.epoch)) {
+            None => Some((child.rank, Reason::Unreached)),
+            // It is done if all have it under one epoch.
+            Some((_, Ok(()), epoch)) if epoch == family.epoch => None,
+            Some((_, Ok(()), _)) => Some((child.rank, Reason::Epoch)),
+            // Nobody speaks for those that are not behind it.
+            Some((rank, Err(reason), _)) if behind(rank) => Some((rank, reason)),
+            Some((_, Err(reason), _)) => Some((child.rank, reason)),
+        };
+        family.failed = match (family.failed, failed) {
+            (Some(known), Some(new)) if known.0 < new.0 => Some(known),
+            (known, new) => new.or(known),
+        };
+        if family.children.iter().any(|child| child.is_open) {
+            return None;
+        }
+        let own = family.own.take()?;
+        Some((slot, self.judge(slot, own)))
+    }
+
+    /// The member's own answer: what is answered now, unless that waits.
+    pub(super) fn own(&mut self, slot: u32, answer: Vec<u8>) -> Option<Vec<u8>> {
+        let is_open = |family: &&mut Family| family.children.iter().any(|child| child.is_open);
+        if let Some(family) = self.families.get_mut(&slot).filter(is_open) {
+            family.own = Some(answer);
+            return None;
+        }
+        Some(self.judge(slot, answer))
+    }
+
+    /// The answer for this member and all behind it.
+    fn judge(&self, slot: u32, own: Vec<u8>) -> Vec<u8> {
+        let failed = self.families.get(&slot).and_then(|family| family.failed);
+        let (Some((rank, reason)), Ok(answer)) = (failed, Answer::parse(&own)) else { return own };
+        match answer.outcome {
+            Ok(()) => Answer { rank, outcome: Err(reason), ..answer }.emit().to_vec(),
+            Err(_) => own,
+        }
+    }
+
+    /// A request is over: what has not ended of it is cut.
+    pub(super) fn end(&mut self, slot: u32) {
+        let Some(family) = self.families.remove(&slot) else { return };
+        for Child { branch, to, is_open, .. } in family.children {
+            if let Some(used) = self.under_way.get_mut(&to) {
+                *used = used.saturating_sub(family.pieces);
+                if *used == 0 {
+                    self.under_way.remove(&to);
+                }
+            }
+            if is_open {
+                self.branches.remove(&branch);
+                self.outgoing.push_back(Outgoing::Cut { branch });
+            }
+        }
+    }
+
+    /// What is to be sent, in its order.
+    pub(super) fn take(&mut self) -> Vec<Outgoing> {
+        self.outgoing.drain(..).collect()
+    }
+
+    /// Requests that are passed on.
+    pub(super) fn len(&self) -> usize {
+        self.families.len()
+    }
+}
+
+impl Nic {
+    /// The first piece of a message of `bytes` that comes in pieces.
+    pub(crate) fn begin_pieces(&mut self, from: Peer, message: u32, bytes: u32, payload: &[u8]) {
+        let completes = payload.len() >= bytes as usize;
+        self.begin(from, message, bytes, PacketAt { offset: 0, token: 0, completes }, payload);
+        self.has_come((from, message), payload);
+    }
+
+    /// Another piece, in whatever order.
+    pub(crate) fn piece(&mut self, from: Peer, message: u32, offset: u32, payload: &[u8]) {
+        let key = (from, message);
+        let (came, bytes) = self.has_come(key, payload).unwrap_or((0, u32::MAX));
+        let end = u64::from(offset) + payload.len() as u64;
+        if end > u64::from(bytes) {
+            return self.cut(from, message);
+        }
+        self.further(key, PacketAt { offset, token: 0, completes: came >= bytes });
+    }
+
+    /// How much of a message in pieces came, and of how much.
+    fn has_come(&mut self, key: (Peer, u32), payload: &[u8]) -> Option<(u32, u32)> {
+        let owner = self.owners.get_mut(self.live.get(&key)?)?;
+        owner.came = owner.came.saturating_add(u32::try_from(payload.len()).unwrap_or(u32::MAX));
+        Some((owner.came, owner.bytes))
+    }
+
+    /// Whether a message in pieces is live.
+    #[must_use]
+    pub(crate) fn knows(&self, from: Peer, message: u32) -> bool {
+        self.live.contains_key(&(from, message))
+    }
+
+    /// A successor has answered; or nobody is there.
+    pub fn heard(&mut self, branch: Branch, answer: Option<&Answer>) {
+        if let Some((slot, answer)) = self.passing.heard(branch, answer) {
+            self.answer(slot, answer);
+        }
+    }
+
+    /// A request that is whole, and with the CPU side, goes on to its successors in pieces of
+    /// `chunk` bytes.
+    ///
+    /// # Errors
+    /// [`Reason::Busy`]: too much is under way to one of them.
+    pub(crate) fn pass_on(
+        &mut self,
+        (slot, generation): (u32, u8),
+        heads: &Heads,
+        message: &[u8],
+        chunk: usize,
+    ) -> Result<(), Reason> {
+        let same = |one: &&Descriptor| one.generation == generation && one.state == state::SERVED;
+        let next = next_of(heads);
+        let pieces = u32::try_from(message.len().div_ceil(chunk.max(1))).unwrap_or(u32::MAX);
+        if self.table.get(slot).filter(same).is_none() || !self.passing.has_room(&next, pieces) {
+            return Err(Reason::Busy);
+        }
+        let begins = message.len().saturating_sub(heads.head.data as usize);
+        let (first, rest) = message.split_at(chunk.max(begins).min(message.len()));
+        self.passing.begin(slot, heads, first.get(begins..).unwrap_or_default(), pieces);
+        let mut offset = first.len();
+        for piece in rest.chunks(chunk.max(1)) {
+            self.passing.pass(slot, u32::try_from(offset).unwrap_or(u32::MAX), piece);
+            offset += piece.len();
+        }
+        Ok(())
+    }
+
+    /// What is to go to successors, in its order.
+    pub fn take_outgoing(&mut self) -> Vec<Outgoing> {
+        self.passing.take()
+    }
+
+    /// Requests that are passed on and not answered.
+    #[must_use]
+    pub fn passing(&self) -> usize {
+        self.passing.len()
+    }
+
+    pub(super) fn has_passed(&mut self, handler: Handler, count: u64, payload: &[u8]) {
+        let passed_bytes = count.saturating_mul(payload.len() as u64);
+        self.ledger.add(handler, &Cost { passed: count, passed_bytes, ..Cost::default() });
+    }
+}

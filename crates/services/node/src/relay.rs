@@ -1,0 +1,76 @@
+//! What a node sends by its conversations: answers, and requests that it passes on.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use outboard_base::task::Spawn;
+use outboard_flow::{Conversations, Stream};
+use outboard_medium::Medium;
+use outboard_wire::shared::Peer;
+
+use crate::nic::passing::{Branch, Outgoing};
+use crate::{Node, NodeTarget};
+
+/// By what streams the branches go that have not ended.
+#[derive(Default)]
+pub(crate) struct Relay(Mutex<BTreeMap<Branch, Stream>>);
+
+impl Relay {
+    fn streams(&self) -> MutexGuard<'_, BTreeMap<Branch, Stream>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<M: Medium + 'static> Node<M> {
+    /// Sends what is to be sent, and starts work on what is whole; how much that was.
+    pub fn tend(&self, conversations: &Conversations<NodeTarget<M>>, spawn: &dyn Spawn) -> usize {
+        let mut done = 0;
+        while let Some(work) = self.take_work() {
+            spawn.spawn(work);
+            done += 1;
+        }
+        for (peer, answer) in self.take_answers() {
+            // Whose conversation has ended asks again.
+            let _ended = conversations.send(peer, answer);
+            done += 1;
+        }
+        let outgoing = self.nic().take_outgoing();
+        done += outgoing.len();
+        for one in outgoing {
+            self.send_on(one, conversations, spawn);
+        }
+        done
+    }
+
+    fn send_on(
+        &self,
+        outgoing: Outgoing,
+        conversations: &Conversations<NodeTarget<M>>,
+        spawn: &dyn Spawn,
+    ) {
+        let mut streams = self.0.relay.streams();
+        match outgoing {
+            Outgoing::Begin { branch, to, heads, data } => {
+                let stream = conversations.begin(Peer::Node(to), &heads, &data);
+                streams.insert(branch, stream);
+                drop(streams);
+                let (node, answered) = (self.clone(), conversations.answered(stream));
+                spawn.spawn(Box::pin(async move {
+                    let answer = answered.await;
+                    node.0.relay.streams().remove(&branch);
+                    node.nic().heard(branch, answer.as_ref().ok());
+                }));
+            }
+            Outgoing::Piece { branch, offset, bytes } => {
+                if let Some(stream) = streams.get(&branch) {
+                    conversations.go_on(*stream, offset, bytes);
+                }
+            }
+            Outgoing::Cut { branch } => {
+                if let Some(stream) = streams.remove(&branch) {
+                    conversations.cut(stream);
+                }
+            }
+        }
+    }
+}

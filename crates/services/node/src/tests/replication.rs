@@ -1,0 +1,375 @@
+//! Writes that members forward to each other, over wires that lose, double and delay: all of them
+//! hold the same; who could not is named; asked again, nothing is done twice.
+
+mod attacks;
+mod failures;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use outboard_base::Time;
+use outboard_base::task::{Spawn, Work, poll_once};
+use outboard_flow::{Config, Conversations, Gone, Keys, Net as _, NoTarget};
+use outboard_wire::shared::call::Call;
+use outboard_wire::shared::{Coordinate, Reason, Role, Share};
+
+use super::*;
+use crate::policy::Steer;
+
+/// Of parts, and of clients: nobody has both but parts.
+struct OfRoles(bool);
+
+impl Keys for OfRoles {
+    fn of(&self, peer: Peer) -> Option<[u8; 32]> {
+        let is_client = !self.0 || matches!(peer, Peer::Client(_));
+        Some([if is_client { 9 } else { 8 }; 32])
+    }
+}
+
+fn address(number: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::LOCALHOST, number)
+}
+
+/// Nanoseconds of a step.
+const TICK: u64 = 100_000;
+/// Where the client is.
+const FAR: u16 = 100;
+
+fn config(me: Peer, number: u16, life: u64, is_part: bool) -> Config {
+    let mut settings = outboard_flow::Settings::of_mtu(1500);
+    settings.silence = Duration::from_secs(1);
+    settings.tries = 6;
+    Config {
+        me,
+        address: address(number),
+        life,
+        cluster: 5,
+        settings,
+        keys: Box::new(OfRoles(is_part)),
+        seed: life.wrapping_mul(31) + u64::from(number),
+        sealed: false,
+        answer_within: Duration::from_millis(50),
+    }
+}
+
+/// What is spawned, until it ends.
+#[derive(Default)]
+struct Tasks(RefCell<Vec<Work>>);
+
+impl Spawn for Tasks {
+    fn spawn(&self, mut work: Work) {
+        if poll_once(work.as_mut()).is_pending() {
+            self.0.borrow_mut().push(work);
+        }
+    }
+}
+
+impl Tasks {
+    fn poll(&self) {
+        let all = self.0.take();
+        let open = all.into_iter().filter_map(|mut work| {
+            let is_open = poll_once(work.as_mut()).is_pending();
+            is_open.then_some(work)
+        });
+        let open: Vec<Work> = open.collect();
+        self.0.borrow_mut().extend(open);
+    }
+}
+
+struct Member {
+    rig: Rig,
+    conversations: Conversations<NodeTarget<Medium>>,
+    tasks: Tasks,
+    options: NodeOptions,
+    life: u64,
+}
+
+impl Member {
+    fn new(rig: Rig, number: u16, life: u64, options: NodeOptions, k: u16) -> Member {
+        let me = Peer::Node(number);
+        let target = rig.node.target();
+        let conversations = Conversations::new(config(me, number, life, true), target);
+        for other in (1..=k).filter(|other| *other != number) {
+            rig.node.know(other, address(other));
+            conversations.know(Peer::Node(other), address(other));
+        }
+        Member { rig, conversations, tasks: Tasks::default(), options, life }
+    }
+}
+
+/// Nodes 1 to k, a client, and datagrams between them.
+struct World {
+    members: Vec<Member>,
+    client: Conversations<NoTarget>,
+    /// When it arrives, from where, to where, and what.
+    flying: Vec<(u64, u16, u16, Vec<u8>)>,
+    now: u64,
+    rng: Rng,
+    /// Of 100 datagrams, so many are lost, doubled or late.
+    bad: u64,
+    /// Of whom nothing goes or comes any more.
+    dead: BTreeSet<u16>,
+    /// Between whom nothing goes.
+    cut: BTreeSet<(u16, u16)>,
+    /// Bytes that went, by who sent and who was sent to.
+    sent: Vec<(u16, u16, usize)>,
+}
+
+impl World {
+    fn new(seed: u64, k: u16, bad: u64, options: impl Fn(u16) -> NodeOptions) -> World {
+        let members = (1..=k).map(|number| {
+            let options = NodeOptions { node: number, ..options(number) };
+            let rig = Rig::new(options);
+            Member::new(rig, number, seed * 100 + u64::from(number), options, k)
+        });
+        let members = members.collect();
+        let client = Conversations::new(config(ME, FAR, seed + 7, false), NoTarget);
+        for number in 1..=k {
+            client.know(Peer::Node(number), address(number));
+        }
+        let rng = Rng::new(seed);
+        let (dead, cut, sent) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        World { members, client, flying: Vec::new(), now: 0, rng, bad, dead, cut, sent }
+    }
+
+    fn plain(seed: u64, k: u16, bad: u64) -> World {
+        World::new(seed, k, bad, |_| NodeOptions::default())
+    }
+
+    /// The process of a node ends and begins anew, on its media.
+    fn restart(&mut self, number: u16) {
+        let (at, k) = (usize::from(number) - 1, u16::try_from(self.members.len()).unwrap());
+        let Member { rig, options, life, conversations, tasks } = self.members.remove(at);
+        drop((conversations, tasks));
+        let member = Member::new(rig.restart(options), number, life + 50, options, k);
+        self.members.insert(at, member);
+        self.dead.remove(&number);
+    }
+
+    /// When something happens next: not at once, if nobody has anything to do.
+    fn next(&self) -> u64 {
+        let alive = (1..).zip(&self.members).filter(|(number, _)| !self.dead.contains(number));
+        let all = alive.map(|(_, member)| {
+            let is_busy = member.conversations.has_work() || member.rig.node.has_work();
+            if is_busy { Some(Time(0)) } else { member.conversations.deadline() }
+        });
+        let own = if self.client.has_work() { Some(Time(0)) } else { self.client.deadline() };
+        let flying = self.flying.iter().map(|one| one.0);
+        let due = all.chain([own]).flatten().map(|due| due.0);
+        due.chain(flying).min().unwrap_or(u64::MAX)
+    }
+
+    /// A tenth of a millisecond passes, or more if nothing happens; to `end` at most.
+    fn step_to(&mut self, end: u64) {
+        self.now = (self.now + TICK).max(self.next().min(end));
+        let now = Time(self.now);
+        let mut sent = Vec::new();
+        self.client.pump(now, NOW, &mut |to, bytes| sent.push((FAR, to.port(), bytes.to_vec())));
+        for (number, member) in (1..).zip(&mut self.members) {
+            if self.dead.contains(&number) {
+                continue;
+            }
+            member.tasks.poll();
+            member.rig.node.tend(&member.conversations, &member.tasks);
+            let mut send = |to: SocketAddrV4, bytes: &[u8]| {
+                sent.push((number, to.port(), bytes.to_vec()));
+            };
+            member.conversations.pump(now, NOW, &mut send);
+        }
+        for (from, to, bytes) in sent {
+            self.sent.push((from, to, bytes.len()));
+            let copies = match self.rng.below(300) {
+                roll if roll < self.bad => 0,
+                roll if roll < 2 * self.bad => 2,
+                _ => 1,
+            };
+            for _ in 0..copies {
+                let is_late = self.rng.chance(self.bad, 300);
+                let late = if is_late { self.rng.below(3_000_000) } else { 0 };
+                self.flying.push((self.now + late, from, to, bytes.clone()));
+            }
+        }
+        let due = |one: &mut (u64, u16, u16, Vec<u8>)| one.0 <= self.now;
+        let due: Vec<_> = self.flying.extract_if(.., due).collect();
+        for (_, from, to, bytes) in due {
+            let is_cut = self.cut.contains(&(from, to)) || self.cut.contains(&(to, from));
+            if is_cut || self.dead.contains(&from) || self.dead.contains(&to) {
+                continue;
+            }
+            match self.members.get(usize::from(to).wrapping_sub(1)) {
+                Some(member) => member.conversations.datagram(address(from), &bytes, now, NOW),
+                None => self.client.datagram(address(from), &bytes, now, NOW),
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        self.step_to(self.now + 100 * TICK);
+    }
+
+    /// So many tenths of a millisecond pass.
+    fn steps(&mut self, count: u64) {
+        let end = self.now + count * TICK;
+        while self.now < end {
+            self.step_to(end);
+        }
+    }
+
+    /// Begins to ask; polled by [`World::end`].
+    fn begin(&self, to: u16, ask: &Ask) -> Asking {
+        let (client, ask) = (self.client.clone(), ask.clone());
+        let mut asking: Asking =
+            Box::pin(async move { client.request(Peer::Node(to), &ask.heads, &ask.data).await });
+        assert!(poll_once(asking.as_mut()).is_pending());
+        asking
+    }
+
+    fn end(&mut self, asking: &mut Asking) -> Result<(Answer, Vec<u8>), Gone> {
+        for _ in 0..200_000 {
+            if let Poll::Ready(answer) = poll_once(asking.as_mut()) {
+                return answer;
+            }
+            self.step();
+        }
+        panic!("no answer");
+    }
+
+    fn ask(&mut self, to: u16, ask: &Ask) -> (Answer, Vec<u8>) {
+        let mut asking = self.begin(to, ask);
+        self.end(&mut asking).unwrap()
+    }
+
+    /// Asks a group whose first member is `nodes[0]`: what it says, and by whom.
+    fn write(&mut self, nodes: &[u16], ask: &Ask) -> (u8, Result<(), Reason>) {
+        let (answer, _) = self.ask(nodes[0], ask);
+        (answer.rank, answer.outcome)
+    }
+
+    fn figures(&self, name: &str) -> Vec<u64> {
+        self.members.iter().map(|member| member.rig.figure(name)).collect()
+    }
+
+    /// Nothing is under way any more, anywhere.
+    fn is_quiet(&self) -> bool {
+        let names = ["descriptors", "landed_nic", "landed_cpu", "waiting", "passing"];
+        names.iter().all(|name| self.figures(name).iter().all(|figure| *figure == 0))
+    }
+}
+
+type Asking = Pin<Box<dyn Future<Output = Result<(Answer, Vec<u8>), Gone>>>>;
+
+fn coordinates(nodes: &[u16]) -> Vec<Coordinate> {
+    let one = |node: &u16| {
+        let (address, port) = ([127, 0, 0, 1], *node);
+        Coordinate { address, port, node: *node, unit: 0, role: Role::Data }
+    };
+    nodes.iter().map(one).collect()
+}
+
+/// A write or a read of an object that has copies on `nodes`.
+fn spread(mut ask: Ask, strategy: Strategy, nodes: &[u16]) -> Ask {
+    let all = Coordinates::new(&coordinates(nodes)).unwrap();
+    let k = u8::try_from(nodes.len()).unwrap();
+    let capability = &mut ask.heads.capability;
+    (capability.strategy, capability.k, capability.group) = (strategy, k, all.group());
+    if let Target::Write(write) = &mut ask.heads.target {
+        (write.strategy, write.k, write.coordinates) = (strategy, k, all);
+    }
+    ask.signed()
+}
+
+const STRATEGIES: [Strategy; 2] = [Strategy::Ring, Strategy::BinaryTree];
+
+/// 1 to k, in an order that `rng` draws.
+fn order(k: u16, rng: &mut Rng) -> Vec<u16> {
+    let mut nodes: Vec<u16> = (1..=k).collect();
+    for at in (1..nodes.len()).rev() {
+        nodes.swap(at, usize::try_from(rng.below(at as u64 + 1)).unwrap());
+    }
+    nodes
+}
+
+/// Writes of all sizes, under each strategy, handled by handlers, by the CPU side or by whom it
+/// comes; each member has all of them then, once.
+fn all_hold_the_same(seed: u64, k: u16, strategy: Strategy, bad: u64) {
+    let mut rng = Rng::new(seed);
+    let steers = [Steer::Never, Steer::Always, Steer::Overload];
+    let steers: Vec<Steer> =
+        (0..k).map(|_| steers[usize::try_from(rng.below(3)).unwrap()]).collect();
+    let mut world = World::new(seed, k, bad, |number| NodeOptions {
+        steer: steers[usize::from(number) - 1],
+        ..NodeOptions::default()
+    });
+    let nodes = order(k, &mut rng);
+    let mut contents = vec![0; 200_000];
+    for sequence in 1..4 {
+        let size = 1 + rng.below(if sequence == 1 { 900 } else { 60_000 });
+        let offset = rng.below(contents.len() as u64 - size);
+        let data = bytes(&mut rng, size);
+        let at = usize::try_from(offset).unwrap();
+        contents[at..at + data.len()].copy_from_slice(&data);
+        let ask = spread(Ask::write(1, (5, sequence), offset, data), strategy, &nodes);
+        assert_eq!(world.write(&nodes, &ask), (0, Ok(())), "{seed} {k} {strategy:?}");
+        let before = world.figures("writes");
+        assert_eq!(world.write(&nodes, &ask), (0, Ok(())), "once more");
+        assert_eq!(world.figures("writes"), before, "{seed}: done once");
+    }
+    let end = contents.iter().rposition(|byte| *byte != 0).unwrap();
+    for node in &nodes {
+        let read = spread(Ask::read(1, 5, 0, 200_000), strategy, &nodes);
+        let (answer, data) = world.ask(*node, &read);
+        assert_eq!(answer.outcome, Ok(()));
+        assert!(data[..=end] == contents[..=end], "{seed} {k} {strategy:?} node {node}");
+    }
+    world.steps(20_000);
+    assert!(world.is_quiet(), "{seed} {k} {strategy:?}");
+    assert_eq!(world.figures("refused"), vec![0; usize::from(k)]);
+}
+
+#[test]
+fn all_members_hold_the_same_over_a_good_wire() {
+    for k in 1..=8 {
+        for strategy in STRATEGIES {
+            all_hold_the_same(u64::from(k), k, strategy, 0);
+        }
+    }
+}
+
+#[test]
+fn all_members_hold_the_same_over_a_bad_wire() {
+    for seed in seeds(8) {
+        let k = u16::try_from(seed % 5 + 2).unwrap();
+        all_hold_the_same(seed, k, STRATEGIES[usize::try_from(seed % 2).unwrap()], 3 + seed);
+    }
+}
+
+/// A packet goes on as soon as it came: the last member has bytes of a write whose last ones the
+/// client has not sent.
+#[test]
+fn packets_go_on_as_they_come() {
+    for strategy in STRATEGIES {
+        let mut world = World::plain(1, 4, 0);
+        let nodes = [1, 2, 3, 4];
+        // Everybody speaks with everybody.
+        let hello = spread(Ask::write(1, (5, 1), 0, vec![1; 10]), strategy, &nodes);
+        assert_eq!(world.write(&nodes, &hello), (0, Ok(())));
+        let ask = spread(Ask::write(1, (5, 2), 0, vec![7; 1 << 20]), strategy, &nodes);
+        let mut asking = world.begin(1, &ask);
+        for _ in 0..1000 {
+            world.step();
+            if world.members[3].rig.figure("landed_nic") > 0 {
+                break;
+            }
+        }
+        assert_eq!(world.figures("landed_nic").iter().filter(|bytes| **bytes > 0).count(), 4);
+        assert!(poll_once(asking.as_mut()).is_pending());
+        assert!(world.members.iter().all(|member| member.rig.figure("accepted") < 3));
+        assert_eq!(world.end(&mut asking).unwrap().0.outcome, Ok(()));
+        let passed = world.members[0].rig.figure("passed_bytes");
+        assert!(passed > 0, "the ledger has it");
+    }
+}
