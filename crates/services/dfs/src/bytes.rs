@@ -9,7 +9,7 @@ use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
 use outboard_flow::Net;
 use outboard_volume::{Answer, Fill, Payload};
 use outboard_wire::file::{Reply, open_flags, seek, write_flags};
-use outboard_wire::shared::call::{Call, Grant, Mode, Reply as CallReply};
+use outboard_wire::shared::call::{Call, Mode, Reply as CallReply};
 
 use crate::Inner;
 use crate::data::DataError;
@@ -258,7 +258,7 @@ impl<N: Net> Inner<N> {
             if !asked.passes() && self.table.strips(ino) {
                 self.strip(asked, ino).await?;
             }
-            match self.fill(&entered.grant, fill, range.clone()).await {
+            match self.data.fill(&entered.grant, fill, range.clone()).await {
                 Ok(()) => {
                     let end = if keeps_size { 0 } else { range.end };
                     self.wrote(&entered, end, asked.mtime());
@@ -268,28 +268,6 @@ impl<N: Net> Inner<N> {
                 Err(error) => self.after(&entered, error, &mut tries).await?,
             }
         }
-    }
-
-    /// Makes zeros, or puts space aside: for all of it, or `Full` before anything.
-    async fn fill(
-        &self,
-        grant: &Grant,
-        fill: Fill,
-        range: Range<u64>,
-    ) -> std::result::Result<(), DataError> {
-        if fill != Fill::Punch {
-            let wanted = (range.end - range.start).saturating_sub(self.data.count(grant).await?);
-            if wanted > self.data.free(grant).await? {
-                return Err(DataError::Full);
-            }
-        }
-        if fill != Fill::Allocate {
-            self.data.hole(grant, range.clone()).await?;
-        }
-        if fill != Fill::Punch {
-            self.data.reserve(grant, range).await?;
-        }
-        Ok(())
     }
 
     /// The next data or hole.

@@ -18,6 +18,7 @@ use outboard_base::limits::BLOCK;
 use outboard_base::task::{RangeLocks, try_join_abreast};
 use outboard_codec::crc32c;
 use outboard_flow::Net;
+use outboard_volume::Fill;
 use outboard_wire::shared::call::{Call, Grant, Reply};
 use outboard_wire::shared::{
     Answer, Coordinate, Coordinates, DATA_MAX, Head, Heads, HoleHead, Peer, RESERVE_MAX, RUN_LEN,
@@ -181,7 +182,7 @@ impl<N: Net> Data<N> {
     ///
     /// # Errors
     /// [`DataError`]; then it is not known for which of them it is.
-    pub async fn reserve(&self, grant: &Grant, range: Range<u64>) -> Result<(), DataError> {
+    async fn reserve(&self, grant: &Grant, range: Range<u64>) -> Result<(), DataError> {
         let strip = u64::from(grant.layout.strip.max(1));
         let most = RESERVE_MAX / strip * strip;
         let mut at = range.start;
@@ -189,6 +190,32 @@ impl<N: Net> Data<N> {
             let end = (at / strip * strip).saturating_add(most).min(range.end);
             self.change(grant, at..end, true).await?;
             at = end;
+        }
+        Ok(())
+    }
+
+    /// Makes zeros, or puts space aside: for all of it, or [`DataError::Full`] before anything. The
+    /// caller has the file alone.
+    ///
+    /// # Errors
+    /// [`DataError`]; unless it is full it is not known for which bytes it is done.
+    pub async fn fill(
+        &self,
+        grant: &Grant,
+        fill: Fill,
+        range: Range<u64>,
+    ) -> Result<(), DataError> {
+        if fill != Fill::Punch {
+            let wanted = (range.end - range.start).saturating_sub(self.count(grant).await?);
+            if wanted > self.free(grant).await? {
+                return Err(DataError::Full);
+            }
+        }
+        if fill != Fill::Allocate {
+            self.hole(grant, range.clone()).await?;
+        }
+        if fill != Fill::Punch {
+            self.reserve(grant, range).await?;
         }
         Ok(())
     }
@@ -360,7 +387,7 @@ impl<N: Net> Data<N> {
     }
 
     /// Bytes that the nodes of a file can still take.
-    pub(crate) async fn free(&self, grant: &Grant) -> Result<u64, DataError> {
+    async fn free(&self, grant: &Grant) -> Result<u64, DataError> {
         let nodes = grant.nodes.iter().map(|node| {
             let (peer, address) = address(node);
             self.net.know(peer, address);

@@ -14,7 +14,7 @@ use outboard_dfs::DataError;
 use outboard_flow::Net;
 use outboard_kv::Kv;
 use outboard_medium::Medium;
-use outboard_volume::{Answer, Caller, Payload};
+use outboard_volume::{Answer, Caller, Fill, Payload};
 use outboard_wire::file::{Flags, Header, Reply as FileReply, Request, seek, write_flags};
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Grant, Mode, Told};
@@ -123,6 +123,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Ok(FileReply::Written(written).into())
             }
             Request::Lseek { ino, offset, whence, .. } => self.seek(ino, offset, whence).await,
+            Request::Fallocate { ino, offset, len, mode, .. } => {
+                self.fill(of, ino, (offset, len), mode).await
+            }
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -156,10 +159,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             if data.is_empty() {
                 return Err(Errno::EFBIG);
             }
-            let kills = flags & write_flags::KILL_SUIDGID != 0;
-            if grant.strips && (kills || !of.keeps_set_id()) {
-                self.volume().strip(of.caller, ino, of.wall).await?;
-            }
+            self.strip_for(of, grant, flags & write_flags::KILL_SUIDGID != 0).await?;
             self.data().write(grant, at, data).await.map_err(errno)?;
             let end = at.saturating_add(data.len() as u64);
             let count = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
@@ -169,6 +169,34 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         // Who appends has the end of the file for itself.
         let alone = flags & write_flags::APPEND != 0;
         self.by_itself(ino, Mode::Write, alone, work).await
+    }
+
+    /// Before bytes change: set-id bits go, if they do.
+    async fn strip_for(&self, of: &Operation<'_>, grant: &Grant, kills: bool) -> Result<()> {
+        if grant.strips && (kills || !of.keeps_set_id()) {
+            self.volume().strip(of.caller, grant.attr.ino, of.wall).await?;
+        }
+        Ok(())
+    }
+
+    async fn fill(
+        &self,
+        of: &Operation<'_>,
+        ino: Ino,
+        (offset, len): (u64, u64),
+        mode: u32,
+    ) -> Result<Answer> {
+        let (fill, keeps_size) = Fill::of(mode)?;
+        let end = offset.checked_add(len).filter(|end| *end <= limits::FILE_SIZE_MAX);
+        let end = end.ok_or(Errno::EFBIG)?;
+        let work = async |grant: &Grant| {
+            self.strip_for(of, grant, false).await?;
+            self.data().fill(grant, fill, offset..end).await.map_err(errno)?;
+            let (end, session) = (if keeps_size { 0 } else { end }, Some(of.caller.attachment));
+            Ok(((), Some(Wrote { end, mtime: of.mtime(), session })))
+        };
+        self.by_itself(ino, Mode::Write, true, work).await?;
+        Ok(FileReply::Empty.into())
     }
 
     async fn seek(&self, ino: Ino, offset: u64, whence: u32) -> Result<Answer> {

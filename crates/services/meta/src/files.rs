@@ -42,8 +42,6 @@ pub(crate) fn caller(asker: &Asker) -> Caller {
 enum Concern {
     /// It reads its size.
     Look,
-    /// It changes them.
-    Change,
     /// It gives it a size.
     Cut,
 }
@@ -70,7 +68,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             Some((ino, Concern::Cut)) if !self.writes_itself(who, ino) => {
                 self.cut_for_another(&of, ino, &request, payload).await?
             }
-            Some((ino, Concern::Cut | Concern::Change)) => {
+            Some((ino, Concern::Cut)) => {
                 self.settle(ino, client, Mode::Write).await?;
                 self.carry_out(&of, &request, payload).await?
             }
@@ -103,7 +101,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 let found = self.look_up(of, parent, name).await?;
                 found.map(|ino| (ino, Concern::Cut))
             }
-            Request::Fallocate { ino, .. } => Some((ino, Concern::Change)),
             Request::Open { ino, .. }
             | Request::Getattr { ino, .. }
             | Request::Setattr { ino, .. }

@@ -9,6 +9,8 @@ use outboard_wire::shared::call::{Call, Layout, Mode, Reply, Told};
 use crate::world::{NODES, Rig, Slot, answer, asker, attr, granted, reply};
 
 const SECOND: Duration = Duration::from_secs(1);
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
 
 struct Standard {
     rig: Rig,
@@ -221,6 +223,26 @@ fn a_write_waits_for_no_other_but_appends_come_one_after_the_other() {
         [b"one", b"two"].iter().map(|text| of.begin(0, write_flags::APPEND, *text)).collect();
     assert!(each.iter().all(|slot| of.rig.at_once(slot).is_some()));
     assert_eq!((of.read(65_550, 9), of.size()), (b"onetwo".to_vec(), 65_556));
+}
+
+/// It was not done at all, and programs that ask for space wrote zeros instead.
+#[test]
+fn the_server_makes_zeros_and_puts_space_aside() {
+    let of = Standard::new();
+    of.write(0, 0, b"0123456789").unwrap();
+    let fill = |offset, len, mode| {
+        let request = Request::Fallocate { ino: of.ino, fh: of.fh, offset, len, mode };
+        reply(&request, of.rig.call(1, of.rig.file(11, &request)))
+    };
+    assert_eq!(fill(8, 20, 0), Ok(FileReply::Empty));
+    assert_eq!((of.size(), of.read(8, 99)), (28, [&b"89"[..], &[0; 18]].concat()));
+    assert_eq!(fill(2, 3, PUNCH_HOLE | KEEP_SIZE), Ok(FileReply::Empty));
+    assert_eq!(fill(30, 9, KEEP_SIZE), Ok(FileReply::Empty));
+    assert_eq!((of.size(), of.read(0, 10)), (28, [&b"01"[..], &[0; 3], b"56789"].concat()));
+    assert_eq!(fill(0, 1 << 20, 0), Err(Errno::ENOSPC), "before anything");
+    assert_eq!((of.size(), fill(0, 0, 0)), (28, Err(Errno::EINVAL)));
+    assert_eq!(fill(0, 9, 0x40), Err(Errno::EOPNOTSUPP));
+    assert_eq!(fill(u64::MAX, 9, 0), Err(Errno::EFBIG));
 }
 
 /// Between a truncation by the server and the hole at the nodes another client was granted the

@@ -63,7 +63,7 @@ impl Node {
             held.end = held.end.max(end);
             bytes.resize(bytes.len().max(end as usize), 0);
             bytes[start as usize..end as usize].copy_from_slice(data);
-        } else {
+        } else if !matches!(target, Target::Hole(hole) if hole.share.is_some()) {
             held.end = if end == u64::MAX { held.end.min(start) } else { held.end };
             let end = bytes.len().min(end as usize);
             bytes[(start as usize).min(end)..end].fill(0);
