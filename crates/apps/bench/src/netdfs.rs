@@ -6,11 +6,13 @@
 //!   eight, by size, all policies in turn;
 //! * [`handlers`]: the time of each handler, and the descriptors in use;
 //! * [`volume`]: the whole way, 8 KiB direct writes on a mounted volume of a cluster;
+//! * [`replicas`]: writes to several nodes, by who spreads them;
 //! * [`report`]: the figures, and how the targets stand.
 
 pub mod handlers;
 pub mod load;
 pub mod node;
+pub mod replicas;
 pub mod report;
 pub mod volume;
 
@@ -55,10 +57,12 @@ pub enum Policy {
     Rpc,
     /// Data lands where the store takes it from; the CPU side checks before it does.
     RpcRdma,
+    /// All requests are steered to the CPU side, which checks them as handlers would.
+    Steered,
 }
 
 impl Policy {
-    /// All of them, in the order of tables.
+    /// Those that a node of its own is measured under, in the order of tables.
     pub const ALL: [Policy; 6] = [
         Policy::Raw,
         Policy::Ticket,
@@ -78,13 +82,14 @@ impl Policy {
             Policy::EveryPacket => "every-packet",
             Policy::Rpc => "rpc",
             Policy::RpcRdma => "rpc+rdma",
+            Policy::Steered => "steered",
         }
     }
 
     /// By its name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Policy> {
-        Policy::ALL.into_iter().find(|policy| policy.name() == name)
+        Policy::ALL.into_iter().chain([Policy::Steered]).find(|policy| policy.name() == name)
     }
 
     /// Whether packets carry MACs.
@@ -97,7 +102,7 @@ impl Policy {
         let (threat, baseline) = match self {
             Policy::Raw => (Threat::Ticket, Some(Baseline::Raw)),
             Policy::Ticket => (Threat::Ticket, None),
-            Policy::Capability => (Threat::Signed, None),
+            Policy::Capability | Policy::Steered => (Threat::Signed, None),
             Policy::EveryPacket => (Threat::EveryPacket, None),
             Policy::Rpc => (Threat::Signed, Some(Baseline::Rpc)),
             Policy::RpcRdma => (Threat::Signed, Some(Baseline::RpcRdma)),
@@ -108,7 +113,7 @@ impl Policy {
             volume,
             threat,
             baseline,
-            steer: Steer::Never,
+            steer: if self == Policy::Steered { Steer::Always } else { Steer::Never },
             ..NodeOptions::default()
         }
     }

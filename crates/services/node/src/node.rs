@@ -1,12 +1,11 @@
 //! A node: the runtime with its policy, the store, and what the server asks of it.
 //!
-//! Whoever owns it gives [`NodeTarget`] to the conversations, and after each batch of packets
-//! spawns what [`Node::take_work`] gives and sends what [`Node::take_answers`] gives; calls go to
-//! [`Node::call`], the clock to [`Node::set_wall`] (before each batch: capabilities end by it),
-//! idle time to [`Node::tidy`].
+//! Whoever owns it gives [`NodeTarget`] to the conversations, and after each batch of packets calls
+//! [`Node::tend`], which starts work and sends; calls go to [`Node::call`], the clock to
+//! [`Node::set_wall`] (before each batch: capabilities end by it), idle time to [`Node::tidy`].
 
+use core::net::SocketAddrV4;
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::planted::{Fault, is_planted};

@@ -1,11 +1,14 @@
 //! `outboard bench netdfs`: shared volumes.
 
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use outboard_bench::netdfs::node::{self, NodePart};
+use outboard_bench::netdfs::replicas::{self, Wanted};
 use outboard_bench::netdfs::{self, NetdfsBench, Policy};
+use outboard_wire::shared::Strategy;
 
 use super::{Failure, Scratch, failed, print, program, progress, time, with_targets, write_svg};
 
@@ -30,9 +33,24 @@ pub(crate) struct NetdfsArgs {
     /// Interleaved rounds; medians are reported [default: 3, with --quick 1]
     #[arg(long)]
     rounds: Option<u32>,
+    /// Only writes to so many nodes each, 1 to 8: by handlers, CPU sides, and the client
+    #[arg(long, value_name = "K,..", value_delimiter = ',')]
+    replicas: Vec<u16>,
+    /// With --replicas, how nodes pass writes on; both without it
+    #[arg(long, requires = "replicas")]
+    strategy: Option<Spread>,
     /// Also draw latency and goodput by size into this file, as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+}
+
+/// How nodes pass writes on.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Spread {
+    /// Each to the next.
+    Ring,
+    /// Each to two.
+    Tree,
 }
 
 /// A node that is measured.
@@ -52,6 +70,12 @@ pub(crate) struct NodeArgs {
     /// Count descriptors in use
     #[arg(long)]
     looks: bool,
+    /// Where it is
+    #[arg(long, default_value_t = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))]
+    at: SocketAddrV4,
+    /// Another node, to which it passes writes on: NUMBER=ADDRESS:PORT
+    #[arg(long)]
+    peer: Vec<String>,
 }
 
 /// Measures.
@@ -64,6 +88,15 @@ pub(crate) fn bench(args: &NetdfsArgs) -> Result<ExitCode, Failure> {
         rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
         is_short: args.quick,
     };
+    if !args.replicas.is_empty() {
+        let strategy = args.strategy.map(|spread| match spread {
+            Spread::Ring => Strategy::Ring,
+            Spread::Tree => Strategy::BinaryTree,
+        });
+        let wanted = Wanted { copies: args.replicas.clone(), strategy };
+        let found = replicas::run(&bench, &wanted, progress).map_err(failed)?;
+        return print(args.json, &found, || found.table());
+    }
     let report = netdfs::run(&bench, progress).map_err(failed)?;
     write_svg(args.svg.as_deref(), || report.svg())?;
     let text = || with_targets(report.table(), &report.verdicts());
@@ -76,9 +109,15 @@ pub(crate) fn bench(args: &NetdfsArgs) -> Result<ExitCode, Failure> {
 
 /// Runs a node until it is ended.
 pub(crate) fn node(args: NodeArgs) -> Result<ExitCode, Failure> {
-    let NodeArgs { policy, number, key, mtu, looks } = args;
+    let NodeArgs { policy, number, key, mtu, looks, at, peer } = args;
     let policy = Policy::from_name(&policy)
         .ok_or_else(|| Failure::Usage(format!("there is no policy {policy}")))?;
-    node::serve(&NodePart { policy, number, key, mtu, looks }).map_err(failed)?;
+    let peers = peer.iter().map(|one| {
+        let (number, at) = one.split_once('=')?;
+        Some((number.parse().ok()?, at.parse().ok()?))
+    });
+    let peers = peers.collect::<Option<Vec<_>>>();
+    let peers = peers.ok_or_else(|| Failure::Usage("a peer is NUMBER=ADDRESS:PORT".into()))?;
+    node::serve(&NodePart { policy, number, key, mtu, looks, at, peers }).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }

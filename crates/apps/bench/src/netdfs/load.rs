@@ -39,21 +39,21 @@ use crate::workload::{MEGABYTE, nanos};
 /// The volume's number, in capabilities.
 pub(super) const VOLUME: u32 = 1;
 /// The key of capabilities, and its number.
-const KEY: (u8, [u8; 32]) = (1, [7; 32]);
+pub(super) const KEY: (u8, [u8; 32]) = (1, [7; 32]);
 /// Requests under way where goodput is measured.
 pub(super) const DEPTH: usize = 8;
 /// Objects there are, and bytes of each: the largest write.
 pub(super) const STREAMS: usize = 32;
 const REGION: u64 = 1 << 20;
 /// Bytes of a frame on the loopback.
-const MTU: usize = 9000;
+pub(super) const MTU: usize = 9000;
 /// How long an end has to fall asleep before its CPU time is read.
-const REST: Duration = Duration::from_millis(2);
+pub(super) const REST: Duration = Duration::from_millis(2);
 /// How long who was refused as busy waits.
-const BUSY: Duration = Duration::from_micros(200);
+pub(super) const BUSY: Duration = Duration::from_micros(200);
 /// How often something is asked that nobody answers: on a busy machine a process may stand still
 /// for longer than a flow waits for it.
-const TRIES: u32 = 20;
+pub(super) const TRIES: u32 = 20;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -91,13 +91,13 @@ pub struct Row {
 }
 
 /// An end of conversations, driven by the thread that made it.
-struct End {
+pub(super) struct End {
     part: Part<NoTarget>,
     runtime: Rc<FabricRuntime<NoTarget>>,
 }
 
 impl End {
-    fn new(me: Peer, key: Key, mtu: usize) -> io::Result<End> {
+    pub(super) fn new(me: Peer, key: Key, mtu: usize) -> io::Result<End> {
         let wakeup = Arc::new(Wakeup::new()?);
         let poller = Rc::new(Poller::new(Arc::clone(&wakeup), None));
         let at = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
@@ -110,7 +110,10 @@ impl End {
     }
 
     /// Goes on until all of `works` have ended; what the first said that failed.
-    fn run(&self, works: Vec<impl Future<Output = io::Result<()>> + 'static>) -> io::Result<()> {
+    pub(super) fn run(
+        &self,
+        works: Vec<impl Future<Output = io::Result<()>> + 'static>,
+    ) -> io::Result<()> {
         let left = Rc::new(Cell::new(works.len()));
         let outcome = Rc::new(Cell::new(Ok(())));
         for work in works {
@@ -125,7 +128,20 @@ impl End {
         outcome.replace(Ok(()))
     }
 
-    fn call(&self, to: &Running, call: &Call) -> io::Result<Reply> {
+    /// Asks others.
+    pub(super) fn asking(&self) -> Asking {
+        self.runtime.asking()
+    }
+
+    /// What a node says of itself.
+    pub(super) fn status(&self, node: &Running) -> io::Result<Value> {
+        match self.call(node, &Call::Status)? {
+            Reply::Text(text) => Ok(serde_json::from_str(&text)?),
+            reply => Err(wrong(node, &reply)),
+        }
+    }
+
+    pub(super) fn call(&self, to: &Running, call: &Call) -> io::Result<Reply> {
         let (asking, peer, mut bytes) = (self.runtime.asking(), to.peer, Vec::new());
         asking.know(peer, to.address);
         call.encode(&mut bytes);
@@ -153,7 +169,7 @@ fn wrong(node: &Running, why: &dyn std::fmt::Debug) -> io::Error {
 }
 
 /// An object that one request at a time is about.
-struct Stream {
+pub(super) struct Stream {
     capability: Capability,
     sequence: Cell<u32>,
     at: Cell<u64>,
@@ -246,20 +262,19 @@ pub(super) struct Running {
 }
 
 impl Running {
-    fn start(
+    /// Starts one, with `more` arguments.
+    pub(super) fn start(
         dir: &Path,
         policy: Policy,
         number: u16,
         mtu: usize,
-        looks: bool,
-        client: u64,
+        more: &[String],
+        streams: Vec<Stream>,
     ) -> io::Result<Running> {
         let mut command = programs::own("netdfs-node")?;
         command.arg(policy.name()).args(["--number", &number.to_string()]);
         command.args(["--mtu", &mtu.to_string(), "--key"]).arg(dir.join("key"));
-        if looks {
-            command.arg("--looks");
-        }
+        command.args(more);
         let mut process = Process::start(&format!("node-{number}"), command, dir)?;
         let line = process.wait(true, || true)?;
         let address = match line.trim().parse() {
@@ -269,9 +284,18 @@ impl Running {
                 return Err(io::Error::other(format!("a node did not start: {said}")));
             }
         };
-        let streams = (1..).take(STREAMS).map(|object| Stream::new(object, client)).collect();
         let peer = Peer::Node(number);
         Ok(Running { policy, peer, address, process, streams: Rc::new(streams) })
+    }
+
+    /// Who it is.
+    pub(super) fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
     }
 }
 
@@ -294,7 +318,9 @@ impl Bed {
         let server = End::new(Peer::Server(0), key, mtu)?;
         let mut nodes = Vec::new();
         for (policy, number) in policies.iter().zip(1..) {
-            let node = Running::start(dir, *policy, number, mtu, looks, id)?;
+            let streams = (1..).take(STREAMS).map(|object| Stream::new(object, id)).collect();
+            let more: Vec<String> = looks.then(|| "--looks".to_owned()).into_iter().collect();
+            let node = Running::start(dir, *policy, number, mtu, &more, streams)?;
             client.runtime.asking().know(node.peer, node.address);
             let keys = vec![call::Key { id: KEY.0, until: u64::MAX, key: KEY.1 }];
             match server.call(&node, &Call::Keys { keys, revoked: Vec::new() })? {
@@ -360,10 +386,7 @@ impl Bed {
 
     /// What a node says of itself.
     pub(super) fn status(&self, node: &Running) -> io::Result<Value> {
-        match self.client.call(node, &Call::Status)? {
-            Reply::Text(text) => Ok(serde_json::from_str(&text)?),
-            reply => Err(wrong(node, &reply)),
-        }
+        self.client.status(node)
     }
 
     fn sample(

@@ -12,7 +12,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -59,6 +59,10 @@ pub struct NodePart {
     pub mtu: usize,
     /// Whether it counts descriptors in use.
     pub looks: bool,
+    /// Where it is.
+    pub at: SocketAddrV4,
+    /// Other nodes, to which it passes writes on.
+    pub peers: Vec<(u16, SocketAddrV4)>,
 }
 
 /// Serves until the process is ended; says first where.
@@ -82,8 +86,7 @@ pub fn serve(part: &NodePart) -> io::Result<()> {
     if part.looks {
         look(node.clone(), Arc::clone(&looked))?;
     }
-    let at = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
-    let port = Port::open(at, "node", &PortOptions::default())?;
+    let port = Port::open(part.at, "node", &PortOptions::default())?;
     let identity = Identity {
         me: Peer::Node(part.number),
         life: random()? | 1,
@@ -95,6 +98,7 @@ pub fn serve(part: &NodePart) -> io::Result<()> {
     let runtime = FabricRuntime::new(poller, Arc::clone(&wakeup), port, identity, node.target())?;
     let runtime = Rc::new(runtime);
     let inner = NodeRole::new(node, runtime.conversations().clone());
+    part.peers.iter().for_each(|(number, at)| inner.know(*number, *at));
     runtime.set_role(Rc::new(Watched { inner, cpu: Rc::default(), looked }));
     let mut out = io::stdout();
     writeln!(out, "{}", runtime.local())?;

@@ -40,7 +40,9 @@ impl Strategy {
     /// How many members a write comes by before the one at `rank`.
     #[must_use]
     pub fn depth(self, rank: u8) -> u32 {
-        std::iter::successors(self.predecessor(rank), |rank| self.predecessor(*rank)).map(|_| 1).sum()
+        std::iter::successors(self.predecessor(rank), |rank| self.predecessor(*rank))
+            .map(|_| 1)
+            .sum()
     }
 
     /// Whether what the member at `rank` gets comes by the one at `by`, or it is that one.

@@ -3,8 +3,8 @@
 //! They lie in the node's memory: header handlers read them, the CPU side writes them, and asks
 //! them itself about requests that were steered to it.
 
+use core::net::SocketAddrV4;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddrV4;
 
 use outboard_base::planted::{Fault, is_planted};
 use outboard_wire::shared::call::{Key, REVOKED_MAX, Revoked};

@@ -1,0 +1,543 @@
+//! Writes to `k` nodes, by who spreads them (NetDFS V B): handlers as packets come, the CPU side of
+//! each node, or the client.
+//!
+//! | way | the client sends | nodes |
+//! |---|---|---|
+//! | ring, tree | once | handlers check, and pass packets on |
+//! | cpu-ring, cpu-tree | once, in chunks | CPU sides get whole chunks, check and pass them on |
+//! | flat | to each node | nothing is checked |
+//!
+//! All nodes are processes of their own over loopback UDP, with stores in memory; ways, sizes and
+//! numbers of copies take turns. A write is over when all nodes have it. The chunk is the one of
+//! [`CHUNKS`] that served best in a run before.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use outboard_base::Rng;
+use outboard_base::task::join_all;
+use outboard_codec::crc32c;
+use outboard_fabric::{Asking, Key, client_id, random};
+use outboard_flow::Net;
+use outboard_wire::shared::call::{self, Call, Reply};
+use outboard_wire::shared::{
+    Capability, Coordinate, Coordinates, Head, Heads, MAC_LEN, Peer, Reason, Rights, Role,
+    Strategy, Target, WriteHead,
+};
+use serde::Serialize;
+
+use super::load::{BUSY, DEPTH, End, KEY, MTU, REST, Running, TRIES, VOLUME, difference};
+use super::node::thread_cpu;
+use super::{NetdfsBench, Policy};
+use crate::dds::process::Ran;
+use crate::stats::{Latencies, median};
+use crate::workload::{MEGABYTE, nanos};
+
+/// Most nodes of a write here.
+const MOST: u16 = 8;
+/// Bytes of the chunks that are tried for CPU sides; less than the write, or all of it.
+const CHUNKS: [usize; 3] = [16 << 10, 64 << 10, 256 << 10];
+
+/// Who spreads a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Handlers, each to the next node.
+    Ring,
+    /// Handlers, each to two.
+    Tree,
+    /// CPU sides, each to the next node.
+    CpuRing,
+    /// CPU sides, each to two.
+    CpuTree,
+    /// The client, to all.
+    Flat,
+}
+
+impl Way {
+    const ALL: [Way; 5] = [Way::Ring, Way::Tree, Way::CpuRing, Way::CpuTree, Way::Flat];
+
+    /// How tables say it.
+    fn name(self) -> &'static str {
+        match self {
+            Way::Ring => "ring",
+            Way::Tree => "tree",
+            Way::CpuRing => "cpu-ring",
+            Way::CpuTree => "cpu-tree",
+            Way::Flat => "flat",
+        }
+    }
+
+    fn policy(self) -> Policy {
+        match self {
+            Way::Ring | Way::Tree => Policy::Capability,
+            Way::CpuRing | Way::CpuTree => Policy::Steered,
+            Way::Flat => Policy::Raw,
+        }
+    }
+
+    fn strategy(self) -> Strategy {
+        match self {
+            Way::Ring | Way::CpuRing => Strategy::Ring,
+            Way::Tree | Way::CpuTree => Strategy::BinaryTree,
+            Way::Flat => Strategy::Single,
+        }
+    }
+}
+
+/// One way at one point: medians of the rounds.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReplicaRow {
+    /// Copies.
+    pub k: u16,
+    /// Bytes of a write,
+    pub bytes: usize,
+    /// so many at once.
+    pub depth: usize,
+    /// Who spreads it.
+    pub way: Way,
+    /// In chunks of so many bytes.
+    pub chunk: usize,
+    /// Writes a second.
+    pub per_second: f64,
+    /// Latency that half of them stay below, microseconds.
+    pub p50_us: f64,
+    /// Latency that 99 of 100 stay below.
+    pub p99_us: f64,
+    /// CPU microseconds of a write: of all nodes' sockets, flows and handlers,
+    pub nic_us: f64,
+    /// of their CPU sides,
+    pub cpu_us: f64,
+    /// and of the client.
+    pub client_us: f64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replicas {
+    /// How it was measured, where and when.
+    pub note: String,
+    /// By copies, size and way.
+    pub rows: Vec<ReplicaRow>,
+}
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Numbers of copies.
+    pub copies: Vec<u16>,
+    /// The ring's ways, the tree's, or both; beside flat.
+    pub strategy: Option<Strategy>,
+}
+
+impl Wanted {
+    fn ways(&self) -> impl Iterator<Item = Way> {
+        let strategy = self.strategy;
+        Way::ALL.into_iter().filter(move |way| {
+            let of = way.strategy();
+            of == Strategy::Single || strategy.is_none_or(|wanted| wanted == of)
+        })
+    }
+}
+
+/// Nodes of one policy, and who asks them.
+struct Bed {
+    client: Rc<End>,
+    nodes: Vec<Running>,
+    asker: Rc<Asker>,
+}
+
+/// What makes writes.
+struct Asker {
+    net: Asking,
+    client: u64,
+    all: Vec<Coordinate>,
+    sequence: Cell<u32>,
+    data: Vec<u8>,
+}
+
+impl Asker {
+    fn heads(&self, way: Way, k: u16, object: u64, data: &[u8]) -> io::Result<Heads> {
+        let bytes = u32::try_from(data.len()).map_err(io::Error::other)?;
+        let (strategy, nodes) = match way.strategy() {
+            Strategy::Single => (Strategy::Single, &[][..]),
+            other => (other, self.all.get(..usize::from(k)).unwrap_or_default()),
+        };
+        let coordinates = Coordinates::new(nodes).map_err(io::Error::other)?;
+        let copies = u8::try_from(nodes.len().max(1)).map_err(io::Error::other)?;
+        let capability = Capability {
+            key: KEY.0,
+            rights: Rights::READ_WRITE,
+            volume: VOLUME,
+            object,
+            first: 0,
+            end: MEGABYTE as u64,
+            client: self.client,
+            fence: 1,
+            group: coordinates.group(),
+            strategy,
+            k: copies,
+            m: 0,
+            expires: u64::MAX,
+            mac: [0; MAC_LEN],
+        };
+        self.sequence.set(self.sequence.get() + 1);
+        let write = WriteHead {
+            strategy,
+            rank: 0,
+            k: copies,
+            unit: 0,
+            role: Role::Data,
+            offset: 0,
+            bytes,
+            sequence: self.sequence.get(),
+            previous: 0,
+            crc: crc32c(data),
+            session: 0,
+            number: 0,
+            lane: 0,
+            coordinates,
+        };
+        let head = Head { request: 0, data: bytes, epoch: 1, settled: 0, hop: 0 };
+        Ok(Heads { head, capability: capability.sign(&KEY.1), target: Target::Write(write) })
+    }
+
+    async fn one(&self, to: Peer, heads: &Heads, data: &[u8]) -> io::Result<()> {
+        let mut tries = 0;
+        loop {
+            match self.net.request(to, heads, data).await.map(|(answer, _)| answer.outcome) {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(Reason::Busy)) => self.net.sleep(BUSY).await,
+                Ok(Err(Reason::Unreached)) | Err(_) if tries < TRIES => tries += 1,
+                other => return Err(io::Error::other(format!("a write ended so: {other:?}"))),
+            }
+        }
+    }
+
+    /// One write of `bytes`, in chunks, by the stream of this number.
+    async fn write(
+        &self,
+        way: Way,
+        k: u16,
+        number: u64,
+        bytes: usize,
+        chunk: usize,
+    ) -> io::Result<()> {
+        let data = self.data.get(..bytes).unwrap_or_default();
+        let to = |at: usize| self.all.get(at).map_or(Peer::Node(0), |one| Peer::Node(one.node));
+        let mut parts = Vec::new();
+        // Each chunk is an object of its own: within one, writes of a strip would be in order.
+        for (object, piece) in (number * 1000..).zip(data.chunks(chunk)) {
+            let heads = self.heads(way, k, object, piece)?;
+            let members = if way == Way::Flat { usize::from(k) } else { 1 };
+            for at in 0..members {
+                parts.push(async move { self.one(to(at), &heads, piece).await });
+            }
+        }
+        join_all(parts.into_iter().map(Box::pin).collect()).await.into_iter().collect()
+    }
+}
+
+/// An address on the loopback that is free now.
+fn free() -> io::Result<SocketAddrV4> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    Ok(SocketAddrV4::new(Ipv4Addr::LOCALHOST, socket.local_addr()?.port()))
+}
+
+struct Sample {
+    latencies: Latencies,
+    elapsed: Duration,
+    client: Duration,
+    nodes: Duration,
+    cpu_ns: f64,
+}
+
+impl Bed {
+    /// `count` nodes from number `from` on, which know each other.
+    fn new(
+        dir: &Path,
+        policy: Policy,
+        from: u16,
+        count: u16,
+        key: &Key,
+        ends: &Ends,
+    ) -> io::Result<Bed> {
+        let places: Vec<(u16, SocketAddrV4)> =
+            (from..from + count).map(|number| Ok((number, free()?))).collect::<io::Result<_>>()?;
+        let (mut nodes, mut all) = (Vec::new(), Vec::new());
+        for (number, at) in &places {
+            let mut more = vec!["--at".to_owned(), at.to_string()];
+            for (other, at) in places.iter().filter(|(other, _)| other != number) {
+                more.extend(["--peer".to_owned(), format!("{other}={at}")]);
+            }
+            let node = Running::start(dir, policy, *number, MTU, &more, Vec::new())?;
+            ends.client.asking().know(node.peer(), *at);
+            let keys = vec![call::Key { id: KEY.0, until: u64::MAX, key: KEY.1 }];
+            match ends.server.call(&node, &Call::Keys { keys, revoked: Vec::new() })? {
+                Reply::Done => nodes.push(node),
+                reply => return Err(io::Error::other(format!("keys: {reply:?}"))),
+            }
+            let (address, port) = (at.ip().octets(), at.port());
+            all.push(Coordinate { address, port, node: *number, unit: 0, role: Role::Data });
+        }
+        let mut data = vec![0; MEGABYTE];
+        Rng::new(key.cluster).fill(&mut data);
+        let (net, client) = (ends.client.asking(), ends.id);
+        let asker = Rc::new(Asker { net, client, all, sequence: Cell::new(0), data });
+        Ok(Bed { client: Rc::clone(&ends.client), nodes, asker })
+    }
+
+    /// Writes for so long, `depth` at once.
+    fn go(
+        &self,
+        (way, k): (Way, u16),
+        (bytes, chunk, depth): (usize, usize, usize),
+        time: Duration,
+    ) -> io::Result<(Latencies, Duration)> {
+        let latencies = Rc::new(RefCell::new(Latencies::default()));
+        let from = Instant::now();
+        let each = (1..).take(depth).map(|number| {
+            let (asker, latencies) = (Rc::clone(&self.asker), Rc::clone(&latencies));
+            async move {
+                loop {
+                    let begun = Instant::now();
+                    asker.write(way, k, number, bytes, chunk).await?;
+                    latencies.borrow_mut().push(nanos(begun.elapsed()));
+                    if from.elapsed() >= time {
+                        return Ok(());
+                    }
+                }
+            }
+        });
+        self.client.run(each.collect())?;
+        Ok((latencies.take(), from.elapsed()))
+    }
+
+    /// The chunk that serves best.
+    fn best(
+        &self,
+        what: (Way, u16),
+        (bytes, depth): (usize, usize),
+        time: Duration,
+    ) -> io::Result<usize> {
+        if what.0.policy() != Policy::Steered {
+            return Ok(bytes);
+        }
+        let mut best = (0.0, bytes);
+        for chunk in CHUNKS.into_iter().filter(|chunk| *chunk < bytes).chain([bytes]) {
+            let (latencies, elapsed) = self.go(what, (bytes, chunk, depth), time / 3)?;
+            let rate = latencies.count() as f64 / elapsed.as_secs_f64();
+            if rate > best.0 {
+                best = (rate, chunk);
+            }
+        }
+        Ok(best.1)
+    }
+
+    /// CPU time of the first `k` nodes: of all, and of their CPU sides.
+    fn ran(&self, k: u16) -> io::Result<Vec<(Ran, serde_json::Value)>> {
+        let nodes = self.nodes.iter().take(usize::from(k));
+        let status = nodes.clone().map(|node| self.client.status(node));
+        let status: Vec<serde_json::Value> = status.collect::<io::Result<_>>()?;
+        std::thread::sleep(REST);
+        nodes.zip(status).map(|(node, status)| Ok((Ran::now(node.pid())?, status))).collect()
+    }
+
+    fn sample(
+        &self,
+        what: (Way, u16),
+        how: (usize, usize, usize),
+        time: Duration,
+    ) -> io::Result<Sample> {
+        self.go(what, how, time / 5)?;
+        let before = self.ran(what.1)?;
+        let own = thread_cpu();
+        let (latencies, elapsed) = self.go(what, how, time)?;
+        let client = thread_cpu().saturating_sub(own);
+        std::thread::sleep(REST);
+        let (mut nodes, mut cpu_ns) = (Duration::ZERO, 0.0);
+        for (node, (ran, _)) in self.nodes.iter().zip(&before) {
+            nodes += Ran::now(node.pid())?.since(ran);
+        }
+        for (node, (_, status)) in self.nodes.iter().zip(&before) {
+            cpu_ns += difference(status, &self.client.status(node)?, "/part/cpu_ns");
+        }
+        Ok(Sample { latencies, elapsed, client, nodes, cpu_ns })
+    }
+}
+
+/// Who asks nodes, and who tells them keys.
+struct Ends {
+    client: Rc<End>,
+    server: End,
+    id: u64,
+}
+
+impl Ends {
+    fn new(key: &Key) -> io::Result<Ends> {
+        let id = client_id(1, 1);
+        let own = key.of_client(1).ok_or_else(|| io::Error::other("no key for a client"))?;
+        let client = Rc::new(End::new(Peer::Client(id), own, MTU)?);
+        Ok(Ends { client, server: End::new(Peer::Server(0), key.clone(), MTU)?, id })
+    }
+}
+
+struct Point<'a> {
+    bed: &'a Bed,
+    what: (Way, u16),
+    bytes: usize,
+    depth: usize,
+    chunk: Option<usize>,
+    samples: Vec<Sample>,
+}
+
+impl Point<'_> {
+    fn measure(&mut self, time: Duration) -> io::Result<()> {
+        let chunk = match self.chunk {
+            Some(chunk) => chunk,
+            None => self.bed.best(self.what, (self.bytes, self.depth), time)?,
+        };
+        self.chunk = Some(chunk);
+        let sample = self.bed.sample(self.what, (self.bytes, chunk, self.depth), time)?;
+        self.samples.push(sample);
+        Ok(())
+    }
+
+    fn row(&self) -> ReplicaRow {
+        let samples = &self.samples;
+        let middle =
+            |of: &dyn Fn(&Sample) -> f64| median(&samples.iter().map(of).collect::<Vec<_>>());
+        let count = |sample: &Sample| sample.latencies.count().max(1) as f64;
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        ReplicaRow {
+            k: self.what.1,
+            bytes: self.bytes,
+            depth: self.depth,
+            way: self.what.0,
+            chunk: self.chunk.unwrap_or(self.bytes),
+            per_second: middle(&|one| count(one) / one.elapsed.as_secs_f64()),
+            p50_us: middle(&|one| one.latencies.percentile(50) as f64 / 1e3),
+            p99_us: middle(&|one| one.latencies.percentile(99) as f64 / 1e3),
+            nic_us: middle(&|one| (us(one.nodes) - one.cpu_ns / 1e3) / count(one)),
+            cpu_us: middle(&|one| one.cpu_ns / 1e3 / count(one)),
+            client_us: middle(&|one| us(one.client) / count(one)),
+        }
+    }
+}
+
+/// Nodes of all policies, so many of each.
+fn beds(dir: &Path, count: u16) -> io::Result<Vec<(Policy, Bed)>> {
+    std::fs::create_dir_all(dir)?;
+    let mut secret = [0; 32];
+    Rng::new(random()?).fill(&mut secret);
+    let key = Key { cluster: random()?, client: None, secret };
+    std::fs::write(dir.join("key"), key.text())?;
+    let ends = Ends::new(&key)?;
+    let mut beds = Vec::new();
+    for (policy, from) in [(Policy::Capability, 1), (Policy::Steered, 11), (Policy::Raw, 21)] {
+        beds.push((policy, Bed::new(dir, policy, from, count, &key, &ends)?));
+    }
+    Ok(beds)
+}
+
+/// Every way for every number of copies and every size, in turn.
+///
+/// # Errors
+/// A number of copies that there are no nodes for; a node that does not start, or answers wrongly.
+pub fn run(
+    bench: &NetdfsBench,
+    wanted: &Wanted,
+    mut progress: impl FnMut(&str),
+) -> io::Result<Replicas> {
+    let count = wanted.copies.iter().copied().max().unwrap_or(1);
+    if wanted.copies.iter().any(|k| !(1..=MOST).contains(k)) {
+        return Err(io::Error::other(format!("copies are 1 to {MOST}")));
+    }
+    progress("nodes start");
+    let beds = beds(&bench.dir.join("replicas"), count)?;
+    let sizes: &[usize] =
+        if bench.is_short { &[1, 64, 1024] } else { &[1, 4, 8, 16, 64, 256, 1024] };
+    let mut points = Vec::new();
+    for (depth, k) in
+        [1, DEPTH].into_iter().flat_map(|depth| wanted.copies.iter().map(move |k| (depth, *k)))
+    {
+        for (kib, way) in sizes.iter().flat_map(|kib| wanted.ways().map(move |way| (*kib, way))) {
+            let bed = beds.iter().find(|(policy, _)| *policy == way.policy());
+            let Some((_, bed)) = bed else { continue };
+            let (bytes, samples) = (kib << 10, Vec::new());
+            points.push(Point { bed, what: (way, k), bytes, depth, chunk: None, samples });
+        }
+    }
+    for round in 1..=bench.rounds {
+        for point in &mut points {
+            let (bytes, depth, (way, k)) = (point.bytes, point.depth, point.what);
+            let name = way.name();
+            progress(&format!("round {round}: {k} copies, {bytes} bytes, {depth} at once, {name}"));
+            point.measure(bench.time)?;
+        }
+    }
+    let note = format!(
+        "{}, {}; one client thread and one process a node over loopback UDP, frames of {MTU} \
+         bytes, stores in memory; medians of {} rounds of {:?}, in turn",
+        crate::machine(),
+        crate::today(),
+        bench.rounds,
+        bench.time,
+    );
+    Ok(Replicas { note, rows: points.iter().map(Point::row).collect() })
+}
+
+impl Replicas {
+    /// The figures as a table for people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!(
+            "{}\nwrites to k nodes, over when all have it; latency in us, CPU in us a write of all \
+             nodes: NIC sides (socket, flows, handlers), CPU sides, and of the client; flat checks \
+             nothing; chunk: the best of those tried\n\n",
+            self.note
+        );
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{:>2} {:>8} {:>5}  {:<9} {:>8} {:>9} {:>8} {:>9} {:>9} {:>8} {:>8} {:>8}",
+            "k",
+            "bytes",
+            "depth",
+            "way",
+            "chunk",
+            "per sec",
+            "MiB/s",
+            "p50",
+            "p99",
+            "NIC",
+            "CPU",
+            "client"
+        );
+        for row in &self.rows {
+            let mebibytes = row.per_second * row.bytes as f64 / (1 << 20) as f64;
+            let _ = writeln!(
+                text,
+                "{:>2} {:>8} {:>5}  {:<9} {:>8} {:>9.0} {mebibytes:>8.1} {:>9.1} {:>9.1} {:>8.1} \
+                 {:>8.1} {:>8.1}",
+                row.k,
+                row.bytes,
+                row.depth,
+                row.way.name(),
+                row.chunk,
+                row.per_second,
+                row.p50_us,
+                row.p99_us,
+                row.nic_us,
+                row.cpu_us,
+                row.client_us
+            );
+        }
+        text
+    }
+}
