@@ -40,8 +40,11 @@ impl<M: Medium> Serving<'_, M> {
                 Ok(Request { heads, data: bytes }) => {
                     let allowed = self.with(|rules| rules.check(from, is_sealed, &heads));
                     let is_whole = bytes.len() == heads.head.data as usize;
-                    let allowed = allowed.and(is_whole.then_some(()).ok_or(Reason::Invalid));
-                    let allowed = allowed.and_then(|()| (self.pass_on)(&heads, &data));
+                    let allowed = match allowed {
+                        Ok(()) if is_whole => (self.pass_on)(&heads, &data),
+                        Ok(()) => Err(Reason::Invalid),
+                        Err(reason) => Err(reason),
+                    };
                     (Box::new(heads), bytes.to_vec(), allowed)
                 }
                 Err(_) => return self.unread(&data),

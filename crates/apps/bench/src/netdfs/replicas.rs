@@ -8,7 +8,8 @@
 //! | flat | to each node | nothing is checked |
 //!
 //! All nodes are processes of their own over loopback UDP, with stores in memory; ways, sizes and
-//! numbers of copies take turns. A write is over when all nodes have it. The chunk is the one of
+//! numbers of copies take turns. A write is over when all nodes have it. What a node does when a
+//! successor has answered counts as its CPU side's. The chunk is the one of
 //! [`CHUNKS`] that served best in a run before.
 
 use std::cell::{Cell, RefCell};
@@ -242,10 +243,16 @@ impl Asker {
     }
 }
 
-/// An address on the loopback that is free now.
-fn free() -> io::Result<SocketAddrV4> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    Ok(SocketAddrV4::new(Ipv4Addr::LOCALHOST, socket.local_addr()?.port()))
+/// Addresses on the loopback that are free now, for nodes of these numbers.
+fn places(numbers: std::ops::Range<u16>) -> io::Result<Vec<(u16, SocketAddrV4)>> {
+    let bound = numbers.map(|number| Ok((number, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?)));
+    // All are held until all are chosen, or one might come twice.
+    let bound = bound.collect::<io::Result<Vec<_>>>()?;
+    let place = |(number, socket): &(u16, UdpSocket)| {
+        let port = socket.local_addr()?.port();
+        Ok((*number, SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)))
+    };
+    bound.iter().map(place).collect()
 }
 
 struct Sample {
@@ -266,8 +273,7 @@ impl Bed {
         key: &Key,
         ends: &Ends,
     ) -> io::Result<Bed> {
-        let places: Vec<(u16, SocketAddrV4)> =
-            (from..from + count).map(|number| Ok((number, free()?))).collect::<io::Result<_>>()?;
+        let places = places(from..from + count)?;
         let (mut nodes, mut all) = (Vec::new(), Vec::new());
         for (number, at) in &places {
             let mut more = vec!["--at".to_owned(), at.to_string()];
