@@ -43,8 +43,8 @@ pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
 }
 
 impl DirectoryFront {
-    /// The same directory, of a mount whose reads move no access times: a hybrid cache answers them,
-    /// or the nodes of a shared volume.
+    /// The same directory, of a mount whose reads move no access times: a hybrid cache answers
+    /// them, or the nodes of a shared volume.
     #[must_use]
     pub fn with_unseen_reads(mut self) -> DirectoryFront {
         self.features.reads_seen = false;
