@@ -99,6 +99,10 @@ impl Operation<'_> {
         checked || cred.is_root()
     }
 
+    fn is_replay(&self) -> bool {
+        self.header.flags.has(Flags::REPLAY)
+    }
+
     fn mtime(&self) -> Option<Timestamp> {
         (!(self.caller.trusted && self.caller.keeps_times)).then_some(self.wall)
     }
@@ -150,25 +154,36 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         flags: u32,
         data: &[u8],
     ) -> Result<u32> {
+        // Who appends has the end of the file for itself.
+        let alone = flags & write_flags::APPEND != 0;
         let work = async |grant: &Grant| {
             let size = grant.attr.size;
-            let at = if flags & write_flags::APPEND != 0 { size } else { offset };
+            let at = if alone { size } else { offset };
             let room = limits::FILE_SIZE_MAX.saturating_sub(at);
             let room = usize::try_from(room).unwrap_or(usize::MAX);
             let data = data.get(..data.len().min(room)).unwrap_or_default();
             if data.is_empty() {
                 return Err(Errno::EFBIG);
             }
-            self.strip_for(of, grant, flags & write_flags::KILL_SUIDGID != 0).await?;
-            self.data().write(grant, at, data).await.map_err(errno)?;
             let end = at.saturating_add(data.len() as u64);
+            let is_done = alone && of.is_replay() && self.ends_with(grant, data).await?;
+            let end = if is_done { size } else { end };
+            if !is_done {
+                self.strip_for(of, grant, flags & write_flags::KILL_SUIDGID != 0).await?;
+                self.data().write(grant, at, data).await.map_err(errno)?;
+            }
             let count = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
             let session = Some(of.caller.attachment);
             Ok((count, Some(Wrote { end, mtime: of.mtime(), session })))
         };
-        // Who appends has the end of the file for itself.
-        let alone = flags & write_flags::APPEND != 0;
         self.by_itself(ino, Mode::Write, alone, work).await
+    }
+
+    /// Whether the end of a file is these bytes: an append that is sent again has been done then, by
+    /// a server that died before it answered.
+    async fn ends_with(&self, grant: &Grant, data: &[u8]) -> Result<bool> {
+        let Some(at) = grant.attr.size.checked_sub(data.len() as u64) else { return Ok(false) };
+        Ok(self.data().read(grant, at, data.len()).await.map_err(errno)? == data)
     }
 
     /// Before bytes change: set-id bits go, if they do.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use outboard_base::{Errno, Fh, Ino, SessionId};
-use outboard_wire::file::{Reply as FileReply, Request, Setattr, open_flags, seek, write_flags};
+use outboard_wire::file::{
+    Flags, Header, Reply as FileReply, Request, Setattr, open_flags, seek, write_flags,
+};
 use outboard_wire::shared::call::{Call, Layout, Mode, Reply, Told};
 
 use crate::world::{NODES, Rig, Slot, answer, asker, attr, granted, reply};
@@ -243,6 +245,32 @@ fn the_server_makes_zeros_and_puts_space_aside() {
     assert_eq!((of.size(), fill(0, 0, 0)), (28, Err(Errno::EINVAL)));
     assert_eq!(fill(0, 9, 0x40), Err(Errno::EOPNOTSUPP));
     assert_eq!(fill(u64::MAX, 9, 0), Err(Errno::EFBIG));
+}
+
+/// The server was killed between an append and its answer, and the append was sent again: it stood
+/// in the file twice.
+#[test]
+fn an_append_that_is_sent_again_stands_in_the_file_once() {
+    let of = Standard::new();
+    let append = |data: &[u8], flags| {
+        let flag = write_flags::APPEND;
+        let request = Request::Write { ino: of.ino, fh: of.fh, offset: 0, flags: flag };
+        let header = Header { session: SessionId(11), flags, ..Header::default() };
+        let mut bytes = vec![0; request.encoded_len(&header)];
+        request.encode(&header, &mut bytes).unwrap();
+        let call = Call::File { asker: asker(11), request: bytes, payload: data.to_vec() };
+        assert_eq!(
+            reply(&request, of.rig.call(1, call)),
+            Ok(FileReply::Written(data.len() as u32))
+        );
+    };
+    for flags in [Flags::default(), Flags::REPLAY, Flags::REPLAY] {
+        append(b"one", flags);
+    }
+    assert_eq!(of.read(0, 99), b"one");
+    append(b"one", Flags::default());
+    append(b"longer than all", Flags::REPLAY);
+    assert_eq!((of.size(), of.read(0, 99)), (21, b"oneonelonger than all".to_vec()));
 }
 
 /// Between a truncation by the server and the hole at the nodes another client was granted the
