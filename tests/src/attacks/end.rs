@@ -159,9 +159,13 @@ impl End {
         }
     }
 
-    /// Goes on for a while.
+    /// Goes on for a while, and in the end acknowledges what it has heard: who is kept waiting by
+    /// a busy machine would find the conversation given up.
     pub(super) fn go_on(&mut self, time: Duration) {
         self.answer(u64::MAX, time);
+        // An acknowledgement waits that long for something to go with.
+        std::thread::sleep(Duration::from_millis(2));
+        self.due().iter().for_each(|datagram| self.put(datagram));
     }
 
     /// Asks, and waits for the reply; once more, if the conversation was over as nobody used it.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use outboard_base::task::join2;
-use outboard_base::{Errno, Ino, Result, Timestamp, limits};
+use outboard_base::{Errno, Fh, Ino, Result, Timestamp, limits};
 use outboard_flow::Net;
 use outboard_volume::{Answer, Caller, Payload};
 use outboard_wire::file::{
@@ -18,6 +18,8 @@ use crate::{Inner, Mode, locked};
 /// How long figures are waited for before old ones are answered: who unmounts asks for them.
 const STATFS: Duration = Duration::from_secs(2);
 const BLOCK_SIZE: u64 = 4096;
+/// How often the server is asked for attributes that may be older than what was written here.
+const LOOKS: u32 = 4;
 
 /// A request and who asks it.
 #[derive(Clone, Copy)]
@@ -66,13 +68,14 @@ impl<N: Net> Inner<N> {
         }
         self.is_there(session).await;
         self.handles.seen(session);
+        let ended = self.table.ended();
         let mut answer = match self.options.mode {
             Mode::Standard => self.answer_of_server(asked).await?,
             Mode::Direct => self.answer_without(asked).await?,
         };
         self.note(asked, &answer.reply);
         if self.options.mode == Mode::Direct {
-            self.put_right(asked.request, &mut answer)?;
+            self.put_right(asked, ended, &mut answer).await?;
         }
         Ok(answer)
     }
@@ -209,9 +212,7 @@ impl<N: Net> Inner<N> {
                 Request::Create { flags, .. } | Request::Tmpfile { flags, .. },
                 Reply::Created(attr, fh),
             ) => self.handles.opened(session, *fh, file(attr.ino, *flags)),
-            (Request::Reclaim { ino, fh, flags, directory }, _)
-                if *fh != outboard_base::Fh::NONE =>
-            {
+            (Request::Reclaim { ino, fh, flags, directory }, _) if *fh != Fh::NONE => {
                 let handle = Handle { ino: *ino, flags: *flags, directory: *directory };
                 self.handles.opened(session, *fh, handle);
             }
@@ -231,18 +232,42 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    /// Lays what is known better here over the attributes of an answer.
-    fn put_right(&self, request: &Request<'_>, answer: &mut Answer) -> Result<()> {
-        if matches!(request, Request::Readdir { with_attributes: true, .. }) {
+    /// Lays what is known better here over the attributes of an answer. Where a delegation to write
+    /// has `ended` since the server was asked, it may have answered before it was told: its answer
+    /// now is better.
+    async fn put_right(&self, asked: Asked<'_>, ended: u64, answer: &mut Answer) -> Result<()> {
+        if matches!(asked.request, Request::Readdir { with_attributes: true, .. }) {
             return self.put_entries_right(answer);
         }
-        match &mut answer.reply {
-            Reply::Entry(attr) | Reply::Attr(attr) | Reply::Created(attr, _) => {
-                self.table.overlay(attr);
+        let (Reply::Entry(attr) | Reply::Attr(attr) | Reply::Created(attr, _)) = &mut answer.reply
+        else {
+            return Ok(());
+        };
+        let mut before = ended;
+        for _ in 0..LOOKS {
+            let now = self.table.ended();
+            if self.table.overlay(attr) || now == before {
+                break;
             }
-            _ => {}
+            before = now;
+            match self.attr_now(asked, attr.ino).await {
+                Some(now) => *attr = now,
+                None => break,
+            }
         }
         Ok(())
+    }
+
+    /// What the server says of a file now.
+    async fn attr_now(&self, asked: Asked<'_>, ino: Ino) -> Option<Attr> {
+        let flags = asked.header.flags.without(Flags::REPLAY);
+        let header = Header { sequence: 0, flags, ..asked.header.clone() };
+        let request = Request::Getattr { ino, fh: Fh::NONE };
+        let look = Asked { header: &header, request: &request, payload: &[], ..asked };
+        match self.forward(look).await.ok()?.reply {
+            Reply::Attr(attr) => Some(attr),
+            _ => None,
+        }
     }
 
     /// A directory's entries with attributes.

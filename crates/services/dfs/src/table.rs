@@ -20,6 +20,7 @@
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::task::WaitList;
@@ -110,6 +111,12 @@ impl File {
         self.held.as_ref().map(|held| held.grant.capability.fence)
     }
 
+    /// Its fence, if it may be written.
+    fn writes(&self) -> Option<u64> {
+        self.held.as_ref().filter(|held| held.grant.mode == Mode::Write)?;
+        self.fence()
+    }
+
     fn writer(&mut self, fence: u64) -> Option<&mut Held> {
         let held = self.held.as_mut()?;
         let is_it = held.grant.mode == Mode::Write && held.grant.capability.fence == fence;
@@ -124,6 +131,8 @@ impl File {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     files: Mutex<BTreeMap<Ino, File>>,
+    /// How many delegations to write have ended.
+    ended: AtomicU64,
     changed: WaitList,
 }
 
@@ -301,7 +310,11 @@ impl Table {
     fn change<T>(&self, ino: Ino, change: impl FnOnce(&mut File) -> T) -> T {
         let mut files = self.files();
         let file = files.entry(ino).or_default();
+        let wrote = file.writes();
         let out = change(file);
+        if wrote.is_some() && file.writes() != wrote {
+            self.ended.fetch_add(1, Ordering::SeqCst);
+        }
         if file.is_empty() {
             files.remove(&ino);
         }
@@ -460,12 +473,17 @@ impl Table {
     }
 
     /// Lays what is known better here over attributes the server said.
-    pub(crate) fn overlay(&self, attr: &mut Attr) {
+    /// True if there is something.
+    pub(crate) fn overlay(&self, attr: &mut Attr) -> bool {
         let files = self.files();
         let held = files.get(&attr.ino).and_then(|file| file.held.as_ref());
-        if let Some(held) = held.filter(|held| held.grant.mode == Mode::Write) {
-            held.overlay(attr);
-        }
+        let held = held.filter(|held| held.grant.mode == Mode::Write);
+        held.inspect(|held| held.overlay(attr)).is_some()
+    }
+
+    /// How many delegations to write have ended: what the server said before of their files is old.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended.load(Ordering::SeqCst)
     }
 
     /// Whether an overlay changes anything.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use outboard_base::planted::{Fault, is_planted};
 use outboard_link::Region;
 use outboard_link::region::OutOfRegion;
 use outboard_wire::cache::{
@@ -91,7 +92,7 @@ impl Plane {
         let [lease, clock] =
             [header_at::LEASE, header_at::CLOCK].map(|at| self.geometry.header_at(at));
         let until = self.region.load_u64(lease, Relaxed).unwrap_or(1);
-        if until == 0 {
+        if until == 0 || is_planted(Fault::Leased) {
             return true;
         }
         let now = now();

@@ -133,7 +133,8 @@ impl Rules {
             return Err(Reason::Expired);
         }
         let is_below = capability.fence < self.fence(capability.object);
-        if is_below && !is_planted(Fault::Fence) { Err(Reason::Fence) } else { Ok(()) }
+        let is_planted = is_planted(Fault::Fence) || is_planted(Fault::Unfenced);
+        if is_below && !is_planted { Err(Reason::Fence) } else { Ok(()) }
     }
 
     /// Requests a peer may have under way: a node, those of many clients.

@@ -133,7 +133,7 @@ impl<M: Medium> Store<M> {
         if version == last && strip.is_some_and(|strip| strip.wrote == wrote) {
             return Ok(Admitted::Done);
         }
-        if version <= last && !is_planted(Fault::Fence) {
+        if version <= last && !is_planted(Fault::Order) {
             return Err(Reason::Order);
         }
         let grain = |at| strip.map_or(Grain::NONE, |strip| strip.grain(at));
@@ -357,7 +357,7 @@ impl<M: Medium> Store<M> {
             return Err(Reason::Fence);
         }
         let mut strips = entry.strips.range(entry.touched(range));
-        if !is_planted(Fault::Fence) && strips.any(|(_, strip)| strip.last > version) {
+        if !is_planted(Fault::Order) && strips.any(|(_, strip)| strip.last > version) {
             return Err(Reason::Order);
         }
         let mut edges = Vec::new();

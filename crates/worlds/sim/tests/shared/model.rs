@@ -2,9 +2,11 @@
 //!
 //! A byte is a register: a read finds what some write put there, unless another write, which began
 //! after that one had ended, had itself ended before the read began. A write that was seen has
-//! ended where it was seen. What is not flushed is in doubt from a loss of power on: it may be
-//! found, and so may what it wrote over. A write that was under way when its client died is done
-//! again by the next one, so it may come back until it is answered.
+//! ended where it was seen. What is not flushed is in doubt from a node's loss of power on: it may
+//! be found, and so may what it wrote over, until a sync of its host says which. Only where that
+//! host's DPU side has died, too, a sync says nothing. A write that was under way when its client
+//! died is done again by the next one, so it may come back until it is answered. A truncation that
+//! is answered is durable at the nodes; its size is, once it is synced.
 
 /// Bytes of a cell: no divisor of what is a unit anywhere below.
 pub(crate) const CELL: u64 = 500;
@@ -19,8 +21,12 @@ struct Op {
     begun: u64,
     ended: u64,
     durable: bool,
-    /// Power was lost before it was durable.
+    /// A node lost power before it was durable.
     doubtful: bool,
+    /// The client that did it, or began it, has died: nobody knows in which boots of nodes.
+    orphan: bool,
+    /// A truncation.
+    cuts: bool,
     /// It is done again by another life of its client.
     repeats: bool,
     /// Whose it is.
@@ -55,8 +61,24 @@ struct Size {
     until: u64,
 }
 
+/// Losses of power: of nodes, of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Losses {
+    pub(crate) nodes: u64,
+    pub(crate) server: u64,
+}
+
+/// What a change of a size was told at its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Since {
+    losses: Losses,
+    doubts: u64,
+}
+
 /// The model of one file.
 pub(crate) struct File {
+    /// Hosts have caches.
+    is_cached: bool,
     ops: Vec<Op>,
     /// What each puts into a cell.
     contents: Vec<Vec<u8>>,
@@ -64,13 +86,15 @@ pub(crate) struct File {
     sizes: Vec<Size>,
     /// Of all sizes since the last that is durable.
     since: (u64, u64),
-    /// Losses of power.
-    losses: u64,
+    losses: Losses,
     /// A change of the size has failed, or was forgotten by a node: the size may be another later.
     unsure: bool,
-    /// Who changed the size last; what it is then, and since when, if nothing was lost meanwhile.
+    /// Who changed the size last; what it is then, and since when, if a sync can say so.
     sizer: Option<usize>,
     sized: Option<(u64, u64, u64)>,
+    /// Since then: that client has died, a node has lost power.
+    orphan: bool,
+    doubtful: bool,
     /// Times that what a cache had of the size came into doubt.
     doubts: u64,
 }
@@ -103,6 +127,8 @@ impl Op {
             ended: NEVER,
             durable: false,
             doubtful: false,
+            orphan: false,
+            cuts: false,
             repeats: false,
             host,
             unkept: false,
@@ -112,18 +138,21 @@ impl Op {
 }
 
 impl File {
-    pub(crate) fn new() -> File {
+    pub(crate) fn new(is_cached: bool) -> File {
         let zeros = Op { durable: true, ended: 0, ..Op::new(0, 0, usize::MAX) };
         File {
+            is_cached,
             ops: vec![zeros],
             contents: vec![cell(0)],
             cells: vec![vec![Put::new(0)]; CELLS as usize],
             sizes: vec![Size { least: 0, most: 0, from: 0, until: NEVER }],
             since: (0, 0),
-            losses: 0,
+            losses: Losses::default(),
             unsure: false,
             sizer: None,
             sized: None,
+            orphan: false,
+            doubtful: false,
             doubts: 0,
         }
     }
@@ -161,14 +190,21 @@ impl File {
         op
     }
 
+    /// It is a truncation: nodes answer it when it is durable.
+    pub(crate) fn cuts(&mut self, op: usize) {
+        self.ops[op].cuts = true;
+    }
+
     /// It is answered.
     pub(crate) fn end(&mut self, op: usize, now: u64) {
-        self.ops[op].ended = now;
+        let op = &mut self.ops[op];
+        (op.ended, op.durable) = (now, op.cuts);
+        op.doubtful &= !op.cuts;
     }
 
     /// Its client dies while it is under way, and asks again.
     pub(crate) fn repeats(&mut self, op: usize) {
-        self.ops[op].repeats = true;
+        (self.ops[op].repeats, self.ops[op].orphan) = (true, true);
         let puts = self.cells.iter_mut().flatten().filter(|put| put.op == op);
         puts.for_each(|put| put.seen = NEVER);
     }
@@ -177,23 +213,40 @@ impl File {
         self.ops[op].pattern
     }
 
-    /// The size is being changed, to something between.
-    pub(crate) fn begin_size(&mut self, host: usize, (least, most): (u64, u64), now: u64) -> u64 {
-        (self.sizer, self.sized) = (Some(host), None);
-        let (old_least, old_most) = self.size();
-        self.resize(least.min(old_least), most.max(old_most), now);
-        self.losses + self.doubts
+    /// The client of a host has died.
+    pub(crate) fn orphaned(&mut self, host: usize) {
+        let ops = self.ops.iter_mut().filter(|op| op.host == host && !op.durable);
+        ops.for_each(|op| op.orphan = true);
+        if self.sizer == Some(host) {
+            self.orphan = true;
+            self.sized = self.sized.filter(|_| !self.doubtful);
+        }
     }
 
-    pub(crate) fn losses(&self) -> u64 {
+    /// The size is being changed, to something between.
+    pub(crate) fn begin_size(&mut self, host: usize, (least, most): (u64, u64), now: u64) -> Since {
+        (self.sizer, self.sized) = (Some(host), None);
+        (self.orphan, self.doubtful) = (false, false);
+        let (old_least, old_most) = self.size();
+        self.resize(least.min(old_least), most.max(old_most), now);
+        Since { losses: self.losses, doubts: self.doubts }
+    }
+
+    pub(crate) fn losses(&self) -> Losses {
         self.losses
     }
 
-    /// It was changed. `losses` is what the beginning said.
-    pub(crate) fn end_size(&mut self, least: u64, most: u64, losses: u64, now: u64) {
-        if losses == self.losses + self.doubts {
+    /// It was changed. `since` is what the beginning said.
+    pub(crate) fn end_size(&mut self, (least, most): (u64, u64), since: Since, now: u64) {
+        if since == (Since { losses: self.losses, doubts: self.doubts }) {
             self.resize(least, most, now);
             self.unsure = false;
+            self.sized = Some((least, most, now));
+        } else if since.doubts == self.doubts
+            && since.losses.server == self.losses.server
+            && !self.orphan
+        {
+            // What of it a node has lost, the next sync says.
             self.sized = Some((least, most, now));
         }
     }
@@ -202,25 +255,40 @@ impl File {
         self.unsure = true;
     }
 
-    /// A sync that began at `begun`, with `losses`, has succeeded; if `host` has a cache, of what
-    /// it wrote itself.
-    pub(crate) fn synced(&mut self, host: Option<usize>, begun: u64, losses: u64) {
-        let is_own = |op: &&mut Op| host.is_none_or(|host| op.host == host);
-        let is_kept = |op: &&mut Op| op.ended < begun && !op.doubtful && !op.failed;
-        let ops = self.ops.iter_mut().filter(is_kept);
-        ops.filter(is_own).for_each(|op| (op.durable, op.unkept) = (true, false));
-        let is_own = host.is_none_or(|host| self.sizer.is_none_or(|sizer| sizer == host));
-        if !is_own || losses != self.losses {
-            return;
+    /// A sync of a host, which began at `begun` with `losses`, has succeeded: of this file, or of all
+    /// that the host itself wrote. How much that was in doubt it has proved.
+    pub(crate) fn synced(
+        &mut self,
+        (host, is_all): (usize, bool),
+        begun: u64,
+        losses: Losses,
+    ) -> u64 {
+        let is_own = is_all || self.is_cached;
+        let ops = self.ops.iter_mut().filter(|op| op.ended < begun && !op.failed);
+        // What others wrote is flushed, too, but where a node lost it before they gave it away.
+        let is_kept = |op: &&mut Op| match op.host == host {
+            true => !(op.doubtful && op.orphan),
+            false => !(op.doubtful || is_own),
+        };
+        let mut proved = 0;
+        for op in ops.filter(is_kept) {
+            proved += u64::from(op.doubtful);
+            (op.durable, op.unkept, op.doubtful) = (true, false, false);
+        }
+        if self.sizer.is_some_and(|sizer| sizer != host && (is_own || self.doubtful))
+            || losses.server != self.losses.server
+        {
+            return proved;
         }
         if let Some((least, most, at)) = self.sized.filter(|(.., at)| *at < begun) {
             if self.size() != (least, most) {
                 self.resize(least, most, at);
             }
-            (self.since, self.unsure) = ((least, most), false);
-        } else if self.sizes.last().unwrap().from < begun {
+            (self.since, self.unsure, self.doubtful) = ((least, most), false, false);
+        } else if losses == self.losses && self.sizes.last().unwrap().from < begun {
             self.since = self.size();
         }
+        proved
     }
 
     /// The cache of a host may lose, or has lost, what was not synced; `told`: and a sync said so.
@@ -238,15 +306,20 @@ impl File {
         }
     }
 
-    /// Power is lost somewhere.
-    pub(crate) fn power_lost(&mut self, now: u64) {
-        self.losses += 1;
-        self.sized = None;
-        let ops = self.ops.iter_mut().filter(|op| !op.durable);
-        ops.for_each(|op| op.doubtful = true);
+    /// Power is lost, by a node or by the server.
+    pub(crate) fn power_lost(&mut self, is_node: bool, now: u64) {
+        if is_node {
+            self.losses.nodes += 1;
+            let ops = self.ops.iter_mut().filter(|op| !op.durable);
+            ops.for_each(|op| op.doubtful = true);
+            self.doubtful = true;
+            self.sized = self.sized.filter(|_| !self.orphan);
+        } else {
+            self.losses.server += 1;
+            self.sized = None;
+        }
         let (least, most) = self.since;
-        // What a read finds now is not the last word: a node may have forgotten a hole, and who
-        // resolves the file later believes the node.
+        // What a read finds now is not the last word: who resolves the file later believes nodes.
         self.unsure |= least != most;
         self.resize(least, most, now);
     }
@@ -267,7 +340,9 @@ impl File {
         let since = ops[puts[one].op].ended.min(puts[one].seen);
         for put in puts.iter_mut() {
             let op = &ops[put.op];
-            if op.unkept && !put.shared && op.begun > since && op.ended < begun {
+            // A host may keep a clean page of what a node has lost.
+            let is_lost = op.unkept && !put.shared || op.doubtful && !self.is_cached;
+            if is_lost && op.begun > since && op.ended < begun {
                 put.gone = put.gone.min(now);
             }
         }
@@ -355,6 +430,8 @@ impl File {
 pub(crate) struct Name {
     /// Values with the time in which each is possible; [`ANY`]: something.
     values: Vec<(u64, u64, u64)>,
+    /// What was over then does not come back.
+    synced: u64,
 }
 
 /// A name that leads to something, not known what.
@@ -364,7 +441,7 @@ pub(crate) const NONE: u64 = 0;
 
 impl Name {
     pub(crate) fn new() -> Name {
-        Name { values: vec![(NONE, 0, NEVER)] }
+        Name { values: vec![(NONE, 0, NEVER)], synced: 0 }
     }
 
     /// The only value there can be.
@@ -404,8 +481,16 @@ impl Name {
         self.values.push((value, now, NEVER));
     }
 
+    /// A sync that began then has succeeded.
+    pub(crate) fn synced(&mut self, begun: u64) {
+        self.synced = self.synced.max(begun);
+    }
+
+    /// The server loses power.
     pub(crate) fn power_lost(&mut self) {
-        self.values.iter_mut().for_each(|(.., until)| *until = NEVER);
+        let synced = self.synced;
+        let values = self.values.iter_mut().filter(|(.., until)| *until >= synced);
+        values.for_each(|(.., until)| *until = NEVER);
     }
 
     /// A look that began then found this.

@@ -26,10 +26,11 @@ use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 
 use crate::front::Serves;
+use crate::twice::{Change, Twice};
 
 pub(crate) type Net = Conversations<Takes>;
-pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Net>;
-pub(crate) type Client = Dfs<Net>;
+pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Twice>;
+pub(crate) type Client = Dfs<Twice>;
 
 /// Unix time when the world begins, milliseconds.
 const WALL: u64 = 1_700_000_000_000;
@@ -49,6 +50,8 @@ pub(crate) enum Planted {
     Deaf,
     /// Nodes say that they flush, and do not.
     Flush,
+    /// Nodes do not say that they have lost power.
+    Boot,
 }
 
 /// Takes requests if it is a node.
@@ -181,6 +184,7 @@ pub(crate) struct Process {
     pub(crate) address: SocketAddrV4,
     pub(crate) clock: Clock,
     pub(crate) net: Net,
+    twice: Twice,
     pub(crate) role: Role,
     pub(crate) tasks: Executor,
     planted: Option<Planted>,
@@ -199,7 +203,7 @@ const NEVER: Time = Time(u64::MAX);
 impl Process {
     pub(crate) fn new(
         (me, address, clock): (Peer, SocketAddrV4, Clock),
-        net: Net,
+        (net, twice): (Net, Twice),
         role: Role,
         planted: Option<Planted>,
     ) -> Process {
@@ -213,6 +217,7 @@ impl Process {
             address,
             clock,
             net,
+            twice,
             role,
             tasks,
             planted,
@@ -254,6 +259,15 @@ impl Process {
         self.is_busy |= self.serves().is_some_and(|serves| serves.flush(now));
         self.net.pump(now, wall, &mut send);
         out
+    }
+
+    /// What it has asked of nodes since it ran last.
+    pub(crate) fn changes(&self) -> Vec<Change> {
+        self.twice.take()
+    }
+
+    pub(crate) fn ask_again(&mut self, change: Change, later: Duration) {
+        self.tasks.spawn(Box::pin(self.twice.clone().ask_again(change, later)));
     }
 
     fn serves(&self) -> Option<&Serves> {

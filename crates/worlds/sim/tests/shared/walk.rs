@@ -1,6 +1,8 @@
 //! A walk: two hosts work on a few files and names of one volume while a seed breaks things; then
 //! all is healed, and everything must come to an end.
 
+pub(crate) mod directed;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use outboard_wire::file::Reply;
 
 use crate::front::{Front, is_loss};
 use crate::host::{Ask, Asked, Host, session};
-use crate::model::{ANY, CELL, CELLS, File, NONE, Name};
+use crate::model::{ANY, CELL, CELLS, File, Losses, NONE, Name, Since};
 use crate::part::Planted;
 use crate::way::{Counts, Way};
 use crate::world::{CLIENTS, NODES, SERVER, World};
@@ -33,7 +35,13 @@ const NEVER: Time = Time(u64::MAX);
 /// What befalls the cluster.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    Dies { place: usize, power: bool, away: Duration },
+    Dies {
+        place: usize,
+        power: bool,
+        away: Duration,
+    },
+    /// Power is lost everywhere, for up to so long.
+    Dark(Duration),
     Starts(usize),
     Stops(usize, Duration),
     CutOff(usize),
@@ -56,10 +64,10 @@ struct Told {
     begun: u64,
     file: usize,
     op: Option<usize>,
-    /// The size it makes, and losses of power before; and how much more each repetition may add.
-    size: Option<(u64, u64, u64)>,
+    /// The size it makes, and since when; and how much more each repetition may add.
+    size: Option<(u64, u64, Since)>,
     adds: u64,
-    losses: u64,
+    losses: Losses,
     /// A client has died over it.
     repeats: bool,
 }
@@ -73,7 +81,7 @@ pub(crate) struct Walk {
     idle: Vec<Vec<Time>>,
     script: Timeline<Fault>,
     moment: u64,
-    power_losses: u64,
+    losses: Losses,
     patterns: u64,
     works: bool,
     breaks: bool,
@@ -123,7 +131,7 @@ impl Walk {
             idle: vec![vec![Time(0); LANES]; 2],
             script: Timeline::default(),
             moment: 0,
-            power_losses: 0,
+            losses: Losses::default(),
             patterns: 0,
             works: false,
             breaks: false,
@@ -150,7 +158,7 @@ impl Walk {
         for at in 0..FILES {
             let name = format!("d{at}").into_bytes();
             let (ino, _) = self.open(0, &name);
-            let model = File::new();
+            let model = File::new(self.is_cached);
             self.files.push(Known { name, ino, model, writers: 0, sizing: false });
         }
         self.one(0, Ask::Syncfs).unwrap();
@@ -170,7 +178,7 @@ impl Walk {
     /// Asks while nothing else is, and waits for the answer.
     fn one(&mut self, host: usize, ask: Ask) -> Result<Answer> {
         let begun = self.moment();
-        let losses = self.power_losses;
+        let losses = self.losses;
         self.told.insert((host, 0), Told { begun, losses, ..Told::default() });
         self.hosts[host].ask(&mut self.world, 0, ask);
         let limit = self.world.now.after(HEALS);
@@ -210,6 +218,7 @@ impl Walk {
                 0 if dies => {
                     self.script.add(at, Fault::Dies { place, power: false, away: long });
                 }
+                4 if power && self.below(4) == 0 => self.script.add(at, Fault::Dark(long)),
                 4 if power => {
                     let place = place.min(SERVER);
                     self.script.add(at, Fault::Dies { place, power: true, away: long });
@@ -238,6 +247,7 @@ impl Walk {
                 }
                 self.kill(place, power, away);
             }
+            Fault::Dark(away) => self.dark(away),
             Fault::Starts(place) => self.world.start(place),
             Fault::Stops(place, time) if self.breaks => {
                 self.world.pause(place, time);
@@ -265,11 +275,23 @@ impl Walk {
         }
         if power {
             let now = self.moment();
-            self.power_losses += 1;
+            let is_node = place != SERVER;
+            let Losses { nodes, server } = &mut self.losses;
+            *if is_node { nodes } else { server } += 1;
             self.counts.power += 1;
-            self.files.iter_mut().for_each(|file| file.model.power_lost(now));
-            if place == SERVER {
+            self.files.iter_mut().for_each(|file| file.model.power_lost(is_node, now));
+            if !is_node {
                 self.names.iter_mut().for_each(|(_, name, _)| name.power_lost());
+            }
+        }
+    }
+
+    /// Power is lost everywhere; all come back one after the other. Hosts live.
+    fn dark(&mut self, away: Duration) {
+        for place in NODES.into_iter().chain([SERVER]).chain(CLIENTS) {
+            if self.world.is_alive(place) {
+                let share = self.below(1000) as f64 / 1000.0;
+                self.kill(place, place <= SERVER, away.mul_f64(share));
             }
         }
     }
@@ -297,6 +319,7 @@ impl Walk {
                 model.begin_size(host, (*most, *most), now);
             }
         }
+        self.files.iter_mut().for_each(|file| file.model.orphaned(host));
     }
 
     fn step(&mut self) {
@@ -350,6 +373,10 @@ impl Walk {
         }
         let ino = self.files[file].ino;
         let other = self.hosts[host].lanes[1 - lane].as_ref().map(|asked| asked.ask.clone());
+        let syncs = matches!(other, Some(Ask::Fsync { .. } | Ask::Syncfs));
+        if kind == 12 && !syncs {
+            return self.ask((host, lane), Ask::Syncfs, Told::default());
+        }
         let moves =
             matches!(other, Some(Ask::Open { .. } | Ask::Reopen { .. } | Ask::Close { .. }));
         let handle = self.hosts[host].handles.iter().find(|handle| handle.0 == ino).copied();
@@ -378,7 +405,7 @@ impl Walk {
             }
             45..50 => self.ask((host, lane), Ask::Getattr { ino }, told),
             // Two at a time do not say which of them heard of a loss.
-            50..58 if matches!(other, Some(Ask::Fsync { .. })) => {}
+            50..58 if syncs => {}
             50..58 => self.ask((host, lane), Ask::Fsync { ino, fh }, told),
             58..60 if other.is_none() => self.ask((host, lane), Ask::Close { ino, fh }, told),
             60..68 => self.truncate((host, lane), file, (ino, fh)),
@@ -439,6 +466,7 @@ impl Walk {
         let (least, most) = known.model.size();
         let op = (size < most).then(|| known.model.begin(at.0, (size, CELLS * CELL), 0, now));
         let op = op.filter(|_| size < least);
+        op.into_iter().for_each(|op| known.model.cuts(op));
         let losses = known.model.begin_size(at.0, (size, size), now);
         let told = Told { file, op, size: Some((size, size, losses)), ..Told::default() };
         self.ask(at, Ask::Truncate { ino, fh, size }, told);
@@ -489,7 +517,7 @@ impl Walk {
 
     fn ask(&mut self, (host, lane): (usize, usize), ask: Ask, told: Told) {
         let begun = self.moment();
-        let losses = self.power_losses;
+        let losses = self.losses;
         self.told.insert((host, lane), Told { begun, losses, ..told });
         self.counts.asked += 1;
         self.idle[host][lane] = NEVER;
@@ -549,9 +577,9 @@ impl Walk {
                 file.model.look(times, (0, u64::MAX), attr.size, steady)?;
             }
             (Ask::Fsync { .. }, Ok(_)) => {
-                let host = self.is_cached.then_some(host);
-                file.model.synced(host, told.begun, told.losses);
+                self.counts.proved += file.model.synced((host, false), told.begun, told.losses);
             }
+            (Ask::Syncfs, Ok(_)) => self.synced((host, told)),
             (Ask::Fsync { .. }, Err(errno)) => self.is_told((host, told, now), *errno),
             (Ask::Write { .. } | Ask::Truncate { .. } | Ask::Punch { .. }, _) => {
                 if let (Ok(answer), Ask::Write { len, .. }) = (answer, &asked.ask)
@@ -559,17 +587,14 @@ impl Walk {
                 {
                     return Err(odd(answer));
                 }
-                // Answered from a record, though whoever resolved the file may have undone it.
-                let undone = told.repeats && matches!(asked.ask, Ask::Truncate { .. });
-                if let (Ok(_), Some(op), false) = (answer, told.op, undone) {
+                if let (Ok(_), Some(op)) = (answer, told.op) {
                     file.model.end(op, now);
                 }
                 match told.size {
-                    Some((least, most, losses)) => {
+                    Some((least, most, since)) => {
                         file.sizing = false;
-                        if undone {
-                        } else if answer.is_ok() {
-                            file.model.end_size(least, most, losses, now);
+                        if answer.is_ok() {
+                            file.model.end_size((least, most), since, now);
                         } else {
                             file.model.fail_size();
                         }
@@ -583,6 +608,16 @@ impl Walk {
             _ => {}
         }
         Ok(())
+    }
+
+    /// All names, and all that the host wrote. (Of what lies in its cache a kernel would know.)
+    fn synced(&mut self, (host, told): (usize, Told)) {
+        self.names.iter_mut().for_each(|(_, name, _)| name.synced(told.begun));
+        if !self.is_cached {
+            for file in &mut self.files {
+                self.counts.proved += file.model.synced((host, true), told.begun, told.losses);
+            }
+        }
     }
 
     /// A sync failed: some of what the host wrote was lost.
@@ -599,7 +634,7 @@ impl Walk {
         asked: &Asked,
         answer: &Result<Answer>,
     ) -> std::result::Result<(), String> {
-        let sure = told.losses == self.power_losses;
+        let sure = told.losses.server == self.losses.server;
         let at = |name: &Vec<u8>| name[1] as usize - usize::from(b'0');
         let names = &mut self.names;
         let mut set = |name: usize, value: u64| {
@@ -667,12 +702,28 @@ impl Walk {
         for host in 0..self.hosts.len() {
             (0..FILES).for_each(|file| self.settle(host, file));
         }
+        let seen = self.all_see();
+        self.check();
         for host in 0..self.hosts.len() {
-            let found: Vec<Vec<u8>> = (0..FILES).map(|file| self.whole(host, file)).collect();
-            let again: Vec<Vec<u8>> = (0..FILES).map(|file| self.whole(1 - host, file)).collect();
-            assert!(found == again, "both clients read the same");
+            // One that fails has said that something was lost, and the next has nothing to say.
+            let synced = self.one(host, Ask::Syncfs).or_else(|_| self.one(host, Ask::Syncfs));
+            synced.unwrap_or_else(|errno| panic!("{errno}: a sync of all after all is healed"));
         }
-        for at in 0..NAMES {
+        self.dark(Duration::from_secs(1));
+        assert!(self.all_see() == seen, "what was synced is there after a loss of power");
+        self.check();
+    }
+
+    /// The bytes of files, and where names lead, which both clients find alike.
+    fn all_see(&mut self) -> (Vec<Vec<u8>>, Vec<u64>) {
+        let files = (0..FILES).map(|file| {
+            let found = [0, 1, 0].map(|host| self.whole(host, file));
+            let [found, other, again] = found;
+            assert!(found == other && found == again, "both clients read the same");
+            found
+        });
+        let files = files.collect();
+        let names = (0..NAMES).map(|at| {
             let name = self.names[at].0.clone();
             let found = [0, 1].map(|host| {
                 let begun = self.moment();
@@ -685,21 +736,24 @@ impl Walk {
                 found
             });
             assert_eq!(found[0], found[1]);
-        }
-        self.check();
+            found[0]
+        });
+        let names = names.collect();
+        (files, names)
     }
 
     /// What a host wrote is in the file, or it is told that it is not.
     fn settle(&mut self, host: usize, file: usize) {
         let ino = self.files[file].ino;
         let handle = self.hosts[host].handles.iter().find(|handle| handle.0 == ino).copied();
-        let Some((ino, fh)) = handle.filter(|_| self.is_cached) else { return };
+        let name = self.files[file].name.clone();
+        let (ino, fh) = handle.unwrap_or_else(|| self.open(host, &name));
         let (begun, losses) = (self.moment(), self.files[file].model.losses());
         let answer = self.one(host, Ask::Fsync { ino, fh });
         let now = self.moment();
         let model = &mut self.files[file].model;
         match answer {
-            Ok(_) => model.synced(Some(host), begun, losses),
+            Ok(_) => self.counts.proved += model.synced((host, false), begun, losses),
             Err(errno) if is_loss(errno) => model.unkept(host, true, now),
             Err(errno) => panic!("{errno}: a sync after all is healed"),
         }

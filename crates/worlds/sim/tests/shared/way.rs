@@ -30,5 +30,7 @@ pub(crate) struct Counts {
     pub(crate) hits: u64,
     pub(crate) kept: u64,
     pub(crate) told: u64,
+    /// Writes in doubt after a loss of power that a sync then proved.
+    pub(crate) proved: u64,
     pub(crate) trace: u64,
 }

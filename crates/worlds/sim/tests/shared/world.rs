@@ -25,6 +25,7 @@ use outboard_wire::shared::{Coordinate, Peer, Role as Copy, Strategy};
 
 use crate::front::Front;
 use crate::part::{Client, Clock, Net, Planted, Process, Role, Takes, timestamp};
+use crate::twice::{Change, Twice};
 
 /// Places of processes: two nodes, a server, two clients.
 pub(crate) const NODES: [usize; 2] = [0, 1];
@@ -36,8 +37,9 @@ const SECRET: [u8; 32] = [9; 32];
 const VOLUME: u32 = 5;
 /// Datagrams that wait for a process that is away; more are lost.
 const INBOX: usize = 4096;
-/// A datagram in so many comes once more, much later.
+/// A datagram in so many comes once more, much later; of changes at nodes so many are asked for.
 const REPLAYED: u64 = 400;
+const AGAIN: u64 = 16;
 const NEVER: Time = Time(u64::MAX);
 
 /// Keys that any two parts share.
@@ -75,6 +77,9 @@ struct Place {
     has_run: bool,
 }
 
+/// Its conversations, and what its part asks by.
+type Asks = (Net, Twice);
+
 /// From where, to where, what.
 type Datagram = (SocketAddrV4, SocketAddrV4, Vec<u8>);
 
@@ -85,6 +90,8 @@ pub(crate) struct World {
     places: Vec<Place>,
     again: Timeline<(Endpoint, Endpoint, Datagram)>,
     pub(crate) replays: bool,
+    /// Changes at nodes that were asked for, if they are kept.
+    pub(crate) kept: Option<Vec<(usize, Change)>>,
     planted: Option<Planted>,
     mtu: usize,
     sealed: bool,
@@ -133,6 +140,7 @@ impl World {
             places,
             again: Timeline::default(),
             replays: true,
+            kept: None,
             planted,
             mtu,
             sealed,
@@ -189,13 +197,13 @@ impl World {
         let life = self.places[place].lives;
         let port = if place > SERVER { 7000 + life as u16 } else { 7000 };
         let address = address(place, port);
-        let (me, net, role) = match place {
+        let (me, asks, role) = match place {
             SERVER => self.server(address),
             node if node < SERVER => self.node(node, address),
             _ => self.client(place, address),
         };
         let clock = self.places[place].clock;
-        let mut process = Process::new((me, address, clock), net, role, self.planted);
+        let mut process = Process::new((me, address, clock), asks, role, self.planted);
         process.tells = self.is_told;
         let now = self.now;
         let place = &mut self.places[place];
@@ -203,7 +211,7 @@ impl World {
         place.inbox.clear();
     }
 
-    fn node(&mut self, place: usize, address: SocketAddrV4) -> (Peer, Net, Role) {
+    fn node(&mut self, place: usize, address: SocketAddrV4) -> (Peer, Asks, Role) {
         let number = place as u16;
         let [log, data] = self.places[place].disk.media.each_ref().map(Arc::clone);
         let options = StoreOptions {
@@ -215,16 +223,20 @@ impl World {
         };
         let store = run(Store::open(Arc::clone(&log), Arc::clone(&data), options)).unwrap();
         [log, data].iter().for_each(|medium| medium.set_faults(delays()));
-        let boot = self.places[place].disk.boots;
+        let boot = match self.planted {
+            Some(Planted::Boot) => 0,
+            _ => self.places[place].disk.boots,
+        };
         let volume = Some(VOLUME);
         let options = NodeOptions { node: number, volume, boot, ..NodeOptions::default() };
         let node = Node::new(store, options);
         let me = Peer::Node(number);
         let net = self.conversations(place, (me, address), Takes(Some(node.target())));
-        (me, net, Role::Node(node))
+        let twice = Twice::new(&net);
+        (me, (net, twice), Role::Node(node))
     }
 
-    fn server(&mut self, address: SocketAddrV4) -> (Peer, Net, Role) {
+    fn server(&mut self, address: SocketAddrV4) -> (Peer, Asks, Role) {
         let me = Peer::Server(0);
         let net = self.conversations(SERVER, (me, address), Takes(None));
         let life = self.chooser.below(u64::MAX >> 1) + 1;
@@ -257,12 +269,13 @@ impl World {
             members: NODES.map(|node| node as u16).to_vec(),
             ..MetaOptions::default()
         };
-        let meta = run(Meta::open(Arc::new(kvfs), net.clone(), options)).unwrap();
+        let twice = Twice::new(&net);
+        let meta = run(Meta::open(Arc::new(kvfs), twice.clone(), options)).unwrap();
         kv.set_faults(outboard_kv::mem::Faults { delay_polls: 3, ..Default::default() });
-        (me, net, Role::Server(meta))
+        (me, (net, twice), Role::Server(meta))
     }
 
-    fn client(&mut self, place: usize, address: SocketAddrV4) -> (Peer, Net, Role) {
+    fn client(&mut self, place: usize, address: SocketAddrV4) -> (Peer, Asks, Role) {
         let nonce = self.chooser.below(u64::MAX >> 1) + 1;
         let client = place as u64;
         let me = Peer::Client(client);
@@ -274,8 +287,9 @@ impl World {
             mode: Mode::Direct,
             nonce,
         };
-        let dfs = Arc::new(Dfs::new(net.clone(), options));
-        (me, net, Role::Client(dfs, None))
+        let twice = Twice::new(&net);
+        let dfs = Arc::new(Dfs::new(twice.clone(), options));
+        (me, (net, twice), Role::Client(dfs, None))
     }
 
     pub(crate) fn is_alive(&self, place: usize) -> bool {
@@ -343,6 +357,23 @@ impl World {
         let until = self.now.after(time);
         let place = &mut self.places[place];
         place.paused = place.paused.max(until);
+    }
+
+    /// A clock runs faster by so many millionths, from the start of its process on.
+    pub(crate) fn runs_faster(&mut self, place: usize, ppm: i64) {
+        self.places[place].clock.ppm = ppm;
+    }
+
+    /// A process asks for all changes again that were kept.
+    pub(crate) fn ask_again(&mut self) {
+        let now = self.now;
+        for (place, change) in self.kept.take().unwrap_or_default() {
+            let place = &mut self.places[place];
+            if let Some(process) = &mut place.process {
+                process.ask_again(change, Duration::ZERO);
+                place.wakes = now;
+            }
+        }
     }
 
     pub(crate) fn wake_all(&mut self) {
@@ -429,6 +460,15 @@ impl World {
         *has_run = true;
         let (from, own) = (*endpoint, process.address);
         let sent = process.run(now, std::mem::take(inbox), &mut self.chooser, polls);
+        for change in process.changes() {
+            if let Some(kept) = &mut self.kept {
+                kept.push((place, change));
+            } else if self.replays && self.chooser.chance(1, AGAIN) {
+                let later = self.chooser.below(12);
+                let later = Duration::from_millis(self.chooser.below(8 << later));
+                process.ask_again(change, later);
+            }
+        }
         let next = process.wakes();
         let is_busy = process.is_busy || process.tasks.has_woken() || process.net.has_work();
         let soon = Time(now.0 + soon);

@@ -1,0 +1,251 @@
+//! What chance hardly finds, written down: one story each, which ends well, and does not where a
+//! rule is taken away.
+
+use std::time::Duration;
+
+use outboard_base::planted::{Fault as Rule, plant};
+use outboard_base::{Fh, Ino, Result, Time};
+use outboard_volume::Answer;
+use outboard_wire::file::Reply;
+
+use super::{Walk, Way};
+use crate::host::Ask;
+use crate::model::{CELL, bytes};
+use crate::world::{CLIENTS, NODES, SERVER};
+
+/// Longer than any lease.
+const LONG: Duration = Duration::from_secs(20);
+/// Bytes of a page, and of more than a strip.
+const SOME: u64 = 9 * CELL;
+const MUCH: u64 = 200 * CELL;
+const ONE: usize = 0;
+const OTHER: usize = 1;
+
+/// A cluster with one file, which both hosts have open.
+struct Story {
+    walk: Walk,
+    ino: Ino,
+}
+
+impl Story {
+    fn new(rule: Option<Rule>, way: Way, prepare: impl FnOnce(&mut Walk)) -> Story {
+        Story::of_seed(1, rule, way, prepare)
+    }
+
+    fn of_seed(seed: u64, rule: Option<Rule>, way: Way, prepare: impl FnOnce(&mut Walk)) -> Story {
+        plant(rule);
+        let mut walk = Walk::new(seed, way);
+        walk.world.replays = false;
+        prepare(&mut walk);
+        walk.begin();
+        let ino = walk.files[0].ino;
+        Story { walk, ino }
+    }
+
+    fn fh(&self, host: usize) -> Fh {
+        let handles = &self.walk.hosts[host].handles;
+        handles.iter().find(|handle| handle.0 == self.ino).unwrap().1
+    }
+
+    fn write(&self, host: usize, offset: u64, len: u64, pattern: u64) -> Ask {
+        let (ino, fh) = (self.ino, self.fh(host));
+        Ask::Write { ino, fh, offset, len, pattern, append: false }
+    }
+
+    fn read(&self, host: usize, offset: u64, len: u64) -> Ask {
+        Ask::Read { ino: self.ino, fh: self.fh(host), offset, len: len as u32 }
+    }
+
+    /// Asks, and waits.
+    fn does(&mut self, host: usize, ask: Ask) -> Answer {
+        self.walk.one(host, ask).unwrap()
+    }
+
+    fn reads(&mut self, host: usize, offset: u64, len: u64) -> Vec<u8> {
+        let ask = self.read(host, offset, len);
+        self.does(host, ask).payload.bytes().to_vec()
+    }
+
+    /// Asks, and does not wait.
+    fn begins(&mut self, host: usize, ask: Ask) {
+        self.walk.hosts[host].ask(&mut self.walk.world, 0, ask);
+    }
+
+    fn hears(&mut self, host: usize) -> Option<Result<Answer>> {
+        self.walk.hosts[host].take(0).map(|(_, answer)| answer)
+    }
+
+    /// Time passes, until something is so, or it is over.
+    fn until(&mut self, time: Duration, mut so: impl FnMut(&mut Story) -> bool) -> bool {
+        let end = self.walk.world.now.after(time);
+        while self.walk.world.now < end {
+            if so(self) {
+                return true;
+            }
+            self.walk.step();
+        }
+        false
+    }
+
+    fn waits(&mut self, host: usize) -> Answer {
+        let mut answer = None;
+        self.until(super::HEALS, |story| {
+            answer = story.hears(host);
+            answer.is_some()
+        });
+        answer.unwrap().unwrap()
+    }
+
+    /// Nothing goes between two places.
+    fn cut(&mut self, one: usize, other: usize) {
+        self.walk.world.cut(one, other);
+        self.walk.world.cut(other, one);
+    }
+
+    fn now(&self) -> Time {
+        self.walk.world.now
+    }
+}
+
+fn uncached() -> Way {
+    Way { cached: Some(false), ..Way::default() }
+}
+
+/// A host is cut off in a write behind the end of a file. Its lease ends, and the file's size is
+/// found out. Then the write reaches the node: had the node taken it, the host would have been
+/// answered, and nobody would ever know that the file is longer.
+pub(crate) fn what_comes_after_the_seal_counts_for_nobody(rule: Option<Rule>) -> bool {
+    let mut story = Story::new(rule, uncached(), |_| ());
+    let first = story.write(ONE, 0, SOME, 1);
+    story.does(ONE, first);
+    for other in NODES.into_iter().chain([SERVER]) {
+        story.cut(CLIENTS[ONE], other);
+    }
+    let late = story.write(ONE, SOME, SOME, 2);
+    story.begins(ONE, late);
+    let found = story.reads(OTHER, 0, 2 * SOME);
+    assert_eq!(found, bytes(1, SOME));
+    story.walk.world.heal();
+    story.waits(ONE);
+    story.reads(OTHER, SOME, SOME) == bytes(2, SOME)
+}
+
+/// A node is asked once more for what it has done, and has written over since.
+pub(crate) fn what_comes_again_changes_nothing(rule: Option<Rule>) -> bool {
+    let mut story = Story::new(rule, uncached(), |_| ());
+    story.walk.world.kept = Some(Vec::new());
+    let first = story.write(ONE, 0, SOME, 1);
+    story.does(ONE, first);
+    let kept = story.walk.world.kept.take();
+    let second = story.write(ONE, 0, SOME, 2);
+    story.does(ONE, second);
+    story.walk.world.kept = kept;
+    story.walk.world.ask_again();
+    story.until(Duration::from_secs(1), |_| false);
+    story.reads(ONE, 0, SOME) == bytes(2, SOME)
+}
+
+/// The clock of a host is slow, the server's is fast, and they do not hear each other. Another host
+/// gets the file, and makes it longer. Who reads then at its old end finds what is new, or waits.
+pub(crate) fn leases_end_at_clients_before_they_do_at_the_server(rule: Option<Rule>) -> bool {
+    let mut story = Story::new(rule, uncached(), |walk| {
+        walk.world.runs_faster(CLIENTS[ONE], -20_000);
+        walk.world.runs_faster(SERVER, 20_000);
+    });
+    let first = story.write(OTHER, 0, SOME, 1);
+    story.does(OTHER, first);
+    assert_eq!(story.reads(ONE, 0, 2 * SOME), bytes(1, SOME));
+    story.cut(CLIENTS[ONE], SERVER);
+    let second = story.write(OTHER, SOME, SOME, 2);
+    story.begins(OTHER, second);
+    let (mut reads, mut next) = (false, story.now());
+    let written = story.until(LONG, |story| {
+        reads &= story.hears(ONE).is_none();
+        if !reads && story.now() >= next {
+            (reads, next) = (true, story.now().after(Duration::from_millis(10)));
+            let read = story.read(ONE, SOME, SOME);
+            story.begins(ONE, read);
+        }
+        story.hears(OTHER).is_some()
+    });
+    assert!(written, "the lease ends");
+    // What it asked before may be answered as of then.
+    if !reads || story.until(Duration::from_millis(10), |story| story.hears(ONE).is_some()) {
+        let read = story.read(ONE, SOME, SOME);
+        story.begins(ONE, read);
+        story.until(Duration::from_millis(10), |_| false);
+    }
+    let found = story.hears(ONE);
+    story.walk.world.heal();
+    let found = found.map_or_else(|| story.waits(ONE), |found| found.unwrap());
+    found.payload.bytes() == bytes(2, SOME)
+}
+
+/// A DPU side stops, and its host goes on. Another host gets the file and writes. What the first
+/// has in its cache is not what is read there any more.
+pub(crate) fn a_host_reads_nothing_past_its_lease(rule: Option<Rule>) -> bool {
+    let way = Way { cached: Some(true), apart: true, ..Way::default() };
+    let mut story = Story::new(rule, way, |_| ());
+    let first = story.write(ONE, 0, SOME, 1);
+    story.does(ONE, first);
+    let (ino, fh) = (story.ino, story.fh(ONE));
+    story.does(ONE, Ask::Close { ino, fh });
+    story.walk.hosts[ONE].handles.retain(|handle| handle.0 != ino);
+    let Reply::Opened(fh) = story.does(ONE, Ask::Reopen { ino }).reply else {
+        panic!("it is opened");
+    };
+    story.walk.hosts[ONE].handles.push((ino, fh));
+    let hits = |story: &Story| story.walk.hosts[ONE].front.as_ref().unwrap().cached().0;
+    for _ in 0..3 {
+        assert_eq!(story.reads(ONE, 0, SOME), bytes(1, SOME));
+    }
+    let before = hits(&story);
+    assert_eq!(story.reads(ONE, 0, SOME), bytes(1, SOME));
+    assert!(hits(&story) > before, "it is cached");
+    story.walk.world.pause(CLIENTS[ONE], LONG);
+    let second = story.write(OTHER, 0, SOME, 2);
+    story.does(OTHER, second);
+    let read = story.read(ONE, 0, SOME);
+    story.begins(ONE, read);
+    story.waits(ONE).payload.bytes() == bytes(2, SOME)
+}
+
+/// A host reads more than a strip. One node answers, the other cannot be reached until the lease is
+/// over and another host has written all of it. A write is whole for who reads.
+pub(crate) fn a_read_that_comes_late_is_none(rule: Option<Rule>) -> bool {
+    let mut story = Story::new(rule, uncached(), |_| ());
+    let first = story.write(ONE, 0, MUCH, 1);
+    story.does(ONE, first);
+    assert_eq!(story.reads(ONE, 0, MUCH), bytes(1, MUCH));
+    let fsync = Ask::Fsync { ino: story.ino, fh: story.fh(ONE) };
+    story.does(ONE, fsync);
+    // One of them has the second of four strips, another host wants to read that.
+    assert_eq!(story.reads(OTHER, 0, MUCH), bytes(1, MUCH));
+    story.cut(CLIENTS[ONE], SERVER);
+    story.cut(CLIENTS[ONE], NODES[1]);
+    let read = story.read(ONE, 0, MUCH);
+    story.begins(ONE, read);
+    let second = story.write(OTHER, 0, MUCH, 2);
+    story.does(OTHER, second);
+    story.walk.world.heal();
+    let found = story.waits(ONE).payload.bytes().to_vec();
+    found == bytes(1, MUCH) || found == bytes(2, MUCH)
+}
+
+/// A host asks how long a file is that it has just made longer. The server answers what it knows,
+/// and takes the file away for another; the host tells it what it has written, and only then hears
+/// the answer, which is older.
+pub(crate) fn a_host_sees_what_it_wrote() -> bool {
+    (1..=40).all(|seed| {
+        let mut story = Story::of_seed(seed, None, uncached(), |_| ());
+        story.walk.world.network.set_all(super::rough(&mut |_| 2));
+        let first = story.write(ONE, 0, SOME, 1);
+        story.does(ONE, first);
+        let ino = story.ino;
+        story.begins(ONE, Ask::Getattr { ino });
+        let grows = Ask::Truncate { ino, fh: story.fh(OTHER), size: MUCH };
+        story.begins(OTHER, grows);
+        let Reply::Attr(attr) = story.waits(ONE).reply else { return false };
+        attr.size >= SOME
+    })
+}
