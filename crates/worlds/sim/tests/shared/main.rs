@@ -105,7 +105,7 @@ canaries! {
     clients_that_do_not_hear_recalls: Planted::Deaf, Way::default(), from 2,
     nodes_that_do_not_flush: Planted::Flush, Way::default(), from 2,
     nodes_that_do_not_say_what_they_lost: Planted::Boot, Way::default(), from 2,
-    nodes_that_take_what_comes_again: Planted::Below(Fault::Order), Way::default(), from 2,
+    nodes_that_take_what_comes_again: Planted::Below(Fault::Order), Way::default(), from 44,
     a_recall_that_waits_for_nobody: Planted::Below(Fault::Recall), CACHED, from 1,
     a_file_that_is_not_marked: Planted::Below(Fault::Mark), HARSH, from 13,
 }
