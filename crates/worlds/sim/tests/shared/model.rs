@@ -255,8 +255,8 @@ impl File {
         self.unsure = true;
     }
 
-    /// A sync of a host, which began at `begun` with `losses`, has succeeded: of this file, or of all
-    /// that the host itself wrote. How much that was in doubt it has proved.
+    /// A sync of a host, which began at `begun` with `losses`, has succeeded: of this file, or of
+    /// all that the host itself wrote. How much that was in doubt it has proved.
     pub(crate) fn synced(
         &mut self,
         (host, is_all): (usize, bool),
