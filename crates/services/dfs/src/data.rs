@@ -7,10 +7,13 @@
 //! unacknowledged at a time, and it carries the last acknowledged sequence of its strip.
 //!
 //! A node that does not answer, or has no room now, is asked again, for as long as it takes:
-//! programs wait, as with any file system on a network. What ends that is a refusal.
+//! programs wait, as with any file system on a network. What ends that is a refusal, and, of a
+//! client, that its key is revoked. Where the node is now the client asks meanwhile (`places`).
 
 use core::net::{Ipv4Addr, SocketAddrV4};
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outboard_base::Ino;
@@ -25,6 +28,7 @@ use outboard_wire::shared::{
     ReadHead, Reason, Role, Share, Strategy, Target, WriteHead,
 };
 
+use crate::places::Places;
 use crate::unsynced::Unsynced;
 use crate::versions::Versions;
 
@@ -72,6 +76,9 @@ pub struct Data<N> {
     strips: RangeLocks,
     versions: Versions,
     unsynced: Unsynced,
+    places: Places,
+    /// Nodes refuse all this asks, for good.
+    revoked: AtomicBool,
 }
 
 /// A part of a range that lies in one strip.
@@ -83,8 +90,14 @@ struct Piece {
 impl<N: Net> Data<N> {
     /// A data path over `net`.
     pub fn new(net: N) -> Data<N> {
-        let (strips, versions) = (RangeLocks::default(), Versions::default());
-        Data { net, strips, versions, unsynced: Unsynced::default() }
+        Data {
+            net,
+            strips: RangeLocks::default(),
+            versions: Versions::default(),
+            unsynced: Unsynced::default(),
+            places: Places::default(),
+            revoked: AtomicBool::new(false),
+        }
     }
 
     /// What it goes over.
@@ -373,7 +386,6 @@ impl<N: Net> Data<N> {
         }
     }
 
-    /// What these nodes have answered becomes durable.
     /// What these nodes have answered becomes durable, unless it is lost: see
     /// [`Data::take_lost`].
     ///
@@ -388,12 +400,8 @@ impl<N: Net> Data<N> {
 
     /// Bytes that the nodes of a file can still take.
     async fn free(&self, grant: &Grant) -> Result<u64, DataError> {
-        let nodes = grant.nodes.iter().map(|node| {
-            let (peer, address) = address(node);
-            self.net.know(peer, address);
-            peer
-        });
-        let free = self.call(nodes, Call::Space).await?.into_iter().map(|reply| match reply {
+        let spaces = self.call(self.nodes(grant).into_iter(), Call::Space).await?;
+        let free = spaces.into_iter().map(|reply| match reply {
             Reply::Space { free, .. } => Ok(free),
             _ => Err(DataError::Medium),
         });
@@ -412,6 +420,7 @@ impl<N: Net> Data<N> {
         let each = nodes.map(|peer| async move {
             let mut pause = PAUSE;
             loop {
+                self.may_ask()?;
                 let when = self.unsynced.now();
                 match self.net.call(peer, call.clone()).await {
                     Ok(reply) => {
@@ -422,8 +431,9 @@ impl<N: Net> Data<N> {
                         return Ok(reply);
                     }
                     Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
-                    Err(_) => self.pause(&mut pause).await,
+                    Err(_) => self.places.is_silent(peer),
                 }
+                self.pause(&mut pause).await;
             }
         });
         try_join_abreast(ABREAST, each).await
@@ -457,9 +467,35 @@ impl<N: Net> Data<N> {
         let at = strip.checked_rem(count).and_then(|at| usize::try_from(at).ok());
         let coordinate = at.and_then(|at| grant.nodes.get(at));
         let coordinate = coordinate.ok_or(DataError::Refused(Reason::Invalid))?;
-        let (peer, address) = address(coordinate);
-        self.net.know(peer, address);
-        Ok(peer)
+        Ok(self.know(grant, coordinate))
+    }
+
+    /// All nodes of a grant, known from now on.
+    pub(crate) fn nodes(&self, grant: &Grant) -> Vec<Peer> {
+        grant.nodes.iter().map(|coordinate| self.know(grant, coordinate)).collect()
+    }
+
+    fn know(&self, grant: &Grant, coordinate: &Coordinate) -> Peer {
+        let peer = Peer::Node(coordinate.node);
+        let said = SocketAddrV4::new(Ipv4Addr::from(coordinate.address), coordinate.port);
+        self.net.know(peer, self.places.of(peer, said, grant.capability.expires));
+        peer
+    }
+
+    /// Nodes that did not answer since this was asked.
+    pub(crate) fn take_silent(&self) -> BTreeSet<Peer> {
+        self.places.take_silent()
+    }
+
+    /// Nodes take this part's key no more: who waits for one hears so.
+    pub(crate) fn is_revoked(&self) {
+        self.revoked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it makes sense to ask a node.
+    fn may_ask(&self) -> Result<(), DataError> {
+        let is_revoked = self.revoked.load(Ordering::Relaxed);
+        if is_revoked { Err(DataError::Refused(Reason::Revoked)) } else { Ok(()) }
     }
 
     /// Asks until there is an answer.
@@ -471,12 +507,13 @@ impl<N: Net> Data<N> {
     ) -> Result<(Answer, Vec<u8>), DataError> {
         let mut pause = PAUSE;
         loop {
+            self.may_ask()?;
             match self.net.request(peer, heads, data).await {
                 Ok((Answer { outcome: Err(Reason::Busy | Reason::Filling), .. }, _)) => {}
                 Ok((Answer { outcome: Err(reason), .. }, _)) => return Err(reason.into()),
                 Ok(answered) => return Ok(answered),
                 Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
-                Err(_) => {}
+                Err(_) => self.places.is_silent(peer),
             }
             self.pause(&mut pause).await;
         }
@@ -486,12 +523,6 @@ impl<N: Net> Data<N> {
         self.net.sleep(*pause).await;
         *pause = (*pause * 2).min(PAUSE_MAX);
     }
-}
-
-/// Who a coordinate is, and where.
-pub(crate) fn address(coordinate: &Coordinate) -> (Peer, SocketAddrV4) {
-    let address = SocketAddrV4::new(Ipv4Addr::from(coordinate.address), coordinate.port);
-    (Peer::Node(coordinate.node), address)
 }
 
 fn heads(grant: &Grant, data: u32, target: Target) -> Heads {

@@ -1,15 +1,19 @@
 //! Delegations: asking for them, giving them back, and what the server recalls.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outboard_base::planted::{Fault, is_planted};
+use outboard_base::task::Work;
 use outboard_base::{Errno, Ino, Result};
 use outboard_flow::Net;
 use outboard_volume::VolumeEvent;
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
-use outboard_wire::shared::{DATA_MAX, Strategy};
+use outboard_wire::shared::{DATA_MAX, Peer, Strategy};
 
 use crate::data::DataError;
 use crate::table::{Granted, Leaving, Step, Use};
@@ -160,7 +164,7 @@ impl<N: Net> Inner<N> {
         let ahead = self.now().after(AHEAD);
         if self.lease.lapses() == 0
             || self.lease.is_alive(ahead)
-            || self.froze.swap(true, std::sync::atomic::Ordering::SeqCst)
+            || self.froze.swap(true, Ordering::SeqCst)
         {
             return;
         }
@@ -251,6 +255,38 @@ impl<N: Net> Inner<N> {
             },
             _ => Reply::Failed(Errno::EAGAIN),
         }
+    }
+
+    /// Asks where nodes are that do not answer: of each for one of its files, whose fresh grant
+    /// says so. Who waits for such a node goes on by that.
+    pub(crate) fn seek_silent(self: &Arc<Self>) -> Option<Work> {
+        if self.seeks.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        let silent = self.data.take_silent();
+        let grants = if silent.is_empty() { Vec::new() } else { self.table.grants() };
+        let lies_on =
+            |grant: &Grant, peer| grant.nodes.iter().any(|node| Peer::Node(node.node) == peer);
+        let files = silent.into_iter().filter_map(|peer| {
+            let grant = grants.iter().find(|grant| lies_on(grant, peer))?;
+            Some((Ino(grant.capability.object), grant.capability.fence))
+        });
+        let files: BTreeMap<Ino, u64> = files.collect();
+        if files.is_empty() {
+            self.seeks.store(false, Ordering::SeqCst);
+            return None;
+        }
+        let inner = Arc::clone(self);
+        Some(Box::pin(async move {
+            for (ino, fence) in files {
+                inner.table.is_stale(ino, Some(fence));
+                match inner.enter(ino, Mode::Read).await {
+                    Ok(used) => drop(inner.data.nodes(&used.grant)),
+                    Err(errno) => tracing::debug!(%ino, %errno, "not said where its nodes are"),
+                }
+            }
+            inner.seeks.store(false, Ordering::SeqCst);
+        }))
     }
 
     /// Gives back what nobody uses.

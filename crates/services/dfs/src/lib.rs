@@ -30,6 +30,7 @@ mod delegate;
 mod forward;
 mod handles;
 mod lease;
+mod places;
 mod port;
 mod replays;
 mod server;
@@ -96,7 +97,7 @@ pub struct Without {
 const TELL_AFTER: Duration = Duration::from_millis(500);
 /// How long a delegation that nobody uses is kept, and how many are given back in one go.
 const IDLE: Duration = Duration::from_secs(30);
-const IDLE_AT_ONCE: usize = 64;
+const IDLE_AT_ONCE: usize = 1024;
 /// How long before its end a lease is good for nothing new: until the next beat it may be over.
 const AHEAD: Duration = Duration::from_secs(1);
 /// Beats under way at a time.
@@ -126,6 +127,8 @@ struct Inner<N> {
     /// Calls that nobody waits for, in their order, and whether somebody makes them.
     errands: Mutex<Vec<Call>>,
     running: AtomicBool,
+    /// It is being asked where nodes are that do not answer.
+    seeks: AtomicBool,
     /// The server knows that this life has begun.
     begun: AtomicBool,
     /// Sessions of which the server has not heard yet that they are back; their requests wait.
@@ -170,6 +173,7 @@ impl<N: Net> Dfs<N> {
             beats: AtomicUsize::new(0),
             errands: Mutex::default(),
             running: AtomicBool::new(false),
+            seeks: AtomicBool::new(false),
             begun: AtomicBool::new(false),
             returning: Mutex::default(),
             returned: WaitList::default(),
@@ -234,6 +238,7 @@ impl<N: Net> Dfs<N> {
                 works.push(Box::pin(async move { inner.give_back(ino).await }));
             }
         }
+        works.extend(inner.seek_silent());
         let has_errands = !locked(&inner.errands).is_empty();
         if has_errands && !inner.running.swap(true, Ordering::SeqCst) {
             let inner = Arc::clone(inner);

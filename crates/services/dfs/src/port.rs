@@ -16,8 +16,11 @@ use crate::{Dfs, Mode, locked};
 
 /// Delegations given back at a time, at an end.
 const ABREAST: usize = 16;
-/// How long an end waits for the server to take them.
+/// How long an end waits for what was written to be told and durable.
 const END: Duration = Duration::from_secs(5);
+/// And for the server to take back what nobody uses: who wants some of the rest waits once, until
+/// the lease of who has ended is over.
+const GIVE: Duration = Duration::from_secs(1);
 
 impl<N: Net> Volume for Dfs<N> {
     async fn handle(
@@ -155,7 +158,7 @@ impl<N: Net> Housekeeping for Dfs<N> {
     /// lease is gone there is nobody to tell: what was acknowledged is found by whoever asks next.
     async fn sync(&self) -> Result<()> {
         let inner = &self.0;
-        if inner.lease.has_changed() {
+        if inner.lease.has_changed() || inner.lease.is_revoked() {
             return Ok(());
         }
         match inner.within(END, inner.flush_all()).await {
@@ -167,7 +170,7 @@ impl<N: Net> Housekeeping for Dfs<N> {
             inner.give_back(ino).await;
             Ok::<(), Errno>(())
         });
-        let _ = inner.within(END, try_join_abreast(ABREAST, each)).await;
+        let _ = inner.within(GIVE, try_join_abreast(ABREAST, each)).await;
         Ok(())
     }
 

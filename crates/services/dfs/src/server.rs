@@ -110,6 +110,7 @@ impl<N: Net> Inner<N> {
             Ok(Reply::Failed(errno)) => {
                 if errno == Errno::EACCES && self.lease.revoked() {
                     tracing::error!("this client's key was revoked: nothing is answered any more");
+                    self.data.is_revoked();
                 }
                 Err(errno)
             }

@@ -1,6 +1,6 @@
 //! Telling the server what changed, and making it durable.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use outboard_base::{Errno, Ino, Result};
@@ -9,7 +9,6 @@ use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
 
 use crate::Inner;
-use crate::data::address;
 use crate::delegate::LATE;
 use crate::table::Untold;
 
@@ -86,7 +85,7 @@ impl<N: Net> Inner<N> {
             Some(grant) => grant,
             None => self.enter(ino, Mode::Read).await?.grant.clone(),
         };
-        self.flush_nodes(nodes_of([&*grant])).await?;
+        self.flush_nodes([&*grant]).await?;
         if self.data.take_lost(ino.0) { Err(Errno::EIO) } else { Ok(()) }
     }
 
@@ -99,12 +98,11 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    pub(crate) async fn flush_nodes(
-        &self,
-        nodes: BTreeMap<Peer, core::net::SocketAddrV4>,
-    ) -> Result<()> {
-        nodes.iter().for_each(|(peer, address)| self.net().know(*peer, *address));
-        self.data.flush(nodes.into_keys()).await.map_err(|_| Errno::EIO)
+    /// What the nodes of these files have answered becomes durable.
+    async fn flush_nodes<'g>(&self, grants: impl IntoIterator<Item = &'g Grant>) -> Result<()> {
+        let nodes = grants.into_iter().flat_map(|grant| self.data.nodes(grant));
+        let nodes: BTreeSet<Peer> = nodes.collect();
+        self.data.flush(nodes.into_iter()).await.map_err(|_| Errno::EIO)
     }
 
     /// Everything of all files.
@@ -117,8 +115,7 @@ impl<N: Net> Inner<N> {
             }
         }
         let grants = self.table.grants();
-        let nodes = nodes_of(grants.iter().map(|grant| &**grant));
-        let flushed = self.flush_nodes(nodes).await;
+        let flushed = self.flush_nodes(grants.iter().map(|grant| &**grant)).await;
         outcome = outcome.and(flushed);
         // Files that were given away while a node was.
         let others = self.data.flush(self.data.unsynced(None).into_iter()).await;
@@ -126,10 +123,4 @@ impl<N: Net> Inner<N> {
         outcome = outcome.and(flushed);
         if self.data.take_any_lost() { Err(Errno::EIO) } else { outcome }
     }
-}
-
-fn nodes_of<'g>(
-    grants: impl IntoIterator<Item = &'g Grant>,
-) -> BTreeMap<Peer, core::net::SocketAddrV4> {
-    grants.into_iter().flat_map(|grant| grant.nodes.iter().map(address)).collect()
 }

@@ -8,6 +8,7 @@
     reason = "a test may panic"
 )]
 
+mod away;
 mod caches;
 mod durable;
 mod fences;

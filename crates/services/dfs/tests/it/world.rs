@@ -57,6 +57,8 @@ struct State {
     full: bool,
     /// Losses of power, of nodes.
     boots: BTreeMap<u16, u64>,
+    /// Nodes that are at another address than at the start, and at no other.
+    moved: BTreeMap<Peer, SocketAddrV4>,
 }
 
 pub(crate) struct World {
@@ -248,9 +250,20 @@ impl World {
 pub(crate) struct Line {
     pub(crate) world: Arc<World>,
     me: Peer,
+    known: Arc<Mutex<BTreeMap<Peer, SocketAddrV4>>>,
 }
 
 impl Line {
+    fn new(world: &Arc<World>, me: Peer) -> Line {
+        Line { world: Arc::clone(world), me, known: Arc::default() }
+    }
+
+    /// Whether what is sent comes to where the other is.
+    fn reaches(&self, to: Peer) -> bool {
+        let moved = self.world.state().moved.get(&to).copied();
+        moved.is_none_or(|at| self.known.lock().unwrap().get(&to) == Some(&at))
+    }
+
     /// There and back: the target works on its own, whatever becomes of who asks.
     async fn exchange<T: 'static>(
         &self,
@@ -258,7 +271,7 @@ impl Line {
         work: impl Future<Output = T> + 'static,
     ) -> std::result::Result<T, Gone> {
         self.sleep(Duration::from_micros(self.world.below(1500))).await;
-        if self.world.is_lost(self.me, to) {
+        if self.world.is_lost(self.me, to) || !self.reaches(to) {
             self.sleep(Duration::from_millis(100)).await;
             return Err(Gone::Unanswered);
         }
@@ -292,7 +305,9 @@ impl Line {
 }
 
 impl Net for Line {
-    fn know(&self, _: Peer, _: SocketAddrV4) {}
+    fn know(&self, peer: Peer, address: SocketAddrV4) {
+        self.known.lock().unwrap().insert(peer, address);
+    }
 
     async fn call(&self, to: Peer, call: Vec<u8>) -> std::result::Result<Vec<u8>, Gone> {
         let (world, me) = (Arc::clone(&self.world), self.me);
@@ -302,7 +317,7 @@ impl Net for Line {
             let reply = match to {
                 Peer::Node(node) => world.node_call(node, call).await,
                 Peer::Server(_) => {
-                    let server = SERVERS.with_borrow(Clone::clone).unwrap();
+                    let server = server();
                     server.call(me, call, world.time(), world.wall()).await
                 }
                 Peer::Coordinator(_) => std::future::pending().await,
@@ -367,6 +382,10 @@ impl Drop for Rig {
     }
 }
 
+pub(crate) fn server() -> Server {
+    SERVERS.with_borrow(Clone::clone).unwrap()
+}
+
 fn coordinate(node: u16) -> Coordinate {
     Coordinate { address: [127, 0, 0, 1], port: 1000 + node, node, unit: 0, role: Role::Data }
 }
@@ -413,7 +432,7 @@ impl Rig {
             members: (0..NODES).collect(),
             ..MetaOptions::default()
         };
-        let line = Line { world: Arc::clone(&world), me: SERVER };
+        let line = Line::new(&world, SERVER);
         let server = run(Meta::open(Arc::new(kvfs), line, options)).unwrap();
         SERVERS.with_borrow_mut(|place| *place = Some(server));
         let (beats, tidied) = (BTreeMap::new(), Time(0));
@@ -423,7 +442,7 @@ impl Rig {
     /// A new client, connected.
     pub(crate) fn client(&mut self, number: u64) -> Arc<Client> {
         let me = Peer::Client(number);
-        let line = Line { world: Arc::clone(&self.world), me };
+        let line = Line::new(&self.world, me);
         let mode = Mode::Direct;
         let options = DfsOptions { server: SERVER, client: number, nonce: number, volume: 5, mode };
         let client = Arc::new(Dfs::new(line, options));
@@ -468,6 +487,13 @@ impl Rig {
         };
     }
 
+    /// A node is at another address from now on, and the server knows.
+    pub(crate) fn moves(&self, node: u16) {
+        let at = SocketAddrV4::new([127, 0, 0, 2].into(), 2000 + node);
+        self.world.state().moved.insert(Peer::Node(node), at);
+        server().nodes_are(Some(&[(node, at)]));
+    }
+
     pub(crate) fn ends(&self, object: u64) -> u64 {
         let end = |node: &Node| {
             let found = node.store.objects(object, 1);
@@ -479,7 +505,7 @@ impl Rig {
     /// Everybody does something, and a little time passes.
     pub(crate) fn step(&mut self) {
         let now = self.world.time();
-        let server = SERVERS.with_borrow(Clone::clone).unwrap();
+        let server = server();
         server.events();
         for work in server.take_work() {
             spawn(SERVER, work);

@@ -1,0 +1,70 @@
+//! Where nodes are, and which of them do not answer.
+//!
+//! A grant says where nodes were when it was made, and is used for minutes. Of what several say the
+//! newest counts: capabilities expire in the order in which they were signed. A node that does not
+//! answer may have moved, so the server is asked again for a file that lies on it.
+
+use core::net::SocketAddrV4;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use outboard_wire::shared::Peer;
+
+#[derive(Debug, Default)]
+struct State {
+    /// Of each node the end of the capability that said so, and where it is.
+    known: BTreeMap<Peer, (u64, SocketAddrV4)>,
+    silent: BTreeSet<Peer>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Places(Mutex<State>);
+
+impl Places {
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A grant whose capability ends at `expires` says that a node is at `address`; where it is.
+    pub(crate) fn of(&self, node: Peer, address: SocketAddrV4, expires: u64) -> SocketAddrV4 {
+        self.change(|state| {
+            let known = state.known.entry(node).or_insert((expires, address));
+            if expires >= known.0 {
+                *known = (expires, address);
+            }
+            known.1
+        })
+    }
+
+    /// A node did not answer.
+    pub(crate) fn is_silent(&self, node: Peer) {
+        self.change(|state| state.silent.insert(node));
+    }
+
+    /// Those that did not since this was asked.
+    pub(crate) fn take_silent(&self) -> BTreeSet<Peer> {
+        self.change(|state| std::mem::take(&mut state.silent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn the_newest_word_counts() {
+        let places = Places::default();
+        let at = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        let node = Peer::Node(1);
+        assert_eq!(places.of(node, at(1), 10), at(1));
+        assert_eq!(places.of(node, at(2), 20), at(2));
+        assert_eq!(places.of(node, at(1), 10), at(2), "an older grant is used again");
+        assert_eq!(places.of(node, at(3), 20), at(3));
+        assert_eq!(places.of(Peer::Node(2), at(4), 1), at(4));
+        places.is_silent(node);
+        assert_eq!(places.take_silent(), BTreeSet::from([node]));
+        assert!(places.take_silent().is_empty());
+    }
+}
