@@ -208,15 +208,17 @@ impl Volume {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// A second mount of the running volume, in `BASE/twin`, with the same flags.
-    pub fn twin(&self) -> Result<Twin> {
+    /// A second mount of the running volume, in `BASE/twin`, with the same flags but for the cache.
+    pub fn twin(&self, cache: &str) -> Result<Twin> {
         let mountpoint = self.base.join("twin");
         context(fs::create_dir_all(&mountpoint), || format!("no {}", mountpoint.display()))?;
         let log = OpenOptions::new().create(true).append(true).open(self.log());
         let log = context(log, || "cannot open the log".to_owned())?;
         let errors = context(log.try_clone(), || "cannot share the log".to_owned())?;
         let mut command = Command::new(&self.program);
-        command.arg("mount").arg("--data").arg(self.data()).args(&self.flags).arg(&mountpoint);
+        let caches = |flag: &&String| flag.starts_with("--cache") || *flag == "--shares";
+        let flags = self.flags.iter().filter(|flag| !caches(flag));
+        command.arg("mount").arg("--data").arg(self.data()).args(flags).arg(cache).arg(&mountpoint);
         command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
         let child = context(command.spawn(), || format!("cannot start {command:?}"))?;
         let mut twin = Twin { child, mountpoint };

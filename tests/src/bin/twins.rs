@@ -1,5 +1,6 @@
 //! Two mounts of one volume on one DPU side are one file system, in each cache mode: what was
-//! answered on one is what the other shows from then on (`docs/internals/coherence.md`).
+//! answered on one is what the other shows from then on (`docs/internals/coherence.md`). With
+//! `write-back` the kernel collects writes for one of them, and the other keeps nothing.
 //!
 //! Attributes, names, names that do not exist, listings, sizes and bytes (also through a descriptor
 //! opened before) after each single change; a counter that four threads raise by turns under a
@@ -19,7 +20,7 @@ use outboard_tests::twins::Pair;
 use outboard_tests::{Result, Volume, context};
 
 const USAGE: &str = "\
-twins [--cache=kernel|hybrid|none]... [--rounds=N] [--base=DIRECTORY]
+twins [--cache=kernel|hybrid|none|write-back]... [--rounds=N] [--base=DIRECTORY]
 
   --cache   only these modes [default: each]
   --rounds  changes of each kind [default: 100]
@@ -50,15 +51,20 @@ fn run(args: &[String]) -> Result<()> {
         }
     }
     if modes.is_empty() {
-        modes = vec!["kernel", "hybrid", "none"];
+        modes = vec!["kernel", "hybrid", "none", "write-back"];
     }
     for mode in modes {
         let start = Instant::now();
         let place = base.join(mode);
         context(fs::create_dir_all(&place), || format!("cannot make {}", place.display()))?;
-        let mut volume = Volume::new(&place, &[&format!("--cache={mode}")])?;
+        let cache = format!("--cache={mode}");
+        let (first, second) = match mode {
+            "write-back" => (vec![cache.as_str(), "--shares"], "--cache=none"),
+            _ => (vec![cache.as_str()], cache.as_str()),
+        };
+        let mut volume = Volume::new(&place, &first)?;
         volume.start()?;
-        let twin = volume.twin()?;
+        let twin = volume.twin(second)?;
         let pair = Pair { one: volume.mountpoint(), other: twin.mountpoint() };
         let shown = pair
             .all(&twin, rounds)
@@ -67,7 +73,7 @@ fn run(args: &[String]) -> Result<()> {
         shown?;
         context(volume.check(), || format!("{mode}: fsck while running"))?;
         volume.stop()?;
-        println!("{mode:<6}  {rounds} of each  {:>5.1} s", start.elapsed().as_secs_f64());
+        println!("{mode:<10}  {rounds} of each  {:>5.1} s", start.elapsed().as_secs_f64());
     }
     context(fs::remove_dir_all(&base), || format!("cannot remove {}", base.display()))
 }

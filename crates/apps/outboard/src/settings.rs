@@ -46,7 +46,7 @@ pub(crate) enum CacheMode {
     /// The kernel's page cache, write-through, invalidated when another attachment changes a file.
     Kernel,
     /// The kernel's page cache, which collects writes and has them written later: when a file is
-    /// closed at the latest. The mount has the volume for itself.
+    /// closed at the latest. The mount has the volume for itself, or --shares it.
     WriteBack,
     /// The hybrid cache: pages in this process's memory that the DPU side manages; the kernel keeps
     /// no file data.
@@ -171,6 +171,18 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cache: Option<CacheMode>,
 
+    /// With --cache write-back, as root: programs past the kernel and mounts with --cache none may
+    /// use the volume, too
+    #[arg(
+        long,
+        value_name = "true|false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) shares: Option<bool>,
+
     /// Size of the hybrid cache's pages, with K, M or G; memory is taken as it is used
     /// [default: 64M]
     #[arg(long, value_name = "SIZE")]
@@ -274,7 +286,7 @@ impl Settings {
         let flags = self;
         let both = prefer!(
             flags, file; data, store, client, size, queues, depth, spin, on_dpu_loss,
-            dpu_loss_limit, on_mount_loss, die_at, cache,
+            dpu_loss_limit, on_mount_loss, die_at, cache, shares,
             cache_size, replace, prefetch, flush, dirty_limit, compress, read_delay, without,
             options, memory, log, log_format, socket_mode, socket_group
         );
@@ -439,6 +451,11 @@ impl Settings {
         (self.on_dpu_loss.unwrap_or(OnDpuLoss::Wait), limit)
     }
 
+    /// Whether others may be beside a kernel that collects writes.
+    pub(crate) fn shares(&self) -> bool {
+        self.shares.unwrap_or(false)
+    }
+
     /// Whether a mount outlives its process. With write-back it does, or what the kernel answered
     /// would be lost.
     pub(crate) fn mount_outlives(&self) -> Result<bool, Failure> {
@@ -446,6 +463,9 @@ impl Settings {
             (CacheMode::Hybrid, Some(OnMountLoss::Restart)) => Err(Failure::usage(
                 "--on-mount-loss restart does not go with --cache hybrid, whose pages a process \
                  that dies may have half written; take another cache",
+            )),
+            (mode, _) if self.shares() && mode != CacheMode::WriteBack => Err(Failure::usage(
+                "--shares is for --cache write-back: with other caches a volume is shared anyhow",
             )),
             (CacheMode::WriteBack, Some(OnMountLoss::End)) => Err(Failure::usage(
                 "--on-mount-loss end does not go with --cache write-back: what the kernel has \

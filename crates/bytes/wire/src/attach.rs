@@ -21,7 +21,9 @@ mod hello;
 
 use crate::nvmefs::{put, u16_at, u32_at};
 
-pub use hello::{Hello, QueuesHello, QueuesWelcome, RingsHello, RingsWelcome, Role, Welcome};
+pub use hello::{
+    Company, Hello, QueuesHello, QueuesWelcome, RingsHello, RingsWelcome, Role, Welcome,
+};
 
 /// First bytes of a message: "OBAT".
 pub const MAGIC: u32 = 0x5441_424F;

@@ -3,13 +3,15 @@
 //! ```text
 //! byte   field
 //!   0    kind: 1 invalidate inode, 2 invalidate entry, 3 lock granted, 4 recall,
-//!              6 overflow; 5 was never sent and means nothing
-//!   1    name length (kind 2), at most 31
+//!              6 overflow, 7 collected; 5 was never sent and means nothing
+//!   1    name length (kind 2), at most 31; what is asked (kind 7): 0 write back, 1 hold,
+//!              2 hold and set a time, 3 truncate
 //!  2-3   errno (kind 3), 0 = granted
 //!  4-7   zero
 //!  8-15  inode, parent inode, or ticket
-//! 16-23  first byte (kinds 1, 4)
-//! 24-31  bytes from there, u64::MAX = to the end (kinds 1, 4)
+//! 16-23  first byte (kinds 1, 4); mark (kind 7)
+//! 24-31  bytes from there, u64::MAX = to the end (kinds 1, 4); seconds, or size (kind 7)
+//! 32-35  nanoseconds (kind 7)
 //! 24-54  the name (kind 2)
 //! 56-63  sequence number, from 1: the entry's phase
 //! ```
@@ -20,9 +22,9 @@
 //! [`Event::Overflow`] follows as soon as there is room: the host then assumes that everything
 //! changed.
 
-use outboard_base::{Errno, Ino};
+use outboard_base::{Errno, Ino, Timestamp};
 
-use crate::nvmefs::{put, u64_at};
+use crate::nvmefs::{put, u32_at, u64_at};
 
 /// Bytes of an event entry.
 pub const EVENT_LEN: usize = 64;
@@ -70,8 +72,61 @@ pub enum Event {
         /// Bytes; `u64::MAX` reaches to the end.
         len: u64,
     },
+    /// Others ask for a file of which this host's kernel, which collects writes, may have some, or
+    /// of which it says size and times. The host does what is asked before it has acted upon this.
+    Collected {
+        /// The file.
+        ino: Ino,
+        /// The access time, nanoseconds since 1970, by which the request is known that the kernel
+        /// makes of a [`Wanted::Hold`]; never twice the same.
+        mark: u64,
+        /// What is asked.
+        wanted: Wanted,
+    },
     /// Events were lost: assume that everything changed.
     Overflow,
+}
+
+/// What is asked of a kernel that collects writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// That it writes what it has.
+    WriteBack,
+    /// That it writes what it has, and then keeps the file as it is: a `Setattr` with the mark
+    /// comes, and until that is answered nobody writes to the file there.
+    Hold {
+        /// The file's mtime then; `None`: it stays.
+        mtime: Option<Timestamp>,
+    },
+    /// That it takes the file for this long.
+    Truncate {
+        /// The size.
+        size: u64,
+    },
+}
+
+impl Wanted {
+    fn raw(self) -> (u8, u64, u32) {
+        match self {
+            Wanted::WriteBack => (0, 0, 0),
+            Wanted::Hold { mtime: None } => (1, 0, 0),
+            Wanted::Hold { mtime: Some(at) } => (2, at.sec.cast_unsigned(), at.nsec),
+            Wanted::Truncate { size } => (3, size, 0),
+        }
+    }
+
+    fn from_raw(kind: u8, word: u64, nsec: u32) -> Result<Wanted, InvalidEvent> {
+        match kind {
+            0 => Ok(Wanted::WriteBack),
+            1 => Ok(Wanted::Hold { mtime: None }),
+            2 => {
+                let mtime = Timestamp::new(word.cast_signed(), nsec).ok_or(InvalidEvent)?;
+                Ok(Wanted::Hold { mtime: Some(mtime) })
+            }
+            3 => Ok(Wanted::Truncate { size: word }),
+            _ => Err(InvalidEvent),
+        }
+    }
 }
 
 /// The entry's kind or fields mean nothing.
@@ -104,6 +159,12 @@ impl Event {
             }
             Event::Recall { ino, offset, len } => (4, ino.0, *offset, *len),
             Event::Overflow => (6, 0, 0, 0),
+            Event::Collected { ino, mark, wanted } => {
+                let (asked, word, nsec) = wanted.raw();
+                put(&mut out, 1, &[asked]);
+                put(&mut out, 32, &nsec.to_le_bytes());
+                (7, ino.0, *mark, word)
+            }
         };
         put(&mut out, 0, &[kind]);
         put(&mut out, 8, &a.to_le_bytes());
@@ -145,6 +206,10 @@ impl Event {
             }
             4 => Event::Recall { ino: Ino(a), offset: b, len: c },
             6 => Event::Overflow,
+            7 => {
+                let wanted = Wanted::from_raw(name_len, c, u32_at(bytes, 32))?;
+                Event::Collected { ino: Ino(a), mark: b, wanted }
+            }
             _ => return Err(InvalidEvent),
         })
     }
@@ -171,13 +236,17 @@ mod tests {
 
     #[test]
     fn unknown_kinds_and_long_names_are_refused() {
-        for kind in [0, 5, 7, 255] {
+        for kind in [0, 5, 8, 255] {
             let mut bytes = Event::Overflow.emit(1);
             bytes[0] = kind;
             assert_eq!(Event::parse(&bytes), Err(InvalidEvent));
         }
         let mut bytes = Event::invalidate_entry(Ino(1), b"x").emit(1);
         bytes[1] = 32;
+        assert_eq!(Event::parse(&bytes), Err(InvalidEvent));
+        let (ino, wanted) = (Ino(1), Wanted::WriteBack);
+        let mut bytes = Event::Collected { ino, mark: 2, wanted }.emit(1);
+        bytes[1] = 4;
         assert_eq!(Event::parse(&bytes), Err(InvalidEvent));
         let long = Event::invalidate_entry(Ino(1), &[b'x'; 32]);
         assert_eq!(long, Event::InvalidateEntry { parent: Ino(1), name: Vec::new() });
@@ -200,6 +269,10 @@ mod tests {
                 ino: Ino(i),
                 offset,
                 len
+            }),
+            (any::<[u64; 3]>(), 0u8..4).prop_map(|([ino, mark, word], kind)| {
+                let wanted = Wanted::from_raw(kind, word, 999_999_999).unwrap();
+                Event::Collected { ino: Ino(ino), mark, wanted }
             }),
             Just(Event::Overflow),
         ]

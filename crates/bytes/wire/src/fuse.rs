@@ -38,7 +38,7 @@ pub use call::{
     setxattr_flags, write_in_flags,
 };
 pub use header::{IN_HEADER_LEN, InHeader, Opcode, WRITE_HEAD_LEN};
-pub use notify::{inc_epoch, inval_entry, inval_inode, resend};
+pub use notify::{inc_epoch, inval_entry, inval_inode, resend, store};
 
 /// The node id of the root directory.
 pub const ROOT_ID: u64 = 1;

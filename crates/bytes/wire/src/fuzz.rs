@@ -425,7 +425,7 @@ mod tests {
             depth: 64,
             cache_at: 1 << 19,
             cache_len: 1 << 16,
-            alone: true,
+            company: crate::attach::Company::Nobody,
             outlives: true,
         };
         let (align, requests, responses) = (512, 4096, 8192);

@@ -48,6 +48,16 @@ pub trait Volume: 'static {
         mtime: Option<Timestamp>,
     ) -> impl Future<Output = Result<()>>;
 
+    /// Whether an attachment may keep something of `ino`: it was sent its number, or has it open.
+    fn is_known(&self, _session: SessionId, _ino: Ino) -> bool {
+        true
+    }
+
+    /// Whether an attachment has `ino` open to write to it.
+    fn is_open_to_write(&self, _session: SessionId, _ino: Ino) -> bool {
+        true
+    }
+
     /// The flags a handle of an attachment was opened with.
     fn opened(&self, session: SessionId, ino: Ino, fh: Fh) -> Option<u32>;
 

@@ -153,6 +153,16 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok(())
     }
 
+    /// Whether an attachment was sent the number of `ino`, or has it open.
+    pub fn is_known(&self, attachment: SessionId, ino: Ino) -> bool {
+        self.handles.knows(attachment, ino)
+    }
+
+    /// Whether an attachment has `ino` open to write to it.
+    pub fn is_open_to_write(&self, attachment: SessionId, ino: Ino) -> bool {
+        self.handles.writes(attachment, ino)
+    }
+
     /// The flags a handle of an attachment was opened with.
     pub fn opened(&self, attachment: SessionId, ino: Ino, fh: Fh) -> Option<u32> {
         self.handles.get(attachment, fh, ino).ok().map(|handle| handle.flags)

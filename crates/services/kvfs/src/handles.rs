@@ -390,6 +390,16 @@ impl Handles {
             || state.counts_by.contains_key(&(attachment, ino))
     }
 
+    /// Whether an attachment has `ino` open to write to it.
+    pub(crate) fn writes(&self, attachment: SessionId, ino: Ino) -> bool {
+        let state = self.state();
+        // Few are open at once, but it is asked for every read of others.
+        state.counts_by.contains_key(&(attachment, ino))
+            && state.open.iter().any(|((whose, _), (handle, _))| {
+                *whose == attachment && handle.ino == ino && handle.writes()
+            })
+    }
+
     /// Whether those who held something before the opening may still say so.
     pub(crate) fn in_grace(&self) -> bool {
         self.state().grace

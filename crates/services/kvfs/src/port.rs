@@ -55,6 +55,14 @@ impl<K: Kv, M: Medium> Volume for Kvfs<K, M> {
         Kvfs::write_back(self, session, ino, runs, mtime)
     }
 
+    fn is_known(&self, session: SessionId, ino: Ino) -> bool {
+        Kvfs::is_known(self, session, ino)
+    }
+
+    fn is_open_to_write(&self, session: SessionId, ino: Ino) -> bool {
+        Kvfs::is_open_to_write(self, session, ino)
+    }
+
     fn opened(&self, session: SessionId, ino: Ino, fh: Fh) -> Option<u32> {
         Kvfs::opened(self, session, ino, fh)
     }

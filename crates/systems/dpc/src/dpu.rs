@@ -19,6 +19,8 @@
 //! executor.
 
 mod attachment;
+mod beside;
+mod collector;
 mod grace;
 mod letting_go;
 mod serve;

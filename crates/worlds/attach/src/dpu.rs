@@ -201,6 +201,9 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
             Dispatch::Kv => kv.expect(sessions.with_caches()),
             Dispatch::Shared => shared.expect(sessions.with_caches()),
         }
+        if let Some(session) = sessions.collector() {
+            service.expect_collector(session);
+        }
         Ok(Dpu {
             service,
             kv,
@@ -327,6 +330,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         for session in missing {
             tracing::warn!(%session, "did not come back in time: its files and locks are released");
             self.sessions.remove(session);
+            self.service.collects_no_more(session);
         }
         self.kv.end_grace(&*self.runtime);
         self.shared.end_grace(&*self.runtime);

@@ -31,7 +31,7 @@ use outboard_dpc::host::{Front, QueuePort, QueueSlot, Session, SessionWorld, Set
 
 use crate::link::{AttachFailure, HostLink, HostMemory};
 use outboard_os::clock;
-use outboard_wire::attach::Reason;
+use outboard_wire::attach::{Company, Reason};
 use world::HostWorld;
 
 /// How a host attaches.
@@ -49,8 +49,8 @@ pub struct HostOptions {
     pub beat_limit: Duration,
     /// The hybrid cache: pages of file data in this process's memory; `None` for none.
     pub cache: Option<Shape>,
-    /// Nobody else may be attached meanwhile, and nobody is.
-    pub alone: bool,
+    /// Beside whom it may be attached.
+    pub company: Company,
     /// The session's memory is kept by somebody else, too: another process may take the session up
     /// when this has died.
     pub outlives: bool,
@@ -76,7 +76,7 @@ impl HostOptions {
             // Longer than a disk may keep a DPU side busy, shorter than a user waits.
             beat_limit: Duration::from_secs(20),
             cache: None,
-            alone: false,
+            company: Company::default(),
             outlives: false,
             on_thread: None,
             dial: None,
@@ -149,7 +149,7 @@ impl Host {
         let queues = settings.queues.saturating_add(1);
         let (cache, large) = (options.cache.as_ref(), takes_huge_pages(&options.socket));
         let memory = HostMemory::create_with(id, queues, settings.depth, cache, large)?;
-        let memory = Arc::new(memory.wishing(options.alone, options.outlives));
+        let memory = Arc::new(memory.wishing(options.company, options.outlives));
         let plane = memory.format_cache()?;
         let link = Arc::new(first_link(&options, &memory)?);
         let ledger = Arc::new(Ledger::default());

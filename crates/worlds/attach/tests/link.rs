@@ -42,7 +42,7 @@ use outboard_os::event_loop::{EventLoop, Pass, Polled};
 use outboard_os::futex;
 use outboard_os::shm::Shared;
 use outboard_os::wakeup::Wakeup;
-use outboard_wire::attach::{Hello, Message, QueuesHello, Reason};
+use outboard_wire::attach::{Company, Hello, Message, QueuesHello, Reason};
 use outboard_wire::event::Event;
 use outboard_wire::nvmefs::{Dispatch, Status};
 use rustix::event::{PollFd, PollFlags};
@@ -556,7 +556,7 @@ fn what_is_wrong_with_a_hello_is_said() {
         depth: 8,
         cache_at: 0,
         cache_len: 0,
-        alone: false,
+        company: Company::default(),
         outlives: false,
     };
     let shared = Shared::create("t", 1 << 20).unwrap();

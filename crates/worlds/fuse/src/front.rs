@@ -1,16 +1,18 @@
 //! What the threads of a mount share, and what a link's completions and events come to.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use outboard_base::Ino;
 use outboard_volume::backend::{self, Completion, Told};
 use outboard_wire::event::Event;
+use outboard_wire::fuse::SetattrIn;
 use outboard_wire::fuse::answer::{Valid, fopen};
 use outboard_wire::fuse::init::{InitOut, flags};
 
+use crate::collected::{Asked, Marked, Mended};
 use crate::directories::Directories;
 use crate::inodes::InodeTable;
 use crate::job::Chore;
@@ -53,6 +55,9 @@ impl Agreed {
     }
 }
 
+/// What others ask of a kernel that collects writes, and files they have changed.
+pub(crate) type Collected = (Receiver<Option<Asked>>, Receiver<Option<Mended>>);
+
 /// The mount's end of a link: completions and events come in here, from any thread. Made before the
 /// session it serves, used by the mount afterwards.
 #[derive(Debug)]
@@ -68,6 +73,12 @@ pub struct MountFront<S> {
     agreed: OnceLock<Agreed>,
     chores: Mutex<Vec<Chore>>,
     has_chores: AtomicBool,
+    /// What others ask of a kernel that collects writes, and files they have changed. As many at a
+    /// time as others make requests.
+    asked: Sender<Option<Asked>>,
+    mended: Sender<Option<Mended>>,
+    collected_out: Mutex<Option<Collected>>,
+    marked: Mutex<Option<Marked>>,
     recalls: SyncSender<Recall>,
     recalls_out: Mutex<Option<Receiver<Recall>>>,
     notices: SyncSender<Notice>,
@@ -97,9 +108,16 @@ impl<S: backend::Slot> backend::Front<S> for MountFront<S> {
 
     fn event(&self, event: Event, told: Told) {
         self.directories.forget();
-        // Before the mount is there the kernel keeps nothing. One that collects writes has the
-        // volume for itself, and knows better.
-        if self.agreed().is_none() || self.collects() {
+        if let Event::Collected { ino, mark, wanted } = event {
+            // Without a mount there is nothing to give back.
+            if self.shares() {
+                let _nobody = self.asked.send(Some(Asked { ino, mark, wanted, told }));
+            }
+            return;
+        }
+        // Before the mount is there the kernel keeps nothing. One that collects writes and has the
+        // volume for itself knows better.
+        if self.agreed().is_none() || self.collects() && !self.shares() {
             return;
         }
         if let Err(TrySendError::Full(Recall::Event(event, told))) =
@@ -122,6 +140,8 @@ impl<S: backend::Slot> MountFront<S> {
     pub fn new(options: MountOptions) -> MountFront<S> {
         let (notices, notices_out) = sync_channel(NOTICES);
         let (recalls, recalls_out) = sync_channel(NOTICES);
+        let (asked, asked_out) = channel();
+        let (mended, mended_out) = channel();
         MountFront {
             releases: Releases::new(options.workers.max(1)),
             options,
@@ -133,6 +153,10 @@ impl<S: backend::Slot> MountFront<S> {
             agreed: OnceLock::new(),
             chores: Mutex::default(),
             has_chores: AtomicBool::new(false),
+            asked,
+            mended,
+            collected_out: Mutex::new(Some((asked_out, mended_out))),
+            marked: Mutex::default(),
             recalls,
             recalls_out: Mutex::new(Some(recalls_out)),
             notices,
@@ -147,6 +171,38 @@ impl<S: backend::Slot> MountFront<S> {
     /// Whether the kernel collects writes.
     pub(crate) fn collects(&self) -> bool {
         self.options.cache == Cache::WriteBack
+    }
+
+    /// Whether it does so with others beside it.
+    pub(crate) fn shares(&self) -> bool {
+        self.collects() && self.options.shares
+    }
+
+    /// Which request of the kernel is the asker's, from now on.
+    pub(crate) fn mark(&self, marked: Option<Marked>) {
+        *lock(&self.marked) = marked;
+    }
+
+    /// Whether a SETATTR is the asker's; if so, whether it holds the file.
+    pub(crate) fn is_marked(&self, ino: Ino, set: &SetattrIn) -> Option<bool> {
+        let marked = if self.shares() { *lock(&self.marked) } else { None };
+        marked.and_then(|marked| marked.is(ino, set.valid, (set.atime, set.atime_nsec)))
+    }
+
+    /// The kernel hears what a file that stood still is now.
+    pub(crate) fn mended(&self, mended: Mended) {
+        // After the end nobody waits for the answer.
+        let _nobody = self.mended.send(Some(mended));
+    }
+
+    /// The mount is over: others get nothing of the kernel any more.
+    pub(crate) fn end_collected(&self) {
+        let _gone = (self.asked.send(None), self.mended.send(None));
+    }
+
+    /// What others ask, and have changed, once.
+    pub(crate) fn take_collected(&self) -> Option<Collected> {
+        lock(&self.collected_out).take()
     }
 
     /// Serves no request that is read from now on, and waits until those before are answered, or

@@ -238,6 +238,11 @@ impl InodeTable {
         gone.iter().map(|locker| locker.owner).collect()
     }
 
+    /// Whether the kernel refers to an inode.
+    pub(crate) fn is_known(&self, ino: Ino) -> bool {
+        ino == Ino::ROOT || self.table.shard(ino.0).contains_key(&ino.0)
+    }
+
     /// Every inode known.
     pub(crate) fn all(&self) -> Vec<Ino> {
         self.table

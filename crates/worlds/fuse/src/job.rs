@@ -14,6 +14,8 @@ pub(crate) enum Shape {
     Entry { parent: Ino },
     /// Attributes.
     Attr,
+    /// Attributes of a file that stood still while others changed it.
+    Mended,
     /// Extended attributes of an inode.
     Statx,
     /// An open file or directory, and the flags the kernel gets with it.

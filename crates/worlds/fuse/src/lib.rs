@@ -24,6 +24,7 @@
 
 #![deny(unsafe_code)]
 
+mod collected;
 mod directories;
 mod front;
 mod inodes;

@@ -87,7 +87,8 @@ fn tell<S: Slot>(front: &MountFront<S>, event: &Event) {
             }
         }
         // Locks are the link's matter; this adaptor holds no delegations and no cache of its own.
-        Event::LockGranted { .. } | Event::Recall { .. } => {}
+        // Nor is what others ask of a kernel that collects writes, which has threads of its own.
+        Event::LockGranted { .. } | Event::Recall { .. } | Event::Collected { .. } => {}
     }
 }
 
@@ -111,7 +112,7 @@ pub(crate) fn let_go<S: Slot>(front: &MountFront<S>, event: &Event) {
             invalidate_names(front);
             front.inodes.all().into_iter().chain([Ino::ROOT]).for_each(attributes);
         }
-        Event::LockGranted { .. } | Event::Recall { .. } => {}
+        Event::LockGranted { .. } | Event::Recall { .. } | Event::Collected { .. } => {}
     }
 }
 

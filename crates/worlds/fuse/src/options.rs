@@ -16,8 +16,9 @@ pub enum Cache {
     #[default]
     Kernel,
     /// The same, but the kernel collects writes: it answers them, says what size and times a file
-    /// has, and writes its pages later; the volume hears of a change by `close` at the latest. Only
-    /// for who has the volume alone: the kernel ignores size and times that others gave a file.
+    /// has, and writes its pages later; the volume hears of a change by `close` at the latest. The
+    /// kernel ignores size and times that others gave a file: for who has the volume alone, or
+    /// [shares](MountOptions::shares) it.
     WriteBack,
     /// None; it lies in the hybrid cache of the mount's link, which the backend keeps. Names and
     /// attributes stay in the kernel as with [`Cache::Kernel`].
@@ -86,6 +87,9 @@ pub struct MountOptions {
     /// it is what hides how far away the volume's data lies. Only root's mounts get more than the
     /// kernel's default of 128 KiB.
     pub read_ahead: usize,
+    /// With [`Cache::WriteBack`]: others may use the volume, too. They ask for what the kernel has
+    /// collected, which takes root's right to open inodes by their handles.
+    pub shares: bool,
     /// Bytes the kernel may have collected, with [`Cache::WriteBack`], before who writes waits; it
     /// begins to write at half of that. Only root's mounts get more than the kernel's default, 1 %
     /// of what may be dirty at all.
@@ -115,6 +119,7 @@ impl Default for MountOptions {
             negative_valid: FOREVER,
             workers: 2,
             read_ahead: IO_MAX,
+            shares: false,
             collected_max: 64 << 20,
             die_at: None,
         }

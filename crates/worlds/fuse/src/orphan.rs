@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Threads that tell the kernel.
-const TELLING: [&str; 2] = ["fuse-notify", "fuse-recall"];
+const TELLING: [&str; 4] = ["fuse-notify", "fuse-recall", "fuse-ask", "fuse-mend"];
 
 /// Whether a process is dead, if need be but for threads that the kernel holds and that answer
 /// nothing any more.

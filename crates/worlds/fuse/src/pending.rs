@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use outboard_volume::backend::OWN;
 
-use crate::job::Job;
+use crate::job::{Job, Shape};
 use crate::table::Table;
 
 /// Who asked for a request under way.
@@ -45,6 +45,24 @@ impl Pending {
     /// Whether nothing is under way but waits for locks, which end when others let go.
     pub(crate) fn is_quiet(&self) -> bool {
         self.jobs.shards().all(|shard| shard.values().all(|job| job.waits_for_lock))
+    }
+
+    /// Requests whose answers may tell the kernel of a file it does not know.
+    pub(crate) fn telling(&self) -> Vec<u64> {
+        let tells = |job: &Job| {
+            matches!(
+                job.shape,
+                Shape::Lookup { .. }
+                    | Shape::Entry { .. }
+                    | Shape::Created { .. }
+                    | Shape::Listing { .. }
+            )
+        };
+        let mut tags = Vec::new();
+        for shard in self.jobs.shards() {
+            tags.extend(shard.iter().filter(|(_, job)| tells(job)).map(|(tag, _)| *tag));
+        }
+        tags
     }
 
     pub(crate) fn asker(&self, tag: u64) -> Option<Asker> {

@@ -8,6 +8,7 @@ use outboard_volume::backend::{Completion, Slot};
 use outboard_wire::file::{Attr, Reply};
 use outboard_wire::fuse::{answer, out_header};
 
+use crate::collected::Mended;
 use crate::front::MountFront;
 use crate::job::{Chore, Job, Shape};
 use crate::options::KillPoint;
@@ -79,6 +80,9 @@ impl<S: Slot> MountFront<S> {
                 }
                 send(&answer::entry(&attr, valid));
             }
+            (Shape::Mended, Reply::Attr(attr)) => {
+                self.mended(Mended { device: job.device, unique: tag, attr });
+            }
             (Shape::Attr, Reply::Attr(attr)) => send(&answer::attr(&attr, valid.attr)),
             (Shape::Statx, Reply::Attr(attr)) => send(&answer::statx(&attr, valid.attr)),
             (Shape::Opened { fopen }, Reply::Opened(fh)) => send(&answer::opened(fh.0, *fopen)),
@@ -137,15 +141,17 @@ impl<S: Slot> MountFront<S> {
     /// Answers GETATTR and STATX with attributes that are known here.
     pub(crate) fn tell(&self, device: usize, unique: u64, attr: &Attr, statx: bool) {
         let valid = self.valid().attr;
-        let written = |body: &[u8]| {
-            if let Some(device) = self.device(device) {
-                report(device.write(&out_header(unique, None, body.len()), body), unique);
-            }
-        };
         if statx {
-            written(&answer::statx(attr, valid));
+            self.answer(device, unique, &answer::statx(attr, valid));
         } else {
-            written(&answer::attr(attr, valid));
+            self.answer(device, unique, &answer::attr(attr, valid));
+        }
+    }
+
+    /// Answers the kernel.
+    pub(crate) fn answer(&self, device: usize, unique: u64, body: &[u8]) {
+        if let Some(device) = self.device(device) {
+            report(device.write(&out_header(unique, None, body.len()), body), unique);
         }
     }
 

@@ -16,6 +16,7 @@ use outboard_wire::file::Request;
 use outboard_wire::fuse::init::{InitIn, InitOut, MAJOR, flags, other_major};
 use outboard_wire::fuse::{IN_HEADER_LEN, InHeader, Opcode, WRITE_HEAD_LEN, out_header, resend};
 
+use crate::collected;
 use crate::front::{Agreed, MountFront};
 use crate::mountpoint::{self, MountError};
 use crate::notifier::{self, Notice};
@@ -52,8 +53,12 @@ const WANTED: u64 = flags::ASYNC_READ
     | flags::NO_EXPORT_SUPPORT
     | flags::HAS_RESEND;
 
-fn wanted(cache: Cache) -> u64 {
-    WANTED | if cache == Cache::WriteBack { flags::WRITEBACK_CACHE } else { 0 }
+fn wanted(options: &MountOptions) -> u64 {
+    let collects = options.cache == Cache::WriteBack;
+    let more = if collects { flags::WRITEBACK_CACHE } else { 0 };
+    // Who shares reaches inodes by their handles.
+    let less = if collects && options.shares { flags::NO_EXPORT_SUPPORT } else { 0 };
+    (WANTED | more) & !less
 }
 
 /// A mount's connection to the kernel: as long as somebody holds it the mount is there, whether it
@@ -91,7 +96,7 @@ impl Connection {
         device: Device,
         options: &MountOptions,
     ) -> Result<(Vec<Device>, Agreed), MountError> {
-        let agreed = handshake(&device, options.cache)?;
+        let agreed = handshake(&device, options)?;
         mountpoint::tune(place, options);
         let mut devices = vec![device];
         while let Some(first) = devices.first()
@@ -154,6 +159,8 @@ pub struct Mounted<B: Backend> {
     ended_workers: Vec<std::thread::Result<End<B::Port>>>,
     notifier: Option<JoinHandle<()>>,
     recaller: Option<JoinHandle<()>>,
+    /// For others beside a kernel that collects writes.
+    collected: Vec<JoinHandle<()>>,
     ended: bool,
     /// A predecessor may have served it.
     inherited: bool,
@@ -223,6 +230,7 @@ impl<B: Backend> Mounted<B> {
             ended_workers: Vec::new(),
             notifier: None,
             recaller: None,
+            collected: Vec::new(),
             ended: inherited,
             inherited,
         }
@@ -250,6 +258,7 @@ impl<B: Backend> Mounted<B> {
         self.recaller = Some(spawn("fuse-recall", move || {
             recalls::run(&front, &recalls, &is_done);
         })?);
+        self.serve_others()?;
         if asks_again {
             self.ask_again()?;
         }
@@ -258,6 +267,19 @@ impl<B: Backend> Mounted<B> {
             let worker = Worker::new(front, shared, port, index, self.inherited);
             self.workers.push(spawn(&format!("fuse-{index}"), move || worker.run())?);
         }
+        Ok(())
+    }
+
+    /// Begins to do what others ask of a kernel that collects writes.
+    fn serve_others(&mut self) -> Result<(), MountError> {
+        if !self.front.shares() {
+            return Ok(());
+        }
+        let (asked, mended) = self.front.take_collected().ok_or(MountError::FrontInUse)?;
+        let (front, place) = (Arc::clone(&self.front), self.mountpoint.clone());
+        self.collected.push(spawn("fuse-ask", move || collected::ask(&front, &place, &asked))?);
+        let front = Arc::clone(&self.front);
+        self.collected.push(spawn("fuse-mend", move || collected::mend(&front, &mended))?);
         Ok(())
     }
 
@@ -320,6 +342,12 @@ impl<B: Backend> Mounted<B> {
                 Err(_) => outcome = Err(MountError::Worker),
             }
         }
+        self.front.end_collected();
+        for thread in self.collected.drain(..) {
+            if thread.join().is_err() {
+                outcome = Err(MountError::Worker);
+            }
+        }
         if let Some(recaller) = self.recaller.take() {
             self.front.end_recalls();
             if recaller.join().is_err() {
@@ -372,7 +400,7 @@ fn spawn<T: Send + 'static>(
 }
 
 /// Reads INIT and agrees on capabilities.
-fn handshake(device: &Device, cache: Cache) -> Result<Agreed, MountError> {
+fn handshake(device: &Device, options: &MountOptions) -> Result<Agreed, MountError> {
     let slot = HeapSlot::default();
     // A kernel of a larger major version asks twice.
     for _ in 0..4 {
@@ -401,7 +429,7 @@ fn handshake(device: &Device, cache: Cache) -> Result<Agreed, MountError> {
             answer(&other_major())?;
             continue;
         }
-        let init = InitOut::negotiate(&offer, wanted(cache))
+        let init = InitOut::negotiate(&offer, wanted(options))
             .map_err(|_| MountError::Kernel { major: offer.major, minor: offer.minor })?;
         answer(&init.emit())?;
         tracing::debug!(minor = offer.minor, flags = format!("{:#x}", init.flags), "handshake");

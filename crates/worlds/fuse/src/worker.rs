@@ -205,6 +205,10 @@ impl<B: Backend> Worker<B> {
                 pairs.for_each(|(node, count)| self.forget(node, count));
             }
             Call::Interrupt { unique } => self.interrupt(unique),
+            // Before it asks this the kernel has written what it had. Nothing is to be set.
+            Call::Setattr(ref set) if self.front.is_marked(ino, set) == Some(false) => {
+                return Err(Errno::EAGAIN);
+            }
             // The kernel writes the times of a file down that is gone.
             Call::Setattr(set)
                 if self.front.collects() && set.valid & !(fattr::MTIME | fattr::CTIME) == 0 =>
@@ -347,6 +351,7 @@ impl<B: Backend> Worker<B> {
             Call::Symlink { .. } | Call::Mknod { .. } | Call::Mkdir { .. } | Call::Link { .. } => {
                 Shape::Entry { parent: ino }
             }
+            Call::Setattr(ref set) if self.front.is_marked(ino, set) == Some(true) => Shape::Mended,
             Call::Getattr { .. } | Call::Setattr(_) => Shape::Attr,
             Call::Statx { .. } => Shape::Statx,
             Call::Open { flags, .. } => Shape::Opened { fopen: options.fopen_file(flags) },

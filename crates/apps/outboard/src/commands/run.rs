@@ -18,7 +18,7 @@ use outboard_dpc::host::{LossPolicy, Settings as Session};
 use outboard_fuse::{Cache, Connection, MountError, MountFront, MountOptions};
 use outboard_store::StoreName;
 use outboard_store::directory::DataDirectory;
-use outboard_wire::attach::Reason;
+use outboard_wire::attach::{Company, Reason};
 use rustix::process::{Pid, WaitOptions};
 
 use super::status::{Dpu, Line, Status};
@@ -285,7 +285,13 @@ fn keep(
 ) -> Result<ExitCode, Failure> {
     let (settings, mountpoint) = (&line.settings, &line.place);
     let writes_back = settings.cache() == CacheMode::WriteBack;
-    if writes_back {
+    if writes_back && settings.shares() && !rustix::process::geteuid().is_root() {
+        return Err(Failure::usage(
+            "--shares is for root, who may open files by their handles: others reach what the \
+             kernel has collected so",
+        ));
+    }
+    if writes_back && !settings.shares() {
         let status = Dpu::of(settings).status()?;
         if let Some(other) = status.attachments.first() {
             return Err(Failure::new(
@@ -429,6 +435,7 @@ pub(crate) fn mount_options(settings: &Settings) -> Result<MountOptions, Failure
             CacheMode::Hybrid => Cache::Hybrid,
             CacheMode::None => Cache::None,
         },
+        shares: settings.shares(),
         collected_max: sixteenth_of_memory(COLLECTED_LEAST),
         die_at: settings.die_at()?,
         ..MountOptions::default()
@@ -441,6 +448,10 @@ pub(crate) fn mount_options(settings: &Settings) -> Result<MountOptions, Failure
         StoreName::of(&settings.data(), settings.store.as_deref())
     {
         options.read_ahead = READ_AHEAD_FAR;
+    }
+    if settings.cache() == CacheMode::None {
+        // Beside a kernel that collects writes nobody hears of each.
+        options.attr_valid = Some(Duration::ZERO);
     }
     if let Some(list) = &settings.options {
         options.apply(list).map_err(|error| Failure::usage(error.to_string()))?;
@@ -457,7 +468,12 @@ pub(crate) fn host_options(settings: &Settings) -> Result<HostOptions, Failure> 
         ..options.settings
     };
     options.cache = settings.hybrid()?;
-    options.alone = settings.cache() == CacheMode::WriteBack;
+    options.company = match settings.cache() {
+        CacheMode::WriteBack if settings.shares() => Company::TheModest,
+        CacheMode::WriteBack => Company::Nobody,
+        CacheMode::None => Company::Modest,
+        CacheMode::Kernel | CacheMode::Hybrid => Company::Anybody,
+    };
     options.on_loss = match settings.on_dpu_loss() {
         (OnDpuLoss::Fail, _) => LossPolicy::Fail { after: Duration::ZERO },
         (OnDpuLoss::Wait, None) => LossPolicy::default(),

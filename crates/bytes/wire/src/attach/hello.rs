@@ -4,7 +4,8 @@
 //! ```text
 //! Hello    0 role u16   2 its version u16   4 region bytes u64
 //!   queues 12 session u64   20 queues u16   22 depth u16   24 cache: place u64   32 bytes u64
-//!          40 bits: 0 it wants the volume alone, 1 it outlives its process; all others zeros
+//!          40 bits: 0, 2, 3 beside whom it may be ([`Company`]), 1 it outlives its process; all
+//!             others zeros
 //!   rings  12 groups u16    14 align u32    18 bytes of requests u64   26 bytes of responses u64
 //! Welcome  0 role u16   2 its version u16   4 instance u64   12 bytes of pages u64
 //!   queues 20 queues u16    22 depth u16    24 most bytes of one payload u32
@@ -92,10 +93,62 @@ pub struct QueuesHello {
     pub cache_at: u64,
     /// Bytes of the hybrid cache; 0: there is none.
     pub cache_len: u64,
-    /// It keeps what nobody could ask it for: while it is attached, nobody else may be.
-    pub alone: bool,
+    /// Beside whom it may be attached.
+    pub company: Company,
     /// Somebody keeps its memory when the process that connects dies: another may take it up.
     pub outlives: bool,
+}
+
+/// The bit beside a [`Company`]'s that says that a host outlives its process.
+const OUTLIVES: u32 = 2;
+
+/// Beside whom a host may be attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Company {
+    /// Beside anybody who agrees.
+    #[default]
+    Anybody,
+    /// The same, and it keeps nothing of what others write.
+    Modest,
+    /// Beside nobody: it keeps what nobody could ask it for.
+    Nobody,
+    /// Only beside those who are modest: it keeps what is written, and can be asked for it.
+    TheModest,
+}
+
+impl Company {
+    /// The bits that say so.
+    #[must_use]
+    pub fn raw(self) -> u32 {
+        match self {
+            Company::Anybody => 0,
+            Company::Nobody => 1,
+            Company::TheModest => 5,
+            Company::Modest => 8,
+        }
+    }
+
+    /// What bits say; `None` for those that say nothing.
+    #[must_use]
+    pub fn from_raw(raw: u32) -> Option<Company> {
+        let all = [Company::Anybody, Company::Modest, Company::Nobody, Company::TheModest];
+        all.into_iter().find(|company| company.raw() == raw)
+    }
+
+    /// Whether a host keeps what was written there and the volume has not heard of.
+    #[must_use]
+    pub fn collects(self) -> bool {
+        matches!(self, Company::Nobody | Company::TheModest)
+    }
+
+    /// Whether two hosts may be attached side by side.
+    #[must_use]
+    pub fn goes_with(self, other: Company) -> bool {
+        match (self, other) {
+            (Company::TheModest, other) | (other, Company::TheModest) => other == Company::Modest,
+            (one, other) => one != Company::Nobody && other != Company::Nobody,
+        }
+    }
 }
 
 /// Of a host that brings rings.
@@ -222,7 +275,8 @@ impl Hello {
                 body.extend(hello.depth.to_le_bytes());
                 body.extend(hello.cache_at.to_le_bytes());
                 body.extend(hello.cache_len.to_le_bytes());
-                let wishes = u32::from(hello.alone) | u32::from(hello.outlives) << 1;
+                let outlives = if hello.outlives { OUTLIVES } else { 0 };
+                let wishes = hello.company.raw() | outlives;
                 body.extend(wishes.to_le_bytes());
             }
             Hello::Rings(hello) => {
@@ -241,6 +295,7 @@ impl Hello {
             Role::Queues => {
                 sized(body, QUEUES_HELLO)?;
                 let wishes = u32_at(body, 40);
+                let company = Company::from_raw(wishes & !OUTLIVES);
                 let hello = QueuesHello {
                     region_len,
                     session: SessionId(u64_at(body, HEAD)),
@@ -248,10 +303,10 @@ impl Hello {
                     depth: u16_at(body, 22),
                     cache_at: u64_at(body, 24),
                     cache_len: u64_at(body, 32),
-                    alone: wishes & 1 != 0,
-                    outlives: wishes & 2 != 0,
+                    company: company.ok_or(AttachError::OutOfRange)?,
+                    outlives: wishes & OUTLIVES != 0,
                 };
-                let ok = grid_ok(hello.queues, hello.depth) && cache_ok(&hello) && wishes < 4;
+                let ok = grid_ok(hello.queues, hello.depth) && cache_ok(&hello);
                 when(ok, Hello::Queues(hello))
             }
             Role::Rings => {
@@ -349,8 +404,13 @@ pub(super) mod tests {
                         depth,
                         cache_at,
                         cache_len,
-                        alone: session.0 % 2 == 1,
-                        outlives: session.0 % 4 > 1,
+                        company: [
+                            Company::Anybody,
+                            Company::Modest,
+                            Company::Nobody,
+                            Company::TheModest,
+                        ][usize::try_from(session.0 % 4).unwrap()],
+                        outlives: session.0 % 8 > 3,
                     })
                 }
             ),
@@ -390,7 +450,7 @@ pub(super) mod tests {
         depth: 128,
         cache_at: 0x8_0000,
         cache_len: 0x8_0000,
-        alone: true,
+        company: Company::Nobody,
         outlives: false,
     };
     const RINGS: RingsHello = RingsHello {

@@ -13,8 +13,10 @@ use outboard_volume::{Caller, Volume, VolumeEvent};
 use outboard_wire::event::Event;
 use outboard_wire::nvmefs::{Dispatch, Status};
 
+use super::collector::Collector;
 use super::letting_go::{LettingGo, Progress};
 use super::serve::{self, Running};
+use super::service::AttachmentId;
 use super::stats::Stats;
 use outboard_base::task::Spawn;
 use outboard_cache::coherence::Coherence;
@@ -126,6 +128,8 @@ pub(super) struct Core<V, S> {
     pub(super) shared: Served<S>,
     /// Who waits for whom to forget what is stale.
     pub(super) letting_go: LettingGo,
+    /// Who collects writes, with others beside it.
+    pub(super) collector: Collector,
     pub(super) stats: RefCell<Stats>,
     /// The world's clock, to say how long an operation took.
     pub(super) clock: Box<dyn Fn() -> Time>,
@@ -142,6 +146,7 @@ pub(super) struct Core<V, S> {
 /// One host-side process, attached.
 pub struct Attachment<V, S> {
     pub(super) core: Rc<Core<V, S>>,
+    pub(super) id: AttachmentId,
     pub(super) caller: Caller,
     limits: Limits,
     targets: RefCell<Vec<Target>>,
@@ -163,13 +168,14 @@ pub struct Attachment<V, S> {
 impl<V: Volume, S: Volume> Attachment<V, S> {
     pub(super) fn new(
         core: Rc<Core<V, S>>,
-        caller: Caller,
+        (id, caller): (AttachmentId, Caller),
         limits: Limits,
         targets: Vec<Target>,
         sender: Sender,
     ) -> Rc<Attachment<V, S>> {
         Rc::new(Attachment {
             core,
+            id,
             caller,
             limits,
             targets: RefCell::new(targets),
@@ -272,6 +278,17 @@ impl<V: Volume, S: Volume> Attachment<V, S> {
     /// Whether it keeps what events end.
     pub(super) fn keeps(&self) -> bool {
         self.sender.borrow().acted().is_some()
+    }
+
+    /// Posts an event now, if there is room: its number.
+    pub(super) fn post_now(&self, event: &Event) -> Option<u64> {
+        let mut sender = self.sender.borrow_mut();
+        sender.try_post(event).then(|| sender.posted())
+    }
+
+    /// How far it has acted upon its events, as it says.
+    pub(super) fn acted(&self) -> Option<u64> {
+        self.sender.borrow().acted()
     }
 
     /// The number of the last event it was sent.

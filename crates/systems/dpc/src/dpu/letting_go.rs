@@ -57,12 +57,20 @@ impl Progress {
 }
 
 /// A change that waits for its answer.
-#[derive(Default)]
 struct Barrier {
+    /// Who changes something: it acts upon the changes of others while its own wait.
+    asker: AttachmentId,
     /// Up to which event who must have acted; `None` until the events are posted.
     needs: RefCell<Option<Vec<(AttachmentId, u64)>>>,
     over: Cell<bool>,
     waker: RefCell<Option<Waker>>,
+}
+
+impl Barrier {
+    fn of(asker: AttachmentId) -> Barrier {
+        let (needs, over, waker) = (RefCell::default(), Cell::new(false), RefCell::default());
+        Barrier { asker, needs, over, waker }
+    }
 }
 
 /// What the attachments of a service wait for of each other.
@@ -78,7 +86,7 @@ pub(super) struct LettingGo {
 impl LettingGo {
     /// The work of a change is done, and `events` are what the volume has to say since: ends when
     /// nobody relies on what was before. Where nobody is concerned it ends at once.
-    pub(super) async fn after(&self, events: Vec<VolumeEvent>) {
+    pub(super) async fn after(&self, events: Vec<VolumeEvent>, asker: AttachmentId) {
         let tells = events.iter().any(VolumeEvent::is_stale);
         if !events.is_empty() {
             self.untold.borrow_mut().extend(events);
@@ -86,7 +94,7 @@ impl LettingGo {
         if !tells && !self.behind.get() {
             return;
         }
-        let barrier = Rc::new(Barrier::default());
+        let barrier = Rc::new(Barrier::of(asker));
         self.barriers.borrow_mut().push(Rc::clone(&barrier));
         std::future::poll_fn(|context| {
             if barrier.over.get() {
@@ -127,7 +135,8 @@ impl LettingGo {
         self.behind.set(!last.is_empty());
         self.barriers.borrow_mut().retain(|barrier| {
             let mut needs = barrier.needs.borrow_mut();
-            let needs = needs.get_or_insert_with(|| last.clone());
+            let others = || last.iter().filter(|(id, _)| *id != barrier.asker).copied().collect();
+            let needs = needs.get_or_insert_with(others);
             needs.retain(|(id, number)| is_behind(*id, *number));
             if !needs.is_empty() {
                 return true;
@@ -150,6 +159,8 @@ mod tests {
     use outboard_base::{Ino, SessionId};
 
     use super::*;
+
+    const ME: AttachmentId = AttachmentId(99);
 
     fn stale() -> Vec<VolumeEvent> {
         vec![VolumeEvent::StaleInode { attachment: SessionId(2), ino: Ino(7) }]
@@ -179,7 +190,7 @@ mod tests {
     #[test]
     fn who_concerns_nobody_waits_for_nothing() {
         let all = LettingGo::default();
-        assert!(is_over(&mut pin!(all.after(Vec::new()))));
+        assert!(is_over(&mut pin!(all.after(Vec::new(), ME))));
         assert!(!all.is_awaited());
     }
 
@@ -188,7 +199,7 @@ mod tests {
     #[test]
     fn a_change_is_answered_when_all_who_were_told_have_acted() {
         let all = LettingGo::default();
-        let mut change = pin!(all.after(stale()));
+        let mut change = pin!(all.after(stale(), ME));
         assert!(!is_over(&mut change), "its events are not even posted");
         pass(&all, &[(3, 2), (5, 4)]);
         assert!(!is_over(&mut change));
@@ -198,7 +209,7 @@ mod tests {
         assert!(is_over(&mut change));
         assert!(!all.is_awaited());
 
-        let mut change = pin!(all.after(stale()));
+        let mut change = pin!(all.after(stale(), ME));
         assert!(!is_over(&mut change));
         pass(&all, &[(9, 9), (7, 6)]);
         assert!(!is_over(&mut change));
@@ -206,20 +217,33 @@ mod tests {
         assert!(is_over(&mut change), "the second is gone");
     }
 
+    /// The kernel of who changes a file holds its lock until that is answered: an event that needs
+    /// the lock, too, was waited for until it was given up.
+    #[test]
+    fn a_change_does_not_wait_for_its_own_asker() {
+        let all = LettingGo::default();
+        let mut change = pin!(all.after(stale(), AttachmentId(0)));
+        assert!(!is_over(&mut change));
+        pass(&all, &[(3, 2), (5, 4)]);
+        assert!(!is_over(&mut change), "the other has not");
+        pass(&all, &[(3, 2), (5, 5)]);
+        assert!(is_over(&mut change));
+    }
+
     /// What another's pass took from the volume is waited for all the same.
     #[test]
     fn events_that_others_took_count() {
         let all = LettingGo::default();
-        let mut first = pin!(all.after(stale()));
+        let mut first = pin!(all.after(stale(), ME));
         assert!(!is_over(&mut first));
         pass(&all, &[(1, 0)]);
-        let mut second = pin!(all.after(Vec::new()));
+        let mut second = pin!(all.after(Vec::new(), ME));
         assert!(!is_over(&mut second));
         pass(&all, &[(1, 0)]);
         assert!(!is_over(&mut first) && !is_over(&mut second));
         pass(&all, &[(1, 1)]);
         assert!(is_over(&mut first) && is_over(&mut second));
-        assert!(is_over(&mut pin!(all.after(Vec::new()))), "nobody is behind any more");
+        assert!(is_over(&mut pin!(all.after(Vec::new(), ME))), "nobody is behind any more");
     }
 
     #[test]

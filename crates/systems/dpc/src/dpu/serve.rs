@@ -14,6 +14,7 @@ use outboard_wire::file::{Direction, Flags, Header, Op, Reply, Request};
 use outboard_wire::nvmefs::{Dispatch, QueueError, Status};
 
 use super::attachment::{Attachment, Served};
+use super::beside;
 use outboard_base::task::Spawn;
 use outboard_cache::coherence::{Operation, Trimmed};
 use outboard_volume::Volume;
@@ -68,6 +69,7 @@ fn without_volume<V: Volume, S: Volume>(
     }
     let (header, _) = Request::decode(command.header()).ok()?;
     if header.flags.has(Flags::REPLAY) {
+        core.collector.is_back(attachment.session());
         core.handed_in.borrow_mut().push(attachment.session());
     }
     if let Some(op) = core.stats.borrow_mut().op_mut(Op::Noop) {
@@ -187,11 +189,11 @@ async fn answer<W: Volume, V: Volume, S: Volume>(
     let core = &attachment.core;
     let (caller, now) = (&attachment.caller, (core.wall)());
     let operation = Operation { caller, header: &header, request, payload, now };
-    let handle = served.coherence.handle(&*served.volume, operation);
+    let handle = beside::handle(&core.collector, served, operation);
     // What changes the volume runs to its end: whoever asked hears what became of it.
     let answer = if op.changes() {
         let outcome = handle.await;
-        core.letting_go.after(served.take_events()).await;
+        core.letting_go.after(served.take_events(), attachment.id).await;
         Some(outcome)
     } else {
         held.abortable();

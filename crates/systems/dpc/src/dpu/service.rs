@@ -13,6 +13,7 @@ use outboard_wire::event::Event;
 use outboard_wire::nvmefs::Dispatch;
 
 use super::attachment::{Attachment, Core, Limits, Served};
+use super::collector::Collector;
 use super::letting_go::LettingGo;
 use super::stats::Stats;
 use outboard_cache::coherence::CacheSetup;
@@ -71,6 +72,7 @@ impl<V: Volume, S: Volume> Service<V, S> {
             kv: Served::new(kv, now),
             shared: Served::new(shared, now),
             letting_go: LettingGo::default(),
+            collector: Collector::default(),
             stats: RefCell::default(),
             clock,
             passes: Cell::new(0),
@@ -122,7 +124,7 @@ impl<V: Volume, S: Volume> Service<V, S> {
         self.core.kv.is_back(caller.attachment);
         self.core.shared.is_back(caller.attachment);
         let attachment =
-            Attachment::new(Rc::clone(&self.core), caller, self.limits, targets, sender);
+            Attachment::new(Rc::clone(&self.core), (id, caller), self.limits, targets, sender);
         self.attachments.push((id, attachment));
         Some(id)
     }
@@ -213,6 +215,22 @@ impl<V: Volume, S: Volume> Service<V, S> {
     pub fn forget(&self, session: SessionId) {
         self.core.kv.forget(session);
         self.core.shared.forget(session);
+        self.core.collector.forget(session);
+    }
+
+    /// The kernel collects writes for a session that is attached, with others beside it.
+    pub fn collects(&self, session: SessionId) {
+        self.core.collector.attach(session);
+    }
+
+    /// One did in an earlier life of this side: who asks for a file waits until it is back.
+    pub fn expect_collector(&self, session: SessionId) {
+        self.core.collector.expect(session);
+    }
+
+    /// It did not come back.
+    pub fn collects_no_more(&self, session: SessionId) {
+        self.core.collector.forget(session);
     }
 
     /// One pass: takes a bounded number of commands from every queue and begins each; how many.
@@ -262,13 +280,36 @@ impl<V: Volume, S: Volume> Service<V, S> {
             found.is_some_and(|(_, attachment)| attachment.is_behind(number, now))
         };
         self.core.letting_go.settle(behind, is_behind);
+        self.ask_collector(now);
+    }
+
+    /// Has who collects writes do what others wait for, and takes note of what it did.
+    fn ask_collector(&self, now: Time) {
+        let collector = &self.core.collector;
+        if !collector.is_awaited() {
+            return;
+        }
+        let found = |session: SessionId| {
+            let mut all = self.attachments.iter();
+            all.find(|(_, a)| a.session() == session && !a.is_gone())
+        };
+        let tell = |session, event: &Event| {
+            let (id, attachment) = found(session)?;
+            Some((*id, attachment.post_now(event)?))
+        };
+        let acted = |id| {
+            let mut all = self.attachments.iter();
+            let (_, attachment) = all.find(|(other, a)| *other == id && !a.is_gone())?;
+            Some(attachment.acted().unwrap_or(0))
+        };
+        collector.settle(now, tell, acted);
     }
 
     /// Whether changes wait until others have let go: then [`Service::flush`] is to be called
     /// often.
     #[must_use]
     pub fn is_awaiting(&self) -> bool {
-        self.core.letting_go.is_awaited()
+        self.core.letting_go.is_awaited() || self.core.collector.is_awaited()
     }
 
     fn pass_on(&self, event: VolumeEvent) {

@@ -8,7 +8,7 @@ use outboard_base::{Cred, Time};
 use outboard_dpc::dpu::{AttachmentId, Gone};
 use outboard_link::dma::{Counted, Direct, Dma};
 use outboard_volume::Caller;
-use outboard_wire::attach::{Hello, Message, QueuesHello, Reason};
+use outboard_wire::attach::{Company, Hello, Message, QueuesHello, Reason};
 use outboard_wire::nvmefs::Dispatch;
 
 use super::peers::{Connection, Lingering, has_ended};
@@ -123,7 +123,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
             trusted,
             peer: Cred { uid: cred.uid, gid: cred.gid, pid: cred.pid, groups: cred.groups },
             // A kernel that collects writes, which nobody else must see the times of.
-            keeps_times: hello.alone,
+            keeps_times: hello.company.collects(),
         };
         let direct = Direct::new(Arc::clone(link.region()));
         let dma: Arc<dyn Dma> = Arc::new(Counted::new(direct, Arc::clone(&self.ledger)));
@@ -136,9 +136,12 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         self.admit_cache(name, id, hello, dma);
         self.peers.lingering.retain(|lingering| lingering.session != hello.session);
         let cached = hello.cache_len > 0;
-        let QueuesHello { alone, outlives, .. } = *hello;
+        let QueuesHello { company, outlives, .. } = *hello;
         let (uid, pid) = (cred.uid, cred.pid);
-        self.sessions.insert(hello.session, Holder { uid, pid, cached, alone, outlives });
+        self.sessions.insert(hello.session, Holder { uid, pid, cached, company, outlives });
+        if company == Company::TheModest {
+            self.service.collects(hello.session);
+        }
         link.registers().beat_dpu();
         self.peers.attach(name, Attached { id, link }, hello.session);
         tracing::info!(
@@ -199,10 +202,20 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
         if self.service.serves(hello.session) {
             return no(Reason::Busy, "the session is attached, or its last requests still run");
         }
-        if let Some(other) = self.sessions.in_the_way(hello.session, hello.alone) {
+        if let Some(other) = self.sessions.in_the_way(hello.session, hello.company) {
             let pid = other.pid;
-            let text = if other.alone {
+            let text = if other.company == Company::TheModest {
+                format!(
+                    "the kernel collects writes for process {pid} (`--cache write-back`): who is \
+                     beside it keeps nothing (`--cache none`)"
+                )
+            } else if other.company == Company::Nobody {
                 format!("process {pid} has the volume for itself (`--cache write-back`)")
+            } else if hello.company == Company::TheModest {
+                format!(
+                    "`--cache write-back` is beside those alone who keep nothing (`--cache \
+                     none`), and process {pid} is none of them"
+                )
             } else {
                 format!(
                     "`--cache write-back` wants the volume for itself, and process {pid} uses it"

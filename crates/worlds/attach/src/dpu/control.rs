@@ -295,7 +295,7 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
                 let holder = self.sessions.holder(connection.session);
                 Some(json!({
                     "session": format!("{:x}", connection.session.0),
-                    "alone": holder.is_some_and(|holder| holder.alone),
+                    "alone": holder.is_some_and(|holder| holder.company.collects()),
                     "pid": connection.cred.pid,
                     "uid": connection.cred.uid,
                     "queues": layout.queues(),

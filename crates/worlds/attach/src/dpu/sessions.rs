@@ -1,13 +1,13 @@
 //! Which sessions are served, written down for the next start.
 //!
 //! ```text
-//! outboard sessions 4 <boot id>
-//! <session, hex> <uid> <pid> <it brought a cache> <it is alone> <it outlives its process>
+//! outboard sessions 5 <boot id>
+//! <session, hex> <uid> <pid> <it brought a cache> <its company> <it outlives its process>
 //! ```
 //!
-//! The last three are 1 or 0. Written anew (to a file beside it, then renamed) when a session comes
-//! or goes; not synced, because after a power loss there is nobody to wait for, which the boot id
-//! tells.
+//! The company is as in Hello ([`Company`]), what is beside it 1 or 0. Written anew (to a file
+//! beside it, then renamed) when a session comes or goes; not synced, because after a power loss
+//! there is nobody to wait for, which the boot id tells.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use outboard_base::SessionId;
+use outboard_wire::attach::Company;
 
 /// Whose session it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +24,8 @@ pub(super) struct Holder {
     pub(super) pid: u32,
     /// Its cache may hold what the volume does not.
     pub(super) cached: bool,
-    /// Nobody else may be attached.
-    pub(super) alone: bool,
+    /// Beside whom it may be attached.
+    pub(super) company: Company,
     /// Another process may take it up.
     pub(super) outlives: bool,
 }
@@ -37,7 +38,7 @@ pub(super) struct Sessions {
 }
 
 /// Version of the file.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 
 /// Most sessions read back: more than can be attached.
 const SESSIONS_MAX: usize = 4096;
@@ -75,9 +76,9 @@ impl Sessions {
             let id = u64::from_str_radix(words.next()?, 16).ok()?;
             let mut number = || words.next()?.parse().ok();
             let (uid, pid) = (number()?, number()?);
-            let mut is = || Some(number()? != 0);
-            let (cached, alone, outlives) = (is()?, is()?, is()?);
-            Some((SessionId(id), Holder { uid, pid, cached, alone, outlives }))
+            let (cached, company, outlives) = (number()? != 0, number()?, number()? != 0);
+            let company = Company::from_raw(company)?;
+            Some((SessionId(id), Holder { uid, pid, cached, company, outlives }))
         };
         lines.take(SESSIONS_MAX).filter_map(session).collect()
     }
@@ -93,11 +94,17 @@ impl Sessions {
         cached.map(|(session, _)| *session).collect()
     }
 
-    /// Who stands in the way of `session`, which wants to be `alone` or not: somebody who is, or
-    /// anybody else.
-    pub(super) fn in_the_way(&self, session: SessionId, alone: bool) -> Option<Holder> {
+    /// Who stands in the way of `session`, which may be beside `company`.
+    pub(super) fn in_the_way(&self, session: SessionId, company: Company) -> Option<Holder> {
         let others = self.all.iter().filter(|(other, _)| **other != session);
-        others.map(|(_, holder)| *holder).find(|holder| alone || holder.alone)
+        others.map(|(_, holder)| *holder).find(|holder| !company.goes_with(holder.company))
+    }
+
+    /// Who collects writes and lets others be there.
+    pub(super) fn collector(&self) -> Option<SessionId> {
+        let all = self.all.iter();
+        let mut those = all.filter(|(_, holder)| holder.company == Company::TheModest);
+        those.next().map(|(session, _)| *session)
     }
 
     /// Who a session belongs to.
@@ -132,10 +139,11 @@ impl Sessions {
     fn write(&self) -> io::Result<()> {
         let mut text = self.head();
         text.push('\n');
-        for (session, Holder { uid, pid, cached, alone, outlives }) in &self.all {
-            let [cached, alone, outlives] = [cached, alone, outlives].map(|is| u32::from(*is));
+        for (session, Holder { uid, pid, cached, company, outlives }) in &self.all {
+            let [cached, outlives] = [cached, outlives].map(|is| u32::from(*is));
+            let company = company.raw();
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "{:x} {uid} {pid} {cached} {alone} {outlives}", session.0);
+            let _ = writeln!(text, "{:x} {uid} {pid} {cached} {company} {outlives}", session.0);
         }
         let beside = self.path.with_extension("new");
         std::fs::write(&beside, text)?;
@@ -159,10 +167,11 @@ mod tests {
     fn living_sessions_are_found_again_and_others_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sessions");
-        let me =
-            Holder { uid: 7, pid: std::process::id(), cached: true, alone: true, outlives: false };
+        let (pid, company) = (std::process::id(), Company::Nobody);
+        let me = Holder { uid: 7, pid, cached: true, company, outlives: false };
         // Above the largest pid Linux gives out.
-        let dead = Holder { pid: 1 << 23, cached: false, alone: false, ..me };
+        let (pid, company) = (1 << 23, Company::Anybody);
+        let dead = Holder { pid, cached: false, company, ..me };
         let outlived = Holder { outlives: true, ..dead };
         let mut sessions = Sessions::open(&path).unwrap();
         sessions.insert(SessionId(1), me);
@@ -183,16 +192,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut sessions = Sessions::open(&dir.path().join("sessions")).unwrap();
         let (pid, outlives) = (std::process::id(), false);
-        let holder = |alone| Holder { uid: 7, pid, cached: false, alone, outlives };
-        assert_eq!(sessions.in_the_way(SessionId(1), true), None);
-        sessions.insert(SessionId(1), holder(false));
-        assert_eq!(sessions.in_the_way(SessionId(2), false), None);
-        assert_eq!(sessions.in_the_way(SessionId(2), true), Some(holder(false)));
-        sessions.insert(SessionId(1), holder(true));
-        assert_eq!(sessions.in_the_way(SessionId(1), true), None, "oneself");
+        let holder = |company| Holder { uid: 7, pid, cached: false, company, outlives };
+        let (any, modest) = (Company::Anybody, Company::Modest);
+        assert_eq!(sessions.in_the_way(SessionId(1), Company::Nobody), None);
+        sessions.insert(SessionId(1), holder(any));
+        assert_eq!(sessions.in_the_way(SessionId(2), any), None);
+        assert_eq!(sessions.in_the_way(SessionId(2), Company::Nobody), Some(holder(any)));
+        assert_eq!(sessions.in_the_way(SessionId(2), Company::TheModest), Some(holder(any)));
+        sessions.insert(SessionId(1), holder(Company::TheModest));
+        assert_eq!(sessions.in_the_way(SessionId(2), modest), None);
+        assert_eq!(sessions.in_the_way(SessionId(2), any), Some(holder(Company::TheModest)));
+        assert_eq!(sessions.collector(), Some(SessionId(1)));
+        sessions.insert(SessionId(1), holder(Company::Nobody));
+        assert_eq!(sessions.in_the_way(SessionId(1), Company::Nobody), None, "oneself");
         // Another life of the DPU side knows it, too.
         let again = Sessions::open(&dir.path().join("sessions")).unwrap();
-        assert_eq!(again.in_the_way(SessionId(2), false), Some(holder(true)));
+        assert_eq!(again.in_the_way(SessionId(2), modest), Some(holder(Company::Nobody)));
     }
 
     #[test]
@@ -202,8 +217,8 @@ mod tests {
         let line = format!("1 7 {} 0 0 0\n", std::process::id());
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
         for text in [
-            format!("outboard sessions 4 another-boot\n{line}"),
-            format!("outboard sessions 3 {}\n{line}", boot.trim()),
+            format!("outboard sessions 5 another-boot\n{line}"),
+            format!("outboard sessions 4 {}\n{line}", boot.trim()),
             format!("nonsense\n{line}"),
             String::new(),
         ] {
@@ -211,8 +226,8 @@ mod tests {
             assert!(Sessions::open(&path).unwrap().expected().is_empty());
         }
         let mut sessions = Sessions::open(&path).unwrap();
-        let me =
-            Holder { uid: 7, pid: std::process::id(), cached: true, alone: false, outlives: false };
+        let (pid, company) = (std::process::id(), Company::Anybody);
+        let me = Holder { uid: 7, pid, cached: true, company, outlives: false };
         sessions.insert(SessionId(1), me);
         let mut text = std::fs::read_to_string(&path).unwrap();
         text.push_str("zz 1 1\n5\n\n");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use outboard_cache::policy::Choice;
 use outboard_dpc::host::{Front, LossPolicy, QueueSlot};
+use outboard_wire::attach::Company;
 
 use super::{ConnectError, Host, HostOptions, Shape};
 
@@ -25,6 +26,7 @@ impl Connect {
         let mut options = HostOptions::new(socket.into());
         options.settings.queues = QUEUES;
         options.settings.depth = DEPTH;
+        options.company = Company::Modest;
         Connect(options)
     }
 
@@ -49,6 +51,7 @@ impl Connect {
     pub fn cache(mut self, bytes: u64) -> Connect {
         let shape = Shape { len: bytes, ..Shape::default() };
         self.0.cache = (bytes > 0).then_some(shape);
+        self.0.company = if bytes > 0 { Company::Anybody } else { Company::Modest };
         self
     }
 

@@ -91,7 +91,7 @@ impl Host {
         let grid = (settings.queues.saturating_add(1), settings.depth);
         let Inherited { session: id, region, notes } = inherited;
         let memory = HostMemory::inherit(id, grid, region)?;
-        let memory = Arc::new(memory.wishing(options.alone, options.outlives));
+        let memory = Arc::new(memory.wishing(options.company, options.outlives));
         let notes = begin(notes, memory.layout())?;
         let link = Arc::new(first_link(&options, &memory)?);
         let ledger = Arc::new(Ledger::default());

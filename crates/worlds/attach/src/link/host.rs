@@ -19,7 +19,7 @@ use outboard_link::queue::nvmefs::{Initiator, NoSuchQueue};
 use outboard_link::queue::{Completion, HostQueue};
 use outboard_link::registers::Registers;
 use outboard_wire::attach::{
-    AttachError, Hello, Message, QueuesHello, QueuesWelcome, Reason, Welcome,
+    AttachError, Company, Hello, Message, QueuesHello, QueuesWelcome, Reason, Welcome,
 };
 use outboard_wire::nvmefs::Dispatch;
 
@@ -37,7 +37,7 @@ pub struct HostMemory {
     layout: Layout,
     cache: Option<Geometry>,
     shared: Shared,
-    alone: bool,
+    company: Company,
     outlives: bool,
 }
 
@@ -69,7 +69,14 @@ impl HostMemory {
         let len = cache.map_or(at, |geometry| at + geometry.area().len);
         let create = if large { Shared::create_large } else { Shared::create };
         let shared = create("outboard-host", len)?;
-        Ok(HostMemory { session, layout, cache, shared, alone: false, outlives: false })
+        Ok(HostMemory {
+            session,
+            layout,
+            cache,
+            shared,
+            company: Company::default(),
+            outlives: false,
+        })
     }
 
     /// The memory of a predecessor, laid out for `queues` queue pairs of `depth` entries and no
@@ -85,13 +92,20 @@ impl HostMemory {
         let layout = Layout::new(queues, depth).ok_or(io::ErrorKind::InvalidInput)?;
         let shared = Shared::open_of_trusted(fd, layout.region_len())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        Ok(HostMemory { session, layout, cache: None, shared, alone: false, outlives: false })
+        Ok(HostMemory {
+            session,
+            layout,
+            cache: None,
+            shared,
+            company: Company::default(),
+            outlives: false,
+        })
     }
 
-    /// Of a host that nobody may be attached beside, or not; that outlives its process, or not.
+    /// Of a host that may be attached beside `company`; that outlives its process, or not.
     #[must_use]
-    pub fn wishing(self, alone: bool, outlives: bool) -> HostMemory {
-        HostMemory { alone, outlives, ..self }
+    pub fn wishing(self, company: Company, outlives: bool) -> HostMemory {
+        HostMemory { company, outlives, ..self }
     }
 
     /// The descriptor of the memory.
@@ -215,7 +229,7 @@ impl HostLink {
             depth: memory.layout.depth(),
             cache_at: area.at,
             cache_len: area.len,
-            alone: memory.alone,
+            company: memory.company,
             outlives: memory.outlives,
         };
         peer.send(&Message::Hello(Hello::Queues(hello)), &[memory.shared.fd()])?;

@@ -69,6 +69,19 @@ impl Device {
         whole(written, head.len() + body.len())
     }
 
+    /// Writes the head of a `STORE` of one byte that there is not: the kernel lets the file grow,
+    /// and then fails to fetch the byte, so that its pages stay as they are.
+    pub(crate) fn write_no_byte(&self, head: &[u8]) -> io::Result<()> {
+        let parts = [
+            libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
+            libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 },
+        ];
+        // SAFETY: `head` is borrowed across the call, and `writev` only reads it; at the other
+        // address nothing is mapped, which the kernel finds out.
+        let written = unsafe { libc::writev(self.0.as_raw_fd(), parts.as_ptr(), 2) };
+        whole(written, head.len() + 1)
+    }
+
     /// Writes one message: a header and the first `len` bytes of the slot's pages.
     pub(crate) fn write_pages(&self, head: &[u8], slot: &impl Slot, len: usize) -> io::Result<()> {
         let pages = slot.payload();

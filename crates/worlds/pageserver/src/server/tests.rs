@@ -12,7 +12,7 @@ use outboard_dds::groups::Shape;
 use outboard_dds::table::Changes;
 use outboard_link::ring::progress::{self, Shape as Data};
 use outboard_link::ring::response;
-use outboard_wire::attach::{Hello, Message, QueuesHello, Reason};
+use outboard_wire::attach::{Company, Hello, Message, QueuesHello, Reason};
 use outboard_wire::dds::{DirectoryId, FileId, REQUEST_HEAD, Request, Response};
 
 use super::*;
@@ -323,7 +323,7 @@ fn a_hello_that_is_not_for_a_page_server_is_refused_with_a_reason() {
         depth,
         cache_at,
         cache_len,
-        alone: false,
+        company: Company::default(),
         outlives: false,
     };
     let queues = Message::Hello(Hello::Queues(queues)).emit();
