@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clustered::{Cluster, done, outboard, refused};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Nobody waits longer, on a busy machine, too.
@@ -157,6 +158,25 @@ fn what_dies_is_started_again() {
     wait();
     done(&["cluster", "down", at]);
     assert!(up.wait().unwrap().success());
+}
+
+/// A server that waited for a busy disk said nothing for longer than a conversation is tried for,
+/// and the check of a cluster, in the midst of its suites, that there was no server.
+#[test]
+fn a_server_that_says_nothing_for_a_while_is_waited_for() {
+    let cluster = Cluster::up(&["--nodes=1"]);
+    let pid = i32::try_from(cluster.pid("meta")).ok().and_then(Pid::from_raw).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    std::thread::scope(|scope| {
+        let check = scope.spawn(|| outboard(&["cluster", "check", cluster.dir()]));
+        std::thread::sleep(Duration::from_secs(5));
+        let waits = !check.is_finished();
+        kill_process(pid, Signal::CONT).unwrap();
+        assert!(check.join().unwrap().status.success() && waits);
+    });
+    done(&["cluster", "kill", cluster.dir(), "meta"]);
+    let (code, words) = refused(&["cluster", "check", cluster.dir()]);
+    assert!(code == 6 && words.contains("no answer from meta"), "{code}: {words}");
 }
 
 /// Parts that do not trust alike do not serve with each other, and a mount that was told of another

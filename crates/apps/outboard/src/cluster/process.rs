@@ -29,6 +29,8 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 const END_LIMIT: Duration = Duration::from_secs(70);
 /// How long the parts of a cluster are waited for at its start.
 const START_LIMIT: Duration = Duration::from_secs(120);
+/// How long a server that runs may say nothing.
+const SILENCE: Duration = Duration::from_secs(60);
 /// How long a part has to say how it does.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 
@@ -189,10 +191,34 @@ impl Cluster {
 
     /// Asks the server something.
     pub(crate) fn ask_server(&self, call: Call, limit: Duration) -> Result<Reply, Failure> {
+        self.try_server(call, limit)?.ok_or_else(|| silent(&[Role::Meta], &self.dir))
+    }
+
+    /// The same, again and again while its process is there: one that waits for a busy disk may say
+    /// nothing for longer than a conversation is tried for.
+    pub(crate) fn ask_busy_server(&self, call: &Call, limit: Duration) -> Result<Reply, Failure> {
+        let end = Instant::now() + SILENCE;
+        loop {
+            if let Some(reply) = self.try_server(call.clone(), limit)? {
+                return Ok(reply);
+            }
+            if Instant::now() > end || !self.serves() {
+                return Err(silent(&[Role::Meta], &self.dir));
+            }
+        }
+    }
+
+    /// Nothing: it did not answer.
+    fn try_server(&self, call: Call, limit: Duration) -> Result<Option<Reply>, Failure> {
         let address = self.description.address(Role::Meta)?;
         let calls = vec![(Role::Meta.peer(), address, call)];
         let mut replies = self.asker()?.ask(calls, limit).map_err(lost)?;
-        replies.pop().flatten().ok_or_else(|| silent(&[Role::Meta], &self.dir))
+        Ok(replies.pop().flatten())
+    }
+
+    /// Whether the process that the server is in runs.
+    fn serves(&self) -> bool {
+        [Role::Meta, Role::Packed].iter().any(|role| self.pid(*role).is_some())
     }
 
     fn asker(&self) -> Result<Asker, Failure> {

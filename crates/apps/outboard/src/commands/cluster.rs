@@ -319,7 +319,7 @@ fn set_cable(
 }
 
 fn check(cluster: &Cluster, contents: bool, json: bool) -> Result<ExitCode, Failure> {
-    let text = match cluster.ask_server(Call::Check { contents }, CHECK_LIMIT)? {
+    let text = match cluster.ask_busy_server(&Call::Check { contents }, CHECK_LIMIT)? {
         Reply::Text(text) => text,
         Reply::Failed(errno) => {
             return Err(Failure::internal(format!("the server cannot check: {errno}")));
