@@ -179,8 +179,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         self.by_itself(ino, Mode::Write, alone, work).await
     }
 
-    /// Whether the end of a file is these bytes: an append that is sent again has been done then, by
-    /// a server that died before it answered.
+    /// Whether the end of a file is these bytes: an append that is sent again has been done then,
+    /// by a server that died before it answered.
     async fn ends_with(&self, grant: &Grant, data: &[u8]) -> Result<bool> {
         let Some(at) = grant.attr.size.checked_sub(data.len() as u64) else { return Ok(false) };
         Ok(self.data().read(grant, at, data.len()).await.map_err(errno)? == data)
