@@ -23,9 +23,13 @@ pub(crate) fn start_quietly(settings: &Settings) -> Result<(), Failure> {
     start_as(settings.log.as_deref().unwrap_or("warn,outboard=info"), settings.log_format())
 }
 
+/// The client of ZooKeeper warns of each try, many a second while an ensemble is away; that it is
+/// a part says by itself. What is asked for comes behind, and counts.
+const QUIET: &str = "zookeeper_client=error";
+
 fn start_as(filter: &str, format: LogFormat) -> Result<(), Failure> {
     let filter = std::env::var("OUTBOARD_LOG").unwrap_or_else(|_| filter.to_owned());
-    let filter = EnvFilter::try_new(&filter)
+    let filter = EnvFilter::try_new(format!("{QUIET},{filter}"))
         .map_err(|error| Failure::usage(format!("--log {filter} is not a log filter: {error}")))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -20,7 +20,7 @@ mod tests;
 
 use outboard_base::Result;
 
-pub use registrar::{Claim, Refusal, Registrar, Step};
+pub use registrar::{Claim, Refusal, Registrar, Step, cluster_of};
 pub use table::{Entry, Kept, Table};
 
 /// A coordinator, as one part of a cluster reaches it, with the part's session.

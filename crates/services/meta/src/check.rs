@@ -14,6 +14,7 @@ use outboard_wire::shared::Coordinate;
 use outboard_wire::shared::call::{Call, Object, Reply};
 
 use crate::Meta;
+use crate::newest::VOLUME;
 
 /// Objects to be purged, read at a time.
 const PAGE: usize = 1024;
@@ -26,6 +27,11 @@ struct Counts {
     to_purge: u64,
     nodes_away: u64,
     damaged: u64,
+}
+
+/// What a node was told of the volume's opening, which holds nothing.
+fn is_mark(object: &Object) -> bool {
+    object.object == VOLUME && object.end == 0 && object.bytes == 0
 }
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
@@ -70,7 +76,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 return Err(Errno::EPROTO);
             }
             let to_purge = self.to_purge().await?;
-            for object in &objects {
+            for object in objects.iter().filter(|object| !is_mark(object)) {
                 counts.objects += 1;
                 counts.bytes = counts.bytes.saturating_add(object.bytes);
                 if to_purge.contains(&object.object) {

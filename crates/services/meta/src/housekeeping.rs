@@ -20,7 +20,8 @@ use crate::{Meta, Work};
 
 /// How often nodes are told the keys and asked for their space.
 const KEYS_EVERY: Duration = Duration::from_secs(10);
-/// How often objects to be purged and files to be resolved are looked for.
+/// How often objects to be purged and files to be resolved are looked for, and, while the
+/// coordinator is away, another server.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Objects purged in one piece of work.
 const PURGES: usize = 256;
@@ -33,6 +34,8 @@ enum Chore {
     Deliver(Who),
     Keys,
     Purges,
+    /// Whether another server has begun.
+    Look,
     /// Of a client that is gone.
     Forget(u64),
     Resolve,
@@ -54,6 +57,12 @@ pub(crate) struct Chores {
     grace_is_over: bool,
     /// Nodes that the coordinator knows; none: it does not answer, or there is none.
     registered: Option<usize>,
+    /// There is a coordinator, and it does not answer: another server may be there.
+    unheard: bool,
+    look_at: Option<Time>,
+    look_runs: bool,
+    /// Another server has begun.
+    superseded: bool,
     nodes_reached: usize,
     /// Nodes that know of no later opening of the volume.
     looked_at: BTreeSet<u16>,
@@ -79,7 +88,17 @@ impl Chores {
         self.looked_at.insert(node);
     }
 
+    /// Another server has begun; whether that is news.
+    pub(crate) fn is_superseded(&mut self) -> bool {
+        !std::mem::replace(&mut self.superseded, true)
+    }
+
     fn begin_due(&mut self, now: Time) {
+        let look_every = if self.unheard { LOOK_EVERY } else { KEYS_EVERY };
+        if !self.look_runs && is_due(self.look_at, look_every, now) {
+            (self.look_at, self.look_runs) = (Some(now), true);
+            self.todo.push_back(Chore::Look);
+        }
         if !self.keys_run && is_due(self.keys_at, KEYS_EVERY, now) {
             (self.keys_at, self.keys_run) = (Some(now), true);
             self.todo.push_back(Chore::Keys);
@@ -127,6 +146,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                     meta.ask_for_space().await;
                     meta.chores().keys_run = false;
                 }
+                Chore::Look => {
+                    meta.look_for_later().await;
+                    meta.chores().look_runs = false;
+                }
                 Chore::Purges => {
                     meta.purge_some().await;
                     meta.chores().purges_run = false;
@@ -145,13 +168,22 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// another address than before is found there from now on; one that the volume was not made
     /// with has no files.
     pub fn nodes_are(&self, known: Option<&[(u16, SocketAddrV4)]>) {
-        self.chores().registered = known.map(<[_]>::len);
+        let mut chores = self.chores();
+        (chores.registered, chores.unheard) = (known.map(<[_]>::len), known.is_none());
+        drop(chores);
         for (node, address) in known.unwrap_or_default() {
             if self.move_node(*node, *address) {
                 tracing::info!(node, %address, "a node is at another address");
                 self.net().know(Peer::Node(*node), *address);
             }
         }
+    }
+
+    /// Whether another server of this volume has begun: this one answers nobody any more, and is to
+    /// end.
+    #[must_use]
+    pub fn is_superseded(&self) -> bool {
+        self.chores().superseded
     }
 
     /// A client's key is revoked: what it had is lost, at once.

@@ -14,6 +14,7 @@
 //! 4. Nothing is signed with a key that nodes within reach have not.
 //! 5. A session is one client's at a time, in one life of its.
 //! 6. Who has a lease is noted in the volume, durably, before.
+//! 7. Nobody is answered once another server of the volume is known to have begun.
 //!
 //! Parts: `delegations`, `clients`, `keys`, `placement` (tables without I/O); `grants`, `lives`,
 //! `users`, `files`, `bytes`, `nodes`, `housekeeping`, `check`. The page is
@@ -195,6 +196,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
             _ => Err(Errno::EPERM),
         };
+        if self.is_superseded() {
+            std::future::pending::<()>().await;
+        }
         answer.unwrap_or_else(Reply::Failed)
     }
 

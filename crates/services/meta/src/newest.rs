@@ -1,15 +1,18 @@
-//! A server whose metadata were restored from a backup: nodes have seen fences and numbers of files
-//! that it would give again.
+//! What nodes know of later openings of the volume: of a server whose metadata were restored from a
+//! backup, or beside which another has begun.
 //!
 //! A fence that is given again lets an old writer in, and a file that gets a number again has the
 //! bytes of another. So a server that starts asks the nodes for their highest, and counts on from
-//! there; and a node that could not be asked then is told no keys if it knows of later openings.
+//! there. Before it grants anything it tells each node its opening, and it goes on looking, the
+//! more often while the coordinator does not say that it is the only one. Where a node knows of a
+//! later opening another server has begun, with a copy of the store, or this one's is from a
+//! backup: it answers nobody any more, and ends.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
-use outboard_base::Result;
 use outboard_base::task::join_all;
+use outboard_base::{Errno, Result};
 use outboard_flow::Net;
 use outboard_kv::Kv;
 use outboard_kvfs::Kvfs;
@@ -20,6 +23,8 @@ use outboard_wire::shared::call::{Call, Object, Reply};
 use crate::nodes::{QUICK, first_of};
 use crate::{Meta, MetaOptions};
 
+/// The object that a volume is at its nodes: no file's. Its fence is that of the last opening.
+pub(crate) const VOLUME: u64 = 0;
 /// How long nodes are given at a start: one that is away is looked at later.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -62,27 +67,49 @@ pub async fn count_beyond_nodes<K: Kv, M: Medium, N: Net>(
 }
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
-    /// Whether a node may be told keys: it knows of no opening of the volume after this.
+    /// Whether a node may be told keys: it knows of no opening of the volume after this, and of
+    /// this.
     pub(crate) async fn is_of_this_opening(&self, node: u16) -> bool {
         if self.chores().is_looked_at(node) {
             return true;
         }
-        let Ok(Reply::Object(found)) = self.ask(Peer::Node(node), &Call::Newest, QUICK).await
-        else {
+        if !self.knows_none_later(node).await {
             return false;
-        };
+        }
+        let (peer, fence) = (Peer::Node(node), self.volume().opening() << 32);
+        let told = self.ask(peer, &Call::Seal { object: VOLUME, fence }, QUICK).await;
+        // One that has no room for it is read all the same.
+        let is_told = told != Err(Errno::EIO);
+        if is_told {
+            self.chores().looked_at(node);
+        }
+        is_told
+    }
+
+    /// Looks whether another server has begun.
+    pub(crate) async fn look_for_later(&self) {
+        let placement = self.placement();
+        let nodes = placement.all().iter().map(|node| self.knows_none_later(node.node));
+        let _each_says_so_by_itself = join_all(nodes.collect()).await;
+    }
+
+    /// Whether a node answers, and knows of no later opening.
+    async fn knows_none_later(&self, node: u16) -> bool {
+        let asked = self.ask(Peer::Node(node), &Call::Newest, QUICK).await;
+        let Ok(Reply::Object(found)) = asked else { return false };
         let (opening, own) = (found.fence >> 32, self.volume().opening());
-        if opening > own {
+        if opening <= own {
+            return true;
+        }
+        if self.chores().is_superseded() {
             tracing::error!(
                 node,
                 opening,
                 own,
-                "a node knows of later openings of this volume: the metadata are from a backup. \
-                 It is used once the server is started again while the node is there"
+                "a node knows of a later opening of this volume: another server has begun, or \
+                 these metadata are from a backup. This server answers nobody any more"
             );
-            return false;
         }
-        self.chores().looked_at(node);
-        true
+        false
     }
 }

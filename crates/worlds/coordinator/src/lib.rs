@@ -25,7 +25,7 @@ use outboard_flow::Net;
 
 pub use keeper::{CoordinatorRole, Keeper};
 pub use known::{Known, Standing};
-pub use outboard_cluster::coordinator::{Claim, Refusal};
+pub use outboard_cluster::coordinator::{Claim, Refusal, cluster_of};
 pub use remote::COORDINATOR;
 
 /// A part's way to the coordinator its cluster has.

@@ -19,7 +19,7 @@ use zookeeper_client::{Acls, Client, CreateMode, Error, SessionState, Stat};
 const TERM: Duration = Duration::from_secs(6);
 
 /// The ensemble, with this part's session.
-pub(crate) struct ZooKeeper {
+pub struct ZooKeeper {
     servers: String,
     root: String,
     client: Mutex<Option<Client>>,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use outboard_base::task::Spawn;
 use outboard_base::{Errno, Result as Done};
-use outboard_coordinator::{COORDINATOR, Claim, Known, Refusal, Standing, Way};
+use outboard_coordinator::{COORDINATOR, Claim, Known, Refusal, Standing, Way, cluster_of};
 use outboard_fabric::runtime::FabricRuntime;
 use outboard_fabric::{Asking, Part, random};
 use outboard_flow::{Net, Target};
@@ -20,6 +20,7 @@ use outboard_kv::Kv;
 use outboard_kvfs::Kvfs;
 use outboard_link::pace;
 use outboard_medium::Medium;
+use outboard_os::executor::block_on;
 
 use super::description::{Description, Role};
 use super::part::Stop;
@@ -31,11 +32,46 @@ const TAKEN: Duration = Duration::from_secs(10);
 const UNHEARD: Duration = Duration::from_secs(4);
 /// How long a part tries to say that it leaves.
 const LEAVE: Duration = Duration::from_secs(2);
+/// How long an ensemble has to answer before anything is started.
+const ENSEMBLE: Duration = Duration::from_secs(5);
 /// How long the coordinator is asked for the volume's store.
 const BIND: Duration = Duration::from_secs(30);
 /// The coordinator's entry of the volume, and the note in the volume.
 const VOLUME: &str = "volume";
 const IDENTITY: &[u8] = b"identity";
+
+/// How an ensemble is named.
+const LOCATION: &str = "zookeeper://HOST:PORT,HOST:PORT/PATH";
+
+/// An ensemble that is to be a cluster's coordinator answers, and is no other cluster's.
+pub(crate) fn look_at_ensemble(location: &str, own: Option<u64>) -> Result<(), Failure> {
+    let way = Way::<Asking>::zookeeper(location).map_err(Failure::usage)?;
+    let end = Instant::now() + ENSEMBLE;
+    loop {
+        match block_on(cluster_of(&way)) {
+            Ok(None) => return Ok(()),
+            Ok(Some(other)) if Some(other) == own => return Ok(()),
+            Ok(Some(other)) => {
+                return Err(Failure::usage(format!(
+                    "{location} is the coordinator of cluster {other:016x}: in an ensemble each \
+                     cluster has a path of its own: {LOCATION}"
+                )));
+            }
+            // It may be choosing a leader.
+            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(200)),
+            Err(errno) => {
+                return Err(Failure::new(
+                    Code::NotRunning,
+                    format!(
+                        "the coordinator {location} does not answer ({errno}): see that most of \
+                         its servers run (`scripts/zookeeper status DIR`, `start DIR`), and that \
+                         these are their addresses; then try again"
+                    ),
+                ));
+            }
+        }
+    }
+}
 
 /// A part that keeps itself known, over the network that it has.
 type Registered<T> = Known<Way<Asking<T>>, Asking<T>>;
@@ -123,7 +159,8 @@ impl<T: Target> Membership<T> {
         Some(match refusal {
             Refusal::Cluster(other) => Failure::usage(format!(
                 "{role} is refused: the coordinator is that of cluster {other:016x}, and the key \
-                 in the description is another cluster's"
+                 in the description is another cluster's. In an ensemble each cluster has a path \
+                 of its own: {LOCATION}"
             )),
             Refusal::Key => Failure::usage(format!(
                 "{role} is refused: the coordinator does not take the key in the description: it \

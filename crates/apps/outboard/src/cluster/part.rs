@@ -250,7 +250,7 @@ fn node(
     let server = cluster.server.as_ref().map(|server| (Role::Meta, server.address));
     let strange = greet(cluster, role, &runtime, server.into_iter().collect());
     tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
-    serve((&part, &membership), options, stop, &strange)?;
+    serve((&part, &membership), options, &|| stop.is_asked(), &strange)?;
     membership.leave(&part);
     let flush = async move { node.call(Peer::Server(0), Call::Flush).await };
     match part.finish(flush, END_LIMIT).map_err(cannot("end in order"))? {
@@ -308,7 +308,7 @@ fn greet<T: Target>(
 fn serve<T: Target>(
     (part, membership): (&Part<T>, &Membership<T>),
     options: &PartOptions,
-    stop: &Stop,
+    is_asked: &dyn Fn() -> bool,
     strange: &Strange,
 ) -> Result<(), Failure> {
     let is_strange = || {
@@ -317,10 +317,10 @@ fn serve<T: Target>(
         strange.set(found);
         is_found
     };
-    let ends = || stop.is_asked() || is_strange() || membership.is_refused();
+    let ends = || is_asked() || is_strange() || membership.is_refused();
     part.serve(pace(options), &ends)
         .map_err(|error| Failure::internal(format!("a part cannot go on: {error}")))?;
-    match membership.refusal().filter(|_| membership.is_refused() && !stop.is_asked()) {
+    match membership.refusal().filter(|_| membership.is_refused() && !is_asked()) {
         Some(failure) => Err(failure),
         None => Ok(()),
     }
@@ -400,12 +400,16 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
     let _was_empty = served.set(meta.clone());
     let nodes: Vec<u16> = cluster.nodes.iter().map(|node| node.number).collect();
     let (own, conversations) = (Arc::clone(&volume), runtime.conversations().clone());
-    let role_of_it = ServerRole::new(meta, own, hold.check(), conversations, &nodes);
+    let role_of_it = ServerRole::new(meta.clone(), own, hold.check(), conversations, &nodes);
     runtime.set_role(Rc::new(role_of_it));
     let all = cluster.nodes.iter().map(|node| (Role::Node(node.number), node.address));
     let strange = greet(cluster, role, &runtime, all.collect());
     tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
-    serve((&part, &membership), options, stop, &strange)?;
+    serve((&part, &membership), options, &|| stop.is_asked() || meta.is_superseded(), &strange)?;
+    if meta.is_superseded() {
+        return Err(superseded());
+    }
+    drop(meta);
     let synced = part.finish(async move { volume.sync().await }, END_LIMIT);
     in_time(synced, role, "make durable what it answered")?;
     membership.leave(&part);
@@ -413,6 +417,16 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
     hold.release();
     tracing::info!(%role, "ended in order");
     strange.take().map_or(Ok(()), Err)
+}
+
+/// Why a server ends beside another.
+fn superseded() -> Failure {
+    Failure::new(
+        Code::Data,
+        "meta ends: nodes know of a later opening of this volume. Another server has a copy of \
+         its store, and has begun: leave it at that, or end that one. Or these metadata are from \
+         a backup: start it again while the nodes are up",
+    )
 }
 
 /// The coordinator.

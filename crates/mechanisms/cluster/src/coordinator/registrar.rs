@@ -64,6 +64,21 @@ pub enum Step {
     Refused(Refusal),
 }
 
+/// Of which cluster a coordinator is; nobody has said so of a new one.
+///
+/// # Errors
+/// Those of the coordinator.
+pub async fn cluster_of<C: Coordinator>(coordinator: &C) -> Result<Option<u64>> {
+    coordinator.beat().await?;
+    let all = coordinator.list(CLUSTER).await?;
+    Ok(of_name(&all, CLUSTER).map(|entry| number(&entry.value)))
+}
+
+/// What the entry of the cluster says.
+fn number(value: &str) -> u64 {
+    u64::from_str_radix(value, 16).unwrap_or(0)
+}
+
 /// A part's registration.
 pub struct Registrar<C> {
     coordinator: C,
@@ -135,8 +150,7 @@ impl<C: Coordinator> Registrar<C> {
     async fn same_cluster(&self, all: &[Entry]) -> Result<Option<Refusal>> {
         let own = format!("{:016x}", self.claim.cluster);
         let kept = self.bind_beside(all, CLUSTER, &own).await?;
-        let other = (kept != own).then(|| u64::from_str_radix(&kept, 16).unwrap_or(0));
-        Ok(other.map(Refusal::Cluster))
+        Ok((kept != own).then(|| Refusal::Cluster(number(&kept))))
     }
 
     async fn has_name(&self, all: &[Entry]) -> Result<Option<Refusal>> {

@@ -391,11 +391,12 @@ fn a_restored_server_counts_on_from_what_nodes_know() {
         rig.renew(1);
         rig.pass(SECOND * 2);
         if is_away {
-            // Nobody could say so at the start. They are told no keys, so nothing is taken.
+            // Nobody could say so at the start. They are told no keys, so nothing is taken, and
+            // the server ends: it counts on when it starts again.
+            assert!(!rig.server().is_superseded());
             away(&rig, false);
             rig.pass(SECOND * 15);
-            rig.renew(1);
-            assert!(rig.server().status().contains("\"nodes_reached\":1"), "the empty one");
+            assert!(rig.server().is_superseded());
             rig.restart(false);
             begin(&rig, 1, 73);
             rig.renew(1);
@@ -409,4 +410,24 @@ fn a_restored_server_counts_on_from_what_nodes_know() {
         assert!(rig.world.write(&grant.capability, &grant.nodes, 100));
         assert_eq!(rig.world.end(ino.0), 600);
     }
+}
+
+/// A server that was cut off from the coordinator went on granting while another, with a copy of
+/// its store, began beside it.
+#[test]
+fn a_server_beside_which_another_has_begun_answers_nobody_any_more() {
+    let (rig, ino) = rig();
+    rig.server().nodes_are(None);
+    rig.pass(SECOND * 3);
+    assert!(!rig.server().is_superseded(), "the coordinator alone is away");
+    rig.renew(1);
+    let old = rig.grant(1, ino, Mode::Write);
+    assert!(rig.world.write(&old.capability, &old.nodes, 500));
+    let other = rig.begins_beside();
+    let renews = || rig.at_once(&rig.ask(1, Call::Renew)).is_some();
+    assert!(renews(), "it has not looked yet");
+    rig.pass(SECOND * 2);
+    assert!(rig.server().is_superseded() && !other.is_superseded());
+    assert!(!renews());
+    assert!(rig.at_once(&rig.ask(1, write(ino))).is_none());
 }

@@ -310,6 +310,17 @@ impl Rig {
         self.restart(false);
     }
 
+    /// Another server of the volume begins, with a disk of its own, while this one goes on.
+    pub(crate) fn begins_beside(&self) -> Server {
+        let other = Disk::new(78).open(&self.world, 99);
+        let (server, now) = (other.clone(), self.world.time());
+        self.tasks.borrow_mut().push(Box::pin(async move { while server.tidy(now).await {} }));
+        (0..50).for_each(|_| self.step());
+        self.tasks.borrow_mut().extend(other.take_work());
+        (0..50).for_each(|_| self.step());
+        other
+    }
+
     pub(crate) fn server(&self) -> Server {
         self.server.borrow().clone().unwrap()
     }

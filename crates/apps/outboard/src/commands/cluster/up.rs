@@ -13,6 +13,7 @@ use outboard_fabric::Asking;
 
 use super::Wishes;
 use crate::cluster::description::{Coordinator, Description, FILE, Node, Role, Server};
+use crate::cluster::membership::look_at_ensemble;
 use crate::cluster::netns::{self, Place};
 use crate::cluster::part::{Running, make_key};
 use crate::cluster::process::Cluster;
@@ -37,11 +38,16 @@ pub(crate) fn up(dir: &Path, how: &Wishes) -> Result<ExitCode, Failure> {
     log::start_with("info")?;
     let is_new = !dir.join(FILE).exists();
     if is_new {
+        // What is refused leaves nothing behind.
+        let wished = how.coordinator.as_deref().map(|text| coordinator(text, None)).transpose()?;
+        look_at(wished.flatten().as_ref(), None)?;
         make(dir, how)?;
     }
     let mut cluster = Cluster::of(dir)?;
     if !is_new {
-        agree(&cluster.description, how)?;
+        let description = &cluster.description;
+        agree(description, how)?;
+        look_at(description.coordinator.as_ref(), Some(description.key()?.cluster))?;
     }
     cluster.capture = how.capture.as_deref().map(whole).transpose()?;
     cluster.make_run()?;
@@ -117,6 +123,12 @@ fn coordinator(
             Ok(Some(Coordinator { zookeeper, ..Coordinator::default() }))
         }
     }
+}
+
+/// An ensemble answers, and is nobody else's.
+fn look_at(coordinator: Option<&Coordinator>, own: Option<u64>) -> Result<(), Failure> {
+    let location = coordinator.and_then(|coordinator| coordinator.zookeeper.as_deref());
+    location.map_or(Ok(()), |location| look_at_ensemble(location, own))
 }
 
 /// A cluster that is there is what it is.
