@@ -156,10 +156,9 @@ impl<M: Medium> Store<M> {
             if !is_covered
                 && grain.is_some()
                 && let Some(to) = buf.get_mut(base..base + GRAIN_LEN)
+                && self.check(&[*grain], |_, bytes| to.copy_from_slice(bytes)).await > 0
             {
-                if self.check(&[*grain], |_, bytes| to.copy_from_slice(bytes)).await > 0 {
-                    return Err(Reason::Medium);
-                }
+                return Err(Reason::Medium);
             }
         }
         if let Some(to) = buf.get_mut(from..end) {
