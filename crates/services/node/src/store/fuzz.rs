@@ -8,8 +8,8 @@ use super::index::{Cursor, Index};
 pub fn records(data: &[u8]) {
     let Ok(records) = format::records(data) else { return };
     let (mut out, mut index) = (Vec::new(), Index::default());
+    records.iter().for_each(|record| record.emit(&mut out));
     for record in &records {
-        record.emit(&mut out);
         let _touched = index.touched(record);
         if index.apply(record).is_err() {
             break;
