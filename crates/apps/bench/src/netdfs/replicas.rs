@@ -10,7 +10,7 @@
 //! All nodes are processes of their own over loopback UDP, with stores in memory; ways, sizes and
 //! numbers of copies take turns. A write is over when all nodes have it. What a node does when a
 //! successor has answered counts as its CPU side's. The chunk is the one of
-//! [`CHUNKS`] that served best in a run before.
+//! `CHUNKS` that served best in a run before.
 
 use std::cell::{Cell, RefCell};
 use std::io;
