@@ -6,10 +6,11 @@
 //!
 //! - the layout of each file, and of directories, whose files get theirs;
 //! - `WRITING`: somebody may be writing, so the size here is not to be believed after a crash
-//!   ([`Kvfs::begin_writing`], before the first byte can reach a node);
+//!   ([`Kvfs::begin_writing`], before the first byte can reach a node), and whether by a writer
+//!   that tells before it answers: then nobody was answered anything of what lies behind the size;
 //! - in the same record, from where on the nodes may hold bytes that a truncation took away
 //!   ([`Kvfs::holed`]);
-//! - what a writer told of size and times ([`Kvfs::publish`]);
+//! - what a writer told of size and times ([`Kvfs::publish`]), with what it is about to answer;
 //! - objects to be *purged*: the nodes still hold bytes of files that are gone ([`Kvfs::purges`]).
 //!
 //! No request moves bytes of a spread file: reading and writing it here is `EOPNOTSUPP`.
@@ -20,6 +21,8 @@ mod record;
 mod text;
 
 pub use text::{layout_text, parse_layout};
+
+use record::Writing;
 
 use outboard_base::limits::FILE_SIZE_MAX;
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
@@ -49,8 +52,26 @@ pub struct Spread {
     pub strips: bool,
     /// Somebody may be writing, or may have been when a server or a client died.
     pub writing: bool,
+    /// Whoever it is tells before it answers.
+    pub tells: bool,
     /// It was cut to this size, and nobody has said that the nodes hold nothing behind.
     pub cut: Option<u64>,
+}
+
+/// What a request is answered that whoever serves the volume carries out at the nodes: put with its
+/// effect, so that the request is not done twice.
+#[derive(Clone, Debug)]
+pub struct Record(Vec<u8>, Vec<u8>);
+
+impl Record {
+    /// None for a request that is not sent again.
+    ///
+    /// # Errors
+    /// As a request that claims so much.
+    pub fn of(caller: &Caller, header: &Header, op: Op, reply: &Reply) -> Result<Option<Record>> {
+        let cx = Context::new(caller, header, op, Timestamp::default())?;
+        Ok(cx.record(reply)?.map(|(key, value)| Record(key, value)))
+    }
 }
 
 /// `EOPNOTSUPP` for what only the nodes could do: the bytes are there.
@@ -71,10 +92,11 @@ pub(crate) async fn resize<K: Kv>(
     }
     if size < inode.attr.size {
         let key = key::of(Tag::Writing, inode.ino());
-        let before = txn.get(&key).await?.and_then(|value| record::cut_in(&value));
-        let cut = before.map_or(size, |before| before.min(size));
+        let known = txn.get(&key).await?.map(|value| record::Writing::decode(&value));
+        let known = known.unwrap_or_default();
+        let cut = Some(known.cut.map_or(size, |before| before.min(size)));
         inode.mark(marks::WRITING, true);
-        txn.put(key, cut.to_le_bytes());
+        txn.put(key, record::Writing { cut, ..known }.encode());
     }
     inode.attr.size = size;
     if size == 0 {
@@ -212,14 +234,21 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let layout = layout.ok_or(Errno::EINVAL)?;
         let strips = self.is_privileged(&inode).await?;
         let writing = inode.has(marks::WRITING);
-        let cut = if writing { self.cut_of(ino).await? } else { None };
-        Ok(Spread { attr: inode.attr, layout, strips, writing, cut })
+        let record = if writing { self.writing_of(ino).await? } else { Writing::default() };
+        let Writing { cut, tells } = record;
+        Ok(Spread { attr: inode.attr, layout, strips, writing, tells, cut })
     }
 
     /// What a writer says of a file it has a delegation of: the size is this, it takes so much, and
-    /// the times are not before the last write. Told again it changes nothing. `ESTALE` if the file
-    /// is gone.
-    pub async fn publish(&self, session: Option<SessionId>, ino: Ino, told: Told) -> Result<Attr> {
+    /// the times are not before the last write. Told again it changes nothing. With it goes the
+    /// record of what the write is answered. `ESTALE` if the file is gone.
+    pub async fn publish(
+        &self,
+        session: Option<SessionId>,
+        ino: Ino,
+        told: Told,
+        record: Option<Record>,
+    ) -> Result<Attr> {
         let _guard = self.range_locks.exclusive(ino).await;
         let published = self.transact(async |txn| {
             // The nodes have taken the bytes already.
@@ -234,6 +263,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
                 inode.attr.blocks = blocks;
                 inode.date(told.mtime.map_or(Dates::Stay, Dates::Then));
                 txn.put_inode(&inode)?;
+            }
+            if let Some(Record(key, value)) = &record {
+                txn.put(key, value.as_slice());
             }
             Ok((inode.attr, changes))
         });

@@ -13,9 +13,10 @@ use outboard_base::{Errno, Ino, Result, SessionId, Time, Timestamp, limits};
 use outboard_dfs::DataError;
 use outboard_flow::Net;
 use outboard_kv::Kv;
+use outboard_kvfs::spread::Record;
 use outboard_medium::Medium;
 use outboard_volume::{Answer, Caller, Fill, Payload};
-use outboard_wire::file::{Flags, Header, Reply as FileReply, Request, seek, write_flags};
+use outboard_wire::file::{Flags, Header, Op, Reply as FileReply, Request, seek, write_flags};
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Grant, Mode, Told};
 
@@ -72,6 +73,8 @@ struct Wrote {
     mtime: Option<Timestamp>,
     /// Whose it is: others hear that the file has changed.
     session: Option<SessionId>,
+    /// What it is answered, also if it is sent again.
+    record: Option<Record>,
 }
 
 fn errno(error: DataError) -> Errno {
@@ -99,12 +102,14 @@ impl Operation<'_> {
         checked || cred.is_root()
     }
 
-    fn is_replay(&self) -> bool {
-        self.header.flags.has(Flags::REPLAY)
-    }
-
-    fn mtime(&self) -> Option<Timestamp> {
-        (!(self.caller.trusted && self.caller.keeps_times)).then_some(self.wall)
+    /// It has written up to `end`, and is answered this.
+    fn wrote(&self, end: u64, op: Op, reply: &FileReply) -> Result<Wrote> {
+        Ok(Wrote {
+            end,
+            mtime: (!(self.caller.trusted && self.caller.keeps_times)).then_some(self.wall),
+            session: Some(self.caller.attachment),
+            record: Record::of(self.caller, self.header, op, reply)?,
+        })
     }
 }
 
@@ -119,12 +124,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         match *request {
             Request::Read { ino, offset, len, .. } => self.read(ino, offset, len).await,
             Request::Write { ino, offset, flags, .. } => {
-                let written = self.write(of, ino, offset, flags, data).await?;
-                if flags & write_flags::DSYNC != 0 {
-                    self.flush_nodes(ino).await?;
-                    self.sync_volume(of).await?;
-                }
-                Ok(FileReply::Written(written).into())
+                self.write(of, ino, offset, flags, data).await.map(Answer::from)
             }
             Request::Lseek { ino, offset, whence, .. } => self.seek(ino, offset, whence).await,
             Request::Fallocate { ino, offset, len, mode, .. } => {
@@ -153,12 +153,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         offset: u64,
         flags: u32,
         data: &[u8],
-    ) -> Result<u32> {
+    ) -> Result<FileReply> {
         // Who appends has the end of the file for itself.
         let alone = flags & write_flags::APPEND != 0;
         let work = async |grant: &Grant| {
-            let size = grant.attr.size;
-            let at = if alone { size } else { offset };
+            let at = if alone { grant.attr.size } else { offset };
             let room = limits::FILE_SIZE_MAX.saturating_sub(at);
             let room = usize::try_from(room).unwrap_or(usize::MAX);
             let data = data.get(..data.len().min(room)).unwrap_or_default();
@@ -166,24 +165,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 return Err(Errno::EFBIG);
             }
             let end = at.saturating_add(data.len() as u64);
-            let is_done = alone && of.is_replay() && self.ends_with(grant, data).await?;
-            let end = if is_done { size } else { end };
-            if !is_done {
-                self.strip_for(of, grant, flags & write_flags::KILL_SUIDGID != 0).await?;
-                self.data().write(grant, at, data).await.map_err(errno)?;
-            }
             let count = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
-            let session = Some(of.caller.attachment);
-            Ok((count, Some(Wrote { end, mtime: of.mtime(), session })))
+            self.strip_for(of, grant, flags & write_flags::KILL_SUIDGID != 0).await?;
+            self.data().write(grant, at, data).await.map_err(errno)?;
+            let reply = FileReply::Written(count);
+            let wrote = of.wrote(end, Op::Write, &reply)?;
+            Ok((reply, Some(wrote)))
         };
         self.by_itself(ino, Mode::Write, alone, work).await
-    }
-
-    /// Whether the end of a file is these bytes: an append that is sent again has been done then,
-    /// by a server that died before it answered.
-    async fn ends_with(&self, grant: &Grant, data: &[u8]) -> Result<bool> {
-        let Some(at) = grant.attr.size.checked_sub(data.len() as u64) else { return Ok(false) };
-        Ok(self.data().read(grant, at, data.len()).await.map_err(errno)? == data)
     }
 
     /// Before bytes change: set-id bits go, if they do.
@@ -207,11 +196,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let work = async |grant: &Grant| {
             self.strip_for(of, grant, false).await?;
             self.data().fill(grant, fill, offset..end).await.map_err(errno)?;
-            let (end, session) = (if keeps_size { 0 } else { end }, Some(of.caller.attachment));
-            Ok(((), Some(Wrote { end, mtime: of.mtime(), session })))
+            let end = if keeps_size { 0 } else { end };
+            let wrote = of.wrote(end, Op::Fallocate, &FileReply::Empty)?;
+            Ok((FileReply::Empty.into(), Some(wrote)))
         };
-        self.by_itself(ino, Mode::Write, true, work).await?;
-        Ok(FileReply::Empty.into())
+        self.by_itself(ino, Mode::Write, true, work).await
     }
 
     async fn seek(&self, ino: Ino, offset: u64, whence: u32) -> Result<Answer> {
@@ -242,7 +231,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if self.data().take_lost(ino.0) { Err(Errno::EIO) } else { Ok(()) }
     }
 
-    async fn sync_volume(&self, of: &Operation<'_>) -> Result<()> {
+    /// A write that is to be durable is: also one that was done before, and is sent again.
+    pub(crate) async fn sync_written(&self, of: &Operation<'_>, ino: Ino) -> Result<()> {
+        self.flush_nodes(ino).await?;
         let flags = of.header.flags.without(Flags::REPLAY);
         let header = Header { sequence: 0, flags, ..of.header.clone() };
         let request = Request::Syncfs;
@@ -259,7 +250,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 self.data().hole(grant, cut..u64::MAX).await.map_err(errno)?;
                 self.volume().holed(ino).await?;
             }
-            Ok(((), Some(Wrote { end: 0, mtime: None, session: None })))
+            Ok(((), Some(Wrote { end: 0, mtime: None, session: None, record: None })))
         };
         self.by_itself_in_turn(ino, Mode::Write, work).await
     }
@@ -370,7 +361,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             Err(errno) => return Err(errno),
         };
         let told = Told { size, mtime: wrote.mtime, blocks: Some(count.div_ceil(512)) };
-        self.tell_volume(wrote.session, ino, told).await
+        self.tell_volume(wrote.session, ino, told, wrote.record).await
     }
 
     fn own_is_used(&self, ino: Ino) {

@@ -1,19 +1,23 @@
 //! File operations of hosts: decoded, checked against who uses the files' bytes, carried out by the
 //! volume, and encoded.
 
+use outboard_base::task::RangeGuard;
 use outboard_base::{Errno, Fh, Ino, Result, SessionId, Timestamp, limits};
 use outboard_flow::Net;
 use outboard_kv::Kv;
 use outboard_medium::Medium;
 use outboard_volume::{Answer, Caller, Payload};
 use outboard_wire::file::Reply as FileReply;
-use outboard_wire::file::{Flags, Header, Request, Statfs, open_flags};
+use outboard_wire::file::{Flags, Header, Request, Statfs, open_flags, write_flags};
 use outboard_wire::shared::call::{Asker, Layout, Mode, Reply};
 
 use crate::Meta;
 use crate::bytes::Operation;
 use crate::clients::{Admission, Who};
 use crate::grants::NOBODY;
+
+/// What locks of ranges lock.
+const BLOCK: u64 = limits::BLOCK as u64;
 
 /// A request of a session under way; others may take the session over once it is dropped.
 struct Busy<'m, K, M, N> {
@@ -62,6 +66,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             return Err(Errno::EPERM);
         }
         let _busy = self.speak_for(who, asker.session).await?;
+        let _lane = self.lane_of(&header).await;
         let caller = caller(asker);
         let of = Operation { caller: &caller, header: &header, wall };
         let answer = match self.concerns(&of, &request).await? {
@@ -153,13 +158,21 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let bytes =
             if payload.is_empty() { Payload::None } else { Payload::Bytes(payload.clone()) };
         let (caller, header) = (of.caller, of.header);
-        match self.volume().handle(caller, header, request.clone(), bytes, of.wall).await {
-            Err(Errno::EOPNOTSUPP) => self.bytes(of, request, &payload).await,
-            Ok(Answer { reply: FileReply::Statfs(figures), .. }) => {
-                Ok(FileReply::Statfs(self.with_space(figures)).into())
+        let mut answer =
+            match self.volume().handle(caller, header, request.clone(), bytes, of.wall).await {
+                Err(Errno::EOPNOTSUPP) => self.bytes(of, request, &payload).await?,
+                answer => answer?,
+            };
+        match (&mut answer.reply, request) {
+            (FileReply::Statfs(figures), _) => *figures = self.with_space(*figures),
+            (FileReply::Written(_), Request::Write { ino, flags, .. })
+                if flags & write_flags::DSYNC != 0 =>
+            {
+                self.sync_written(of, *ino).await?;
             }
-            answer => answer,
+            _ => {}
         }
+        Ok(answer)
     }
 
     /// Room for bytes is what nodes say.
@@ -220,6 +233,15 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         });
         admitted.await?;
         Ok(Busy { meta: self, session })
+    }
+
+    /// What is sent again waits for the end of what was sent before, which may be under way.
+    async fn lane_of(&self, header: &Header) -> Option<RangeGuard<'_>> {
+        if header.sequence == 0 {
+            return None;
+        }
+        let lane = u64::from(header.lane) * BLOCK;
+        Some(self.lanes().exclusive_on(Ino(header.session.0), lane..lane + 1).await)
     }
 
     /// A session is gone for good.

@@ -14,7 +14,7 @@ use outboard_base::task::join_all;
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_flow::Net;
 use outboard_kv::Kv;
-use outboard_kvfs::spread::Spread;
+use outboard_kvfs::spread::{Record, Spread};
 use outboard_medium::Medium;
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply, Told};
 use outboard_wire::shared::{Capability, Peer, Rights};
@@ -61,7 +61,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         self.needs_lease(who)?;
         let change = self.changes().exclusive(ino).await;
         if mode == Mode::Write && !is_planted(Fault::Mark) {
-            self.volume().begin_writing(ino).await?;
+            self.volume().begin_writing(ino, who == Who::NOBODY).await?;
         }
         let spread = self.volume().spread(ino).await?;
         let held = match self.give(who, ino, mode) {
@@ -149,7 +149,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             return Err(Errno::ESTALE);
         }
         let session = self.clients().sessions_of(client).next();
-        self.tell_volume(session, ino, told).await
+        self.tell_volume(session, ino, told, None).await
     }
 
     /// Under the lock of changes. The writer's own host need not hear of it.
@@ -158,8 +158,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         session: Option<SessionId>,
         ino: Ino,
         told: Told,
+        record: Option<Record>,
     ) -> Result<()> {
-        match self.volume().publish(session, ino, told).await {
+        match self.volume().publish(session, ino, told, record).await {
             // The file is gone, and nobody can see its size.
             Err(Errno::ESTALE) => Ok(()),
             done => done.map(|_| ()),
@@ -180,7 +181,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if let Some(told) = told {
             if self.delegations().writes(ino, client, fence) {
                 let session = self.clients().sessions_of(client).next();
-                self.tell_volume(session, ino, told).await?;
+                self.tell_volume(session, ino, told, None).await?;
             } else if !self.delegations().was_given_back(ino, client, fence) {
                 return Err(Errno::ESTALE);
             }
@@ -333,8 +334,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let fence = self.delegations().raise(ino)?;
         let nodes = self.placement().of(&spread.layout, ino.0);
         let mut found = self.seal_at(&nodes, ino.0, fence).await?;
-        // Nobody wrote after a cut that was not carried out, so the size is the volume's.
-        let was_cut = self.finish_cut(&spread, fence).await?;
+        // Nobody wrote after a cut that was not carried out, so the size is the volume's. So it is
+        // if who wrote told before it answered: what lies behind is a torn piece of what is asked
+        // again, or of what failed.
+        let end = found.iter().map(|object| object.end).max().unwrap_or(0);
+        let torn = (spread.tells && end > spread.attr.size).then_some(spread.attr.size);
+        let was_cut = self.finish_cut(&spread, spread.cut.or(torn), fence).await?;
         if was_cut {
             found = self.seal_at(&nodes, ino.0, fence).await?;
         }
@@ -349,7 +354,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let written = end > known.size;
             let mtime = written.then(|| timestamp(self.net().wall_ms()));
             let told = Told { size: end.max(known.size), mtime, blocks: Some(blocks) };
-            match self.volume().publish(None, ino, told).await {
+            match self.volume().publish(None, ino, told, None).await {
                 Ok(_) | Err(Errno::ESTALE) => {}
                 Err(errno) => return Err(errno),
             }
@@ -375,8 +380,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// A truncation that nobody has carried out at the nodes, who have sealed the file under this
     /// fence: what lies behind goes. True if there was one.
-    async fn finish_cut(&self, spread: &Spread, fence: u64) -> Result<bool> {
-        let Some(cut) = spread.cut else { return Ok(false) };
+    async fn finish_cut(&self, spread: &Spread, cut: Option<u64>, fence: u64) -> Result<bool> {
+        let Some(cut) = cut else { return Ok(false) };
         let held = Held { mode: Mode::Write, fence };
         let grant = self.grant_of(NOBODY, spread, held).await?;
         let holed = self.within(PATIENCE, self.data().hole(&grant, cut..u64::MAX)).await;

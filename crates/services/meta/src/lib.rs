@@ -34,6 +34,7 @@ mod lives;
 mod newest;
 mod nodes;
 mod placement;
+mod power;
 mod users;
 
 use core::net::{Ipv4Addr, SocketAddrV4};
@@ -76,6 +77,8 @@ pub struct MetaOptions {
     pub volume: u32,
     /// A number that no other life of the server has.
     pub life: u64,
+    /// Which of the lives of what the volume is stored on: another number after each loss of power.
+    pub boot: u64,
     /// How long a lease goes on from the sending of a renewal.
     pub lease: Duration,
     /// How long a key signs.
@@ -94,6 +97,7 @@ impl Default for MetaOptions {
             cluster_key: [0; 32],
             volume: 0,
             life: 0,
+            boot: 0,
             lease: Duration::from_secs(10),
             key_life: Duration::from_secs(3600),
             capability: Duration::from_secs(300),
@@ -119,6 +123,8 @@ struct Inner<K, M, N> {
     own: Mutex<Own>,
     turns: RangeLocks,
     changes: RangeLocks,
+    /// Of each session, each lane: one request at a time.
+    lanes: RangeLocks,
     sessions_changed: WaitList,
     /// Notes of clients, each written by one at a time.
     notes: RangeLocks,
@@ -150,6 +156,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             net.know(Peer::Node(node.node), address);
         }
         let opening = kvfs.opening();
+        if power::was_lost(&kvfs, options.boot).await? {
+            kvfs.doubt_writers().await?;
+            power::note(&kvfs, options.boot).await?;
+        }
         let mut delegations = Delegations::new(opening);
         let mut after = Ino::ROOT;
         loop {
@@ -178,6 +188,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             own: Mutex::new(Own::default()),
             turns: RangeLocks::default(),
             changes: RangeLocks::default(),
+            lanes: RangeLocks::default(),
             sessions_changed: WaitList::default(),
             notes: RangeLocks::default(),
             lives_begun: WaitList::default(),
@@ -318,6 +329,10 @@ impl<K, M, N> Meta<K, M, N> {
 
     pub(crate) fn changes(&self) -> &RangeLocks {
         &self.0.changes
+    }
+
+    pub(crate) fn lanes(&self) -> &RangeLocks {
+        &self.0.lanes
     }
 
     pub(crate) fn sessions_changed(&self) -> &WaitList {

@@ -55,6 +55,7 @@ pub async fn count_beyond_nodes<K: Kv, M: Medium, N: Net>(
     let object = found.iter().map(|found| found.object).max().unwrap_or(0);
     let restored = kvfs.count_on(opening, object).await?;
     if restored {
+        kvfs.doubt_writers().await?;
         tracing::warn!(
             opening,
             object,

@@ -371,6 +371,7 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
         cluster_key: identity.key.secret,
         volume: number_of(&cluster.volume),
         life: identity.life,
+        boot: boot().map_err(cannot("tell one boot from another"))?,
         nodes: cluster.coordinates(),
         members: members(cluster, &data)?,
         ..MetaOptions::default()

@@ -18,10 +18,32 @@ const MOST: usize = 4096;
 /// Numbers looked at in one batch of an opening.
 const AT_ONCE: u64 = 256;
 
-/// The size that a file was cut to, of its record among those that are written to: nothing if no
-/// hole is due.
-pub(super) fn cut_in(record: &[u8]) -> Option<u64> {
-    record.first_chunk().map(|raw| u64::from_le_bytes(*raw))
+/// Of a file that is written to.
+///
+/// ```text
+/// cut u64, if a hole is due | 1, if the writer tells before it answers
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Writing {
+    /// The size that it was cut to, if a hole is due.
+    pub(super) cut: Option<u64>,
+    /// Its writer tells before it answers.
+    pub(super) tells: bool,
+}
+
+impl Writing {
+    pub(super) fn decode(record: &[u8]) -> Writing {
+        let cut = record.first_chunk().map(|raw| u64::from_le_bytes(*raw));
+        Writing { cut, tells: record.len() % 8 == 1 }
+    }
+
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut record = self.cut.map_or_else(Vec::new, |cut| cut.to_le_bytes().to_vec());
+        if self.tells {
+            record.push(1);
+        }
+        record
+    }
 }
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
@@ -32,16 +54,21 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     }
 
     /// Somebody is about to write to the nodes: marks the file, durably, or so that a loss of power
-    /// that takes the mark leaves it among the last, which count as marked.
-    pub async fn begin_writing(&self, ino: Ino) -> Result<()> {
+    /// that takes the mark leaves it among the last, which count as marked. Who `tells` says what
+    /// it wrote ([`Kvfs::publish`]) before it answers. It is the only one, and all that was written
+    /// before is known.
+    pub async fn begin_writing(&self, ino: Ino, tells: bool) -> Result<()> {
         {
             let _guard = self.range_locks.exclusive(ino).await;
             self.transact(async |txn| -> Tried<()> {
                 let mut inode = spread_inode(txn, ino).await?;
-                if !inode.has(marks::WRITING) {
+                let key = key::of(Tag::Writing, ino);
+                let known = txn.get(&key).await?.map(|value| Writing::decode(&value));
+                let begun = Writing { tells, ..known.unwrap_or_default() };
+                if known != Some(begun) {
                     inode.mark(marks::WRITING, true);
                     txn.put_inode(&inode)?;
-                    txn.put(key::of(Tag::Writing, ino), []);
+                    txn.put(key, begun.encode());
                 }
                 Ok(())
             })
@@ -60,8 +87,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.transact(async |txn| -> Tried<()> {
             txn.essential();
             let key = key::of(Tag::Writing, ino);
-            if txn.get(&key).await?.is_some_and(|value| cut_in(&value).is_some()) {
-                txn.put(key, []);
+            let known = txn.get(&key).await?.map(|value| Writing::decode(&value));
+            if let Some(known) = known.filter(|known| known.cut.is_some()) {
+                txn.put(key, Writing { cut: None, ..known }.encode());
             }
             Ok(())
         })
@@ -132,9 +160,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.sync().await
     }
 
-    pub(super) async fn cut_of(&self, ino: Ino) -> Result<Option<u64>> {
+    pub(super) async fn writing_of(&self, ino: Ino) -> Result<Writing> {
         let value = self.kv.get(&key::of(Tag::Writing, ino)).await.map_err(KvError::errno)?;
-        Ok(value.and_then(|value| cut_in(&value)))
+        Ok(value.map(|value| Writing::decode(&value)).unwrap_or_default())
     }
 
     /// Whoever wrote has told all and writes no more. A file that is gone is nobody's any more. The
@@ -147,7 +175,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             let mut inode = Inode::decode(ino, &value)?;
             if inode.has(marks::WRITING) {
                 let key = key::of(Tag::Writing, ino);
-                if txn.get(&key).await?.is_some_and(|value| cut_in(&value).is_some()) {
+                let known = txn.get(&key).await?.map(|value| Writing::decode(&value));
+                if known.is_some_and(|known| known.cut.is_some()) {
                     return Ok(false);
                 }
                 inode.mark(marks::WRITING, false);
@@ -157,6 +186,29 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             Ok(true)
         })
         .await
+    }
+
+    /// The last commits may be lost, and with them what writers told: of none it is believed that
+    /// it told all it has answered.
+    pub async fn doubt_writers(&self) -> Result<()> {
+        let mut after = Ino(0);
+        loop {
+            let some = self.writing(after, MOST).await?;
+            let Some(last) = some.last() else { return Ok(()) };
+            after = *last;
+            self.transact(async |txn| -> Tried<()> {
+                txn.essential();
+                for ino in &some {
+                    let key = key::of(Tag::Writing, *ino);
+                    let known = txn.get(&key).await?.map(|value| Writing::decode(&value));
+                    if let Some(known) = known.filter(|known| known.tells) {
+                        txn.put(key, Writing { tells: false, ..known }.encode());
+                    }
+                }
+                Ok(())
+            })
+            .await?;
+        }
     }
 
     /// Files with numbers above `after` that are marked as being written to, at most `most` of

@@ -9,9 +9,11 @@ use outboard_kv::{Batch, Durability, Kv};
 use outboard_kvfs::Options;
 use outboard_kvfs::check::{self, What};
 use outboard_kvfs::layout::{DataKind, Inode, Tag, marks};
-use outboard_kvfs::spread::{layout_text, parse_layout};
+use outboard_kvfs::spread::{Record, layout_text, parse_layout};
 use outboard_volume::{Caller, VolumeEvent};
-use outboard_wire::file::{Flags, Header, Reply, Request, Setattr, open_flags, seek, xattr_flags};
+use outboard_wire::file::{
+    Flags, Header, Op, Reply, Request, Setattr, open_flags, seek, xattr_flags,
+};
 use outboard_wire::shared::Strategy;
 use outboard_wire::shared::call::{Layout, Told};
 
@@ -209,7 +211,7 @@ fn a_truncation_asked_again_is_not_done_again() {
         user.set(ino, size(900)).unwrap();
         let request = Request::Setattr { ino, fh: Fh::NONE, set: size(100) };
         let first = user.ask(request.clone(), &[]).unwrap();
-        block_on(volume.publish(None, ino, told(5000, Some(3_000_000)))).unwrap();
+        block_on(volume.publish(None, ino, told(5000, Some(3_000_000)), None)).unwrap();
         user.flags = Flags::REPLAY;
         let (sequence, now) = (user.sequence.clone(), user.now.clone());
         if !restart {
@@ -261,9 +263,9 @@ fn a_layout_is_set_by_owners_before_there_are_bytes() {
     }
     let ring = Layout { strategy: Strategy::Ring, k: 3, ..layout(1) };
     assert_eq!(set_layout(&owner, ino, ring), Err(Errno::EOPNOTSUPP), "not by these nodes");
-    block_on(volume.begin_writing(ino)).unwrap();
+    block_on(volume.begin_writing(ino, false)).unwrap();
     assert_eq!(set_layout(&owner, ino, layout(1)), Err(Errno::EBUSY), "bytes may be there");
-    block_on(volume.publish(None, ino, told(1, None))).unwrap();
+    block_on(volume.publish(None, ino, told(1, None), None)).unwrap();
     assert_eq!(set_layout(&owner, ino, layout(1)), Err(Errno::ENOTEMPTY));
     block_on(volume.end_writing(ino)).unwrap();
     assert_eq!(set_layout(&owner, ino, layout(1)), Err(Errno::ENOTEMPTY));
@@ -327,7 +329,7 @@ fn what_a_writer_tells_is_what_others_see() {
     let (ino, session) = (attr.ino, Some(writer.caller.attachment));
     reader.lookup(Ino::ROOT, "file").unwrap();
     volume.take_events();
-    let publish = |session, told| block_on(volume.publish(session, ino, told));
+    let publish = |session, told| block_on(volume.publish(session, ino, told, None));
     let stale = |session: u64| VolumeEvent::StaleInode { attachment: SessionId(session), ino };
     let later = attr.mtime.sec + 10;
     let first = publish(session, told(1025, Some(later))).unwrap();
@@ -352,8 +354,8 @@ fn what_a_writer_tells_is_what_others_see() {
     assert_eq!(publish(session, told(FILE_SIZE_MAX + 1, None)), Err(Errno::EFBIG));
     assert_eq!(writer.stat(ino).unwrap(), earlier);
     let dir = writer.mkdir(Ino::ROOT, "dir").unwrap().ino;
-    assert_eq!(block_on(volume.publish(None, dir, told(1, None))), Err(Errno::EINVAL));
-    assert_eq!(block_on(volume.publish(None, Ino(999), told(1, None))), Err(Errno::ESTALE));
+    assert_eq!(block_on(volume.publish(None, dir, told(1, None), None)), Err(Errno::EINVAL));
+    assert_eq!(block_on(volume.publish(None, Ino(999), told(1, None), None)), Err(Errno::ESTALE));
     assert_clean(&volume);
 }
 
@@ -396,8 +398,8 @@ fn who_writes_is_remembered_until_the_end() {
         (0..10).map(|n| user.file(Ino::ROOT, &format!("{n}")).unwrap().ino).collect();
     tidy(&volume);
     for ino in files.iter().rev() {
-        block_on(volume.begin_writing(*ino)).unwrap();
-        block_on(volume.begin_writing(*ino)).unwrap();
+        block_on(volume.begin_writing(*ino, false)).unwrap();
+        block_on(volume.begin_writing(*ino, false)).unwrap();
         assert!(block_on(volume.spread(*ino)).unwrap().writing);
     }
     // Not synced by anybody, and there after power loss all the same.
@@ -416,13 +418,52 @@ fn who_writes_is_remembered_until_the_end() {
     let user = User::root(&volume);
     user.unlink(Ino::ROOT, "3").unwrap();
     block_on(volume.end_writing(files[3])).unwrap();
-    assert_eq!(block_on(volume.begin_writing(files[3])), Err(Errno::ESTALE));
+    assert_eq!(block_on(volume.begin_writing(files[3], false)), Err(Errno::ESTALE));
     let left: Vec<Ino> = [&files[..2], &files[4..]].concat();
     assert_eq!(block_on(volume.writing(Ino(0), 100)).unwrap(), left);
     let dir = user.mkdir(Ino::ROOT, "dir").unwrap().ino;
-    assert_eq!(block_on(volume.begin_writing(dir)), Err(Errno::EINVAL));
+    assert_eq!(block_on(volume.begin_writing(dir, false)), Err(Errno::EINVAL));
     let counts = block_on(volume.check(check::Options::default())).unwrap().counts;
     assert_eq!((counts.spread_files, counts.writing, counts.purges), (9, 8, 1));
+    assert_clean(&volume);
+}
+
+/// A server writes the bytes of files for clients: what it answers goes with what it tells, and of
+/// what lies behind the size nothing was answered, until somebody writes who tells later.
+#[test]
+fn what_is_answered_for_the_nodes_is_recorded_with_what_is_told() {
+    let disk = Disk::new(2);
+    let volume = open(&disk);
+    let mut user = User::root(&volume);
+    let (attr, fh) = user.create(Ino::ROOT, "file", 0).unwrap();
+    let (ino, sequence) = (attr.ino, user.sequence.get());
+    let request = Request::Write { ino, fh, offset: 0, flags: 0 };
+    assert_eq!(user.ask(request.clone(), b"bytes").map(drop), Err(Errno::EOPNOTSUPP));
+    let asked = user.sequence.get();
+    assert!(asked > sequence);
+    block_on(volume.begin_writing(ino, true)).unwrap();
+    let session = user.caller.attachment;
+    let header = Header { sequence: asked, session, ..header(&user) };
+    let record = Record::of(&user.caller, &header, Op::Write, &Reply::Written(5)).unwrap();
+    assert!(record.is_some());
+    block_on(volume.publish(Some(session), ino, told(5, None), record)).unwrap();
+    user.flags = Flags::REPLAY;
+    assert_eq!(user.again(request, b"bytes").unwrap().0, Reply::Written(5));
+    let none = Header { sequence: 0, ..header };
+    assert!(Record::of(&user.caller, &none, Op::Write, &Reply::Empty).unwrap().is_none());
+    let tells = || block_on(volume.spread(ino)).map(|spread| (spread.tells, spread.cut)).unwrap();
+    assert_eq!(tells(), (true, None));
+    user.flags = Flags::default();
+    user.set(ino, size(3)).unwrap();
+    assert_eq!(tells(), (true, Some(3)));
+    block_on(volume.holed(ino)).unwrap();
+    assert_eq!(tells(), (true, None));
+    block_on(volume.begin_writing(ino, false)).unwrap();
+    assert_eq!(tells(), (false, None));
+    block_on(volume.begin_writing(ino, true)).unwrap();
+    assert_eq!(tells(), (true, None));
+    block_on(volume.end_writing(ino)).unwrap();
+    assert_eq!(tells(), (false, None));
     assert_clean(&volume);
 }
 
@@ -447,8 +488,8 @@ fn the_last_files_that_were_made_count_as_written_to() {
     let lost = user.file(Ino::ROOT, "lost").unwrap().ino;
     let faults = outboard_kv::mem::Faults { sync_fails: true, ..Default::default() };
     disk.kv.set_faults(faults);
-    block_on(volume.begin_writing(kept)).unwrap();
-    block_on(volume.begin_writing(lost)).unwrap();
+    block_on(volume.begin_writing(kept, false)).unwrap();
+    block_on(volume.begin_writing(lost, false)).unwrap();
     drop(volume);
     disk.kv.set_faults(Default::default());
     disk.crash();
@@ -480,8 +521,8 @@ fn a_mark_that_is_not_durable_lets_nobody_write() {
     tidy(&volume);
     let faults = outboard_kv::mem::Faults { sync_fails: true, ..Default::default() };
     disk.kv.set_faults(faults);
-    assert_eq!(block_on(volume.begin_writing(ino)), Err(Errno::EIO));
-    assert_eq!(block_on(volume.begin_writing(ino)), Err(Errno::EIO));
+    assert_eq!(block_on(volume.begin_writing(ino, false)), Err(Errno::EIO));
+    assert_eq!(block_on(volume.begin_writing(ino, false)), Err(Errno::EIO));
 }
 
 #[test]
@@ -585,10 +626,10 @@ impl Planted {
         let dir = user.mkdir(Ino::ROOT, "dir").unwrap().ino;
         let file = user.file(dir, "file").unwrap().ino;
         let gone = user.file(dir, "gone").unwrap().ino;
-        block_on(volume.begin_writing(gone)).unwrap();
+        block_on(volume.begin_writing(gone, false)).unwrap();
         user.unlink(dir, "gone").unwrap();
-        block_on(volume.begin_writing(file)).unwrap();
-        block_on(volume.publish(None, file, told(70_000, None))).unwrap();
+        block_on(volume.begin_writing(file, false)).unwrap();
+        block_on(volume.publish(None, file, told(70_000, None), None)).unwrap();
         assert_clean(&volume);
         Planted { disk, volume, file, dir }
     }

@@ -231,11 +231,14 @@ impl Net for Line {
 pub(crate) struct Disk {
     pub(crate) kv: Arc<MemKv>,
     pub(crate) medium: Arc<MemMedium>,
+    /// Losses of power.
+    boots: Cell<u64>,
 }
 
 impl Disk {
     pub(crate) fn new(seed: u64) -> Disk {
-        Disk { kv: Arc::new(MemKv::new(seed)), medium: Arc::new(MemMedium::new(seed)) }
+        let (kv, medium) = (Arc::new(MemKv::new(seed)), Arc::new(MemMedium::new(seed)));
+        Disk { kv, medium, boots: Cell::new(0) }
     }
 
     pub(crate) fn open(&self, world: &Arc<World>, life: u64) -> Server {
@@ -262,6 +265,7 @@ impl Disk {
             cluster_key: [9; 32],
             volume: 5,
             life,
+            boot: self.boots.get(),
             nodes: (0..NODES).map(node).collect(),
             members: (0..NODES).collect(),
             ..MetaOptions::default()
@@ -338,6 +342,7 @@ impl Rig {
         if power {
             self.disk.kv.crash();
             self.disk.medium.crash();
+            self.disk.boots.set(self.disk.boots.get() + 1);
         }
         self.life.set(self.life.get() + 10);
         *self.server.borrow_mut() = Some(self.disk.open(&self.world, self.life.get()));

@@ -265,6 +265,7 @@ impl World {
             cluster_key: SECRET,
             volume: VOLUME,
             life,
+            boot: disk.boots,
             nodes: NODES.map(node).to_vec(),
             members: NODES.map(|node| node as u16).to_vec(),
             ..MetaOptions::default()
