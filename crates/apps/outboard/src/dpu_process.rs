@@ -64,9 +64,11 @@ pub(crate) struct DpuProcess {
     settings: Settings,
     socket: PathBuf,
     running: Option<Running>,
-    /// One was started or adopted.
-    was_there: bool,
+    /// It was found to listen, whoever started it.
+    serves: bool,
     restarts: Restarts,
+    /// When the next may be started.
+    not_before: Option<Instant>,
 }
 
 /// How a DPU side came to serve.
@@ -82,7 +84,7 @@ impl DpuProcess {
     pub(crate) fn new(settings: Settings) -> DpuProcess {
         let socket = settings.socket();
         let restarts = Restarts::default();
-        DpuProcess { settings, socket, running: None, was_there: false, restarts }
+        DpuProcess { settings, socket, running: None, serves: false, restarts, not_before: None }
     }
 
     /// Whether it is another process than this.
@@ -92,29 +94,66 @@ impl DpuProcess {
 
     /// Makes sure that a DPU side listens: adopts the living one or starts one and waits for it.
     pub(crate) fn ensure(&mut self) -> Result<Found, Failure> {
+        let end = Instant::now() + START_LIMIT;
+        while Instant::now() < end {
+            if let Some(found) = self.tend()? {
+                return Ok(found);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Err(Failure::internal(format!(
+            "the {} did not open its volume in {} s; see {}",
+            self.name(),
+            START_LIMIT.as_secs(),
+            self.settings.data().join("dpu.log").display()
+        )))
+    }
+
+    /// Starts one if none lives, which may be later if one has just died; how it came to serve, if
+    /// it does. Waits for nobody. An error is why one that was started does not: the next call
+    /// starts another.
+    pub(crate) fn tend(&mut self) -> Result<Option<Found>, Failure> {
         let ended = self.ended();
-        if self.is_apart() {
-            if self.listens() {
-                self.was_there = true;
-                self.restarts.serves();
-                return Ok(Found::Adopted);
-            }
-        } else if self.running.is_some() {
+        let here = self.running.is_some();
+        // One in this process listens until it ends; any in another may be found.
+        let alone = here && !self.is_apart() && self.serves;
+        if alone || ((here || self.is_apart()) && self.listens()) {
+            self.serves = true;
             self.restarts.serves();
-            return Ok(Found::Started);
-        } else {
-            self.is_alone()?;
+            return Ok(Some(if here { Found::Started } else { Found::Adopted }));
         }
-        if self.running.is_none() {
-            if self.was_there {
-                let pause = self.restarts.died();
-                tracing::warn!(?ended, ?pause, "the {} ended; starting it again", self.name());
-                std::thread::sleep(pause);
+        if here {
+            return Ok(None);
+        }
+        let served = std::mem::take(&mut self.serves);
+        if served || ended.is_some() {
+            let pause = self.restarts.died();
+            self.not_before = Some(Instant::now() + pause);
+            match ended {
+                Some(ended) if !served => return Err(self.why(ended)),
+                ended => {
+                    tracing::warn!(?ended, ?pause, "the {} ended; starting it again", self.name());
+                }
             }
-            self.running = Some(if self.is_apart() { self.spawn()? } else { self.begin()? });
-            self.was_there = true;
         }
-        self.wait_until_it_listens()
+        if self.not_before.is_none_or(|at| at <= Instant::now()) {
+            self.running = Some(if self.is_apart() { self.spawn()? } else { self.begin()? });
+        }
+        Ok(None)
+    }
+
+    /// Whether it was found to listen when it was last looked after.
+    pub(crate) fn serves(&self) -> bool {
+        self.serves
+    }
+
+    /// Ends the one that was started here as no end in order does: what it answered is there, and
+    /// what waits for it is not answered.
+    pub(crate) fn kill(&mut self) {
+        if let Some(Running::Process(child)) = &mut self.running {
+            // One that is gone needs no signal.
+            let _gone = child.kill();
+        }
     }
 
     /// What it is called.
@@ -159,6 +198,7 @@ impl DpuProcess {
 
     /// Starts a client in this process.
     fn begin(&self) -> Result<Running, Failure> {
+        self.is_alone()?;
         let settings = self.settings.clone();
         let thread = std::thread::Builder::new().name("client".to_owned());
         let thread = thread.spawn(move || shared::here(&settings));
@@ -194,35 +234,22 @@ impl DpuProcess {
         Ok(Running::Process(child))
     }
 
-    fn wait_until_it_listens(&mut self) -> Result<Found, Failure> {
-        let end = Instant::now() + START_LIMIT;
-        while Instant::now() < end {
-            if self.listens() {
-                self.restarts.serves();
-                return Ok(Found::Started);
+    /// Why it ended at its start.
+    fn why(&self, ended: Ended) -> Failure {
+        match ended {
+            Ended::Process(status) => {
+                let code = match status.code() {
+                    Some(2) => Code::Usage,
+                    Some(4) => Code::Data,
+                    _ => Code::Failed,
+                };
+                Failure::new(code, self.last_words(status))
             }
-            match self.ended() {
-                Some(Ended::Process(status)) => {
-                    let code = match status.code() {
-                        Some(2) => Code::Usage,
-                        Some(4) => Code::Data,
-                        _ => Code::Failed,
-                    };
-                    return Err(Failure::new(code, self.last_words(status)));
-                }
-                Some(Ended::Thread(outcome)) => {
-                    let early = || Failure::internal("the client ended at its start");
-                    return Err(outcome.err().unwrap_or_else(early));
-                }
-                None => std::thread::sleep(Duration::from_millis(5)),
+            Ended::Thread(outcome) => {
+                let early = || Failure::internal("the client ended at its start");
+                outcome.err().unwrap_or_else(early)
             }
         }
-        Err(Failure::internal(format!(
-            "the {} did not open its volume in {} s; see {}",
-            self.name(),
-            START_LIMIT.as_secs(),
-            self.settings.data().join("dpu.log").display()
-        )))
     }
 
     /// Why it ended: its own last message, which names the remedy.

@@ -209,6 +209,15 @@ impl Kept {
         end_of(served)
     }
 
+    /// Ends its process whatever that does, and starts no other.
+    pub(crate) fn kill(&self) {
+        self.leaves.store(true, Ordering::Release);
+        if let Some(process) = &*self.process() {
+            // One that is gone needs no signal.
+            let _gone = rustix::process::pidfd_send_signal(process, Signal::KILL);
+        }
+    }
+
     fn process(&self) -> MutexGuard<'_, Option<OwnedFd>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -488,6 +488,38 @@ fn a_mount_that_is_not_served_yet_can_be_ended() {
     assert!(caught, "every process served before it could be stopped");
 }
 
+/// A volume that did not answer kept `run` from its end for as long as it did not, whatever `run`
+/// was told.
+#[test]
+fn told_again_it_ends_though_the_volume_does_not_answer() {
+    for flags in [&[][..], &["--on-mount-loss=end"], &["--cache=hybrid"]] {
+        let Some(mut mount) = Running::start("told_again_it_ends", flags) else { return };
+        std::fs::write(mount.at("before"), b"answered").unwrap();
+        assert!(mount.signal("dpu", Signal::STOP));
+        let mut writer = Command::new("dd")
+            .args(["if=/dev/zero", "bs=1M", "count=64", "conv=fsync"])
+            .arg(format!("of={}", mount.at("file").display()))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        mount.tell_to_end();
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(mount.run.try_wait().unwrap().is_none(), "{flags:?}: {}", mount.log());
+        mount.tell_to_end();
+        let ended = until("the end of `run`", || mount.run.try_wait().unwrap());
+        assert_eq!(ended.code(), Some(1), "{flags:?}: {}", mount.log());
+        let failed = until("the writer's end", || writer.try_wait().unwrap());
+        assert!(!failed.success());
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(mount.path().to_str().unwrap()), "{flags:?}: still mounted");
+        until("the DPU side's end", || mount.pid("dpu").is_none().then_some(()));
+        let again = Running::on(mount.take(), flags);
+        assert_eq!(std::fs::read(again.at("before")).unwrap(), b"answered");
+        drop(again.end());
+    }
+}
+
 /// Who uses a mount as its first process comes is answered as ever after. That process told the
 /// kernel that all it had was out of date, which made it drop the answer to its first question
 /// about the root: a plain user found that directory closed (mode 0), and got `EACCES`.

@@ -45,7 +45,7 @@ mod worker;
 mod written;
 
 pub use front::MountFront;
-pub use mountpoint::{MountError, abort, clear_stale, look, unmount};
+pub use mountpoint::{Connected, MountError, clear_stale, connection, look, unmount};
 pub use options::{Cache, FOREVER, KillPoint, MountOptions, UnknownOption};
 pub use orphan::is_dead;
 pub use outboard_volume::backend::{self, Backend};

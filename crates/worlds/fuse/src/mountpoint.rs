@@ -221,36 +221,54 @@ fn device_of<'t>(table: &'t str, place: &Path) -> Option<&'t str> {
     })
 }
 
-/// Ends the connection of the mount at `place`, by the kernel's file for that: everybody who waits
-/// for it gets an error.
-///
-/// # Errors
-/// It is not there, or the file is not (it is where the kernel mounts `fusectl`).
-pub fn abort(place: &Path) -> io::Result<()> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let device = device_of(&table, place).and_then(|device| device.split_once(':'));
-    let (_, minor) = device.ok_or(io::ErrorKind::NotFound)?;
-    std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
+/// The kernel's side of a mount, known by what it is called there: also after the mount was
+/// detached.
+#[derive(Clone, Debug)]
+pub struct Connected {
+    place: PathBuf,
+    minor: String,
+}
+
+/// That of the mount at `place`, if there is one.
+#[must_use]
+pub fn connection(place: &Path) -> Option<Connected> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let (_, minor) = device_of(&table, place)?.split_once(':')?;
+    Some(Connected { place: place.to_owned(), minor: minor.to_owned() })
+}
+
+impl Connected {
+    /// Ends it, by the kernel's file for that: everybody who waits for it gets an error.
+    ///
+    /// # Errors
+    /// The file is not there (it is where the kernel mounts `fusectl`).
+    pub fn abort(&self) -> io::Result<()> {
+        std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", self.minor), "1")
+    }
+
+    /// Ends it, and detaches the mount if that was not done.
+    ///
+    /// # Errors
+    /// As the kernel says.
+    pub fn end(&self) -> io::Result<()> {
+        let aborted = self.abort();
+        if connection(&self.place).is_none_or(|now| now.minor != self.minor) {
+            return aborted;
+        }
+        if !is_root() {
+            aborted?;
+            return unmount(&self.place, true).map_err(io::Error::other);
+        }
+        let how = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        Ok(rustix::mount::unmount(&self.place, how)?)
+    }
 }
 
 /// The mount at `path`, if nobody will ever answer there.
-fn orphaned_at(path: &Path) -> Option<PathBuf> {
+fn orphaned_at(path: &Path) -> Option<Connected> {
     // This asks the mount for nothing.
-    let place = std::fs::canonicalize(path).ok()?;
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let (_, minor) = device_of(&table, &place)?.split_once(':')?;
-    orphan::is_orphaned(minor).then_some(place)
-}
-
-/// Unmounts, and has everybody who waits for an answer get an error.
-fn end_orphan(place: &Path) -> Result<(), MountError> {
-    let failed = |error| MountError::Unmount { path: place.to_owned(), error };
-    if !is_root() {
-        abort(place).map_err(failed)?;
-        return unmount(place, true);
-    }
-    let how = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-    rustix::mount::unmount(place, how).map_err(|error| failed(error.into()))
+    let found = connection(&std::fs::canonicalize(path).ok()?)?;
+    orphan::is_orphaned(&found.minor).then_some(found)
 }
 
 /// Undoes the octal escapes of a mount table.
@@ -277,13 +295,14 @@ fn unescape(field: &str) -> PathBuf {
 pub fn clear_stale(path: &Path) -> Result<bool, MountError> {
     let mut cleared = false;
     for _ in 0..STALE_MAX {
-        if let Some(place) = orphaned_at(path) {
+        if let Some(orphan) = orphaned_at(path) {
             tracing::warn!(
-                mountpoint = %place.display(),
+                mountpoint = %orphan.place.display(),
                 "who served this mount was killed while the kernel waited for it: calls that wait \
                  there end with an error"
             );
-            end_orphan(&place)?;
+            let place = orphan.place.clone();
+            orphan.end().map_err(|error| MountError::Unmount { path: place, error })?;
             cleared = true;
             continue;
         }

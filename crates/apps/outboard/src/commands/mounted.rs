@@ -94,16 +94,17 @@ fn leave_when_told(mut watch: Watch, front: Arc<MountFront<QueueSlot>>) -> Resul
 /// Without `run` this process ends. Nobody else holds the mount then, which ends with it, unless a
 /// service manager does.
 fn end_with_run(end: End, place: Option<PathBuf>) -> Result<(), Failure> {
+    let connection = place.as_deref().and_then(outboard_fuse::connection);
     let watch = move || {
         end.until_closed();
-        let Some(place) = &place else {
+        if place.is_none() {
             tracing::warn!("`outboard run` is gone: the mount waits for the next");
             std::process::exit(1);
-        };
+        }
         tracing::error!("`outboard run` is gone: the mount ends with it");
         // A thread that waits in the kernel for a request would keep this process, and with it
         // the connection, for ever.
-        if let Err(error) = outboard_fuse::abort(place) {
+        if let Some(Err(error)) = connection.map(|connection| connection.abort()) {
             tracing::warn!(%error, "the mount could not be ended");
         }
         std::process::exit(1);

@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use outboard_attach::host::{ConnectError, Host, HostOptions};
 use outboard_attach::link::AttachFailure;
 use outboard_dpc::host::{LossPolicy, Settings as Session};
-use outboard_fuse::{Cache, Connection, MountError, MountFront, MountOptions};
+use outboard_fuse::{Cache, Connected, Connection, MountError, MountFront, MountOptions};
 use outboard_store::StoreName;
 use outboard_store::directory::DataDirectory;
 use outboard_wire::attach::{Company, Reason};
@@ -40,6 +40,8 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(60);
 const DYING_LIMIT: Duration = Duration::from_secs(10);
 /// Time to wait at the end for programs that still use the mount, before it is detached lazily.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
+/// So long the end may take before it is said what it waits for.
+const PATIENCE: Duration = Duration::from_secs(15);
 /// How often it is looked at the beginning and at the end whether there is a DPU side.
 const LOOK: Duration = Duration::from_millis(20);
 /// How far the kernel reads ahead in a volume whose data lies in a pool: four requests of the
@@ -268,7 +270,9 @@ fn serve(
     greet(settings, mounted.mountpoint());
     let mut watch = watch;
     stay(settings, &|| mounted.is_served(), &mut watch, process.as_deref_mut())?;
-    with_a_dpu_side(process, || {
+    let place = mounted.mountpoint().to_owned();
+    let ending = Ending { settings, place: &place, serving: None };
+    ending.with_a_dpu_side(process, &mut watch, || {
         finish(&|lazy| mounted.unmount(lazy))?;
         mounted.join().map_err(|error| umount::failure(&error))?;
         host.detach(Duration::from_secs(5))
@@ -356,15 +360,15 @@ fn serve_kept(
             kept.leave(served)?;
             return unmount().map(|()| None);
         }
-        ensure(process.as_deref_mut());
+        tend(process.as_deref_mut());
     }
     Ok(Some(served))
 }
 
-/// Starts a DPU side that has died.
-fn ensure(process: Option<&mut DpuProcess>) {
+/// Has a DPU side that has died started again.
+fn tend(process: Option<&mut DpuProcess>) {
     if let Some(process) = process
-        && let Err(failure) = process.ensure()
+        && let Err(failure) = process.tend()
     {
         tracing::error!(%failure, "the DPU side does not start; trying again");
     }
@@ -410,7 +414,8 @@ fn hold(
             }
         }
     }
-    with_a_dpu_side(process, || {
+    let ending = Ending { settings, place: &line.place, serving: Some(&kept) };
+    ending.with_a_dpu_side(process, &mut watch, || {
         finish(&|lazy| outboard_fuse::unmount(&line.place, lazy))?;
         end_of(served)
     })?;
@@ -509,16 +514,17 @@ fn stay(
         if process.as_deref().is_some_and(DpuProcess::is_apart) && !followed {
             followed = dpu.status().is_ok_and(|status| watch.follow(status.dpu_pid).is_ok());
         }
-        match watch.next(Duration::from_secs(1))? {
+        let waits = process.as_deref().is_some_and(|process| !process.serves());
+        match watch.next(if waits { LOOK } else { Duration::from_secs(1) })? {
             happened @ (Happened::Told | Happened::Asked) => return Ok(happened),
             Happened::ProcessEnded => {
                 followed = false;
-                ensure(process.as_deref_mut());
+                tend(process.as_deref_mut());
             }
             Happened::Nothing if !is_served() => return Ok(Happened::Nothing),
             Happened::Nothing => {
                 if !followed {
-                    ensure(process.as_deref_mut());
+                    tend(process.as_deref_mut());
                 }
                 if let (Some(line), Ok(status)) = (&mut line, dpu.status()) {
                     line.print(&status);
@@ -528,22 +534,66 @@ fn stay(
     }
 }
 
-/// Does `end`, and meanwhile starts a DPU side that dies again: what the kernel or a cache still
-/// has is written at the end, and made durable.
-fn with_a_dpu_side<T: Send>(
-    mut process: Option<&mut DpuProcess>,
-    end: impl FnOnce() -> T + Send,
-) -> T {
-    std::thread::scope(|scope| {
-        let ending = scope.spawn(end);
-        while !ending.is_finished() {
-            std::thread::sleep(LOOK);
-            if !ending.is_finished() {
-                ensure(process.as_deref_mut());
+/// A mount that is to end.
+struct Ending<'a> {
+    settings: &'a Settings,
+    place: &'a Path,
+    /// Who has it served, if that is a process of its own.
+    serving: Option<&'a Kept>,
+}
+
+impl Ending<'_> {
+    /// Does `end`, and meanwhile starts a DPU side that dies again: what the kernel or a cache
+    /// still has is written at the end, and made durable. That takes as long as the volume does
+    /// not answer: told once more, this process ends at once.
+    fn with_a_dpu_side<T: Send>(
+        &self,
+        mut process: Option<&mut DpuProcess>,
+        watch: &mut Watch,
+        end: impl FnOnce() -> T + Send,
+    ) -> T {
+        let connection = outboard_fuse::connection(self.place);
+        let mut say_at = Some(Instant::now() + PATIENCE);
+        std::thread::scope(|scope| {
+            let ending = scope.spawn(end);
+            while !ending.is_finished() {
+                if matches!(watch.next(LOOK), Ok(Happened::Told)) {
+                    self.at_once(process, connection);
+                }
+                if !ending.is_finished() {
+                    tend(process.as_deref_mut());
+                }
+                if say_at.take_if(|at| *at < Instant::now()).is_some() {
+                    tracing::warn!(
+                        "the volume has not yet taken and answered all there is; Ctrl-C again ends \
+                         at once, and what was not answered or made durable may be lost"
+                    );
+                }
             }
+            ending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Ends this process, whatever its threads wait for: first, calls on the mount end with an
+    /// error.
+    fn at_once(&self, process: Option<&mut DpuProcess>, connection: Option<Connected>) -> ! {
+        tracing::warn!("told again: ending at once");
+        if let Some(serving) = self.serving {
+            serving.kill();
         }
-        ending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+        if let Some(Err(error)) = connection.map(|connection| connection.end()) {
+            tracing::warn!(%error, "calls on the mount may wait until this process is gone");
+        }
+        let status = Dpu::of(self.settings).status();
+        match process {
+            Some(_) if status.is_ok_and(|status| status.attachments.len() > 1) => {
+                tracing::info!("others use the volume: it goes on");
+            }
+            Some(process) => process.kill(),
+            None => {}
+        }
+        std::process::exit(i32::from(Code::Failed as u8))
+    }
 }
 
 /// Unmounts, waiting for programs that still use the mount.
