@@ -237,6 +237,11 @@ impl Coherence {
         Ok(answer)
     }
 
+    /// Waits until no cache that came back has anything that an earlier life left in it.
+    pub async fn recovered(&self) {
+        self.recovered.until(|| (!self.table().recovers_any()).then_some(())).await;
+    }
+
     /// Waits until every session that had files open before a restart has come back and its cache
     /// is flushed, or had the time to; and until its own is, whenever it came.
     async fn await_recovery(&self, session: SessionId) {

@@ -15,7 +15,7 @@ use outboard_wire::shared::call::{Call, Mode, Reply as CallReply};
 use crate::Inner;
 use crate::data::DataError;
 use crate::forward::{Asked, asker};
-use crate::table::{Pages, Use};
+use crate::table::{Pages, Untold, Use};
 
 /// Runs of pages written back at a time.
 const RUNS: usize = 4;
@@ -137,6 +137,13 @@ impl<N: Net> Inner<N> {
 
     async fn write_bytes(&self, asked: Asked<'_>, write: &Write<'_>) -> Result<usize> {
         let ino = write.ino;
+        let appends = write.place.is_none();
+        if appends
+            && asked.is_replay()
+            && let Some(count) = self.answered(asked).await?
+        {
+            return Ok(count);
+        }
         let mut tries = 0;
         loop {
             let entered = self.enter(ino, Mode::Write).await?;
@@ -149,28 +156,49 @@ impl<N: Net> Inner<N> {
             };
             let offset = write.place.unwrap_or(size);
             let data = write.clipped(offset)?;
-            if write.place.is_none()
-                && asked.is_replay()
-                && self.ends_with(&entered, size, data).await
-            {
-                return Ok(data.len());
+            if appends && !self.tells_first(&entered).await? {
+                self.pause(&mut tries).await?;
+                continue;
             }
             if write.strips && self.table.strips(ino) {
                 self.strip(asked, ino).await?;
             }
-            let end = offset + data.len() as u64;
-            match self.data.write(&entered.grant, offset, data).await {
-                Ok(()) => {
-                    // Lost meanwhile or not: nodes had it before they were sealed, so it is found.
-                    self.wrote(&entered, end, asked.mtime());
-                    return Ok(data.len());
-                }
-                Err(error) => {
-                    self.take_back(&entered, error, size.max(offset)..end).await;
-                    self.after(&entered, error, &mut tries).await?;
-                }
+            let append = appends.then_some(asked);
+            let place = (offset, data, size);
+            if self.put(&entered, place, asked.mtime(), append, &mut tries).await? {
+                return Ok(data.len());
             }
         }
+    }
+
+    /// Writes bytes at a place of a file of so many, its range locked; of an append with what it is
+    /// answered. False if that was not done, and is to be tried again.
+    async fn put(
+        &self,
+        of: &Use<'_>,
+        (at, data, size): (u64, &[u8], u64),
+        mtime: Option<Timestamp>,
+        append: Option<Asked<'_>>,
+        tries: &mut u32,
+    ) -> Result<bool> {
+        let end = at + data.len() as u64;
+        let tells = self.table.tells(of);
+        if let Err(error) = self.data.write(&of.grant, at, data).await {
+            self.take_back(of, error, size.max(at)..end).await;
+            self.after(of, error, tries).await?;
+            return Ok(false);
+        }
+        self.wrote(of, end, mtime);
+        let is_done = match append {
+            Some(asked) => self.tell_append(asked, of, data.len()).await?,
+            // Lost meanwhile or not: nodes had it before they were sealed, so it is found, unless
+            // it was to be told.
+            None => !tells || self.tell_end(of, end).await?,
+        };
+        if !is_done {
+            self.pause(tries).await?;
+        }
+        Ok(is_done)
     }
 
     /// Notes what a write, or what is like one, has done.
@@ -214,10 +242,26 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    /// Whether a file ends with these bytes: who appends them again has appended them before.
-    async fn ends_with(&self, entered: &Use<'_>, size: u64, data: &[u8]) -> bool {
-        let Some(at) = size.checked_sub(data.len() as u64) else { return false };
-        self.data.read(&entered.grant, at, data.len()).await.is_ok_and(|tail| tail == data)
+    /// An append is told before it is answered, with what it is answered; false if the delegation
+    /// was lost before: then it is to be done again.
+    async fn tell_append(&self, asked: Asked<'_>, of: &Use<'_>, count: usize) -> Result<bool> {
+        let count = u32::try_from(count).map_err(|_| Errno::EIO)?;
+        let (asker, request) = (asker(asked.caller), asked.encoded(&asked.own_header())?);
+        let _alone = self.telling.exclusive(of.ino).await;
+        let call = |Untold { fence, told, .. }| Call::Wrote { asker, request, count, fence, told };
+        self.tell_all_as(of, call).await
+    }
+
+    /// How much an append has written that is asked again, if it was done: by this life of the
+    /// side or one before, and told.
+    async fn answered(&self, asked: Asked<'_>) -> Result<Option<usize>> {
+        let (asker, request) = (asker(asked.caller), asked.encoded(&asked.own_header())?);
+        match self.ask(Call::Answered { asker, request }).await? {
+            CallReply::Number(count) => usize::try_from(count).map(Some).map_err(|_| Errno::EPROTO),
+            CallReply::Failed(Errno::ENOENT) => Ok(None),
+            CallReply::Failed(errno) => Err(errno),
+            _ => Err(Errno::EPROTO),
+        }
     }
 
     async fn strip(&self, asked: Asked<'_>, ino: Ino) -> Result<()> {
@@ -260,10 +304,15 @@ impl<N: Net> Inner<N> {
             if !asked.passes() && self.table.strips(ino) {
                 self.strip(asked, ino).await?;
             }
+            let tells = self.table.tells(&entered);
             match self.data.fill(&entered.grant, fill, range.clone()).await {
                 Ok(()) => {
                     let end = if keeps_size { 0 } else { range.end };
                     self.wrote(&entered, end, asked.mtime());
+                    if tells && !self.tell_end_alone(&entered, end).await? {
+                        self.pause(&mut tries).await?;
+                        continue;
+                    }
                     self.replays.record(asked.header, &Reply::Empty);
                     return Ok(Reply::Empty);
                 }
@@ -363,14 +412,10 @@ impl<N: Net> Inner<N> {
                 if !asked.passes() && self.table.strips(to) {
                     self.strip(asked, to).await?;
                 }
-                let range = to_at..to_at + copied.len() as u64;
-                if let Err(error) = self.data.write(&target.grant, to_at, &copied).await {
-                    self.take_back(&target, error, range.start.max(end)..range.end).await;
-                    self.after(&target, error, &mut tries).await?;
+                let place = (to_at, &copied[..], end);
+                if !self.put(&target, place, asked.mtime(), None, &mut tries).await? {
                     continue;
                 }
-                let end = range.end;
-                self.wrote(&target, end, asked.mtime());
             }
             let reply = Reply::Written(u32::try_from(copied.len()).map_err(|_| Errno::EIO)?);
             self.replays.record(asked.header, &reply);
@@ -379,7 +424,8 @@ impl<N: Net> Inner<N> {
     }
 
     /// Writes pages of hosts' caches back. What was granted under a delegation that is lost is not
-    /// written: `ESTALE`, so that the cache drops it, and the next sync of the file says `EIO`.
+    /// written, nor what an earlier life granted, if others had the file since: `ESTALE`, so that
+    /// the cache drops it, and the next sync of the file says `EIO`.
     pub(crate) async fn write_back(
         &self,
         ino: Ino,
@@ -392,33 +438,29 @@ impl<N: Net> Inner<N> {
             if pages == Pages::Lost {
                 return self.lost(ino);
             }
-            let entered = self.enter(ino, Mode::Write).await?;
+            let entered = self.enter_blind(ino, Mode::Write).await?;
             // It may have been lost, or others had it, while it was waited for.
             if pages == Pages::Ours && self.table.pages(ino) != Pages::Ours {
                 return self.lost(ino);
             }
-            if pages == Pages::Unknown && !self.are_newest(&entered, mtime) {
+            if pages == Pages::Unknown && !self.table.is_kept(&entered) {
                 return self.lost(ino);
             }
             let range = span(runs);
             let _range = self.ranges.exclusive_on(ino, range.clone()).await;
+            let tells = self.table.tells(&entered);
             let each = runs.iter().map(|(at, data)| self.data.write(&entered.grant, *at, data));
             match try_join_abreast(RUNS, each).await {
                 Ok(_) => {
                     self.wrote(&entered, range.end, mtime);
-                    return Ok(());
+                    if !tells || self.tell_end(&entered, range.end).await? {
+                        return Ok(());
+                    }
+                    self.pause(&mut tries).await?;
                 }
                 Err(error) => self.after(&entered, error, &mut tries).await?,
             }
         }
-    }
-
-    /// Pages that were granted in an earlier life of this side: whether nobody else can have
-    /// written the file since. Others get it once the lease of that life is over, and then their
-    /// writes are later than the beginning of this one.
-    fn are_newest(&self, entered: &Use<'_>, mtime: Option<Timestamp>) -> bool {
-        let theirs = entered.grant.attr.mtime;
-        mtime.is_some_and(|mtime| theirs <= mtime) && theirs <= self.born
     }
 
     fn lost(&self, ino: Ino) -> Result<()> {

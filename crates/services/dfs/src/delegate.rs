@@ -33,10 +33,19 @@ const TRIES: u32 = 64;
 impl<N: Net> Inner<N> {
     /// Begins a use of a file's bytes: asks for its delegation, if need be. Waits for the lease.
     pub(crate) async fn enter(&self, ino: Ino, mode: Mode) -> Result<Use<'_>> {
+        self.enter_as(ino, (mode, true)).await
+    }
+
+    /// The same, for who does not look at what is there.
+    pub(crate) async fn enter_blind(&self, ino: Ino, mode: Mode) -> Result<Use<'_>> {
+        self.enter_as(ino, (mode, false)).await
+    }
+
+    async fn enter_as(&self, ino: Ino, as_what: (Mode, bool)) -> Result<Use<'_>> {
         loop {
             self.lease.alive(|| self.now()).await?;
             let lapse = self.lease.lapses();
-            let asking = match self.table.step(ino, mode, lapse, self.now()) {
+            let asking = match self.table.step(ino, as_what, lapse, self.now()) {
                 Step::In(entered) => return Ok(entered),
                 Step::Wait => {
                     self.table.settled(ino).await;
@@ -280,7 +289,7 @@ impl<N: Net> Inner<N> {
         Some(Box::pin(async move {
             for (ino, fence) in files {
                 inner.table.is_stale(ino, Some(fence));
-                match inner.enter(ino, Mode::Read).await {
+                match inner.enter_blind(ino, Mode::Read).await {
                     Ok(used) => drop(inner.data.nodes(&used.grant)),
                     Err(errno) => tracing::debug!(%ino, %errno, "not said where its nodes are"),
                 }

@@ -48,6 +48,19 @@ impl Asked<'_> {
     pub(crate) fn is_replay(&self) -> bool {
         self.header.flags.has(Flags::REPLAY)
     }
+
+    /// Its header, of the session that asks.
+    pub(crate) fn own_header(&self) -> Header {
+        Header { session: self.caller.attachment, ..self.header.clone() }
+    }
+
+    /// Its bytes under a header.
+    pub(crate) fn encoded(&self, header: &Header) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; limits::REQUEST_HEADER_MAX];
+        let len = self.request.encode(header, &mut bytes)?;
+        bytes.truncate(len);
+        Ok(bytes)
+    }
 }
 
 pub(crate) fn asker(caller: &Caller) -> Asker {
@@ -161,21 +174,15 @@ impl<N: Net> Inner<N> {
 
     /// Has the server answer a request.
     pub(crate) async fn forward(&self, asked: Asked<'_>) -> Result<Answer> {
-        let Asked { caller, header, request, payload, .. } = asked;
-        let header = Header { session: caller.attachment, ..header.clone() };
-        let encode = |header: &Header| -> Result<Vec<u8>> {
-            let mut bytes = vec![0; limits::REQUEST_HEADER_MAX];
-            let len = request.encode(header, &mut bytes)?;
-            bytes.truncate(len);
-            Ok(bytes)
-        };
+        let Asked { caller, request, payload, .. } = asked;
+        let header = asked.own_header();
         let call = Call::File {
             asker: asker(caller),
-            request: encode(&header)?,
+            request: asked.encoded(&header)?,
             payload: payload.to_vec(),
         };
         let flags = header.flags.with(Flags::REPLAY);
-        let replay = encode(&Header { flags, ..header.clone() })?;
+        let replay = asked.encoded(&Header { flags, ..header.clone() })?;
         let reply = self.ask_as(call, |call| match call {
             Call::File { asker, payload, .. } if header.sequence != 0 => {
                 Call::File { asker, request: replay.clone(), payload }

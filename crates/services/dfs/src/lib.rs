@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outboard_base::task::{RangeLocks, WaitList, Work};
-use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
+use outboard_base::{Errno, Ino, Result, SessionId};
 use outboard_flow::Net;
 use outboard_volume::VolumeEvent;
 use outboard_wire::file::Statfs;
@@ -137,8 +137,6 @@ struct Inner<N> {
     /// Files were told to be given up since the lease was last good.
     froze: AtomicBool,
     statfs: Mutex<Option<Statfs>>,
-    /// When this life began.
-    born: Timestamp,
 }
 
 /// A client of a shared volume.
@@ -156,7 +154,6 @@ impl<N: Net> Dfs<N> {
 
     /// The same, for measuring.
     pub fn new_without(net: N, options: DfsOptions, without: Without) -> Dfs<N> {
-        let born = timestamp(net.wall_ms());
         Dfs(Arc::new(Inner {
             options,
             without,
@@ -179,7 +176,6 @@ impl<N: Net> Dfs<N> {
             returned: WaitList::default(),
             froze: AtomicBool::new(false),
             statfs: Mutex::default(),
-            born,
         }))
     }
 
@@ -305,12 +301,6 @@ impl<N: Net> Inner<N> {
         });
         locked(&self.events).extend(events);
     }
-}
-
-/// A moment of Unix time.
-fn timestamp(wall_ms: u64) -> Timestamp {
-    let nsec = u32::try_from(wall_ms % 1000).unwrap_or(0) * 1_000_000;
-    Timestamp { sec: i64::try_from(wall_ms / 1000).unwrap_or(i64::MAX), nsec }
 }
 
 /// So long before `now`.

@@ -2,8 +2,7 @@
 //! it carries out, and never sees these.
 //!
 //! A record lives as long as this side. What another life of it did is not known here: it is done
-//! again, as the same bytes at the same place; an append only if the file does not end with its
-//! bytes.
+//! again, as the same bytes at the same place; of appends the server knows.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

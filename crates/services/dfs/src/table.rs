@@ -36,7 +36,14 @@ struct Held {
     lapse: u64,
     /// It is to be asked for again: attributes, or the capability, are old.
     stale: bool,
+    /// Nobody has read or written it since the life before of this client could write it, nobody
+    /// else and nobody here: what hosts have from then is still the newest there is.
+    kept: bool,
+    /// What makes it longer is told before it is answered: of all else nobody is to hear.
+    tells: bool,
     size: u64,
+    /// How long it is by what the server knows.
+    known: u64,
     /// Units of 512 bytes that it takes at the nodes, as far as is known here.
     blocks: u64,
     /// When it was written last under this delegation.
@@ -238,7 +245,10 @@ impl File {
         let mut held = Held {
             lapse,
             stale: false,
+            kept: grant.kept && before.as_ref().is_none_or(|before| before.kept),
+            tells: false,
             size: grant.attr.size,
+            known: grant.attr.size,
             blocks: grant.attr.blocks,
             mtime: None,
             changes: 0,
@@ -250,9 +260,10 @@ impl File {
             && goes_on
             && before.grant.mode == Mode::Write
         {
-            let Held { size, blocks, mtime, changes, told, since, .. } = before;
+            let &Held { size, blocks, mtime, changes, told, since, .. } = &before;
             (held.mtime, held.changes, held.told, held.since) = (mtime, changes, told, since);
             (held.size, held.blocks) = (size, blocks);
+            held.tells = before.tells && before.grant.capability.fence == fence;
             if self.cached == Cached::Write(before.grant.capability.fence) {
                 self.cached = Cached::Write(fence);
             }
@@ -343,8 +354,15 @@ impl Table {
             .await
     }
 
-    /// Begins a use, or says what has to be done first.
-    pub(crate) fn step(&self, ino: Ino, mode: Mode, lapse: u64, now: Time) -> Step<'_> {
+    /// Begins a use, or says what has to be done first. `looks`: it reads or writes bytes, so hosts
+    /// have nothing to write back any more that is older than this life.
+    pub(crate) fn step(
+        &self,
+        ino: Ino,
+        (mode, looks): (Mode, bool),
+        lapse: u64,
+        now: Time,
+    ) -> Step<'_> {
         let mut files = self.files();
         let file = files.entry(ino).or_default();
         file.used = now;
@@ -352,8 +370,9 @@ impl Table {
             return Step::Wait;
         }
         if file.may(mode, lapse)
-            && let Some(held) = &file.held
+            && let Some(held) = &mut file.held
         {
+            held.kept &= !looks;
             file.uses += 1;
             return Step::In(Use { table: self, ino, grant: Arc::clone(&held.grant) });
         }
@@ -429,7 +448,7 @@ impl Table {
     pub(crate) fn resized(&self, of: &Use<'_>, size: u64, attr: Option<&Attr>) -> bool {
         self.change(of.ino, |file| {
             let Some(held) = file.writer(of.fence()) else { return false };
-            (held.size, held.mtime) = (size, None);
+            (held.size, held.known, held.mtime) = (size, size, None);
             if size == 0 {
                 held.blocks = 0;
             }
@@ -533,11 +552,32 @@ impl Table {
         self.change(untold.ino, |file| {
             if let Some(held) = file.writer(untold.fence) {
                 held.told = held.told.max(untold.changes);
+                held.known = untold.told.size;
                 if held.told == held.changes {
                     held.since = None;
                 }
             }
         });
+    }
+
+    /// What makes it longer is told before it is answered, from now on.
+    pub(crate) fn tells_from_now(&self, of: &Use<'_>) {
+        self.change(of.ino, |file| {
+            file.writer(of.fence()).into_iter().for_each(|held| held.tells = true);
+        });
+    }
+
+    /// Whether it is.
+    pub(crate) fn tells(&self, of: &Use<'_>) -> bool {
+        let fence = of.fence();
+        self.look(of.ino, |file| file.writer(fence).is_some_and(|held| held.tells)).unwrap_or(false)
+    }
+
+    /// Whether the server knows that a file is at least so long; false if the delegation is lost.
+    pub(crate) fn is_known(&self, of: &Use<'_>, end: u64) -> bool {
+        let fence = of.fence();
+        let is_known = |file: &mut File| file.writer(fence).is_some_and(|held| end <= held.known);
+        self.look(of.ino, is_known).unwrap_or(false)
     }
 
     /// It is to be asked for again before it is used.
@@ -598,6 +638,12 @@ impl Table {
             _ => Pages::Unknown,
         })
         .unwrap_or(Pages::Unknown)
+    }
+
+    /// Whether what hosts have of a file from the life before is still the newest there is.
+    pub(crate) fn is_kept(&self, of: &Use<'_>) -> bool {
+        let fence = of.fence();
+        self.look(of.ino, |file| file.writer(fence).is_some_and(|held| held.kept)).unwrap_or(false)
     }
 
     /// Whether a use would find a delegation to write, now.

@@ -10,7 +10,7 @@ use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
 
 use crate::Inner;
 use crate::delegate::LATE;
-use crate::table::Untold;
+use crate::table::{Untold, Use};
 
 /// How long nodes are waited for that have not said what a file takes.
 const COUNT: Duration = Duration::from_secs(1);
@@ -32,6 +32,58 @@ impl<N: Net> Inner<N> {
         let Untold { fence, told, .. } = untold;
         let reply = self.ask(Call::Publish { ino, fence, told }).await?;
         self.take_told(&untold, reply)
+    }
+
+    /// From now on what makes a file longer is told before it is answered, and what lies behind the
+    /// end that the server knows is nobody's: whoever resolves the file takes it away. False if the
+    /// delegation is lost.
+    pub(crate) async fn tells_first(&self, of: &Use<'_>) -> Result<bool> {
+        if self.table.tells(of) {
+            return Ok(true);
+        }
+        let _alone = self.telling.exclusive(of.ino).await;
+        let call = |Untold { ino, fence, told, .. }| Call::Tells { ino, fence, told };
+        let is_told = self.tell_all_as(of, call).await?;
+        if is_told {
+            self.table.tells_from_now(of);
+        }
+        Ok(is_told)
+    }
+
+    /// A file is so long, which is told before it is answered; false if the delegation was lost
+    /// before: then it is not.
+    pub(crate) async fn tell_end(&self, of: &Use<'_>, end: u64) -> Result<bool> {
+        if self.table.is_known(of, end) {
+            return Ok(true);
+        }
+        let _alone = self.telling.exclusive(of.ino).await;
+        self.tell_end_alone(of, end).await
+    }
+
+    /// The same, the lock held.
+    pub(crate) async fn tell_end_alone(&self, of: &Use<'_>, end: u64) -> Result<bool> {
+        if self.table.is_known(of, end) {
+            return Ok(true);
+        }
+        let call = |Untold { ino, fence, told, .. }| Call::Publish { ino, fence, told };
+        self.tell_all_as(of, call).await
+    }
+
+    /// What is held of a file, and told like this; false if the delegation is lost.
+    pub(crate) async fn tell_all_as(
+        &self,
+        of: &Use<'_>,
+        call: impl FnOnce(Untold) -> Call,
+    ) -> Result<bool> {
+        self.count(of.ino).await;
+        let all = self.table.all_told(of.ino).filter(|all| all.fence == of.fence());
+        let Some(all) = all else { return Ok(false) };
+        let reply = self.ask(call(all)).await?;
+        match self.take_told(&all, reply) {
+            Ok(()) => Ok(true),
+            Err(Errno::ESTALE) => Ok(false),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// What a changed file takes becomes known, if its nodes say so soon.
@@ -83,7 +135,7 @@ impl<N: Net> Inner<N> {
         }
         let grant = match self.table.grant(ino) {
             Some(grant) => grant,
-            None => self.enter(ino, Mode::Read).await?.grant.clone(),
+            None => self.enter_blind(ino, Mode::Read).await?.grant.clone(),
         };
         self.flush_nodes([&*grant]).await?;
         if self.data.take_lost(ino.0) { Err(Errno::EIO) } else { Ok(()) }

@@ -28,7 +28,7 @@ use outboard_base::limits::FILE_SIZE_MAX;
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_kv::{Cached, Kv};
 use outboard_medium::Medium;
-use outboard_wire::file::{Attr, FileKind, Header, Op, Reply, xattr_flags};
+use outboard_wire::file::{Attr, FileKind, Flags, Header, Op, Reply, xattr_flags};
 use outboard_wire::shared::Strategy;
 use outboard_wire::shared::call::{Layout, Told};
 
@@ -52,6 +52,8 @@ pub struct Spread {
     pub strips: bool,
     /// Somebody may be writing, or may have been when a server or a client died.
     pub writing: bool,
+    /// Whoever it is, if that is known.
+    pub writer: Option<u64>,
     /// Whoever it is tells before it answers.
     pub tells: bool,
     /// It was cut to this size, and nobody has said that the nodes hold nothing behind.
@@ -235,8 +237,21 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let strips = self.is_privileged(&inode).await?;
         let writing = inode.has(marks::WRITING);
         let record = if writing { self.writing_of(ino).await? } else { Writing::default() };
-        let Writing { cut, tells } = record;
-        Ok(Spread { attr: inode.attr, layout, strips, writing, tells, cut })
+        let Writing { cut, tells, writer } = record;
+        let writer = Some(writer).filter(|writer| *writer != 0);
+        Ok(Spread { attr: inode.attr, layout, strips, writing, writer, tells, cut })
+    }
+
+    /// What was recorded for a request that is sent again ([`Record`]), whatever its flags say.
+    pub async fn answered(
+        &self,
+        caller: &Caller,
+        header: &Header,
+        op: Op,
+    ) -> Result<Option<Reply>> {
+        let flags = header.flags.with(Flags::REPLAY);
+        let header = Header { flags, ..header.clone() };
+        self.recorded(&Context::new(caller, &header, op, Timestamp::default())?).await
     }
 
     /// What a writer says of a file it has a delegation of: the size is this, it takes so much, and

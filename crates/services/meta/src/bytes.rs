@@ -274,7 +274,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                     }
                 }
             }
-            let _turn = self.turns().exclusive(ino).await;
+            let _turn = self.turn(ino, NOBODY).await;
             match self.by_itself_in_turn(ino, mode, &work).await {
                 Err(Errno::EAGAIN) => {}
                 done => return done,

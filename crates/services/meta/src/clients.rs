@@ -60,6 +60,9 @@ struct Client {
     life: u64,
     /// The volume has a note of it, and of how it began.
     noted: bool,
+    /// When this life began, and whether its hosts have handed in what they held.
+    begun: Time,
+    handed_in: bool,
     until: Time,
     expelled: bool,
     lost: BTreeSet<Ino>,
@@ -72,6 +75,8 @@ impl Client {
         Client {
             life,
             noted: false,
+            begun: now,
+            handed_in: false,
             until: now,
             expelled: false,
             lost: BTreeSet::new(),
@@ -219,9 +224,22 @@ impl Clients {
 
     /// The hosts of a client have handed in what they held.
     pub(crate) fn handed_in(&mut self, who: Who) {
-        if self.lives(who) {
+        if let Some(known) = self.of(who) {
+            known.handed_in = true;
             self.handing.remove(&who.client);
         }
+    }
+
+    /// Whether a client's hosts may still have something to write back from a life before: it has
+    /// the time of a lease to begin another one, in which they have as long to hand it in.
+    pub(crate) fn comes_back(&self, client: u64, now: Time, former_leases_end: Time) -> bool {
+        if self.former.contains(&client) {
+            return now < former_leases_end;
+        }
+        let comes = |known: &Client| {
+            !known.handed_in && !known.expelled && now < known.begun.after(self.term + MARGIN)
+        };
+        self.all.get(&client).is_some_and(comes)
     }
 
     /// Whether nobody is to come who held something in the server's life before this.

@@ -8,6 +8,9 @@
 //!
 //! A file is *unresolved* if somebody may have written to it who has neither told nor released:
 //! its size is not known until its nodes were sealed and asked, and nobody gets it before.
+//!
+//! Who begins another life *inherits* what it could write: hosts may have something of it to write
+//! back. It is kept from others until they had the time to, and granted to its *heir* anew.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -43,6 +46,10 @@ struct File {
     fence: u64,
     held: BTreeMap<u64, Held>,
     unresolved: bool,
+    /// Nobody else had it since this client had it to write, in the life before.
+    heir: Option<u64>,
+    /// What the heir has is from then: it has to ask.
+    inherited: bool,
 }
 
 /// The table.
@@ -103,7 +110,10 @@ impl Delegations {
             return Err(Errno::EBUSY);
         }
         let held = Held { mode, fence: self.raise(ino)? };
-        self.file(ino).held.insert(client, held);
+        let file = self.file(ino);
+        file.held.insert(client, held);
+        file.heir = file.heir.filter(|heir| *heir == client);
+        file.inherited = false;
         Ok(held)
     }
 
@@ -126,9 +136,7 @@ impl Delegations {
             Some(mode) => {
                 file.held.insert(client, Held { mode, fence });
             }
-            None => {
-                file.held.remove(&client);
-            }
+            None => file.leaves(client),
         }
         self.forget_if_free(ino);
         Some(held)
@@ -142,10 +150,46 @@ impl Delegations {
     /// A client loses what it has of a file, and cannot be asked what it did to it; what it had.
     pub(crate) fn lose(&mut self, ino: Ino, client: u64) -> Option<Held> {
         let file = self.files.get_mut(&ino)?;
-        let held = file.held.remove(&client)?;
+        let held = file.held.get(&client).copied()?;
+        file.leaves(client);
         file.unresolved |= held.mode == Mode::Write;
         self.forget_if_free(ino);
         Some(held)
+    }
+
+    /// A client begins another life. What it could read it has no more; what it could write it
+    /// inherits.
+    pub(crate) fn inherit_all(&mut self, client: u64) {
+        let of_client = |file: &File| file.held.get(&client).map(|held| held.mode);
+        let files: Vec<(Ino, Mode)> =
+            self.files.iter().filter_map(|(ino, file)| Some((*ino, of_client(file)?))).collect();
+        for (ino, mode) in files {
+            self.lose(ino, client);
+            if mode == Mode::Write {
+                self.inherits(ino, client);
+            }
+        }
+    }
+
+    /// A client could write this file in the life before, and nobody had it since. What it has is
+    /// under a fence that nobody was told.
+    pub(crate) fn inherits(&mut self, ino: Ino, client: u64) {
+        self.must_resolve(ino);
+        // An opening without fences grants nothing any more.
+        let Ok(fence) = self.raise(ino) else { return };
+        let file = self.file(ino);
+        file.held.insert(client, Held { mode: Mode::Write, fence });
+        (file.heir, file.inherited) = (Some(client), true);
+    }
+
+    /// For whom a file is kept.
+    pub(crate) fn heir(&self, ino: Ino) -> Option<u64> {
+        self.files.get(&ino)?.heir
+    }
+
+    /// Whether what somebody has of a file is from the life before.
+    pub(crate) fn is_inherited(&self, ino: Ino) -> bool {
+        self.files.get(&ino).is_some_and(|file| file.inherited)
     }
 
     /// A client loses all that it has.
@@ -197,8 +241,13 @@ impl Delegations {
 
     fn file(&mut self, ino: Ino) -> &mut File {
         let fence = self.floor;
-        let new = || File { fence, held: BTreeMap::new(), unresolved: false };
-        self.files.entry(ino).or_insert_with(new)
+        self.files.entry(ino).or_insert_with(|| File {
+            fence,
+            held: BTreeMap::new(),
+            unresolved: false,
+            heir: None,
+            inherited: false,
+        })
     }
 
     fn forget_if_free(&mut self, ino: Ino) {
@@ -208,6 +257,16 @@ impl Delegations {
         {
             self.floor = self.floor.max(file.fence);
             self.files.remove(&ino);
+        }
+    }
+}
+
+impl File {
+    /// A client has nothing of it any more, in whatever life.
+    fn leaves(&mut self, client: u64) {
+        self.held.remove(&client);
+        if self.heir == Some(client) {
+            (self.heir, self.inherited) = (None, false);
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::grants::NOBODY;
 const BLOCK: u64 = limits::BLOCK as u64;
 
 /// A request of a session under way; others may take the session over once it is dropped.
-struct Busy<'m, K, M, N> {
+pub(crate) struct Busy<'m, K, M, N> {
     meta: &'m Meta<K, M, N>,
     session: SessionId,
 }
@@ -123,8 +123,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         request: &Request<'_>,
         payload: Vec<u8>,
     ) -> Result<Answer> {
-        let _turn = self.turns().exclusive(ino).await;
-        self.clear_the_way(ino, NOBODY, Mode::Write).await?;
+        let _turn = loop {
+            let turn = self.turn(ino, NOBODY).await;
+            match self.clear_the_way(ino, NOBODY, Mode::Write).await {
+                Ok(()) => break turn,
+                Err(Errno::EAGAIN) if self.waits_for_heir(ino, NOBODY) => {}
+                Err(errno) => return Err(errno),
+            }
+        };
         let answer = self.carry_out(of, request, payload).await?;
         if let Err(errno) = self.cut_in_turn(ino).await {
             self.delegations().must_resolve(ino);
@@ -216,7 +222,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// A client speaks for a session from here on: what another asked for it has ended, and is
     /// refused from now on.
-    async fn speak_for(&self, who: Who, session: SessionId) -> Result<Busy<'_, K, M, N>> {
+    pub(crate) async fn speak_for(
+        &self,
+        who: Who,
+        session: SessionId,
+    ) -> Result<Busy<'_, K, M, N>> {
         let admitted = self.sessions_changed().until(|| {
             let mut clients = self.clients();
             match clients.admit(who, session, self.net().now()) {

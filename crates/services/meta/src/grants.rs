@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use outboard_base::planted::{Fault, is_planted};
-use outboard_base::task::join_all;
+use outboard_base::task::{RangeGuard, join_all};
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_flow::Net;
 use outboard_kv::Kv;
@@ -44,11 +44,16 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             return self.grant_again(client, ino, held).await;
         }
         self.volume().spread(ino).await?;
-        let _turn = self.turns().exclusive(ino).await;
-        if let Some(held) = self.has_already(ino, client, mode) {
-            return self.grant_again(client, ino, held).await;
+        loop {
+            let _turn = self.turn(ino, client).await;
+            if let Some(held) = self.has_already(ino, client, mode) {
+                return self.grant_again(client, ino, held).await;
+            }
+            match self.grant_in_turn(who, ino, mode).await {
+                Err(Errno::EAGAIN) if self.waits_for_heir(ino, client) => {}
+                done => return done,
+            }
         }
-        self.grant_in_turn(who, ino, mode).await
     }
 
     /// In a file's turn: to a client that has less.
@@ -60,8 +65,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         self.clear_the_way(ino, who.client, mode).await?;
         self.needs_lease(who)?;
         let change = self.changes().exclusive(ino).await;
+        if !self.delegations().in_the_way(ino, who.client, mode).is_empty() {
+            return Err(Errno::EAGAIN);
+        }
         if mode == Mode::Write && !is_planted(Fault::Mark) {
-            self.volume().begin_writing(ino, who == Who::NOBODY).await?;
+            self.volume().begin_writing(ino, who.client, who == Who::NOBODY).await?;
         }
         let spread = self.volume().spread(ino).await?;
         let held = match self.give(who, ino, mode) {
@@ -85,7 +93,29 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     pub(crate) fn has_already(&self, ino: Ino, client: u64, mode: Mode) -> Option<Held> {
-        self.delegations().held(ino, client).filter(|held| held.mode >= mode)
+        let table = self.delegations();
+        table.held(ino, client).filter(|held| held.mode >= mode && !table.is_inherited(ino))
+    }
+
+    /// A file's turn. Whoever has it may stand in the way of a client that writes back what hosts
+    /// had in its life before; so that is waited for first.
+    pub(crate) async fn turn(&self, ino: Ino, client: u64) -> RangeGuard<'_> {
+        loop {
+            while self.waits_for_heir(ino, client) {
+                self.net().sleep(LOOK).await;
+            }
+            let turn = self.turns().exclusive(ino).await;
+            if !self.waits_for_heir(ino, client) {
+                return turn;
+            }
+        }
+    }
+
+    /// Whether a file is kept for another client.
+    pub(crate) fn waits_for_heir(&self, ino: Ino, client: u64) -> bool {
+        let heir = self.delegations().heir(ino).filter(|heir| *heir != client);
+        let (now, former) = (self.net().now(), self.former_leases_end());
+        heir.is_some_and(|heir| self.clients().comes_back(heir, now, former))
     }
 
     fn needs_lease(&self, who: Who) -> Result<()> {
@@ -130,6 +160,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             mode: held.mode,
             attr: spread.attr.clone(),
             strips: spread.strips,
+            kept: self.delegations().heir(spread.attr.ino) == Some(client),
             layout,
             capability,
             nodes: self.placement().of(&layout, spread.attr.ino.0),
@@ -211,8 +242,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if self.is_settled(ino, client, mode) {
             return Ok(());
         }
-        let _turn = self.turns().exclusive(ino).await;
-        self.clear_the_way(ino, client, mode).await
+        loop {
+            let _turn = self.turn(ino, client).await;
+            match self.clear_the_way(ino, client, mode).await {
+                Err(Errno::EAGAIN) if self.waits_for_heir(ino, client) => {}
+                done => return done,
+            }
+        }
     }
 
     fn is_settled(&self, ino: Ino, client: u64, mode: Mode) -> bool {
@@ -224,16 +260,24 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// Nobody has anything of a file, the server neither.
     pub(crate) async fn free(&self, ino: Ino) -> Result<()> {
-        let _turn = self.turns().exclusive(ino).await;
-        self.clear_the_way(ino, NOBODY, Mode::Write).await?;
-        self.give_up(ino, None).await
+        loop {
+            let _turn = self.turn(ino, NOBODY).await;
+            match self.clear_the_way(ino, NOBODY, Mode::Write).await {
+                Ok(()) => return self.give_up(ino, None).await,
+                Err(Errno::EAGAIN) if self.waits_for_heir(ino, NOBODY) => {}
+                failed => return failed,
+            }
+        }
     }
 
-    /// In a file's turn, alone.
+    /// In a file's turn, alone. `EAGAIN` if it is kept for another by now, who needs the turn.
     pub(crate) async fn clear_the_way(&self, ino: Ino, client: u64, mode: Mode) -> Result<()> {
         let others = self.delegations().in_the_way(ino, client, mode);
         let recalls = others.into_iter().map(|other| self.recall(ino, other)).collect();
         join_all(recalls).await.into_iter().collect::<Result<()>>()?;
+        if self.waits_for_heir(ino, client) {
+            return Err(Errno::EAGAIN);
+        }
         if self.delegations().is_unresolved(ino) {
             self.resolve(ino).await?;
         }
@@ -251,7 +295,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Call::Recall { ino, keep }.encode(&mut bytes);
         while self.has_still(ino, client, held, keep) {
             let now = self.net().now();
-            if !self.clients().has_lease(client, now) {
+            let is_inherited = self.delegations().is_inherited(ino);
+            if is_inherited || !self.clients().has_lease(client, now) {
                 self.take(ino, client, held).await;
                 return Ok(());
             }
@@ -301,9 +346,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let _change = self.changes().exclusive(ino).await;
         let mut table = self.delegations();
         if table.held(ino, client).is_some_and(|now| now.fence == held.fence) {
+            // What it inherited it has not heard of.
+            let is_known = !table.is_inherited(ino);
             table.lose(ino, client);
             drop(table);
-            self.clients().lost(client, ino);
+            if is_known {
+                self.clients().lost(client, ino);
+            }
         }
     }
 
@@ -359,7 +408,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Err(errno) => return Err(errno),
             }
         }
-        if self.end_writing(ino).await? {
+        // What is inherited is marked until its heir has it, or nobody.
+        if self.delegations().is_inherited(ino) || self.end_writing(ino).await? {
             self.delegations().resolved(ino);
         }
         Ok(())

@@ -35,6 +35,7 @@ mod newest;
 mod nodes;
 mod placement;
 mod power;
+mod telling;
 mod users;
 
 use core::net::{Ipv4Addr, SocketAddrV4};
@@ -166,7 +167,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let some = kvfs.writing(after, PAGE).await?;
             let Some(last) = some.last() else { break };
             after = *last;
-            some.iter().for_each(|ino| delegations.must_resolve(*ino));
+            for ino in some {
+                let writer = kvfs.spread(ino).await.ok().and_then(|spread| spread.writer);
+                match writer.filter(|writer| *writer != NOBODY) {
+                    Some(writer) => delegations.inherits(ino, writer),
+                    None => delegations.must_resolve(ino),
+                }
+            }
         }
         let mut clients = Clients::new(options.lease);
         lives::read_notes(&kvfs, &mut clients).await?;
@@ -241,6 +248,17 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
             Call::Publish { ino, fence, told } => {
                 self.publish(client, ino, fence, told).await.map(|()| Reply::Done)
+            }
+            Call::Tells { ino, fence, told } => {
+                self.tells(client, ino, fence, told).await.map(|()| Reply::Done)
+            }
+            Call::Wrote { asker, request, count, fence, told } => {
+                let wrote = (fence, told, count);
+                self.wrote(who, &asker, &request, wrote).await.map(|()| Reply::Done)
+            }
+            Call::Answered { asker, request } => {
+                let count = self.answered(who, &asker, &request).await?;
+                count.map(|count| Reply::Number(u64::from(count))).ok_or(Errno::ENOENT)
             }
             Call::Holed { ino, fence } => {
                 self.holed(client, ino, fence).await.map(|()| Reply::Done)

@@ -54,13 +54,14 @@ pub(crate) async fn read_notes<K: Kv, M: Medium>(
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// A client's life begins: whatever a client of this number had before is over. Files that it
-    /// may have written are sealed at their nodes before anybody gets them.
+    /// may have written are sealed at their nodes before anybody gets them, itself first: its hosts
+    /// may have something to write back.
     pub(crate) async fn begin(&self, client: u64, nonce: u64, now: Time) -> Result<Reply> {
         {
             let mut clients = self.clients();
             if clients.begin(client, nonce, now)? {
                 // Before anything is done of what the new life asks.
-                self.delegations().lose_all(client);
+                self.delegations().inherit_all(client);
                 for session in clients.sessions_of(client) {
                     self.volume().forget_waits(session);
                 }

@@ -197,6 +197,8 @@ pub struct Grant {
     pub attr: Attr,
     /// A write has to take set-id bits or capabilities away: [`Call::Strip`] before it.
     pub strips: bool,
+    /// Nobody else had it since this client had it to write, be it in the life before.
+    pub kept: bool,
     /// How its bytes lie.
     pub layout: Layout,
     /// What is shown to nodes. Its fence is the delegation's.
@@ -306,6 +308,15 @@ pub enum Call {
     /// Under a write delegation: nothing lies behind the size that the server cut the file to any
     /// more. Reply: `Done`; `ESTALE` as of `Publish`.
     Holed { ino: Ino, fence: u64 },
+    /// Under a write delegation: from now on this writer tells what makes the file longer before it
+    /// answers it, so what lies behind the size is nobody's. Reply: `Done`; `ESTALE` as of
+    /// `Publish`.
+    Tells { ino: Ino, fence: u64, told: Told },
+    /// The same as `Publish`, with the write that is about to be answered: the bytes of its
+    /// request, and how many it wrote. Reply: `Done`; `ESTALE` as of `Publish`.
+    Wrote { asker: Asker, request: Vec<u8>, count: u32, fence: u64, told: Told },
+    /// How much a write wrote that is sent again. Reply: `Number`; `ENOENT` if nothing says so.
+    Answered { asker: Asker, request: Vec<u8> },
     /// Gives a delegation back, down to `keep`. Reply: `Done`.
     Release { ino: Ino, fence: u64, told: Option<Told>, keep: Option<Mode> },
     /// A write is coming that takes set-id bits away. Reply: `Attr`.
@@ -423,7 +434,9 @@ impl Call {
     pub fn decode(from: &[u8]) -> Result<Call, InvalidMessage> {
         let call: Call = whole(from)?;
         let is_fit = match &call {
-            Call::File { request, .. } => request.len() <= limits::REQUEST_HEADER_MAX,
+            Call::File { request, .. }
+            | Call::Wrote { request, .. }
+            | Call::Answered { request, .. } => request.len() <= limits::REQUEST_HEADER_MAX,
             Call::Events { events } => events.iter().all(|event| match event {
                 Event::StaleEntry { name, .. } => name.len() <= limits::NAME_MAX,
                 _ => true,

@@ -215,6 +215,11 @@ impl GrantTable {
         self.recovering.get(&session) == Some(&false)
     }
 
+    /// A cache is being emptied of what an earlier life of the DPU side left.
+    pub(super) fn recovers_any(&self) -> bool {
+        !self.recovering.is_empty()
+    }
+
     /// It is empty, and in use if it comes along.
     pub(super) fn recovered(&mut self, session: SessionId, cache: Option<Arc<Cache>>) {
         self.recovering.remove(&session);

@@ -31,11 +31,11 @@ fn grant(mode: Mode, fence: u64) -> Grant {
         mac: [0; 16],
     };
     let attr = Attr { ino: INO, ..Attr::default() };
-    Grant { mode, attr, strips: false, layout, capability, nodes: Vec::new() }
+    Grant { mode, attr, strips: false, kept: false, layout, capability, nodes: Vec::new() }
 }
 
 fn asks(table: &Table, mode: Mode) -> Asking<'_> {
-    match table.step(INO, mode, 1, Time(0)) {
+    match table.step(INO, (mode, true), 1, Time(0)) {
         Step::Ask(asking) => asking,
         _ => panic!("it does not ask"),
     }
@@ -93,7 +93,9 @@ fn a_grant_that_a_recall_overtook_is_given_back_and_never_used() {
 fn the_time_of_a_write_is_the_one_that_the_server_keeps() {
     let table = Table::default();
     let _ = asks(&table, Mode::Write).granted(grant(Mode::Write, 5), 1);
-    let Step::In(entered) = table.step(INO, Mode::Write, 1, Time(0)) else { panic!("not in") };
+    let Step::In(entered) = table.step(INO, (Mode::Write, true), 1, Time(0)) else {
+        panic!("not in")
+    };
     let at = |sec| Timestamp { sec, nsec: 5 };
     assert!(table.wrote(&entered, 1, Some(at(10)), Time(0)));
     let said = |mtime| {

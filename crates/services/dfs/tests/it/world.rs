@@ -443,8 +443,11 @@ impl Rig {
     pub(crate) fn client(&mut self, number: u64) -> Arc<Client> {
         let me = Peer::Client(number);
         let line = Line::new(&self.world, me);
+        self.world.state().dead.remove(&me);
         let mode = Mode::Direct;
-        let options = DfsOptions { server: SERVER, client: number, nonce: number, volume: 5, mode };
+        // Each life has one of its own.
+        let nonce = number ^ self.world.time().0;
+        let options = DfsOptions { server: SERVER, client: number, nonce, volume: 5, mode };
         let client = Arc::new(Dfs::new(line, options));
         CLIENTS.with_borrow_mut(|all| all.insert(number, Arc::clone(&client)));
         self.beats.insert(number, self.world.time());

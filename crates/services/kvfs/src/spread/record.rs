@@ -21,27 +21,38 @@ const AT_ONCE: u64 = 256;
 /// Of a file that is written to.
 ///
 /// ```text
-/// cut u64, if a hole is due | 1, if the writer tells before it answers
+/// 1, if the writer tells before it answers u8 | writer u64, 0: nobody knows | cut u64, if a hole
+/// is due
 /// ```
+///
+/// One of before there were writers is empty, or has the cut alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Writing {
-    /// The size that it was cut to, if a hole is due.
-    pub(super) cut: Option<u64>,
     /// Its writer tells before it answers.
     pub(super) tells: bool,
+    /// Who writes.
+    pub(super) writer: u64,
+    /// The size that it was cut to, if a hole is due.
+    pub(super) cut: Option<u64>,
 }
 
 impl Writing {
     pub(super) fn decode(record: &[u8]) -> Writing {
-        let cut = record.first_chunk().map(|raw| u64::from_le_bytes(*raw));
-        Writing { cut, tells: record.len() % 8 == 1 }
+        let word = |at: usize| record.get(at..)?.first_chunk().map(|raw| u64::from_le_bytes(*raw));
+        match record.len() {
+            0..9 => Writing { cut: word(0), ..Writing::default() },
+            _ => Writing {
+                tells: record.first() == Some(&1),
+                writer: word(1).unwrap_or(0),
+                cut: word(9),
+            },
+        }
     }
 
     pub(super) fn encode(self) -> Vec<u8> {
-        let mut record = self.cut.map_or_else(Vec::new, |cut| cut.to_le_bytes().to_vec());
-        if self.tells {
-            record.push(1);
-        }
+        let mut record = vec![u8::from(self.tells)];
+        record.extend(self.writer.to_le_bytes());
+        record.extend(self.cut.into_iter().flat_map(u64::to_le_bytes));
         record
     }
 }
@@ -57,14 +68,14 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     /// that takes the mark leaves it among the last, which count as marked. Who `tells` says what
     /// it wrote ([`Kvfs::publish`]) before it answers. It is the only one, and all that was written
     /// before is known.
-    pub async fn begin_writing(&self, ino: Ino, tells: bool) -> Result<()> {
+    pub async fn begin_writing(&self, ino: Ino, writer: u64, tells: bool) -> Result<()> {
         {
             let _guard = self.range_locks.exclusive(ino).await;
             self.transact(async |txn| -> Tried<()> {
                 let mut inode = spread_inode(txn, ino).await?;
                 let key = key::of(Tag::Writing, ino);
                 let known = txn.get(&key).await?.map(|value| Writing::decode(&value));
-                let begun = Writing { tells, ..known.unwrap_or_default() };
+                let begun = Writing { writer, tells, ..known.unwrap_or_default() };
                 if known != Some(begun) {
                     inode.mark(marks::WRITING, true);
                     txn.put_inode(&inode)?;
@@ -243,5 +254,26 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let found = self.kv.scan(&[tag as u8], Some(&after), most.min(MOST)).await;
         let found = found.map_err(KvError::errno)?;
         found.iter().map(|(pair, _)| key::number(pair).ok_or(Errno::EUCLEAN)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_put_also_by_the_version_before() {
+        for tells in [false, true] {
+            for cut in [None, Some(0), Some(u64::MAX)] {
+                let record = Writing { tells, writer: 3 << 32 | 7, cut };
+                assert_eq!(Writing::decode(&record.encode()), record);
+            }
+        }
+        assert_eq!(Writing::decode(&[]), Writing::default());
+        let cut = Writing { cut: Some(258), ..Writing::default() };
+        assert_eq!(Writing::decode(&258u64.to_le_bytes()), cut);
+        let whole = Writing { tells: true, writer: 7, cut: Some(8) }.encode();
+        // Whatever is there is read as something.
+        (0..whole.len()).for_each(|at| _ = Writing::decode(&whole[..at]));
     }
 }

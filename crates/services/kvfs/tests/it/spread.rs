@@ -263,7 +263,7 @@ fn a_layout_is_set_by_owners_before_there_are_bytes() {
     }
     let ring = Layout { strategy: Strategy::Ring, k: 3, ..layout(1) };
     assert_eq!(set_layout(&owner, ino, ring), Err(Errno::EOPNOTSUPP), "not by these nodes");
-    block_on(volume.begin_writing(ino, false)).unwrap();
+    block_on(volume.begin_writing(ino, 7, false)).unwrap();
     assert_eq!(set_layout(&owner, ino, layout(1)), Err(Errno::EBUSY), "bytes may be there");
     block_on(volume.publish(None, ino, told(1, None), None)).unwrap();
     assert_eq!(set_layout(&owner, ino, layout(1)), Err(Errno::ENOTEMPTY));
@@ -398,8 +398,8 @@ fn who_writes_is_remembered_until_the_end() {
         (0..10).map(|n| user.file(Ino::ROOT, &format!("{n}")).unwrap().ino).collect();
     tidy(&volume);
     for ino in files.iter().rev() {
-        block_on(volume.begin_writing(*ino, false)).unwrap();
-        block_on(volume.begin_writing(*ino, false)).unwrap();
+        block_on(volume.begin_writing(*ino, 7, false)).unwrap();
+        block_on(volume.begin_writing(*ino, 7, false)).unwrap();
         assert!(block_on(volume.spread(*ino)).unwrap().writing);
     }
     // Not synced by anybody, and there after power loss all the same.
@@ -418,11 +418,11 @@ fn who_writes_is_remembered_until_the_end() {
     let user = User::root(&volume);
     user.unlink(Ino::ROOT, "3").unwrap();
     block_on(volume.end_writing(files[3])).unwrap();
-    assert_eq!(block_on(volume.begin_writing(files[3], false)), Err(Errno::ESTALE));
+    assert_eq!(block_on(volume.begin_writing(files[3], 7, false)), Err(Errno::ESTALE));
     let left: Vec<Ino> = [&files[..2], &files[4..]].concat();
     assert_eq!(block_on(volume.writing(Ino(0), 100)).unwrap(), left);
     let dir = user.mkdir(Ino::ROOT, "dir").unwrap().ino;
-    assert_eq!(block_on(volume.begin_writing(dir, false)), Err(Errno::EINVAL));
+    assert_eq!(block_on(volume.begin_writing(dir, 7, false)), Err(Errno::EINVAL));
     let counts = block_on(volume.check(check::Options::default())).unwrap().counts;
     assert_eq!((counts.spread_files, counts.writing, counts.purges), (9, 8, 1));
     assert_clean(&volume);
@@ -441,7 +441,7 @@ fn what_is_answered_for_the_nodes_is_recorded_with_what_is_told() {
     assert_eq!(user.ask(request.clone(), b"bytes").map(drop), Err(Errno::EOPNOTSUPP));
     let asked = user.sequence.get();
     assert!(asked > sequence);
-    block_on(volume.begin_writing(ino, true)).unwrap();
+    block_on(volume.begin_writing(ino, 7, true)).unwrap();
     let session = user.caller.attachment;
     let header = Header { sequence: asked, session, ..header(&user) };
     let record = Record::of(&user.caller, &header, Op::Write, &Reply::Written(5)).unwrap();
@@ -449,8 +449,15 @@ fn what_is_answered_for_the_nodes_is_recorded_with_what_is_told() {
     block_on(volume.publish(Some(session), ino, told(5, None), record)).unwrap();
     user.flags = Flags::REPLAY;
     assert_eq!(user.again(request, b"bytes").unwrap().0, Reply::Written(5));
-    let none = Header { sequence: 0, ..header };
+    let none = Header { sequence: 0, ..header.clone() };
     assert!(Record::of(&user.caller, &none, Op::Write, &Reply::Empty).unwrap().is_none());
+    let fallocate = block_on(volume.answered(&user.caller, &header, Op::Fallocate));
+    assert_eq!(fallocate, Err(Errno::EPROTO), "it was another request");
+    let answered = block_on(volume.answered(&user.caller, &header, Op::Write));
+    assert_eq!(answered, Ok(Some(Reply::Written(5))));
+    let next = Header { sequence: asked + 1, ..header.clone() };
+    assert_eq!(block_on(volume.answered(&user.caller, &next, Op::Write)), Ok(None));
+    assert_eq!(block_on(volume.spread(ino)).unwrap().writer, Some(7));
     let tells = || block_on(volume.spread(ino)).map(|spread| (spread.tells, spread.cut)).unwrap();
     assert_eq!(tells(), (true, None));
     user.flags = Flags::default();
@@ -458,9 +465,9 @@ fn what_is_answered_for_the_nodes_is_recorded_with_what_is_told() {
     assert_eq!(tells(), (true, Some(3)));
     block_on(volume.holed(ino)).unwrap();
     assert_eq!(tells(), (true, None));
-    block_on(volume.begin_writing(ino, false)).unwrap();
+    block_on(volume.begin_writing(ino, 7, false)).unwrap();
     assert_eq!(tells(), (false, None));
-    block_on(volume.begin_writing(ino, true)).unwrap();
+    block_on(volume.begin_writing(ino, 7, true)).unwrap();
     assert_eq!(tells(), (true, None));
     block_on(volume.end_writing(ino)).unwrap();
     assert_eq!(tells(), (false, None));
@@ -488,8 +495,8 @@ fn the_last_files_that_were_made_count_as_written_to() {
     let lost = user.file(Ino::ROOT, "lost").unwrap().ino;
     let faults = outboard_kv::mem::Faults { sync_fails: true, ..Default::default() };
     disk.kv.set_faults(faults);
-    block_on(volume.begin_writing(kept, false)).unwrap();
-    block_on(volume.begin_writing(lost, false)).unwrap();
+    block_on(volume.begin_writing(kept, 7, false)).unwrap();
+    block_on(volume.begin_writing(lost, 7, false)).unwrap();
     drop(volume);
     disk.kv.set_faults(Default::default());
     disk.crash();
@@ -521,8 +528,8 @@ fn a_mark_that_is_not_durable_lets_nobody_write() {
     tidy(&volume);
     let faults = outboard_kv::mem::Faults { sync_fails: true, ..Default::default() };
     disk.kv.set_faults(faults);
-    assert_eq!(block_on(volume.begin_writing(ino, false)), Err(Errno::EIO));
-    assert_eq!(block_on(volume.begin_writing(ino, false)), Err(Errno::EIO));
+    assert_eq!(block_on(volume.begin_writing(ino, 7, false)), Err(Errno::EIO));
+    assert_eq!(block_on(volume.begin_writing(ino, 7, false)), Err(Errno::EIO));
 }
 
 #[test]
@@ -626,9 +633,9 @@ impl Planted {
         let dir = user.mkdir(Ino::ROOT, "dir").unwrap().ino;
         let file = user.file(dir, "file").unwrap().ino;
         let gone = user.file(dir, "gone").unwrap().ino;
-        block_on(volume.begin_writing(gone, false)).unwrap();
+        block_on(volume.begin_writing(gone, 7, false)).unwrap();
         user.unlink(dir, "gone").unwrap();
-        block_on(volume.begin_writing(file, false)).unwrap();
+        block_on(volume.begin_writing(file, 7, false)).unwrap();
         block_on(volume.publish(None, file, told(70_000, None), None)).unwrap();
         assert_clean(&volume);
         Planted { disk, volume, file, dir }

@@ -262,7 +262,7 @@ impl Run {
                 outcome
             }
             2 => {
-                let outcome = block_on(user.volume.begin_writing(ino, false));
+                let outcome = block_on(user.volume.begin_writing(ino, 7, false));
                 self.changed(&outcome, edit(|file, _| file.writing = true));
                 outcome?;
                 self.promised.insert(ino);
@@ -421,7 +421,7 @@ fn furnished(volume: &Volume) -> [Ino; 4] {
     let full = user.file(Ino::ROOT, "full").unwrap().ino;
     user.chmod(full, 0o4755).unwrap();
     user.set(full, Setattr { size: Some(500), ..Setattr::default() }).unwrap();
-    block_on(volume.begin_writing(full, false)).unwrap();
+    block_on(volume.begin_writing(full, 7, false)).unwrap();
     let gone = user.file(Ino::ROOT, "gone").unwrap().ino;
     user.unlink(Ino::ROOT, "gone").unwrap();
     let dir = user.mkdir(Ino::ROOT, "dir").unwrap().ino;
@@ -442,7 +442,7 @@ async fn operate(volume: &Volume, which: usize, [empty, full, gone, dir]: [Ino; 
     let request = match which {
         0 => return volume.set_layout(caller, &header, empty, layout).await,
         1 => return volume.set_layout(caller, &header, dir, layout).await,
-        2 => return volume.begin_writing(empty, false).await,
+        2 => return volume.begin_writing(empty, 7, false).await,
         3 => return volume.end_writing(full).await.map(drop),
         4 => return volume.publish(None, full, told, None).await.map(drop),
         5 => return volume.strip(caller, full, now).await.map(drop),

@@ -176,3 +176,41 @@ fn who_reads_is_upgraded_once_others_are_out_of_the_way() {
     let writer = table.grant(Ino(7), 1, Mode::Write).unwrap();
     assert!(writer.fence > other.fence && table.writes(Ino(7), 1, writer.fence));
 }
+
+/// Who began another life lost what hosts had not written back yet to whoever asked first, and
+/// wrote it later all the same.
+#[test]
+fn what_a_life_could_write_is_kept_for_the_next() {
+    let mut table = Delegations::new(1);
+    let first = table.grant(Ino(7), 1, Mode::Write).unwrap();
+    table.grant(Ino(8), 1, Mode::Read).unwrap();
+    table.inherit_all(1);
+    assert_eq!(table.held(Ino(8), 1), None, "what it read it has no more");
+    assert!(table.is_unresolved(Ino(7)) && table.is_inherited(Ino(7)));
+    assert!(!table.writes(Ino(7), 1, first.fence), "what the life before says is not believed");
+    assert_eq!(table.in_the_way(Ino(7), 2, Mode::Read).len(), 1);
+    table.resolved(Ino(7));
+    let anew = table.grant(Ino(7), 1, Mode::Write).unwrap();
+    assert!(anew.fence > first.fence && !table.is_inherited(Ino(7)));
+    assert_eq!(table.heir(Ino(7)), Some(1), "nobody else had it");
+    // Once more, before anything was written back.
+    table.inherit_all(1);
+    table.resolved(Ino(7));
+    assert_eq!((table.heir(Ino(7)), table.is_inherited(Ino(7))), (Some(1), true));
+    table.lose(Ino(7), 1);
+    table.resolved(Ino(7));
+    table.grant(Ino(7), 2, Mode::Read).unwrap();
+    table.grant(Ino(7), 1, Mode::Read).unwrap();
+    assert_eq!(table.heir(Ino(7)), None, "somebody else had it");
+}
+
+#[test]
+fn who_reads_beside_an_heir_ends_what_is_kept() {
+    let mut table = Delegations::new(1);
+    table.inherits(Ino(7), 1);
+    table.resolved(Ino(7));
+    table.grant(Ino(7), 1, Mode::Read).unwrap();
+    assert_eq!(table.heir(Ino(7)), Some(1));
+    table.grant(Ino(7), 2, Mode::Read).unwrap();
+    assert_eq!(table.heir(Ino(7)), None);
+}

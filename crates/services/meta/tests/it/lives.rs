@@ -34,7 +34,7 @@ fn write(ino: Ino) -> Call {
 }
 
 /// A DPU side that was killed came back at once, and everybody, itself too, waited 11 s for the
-/// lease of its former self.
+/// lease of its former self. Others wait until its hosts have handed in what they held.
 #[test]
 fn nobody_waits_for_the_lease_of_a_former_life() {
     let (rig, ino) = rig();
@@ -45,6 +45,9 @@ fn nobody_waits_for_the_lease_of_a_former_life() {
     begin(&rig, 1, 71);
     // A packet of the former life that comes before the seal counts.
     assert!(rig.world.write(&old.capability, &old.nodes, 501));
+    rig.pass(SECOND / 2);
+    assert!(rig.at_once(&reader).is_none());
+    assert_eq!(rig.call(1, Call::HandedIn), Reply::Done);
     rig.pass(SECOND / 2);
     assert_eq!(granted(rig.at_once(&reader).unwrap()).attr.size, 501);
     assert!(!rig.world.write(&old.capability, &old.nodes, 900), "and none after it");
@@ -340,6 +343,7 @@ fn a_truncation_is_finished_by_the_next_life_of_the_server() {
     for client in 1..=3 {
         begin(&rig, client, 71);
         rig.renew(client);
+        rig.call(client, Call::HandedIn);
     }
     let new = rig.grant(2, ino, Mode::Write);
     assert_eq!((new.attr.size, rig.world.end(ino.0)), (100, 100));
@@ -351,6 +355,7 @@ fn a_truncation_is_finished_by_the_next_life_of_the_server() {
     assert_eq!(rig.call(2, Call::Holed { ino, fence }), Reply::Done);
     assert!(rig.world.write(&new.capability, &new.nodes, 700));
     begin(&rig, 2, 72);
+    rig.call(2, Call::HandedIn);
     assert_eq!(rig.grant(1, ino, Mode::Read).attr.size, 700);
     // Who gives back a file that it cut, and did not say so, leaves it to be finished.
     let last = rig.grant(1, ino, Mode::Write);

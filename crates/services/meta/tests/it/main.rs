@@ -15,6 +15,7 @@ mod files;
 mod lives;
 mod node;
 mod nodes;
+mod telling;
 mod users;
 mod walk;
 mod world;

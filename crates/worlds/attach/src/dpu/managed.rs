@@ -66,8 +66,10 @@ impl<V: Housekeeping> Managed<V> {
             return;
         }
         self.coherence.expect_nobody();
-        let volume = Arc::clone(&self.volume);
+        let (volume, coherence) = (Arc::clone(&self.volume), Arc::clone(&self.coherence));
         spawn.spawn(Box::pin(async move {
+            // What hosts had not written back is handed in, too.
+            coherence.recovered().await;
             match volume.end_grace().await {
                 Ok(()) => tracing::debug!("the grace period is over"),
                 Err(errno) => tracing::error!(

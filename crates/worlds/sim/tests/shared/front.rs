@@ -31,7 +31,7 @@ use outboard_link::events::{Receiver, Sender};
 use outboard_link::layout::Layout;
 use outboard_link::queue::nvmefs::{Initiator, Target};
 use outboard_link::registers::Registers;
-use outboard_volume::{Answer, Caller, Payload};
+use outboard_volume::{Answer, Caller, Housekeeping, Payload};
 use outboard_wire::event::Event;
 use outboard_wire::file::{Reply, Request};
 use outboard_wire::nvmefs::Dispatch;
@@ -218,6 +218,7 @@ pub(crate) struct Front {
     session: Option<Arc<Session>>,
     ports: Vec<QueuePort>,
     receiver: Option<Receiver>,
+    coherence: Option<Arc<Coherence>>,
     lives: u64,
     returns: Option<Return>,
     policies: Policies,
@@ -241,6 +242,7 @@ impl Front {
             session: None,
             ports: Vec::new(),
             receiver: None,
+            coherence: None,
             lives: 0,
             returns: None,
             policies,
@@ -283,6 +285,7 @@ impl Front {
             begun.spawn(work);
         }
         let coherence = Arc::clone(&service.kv().coherence);
+        self.coherence = Some(Arc::clone(&coherence));
         let asked = Arc::new(AtomicBool::new(false));
         let asks = Arc::clone(&asked);
         coherence.set_maintainer(move || asks.store(true, Ordering::Relaxed));
@@ -330,6 +333,17 @@ impl Front {
         }
         if let Some(session) = &self.session {
             session.lost();
+        }
+    }
+
+    /// What its DPU side does once everything is handed in.
+    pub(crate) fn hand_in(&self, dfs: Arc<Client>) -> impl Future<Output = ()> + 'static {
+        let coherence = self.coherence.clone();
+        async move {
+            if let Some(coherence) = coherence {
+                coherence.recovered().await;
+            }
+            dfs.end_grace().await.unwrap();
         }
     }
 

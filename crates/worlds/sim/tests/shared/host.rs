@@ -308,6 +308,9 @@ impl Host {
             if front.has_returned() {
                 world.note(format_args!("host {} is back", self.place));
                 self.side = Side::Up;
+                if let Some(dfs) = world.dfs(self.place) {
+                    world.begin(self.place, front.hand_in(dfs));
+                }
                 (0..self.lanes.len()).for_each(|lane| self.go_on(world, lane));
             } else {
                 self.looks = world.now.after(NAP);

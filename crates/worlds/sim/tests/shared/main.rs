@@ -30,6 +30,7 @@ use outboard_sim::seeds;
 use part::Planted;
 use walk::{directed, walk};
 use way::{Counts, Way};
+use world::NODES;
 
 /// The usual seeds.
 const SEEDS: u64 = 40;
@@ -143,4 +144,33 @@ stories! {
 #[test]
 fn a_host_sees_what_it_wrote() {
     assert!(directed::a_host_sees_what_it_wrote());
+}
+
+#[test]
+fn what_a_cache_has_is_written_back_before_others_read() {
+    assert!(directed::what_a_cache_has_is_written_back_before_others_read());
+}
+
+#[test]
+fn what_others_did_not_find_does_not_come_back() {
+    assert!(directed::what_others_did_not_find_does_not_come_back());
+}
+
+#[test]
+fn what_a_cache_has_outlives_the_server() {
+    assert!(directed::what_a_cache_has_outlives_the_server());
+}
+
+#[test]
+fn an_append_is_done_once() {
+    use directed::Dies::{Both, Client, ClientForLong, Server};
+    let deaf: [&[usize]; 4] = [&[], &NODES[..1], &NODES[1..], &NODES];
+    for deaf in deaf {
+        for dies in [Client, ClientForLong, Server, Both] {
+            for patterns in [[1, 2], [1, 1]] {
+                let is_once = directed::an_append_is_done_once(deaf, dies, patterns);
+                assert!(is_once, "{deaf:?} {dies:?} {patterns:?}");
+            }
+        }
+    }
 }

@@ -5,7 +5,8 @@
 //! ended where it was seen. What is not flushed is in doubt from a node's loss of power on: it may
 //! be found, and so may what it wrote over, until a sync of its host says which. Only where that
 //! host's DPU side has died, too, a sync says nothing. A write that was under way when its client
-//! died is done again by the next one, so it may come back until it is answered. A truncation that
+//! died is done again by the next one, so it may come back until it is answered; an append is done
+//! once, unless the server has lost power meanwhile. A truncation that
 //! is answered is durable at the nodes; its size is, once it is synced.
 
 /// Bytes of a cell: no divisor of what is a unit anywhere below.
@@ -195,6 +196,10 @@ impl File {
         self.ops[op].cuts = true;
     }
 
+    pub(crate) fn pattern(&self, op: usize) -> u64 {
+        self.ops[op].pattern
+    }
+
     /// It is answered.
     pub(crate) fn end(&mut self, op: usize, now: u64) {
         let op = &mut self.ops[op];
@@ -207,10 +212,6 @@ impl File {
         (self.ops[op].repeats, self.ops[op].orphan) = (true, true);
         let puts = self.cells.iter_mut().flatten().filter(|put| put.op == op);
         puts.for_each(|put| put.seen = NEVER);
-    }
-
-    pub(crate) fn pattern(&self, op: usize) -> u64 {
-        self.ops[op].pattern
     }
 
     /// The client of a host has died.

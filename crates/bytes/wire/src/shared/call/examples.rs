@@ -84,7 +84,8 @@ fn grant() -> Grant {
         Coordinate { address, port: 4791, node: node.into(), unit: node - 1, role }
     };
     let nodes = vec![node(1, Role::Data), node(2, Role::Parity)];
-    Grant { mode: Mode::Write, attr: attr(), strips: true, layout: layout(), capability, nodes }
+    let (attr, layout) = (attr(), layout());
+    Grant { mode: Mode::Write, attr, strips: true, kept: false, layout, capability, nodes }
 }
 
 fn events() -> (Call, Vec<u8>) {
@@ -130,7 +131,9 @@ fn server_calls() -> Vec<(Call, Vec<u8>)> {
     let (fence, fence_bytes) = (FENCE, FENCE_BYTES);
     let (request, payload) = (vec![1, 2, 3], vec![4, 5]);
     let contents = true;
-    let file = Call::File { asker: asker.clone(), request, payload };
+    let file = Call::File { asker: asker.clone(), request: request.clone(), payload };
+    let answered = Call::Answered { asker: asker.clone(), request: request.clone() };
+    let wrote = Call::Wrote { asker: asker.clone(), request, count: 9, fence, told };
     let (told_bytes, quiet_bytes) = (
         "0500000000000000 01 feffffffffffffff 03000000 00 ",
         "0600000000000000 00 01 0700000000000000 ",
@@ -165,6 +168,9 @@ fn server_calls() -> Vec<(Call, Vec<u8>)> {
         ),
         (Call::Check { contents }, hex("0d 01")),
         (Call::HandedIn, hex("14")),
+        (Call::Tells { ino, fence, told }, with(&["15", INO_BYTES, fence_bytes, told_bytes])),
+        (wrote, with(&["16", ASKER_BYTES, "03000000 010203 09000000", fence_bytes, told_bytes])),
+        (answered, with(&["17", ASKER_BYTES, "03000000 010203"])),
         (Call::Holed { ino: INO, fence: 0x0102 }, with(&["13", INO_BYTES, fence_bytes])),
         (Call::Begin { nonce: 0x0102 }, with(&["0e", fence_bytes])),
         (Call::Recall { ino, keep: Some(Mode::Write) }, with(&["20", INO_BYTES, "01 02"])),
@@ -237,7 +243,7 @@ pub(crate) fn replies() -> Vec<(Reply, Vec<u8>)> {
         ),
         (
             Reply::Grant(Box::new(grant())),
-            with(&["04 02", ATTR_BYTES, "01", LAYOUT_BYTES, CAPABILITY_BYTES, NODES_BYTES]),
+            with(&["04 02", ATTR_BYTES, "01 00", LAYOUT_BYTES, CAPABILITY_BYTES, NODES_BYTES]),
         ),
         (Reply::Attr(Box::new(attr())), with(&["05", ATTR_BYTES])),
         (Reply::Flag(true), hex("06 01")),

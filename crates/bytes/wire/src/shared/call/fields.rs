@@ -308,7 +308,7 @@ records! {
     Cred [0] { uid, gid, pid, groups }
     Asker [0] { session, trusted, keeps_times, peer }
     Told [0] { size, mtime, blocks }
-    Grant [0] { mode, attr, strips, layout, capability, nodes }
+    Grant [0] { mode, attr, strips, kept, layout, capability, nodes }
     Object [OBJECTS_MAX] { object, end, fence, bytes }
     Key [KEYS_MAX] { id, until, key }
     Revoked [REVOKED_MAX] { client }
@@ -380,6 +380,9 @@ choices! { Call [0]
     18 RotateKey;
     19 Holed { ino, fence };
     20 HandedIn;
+    21 Tells { ino, fence, told };
+    22 Wrote { asker, request, count, fence, told };
+    23 Answered { asker, request };
     32 Recall { ino, keep };
     33 Events { events };
     64 Seal { object, fence };

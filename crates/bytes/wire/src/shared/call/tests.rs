@@ -238,12 +238,13 @@ fn a_call_that_lies_is_refused() {
     assert_eq!(reply(1, 0, 4), field, "no such mode");
     assert_eq!(reply(2 + 108, 1, 4), field, "attributes nobody knows");
     assert_eq!(reply(2 + 81, 0, 4), field, "a mode without a kind");
-    assert_eq!(reply(131, 0, 4), Err(InvalidMessage::Version), "no layout");
-    assert_eq!(reply(195, 0, 4), Err(InvalidMessage::Version), "no capability");
-    assert_eq!(reply(275, 17, 4), field, "too many nodes");
-    assert_eq!(reply(275, 1, 4), length, "a node less");
+    assert_eq!(reply(131, 2, 4), field, "neither kept nor not");
+    assert_eq!(reply(132, 0, 4), Err(InvalidMessage::Version), "no layout");
+    assert_eq!(reply(196, 0, 4), Err(InvalidMessage::Version), "no capability");
+    assert_eq!(reply(276, 17, 4), field, "too many nodes");
+    assert_eq!(reply(276, 1, 4), length, "a node less");
     let grant = &replies()[4].1;
-    let nowhere = [&grant[..275], &[0; 4]].concat();
+    let nowhere = [&grant[..276], &[0; 4]].concat();
     assert_eq!(Reply::decode(&nowhere), Err(InvalidMessage::Field), "no node has its strips");
     assert_eq!(reply(5, 0x13, 10), field, "objects in no order");
     assert_eq!(reply(5, 0x12, 10), field, "an object twice");
@@ -343,8 +344,8 @@ prop_compose! {
         mode in any_mode(),
         (attr, layout) in (any_attr(), any_layout()),
         (strategy, k, m) in any_spread(),
-        (key, volume, object, client, fence, group, expires, mac, strips) in
-            any::<(u8, u32, u64, u64, u64, u32, u64, [u8; MAC_LEN], bool)>(),
+        (key, volume, object, client, fence, group, expires, mac, (strips, kept)) in
+            any::<(u8, u32, u64, u64, u64, u32, u64, [u8; MAC_LEN], (bool, bool))>(),
         (first, length) in (0..1u64 << 60, 1..=1u64 << 60),
         nodes in vec(any_node(), 1..=FAN_MAX),
     ) -> Grant {
@@ -353,7 +354,7 @@ prop_compose! {
             key, rights, volume, object, first, end, client, fence, group, strategy, k, m, expires,
             mac,
         };
-        Grant { mode, attr, strips, layout, capability, nodes }
+        Grant { mode, attr, strips, kept, layout, capability, nodes }
     }
 }
 
@@ -371,8 +372,26 @@ fn any_event() -> impl Values<Value = Event> {
     })
 }
 
-fn any_call() -> impl Values<Value = Call> {
+/// A call for a session.
+fn any_asked() -> impl Values<Value = Call> {
     let bytes = || vec(any::<u8>(), 0..2560);
+    let ids = || any::<(u64, u64, u64)>().prop_map(|(a, b, c)| (Ino(a), SessionId(b), c));
+    (0..6, any_asker(), ids(), any_layout(), bytes(), bytes()).prop_map(
+        |(kind, asker, (ino, ..), layout, request, payload)| match kind {
+            0 => Call::File { asker, request, payload },
+            1 => Call::Strip { asker, ino },
+            2 => Call::MayWrite { asker, ino },
+            3 => Call::Answered { asker, request },
+            4 => {
+                let told = Told { size: ino.0, mtime: None, blocks: None };
+                Call::Wrote { asker, request, count: 7, fence: ino.0, told }
+            }
+            _ => Call::SetLayout { asker, ino, layout },
+        },
+    )
+}
+
+fn any_call() -> impl Values<Value = Call> {
     let keep = || prop::option::of(any_mode());
     let ids = || any::<(u64, u64, u64)>().prop_map(|(a, b, c)| (Ino(a), SessionId(b), c));
     let key = any::<(u8, u64, [u8; 32])>().prop_map(|(id, until, key)| Key { id, until, key });
@@ -398,23 +417,16 @@ fn any_call() -> impl Values<Value = Call> {
         17 => Call::Holed { ino: Ino(number), fence: number },
         _ => Call::Status,
     });
-    let by_asker = (0..4, any_asker(), ids(), any_layout(), bytes(), bytes()).prop_map(
-        |(kind, asker, (ino, ..), layout, request, payload)| match kind {
-            0 => Call::File { asker, request, payload },
-            1 => Call::Strip { asker, ino },
-            2 => Call::MayWrite { asker, ino },
-            _ => Call::SetLayout { asker, ino, layout },
-        },
-    );
-    let telling = (any::<bool>(), ids(), prop::option::of(any_told()), keep()).prop_map(
-        |(publish, (ino, _, fence), told, keep)| match (publish, told) {
-            (true, Some(told)) => Call::Publish { ino, fence, told },
+    let telling = (0..3, ids(), prop::option::of(any_told()), keep()).prop_map(
+        |(kind, (ino, _, fence), told, keep)| match (kind, told) {
+            (0, Some(told)) => Call::Publish { ino, fence, told },
+            (1, Some(told)) => Call::Tells { ino, fence, told },
             _ => Call::Release { ino, fence, told, keep },
         },
     );
     prop_oneof![
         3 => few,
-        2 => by_asker,
+        2 => any_asked(),
         2 => telling,
         1 => vec(any_event(), 0..20).prop_map(|events| Call::Events { events }),
         1 => (vec(key, 0..=KEYS_MAX), vec(any::<u32>(), 0..9)).prop_map(|(keys, revoked)| {

@@ -1,0 +1,178 @@
+//! What befalls a cluster, and what the models hear of it.
+
+use std::time::Duration;
+
+use outboard_sim::line::{Delay, LineOptions};
+
+use super::{BREAKS, SEES, Walk};
+use crate::model::Losses;
+use crate::world::{CLIENTS, NODES, SERVER};
+
+/// What befalls the cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    Dies {
+        place: usize,
+        power: bool,
+        away: Duration,
+    },
+    /// Power is lost everywhere, for up to so long.
+    Dark(Duration),
+    Starts(usize),
+    Stops(usize, Duration),
+    CutOff(usize),
+    Cut(usize, usize),
+    Heals,
+}
+
+pub(super) fn rough(world: &mut dyn FnMut(u64) -> u64) -> LineOptions {
+    let ppm = |below: u64, world: &mut dyn FnMut(u64) -> u64| {
+        if world(3) == 0 { 0 } else { world(below) as u32 }
+    };
+    LineOptions {
+        delay: Delay::Tail(Duration::from_micros(50), Duration::from_millis(1 + world(40))),
+        lost_ppm: ppm(40_000, world),
+        doubled_ppm: ppm(30_000, world),
+        overtaken_ppm: ppm(30_000, world),
+        queue_max: 4096,
+    }
+}
+
+impl Walk {
+    /// Draws what will befall.
+    pub(super) fn plan(&mut self, harsh: bool) {
+        let lines = rough(&mut |bound| self.world.chooser.below(bound));
+        self.world.network.set_all(lines);
+        self.world.replays = self.below(2) == 0;
+        let [dies, power, stops, cuts] = [2, 2, 2, 2].map(|of| self.below(of) == 0 || harsh);
+        let mut away = [Duration::ZERO; 2];
+        for _ in 0..4 + self.below(8) {
+            let at = self.world.now.after(BREAKS.mul_f64(self.below(1000) as f64 / 1000.0));
+            let shortest = if harsh { 9 } else { 0 };
+            let long = Duration::from_millis(10 << (shortest + self.below(12 - shortest)));
+            let place = self.below(5) as usize;
+            let other = (place + 1 + self.below(4) as usize) % 5;
+            for (host, client) in CLIENTS.into_iter().enumerate() {
+                if [place, other].iter().any(|at| [SERVER, client].contains(at)) {
+                    away[host] += long;
+                }
+            }
+            match self.below(5) {
+                0 if dies => {
+                    self.script.add(at, Fault::Dies { place, power: false, away: long });
+                }
+                4 if power && self.below(4) == 0 => self.script.add(at, Fault::Dark(long)),
+                4 if power => {
+                    let place = place.min(SERVER);
+                    self.script.add(at, Fault::Dies { place, power: true, away: long });
+                }
+                1 if stops => self.script.add(at, Fault::Stops(place, long)),
+                2 if cuts => {
+                    self.script.add(at, Fault::CutOff(place));
+                    self.script.add(at.after(long), Fault::Heals);
+                }
+                3 if cuts => {
+                    self.script.add(at, Fault::Cut(place, other));
+                    self.script.add(at.after(long), Fault::Heals);
+                }
+                _ => {}
+            }
+        }
+        // A lease ends, at the earliest, so long after something is out of reach.
+        self.unkept = away.map(|time| self.is_cached && time > Duration::from_secs(4));
+    }
+
+    pub(super) fn befall(&mut self, fault: Fault) {
+        match fault {
+            Fault::Dies { place, power, away } => {
+                if !self.world.is_alive(place) {
+                    return;
+                }
+                self.kill(place, power, away);
+            }
+            Fault::Dark(away) => self.dark(away),
+            Fault::Starts(place) => self.world.start(place),
+            Fault::Stops(place, time) if self.breaks => {
+                self.world.pause(place, time);
+                if let Some(host) = CLIENTS.iter().position(|client| *client == place) {
+                    // Its DPU side is given the time to see that its lease is over.
+                    self.hosts[host].pause(self.world.now.after(time + SEES));
+                }
+            }
+            Fault::CutOff(place) if self.breaks => self.world.cut_off(place),
+            Fault::Cut(from, to) if self.breaks => self.world.cut(from, to),
+            Fault::Heals => self.world.heal(),
+            _ => {}
+        }
+    }
+
+    pub(super) fn kill(&mut self, place: usize, power: bool, away: Duration) {
+        self.world.kill(place, power);
+        self.counts.deaths += 1;
+        let back = self.world.now.after(away);
+        if let Some(host) = CLIENTS.iter().position(|client| *client == place) {
+            self.hosts[host].lost(back);
+            self.lost(host);
+        } else {
+            self.script.add(back, Fault::Starts(place));
+        }
+        if power {
+            let now = self.moment();
+            let is_node = place != SERVER;
+            let Losses { nodes, server } = &mut self.losses;
+            *if is_node { nodes } else { server } += 1;
+            self.counts.power += 1;
+            self.files.iter_mut().for_each(|file| file.model.power_lost(is_node, now));
+            if !is_node {
+                self.may_repeat();
+                self.names.iter_mut().for_each(|(_, name, _)| name.power_lost());
+            }
+        }
+    }
+
+    /// The server does not know any more what it was told last: an append that is under way may be
+    /// done twice.
+    pub(super) fn may_repeat(&mut self) {
+        let now = self.moment();
+        for ((host, _), told) in &mut self.told {
+            let (adds @ 1.., Some(op), Some((_, most, _))) = (told.adds, told.op, &mut told.size)
+            else {
+                continue;
+            };
+            told.repeats = true;
+            let model = &mut self.files[told.file].model;
+            let pattern = model.pattern(op);
+            model.begin(*host, (*most, *most + adds), pattern, now);
+            *most += adds;
+            model.begin_size(*host, (*most, *most), now);
+        }
+    }
+
+    /// Power is lost everywhere; all come back one after the other. Hosts live.
+    pub(super) fn dark(&mut self, away: Duration) {
+        for place in NODES.into_iter().chain([SERVER]).chain(CLIENTS) {
+            if self.world.is_alive(place) {
+                let share = self.below(1000) as f64 / 1000.0;
+                self.kill(place, place <= SERVER, away.mul_f64(share));
+            }
+        }
+    }
+
+    /// What is under way on a host is done again by the next life of its client.
+    pub(super) fn lost(&mut self, host: usize) {
+        let now = self.moment();
+        if self.is_cached {
+            self.files.iter_mut().for_each(|file| file.model.unkept(host, false, now));
+        }
+        for ((of, lane), told) in &self.told {
+            if *of != host || self.hosts[host].lanes[*lane].is_none() {
+                continue;
+            }
+            self.counts.replays += 1;
+            if let Some(op) = told.op {
+                self.files[told.file].model.repeats(op);
+            }
+        }
+        self.files.iter_mut().for_each(|file| file.model.orphaned(host));
+    }
+}
