@@ -5,12 +5,14 @@
 
 mod clustered;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use clustered::{Cluster, command, done, outboard, refused};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Nobody waits longer, on a busy machine, too.
@@ -68,7 +70,8 @@ impl Drop for Part {
 }
 
 /// Two servers on one volume: the second is told where the first is; once that one is dead, it is
-/// told that its store is not the volume's. The first comes back as if nothing had been.
+/// told that its store is not the volume's. The first comes back as if nothing had been. The second
+/// had opened its store, and made one, before it asked whether it may be there.
 #[test]
 fn a_volume_has_one_server_and_one_store() {
     let cluster = Cluster::up(&["--nodes=1"]);
@@ -81,6 +84,7 @@ fn a_volume_has_one_server_and_one_store() {
     let (code, words) = refused(&["--config", second, "meta"]);
     assert!(words.contains("meta is at 127.0.0.1:") && code == 4, "{code}: {words}");
     assert_eq!(cluster.registered(), 1, "the first knows nothing of it");
+    assert!(!cluster.0.path().join("meta2").exists(), "it has touched no store");
     done(&["cluster", "kill", cluster.dir(), "meta"]);
     let (code, words) = refused(&["--config", second, "meta"]);
     assert!(words.contains("kept in another store") && code == 4, "{code}: {words}");
@@ -134,6 +138,31 @@ fn a_dead_coordinator_stops_nothing_but_servers_that_start() {
     done(&["cluster", "start", cluster.dir(), "coordinator"]);
     until("the server is there, and both nodes", || cluster.registered() == 2);
     drop(server);
+}
+
+/// A server that starts without its coordinator waited for two minutes, said so in its log only, and
+/// not what to do; Ctrl-C of who had started it left it there.
+#[test]
+fn what_a_server_waits_for_is_said_and_it_can_be_ended() {
+    let cluster = Cluster::up(&["--nodes=1"]);
+    done(&["cluster", "kill", cluster.dir(), "coordinator"]);
+    done(&["cluster", "kill", cluster.dir(), "meta"]);
+    let begun = Instant::now();
+    let mut start = command(&["cluster", "start", cluster.dir(), "meta"]);
+    let mut start = start.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(start.stderr.take().unwrap()).lines();
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.contains("meta waits for the coordinator at"), "{line}");
+    assert!(line.contains("cluster start") && line.contains(cluster.dir()), "{line}");
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+    let told = Pid::from_child(&start);
+    kill_process(told, Signal::INT).unwrap();
+    assert_eq!(start.wait().unwrap().code(), Some(6));
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    let words: Vec<String> = lines.map(Result::unwrap).collect();
+    assert!(words.last().unwrap().contains("was told to end"), "{words:?}");
+    let running = std::fs::File::open(cluster.0.path().join("run/meta.pid")).unwrap();
+    running.try_lock_shared().unwrap();
 }
 
 /// A node that comes back at another address is found there, with what it holds.

@@ -36,5 +36,6 @@ pub use error::{Cause, StoreError};
 pub use figures::figures;
 pub use name::StoreName;
 pub use open::{
-    Hold, KvVolume, OpenVolume, Purpose, RING_DEPTH, StoreOptions, grow, grow_open, open,
+    Driver, Hold, KvVolume, OpenVolume, Opened, Purpose, RING_DEPTH, StoreOptions, grow, grow_open,
+    open, open_here,
 };

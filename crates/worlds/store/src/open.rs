@@ -68,6 +68,16 @@ pub struct OpenVolume {
     pub directory: DataDirectory,
 }
 
+/// An open volume, on a thread whose [`Driver`] drives it.
+pub struct Opened {
+    /// The volume.
+    pub volume: KvVolume,
+    /// To be dropped after the volume: then it may become another host's.
+    pub hold: Hold,
+    /// The volume's data directory, locked.
+    pub directory: DataDirectory,
+}
+
 /// What keeps a volume ours, beside the lock of the data directory.
 pub struct Hold(Held);
 
@@ -290,16 +300,45 @@ fn failed(data: &Path, what: &str, error: &dyn std::fmt::Display) -> StoreError 
     StoreError::data(format!("cannot open the {what} in {}: {error}", data.display()))
 }
 
+/// What drives the storage I/O of a thread.
+pub struct Driver {
+    /// The thread's runtime.
+    pub runtime: Rc<Poller>,
+    /// What wakes it.
+    pub wakeup: Arc<Wakeup>,
+}
+
+impl Driver {
+    /// Of this thread.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new() -> std::io::Result<Driver> {
+        let wakeup = Arc::new(Wakeup::new()?);
+        let reactor = Reactor::install(RING_DEPTH)
+            .inspect_err(|error| {
+                tracing::warn!(%error, "no io_uring here: storage I/O uses threads");
+            })
+            .ok();
+        Ok(Driver { runtime: Rc::new(Poller::new(Arc::clone(&wakeup), reactor)), wakeup })
+    }
+}
+
 /// Opens the volume of the options' data directory, or makes one if that is the purpose.
 pub fn open(options: &StoreOptions, purpose: Purpose) -> Result<OpenVolume, StoreError> {
+    let driver = Driver::new();
+    let driver = driver.map_err(|error| failed(&options.data, "wake event", &error))?;
+    let Opened { volume, hold, directory } = block_on(open_here(options, purpose))?;
+    let Driver { runtime, wakeup } = driver;
+    Ok(OpenVolume { volume, runtime, wakeup, hold, directory })
+}
+
+/// The same on a thread that has a [`Driver`], which does other things meanwhile: nothing of the
+/// store is touched before this is polled.
+pub async fn open_here(options: &StoreOptions, purpose: Purpose) -> Result<Opened, StoreError> {
     let data = &options.data;
-    let wakeup = Arc::new(Wakeup::new().map_err(|error| failed(data, "wake event", &error))?);
-    let reactor = Reactor::install(RING_DEPTH)
-        .inspect_err(|error| tracing::warn!(%error, "no io_uring here: storage I/O uses threads"))
-        .ok();
-    let runtime = Rc::new(Poller::new(Arc::clone(&wakeup), reactor));
     let (directory, parts) = parts(options, purpose)?;
-    if block_on(copy::is_unfinished(&parts.kv)).map_err(|e| failed(data, "volume", &e))? {
+    if copy::is_unfinished(&parts.kv).await.map_err(|e| failed(data, "volume", &e))? {
         return Err(StoreError::data(format!(
             "{} holds an unfinished copy of a volume: finish it with `outboard migrate`",
             data.display()
@@ -315,12 +354,12 @@ pub fn open(options: &StoreOptions, purpose: Purpose) -> Result<OpenVolume, Stor
         ..Options::default()
     };
     let opening = Kvfs::open(parts.kv, parts.blocks, kvfs, clock::wall());
-    let volume = block_on(opening).map_err(|error| match error {
+    let volume = opening.await.map_err(|error| match error {
         OpenError::Store(error) => failed(data, "volume", &error),
         error => StoreError::data(format!("{}: {error}", data.display())),
     })?;
     report(volume.recovered());
-    Ok(OpenVolume { volume: Arc::new(volume), runtime, wakeup, hold: parts.hold, directory })
+    Ok(Opened { volume: Arc::new(volume), hold: parts.hold, directory })
 }
 
 /// Says what a crash had left behind.

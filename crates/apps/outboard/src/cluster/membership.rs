@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddrV4;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use outboard_link::pace;
 use outboard_medium::Medium;
 use outboard_os::executor::block_on;
 
-use super::description::{Description, Role};
+use super::description::{Coordinator, Description, Role};
 use super::part::Stop;
 use crate::exit::{Code, Failure};
 
@@ -36,6 +37,10 @@ const LEAVE: Duration = Duration::from_secs(2);
 const ENSEMBLE: Duration = Duration::from_secs(5);
 /// How long the coordinator is asked for the volume's store.
 const BIND: Duration = Duration::from_secs(30);
+/// When a server says that it waits.
+const SAID_AFTER: Duration = Duration::from_secs(2);
+/// How it says so.
+pub(crate) const WAITS: &str = "waits for the coordinator";
 /// The coordinator's entry of the volume, and the note in the volume.
 const VOLUME: &str = "volume";
 const IDENTITY: &[u8] = b"identity";
@@ -105,8 +110,17 @@ impl<T: Target> Membership<T> {
         };
         let place = cluster.address(role)?.to_string();
         let claim = Claim { name: role.to_string(), cluster: of, place, life };
-        let known = Known::new(way, asking, claim);
+        let known = Known::new(way, asking.clone(), claim);
         runtime.spawn(Box::pin(Rc::clone(&known).keep(hears)));
+        if role == Role::Meta {
+            let (known, remedy) = (Rc::clone(&known), remedy(cluster, coordinator));
+            runtime.spawn(Box::pin(async move {
+                asking.sleep(SAID_AFTER).await;
+                if matches!(known.standing(), Standing::Unknown | Standing::Unheard) {
+                    tracing::warn!("{role} {WAITS}{remedy}");
+                }
+            }));
+        }
         Ok(Membership { role, known: Some(known) })
     }
 
@@ -119,7 +133,7 @@ impl<T: Target> Membership<T> {
     ) -> Result<bool, Failure> {
         let Some(known) = &self.known else { return Ok(true) };
         let begun = Instant::now();
-        let (said, taken) = (Cell::new(false), Cell::new(false));
+        let taken = Cell::new(false);
         let decided = || match known.standing() {
             Standing::Unknown => false,
             Standing::Known => true,
@@ -129,12 +143,8 @@ impl<T: Target> Membership<T> {
             }
             Standing::Refused(_) => true,
             Standing::Unheard => {
-                let is_server = self.role == Role::Meta;
-                if is_server && !said.replace(true) {
-                    tracing::warn!(role = %self.role, "it waits for the coordinator");
-                }
                 // Two of one number take the conversation from each other.
-                !is_server && !taken.get() && begun.elapsed() > UNHEARD
+                self.role != Role::Meta && !taken.get() && begun.elapsed() > UNHEARD
             }
         };
         part.serve(pace, &|| stop.is_asked() || decided())
@@ -207,10 +217,29 @@ impl<T: Target> Membership<T> {
         }
     }
 
-    /// The part ends: its name is free at once.
+    /// The part ends: its name is free at once, if it had it.
     pub(crate) fn leave(&self, part: &Part<T>) {
-        if let Some(known) = &self.known {
+        if let Some(known) = self.known.as_ref().filter(|_| !self.is_refused()) {
             let _session_ends = part.finish(Rc::clone(known).leave(), LEAVE);
+        }
+    }
+}
+
+/// What to do about a coordinator that does not answer: the end of a sentence.
+fn remedy(cluster: &Description, coordinator: &Coordinator) -> String {
+    match (&coordinator.address, &coordinator.zookeeper) {
+        (None, Some(location)) => format!(
+            " {location}, which does not answer: see that most of its servers run \
+             (`scripts/zookeeper status DIR`, `start DIR`); it goes on then"
+        ),
+        (address, _) => {
+            let at = address.map(|address| format!(" at {address}")).unwrap_or_default();
+            let dir = cluster.path(Path::new(""));
+            format!(
+                "{at}, which does not answer: start it (`outboard cluster start {} coordinator`); \
+                 it goes on then",
+                dir.display()
+            )
         }
     }
 }

@@ -15,7 +15,7 @@ use outboard_base::task::Spawn;
 use outboard_coordinator::{CoordinatorRole, Keeper};
 use outboard_fabric::port::{Port, PortOptions};
 use outboard_fabric::runtime::{FabricRuntime, Identity};
-use outboard_fabric::{Key, NodeRole, Part, ServerRole, faulty, random};
+use outboard_fabric::{Asking, Key, NodeRole, Part, ServerRole, faulty, random};
 use outboard_flow::{Net, NoTarget, Target};
 use outboard_link::pace;
 use outboard_meta::{Meta, MetaOptions, count_beyond_nodes};
@@ -26,7 +26,7 @@ use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::room::{Reserve, disk_room};
 use outboard_os::runtime::Poller;
 use outboard_os::wakeup::Wakeup;
-use outboard_store::{OpenVolume, Purpose, RING_DEPTH};
+use outboard_store::{Driver, KvVolume, Opened, Purpose, RING_DEPTH, StoreKv, StoreMedium};
 use outboard_volume::Housekeeping;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
@@ -39,7 +39,9 @@ use crate::watch::{Happened, Watch};
 
 /// How long the end of a part may take: what was answered becomes durable.
 const END_LIMIT: Duration = Duration::from_secs(60);
-/// How long a server may take to open its volume.
+/// How long a server may take to recover its store.
+const RECOVER_LIMIT: Duration = Duration::from_secs(3600);
+/// How long it may take to open its volume over it.
 const OPEN_LIMIT: Duration = Duration::from_secs(120);
 
 /// By how much a node's data grows at a time.
@@ -359,21 +361,20 @@ fn open_store(cluster: &Description, number: u16, of: u64) -> Result<Store<FileM
         .map_err(|error| failed(role, &format!("use {}", dir.display()), &error))
 }
 
+/// The server's place in its cluster comes first, its store after that: one that is refused has
+/// touched nothing.
 fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(), Failure> {
     let role = Role::Meta;
     let cannot = |what: &'static str| move |error: io::Error| failed(role, what, &error);
     let described = cluster.server()?;
     let (identity, port) = (identity(cluster, role)?, port(cluster, role, options)?);
-    let data = cluster.path(&described.data);
-    let opened = open_volume(cluster, described)?;
-    let OpenVolume { volume, runtime: poller, wakeup, directory, hold } = opened;
+    let Driver { runtime: poller, wakeup } = Driver::new().map_err(cannot("make a wake event"))?;
     let meta_options = MetaOptions {
         cluster_key: identity.key.secret,
         volume: number_of(&cluster.volume),
         life: identity.life,
         boot: boot().map_err(cannot("tell one boot from another"))?,
         nodes: cluster.coordinates(),
-        members: members(cluster, &data)?,
         ..MetaOptions::default()
     };
     let names = (identity.key.cluster, identity.life);
@@ -381,7 +382,7 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
     let runtime = Rc::new(runtime.map_err(cannot("start"))?);
     let part = Part::new(Rc::clone(&runtime), Arc::clone(&wakeup)).map_err(cannot("start"))?;
     stop.tells(&wakeup);
-    let served: Rc<OnceCell<Meta<_, _, _>>> = Rc::default();
+    let served: Served = Rc::default();
     let hears = {
         let served = Rc::clone(&served);
         move |nodes: Option<Vec<_>>| {
@@ -392,32 +393,68 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
     if !membership.enter(&part, pace(options), stop)? {
         return Ok(());
     }
-    membership.bind(&part, &volume)?;
-    let (kvfs, asking, about) = (Arc::clone(&volume), runtime.asking(), meta_options.clone());
-    let counts = async move { count_beyond_nodes(&*kvfs, &asking, &about).await };
-    in_time(part.finish(counts, OPEN_LIMIT), role, "count on")?;
-    let begun = Meta::open(Arc::clone(&volume), runtime.asking(), meta_options);
-    let meta = in_time(part.finish(begun, OPEN_LIMIT), role, "open its volume")?;
-    let _was_empty = served.set(meta.clone());
-    let nodes: Vec<u16> = cluster.nodes.iter().map(|node| node.number).collect();
-    let (own, conversations) = (Arc::clone(&volume), runtime.conversations().clone());
-    let role_of_it = ServerRole::new(meta.clone(), own, hold.check(), conversations, &nodes);
-    runtime.set_role(Rc::new(role_of_it));
-    let all = cluster.nodes.iter().map(|node| (Role::Node(node.number), node.address));
-    let strange = greet(cluster, role, &runtime, all.collect());
-    tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
-    serve((&part, &membership), options, &|| stop.is_asked() || meta.is_superseded(), &strange)?;
-    if meta.is_superseded() {
-        return Err(superseded());
-    }
-    drop(meta);
-    let synced = part.finish(async move { volume.sync().await }, END_LIMIT);
-    in_time(synced, role, "make durable what it answered")?;
+    let opened = open_volume(cluster, described, &part).inspect_err(|_| membership.leave(&part))?;
+    let Opened { volume, hold, directory } = opened;
+    let serving = Serving { cluster, part: &part, membership: &membership, runtime: &runtime };
+    let ended = serving.serve(&served, (volume, hold.check()), meta_options, (options, stop));
     membership.leave(&part);
+    // What the runtime still has to do has the volume, too.
     drop((served, part, runtime, directory));
     hold.release();
+    let strange = ended?;
     tracing::info!(%role, "ended in order");
     strange.take().map_or(Ok(()), Err)
+}
+
+/// The server of a volume that is open.
+type ServedMeta = Meta<StoreKv, StoreMedium, Asking>;
+
+/// The same, once it serves.
+type Served = Rc<OnceCell<ServedMeta>>;
+
+/// What a server serves with.
+struct Serving<'a> {
+    cluster: &'a Description,
+    part: &'a Part<NoTarget>,
+    membership: &'a Membership<NoTarget>,
+    runtime: &'a Rc<FabricRuntime<NoTarget>>,
+}
+
+impl Serving<'_> {
+    /// Serves a volume until it is told to end, and makes durable what it answered.
+    fn serve(
+        &self,
+        served: &Served,
+        (volume, check): (KvVolume, Option<Box<dyn Fn()>>),
+        meta_options: MetaOptions,
+        (options, stop): (&PartOptions, &Stop),
+    ) -> Result<Strange, Failure> {
+        let (role, cluster, runtime) = (Role::Meta, self.cluster, self.runtime);
+        let data = cluster.path(&cluster.server()?.data);
+        let meta_options = MetaOptions { members: members(cluster, &data)?, ..meta_options };
+        self.membership.bind(self.part, &volume)?;
+        let (kvfs, asking, about) = (Arc::clone(&volume), runtime.asking(), meta_options.clone());
+        let counts = async move { count_beyond_nodes(&*kvfs, &asking, &about).await };
+        in_time(self.part.finish(counts, OPEN_LIMIT), role, "count on")?;
+        let begun = Meta::open(Arc::clone(&volume), runtime.asking(), meta_options);
+        let meta = in_time(self.part.finish(begun, OPEN_LIMIT), role, "open its volume")?;
+        let _was_empty = served.set(meta.clone());
+        let nodes: Vec<u16> = cluster.nodes.iter().map(|node| node.number).collect();
+        let (own, conversations) = (Arc::clone(&volume), runtime.conversations().clone());
+        let role_of_it = ServerRole::new(meta.clone(), own, check, conversations, &nodes);
+        runtime.set_role(Rc::new(role_of_it));
+        let all = cluster.nodes.iter().map(|node| (Role::Node(node.number), node.address));
+        let strange = greet(cluster, role, runtime, all.collect());
+        tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
+        let ends = || stop.is_asked() || meta.is_superseded();
+        serve((self.part, self.membership), options, &ends, &strange)?;
+        if meta.is_superseded() {
+            return Err(superseded());
+        }
+        let synced = self.part.finish(async move { volume.sync().await }, END_LIMIT);
+        in_time(synced, role, "make durable what it answered")?;
+        Ok(strange)
+    }
 }
 
 /// Why a server ends beside another.
@@ -453,8 +490,12 @@ fn coordinator(cluster: &Description, options: &PartOptions, stop: &Stop) -> Res
     Ok(())
 }
 
-/// A server's volume.
-fn open_volume(cluster: &Description, described: &Server) -> Result<OpenVolume, Failure> {
+/// A server's volume. The part goes on meanwhile, and is known.
+fn open_volume(
+    cluster: &Description,
+    described: &Server,
+    part: &Part<NoTarget>,
+) -> Result<Opened, Failure> {
     let settings = Settings {
         data: Some(cluster.path(&described.data)),
         store: described.store.clone(),
@@ -463,7 +504,11 @@ fn open_volume(cluster: &Description, described: &Server) -> Result<OpenVolume, 
     };
     let spread = Some(cluster.layout().map_err(Failure::usage)?);
     let opening = outboard_store::StoreOptions { spread, ..settings.store_options()? };
-    Ok(outboard_store::open(&opening, Purpose::UseOrMake)?)
+    let opened = async move { outboard_store::open_here(&opening, Purpose::UseOrMake).await };
+    let opened = part.finish(opened, RECOVER_LIMIT);
+    let opened = opened.map_err(|error| failed(Role::Meta, "open its volume", &error))?;
+    let opened = opened.ok_or_else(|| failed(Role::Meta, "open its volume", &"it takes too long"));
+    Ok(opened??)
 }
 
 /// What came of work that had so much time.

@@ -120,10 +120,14 @@ impl Cluster {
         self.dir.join(format!("{role}.log"))
     }
 
+    /// What is in it.
+    pub(crate) fn log_of(&self, role: Role) -> String {
+        std::fs::read_to_string(self.log(role)).unwrap_or_default()
+    }
+
     /// Why a part ended: its own last message, which names the remedy.
     pub(crate) fn last_words(&self, role: Role) -> String {
-        let log = self.log(role);
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let (log, text) = (self.log(role), self.log_of(role));
         let last = text.lines().rev().find_map(|line| line.strip_prefix("outboard: "));
         last.map_or_else(
             || format!("{role} ended at its start; see {}", log.display()),

@@ -15,10 +15,12 @@ use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 
 use crate::cluster::description::{Role, Trust};
+use crate::cluster::membership::WAITS;
 use crate::cluster::netns;
 use crate::cluster::part::{self, PartOptions, Running, Stop};
 use crate::cluster::process::{Cluster, signal, silent};
 use crate::exit::{Code, Failure};
+use crate::watch::{Happened, Watch};
 use crate::{log, program};
 
 /// How long a check may take.
@@ -279,8 +281,20 @@ fn start(cluster: &Cluster, role: &str) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     log::start_with("warn")?;
+    let (mut watch, mut said) = (Watch::new()?, cluster.log_of(role).len());
     let mut child = cluster.spawn(role)?;
     let up = cluster.wait(|| {
+        if watch.next(Duration::ZERO)? == Happened::Told {
+            signal(child.id(), Signal::TERM)?;
+            let _ended = child.wait();
+            let message = format!("{role} was told to end before it served");
+            return Err(Failure::new(Code::NotRunning, message));
+        }
+        let log = cluster.log_of(role);
+        if let Some(line) = log.get(said..).and_then(what_it_waits_for) {
+            eprintln!("outboard: {line}");
+            said = log.len();
+        }
         let ended = child.try_wait().ok().flatten();
         // Others may be missing; they are not this command's business.
         match ended {
@@ -289,6 +303,13 @@ fn start(cluster: &Cluster, role: &str) -> Result<ExitCode, Failure> {
         }
     });
     up.map(|_| ExitCode::SUCCESS)
+}
+
+/// What a part says in its log that it waits for.
+fn what_it_waits_for(log: &str) -> Option<&str> {
+    let line = log.lines().find(|line| line.contains(WAITS))?;
+    let role = Role::Meta.to_string();
+    line.find(&role).and_then(|at| line.get(at..))
 }
 
 fn set_cable(
