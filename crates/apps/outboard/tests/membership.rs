@@ -140,8 +140,8 @@ fn a_dead_coordinator_stops_nothing_but_servers_that_start() {
     drop(server);
 }
 
-/// A server that starts without its coordinator waited for two minutes, said so in its log only, and
-/// not what to do; Ctrl-C of who had started it left it there.
+/// A server that starts without its coordinator waited for two minutes, said so in its log only,
+/// and not what to do; Ctrl-C of who had started it left it there.
 #[test]
 fn what_a_server_waits_for_is_said_and_it_can_be_ended() {
     let cluster = Cluster::up(&["--nodes=1"]);

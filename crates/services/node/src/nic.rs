@@ -11,7 +11,8 @@
 //! - a message that was refused, or got no descriptor, has one answer, and nothing more of it is
 //!   looked at: its later packets find no descriptor;
 //! - no memory is taken that was not accounted: descriptors, landings by peer, notices, packets;
-//! - one peer never takes more of the landings' memory than is still free for the others.
+//! - nobody ever takes more of the landings' memory than is still free for the others, by itself
+//!   and by nodes that pass on what it writes.
 
 mod account;
 pub mod context;
@@ -128,6 +129,8 @@ struct Context {
 #[derive(Clone, Copy, Debug)]
 struct Owner {
     peer: Peer,
+    /// Who is accounted for it: another, if the peer passes it on.
+    payer: Peer,
     psn: u32,
     context: Matching,
     bytes: u32,
@@ -303,7 +306,8 @@ impl Nic {
         let is_sealed = self.is_sealed(from);
         let (psn, path) = (message, Path::Nic);
         let (came, taken) = (0, 0);
-        let owner = Owner { peer: from, psn, context, bytes, came, is_sealed, path, taken, began };
+        let (peer, payer) = (from, from);
+        let owner = Owner { peer, payer, psn, context, bytes, came, is_sealed, path, taken, began };
         self.owners.insert(slot, owner);
         if !packet.completes {
             self.live.insert((from, psn), slot);
@@ -344,6 +348,7 @@ impl Nic {
         let nothing = Run { accepts: false, effects: Vec::new() };
         let Some(owner) = self.owners.get(&task.slot).copied() else { return nothing };
         let load = self.load(owner.peer);
+        let header = task.handler == Handler::Header;
         let Some(descriptor) = self.table.get_mut(task.slot) else { return nothing };
         let Some(context) = self.contexts.get_mut(&owner.context) else { return nothing };
         let mut hand = Hand {
@@ -352,8 +357,10 @@ impl Nic {
             is_sealed: owner.is_sealed,
             bytes: owner.bytes,
             load,
+            payer: owner.payer,
+            accounts: &self.accounts,
             passing: &self.passing,
-            may_open: task.handler == Handler::Header,
+            may_open: header,
             effects: std::mem::take(&mut self.effects),
             cost: Cost { runs: 1, ..Cost::default() },
         };
@@ -373,7 +380,11 @@ impl Nic {
                 true
             }
         };
-        let Hand { effects, cost, .. } = hand;
+        let Hand { effects, cost, payer, .. } = hand;
+        if header && payer != owner.peer {
+            self.accounts.passes(owner.peer, payer);
+            self.owners.entry(task.slot).and_modify(|owner| owner.payer = payer);
+        }
         self.ledger.add(task.handler, &cost);
         if task.handler == Handler::Payload {
             self.counts.packets += 1;
@@ -535,6 +546,7 @@ impl Nic {
         Load {
             requests: (self.table.used(), self.table.most()),
             of_peer: self.accounts.of(peer).requests,
+            of_payer: 0,
             nic_room: self.accounts.room(peer, Path::Nic),
             cpu_room: self.accounts.room(peer, Path::Cpu),
         }
@@ -549,7 +561,7 @@ impl Nic {
                 owner.taken += taken;
                 owner.path = landing.path;
                 self.counts.steered += u64::from(landing.path == Path::Cpu);
-                self.accounts.take(owner.peer, landing.path, taken);
+                self.accounts.take(owner.payer, landing.path, taken);
             }
             Effect::Notice(Notice::Refused { reason, .. }) => {
                 self.counts.refused += 1;
@@ -606,7 +618,7 @@ impl Nic {
                 let (count, ns) = self.counts.timed;
                 self.counts.timed = (count + 1, ns.saturating_add(self.since(began)));
             }
-            self.accounts.end(owner.peer, owner.path, owner.taken);
+            self.accounts.end(owner.peer, owner.payer, owner.path, owner.taken);
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use outboard_wire::shared::{Answer, Heads, Peer, Reason};
 
+use super::account::Accounts;
 use super::ledger::Cost;
 use super::passing::{Passing, next_of};
 use super::sched::PacketAt;
@@ -111,9 +112,11 @@ pub struct Load {
     pub requests: (u32, u32),
     /// Those of this peer.
     pub of_peer: u32,
-    /// Bytes that landings of handlers may still take for this peer.
+    /// Those that it has under way for whom this one is: [`Hand::bill`].
+    pub of_payer: u32,
+    /// Bytes that landings of handlers may still take for whom it is.
     pub nic_room: usize,
-    /// Bytes that landings of the CPU side may still take for this peer.
+    /// Bytes that landings of the CPU side may still take for whom it is.
     pub cpu_room: usize,
 }
 
@@ -129,6 +132,9 @@ pub struct Hand<'a> {
     pub bytes: u32,
     /// What is in use.
     pub load: Load,
+    /// Who is accounted for the message.
+    pub(super) payer: Peer,
+    pub(super) accounts: &'a Accounts,
     pub(super) passing: &'a Passing,
     /// It is a header handler that has opened nothing.
     pub(super) may_open: bool,
@@ -137,6 +143,17 @@ pub struct Hand<'a> {
 }
 
 impl Hand<'_> {
+    /// The message is another's, for whom the peer passes it on: that one is accounted for it. In
+    /// the header handler, before anything is opened.
+    pub fn bill(&mut self, payer: Peer) {
+        if self.may_open && payer != self.peer {
+            self.payer = payer;
+            self.load.of_payer = self.accounts.passed(self.peer, payer);
+            self.load.nic_room = self.accounts.room(payer, Path::Nic);
+            self.load.cpu_room = self.accounts.room(payer, Path::Cpu);
+        }
+    }
+
     /// A place of `bytes` in the host's memory, for the message's bytes from `begins` on, and
     /// `later` more for its answer; whether there is room. Once for a message, in its header
     /// handler.
@@ -185,7 +202,7 @@ impl Hand<'_> {
         }
         let payload = u32::try_from(payload).unwrap_or(u32::MAX).max(1);
         let pieces = self.bytes.div_ceil(payload);
-        let has_room = self.passing.has_room(&next, pieces);
+        let has_room = self.passing.has_room(heads, pieces);
         if has_room {
             for (place, (_, to)) in self.descriptor.next.iter_mut().zip(next.into_iter().flatten())
             {

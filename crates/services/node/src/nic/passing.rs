@@ -72,6 +72,8 @@ struct Child {
 }
 
 struct Family {
+    /// Whose it is.
+    client: u64,
     strategy: Strategy,
     epoch: u32,
     /// Pieces that each child is counted with.
@@ -89,23 +91,28 @@ pub(super) struct Passing {
     next: u64,
     families: BTreeMap<u32, Family>,
     branches: BTreeMap<Branch, u32>,
-    under_way: BTreeMap<u16, u32>,
+    /// Pieces, by successor and whose they are.
+    under_way: BTreeMap<(u16, u64), u32>,
     outgoing: VecDeque<Outgoing>,
 }
 
 impl Passing {
-    /// Whether all of them may be sent so many pieces more.
-    pub(super) fn has_room(&self, next: &Successors, pieces: u32) -> bool {
-        next.iter().flatten().all(|(_, to)| {
-            let used = self.under_way.get(&to.node).copied().unwrap_or(0);
-            used == 0 || used.saturating_add(pieces) <= PIECES_MAX
+    /// Whether all successors of a request may be sent so many pieces more. Its client leaves as
+    /// many for others as it has itself; what has nothing under way may be of any length.
+    pub(super) fn has_room(&self, heads: &Heads, pieces: u32) -> bool {
+        let client = heads.capability.client;
+        next_of(heads).iter().flatten().all(|(_, to)| {
+            let of_all = self.under_way.range((to.node, 0)..=(to.node, u64::MAX));
+            let used = of_all.fold(0_u32, |sum, (_, count)| sum.saturating_add(*count));
+            let own = self.under_way.get(&(to.node, client)).copied().unwrap_or(0);
+            used == 0 || used.saturating_add(own).saturating_add(pieces) <= PIECES_MAX
         })
     }
 
     /// A request that was accepted goes on, with its first bytes; how many branches it has.
     pub(super) fn begin(&mut self, slot: u32, heads: &Heads, data: &[u8], pieces: u32) -> u64 {
         let Target::Write(write) = &heads.target else { return 0 };
-        let mut children = Vec::new();
+        let (mut children, client) = (Vec::new(), heads.capability.client);
         for (rank, to) in write.successors().into_iter().flatten() {
             let branch = Branch(self.next);
             self.next += 1;
@@ -116,14 +123,15 @@ impl Passing {
             }
             let (heads, data, to) = (Box::new(heads), data.to_vec(), to.node);
             self.outgoing.push_back(Outgoing::Begin { branch, to, heads, data });
-            *self.under_way.entry(to).or_default() += pieces;
+            *self.under_way.entry((to, client)).or_default() += pieces;
             self.branches.insert(branch, slot);
             children.push(Child { branch, rank, to, is_open: true });
         }
         let count = children.len() as u64;
         if count > 0 {
             let (strategy, epoch) = (write.strategy, heads.head.epoch);
-            let family = Family { strategy, epoch, pieces, children, failed: None, own: None };
+            let (failed, own) = (None, None);
+            let family = Family { client, strategy, epoch, pieces, children, failed, own };
             self.families.insert(slot, family);
         }
         count
@@ -198,10 +206,11 @@ impl Passing {
     pub(super) fn end(&mut self, slot: u32) {
         let Some(family) = self.families.remove(&slot) else { return };
         for Child { branch, to, is_open, .. } in family.children {
-            if let Some(used) = self.under_way.get_mut(&to) {
+            let key = (to, family.client);
+            if let Some(used) = self.under_way.get_mut(&key) {
                 *used = used.saturating_sub(family.pieces);
                 if *used == 0 {
-                    self.under_way.remove(&to);
+                    self.under_way.remove(&key);
                 }
             }
             if is_open {
@@ -274,9 +283,8 @@ impl Nic {
         chunk: usize,
     ) -> Result<(), Reason> {
         let same = |one: &&Descriptor| one.generation == generation && one.state == state::SERVED;
-        let next = next_of(heads);
         let pieces = u32::try_from(message.len().div_ceil(chunk.max(1))).unwrap_or(u32::MAX);
-        if self.table.get(slot).filter(same).is_none() || !self.passing.has_room(&next, pieces) {
+        if self.table.get(slot).filter(same).is_none() || !self.passing.has_room(heads, pieces) {
             return Err(Reason::Busy);
         }
         let begins = message.len().saturating_sub(heads.head.data as usize);

@@ -74,6 +74,9 @@ impl Auth {
             }
             Target::Hole(_) => 0,
         };
+        if let Peer::Node(_) = hand.peer {
+            hand.bill(Peer::Client(heads.capability.client));
+        }
         if !self.most.allow(heads.rights_needed()) {
             return Err(Reason::Rights);
         }
@@ -83,7 +86,9 @@ impl Auth {
             hand.instr(INSTR_MAC + INSTR_CHECK);
             self.with(|rules| rules.check(hand.peer, hand.is_sealed, heads))?;
         }
-        if hand.load.of_peer > self.with(|rules| rules.credit_of(hand.peer)) {
+        // Of what a node has under way each of its clients leaves as many for others as it has.
+        let left = self.with(|rules| rules.credit_of(hand.peer)).checked_sub(hand.load.of_peer);
+        if left.is_none_or(|left| hand.load.of_payer > left) {
             return Err(Reason::Busy);
         }
         let has_room = match path {

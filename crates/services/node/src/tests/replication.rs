@@ -36,8 +36,9 @@ fn address(number: u16) -> SocketAddrV4 {
 
 /// Nanoseconds of a step.
 const TICK: u64 = 100_000;
-/// Where the client is.
+/// Where the client is, and another.
 const FAR: u16 = 100;
+const FARTHER: u16 = 101;
 
 fn config(me: Peer, number: u16, life: u64, is_part: bool) -> Config {
     let mut settings = outboard_flow::Settings::of_mtu(1500);
@@ -105,6 +106,7 @@ impl Member {
 struct World {
     members: Vec<Member>,
     client: Conversations<NoTarget>,
+    other: Conversations<NoTarget>,
     /// When it arrives, from where, to where, and what.
     flying: Vec<(u64, u16, u16, Vec<u8>)>,
     now: u64,
@@ -128,12 +130,15 @@ impl World {
         });
         let members = members.collect();
         let client = Conversations::new(config(ME, FAR, seed + 7, false), NoTarget);
+        let me = Peer::Client(CLIENT + 1);
+        let other = Conversations::new(config(me, FARTHER, seed + 8, false), NoTarget);
         for number in 1..=k {
             client.know(Peer::Node(number), address(number));
+            other.know(Peer::Node(number), address(number));
         }
         let rng = Rng::new(seed);
         let (dead, cut, sent) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        World { members, client, flying: Vec::new(), now: 0, rng, bad, dead, cut, sent }
+        World { members, client, other, flying: Vec::new(), now: 0, rng, bad, dead, cut, sent }
     }
 
     fn plain(seed: u64, k: u16, bad: u64) -> World {
@@ -157,9 +162,10 @@ impl World {
             let is_busy = member.conversations.has_work() || member.rig.node.has_work();
             if is_busy { Some(Time(0)) } else { member.conversations.deadline() }
         });
-        let own = if self.client.has_work() { Some(Time(0)) } else { self.client.deadline() };
+        let own = [&self.client, &self.other]
+            .map(|client| if client.has_work() { Some(Time(0)) } else { client.deadline() });
         let flying = self.flying.iter().map(|one| one.0);
-        let due = all.chain([own]).flatten().map(|due| due.0);
+        let due = all.chain(own).flatten().map(|due| due.0);
         due.chain(flying).min().unwrap_or(u64::MAX)
     }
 
@@ -168,7 +174,9 @@ impl World {
         self.now = (self.now + TICK).max(self.next().min(end));
         let now = Time(self.now);
         let mut sent = Vec::new();
-        self.client.pump(now, NOW, &mut |to, bytes| sent.push((FAR, to.port(), bytes.to_vec())));
+        for (client, at) in [(&self.client, FAR), (&self.other, FARTHER)] {
+            client.pump(now, NOW, &mut |to, bytes| sent.push((at, to.port(), bytes.to_vec())));
+        }
         for (number, member) in (1..).zip(&mut self.members) {
             if self.dead.contains(&number) {
                 continue;
@@ -202,6 +210,7 @@ impl World {
             }
             match self.members.get(usize::from(to).wrapping_sub(1)) {
                 Some(member) => member.conversations.datagram(address(from), &bytes, now, NOW),
+                None if to == FARTHER => self.other.datagram(address(from), &bytes, now, NOW),
                 None => self.client.datagram(address(from), &bytes, now, NOW),
             }
         }
@@ -221,7 +230,9 @@ impl World {
 
     /// Begins to ask; polled by [`World::end`].
     fn begin(&self, to: u16, ask: &Ask) -> Asking {
-        let (client, ask) = (self.client.clone(), ask.clone());
+        let is_other = ask.heads.capability.client != CLIENT;
+        let client = if is_other { self.other.clone() } else { self.client.clone() };
+        let ask = ask.clone();
         let mut asking: Asking =
             Box::pin(async move { client.request(Peer::Node(to), &ask.heads, &ask.data).await });
         assert!(poll_once(asking.as_mut()).is_pending());

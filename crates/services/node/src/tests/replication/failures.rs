@@ -252,3 +252,64 @@ fn a_slow_successor_makes_busy_and_keeps_nobody_else_waiting() {
     let outcomes: Vec<_> = asked.iter_mut().map(|one| world.end(one).unwrap().0.outcome).collect();
     assert!(outcomes.contains(&Err(Reason::Busy)) && outcomes.contains(&Ok(())), "{outcomes:?}");
 }
+
+/// A write of so many bytes of one of two clients.
+fn of_client(client: u64, object: u64, nodes: &[u16], len: usize) -> Ask {
+    let mut ask = Ask::write(object, (5, 2), 0, vec![7; len]);
+    ask.heads.capability.client = client;
+    spread(ask, Strategy::Ring, nodes)
+}
+
+/// What a node passes on was one peer's at its successor: a client that wrote much by way of it,
+/// and did not end, left no room there for what others wrote by the same way.
+#[test]
+fn a_greedy_client_leaves_room_at_a_successor_for_a_modest_one() {
+    let mut world = World::new(8, 2, 0, |number| NodeOptions {
+        message_bytes: if number == 1 { 64 << 20 } else { 1 << 20 },
+        steer: Steer::Never,
+        ..NodeOptions::default()
+    });
+    let nodes = [1, 2];
+    for client in [CLIENT, CLIENT + 1] {
+        let hello = of_client(client, 30 + client, &nodes, 10);
+        assert_eq!(world.write(&nodes, &hello), (0, Ok(())));
+    }
+    let greedy = world.begin(1, &of_client(CLIENT, 10, &nodes, 600_000));
+    let landed = |world: &World| world.members[1].rig.figure("landed_nic");
+    while landed(&world) == 0 {
+        world.step_to(world.now + TICK);
+    }
+    // It sends nothing more.
+    world.dead.insert(FAR);
+    let modest = of_client(CLIENT + 1, 20, &nodes, 100_000);
+    assert_eq!(world.write(&nodes, &modest), (0, Ok(())));
+    assert_eq!(landed(&world), 600_000, "the greedy one still has its place");
+    drop(greedy);
+}
+
+/// Nor did it leave any of the pieces that may be under way to one successor.
+#[test]
+fn a_greedy_client_leaves_pieces_to_a_slow_successor_for_a_modest_one() {
+    let mut world = World::new(9, 2, 0, |_| NodeOptions {
+        message_bytes: 64 << 20,
+        steer: Steer::Never,
+        ..NodeOptions::default()
+    });
+    let nodes = [1, 2];
+    for client in [CLIENT, CLIENT + 1] {
+        let hello = of_client(client, 30 + client, &nodes, 10);
+        assert_eq!(world.write(&nodes, &hello), (0, Ok(())));
+    }
+    world.cut.insert((1, 2));
+    let mut greedy: Vec<Asking> = (10..20)
+        .map(|object| world.begin(1, &of_client(CLIENT, object, &nodes, 500_000)))
+        .collect();
+    world.steps(300);
+    let mut modest = world.begin(1, &of_client(CLIENT + 1, 20, &nodes, 500_000));
+    world.steps(100);
+    assert!(poll_once(modest.as_mut()).is_pending(), "it is not refused");
+    world.cut.clear();
+    assert_eq!(world.end(&mut modest).unwrap().0.outcome, Ok(()));
+    let outcomes: Vec<_> = greedy.iter_mut().map(|one| world.end(one).unwrap().0.outcome).collect();
+    assert!(outcomes.contains(&Err(Reason::Busy)) && outcomes.contains(&Ok(())), "{outcomes:?}");
+}
