@@ -494,7 +494,9 @@ fn a_mount_that_is_not_served_yet_can_be_ended() {
 fn told_again_it_ends_though_the_volume_does_not_answer() {
     for flags in [&[][..], &["--on-mount-loss=end"], &["--cache=hybrid"]] {
         let Some(mut mount) = Running::start("told_again_it_ends", flags) else { return };
-        std::fs::write(mount.at("before"), b"answered").unwrap();
+        let mut file = File::create(mount.at("before")).unwrap();
+        file.write_all(b"synced").unwrap();
+        file.sync_all().unwrap();
         assert!(mount.signal("dpu", Signal::STOP));
         let mut writer = Command::new("dd")
             .args(["if=/dev/zero", "bs=1M", "count=64", "conv=fsync"])
@@ -515,7 +517,7 @@ fn told_again_it_ends_though_the_volume_does_not_answer() {
         assert!(!mounts.contains(mount.path().to_str().unwrap()), "{flags:?}: still mounted");
         until("the DPU side's end", || mount.pid("dpu").is_none().then_some(()));
         let again = Running::on(mount.take(), flags);
-        assert_eq!(std::fs::read(again.at("before")).unwrap(), b"answered");
+        assert_eq!(std::fs::read(again.at("before")).unwrap(), b"synced");
         drop(again.end());
     }
 }

@@ -42,6 +42,8 @@ const DYING_LIMIT: Duration = Duration::from_secs(10);
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
 /// So long the end may take before it is said what it waits for.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// So long a DPU side has to say who else uses it, before it is killed.
+const AT_ONCE_LIMIT: Duration = Duration::from_secs(1);
 /// How often it is looked at the beginning and at the end whether there is a DPU side.
 const LOOK: Duration = Duration::from_millis(20);
 /// How far the kernel reads ahead in a volume whose data lies in a pool: four requests of the
@@ -584,7 +586,7 @@ impl Ending<'_> {
         if let Some(Err(error)) = connection.map(|connection| connection.end()) {
             tracing::warn!(%error, "calls on the mount may wait until this process is gone");
         }
-        let status = Dpu::of(self.settings).status();
+        let status = Dpu::of(self.settings).status_within(AT_ONCE_LIMIT);
         match process {
             Some(_) if status.is_ok_and(|status| status.attachments.len() > 1) => {
                 tracing::info!("others use the volume: it goes on");

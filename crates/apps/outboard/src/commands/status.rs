@@ -77,7 +77,11 @@ impl Dpu {
     }
 
     pub(crate) fn status(&self) -> Result<Status, Failure> {
-        let all = self.ask(&json!({"command": "status"}), ANSWER_LIMIT)?;
+        self.status_within(ANSWER_LIMIT)
+    }
+
+    pub(crate) fn status_within(&self, limit: Duration) -> Result<Status, Failure> {
+        let all = self.ask(&json!({"command": "status"}), limit)?;
         let pid = |value: &Value| {
             value.get("pid").and_then(Value::as_u64).and_then(|pid| u32::try_from(pid).ok())
         };

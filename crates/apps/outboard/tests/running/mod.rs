@@ -146,11 +146,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("{}", self.log());
-        }
         if self.dir.is_none() {
             return;
+        }
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
         }
         let at = self.path().join("mnt");
         let _ = rustix::mount::unmount(&at, rustix::mount::UnmountFlags::DETACH);
