@@ -16,6 +16,7 @@
 //!    heard of that yet.
 //! 3. Pages that hosts wrote go to the nodes only under the fence they were granted under.
 
+mod file;
 #[cfg(test)]
 mod tests;
 
@@ -26,114 +27,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use outboard_base::task::WaitList;
 use outboard_base::{Ino, Time, Timestamp};
 use outboard_wire::file::{Attr, mode};
-use outboard_wire::shared::call::{Grant, Mode, Told};
+use outboard_wire::shared::call::{Grant, Mode};
 
-/// A delegation.
-#[derive(Debug)]
-struct Held {
-    grant: Arc<Grant>,
-    /// The lapse of the lease in which it was last confirmed.
-    lapse: u64,
-    /// It is to be asked for again: attributes, or the capability, are old.
-    stale: bool,
-    /// Nobody has read or written it since the life before of this client could write it, nobody
-    /// else and nobody here: what hosts have from then is still the newest there is.
-    kept: bool,
-    /// What makes it longer is told before it is answered: of all else nobody is to hear.
-    tells: bool,
-    size: u64,
-    /// How long it is by what the server knows.
-    known: u64,
-    /// Units of 512 bytes that it takes at the nodes, as far as is known here.
-    blocks: u64,
-    /// When it was written last under this delegation.
-    mtime: Option<Timestamp>,
-    /// Changes made, and of those, told to the server.
-    changes: u64,
-    told: u64,
-    /// Since when there is something to tell.
-    since: Option<Time>,
-}
+pub(crate) use file::Untold;
 
-/// What hosts may have in their caches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-enum Cached {
-    #[default]
-    Nothing,
-    Read,
-    /// They may write, granted under this fence.
-    Write(u64),
-}
-
-/// What was given back last, until something newer is granted.
-#[derive(Clone, Copy, Debug)]
-struct Gone {
-    fence: u64,
-    /// Reading was kept.
-    reads: bool,
-    /// Looks for what is idle since then.
-    looks: u8,
-}
+use file::{Cached, File};
 
 /// Looks for what is idle, one a beat, after which the server has heard what was given back.
 const LOOKS: u8 = 60;
-
-#[derive(Debug, Default)]
-struct File {
-    held: Option<Held>,
-    gone: Option<Gone>,
-    asking: bool,
-    /// Recalls that were answered, or are about to be.
-    voids: u64,
-    uses: usize,
-    /// It is to be given back, and whether pages may be kept to be read.
-    recalling: Option<bool>,
-    /// It is being given back: no use begins. Set with the last page that a host gives up, so that
-    /// none is granted anew before.
-    leaving: bool,
-    cached: Cached,
-    /// The lapse of the lease since which something is.
-    cached_in: u64,
-    /// Something hosts wrote is lost: the next sync says so.
-    failed: bool,
-    used: Time,
-}
-
-impl File {
-    fn is_empty(&self) -> bool {
-        self.held.is_none()
-            && self.gone.is_none()
-            && !self.asking
-            && self.uses == 0
-            && self.recalling.is_none()
-            && self.cached == Cached::Nothing
-            && !self.failed
-    }
-
-    fn leaves_if_it_can(&mut self) {
-        self.leaving = self.recalling.is_some_and(|keep_read| self.gives_pages_up(keep_read));
-    }
-
-    fn fence(&self) -> Option<u64> {
-        self.held.as_ref().map(|held| held.grant.capability.fence)
-    }
-
-    /// Its fence, if it may be written.
-    fn writes(&self) -> Option<u64> {
-        self.held.as_ref().filter(|held| held.grant.mode == Mode::Write)?;
-        self.fence()
-    }
-
-    fn writer(&mut self, fence: u64) -> Option<&mut Held> {
-        let held = self.held.as_mut()?;
-        let is_it = held.grant.mode == Mode::Write && held.grant.capability.fence == fence;
-        is_it.then_some(held)
-    }
-
-    fn allows_write_back(&self) -> bool {
-        matches!(self.cached, Cached::Write(fence) if self.fence() == Some(fence))
-    }
-}
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -217,88 +118,6 @@ impl Asking<'_> {
             }
         })
     }
-}
-
-impl File {
-    /// Whether a grant is what was given back, not a new one: each has a fence of its own.
-    fn gave_back(&self, grant: &Grant) -> bool {
-        self.gone.is_some_and(|gone| {
-            grant.capability.fence <= gone.fence && !(gone.reads && grant.mode == Mode::Read)
-        })
-    }
-
-    /// What is held under this fence, or was granted, is not this client's any more, whatever the
-    /// server still says until it has heard of that.
-    fn is_gone(&mut self, fence: u64, reads: bool) {
-        let fence = self.gone.map_or(fence, |gone| gone.fence.max(fence));
-        self.gone = Some(Gone { fence, reads, looks: 0 });
-    }
-
-    fn install(&mut self, grant: Grant, lapse: u64) -> bool {
-        let fence = grant.capability.fence;
-        self.gone = self.gone.filter(|gone| gone.fence >= fence);
-        let before = self.held.take();
-        // Nobody else had it since: the same fence, or no moment without a lease.
-        let goes_on = before
-            .as_ref()
-            .is_some_and(|before| before.grant.capability.fence == fence || before.lapse == lapse);
-        let mut held = Held {
-            lapse,
-            stale: false,
-            kept: grant.kept && before.as_ref().is_none_or(|before| before.kept),
-            tells: false,
-            size: grant.attr.size,
-            known: grant.attr.size,
-            blocks: grant.attr.blocks,
-            mtime: None,
-            changes: 0,
-            told: 0,
-            since: None,
-            grant: Arc::new(grant),
-        };
-        if let Some(before) = before
-            && goes_on
-            && before.grant.mode == Mode::Write
-        {
-            let &Held { size, blocks, mtime, changes, told, since, .. } = &before;
-            (held.mtime, held.changes, held.told, held.since) = (mtime, changes, told, since);
-            (held.size, held.blocks) = (size, blocks);
-            held.tells = before.tells && before.grant.capability.fence == fence;
-            if self.cached == Cached::Write(before.grant.capability.fence) {
-                self.cached = Cached::Write(fence);
-            }
-        }
-        self.held = Some(held);
-        // What is cached to be read under a delegation that went unsaid is as good as this one.
-        goes_on || !matches!(self.cached, Cached::Write(_))
-    }
-
-    fn may(&self, mode: Mode, lapse: u64) -> bool {
-        self.held
-            .as_ref()
-            .is_some_and(|held| held.grant.mode >= mode && held.lapse == lapse && !held.stale)
-    }
-
-    fn has_untold(&self) -> bool {
-        self.held.as_ref().is_some_and(|held| held.changes != held.told)
-    }
-
-    fn gives_pages_up(&self, keep_read: bool) -> bool {
-        match self.cached {
-            Cached::Nothing => true,
-            Cached::Read => keep_read,
-            Cached::Write(_) => false,
-        }
-    }
-}
-
-/// Something to tell the server.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Untold {
-    pub(crate) ino: Ino,
-    pub(crate) fence: u64,
-    pub(crate) told: Told,
-    changes: u64,
 }
 
 /// Whether pages of a host may be written back.
@@ -796,34 +615,5 @@ impl Leaving<'_> {
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         self.table.change(self.ino, |file| (file.recalling, file.leaving) = (None, false));
-    }
-}
-
-impl File {
-    fn untold(&self, ino: Ino) -> Option<Untold> {
-        self.held.as_ref().filter(|held| held.changes != held.told).map(|held| held.says(ino))
-    }
-}
-
-impl Held {
-    fn says(&self, ino: Ino) -> Untold {
-        let told = Told { size: self.size, mtime: self.mtime, blocks: Some(self.blocks) };
-        Untold { ino, fence: self.grant.capability.fence, told, changes: self.changes }
-    }
-
-    fn describe(&mut self, attr: &Attr) {
-        let mut grant = Grant::clone(&self.grant);
-        grant.attr = attr.clone();
-        self.grant = Arc::new(grant);
-    }
-
-    fn overlay(&self, attr: &mut Attr) {
-        (attr.size, attr.blocks) = (self.size, self.blocks);
-        if let Some(mtime) = self.mtime {
-            // As the server will have it: its own clock may have given it a later one.
-            attr.mtime = attr.mtime.max(mtime);
-            attr.ctime = attr.ctime.max(attr.mtime);
-        }
-        attr.change = attr.change.saturating_add(self.changes - self.told);
     }
 }
