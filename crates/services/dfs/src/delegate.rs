@@ -55,7 +55,7 @@ impl<N: Net> Inner<N> {
             };
             match self.delegate(ino, asking.mode).await {
                 Ok(grant) => match asking.granted(grant, lapse) {
-                    Granted::Ours => {}
+                    Granted::Ours | Granted::Again => {}
                     Granted::Anew => self.recall_pages(ino, false),
                     Granted::Void { fence, keep } => {
                         // Whatever the server says: it has heard of it then, and grants anew.

@@ -86,6 +86,9 @@ pub(crate) enum Granted {
     /// The same, and what hosts cached under what was held before must go: it may have been
     /// another's meanwhile.
     Anew,
+    /// It is what is held to write, and is being recalled: the recall gives it back once all is told.
+    /// To be asked for again until then.
+    Again,
     /// It is not used. The server is to hear that this fence is given back, down to what is kept.
     Void {
         fence: u64,
@@ -106,6 +109,9 @@ impl Asking<'_> {
         self.table.change(self.ino, |file| {
             let fence = grant.capability.fence;
             if file.voids != voids || file.gave_back(&grant) {
+                if file.writes() == Some(fence) {
+                    return Granted::Again;
+                }
                 let keep = (file.fence() == Some(fence)).then_some(Mode::Read);
                 if file.gone.is_none_or(|gone| gone.fence < fence || keep.is_none()) {
                     file.is_gone(fence, false);

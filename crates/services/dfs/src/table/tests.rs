@@ -106,3 +106,26 @@ fn the_time_of_a_write_is_the_one_that_the_server_keeps() {
     assert_eq!(said(at(9)), (at(10), at(10)));
     assert_eq!(said(at(11)), (at(11), at(11)), "it was dated by the server, too");
 }
+
+/// A client was cut off with something written and untold. It asked again for what it had, and was
+/// recalled before it heard the answer. It gave the file back by that, and told nothing: what it
+/// had written lay behind the end of the file.
+#[test]
+fn what_is_not_told_is_not_given_back_by_who_asks_again() {
+    let table = Table::default();
+    let _ = asks(&table, Mode::Write).granted(grant(Mode::Write, 5), 1);
+    let Step::In(entered) = table.step(INO, (Mode::Write, true), 1, Time(0)) else {
+        panic!("not in")
+    };
+    assert!(table.wrote(&entered, 9, None, Time(0)));
+    drop(entered);
+    table.is_stale(INO, Some(5));
+    let asking = asks(&table, Mode::Write);
+    let leaving = table.recall(INO, true);
+    assert_eq!(asking.granted(grant(Mode::Write, 5), 1), Granted::Again);
+    let untold = table.untold(INO).unwrap();
+    assert_eq!((untold.fence, untold.told.size), (5, 9));
+    table.told(&untold);
+    leaving.left();
+    assert_eq!(table.held(INO), Some((Mode::Read, 5)));
+}
