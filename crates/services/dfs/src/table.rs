@@ -86,8 +86,8 @@ pub(crate) enum Granted {
     /// The same, and what hosts cached under what was held before must go: it may have been
     /// another's meanwhile.
     Anew,
-    /// It is what is held to write, and is being recalled: the recall gives it back once all is told.
-    /// To be asked for again until then.
+    /// It is what is held to write, and is being recalled: that gives it back, once all is told. To
+    /// be asked for again until then.
     Again,
     /// It is not used. The server is to hear that this fence is given back, down to what is kept.
     Void {
