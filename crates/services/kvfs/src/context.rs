@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use outboard_base::{Cred, Errno, Result, SessionId, Timestamp};
+use outboard_base::{Cred, Errno, Ino, Result, SessionId, Timestamp};
 use outboard_wire::file::{Flags, Header, Op, Reply};
 
 use crate::Caller;
@@ -28,6 +28,8 @@ pub(crate) struct Context<'a> {
     keeps_times: bool,
     /// The time of this request.
     pub(crate) now: Timestamp,
+    /// What the name of a `Create` is to lead to, if that matters: an inode, or nothing.
+    pub(crate) leads_to: Option<Option<Ino>>,
 }
 
 impl<'a> Context<'a> {
@@ -52,6 +54,7 @@ impl<'a> Context<'a> {
             checked: caller.trusted && header.flags.has(Flags::CHECKED),
             keeps_times: caller.trusted && caller.keeps_times,
             now,
+            leads_to: None,
         })
     }
 

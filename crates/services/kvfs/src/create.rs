@@ -109,8 +109,13 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             if !cx.checked {
                 self.searched(cx, parent).await?;
             }
-            match self.find(parent, name).await? {
+            let found = self.find(parent, name).await?;
+            let leads_to = found.as_ref().map(Inode::ino);
+            match found {
                 Some(_) if exclusive => return Err(Errno::EEXIST),
+                _ if cx.leads_to.is_some_and(|wanted| wanted != leads_to) => {
+                    return Err(Errno::EAGAIN);
+                }
                 Some(inode) => match self.open_inode(cx, inode.ino(), flags).await {
                     // Its removal has begun, of this name or of another that was its last then.
                     Err(Errno::ESTALE) => self.handles.decided(inode.ino()).await,

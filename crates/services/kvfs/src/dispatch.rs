@@ -21,8 +21,32 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         now: Timestamp,
     ) -> Result<Answer> {
         let context = Context::new(caller, header, request.op(), now)?;
-        if header.sequence != 0 {
-            self.sessions.seen(caller.attachment);
+        self.handle_in(context, request, payload).await
+    }
+
+    /// The same of a `Create` whose asker has seen to what it may cut off: `EAGAIN`, and nothing is
+    /// done, if the name leads to anything but `leads_to` by now.
+    pub async fn create_where(
+        &self,
+        caller: &Caller,
+        header: &Header,
+        request: Request<'_>,
+        leads_to: Option<Ino>,
+        now: Timestamp,
+    ) -> Result<Answer> {
+        let mut context = Context::new(caller, header, request.op(), now)?;
+        context.leads_to = Some(leads_to);
+        self.handle_in(context, request, Payload::None).await
+    }
+
+    async fn handle_in(
+        &self,
+        context: Context<'_>,
+        request: Request<'_>,
+        payload: Payload,
+    ) -> Result<Answer> {
+        if context.header.sequence != 0 {
+            self.sessions.seen(context.attachment);
         }
         if let Some(reply) = self.recorded(&context).await? {
             return self.answer_again(&context, &request, reply).await;

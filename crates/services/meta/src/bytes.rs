@@ -92,6 +92,8 @@ pub(crate) struct Operation<'o> {
     pub(crate) caller: &'o Caller,
     pub(crate) header: &'o Header,
     pub(crate) wall: Timestamp,
+    /// Of a `Create` that truncates: what its name leads to, whose turn it is.
+    pub(crate) leads_to: Option<Option<Ino>>,
 }
 
 impl Operation<'_> {

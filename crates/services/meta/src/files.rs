@@ -15,7 +15,10 @@ use crate::Meta;
 use crate::bytes::Operation;
 use crate::clients::{Admission, Who};
 use crate::grants::NOBODY;
+use crate::power::Synced;
 
+/// How often a name may lead to another file while a file is waited for.
+const NAMES: usize = 64;
 /// What locks of ranges lock.
 const BLOCK: u64 = limits::BLOCK as u64;
 
@@ -67,51 +70,64 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
         let _busy = self.speak_for(who, asker.session).await?;
         let _lane = self.lane_of(&header).await;
+        if header.flags.has(Flags::REPLAY) || matches!(request, Request::Reclaim { .. }) {
+            self.losses().was_there(asker.session);
+        }
         let caller = caller(asker);
-        let of = Operation { caller: &caller, header: &header, wall };
-        let answer = match self.concerns(&of, &request).await? {
-            Some((ino, Concern::Cut)) if !self.writes_itself(who, ino) => {
-                self.cut_for_another(&of, ino, &request, payload).await?
-            }
-            Some((ino, Concern::Cut)) => {
-                self.settle(ino, client, Mode::Write).await?;
-                self.carry_out(&of, &request, payload).await?
-            }
-            Some((ino, Concern::Look)) => {
-                self.settle(ino, client, Mode::Read).await?;
-                self.carry_out(&of, &request, payload).await?
-            }
-            None => self.carry_out(&of, &request, payload).await?,
-        };
+        let of = Operation { caller: &caller, header: &header, wall, leads_to: None };
         match request {
-            Request::Create { .. } => encode(&self.with_its_size(client, answer).await?),
-            _ => encode(&answer),
+            Request::Create { parent, name, flags, .. } => {
+                let cuts = flags & open_flags::TRUNC != 0;
+                let answer = if cuts {
+                    self.create_and_cut(who, &of, &request, (parent, name)).await?
+                } else {
+                    self.carry_out(&of, &request, payload).await?
+                };
+                encode(&self.with_its_size(client, answer).await?)
+            }
+            _ => encode(&self.concerning(who, &of, concern(&request), &request, payload).await?),
         }
     }
 
-    /// Which file's size an operation reads, or what it does to its bytes.
-    async fn concerns(
+    /// Carries out an operation once others have what they may have of the file that it concerns.
+    async fn concerning(
         &self,
+        who: Who,
+        of: &Operation<'_>,
+        concern: Option<(Ino, Concern)>,
+        request: &Request<'_>,
+        payload: Vec<u8>,
+    ) -> Result<Answer> {
+        match concern {
+            Some((ino, Concern::Cut)) if !self.writes_itself(who, ino) => {
+                return self.cut_for_another(of, ino, request, payload).await;
+            }
+            Some((ino, Concern::Cut)) => self.settle(ino, who.client, Mode::Write).await?,
+            Some((ino, Concern::Look)) => self.settle(ino, who.client, Mode::Read).await?,
+            None => {}
+        }
+        self.carry_out(of, request, payload).await
+    }
+
+    /// A `Create` that truncates what it finds. Its name may lead to another file by the time that
+    /// nobody else has the first: then that one's turn comes. So what is opened is what is cut.
+    async fn create_and_cut(
+        &self,
+        who: Who,
         of: &Operation<'_>,
         request: &Request<'_>,
-    ) -> Result<Option<(Ino, Concern)>> {
-        Ok(match *request {
-            Request::Open { ino, flags } if flags & open_flags::TRUNC != 0 => {
-                Some((ino, Concern::Cut))
+        (parent, name): (Ino, &[u8]),
+    ) -> Result<Answer> {
+        for _ in 0..NAMES {
+            let found = self.look_up(of, parent, name).await?;
+            let of = Operation { leads_to: Some(found), ..*of };
+            let cut = found.map(|ino| (ino, Concern::Cut));
+            match self.concerning(who, &of, cut, request, Vec::new()).await {
+                Err(Errno::EAGAIN) => {}
+                done => return done,
             }
-            Request::Setattr { ino, ref set, .. } if set.size.is_some() => {
-                Some((ino, Concern::Cut))
-            }
-            Request::Create { parent, name, flags, .. } if flags & open_flags::TRUNC != 0 => {
-                let found = self.look_up(of, parent, name).await?;
-                found.map(|ino| (ino, Concern::Cut))
-            }
-            Request::Open { ino, .. }
-            | Request::Getattr { ino, .. }
-            | Request::Setattr { ino, .. }
-            | Request::Lseek { ino, .. } => Some((ino, Concern::Look)),
-            _ => None,
-        })
+        }
+        Err(Errno::EBUSY)
     }
 
     /// A truncation by who does not have the file to write (who has does the nodes' part itself).
@@ -134,7 +150,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let answer = self.carry_out(of, request, payload).await?;
         if let Err(errno) = self.cut_in_turn(ino).await {
             self.delegations().must_resolve(ino);
-            return Err(errno);
+            // It is done here: not to be tried again.
+            return Err(if errno == Errno::EAGAIN { Errno::EIO } else { errno });
         }
         Ok(answer)
     }
@@ -151,12 +168,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         request: &Request<'_>,
         payload: Vec<u8>,
     ) -> Result<Answer> {
-        if let Request::Fsync { ino, .. } = *request {
-            match self.flush_nodes(ino).await {
-                // A directory, or anything else that has no bytes there.
-                Ok(()) | Err(Errno::EINVAL | Errno::ESTALE) => {}
-                Err(errno) => return Err(errno),
-            }
+        if let Request::Fsync { .. } | Request::Syncfs = request {
+            self.before_sync(of, request).await?;
         }
         if let Request::Statfs { .. } = *request {
             self.ask_for_space().await;
@@ -164,11 +177,15 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let bytes =
             if payload.is_empty() { Payload::None } else { Payload::Bytes(payload.clone()) };
         let (caller, header) = (of.caller, of.header);
-        let mut answer =
-            match self.volume().handle(caller, header, request.clone(), bytes, of.wall).await {
-                Err(Errno::EOPNOTSUPP) => self.bytes(of, request, &payload).await?,
-                answer => answer?,
-            };
+        let (volume, asked) = (self.volume(), request.clone());
+        let answer = match of.leads_to {
+            Some(found) => volume.create_where(caller, header, asked, found, of.wall).await,
+            None => volume.handle(caller, header, asked, bytes, of.wall).await,
+        };
+        let mut answer = match answer {
+            Err(Errno::EOPNOTSUPP) => self.bytes(of, request, &payload).await?,
+            answer => answer?,
+        };
         match (&mut answer.reply, request) {
             (FileReply::Statfs(figures), _) => *figures = self.with_space(*figures),
             (FileReply::Written(_), Request::Write { ino, flags, .. })
@@ -179,6 +196,20 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             _ => {}
         }
         Ok(answer)
+    }
+
+    /// Bytes of a file become durable, or it is said that something was lost.
+    async fn before_sync(&self, of: &Operation<'_>, request: &Request<'_>) -> Result<()> {
+        let synced = match *request {
+            Request::Fsync { ino, .. } => match self.flush_nodes(ino).await {
+                Ok(()) => Synced::File(ino),
+                // Or anything else that has no bytes there.
+                Err(Errno::EINVAL | Errno::ESTALE) => Synced::Directory(ino),
+                Err(errno) => return Err(errno),
+            },
+            _ => Synced::Volume,
+        };
+        if self.losses().says(of.header, synced) { Err(Errno::EIO) } else { Ok(()) }
     }
 
     /// Room for bytes is what nodes say.
@@ -242,6 +273,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
         });
         admitted.await?;
+        if self.chores().is_grace() {
+            self.losses().was_there(session);
+        }
         Ok(Busy { meta: self, session })
     }
 
@@ -259,6 +293,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if self.clients().owns(who, session) {
             self.volume().detach(session);
             self.clients().forget_session(session);
+            self.losses().forget(session);
         }
         Ok(Reply::Done)
     }
@@ -315,6 +350,19 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
         let flags = self.volume().opened(session, ino, fh);
         Ok(Reply::Number(flags.map_or(u64::MAX, u64::from)))
+    }
+}
+
+/// Which file's size an operation reads, or what it does to its bytes.
+fn concern(request: &Request<'_>) -> Option<(Ino, Concern)> {
+    match *request {
+        Request::Open { ino, flags } if flags & open_flags::TRUNC != 0 => Some((ino, Concern::Cut)),
+        Request::Setattr { ino, ref set, .. } if set.size.is_some() => Some((ino, Concern::Cut)),
+        Request::Open { ino, .. }
+        | Request::Getattr { ino, .. }
+        | Request::Setattr { ino, .. }
+        | Request::Lseek { ino, .. } => Some((ino, Concern::Look)),
+        _ => None,
     }
 }
 

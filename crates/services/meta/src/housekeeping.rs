@@ -16,7 +16,7 @@ use outboard_wire::shared::call::{Call, Event, Reply};
 
 use crate::clients::Who;
 use crate::nodes::QUICK;
-use crate::{Meta, Work};
+use crate::{Meta, Work, power};
 
 /// How often nodes are told the keys and asked for their space.
 const KEYS_EVERY: Duration = Duration::from_secs(10);
@@ -63,6 +63,8 @@ pub(crate) struct Chores {
     look_runs: bool,
     /// Another server has begun.
     superseded: bool,
+    /// This one ends.
+    ended: bool,
     nodes_reached: usize,
     /// Nodes that know of no later opening of the volume.
     looked_at: BTreeSet<u16>,
@@ -84,8 +86,18 @@ impl Chores {
         self.looked_at.contains(&node)
     }
 
+    /// Whether hosts may still hand in what they held in the life before.
+    pub(crate) fn is_grace(&self) -> bool {
+        !self.grace_is_over
+    }
+
     pub(crate) fn looked_at(&mut self, node: u16) {
         self.looked_at.insert(node);
+    }
+
+    /// The server ends.
+    pub(crate) fn ends(&mut self) {
+        self.ended = true;
     }
 
     /// Another server has begun; whether that is news.
@@ -186,6 +198,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         self.chores().superseded
     }
 
+    pub(crate) fn answers_nobody(&self) -> bool {
+        let chores = self.chores();
+        chores.superseded || chores.ended
+    }
+
     /// A client's key is revoked: what it had is lost, at once.
     pub(crate) fn expel_all(&self, number: u32) {
         let mut clients = self.clients();
@@ -232,6 +249,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
         }
         self.volume().expire_recalls();
+        let is_old = self.losses().is_old(now);
+        if is_old && let Err(errno) = power::forget(self.volume()).await {
+            tracing::warn!(%errno, "the note of a loss of power stays");
+        }
         self.end_grace_in_time(now).await;
         match self.volume().tidy().await {
             Ok(more) => more,

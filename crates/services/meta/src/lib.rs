@@ -17,7 +17,7 @@
 //! 7. Nobody is answered once another server of the volume is known to have begun.
 //!
 //! Parts: `delegations`, `clients`, `keys`, `placement` (tables without I/O); `grants`, `lives`,
-//! `users`, `files`, `bytes`, `nodes`, `housekeeping`, `check`. The page is
+//! `users`, `files`, `bytes`, `nodes`, `power`, `housekeeping`, `check`. The page is
 //! `docs/internals/meta.md`.
 
 #![forbid(unsafe_code)]
@@ -62,6 +62,7 @@ use grants::NOBODY;
 use housekeeping::Chores;
 use keys::Keys;
 use placement::Placement;
+use power::Losses;
 use users::Users;
 
 /// How long after the last lease of the life before the server's grace period ends.
@@ -122,6 +123,7 @@ struct Inner<K, M, N> {
     users: Mutex<Users>,
     chores: Mutex<Chores>,
     own: Mutex<Own>,
+    losses: Mutex<Losses>,
     turns: RangeLocks,
     changes: RangeLocks,
     /// Of each session, each lane: one request at a time.
@@ -157,10 +159,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             net.know(Peer::Node(node.node), address);
         }
         let opening = kvfs.opening();
-        if power::was_lost(&kvfs, options.boot).await? {
-            kvfs.doubt_writers().await?;
-            power::note(&kvfs, options.boot).await?;
-        }
+        let now = net.now();
+        let losses = power::look(&kvfs, options.boot, now).await?;
         let mut delegations = Delegations::new(opening);
         let mut after = Ino::ROOT;
         loop {
@@ -177,7 +177,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
         let mut clients = Clients::new(options.lease);
         lives::read_notes(&kvfs, &mut clients).await?;
-        let now = net.now();
         // A new volume has had no life before.
         let former_leases_end = if opening > 1 { now.after(options.lease + GRACE) } else { now };
         let mut keys = Keys::new(options.cluster_key, options.key_life, options.capability);
@@ -193,6 +192,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             users: Mutex::new(users),
             chores: Mutex::new(Chores::default()),
             own: Mutex::new(Own::default()),
+            losses: Mutex::new(losses),
             turns: RangeLocks::default(),
             changes: RangeLocks::default(),
             lanes: RangeLocks::default(),
@@ -214,10 +214,20 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
             _ => Err(Errno::EPERM),
         };
-        if self.is_superseded() {
+        if self.answers_nobody() {
             std::future::pending::<()>().await;
         }
         answer.unwrap_or_else(Reply::Failed)
+    }
+
+    /// The server ends in order: nobody is answered any more, and all that was is durable, so that
+    /// no loss of power after it loses anything.
+    ///
+    /// # Errors
+    /// What the volume's store says.
+    pub async fn end(&self) -> Result<()> {
+        self.chores().ends();
+        power::end(self.volume(), self.options().boot).await
     }
 
     async fn answer(&self, client: u64, call: Call, now: Time, wall: Timestamp) -> Result<Reply> {
@@ -339,6 +349,10 @@ impl<K, M, N> Meta<K, M, N> {
 
     pub(crate) fn own(&self) -> MutexGuard<'_, Own> {
         locked(&self.0.own)
+    }
+
+    pub(crate) fn losses(&self) -> MutexGuard<'_, Losses> {
+        locked(&self.0.losses)
     }
 
     pub(crate) fn turns(&self) -> &RangeLocks {

@@ -27,7 +27,6 @@ use outboard_os::room::{Reserve, disk_room};
 use outboard_os::runtime::Poller;
 use outboard_os::wakeup::Wakeup;
 use outboard_store::{Driver, KvVolume, Opened, Purpose, RING_DEPTH, StoreKv, StoreMedium};
-use outboard_volume::Housekeeping;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 
@@ -451,8 +450,8 @@ impl Serving<'_> {
         if meta.is_superseded() {
             return Err(superseded());
         }
-        let synced = self.part.finish(async move { volume.sync().await }, END_LIMIT);
-        in_time(synced, role, "make durable what it answered")?;
+        let ended = self.part.finish(async move { meta.end().await }, END_LIMIT);
+        in_time(ended, role, "make durable what it answered")?;
         Ok(strange)
     }
 }

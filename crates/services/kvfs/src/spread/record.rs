@@ -64,6 +64,11 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.opened.load(Ordering::Relaxed)
     }
 
+    /// Inodes below it are marked durably; just after an opening, all that there are.
+    pub fn marked_below(&self) -> u64 {
+        self.marked.load(Ordering::SeqCst)
+    }
+
     /// Somebody is about to write to the nodes: marks the file, durably, or so that a loss of power
     /// that takes the mark leaves it among the last, which count as marked. Who `tells` says what
     /// it wrote ([`Kvfs::publish`]) before it answers. It is the only one, and all that was written

@@ -101,6 +101,50 @@ fn a_file_that_is_found_by_creating_it_has_the_size_its_writer_tells() {
     assert_eq!((found.ino, found.size), (ino, 55));
 }
 
+/// A name was looked up, its file taken from others, and the name led to another file when that was
+/// done: this one was cut in the volume, without its turn, and kept its bytes at the nodes.
+#[test]
+fn the_file_that_is_opened_is_the_one_that_is_cut() {
+    let (rig, first) = rig();
+    let second = rig.create(1, 11, b"second");
+    for ino in [first, second] {
+        let request = Request::Open { ino, flags: open_flags::RDWR };
+        let FileReply::Opened(fh) = rig.does(1, 11, &request) else { panic!("not opened") };
+        let write = Request::Write { ino, fh, offset: 0, flags: 0 };
+        let written = rig.call(1, rig.file_with(11, &write, b"0123456789"));
+        assert_eq!(reply(&write, written), Ok(FileReply::Written(10)));
+    }
+    rig.grant(2, first, Mode::Write);
+    let (mode, umask, flags) = (0o644, 0, open_flags::RDWR | open_flags::TRUNC);
+    let create = Request::Create { parent: Ino::ROOT, name: b"file", mode, umask, flags };
+    let slot = rig.ask(1, rig.file(11, &create));
+    let asked = rig.recalled(2).unwrap();
+    for (name, to_name) in [(b"file", b"kept"), (b"second", b"file")] as [(&[u8], &[u8]); 2] {
+        let (parent, to_parent) = (Ino::ROOT, Ino::ROOT);
+        rig.does(3, 33, &Request::Rename { parent, name, to_parent, to_name, flags: 0 });
+    }
+    answer(&asked, Reply::Done);
+    let opened = reply(&create, rig.at_once(&slot).unwrap()).unwrap();
+    let FileReply::Created(ref attr, fh) = opened else { panic!("{opened:?}") };
+    assert_eq!((attr.ino, attr.size), (second, 0));
+    assert_eq!([first, second].map(|ino| rig.world.end(ino.0)), [10, 0], "at the nodes");
+    assert_eq!(self::attr(rig.does(1, 11, &getattr(first))).size, 10);
+    let write = Request::Write { ino: second, fh, offset: 3, flags: 0 };
+    let written = rig.call(1, rig.file_with(11, &write, b"3"));
+    assert_eq!(reply(&write, written), Ok(FileReply::Written(1)));
+    let read = Request::Read { ino: second, fh, offset: 0, len: 99, flags: 0 };
+    let Reply::File { payload, .. } = rig.call(1, rig.file(11, &read)) else { panic!("not read") };
+    assert_eq!(payload, b"\0\0\x003");
+    // A name that leads to nothing any more has a new file.
+    rig.grant(2, second, Mode::Write);
+    let slot = rig.ask(1, rig.file(11, &create));
+    let asked = rig.recalled(2).unwrap();
+    rig.does(3, 33, &Request::Unlink { parent: Ino::ROOT, name: b"file" });
+    answer(&asked, Reply::Done);
+    let made = self::attr(reply(&create, rig.at_once(&slot).unwrap()).unwrap());
+    assert!(![first, second].contains(&made.ino), "{made:?}");
+}
+
 #[test]
 fn who_truncates_takes_the_file_from_all_others_first() {
     let (rig, ino) = rig();

@@ -15,6 +15,7 @@ mod files;
 mod lives;
 mod node;
 mod nodes;
+mod power;
 mod telling;
 mod users;
 mod walk;

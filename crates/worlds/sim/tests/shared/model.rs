@@ -433,6 +433,11 @@ pub(crate) struct Name {
     values: Vec<(u64, u64, u64)>,
     /// What was over then does not come back.
     synced: u64,
+    /// What it was made last and surely, and by which host.
+    last: Option<(u64, usize)>,
+    /// The server has lost power since, when that was not synced: the next sync of that host fails,
+    /// or it is so.
+    doubt: Option<(u64, usize)>,
 }
 
 /// A name that leads to something, not known what.
@@ -442,7 +447,7 @@ pub(crate) const NONE: u64 = 0;
 
 impl Name {
     pub(crate) fn new() -> Name {
-        Name { values: vec![(NONE, 0, NEVER)], synced: 0 }
+        Name { values: vec![(NONE, 0, NEVER)], synced: 0, last: None, doubt: None }
     }
 
     /// The only value there can be.
@@ -455,6 +460,7 @@ impl Name {
     }
 
     pub(crate) fn begin(&mut self, value: u64, now: u64) {
+        (self.last, self.doubt) = (None, None);
         self.values.push((value, now, NEVER));
     }
 
@@ -463,8 +469,14 @@ impl Name {
         self.values.last().unwrap().0
     }
 
+    /// A host has made it this.
+    pub(crate) fn made(&mut self, host: usize, value: u64, now: u64) {
+        self.set(value, now);
+        self.last = Some((value, host));
+    }
+
     /// It is this now, and nothing else.
-    pub(crate) fn set(&mut self, value: u64, now: u64) {
+    fn set(&mut self, value: u64, now: u64) {
         let open = self.values.iter_mut().filter(|(.., until)| *until == NEVER);
         open.for_each(|(.., until)| *until = now);
         self.values.push((value, now, NEVER));
@@ -482,9 +494,20 @@ impl Name {
         self.values.push((value, now, NEVER));
     }
 
-    /// A sync that began then has succeeded.
-    pub(crate) fn synced(&mut self, begun: u64) {
+    /// A sync of a host that began then has succeeded, `sure`: after the server's last loss of
+    /// power. How much that was in doubt it has proved.
+    pub(crate) fn synced(&mut self, host: usize, sure: bool, begun: u64) -> u64 {
         self.synced = self.synced.max(begun);
+        let proved = self.doubt.take_if(|(_, of)| *of == host && sure);
+        if let Some((value, _)) = proved {
+            self.set(value, begun);
+        }
+        u64::from(proved.is_some())
+    }
+
+    /// A sync of a host failed: what it had made may be gone.
+    pub(crate) fn told(&mut self, host: usize) {
+        self.doubt.take_if(|(_, of)| *of == host);
     }
 
     /// The server loses power.
@@ -492,6 +515,8 @@ impl Name {
         let synced = self.synced;
         let values = self.values.iter_mut().filter(|(.., until)| *until >= synced);
         values.for_each(|(.., until)| *until = NEVER);
+        self.doubt = self.doubt.or(self.last);
+        self.last = None;
     }
 
     /// A look that began then found this.

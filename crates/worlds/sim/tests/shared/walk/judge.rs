@@ -32,7 +32,7 @@ impl Walk {
             assert!(!strange.contains(errno), "{errno} to {:?}", asked.ask);
         }
         let wrong = self.judge_file((host, told, now), asked, &answer);
-        let wrong = wrong.and_then(|()| self.judge_name((told, now), asked, &answer));
+        let wrong = wrong.and_then(|()| self.judge_name((host, told, now), asked, &answer));
         if let Err(why) = wrong {
             panic!("at {} to host {}: {:?}: {why}", self.world.now.0, CLIENTS[host], asked.ask);
         }
@@ -74,6 +74,9 @@ impl Walk {
                 self.counts.proved += file.model.synced((host, false), told.begun, told.losses);
             }
             (Ask::Syncfs, Ok(_)) => self.synced((host, told)),
+            (Ask::Syncfs, Err(errno)) if is_loss(*errno) => {
+                self.names.iter_mut().for_each(|(_, name, _)| name.told(host));
+            }
             (Ask::Fsync { .. }, Err(errno)) => self.is_told((host, told, now), *errno),
             (Ask::Write { .. } | Ask::Truncate { .. } | Ask::Punch { .. }, _) => {
                 if let (Ok(answer), Ask::Write { len, .. }) = (answer, &asked.ask)
@@ -108,7 +111,9 @@ impl Walk {
 
     /// All names, and all that the host wrote. (Of what lies in its cache a kernel would know.)
     pub(super) fn synced(&mut self, (host, told): (usize, Told)) {
-        self.names.iter_mut().for_each(|(_, name, _)| name.synced(told.begun));
+        let sure = told.losses.server == self.losses.server;
+        let names = self.names.iter_mut().map(|(_, name, _)| name);
+        self.counts.proved += names.map(|name| name.synced(host, sure, told.begun)).sum::<u64>();
         if !self.is_cached {
             for file in &mut self.files {
                 self.counts.proved += file.model.synced((host, true), told.begun, told.losses);
@@ -126,7 +131,7 @@ impl Walk {
 
     pub(super) fn judge_name(
         &mut self,
-        (told, now): (Told, u64),
+        (host, told, now): (usize, Told, u64),
         asked: &Asked,
         answer: &Result<Answer>,
     ) -> std::result::Result<(), String> {
@@ -136,7 +141,7 @@ impl Walk {
         let mut set = |name: usize, value: u64| {
             names[name].2 = false;
             match sure {
-                true => names[name].1.set(value, now),
+                true => names[name].1.made(host, value, now),
                 false => names[name].1.may_be(value, now),
             }
         };
@@ -149,8 +154,8 @@ impl Walk {
                 names[from].2 = false;
                 names[to].2 = false;
                 if sure {
-                    names[from].1.set(NONE, now);
-                    names[to].1.set(value, now);
+                    names[from].1.made(host, NONE, now);
+                    names[to].1.made(host, value, now);
                 }
             }
             (Ask::Mknod { name } | Ask::Unlink { name }, Err(errno)) => {
