@@ -73,7 +73,8 @@ pub(crate) struct Walk {
     patterns: u64,
     works: bool,
     breaks: bool,
-    /// Hosts have caches; whether that of each may lose what is not synced at any time.
+    /// Hosts have caches; whether that of each may lose what is not synced at any time, as it may
+    /// be out of reach for long. Else it outlives the DPU side.
     is_cached: bool,
     unkept: [bool; 2],
     counts: Counts,

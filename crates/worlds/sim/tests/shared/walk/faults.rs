@@ -124,6 +124,8 @@ impl Walk {
             self.counts.power += 1;
             self.files.iter_mut().for_each(|file| file.model.power_lost(is_node, now));
             if !is_node {
+                // It does not know any more whose files are.
+                self.unkept = [self.is_cached; 2];
                 self.may_repeat();
                 self.names.iter_mut().for_each(|(_, name, _)| name.power_lost());
             }
@@ -161,7 +163,7 @@ impl Walk {
     /// What is under way on a host is done again by the next life of its client.
     pub(super) fn lost(&mut self, host: usize) {
         let now = self.moment();
-        if self.is_cached {
+        if self.unkept[host] {
             self.files.iter_mut().for_each(|file| file.model.unkept(host, false, now));
         }
         for ((of, lane), told) in &self.told {
