@@ -79,32 +79,43 @@ impl Walk {
             }
             (Ask::Fsync { .. }, Err(errno)) => self.is_told((host, told, now), *errno),
             (Ask::Write { .. } | Ask::Truncate { .. } | Ask::Punch { .. }, _) => {
-                if let (Ok(answer), Ask::Write { len, .. }) = (answer, &asked.ask)
-                    && answer.reply != Reply::Written(*len as u32)
-                {
-                    return Err(odd(answer));
-                }
-                // An append that is done again may stand behind some strips of itself.
-                let is_torn = told.repeats && crosses(&asked.ask);
-                if let (Ok(_), Some(op), false) = (answer, told.op, is_torn) {
-                    file.model.end(op, now);
-                }
-                match told.size {
-                    Some((least, most, since)) => {
-                        file.sizing = false;
-                        if answer.is_ok() {
-                            file.model.end_size((least, most), since, now);
-                        } else {
-                            file.model.fail_size();
-                        }
-                    }
-                    None => file.writers -= 1,
-                }
-                if self.unkept[host] {
-                    file.model.unkept(host, false, now);
-                }
+                return self.judge_change((host, told, now), asked, answer);
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    fn judge_change(
+        &mut self,
+        (host, told, now): (usize, Told, u64),
+        asked: &Asked,
+        answer: &Result<Answer>,
+    ) -> std::result::Result<(), String> {
+        let file = &mut self.files[told.file];
+        if let (Ok(answer), Ask::Write { len, .. }) = (answer, &asked.ask)
+            && answer.reply != Reply::Written(*len as u32)
+        {
+            return Err(odd(answer));
+        }
+        // One that the server forgot with its power may stand behind some strips of itself.
+        let is_torn = told.repeats && crosses(&asked.ask);
+        if let (Ok(_), Some(op), false) = (answer, told.op, is_torn) {
+            file.model.end(op, now);
+        }
+        match told.size {
+            Some((least, most, since)) => {
+                file.sizing = false;
+                if answer.is_ok() {
+                    file.model.end_size((least, most), since, now);
+                } else {
+                    file.model.fail_size();
+                }
+            }
+            None => file.writers -= 1,
+        }
+        if self.unkept[host] {
+            file.model.unkept(host, false, now);
         }
         Ok(())
     }
