@@ -506,7 +506,8 @@ fn told_again_it_ends_though_the_volume_does_not_answer() {
             .unwrap();
         std::thread::sleep(Duration::from_millis(500));
         mount.tell_to_end();
-        std::thread::sleep(Duration::from_millis(500));
+        // Before this it is taken for the same word.
+        std::thread::sleep(Duration::from_millis(2200));
         assert!(mount.run.try_wait().unwrap().is_none(), "{flags:?}: {}", mount.log());
         mount.tell_to_end();
         let ended = until("the end of `run`", || mount.run.try_wait().unwrap());

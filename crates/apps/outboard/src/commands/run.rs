@@ -42,6 +42,8 @@ const DYING_LIMIT: Duration = Duration::from_secs(10);
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
 /// So long the end may take before it is said what it waits for.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// What is told within this is what was told before: a key pressed twice, a manager's two signals.
+const SAME: Duration = Duration::from_secs(2);
 /// So long a DPU side has to say who else uses it, before it is killed.
 const AT_ONCE_LIMIT: Duration = Duration::from_secs(1);
 /// How often it is looked at the beginning and at the end whether there is a DPU side.
@@ -555,11 +557,13 @@ impl Ending<'_> {
         end: impl FnOnce() -> T + Send,
     ) -> T {
         let connection = outboard_fuse::connection(self.place);
-        let mut say_at = Some(Instant::now() + PATIENCE);
+        let begun = Instant::now();
+        let mut say_at = Some(begun + PATIENCE);
         std::thread::scope(|scope| {
             let ending = scope.spawn(end);
             while !ending.is_finished() {
-                if matches!(watch.next(LOOK), Ok(Happened::Told)) {
+                let told = matches!(watch.next(LOOK), Ok(Happened::Told));
+                if told && begun.elapsed() > SAME {
                     self.at_once(process, connection);
                 }
                 if !ending.is_finished() {
