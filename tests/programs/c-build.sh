@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A real C project (jemalloc): configure runs hundreds of small programs, make builds it; a dozen of its files at the small
-# size, as each takes the compiler a second and a half.
+# A real C project (jemalloc): configure runs hundreds of small programs, make builds it; at the
+# small size a dozen of its files, as each takes the compiler a second and a half.
 . "$(dirname "$0")/common.bash"
 need make make
 need cc gcc
@@ -17,8 +17,10 @@ CFLAGS=-O0 ./configure --quiet --disable-cxx --with-version=5.3.1-0-g0 --with-je
 some=()
 sources=(src/{ckh,ctl,div,extent,hook,large,nstime,pages,rtree,stats,sz,util}.c)
 [ "$size" = full ] || some=("C_SRCS=${sources[*]}")
-make -j2 "${some[@]}" build_lib_static >"$scratch/log" 2>&1 || fail "make: $(tail -5 "$scratch/log")"
-make -n "${some[@]}" build_lib_static | grep -q '^gcc\|^cc' && fail "make would build again: times are wrong"
+make -j2 "${some[@]}" build_lib_static >"$scratch/log" 2>&1 ||
+    fail "make: $(tail -5 "$scratch/log")"
+make -n "${some[@]}" build_lib_static | grep -q '^gcc\|^cc' &&
+    fail "make would build again: times are wrong"
 ar t lib/libjemalloc.a >"$scratch/members"
 for file in "${sources[@]}"; do
     grep -qx "$(basename "$file" .c).o" "$scratch/members" || fail "$file is not in the library"
