@@ -41,6 +41,8 @@ const FORMER_MAX: usize = 1 << 16;
 const LINGER: Duration = Duration::from_secs(60);
 /// By how much the server lets a lease go on longer than a client does: clocks differ in speed.
 const MARGIN: Duration = Duration::from_secs(1);
+/// For so many terms of a lease a client that begins again and again keeps files from others.
+const OWED_MAX: u32 = 3;
 
 /// A client, in one of its lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +62,9 @@ struct Client {
     life: u64,
     /// The volume has a note of it, and of how it began.
     noted: bool,
-    /// When this life began, and whether its hosts have handed in what they held.
+    /// When this life began, and the first one since its hosts handed in what they held.
     begun: Time,
+    owes_since: Time,
     handed_in: bool,
     until: Time,
     expelled: bool,
@@ -76,6 +79,7 @@ impl Client {
             life,
             noted: false,
             begun: now,
+            owes_since: now,
             handed_in: false,
             until: now,
             expelled: false,
@@ -202,7 +206,9 @@ impl Clients {
             self.handing.insert(client);
         }
         let life = self.new_life();
-        self.all.insert(client, Client::new(life, now));
+        let owes = self.all.get(&client).filter(|before| !before.handed_in);
+        let owes_since = owes.map_or(now, |before| before.owes_since);
+        self.all.insert(client, Client { owes_since, ..Client::new(life, now) });
         Ok(true)
     }
 
@@ -231,13 +237,16 @@ impl Clients {
     }
 
     /// Whether a client's hosts may still have something to write back from a life before: it has
-    /// the time of a lease to begin another one, in which they have as long to hand it in.
+    /// the time of a lease to begin another one, in which they have as long to hand it in; all
+    /// lives that end before they did, three times as long.
     pub(crate) fn comes_back(&self, client: u64, now: Time, former_leases_end: Time) -> bool {
         if self.former.contains(&client) {
             return now < former_leases_end;
         }
+        let term = self.term + MARGIN;
         let comes = |known: &Client| {
-            !known.handed_in && !known.expelled && now < known.begun.after(self.term + MARGIN)
+            let end = known.begun.after(term).min(known.owes_since.after(term * OWED_MAX));
+            !known.handed_in && !known.expelled && now < end
         };
         self.all.get(&client).is_some_and(comes)
     }

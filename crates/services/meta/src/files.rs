@@ -139,14 +139,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         request: &Request<'_>,
         payload: Vec<u8>,
     ) -> Result<Answer> {
-        let _turn = loop {
-            let turn = self.turn(ino, NOBODY).await;
-            match self.clear_the_way(ino, NOBODY, Mode::Write).await {
-                Ok(()) => break turn,
-                Err(Errno::EAGAIN) if self.waits_for_heir(ino, NOBODY) => {}
-                Err(errno) => return Err(errno),
-            }
-        };
+        let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
         let answer = self.carry_out(of, request, payload).await?;
         if let Err(errno) = self.cut_in_turn(ino).await {
             self.delegations().must_resolve(ino);

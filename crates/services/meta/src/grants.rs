@@ -242,13 +242,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if self.is_settled(ino, client, mode) {
             return Ok(());
         }
-        loop {
-            let _turn = self.turn(ino, client).await;
-            match self.clear_the_way(ino, client, mode).await {
-                Err(Errno::EAGAIN) if self.waits_for_heir(ino, client) => {}
-                done => return done,
-            }
-        }
+        self.cleared(ino, client, mode).await.map(drop)
     }
 
     fn is_settled(&self, ino: Ino, client: u64, mode: Mode) -> bool {
@@ -260,12 +254,23 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// Nobody has anything of a file, the server neither.
     pub(crate) async fn free(&self, ino: Ino) -> Result<()> {
+        let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
+        self.give_up(ino, None).await
+    }
+
+    /// A file's turn, in which nobody is in the way.
+    pub(crate) async fn cleared(
+        &self,
+        ino: Ino,
+        client: u64,
+        mode: Mode,
+    ) -> Result<RangeGuard<'_>> {
         loop {
-            let _turn = self.turn(ino, NOBODY).await;
-            match self.clear_the_way(ino, NOBODY, Mode::Write).await {
-                Ok(()) => return self.give_up(ino, None).await,
-                Err(Errno::EAGAIN) if self.waits_for_heir(ino, NOBODY) => {}
-                failed => return failed,
+            let turn = self.turn(ino, client).await;
+            match self.clear_the_way(ino, client, mode).await {
+                Ok(()) => return Ok(turn),
+                Err(Errno::EAGAIN) if self.waits_for_heir(ino, client) => {}
+                Err(errno) => return Err(errno),
             }
         }
     }

@@ -234,3 +234,22 @@ fn tables_are_bounded() {
     }
     assert_eq!(clients.admit(one, SessionId(u64::MAX), at(0)), Err(Errno::EMFILE));
 }
+
+/// A DPU side that died at each start kept what it had been writing from all others for as long as
+/// it was started again.
+#[test]
+fn who_begins_again_and_again_keeps_files_from_others_for_a_while() {
+    let mut clients = Clients::new(TERM);
+    let comes_back = |clients: &Clients, now| clients.comes_back(1, at(now), at(0));
+    for life in 0..10 {
+        let now = 100 + 5 * life;
+        assert_eq!(clients.begin(1, life, at(now)), Ok(true));
+        assert_eq!(comes_back(&clients, now), now < 133, "at {now}");
+    }
+    let one = who(&mut clients, 1);
+    clients.handed_in(one);
+    assert!(!comes_back(&clients, 146));
+    assert_eq!(clients.begin(1, 10, at(200)), Ok(true));
+    assert!(comes_back(&clients, 210), "what it owes is of the life before this alone");
+    assert!(!comes_back(&clients, 211));
+}

@@ -260,6 +260,14 @@ fn of_client(client: u64, object: u64, nodes: &[u16], len: usize) -> Ask {
     spread(ask, Strategy::Ring, nodes)
 }
 
+/// Both clients have written by way of these nodes before.
+fn introduce(world: &mut World, nodes: &[u16]) {
+    for client in [CLIENT, CLIENT + 1] {
+        let hello = of_client(client, 30 + client, nodes, 10);
+        assert_eq!(world.write(nodes, &hello), (0, Ok(())));
+    }
+}
+
 /// What a node passes on was one peer's at its successor: a client that wrote much by way of it,
 /// and did not end, left no room there for what others wrote by the same way.
 #[test]
@@ -270,10 +278,7 @@ fn a_greedy_client_leaves_room_at_a_successor_for_a_modest_one() {
         ..NodeOptions::default()
     });
     let nodes = [1, 2];
-    for client in [CLIENT, CLIENT + 1] {
-        let hello = of_client(client, 30 + client, &nodes, 10);
-        assert_eq!(world.write(&nodes, &hello), (0, Ok(())));
-    }
+    introduce(&mut world, &nodes);
     let greedy = world.begin(1, &of_client(CLIENT, 10, &nodes, 600_000));
     let landed = |world: &World| world.members[1].rig.figure("landed_nic");
     while landed(&world) == 0 {
@@ -296,10 +301,7 @@ fn a_greedy_client_leaves_pieces_to_a_slow_successor_for_a_modest_one() {
         ..NodeOptions::default()
     });
     let nodes = [1, 2];
-    for client in [CLIENT, CLIENT + 1] {
-        let hello = of_client(client, 30 + client, &nodes, 10);
-        assert_eq!(world.write(&nodes, &hello), (0, Ok(())));
-    }
+    introduce(&mut world, &nodes);
     world.cut.insert((1, 2));
     let mut greedy: Vec<Asking> = (10..20)
         .map(|object| world.begin(1, &of_client(CLIENT, object, &nodes, 500_000)))
