@@ -7,6 +7,7 @@
 //! the data directory for itself.
 
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -69,6 +70,8 @@ pub(crate) struct DpuProcess {
     restarts: Restarts,
     /// When the next may be started.
     not_before: Option<Instant>,
+    /// When it is said that the one that was started does not serve yet.
+    said_at: Option<Instant>,
 }
 
 /// How a DPU side came to serve.
@@ -84,7 +87,8 @@ impl DpuProcess {
     pub(crate) fn new(settings: Settings) -> DpuProcess {
         let socket = settings.socket();
         let restarts = Restarts::default();
-        DpuProcess { settings, socket, running: None, serves: false, restarts, not_before: None }
+        let (not_before, said_at) = (None, None);
+        DpuProcess { settings, socket, running: None, serves: false, restarts, not_before, said_at }
     }
 
     /// Whether it is another process than this.
@@ -94,36 +98,29 @@ impl DpuProcess {
 
     /// Makes sure that a DPU side listens: adopts the living one or starts one and waits for it.
     pub(crate) fn ensure(&mut self) -> Result<Found, Failure> {
-        let end = Instant::now() + START_LIMIT;
-        while Instant::now() < end {
+        loop {
             if let Some(found) = self.tend()? {
                 return Ok(found);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Err(Failure::internal(format!(
-            "the {} did not open its volume in {} s; see {}",
-            self.name(),
-            START_LIMIT.as_secs(),
-            self.settings.data().join("dpu.log").display()
-        )))
     }
 
     /// Starts one if none lives, which may be later if one has just died; how it came to serve, if
-    /// it does. Waits for nobody. An error is why one that was started does not: the next call
-    /// starts another.
+    /// it does. Waits for nobody. An error is why one that was started does not, said once; after
+    /// one that ended the next call starts another.
     pub(crate) fn tend(&mut self) -> Result<Option<Found>, Failure> {
         let ended = self.ended();
         let here = self.running.is_some();
-        // One in this process listens until it ends; any in another may be found.
-        let alone = here && !self.is_apart() && self.serves;
-        if alone || ((here || self.is_apart()) && self.listens()) {
-            self.serves = true;
+        // One that was started here listens until it ends; another than that may be found.
+        if here && self.serves || (here || self.is_apart()) && self.listens() {
+            (self.serves, self.said_at) = (true, None);
             self.restarts.serves();
             return Ok(Some(if here { Found::Started } else { Found::Adopted }));
         }
         if here {
-            return Ok(None);
+            let is_late = self.said_at.take_if(|at| *at < Instant::now()).is_some();
+            return if is_late { Err(self.late()) } else { Ok(None) };
         }
         let served = std::mem::take(&mut self.serves);
         if served || ended.is_some() {
@@ -137,7 +134,14 @@ impl DpuProcess {
             }
         }
         if self.not_before.is_none_or(|at| at <= Instant::now()) {
-            self.running = Some(if self.is_apart() { self.spawn()? } else { self.begin()? });
+            self.said_at = Some(Instant::now() + START_LIMIT);
+            match if self.is_apart() { self.spawn() } else { self.begin() } {
+                Ok(running) => self.running = Some(running),
+                Err(failure) => {
+                    self.not_before = Some(Instant::now() + self.restarts.died());
+                    return Err(failure);
+                }
+            }
         }
         Ok(None)
     }
@@ -181,8 +185,10 @@ impl DpuProcess {
         Ok(())
     }
 
+    /// Also one that has no time to take who connects.
     fn listens(&self) -> bool {
-        outboard_attach::link::connect(&self.socket).is_ok()
+        let connected = outboard_attach::link::connect(&self.socket);
+        connected.map_or_else(|error| error.kind() == ErrorKind::WouldBlock, |_| true)
     }
 
     /// How it ended, if it has; then it is forgotten.
@@ -232,6 +238,15 @@ impl DpuProcess {
             .map_err(cannot("cannot start the DPU side".to_owned()))?;
         tracing::info!(pid = child.id(), log = %log.display(), "started the DPU side");
         Ok(Running::Process(child))
+    }
+
+    fn late(&self) -> Failure {
+        Failure::internal(format!(
+            "the {} did not open its volume in {} s; see {}",
+            self.name(),
+            START_LIMIT.as_secs(),
+            self.settings.data().join("dpu.log").display()
+        ))
     }
 
     /// Why it ended at its start.
