@@ -184,7 +184,7 @@ impl<N: Net> Inner<N> {
         let flags = header.flags.with(Flags::REPLAY);
         let replay = asked.encoded(&Header { flags, ..header.clone() })?;
         let reply = self.ask_as(call, |call| match call {
-            Call::File { asker, payload, .. } if header.sequence != 0 => {
+            Call::File { asker, payload, .. } => {
                 Call::File { asker, request: replay.clone(), payload }
             }
             call => call,

@@ -70,9 +70,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
         let _busy = self.speak_for(who, asker.session).await?;
         let _lane = self.lane_of(&header).await;
-        if header.flags.has(Flags::REPLAY) || matches!(request, Request::Reclaim { .. }) {
-            self.losses().was_there(asker.session);
-        }
+        let comes_back =
+            header.flags.has(Flags::REPLAY) || matches!(request, Request::Reclaim { .. });
+        self.losses().came(asker.session, comes_back);
         let caller = caller(asker);
         let of = Operation { caller: &caller, header: &header, wall, leads_to: None };
         match request {
@@ -267,7 +267,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         });
         admitted.await?;
         if self.chores().is_grace() {
-            self.losses().was_there(session);
+            self.losses().came(session, true);
         }
         Ok(Busy { meta: self, session })
     }

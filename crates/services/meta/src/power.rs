@@ -111,8 +111,8 @@ struct Loss {
     end: u64,
     /// When this life began, as long as there is a note.
     since: Option<Time>,
-    /// Sessions that were there before, and what was said to them.
-    sessions: BTreeMap<SessionId, BTreeSet<Synced>>,
+    /// Sessions, by what came first of them: of those that were there before what was said to them.
+    sessions: BTreeMap<SessionId, Option<BTreeSet<Synced>>>,
 }
 
 impl Loss {
@@ -144,10 +144,11 @@ impl Losses {
         since.is_some()
     }
 
-    /// A session was there before.
-    pub(crate) fn was_there(&mut self, session: SessionId) {
+    /// A session asks something. Only what comes first says whether it was there before: later a
+    /// client asks again, as hosts do that come back, what it has no answer to.
+    pub(crate) fn came(&mut self, session: SessionId, was_there: bool) {
         if let Some(loss) = self.0.as_mut().filter(|loss| loss.sessions.len() < MOST) {
-            loss.sessions.entry(session).or_default();
+            loss.sessions.entry(session).or_insert_with(|| was_there.then(BTreeSet::new));
         }
     }
 
@@ -161,7 +162,7 @@ impl Losses {
             Synced::Directory(ino) => ino.0 < loss.end,
             Synced::Volume => true,
         };
-        let Some(said) = loss.sessions.get_mut(&header.session) else { return false };
+        let Some(Some(said)) = loss.sessions.get_mut(&header.session) else { return false };
         let is_news = is_in_doubt && said.len() < MOST && said.insert(what);
         is_news || said.contains(&what) && header.flags.has(Flags::REPLAY)
     }

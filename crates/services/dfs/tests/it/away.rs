@@ -108,3 +108,21 @@ fn what_nobody_uses_holds_no_end_up() {
     let took = rig.world.time().since(begun);
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
+
+/// The server closed a file and its answer was lost: asked again, as something new, it knew no such
+/// handle, and so the program heard. What it says once, as that something may be lost, went the same
+/// way: nobody heard it.
+#[test]
+fn what_was_answered_and_lost_is_asked_for_as_a_replay() {
+    let mut rig = Rig::new(13);
+    let one = Host::new(&mut rig, 1);
+    rig.faults(300, 0);
+    let host = one.clone();
+    rig.wait(one.peer(), async move {
+        for _ in 0..40 {
+            let (ino, fh) = file(&host, b"f").await;
+            let release = Request::Release { ino, fh, owner: 0 };
+            assert_eq!(host.plain(release).await.map(drop), Ok(()));
+        }
+    });
+}

@@ -80,6 +80,7 @@ fn who_was_answered_before_hears_once_that_the_server_lost_power() {
     assert_eq!(host.all(22, Flags::default()), [LOST, Ok(()), LOST, LOST]);
     // A host that comes later was not there; nor was what is made later.
     assert_eq!(host.all(44, Flags::default()), [Ok(()); 4]);
+    assert_eq!(host.all(44, Flags::REPLAY), [Ok(()); 4], "what it asks again is from this life");
     let made = Request::Mkdir { parent: Ino::ROOT, name: b"later", mode: 0o755, umask: 0 };
     let FileReply::Entry(made) = host.rig.does(1, 11, &made) else { panic!("not made") };
     let fsync = Request::Fsync { ino: made.ino, fh: Fh::NONE, data_only: false };
