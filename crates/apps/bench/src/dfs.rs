@@ -18,8 +18,8 @@
 //! are columns of their own.
 //!
 //! A client in the mount's process answers it by a queue pair of that process, as a DPU side does
-//! from another. What queue and FUSE take alone is measured too: a `seek` for data is answered by
-//! the client itself, under its delegation, and asks nobody.
+//! from another. What queue and FUSE take alone is measured too: a `seek` for data behind the end
+//! is answered by the client itself, under its delegation, and asks nobody.
 
 mod cluster;
 mod plan;
@@ -242,7 +242,7 @@ impl Point<'_> {
             let mut buffer = Aligned::new(plan::SMALL, thread);
             let mut next = plan::blocks(thread, self.figure.file_len);
             Ok(move |_| match (seeks, write) {
-                (true, _) => file.seek_data(next()),
+                (true, _) => file.seek_behind(self.figure.file_len),
                 (_, true) => file.write(buffer.slice(), next()),
                 (_, false) => file.read(buffer.slice(), next()),
             })

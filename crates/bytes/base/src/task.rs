@@ -16,7 +16,7 @@ use std::pin::Pin;
 
 pub use join::{join_all, join2, try_join_abreast};
 pub use mutex::{Mutex, MutexGuard};
-pub use poll::{poll_for, poll_once, run};
+pub use poll::{poll_for, poll_once, run, yield_now};
 pub use range_lock::{RangeGuard, RangeLocks, RangeQueue, RangeRequest};
 pub use wait::WaitList;
 

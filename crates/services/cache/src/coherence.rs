@@ -35,7 +35,6 @@ mod request_class;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use outboard_base::task::{RangeLocks, WaitList};
@@ -257,19 +256,6 @@ impl<'a> Operation<'a> {
     async fn run<V: Volume>(self, volume: &V) -> Result<Answer> {
         volume.handle(self.caller, self.header, self.request, self.payload, self.now).await
     }
-}
-
-/// Yields once.
-async fn pause() {
-    let mut paused = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut paused, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// A cache that cannot be reached is a host that broke its region.

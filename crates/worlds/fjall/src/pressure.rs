@@ -6,11 +6,11 @@
 //! between, and learn what became of the worker.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fjall::Keyspace;
 use outboard_base::Errno;
+use outboard_base::task::yield_now;
 use outboard_kv::KvError;
 use tracing::error;
 
@@ -69,15 +69,7 @@ async fn wait(
             return Err(KvError::Io(Errno::EIO));
         }
         std::thread::sleep(PAUSE);
-        let mut paused = false;
-        std::future::poll_fn(|context| {
-            if std::mem::replace(&mut paused, true) {
-                return Poll::Ready(());
-            }
-            context.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await;
+        yield_now().await;
     }
     Ok(())
 }

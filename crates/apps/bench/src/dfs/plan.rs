@@ -16,7 +16,7 @@ pub(super) const SMALL: usize = 8192;
 /// What is measured together.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Job {
-    /// Random blocks of a file, direct; or seeks to them, which ask nobody.
+    /// Random blocks of a file, direct; or seeks behind the end, which ask nobody.
     Bytes { write: bool, seeks: bool },
     /// Empty files made, looked at, and removed.
     Names,

@@ -17,8 +17,8 @@ impl Report {
         let mut text = format!(
             "{}\nCPU in us an operation, writes until they are durable: load is the measuring \
              loop, with the kernel's part of FUSE;\nhost is mount or library, with the client \
-             if it is there; DPU the DPU side; kern its threads, interrupts.\nA seek is answered \
-             by the client itself: it is what FUSE and queue take\n\n\
+             if it is there; DPU the DPU side; kern its threads, interrupts.\nA seek, behind the \
+             end, is answered by the client itself: it is what FUSE and queue take\n\n\
              {:<13} {:>3}  {:<13} {:>10} {:>7} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} \
              {:>7}\n",
             self.note,

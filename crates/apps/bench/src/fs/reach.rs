@@ -16,6 +16,9 @@ use crate::workload::{Aligned, MEGABYTE, O_DIRECT};
 /// Pages of a file are brought in by reads of this size.
 const WARMING: usize = 64 << 10;
 
+/// What a seek behind the end of a file fails with.
+const NXIO: i32 = rustix::io::Errno::NXIO.raw_os_error();
+
 /// How long a DPU side may take to let go in order.
 const DETACH: Duration = Duration::from_secs(5);
 
@@ -190,14 +193,18 @@ impl Opened {
         }
     }
 
-    /// Asks where data begins behind `at`.
-    pub(crate) fn seek_data(&self, at: u64) -> io::Result<()> {
-        match self {
+    /// Asks where data begins behind `end`, the end of the file: nowhere.
+    pub(crate) fn seek_behind(&self, end: u64) -> io::Result<()> {
+        let sought: io::Result<u64> = match self {
             Opened::Kernel { file, .. } => {
-                rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at))?;
-                Ok(())
+                rustix::fs::seek(file, rustix::fs::SeekFrom::Data(end)).map_err(Into::into)
             }
-            Opened::Client(file) => Ok(file.seek(at, false).map(drop)?),
+            Opened::Client(file) => file.seek(end, false).map_err(Into::into),
+        };
+        match sought {
+            Err(error) if error.raw_os_error() == Some(NXIO) => Ok(()),
+            Err(error) => Err(error),
+            Ok(at) => Err(io::Error::other(format!("there is data at {at}, behind the end"))),
         }
     }
 

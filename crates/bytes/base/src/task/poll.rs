@@ -4,12 +4,26 @@
 //! waker has nothing to say. Who waits for another thread needs a waker that ends its sleep, which
 //! is a world's (`os::executor::block_on`).
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 /// A future that [`run`] has polled so often hangs.
 const POLLS_MAX: u64 = 10_000_000;
+
+/// Lets whoever polls this do something else first, once.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
 
 /// Polls once, with a waker that wakes nobody.
 pub fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {

@@ -140,12 +140,13 @@ impl Talk {
         }
     }
 
-    /// The acknowledgement that is due, if it is to go now: with something that `goes` anyway, or
-    /// as it must not wait, or has waited.
+    /// The acknowledgement that is due, if it is to go now: as it must not wait, or has waited, of
+    /// which half is enough where something `goes` anyway.
     pub(super) fn acknowledgement(&mut self, goes: bool, now: Time) -> Option<Packet<'static>> {
-        if !goes && self.receiver.may_wait() {
+        if self.receiver.may_wait() {
             let until = *self.waits.get_or_insert_with(|| now.after(ALONG));
-            if now < until {
+            let enough = if goes { now.after(ALONG / 2) } else { now };
+            if enough < until {
                 return None;
             }
         }

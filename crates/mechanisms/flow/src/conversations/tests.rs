@@ -144,6 +144,7 @@ fn who_ask_each_other_at_once_have_one_conversation() {
         assert_eq!(line.opened(), [1, 1]);
         assert_eq!(line.ends[0].life_of(CLIENT), Some(22));
         assert_eq!(line.ends[1].life_of(SERVER), Some(11));
+        line.wait(2 * MS);
         let acknowledges = |bytes: &[u8]| bytes.first() == Some(&(Opcode::Acknowledge as u8));
         let is_open = line.sent.iter().any(|(.., bytes)| acknowledges(bytes));
         assert_eq!(is_open, sealed == [false, false], "a sealed one is no bare acknowledgement");
@@ -190,7 +191,8 @@ fn messages_of_every_length_come_as_they_went() {
 }
 
 /// Each call took four datagrams, two of them acknowledgements by themselves, each with a system
-/// call and a wake-up. One that can wait goes with the reply, or with the next call.
+/// call and a wake-up. One that can wait goes with the reply, or with the next call. And each went
+/// with the very next: where calls follow each other one tells of several.
 #[test]
 fn an_acknowledgement_goes_with_what_goes_anyway() {
     let mut line = Line::two([false, false]);
@@ -210,9 +212,13 @@ fn an_acknowledgement_goes_with_what_goes_anyway() {
     assert_eq!(line.sent.len(), 3, "the reply and the acknowledgement");
     let _next = line.ask(1, SERVER, b"another");
     line.settle();
-    assert_eq!(line.sent.len(), 5, "the call and the acknowledgement of the reply");
+    assert_eq!(line.sent.len(), 4, "the call: an acknowledgement of the reply may still wait");
+    line.now = line.now.after(MS / 2);
+    let _third = line.ask(1, SERVER, b"a third");
+    line.settle();
+    assert_eq!(line.sent.len(), 6, "the call and the acknowledgement of the reply");
     line.wait(2 * MS);
-    assert_eq!(line.sent.len(), 6, "it waits for no longer");
+    assert_eq!(line.sent.len(), 7, "one of both calls, which waits for no longer");
     assert_eq!([0, 1].map(|at| line.figure(at, "packets sent again")), [0, 0]);
 }
 

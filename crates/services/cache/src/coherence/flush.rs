@@ -5,13 +5,13 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::dpu::{Control, Found, Pulled};
 use outboard_base::limits::{BLOCK, IO_MAX};
-use outboard_base::task::try_join_abreast;
+use outboard_base::task::{try_join_abreast, yield_now};
 use outboard_base::{Errno, Fh, Ino, Result, SessionId, Timestamp};
 use outboard_link::dma::DmaError;
 use outboard_wire::cache::{Grant, Record, Status};
 
 use super::grant_table::{Cache, HeldGrant};
-use super::{BUSY_LIMIT, Coherence, pause, unreachable};
+use super::{BUSY_LIMIT, Coherence, unreachable};
 use outboard_volume::Volume;
 
 /// Bytes written back by one change of the volume, at most: as many as cost little memory and keep
@@ -228,7 +228,7 @@ impl Coherence {
                     "a host holds a page of its cache for too long: it cannot be written back");
                 return Err(Errno::EIO);
             }
-            pause().await;
+            yield_now().await;
             let span = *first..last.saturating_add(1);
             todo = cache.control.find(ino, span).map_err(unreachable)?;
             todo.retain(|found| busy.contains(&found.entry.lpn));

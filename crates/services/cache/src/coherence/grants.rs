@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::dpu::{NoRecord, TakenOut};
+use outboard_base::task::yield_now;
 use outboard_base::{Errno, Fh, Ino, Result, SessionId};
 use outboard_volume::Answer;
 use outboard_wire::cache::Grant;
@@ -13,7 +14,7 @@ use outboard_wire::file::open_flags;
 use super::flush::give_back;
 use super::grant_table::{Cache, HeldGrant};
 use super::request_class::{Drops, writes};
-use super::{BUSY_LIMIT, Coherence, Operation, pause, unreachable};
+use super::{BUSY_LIMIT, Coherence, Operation, unreachable};
 use outboard_volume::Volume;
 
 /// Pages a host may make dirty of a file it just opened. A writer that uses them up gets as many
@@ -341,7 +342,7 @@ impl Coherence {
             if !dirty.is_empty() {
                 self.flush_found(volume, held, ino, dirty, false).await?;
             }
-            pause().await;
+            yield_now().await;
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dpu::{Found, Pulled, Slot};
+use outboard_base::task::yield_now;
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_volume::Caller;
 use outboard_wire::cache::Grant;
@@ -12,7 +13,7 @@ use outboard_wire::cache::Grant;
 use super::flush::{give_back, stamp};
 use super::grant_table::{Cache, CacheSetup, HeldGrant};
 use super::grants::nothing_is_cached;
-use super::{BUSY_LIMIT, Coherence, pause, unreachable};
+use super::{BUSY_LIMIT, Coherence, unreachable};
 use outboard_volume::Volume;
 
 /// Rounds in which a page that cannot be written back is tried again: a disk that was full or slow
@@ -201,10 +202,10 @@ impl Coherence {
                 emptying.rounds += 1;
                 let until = (cache.clock)().after(RETRY_AFTER * (1 << emptying.rounds.min(8)));
                 while (cache.clock)() < until {
-                    pause().await;
+                    yield_now().await;
                 }
             }
-            pause().await;
+            yield_now().await;
         }
         for (_, slot, _) in recorded {
             cache.control.set(slot, Grant::Free).map_err(unreachable)?;

@@ -1,9 +1,8 @@
 //! One table of the store, pair by pair.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::task::Poll;
 
+use outboard_base::task::yield_now;
 use outboard_kv::{Key, Kv, KvError, Value};
 
 use crate::layout::key::{self, Tag};
@@ -31,7 +30,7 @@ impl<'k, K: Kv> Cursor<'k, K> {
 
     async fn fetch(&mut self) -> Result<(), KvError> {
         if self.fetched.is_empty() && !self.ended {
-            breathe().await;
+            yield_now().await;
             let pairs = self.kv.scan(&[self.tag as u8], self.after.as_deref(), SCAN).await?;
             self.ended = pairs.len() < SCAN;
             self.after = pairs.last().map(|(key, _)| key.clone()).or_else(|| self.after.take());
@@ -54,16 +53,3 @@ impl<'k, K: Kv> Cursor<'k, K> {
     }
 }
 
-/// Lets others work: a check is long and the store may answer every call at once.
-async fn breathe() {
-    let mut waited = false;
-    poll_fn(move |cx| {
-        if waited {
-            return Poll::Ready(());
-        }
-        waited = true;
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}

@@ -11,6 +11,7 @@ use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use outboard_base::task::yield_now;
 use outboard_base::{Errno, Ino};
 
 /// Most whose work becomes one batch.
@@ -130,24 +131,12 @@ impl<T> Work<'_, T> {
         }
         let mut leader = Leader::new(self);
         if self.with(|inode| inode.working > inode.seats.len()) {
-            others_first().await;
+            // Those go first who have been woken already.
+            yield_now().await;
         }
         leader.take(number, apart);
         Role::Leader(leader)
     }
-}
-
-/// Lets those go first who have been woken already.
-async fn others_first() {
-    let mut gone = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut gone, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// Somebody's place among those who are ready.

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use outboard_base::Errno;
 use outboard_base::planted::{Fault, is_planted};
-use outboard_base::task::join2;
+use outboard_base::task::{join2, yield_now};
 use outboard_medium::{Buf, Medium};
 use outboard_wire::shared::Reason;
 
@@ -193,6 +193,8 @@ impl<M: Medium> Store<M> {
 
     /// Writes those that wait, as many as one write takes. The caller has `leader`.
     async fn lead(&self) {
+        // Whose data came together with this one's have a record as soon as they are polled.
+        yield_now().await;
         let pending: Vec<Pending> = {
             let mut state = self.shared.state();
             // A record fits a block.

@@ -1,9 +1,7 @@
 //! Writing blocks packed, part by part: what lies in one index page.
 
-use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 
 use outboard_codec::lz4::Packer;
 
@@ -15,7 +13,7 @@ use crate::object::pack::{Packed, Rest};
 use crate::object::pool::Pool;
 use crate::object::read::BLOCK_LEN;
 use crate::{Kv, KvError};
-use outboard_base::task::join_all;
+use outboard_base::task::{join_all, yield_now};
 use outboard_medium::{Buf, Medium};
 
 /// Blocks of file of one index page that are written alike.
@@ -59,7 +57,7 @@ impl Fresh<'_> {
                 continue;
             }
             if std::mem::replace(&mut tried, true) {
-                pass().await;
+                yield_now().await;
             }
             let mut plain = pool.take(count);
             for (at, bytes) in part.blocks.clone().zip(plain.chunks_mut(BLOCK_LEN)) {
@@ -71,19 +69,6 @@ impl Fresh<'_> {
         }
         parts.iter().any(|part| part.packed.is_some()).then_some(parts)
     }
-}
-
-/// Lets whoever polls this do something else first.
-async fn pass() {
-    let mut passed = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut passed, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 impl<K: Kv, M: Medium> Objects<K, M> {
