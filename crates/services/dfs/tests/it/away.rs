@@ -110,8 +110,8 @@ fn what_nobody_uses_holds_no_end_up() {
 }
 
 /// The server closed a file and its answer was lost: asked again, as something new, it knew no such
-/// handle, and so the program heard. What it says once, as that something may be lost, went the same
-/// way: nobody heard it.
+/// handle, and so the program heard. What it says once, as that something may be lost, went the
+/// same way: nobody heard it.
 #[test]
 fn what_was_answered_and_lost_is_asked_for_as_a_replay() {
     let mut rig = Rig::new(13);

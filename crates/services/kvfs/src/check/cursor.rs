@@ -52,4 +52,3 @@ impl<'k, K: Kv> Cursor<'k, K> {
         Ok(self.fetched.front().map(|(key, _)| key::number(key).unwrap_or(0)))
     }
 }
-
