@@ -65,6 +65,15 @@ pub enum Op {
     Read,
 }
 
+/// One round of a policy at a point.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Round {
+    /// Requests a second.
+    pub per_second: f64,
+    /// Latency that half of them stay below, microseconds.
+    pub p50_us: f64,
+}
+
 /// One policy at one point: medians of the rounds, CPU of all of them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -88,6 +97,8 @@ pub struct Row {
     pub cpu_us: f64,
     /// and of who asks.
     pub client_us: f64,
+    /// Each round, beside those of the other policies: the machine's pace changes between them.
+    pub rounds: Vec<Round>,
 }
 
 /// An end of conversations, driven by the thread that made it.
@@ -429,17 +440,22 @@ fn row(policy: Policy, (op, bytes, depth): (Op, usize, usize), samples: &[Sample
     let middle = |of: &dyn Fn(&Sample) -> f64| median(&samples.iter().map(of).collect::<Vec<_>>());
     let count = |sample: &Sample| sample.latencies.count().max(1) as f64;
     let us = |time: Duration| time.as_secs_f64() * 1e6;
+    let round = |one: &Sample| Round {
+        per_second: count(one) / one.elapsed.as_secs_f64(),
+        p50_us: one.latencies.percentile(50) as f64 / 1e3,
+    };
     Row {
         policy,
         op,
         bytes,
         depth,
-        per_second: middle(&|one| count(one) / one.elapsed.as_secs_f64()),
-        p50_us: middle(&|one| one.latencies.percentile(50) as f64 / 1e3),
+        per_second: middle(&|one| round(one).per_second),
+        p50_us: middle(&|one| round(one).p50_us),
         p99_us: middle(&|one| one.latencies.percentile(99) as f64 / 1e3),
         nic_us: middle(&|one| (us(one.node) - one.cpu_ns / 1e3) / count(one)),
         cpu_us: middle(&|one| one.cpu_ns / 1e3 / count(one)),
         client_us: middle(&|one| us(one.client) / count(one)),
+        rounds: samples.iter().map(round).collect(),
     }
 }
 

@@ -5,10 +5,11 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::handlers::Handlers;
-use super::load::{DEPTH, Op, Row};
+use super::load::{DEPTH, Op, Round, Row};
 use super::volume::VolumeRow;
 use super::{NetdfsBench, Policy};
 use crate::plot::{Axis, Figure, Panel, Scale, Series};
+use crate::stats::median;
 use crate::verdict::Verdict;
 use crate::{machine, today};
 
@@ -185,12 +186,12 @@ impl Report {
         let mut all = vec![Verdict::at_most("netdfs", what, WRITE_US, cpu)];
         for policy in [Policy::Ticket, Policy::Capability, Policy::EveryPacket] {
             let over =
-                |op, depth, of: fn(&Row) -> f64| self.over(policy, Policy::Rpc, op, depth, of);
+                |op, depth, of: fn(&Round) -> f64| self.over(policy, Policy::Rpc, op, depth, of);
             for op in [Op::Write, Op::Read] {
-                let goodput = over(op, DEPTH, |row| row.per_second);
+                let goodput = over(op, DEPTH, |round| round.per_second);
                 let what = format!("{} {op:?} goodput over rpc's", policy.name());
                 all.push(Verdict::at_least("netdfs", &what, 1.0, goodput));
-                let latency = over(op, 1, |row| row.p50_us);
+                let latency = over(op, 1, |round| round.p50_us);
                 let what = format!("{} {op:?} latency over rpc's", policy.name());
                 all.push(Verdict::at_most("netdfs", &what, 1.0, latency));
             }
@@ -198,14 +199,14 @@ impl Report {
         all
     }
 
-    /// One policy over another, by size.
+    /// One policy over another, by size: the median of what it was in each round.
     fn over(
         &self,
         one: Policy,
         other: Policy,
         op: Op,
         depth: usize,
-        of: fn(&Row) -> f64,
+        of: fn(&Round) -> f64,
     ) -> Vec<(String, f64)> {
         let rows = |policy| {
             let rows = self.rows.iter();
@@ -213,7 +214,9 @@ impl Report {
         };
         let pairs = rows(one).filter_map(|row| {
             let rival = rows(other).find(|rival| rival.bytes == row.bytes)?;
-            Some((format!("{} bytes", row.bytes), of(row) / of(rival)))
+            let rounds = row.rounds.iter().zip(&rival.rounds);
+            let ratios: Vec<f64> = rounds.map(|(one, other)| of(one) / of(other)).collect();
+            Some((format!("{} bytes", row.bytes), median(&ratios)))
         });
         pairs.collect()
     }
