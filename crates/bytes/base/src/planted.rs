@@ -37,6 +37,18 @@ pub enum Fault {
     Noted,
     /// A store flushes its log alone.
     Alone,
+    /// A store gives back at once what a pending write replaces.
+    Unkept,
+    /// A store takes a write over one that was not acknowledged.
+    Unordered,
+    /// A store takes a write though it lacks the one before.
+    Gap,
+    /// A checkpoint leaves out what is pending.
+    Omitted,
+    /// A store settles writes that were not acknowledged.
+    Eager,
+    /// A store answers what was decided before that is durable.
+    Undecided,
 }
 
 thread_local! {

@@ -14,7 +14,8 @@
 //!
 //! The rules, R1 to R9, stand in `docs/internals/shared.md`; comments name them. The tests are a
 //! world that loses, doubles and delays messages, stops and kills whoever it likes, and judges what
-//! was answered. Nothing else uses the protocol yet: nodes and clients of shared volumes will.
+//! was answered. The store of a node is held against [`Strip`] in its tests; who resolves, fills
+//! and keeps groups is not built yet.
 //!
 //! [`coordinator`] is the port through which parts agree on which of them there are.
 

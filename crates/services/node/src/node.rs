@@ -14,10 +14,9 @@ use outboard_base::{Errno, Time};
 use outboard_flow::{Given, Part, Target};
 use outboard_medium::Medium;
 use outboard_wire::roce::Psn;
-use outboard_wire::shared::call::{self, Call, OBJECTS_MAX, Object, Reply};
-use outboard_wire::shared::{Heads, Peer, Reason, Rights};
+use outboard_wire::shared::call::{self, CLAIMS_MAX, Call, OBJECTS_MAX, Object, Reply};
+use outboard_wire::shared::{Capability, Heads, Peer, Reason, Rights};
 
-use crate::Store;
 use crate::heard::Heard;
 use crate::nic::context::{Matching, Policy, Whose};
 use crate::nic::passing::next_of;
@@ -26,6 +25,7 @@ use crate::nic::{Limits, Nic, NotInstalled, STATE_BYTES};
 use crate::policy::{Auth, Baseline, Rules, Settings, Steer, Threat};
 use crate::relay::Relay;
 use crate::serve::Serving;
+use crate::{Store, Version};
 
 /// Bytes of the pieces in which the CPU side passes a request on.
 const CHUNK: usize = 64 << 10;
@@ -203,6 +203,10 @@ impl<M: Medium> Node<M> {
         if let Call::Install { policy } = call {
             return self.install_for(from, policy);
         }
+        if let Call::Settle { capability, sequence } = call {
+            let settled = self.settle(from, &capability, sequence).await;
+            return settled.map_or_else(|reason| Reply::Failed(errno(reason)), |()| Reply::Done);
+        }
         let is_open = matches!(call, Call::Status | Call::Flush | Call::Space);
         let is_sealed = self.nic().is_sealed(from);
         if !is_open && !self.rules().is_server(from, is_sealed) {
@@ -237,6 +241,20 @@ impl<M: Medium> Node<M> {
         }
     }
 
+    /// A writer says what was acknowledged of an object that it may write to.
+    async fn settle(
+        &self,
+        from: Peer,
+        capability: &Capability,
+        sequence: u32,
+    ) -> Result<(), Reason> {
+        let is_sealed = self.nic().is_sealed(from);
+        self.rules().check_writer(from, is_sealed, capability)?;
+        let up_to = Version { fence: capability.fence, sequence };
+        let range = capability.first..capability.end;
+        self.0.store.settle(capability.object, range, up_to).await
+    }
+
     async fn answer(&self, call: Call) -> Result<Reply, Reason> {
         let store = &self.0.store;
         Ok(match call {
@@ -252,6 +270,16 @@ impl<M: Medium> Node<M> {
                 self.rules().raise(object, fence);
                 store.bury(object, fence, until).await?;
                 Reply::Done
+            }
+            Call::Claims { object, epoch, from } => {
+                self.is_of(epoch)?;
+                Reply::Claims(store.claims(object, from, CLAIMS_MAX).await)
+            }
+            Call::Resolve { object, fence, epoch, decided } => {
+                self.is_of(epoch)?;
+                let lacking = store.resolve(object, fence, &decided).await?;
+                self.rules().raise(object, fence);
+                Reply::Claims(lacking)
             }
             Call::Objects { from } => Reply::Objects(store.objects(from, OBJECTS_MAX)),
             Call::Newest => {
@@ -273,6 +301,11 @@ impl<M: Medium> Node<M> {
             Call::Status => Reply::Text(self.status()),
             _ => Reply::Failed(Errno::ENOSYS),
         })
+    }
+
+    /// Whether this is the epoch of its groups (R3).
+    fn is_of(&self, epoch: u32) -> Result<(), Reason> {
+        if epoch == self.0.options.epoch { Ok(()) } else { Err(Reason::Epoch) }
     }
 
     /// Does a piece of what can wait; whether there is more.

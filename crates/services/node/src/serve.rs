@@ -8,11 +8,11 @@ use std::sync::{Mutex, PoisonError};
 use outboard_medium::Medium;
 use outboard_wire::shared::call::STRIP_MIN;
 use outboard_wire::shared::{ANSWER_LEN, Answer, HoleHead, RUN_LEN, ReadHead};
-use outboard_wire::shared::{Heads, Peer, Reason, Request, Target, WriteHead};
+use outboard_wire::shared::{Heads, Peer, Reason, Request, Strategy, Target, WriteHead};
 
 use crate::nic::context::{Landing, Path};
 use crate::policy::{Baseline, Rules};
-use crate::{Store, Version};
+use crate::{Copies, Store, Version};
 
 /// Begins to pass a request on, or says why not.
 pub(crate) type PassOn<'a> = dyn Fn(&Heads, &[u8]) -> Result<(), Reason> + 'a;
@@ -136,6 +136,7 @@ impl<M: Medium> Serving<'_, M> {
 
     /// Writes, strip by strip. A node's strips are of one size; those of a layout are as long, or
     /// of several. A write that is cut between them was not acknowledged, and comes again whole.
+    /// With copies, what a write says was acknowledged before it is the last version of each.
     async fn write(&self, heads: &Heads, write: &WriteHead, mut data: &[u8]) -> Result<(), Reason> {
         let (object, fence) = (heads.capability.object, heads.capability.fence);
         let version = Version { fence, sequence: write.sequence };
@@ -146,7 +147,12 @@ impl<M: Medium> Serving<'_, M> {
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(data.len());
             let (piece, rest) = data.split_at_checked(len).ok_or(Reason::Invalid)?;
             self.still(heads)?;
-            self.store.write(object, STRIP_MIN, version, previous, offset, piece).await?;
+            if write.strategy == Strategy::Single {
+                self.store.write(object, STRIP_MIN, version, previous, offset, piece).await?;
+            } else {
+                let copies = Copies { previous, epoch: heads.head.epoch };
+                self.store.write_copy(object, STRIP_MIN, version, copies, offset, piece).await?;
+            }
             data = rest;
             offset = offset.checked_add(piece.len() as u64).ok_or(Reason::Range)?;
         }

@@ -9,16 +9,21 @@
 //! - Versions of a strip only go up, fences of an object only go up.
 //! - No slot is used again before a flush made durable what took the place of its grain.
 //! - A grain is given out only if its bytes have the checksum that its record says.
+//! - Of a strip that other nodes have copies of, the stable version is kept until a write over it
+//!   is known to be done, or is forgotten.
 //!
 //! `node.md` has the states and failure cases.
 
+mod copies;
 mod format;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod index;
 mod log;
 mod open;
+mod pending;
 mod read;
+mod record;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -31,11 +36,14 @@ use outboard_base::Errno;
 use outboard_base::task::{Mutex, RangeLocks};
 use outboard_medium::Medium;
 use outboard_wire::shared::Reason;
+pub use outboard_wire::shared::call::Version;
 
 use format::{BLOCK, Header};
 use index::{GRAIN, Index};
-use log::{Log, Pending};
+use log::{Log, Waiting};
 use space::Space;
+
+pub use copies::Copies;
 
 /// [`GRAIN`], as a length.
 const GRAIN_LEN: usize = 8192;
@@ -56,15 +64,6 @@ pub struct StoreOptions {
     pub segment: u64,
     /// Bytes of log after which a checkpoint is due.
     pub checkpoint_bytes: u64,
-}
-
-/// Tells writes apart, and which is later.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
-    /// Of the delegation.
-    pub fence: u64,
-    /// Counted under it.
-    pub sequence: u32,
 }
 
 /// Why a store does not open.
@@ -128,8 +127,10 @@ struct State {
     /// The header that counts, and whether a copy may say something else.
     header: Header,
     doubtful: bool,
+    /// The version of the format that the next checkpoint has.
+    format: u32,
     /// Records that wait for the log.
-    pending: VecDeque<Pending>,
+    waiting: VecDeque<Waiting>,
     /// Somebody whose record is being written has left.
     orphans: bool,
     /// A flush failed: nothing is taken any more.

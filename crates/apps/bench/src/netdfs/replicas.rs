@@ -157,7 +157,7 @@ struct Asker {
     net: Asking,
     client: u64,
     all: Vec<Coordinate>,
-    sequence: Cell<u32>,
+    fence: Cell<u64>,
     data: Vec<u8>,
 }
 
@@ -170,6 +170,8 @@ impl Asker {
         };
         let coordinates = Coordinates::new(nodes).map_err(io::Error::other)?;
         let copies = u8::try_from(nodes.len().max(1)).map_err(io::Error::other)?;
+        // Each as if it were the first of a delegation: all before it was done.
+        self.fence.set(self.fence.get() + 1);
         let capability = Capability {
             key: KEY.0,
             rights: Rights::READ_WRITE,
@@ -178,7 +180,7 @@ impl Asker {
             first: 0,
             end: MEGABYTE as u64,
             client: self.client,
-            fence: 1,
+            fence: self.fence.get(),
             group: coordinates.group(),
             strategy,
             k: copies,
@@ -186,7 +188,6 @@ impl Asker {
             expires: u64::MAX,
             mac: [0; MAC_LEN],
         };
-        self.sequence.set(self.sequence.get() + 1);
         let write = WriteHead {
             strategy,
             rank: 0,
@@ -195,7 +196,7 @@ impl Asker {
             role: Role::Data,
             offset: 0,
             bytes,
-            sequence: self.sequence.get(),
+            sequence: 1,
             previous: 0,
             crc: crc32c(data),
             session: 0,
@@ -293,7 +294,7 @@ impl Bed {
         let mut data = vec![0; MEGABYTE];
         Rng::new(key.cluster).fill(&mut data);
         let (net, client) = (ends.client.asking(), ends.id);
-        let asker = Rc::new(Asker { net, client, all, sequence: Cell::new(0), data });
+        let asker = Rc::new(Asker { net, client, all, fence: Cell::new(0), data });
         Ok(Bed { client: Rc::clone(&ends.client), nodes, asker })
     }
 

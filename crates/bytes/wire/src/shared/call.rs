@@ -32,6 +32,8 @@ pub const STRIP_MIN: u32 = 64 << 10;
 pub const EVENTS_MAX: usize = 256;
 /// Most objects of one reply.
 pub const OBJECTS_MAX: usize = 4096;
+/// Most strips of which one call or reply says what they are.
+pub const CLAIMS_MAX: usize = 4096;
 /// Most keys in use.
 pub const KEYS_MAX: usize = 16;
 /// Most clients whose keys are revoked.
@@ -220,6 +222,44 @@ pub struct Object {
     pub bytes: u64,
 }
 
+/// Tells the writes of a strip apart, and which is later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// Of the delegation.
+    pub fence: u64,
+    /// Counted under it.
+    pub sequence: u32,
+}
+
+/// A write that a node has taken, and that is not known to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Which.
+    pub version: Version,
+    /// The epoch of the group in which it was first taken.
+    pub epoch: u32,
+}
+
+/// What a node has of a strip that others have copies of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Which strip of the object, counted in [`STRIP_MIN`].
+    pub strip: u64,
+    /// The newest version that is known to have been done, or decided.
+    pub stable: Version,
+    /// The one over it.
+    pub pending: Option<Taken>,
+}
+
+/// What was decided of a strip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// Which strip of the object, counted in [`STRIP_MIN`].
+    pub strip: u64,
+    /// What it has at all members from now on, with nothing newer.
+    pub version: Version,
+}
+
 /// An event for one session of a client, in the words of `volume::VolumeEvent`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of volume::VolumeEvent")]
@@ -348,7 +388,7 @@ pub enum Call {
     /// Events for its sessions, in their order. Reply: `Done`, once they are acted upon.
     Events { events: Vec<Event> },
 
-    // Asked of a node: by the server, but for `Flush` and `Install`.
+    // Asked of a node: by the server, but for `Flush`, `Settle` and `Install`.
     /// Nothing below this fence is taken any more, durably. Reply: `Object`.
     Seal { object: u64, fence: u64 },
     /// The object goes, and nothing of it below this fence is taken, until no capability from
@@ -366,6 +406,16 @@ pub enum Call {
     Flush,
     /// Room for data. Reply: `Space`.
     Space,
+    /// What is here of the strips of an object from this number on, some of them, in order, at a
+    /// member of this epoch. After a `Seal` it changes no more. Reply: `Claims`; empty: no more.
+    Claims { object: u64, epoch: u32, from: u64 },
+    /// What was decided of these strips, in their order, under the seal `fence`: what is pending
+    /// becomes stable or is forgotten, durably. Reply: `Claims`, of those that lack their version.
+    Resolve { object: u64, fence: u64, epoch: u32, decided: Vec<Decided> },
+    /// All writes that the capability's client made under its fence, up to this sequence, were
+    /// acknowledged by all who have copies, as was what came before them: they are stable. Its
+    /// client asks. Reply: `Done`.
+    Settle { capability: Capability, sequence: u32 },
     /// Anybody asks it for its own requests, until this conversation ends. Reply: `Done`.
     Install { policy: Policy },
 
@@ -419,6 +469,7 @@ pub enum Reply {
         capacity: u64,
     },
     Entries(Vec<Entry>),
+    Claims(Vec<Claim>),
 }
 
 impl Call {
@@ -446,6 +497,9 @@ impl Call {
             }
             Call::List { prefix } => prefix.len() <= limits::NAME_MAX,
             Call::Put { name, value, .. } => is_fit_entry(name, value),
+            Call::Resolve { decided, .. } => {
+                decided.is_sorted_by(|one, next| one.strip < next.strip)
+            }
             _ => true,
         };
         if is_fit { Ok(call) } else { Err(InvalidMessage::Field) }
@@ -470,6 +524,7 @@ impl Reply {
             Reply::Entries(all) => all.iter().all(|one| is_fit_entry(&one.name, &one.value)),
             // Who asks for more goes on behind the last one.
             Reply::Objects(objects) => objects.is_sorted_by(|one, next| one.object < next.object),
+            Reply::Claims(claims) => claims.is_sorted_by(|one, next| one.strip < next.strip),
             _ => true,
         };
         if is_fit { Ok(reply) } else { Err(InvalidMessage::Field) }

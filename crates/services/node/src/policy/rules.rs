@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use outboard_base::planted::{Fault, is_planted};
 use outboard_wire::shared::call::{Key, REVOKED_MAX, Revoked};
 use outboard_wire::shared::{
-    Answer, Capability, Coordinate, Heads, Peer, Reason, Strategy, Target, WriteHead,
+    Answer, Capability, Coordinate, Heads, Peer, Reason, Rights, Strategy, Target, WriteHead,
 };
 
 /// For so many clients each node that forwards may have requests under way.
@@ -161,18 +161,7 @@ impl Rules {
     /// Whether a request is allowed; the first reason why not.
     pub(crate) fn check(&self, from: Peer, is_sealed: bool, heads: &Heads) -> Result<(), Reason> {
         let capability = &heads.capability;
-        if self.settings.threat == Threat::EveryPacket && !is_sealed {
-            return Err(Reason::Forged);
-        }
-        if self.settings.threat != Threat::Ticket {
-            self.check_mac(heads)?;
-        }
-        if self.wall_ms >= capability.expires {
-            return Err(Reason::Expired);
-        }
-        if self.settings.volume.is_some_and(|volume| volume != capability.volume) {
-            return Err(Reason::Other);
-        }
+        self.counts(is_sealed, capability)?;
         if !self.is_from(from, heads) || !self.is_spread(heads) {
             return Err(Reason::Other);
         }
@@ -184,6 +173,41 @@ impl Rules {
         }
         self.still(capability)?;
         if heads.head.epoch != self.settings.epoch { Err(Reason::Epoch) } else { Ok(()) }
+    }
+
+    /// Whether a call about what was written under a capability is allowed: of its client, or of a
+    /// server in its place.
+    pub(crate) fn check_writer(
+        &self,
+        from: Peer,
+        is_sealed: bool,
+        capability: &Capability,
+    ) -> Result<(), Reason> {
+        self.counts(is_sealed, capability)?;
+        if from != Peer::Client(capability.client) && !matches!(from, Peer::Server(_)) {
+            return Err(Reason::Other);
+        }
+        if !capability.rights.allow(Rights::WRITE) {
+            return Err(Reason::Rights);
+        }
+        self.still(capability)
+    }
+
+    /// Whether a capability is one of this node's volume, and in time.
+    fn counts(&self, is_sealed: bool, capability: &Capability) -> Result<(), Reason> {
+        if self.settings.threat == Threat::EveryPacket && !is_sealed {
+            return Err(Reason::Forged);
+        }
+        if self.settings.threat != Threat::Ticket {
+            self.check_mac(capability)?;
+        }
+        if self.wall_ms >= capability.expires {
+            return Err(Reason::Expired);
+        }
+        if self.settings.volume.is_some_and(|volume| volume != capability.volume) {
+            return Err(Reason::Other);
+        }
+        Ok(())
     }
 
     /// Whether it comes from who may send it: the client, a server that works for clients that have
@@ -230,8 +254,7 @@ impl Rules {
     }
 
     /// The key is known and in time, and the MAC is its.
-    fn check_mac(&self, heads: &Heads) -> Result<(), Reason> {
-        let capability = &heads.capability;
+    fn check_mac(&self, capability: &Capability) -> Result<(), Reason> {
         if self.keys.is_empty() {
             // This node has just started: a server will tell it the keys.
             return Err(Reason::Busy);

@@ -5,9 +5,10 @@
 //! chunks of 256 KiB lie in turn (A0 B0 A1 B1 ...), so that both can grow
 //!
 //! half    pieces of the checkpoint, each in a chunk of its own; behind the last, blocks of the log
-//! header  "OBNODST1" | 8 version u32 | 12 crc u32 of 16-511 | 16 cluster u64 | 24 node u16 |
-//!         26 half u16 | 28 pieces u32 | 32 epoch u64 | 40 bytes of the checkpoint u64 |
-//!         48 bytes of the log at most u64 | zeros. All in one sector: it is never half made
+//! header  "OBNODST1" | 8 version u32, 1 or 2 | 12 crc u32 of 16-511 | 16 cluster u64 |
+//!         24 node u16 | 26 half u16 | 28 pieces u32 | 32 epoch u64 |
+//!         40 bytes of the checkpoint u64 | 48 bytes of the log at most u64 | zeros. All in one
+//!         sector: it is never half made
 //! piece   "OBSP" | 4 crc u32 of 8- | 8 epoch u64 | 16 index u32 | 20 bytes u32 | 24 objects
 //! block   "OBSL" | 4 crc u32 of 8-4095 | 8 epoch u64 | 16 index u32 | 20 crc of the block before
 //!         u32 | 24 blocks that are durable u32 | 28 bytes u32 | 32 records
@@ -19,17 +20,26 @@
 //!         5 aside  object u64, strip u32, version, start u64, end u64, count u8, place u8,
 //!                  strip of the layout u32
 //!         6 tomb   object u64, fence u64, until u64
+//!         7 pending  object u64, strip u32, index of the strip u64, what is pending
+//!         8 settled  object u64, index of the strip u64, version
 //! object  number u64, strip u32, fence u64, floor version, floor from u64, strips u32, each
-//!         index u64, version, offset u32, bytes u32, crc u32, end u32, grains
+//!         index u64, version, offset u32, bytes u32, crc u32, end u32, grains; where the top bit
+//!         of their count is set, what is pending
+//! pending version, previous version, epoch u32, offset in the strip u32, bytes u32, crc u32,
+//!         grains
 //! version fence u64, sequence u32     grains  count u16, each slot u32, crc u32
 //! ```
+//!
+//! Version 1 knows no pending writes. The header says 2 before the first of them is in the log.
 
 use outboard_codec::crc32c;
 use outboard_medium::ALIGN;
 use outboard_wire::shared::Share;
 
 use super::Version;
-use super::index::{GRAIN, GRAINS_MAX, Grain, Record};
+use super::index::{GRAIN, GRAINS_MAX, Grain};
+use super::pending::Pending;
+use super::record::Record;
 
 /// Bytes of a block.
 pub(super) const BLOCK: usize = ALIGN;
@@ -39,7 +49,11 @@ const CHUNK_LEN: usize = 256 << 10;
 /// Bytes before the halves.
 pub(super) const HEADERS: u64 = 2 * BLOCK as u64;
 const MAGIC: &[u8; 8] = b"OBNODST1";
-const VERSION: u32 = 1;
+/// The version of the format without pending writes, and the one with them.
+pub(super) const PLAIN: u32 = 1;
+pub(super) const COPIES: u32 = 2;
+/// Set in a strip's count of grains: something is pending.
+pub(super) const HAS_PENDING: u16 = 1 << 15;
 const SECTOR: usize = 512;
 const PIECE_MAGIC: &[u8; 4] = b"OBSP";
 const PIECE_HEAD: usize = 24;
@@ -97,6 +111,11 @@ impl<'a> Fields<'a> {
 
     pub(super) fn grains(&mut self) -> Result<Vec<Grain>, Bad> {
         let count = self.u16()?;
+        self.counted(count)
+    }
+
+    /// So many grains.
+    pub(super) fn counted(&mut self, count: u16) -> Result<Vec<Grain>, Bad> {
         if usize::from(count) > GRAINS_MAX {
             return Err(Bad::Impossible);
         }
@@ -113,15 +132,19 @@ pub(super) fn emit_version(version: Version, into: &mut Vec<u8>) {
     into.extend_from_slice(&version.sequence.to_le_bytes());
 }
 
+fn emit_numbers(numbers: &[u64], into: &mut Vec<u8>) {
+    numbers.iter().for_each(|number| into.extend_from_slice(&number.to_le_bytes()));
+}
+
 fn emit_grain(grain: Grain, into: &mut Vec<u8>) {
     into.extend_from_slice(&grain.slot.to_le_bytes());
     into.extend_from_slice(&grain.crc.to_le_bytes());
 }
 
-pub(super) fn emit_grains(grains: &[Grain], into: &mut Vec<u8>) {
+pub(super) fn emit_grains(grains: &[Grain], flag: u16, into: &mut Vec<u8>) {
     // Never more than GRAINS_MAX.
     let count = u16::try_from(grains.len()).unwrap_or(u16::MAX);
-    into.extend_from_slice(&count.to_le_bytes());
+    into.extend_from_slice(&(count | flag).to_le_bytes());
     grains.iter().for_each(|grain| emit_grain(*grain, into));
 }
 
@@ -137,14 +160,25 @@ impl Record {
                 into.extend_from_slice(&offset.to_le_bytes());
                 into.extend_from_slice(&bytes.to_le_bytes());
                 into.extend_from_slice(&crc.to_le_bytes());
-                emit_grains(grains, into);
+                emit_grains(grains, 0, into);
+            }
+            Record::Pending { object, strip, index, pending } => {
+                into.push(7);
+                into.extend_from_slice(&object.to_le_bytes());
+                into.extend_from_slice(&strip.to_le_bytes());
+                into.extend_from_slice(&index.to_le_bytes());
+                pending.emit(into);
+            }
+            Record::Settled { object, index, version } => {
+                into.push(8);
+                emit_numbers(&[*object, *index], into);
+                emit_version(*version, into);
             }
             Record::Hole { object, version, range, edges } => {
                 into.push(2);
                 into.extend_from_slice(&object.to_le_bytes());
                 emit_version(*version, into);
-                into.extend_from_slice(&range.start.to_le_bytes());
-                into.extend_from_slice(&range.end.to_le_bytes());
+                emit_numbers(&[range.start, range.end], into);
                 into.push(u8::try_from(edges.len()).unwrap_or(u8::MAX));
                 for (number, grain) in edges {
                     into.extend_from_slice(&number.to_le_bytes());
@@ -156,15 +190,13 @@ impl Record {
                 into.extend_from_slice(&object.to_le_bytes());
                 into.extend_from_slice(&strip.to_le_bytes());
                 emit_version(*version, into);
-                into.extend_from_slice(&range.start.to_le_bytes());
-                into.extend_from_slice(&range.end.to_le_bytes());
+                emit_numbers(&[range.start, range.end], into);
                 into.extend_from_slice(&[share.count, share.place]);
                 into.extend_from_slice(&share.strip.to_le_bytes());
             }
             Record::Seal { object, fence } => {
                 into.push(3);
-                into.extend_from_slice(&object.to_le_bytes());
-                into.extend_from_slice(&fence.to_le_bytes());
+                emit_numbers(&[*object, *fence], into);
             }
             Record::Purge { object } => {
                 into.push(4);
@@ -172,9 +204,7 @@ impl Record {
             }
             Record::Tomb { object, fence, until } => {
                 into.push(6);
-                for field in [object, fence, until] {
-                    into.extend_from_slice(&field.to_le_bytes());
-                }
+                emit_numbers(&[*object, *fence, *until], into);
             }
         }
     }
@@ -211,6 +241,14 @@ impl Record {
                 share: Share { count: from.u8()?, place: from.u8()?, strip: from.u32()? },
             },
             6 => Record::Tomb { object: from.u64()?, fence: from.u64()?, until: from.u64()? },
+            7 => {
+                let (object, strip, index) = (from.u64()?, from.u32()?, from.u64()?);
+                Record::Pending { object, strip, index, pending: Pending::parse(from)? }
+            }
+            8 => {
+                let (object, index, version) = (from.u64()?, from.u64()?, from.version()?);
+                Record::Settled { object, index, version }
+            }
             _ => return Err(Bad::Impossible),
         };
         if record.is_possible() { Ok(record) } else { Err(Bad::Impossible) }
@@ -220,6 +258,8 @@ impl Record {
 /// What names the checkpoint that counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
+    /// The version of the format.
+    pub(super) format: u32,
     pub(super) cluster: u64,
     pub(super) node: u16,
     /// 0 or 1.
@@ -244,7 +284,7 @@ impl Header {
     pub(super) fn emit(&self, block: &mut [u8]) -> u32 {
         block.fill(0);
         set(block, 0, MAGIC);
-        set(block, 8, &VERSION.to_le_bytes());
+        set(block, 8, &self.format.to_le_bytes());
         set(block, 16, &self.cluster.to_le_bytes());
         set(block, 24, &self.node.to_le_bytes());
         set(block, 26, &self.half.to_le_bytes());
@@ -263,14 +303,15 @@ impl Header {
         if &from.array::<8>()? != MAGIC {
             return Err(Bad::Absent);
         }
-        let (version, crc) = (from.u32()?, from.u32()?);
+        let (format, crc) = (from.u32()?, from.u32()?);
         if crc != crc32c(from.0) {
             return Err(Bad::Absent);
         }
-        if version != VERSION {
-            return Err(Bad::Version(version));
+        if ![PLAIN, COPIES].contains(&format) {
+            return Err(Bad::Version(format));
         }
         let header = Header {
+            format,
             cluster: from.u64()?,
             node: from.u16()?,
             half: from.u16()?,

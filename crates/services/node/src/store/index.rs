@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
+use outboard_base::planted::{Fault, is_planted};
+use outboard_wire::shared::Share;
 use outboard_wire::shared::call::Object;
-use outboard_wire::shared::{RESERVE_MAX, Share};
 
 use super::Version;
-use super::format::{Bad, Fields, emit_grains, emit_version};
+use super::format::{Bad, Fields, HAS_PENDING, emit_grains, emit_version};
+use super::pending::Pending;
+use super::record::{Record, shared};
 
 /// Bytes of a grain, the unit of space and of checksums.
 pub(super) const GRAIN: u64 = 8192;
@@ -42,105 +45,14 @@ impl Grain {
     }
 }
 
-/// A change of the index, as it stands in the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Record {
-    Write {
-        object: u64,
-        strip: u32,
-        version: Version,
-        offset: u64,
-        bytes: u32,
-        crc: u32,
-        /// All that the bytes touch.
-        grains: Vec<Grain>,
-    },
-    Hole {
-        object: u64,
-        version: Version,
-        range: Range<u64>,
-        /// The grains that lie partly in it, by their numbers in the object: as they are then.
-        edges: Vec<(u64, Grain)>,
-    },
-    /// Space is put aside for the grains of a range that are not there, in some strips.
-    Aside {
-        object: u64,
-        strip: u32,
-        version: Version,
-        range: Range<u64>,
-        share: Share,
-    },
-    Seal {
-        object: u64,
-        fence: u64,
-    },
-    Purge {
-        object: u64,
-    },
-    /// The object goes, and a tomb is left.
-    Tomb {
-        object: u64,
-        fence: u64,
-        until: u64,
-    },
-}
-
-impl Record {
-    /// Whether it can be said of any object.
-    pub(super) fn is_possible(&self) -> bool {
-        match self {
-            Record::Write { strip, offset, bytes, grains, .. } => {
-                let all_some = grains.iter().all(|grain| grain.is_some());
-                let place = Place::of(*strip, *offset, *bytes as usize);
-                all_some && place.is_some_and(|place| place.grains().len() == grains.len())
-            }
-            Record::Hole { range, edges, .. } => {
-                let is_edge = |number: u64| {
-                    let at = number.saturating_mul(GRAIN);
-                    at < range.end && range.start < at.saturating_add(GRAIN)
-                };
-                range.start < range.end
-                    && edges.iter().all(|(number, grain)| is_edge(*number) && grain.is_some())
-            }
-            Record::Aside { strip, range, share, .. } => {
-                Place::of(*strip, range.start, 1).is_some()
-                    && range.start < range.end
-                    && range.end - range.start <= RESERVE_MAX
-                    && share.place < share.count
-                    && share.strip.is_power_of_two()
-                    && share.strip >= *strip
-            }
-            Record::Seal { .. } | Record::Purge { .. } | Record::Tomb { .. } => true,
-        }
-    }
-}
-
-/// The strips of a range that are a node's, and the grains of each that the range touches.
-pub(super) fn shared(
-    strip: u32,
-    range: &Range<u64>,
-    share: Share,
-) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
-    let (size, range) = (u64::from(strip.max(1)), range.clone());
-    let whole = |grain: u64| usize::try_from(grain).unwrap_or(GRAINS_MAX);
-    let turns = (u64::from(share.strip.max(1)), u64::from(share.count.max(1)));
-    (range.start / size..range.end.div_ceil(size)).filter_map(move |index| {
-        let base = index * size;
-        let within = |at: u64| at.saturating_sub(base).min(size);
-        let from = whole(within(range.start) / GRAIN);
-        let to = whole(within(range.end).div_ceil(GRAIN));
-        let is_its = base / turns.0 % turns.1 == u64::from(share.place);
-        is_its.then_some((index, from..to))
-    })
-}
-
 /// What a record has freed.
 #[derive(Debug, Default)]
 pub(super) struct Freed {
     /// Slots that nobody needs any more.
     pub(super) slots: Vec<u32>,
-    /// Grains that no space is put aside for any more, though none of them was written.
-    pub(super) aside: u64,
+    /// Grains that no space is put aside for any more, though none of them was written; below
+    /// zero: so many it is put aside for again.
+    pub(super) aside: i64,
 }
 
 /// The bytes of a write in their strip.
@@ -189,7 +101,20 @@ pub(super) struct Wrote {
     pub(super) crc: u32,
 }
 
-/// A strip.
+impl Wrote {
+    /// The first grain that it touches.
+    pub(super) fn first(&self) -> usize {
+        usize::try_from(u64::from(self.from) / GRAIN).unwrap_or(GRAINS_MAX)
+    }
+
+    /// One behind its last byte, in the strip.
+    pub(super) fn end(&self) -> u32 {
+        self.from.saturating_add(self.bytes)
+    }
+}
+
+/// A strip. Its version, the write that made it, its end and its grains are stable; where no other
+/// node has a copy of it, all that was taken is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Strip {
     pub(super) last: Version,
@@ -198,26 +123,51 @@ pub(super) struct Strip {
     pub(super) end: u32,
     /// Those behind the last are zeros.
     pub(super) grains: Box<[Grain]>,
+    /// A write over that.
+    pub(super) pending: Option<Box<Pending>>,
 }
 
 impl Strip {
+    /// A grain as it is seen: what is pending counts.
     pub(super) fn grain(&self, at: usize) -> Grain {
-        self.grains.get(at).copied().unwrap_or(Grain::NONE)
+        let over = self.pending.as_ref().and_then(|pending| pending.grain(at));
+        over.or_else(|| self.grains.get(at).copied()).unwrap_or(Grain::NONE)
     }
 
-    /// Grains that take space: all, and those for which it is put aside.
+    /// All its grains as they are seen.
+    fn seen(&self) -> impl Iterator<Item = Grain> {
+        let pends = self.pending.as_ref().map_or(0, |pending| pending.range().end);
+        (0..self.grains.len().max(pends)).map(|at| self.grain(at))
+    }
+
+    /// One behind the last byte that is seen of it.
+    fn seen_end(&self) -> u32 {
+        self.end.max(self.pending.as_ref().map_or(0, |pending| pending.wrote.end()))
+    }
+
+    /// Grains that take space: all, and those for which it is put aside. What is pending takes
+    /// space beside what it replaces, and what was put aside for it.
     fn taken(&self) -> (u64, u64) {
-        let count = |is: fn(&&Grain) -> bool| self.grains.iter().filter(is).count() as u64;
-        (count(|grain| **grain != Grain::NONE), count(|grain| **grain == Grain::ASIDE))
+        let pends = self.pending.as_ref().map_or(0..0, |pending| pending.range());
+        let (mut taken, mut aside) = (pends.len() as u64, 0);
+        for (at, grain) in self.grains.iter().enumerate() {
+            let is_aside = *grain == Grain::ASIDE;
+            if *grain != Grain::NONE && !(is_aside && pends.contains(&at)) {
+                taken += 1;
+                aside += u64::from(is_aside);
+            }
+        }
+        (taken, aside)
     }
 
-    /// Its grains that lie somewhere.
+    /// Its grains that lie somewhere, those of both its versions.
     pub(super) fn some(&self) -> impl Iterator<Item = Grain> {
-        self.grains.iter().copied().filter(|grain| grain.is_some())
+        let pending = self.pending.iter().flat_map(|pending| pending.grains.iter());
+        self.grains.iter().chain(pending).copied().filter(|grain| grain.is_some())
     }
 
     /// Puts grains from number `at` on; what lay there goes to `retired`.
-    fn put(&mut self, at: usize, grains: &[Grain], retired: &mut Vec<u32>) {
+    pub(super) fn put(&mut self, at: usize, grains: &[Grain], retired: &mut Vec<u32>) {
         let mut all = std::mem::take(&mut self.grains).into_vec();
         all.resize(all.len().max(at + grains.len()), Grain::NONE);
         for (to, grain) in all.iter_mut().skip(at).zip(grains) {
@@ -270,7 +220,7 @@ impl Entry {
         let size = u64::from(self.strip.max(1));
         let mut runs: Vec<Range<u64>> = Vec::new();
         for (index, strip) in self.strips.range(from / size..) {
-            for (at, _) in strip.grains.iter().enumerate().filter(|(_, grain)| grain.is_some()) {
+            for (at, _) in strip.seen().enumerate().filter(|(_, grain)| grain.is_some()) {
                 let start = index * size + at as u64 * GRAIN;
                 let end = start + GRAIN;
                 if let Some(last) = runs.last_mut().filter(|last| last.end == start) {
@@ -286,7 +236,7 @@ impl Entry {
         runs
     }
 
-    /// The last version of a strip, here or cut.
+    /// The last stable version of a strip, here or cut.
     pub(super) fn last(&self, index: u64) -> Version {
         let is_cut = (index + 1).saturating_mul(u64::from(self.strip)) > self.floor_from;
         match self.strips.get(&index) {
@@ -388,10 +338,36 @@ impl Entry {
         for (index, strip) in &self.strips {
             let (taken, aside) = strip.taken();
             (self.grains, self.aside) = (self.grains + taken, self.aside + aside);
-            if strip.end > 0 {
-                self.end = index * size + u64::from(strip.end);
+            if strip.seen_end() > 0 {
+                self.end = index * size + u64::from(strip.seen_end());
             }
         }
+    }
+
+    /// A strip takes a write that is pending.
+    fn pend(&mut self, index: u64, pending: &Pending, retired: &mut Vec<u32>) {
+        self.fence = self.fence.max(pending.version.fence);
+        let last = self.last(index);
+        let fresh = || Strip { last, ..Strip::default() };
+        self.strips.entry(index).or_insert_with(fresh);
+        self.change(index, |to| to.pend(pending.clone(), retired));
+    }
+
+    /// Changes a strip's pending write, and counts what the object has then; how many grains less
+    /// space is put aside for.
+    fn change(&mut self, index: u64, how: impl FnOnce(&mut Strip)) -> i64 {
+        let Some(to) = self.strips.get_mut(&index) else { return 0 };
+        let had = to.taken();
+        how(to);
+        let has = to.taken();
+        self.grains = self.grains + has.0 - had.0;
+        self.aside = self.aside + has.1 - had.1;
+        let last = self.strips.iter().rev().find(|(_, strip)| strip.seen_end() > 0);
+        self.end = last.map_or(0, |(index, strip)| {
+            index * u64::from(self.strip) + u64::from(strip.seen_end())
+        });
+        let aside = |count: u64| i64::try_from(count).unwrap_or(0);
+        aside(had.1) - aside(has.1)
     }
 }
 
@@ -422,11 +398,7 @@ impl Index {
         match record {
             Record::Write { object, strip, version, offset, bytes, crc, grains } => {
                 let place = Place::of(*strip, *offset, *bytes as usize).ok_or(Bad::Impossible)?;
-                let entry = self.objects.entry(*object).or_default();
-                if entry.strip != 0 && entry.strip != *strip {
-                    return Err(Bad::Impossible);
-                }
-                entry.strip = *strip;
+                let entry = self.entry(*object, *strip)?;
                 entry.fence = entry.fence.max(version.fence);
                 let to = entry.strips.entry(place.index).or_default();
                 let had = to.taken();
@@ -440,21 +412,26 @@ impl Index {
                 entry.aside = entry.aside + has.1 - had.1;
                 entry.end = entry.end.max(end);
             }
+            Record::Pending { object, strip, index, pending } => {
+                self.entry(*object, *strip)?.pend(*index, pending, &mut freed.slots);
+            }
+            Record::Settled { object, index, version } => {
+                if let Some(entry) = self.objects.get_mut(object) {
+                    let slots = &mut freed.slots;
+                    freed.aside = entry.change(*index, |strip| strip.settle(*version, slots));
+                }
+            }
             Record::Hole { object, version, range, edges } => {
                 if let Some(entry) = self.objects.get_mut(object) {
                     entry.fence = entry.fence.max(version.fence);
                     let had = entry.aside;
                     freed.slots = entry.hole(*version, range, edges);
-                    freed.aside = had.saturating_sub(entry.aside);
+                    let less = had.saturating_sub(entry.aside);
+                    freed.aside = i64::try_from(less).unwrap_or(0);
                 }
             }
             Record::Aside { object, strip, version, range, share } => {
-                let entry = self.objects.entry(*object).or_default();
-                if entry.strip != 0 && entry.strip != *strip {
-                    return Err(Bad::Impossible);
-                }
-                entry.strip = *strip;
-                entry.put_aside(*version, range, *share);
+                self.entry(*object, *strip)?.put_aside(*version, range, *share);
             }
             Record::Seal { object, fence } => {
                 let entry = self.objects.entry(*object).or_default();
@@ -470,11 +447,22 @@ impl Index {
         Ok(freed)
     }
 
+    /// An object whose strips have this size, made if it is not there.
+    fn entry(&mut self, object: u64, strip: u32) -> Result<&mut Entry, Bad> {
+        let entry = self.objects.entry(object).or_default();
+        if entry.strip != 0 && entry.strip != strip {
+            return Err(Bad::Impossible);
+        }
+        entry.strip = strip;
+        Ok(entry)
+    }
+
     /// An object goes; the slots that nobody needs then.
     fn remove(&mut self, object: u64) -> Freed {
         let entry = self.objects.remove(&object).unwrap_or_default();
         let grains = entry.strips.values().flat_map(Strip::some);
-        Freed { slots: grains.map(|grain| grain.slot).collect(), aside: entry.aside }
+        let aside = i64::try_from(entry.aside).unwrap_or(0);
+        Freed { slots: grains.map(|grain| grain.slot).collect(), aside }
     }
 
     /// The strips whose content a record may change, those that are here and those it makes.
@@ -494,6 +482,11 @@ impl Index {
             }
             Record::Aside { object, strip, range, share, .. } => {
                 shared(*strip, range, *share).map(|(index, _)| (*object, index)).collect()
+            }
+            Record::Pending { object, index, .. } => vec![(*object, *index)],
+            Record::Settled { object, index, .. } => {
+                let is_here = self.strip((*object, *index)).is_some();
+                is_here.then_some((*object, *index)).into_iter().collect()
             }
             Record::Seal { .. } => Vec::new(),
             Record::Purge { object } | Record::Tomb { object, .. } => {
@@ -595,19 +588,27 @@ fn emit_strip(index: u64, strip: &Strip, into: &mut Vec<u8>) {
     for field in [strip.wrote.from, strip.wrote.bytes, strip.wrote.crc, strip.end] {
         into.extend_from_slice(&field.to_le_bytes());
     }
-    emit_grains(&strip.grains, into);
+    let pending = strip.pending.as_ref().filter(|_| !is_planted(Fault::Omitted));
+    emit_grains(&strip.grains, if pending.is_some() { HAS_PENDING } else { 0 }, into);
+    if let Some(pending) = pending {
+        pending.emit(into);
+    }
 }
 
 fn parse_strip(from: &mut Fields<'_>, size: u32) -> Result<(u64, Strip), Bad> {
     let (index, last) = (from.u64()?, from.version()?);
     let wrote = Wrote { from: from.u32()?, bytes: from.u32()?, crc: from.u32()? };
-    let (end, grains) = (from.u32()?, from.grains()?.into_boxed_slice());
+    let (end, count) = (from.u32()?, from.u16()?);
+    let grains = from.counted(count & !HAS_PENDING)?.into_boxed_slice();
     let begins = index.checked_mul(u64::from(size)).filter(|at| *at < END_MAX);
     let place = begins.and_then(|at| Place::of(size, at, end.max(1) as usize));
     let is_possible = place.is_some()
         && grains.len() as u64 * GRAIN <= u64::from(size)
         && grains.iter().all(|grain| grain.is_possible())
         && grains.last() != Some(&Grain::NONE);
-    let strip = Strip { last, wrote, end, grains };
+    let pending = if count & HAS_PENDING == 0 { None } else { Some(Pending::parse(from)?) };
+    let is_possible =
+        is_possible && pending.as_ref().is_none_or(|pending| pending.is_possible(size, index));
+    let strip = Strip { last, wrote, end, grains, pending: pending.map(Box::new) };
     if is_possible { Ok((index, strip)) } else { Err(Bad::Impossible) }
 }

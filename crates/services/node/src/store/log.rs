@@ -12,8 +12,9 @@ use outboard_base::task::{join2, yield_now};
 use outboard_medium::{Buf, Medium};
 use outboard_wire::shared::Reason;
 
-use super::format::{self, BLOCK, CHUNK, HEADERS, Header, LOG_ROOM, LogHead, PIECE_ROOM};
-use super::index::{Cursor, Record};
+use super::format::{self, BLOCK, CHUNK, HEADERS, Header, LOG_ROOM, LogHead, PIECE_ROOM, PLAIN};
+use super::index::Cursor;
+use super::record::Record;
 use super::space::Space;
 use super::{Shared, Store};
 
@@ -25,6 +26,8 @@ const BLOCKS_MAX: usize = 64;
 pub(super) struct Log {
     pub(super) half: u16,
     pub(super) epoch: u64,
+    /// The version of the format that its header says.
+    pub(super) format: u32,
     /// The last epoch that a checkpoint was tried for.
     pub(super) tried: u64,
     /// The first byte of the log in its half, and one behind the last that it may have.
@@ -78,7 +81,7 @@ impl Spent {
 
 /// A record on its way to the log.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct Waiting {
     record: Record,
     spent: Spent,
     outcome: Arc<OnceLock<Result<(), Reason>>>,
@@ -87,18 +90,18 @@ pub(super) struct Pending {
 /// Records that are being written. Where their writer is dropped nobody knows what is there.
 struct Batch<'s> {
     shared: &'s Shared,
-    pending: Vec<Pending>,
+    waiting: Vec<Waiting>,
 }
 
 impl Batch<'_> {
     fn settle(&mut self, result: Result<(), Reason>) {
         let mut state = self.shared.state();
-        for Pending { record, spent, outcome } in self.pending.drain(..) {
+        for Waiting { record, spent, outcome } in self.waiting.drain(..) {
             if result.is_ok() {
                 // Each was made from this index by who has its strip.
                 let freed = state.index.apply(&record).unwrap_or_default();
                 state.space.retire(freed.slots);
-                state.space.promised(-i64::try_from(freed.aside).unwrap_or(0));
+                state.space.promised(-freed.aside);
             } else {
                 spent.give_back(&mut state.space);
             }
@@ -141,21 +144,21 @@ impl Drop for Waiter<'_> {
             return;
         }
         let mut state = self.shared.state();
-        let mine = |pending: &Pending| Arc::ptr_eq(&pending.outcome, &self.outcome);
-        match state.pending.iter().position(mine).and_then(|at| state.pending.remove(at)) {
-            Some(pending) => pending.spent.give_back(&mut state.space),
+        let mine = |waiting: &Waiting| Arc::ptr_eq(&waiting.outcome, &self.outcome);
+        match state.waiting.iter().position(mine).and_then(|at| state.waiting.remove(at)) {
+            Some(waiting) => waiting.spent.give_back(&mut state.space),
             // It is being written: who comes to this strip next waits until that is over.
             None => state.orphans = true,
         }
     }
 }
 
-fn packed(batch: &[Pending]) -> Vec<Vec<u8>> {
+fn packed(batch: &[Waiting]) -> Vec<Vec<u8>> {
     let mut blocks: Vec<Vec<u8>> = Vec::new();
     let mut bytes = Vec::new();
-    for pending in batch {
+    for waiting in batch {
         bytes.clear();
-        pending.record.emit(&mut bytes);
+        waiting.record.emit(&mut bytes);
         match blocks.last_mut() {
             Some(block) if block.len() + bytes.len() <= LOG_ROOM => block.extend(&bytes),
             _ => blocks.push(bytes.clone()),
@@ -169,8 +172,8 @@ impl<M: Medium> Store<M> {
     pub(super) async fn commit(&self, record: Record, spent: Spent) -> Result<(), Reason> {
         let outcome = Arc::new(OnceLock::new());
         let waiter = Waiter { shared: &self.shared, outcome: Arc::clone(&outcome) };
-        let pending = Pending { record, spent, outcome };
-        self.shared.state().pending.push_back(pending);
+        let waiting = Waiting { record, spent, outcome };
+        self.shared.state().waiting.push_back(waiting);
         let outcome = &waiter.outcome;
         match self.leader.lock_unless(|| outcome.get().copied()).await {
             Err(outcome) => outcome,
@@ -195,23 +198,29 @@ impl<M: Medium> Store<M> {
     async fn lead(&self) {
         // Whose data came together with this one's have a record as soon as they are polled.
         yield_now().await;
-        let pending: Vec<Pending> = {
+        let waiting: Vec<Waiting> = {
             let mut state = self.shared.state();
             // A record fits a block.
-            let count = state.pending.len().min(BLOCKS_MAX);
-            state.pending.drain(..count).collect()
+            let count = state.waiting.len().min(BLOCKS_MAX);
+            state.waiting.drain(..count).collect()
         };
-        let mut batch = Batch { shared: &self.shared, pending };
-        let blocks = packed(&batch.pending);
-        let result = self.put(&blocks).await;
+        let mut batch = Batch { shared: &self.shared, waiting };
+        let blocks = packed(&batch.waiting);
+        let formats = batch.waiting.iter().map(|waiting| waiting.record.format());
+        let result = self.put(&blocks, formats.max().unwrap_or(PLAIN)).await;
         batch.settle(result);
     }
 
-    /// Writes blocks of records. The caller has `leader`.
-    async fn put(&self, blocks: &[Vec<u8>]) -> Result<(), Reason> {
+    /// Writes blocks of records, which `format` has first. The caller has `leader`.
+    async fn put(&self, blocks: &[Vec<u8>], format: u32) -> Result<(), Reason> {
         let len = blocks.len() * BLOCK;
-        let is_due = |log: &Log| log.broken || log.at() + len as u64 > log.end;
+        let is_due =
+            |log: &Log| log.broken || log.format < format || log.at() + len as u64 > log.end;
         if is_due(&self.shared.usable()?) {
+            {
+                let mut state = self.shared.state();
+                state.format = state.format.max(format);
+            }
             self.checkpoint().await?;
         }
         let mut log = self.shared.usable()?;
@@ -301,7 +310,7 @@ impl<M: Medium> Store<M> {
             let now = self.shared.usable()?;
             // Only a hint for recovery: without it more is verified then.
             if !now.broken && now.epoch == log.epoch && now.at() < now.end {
-                let _hint = self.put(&[Vec::new()]).await;
+                let _hint = self.put(&[Vec::new()], PLAIN).await;
             }
         }
         Ok(())
@@ -337,12 +346,13 @@ impl<M: Medium> Store<M> {
     /// `leader`, or is alone.
     pub(super) async fn checkpoint(&self) -> Result<(), Reason> {
         self.settle_headers().await?;
-        let (log, now) = {
+        let (log, now, format) = {
             let mut state = self.shared.state();
             state.log.tried += 1;
-            (state.log, state.space.now())
+            (state.log, state.space.now(), state.format.max(PLAIN))
         };
         let mut header = Header {
+            format,
             cluster: self.options.cluster,
             node: self.options.node,
             half: 1 - log.half.min(1),
@@ -367,7 +377,7 @@ impl<M: Medium> Store<M> {
             state.header = header;
             let (half, epoch, tried) = (header.half, header.epoch, log.tried);
             let end = start + header.limit;
-            state.log = Log { half, epoch, tried, start, end, before, ..Log::default() };
+            state.log = Log { half, epoch, format, tried, start, end, before, ..Log::default() };
             state.space.free_before(now);
             state.counts.checkpoints += 1;
         }

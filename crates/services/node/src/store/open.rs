@@ -17,8 +17,9 @@ use outboard_medium::{Buf, Medium};
 use outboard_wire::shared::Reason;
 
 use super::format::{self, BLOCK, Bad, CHUNK, HEADERS, Header, LogHead};
-use super::index::{Entry, GRAIN, Grain, Index, Record, Strip};
+use super::index::{Entry, GRAIN, Grain, Index, Strip};
 use super::log::Log;
+use super::record::Record;
 use super::space::{SLOTS_MIN, Space};
 use super::{GRAIN_LEN, OpenError, Shared, State, Store, StoreOptions};
 
@@ -90,6 +91,7 @@ impl<M: Medium> Store<M> {
         let mut state = State {
             log: begun(&found),
             header: found.header,
+            format: found.header.format,
             doubtful: found.is_doubtful,
             index,
             ..State::default()
@@ -177,6 +179,7 @@ fn begun(found: &Found) -> Log {
     Log {
         half: found.header.half,
         epoch: found.header.epoch,
+        format: found.header.format,
         tried: found.header.epoch,
         start,
         end: start + found.header.limit,

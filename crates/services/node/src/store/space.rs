@@ -28,6 +28,13 @@ pub(super) struct Want {
     pub(super) aside: u64,
 }
 
+impl Want {
+    /// The same, if those that are written over give nothing back.
+    pub(super) fn kept(self) -> Want {
+        Want { fresh: self.fresh + self.over, over: 0, ..self }
+    }
+}
+
 /// A bit for each slot, and those that are retired.
 #[derive(Debug, Default)]
 pub(super) struct Space {

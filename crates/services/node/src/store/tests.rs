@@ -8,10 +8,12 @@ use outboard_base::Rng;
 use outboard_wire::shared::Share;
 
 use super::format::{
-    self, BLOCK, Bad, Header, LOG_ROOM, LogHead, PIECE_ROOM, emit_piece, parse_piece,
+    self, BLOCK, Bad, COPIES, Header, LOG_ROOM, LogHead, PIECE_ROOM, PLAIN, emit_piece, parse_piece,
 };
 use super::fuzz;
-use super::index::{Cursor, GRAIN, Grain, Index, Record};
+use super::index::{Cursor, GRAIN, Grain, Index, Wrote};
+use super::pending::Pending;
+use super::record::Record;
 use super::{StoreOptions, Version};
 
 const SEEDS: Range<u64> = 0..100;
@@ -24,24 +26,39 @@ fn version(rng: &mut Rng) -> Version {
     Version { fence: rng.next_u64(), sequence: rng.next_u64() as u32 }
 }
 
+fn write(rng: &mut Rng) -> Record {
+    let (object, strip) = (rng.below(5), 8192 << rng.below(8));
+    let from = rng.below(strip);
+    let bytes = 1 + rng.below(strip - from);
+    let count = (from + bytes).div_ceil(GRAIN) - from / GRAIN;
+    Record::Write {
+        object: object + strip * 100,
+        strip: strip as u32,
+        version: version(rng),
+        offset: rng.below(1 << 40) * strip + from,
+        bytes: bytes as u32,
+        crc: rng.next_u64() as u32,
+        grains: (0..count).map(|_| grain(rng)).collect(),
+    }
+}
+
+/// The same write, of a strip that others have copies of.
+fn pending(write: Record, previous: Version, epoch: u32) -> Record {
+    let Record::Write { object, strip, version, offset, bytes, crc, grains } = write else {
+        return write;
+    };
+    let (index, from) = (offset / u64::from(strip), (offset % u64::from(strip)) as u32);
+    let (wrote, grains) = (Wrote { from, bytes, crc }, grains.into_boxed_slice());
+    let pending = Pending { version, previous, epoch, wrote, grains };
+    Record::Pending { object, strip, index, pending }
+}
+
 fn record(rng: &mut Rng) -> Record {
     let object = rng.below(5);
-    match rng.below(6) {
-        0..2 => {
-            let strip = 8192 << rng.below(8);
-            let from = rng.below(strip);
-            let bytes = 1 + rng.below(strip - from);
-            let count = (from + bytes).div_ceil(GRAIN) - from / GRAIN;
-            Record::Write {
-                object: object + strip * 100,
-                strip: strip as u32,
-                version: version(rng),
-                offset: rng.below(1 << 40) * strip + from,
-                bytes: bytes as u32,
-                crc: rng.next_u64() as u32,
-                grains: (0..count).map(|_| grain(rng)).collect(),
-            }
-        }
+    match rng.below(9) {
+        0..2 => write(rng),
+        6..8 => pending(write(rng), version(rng), rng.next_u64() as u32),
+        8 => Record::Settled { object, index: rng.below(1 << 40), version: version(rng) },
         2 => {
             let start = 1 + rng.below(1 << 40) * GRAIN;
             let end = if rng.chance(1, 2) { u64::MAX } else { start + 3 * GRAIN };
@@ -68,10 +85,46 @@ fn the_largest_record_fits_a_block() {
     let version = Version::default();
     let (strip, bytes, crc) = (1 << 20, 1 << 20, 0);
     let record = Record::Write { object: 1, strip, version, offset: 0, bytes, crc, grains };
+    let record = pending(record, version, 0);
     assert!(record.is_possible());
     let mut out = Vec::new();
     record.emit(&mut out);
     assert!(out.len() <= LOG_ROOM);
+}
+
+fn header(format: u32) -> Header {
+    Header { format, cluster: 1, node: 2, half: 1, pieces: 3, epoch: 4, bytes: 5, limit: 4096 }
+}
+
+/// The records of strips with copies, and a strip with a pending write in a checkpoint.
+fn golden_copies(write: &Record) {
+    let mut out = Vec::new();
+    let previous = Version { fence: 0x0101, sequence: 2 };
+    let pending = pending(write.clone(), previous, 9);
+    pending.emit(&mut out);
+    let version = Version { fence: 0x0201, sequence: 3 };
+    Record::Settled { object: 6, index: 1, version }.emit(&mut out);
+    #[rustfmt::skip]
+    let golden = [
+        7, 6, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0,
+        1, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 9, 0, 0, 0,
+        1, 0, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0, 1, 0, 4, 0, 0, 0, 5, 0, 0, 0,
+        8, 6, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0,
+    ];
+    assert_eq!(out, golden);
+    let mut index = Index::default();
+    index.apply(&pending).unwrap();
+    out.clear();
+    assert!(index.emit(Cursor::default(), usize::MAX, &mut out).is_none());
+    // Behind the object's head of 44 bytes: nothing that is stable, and what is pending.
+    #[rustfmt::skip]
+    let golden = [
+        1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 128,
+        1, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 9, 0, 0, 0,
+        1, 0, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0, 1, 0, 4, 0, 0, 0, 5, 0, 0, 0,
+    ];
+    assert_eq!(out[44..], golden);
 }
 
 /// The layout is a contract between versions of the program: this test is its golden copy.
@@ -105,9 +158,9 @@ fn golden_bytes() {
         9, 0, 0, 0, 0, 0, 0, 0, 16, 39, 0, 0, 0, 0, 0, 0, 2, 1, 0, 32, 0, 0,
     ];
     assert_eq!(out, golden);
+    golden_copies(&write);
     let mut block = vec![7; BLOCK];
-    let header =
-        Header { cluster: 1, node: 2, half: 1, pieces: 3, epoch: 4, bytes: 5, limit: 4096 };
+    let header = header(PLAIN);
     let crc = header.emit(&mut block).to_le_bytes();
     assert_eq!(block[..16], [&b"OBNODST1\x01\0\0\0"[..], &crc].concat());
     #[rustfmt::skip]
@@ -179,8 +232,7 @@ fn a_checkpoint_is_read_as_it_was_written_and_not_when_cut() {
 fn a_block_that_changed_in_one_bit_is_none() {
     let mut rng = Rng::new(1);
     let head = LogHead { epoch: 3, index: 4, before: 5, durable: 2 };
-    let header =
-        Header { cluster: 1, node: 2, half: 1, pieces: 3, epoch: 4, bytes: 5, limit: 4096 };
+    let header = header(COPIES);
     let (mut log, mut front, mut piece) = (vec![0; BLOCK], vec![0; BLOCK], vec![0; BLOCK]);
     let crc = head.emit(&mut log, b"records");
     let its_crc = header.emit(&mut front);

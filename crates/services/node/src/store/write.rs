@@ -13,8 +13,11 @@ use outboard_medium::{Buf, Medium};
 use outboard_wire::shared::call::Object;
 use outboard_wire::shared::{RESERVE_MAX, Reason, Share};
 
-use super::index::{Entry, GRAIN, Grain, Place, Record, Wrote, shared};
+use super::copies::Copies;
+use super::index::{Entry, GRAIN, Grain, Place, Strip, Wrote};
 use super::log::Spent;
+use super::pending::Pending;
+use super::record::{Record, shared};
 use super::space::Want;
 use super::{GRAIN_LEN, Shared, State, Store, Version};
 
@@ -67,7 +70,8 @@ impl<M: Medium> Store<M> {
     /// # Errors
     /// [`Reason::Invalid`]: they do not lie within one strip, or the object's strips have another
     /// size. [`Reason::Fence`]: a higher fence is in force. [`Reason::Order`]: the strip has a
-    /// later write, or another of this version. [`Reason::Full`], [`Reason::Medium`].
+    /// later write, or another of this version, or one that is pending. [`Reason::Full`],
+    /// [`Reason::Medium`].
     pub async fn write(
         &self,
         object: u64,
@@ -77,17 +81,30 @@ impl<M: Medium> Store<M> {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), Reason> {
-        let place = Place::of(strip, offset, bytes.len()).ok_or(Reason::Invalid)?;
         if previous.is_some_and(|previous| previous >= version) {
             return Err(Reason::Invalid);
         }
+        self.lay(object, strip, version, None, offset, bytes).await
+    }
+
+    /// Writes bytes, of which other nodes have copies or not.
+    pub(super) async fn lay(
+        &self,
+        object: u64,
+        strip: u32,
+        version: Version,
+        copies: Option<Copies>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Reason> {
+        let place = Place::of(strip, offset, bytes.len()).ok_or(Reason::Invalid)?;
         let first = place.index * u64::from(strip);
         let range = first..first + u64::from(strip);
         let _strip = self.locks.exclusive_on(Ino(object), range).await;
         self.settled().await;
         let crc = crc32c(bytes);
         let wrote = Wrote { from: place.from, bytes: place.bytes, crc };
-        let old = match self.admit(object, &place, version, wrote)? {
+        let old = match self.admit(object, &place, version, copies, wrote)? {
             Admitted::Done => return Ok(()),
             Admitted::New(old) => old,
         };
@@ -98,10 +115,19 @@ impl<M: Medium> Store<M> {
             self.merge(&mut buf, &old, place.from as usize % GRAIN_LEN, bytes).await?;
             buf
         };
-        let taken = self.take(wanted(&old)).await?;
+        let want = if copies.is_some() { wanted(&old).kept() } else { wanted(&old) };
+        let taken = self.take(want).await?;
         let grains = self.put_grains(&taken, buf).await?;
         let bytes = place.bytes;
-        let record = Record::Write { object, strip, version, offset, bytes, crc, grains };
+        let record = match copies {
+            None => Record::Write { object, strip, version, offset, bytes, crc, grains },
+            Some(Copies { previous, epoch }) => {
+                let (index, previous) = (place.index, previous.unwrap_or_default());
+                let grains = grains.into_boxed_slice();
+                let pending = Pending { version, previous, epoch, wrote, grains };
+                Record::Pending { object, strip, index, pending }
+            }
+        };
         self.commit(record, taken.into_spent()).await?;
         let mut state = self.shared.state();
         state.counts.writes += 1;
@@ -114,12 +140,14 @@ impl<M: Medium> Store<M> {
         object: u64,
         place: &Place,
         version: Version,
+        copies: Option<Copies>,
         wrote: Wrote,
     ) -> Result<Admitted, Reason> {
         self.shared.usable()?;
         let state = self.shared.state();
+        let follows = |newest| copies.is_none_or(|copies| copies.follow(version, newest));
         let Some(entry) = state.index.objects.get(&object) else {
-            let is_first = version > Version::default();
+            let is_first = version > Version::default() && follows(Version::default());
             let none = vec![Grain::NONE; place.grains().len()];
             return if is_first { Ok(Admitted::New(none)) } else { Err(Reason::Order) };
         };
@@ -130,10 +158,17 @@ impl<M: Medium> Store<M> {
             return Err(Reason::Invalid);
         }
         let (strip, last) = (entry.strips.get(&place.index), entry.last(place.index));
-        if version == last && strip.is_some_and(|strip| strip.wrote == wrote) {
+        let pending = strip.and_then(|strip| strip.pending.as_ref());
+        let is_pending = pending.is_some_and(|it| version == it.version && wrote == it.wrote);
+        let is_stable = version == last && strip.is_some_and(|strip| wrote == strip.wrote);
+        if is_pending || is_stable {
             return Ok(Admitted::Done);
         }
-        if version <= last && !is_planted(Fault::Order) {
+        let newest = strip.map_or(last, Strip::newest);
+        if version <= newest && !is_planted(Fault::Order) {
+            return Err(Reason::Order);
+        }
+        if !follows(newest) || pending.is_some() && copies.is_none() {
             return Err(Reason::Order);
         }
         let grain = |at| strip.map_or(Grain::NONE, |strip| strip.grain(at));
@@ -249,8 +284,8 @@ impl<M: Medium> Store<M> {
     /// `start`, if it went further.
     ///
     /// # Errors
-    /// As of [`Store::write`]. Also [`Reason::Medium`] where a grain that lies partly in it is
-    /// damaged.
+    /// As of [`Store::write`]; [`Reason::Order`] also where a write is pending, whoever made it.
+    /// Also [`Reason::Medium`] where a grain that lies partly in it is damaged.
     pub async fn hole(
         &self,
         object: u64,
@@ -332,10 +367,11 @@ impl<M: Medium> Store<M> {
         }
         let mut count = 0;
         for (index, grains) in shared(*strip, range, *share) {
-            if entry.is_some_and(|entry| entry.last(index) > *version) {
+            let known = entry.and_then(|entry| entry.strips.get(&index));
+            let pends = known.is_some_and(|strip| strip.pending.is_some());
+            if pends || entry.is_some_and(|entry| entry.last(index) > *version) {
                 return Err(Reason::Order);
             }
-            let known = entry.and_then(|entry| entry.strips.get(&index));
             let grain = |at| known.map_or(Grain::NONE, |strip| strip.grain(at));
             count += grains.filter(|at| grain(*at) == Grain::NONE).count() as u64;
         }
@@ -355,8 +391,9 @@ impl<M: Medium> Store<M> {
         if version.fence < entry.fence && !is_planted(Fault::Fence) {
             return Err(Reason::Fence);
         }
-        let mut strips = entry.strips.range(entry.touched(range));
-        if !is_planted(Fault::Order) && strips.any(|(_, strip)| strip.last > version) {
+        let mut strips = entry.strips.range(entry.touched(range)).map(|(_, strip)| strip);
+        let is_late = |strip: &Strip| strip.last > version && !is_planted(Fault::Order);
+        if strips.any(|strip| strip.pending.is_some() || is_late(strip)) {
             return Err(Reason::Order);
         }
         let mut edges = Vec::new();

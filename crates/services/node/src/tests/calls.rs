@@ -13,6 +13,8 @@ fn calls() -> Vec<Call> {
         Call::Purge { object: 1, fence: 9, until: NOW },
         Call::Objects { from: 0 },
         Call::Verify { object: 1 },
+        Call::Claims { object: 1, epoch: 1, from: 0 },
+        Call::Resolve { object: 1, fence: u64::MAX, epoch: 1, decided: Vec::new() },
         Call::Keys {
             keys: vec![Key { id: 1, until: u64::MAX, key: [9; 32] }],
             revoked: vec![Revoked { client: 0 }],

@@ -3,6 +3,7 @@
 
 mod attacks;
 mod failures;
+mod left;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -293,6 +294,27 @@ fn spread(mut ask: Ask, strategy: Strategy, nodes: &[u16]) -> Ask {
     ask.signed()
 }
 
+/// The same write, after one that was acknowledged.
+fn after(mut ask: Ask, previous: u32) -> Ask {
+    if let Target::Write(write) = &mut ask.heads.target {
+        write.previous = previous;
+    }
+    ask
+}
+
+/// Where a write may lie: in strips whose last write is the same one. Which that is.
+fn place(last: &[u32], size: u64, rng: &mut Rng) -> (u64, std::ops::Range<usize>, u32) {
+    loop {
+        let offset = rng.below(200_000 - size);
+        let strip = |at: u64| usize::try_from(at >> 16).unwrap();
+        let strips = strip(offset)..strip(offset + size - 1) + 1;
+        let previous = last[strips.start];
+        if last[strips.clone()].iter().all(|one| *one == previous) {
+            return (offset, strips, previous);
+        }
+    }
+}
+
 const STRATEGIES: [Strategy; 2] = [Strategy::Ring, Strategy::BinaryTree];
 
 /// 1 to k, in an order that `rng` draws.
@@ -317,13 +339,16 @@ fn all_hold_the_same(seed: u64, k: u16, strategy: Strategy, bad: u64) {
     });
     let nodes = order(k, &mut rng);
     let mut contents = vec![0; 200_000];
+    let mut last = [0; 4];
     for sequence in 1..4 {
         let size = 1 + rng.below(if sequence == 1 { 900 } else { 60_000 });
-        let offset = rng.below(contents.len() as u64 - size);
+        let (offset, strips, previous) = place(&last, size, &mut rng);
+        last[strips].fill(sequence);
         let data = bytes(&mut rng, size);
         let at = usize::try_from(offset).unwrap();
         contents[at..at + data.len()].copy_from_slice(&data);
-        let ask = spread(Ask::write(1, (5, sequence), offset, data), strategy, &nodes);
+        let ask = after(Ask::write(1, (5, sequence), offset, data), previous);
+        let ask = spread(ask, strategy, &nodes);
         assert_eq!(world.write(&nodes, &ask), (0, Ok(())), "{seed} {k} {strategy:?}");
         let before = world.figures("writes");
         assert_eq!(world.write(&nodes, &ask), (0, Ok(())), "once more");
@@ -366,7 +391,7 @@ fn packets_go_on_as_they_come() {
         let mut world = World::plain(1, 4, 0);
         let nodes = [1, 2, 3, 4];
         // Everybody speaks with everybody.
-        let hello = spread(Ask::write(1, (5, 1), 0, vec![1; 10]), strategy, &nodes);
+        let hello = spread(Ask::write(9, (5, 1), 0, vec![1; 10]), strategy, &nodes);
         assert_eq!(world.write(&nodes, &hello), (0, Ok(())));
         let ask = spread(Ask::write(1, (5, 2), 0, vec![7; 1 << 20]), strategy, &nodes);
         let mut asking = world.begin(1, &ask);

@@ -10,13 +10,16 @@ use std::task::Poll;
 use outboard_base::Rng;
 use outboard_base::task::{poll_once, run};
 use outboard_medium::mem::{Faults, Kept, MemMedium};
-use outboard_node::{Store, StoreOptions, Version};
+use outboard_node::{Copies, Store, StoreOptions, Version};
+use outboard_wire::shared::call::Decided;
 use outboard_wire::shared::{Reason, Share};
 
 pub(crate) const GRAIN: u64 = 8192;
 pub(crate) const STRIP: u32 = 16384;
 const STRIPS: u64 = 3;
-const OBJECTS: u64 = 3;
+const OBJECTS: u64 = 4;
+/// The one that other nodes have copies of.
+const COPIED: u64 = 4;
 
 pub(crate) type Media = (Arc<MemMedium>, Arc<MemMedium>);
 pub(crate) type TestStore = Store<Arc<MemMedium>>;
@@ -39,6 +42,8 @@ struct Was {
     end: u32,
     /// Not cut away: of one that is, only the version is known.
     is_here: bool,
+    /// What is seen of it, if a write is pending.
+    pending: Option<Box<Was>>,
 }
 
 impl Was {
@@ -52,6 +57,32 @@ impl Was {
             None => bytes.iter().all(|byte| *byte == 0),
         }
     }
+
+    fn versions(&self) -> Versions {
+        (self.version, self.pending.as_ref().map(|pending| pending.version))
+    }
+
+    fn seen(&self) -> &Was {
+        self.pending.as_deref().unwrap_or(self)
+    }
+
+    /// What it becomes if `version` was decided; nothing if it lacks that.
+    fn settled(&self, version: Version) -> Option<Was> {
+        let pending = self.pending.as_deref().filter(|pending| pending.version == version);
+        let stable = (self.version == version).then(|| Was { pending: None, ..self.clone() });
+        pending.cloned().or(stable)
+    }
+}
+
+/// The versions of a strip, stable and pending.
+type Versions = (Version, Option<Version>);
+
+fn versions(store: &TestStore, at: (u64, u64)) -> Versions {
+    let claims = run(store.claims(at.0, at.1, 1));
+    let claim = claims.first().filter(|claim| claim.strip == at.1);
+    claim.map_or_else(Versions::default, |claim| {
+        (claim.stable, claim.pending.map(|pending| pending.version))
+    })
 }
 
 struct Strip {
@@ -73,8 +104,16 @@ enum Op {
     Write {
         at: (u64, u64),
         version: Version,
+        copies: Option<Copies>,
         from: u32,
         bytes: Vec<u8>,
+    },
+    /// What was decided of the strips that other nodes have copies of, and which of these are not
+    /// as it says.
+    Resolve {
+        fence: u64,
+        decided: Vec<Decided>,
+        lacking: Vec<u64>,
     },
     Hole {
         object: u64,
@@ -87,6 +126,10 @@ enum Op {
         version: Version,
         range: Range<u64>,
         share: Share,
+    },
+    /// What was acknowledged of the object with copies, all of it.
+    Settle {
+        up_to: Version,
     },
     Purge {
         object: u64,
@@ -107,6 +150,7 @@ impl Op {
             | Op::Reserve { object, .. }
             | Op::Purge { object }
             | Op::Seal { object, .. } => Some(*object),
+            Op::Resolve { .. } | Op::Settle { .. } => Some(COPIED),
             Op::Flush | Op::Tidy => None,
         }
     }
@@ -115,8 +159,8 @@ impl Op {
 impl std::fmt::Display for Op {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Op::Write { at, version, from, bytes } => {
-                write!(f, "write {at:?} {version:?} {from}+{}", bytes.len())
+            Op::Write { at, version, copies, from, bytes } => {
+                write!(f, "write {at:?} {version:?} {copies:?} {from}+{}", bytes.len())
             }
             other => write!(f, "{other:?}"),
         }
@@ -127,16 +171,27 @@ type Running<'s> = Pin<Box<dyn Future<Output = Result<(), Reason>> + 's>>;
 
 fn begin<'s>(store: &'s TestStore, op: &'s Op) -> Running<'s> {
     match op {
-        Op::Write { at, version, from, bytes } => {
+        Op::Write { at, version, copies, from, bytes } => {
             let offset = at.1 * u64::from(STRIP) + u64::from(*from);
-            Box::pin(store.write(at.0, STRIP, *version, None, offset, bytes))
+            match copies {
+                None => Box::pin(store.write(at.0, STRIP, *version, None, offset, bytes)),
+                Some(copies) => {
+                    Box::pin(store.write_copy(at.0, STRIP, *version, *copies, offset, bytes))
+                }
+            }
         }
+        Op::Resolve { fence, decided, lacking } => Box::pin(async move {
+            let lacks = store.resolve(COPIED, *fence, decided).await?;
+            assert!(lacks.iter().map(|claim| claim.strip).eq(lacking.iter().copied()));
+            Ok(())
+        }),
         Op::Hole { object, version, range } => {
             Box::pin(store.hole(*object, *version, range.clone()))
         }
         Op::Reserve { object, version, range, share } => {
             Box::pin(store.reserve(*object, STRIP, *version, range.clone(), *share))
         }
+        Op::Settle { up_to } => Box::pin(store.settle(COPIED, 0..u64::MAX, *up_to)),
         Op::Purge { object } => Box::pin(store.purge(*object)),
         Op::Seal { object, fence } => Box::pin(async move {
             let sealed = store.seal(*object, *fence).await?;
@@ -198,7 +253,7 @@ impl Walk {
 
     fn options(&self) -> StoreOptions {
         // Every third has hardly more space than the objects take.
-        let capacity = if self.seed.is_multiple_of(3) { 22 } else { 64 };
+        let capacity = if self.seed.is_multiple_of(3) { 30 } else { 64 };
         StoreOptions { capacity: capacity * GRAIN, ..options() }
     }
 
@@ -269,15 +324,24 @@ impl Walk {
         self.sequence += 1;
         let fence = self.fences.get(&object).copied().unwrap_or(1);
         let version = Version { fence: fence + self.rng.below(2), sequence: self.sequence };
-        match self.rng.below(22) {
+        let kind = self.rng.below(22);
+        match kind {
+            12 | 13 if object == COPIED => {
+                let strip = self.rng.below(STRIPS);
+                let newest = self.now((COPIED, strip)).seen().version;
+                Op::Settle { up_to: Version { fence, sequence: newest.sequence } }
+            }
+            19 | 20 if object == COPIED => self.draw_resolve(fence),
             0..12 => {
+                let at = (object, self.rng.below(STRIPS));
+                let copies = (object == COPIED).then(|| self.copies(at, version));
                 let from = if self.rng.chance(1, 2) { 0 } else { self.rng.below(16000) };
                 let room = u64::from(STRIP) - from;
                 let len = if self.rng.chance(1, 2) { room } else { 1 + self.rng.below(room) };
                 let mut bytes = vec![0; usize::try_from(len).unwrap()];
                 self.rng.fill(&mut bytes);
                 let from = u32::try_from(from).unwrap();
-                Op::Write { at: (object, self.rng.below(STRIPS)), version, from, bytes }
+                Op::Write { at, version, copies, from, bytes }
             }
             12..14 => {
                 let start = self.rng.below(STRIPS * u64::from(STRIP));
@@ -299,6 +363,32 @@ impl Walk {
             }
             _ => Op::Tidy,
         }
+    }
+
+    /// What a writer says that knows what was acknowledged.
+    fn copies(&mut self, at: (u64, u64), version: Version) -> Copies {
+        let newest = self.now(at).seen().version;
+        let is_first = newest == Version::default() || newest.fence < version.fence;
+        let previous = (!is_first || self.rng.chance(1, 2)).then_some(newest);
+        Copies { previous, epoch: 7 }
+    }
+
+    /// Decided are: what is pending, what is stable, or what is not here.
+    fn draw_resolve(&mut self, fence: u64) -> Op {
+        let (mut decided, mut lacking) = (Vec::new(), Vec::new());
+        for strip in (0..STRIPS).filter(|_| self.rng.chance(1, 2)).collect::<Vec<_>>() {
+            let was = self.now((COPIED, strip));
+            let version = match self.rng.below(5) {
+                0..2 => was.seen().version,
+                2..4 => was.version,
+                _ => {
+                    lacking.push(strip);
+                    Version { fence: fence + 9, sequence: 0 }
+                }
+            };
+            decided.push(Decided { strip, version });
+        }
+        Op::Resolve { fence: fence + self.rng.below(2), decided, lacking }
     }
 
     /// Some operations side by side, of objects that they do not share but for writes.
@@ -375,7 +465,7 @@ impl Walk {
     }
 
     fn end(&self, object: u64) -> u64 {
-        let ends = (0..STRIPS).map(|strip| (strip, self.now((object, strip)).end));
+        let ends = (0..STRIPS).map(|strip| (strip, self.now((object, strip)).seen().end));
         let ends = ends.filter(|(_, end)| *end > 0);
         ends.map(|(strip, end)| strip * u64::from(STRIP) + u64::from(end)).max().unwrap_or(0)
     }
@@ -383,16 +473,31 @@ impl Walk {
     /// What an operation makes of strips.
     fn effects(&self, op: &Op) -> Vec<((u64, u64), Was)> {
         match op {
-            Op::Write { at, version, from, bytes } => {
-                let was = self.now(*at);
+            Op::Write { at, version, copies, from, bytes } => {
+                let was = self.now(*at).seen().clone();
                 let mut all = was.bytes();
                 let end = *from as usize + bytes.len();
                 all[*from as usize..end].copy_from_slice(bytes);
                 let end = was.end.max(u32::try_from(end).unwrap());
-                vec![(
-                    *at,
-                    Was { version: *version, bytes: Some(Arc::new(all)), end, is_here: true },
-                )]
+                let (version, bytes) = (*version, Some(Arc::new(all)));
+                let over = Was { version, bytes, end, is_here: true, pending: None };
+                let becomes = match copies {
+                    None => over,
+                    Some(_) => Was { pending: Some(Box::new(over)), ..was },
+                };
+                vec![(*at, becomes)]
+            }
+            Op::Settle { up_to } => {
+                let strips = (0..STRIPS).map(|strip| (COPIED, strip));
+                let pending = strips.filter_map(|at| Some((at, *self.now(at).pending?)));
+                pending.filter(|(_, pending)| pending.version <= *up_to).collect()
+            }
+            Op::Resolve { decided, .. } => {
+                let settled = |one: &Decided| {
+                    let at = (COPIED, one.strip);
+                    self.now(at).settled(one.version).map(|was| (at, was))
+                };
+                decided.iter().filter_map(settled).collect()
             }
             Op::Hole { object, version, range } => {
                 let strips = (0..STRIPS).map(|strip| (*object, strip));
@@ -449,6 +554,9 @@ impl Walk {
         for at in self.push(effects) {
             let strip = self.strips.get_mut(&at).unwrap();
             strip.now = strip.all.len() - 1;
+            if let Op::Resolve { .. } = op {
+                strip.flushed = strip.now;
+            }
         }
         match op {
             Op::Write { at: (object, _), version, .. } => {
@@ -462,10 +570,11 @@ impl Walk {
                 let fence = self.fences.entry(*object).or_default();
                 *fence = version.fence.max(*fence);
             }
-            Op::Seal { object, fence } => {
-                let mine = self.fences.entry(*object).or_default();
+            Op::Seal { fence, .. } | Op::Resolve { fence, .. } => {
+                let object = op.object().unwrap();
+                let mine = self.fences.entry(object).or_default();
                 *mine = (*fence).max(*mine);
-                self.sealed.insert(*object, *mine);
+                self.sealed.insert(object, *mine);
             }
             Op::Purge { object } => drop(self.sealed.remove(object)),
             Op::Flush => {
@@ -474,7 +583,7 @@ impl Walk {
                     strip.flushed = strip.flushed.max(*now);
                 }
             }
-            Op::Tidy => {}
+            Op::Settle { .. } | Op::Tidy => {}
         }
     }
 
@@ -493,13 +602,21 @@ impl Walk {
             let mine = self.fences.entry(*object).or_default();
             *mine = (*fence).max(*mine);
         }
+        if let Op::Resolve { fence, .. } = op {
+            let mine = self.fences.entry(COPIED).or_default();
+            *mine = (*fence).max(*mine);
+        }
         if let Op::Purge { object } = op {
             self.sealed.remove(object);
         }
         for at in self.push(effects) {
             let strip = self.strips.get_mut(&at).unwrap();
             let last = strip.all.len() - 1;
-            if !leave {
+            if !leave && at.0 == COPIED {
+                if versions(store, at) == strip.all[last].versions() {
+                    strip.now = last;
+                }
+            } else if !leave {
                 let read = run(store.read(at.0, at.1 * u64::from(STRIP), STRIP)).unwrap();
                 if strip.all[last].is(&read) {
                     // Where it reads as before, nobody knows which it is.
@@ -524,11 +641,15 @@ impl Walk {
             let trace = format!("OUTBOARD_SEED={}: strip {at:?}, crashed {crashed}", self.seed);
             let bytes = bytes.unwrap_or_else(|e| panic!("{trace}: {e:?}"));
             let strip = self.strips.entry(at).or_default();
+            let of_copies = (at.0 == COPIED).then(|| versions(store, at));
+            let is = |was: &Was| {
+                was.seen().is(&bytes) && of_copies.is_none_or(|of| of == was.versions())
+            };
             if crashed {
                 let may_be = strip.all.iter().enumerate().skip(strip.flushed);
-                let found = may_be.rev().find(|(_, was)| was.is(&bytes));
+                let found = may_be.rev().find(|(_, was)| is(was));
                 let Some((_, found)) = found else {
-                    let older = strip.all.iter().position(|was| was.is(&bytes));
+                    let older = strip.all.iter().position(is);
                     panic!(
                         "{trace}: {} states, flushed {}, is {older:?}",
                         strip.all.len(),
@@ -536,11 +657,13 @@ impl Walk {
                     );
                 };
                 let mut found = found.clone();
-                let alike = strip.all.iter().skip(strip.flushed).filter(|was| was.is(&bytes));
-                found.version = alike.map(|was| was.version).min().unwrap_or_default();
+                if of_copies.is_none() {
+                    let alike = strip.all.iter().skip(strip.flushed).filter(|was| is(was));
+                    found.version = alike.map(|was| was.version).min().unwrap_or_default();
+                }
                 *strip = Strip { all: vec![found], ..Strip::default() };
             } else {
-                assert!(strip.all[strip.now].is(&bytes), "{trace}");
+                assert!(is(&strip.all[strip.now]), "{trace}");
             }
         }
         for (object, fence) in &self.sealed {
@@ -566,16 +689,28 @@ impl Walk {
     /// What must be refused is, and changes nothing.
     fn refusals(&mut self, store: &TestStore) {
         let at = (1 + self.rng.below(OBJECTS), self.rng.below(STRIPS));
-        let was = self.now(at);
+        let was = self.now(at).seen().clone();
         let fence = store.objects(at.0, 1).first().filter(|o| o.object == at.0).map(|o| o.fence);
         let (Some(fence), true) = (fence, was.version > Version::default()) else { return };
-        let mut refused = |version| {
-            let mut bytes = [0; 9];
-            self.rng.fill(&mut bytes);
-            run(store.write(at.0, STRIP, version, None, at.1 * u64::from(STRIP), &bytes))
+        let (mut bytes, offset, seed) = ([0; 9], at.1 * u64::from(STRIP), self.seed);
+        self.rng.fill(&mut bytes);
+        let refused = |version| run(store.write(at.0, STRIP, version, None, offset, &bytes));
+        let follows = |previous| {
+            let (version, epoch) = (Version { fence, sequence: u32::MAX }, 7);
+            let copies = Copies { previous, epoch };
+            run(store.write_copy(at.0, STRIP, version, copies, offset, &bytes))
         };
+        if at.0 == COPIED {
+            let version = was.version;
+            let later = Version { sequence: version.sequence + 1, ..version };
+            assert_eq!(follows(Some(later)), Err(Reason::Order), "OUTBOARD_SEED={seed} a gap");
+            let before = Version { sequence: version.sequence - 1, ..version };
+            assert_eq!(follows(Some(before)), Err(Reason::Order), "OUTBOARD_SEED={seed}");
+            if version.fence == fence {
+                assert_eq!(follows(None), Err(Reason::Order), "OUTBOARD_SEED={seed}");
+            }
+        }
         let expected = if was.version.fence < fence { Reason::Fence } else { Reason::Order };
-        let seed = self.seed;
         assert_eq!(refused(was.version), Err(expected), "OUTBOARD_SEED={seed} {at:?}");
         let older = Version { fence: fence.saturating_sub(1), sequence: u32::MAX };
         let expected = if fence > 0 { Err(Reason::Fence) } else { Err(Reason::Order) };

@@ -197,11 +197,55 @@ fn node_calls() -> Vec<(Call, Vec<u8>)> {
         (Call::Verify { object }, with(&["43", INO_BYTES])),
         (Call::Keys { keys: vec![key], revoked }, hex(&key_bytes)),
         (Call::Newest, hex("48")),
+        (
+            Call::Claims { object, epoch: 3, from: FENCE },
+            with(&["49", INO_BYTES, "03000000", fence_bytes]),
+        ),
+        resolve(),
+        (
+            Call::Settle { capability: grant().capability, sequence: 4 },
+            with(&["4b", CAPABILITY_BYTES, "04000000"]),
+        ),
         (Call::Flush, hex("45")),
         (Call::Space, hex("46")),
         (Call::Install { policy: Policy::ReadOnly }, hex("47 01")),
         (Call::Status, hex("60")),
     ]
+}
+
+const VERSION: Version = Version { fence: FENCE, sequence: 4 };
+const VERSION_BYTES: &str = "0201000000000000 04000000 ";
+
+fn resolve() -> (Call, Vec<u8>) {
+    let decided = vec![
+        Decided { strip: 5, version: VERSION },
+        Decided { strip: 6, version: Version::default() },
+    ];
+    let bytes = [
+        "4a",
+        INO_BYTES,
+        FENCE_BYTES,
+        "03000000 02000000 0500000000000000 ",
+        VERSION_BYTES,
+        "0600000000000000 0000000000000000 00000000",
+    ];
+    (Call::Resolve { object: 0x11, fence: FENCE, epoch: 3, decided }, hex(&bytes.concat()))
+}
+
+fn claims() -> (Reply, Vec<u8>) {
+    let pending = Some(Taken { version: VERSION, epoch: 3 });
+    let claims = vec![
+        Claim { strip: 5, stable: Version::default(), pending },
+        Claim { strip: 6, stable: VERSION, pending: None },
+    ];
+    let bytes = [
+        "0e 02000000 0500000000000000 0000000000000000 00000000 01 ",
+        VERSION_BYTES,
+        "03000000 0600000000000000 ",
+        VERSION_BYTES,
+        "00",
+    ];
+    (Reply::Claims(claims), hex(&bytes.concat()))
 }
 
 /// Calls of who manages a cluster, and of parts to a coordinator.
@@ -258,5 +302,6 @@ pub(crate) fn replies() -> Vec<(Reply, Vec<u8>)> {
             Reply::Entries(vec![entry]),
             hex("0d 01000000 02000000 6162 01000000 63 0300000000000000 0400000000000000"),
         ),
+        claims(),
     ]
 }

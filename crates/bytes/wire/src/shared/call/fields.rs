@@ -15,10 +15,10 @@
 use outboard_base::{Cred, Errno, Fh, Ino, SessionId, Timestamp, limits};
 
 use super::{
-    Asker, Call, Entry, Event, Grant, Key, LAYOUT_LEN, Layout, Mode, Object, Policy, Reply,
-    Revoked, Told,
+    Asker, Call, Claim, Decided, Entry, Event, Grant, Key, LAYOUT_LEN, Layout, Mode, Object,
+    Policy, Reply, Revoked, Taken, Told, Version,
 };
-use super::{ENTRIES_MAX, EVENTS_MAX, KEYS_MAX, OBJECTS_MAX, REVOKED_MAX, TEXT_MAX};
+use super::{CLAIMS_MAX, ENTRIES_MAX, EVENTS_MAX, KEYS_MAX, OBJECTS_MAX, REVOKED_MAX, TEXT_MAX};
 use crate::file::Attr;
 use crate::shared::{CAPABILITY_LEN, COORDINATE_LEN, Capability, Coordinate, FAN_MAX};
 use crate::shared::{InvalidMessage, zeros};
@@ -313,6 +313,10 @@ records! {
     Key [KEYS_MAX] { id, until, key }
     Revoked [REVOKED_MAX] { client }
     Entry [ENTRIES_MAX] { name, value, version, session }
+    Version [0] { fence, sequence }
+    Taken [0] { version, epoch }
+    Claim [CLAIMS_MAX] { strip, stable, pending }
+    Decided [CLAIMS_MAX] { strip, version }
 }
 
 macro_rules! choices {
@@ -394,6 +398,9 @@ choices! { Call [0]
     70 Space;
     71 Install { policy };
     72 Newest;
+    73 Claims { object, epoch, from };
+    74 Resolve { object, fence, epoch, decided };
+    75 Settle { capability, sequence };
     80 Beat { session };
     81 List { prefix };
     82 Put { name, value, version, session };
@@ -416,4 +423,5 @@ choices! { Reply [0]
     11 Text(text);
     12 Space { free, capacity };
     13 Entries(entries);
+    14 Claims(claims);
 }

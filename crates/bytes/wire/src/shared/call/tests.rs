@@ -1,5 +1,7 @@
+use std::collections::BTreeMap;
+
 use outboard_base::limits::{GROUPS_MAX, IO_MAX, NAME_MAX, REPLY_HEADER_MAX, REQUEST_HEADER_MAX};
-use proptest::collection::vec;
+use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::strategy::Strategy as Values;
 
@@ -152,6 +154,10 @@ fn calls_are_bounded() {
         keys: vec![Key { id: 1, until: 2, key: [3; 32] }; count],
         revoked: vec![Revoked { client: 4 }; count],
     };
+    let resolve = |count: u64| {
+        let decided = (0..count).map(|strip| Decided { strip, version: Version::default() });
+        Call::Resolve { object: 1, fence: 2, epoch: 3, decided: decided.collect() }
+    };
     let put = |name, value| Call::Put {
         name: "n".repeat(name),
         value: "v".repeat(value),
@@ -168,6 +174,8 @@ fn calls_are_bounded() {
         (events(1, NAME_MAX + 1), false),
         (keys(KEYS_MAX), true),
         (keys(KEYS_MAX + 1), false),
+        (resolve(CLAIMS_MAX as u64), true),
+        (resolve(CLAIMS_MAX as u64 + 1), false),
         (put(NAME_MAX, ENTRY_VALUE_MAX), true),
         (put(NAME_MAX + 1, 0), false),
         (put(0, ENTRY_VALUE_MAX + 1), false),
@@ -186,6 +194,12 @@ fn replies_are_bounded() {
         let object = |object| Object { object, end: 1, fence: 2, bytes: 3 };
         Reply::Objects((0..count).map(object).collect())
     };
+    let claims = |count: u64| {
+        let version = Version { fence: 1, sequence: 2 };
+        let pending = Some(Taken { version, epoch: 3 });
+        let claim = |strip| Claim { strip, stable: Version::default(), pending };
+        Reply::Claims((0..count).map(claim).collect())
+    };
     let file = |header, payload| Reply::File {
         result: 0,
         header: vec![1; header],
@@ -194,6 +208,8 @@ fn replies_are_bounded() {
     for (reply, is_fit) in [
         (objects(OBJECTS_MAX as u64), true),
         (objects(OBJECTS_MAX as u64 + 1), false),
+        (claims(CLAIMS_MAX as u64), true),
+        (claims(CLAIMS_MAX as u64 + 1), false),
         (file(REPLY_HEADER_MAX, IO_MAX), true),
         (file(REPLY_HEADER_MAX + 1, 0), false),
         (file(0, IO_MAX + 1), false),
@@ -249,6 +265,10 @@ fn a_call_that_lies_is_refused() {
     assert_eq!(reply(5, 0x13, 10), field, "objects in no order");
     assert_eq!(reply(5, 0x12, 10), field, "an object twice");
     assert_eq!(reply(5, 0xFF, 11), field, "no text");
+    assert_eq!((reply(5, 6, 14), reply(5, 7, 14)), (field, field), "a strip twice, or in no order");
+    assert_eq!((call(25, 6, 74), call(25, 7, 74)), (field, field), "a strip twice, or in no order");
+    assert_eq!(reply(25, 2, 14), field, "neither pending nor not");
+    assert_eq!(call(1, 0, 75), Err(InvalidMessage::Version), "no capability");
     let endless = [11, 0xFF, 0xFF, 0xFF, 0xFF];
     assert_eq!(Reply::decode(&endless), Err(InvalidMessage::Field));
 }
@@ -391,11 +411,35 @@ fn any_asked() -> impl Values<Value = Call> {
     )
 }
 
+fn any_version() -> impl Values<Value = Version> {
+    any::<(u64, u32)>().prop_map(|(fence, sequence)| Version { fence, sequence })
+}
+
+/// Strips, by their numbers.
+fn any_strips() -> impl Values<Value = BTreeMap<u64, (Version, Option<Taken>)>> {
+    let taken = (any_version(), any::<u32>());
+    let taken = taken.prop_map(|(version, epoch)| Taken { version, epoch });
+    btree_map(any::<u64>(), (any_version(), prop::option::of(taken)), 0..40)
+}
+
+/// A call about copies.
+fn any_of_copies() -> impl Values<Value = Call> {
+    let settle = (any_grant(), any::<u32>())
+        .prop_map(|(grant, sequence)| Call::Settle { capability: grant.capability, sequence });
+    let numbers = any::<(u64, u64, u32)>();
+    let resolve = (numbers, any_strips()).prop_map(|((object, fence, epoch), all)| {
+        let decided = |(strip, (version, _)): (u64, _)| Decided { strip, version };
+        let decided = all.into_iter().map(decided).collect();
+        Call::Resolve { object, fence, epoch, decided }
+    });
+    prop_oneof![settle, resolve]
+}
+
 fn any_call() -> impl Values<Value = Call> {
     let keep = || prop::option::of(any_mode());
     let ids = || any::<(u64, u64, u64)>().prop_map(|(a, b, c)| (Ino(a), SessionId(b), c));
     let key = any::<(u8, u64, [u8; 32])>().prop_map(|(id, until, key)| Key { id, until, key });
-    let few = (0..21, ids(), keep()).prop_map(|(kind, (ino, session, number), keep)| match kind {
+    let few = (0..23, ids(), keep()).prop_map(|(kind, (ino, session, number), keep)| match kind {
         0 => Call::Detach { session },
         1 => Call::Back { session },
         2 => Call::Renew,
@@ -414,6 +458,7 @@ fn any_call() -> impl Values<Value = Call> {
         15 => Call::Beat { session: number },
         18 => Call::HandedIn,
         16 => Call::Newest,
+        19 => Call::Claims { object: number, epoch: 7, from: ino.0 },
         17 => Call::Holed { ino: Ino(number), fence: number },
         _ => Call::Status,
     });
@@ -433,6 +478,7 @@ fn any_call() -> impl Values<Value = Call> {
             let revoked = revoked.into_iter().map(|client| Revoked { client }).collect();
             Call::Keys { keys, revoked }
         }),
+        1 => any_of_copies(),
         1 => (0..5, ".{0,40}", ".{0,40}", prop::option::of(any::<u64>()), any::<u64>()).prop_map(
             |(kind, name, value, version, session)| match kind {
                 0 => Call::AddKey { name },
@@ -472,6 +518,10 @@ fn any_reply() -> impl Values<Value = Reply> {
             Reply::Objects(objects)
         }),
         1 => any::<String>().prop_map(Reply::Text),
+        1 => any_strips().prop_map(|all| {
+            let claim = |(strip, (stable, pending))| Claim { strip, stable, pending };
+            Reply::Claims(all.into_iter().map(claim).collect())
+        }),
         1 => vec((".{0,40}", ".{0,40}", any::<u64>(), any::<u64>()), 0..9).prop_map(|all| {
             let all = all.into_iter();
             let entries = all.map(|(name, value, version, session)| {

@@ -180,7 +180,7 @@ fn nodes_do_not_amplify() {
     for strategy in STRATEGIES {
         let nodes: Vec<u16> = (1..=16).collect();
         let mut world = World::plain(1, 16, 0);
-        let hello = spread(Ask::write(1, (5, 1), 0, vec![1]), strategy, &nodes);
+        let hello = spread(Ask::write(9, (5, 1), 0, vec![1]), strategy, &nodes);
         assert_eq!(world.write(&nodes, &hello), (0, Ok(())));
         world.sent.clear();
         let ask = spread(Ask::write(1, (5, 2), 0, vec![7; 1 << 20]), strategy, &nodes);

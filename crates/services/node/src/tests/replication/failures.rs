@@ -4,7 +4,8 @@
 use super::*;
 
 fn of_size(strategy: Strategy, sequence: u32, nodes: &[u16], len: usize) -> Ask {
-    spread(Ask::write(1, (5, sequence), 0, vec![7; len]), strategy, nodes)
+    let ask = after(Ask::write(1, (5, sequence), 0, vec![7; len]), sequence - 1);
+    spread(ask, strategy, nodes)
 }
 
 /// Ranks that have the write of `sequence` stored, by what they did.
@@ -161,10 +162,11 @@ fn writes_get_done_though_members_die() {
         let k = u16::try_from(2 + rng.below(4)).unwrap();
         let mut world = World::plain(seed, k, rng.below(4));
         let nodes = order(k, &mut rng);
+        let size = 1 + rng.below(200_000);
         for sequence in 1..5 {
-            let size = 1 + rng.below(200_000);
             let data = bytes(&mut rng, size);
-            let ask = spread(Ask::write(1, (5, sequence), 0, data.clone()), strategy, &nodes);
+            let ask = after(Ask::write(1, (5, sequence), 0, data.clone()), sequence - 1);
+            let ask = spread(ask, strategy, &nodes);
             let mut asking = world.begin(nodes[0], &ask);
             world.steps(rng.below(60));
             let dies = u16::try_from(1 + rng.below(u64::from(k))).unwrap();

@@ -1,0 +1,206 @@
+//! Strips that other nodes have copies of: what may go over what (R2), what a member tells who
+//! resolves, and what it does then (R5). The rules are those of `docs/internals/shared.md`; the
+//! member here is an active one.
+
+use std::ops::Range;
+
+use outboard_base::Ino;
+use outboard_base::planted::{Fault, is_planted};
+use outboard_base::task::join_all;
+use outboard_medium::Medium;
+use outboard_wire::shared::Reason;
+use outboard_wire::shared::call::{Claim, Decided, Taken};
+
+use super::index::Entry;
+use super::log::Spent;
+use super::record::Record;
+use super::{Store, Version};
+
+/// What a write says of the others that its strip had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copies {
+    /// The last acknowledged version of the strip; nothing: none under this fence. What was under
+    /// those below was done, or decided, before this one was given out (R1).
+    pub previous: Option<Version>,
+    /// The epoch of the group under which it came.
+    pub epoch: u32,
+}
+
+impl Copies {
+    /// Whether a write may go over the newest one that is here: that is the last acknowledged one.
+    /// A newer one was not acknowledged; with an older one a write was missed.
+    pub(super) fn follow(self, version: Version, newest: Version) -> bool {
+        match self.previous {
+            Some(previous) if newest < previous => is_planted(Fault::Gap),
+            Some(previous) => newest == previous || is_planted(Fault::Unordered),
+            None => {
+                newest == Version::default()
+                    || newest.fence < version.fence
+                    || is_planted(Fault::Unordered)
+            }
+        }
+    }
+}
+
+/// Strips that are looked at before others may use the store again.
+const STRIPS_AT_ONCE: usize = 1 << 12;
+
+/// What a member has to do about what was decided of a strip.
+enum Due {
+    /// It is so.
+    Nothing,
+    /// What is pending becomes stable, or is forgotten.
+    Record(Record),
+    /// It lacks the version.
+    Lacks(Claim),
+}
+
+/// What is here of a strip.
+fn claim(entry: Option<&Entry>, index: u64) -> Claim {
+    let strip = entry.and_then(|entry| entry.strips.get(&index));
+    let pending = strip.and_then(|strip| strip.pending.as_ref());
+    let taken = |version, epoch| Taken { version, epoch };
+    Claim {
+        strip: index,
+        stable: entry.map_or_else(Version::default, |entry| entry.last(index)),
+        pending: pending.map(|pending| taken(pending.version, pending.epoch)),
+    }
+}
+
+impl<M: Medium> Store<M> {
+    /// Writes bytes that lie within one strip, of which other nodes have copies, too. The write is
+    /// pending then, and so much is `answered`; what was pending before is stable. What is read is
+    /// what is pending: nobody but its writer reads before it is done or decided.
+    ///
+    /// # Errors
+    /// As of [`Store::write`]. [`Reason::Order`] also where what is here is not the last
+    /// acknowledged write before this one. [`Reason::Full`] also where it is over others: these
+    /// give nothing back before this one is stable.
+    pub async fn write_copy(
+        &self,
+        object: u64,
+        strip: u32,
+        version: Version,
+        copies: Copies,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Reason> {
+        if copies.previous.is_some_and(|previous| previous >= version) {
+            return Err(Reason::Invalid);
+        }
+        self.lay(object, strip, version, Some(copies), offset, bytes).await
+    }
+
+    /// What is here of the strips of an object from number `from` on, in their order, so many at
+    /// most. Strips that were never written, or are cut away, are not among them.
+    pub async fn claims(&self, object: u64, from: u64, most: usize) -> Vec<Claim> {
+        let _shared = self.locks.shared_on(Ino(object), 0..u64::MAX).await;
+        self.settled().await;
+        let state = self.shared.state();
+        let Some(entry) = state.index.objects.get(&object) else { return Vec::new() };
+        let strips = entry.strips.range(from..).take(most);
+        strips.map(|(index, _)| claim(Some(entry), *index)).collect()
+    }
+
+    /// Each of these strips has this version and nothing newer: what is pending is stable, or
+    /// forgotten. Durable before it returns. Those that lack theirs are left as they are, and
+    /// returned.
+    ///
+    /// # Errors
+    /// [`Reason::Fence`]: a higher fence is in force, or a strip has a later stable version; of the
+    /// others some may be done. [`Reason::Full`], [`Reason::Medium`].
+    pub async fn resolve(
+        &self,
+        object: u64,
+        fence: u64,
+        decided: &[Decided],
+    ) -> Result<Vec<Claim>, Reason> {
+        let _all = self.locks.exclusive(Ino(object)).await;
+        self.settled().await;
+        self.shared.usable()?;
+        let known = self.shared.state().index.objects.get(&object).map(|entry| entry.fence);
+        match known {
+            Some(known) if known > fence => return Err(Reason::Fence),
+            Some(known) if known == fence => {}
+            _ => self.commit(Record::Seal { object, fence }, Spent::default()).await?,
+        }
+        let (mut records, mut lacking) = (Vec::new(), Vec::new());
+        for one in decided {
+            match self.due(object, *one)? {
+                Due::Nothing => {}
+                Due::Record(record) => records.push(record),
+                Due::Lacks(claim) => lacking.push(claim),
+            }
+        }
+        self.commit_all(records).await?;
+        if !is_planted(Fault::Undecided) {
+            self.flush().await?;
+        }
+        Ok(lacking)
+    }
+
+    /// All writes of these bytes up to a version were acknowledged: they are stable, and durable
+    /// once a flush says so, which gives back what they replaced (R4).
+    ///
+    /// # Errors
+    /// [`Reason::Fence`]: a higher fence is in force. [`Reason::Full`], [`Reason::Medium`]: of the
+    /// strips some may be done.
+    pub async fn settle(
+        &self,
+        object: u64,
+        range: Range<u64>,
+        up_to: Version,
+    ) -> Result<(), Reason> {
+        let mut next = range.start;
+        while next < range.end {
+            let _all = self.locks.exclusive(Ino(object)).await;
+            self.settled().await;
+            self.shared.usable()?;
+            let (records, behind) = self.acknowledged(object, next..range.end, up_to)?;
+            self.commit_all(records).await?;
+            next = behind.unwrap_or(range.end);
+        }
+        Ok(())
+    }
+
+    /// What becomes stable of some strips, and where those behind them begin.
+    fn acknowledged(
+        &self,
+        object: u64,
+        range: Range<u64>,
+        up_to: Version,
+    ) -> Result<(Vec<Record>, Option<u64>), Reason> {
+        let state = self.shared.state();
+        let Some(entry) = state.index.objects.get(&object) else { return Ok((Vec::new(), None)) };
+        if up_to.fence < entry.fence {
+            return Err(Reason::Fence);
+        }
+        let is_done = |version: Version| version <= up_to || is_planted(Fault::Eager);
+        let (mut records, mut strips) = (Vec::new(), entry.strips.range(entry.touched(&range)));
+        for (index, strip) in strips.by_ref().take(STRIPS_AT_ONCE) {
+            let pending = strip.pending.as_ref().map(|pending| pending.version);
+            if let Some(version) = pending.filter(|version| is_done(*version)) {
+                records.push(Record::Settled { object, index: *index, version });
+            }
+        }
+        Ok((records, strips.next().map(|(index, _)| index * u64::from(entry.strip))))
+    }
+
+    async fn commit_all(&self, records: Vec<Record>) -> Result<(), Reason> {
+        let commits = records.into_iter().map(|record| self.commit(record, Spent::default()));
+        join_all(commits.collect()).await.into_iter().collect()
+    }
+
+    fn due(&self, object: u64, Decided { strip, version }: Decided) -> Result<Due, Reason> {
+        let state = self.shared.state();
+        let claim = claim(state.index.objects.get(&object), strip);
+        let settled = Record::Settled { object, index: strip, version };
+        Ok(match claim.pending {
+            Some(pending) if pending.version == version => Due::Record(settled),
+            _ if claim.stable > version => return Err(Reason::Fence),
+            _ if claim.stable < version => Due::Lacks(claim),
+            Some(_) => Due::Record(settled),
+            None => Due::Nothing,
+        })
+    }
+}
