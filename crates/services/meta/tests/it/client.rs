@@ -188,9 +188,10 @@ impl Client {
         if rig.world.write(&has.grant.capability, &has.grant.nodes, end) {
             has.end = end;
             has.dirty = true;
-        } else {
-            // Fenced: it asks anew.
-            self.has.remove(&ino);
+        } else if rig.world.is_fenced(&has.grant.capability) {
+            // It asks anew. Of a node that is away, or does not know a key, nothing is lost: what
+            // was written is still to be told.
+            self.loses(ino);
         }
     }
 
@@ -242,12 +243,22 @@ impl Client {
                 }
             }
         }
-        // A grant that was asked for before this answer may be of before it, too.
+        self.overtakes(ino);
+        let recalled = self.recalled.remove(0);
+        *recalled.asked.answer.lock().unwrap() = Some(Ok(Reply::Done));
+    }
+
+    /// It has nothing of a file any more.
+    fn loses(&mut self, ino: Ino) {
+        self.has.remove(&ino);
+        self.overtakes(ino);
+    }
+
+    /// A grant that was asked for before this may be of before it, too.
+    fn overtakes(&mut self, ino: Ino) {
         for pending in &mut self.pending {
             pending.overtaken |= matches!(pending.wants, Wants::Delegate(of, _) if of == ino);
         }
-        let recalled = self.recalled.remove(0);
-        *recalled.asked.answer.lock().unwrap() = Some(Ok(Reply::Done));
     }
 
     fn take_answers(&mut self, rig: &Rig, chooser: &mut Chooser) -> bool {
@@ -306,9 +317,7 @@ impl Client {
                     match reply {
                         // What was written since is told later.
                         Reply::Done => has.dirty = has.end != *end,
-                        _ => {
-                            self.has.remove(ino);
-                        }
+                        _ => self.loses(*ino),
                     }
                 }
             }
@@ -342,7 +351,8 @@ impl Client {
         if known.is_none() {
             let now = rig.world.time();
             if now < self.lease {
-                assert_eq!(grant.attr.size, rig.world.end(ino.0), "what is granted is settled");
+                let (size, end) = (grant.attr.size, rig.world.end(ino.0));
+                assert!(rig.world.is_settled(ino.0, size), "granted with {size}, not {end}");
             }
         }
         let mode = grant.mode;

@@ -44,6 +44,8 @@ pub(crate) struct State {
     /// For clients; the newest last.
     pub(crate) asked: VecDeque<Asked>,
     pub(crate) known: BTreeSet<Peer>,
+    /// Files that the server lost power over, and nobody has looked at since.
+    doubtful: BTreeSet<u64>,
 }
 
 /// The network, as the server and clients see it.
@@ -107,6 +109,27 @@ impl World {
         held.fence = capability.fence;
         held.end = held.end.max(end);
         true
+    }
+
+    /// Whether a node knows of a later fence.
+    pub(crate) fn is_fenced(&self, capability: &Capability) -> bool {
+        let state = self.state();
+        let mut held = state.nodes.values().filter_map(|node| node.objects.get(&capability.object));
+        held.any(|held| held.fence > capability.fence)
+    }
+
+    /// Whether a file that is granted is as long as its nodes say. Once after the server's loss of
+    /// power it may be longer: it was cut, and the volume has lost that. Then its end is zeros.
+    pub(crate) fn is_settled(&self, object: u64, size: u64) -> bool {
+        let end = self.end(object);
+        let mut state = self.state();
+        if state.doubtful.remove(&object) && size > end {
+            let mut held =
+                state.nodes.values_mut().filter_map(|node| node.objects.get_mut(&object));
+            held.next().into_iter().for_each(|held| held.end = size);
+            return true;
+        }
+        size == end
     }
 
     /// Where the nodes say that a file ends.
@@ -343,6 +366,9 @@ impl Rig {
             self.disk.kv.crash();
             self.disk.medium.crash();
             self.disk.boots.set(self.disk.boots.get() + 1);
+            let mut state = self.world.state();
+            let objects = state.nodes.values().flat_map(|node| node.objects.keys().copied());
+            state.doubtful = objects.collect();
         }
         self.life.set(self.life.get() + 10);
         *self.server.borrow_mut() = Some(self.disk.open(&self.world, self.life.get()));
