@@ -181,7 +181,10 @@ impl<N: Net> Inner<N> {
             request: asked.encoded(&header)?,
             payload: payload.to_vec(),
         };
-        let flags = header.flags.with(Flags::REPLAY);
+        // Who is closed may have been given anew what it was known by: as a replay a close would
+        // take locks that are another's by now. It is asked as it was.
+        let closes = matches!(request, Request::Release { .. } | Request::Releasedir { .. });
+        let flags = if closes { header.flags } else { header.flags.with(Flags::REPLAY) };
         let replay = asked.encoded(&Header { flags, ..header.clone() })?;
         let reply = self.ask_as(call, |call| match call {
             Call::File { asker, payload, .. } => {
@@ -199,6 +202,8 @@ impl<N: Net> Inner<N> {
                 let payload = if len == 0 { Payload::None } else { Payload::Bytes(payload) };
                 Ok(Answer { reply, payload })
             }
+            // It was closed when this was asked first.
+            CallReply::Failed(Errno::EBADF) if closes => Ok(Reply::Empty.into()),
             CallReply::Failed(errno) => Err(errno),
             _ => Err(Errno::EPROTO),
         }

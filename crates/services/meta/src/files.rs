@@ -70,9 +70,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
         let _busy = self.speak_for(who, asker.session).await?;
         let _lane = self.lane_of(&header).await;
-        let comes_back =
-            header.flags.has(Flags::REPLAY) || matches!(request, Request::Reclaim { .. });
-        self.losses().came(asker.session, comes_back);
+        match request {
+            Request::Reclaim { .. } => self.losses().hands_in(asker.session),
+            _ => self.losses().came(asker.session, header.flags.has(Flags::REPLAY)),
+        }
         let caller = caller(asker);
         let of = Operation { caller: &caller, header: &header, wall, leads_to: None };
         match request {

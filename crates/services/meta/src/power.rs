@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The store does not say what it lost, so this is said of more than was lost. A session was there
-//! before if it comes in the grace period, or later and hands something in.
+//! before if it comes in the grace period, later and hands something in, or begins by what it sends
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -149,6 +150,13 @@ impl Losses {
     pub(crate) fn came(&mut self, session: SessionId, was_there: bool) {
         if let Some(loss) = self.0.as_mut().filter(|loss| loss.sessions.len() < MOST) {
             loss.sessions.entry(session).or_insert_with(|| was_there.then(BTreeSet::new));
+        }
+    }
+
+    /// A session hands something in: it was there, whatever came before.
+    pub(crate) fn hands_in(&mut self, session: SessionId) {
+        if let Some(loss) = self.0.as_mut().filter(|loss| loss.sessions.len() < MOST) {
+            loss.sessions.entry(session).or_default().get_or_insert_default();
         }
     }
 

@@ -360,6 +360,8 @@ impl Medium for FileMedium {
             return (outcome, buf);
         }
         if self.cached && buf.len() <= COPY_MAX {
+            // One that nobody waits for any more may be to the same place.
+            self.orphans.none().await;
             let written = self.file.write_all_at(&buf, offset);
             return (written.map_err(|error| Errno::from(&error)), buf);
         }

@@ -238,7 +238,8 @@ impl Entry {
 
     /// The last stable version of a strip, here or cut.
     pub(super) fn last(&self, index: u64) -> Version {
-        let is_cut = (index + 1).saturating_mul(u64::from(self.strip)) > self.floor_from;
+        let is_cut =
+            index.saturating_add(1).saturating_mul(u64::from(self.strip)) > self.floor_from;
         match self.strips.get(&index) {
             Some(strip) => strip.last,
             None if is_cut => self.floor,
