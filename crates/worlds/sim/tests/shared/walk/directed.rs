@@ -165,8 +165,8 @@ pub(crate) fn what_comes_again_changes_nothing(rule: Option<Rule>) -> bool {
 /// gets the file, and makes it longer. Who reads then at its old end finds what is new, or waits.
 pub(crate) fn leases_end_at_clients_before_they_do_at_the_server(rule: Option<Rule>) -> bool {
     let mut story = Story::new(rule, uncached(), |walk| {
-        walk.world.runs_faster(CLIENTS[ONE], -20_000);
-        walk.world.runs_faster(SERVER, 20_000);
+        walk.world.runs_faster(CLIENTS[ONE], -40_000);
+        walk.world.runs_faster(SERVER, 40_000);
     });
     let first = story.write(OTHER, 0, SOME, 1);
     story.does(OTHER, first);
