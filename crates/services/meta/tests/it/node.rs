@@ -1,6 +1,6 @@
 //! A node as the contract has it: fences, keys, versions, and bytes in a map.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use outboard_codec::mac;
 use outboard_wire::shared::call::{Key, Object, Revoked};
@@ -17,6 +17,8 @@ pub(crate) struct Node {
     /// Bytes of objects, and the last sequence under their fence.
     pub(crate) bytes: BTreeMap<u64, Vec<u8>>,
     sequences: BTreeMap<(u64, u64), u32>,
+    /// Objects that were cut.
+    pub(crate) cut: BTreeSet<u64>,
 }
 
 impl Node {
@@ -64,7 +66,10 @@ impl Node {
             bytes.resize(bytes.len().max(end as usize), 0);
             bytes[start as usize..end as usize].copy_from_slice(data);
         } else if !matches!(target, Target::Hole(hole) if hole.share.is_some()) {
-            held.end = if end == u64::MAX { held.end.min(start) } else { held.end };
+            if end == u64::MAX {
+                held.end = held.end.min(start);
+                self.cut.insert(object);
+            }
             let end = bytes.len().min(end as usize);
             bytes[(start as usize).min(end)..end].fill(0);
         }

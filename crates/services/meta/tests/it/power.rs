@@ -85,7 +85,14 @@ fn who_was_answered_before_hears_once_that_the_server_lost_power() {
     let FileReply::Entry(made) = host.rig.does(1, 11, &made) else { panic!("not made") };
     let fsync = Request::Fsync { ino: made.ino, fh: Fh::NONE, data_only: false };
     assert_eq!(host.asks(11, &fsync, Flags::default()), Ok(()));
-    // One that hands something in late was.
+    // One that hands something in late was, though something else of it came first.
+    assert_eq!(host.asks(66, &Request::Noop, Flags::default()), Ok(()));
+    let (ino, fh) = (host.idle, Fh::NONE);
+    let handed_in = Request::Reclaim { ino, fh, flags: 0, directory: false };
+    // Whether it is still taken is another question.
+    let _taken = host.asks(66, &handed_in, Flags::default());
+    assert_eq!(host.all(66, Flags::default()), [LOST, Ok(()), LOST, LOST]);
+    // One that begins by what it sends again was.
     let noop = Request::Noop;
     assert_eq!(host.asks(55, &noop, Flags::REPLAY), Ok(()));
     assert_eq!(host.all(55, Flags::default()), [LOST, Ok(()), LOST, LOST]);

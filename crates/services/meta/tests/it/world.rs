@@ -44,7 +44,7 @@ pub(crate) struct State {
     /// For clients; the newest last.
     pub(crate) asked: VecDeque<Asked>,
     pub(crate) known: BTreeSet<Peer>,
-    /// Files that the server lost power over, and nobody has looked at since.
+    /// Files that were cut before the server lost power, and that nobody has looked at since.
     doubtful: BTreeSet<u64>,
 }
 
@@ -367,8 +367,8 @@ impl Rig {
             self.disk.medium.crash();
             self.disk.boots.set(self.disk.boots.get() + 1);
             let mut state = self.world.state();
-            let objects = state.nodes.values().flat_map(|node| node.objects.keys().copied());
-            state.doubtful = objects.collect();
+            let cut = state.nodes.values().flat_map(|node| node.cut.iter().copied());
+            state.doubtful = cut.collect();
         }
         self.life.set(self.life.get() + 10);
         *self.server.borrow_mut() = Some(self.disk.open(&self.world, self.life.get()));
