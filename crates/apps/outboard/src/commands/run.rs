@@ -530,7 +530,10 @@ fn stay(
                 if !followed {
                     tend(process.as_deref_mut());
                 }
-                if let (Some(line), Ok(status)) = (&mut line, dpu.status()) {
+                // Nobody is asked for what nobody reads: it would wake both sides.
+                if let Some(line) = &mut line
+                    && let Ok(status) = dpu.status()
+                {
                     line.print(&status);
                 }
             }
