@@ -342,6 +342,9 @@ pub enum Call {
     HandedIn,
     /// A delegation. The server takes back what is in the way. Reply: `Grant`.
     Delegate { ino: Ino, mode: Mode },
+    /// A delegation again, under another fence: some who have copies of the file did not take what
+    /// was written, or asked for, under this one. What was is decided first. Reply: `Grant`.
+    Regrant { ino: Ino, fence: u64 },
     /// What changed under a write delegation. Reply: `Done`; `ESTALE` if the fence is not the
     /// file's any more.
     Publish { ino: Ino, fence: u64, told: Told },
@@ -416,6 +419,12 @@ pub enum Call {
     /// acknowledged by all who have copies, as was what came before them: they are stable. Its
     /// client asks. Reply: `Done`.
     Settle { capability: Capability, sequence: u32 },
+    /// Whether it may lack what it has acknowledged of objects that others have copies of: it has
+    /// lost power. Then it serves none of those that it was not told to trust. Reply: `Flag`.
+    Doubts,
+    /// What it has of this object is what all who have copies have; of all objects, if all bits are
+    /// set. Reply: `Done`.
+    Trust { object: u64 },
     /// Anybody asks it for its own requests, until this conversation ends. Reply: `Done`.
     Install { policy: Policy },
 

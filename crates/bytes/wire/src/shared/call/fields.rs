@@ -387,6 +387,7 @@ choices! { Call [0]
     21 Tells { ino, fence, told };
     22 Wrote { asker, request, count, fence, told };
     23 Answered { asker, request };
+    24 Regrant { ino, fence };
     32 Recall { ino, keep };
     33 Events { events };
     64 Seal { object, fence };
@@ -401,6 +402,8 @@ choices! { Call [0]
     73 Claims { object, epoch, from };
     74 Resolve { object, fence, epoch, decided };
     75 Settle { capability, sequence };
+    76 Doubts;
+    77 Trust { object };
     80 Beat { session };
     81 List { prefix };
     82 Put { name, value, version, session };

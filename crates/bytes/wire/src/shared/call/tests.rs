@@ -432,7 +432,11 @@ fn any_of_copies() -> impl Values<Value = Call> {
         let decided = all.into_iter().map(decided).collect();
         Call::Resolve { object, fence, epoch, decided }
     });
-    prop_oneof![settle, resolve]
+    let few = any::<(u64, u64)>().prop_flat_map(|(number, fence)| {
+        let regrant = Call::Regrant { ino: Ino(number), fence };
+        prop_oneof![Just(regrant), Just(Call::Doubts), Just(Call::Trust { object: number })]
+    });
+    prop_oneof![settle, resolve, few]
 }
 
 fn any_call() -> impl Values<Value = Call> {
