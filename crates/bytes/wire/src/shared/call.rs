@@ -419,9 +419,10 @@ pub enum Call {
     /// acknowledged by all who have copies, as was what came before them: they are stable. Its
     /// client asks. Reply: `Done`.
     Settle { capability: Capability, sequence: u32 },
-    /// Whether it may lack what it has acknowledged of objects that others have copies of: it has
-    /// lost power. Then it serves none of those that it was not told to trust. Reply: `Flag`.
-    Doubts,
+    /// Whether it may lack what it has acknowledged of this object, which others have copies of, as
+    /// it has lost power since, and was not told to trust it; of any object, if all bits are set.
+    /// Those it does not serve. Reply: `Flag`.
+    Doubts { object: u64 },
     /// What it has of this object is what all who have copies have; of all objects, if all bits are
     /// set. Reply: `Done`.
     Trust { object: u64 },

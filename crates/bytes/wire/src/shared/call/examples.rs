@@ -207,7 +207,7 @@ fn node_calls() -> Vec<(Call, Vec<u8>)> {
             with(&["4b", CAPABILITY_BYTES, "04000000"]),
         ),
         (Call::Regrant { ino: Ino(0x11), fence: 2 }, hex("18 1100000000000000 0200000000000000")),
-        (Call::Doubts, hex("4c")),
+        (Call::Doubts { object: 0x11 }, hex("4c 1100000000000000")),
         (Call::Trust { object: 0x11 }, hex("4d 1100000000000000")),
         (Call::Flush, hex("45")),
         (Call::Space, hex("46")),

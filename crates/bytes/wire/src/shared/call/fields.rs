@@ -402,7 +402,7 @@ choices! { Call [0]
     73 Claims { object, epoch, from };
     74 Resolve { object, fence, epoch, decided };
     75 Settle { capability, sequence };
-    76 Doubts;
+    76 Doubts { object };
     77 Trust { object };
     80 Beat { session };
     81 List { prefix };

@@ -434,7 +434,8 @@ fn any_of_copies() -> impl Values<Value = Call> {
     });
     let few = any::<(u64, u64)>().prop_flat_map(|(number, fence)| {
         let regrant = Call::Regrant { ino: Ino(number), fence };
-        prop_oneof![Just(regrant), Just(Call::Doubts), Just(Call::Trust { object: number })]
+        let doubts = Call::Doubts { object: fence };
+        prop_oneof![Just(regrant), Just(doubts), Just(Call::Trust { object: number })]
     });
     prop_oneof![settle, resolve, few]
 }
