@@ -210,7 +210,7 @@ impl<N: Net> Inner<N> {
     /// A write failed for good: what was taken of it behind the end of the file must not show when
     /// that grows.
     async fn take_back(&self, entered: &Use<'_>, error: DataError, range: Range<u64>) {
-        if !matches!(error, DataError::Fenced | DataError::Expired)
+        if !matches!(error, DataError::Fenced | DataError::Expired | DataError::Undecided)
             && range.start < range.end
             && let Err(error) = self.data.hole(&entered.grant, range).await
         {

@@ -1,10 +1,14 @@
-//! The data path: writes, reads and holes, straight to the nodes (NetDFS III; rules R1 to R3 for
-//! one copy).
+//! The data path: writes, reads and holes, straight to the nodes (NetDFS III and V; rules R1 to R4
+//! for who writes).
 //!
 //! A write is cut at the borders of strips; strip `i` lies on node `i mod n` of the grant. A piece
 //! has a version (the grant's fence, a sequence counted here) and is sent under that version until
 //! somebody answers for it: a node takes it once, however often it comes. One write of a strip is
 //! unacknowledged at a time, and it carries the last acknowledged sequence of its strip.
+//!
+//! A file with copies lies whole on each node of its grant, its *members*. A write goes to the
+//! first, who passes it on, and is answered when all have it; any member answers a read; a hole is
+//! asked of each.
 //!
 //! A node that does not answer, or has no room now, is asked again, for as long as it takes:
 //! programs wait, as with any file system on a network. What ends that is a refusal, and, of a
@@ -22,7 +26,7 @@ use outboard_base::task::{RangeLocks, try_join_abreast};
 use outboard_codec::crc32c;
 use outboard_flow::Net;
 use outboard_volume::Fill;
-use outboard_wire::shared::call::{Call, Grant, Reply};
+use outboard_wire::shared::call::{Call, Grant, Reply, STRIP_MIN};
 use outboard_wire::shared::{
     Answer, Coordinate, Coordinates, DATA_MAX, Head, Heads, HoleHead, Peer, RESERVE_MAX, RUN_LEN,
     ReadHead, Reason, Role, Share, Strategy, Target, WriteHead,
@@ -55,6 +59,8 @@ pub enum DataError {
     Full,
     /// A medium failed, or what came back is not what was asked for.
     Medium,
+    /// Who have copies may not have the same: what they have must be decided first.
+    Undecided,
 }
 
 impl From<Reason> for DataError {
@@ -64,6 +70,7 @@ impl From<Reason> for DataError {
             Reason::Expired => DataError::Expired,
             Reason::Full => DataError::Full,
             Reason::Medium => DataError::Medium,
+            Reason::Order | Reason::Filling => DataError::Undecided,
             reason => DataError::Refused(reason),
         }
     }
@@ -105,7 +112,8 @@ impl<N: Net> Data<N> {
         &self.net
     }
 
-    /// Writes bytes at `at`. Ends when nodes have acknowledged all of them.
+    /// Writes bytes at `at`. Ends when nodes have acknowledged all of them; with copies, when all
+    /// members have.
     ///
     /// # Errors
     /// [`DataError`]; then it is not known which strips were written.
@@ -125,37 +133,52 @@ impl<N: Net> Data<N> {
         piece: &Piece,
         bytes: &[u8],
     ) -> Result<(), DataError> {
-        let (object, fence) = (grant.capability.object, grant.capability.fence);
-        let peer = self.node(grant, piece.strip)?;
-        if self.unsynced.is_crowded(peer) {
-            self.flush(std::iter::once(peer)).await?;
-        }
-        let _alone = self.strips.exclusive_on(Ino(object), places(piece.strip..piece.strip + 1));
-        let _alone = _alone.await;
-        let strip = piece.strip;
-        let (sequence, previous) = self.versions.begin(object, fence, strip..strip + 1)?;
+        let object = grant.capability.object;
+        let holders = self.writes_to(grant, piece.strip)?;
+        let first = *holders.first().ok_or(DataError::Refused(Reason::Invalid))?;
+        self.can_remember(&holders).await?;
+        let strips = piece.strip..piece.strip + 1;
+        let _alone = self.strips.exclusive_on(Ino(object), places(strips.clone())).await;
+        let begun = self.versions.begin_write(object, grant.capability.fence, piece.strip)?;
+        // As they are now: those behind the first do not say.
+        let boots: Vec<_> = holders.iter().map(|peer| self.unsynced.boot(*peer)).collect();
+        let members = if has_copies(grant) { &grant.nodes[..] } else { &[] };
         let write = WriteHead {
-            strategy: Strategy::Single,
+            strategy: grant.capability.strategy,
             rank: 0,
-            k: 1,
+            k: grant.capability.k,
             unit: 0,
             role: Role::Data,
             offset: piece.range.start,
             bytes: u32::try_from(bytes.len()).map_err(|_| DataError::Refused(Reason::Range))?,
-            sequence,
-            previous,
+            sequence: begun.sequence,
+            previous: begun.previous,
             crc: crc32c(bytes),
             session: 0,
             number: 0,
             lane: 0,
-            coordinates: Coordinates::new(&[]).map_err(|_| DataError::Refused(Reason::Invalid))?,
+            coordinates: Coordinates::new(members)
+                .map_err(|_| DataError::Refused(Reason::Invalid))?,
         };
-        let heads = heads(grant, write.bytes, Target::Write(write));
-        let (answer, _) = self.ask(peer, &heads, bytes).await?;
-        self.unsynced.wrote(peer, object, answer.boot);
-        self.versions.done(object, fence, strip..strip + 1, sequence);
-        self.takes(grant, peer, &answer, false);
+        let heads = heads(grant, write.bytes, begun.settled, Target::Write(write));
+        let (answer, _) = self.ask(first, &heads, bytes).await?;
+        for (peer, boot) in holders.iter().zip(boots) {
+            let boot = if *peer == first { answer.boot } else { boot.unwrap_or_default() };
+            self.unsynced.wrote(*peer, object, boot, holders.len());
+        }
+        begun.done();
+        self.takes(grant, first, &answer, false);
         Ok(())
+    }
+
+    /// What is written to these from now on is remembered until they have flushed it: who must be
+    /// flushed before is. Of several the boots must be known, as one answers for all.
+    async fn can_remember(&self, holders: &[Peer]) -> Result<(), DataError> {
+        let several = holders.len() > 1;
+        let must = |peer: &&Peer| {
+            self.unsynced.is_crowded(**peer) || (several && self.unsynced.boot(**peer).is_none())
+        };
+        self.flush(holders.iter().filter(must).copied()).await
     }
 
     /// Reads `len` bytes at `at`; what was never written is zero.
@@ -165,11 +188,10 @@ impl<N: Net> Data<N> {
     pub async fn read(&self, grant: &Grant, at: u64, len: usize) -> Result<Vec<u8>, DataError> {
         let end = at.checked_add(len as u64).ok_or(DataError::Refused(Reason::Range))?;
         let each = pieces(grant, at..end).map(|piece| async move {
-            let peer = self.node(grant, piece.strip)?;
             let bytes = u32::try_from(piece.range.end - piece.range.start)
                 .map_err(|_| DataError::Refused(Reason::Range))?;
             let read = ReadHead { offset: piece.range.start, bytes, unit: 0, map: false };
-            let (_, data) = self.ask(peer, &heads(grant, 0, Target::Read(read)), &[]).await?;
+            let (_, _, data) = self.ask_any(grant, piece.strip, read).await?;
             if data.len() == bytes as usize { Ok((piece, data)) } else { Err(DataError::Medium) }
         });
         let read = try_join_abreast(ABREAST, each).await?;
@@ -196,7 +218,7 @@ impl<N: Net> Data<N> {
     /// # Errors
     /// [`DataError`]; then it is not known for which of them it is.
     async fn reserve(&self, grant: &Grant, range: Range<u64>) -> Result<(), DataError> {
-        let strip = u64::from(grant.layout.strip.max(1));
+        let strip = strip_len(grant);
         let most = RESERVE_MAX / strip * strip;
         let mut at = range.start;
         while at < range.end {
@@ -238,34 +260,39 @@ impl<N: Net> Data<N> {
         if range.is_empty() {
             return Ok(());
         }
-        let (object, fence) = (grant.capability.object, grant.capability.fence);
-        let strip = u64::from(grant.layout.strip.max(1));
+        let (object, strip) = (grant.capability.object, strip_len(grant));
         let strips = range.start / strip..range.end.div_ceil(strip);
         let _alone = self.strips.exclusive_on(Ino(object), places(strips.clone())).await;
-        let (sequence, previous) = self.versions.begin(object, fence, strips.clone())?;
+        let begun = self.versions.begin(object, grant.capability.fence, strips.clone())?;
         let hole = HoleHead {
             offset: range.start,
             end: range.end,
-            sequence,
-            previous,
+            sequence: begun.sequence,
+            previous: begun.previous,
             session: 0,
             number: 0,
             lane: 0,
             share: None,
         };
         // Of a hole the node of a strip passes over what is not in its own.
-        let count = (strips.end - strips.start).min(grant.nodes.len() as u64);
-        let each = (strips.start..strips.start.saturating_add(count)).map(|strip| async move {
-            let share = if aside { Some(share(grant, strip)?) } else { None };
-            let heads = heads(grant, 0, Target::Hole(HoleHead { share, ..hole }));
-            let peer = self.node(grant, strip)?;
+        let count = match has_copies(grant) {
+            true => grant.nodes.len() as u64,
+            false => (strips.end - strips.start).min(grant.nodes.len() as u64),
+        };
+        let settled = begun.settled;
+        let each = (strips.start..strips.start.saturating_add(count)).map(|place| async move {
+            let share = if aside { Some(share(grant, place)?) } else { None };
+            let heads = heads(grant, 0, settled, Target::Hole(HoleHead { share, ..hole }));
+            let peer = self.node(grant, place)?;
             let (answer, _) = self.ask(peer, &heads, &[]).await?;
-            self.unsynced.wrote(peer, object, answer.boot);
             self.takes(grant, peer, &answer, true);
-            Ok::<_, DataError>(())
+            Ok::<_, DataError>((peer, answer.boot))
         });
-        try_join_abreast(ABREAST, each).await?;
-        self.versions.done(object, fence, strips, sequence);
+        let copies = if has_copies(grant) { grant.nodes.len() } else { 1 };
+        for (peer, boot) in try_join_abreast(ABREAST, each).await? {
+            self.unsynced.wrote(peer, object, boot, copies);
+        }
+        begun.done();
         Ok(())
     }
 
@@ -282,6 +309,9 @@ impl<N: Net> Data<N> {
         let (object, fence) = (grant.capability.object, grant.capability.fence);
         let fresh = (grant.attr.blocks == 0 && self.versions.knows_all(fence)).then_some(0);
         let each = grant.nodes.iter().map(|node| self.versions.held(object, fence, node.node));
+        if has_copies(grant) {
+            return each.flatten().max().or(fresh);
+        }
         each.map(|held| held.or(fresh)).sum()
     }
 
@@ -293,10 +323,8 @@ impl<N: Net> Data<N> {
         if let Some(held) = self.held(grant) {
             return Ok(held);
         }
-        let nodes = 0..grant.nodes.len() as u64;
-        let each = nodes.map(|place| async move {
-            let peer = self.node(grant, place)?;
-            let answer = self.ask_map(grant, peer, 0, 1).await?.0;
+        let each = (0..shares(grant)).map(|place| async move {
+            let (peer, answer, _) = self.ask_map(grant, place, 0, 1).await?;
             self.takes(grant, peer, &answer, false);
             Ok::<_, DataError>(answer.held)
         });
@@ -308,17 +336,17 @@ impl<N: Net> Data<N> {
         self.versions.forget_held(object);
     }
 
-    /// Runs of data that end behind `from` at one node, so many at most.
+    /// Runs of data that end behind `from` in one share of the file, so many at most.
     async fn ask_map(
         &self,
         grant: &Grant,
-        peer: Peer,
+        place: u64,
         from: u64,
         most: usize,
-    ) -> Result<(Answer, Vec<Range<u64>>), DataError> {
+    ) -> Result<(Peer, Answer, Vec<Range<u64>>), DataError> {
         let bytes = u32::try_from(most * RUN_LEN).map_err(|_| DataError::Medium)?;
         let read = ReadHead { offset: from, bytes, unit: 0, map: true };
-        let (answer, data) = self.ask(peer, &heads(grant, 0, Target::Read(read)), &[]).await?;
+        let (peer, answer, data) = self.ask_any(grant, place, read).await?;
         let (words, rest) = data.as_chunks::<8>();
         let (pairs, odd) = words.as_chunks::<2>();
         let runs: Vec<Range<u64>> = pairs
@@ -328,7 +356,7 @@ impl<N: Net> Data<N> {
         let in_order = runs.iter().all(|run| run.start < run.end && run.end > from)
             && runs.is_sorted_by(|one, next| one.end < next.start);
         let is_whole = rest.is_empty() && odd.is_empty() && runs.len() <= most;
-        if in_order && is_whole { Ok((answer, runs)) } else { Err(DataError::Medium) }
+        if in_order && is_whole { Ok((peer, answer, runs)) } else { Err(DataError::Medium) }
     }
 
     /// Runs of data that end behind `from` at all nodes, in order, and up to where they are all.
@@ -338,10 +366,8 @@ impl<N: Net> Data<N> {
         from: u64,
         most: usize,
     ) -> Result<(Vec<Range<u64>>, u64), DataError> {
-        let nodes = 0..grant.nodes.len() as u64;
-        let each = nodes.map(|place| async move {
-            let peer = self.node(grant, place)?;
-            let (_, runs) = self.ask_map(grant, peer, from, most).await?;
+        let each = (0..shares(grant)).map(|place| async move {
+            let (_, _, runs) = self.ask_map(grant, place, from, most).await?;
             let is_all = runs.len() < most;
             let end = runs.last().filter(|_| !is_all).map_or(u64::MAX, |last| last.end);
             Ok::<_, DataError>((runs, end))
@@ -398,6 +424,28 @@ impl<N: Net> Data<N> {
         if all_done { Ok(()) } else { Err(DataError::Medium) }
     }
 
+    /// Who have copies need not keep what was replaced by writes that all of them acknowledged (R4):
+    /// the flush after this gives it back.
+    ///
+    /// # Errors
+    /// [`DataError`].
+    pub(crate) async fn settle(&self, grant: &Grant) -> Result<(), DataError> {
+        let (object, fence) = (grant.capability.object, grant.capability.fence);
+        let sequence = self.versions.settled(object, fence);
+        if !has_copies(grant) || sequence == 0 {
+            return Ok(());
+        }
+        // Who refuses it keeps it longer.
+        let call = Call::Settle { capability: grant.capability, sequence };
+        self.call(self.nodes(grant).into_iter(), call).await.map(drop)
+    }
+
+    /// Whether some who have copies may have something that was not acknowledged.
+    pub(crate) fn is_undone(&self, grant: &Grant) -> bool {
+        let (object, fence) = (grant.capability.object, grant.capability.fence);
+        has_copies(grant) && self.versions.is_undone(object, fence)
+    }
+
     /// Bytes that the nodes of a file can still take.
     async fn free(&self, grant: &Grant) -> Result<u64, DataError> {
         let spaces = self.call(self.nodes(grant).into_iter(), Call::Space).await?;
@@ -405,6 +453,10 @@ impl<N: Net> Data<N> {
             Reply::Space { free, .. } => Ok(free),
             _ => Err(DataError::Medium),
         });
+        if has_copies(grant) {
+            let each: Result<Vec<u64>, DataError> = free.collect();
+            return Ok(each?.into_iter().min().unwrap_or(0));
+        }
         free.sum()
     }
 
@@ -431,7 +483,7 @@ impl<N: Net> Data<N> {
                         return Ok(reply);
                     }
                     Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
-                    Err(_) => self.places.is_silent(peer),
+                    Err(_) => self.places.is_silent(peer, self.net.now()),
                 }
                 self.pause(&mut pause).await;
             }
@@ -461,7 +513,15 @@ impl<N: Net> Data<N> {
         self.unsynced.forget(object);
     }
 
-    /// The node that a strip lies on, known from now on.
+    /// Who answers for a write of a strip, the one that it is sent to first.
+    fn writes_to(&self, grant: &Grant, strip: u64) -> Result<Vec<Peer>, DataError> {
+        match has_copies(grant) {
+            true => Ok(self.nodes(grant)),
+            false => Ok(vec![self.node(grant, strip)?]),
+        }
+    }
+
+    /// The node that a strip lies on, or one of those that have it; known from now on.
     fn node(&self, grant: &Grant, strip: u64) -> Result<Peer, DataError> {
         let count = grant.nodes.len() as u64;
         let at = strip.checked_rem(count).and_then(|at| usize::try_from(at).ok());
@@ -498,6 +558,52 @@ impl<N: Net> Data<N> {
         if is_revoked { Err(DataError::Refused(Reason::Revoked)) } else { Ok(()) }
     }
 
+    /// Reads at any node that has a strip, or a share: who was silent of late comes last. Who asked,
+    /// the answer, its data.
+    async fn ask_any(
+        &self,
+        grant: &Grant,
+        place: u64,
+        read: ReadHead,
+    ) -> Result<(Peer, Answer, Vec<u8>), DataError> {
+        let heads = heads(grant, 0, 0, Target::Read(read));
+        if !has_copies(grant) {
+            let peer = self.node(grant, place)?;
+            return self.ask(peer, &heads, &[]).await.map(|(answer, data)| (peer, answer, data));
+        }
+        let count = grant.nodes.len() as u64;
+        let mut members = (place..place.saturating_add(count))
+            .map(|place| self.node(grant, place))
+            .collect::<Result<Vec<Peer>, DataError>>()?;
+        let mut pause = PAUSE;
+        loop {
+            self.may_ask()?;
+            let now = self.net.now();
+            members.sort_by_key(|peer| self.places.was_silent(*peer, now));
+            let mut refused = None;
+            for peer in &members {
+                match self.net.request(*peer, &heads, &[]).await {
+                    Ok((Answer { outcome: Err(Reason::Busy), .. }, _)) => {}
+                    // Another may have it whole.
+                    Ok((Answer { outcome: Err(reason @ Reason::Filling), .. }, _)) => {
+                        refused = Some(reason.into());
+                    }
+                    Ok((Answer { outcome: Err(reason @ Reason::Medium), .. }, _)) => {
+                        refused = Some(reason.into());
+                    }
+                    Ok((Answer { outcome: Err(reason), .. }, _)) => return Err(reason.into()),
+                    Ok((answer, data)) => return Ok((*peer, answer, data)),
+                    Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
+                    Err(_) => self.places.is_silent(*peer, self.net.now()),
+                }
+            }
+            if let Some(reason) = refused {
+                return Err(reason);
+            }
+            self.pause(&mut pause).await;
+        }
+    }
+
     /// Asks until there is an answer.
     async fn ask(
         &self,
@@ -509,11 +615,12 @@ impl<N: Net> Data<N> {
         loop {
             self.may_ask()?;
             match self.net.request(peer, heads, data).await {
-                Ok((Answer { outcome: Err(Reason::Busy | Reason::Filling), .. }, _)) => {}
+                // Who has copies is asked again: who was away may be back, and the others have it.
+                Ok((Answer { outcome: Err(Reason::Busy | Reason::Unreached), .. }, _)) => {}
                 Ok((Answer { outcome: Err(reason), .. }, _)) => return Err(reason.into()),
                 Ok(answered) => return Ok(answered),
                 Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
-                Err(_) => self.places.is_silent(peer),
+                Err(_) => self.places.is_silent(peer, self.net.now()),
             }
             self.pause(&mut pause).await;
         }
@@ -525,17 +632,35 @@ impl<N: Net> Data<N> {
     }
 }
 
-fn heads(grant: &Grant, data: u32, target: Target) -> Heads {
-    let head = Head { request: 0, data, epoch: 1, settled: 0, hop: 0 };
+fn heads(grant: &Grant, data: u32, settled: u32, target: Target) -> Heads {
+    let settled = if has_copies(grant) { settled } else { 0 };
+    let head = Head { request: 0, data, epoch: 1, settled, hop: 0 };
     Heads { head, capability: grant.capability, target }
+}
+
+/// Whether each node of a grant has all of the file.
+pub(crate) fn has_copies(grant: &Grant) -> bool {
+    grant.capability.strategy != Strategy::Single
+}
+
+/// In how many shares a file lies, each on nodes of its own.
+fn shares(grant: &Grant) -> u64 {
+    if has_copies(grant) { 1 } else { grant.nodes.len() as u64 }
+}
+
+/// What of a file has one version. Nodes tell versions of copies by their own strips.
+fn strip_len(grant: &Grant) -> u64 {
+    let strip = if has_copies(grant) { STRIP_MIN } else { grant.layout.strip };
+    u64::from(strip.clamp(1, DATA_MAX))
 }
 
 /// Which strips are those of the node that this one lies on.
 fn share(grant: &Grant, strip: u64) -> Result<Share, DataError> {
-    let count = grant.nodes.len() as u64;
+    let count = shares(grant);
     let place = strip.checked_rem(count).and_then(|place| u8::try_from(place).ok());
     let (place, count) = place.zip(u8::try_from(count).ok()).ok_or(DataError::Medium)?;
-    Ok(Share { count, place, strip: grant.layout.strip })
+    let strip = u32::try_from(strip_len(grant)).map_err(|_| DataError::Medium)?;
+    Ok(Share { count, place, strip })
 }
 
 /// A range of strips, as one of bytes that locks of blocks tell apart.
@@ -545,7 +670,7 @@ fn places(strips: Range<u64>) -> Range<u64> {
 
 /// A range, cut at the borders of strips.
 fn pieces(grant: &Grant, range: Range<u64>) -> impl Iterator<Item = Piece> {
-    let strip = u64::from(grant.layout.strip.clamp(1, DATA_MAX));
+    let strip = strip_len(grant);
     let mut at = range.start;
     std::iter::from_fn(move || {
         if at >= range.end {

@@ -15,7 +15,7 @@ use outboard_volume::VolumeEvent;
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
 use outboard_wire::shared::{DATA_MAX, Peer, Strategy};
 
-use crate::data::DataError;
+use crate::data::{DataError, has_copies};
 use crate::table::{Granted, Leaving, Step, Use};
 use crate::{AHEAD, Inner, locked};
 
@@ -53,7 +53,7 @@ impl<N: Net> Inner<N> {
                 }
                 Step::Ask(asking) => asking,
             };
-            match self.delegate(ino, asking.mode).await {
+            match self.delegate(ino, asking.mode, asking.continues).await {
                 Ok(grant) => match asking.granted(grant, lapse) {
                     Granted::Ours | Granted::Again => {}
                     Granted::Anew => self.recall_pages(ino, false),
@@ -89,12 +89,32 @@ impl<N: Net> Inner<N> {
         Ok((Some(self.enter(read, Mode::Read).await?), target))
     }
 
-    pub(crate) async fn delegate(&self, ino: Ino, mode: Mode) -> Result<Grant> {
+    /// Asks for a delegation, or for what is held under `continues` under another fence.
+    pub(crate) async fn delegate(
+        &self,
+        ino: Ino,
+        mode: Mode,
+        mut continues: Option<u64>,
+    ) -> Result<Grant> {
         let mut confirmed = false;
         let mut pause = PAUSE;
         loop {
-            match self.ask(Call::Delegate { ino, mode }).await? {
+            let call = match continues {
+                Some(fence) => Call::Regrant { ino, fence },
+                None => Call::Delegate { ino, mode },
+            };
+            match self.ask(call).await? {
+                // It was recalled meanwhile, down to this.
+                Reply::Grant(grant) if continues.is_some() && grant.mode < mode => continues = None,
                 Reply::Grant(grant) => return self.check(ino, mode, *grant),
+                Reply::Failed(Errno::ESTALE) if continues.is_some() => {
+                    self.lose(ino, continues.take());
+                }
+                // Some who have copies cannot be asked now: as long as it takes, as with any node.
+                Reply::Failed(Errno::EIO) if continues.is_some() => {
+                    self.net().sleep(pause).await;
+                    pause = (pause * 2).min(LATE);
+                }
                 // The file is gone, or the lease was not good: it is confirmed by now.
                 Reply::Failed(Errno::ESTALE) if !confirmed => confirmed = true,
                 Reply::Failed(Errno::EAGAIN | Errno::EBUSY) => {
@@ -118,8 +138,17 @@ impl<N: Net> Inner<N> {
         if grant.mode < mode || !strip_fits || !is_ours || grant.nodes.is_empty() {
             return Err(Errno::EPROTO);
         }
-        // Several copies are the next part.
-        if layout.strategy == Strategy::Single { Ok(grant) } else { Err(Errno::EOPNOTSUPP) }
+        match capability.strategy {
+            Strategy::Single => Ok(grant),
+            Strategy::Ring | Strategy::BinaryTree
+                if grant.nodes.len() == usize::from(capability.k) =>
+            {
+                Ok(grant)
+            }
+            Strategy::Ring | Strategy::BinaryTree => Err(Errno::EPROTO),
+            // Erasure codes are the next part.
+            Strategy::Parity => Err(Errno::EOPNOTSUPP),
+        }
     }
 
     /// A use was refused: sees to it that the next begins under something better; or why it makes
@@ -132,14 +161,20 @@ impl<N: Net> Inner<N> {
     ) -> Result<()> {
         use outboard_wire::shared::Reason;
         match error {
+            DataError::Fenced | DataError::Undecided if has_copies(&of.grant) => {
+                self.table.is_troubled(of.ino, of.fence());
+            }
             DataError::Fenced => self.lose(of.ino, Some(of.fence())),
-            // A node that does not know the key, yet: who asks again has it told.
-            DataError::Expired | DataError::Refused(Reason::Forged) => {
+            // A node that does not know the key, yet: who asks again has it told. Or one that is
+            // not where another thinks it is.
+            DataError::Expired | DataError::Refused(Reason::Forged | Reason::Other) => {
                 self.table.is_stale(of.ino, Some(of.fence()));
             }
             DataError::Full => return Err(Errno::ENOSPC),
             DataError::Refused(Reason::Revoked) => return Err(Errno::EACCES),
-            DataError::Gone | DataError::Medium | DataError::Refused(_) => return Err(Errno::EIO),
+            DataError::Gone | DataError::Medium | DataError::Undecided | DataError::Refused(_) => {
+                return Err(Errno::EIO);
+            }
         }
         self.pause(tries).await
     }
@@ -228,6 +263,7 @@ impl<N: Net> Inner<N> {
         let told = self.while_alive(async {
             leaving.idle().await;
             self.flush_to_leave(ino).await;
+            self.say_undone(ino).await?;
             self.tell(ino).await
         });
         match told.await {
@@ -247,6 +283,10 @@ impl<N: Net> Inner<N> {
         if mode == Mode::Read {
             self.lose(ino, Some(fence));
             return Reply::Done;
+        }
+        if self.table.grant(ino).is_some_and(|grant| self.data.is_undone(&grant)) {
+            // What it loses now is resolved.
+            return Reply::Failed(Errno::EAGAIN);
         }
         let Some(untold) = self.table.all_told(ino) else { return Reply::Done };
         match self.within(LATE, self.tell_once(&untold)).await {
@@ -306,7 +346,7 @@ impl<N: Net> Inner<N> {
             return;
         }
         self.flush_to_leave(ino).await;
-        if self.tell(ino).await.is_err() {
+        if self.say_undone(ino).await.is_err() || self.tell(ino).await.is_err() {
             return;
         }
         let Some((_, fence)) = self.table.held(ino) else { return };

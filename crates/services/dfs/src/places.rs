@@ -7,14 +7,21 @@
 use core::net::SocketAddrV4;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use outboard_base::Time;
 use outboard_wire::shared::Peer;
+
+/// How long one that did not answer is asked after those that have the same.
+const SILENT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 struct State {
     /// Of each node the end of the capability that said so, and where it is.
     known: BTreeMap<Peer, (u64, SocketAddrV4)>,
     silent: BTreeSet<Peer>,
+    /// When each was silent last.
+    silent_at: BTreeMap<Peer, Time>,
 }
 
 #[derive(Debug, Default)]
@@ -37,8 +44,17 @@ impl Places {
     }
 
     /// A node did not answer.
-    pub(crate) fn is_silent(&self, node: Peer) {
-        self.change(|state| state.silent.insert(node));
+    pub(crate) fn is_silent(&self, node: Peer, now: Time) {
+        self.change(|state| {
+            state.silent.insert(node);
+            state.silent_at.insert(node, now);
+        });
+    }
+
+    /// Whether one did not answer of late.
+    pub(crate) fn was_silent(&self, node: Peer, now: Time) -> bool {
+        let at = self.change(|state| state.silent_at.get(&node).copied());
+        at.is_some_and(|at| now.since(at) < SILENT)
     }
 
     /// Those that did not since this was asked.
@@ -63,7 +79,10 @@ mod tests {
         assert_eq!(places.of(node, at(1), 10), at(2), "an older grant is used again");
         assert_eq!(places.of(node, at(3), 20), at(3));
         assert_eq!(places.of(Peer::Node(2), at(4), 1), at(4));
-        places.is_silent(node);
+        let now = Time(1);
+        assert!(!places.was_silent(node, now));
+        places.is_silent(node, now);
+        assert!(places.was_silent(node, now) && !places.was_silent(node, now.after(SILENT)));
         assert_eq!(places.take_silent(), BTreeSet::from([node]));
         assert!(places.take_silent().is_empty());
     }

@@ -103,8 +103,9 @@ impl<N: Net> Inner<N> {
         if let Some(size) = known {
             return Ok(self.table.resized(entered, size, attr.as_ref()));
         }
-        let grant = self.delegate(entered.ino, Mode::Write).await?;
-        if grant.capability.fence != entered.fence() {
+        let grant = self.delegate(entered.ino, Mode::Write, None).await?;
+        let is_it = self.table.held(entered.ino) == Some((grant.mode, grant.capability.fence));
+        if !is_it || !self.table.holds_still(entered) {
             self.lose(entered.ino, Some(entered.fence()));
             return Ok(false);
         }

@@ -77,6 +77,9 @@ pub(crate) struct Asking<'t> {
     ino: Ino,
     pub(crate) mode: Mode,
     voids: u64,
+    /// Not all who have copies take what is asked under this fence, under which it is held: it is
+    /// to be had under another.
+    pub(crate) continues: Option<u64>,
 }
 
 /// What became of a grant.
@@ -105,10 +108,12 @@ impl Drop for Asking<'_> {
 impl Asking<'_> {
     /// It was granted; `lapse` is the lease's when it was asked for.
     pub(crate) fn granted(self, grant: Grant, lapse: u64) -> Granted {
-        let voids = self.voids;
+        let (voids, continues) = (self.voids, self.continues);
         self.table.change(self.ino, |file| {
             let fence = grant.capability.fence;
-            if file.voids != voids || file.gave_back(&grant) {
+            // What is being recalled goes on until it is given back.
+            let continues = continues.filter(|before| file.fence() == Some(*before));
+            if continues.is_none() && (file.voids != voids || file.gave_back(&grant)) {
                 if file.writes() == Some(fence) {
                     return Granted::Again;
                 }
@@ -118,7 +123,7 @@ impl Asking<'_> {
                 }
                 return Granted::Void { fence, keep };
             }
-            match file.install(grant, lapse) {
+            match file.install(grant, lapse, continues) {
                 true => Granted::Ours,
                 false => Granted::Anew,
             }
@@ -208,7 +213,9 @@ impl Table {
         let voids = file.voids;
         // What is asked for again must not become less.
         let mode = file.held.as_ref().map_or(mode, |held| held.grant.mode.max(mode));
-        Step::Ask(Asking { table: self, ino, mode, voids })
+        let held = file.held.as_ref().filter(|held| held.troubled && held.grant.mode >= mode);
+        let continues = held.map(|held| held.grant.capability.fence);
+        Step::Ask(Asking { table: self, ino, mode, voids, continues })
     }
 
     /// Waits until nobody asks and nothing is leaving.
@@ -225,7 +232,7 @@ impl Table {
     pub(crate) fn size(&self, of: &Use<'_>) -> Option<u64> {
         let fence = of.fence();
         let held = |file: &mut File| {
-            let same = file.fence() == Some(fence);
+            let same = file.holds(fence);
             file.held.as_ref().filter(|_| same).map(|held| held.size)
         };
         self.look(of.ino, held).flatten()
@@ -416,12 +423,30 @@ impl Table {
         });
     }
 
+    /// Who have copies of a file did not take what was asked under this fence: it is to be granted
+    /// under another.
+    pub(crate) fn is_troubled(&self, ino: Ino, fence: u64) {
+        self.change(ino, |file| {
+            if let Some(held) = file.held.as_mut()
+                && held.grant.capability.fence == fence
+            {
+                (held.stale, held.troubled) = (true, true);
+            }
+        });
+    }
+
+    /// Whether what a use began under is still held, without a break.
+    pub(crate) fn holds_still(&self, of: &Use<'_>) -> bool {
+        let fence = of.fence();
+        self.look(of.ino, |file| file.holds(fence)).unwrap_or(false)
+    }
+
     /// A delegation under this fence (or whatever there is) is lost. Whether hosts have pages that
     /// must go.
     pub(crate) fn lose(&self, ino: Ino, fence: Option<u64>) -> bool {
         self.change(ino, |file| {
             let Some(held) = file.fence() else { return false };
-            if fence.is_some_and(|fence| fence != held) {
+            if fence.is_some_and(|fence| !file.holds(fence)) {
                 return false;
             }
             file.held = None;
@@ -433,7 +458,7 @@ impl Table {
     /// Hosts may be granted pages: attributes, and whether they may write.
     pub(crate) fn cache(&self, of: &Use<'_>) -> Option<(Attr, bool)> {
         self.change(of.ino, |file| {
-            let fence = file.fence().filter(|fence| *fence == of.fence() && !file.leaving)?;
+            let fence = file.fence().filter(|_| file.holds(of.fence()) && !file.leaving)?;
             let held = file.held.as_ref()?;
             if file.cached == Cached::Nothing {
                 file.cached_in = held.lapse;

@@ -76,7 +76,7 @@ impl<N: Net> Inner<N> {
         call: impl FnOnce(Untold) -> Call,
     ) -> Result<bool> {
         self.count(of.ino).await;
-        let all = self.table.all_told(of.ino).filter(|all| all.fence == of.fence());
+        let all = self.table.all_told(of.ino).filter(|_| self.table.holds_still(of));
         let Some(all) = all else { return Ok(false) };
         let reply = self.ask(call(all)).await?;
         match self.take_told(&all, reply) {
@@ -145,15 +145,39 @@ impl<N: Net> Inner<N> {
     /// truth. A node that is away holds nobody up; this client knows then what is not flushed.
     pub(crate) async fn flush_to_leave(&self, ino: Ino) {
         let nodes = self.data.unsynced(Some(ino.0));
-        if !nodes.is_empty() {
-            let _in_time = self.within(LATE, self.data.flush(nodes.into_iter())).await;
+        if nodes.is_empty() {
+            return;
+        }
+        let grant = self.table.grant(ino);
+        let flushed = async {
+            if let Some(grant) = grant {
+                self.data.settle(&grant).await?;
+            }
+            self.data.flush(nodes.into_iter()).await
+        };
+        let _in_time = self.within(LATE, flushed).await;
+    }
+
+    /// Before others get a file with copies: the server knows if a write of it failed, which some
+    /// members may have.
+    pub(crate) async fn say_undone(&self, ino: Ino) -> Result<()> {
+        let Some(grant) = self.table.grant(ino).filter(|grant| self.data.is_undone(grant)) else {
+            return Ok(());
+        };
+        match self.ask(Call::Undone { ino, fence: grant.capability.fence }).await? {
+            Reply::Done => Ok(()),
+            Reply::Failed(errno) => Err(errno),
+            _ => Err(Errno::EPROTO),
         }
     }
 
     /// What the nodes of these files have answered becomes durable.
     async fn flush_nodes<'g>(&self, grants: impl IntoIterator<Item = &'g Grant>) -> Result<()> {
-        let nodes = grants.into_iter().flat_map(|grant| self.data.nodes(grant));
-        let nodes: BTreeSet<Peer> = nodes.collect();
+        let mut nodes: BTreeSet<Peer> = BTreeSet::new();
+        for grant in grants {
+            self.data.settle(grant).await.map_err(|_| Errno::EIO)?;
+            nodes.extend(self.data.nodes(grant));
+        }
         self.data.flush(nodes.into_iter()).await.map_err(|_| Errno::EIO)
     }
 

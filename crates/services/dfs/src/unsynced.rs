@@ -6,6 +6,9 @@
 //! more by then, so the next sync of the file fails, once, as that of a local file does whose
 //! write-back has failed.
 //!
+//! Where several have copies, something is lost only if all of them began another boot since: what
+//! one kept the others are given.
+//!
 //! A flush is of all that a node has, so it ends what is remembered of all files there.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +25,8 @@ const LOST: usize = 4096;
 #[derive(Clone, Copy, Debug)]
 struct Since {
     boot: u64,
+    /// So many have it.
+    copies: usize,
     /// When the first and the last of them were acknowledged.
     first: u64,
     last: u64,
@@ -32,6 +37,10 @@ struct State {
     /// Counts acknowledgements.
     clock: u64,
     nodes: BTreeMap<Peer, BTreeMap<u64, Since>>,
+    /// In which boot each node was last.
+    boots: BTreeMap<Peer, u64>,
+    /// Of objects with copies: who lost something since their last sync.
+    losing: BTreeMap<u64, BTreeSet<Peer>>,
     lost: BTreeSet<u64>,
     /// Something was lost since somebody asked whether anything was.
     any: bool,
@@ -46,18 +55,25 @@ impl Unsynced {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node in this boot has acknowledged a change of an object.
-    pub(crate) fn wrote(&self, peer: Peer, object: u64, boot: u64) {
+    /// A node in this boot has acknowledged a change of an object of which there are so many copies.
+    pub(crate) fn wrote(&self, peer: Peer, object: u64, boot: u64, copies: usize) {
         let mut state = self.state();
         state.clock += 1;
+        state.boots.insert(peer, boot);
         let now = state.clock;
+        let fresh = Since { boot, copies, first: now, last: now };
         let objects = state.nodes.entry(peer).or_default();
-        let since = objects.entry(object).or_insert(Since { boot, first: now, last: now });
+        let since = objects.entry(object).or_insert(fresh);
         since.last = now;
         if since.boot != boot {
-            *since = Since { boot, first: now, last: now };
-            state.lose(peer, object);
+            *since = fresh;
+            state.lose(peer, object, copies);
         }
+    }
+
+    /// In which boot a node was when it said so last.
+    pub(crate) fn boot(&self, peer: Peer) -> Option<u64> {
+        self.state().boots.get(&peer).copied()
     }
 
     /// Whether a node must be flushed before it is written to.
@@ -73,19 +89,20 @@ impl Unsynced {
     /// A node in this boot has flushed what was acknowledged at `when`.
     pub(crate) fn flushed(&self, peer: Peer, when: u64, boot: u64) {
         let mut state = self.state();
+        state.boots.insert(peer, boot);
         let Some(objects) = state.nodes.get_mut(&peer) else { return };
         let mut lost = Vec::new();
         objects.retain(|object, since| {
             let is_lost = since.first <= when && since.boot != boot;
             if is_lost {
-                lost.push(*object);
+                lost.push((*object, since.copies));
             }
             !is_lost && since.last > when
         });
         if objects.is_empty() {
             state.nodes.remove(&peer);
         }
-        lost.into_iter().for_each(|object| state.lose(peer, object));
+        lost.into_iter().for_each(|(object, copies)| state.lose(peer, object, copies));
     }
 
     /// Nodes that may have something of an object unflushed.
@@ -102,18 +119,23 @@ impl Unsynced {
 
     /// Whether something of an object is lost, which is said once.
     pub(crate) fn take_lost(&self, object: u64) -> bool {
-        self.state().lost.remove(&object)
+        let mut state = self.state();
+        state.losing.remove(&object);
+        state.lost.remove(&object)
     }
 
     /// Whether anything is, which is said once.
     pub(crate) fn take_any_lost(&self) -> bool {
-        std::mem::take(&mut self.state().any)
+        let mut state = self.state();
+        state.losing.clear();
+        std::mem::take(&mut state.any)
     }
 
     /// An object is gone.
     pub(crate) fn forget(&self, object: u64) {
         let mut state = self.state();
         state.lost.remove(&object);
+        state.losing.remove(&object);
         state.nodes.retain(|_, objects| {
             objects.remove(&object);
             !objects.is_empty()
@@ -122,7 +144,18 @@ impl Unsynced {
 }
 
 impl State {
-    fn lose(&mut self, peer: Peer, object: u64) {
+    fn lose(&mut self, peer: Peer, object: u64, copies: usize) {
+        if copies > 1 {
+            let losing = self.losing.entry(object).or_default();
+            losing.insert(peer);
+            if losing.len() < copies {
+                if self.losing.len() > LOST {
+                    self.losing.pop_first();
+                }
+                return;
+            }
+            self.losing.remove(&object);
+        }
         tracing::error!(?peer, object, "a node lost power before what it acknowledged was synced");
         self.any = true;
         self.lost.insert(object);
@@ -142,8 +175,8 @@ mod tests {
     #[test]
     fn a_boot_that_ends_between_write_and_flush_is_said_once() {
         let all = Unsynced::default();
-        all.wrote(NODE, 7, 1);
-        all.wrote(Peer::Node(2), 7, 1);
+        all.wrote(NODE, 7, 1, 1);
+        all.wrote(Peer::Node(2), 7, 1, 1);
         all.flushed(NODE, all.now(), 2);
         assert!(all.take_any_lost() && !all.take_any_lost());
         assert!(all.take_lost(7) && !all.take_lost(7));
@@ -155,11 +188,11 @@ mod tests {
     #[test]
     fn a_write_in_another_boot_tells_of_the_loss_too() {
         let all = Unsynced::default();
-        all.wrote(NODE, 7, 1);
-        all.wrote(NODE, 7, 2);
+        all.wrote(NODE, 7, 1, 1);
+        all.wrote(NODE, 7, 2, 1);
         all.flushed(NODE, all.now(), 2);
         assert!(all.take_lost(7), "the first one");
-        all.wrote(NODE, 7, 2);
+        all.wrote(NODE, 7, 2, 1);
         all.flushed(NODE, all.now(), 2);
         all.flushed(NODE, all.now(), 3);
         assert!(!all.take_lost(7), "flushed before");
@@ -168,18 +201,43 @@ mod tests {
     #[test]
     fn a_flush_is_of_what_was_acknowledged_before_it() {
         let all = Unsynced::default();
-        all.wrote(NODE, 7, 1);
+        all.wrote(NODE, 7, 1, 1);
         let when = all.now();
-        all.wrote(NODE, 7, 1);
-        all.wrote(NODE, 8, 1);
+        all.wrote(NODE, 7, 1, 1);
+        all.wrote(NODE, 8, 1, 1);
         all.flushed(NODE, when, 1);
         assert_eq!(all.of(7), [NODE]);
         all.flushed(NODE, all.now(), 2);
         assert!(all.take_lost(7) && all.take_lost(8));
-        all.wrote(NODE, 9, 2);
+        all.wrote(NODE, 9, 2, 1);
         all.forget(9);
         all.flushed(NODE, all.now(), 3);
         assert!(!all.take_lost(9));
+    }
+
+    #[test]
+    fn of_copies_one_that_is_kept_is_enough() {
+        let all = Unsynced::default();
+        let wrote = |boots: [u64; 2]| {
+            for (peer, boot) in [NODE, Peer::Node(2)].into_iter().zip(boots) {
+                all.wrote(peer, 7, boot, 2);
+            }
+        };
+        let flushed = |boots: [u64; 2]| {
+            for (peer, boot) in [NODE, Peer::Node(2)].into_iter().zip(boots) {
+                all.flushed(peer, all.now(), boot);
+            }
+        };
+        wrote([1, 1]);
+        flushed([2, 1]);
+        assert!(!all.take_lost(7));
+        wrote([2, 1]);
+        flushed([2, 2]);
+        assert!(!all.take_lost(7), "the first loss was before the last sync");
+        wrote([2, 2]);
+        flushed([3, 3]);
+        assert!(all.take_any_lost() && all.take_lost(7) && !all.take_lost(7));
+        assert_eq!((all.boot(NODE), all.boot(Peer::Node(3))), (Some(3), None));
     }
 
     #[test]
@@ -189,11 +247,11 @@ mod tests {
             if all.is_crowded(NODE) {
                 all.flushed(NODE, all.now(), 1);
             }
-            all.wrote(NODE, object, 1);
+            all.wrote(NODE, object, 1, 1);
         }
         assert!(all.state().nodes.values().all(|objects| objects.len() <= OBJECTS));
         for object in 0..2 * LOST as u64 {
-            all.wrote(NODE, object, object);
+            all.wrote(NODE, object, object, 1);
             all.flushed(NODE, all.now(), u64::MAX);
         }
         assert_eq!(all.state().lost.len(), LOST);

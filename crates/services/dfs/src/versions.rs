@@ -5,8 +5,12 @@
 //! came twice for different bytes would lose the second. What was given out for an object is
 //! therefore never forgotten: an entry that makes room leaves its fence and its sequence as a
 //! floor, and under a fence that is not above the floor's, sequences go on from there.
+//!
+//! All sequences of an object under a fence up to its *settled* one were acknowledged. So a strip
+//! whose own last one is not remembered, or that a hole touched, can be written to where it has
+//! copies: what is there was done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,8 +20,7 @@ use crate::DataError;
 
 /// Objects that are remembered.
 const OBJECTS: usize = 4096;
-/// Strips of one object whose last sequence is remembered. Of others it is said to be 0, which is
-/// right for one copy: nothing is ever pending there.
+/// Strips of one object whose last sequence is remembered. Of others it is said to be 0.
 const STRIPS: usize = 4096;
 
 /// One object under one fence.
@@ -30,8 +33,10 @@ struct Object {
     peak: u32,
     /// The last acknowledged one, of strips.
     strips: BTreeMap<u64, u32>,
-    /// The last acknowledged one of a hole, which is about many.
-    hole: u32,
+    /// Those that are under way.
+    open: BTreeSet<u32>,
+    /// The first that failed, or that may have.
+    failed: Option<u32>,
     /// Bytes that it takes, by node, as far as they have said.
     held: BTreeMap<u16, u64>,
     /// When it was used last.
@@ -55,57 +60,140 @@ impl Versions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new sequence for strips that the caller has alone, and the last acknowledged one of any
-    /// of them.
+    /// A new sequence for a write of a strip that the caller has alone.
+    pub(crate) fn begin_write(
+        &self,
+        object: u64,
+        fence: u64,
+        strip: u64,
+    ) -> Result<Begun<'_>, DataError> {
+        let mut begun = self.begin(object, fence, strip..strip + 1)?;
+        let state = self.state();
+        let known = state.objects.get(&object).and_then(|known| known.strips.get(&strip));
+        (begun.is_write, begun.previous) = (true, known.copied().unwrap_or(0));
+        drop(state);
+        Ok(begun)
+    }
+
+    /// The same for something else, of strips that nobody remembers the last write of after it: of
+    /// those that are not there no node keeps a version.
     pub(crate) fn begin(
         &self,
         object: u64,
         fence: u64,
         strips: Range<u64>,
-    ) -> Result<(u32, u32), DataError> {
+    ) -> Result<Begun<'_>, DataError> {
         let mut state = self.state();
         state.clock += 1;
         let (clock, (floor_fence, floor)) = (state.clock, state.floor);
-        let first = if fence > floor_fence { 0 } else { floor };
-        let known = state.objects.entry(object).or_insert_with(|| Object {
-            fence,
-            last: first,
-            ..Object::default()
-        });
+        // Of what was forgotten it is not known what became of it.
+        let (first, failed) = if fence > floor_fence { (0, None) } else { (floor, Some(1)) };
+        let fresh = Object { fence, last: first, failed, ..Object::default() };
+        let known = state.objects.entry(object).or_insert_with(|| fresh);
         if fence < known.fence {
             return Err(DataError::Fenced);
         }
         if fence > known.fence {
-            *known = Object { fence, last: first, peak: known.peak, ..Object::default() };
+            *known = Object { fence, last: first, failed, peak: known.peak, ..Object::default() };
         }
         known.used = clock;
+        let settled = known.settled();
         known.last = known.last.checked_add(1).ok_or(DataError::Refused(Reason::Order))?;
         known.peak = known.peak.max(known.last);
-        let last = known.last;
-        let of_strips = known.strips.range(strips).map(|(_, last)| *last).max().unwrap_or(0);
-        let previous = of_strips.max(known.hole);
+        let sequence = known.last;
+        known.open.insert(sequence);
         if state.objects.len() > OBJECTS {
             state.forget_oldest();
         }
-        Ok((last, previous))
+        drop(state);
+        let (versions, previous, is_write, is_done) = (self, 0, false, false);
+        Ok(Begun {
+            versions,
+            object,
+            fence,
+            strips,
+            sequence,
+            previous,
+            settled,
+            is_write,
+            is_done,
+        })
     }
 
-    /// All of these strips have it.
-    pub(crate) fn done(&self, object: u64, fence: u64, strips: Range<u64>, sequence: u32) {
+    fn over(&self, begun: &Begun<'_>) {
         let mut state = self.state();
-        let Some(known) = state.objects.get_mut(&object).filter(|known| known.fence == fence)
-        else {
+        let known = state.objects.get_mut(&begun.object);
+        let Some(known) = known.filter(|known| known.fence == begun.fence) else { return };
+        if !known.open.remove(&begun.sequence) {
             return;
-        };
-        if strips.end - strips.start > 1 {
+        }
+        let strips = &begun.strips;
+        if !begun.is_done {
+            let failed = known.failed.map_or(begun.sequence, |failed| failed.min(begun.sequence));
+            known.failed = Some(failed);
+        } else if begun.is_write {
+            known.strips.insert(strips.start, begun.sequence);
+            if known.strips.len() > STRIPS {
+                known.strips.pop_first();
+            }
+        } else {
             known.strips.retain(|strip, _| !strips.contains(strip));
-            known.hole = known.hole.max(sequence);
-            return;
         }
-        known.strips.insert(strips.start, sequence);
-        if known.strips.len() > STRIPS {
-            known.strips.pop_first();
+    }
+}
+
+impl Versions {
+    /// All up to this one were acknowledged, of an object under a fence.
+    pub(crate) fn settled(&self, object: u64, fence: u64) -> u32 {
+        let state = self.state();
+        let known = state.objects.get(&object).filter(|known| known.fence == fence);
+        known.map_or(0, Object::settled)
+    }
+
+    /// Whether something of an object under a fence was not acknowledged, or may not have been.
+    pub(crate) fn is_undone(&self, object: u64, fence: u64) -> bool {
+        let state = self.state();
+        match state.objects.get(&object).filter(|known| known.fence >= fence) {
+            Some(known) => known.failed.is_some() || !known.open.is_empty(),
+            None => fence <= state.floor.0,
         }
+    }
+}
+
+impl Object {
+    /// All up to this one were acknowledged.
+    fn settled(&self) -> u32 {
+        let unknown = self.open.first().copied().into_iter().chain(self.failed).min();
+        unknown.map_or(self.last, |unknown| unknown.saturating_sub(1))
+    }
+}
+
+/// A change under a version of its own. Unless it is [`Begun::done`] it has failed, or may have.
+#[derive(Debug)]
+pub(crate) struct Begun<'v> {
+    versions: &'v Versions,
+    object: u64,
+    fence: u64,
+    strips: Range<u64>,
+    pub(crate) sequence: u32,
+    /// Of a write: the last acknowledged one of its strip, if that is remembered; else 0.
+    pub(crate) previous: u32,
+    /// All up to this one were acknowledged.
+    pub(crate) settled: u32,
+    is_write: bool,
+    is_done: bool,
+}
+
+impl Begun<'_> {
+    /// All of these strips have it.
+    pub(crate) fn done(mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.versions.over(self);
     }
 }
 
@@ -175,12 +263,13 @@ mod tests {
             for _ in 0..60_000 {
                 let object = rng.below(2 * OBJECTS as u64);
                 let fence = 1 + rng.below(4);
-                match versions.begin(object, fence, 0..1) {
-                    Ok((sequence, previous)) => {
-                        assert!(previous < sequence);
+                match versions.begin_write(object, fence, 0) {
+                    Ok(begun) => {
+                        let &Begun { sequence, previous, settled, .. } = &begun;
+                        assert!(previous < sequence && settled < sequence);
                         assert!(given.insert((object, fence, sequence)), "seed {seed}");
                         if rng.chance(1, 2) {
-                            versions.done(object, fence, 0..1, sequence);
+                            begun.done();
                         }
                     }
                     Err(error) => assert_eq!(error, DataError::Fenced),
@@ -193,15 +282,29 @@ mod tests {
     #[test]
     fn a_write_carries_the_last_acknowledged_one_of_its_strip() {
         let versions = Versions::default();
-        let begin = |strips: Range<u64>| versions.begin(7, 5, strips);
-        assert_eq!(begin(0..1), Ok((1, 0)));
-        versions.done(7, 5, 0..1, 1);
-        assert_eq!((begin(1..2), begin(0..1)), (Ok((2, 0)), Ok((3, 1))));
-        versions.done(7, 5, 0..1, 3);
-        assert_eq!(begin(0..9), Ok((4, 3)), "a hole");
-        versions.done(7, 5, 0..9, 4);
-        assert_eq!((begin(2..3), begin(20..21)), (Ok((5, 4)), Ok((6, 4))));
-        assert_eq!(versions.begin(7, 4, 0..1), Err(DataError::Fenced), "it is over");
-        assert_eq!(versions.begin(7, 6, 0..1), Ok((1, 0)), "a new delegation");
+        let hole = |strips: Range<u64>| versions.begin(7, 5, strips).unwrap();
+        let begin = |strip| versions.begin_write(7, 5, strip).unwrap();
+        let says = |begun: &Begun<'_>| (begun.sequence, begun.previous, begun.settled);
+        let first = begin(0);
+        assert_eq!(says(&first), (1, 0, 0));
+        first.done();
+        let (second, third) = (begin(1), begin(0));
+        assert_eq!((says(&second), says(&third)), ((2, 0, 1), (3, 1, 1)));
+        third.done();
+        let cut = hole(0..9);
+        assert_eq!(says(&cut), (4, 0, 1), "the second is under way");
+        cut.done();
+        second.done();
+        let (inside, outside) = (begin(0), begin(20));
+        assert_eq!((says(&inside), says(&outside)), ((5, 0, 4), (6, 0, 4)), "a hole is many's");
+        outside.done();
+        drop(inside);
+        let after = begin(20);
+        assert_eq!(says(&after), (7, 6, 4), "what failed is never settled");
+        assert!(versions.is_undone(7, 5) && !versions.is_undone(7, 6));
+        assert_eq!(versions.begin_write(7, 4, 0).unwrap_err(), DataError::Fenced, "it is over");
+        assert_eq!(says(&versions.begin_write(7, 6, 0).unwrap()), (1, 0, 0), "a new delegation");
+        after.done();
+        assert_eq!(says(&versions.begin_write(7, 6, 20).unwrap()), (2, 0, 0), "late");
     }
 }

@@ -87,6 +87,7 @@ pub struct Kvfs<K, M> {
     superblock: Superblock,
     /// How the bytes of new files lie on nodes, where their directory says nothing.
     spread: Option<Layout>,
+    copies_max: u8,
     /// Which opening of the volume this is.
     opened: AtomicU64,
     /// Who changes a directory's entries or a file's data locks the inode. Directories first, by

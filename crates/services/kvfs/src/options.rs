@@ -34,6 +34,8 @@ pub struct Options {
     /// The bytes of files made from now on lie on storage nodes: as the directory says in which a
     /// file is made, or like this. `None`: in the volume.
     pub spread: Option<Layout>,
+    /// Most copies that a layout may ask for: there are so many nodes.
+    pub copies_max: u8,
 }
 
 impl Default for Options {
@@ -50,6 +52,7 @@ impl Default for Options {
             owner: (0, 0),
             mode: 0o755,
             spread: None,
+            copies_max: 1,
         }
     }
 }

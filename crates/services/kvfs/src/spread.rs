@@ -108,9 +108,13 @@ pub(crate) async fn resize<K: Kv>(
 }
 
 /// `EINVAL` for what no file can have; `EOPNOTSUPP` for what nodes do not do yet.
-fn judge(layout: &Layout) -> Result<()> {
+fn judge(layout: &Layout, copies_max: u8) -> Result<()> {
     text::check(layout)?;
-    if layout.strategy == Strategy::Single { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
+    match layout.strategy {
+        Strategy::Parity => Err(Errno::EOPNOTSUPP),
+        _ if layout.k > copies_max => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
 }
 
 /// The layout for one file: its group is its own.
@@ -175,7 +179,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if self.spread.is_none() {
             return Err(Errno::EOPNOTSUPP);
         }
-        layout.as_ref().map_or(Ok(()), judge)?;
+        layout.as_ref().map_or(Ok(()), |layout| judge(layout, self.copies_max))?;
         let _guard = self.range_locks.exclusive(ino).await;
         let changed = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;

@@ -90,6 +90,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             recovered,
             superblock,
             spread: options.spread,
+            copies_max: options.copies_max,
             opened: AtomicU64::new(opened),
             range_locks: RangeLocks::default(),
             tree: task::Mutex::default(),

@@ -22,6 +22,7 @@ use outboard_wire::shared::call::{Grant, Mode, Told};
 
 use crate::Meta;
 use crate::clients::Who;
+use crate::copies::has_copies;
 use crate::delegations::Held;
 use crate::grants::NOBODY;
 
@@ -80,7 +81,7 @@ struct Wrote {
 fn errno(error: DataError) -> Errno {
     match error {
         DataError::Full => Errno::ENOSPC,
-        DataError::Fenced => Errno::EAGAIN,
+        DataError::Fenced | DataError::Undecided => Errno::EAGAIN,
         DataError::Expired | DataError::Gone | DataError::Medium | DataError::Refused(_) => {
             Errno::EIO
         }
@@ -338,9 +339,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Err(error) => break Err(error),
             }
         };
-        if done.is_err() && mode == Mode::Write {
+        let is_refused = matches!(done, Err(Errno::EAGAIN)) && has_copies(&grant.layout);
+        if done.is_err() && (mode == Mode::Write || is_refused) {
             // What was written is not known: the next who wants it finds out.
             self.take(ino, NOBODY, Held { mode: grant.mode, fence }).await;
+        }
+        if is_refused {
+            self.delegations().must_resolve(ino);
         }
         done
     }

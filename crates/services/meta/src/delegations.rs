@@ -45,6 +45,8 @@ struct File {
     /// The highest fence given to anybody, or sealed.
     fence: u64,
     held: BTreeMap<u64, Held>,
+    /// Of who has something without a break under one fence after the other: the first of them.
+    since: BTreeMap<u64, u64>,
     unresolved: bool,
     /// Nobody else had it since this client had it to write, in the life before.
     heir: Option<u64>,
@@ -93,12 +95,45 @@ impl Delegations {
 
     /// Whether a client has a file under this fence for writing.
     pub(crate) fn writes(&self, ino: Ino, client: u64, fence: u64) -> bool {
-        self.held(ino, client) == Some(Held { mode: Mode::Write, fence })
+        let held = self.named(ino, client, fence);
+        held.is_some_and(|held| held.mode == Mode::Write)
+    }
+
+    /// What a client means by a fence: what it has, or has without a break since.
+    fn named(&self, ino: Ino, client: u64, fence: u64) -> Option<Held> {
+        let file = self.files.get(&ino)?;
+        let held = file.held.get(&client).copied()?;
+        let since = file.since.get(&client).copied().unwrap_or(held.fence);
+        (since..=held.fence).contains(&fence).then_some(held)
+    }
+
+    /// What a client has it has under a new fence, and without a break.
+    ///
+    /// # Errors
+    /// `ESTALE` if it has nothing, `EIO` once an opening has no fences left.
+    pub(crate) fn go_on(&mut self, ino: Ino, client: u64) -> Result<Held> {
+        let Held { mode, fence: before } = self.held(ino, client).ok_or(Errno::ESTALE)?;
+        let held = Held { mode, fence: self.raise(ino)? };
+        let file = self.file(ino);
+        file.held.insert(client, held);
+        file.since.entry(client).or_insert(before);
+        Ok(held)
     }
 
     /// Whether the file's nodes must be asked before anybody gets it.
     pub(crate) fn is_unresolved(&self, ino: Ino) -> bool {
         self.files.get(&ino).is_some_and(|file| file.unresolved)
+    }
+
+    /// Whether somebody has a file to write.
+    pub(crate) fn is_written(&self, ino: Ino) -> bool {
+        let file = self.files.get(&ino);
+        file.is_some_and(|file| file.held.values().any(|held| held.mode == Mode::Write))
+    }
+
+    /// Whether the file's nodes must be asked, and nobody of this life still writes to it.
+    pub(crate) fn is_left(&self, ino: Ino) -> bool {
+        self.is_unresolved(ino) && (self.is_inherited(ino) || !self.is_written(ino))
     }
 
     /// Grants what nothing stands in the way of, under a new fence, instead of what the client had.
@@ -112,6 +147,7 @@ impl Delegations {
         let held = Held { mode, fence: self.raise(ino)? };
         let file = self.file(ino);
         file.held.insert(client, held);
+        file.since.remove(&client);
         file.heir = file.heir.filter(|heir| *heir == client);
         file.inherited = false;
         Ok(held)
@@ -126,7 +162,7 @@ impl Delegations {
         fence: u64,
         keep: Option<Mode>,
     ) -> Option<Held> {
-        let held = self.held(ino, client).filter(|held| held.fence == fence)?;
+        let held = self.named(ino, client, fence)?;
         if held.mode == Mode::Write && keep != Some(Mode::Write) {
             self.returned.truncate(RETURNED_MAX - 1);
             self.returned.push_front((ino, client, fence));
@@ -134,7 +170,7 @@ impl Delegations {
         let file = self.file(ino);
         match keep.map(|keep| keep.min(held.mode)) {
             Some(mode) => {
-                file.held.insert(client, Held { mode, fence });
+                file.held.insert(client, Held { mode, fence: held.fence });
             }
             None => file.leaves(client),
         }
@@ -244,6 +280,7 @@ impl Delegations {
         self.files.entry(ino).or_insert_with(|| File {
             fence,
             held: BTreeMap::new(),
+            since: BTreeMap::new(),
             unresolved: false,
             heir: None,
             inherited: false,
@@ -265,6 +302,7 @@ impl File {
     /// A client has nothing of it any more, in whatever life.
     fn leaves(&mut self, client: u64) {
         self.held.remove(&client);
+        self.since.remove(&client);
         if self.heir == Some(client) {
             (self.heir, self.inherited) = (None, false);
         }

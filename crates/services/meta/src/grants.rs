@@ -17,10 +17,11 @@ use outboard_kv::Kv;
 use outboard_kvfs::spread::{Record, Spread};
 use outboard_medium::Medium;
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply, Told};
-use outboard_wire::shared::{Capability, Peer, Rights};
+use outboard_wire::shared::{Capability, Coordinates, Peer, Rights};
 
 use crate::Meta;
 use crate::clients::Who;
+use crate::copies::{blocks_of, has_copies};
 use crate::delegations::{Held, InTheWay};
 use crate::nodes::{PATIENCE, first_of};
 
@@ -118,7 +119,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         heir.is_some_and(|heir| self.clients().comes_back(heir, now, former))
     }
 
-    fn needs_lease(&self, who: Who) -> Result<()> {
+    pub(crate) fn needs_lease(&self, who: Who) -> Result<()> {
         let has_lease = who == Who::NOBODY || self.clients().may_take(who, self.net().now());
         if has_lease { Ok(()) } else { Err(Errno::ESTALE) }
     }
@@ -136,6 +137,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             self.tell_all_keys().await;
         }
         let layout = spread.layout;
+        let nodes = self.placement().of(&layout, spread.attr.ino.0);
+        let group = match has_copies(&layout) {
+            true => Coordinates::new(&nodes).map_err(|_| Errno::EIO)?.group(),
+            false => layout.group,
+        };
         let capability = Capability {
             key: 0,
             rights: match held.mode {
@@ -148,7 +154,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             end: u64::MAX,
             client,
             fence: held.fence,
-            group: layout.group,
+            group,
             strategy: layout.strategy,
             k: layout.k,
             m: layout.m,
@@ -163,7 +169,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             kept: self.delegations().heir(spread.attr.ino) == Some(client),
             layout,
             capability,
-            nodes: self.placement().of(&layout, spread.attr.ino.0),
+            nodes,
         })
     }
 
@@ -229,7 +235,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         keep: Option<Mode>,
     ) -> Result<()> {
         let wrote = self.delegations().writes(ino, client, fence);
-        if wrote && keep != Some(Mode::Write) {
+        // What is to be decided is resolved before another gets the file: its mark stays.
+        if wrote && keep != Some(Mode::Write) && !self.delegations().is_unresolved(ino) {
             self.end_writing(ino).await?;
         }
         self.delegations().give_back(ino, client, fence, keep);
@@ -291,14 +298,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// Takes a delegation back: by asking, or, once the client's lease is over, without.
     async fn recall(&self, ino: Ino, other: InTheWay) -> Result<()> {
-        let InTheWay { client, held, keep } = other;
+        let InTheWay { client, keep, .. } = other;
         if client == NOBODY {
             return self.give_up(ino, keep).await;
         }
         let begun = self.net().now();
         let mut bytes = Vec::new();
         Call::Recall { ino, keep }.encode(&mut bytes);
-        while self.has_still(ino, client, held, keep) {
+        while let Some(held) = self.has_still(ino, client, keep) {
             let now = self.net().now();
             let is_inherited = self.delegations().is_inherited(ino);
             if is_inherited || !self.clients().has_lease(client, now) {
@@ -321,9 +328,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(())
     }
 
-    fn has_still(&self, ino: Ino, client: u64, held: Held, keep: Option<Mode>) -> bool {
-        let now = self.delegations().held(ino, client);
-        now.is_some_and(|now| now.fence == held.fence && Some(now.mode) > keep)
+    /// What a client has, if that is more than it may keep. In the file's turn it gets nothing, but
+    /// what it has under another fence.
+    fn has_still(&self, ino: Ino, client: u64, keep: Option<Mode>) -> Option<Held> {
+        self.delegations().held(ino, client).filter(|now| Some(now.mode) > keep)
     }
 
     /// The outcome, if it comes while a client has a lease, and in the time that a recall may take.
@@ -375,7 +383,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
     }
 
-    async fn try_to_resolve(&self, ino: Ino) -> Result<()> {
+    pub(crate) async fn try_to_resolve(&self, ino: Ino) -> Result<()> {
         let spread = match self.volume().spread(ino).await {
             Ok(spread) => spread,
             // The file is gone: its objects are to be purged.
@@ -385,9 +393,23 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
             Err(errno) => return Err(errno),
         };
+        let _change = self.resolve_bytes(ino, spread).await?;
+        // What is inherited is marked until its heir has it, or nobody.
+        if self.delegations().is_inherited(ino) || self.end_writing(ino).await? {
+            self.delegations().resolved(ino);
+        }
+        Ok(())
+    }
+
+    /// Seals a file at its nodes, has what they hold decided, and tells the volume how long it is;
+    /// nobody changes what it is to the volume until what is returned is dropped.
+    pub(crate) async fn resolve_bytes(&self, ino: Ino, spread: Spread) -> Result<RangeGuard<'_>> {
         let fence = self.delegations().raise(ino)?;
         let nodes = self.placement().of(&spread.layout, ino.0);
-        let mut found = self.seal_at(&nodes, ino.0, fence).await?;
+        let mut found = match has_copies(&spread.layout) {
+            true => self.make_equal(&spread, &nodes, fence).await?,
+            false => self.seal_at(&nodes, ino.0, fence).await?,
+        };
         // Nobody wrote after a cut that was not carried out, so the size is the volume's. So it is
         // if who wrote told before it answered: what lies behind is a torn piece of what is asked
         // again, or of what failed.
@@ -397,13 +419,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if was_cut {
             found = self.seal_at(&nodes, ino.0, fence).await?;
         }
-        let _change = self.changes().exclusive(ino).await;
+        let change = self.changes().exclusive(ino).await;
+        let blocks = blocks_of(&spread.layout, &found);
         let known = self.volume().spread(ino).await.map_or(spread.attr, |spread| spread.attr);
         let end = found.iter().map(|object| object.end).max().unwrap_or(0);
         if was_cut {
             self.volume().holed(ino).await?;
         }
-        let blocks = found.iter().map(|object| object.bytes.div_ceil(512)).sum();
         if end > known.size || blocks != known.blocks {
             let written = end > known.size;
             let mtime = written.then(|| timestamp(self.net().wall_ms()));
@@ -413,11 +435,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Err(errno) => return Err(errno),
             }
         }
-        // What is inherited is marked until its heir has it, or nobody.
-        if self.delegations().is_inherited(ino) || self.end_writing(ino).await? {
-            self.delegations().resolved(ino);
-        }
-        Ok(())
+        Ok(change)
     }
 
     /// Nobody writes to a file any more. False if its nodes may hold what a truncation took away:
@@ -461,7 +479,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let some = self.delegations().unresolved();
         for ino in some {
             let _turn = self.turns().exclusive(ino).await;
-            if self.delegations().is_unresolved(ino) && self.try_to_resolve(ino).await.is_err() {
+            // Of what somebody still writes it is done when that ends.
+            if self.delegations().is_left(ino) && self.try_to_resolve(ino).await.is_err() {
                 // Its nodes cannot be reached; whoever wants it, or the next round, tries again.
                 self.net().sleep(LOOK).await;
             }

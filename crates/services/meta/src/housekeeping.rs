@@ -156,6 +156,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Chore::Keys => {
                     let _reached = meta.tell_all_keys().await;
                     meta.ask_for_space().await;
+                    meta.end_doubts().await;
                     meta.chores().keys_run = false;
                 }
                 Chore::Look => {

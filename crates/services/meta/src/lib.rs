@@ -25,6 +25,7 @@
 mod bytes;
 mod check;
 mod clients;
+mod copies;
 mod delegations;
 mod files;
 mod grants;
@@ -126,6 +127,8 @@ struct Inner<K, M, N> {
     losses: Mutex<Losses>,
     turns: RangeLocks,
     changes: RangeLocks,
+    /// Of files with copies: one at a time has what their members hold decided for a writer.
+    mends: RangeLocks,
     /// Of each session, each lane: one request at a time.
     lanes: RangeLocks,
     sessions_changed: WaitList,
@@ -195,6 +198,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             losses: Mutex::new(losses),
             turns: RangeLocks::default(),
             changes: RangeLocks::default(),
+            mends: RangeLocks::default(),
             lanes: RangeLocks::default(),
             sessions_changed: WaitList::default(),
             notes: RangeLocks::default(),
@@ -255,6 +259,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             Call::Delegate { ino, mode } => {
                 let grant = self.delegate(who, ino, mode).await?;
                 Ok(Reply::Grant(Box::new(grant)))
+            }
+            Call::Regrant { ino, fence } => {
+                let grant = self.regrant(who, ino, fence).await?;
+                Ok(Reply::Grant(Box::new(grant)))
+            }
+            Call::Undone { ino, fence } => {
+                self.undone(client, ino, fence).await.map(|()| Reply::Done)
             }
             Call::Publish { ino, fence, told } => {
                 self.publish(client, ino, fence, told).await.map(|()| Reply::Done)
@@ -361,6 +372,10 @@ impl<K, M, N> Meta<K, M, N> {
 
     pub(crate) fn changes(&self) -> &RangeLocks {
         &self.0.changes
+    }
+
+    pub(crate) fn mends(&self) -> &RangeLocks {
+        &self.0.mends
     }
 
     pub(crate) fn lanes(&self) -> &RangeLocks {

@@ -7,8 +7,8 @@
 use core::net::SocketAddrV4;
 
 use outboard_base::{Errno, Result, Rng};
-use outboard_wire::shared::Coordinate;
 use outboard_wire::shared::call::Layout;
+use outboard_wire::shared::{Coordinate, Strategy};
 
 /// The nodes of a volume.
 #[derive(Clone, Debug)]
@@ -57,8 +57,9 @@ impl Placement {
         &self.nodes
     }
 
-    /// The nodes of a file: strip `i` lies on number `i` modulo their count. The first of a group's
-    /// order, as many as the layout's width; files of a group begin at different ones.
+    /// The nodes of a file: strip `i` lies on number `i` modulo their count, or the whole file on
+    /// each of them. The first of a group's
+    /// order, as many as the layout's width, or copies; files of a group begin at different ones.
     pub(crate) fn of(&self, layout: &Layout, object: u64) -> Vec<Coordinate> {
         let weight = |node: &Coordinate| {
             let key = (u64::from(layout.group) << 16) | u64::from(node.node);
@@ -66,7 +67,8 @@ impl Placement {
         };
         let mut order = self.nodes.clone();
         order.sort_by_key(weight);
-        order.truncate(usize::from(layout.width.max(1)));
+        let count = if layout.strategy == Strategy::Single { layout.width } else { layout.k };
+        order.truncate(usize::from(count.max(1)));
         let first = Rng::new(object).below(order.len() as u64);
         order.rotate_left(usize::try_from(first).unwrap_or(0));
         order
@@ -77,7 +79,7 @@ impl Placement {
 mod tests {
     use std::collections::BTreeMap;
 
-    use outboard_wire::shared::{Role, Strategy};
+    use outboard_wire::shared::Role;
 
     use super::*;
 

@@ -345,6 +345,10 @@ pub enum Call {
     /// A delegation again, under another fence: some who have copies of the file did not take what
     /// was written, or asked for, under this one. What was is decided first. Reply: `Grant`.
     Regrant { ino: Ino, fence: u64 },
+    /// Under a write delegation of a file with copies: some of its members may have something that
+    /// was not acknowledged. It must be decided before another has the file. Reply: `Done`;
+    /// `ESTALE` as of `Publish`.
+    Undone { ino: Ino, fence: u64 },
     /// What changed under a write delegation. Reply: `Done`; `ESTALE` if the fence is not the
     /// file's any more.
     Publish { ino: Ino, fence: u64, told: Told },
@@ -421,11 +425,11 @@ pub enum Call {
     Settle { capability: Capability, sequence: u32 },
     /// Whether it may lack what it has acknowledged of this object, which others have copies of, as
     /// it has lost power since, and was not told to trust it; of any object, if all bits are set.
-    /// Those it does not serve. Reply: `Flag`.
+    /// Those it does not serve. Reply: `Number`, its boot; `Done` if it does not doubt.
     Doubts { object: u64 },
-    /// What it has of this object is what all who have copies have; of all objects, if all bits are
-    /// set. Reply: `Done`.
-    Trust { object: u64 },
+    /// What it has of this object, if it is still in this boot, is what all who have copies have; of
+    /// all objects, if all bits are set. Reply: `Done`.
+    Trust { object: u64, boot: u64 },
     /// Anybody asks it for its own requests, until this conversation ends. Reply: `Done`.
     Install { policy: Policy },
 

@@ -10,10 +10,14 @@ use outboard_wire::shared::call::{Grant, Mode, Told};
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) grant: Arc<Grant>,
+    /// The first of the fences under which it was held without a break.
+    pub(super) first: u64,
     /// The lapse of the lease in which it was last confirmed.
     pub(super) lapse: u64,
     /// It is to be asked for again: attributes, or the capability, are old.
     pub(super) stale: bool,
+    /// Not all who have copies take what is asked under this fence.
+    pub(super) troubled: bool,
     /// Nobody has read or written it since the life before of this client could write it, nobody
     /// else and nobody here: what hosts have from then is still the newest there is.
     pub(super) kept: bool,
@@ -99,10 +103,15 @@ impl File {
         self.fence()
     }
 
+    /// Whether what was held under this fence is what is held, without a break.
+    pub(super) fn holds(&self, fence: u64) -> bool {
+        let range = |held: &Held| held.first..=held.grant.capability.fence;
+        self.held.as_ref().is_some_and(|held| range(held).contains(&fence))
+    }
+
     pub(super) fn writer(&mut self, fence: u64) -> Option<&mut Held> {
-        let held = self.held.as_mut()?;
-        let is_it = held.grant.mode == Mode::Write && held.grant.capability.fence == fence;
-        is_it.then_some(held)
+        let is_it = self.holds(fence);
+        self.held.as_mut().filter(|held| is_it && held.grant.mode == Mode::Write)
     }
 
     pub(super) fn allows_write_back(&self) -> bool {
@@ -125,17 +134,25 @@ impl File {
         self.gone = Some(Gone { fence, reads, looks: 0 });
     }
 
-    pub(super) fn install(&mut self, grant: Grant, lapse: u64) -> bool {
+    /// A grant is what is held from now on; `continues`: instead of what is held under this fence,
+    /// without a break. Whether what hosts have cached may stay.
+    pub(super) fn install(&mut self, grant: Grant, lapse: u64, continues: Option<u64>) -> bool {
         let fence = grant.capability.fence;
         self.gone = self.gone.filter(|gone| gone.fence >= fence);
         let before = self.held.take();
         // Nobody else had it since: the same fence, or no moment without a lease.
-        let goes_on = before
-            .as_ref()
-            .is_some_and(|before| before.grant.capability.fence == fence || before.lapse == lapse);
+        let is_same = |before: &Held| {
+            let held = before.grant.capability.fence;
+            held == fence || continues == Some(held)
+        };
+        let goes_on =
+            before.as_ref().is_some_and(|before| is_same(before) || before.lapse == lapse);
+        let is_same = before.as_ref().filter(|before| is_same(before));
+        let first = is_same.map_or(fence, |before| before.first);
         let mut held = Held {
             lapse,
             stale: false,
+            troubled: false,
             kept: grant.kept && before.as_ref().is_none_or(|before| before.kept),
             tells: false,
             size: grant.attr.size,
@@ -145,6 +162,7 @@ impl File {
             changes: 0,
             told: 0,
             since: None,
+            first,
             grant: Arc::new(grant),
         };
         if let Some(before) = before
@@ -154,7 +172,7 @@ impl File {
             let &Held { size, blocks, mtime, changes, told, since, .. } = &before;
             (held.mtime, held.changes, held.told, held.since) = (mtime, changes, told, since);
             (held.size, held.blocks) = (size, blocks);
-            held.tells = before.tells && before.grant.capability.fence == fence;
+            held.tells = before.tells && before.first == first;
             if self.cached == Cached::Write(before.grant.capability.fence) {
                 self.cached = Cached::Write(fence);
             }

@@ -388,6 +388,7 @@ choices! { Call [0]
     22 Wrote { asker, request, count, fence, told };
     23 Answered { asker, request };
     24 Regrant { ino, fence };
+    25 Undone { ino, fence };
     32 Recall { ino, keep };
     33 Events { events };
     64 Seal { object, fence };
@@ -403,7 +404,7 @@ choices! { Call [0]
     74 Resolve { object, fence, epoch, decided };
     75 Settle { capability, sequence };
     76 Doubts { object };
-    77 Trust { object };
+    77 Trust { object, boot };
     80 Beat { session };
     81 List { prefix };
     82 Put { name, value, version, session };

@@ -432,10 +432,14 @@ fn any_of_copies() -> impl Values<Value = Call> {
         let decided = all.into_iter().map(decided).collect();
         Call::Resolve { object, fence, epoch, decided }
     });
-    let few = any::<(u64, u64)>().prop_flat_map(|(number, fence)| {
-        let regrant = Call::Regrant { ino: Ino(number), fence };
-        let doubts = Call::Doubts { object: fence };
-        prop_oneof![Just(regrant), Just(doubts), Just(Call::Trust { object: number })]
+    let few = any::<(u64, u64)>().prop_flat_map(|(object, fence)| {
+        let ino = Ino(object);
+        prop_oneof![
+            Just(Call::Regrant { ino, fence }),
+            Just(Call::Undone { ino, fence }),
+            Just(Call::Doubts { object }),
+            Just(Call::Trust { object, boot: fence }),
+        ]
     });
     prop_oneof![settle, resolve, few]
 }

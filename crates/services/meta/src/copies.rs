@@ -1,0 +1,384 @@
+//! Files with copies: what a writer left at their members is decided and carried out (R5), and what
+//! a member lacks it is given.
+//!
+//! Whoever decides has sealed the file at all its members, so nothing of it changes meanwhile. What
+//! a member lacks is read where it is and written to all of them, as a write under the seal: it
+//! goes over whatever they have, so they hold the same then, and who does this twice, or ends in
+//! its midst, does no harm.
+//!
+//! A node that has lost power *doubts* its copies, and serves none of them before it is told to
+//! trust them, but under a seal that it was shown since. It has no say in what is decided, unless
+//! all members doubt; then the newest that any of them has goes forward.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outboard_base::task::{join_all, try_join_abreast};
+use outboard_base::{Errno, Ino, Result};
+use outboard_cluster::{Answer, Entry, Role, verdict};
+use outboard_dfs::DataError;
+use outboard_flow::Net;
+use outboard_kv::Kv;
+use outboard_kvfs::spread::Spread;
+use outboard_medium::Medium;
+use outboard_wire::shared::call::{
+    CLAIMS_MAX, Call, Claim, Decided, Grant, Layout, Mode, Object, Reply, STRIP_MIN, Version,
+};
+use outboard_wire::shared::{Coordinate, Peer, Strategy};
+
+use crate::Meta;
+use crate::clients::Who;
+use crate::delegations::Held;
+use crate::grants::NOBODY;
+use crate::nodes::{PATIENCE, QUICK};
+
+/// The epoch of all groups, as long as their members do not change.
+const EPOCH: u32 = 1;
+/// All objects of a node.
+const ALL: u64 = u64::MAX;
+/// Strips that are given to members at a time.
+const ABREAST: usize = 16;
+const STRIP: u64 = STRIP_MIN as u64;
+
+/// Whether a file lies whole on each of its nodes.
+pub(crate) fn has_copies(layout: &Layout) -> bool {
+    layout.strategy != Strategy::Single
+}
+
+/// What its nodes say that a file takes, in units of 512 bytes.
+pub(crate) fn blocks_of(layout: &Layout, found: &[Object]) -> u64 {
+    let each = found.iter().map(|object| object.bytes.div_ceil(512));
+    if has_copies(layout) { each.max().unwrap_or(0) } else { each.sum() }
+}
+
+/// A file whose members are sealed.
+struct Sealed<'s> {
+    spread: &'s Spread,
+    members: &'s [Coordinate],
+    fence: u64,
+}
+
+/// Of each member the boot in which it doubts what it has of a file, if it does.
+type Doubts = Vec<Option<u64>>;
+
+/// What becomes of a strip.
+#[derive(Clone, Copy)]
+struct Strip {
+    number: u64,
+    version: Version,
+    /// The rank of a member that has it whole.
+    source: usize,
+}
+
+impl Sealed<'_> {
+    fn object(&self) -> u64 {
+        self.spread.attr.ino.0
+    }
+
+    /// As what the server reads and writes it.
+    fn held(&self) -> Held {
+        Held { mode: Mode::Write, fence: self.fence }
+    }
+
+    /// By what all say of a strip (R5): all but those that doubt. If all do nobody must have a
+    /// version for it to go forward: what was synced is at all of them, and the rest anywhere.
+    fn decide(&self, number: u64, claims: &[Claim], doubts: &Doubts) -> Result<Strip> {
+        let of_model = |version: Version| outboard_cluster::Version {
+            fence: version.fence,
+            seq: version.sequence,
+        };
+        let all_doubt = doubts.iter().all(Option::is_some);
+        let joined = if all_doubt { u32::MAX } else { EPOCH };
+        let ranks = self.members.iter().zip(claims).zip(doubts);
+        let answers = ranks.filter(|(_, doubts)| all_doubt || doubts.is_none());
+        let answers = answers.map(|((member, claim), _)| Answer {
+            member: Entry { node: member.node, life: 1, role: Role::Active, joined },
+            claim: outboard_cluster::Claim {
+                stable: Some(of_model(claim.stable)),
+                pending: claim.pending.map(|taken| (of_model(taken.version), taken.epoch)),
+            },
+        });
+        let decided = verdict(&answers.collect::<Vec<Answer>>()).ok_or(Errno::EIO)?;
+        let source = self.members.iter().position(|member| member.node == decided.source);
+        Ok(Strip {
+            number,
+            version: Version { fence: decided.version.fence, sequence: decided.version.seq },
+            source: source.ok_or(Errno::EIO)?,
+        })
+    }
+}
+
+impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
+    /// A client has a file again, under another fence: not all members took what it asked under this
+    /// one. It may be recalled meanwhile, so this waits for no turn.
+    pub(crate) async fn regrant(&self, who: Who, ino: Ino, fence: u64) -> Result<Grant> {
+        let _mending = self.mends().exclusive(ino).await;
+        let held = self.has_already(ino, who.client, Mode::Read).ok_or(Errno::ESTALE)?;
+        let spread = self.volume().spread(ino).await?;
+        if held.fence != fence || !has_copies(&spread.layout) {
+            // It was done before, and the answer was lost.
+            return self.grant_again(who.client, ino, held).await;
+        }
+        let members = self.placement().of(&spread.layout, ino.0);
+        self.tell_keys(&members).await;
+        let doubts = self.who_doubts(&members, ino.0).await?;
+        if held.mode == Mode::Write || doubts.iter().any(Option::is_some) {
+            // How long it is its writer knows.
+            let fence = self.delegations().raise(ino)?;
+            self.make_equal(&spread, &members, fence).await?;
+        }
+        let _change = self.changes().exclusive(ino).await;
+        let now = self.has_already(ino, who.client, held.mode);
+        if now.is_none_or(|now| now.fence != fence) {
+            return Err(Errno::ESTALE);
+        }
+        self.needs_lease(who)?;
+        let held = self.delegations().go_on(ino, who.client)?;
+        if held.mode == Mode::Write {
+            self.delegations().resolved(ino);
+        }
+        let spread = self.volume().spread(ino).await?;
+        self.grant_of(who.client, &spread, held).await
+    }
+
+    /// Some members of a file may have what its writer was not told to be done.
+    pub(crate) async fn undone(&self, client: u64, ino: Ino, fence: u64) -> Result<()> {
+        let _change = self.changes().exclusive(ino).await;
+        if !self.delegations().writes(ino, client, fence) {
+            return Err(Errno::ESTALE);
+        }
+        self.delegations().must_resolve(ino);
+        Ok(())
+    }
+
+    /// Nodes that lost power get what they lack, file by file, and trust what they have.
+    pub(crate) async fn end_doubts(&self) {
+        let placement = self.placement();
+        for node in placement.all() {
+            let doubts = self.ask(peer(node), &Call::Doubts { object: ALL }, QUICK).await;
+            let Ok(Reply::Number(boot)) = doubts else { continue };
+            match self.end_doubts_of(node.node).await {
+                Ok(0) => {
+                    let trust = Call::Trust { object: ALL, boot };
+                    let trusts = self.ask_node(node.node, &trust).await;
+                    tracing::info!(node = node.node, ?trusts, "a node has all it may have lost");
+                }
+                left => tracing::debug!(node = node.node, ?left, "files that a node doubts"),
+            }
+        }
+    }
+
+    /// How many files it must go on doubting for now.
+    async fn end_doubts_of(&self, node: u16) -> Result<u64> {
+        let (placement, mut left) = (self.placement(), 0);
+        for other in placement.all() {
+            let mut from = Some(0);
+            while let Some(first) = from {
+                let found = match self.ask_node(other.node, &Call::Objects { from: first }).await? {
+                    Reply::Objects(found) => found,
+                    _ => return Err(Errno::EPROTO),
+                };
+                from = found.last().and_then(|last| last.object.checked_add(1));
+                for object in found {
+                    left += u64::from(!self.ends_doubt(node, Ino(object.object)).await?);
+                }
+            }
+        }
+        Ok(left)
+    }
+
+    /// Whether a node need not doubt a file any more. Who has it to write sees to that when it
+    /// writes, or gives it back.
+    async fn ends_doubt(&self, node: u16, ino: Ino) -> Result<bool> {
+        let Ok(spread) = self.volume().spread(ino).await else { return Ok(true) };
+        let members = self.placement().of(&spread.layout, ino.0);
+        if !has_copies(&spread.layout) || members.iter().all(|member| member.node != node) {
+            return Ok(true);
+        }
+        if self.ask_node(node, &Call::Doubts { object: ino.0 }).await? == Reply::Done {
+            return Ok(true);
+        }
+        if self.waits_for_heir(ino, NOBODY) {
+            return Ok(false);
+        }
+        let _turn = self.turns().exclusive(ino).await;
+        let _mending = self.mends().exclusive(ino).await;
+        if self.delegations().is_written(ino) {
+            return Ok(false);
+        }
+        self.delegations().must_resolve(ino);
+        Ok(self.try_to_resolve(ino).await.is_ok())
+    }
+
+    /// Seals a file at its members; then all hold the same of it, and what that is. Those that
+    /// doubted it trust it.
+    pub(crate) async fn make_equal(
+        &self,
+        spread: &Spread,
+        members: &[Coordinate],
+        fence: u64,
+    ) -> Result<Vec<Object>> {
+        let object = spread.attr.ino.0;
+        self.seal_at(members, object, fence).await?;
+        let sealed = Sealed { spread, members, fence };
+        let (mut next, mut lacked) = (Some(0), BTreeSet::new());
+        let mut doubting: Doubts = vec![None; members.len()];
+        while let Some(first) = next {
+            let pages = self.claims_of(&sealed, first).await?;
+            // After what they said: who does not doubt now did not then.
+            let doubts = self.who_doubts(members, object).await?;
+            if first > 0 && doubts != doubting {
+                return Err(Errno::EIO);
+            }
+            doubting = doubts;
+            // Behind the last strip of a page that is full its member has said nothing yet.
+            let full = pages.iter().filter(|page| page.len() >= CLAIMS_MAX);
+            let known = full.filter_map(|page| page.last()).map(|claim| claim.strip).min();
+            lacked.extend(self.decide_some(&sealed, (&pages, &doubting), known).await?);
+            next = known.and_then(|known| known.checked_add(1));
+        }
+        let mut found = self.seal_at(members, object, fence).await?;
+        let is_sound = |(rank, _): &(usize, &Object)| !lacked.contains(rank);
+        let end = found.iter().enumerate().filter(is_sound).map(|(_, object)| object.end).max();
+        if let Some(end) = end
+            && found.iter().any(|object| object.end > end)
+        {
+            let grant = self.grant_of(NOBODY, spread, sealed.held()).await?;
+            self.in_time(self.data().hole(&grant, end..u64::MAX)).await?;
+            found = self.seal_at(members, object, fence).await?;
+        }
+        if doubting.iter().any(Option::is_some) {
+            self.in_time(self.data().flush(members.iter().map(peer))).await?;
+            self.trust(&sealed, &doubting).await?;
+        }
+        Ok(found)
+    }
+
+    /// Work at nodes, in the time that one is given for an answer.
+    async fn in_time<T>(
+        &self,
+        work: impl Future<Output = std::result::Result<T, DataError>>,
+    ) -> Result<T> {
+        let done = self.within(PATIENCE, work).await;
+        done.ok_or(Errno::EIO)?.map_err(|_| Errno::EIO)
+    }
+
+    async fn who_doubts(&self, members: &[Coordinate], object: u64) -> Result<Doubts> {
+        let call = Call::Doubts { object };
+        let asked = members.iter().map(|member| self.ask_node(member.node, &call)).collect();
+        let answers = join_all(asked).await.into_iter().map(|answer| match answer? {
+            Reply::Number(boot) => Ok(Some(boot)),
+            Reply::Done => Ok(None),
+            _ => Err(Errno::EPROTO),
+        });
+        answers.collect()
+    }
+
+    /// Who doubted has all of a file, durably, if it is still in that boot.
+    async fn trust(&self, sealed: &Sealed<'_>, doubting: &Doubts) -> Result<()> {
+        let object = sealed.object();
+        let doubting = sealed.members.iter().zip(doubting);
+        let asked = doubting.filter_map(|(member, boot)| Some((member.node, (*boot)?)));
+        let asked = asked
+            .map(async |(node, boot)| self.ask_node(node, &Call::Trust { object, boot }).await);
+        join_all(asked.collect()).await.into_iter().try_for_each(|answer| answer.map(drop))
+    }
+
+    /// What each member has of the strips from one on, as many as it says at once.
+    async fn claims_of(&self, sealed: &Sealed<'_>, from: u64) -> Result<Vec<Vec<Claim>>> {
+        let call = Call::Claims { object: sealed.object(), epoch: EPOCH, from };
+        let asked = sealed.members.iter().map(|member| self.ask_node(member.node, &call));
+        let answers = join_all(asked.collect()).await.into_iter().map(|answer| match answer? {
+            Reply::Claims(claims) if claims.first().is_none_or(|one| one.strip >= from) => {
+                Ok(claims)
+            }
+            _ => Err(Errno::EPROTO),
+        });
+        answers.collect()
+    }
+
+    /// Decides the strips that members have, up to one, and has that carried out; the ranks of those
+    /// that lacked something.
+    async fn decide_some(
+        &self,
+        sealed: &Sealed<'_>,
+        (pages, doubts): (&[Vec<Claim>], &Doubts),
+        last: Option<u64>,
+    ) -> Result<BTreeSet<usize>> {
+        // What lies behind a truncation that is to be carried out goes.
+        let cut = sealed.spread.cut.map_or(u64::MAX, |cut| cut.div_ceil(STRIP));
+        let strips = pages.iter().flatten().map(|claim| claim.strip);
+        let strips = strips.filter(|strip| *strip < cut && last.is_none_or(|last| *strip <= last));
+        let mut told: Vec<Vec<Decided>> = vec![Vec::new(); pages.len()];
+        let mut lacking = Vec::new();
+        for number in strips.collect::<BTreeSet<u64>>() {
+            let claims: Vec<Claim> = pages.iter().map(|page| claim_of(page, number)).collect();
+            let strip = sealed.decide(number, &claims, doubts)?;
+            for ((rank, claim), told) in claims.iter().enumerate().zip(&mut told) {
+                let pends = claim.pending.is_some_and(|taken| taken.version == strip.version);
+                if !pends && claim.stable != strip.version {
+                    lacking.push((rank, strip));
+                } else if claim.pending.is_some() {
+                    told.push(Decided { strip: number, version: strip.version });
+                }
+            }
+        }
+        let asked = sealed.members.iter().zip(told).filter(|(_, decided)| !decided.is_empty());
+        let asked = asked.map(async |(member, decided)| {
+            let (object, fence) = (sealed.object(), sealed.fence);
+            let call = Call::Resolve { object, fence, epoch: EPOCH, decided };
+            match self.ask_node(member.node, &call).await? {
+                Reply::Claims(lacks) if lacks.is_empty() => Ok(()),
+                Reply::Claims(_) => Err(Errno::EIO),
+                _ => Err(Errno::EPROTO),
+            }
+        });
+        join_all(asked.collect()).await.into_iter().collect::<Result<()>>()?;
+        if !lacking.is_empty() {
+            self.give_strips(sealed, &lacking).await?;
+        }
+        Ok(lacking.into_iter().map(|(rank, _)| rank).collect())
+    }
+
+    /// Members are given strips that they lack: first nothing of these is there any more, then what
+    /// a member has that has them whole.
+    async fn give_strips(&self, sealed: &Sealed<'_>, lacking: &[(usize, Strip)]) -> Result<()> {
+        let found = self.seal_at(sealed.members, sealed.object(), sealed.fence).await?;
+        let grant = self.grant_of(NOBODY, sealed.spread, sealed.held()).await?;
+        let only = |rank: usize| {
+            let member = *sealed.members.get(rank).ok_or(Errno::EIO)?;
+            Ok::<_, Errno>(Grant { nodes: vec![member], ..grant.clone() })
+        };
+        for (rank, strip) in lacking {
+            let start = strip.number.checked_mul(STRIP).ok_or(Errno::EIO)?;
+            let whole = start..start.checked_add(STRIP).ok_or(Errno::EIO)?;
+            self.in_time(self.data().hole(&only(*rank)?, whole)).await?;
+        }
+        let strips: BTreeMap<u64, Strip> =
+            lacking.iter().map(|(_, strip)| (strip.number, *strip)).collect();
+        let (found, only, grant) = (&found, &only, &grant);
+        let each = strips.values().map(|strip| async move {
+            let start = strip.number * STRIP;
+            let there = found.get(strip.source).map_or(0, |object| object.end);
+            let len = there.min(start + STRIP).saturating_sub(start);
+            if strip.version == Version::default() || len == 0 {
+                return Ok(());
+            }
+            let len = usize::try_from(len).map_err(|_| Errno::EIO)?;
+            let source = only(strip.source)?;
+            let bytes = self.in_time(self.data().read(&source, start, len)).await?;
+            self.in_time(self.data().write(grant, start, &bytes)).await
+        });
+        try_join_abreast(ABREAST, each).await.map(drop)
+    }
+}
+
+/// What a member says of a strip.
+fn claim_of(page: &[Claim], strip: u64) -> Claim {
+    let at = page.binary_search_by_key(&strip, |claim| claim.strip).ok();
+    let nothing = Claim { strip, stable: Version::default(), pending: None };
+    at.and_then(|at| page.get(at)).copied().unwrap_or(nothing)
+}
+
+fn peer(member: &Coordinate) -> Peer {
+    Peer::Node(member.node)
+}
