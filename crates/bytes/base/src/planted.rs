@@ -43,6 +43,8 @@ pub enum Fault {
     Unordered,
     /// A store takes a write though it lacks the one before.
     Gap,
+    /// A store believes that a write was settled, whatever fence it is under.
+    Settled,
     /// A checkpoint leaves out what is pending.
     Omitted,
     /// A store settles writes that were not acknowledged.

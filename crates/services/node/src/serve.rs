@@ -126,6 +126,11 @@ impl<M: Medium> Serving<'_, M> {
     async fn hole(&self, heads: &Heads, hole: &HoleHead) -> Result<(), Reason> {
         let (object, fence) = (heads.capability.object, heads.capability.fence);
         let version = Version { fence, sequence: hole.sequence };
+        if heads.capability.strategy != Strategy::Single {
+            // What was acknowledged by all is stable before; over anything else it does not go.
+            let up_to = Version { fence, sequence: heads.head.settled };
+            self.store.settle(object, hole.range(), up_to).await?;
+        }
         match hole.share {
             None => self.store.hole(object, version, hole.range()).await,
             Some(share) => {
@@ -136,7 +141,8 @@ impl<M: Medium> Serving<'_, M> {
 
     /// Writes, strip by strip. A node's strips are of one size; those of a layout are as long, or
     /// of several. A write that is cut between them was not acknowledged, and comes again whole.
-    /// With copies, what a write says was acknowledged before it is the last version of each.
+    /// With copies, what a write says was acknowledged before it is the last version of each, or
+    /// that is settled.
     async fn write(&self, heads: &Heads, write: &WriteHead, mut data: &[u8]) -> Result<(), Reason> {
         let (object, fence) = (heads.capability.object, heads.capability.fence);
         let version = Version { fence, sequence: write.sequence };
@@ -150,7 +156,8 @@ impl<M: Medium> Serving<'_, M> {
             if write.strategy == Strategy::Single {
                 self.store.write(object, STRIP_MIN, version, previous, offset, piece).await?;
             } else {
-                let copies = Copies { previous, epoch: heads.head.epoch };
+                let (settled, epoch) = (heads.head.settled, heads.head.epoch);
+                let copies = Copies { previous, settled, epoch };
                 self.store.write_copy(object, STRIP_MIN, version, copies, offset, piece).await?;
             }
             data = rest;

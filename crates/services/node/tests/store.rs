@@ -62,6 +62,7 @@ fn rules_that_are_taken_away_are_missed() {
         (Fault::Unkept, 0),
         (Fault::Unordered, 0),
         (Fault::Gap, 0),
+        (Fault::Settled, 0),
         (Fault::Omitted, 0),
         (Fault::Undecided, 2),
         (Fault::Eager, 1),

@@ -22,23 +22,26 @@ pub struct Copies {
     /// The last acknowledged version of the strip; nothing: none under this fence. What was under
     /// those below was done, or decided, before this one was given out (R1).
     pub previous: Option<Version>,
+    /// All writes of the object under this fence up to this sequence were acknowledged, holes too.
+    /// So its writer need not remember the last version of each strip.
+    pub settled: u32,
     /// The epoch of the group under which it came.
     pub epoch: u32,
 }
 
 impl Copies {
-    /// Whether a write may go over the newest one that is here: that is the last acknowledged one.
-    /// A newer one was not acknowledged; with an older one a write was missed.
+    /// Whether a write may go over the newest one that is here: that is the last acknowledged one,
+    /// or one that was settled. A newer one was not acknowledged; with an older one a write was
+    /// missed.
     pub(super) fn follow(self, version: Version, newest: Version) -> bool {
-        match self.previous {
-            Some(previous) if newest < previous => is_planted(Fault::Gap),
-            Some(previous) => newest == previous || is_planted(Fault::Unordered),
-            None => {
-                newest == Version::default()
-                    || newest.fence < version.fence
-                    || is_planted(Fault::Unordered)
-            }
-        }
+        let is_its = newest.fence == version.fence || is_planted(Fault::Settled);
+        let is_settled = is_its && newest.sequence <= self.settled;
+        let is_known = match self.previous {
+            Some(previous) if newest < previous => return is_planted(Fault::Gap),
+            Some(previous) => newest == previous,
+            None => newest == Version::default() || newest.fence < version.fence,
+        };
+        is_known || is_settled || is_planted(Fault::Unordered)
     }
 }
 
@@ -107,8 +110,8 @@ impl<M: Medium> Store<M> {
     /// returned.
     ///
     /// # Errors
-    /// [`Reason::Fence`]: a higher fence is in force, or a strip has a later stable version; of the
-    /// others some may be done. [`Reason::Full`], [`Reason::Medium`].
+    /// [`Reason::Fence`]: a higher fence is in force, or a strip that is here has a later stable
+    /// version; of the others some may be done. [`Reason::Full`], [`Reason::Medium`].
     pub async fn resolve(
         &self,
         object: u64,
@@ -194,11 +197,13 @@ impl<M: Medium> Store<M> {
     fn due(&self, object: u64, Decided { strip, version }: Decided) -> Result<Due, Reason> {
         let state = self.shared.state();
         let claim = claim(state.index.objects.get(&object), strip);
+        let is_here = state.index.strip((object, strip)).is_some();
         let settled = Record::Settled { object, index: strip, version };
         Ok(match claim.pending {
             Some(pending) if pending.version == version => Due::Record(settled),
-            _ if claim.stable > version => return Err(Reason::Fence),
-            _ if claim.stable < version => Due::Lacks(claim),
+            _ if claim.stable > version && is_here => return Err(Reason::Fence),
+            // What a cut took away here, and not at all, comes again from those who have it.
+            _ if claim.stable != version => Due::Lacks(claim),
             Some(_) => Due::Record(settled),
             None => Due::Nothing,
         })

@@ -16,7 +16,7 @@ use super::index::{Grain, Place, Strip, Wrote};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pending {
     pub(super) version: Version,
-    /// The last acknowledged one before it; zeros: none under its fence.
+    /// The last acknowledged one before it; zeros: its writer named none.
     pub(super) previous: Version,
     /// The epoch of the group in which it was first taken.
     pub(super) epoch: u32,

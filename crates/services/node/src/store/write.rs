@@ -121,7 +121,7 @@ impl<M: Medium> Store<M> {
         let bytes = place.bytes;
         let record = match copies {
             None => Record::Write { object, strip, version, offset, bytes, crc, grains },
-            Some(Copies { previous, epoch }) => {
+            Some(Copies { previous, epoch, .. }) => {
                 let (index, previous) = (place.index, previous.unwrap_or_default());
                 let grains = grains.into_boxed_slice();
                 let pending = Pending { version, previous, epoch, wrote, grains };

@@ -3,6 +3,7 @@
 
 mod attacks;
 mod failures;
+mod holes;
 mod left;
 
 use std::cell::RefCell;
@@ -299,6 +300,12 @@ fn after(mut ask: Ask, previous: u32) -> Ask {
     if let Target::Write(write) = &mut ask.heads.target {
         write.previous = previous;
     }
+    ask
+}
+
+/// The same request, of a client of which all up to a sequence was acknowledged.
+fn settled(mut ask: Ask, sequence: u32) -> Ask {
+    ask.heads.head.settled = sequence;
     ask
 }
 

@@ -26,7 +26,7 @@ fn version(fence: u64, sequence: u32) -> Version {
 /// The first strip of object 7 becomes all `byte`, under fence 5.
 fn write(store: &TestStore, sequence: u32, previous: u32, byte: u8) -> Result<(), Reason> {
     let previous = (previous > 0).then_some(version(5, previous));
-    let copies = Copies { previous, epoch: sequence };
+    let copies = Copies { previous, settled: 0, epoch: sequence };
     run(store.write_copy(7, STRIP, version(5, sequence), copies, 0, &[byte; STRIP as usize]))
 }
 
@@ -91,9 +91,52 @@ fn what_was_not_acknowledged_is_not_written_over() {
     let invalid = write(&store, 4, 4, 4);
     assert_eq!((invalid, first(&store)), (Err(Reason::Invalid), Ok(3)));
     // A fence is given out when all that was below it is done, or decided.
-    let copies = Copies { previous: None, epoch: 9 };
+    let copies = Copies { previous: None, settled: 0, epoch: 9 };
     run(store.write_copy(7, STRIP, version(6, 1), copies, 0, &[6; STRIP as usize])).unwrap();
     assert_eq!(run(store.claims(7, 0, 9))[0].stable, version(5, 3));
+}
+
+/// A writer that does not remember a strip says up to where all of the object was acknowledged,
+/// under its fence: a number of another one means nothing.
+#[test]
+fn what_was_settled_is_written_over() {
+    let store = opened(&media());
+    let write = |fence, sequence, previous: Option<Version>, settled| {
+        let copies = Copies { previous, settled, epoch: 1 };
+        let bytes = [1; STRIP as usize];
+        run(store.write_copy(7, STRIP, version(fence, sequence), copies, 0, &bytes))
+    };
+    let stable = || run(store.claims(7, 0, 9))[0].stable;
+    write(5, 1, None, 0).unwrap();
+    assert_eq!(write(5, 3, None, 0), Err(Reason::Order), "nothing is settled");
+    write(5, 3, None, 1).unwrap();
+    assert_eq!(stable(), version(5, 1));
+    assert_eq!(write(5, 4, None, 2), Err(Reason::Order), "the third is not");
+    assert_eq!(write(5, 4, Some(version(5, 1)), 2), Err(Reason::Order));
+    assert_eq!(write(5, 9, Some(version(5, 5)), 8), Err(Reason::Order), "the fifth is missing");
+    assert_eq!(write(5, 2, None, 3), Err(Reason::Order), "it comes late");
+    write(5, 9, Some(version(5, 1)), 3).unwrap();
+    assert_eq!(stable(), version(5, 3));
+    let other = write(6, 1, Some(version(5, 3)), 9);
+    assert_eq!(other, Err(Reason::Order), "the ninth was of another fence");
+    write(6, 1, Some(version(5, 9)), 0).unwrap();
+    assert_eq!(stable(), version(5, 9));
+}
+
+/// A cut was done here, and at no other member: its client died. The others have the strip, so that
+/// stays; this member said for ever that something later was stable, as a cut leaves its version.
+#[test]
+fn what_a_cut_took_away_here_alone_is_lacking() {
+    let store = opened(&media());
+    write(&store, 1, 0, 1).unwrap();
+    run(store.settle(7, 0..u64::MAX, version(5, 1))).unwrap();
+    run(store.hole(7, version(5, 2), 0..u64::MAX)).unwrap();
+    assert_eq!(run(store.claims(7, 0, 9)), vec![]);
+    let cut = Claim { strip: 0, stable: version(5, 2), pending: None };
+    assert_eq!(resolve(&store, 9, 1), Ok(vec![cut]));
+    assert_eq!(resolve(&store, 9, 1), Ok(vec![cut]));
+    run(store.write(7, STRIP, version(9, 1), None, 0, &[1; STRIP as usize])).unwrap();
+    assert_eq!((first(&store), resolve(&store, 9, 1)), (Ok(1), Err(Reason::Fence)));
 }
 
 #[test]
@@ -130,7 +173,7 @@ fn a_first_write_can_be_forgotten() {
     run(store.hole(7, version(7, 1), 0..u64::MAX)).unwrap();
     let cut = Some(version(7, 1));
     let over = |previous| {
-        let copies = Copies { previous, epoch: 1 };
+        let copies = Copies { previous, settled: 0, epoch: 1 };
         run(store.write_copy(7, STRIP, version(7, 2), copies, 9, &[1; 9]))
     };
     assert_eq!(over(Some(version(5, 1))), Err(Reason::Order));
@@ -171,7 +214,7 @@ fn a_full_store_goes_on_when_what_is_pending_is_settled() {
     let store = opened(&media());
     let over = |strip: u32, sequence: u32| {
         let previous = (sequence > 1).then(|| version(5, sequence - 1));
-        let copies = Copies { previous, epoch: 1 };
+        let copies = Copies { previous, settled: 0, epoch: 1 };
         let at = u64::from(strip) * u64::from(STRIP);
         let bytes = [u8::try_from(sequence).unwrap(); STRIP as usize];
         run(store.write_copy(7, STRIP, version(5, sequence), copies, at, &bytes))

@@ -67,7 +67,7 @@ impl Twins {
         let first = write.grains[0].0 as u64;
         let bytes: Vec<u8> = write.grains.iter().flat_map(|(_, byte)| [*byte; 8192]).collect();
         let version = of_model(write.version);
-        let copies = Copies { previous: Some(of_model(write.prev)), epoch: self.epoch };
+        let copies = Copies { previous: Some(of_model(write.prev)), settled: 0, epoch: self.epoch };
         let at = first * GRAIN;
         let said = run(self.store.write_copy(OBJECT, STRIP, version, copies, at, &bytes));
         let is_old = self.model.stable().is_some_and(|stable| write.version < stable.version);
