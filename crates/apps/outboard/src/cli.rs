@@ -267,7 +267,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   outboard layout mnt/file
-  outboard layout mnt/dir --set strategy=single,width=2,strip=64K")]
+  outboard layout mnt/dir --set strategy=single,width=2,strip=64K
+  outboard layout mnt/dir --set strategy=ring,k=3    three copies, passed on from node to node")]
     Layout {
         /// A file or directory of a mounted shared volume
         path: PathBuf,

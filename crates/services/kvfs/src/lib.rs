@@ -59,7 +59,7 @@ mod xattr;
 
 pub use options::{OpenError, Options};
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use outboard_base::task::{self, RangeLocks};
@@ -87,7 +87,8 @@ pub struct Kvfs<K, M> {
     superblock: Superblock,
     /// How the bytes of new files lie on nodes, where their directory says nothing.
     spread: Option<Layout>,
-    copies_max: u8,
+    /// Most copies that a layout may ask for.
+    copies_max: AtomicU8,
     /// Which opening of the volume this is.
     opened: AtomicU64,
     /// Who changes a directory's entries or a file's data locks the inode. Directories first, by

@@ -34,8 +34,6 @@ pub struct Options {
     /// The bytes of files made from now on lie on storage nodes: as the directory says in which a
     /// file is made, or like this. `None`: in the volume.
     pub spread: Option<Layout>,
-    /// Most copies that a layout may ask for: there are so many nodes.
-    pub copies_max: u8,
 }
 
 impl Default for Options {
@@ -52,7 +50,6 @@ impl Default for Options {
             owner: (0, 0),
             mode: 0o755,
             spread: None,
-            copies_max: 1,
         }
     }
 }

@@ -23,14 +23,15 @@ mod text;
 pub use text::{layout_text, parse_layout};
 
 use record::Writing;
+use std::sync::atomic::Ordering;
 
 use outboard_base::limits::FILE_SIZE_MAX;
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_kv::{Cached, Kv};
 use outboard_medium::Medium;
 use outboard_wire::file::{Attr, FileKind, Flags, Header, Op, Reply, xattr_flags};
-use outboard_wire::shared::Strategy;
 use outboard_wire::shared::call::{Layout, Told};
+use outboard_wire::shared::{FAN_MAX, Strategy};
 
 use crate::context::Context;
 use crate::layout::key::{self, Tag};
@@ -123,6 +124,12 @@ fn of_file(layout: Layout, ino: Ino) -> Layout {
 }
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
+    /// Files may lie on so many nodes, from now on: a layout cannot ask for more copies.
+    pub fn lies_on(&self, nodes: usize) {
+        let most = u8::try_from(nodes.clamp(1, FAN_MAX)).unwrap_or(1);
+        self.copies_max.store(most, Ordering::Relaxed);
+    }
+
     /// How the bytes of a file lie; of a directory, how those of files made in it will. `None`: not
     /// on nodes.
     pub async fn layout(&self, ino: Ino) -> Result<Option<Layout>> {
@@ -179,7 +186,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if self.spread.is_none() {
             return Err(Errno::EOPNOTSUPP);
         }
-        layout.as_ref().map_or(Ok(()), |layout| judge(layout, self.copies_max))?;
+        layout
+            .as_ref()
+            .map_or(Ok(()), |layout| judge(layout, self.copies_max.load(Ordering::Relaxed)))?;
         let _guard = self.range_locks.exclusive(ino).await;
         let changed = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;

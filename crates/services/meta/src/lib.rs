@@ -157,6 +157,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// `EINVAL` if the options contradict each other; what the store says otherwise.
     pub async fn open(kvfs: Arc<Kvfs<K, M>>, net: N, options: MetaOptions) -> Result<Self> {
         let placement = Placement::new(&options.nodes, &options.members)?;
+        kvfs.lies_on(placement.all().len());
         for node in &options.nodes {
             let address = SocketAddrV4::new(Ipv4Addr::from(node.address), node.port);
             net.know(Peer::Node(node.node), address);

@@ -10,7 +10,7 @@ use outboard_fabric::Key;
 use outboard_kvfs::spread::parse_layout;
 use outboard_node::policy::Threat;
 use outboard_wire::shared::call::Layout;
-use outboard_wire::shared::{Coordinate, Peer};
+use outboard_wire::shared::{Coordinate, Peer, Strategy};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::{Code, Failure};
@@ -293,9 +293,20 @@ impl Description {
     /// How files lie.
     pub(crate) fn layout(&self) -> Result<Layout, String> {
         let Some(text) = &self.layout else { return Ok(Layout::default()) };
-        parse_layout(text).map_err(|_| {
-            format!("layout {text:?} is not understood; see strategy=single,width=4,strip=64K")
-        })
+        let layout = parse_layout(text).map_err(|_| {
+            format!(
+                "layout {text:?} is not understood; see strategy=single,width=4,strip=64K and \
+                 strategy=ring,k=3"
+            )
+        })?;
+        let nodes = self.nodes.len();
+        match layout.strategy {
+            Strategy::Parity => Err(format!("layout {text:?}: nodes do not compute parities yet")),
+            _ if usize::from(layout.k) > nodes => {
+                Err(format!("layout {text:?} asks for more copies than there are nodes, {nodes}"))
+            }
+            _ => Ok(layout),
+        }
     }
 
     /// Whom nodes trust.
@@ -457,6 +468,16 @@ mod tests {
             ("volume = \"main\"", "volume = \"a/b\"", "no name"),
             ("volume = \"main\"", "volume = \"a\"\nmtu = 100", "mtu"),
             ("volume = \"main\"", "volume = \"a\"\nlayout = \"wide\"", "strip=64K"),
+            (
+                "volume = \"main\"",
+                "volume = \"a\"\nlayout = \"strategy=ring,k=9\"",
+                "more copies than there are nodes",
+            ),
+            (
+                "volume = \"main\"",
+                "volume = \"a\"\nlayout = \"strategy=parity,k=2,m=1\"",
+                "parities",
+            ),
             ("volume = \"main\"", "volume = \"a\"\ntrust = \"nobody\"", "sealed"),
             ("volume = \"main\"", "volum = \"main\"", "volum"),
             ("data = \"node.2\"", "data = \"x\"\ncapacity = \"much\"", "much"),

@@ -20,7 +20,9 @@ pub(crate) fn layout(path: &Path, set: Option<&str>) -> Result<ExitCode, Failure
         setxattr(path, ATTRIBUTE, text.as_bytes(), XattrFlags::empty()).map_err(|error| {
             Failure::usage(match error {
                 Errno::INVAL => format!(
-                    "--set {text} is no layout; write it as strategy=single,width=4,strip=64K"
+                    "--set {text} is no layout of this volume; write it as \
+                     strategy=single,width=4,strip=64K, or strategy=ring,k=3 for so many copies, \
+                     of which there are no more than nodes"
                 ),
                 Errno::BUSY | Errno::NOTEMPTY | Errno::PERM | Errno::ACCESS => format!(
                     "the layout of {at} cannot be set: {error}; it can of a directory of yours, or \

@@ -262,7 +262,13 @@ fn a_layout_is_set_by_owners_before_there_are_bytes() {
         assert_eq!(set_layout(&owner, ino, strange), Err(Errno::EINVAL), "{strange:?}");
     }
     let ring = Layout { strategy: Strategy::Ring, k: 3, ..layout(1) };
-    assert_eq!(set_layout(&owner, ino, ring), Err(Errno::EOPNOTSUPP), "not by these nodes");
+    assert_eq!(set_layout(&owner, ino, ring), Err(Errno::EINVAL), "there are not so many nodes");
+    volume.lies_on(2);
+    assert_eq!(set_layout(&owner, ino, ring), Err(Errno::EINVAL), "nor now");
+    set_layout(&owner, ino, Layout { k: 2, ..ring }).unwrap();
+    let parity = Layout { strategy: Strategy::Parity, k: 2, m: 1, ..layout(1) };
+    assert_eq!(set_layout(&owner, ino, parity), Err(Errno::EOPNOTSUPP), "not by these nodes");
+    set_layout(&owner, ino, Layout { group: 63, ..layout(2) }).unwrap();
     block_on(volume.begin_writing(ino, 7, false)).unwrap();
     assert_eq!(set_layout(&owner, ino, layout(1)), Err(Errno::EBUSY), "bytes may be there");
     block_on(volume.publish(None, ino, told(1, None), None)).unwrap();

@@ -27,6 +27,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use outboard_base::planted::Fault;
 use outboard_sim::seeds;
+use outboard_wire::shared::Strategy;
 use part::Planted;
 use walk::{directed, walk};
 use way::{Counts, Way};
@@ -56,11 +57,36 @@ fn a_cluster_is_right_and_comes_to_an_end_whatever_breaks() {
     assert!(met(|run| run.kept) > 100, "{}", met(|run| run.kept));
 }
 
+/// The usual way with copies: a ring for two seeds, a tree for the next two.
+fn copies(seed: u64) -> Way {
+    let strategy = if seed % 4 < 2 { Strategy::Ring } else { Strategy::BinaryTree };
+    Way { copies: Some(strategy), ..Way::default() }
+}
+
+/// The same with two copies of each file: what one node lost with its power the other has.
+#[test]
+fn copies_are_right_and_come_to_an_end_whatever_breaks() {
+    let runs = seeds::run(0..SEEDS, |seed| walk(seed, copies(seed)));
+    if runs.is_alone {
+        return;
+    }
+    let met = |of: fn(&Counts) -> u64| sum(&runs.outcomes, of);
+    assert!(met(|run| run.asked) > 10_000, "{}", met(|run| run.asked));
+    assert!(met(|run| run.power) > 3, "{}", met(|run| run.power));
+}
+
 /// Prints a seed; of the usual runs the first.
 #[test]
 fn one_seed() {
     let tells = std::env::var_os("OUTBOARD_SEED").is_some();
     seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..Way::default() })));
+}
+
+/// The same with copies.
+#[test]
+fn one_seed_with_copies() {
+    let tells = std::env::var_os("OUTBOARD_SEED").is_some();
+    seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..copies(seed) })));
 }
 
 #[test]
@@ -86,10 +112,15 @@ fn is_found(planted: Planted, way: Way, from: u64) {
     println!("{planted:?} is found by seed {seed}");
 }
 
-const CACHED: Way =
-    Way { planted: None, cached: Some(true), harsh: false, apart: false, tells: false };
-const HARSH: Way =
-    Way { planted: None, cached: Some(true), harsh: true, apart: false, tells: false };
+const CACHED: Way = Way {
+    planted: None,
+    cached: Some(true),
+    harsh: false,
+    apart: false,
+    copies: None,
+    tells: false,
+};
+const HARSH: Way = Way { harsh: true, ..CACHED };
 
 macro_rules! canaries {
     ($($name:ident: $planted:expr, $way:expr, from $seed:literal,)*) => {

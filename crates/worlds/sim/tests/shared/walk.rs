@@ -7,7 +7,7 @@ mod ending;
 mod faults;
 mod judge;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use outboard_base::planted::plant;
@@ -76,6 +76,9 @@ pub(crate) struct Walk {
     /// Hosts have caches; whether that of each may lose what is not synced at any time, as it may
     /// be out of reach for long. Else it outlives the DPU side.
     is_cached: bool,
+    /// Both nodes have all; those that have lost power.
+    has_copies: bool,
+    dark: BTreeSet<usize>,
     unkept: [bool; 2],
     counts: Counts,
 }
@@ -83,7 +86,7 @@ pub(crate) struct Walk {
 impl Walk {
     fn new(seed: u64, way: Way) -> Walk {
         let sound = LineOptions::sound(Delay::Fixed(Duration::from_micros(50)));
-        let world = World::new(seed, sound, way.planted);
+        let world = World::new(seed, sound, way);
         let mut rng = seeds::rng(seed, "caches");
         let is_cached = way.cached.unwrap_or(seed % 2 == 1);
         let names = (0..NAMES).map(|at| (format!("n{at}").into_bytes(), Name::new(), false));
@@ -112,6 +115,8 @@ impl Walk {
             works: false,
             breaks: false,
             is_cached,
+            has_copies: way.copies.is_some(),
+            dark: BTreeSet::new(),
             unkept: [false; 2],
             counts: Counts::default(),
         }

@@ -1,5 +1,7 @@
 //! How a seed is walked, and what the walk met.
 
+use outboard_wire::shared::Strategy;
+
 use crate::part::Planted;
 
 /// How a seed is walked.
@@ -12,6 +14,8 @@ pub(crate) struct Way {
     pub(crate) harsh: bool,
     /// Hosts go on by themselves while their DPU sides are stopped or away.
     pub(crate) apart: bool,
+    /// Both nodes have a copy of each file, passed on like this.
+    pub(crate) copies: Option<Strategy>,
     /// What happens is printed.
     pub(crate) tells: bool,
 }

@@ -26,6 +26,7 @@ use outboard_wire::shared::{Coordinate, Peer, Role as Copy, Strategy};
 use crate::front::Front;
 use crate::part::{Client, Clock, Net, Planted, Process, Role, Takes, timestamp};
 use crate::twice::{Change, Twice};
+use crate::way::Way;
 
 /// Places of processes: two nodes, a server, two clients.
 pub(crate) const NODES: [usize; 2] = [0, 1];
@@ -93,6 +94,7 @@ pub(crate) struct World {
     /// Changes at nodes that were asked for, if they are kept.
     pub(crate) kept: Option<Vec<(usize, Change)>>,
     planted: Option<Planted>,
+    copies: Option<Strategy>,
     mtu: usize,
     sealed: bool,
     pub(crate) is_told: bool,
@@ -107,7 +109,7 @@ fn delays() -> mem::Faults {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, lines: LineOptions, planted: Option<Planted>) -> World {
+    pub(crate) fn new(seed: u64, lines: LineOptions, way: Way) -> World {
         let mut network = LossyNetwork::new(seed, lines);
         let mut rng = seeds::rng(seed, "places");
         let places = (0..PLACES).map(|place| Place {
@@ -141,7 +143,8 @@ impl World {
             again: Timeline::default(),
             replays: true,
             kept: None,
-            planted,
+            planted: way.planted,
+            copies: way.copies,
             mtu,
             sealed,
             is_told: false,
@@ -230,6 +233,9 @@ impl World {
         let volume = Some(VOLUME);
         let options = NodeOptions { node: number, volume, boot, ..NodeOptions::default() };
         let node = Node::new(store, options);
+        for other in NODES {
+            node.know(other as u16, self::address(other, 7000));
+        }
         let me = Peer::Node(number);
         let net = self.conversations(place, (me, address), Takes(Some(node.target())));
         let twice = Twice::new(&net);
@@ -240,8 +246,8 @@ impl World {
         let me = Peer::Server(0);
         let net = self.conversations(SERVER, (me, address), Takes(None));
         let life = self.chooser.below(u64::MAX >> 1) + 1;
-        let layout =
-            Layout { strategy: Strategy::Single, k: 1, m: 0, width: 2, strip: 65536, group: 0 };
+        let (strategy, k) = self.copies.map_or((Strategy::Single, 1), |strategy| (strategy, 2));
+        let layout = Layout { strategy, k, m: 0, width: 2, strip: 65536, group: 0 };
         let options = Options {
             capacity: 64 << 20,
             segment: 1 << 20,

@@ -119,9 +119,14 @@ impl Walk {
         if power {
             let now = self.moment();
             let is_node = place != SERVER;
+            self.dark.extend(is_node.then_some(place));
+            self.counts.power += 1;
+            if is_node && self.has_copies && self.dark.len() < NODES.len() {
+                // The other has it all.
+                return;
+            }
             let Losses { nodes, server } = &mut self.losses;
             *if is_node { nodes } else { server } += 1;
-            self.counts.power += 1;
             self.files.iter_mut().for_each(|file| file.model.power_lost(is_node, now));
             if !is_node {
                 // It does not know any more whose files are.
