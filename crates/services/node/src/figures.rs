@@ -21,12 +21,12 @@ fn object<'a>(fields: impl IntoIterator<Item = (&'a str, u64)>) -> String {
     out
 }
 
-/// All of them.
+/// All of them. `trusted`: objects that it does not doubt, if it doubts any.
 pub(crate) fn json(
     options: &NodeOptions,
     nic: &Nic,
     heard: &Heard,
-    keys: usize,
+    (keys, trusted): (usize, Option<usize>),
     store: &[(&'static str, u64)],
 ) -> String {
     let counts = nic.counts();
@@ -57,6 +57,8 @@ pub(crate) fn json(
         ("passing", nic.passing() as u64),
         ("contexts", nic.contexts() as u64),
         ("keys", keys as u64),
+        ("doubts", u64::from(trusted.is_some())),
+        ("trusted", trusted.unwrap_or(0) as u64),
     ]);
     let handlers: Vec<String> = Handler::ALL
         .into_iter()

@@ -22,7 +22,7 @@ use crate::nic::context::{Matching, Policy, Whose};
 use crate::nic::passing::next_of;
 use crate::nic::table::DESCRIPTOR_LEN;
 use crate::nic::{Limits, Nic, NotInstalled, STATE_BYTES};
-use crate::policy::{Auth, Baseline, Rules, Settings, Steer, Threat};
+use crate::policy::{Auth, Baseline, Doubt, Rules, Settings, Steer, Threat};
 use crate::relay::Relay;
 use crate::serve::Serving;
 use crate::{Store, Version};
@@ -105,7 +105,9 @@ impl<M: Medium> Node<M> {
     pub fn new(store: Store<M>, options: NodeOptions) -> Node<M> {
         let NodeOptions { node, epoch, threat, volume, credit, boot, .. } = options;
         let settings = Settings { node, epoch, threat, volume, credit, boot };
-        let rules = Arc::new(Mutex::new(Rules::new(settings)));
+        let mut rules = Rules::new(settings);
+        rules.doubt = (!store.is_trusted_in(boot)).then(Doubt::default);
+        let rules = Arc::new(Mutex::new(rules));
         let mut nic = Nic::new(Limits {
             table_bytes: options.memory_bytes.max(DESCRIPTOR_LEN),
             landing_bytes: options.message_bytes,
@@ -262,7 +264,9 @@ impl<M: Medium> Node<M> {
                 let fence = if is_planted(Fault::Seal) { 0 } else { fence };
                 // From now on nothing below it is accepted; what was before, the store refuses.
                 self.rules().raise(object, fence);
-                Reply::Object(store.seal(object, fence).await?)
+                let sealed = store.seal(object, fence).await?;
+                self.doubt(|doubt| doubt.seal(object, fence));
+                Reply::Object(sealed)
             }
             Call::Purge { object, fence, until } => {
                 // Delegations of it are over: what is late of them does not bring it back. One that
@@ -280,6 +284,18 @@ impl<M: Medium> Node<M> {
                 let lacking = store.resolve(object, fence, &decided).await?;
                 self.rules().raise(object, fence);
                 Reply::Claims(lacking)
+            }
+            Call::Doubts { object } => match self.doubt(|doubt| doubt.trusts(object)) {
+                Some(false) => Reply::Number(self.0.options.boot),
+                Some(true) | None => Reply::Done,
+            },
+            Call::Trust { boot, .. } if boot != self.0.options.boot => {
+                // Who says so found out before power was lost.
+                Reply::Failed(Errno::ESTALE)
+            }
+            Call::Trust { object, .. } => {
+                self.trust(object).await?;
+                Reply::Done
             }
             Call::Objects { from } => Reply::Objects(store.objects(from, OBJECTS_MAX)),
             Call::Newest => {
@@ -301,6 +317,22 @@ impl<M: Medium> Node<M> {
             Call::Status => Reply::Text(self.status()),
             _ => Reply::Failed(Errno::ENOSYS),
         })
+    }
+
+    /// What is here of an object, or of all, is what all who have copies have.
+    async fn trust(&self, object: u64) -> Result<(), Reason> {
+        if object != Doubt::ALL {
+            self.doubt(|doubt| doubt.trust(object));
+            return Ok(());
+        }
+        self.0.store.trust(self.0.options.boot).await?;
+        self.rules().doubt = None;
+        Ok(())
+    }
+
+    /// Does something with its doubt, if it has any.
+    fn doubt<R>(&self, f: impl FnOnce(&mut Doubt) -> R) -> Option<R> {
+        self.rules().doubt.as_mut().map(f)
     }
 
     /// Whether this is the epoch of its groups (R3).
@@ -336,11 +368,14 @@ impl<M: Medium> Node<M> {
     /// Figures as JSON.
     #[must_use]
     pub fn status(&self) -> String {
-        let keys = self.rules().keys();
+        let (keys, trusted) = {
+            let rules = self.rules();
+            (rules.keys(), rules.doubt.as_ref().map(Doubt::trusted))
+        };
         let store = self.0.store.figures();
         let mut nic = self.nic();
         let heard = self.hear(&mut nic);
-        crate::figures::json(&self.0.options, &nic, &heard, keys, &store)
+        crate::figures::json(&self.0.options, &nic, &heard, (keys, trusted), &store)
     }
 
     fn hear(&self, nic: &mut Nic) -> Heard {

@@ -2,9 +2,11 @@
 //! before a byte of data is looked at.
 
 mod auth;
+mod doubt;
 mod rules;
 
 pub(crate) use auth::Auth;
+pub(crate) use doubt::Doubt;
 pub use rules::Threat;
 pub(crate) use rules::{Rules, Settings};
 

@@ -129,6 +129,9 @@ struct State {
     doubtful: bool,
     /// The version of the format that the next checkpoint has.
     format: u32,
+    /// The boot in which all that it has was known to be what was acknowledged, last; nothing: of
+    /// no strip other nodes have copies, or that was before it was noted down.
+    trusted: Option<u64>,
     /// Records that wait for the log.
     waiting: VecDeque<Waiting>,
     /// Somebody whose record is being written has left.

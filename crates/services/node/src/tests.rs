@@ -2,6 +2,7 @@
 
 mod attacks;
 mod calls;
+mod doubt;
 mod flows;
 mod paths;
 mod replication;

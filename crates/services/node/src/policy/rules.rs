@@ -12,6 +12,8 @@ use outboard_wire::shared::{
     Answer, Capability, Coordinate, Heads, Peer, Reason, Rights, Strategy, Target, WriteHead,
 };
 
+use super::Doubt;
+
 /// For so many clients each node that forwards may have requests under way.
 const CLIENTS: u32 = 16;
 /// Sealed fences that are kept at hand; of others the store knows.
@@ -63,6 +65,8 @@ pub(crate) struct Rules {
     revoked: BTreeSet<u32>,
     /// Where other nodes are.
     nodes: BTreeMap<u16, SocketAddrV4>,
+    /// Nothing: what is here is what was acknowledged.
+    pub(crate) doubt: Option<Doubt>,
 }
 
 impl Rules {
@@ -75,6 +79,7 @@ impl Rules {
             fences: BTreeMap::new(),
             revoked: BTreeSet::new(),
             nodes: BTreeMap::new(),
+            doubt: None,
         }
     }
 
@@ -82,7 +87,8 @@ impl Rules {
     pub(crate) const MEMORY: usize = FENCES_MAX * size_of::<(u64, u64)>()
         + KEYS_MAX * size_of::<(u8, Key)>()
         + REVOKED_MAX * size_of::<u32>()
-        + NODES_MAX * size_of::<(u16, SocketAddrV4)>();
+        + NODES_MAX * size_of::<(u16, SocketAddrV4)>()
+        + Doubt::MEMORY;
 
     /// What time it is; it never goes back.
     pub(crate) fn set_wall(&mut self, wall_ms: u64) {
@@ -172,7 +178,17 @@ impl Rules {
             return Err(Reason::Range);
         }
         self.still(capability)?;
-        if heads.head.epoch != self.settings.epoch { Err(Reason::Epoch) } else { Ok(()) }
+        if heads.head.epoch != self.settings.epoch {
+            return Err(Reason::Epoch);
+        }
+        if self.serves(capability) { Ok(()) } else { Err(Reason::Filling) }
+    }
+
+    /// Whether what is here of an object counts, or is being resolved. Where nobody else has a
+    /// copy, there is nothing better.
+    fn serves(&self, capability: &Capability) -> bool {
+        let serves = |doubt: &Doubt| doubt.serves(capability.object, capability.fence);
+        capability.strategy == Strategy::Single || self.doubt.as_ref().is_none_or(serves)
     }
 
     /// Whether a call about what was written under a capability is allowed: of its client, or of a

@@ -11,6 +11,7 @@ use outboard_medium::Medium;
 use outboard_wire::shared::Reason;
 use outboard_wire::shared::call::{Claim, Decided, Taken};
 
+use super::format::TRUSTED;
 use super::index::Entry;
 use super::log::Spent;
 use super::record::Record;
@@ -164,6 +165,29 @@ impl<M: Medium> Store<M> {
             next = behind.unwrap_or(range.end);
         }
         Ok(())
+    }
+
+    /// Whether all that it has acknowledged of such strips is here, in this boot of its computer:
+    /// it was trusted in it, or never had any before.
+    pub fn is_trusted_in(&self, boot: u64) -> bool {
+        *self.shared.state().trusted.get_or_insert(boot) == boot
+    }
+
+    /// What it has of such strips is what all have who have copies, in this boot. Durable before it
+    /// returns.
+    ///
+    /// # Errors
+    /// [`Reason::Full`], [`Reason::Medium`].
+    pub async fn trust(&self, boot: u64) -> Result<(), Reason> {
+        let _leader = self.leader.lock().await;
+        self.shared.usable()?;
+        let is_said = {
+            let mut state = self.shared.state();
+            state.trusted = Some(boot);
+            // Where there was no such strip yet, the first one brings it.
+            state.header.format < TRUSTED || state.header.trusted == boot
+        };
+        if is_said { Ok(()) } else { self.checkpoint().await }
     }
 
     /// What becomes stable of some strips, and where those behind them begin.

@@ -5,10 +5,11 @@
 //! chunks of 256 KiB lie in turn (A0 B0 A1 B1 ...), so that both can grow
 //!
 //! half    pieces of the checkpoint, each in a chunk of its own; behind the last, blocks of the log
-//! header  "OBNODST1" | 8 version u32, 1 or 2 | 12 crc u32 of 16-511 | 16 cluster u64 |
+//! header  "OBNODST1" | 8 version u32, 1 to 3 | 12 crc u32 of 16-511 | 16 cluster u64 |
 //!         24 node u16 | 26 half u16 | 28 pieces u32 | 32 epoch u64 |
-//!         40 bytes of the checkpoint u64 | 48 bytes of the log at most u64 | zeros. All in one
-//!         sector: it is never half made
+//!         40 bytes of the checkpoint u64 | 48 bytes of the log at most u64 |
+//!         56 boot in which it was trusted u64, from version 3 on | zeros. All in one sector: it is
+//!         never half made
 //! piece   "OBSP" | 4 crc u32 of 8- | 8 epoch u64 | 16 index u32 | 20 bytes u32 | 24 objects
 //! block   "OBSL" | 4 crc u32 of 8-4095 | 8 epoch u64 | 16 index u32 | 20 crc of the block before
 //!         u32 | 24 blocks that are durable u32 | 28 bytes u32 | 32 records
@@ -30,7 +31,8 @@
 //! version fence u64, sequence u32     grains  count u16, each slot u32, crc u32
 //! ```
 //!
-//! Version 1 knows no pending writes. The header says 2 before the first of them is in the log.
+//! Version 1 knows no pending writes, version 2 no boot. The header says 3 before the first of
+//! these writes is in the log.
 
 use outboard_codec::crc32c;
 use outboard_medium::ALIGN;
@@ -49,9 +51,11 @@ const CHUNK_LEN: usize = 256 << 10;
 /// Bytes before the halves.
 pub(super) const HEADERS: u64 = 2 * BLOCK as u64;
 const MAGIC: &[u8; 8] = b"OBNODST1";
-/// The version of the format without pending writes, and the one with them.
+/// The version of the format without pending writes, the one with them, which is opened only, and
+/// the one with the boot in which all of them were known to be here.
 pub(super) const PLAIN: u32 = 1;
-pub(super) const COPIES: u32 = 2;
+const COPIES: u32 = 2;
+pub(super) const TRUSTED: u32 = 3;
 /// Set in a strip's count of grains: something is pending.
 pub(super) const HAS_PENDING: u16 = 1 << 15;
 const SECTOR: usize = 512;
@@ -271,6 +275,8 @@ pub(super) struct Header {
     pub(super) bytes: u64,
     /// Most bytes of log behind it.
     pub(super) limit: u64,
+    /// The boot in which the store was trusted last; 0 where the format does not say.
+    pub(super) trusted: u64,
 }
 
 fn set(block: &mut [u8], at: usize, bytes: &[u8]) {
@@ -292,6 +298,9 @@ impl Header {
         set(block, 32, &self.epoch.to_le_bytes());
         set(block, 40, &self.bytes.to_le_bytes());
         set(block, 48, &self.limit.to_le_bytes());
+        if self.format >= TRUSTED {
+            set(block, 56, &self.trusted.to_le_bytes());
+        }
         let crc = crc32c(block.get(16..SECTOR).unwrap_or_default());
         set(block, 12, &crc.to_le_bytes());
         crc
@@ -307,7 +316,7 @@ impl Header {
         if crc != crc32c(from.0) {
             return Err(Bad::Absent);
         }
-        if ![PLAIN, COPIES].contains(&format) {
+        if ![PLAIN, COPIES, TRUSTED].contains(&format) {
             return Err(Bad::Version(format));
         }
         let header = Header {
@@ -319,6 +328,7 @@ impl Header {
             epoch: from.u64()?,
             bytes: from.u64()?,
             limit: from.u64()?,
+            trusted: if format >= TRUSTED { from.u64()? } else { 0 },
         };
         let most = u64::from(header.pieces) * PIECE_ROOM as u64;
         let is_possible = header.half < 2

@@ -346,13 +346,15 @@ impl<M: Medium> Store<M> {
     /// `leader`, or is alone.
     pub(super) async fn checkpoint(&self) -> Result<(), Reason> {
         self.settle_headers().await?;
-        let (log, now, format) = {
+        let (log, now, format, trusted) = {
             let mut state = self.shared.state();
             state.log.tried += 1;
-            (state.log, state.space.now(), state.format.max(PLAIN))
+            let (format, trusted) = (state.format.max(PLAIN), state.trusted.unwrap_or(0));
+            (state.log, state.space.now(), format, trusted)
         };
         let mut header = Header {
             format,
+            trusted,
             cluster: self.options.cluster,
             node: self.options.node,
             half: 1 - log.half.min(1),

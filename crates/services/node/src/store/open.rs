@@ -16,7 +16,7 @@ use outboard_codec::crc32c;
 use outboard_medium::{Buf, Medium};
 use outboard_wire::shared::Reason;
 
-use super::format::{self, BLOCK, Bad, CHUNK, HEADERS, Header, LogHead};
+use super::format::{self, BLOCK, Bad, CHUNK, HEADERS, Header, LogHead, TRUSTED};
 use super::index::{Entry, GRAIN, Grain, Index, Strip};
 use super::log::Log;
 use super::record::Record;
@@ -92,6 +92,7 @@ impl<M: Medium> Store<M> {
             log: begun(&found),
             header: found.header,
             format: found.header.format,
+            trusted: (found.header.format >= TRUSTED).then_some(found.header.trusted),
             doubtful: found.is_doubtful,
             index,
             ..State::default()

@@ -5,7 +5,7 @@ use std::ops::Range;
 use outboard_wire::shared::{RESERVE_MAX, Share};
 
 use super::Version;
-use super::format::{COPIES, PLAIN};
+use super::format::{PLAIN, TRUSTED};
 use super::index::{GRAIN, GRAINS_MAX, Grain, Place};
 use super::pending::Pending;
 
@@ -101,7 +101,7 @@ impl Record {
     /// The version of the format that has it first.
     pub(super) fn format(&self) -> u32 {
         match self {
-            Record::Pending { .. } | Record::Settled { .. } => COPIES,
+            Record::Pending { .. } | Record::Settled { .. } => TRUSTED,
             _ => PLAIN,
         }
     }

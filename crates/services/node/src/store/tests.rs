@@ -8,7 +8,8 @@ use outboard_base::Rng;
 use outboard_wire::shared::Share;
 
 use super::format::{
-    self, BLOCK, Bad, COPIES, Header, LOG_ROOM, LogHead, PIECE_ROOM, PLAIN, emit_piece, parse_piece,
+    self, BLOCK, Bad, Header, LOG_ROOM, LogHead, PIECE_ROOM, PLAIN, TRUSTED, emit_piece,
+    parse_piece,
 };
 use super::fuzz;
 use super::index::{Cursor, GRAIN, Grain, Index, Wrote};
@@ -93,7 +94,9 @@ fn the_largest_record_fits_a_block() {
 }
 
 fn header(format: u32) -> Header {
-    Header { format, cluster: 1, node: 2, half: 1, pieces: 3, epoch: 4, bytes: 5, limit: 4096 }
+    let trusted = if format == PLAIN { 0 } else { 0x0706 };
+    let (cluster, limit) = (1, 4096);
+    Header { format, cluster, node: 2, half: 1, pieces: 3, epoch: 4, bytes: 5, limit, trusted }
 }
 
 /// The records of strips with copies, and a strip with a pending write in a checkpoint.
@@ -159,9 +162,19 @@ fn golden_bytes() {
     ];
     assert_eq!(out, golden);
     golden_copies(&write);
+    golden_headers();
+}
+
+/// They differ in what they say behind the log's length.
+fn golden_headers() {
     let mut block = vec![7; BLOCK];
-    let header = header(PLAIN);
-    let crc = header.emit(&mut block).to_le_bytes();
+    let crc = header(TRUSTED).emit(&mut block).to_le_bytes();
+    assert_eq!(block[..16], [&b"OBNODST1\x03\0\0\0"[..], &crc].concat());
+    assert_eq!(
+        (&block[56..64], block[64..].iter().max()),
+        (&[6, 7, 0, 0, 0, 0, 0, 0][..], Some(&0))
+    );
+    let crc = header(PLAIN).emit(&mut block).to_le_bytes();
     assert_eq!(block[..16], [&b"OBNODST1\x01\0\0\0"[..], &crc].concat());
     #[rustfmt::skip]
     let golden = [
@@ -232,7 +245,7 @@ fn a_checkpoint_is_read_as_it_was_written_and_not_when_cut() {
 fn a_block_that_changed_in_one_bit_is_none() {
     let mut rng = Rng::new(1);
     let head = LogHead { epoch: 3, index: 4, before: 5, durable: 2 };
-    let header = header(COPIES);
+    let header = header(TRUSTED);
     let (mut log, mut front, mut piece) = (vec![0; BLOCK], vec![0; BLOCK], vec![0; BLOCK]);
     let crc = head.emit(&mut log, b"records");
     let its_crc = header.emit(&mut front);

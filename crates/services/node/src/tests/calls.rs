@@ -15,6 +15,10 @@ fn calls() -> Vec<Call> {
         Call::Verify { object: 1 },
         Call::Claims { object: 1, epoch: 1, from: 0 },
         Call::Resolve { object: 1, fence: u64::MAX, epoch: 1, decided: Vec::new() },
+        Call::Doubts { object: 1 },
+        Call::Doubts { object: u64::MAX },
+        Call::Trust { object: 1, boot: 0 },
+        Call::Trust { object: u64::MAX, boot: 0 },
         Call::Keys {
             keys: vec![Key { id: 1, until: u64::MAX, key: [9; 32] }],
             revoked: vec![Revoked { client: 0 }],

@@ -2,6 +2,7 @@
 //! hold the same; who could not is named; asked again, nothing is done twice.
 
 mod attacks;
+mod doubt;
 mod failures;
 mod holes;
 mod left;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use outboard_base::task::run;
-use outboard_medium::mem::MemMedium;
+use outboard_base::task::{poll_for, run};
+use outboard_medium::mem::{Faults, MemMedium};
 use outboard_medium::{Buf, Medium};
 use outboard_node::{Copies, OpenError, Store, Version};
 use outboard_wire::shared::call::{Claim, Decided, Taken};
@@ -265,17 +265,82 @@ fn the_first_pending_write_makes_another_format() {
     run(store.seal(1, 6)).unwrap();
     assert_eq!(format(&media), [1, 1]);
     write(&store, 1, 0, 1).unwrap();
-    assert_eq!(format(&media), [2, 2]);
+    assert_eq!(format(&media), [3, 3]);
     drop(store);
     let store = opened(&media);
     assert_eq!((first(&store), run(store.claims(7, 0, 9)).len()), (Ok(1), 1));
     drop(store);
     for at in [0, 4096] {
         let (_, mut block) = run(media.0.read(at, Buf::zeroed(4096)));
-        block[8] = 3;
+        block[8] = 4;
         run(media.0.write(at, block)).0.unwrap();
     }
     let refused = run(Store::open(media.0.clone(), media.1.clone(), options())).err().unwrap();
-    assert_eq!(refused, OpenError::Format(3));
-    assert!(refused.to_string().contains("format 3"));
+    assert_eq!(refused, OpenError::Format(4));
+    assert!(refused.to_string().contains("format 4"));
+}
+
+/// A store that had copies before it noted down a boot takes the one that it is opened with, from
+/// the next write on.
+#[test]
+fn a_store_of_the_format_before_is_trusted_in_the_boot_it_is_opened_with() {
+    let media = media();
+    let store = opened(&media);
+    assert!(store.is_trusted_in(4));
+    write(&store, 1, 0, 1).unwrap();
+    drop(store);
+    // Nothing is in the log then, whose blocks know the header.
+    drop(opened(&media));
+    for at in [0, 4096] {
+        let (_, mut block) = run(media.0.read(at, Buf::zeroed(4096)));
+        assert_eq!((block[8], block[56]), (3, 4));
+        (block[8], block[56]) = (2, 0);
+        let crc = outboard_codec::crc32c(&block[16..512]).to_le_bytes();
+        block[12..16].copy_from_slice(&crc);
+        run(media.0.write(at, block)).0.unwrap();
+    }
+    for boot in [6, 7] {
+        let store = opened(&media);
+        assert!(store.is_trusted_in(boot) && !store.is_trusted_in(8));
+        assert_eq!((format(&media), first(&store)), ([2, 2], Ok(1)));
+    }
+    let store = opened(&media);
+    assert!(store.is_trusted_in(7));
+    write(&store, 2, 1, 2).unwrap();
+    assert_eq!(format(&media), [3, 3]);
+    drop(store);
+    let store = opened(&media);
+    assert!(store.is_trusted_in(7) && !store.is_trusted_in(6));
+}
+
+/// Power is lost anywhere while that is noted down: it is, or it is not, and nothing else changes.
+/// A checkpoint that comes before has the boot of before.
+#[test]
+fn power_is_lost_while_a_boot_is_noted_down() {
+    let (mut noted, mut not) = (0, 0);
+    for polls in 0..60 {
+        let media = (Arc::new(MemMedium::new(polls)), Arc::new(MemMedium::new(polls + 1)));
+        let store = opened(&media);
+        assert!(store.is_trusted_in(1));
+        write(&store, 1, 0, 1).unwrap();
+        run(store.flush()).unwrap();
+        drop(store);
+        drop(opened(&media));
+        let store = opened(&media);
+        assert!(!store.is_trusted_in(2) && store.is_trusted_in(1));
+        media.0.set_faults(Faults { delay_polls: 6, ..Faults::default() });
+        let said = poll_for(polls, store.trust(2));
+        drop(store);
+        media.0.set_faults(Faults::default());
+        media.0.crash();
+        media.1.crash();
+        let store = opened(&media);
+        let is_noted = store.is_trusted_in(2);
+        assert!(is_noted != store.is_trusted_in(1) && first(&store) == Ok(1));
+        assert!(is_noted || said.is_none(), "{polls}: said, and not there");
+        noted += u64::from(is_noted);
+        not += u64::from(!is_noted);
+    }
+    println!("{noted} noted, {not} not");
+    assert!(noted > 9 && not > 9, "{noted} {not}");
 }

@@ -7,15 +7,15 @@ use outboard_wire::shared::call::{self, Claim, Decided, Reply};
 
 use super::*;
 
-fn of_model(version: call::Version) -> outboard_cluster::Version {
+pub(super) fn of_model(version: call::Version) -> outboard_cluster::Version {
     outboard_cluster::Version { fence: version.fence, seq: version.sequence }
 }
 
-fn ask_member(world: &World, node: u16, call: Call) -> Reply {
+pub(super) fn ask_member(world: &World, node: u16, call: Call) -> Reply {
     run(world.members[usize::from(node) - 1].rig.node.call(SERVER, call))
 }
 
-fn claims(world: &World, node: u16, from: u64) -> Vec<Claim> {
+pub(super) fn claims(world: &World, node: u16, from: u64) -> Vec<Claim> {
     match ask_member(world, node, Call::Claims { object: 1, epoch: 1, from }) {
         Reply::Claims(claims) => claims,
         other => panic!("{other:?}"),
