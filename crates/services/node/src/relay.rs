@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outboard_base::task::Spawn;
-use outboard_flow::{Conversations, Stream};
+use outboard_flow::{Conversations, Stream, Target};
 use outboard_medium::Medium;
 use outboard_wire::shared::Peer;
 
+use crate::Node;
 use crate::nic::passing::{Branch, Outgoing};
-use crate::{Node, NodeTarget};
 
 /// By what streams the branches go that have not ended.
 #[derive(Default)]
@@ -23,7 +23,7 @@ impl Relay {
 
 impl<M: Medium + 'static> Node<M> {
     /// Sends what is to be sent, and starts work on what is whole; how much that was.
-    pub fn tend(&self, conversations: &Conversations<NodeTarget<M>>, spawn: &dyn Spawn) -> usize {
+    pub fn tend<T: Target>(&self, conversations: &Conversations<T>, spawn: &dyn Spawn) -> usize {
         let mut done = 0;
         while let Some(work) = self.take_work() {
             spawn.spawn(work);
@@ -42,10 +42,10 @@ impl<M: Medium + 'static> Node<M> {
         done
     }
 
-    fn send_on(
+    fn send_on<T: Target>(
         &self,
         outgoing: Outgoing,
-        conversations: &Conversations<NodeTarget<M>>,
+        conversations: &Conversations<T>,
         spawn: &dyn Spawn,
     ) {
         let mut streams = self.0.relay.streams();

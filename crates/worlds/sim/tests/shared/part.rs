@@ -1,7 +1,7 @@
 //! One process of a cluster: its conversations, what it is, the futures it runs, and a clock that
 //! is nobody else's.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use outboard_base::planted::Fault;
-use outboard_base::task::Work;
+use outboard_base::task::{Spawn, Work};
 use outboard_base::{Time, Timestamp};
 use outboard_dfs::Dfs;
 use outboard_flow::{Conversations, Given, Target};
@@ -166,6 +166,16 @@ impl Executor {
             self.tasks.remove(&woken[at]);
         }
         true
+    }
+}
+
+/// Work that is to be spawned.
+#[derive(Default)]
+struct Begun(RefCell<Vec<Work>>);
+
+impl Spawn for Begun {
+    fn spawn(&self, work: Work) {
+        self.0.borrow_mut().push(work);
     }
 }
 
@@ -343,12 +353,9 @@ impl Process {
         let role = self.role.clone();
         match &role {
             Role::Node(node) => {
-                while let Some(work) = node.take_work() {
-                    self.tasks.spawn(work);
-                }
-                for (peer, answer) in node.take_answers() {
-                    let _ended = self.net.send(peer, answer);
-                }
+                let begun = Begun::default();
+                node.tend(&self.net, &begun);
+                begun.0.into_inner().into_iter().for_each(|work| self.tasks.spawn(work));
                 let node = node.clone();
                 self.tidy(now, async move { node.tidy(wall, SCRUB).await });
             }
