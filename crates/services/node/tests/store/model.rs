@@ -40,7 +40,7 @@ struct Was {
     version: Version,
     bytes: Option<Arc<Vec<u8>>>,
     end: u32,
-    /// Not cut away: of one that is, only the version is known.
+    /// Written, and not cut away: of one that is, only the version is known.
     is_here: bool,
     /// What is seen of it, if a write is pending.
     pending: Option<Box<Was>>,
@@ -58,8 +58,9 @@ impl Was {
         }
     }
 
-    fn versions(&self) -> Versions {
-        (self.version, self.pending.as_ref().map(|pending| pending.version))
+    fn versions(&self) -> Option<Versions> {
+        let pending = self.pending.as_ref().map(|pending| pending.version);
+        self.is_here.then_some((self.version, pending))
     }
 
     fn seen(&self) -> &Was {
@@ -77,12 +78,11 @@ impl Was {
 /// The versions of a strip, stable and pending.
 type Versions = (Version, Option<Version>);
 
-fn versions(store: &TestStore, at: (u64, u64)) -> Versions {
+/// Those of a strip that is here.
+fn versions(store: &TestStore, at: (u64, u64)) -> Option<Versions> {
     let claims = run(store.claims(at.0, at.1, 1));
-    let claim = claims.first().filter(|claim| claim.strip == at.1);
-    claim.map_or_else(Versions::default, |claim| {
-        (claim.stable, claim.pending.map(|pending| pending.version))
-    })
+    let claim = claims.first().filter(|claim| claim.strip == at.1)?;
+    Some((claim.stable, claim.pending.map(|pending| pending.version)))
 }
 
 struct Strip {
@@ -115,10 +115,12 @@ enum Op {
         decided: Vec<Decided>,
         lacking: Vec<u64>,
     },
+    /// Of the object with copies what was acknowledged before it, up to a version, is stable first.
     Hole {
         object: u64,
         version: Version,
         range: Range<u64>,
+        settled: Option<Version>,
     },
     /// Space put aside: it changes no byte, and no end.
     Reserve {
@@ -185,9 +187,12 @@ fn begin<'s>(store: &'s TestStore, op: &'s Op) -> Running<'s> {
             assert!(lacks.iter().map(|claim| claim.strip).eq(lacking.iter().copied()));
             Ok(())
         }),
-        Op::Hole { object, version, range } => {
-            Box::pin(store.hole(*object, *version, range.clone()))
-        }
+        Op::Hole { object, version, range, settled } => Box::pin(async move {
+            if let Some(settled) = settled {
+                store.settle(*object, range.clone(), *settled).await?;
+            }
+            store.hole(*object, *version, range.clone()).await
+        }),
         Op::Reserve { object, version, range, share } => {
             Box::pin(store.reserve(*object, STRIP, *version, range.clone(), *share))
         }
@@ -329,6 +334,12 @@ impl Walk {
             12 | 13 if object == COPIED => {
                 let strip = self.rng.below(STRIPS);
                 let newest = self.now((COPIED, strip)).seen().version;
+                if self.rng.chance(1, 2) {
+                    let start = self.rng.below(STRIPS * u64::from(STRIP));
+                    let range = start..start + 1 + self.rng.below(40000);
+                    let settled = Some(Version { sequence: version.sequence - 1, ..version });
+                    return Op::Hole { object, version, range, settled };
+                }
                 Op::Settle { up_to: Version { fence, sequence: newest.sequence } }
             }
             19 | 20 if object == COPIED => self.draw_resolve(fence),
@@ -348,7 +359,7 @@ impl Walk {
                 let start = if self.rng.chance(1, 3) { start / GRAIN * GRAIN } else { start };
                 let end = start + 1 + self.rng.below(40000);
                 let end = if self.rng.chance(1, 2) { u64::MAX } else { end };
-                Op::Hole { object, version, range: start..end }
+                Op::Hole { object, version, range: start..end, settled: None }
             }
             14 => Op::Purge { object },
             15 => Op::Seal { object, fence: fence + self.rng.below(3) },
@@ -488,7 +499,7 @@ impl Walk {
                 let over = Was { version, bytes, end, is_here: true, pending: None };
                 let becomes = match copies {
                     None => over,
-                    Some(_) => Was { pending: Some(Box::new(over)), ..was },
+                    Some(_) => Was { pending: Some(Box::new(over)), is_here: true, ..was },
                 };
                 vec![(*at, becomes)]
             }
@@ -504,10 +515,21 @@ impl Walk {
                 };
                 decided.iter().filter_map(settled).collect()
             }
-            Op::Hole { object, version, range } => {
+            Op::Hole { object, version, range, settled } => {
                 let strips = (0..STRIPS).map(|strip| (*object, strip));
                 let is_cut = range.end == u64::MAX && self.end(*object) > range.start;
-                strips.map(|at| (at, self.holed(at, *version, range, is_cut))).collect()
+                let each = strips.flat_map(|at| {
+                    let (mut was, mut all) = (self.now(at), Vec::new());
+                    let size = u64::from(STRIP);
+                    let touched = range.start / size..range.end.div_ceil(size);
+                    if settled.is_some() && touched.contains(&at.1) && was.pending.is_some() {
+                        was = was.seen().clone();
+                        all.push((at, was.clone()));
+                    }
+                    all.push((at, Walk::holed(at, was, *version, range, is_cut)));
+                    all
+                });
+                each.collect()
             }
             Op::Purge { object } => {
                 (0..STRIPS).map(|strip| ((*object, strip), Was::default())).collect()
@@ -516,18 +538,23 @@ impl Walk {
         }
     }
 
-    fn holed(&self, at: (u64, u64), version: Version, range: &Range<u64>, is_cut: bool) -> Was {
+    fn holed(
+        at: (u64, u64),
+        mut was: Was,
+        version: Version,
+        range: &Range<u64>,
+        is_cut: bool,
+    ) -> Was {
         let base = at.1 * u64::from(STRIP);
         let within =
             |at: u64| u32::try_from(at.saturating_sub(base).min(u64::from(STRIP))).unwrap();
         let (start, end) = (within(range.start), within(range.end));
-        let mut was = self.now(at);
         let mut bytes = was.bytes();
         bytes[start as usize..end as usize].fill(0);
         was.bytes = Some(Arc::new(bytes));
         // A strip that is not there takes no version, but when it is cut.
-        let is_known = was.version > Version::default();
-        if start < end && is_known && (was.is_here || range.end == u64::MAX) {
+        let is_cut_here = was.version > Version::default() && range.end == u64::MAX;
+        if start < end && (was.is_here || is_cut_here) {
             was.version = version;
         }
         if range.end == u64::MAX && base >= range.start {
@@ -618,9 +645,10 @@ impl Walk {
             let strip = self.strips.get_mut(&at).unwrap();
             let last = strip.all.len() - 1;
             if !leave && at.0 == COPIED {
-                if versions(store, at) == strip.all[last].versions() {
-                    strip.now = last;
-                }
+                let is = versions(store, at);
+                let newer = (strip.now + 1..=last).rev();
+                let found = newer.into_iter().find(|newer| is == strip.all[*newer].versions());
+                strip.now = found.unwrap_or(strip.now);
             } else if !leave {
                 let read = run(store.read(at.0, at.1 * u64::from(STRIP), STRIP)).unwrap();
                 if strip.all[last].is(&read) {
@@ -648,7 +676,7 @@ impl Walk {
             let strip = self.strips.entry(at).or_default();
             let of_copies = (at.0 == COPIED).then(|| versions(store, at));
             let is = |was: &Was| {
-                was.seen().is(&bytes) && of_copies.is_none_or(|of| of == was.versions())
+                was.seen().is(&bytes) && of_copies.as_ref().is_none_or(|of| *of == was.versions())
             };
             if crashed {
                 let may_be = strip.all.iter().enumerate().skip(strip.flushed);
