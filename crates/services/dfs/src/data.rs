@@ -12,7 +12,9 @@
 //!
 //! A node that does not answer, or has no room now, is asked again, for as long as it takes:
 //! programs wait, as with any file system on a network. What ends that is a refusal, and, of a
-//! client, that its key is revoked. Where the node is now the client asks meanwhile (`places`).
+//! client, that its key is revoked. Where the node is now the client asks meanwhile (`places`). A
+//! file with copies can go on without a member that does not answer: who asks is told so, and asks
+//! the server.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 use std::collections::BTreeSet;
@@ -59,7 +61,8 @@ pub enum DataError {
     Full,
     /// A medium failed, or what came back is not what was asked for.
     Medium,
-    /// Who have copies may not have the same: what they have must be decided first.
+    /// Who have copies may not have the same, or one of them is away: what they have must be decided
+    /// first.
     Undecided,
 }
 
@@ -70,7 +73,7 @@ impl From<Reason> for DataError {
             Reason::Expired => DataError::Expired,
             Reason::Full => DataError::Full,
             Reason::Medium => DataError::Medium,
-            Reason::Order | Reason::Filling => DataError::Undecided,
+            Reason::Order | Reason::Filling | Reason::Unreached => DataError::Undecided,
             reason => DataError::Refused(reason),
         }
     }
@@ -419,7 +422,7 @@ impl<N: Net> Data<N> {
     /// [`DataError::Medium`] if one cannot say so, [`DataError::Gone`] if it does not speak with
     /// us.
     pub async fn flush(&self, nodes: impl Iterator<Item = Peer>) -> Result<(), DataError> {
-        let replies = self.call(nodes, Call::Flush).await?;
+        let replies = self.call(nodes, Call::Flush, true).await?;
         let all_done = replies.iter().all(|reply| matches!(reply, Reply::Number(_)));
         if all_done { Ok(()) } else { Err(DataError::Medium) }
     }
@@ -437,7 +440,7 @@ impl<N: Net> Data<N> {
         }
         // Who refuses it keeps it longer.
         let call = Call::Settle { capability: grant.capability, sequence };
-        self.call(self.nodes(grant).into_iter(), call).await.map(drop)
+        self.call(self.nodes(grant).into_iter(), call, false).await.map(drop)
     }
 
     /// Whether some who have copies may have something that was not acknowledged.
@@ -448,7 +451,8 @@ impl<N: Net> Data<N> {
 
     /// Bytes that the nodes of a file can still take.
     async fn free(&self, grant: &Grant) -> Result<u64, DataError> {
-        let spaces = self.call(self.nodes(grant).into_iter(), Call::Space).await?;
+        let nodes = self.nodes(grant).into_iter();
+        let spaces = self.call(nodes, Call::Space, !has_copies(grant)).await?;
         let free = spaces.into_iter().map(|reply| match reply {
             Reply::Space { free, .. } => Ok(free),
             _ => Err(DataError::Medium),
@@ -460,11 +464,24 @@ impl<N: Net> Data<N> {
         free.sum()
     }
 
-    /// Asks nodes until they reply.
+    /// The same of a file; [`DataError::Undecided`] if one of several who have copies does not
+    /// answer.
+    ///
+    /// # Errors
+    /// [`DataError`].
+    pub async fn flush_file(&self, grant: &Grant) -> Result<(), DataError> {
+        let nodes = self.nodes(grant).into_iter();
+        let replies = self.call(nodes, Call::Flush, !has_copies(grant)).await?;
+        let all_done = replies.iter().all(|reply| matches!(reply, Reply::Number(_)));
+        if all_done { Ok(()) } else { Err(DataError::Medium) }
+    }
+
+    /// Asks nodes until they reply, or once.
     async fn call(
         &self,
         nodes: impl Iterator<Item = Peer>,
         call: Call,
+        waits: bool,
     ) -> Result<Vec<Reply>, DataError> {
         let mut bytes = Vec::new();
         call.encode(&mut bytes);
@@ -485,16 +502,38 @@ impl<N: Net> Data<N> {
                     Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
                     Err(_) => self.places.is_silent(peer, self.net.now()),
                 }
+                if !waits {
+                    return Err(DataError::Undecided);
+                }
                 self.pause(&mut pause).await;
             }
         });
         try_join_abreast(ABREAST, each).await
     }
 
-    /// Nodes that may have acknowledged something of an object, of all if there is none, that they
-    /// have not flushed.
-    pub(crate) fn unsynced(&self, object: Option<u64>) -> Vec<Peer> {
-        object.map_or_else(|| self.unsynced.nodes(), |object| self.unsynced.of(object))
+    /// A file goes on with these members: what others acknowledged of it they may never flush.
+    pub(crate) fn goes_on(&self, grant: &Grant) {
+        if has_copies(grant) {
+            self.unsynced.goes_on(grant.capability.object, &self.nodes(grant));
+        }
+    }
+
+    /// Nodes that may have acknowledged something of an object that they have not flushed.
+    pub(crate) fn unsynced(&self, object: u64) -> Vec<Peer> {
+        self.unsynced.of(object)
+    }
+
+    /// Everything that nodes have acknowledged becomes durable, unless it is lost. Of copies who does
+    /// not answer is not waited for: that is lost there.
+    pub(crate) async fn flush_all(&self) -> Result<(), DataError> {
+        let (alone, others) = self.unsynced.nodes();
+        self.flush(alone.into_iter()).await?;
+        for peer in others {
+            if self.call(std::iter::once(peer), Call::Flush, false).await.is_err() {
+                self.unsynced.is_away(peer);
+            }
+        }
+        Ok(())
     }
 
     /// Whether something of an object that was acknowledged is lost: a node lost power before it
@@ -612,15 +651,20 @@ impl<N: Net> Data<N> {
         data: &[u8],
     ) -> Result<(Answer, Vec<u8>), DataError> {
         let mut pause = PAUSE;
+        let is_alone = heads.capability.strategy == Strategy::Single;
         loop {
             self.may_ask()?;
             match self.net.request(peer, heads, data).await {
-                // Who has copies is asked again: who was away may be back, and the others have it.
-                Ok((Answer { outcome: Err(Reason::Busy | Reason::Unreached), .. }, _)) => {}
+                Ok((Answer { outcome: Err(Reason::Busy), .. }, _)) => {}
                 Ok((Answer { outcome: Err(reason), .. }, _)) => return Err(reason.into()),
                 Ok(answered) => return Ok(answered),
                 Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
-                Err(_) => self.places.is_silent(peer, self.net.now()),
+                Err(_) => {
+                    self.places.is_silent(peer, self.net.now());
+                    if !is_alone {
+                        return Err(DataError::Undecided);
+                    }
+                }
             }
             self.pause(&mut pause).await;
         }

@@ -53,7 +53,9 @@ impl<N: Net> Inner<N> {
                 }
                 Step::Ask(asking) => asking,
             };
-            match self.delegate(ino, asking.mode, asking.continues).await {
+            let granted = self.delegate(ino, asking.mode, asking.continues).await;
+            granted.iter().for_each(|grant| self.data.goes_on(grant));
+            match granted {
                 Ok(grant) => match asking.granted(grant, lapse) {
                     Granted::Ours | Granted::Again => {}
                     Granted::Anew => self.recall_pages(ino, false),

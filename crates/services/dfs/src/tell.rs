@@ -1,16 +1,14 @@
 //! Telling the server what changed, and making it durable.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use outboard_base::{Errno, Ino, Result};
 use outboard_flow::{Gone, Net};
-use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
 
-use crate::Inner;
 use crate::delegate::LATE;
 use crate::table::{Untold, Use};
+use crate::{DataError, Inner};
 
 /// How long nodes are waited for that have not said what a file takes.
 const COUNT: Duration = Duration::from_secs(1);
@@ -133,18 +131,14 @@ impl<N: Net> Inner<N> {
             Ok(()) | Err(Errno::ESTALE) => {}
             Err(errno) => return Err(errno),
         }
-        let grant = match self.table.grant(ino) {
-            Some(grant) => grant,
-            None => self.enter_blind(ino, Mode::Read).await?.grant.clone(),
-        };
-        self.flush_nodes([&*grant]).await?;
+        self.flush_nodes(ino).await?;
         if self.data.take_lost(ino.0) { Err(Errno::EIO) } else { Ok(()) }
     }
 
     /// Before others get a file: what they see of it is durable, so whoever syncs it says the
     /// truth. A node that is away holds nobody up; this client knows then what is not flushed.
     pub(crate) async fn flush_to_leave(&self, ino: Ino) {
-        let nodes = self.data.unsynced(Some(ino.0));
+        let nodes = self.data.unsynced(ino.0);
         if nodes.is_empty() {
             return;
         }
@@ -171,14 +165,27 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    /// What the nodes of these files have answered becomes durable.
-    async fn flush_nodes<'g>(&self, grants: impl IntoIterator<Item = &'g Grant>) -> Result<()> {
-        let mut nodes: BTreeSet<Peer> = BTreeSet::new();
-        for grant in grants {
-            self.data.settle(grant).await.map_err(|_| Errno::EIO)?;
-            nodes.extend(self.data.nodes(grant));
+    /// What the nodes of a file have answered becomes durable. One that does not answer is waited
+    /// for, unless the file can go on without it.
+    async fn flush_nodes(&self, ino: Ino) -> Result<()> {
+        loop {
+            let grant = match self.table.grant(ino) {
+                Some(grant) => grant,
+                None => self.enter_blind(ino, Mode::Read).await?.grant.clone(),
+            };
+            let flushed = async {
+                self.data.settle(&grant).await?;
+                self.data.flush_file(&grant).await
+            };
+            match flushed.await {
+                Ok(()) => return Ok(()),
+                Err(DataError::Undecided) => {
+                    self.table.is_troubled(ino, grant.capability.fence);
+                    drop(self.enter_blind(ino, Mode::Read).await?);
+                }
+                Err(_) => return Err(Errno::EIO),
+            }
         }
-        self.data.flush(nodes.into_iter()).await.map_err(|_| Errno::EIO)
     }
 
     /// Everything of all files.
@@ -190,13 +197,15 @@ impl<N: Net> Inner<N> {
                 failed => outcome = outcome.and(failed),
             }
         }
-        let grants = self.table.grants();
-        let flushed = self.flush_nodes(grants.iter().map(|grant| &**grant)).await;
-        outcome = outcome.and(flushed);
+        for grant in self.table.grants() {
+            let ino = Ino(grant.capability.object);
+            if !self.data.unsynced(ino.0).is_empty() {
+                outcome = outcome.and(self.flush_nodes(ino).await);
+            }
+        }
         // Files that were given away while a node was.
-        let others = self.data.flush(self.data.unsynced(None).into_iter()).await;
-        let flushed = others.map_err(|_| Errno::EIO);
-        outcome = outcome.and(flushed);
+        let others = self.data.flush_all().await;
+        outcome = outcome.and(others.map_err(|_| Errno::EIO));
         if self.data.take_any_lost() { Err(Errno::EIO) } else { outcome }
     }
 }

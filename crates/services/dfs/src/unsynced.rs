@@ -112,9 +112,43 @@ impl Unsynced {
         has.map(|(peer, _)| *peer).collect()
     }
 
-    /// Nodes that may have something unflushed.
-    pub(crate) fn nodes(&self) -> Vec<Peer> {
-        self.state().nodes.keys().copied().collect()
+    /// Nodes that may have something unflushed: those that have something nobody else has, and the
+    /// others.
+    pub(crate) fn nodes(&self) -> (Vec<Peer>, Vec<Peer>) {
+        let state = self.state();
+        let is_alone = |peer: &Peer| {
+            let objects = state.nodes.get(peer);
+            objects.is_some_and(|objects| objects.values().any(|since| since.copies == 1))
+        };
+        state.nodes.keys().copied().partition(is_alone)
+    }
+
+    /// An object goes on at these nodes: what others have not flushed of it is lost there.
+    pub(crate) fn goes_on(&self, object: u64, members: &[Peer]) {
+        let mut state = self.state();
+        let mut left = Vec::new();
+        for (peer, objects) in &mut state.nodes {
+            if !members.contains(peer)
+                && let Some(since) = objects.remove(&object)
+            {
+                left.push((*peer, since.copies));
+            }
+        }
+        state.nodes.retain(|_, objects| !objects.is_empty());
+        left.into_iter().for_each(|(peer, copies)| state.lose(peer, object, copies));
+    }
+
+    /// A node does not answer: what it has not flushed of copies is lost there.
+    pub(crate) fn is_away(&self, peer: Peer) {
+        let mut state = self.state();
+        let Some(objects) = state.nodes.remove(&peer) else { return };
+        for (object, since) in objects {
+            if since.copies == 1 {
+                state.nodes.entry(peer).or_default().insert(object, since);
+            } else {
+                state.lose(peer, object, since.copies);
+            }
+        }
     }
 
     /// Whether something of an object is lost, which is said once.
@@ -182,7 +216,8 @@ mod tests {
         assert!(all.take_lost(7) && !all.take_lost(7));
         assert_eq!(all.of(7), [Peer::Node(2)], "of the other node nothing is known");
         all.flushed(Peer::Node(2), all.now(), 1);
-        assert!(all.nodes().is_empty() && !all.take_lost(7));
+        assert_eq!(all.nodes(), (Vec::new(), Vec::new()));
+        assert!(!all.take_lost(7));
     }
 
     #[test]
@@ -238,6 +273,27 @@ mod tests {
         flushed([3, 3]);
         assert!(all.take_any_lost() && all.take_lost(7) && !all.take_lost(7));
         assert_eq!((all.boot(NODE), all.boot(Peer::Node(3))), (Some(3), None));
+    }
+
+    /// A member that is left out may have lost power for all that is known; then the other does.
+    #[test]
+    fn who_is_left_out_counts_as_lost() {
+        let all = Unsynced::default();
+        for is_left_out in [true, false] {
+            all.wrote(NODE, 7, 1, 2);
+            all.wrote(Peer::Node(2), 7, 1, 2);
+            all.wrote(NODE, 8, 1, 1);
+            assert_eq!(all.nodes(), (vec![NODE], vec![Peer::Node(2)]));
+            if is_left_out {
+                all.goes_on(7, &[Peer::Node(2)]);
+            } else {
+                all.is_away(NODE);
+            }
+            assert_eq!((all.of(7), all.of(8)), (vec![Peer::Node(2)], vec![NODE]));
+            assert!(!all.state().lost.contains(&7), "the other has it");
+            all.flushed(Peer::Node(2), all.now(), 2);
+            assert!(all.take_lost(7));
+        }
     }
 
     #[test]

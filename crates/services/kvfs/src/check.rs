@@ -213,7 +213,7 @@ impl<K: Kv, M: Medium> Check<'_, K, M> {
     async fn strange_tags(&mut self) -> Result<(), KvError> {
         /// The object store's tags begin here.
         const OBJECTS: u8 = 0xF0;
-        const KNOWN: [Tag; 13] = [
+        const KNOWN: [Tag; 14] = [
             Tag::Superblock,
             Tag::Counter,
             Tag::Inode,
@@ -227,6 +227,7 @@ impl<K: Kv, M: Medium> Check<'_, K, M> {
             Tag::Writing,
             Tag::Purge,
             Tag::Note,
+            Tag::Lacking,
         ];
         for tag in (0..OBJECTS).filter(|tag| KNOWN.iter().all(|known| *known as u8 != *tag)) {
             if let Some((key, _)) = self.kv().scan(&[tag], None, 1).await?.first() {

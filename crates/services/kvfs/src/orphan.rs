@@ -180,6 +180,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             if inode.has(marks::WRITING) {
                 txn.delete(key::of(key::Tag::Writing, ino));
             }
+            if inode.has(marks::LACKING) {
+                txn.delete(key::of(key::Tag::Lacking, ino));
+            }
         } else {
             txn.put_inode(inode)?;
         }

@@ -1,7 +1,7 @@
 //! Files whose bytes lie on storage nodes: what the volume of a metadata server knows of them.
 //!
 //! A *spread* file is an inode with a layout. Its bytes are read and written by clients of the
-//! nodes, who have a delegation from the server; the volume has names, attributes, and five things
+//! nodes, who have a delegation from the server; the volume has names, attributes, and six things
 //! that the server asks it to remember:
 //!
 //! - the layout of each file, and of directories, whose files get theirs;
@@ -11,6 +11,7 @@
 //! - in the same record, from where on the nodes may hold bytes that a truncation took away
 //!   ([`Kvfs::holed`]);
 //! - what a writer told of size and times ([`Kvfs::publish`]), with what it is about to answer;
+//! - which of those who have copies lack something ([`Kvfs::set_lacking`]);
 //! - objects to be *purged*: the nodes still hold bytes of files that are gone ([`Kvfs::purges`]).
 //!
 //! No request moves bytes of a spread file: reading and writing it here is `EOPNOTSUPP`.
@@ -57,6 +58,9 @@ pub struct Spread {
     pub writer: Option<u64>,
     /// Whoever it is tells before it answers.
     pub tells: bool,
+    /// Which of those who have copies lack what was written since they were left out: a bit for
+    /// each, by its rank.
+    pub lacking: u16,
     /// It was cut to this size, and nobody has said that the nodes hold nothing behind.
     pub cut: Option<u64>,
 }
@@ -234,7 +238,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         if inode.attr.size != 0 || matches!(inode.data, DataKind::Small | DataKind::Big) {
             return Err(Errno::ENOTEMPTY.into());
         }
-        if inode.has(marks::WRITING) {
+        // Who lacks something may still have what the others cut away.
+        if inode.has(marks::WRITING | marks::LACKING) {
             return Err(Errno::EBUSY.into());
         }
         inode.data = DataKind::Spread;
@@ -252,7 +257,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let record = if writing { self.writing_of(ino).await? } else { Writing::default() };
         let Writing { cut, tells, writer } = record;
         let writer = Some(writer).filter(|writer| *writer != 0);
-        Ok(Spread { attr: inode.attr, layout, strips, writing, writer, tells, cut })
+        let lacking = if inode.has(marks::LACKING) { self.lacking_of(ino).await? } else { 0 };
+        Ok(Spread { attr: inode.attr, layout, strips, writing, writer, tells, lacking, cut })
     }
 
     /// What was recorded for a request that is sent again ([`Record`]), whatever its flags say.

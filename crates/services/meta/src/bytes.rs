@@ -25,6 +25,7 @@ use crate::clients::Who;
 use crate::copies::has_copies;
 use crate::delegations::Held;
 use crate::grants::NOBODY;
+use crate::nodes::PATIENCE;
 
 /// How often something is tried under a new capability, or under a new delegation.
 const TRIES: usize = 8;
@@ -227,10 +228,23 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// Makes a file's bytes durable at its nodes.
     pub(crate) async fn flush_nodes(&self, ino: Ino) -> Result<()> {
-        let spread = self.volume().spread(ino).await?;
-        let nodes = self.placement().of(&spread.layout, ino.0);
-        let nodes = nodes.iter().map(|node| Peer::Node(node.node));
-        self.data().flush(nodes).await.map_err(errno)?;
+        loop {
+            let spread = self.volume().spread(ino).await?;
+            let nodes = self.nodes_of(&spread);
+            let nodes = nodes.iter().map(|node| Peer::Node(node.node));
+            let flushed = self.data().flush(nodes);
+            if !has_copies(&spread.layout) {
+                flushed.await.map_err(errno)?;
+                break;
+            }
+            if let Some(flushed) = self.within(PATIENCE, flushed).await {
+                flushed.map_err(errno)?;
+                break;
+            }
+            // It may go on without who does not answer.
+            self.delegations().must_resolve(ino);
+            drop(self.cleared(ino, NOBODY, Mode::Write).await?);
+        }
         if self.data().take_lost(ino.0) { Err(Errno::EIO) } else { Ok(()) }
     }
 

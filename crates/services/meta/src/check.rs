@@ -14,6 +14,7 @@ use outboard_wire::shared::Coordinate;
 use outboard_wire::shared::call::{Call, Object, Reply};
 
 use crate::Meta;
+use crate::copies::has_copies;
 use crate::newest::VOLUME;
 
 /// Objects to be purged, read at a time.
@@ -120,7 +121,25 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if !nodes.iter().any(|other| other.node == node.node) {
             return Ok(Some("does not lie here".to_owned()));
         }
-        if spread.writing || object.end <= spread.attr.size {
+        if spread.writing {
+            return Ok(None);
+        }
+        let members = self.nodes_of(&spread);
+        if members.iter().all(|other| other.node != node.node) {
+            // What it lacks it will be given.
+            return Ok(None);
+        }
+        if has_copies(&spread.layout)
+            && members.first().is_some_and(|first| first.node == node.node)
+            && let Some(strip) = self.differs(&spread, &members).await?
+        {
+            let again = self.volume().spread(ino).await;
+            let is_still = again.is_ok_and(|again| !again.writing && again.attr == spread.attr);
+            if is_still && self.differs(&spread, &members).await? == Some(strip) {
+                return Ok(Some(format!("its copies differ in strip {strip}")));
+            }
+        }
+        if object.end <= spread.attr.size {
             return Ok(None);
         }
         // The object is older than the attributes: look at it as it is now, and at them again.

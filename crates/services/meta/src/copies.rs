@@ -6,6 +6,10 @@
 //! goes over whatever they have, so they hold the same then, and who does this twice, or ends in
 //! its midst, does no harm.
 //!
+//! A member that does not answer is *left out*: a file says durably which of its members *lack*
+//! something, before it is written to without them. What was acknowledged before all members have,
+//! so those that stay have it. Who is back is *filled*, in the file's turn, while nobody writes.
+//!
 //! A node that has lost power *doubts* its copies, and serves none of them before it is told to
 //! trust them, but under a seal that it was shown since. It has no say in what is decided, unless
 //! all members doubt; then the newest that any of them has goes forward.
@@ -35,6 +39,8 @@ use crate::nodes::{PATIENCE, QUICK};
 const EPOCH: u32 = 1;
 /// All objects of a node.
 const ALL: u64 = u64::MAX;
+/// Files that are looked at at a time.
+const FILES: usize = 1024;
 /// Strips that are given to members at a time.
 const ABREAST: usize = 16;
 const STRIP: u64 = STRIP_MIN as u64;
@@ -51,9 +57,12 @@ pub(crate) fn blocks_of(layout: &Layout, found: &[Object]) -> u64 {
 }
 
 /// A file whose members are sealed.
-struct Sealed<'s> {
-    spread: &'s Spread,
-    members: &'s [Coordinate],
+struct Sealed {
+    /// With the members that lack nothing, or are filled now.
+    spread: Spread,
+    members: Vec<Coordinate>,
+    /// Of each whether it is filled.
+    fills: Vec<bool>,
     fence: u64,
 }
 
@@ -69,7 +78,7 @@ struct Strip {
     source: usize,
 }
 
-impl Sealed<'_> {
+impl Sealed {
     fn object(&self) -> u64 {
         self.spread.attr.ino.0
     }
@@ -79,18 +88,20 @@ impl Sealed<'_> {
         Held { mode: Mode::Write, fence: self.fence }
     }
 
-    /// By what all say of a strip (R5): all but those that doubt. If all do nobody must have a
-    /// version for it to go forward: what was synced is at all of them, and the rest anywhere.
+    /// By what all say of a strip (R5): all but those that are filled, or doubt. If all doubt nobody
+    /// must have a version for it to go forward: what was synced is at all of them, and the rest
+    /// anywhere.
     fn decide(&self, number: u64, claims: &[Claim], doubts: &Doubts) -> Result<Strip> {
         let of_model = |version: Version| outboard_cluster::Version {
             fence: version.fence,
             seq: version.sequence,
         };
-        let all_doubt = doubts.iter().all(Option::is_some);
+        let ranks = self.members.iter().zip(claims).zip(self.fills.iter().zip(doubts));
+        let active: Vec<_> = ranks.filter(|(_, (fills, _))| !**fills).collect();
+        let all_doubt = active.iter().all(|(_, (_, doubts))| doubts.is_some());
         let joined = if all_doubt { u32::MAX } else { EPOCH };
-        let ranks = self.members.iter().zip(claims).zip(doubts);
-        let answers = ranks.filter(|(_, doubts)| all_doubt || doubts.is_none());
-        let answers = answers.map(|((member, claim), _)| Answer {
+        let voters = active.iter().filter(|(_, (_, doubts))| all_doubt || doubts.is_none());
+        let answers = voters.map(|((member, claim), _)| Answer {
             member: Entry { node: member.node, life: 1, role: Role::Active, joined },
             claim: outboard_cluster::Claim {
                 stable: Some(of_model(claim.stable)),
@@ -118,13 +129,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             // It was done before, and the answer was lost.
             return self.grant_again(who.client, ino, held).await;
         }
-        let members = self.placement().of(&spread.layout, ino.0);
+        let members = self.nodes_of(&spread);
         self.tell_keys(&members).await;
-        let doubts = self.who_doubts(&members, ino.0).await?;
-        if held.mode == Mode::Write || doubts.iter().any(Option::is_some) {
+        let asked = self.who_doubts(&members, ino.0).await;
+        let is_sound = asked.is_ok_and(|doubts| doubts.iter().all(Option::is_none));
+        if held.mode == Mode::Write || !is_sound {
             // How long it is its writer knows.
             let fence = self.delegations().raise(ino)?;
-            self.make_equal(&spread, &members, fence).await?;
+            self.make_equal(spread, fence, 0).await?;
         }
         let _change = self.changes().exclusive(ino).await;
         let now = self.has_already(ino, who.client, held.mode);
@@ -150,8 +162,107 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(())
     }
 
-    /// Nodes that lost power get what they lack, file by file, and trust what they have.
-    pub(crate) async fn end_doubts(&self) {
+    /// The nodes that a file lies on now: all that have nothing to be filled with.
+    pub(crate) fn nodes_of(&self, spread: &Spread) -> Vec<Coordinate> {
+        let all = self.placement().of(&spread.layout, spread.attr.ino.0);
+        let has_all = |(rank, _): &(usize, Coordinate)| !is_in(spread.lacking, *rank);
+        all.into_iter().enumerate().filter(has_all).map(|(_, node)| node).collect()
+    }
+
+    /// Members that were left out get what they lack. Nodes that lost power do, and trust what they
+    /// have.
+    pub(crate) async fn heal(&self) {
+        if let Err(errno) = self.fill_some().await {
+            tracing::debug!(%errno, "copies that lack something");
+        }
+        self.end_doubts().await;
+    }
+
+    async fn fill_some(&self) -> Result<()> {
+        let mut after = Ino::ROOT;
+        loop {
+            let some = self.volume().lacking(after, FILES).await?;
+            let Some(last) = some.last() else { return Ok(()) };
+            after = *last;
+            for ino in some {
+                match self.refill(ino).await {
+                    Ok(true) => tracing::info!(%ino, "all copies of a file have all again"),
+                    left => tracing::debug!(%ino, ?left, "a file lacks copies"),
+                }
+            }
+        }
+    }
+
+    /// Whether all members of a file have all of it.
+    async fn refill(&self, ino: Ino) -> Result<bool> {
+        let spread = self.volume().spread(ino).await?;
+        let back = self.who_is_back(&spread).await;
+        if back == 0 {
+            return Ok(spread.lacking == 0);
+        }
+        let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
+        self.give_up(ino, None).await?;
+        let _mending = self.mends().exclusive(ino).await;
+        let spread = self.volume().spread(ino).await?;
+        let fills = back & spread.lacking;
+        let filled = Spread { lacking: spread.lacking & !fills, ..spread };
+        let fence = self.delegations().raise(ino)?;
+        let (_, filled) = self.make_equal(filled, fence, fills).await?;
+        self.volume().set_lacking(ino, filled.lacking).await?;
+        Ok(filled.lacking == 0)
+    }
+
+    /// Of those that lack something of a file, who answers.
+    async fn who_is_back(&self, spread: &Spread) -> u16 {
+        let all = self.placement().of(&spread.layout, spread.attr.ino.0);
+        let mut back = 0;
+        for (rank, member) in all.iter().enumerate().filter(|(r, _)| is_in(spread.lacking, *r)) {
+            let call = Call::Doubts { object: spread.attr.ino.0 };
+            if self.ask(peer(member), &call, QUICK).await.is_ok() {
+                self.tell_keys(std::slice::from_ref(member)).await;
+                back |= 1 << rank;
+            }
+        }
+        back
+    }
+
+    /// The first strip of a file that not all of these have the same version of.
+    pub(crate) async fn differs(
+        &self,
+        spread: &Spread,
+        members: &[Coordinate],
+    ) -> Result<Option<u64>> {
+        let mut next = Some(0);
+        while let Some(first) = next {
+            let pages = self.claims_of(members, spread.attr.ino.0, first).await?;
+            let known = known_to(&pages);
+            let newest = |page: &Vec<Claim>| -> Vec<(u64, Version)> {
+                let known =
+                    page.iter().filter(|claim| known.is_none_or(|last| claim.strip <= last));
+                let newest = known.map(|claim| {
+                    (claim.strip, claim.pending.map_or(claim.stable, |taken| taken.version))
+                });
+                newest.collect()
+            };
+            let each: Vec<_> = pages.iter().map(newest).collect();
+            let Some((first, rest)) = each.split_first() else { return Ok(None) };
+            for other in rest {
+                let mut pairs = first.iter().zip(other);
+                if let Some((one, other)) = pairs.find(|(one, other)| one != other) {
+                    return Ok(Some(one.0.min(other.0)));
+                }
+                if first.len() != other.len() {
+                    let longer = if first.len() > other.len() { first } else { other };
+                    let at = first.len().min(other.len());
+                    return Ok(longer.get(at).map(|(strip, _)| *strip));
+                }
+            }
+            next = known.and_then(|known| known.checked_add(1));
+        }
+        Ok(None)
+    }
+
+    async fn end_doubts(&self) {
         let placement = self.placement();
         for node in placement.all() {
             let doubts = self.ask(peer(node), &Call::Doubts { object: ALL }, QUICK).await;
@@ -190,7 +301,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// writes, or gives it back.
     async fn ends_doubt(&self, node: u16, ino: Ino) -> Result<bool> {
         let Ok(spread) = self.volume().spread(ino).await else { return Ok(true) };
-        let members = self.placement().of(&spread.layout, ino.0);
+        let members = self.nodes_of(&spread);
         if !has_copies(&spread.layout) || members.iter().all(|member| member.node != node) {
             return Ok(true);
         }
@@ -209,30 +320,28 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(self.try_to_resolve(ino).await.is_ok())
     }
 
-    /// Seals a file at its members; then all hold the same of it, and what that is. Those that
-    /// doubted it trust it.
+    /// Seals a file at its members; then all hold the same of it, also those of the ranks in `fills`,
+    /// and what that is. Those that doubted it trust it. Who does not answer is left out, if one
+    /// that does not doubt stays.
     pub(crate) async fn make_equal(
         &self,
-        spread: &Spread,
-        members: &[Coordinate],
+        spread: Spread,
         fence: u64,
-    ) -> Result<Vec<Object>> {
-        let object = spread.attr.ino.0;
-        self.seal_at(members, object, fence).await?;
-        let sealed = Sealed { spread, members, fence };
+        fills: u16,
+    ) -> Result<(Vec<Object>, Spread)> {
+        let sealed = self.seal_or_leave_out(spread, fence, fills).await?;
+        let (object, members) = (sealed.object(), &sealed.members);
         let (mut next, mut lacked) = (Some(0), BTreeSet::new());
         let mut doubting: Doubts = vec![None; members.len()];
         while let Some(first) = next {
-            let pages = self.claims_of(&sealed, first).await?;
+            let pages = self.claims_of(members, object, first).await?;
             // After what they said: who does not doubt now did not then.
             let doubts = self.who_doubts(members, object).await?;
             if first > 0 && doubts != doubting {
                 return Err(Errno::EIO);
             }
             doubting = doubts;
-            // Behind the last strip of a page that is full its member has said nothing yet.
-            let full = pages.iter().filter(|page| page.len() >= CLAIMS_MAX);
-            let known = full.filter_map(|page| page.last()).map(|claim| claim.strip).min();
+            let known = known_to(&pages);
             lacked.extend(self.decide_some(&sealed, (&pages, &doubting), known).await?);
             next = known.and_then(|known| known.checked_add(1));
         }
@@ -242,15 +351,57 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if let Some(end) = end
             && found.iter().any(|object| object.end > end)
         {
-            let grant = self.grant_of(NOBODY, spread, sealed.held()).await?;
+            let grant = self.grant_of(NOBODY, &sealed.spread, sealed.held()).await?;
             self.in_time(self.data().hole(&grant, end..u64::MAX)).await?;
             found = self.seal_at(members, object, fence).await?;
         }
-        if doubting.iter().any(Option::is_some) {
+        if fills != 0 || doubting.iter().any(Option::is_some) {
             self.in_time(self.data().flush(members.iter().map(peer))).await?;
             self.trust(&sealed, &doubting).await?;
         }
-        Ok(found)
+        Ok((found, sealed.spread))
+    }
+
+    /// The members of a file take nothing below a fence any more. It goes on without those that do
+    /// not answer, and says so, durably.
+    async fn seal_or_leave_out(
+        &self,
+        mut spread: Spread,
+        fence: u64,
+        fills: u16,
+    ) -> Result<Sealed> {
+        let ino = spread.attr.ino;
+        let all = self.placement().of(&spread.layout, ino.0);
+        let ranks = (0..all.len()).filter(|rank| !is_in(spread.lacking, *rank));
+        let call = Call::Seal { object: ino.0, fence };
+        let asked = ranks.filter_map(|rank| Some((rank, *all.get(rank)?)));
+        let asked = asked.map(async |(rank, member)| {
+            (rank, member, self.ask(peer(&member), &call, QUICK).await)
+        });
+        let (mut members, mut filled, mut away) = (Vec::new(), Vec::new(), 0);
+        for (rank, member, answer) in join_all(asked.collect()).await {
+            match answer {
+                Ok(Reply::Object(_)) => {
+                    members.push(member);
+                    filled.push(is_in(fills, rank));
+                }
+                Err(Errno::EIO) => away |= 1 << rank,
+                Err(errno) => return Err(errno),
+                Ok(_) => return Err(Errno::EPROTO),
+            }
+        }
+        if away != 0 {
+            let doubts = self.who_doubts(&members, ino.0).await?;
+            let mut stays = filled.iter().zip(&doubts);
+            if !stays.any(|(fills, doubts)| !fills && doubts.is_none()) {
+                return Err(Errno::EIO);
+            }
+            spread.lacking |= away;
+            // Who is being filled lacks until it has all.
+            self.volume().set_lacking(ino, spread.lacking | fills).await?;
+            tracing::warn!(%ino, lacking = spread.lacking, "a file goes on without a copy of its");
+        }
+        Ok(Sealed { spread, members, fills: filled, fence })
     }
 
     /// Work at nodes, in the time that one is given for an answer.
@@ -274,7 +425,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// Who doubted has all of a file, durably, if it is still in that boot.
-    async fn trust(&self, sealed: &Sealed<'_>, doubting: &Doubts) -> Result<()> {
+    async fn trust(&self, sealed: &Sealed, doubting: &Doubts) -> Result<()> {
         let object = sealed.object();
         let doubting = sealed.members.iter().zip(doubting);
         let asked = doubting.filter_map(|(member, boot)| Some((member.node, (*boot)?)));
@@ -284,9 +435,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// What each member has of the strips from one on, as many as it says at once.
-    async fn claims_of(&self, sealed: &Sealed<'_>, from: u64) -> Result<Vec<Vec<Claim>>> {
-        let call = Call::Claims { object: sealed.object(), epoch: EPOCH, from };
-        let asked = sealed.members.iter().map(|member| self.ask_node(member.node, &call));
+    async fn claims_of(
+        &self,
+        members: &[Coordinate],
+        object: u64,
+        from: u64,
+    ) -> Result<Vec<Vec<Claim>>> {
+        let call = Call::Claims { object, epoch: EPOCH, from };
+        let asked = members.iter().map(|member| self.ask_node(member.node, &call));
         let answers = join_all(asked.collect()).await.into_iter().map(|answer| match answer? {
             Reply::Claims(claims) if claims.first().is_none_or(|one| one.strip >= from) => {
                 Ok(claims)
@@ -300,7 +456,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// that lacked something.
     async fn decide_some(
         &self,
-        sealed: &Sealed<'_>,
+        sealed: &Sealed,
         (pages, doubts): (&[Vec<Claim>], &Doubts),
         last: Option<u64>,
     ) -> Result<BTreeSet<usize>> {
@@ -341,21 +497,22 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// Members are given strips that they lack: first nothing of these is there any more, then what
     /// a member has that has them whole.
-    async fn give_strips(&self, sealed: &Sealed<'_>, lacking: &[(usize, Strip)]) -> Result<()> {
-        let found = self.seal_at(sealed.members, sealed.object(), sealed.fence).await?;
-        let grant = self.grant_of(NOBODY, sealed.spread, sealed.held()).await?;
+    async fn give_strips(&self, sealed: &Sealed, lacking: &[(usize, Strip)]) -> Result<()> {
+        let found = self.seal_at(&sealed.members, sealed.object(), sealed.fence).await?;
+        let grant = self.grant_of(NOBODY, &sealed.spread, sealed.held()).await?;
         let only = |rank: usize| {
             let member = *sealed.members.get(rank).ok_or(Errno::EIO)?;
             Ok::<_, Errno>(Grant { nodes: vec![member], ..grant.clone() })
         };
-        for (rank, strip) in lacking {
+        let (found, only, grant) = (&found, &only, &grant);
+        let holes = lacking.iter().map(|(rank, strip)| async move {
             let start = strip.number.checked_mul(STRIP).ok_or(Errno::EIO)?;
             let whole = start..start.checked_add(STRIP).ok_or(Errno::EIO)?;
-            self.in_time(self.data().hole(&only(*rank)?, whole)).await?;
-        }
+            self.in_time(self.data().hole(&only(*rank)?, whole)).await
+        });
+        try_join_abreast(ABREAST, holes).await?;
         let strips: BTreeMap<u64, Strip> =
             lacking.iter().map(|(_, strip)| (strip.number, *strip)).collect();
-        let (found, only, grant) = (&found, &only, &grant);
         let each = strips.values().map(|strip| async move {
             let start = strip.number * STRIP;
             let there = found.get(strip.source).map_or(0, |object| object.end);
@@ -370,6 +527,17 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         });
         try_join_abreast(ABREAST, each).await.map(drop)
     }
+}
+
+/// Whether a rank is among those.
+fn is_in(ranks: u16, rank: usize) -> bool {
+    u32::try_from(rank).is_ok_and(|rank| ranks.checked_shr(rank).unwrap_or(0) & 1 == 1)
+}
+
+/// Behind the last strip of a page that is full its member has said nothing yet.
+fn known_to(pages: &[Vec<Claim>]) -> Option<u64> {
+    let full = pages.iter().filter(|page| page.len() >= CLAIMS_MAX);
+    full.filter_map(|page| page.last()).map(|claim| claim.strip).min()
 }
 
 /// What a member says of a strip.

@@ -127,8 +127,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// A fresh capability for what a client has.
     pub(crate) async fn grant_again(&self, client: u64, ino: Ino, held: Held) -> Result<Grant> {
         let spread = self.volume().spread(ino).await?;
-        let nodes = self.placement().of(&spread.layout, ino.0);
-        self.tell_keys(&nodes).await;
+        self.tell_keys(&self.nodes_of(&spread)).await;
         self.grant_of(client, &spread, held).await
     }
 
@@ -137,10 +136,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             self.tell_all_keys().await;
         }
         let layout = spread.layout;
-        let nodes = self.placement().of(&layout, spread.attr.ino.0);
-        let group = match has_copies(&layout) {
-            true => Coordinates::new(&nodes).map_err(|_| Errno::EIO)?.group(),
-            false => layout.group,
+        let nodes = self.nodes_of(spread);
+        let (group, k) = match has_copies(&layout) {
+            true => {
+                let group = Coordinates::new(&nodes).map_err(|_| Errno::EIO)?.group();
+                (group, u8::try_from(nodes.len()).map_err(|_| Errno::EIO)?)
+            }
+            false => (layout.group, layout.k),
         };
         let capability = Capability {
             key: 0,
@@ -156,7 +158,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             fence: held.fence,
             group,
             strategy: layout.strategy,
-            k: layout.k,
+            k,
             m: layout.m,
             expires: 0,
             mac: [0; 16],
@@ -405,10 +407,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// nobody changes what it is to the volume until what is returned is dropped.
     pub(crate) async fn resolve_bytes(&self, ino: Ino, spread: Spread) -> Result<RangeGuard<'_>> {
         let fence = self.delegations().raise(ino)?;
-        let nodes = self.placement().of(&spread.layout, ino.0);
-        let mut found = match has_copies(&spread.layout) {
-            true => self.make_equal(&spread, &nodes, fence).await?,
-            false => self.seal_at(&nodes, ino.0, fence).await?,
+        let (mut found, spread) = match has_copies(&spread.layout) {
+            true => self.make_equal(spread, fence, 0).await?,
+            false => (self.seal_at(&self.nodes_of(&spread), ino.0, fence).await?, spread),
         };
         // Nobody wrote after a cut that was not carried out, so the size is the volume's. So it is
         // if who wrote told before it answered: what lies behind is a torn piece of what is asked
@@ -417,7 +418,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let torn = (spread.tells && end > spread.attr.size).then_some(spread.attr.size);
         let was_cut = self.finish_cut(&spread, spread.cut.or(torn), fence).await?;
         if was_cut {
-            found = self.seal_at(&nodes, ino.0, fence).await?;
+            found = self.seal_at(&self.nodes_of(&spread), ino.0, fence).await?;
         }
         let change = self.changes().exclusive(ino).await;
         let blocks = blocks_of(&spread.layout, &found);

@@ -22,6 +22,7 @@ use crate::{Meta, Work, power};
 const KEYS_EVERY: Duration = Duration::from_secs(10);
 /// How often objects to be purged and files to be resolved are looked for, and, while the
 /// coordinator is away, another server.
+const HEAL_EVERY: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Objects purged in one piece of work.
 const PURGES: usize = 256;
@@ -38,6 +39,8 @@ enum Chore {
     Look,
     /// Of a client that is gone.
     Forget(u64),
+    /// Copies that lack something.
+    Heal,
     Resolve,
     /// Files that the server has itself, and nobody asks it about.
     GiveBack(Vec<Ino>),
@@ -61,6 +64,8 @@ pub(crate) struct Chores {
     unheard: bool,
     look_at: Option<Time>,
     look_runs: bool,
+    heal_at: Option<Time>,
+    heal_runs: bool,
     /// Another server has begun.
     superseded: bool,
     /// This one ends.
@@ -115,6 +120,10 @@ impl Chores {
             (self.keys_at, self.keys_run) = (Some(now), true);
             self.todo.push_back(Chore::Keys);
         }
+        if !self.heal_runs && is_due(self.heal_at, HEAL_EVERY, now) {
+            (self.heal_at, self.heal_runs) = (Some(now), true);
+            self.todo.push_back(Chore::Heal);
+        }
         if !self.purges_run && is_due(self.purges_at, LOOK_EVERY, now) {
             (self.purges_at, self.purges_run) = (Some(now), true);
             self.todo.push_back(Chore::Purges);
@@ -156,7 +165,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Chore::Keys => {
                     let _reached = meta.tell_all_keys().await;
                     meta.ask_for_space().await;
-                    meta.end_doubts().await;
                     meta.chores().keys_run = false;
                 }
                 Chore::Look => {
@@ -166,6 +174,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Chore::Purges => {
                     meta.purge_some().await;
                     meta.chores().purges_run = false;
+                }
+                Chore::Heal => {
+                    meta.heal().await;
+                    meta.chores().heal_runs = false;
                 }
                 Chore::Forget(client) => meta.forget(client).await,
                 Chore::Resolve => {

@@ -48,6 +48,7 @@ pub(super) struct Window<'k, K> {
     orphans: Cursor<'k, Cached<K>>,
     trims: Cursor<'k, Cached<K>>,
     writing: Cursor<'k, Cached<K>>,
+    lacking: Cursor<'k, Cached<K>>,
     pub(super) entries: Cursor<'k, Cached<K>>,
     pub(super) listed: Cursor<'k, Cached<K>>,
     started: bool,
@@ -68,6 +69,7 @@ impl<'k, K: Kv> Window<'k, K> {
             orphans: cursor(Tag::Orphan),
             trims: cursor(Tag::Trim),
             writing: cursor(Tag::Writing),
+            lacking: cursor(Tag::Lacking),
             entries: cursor(Tag::Entry),
             listed: cursor(Tag::Listed),
             started: false,
@@ -113,6 +115,7 @@ impl<'k, K: Kv> Window<'k, K> {
         let orphaned = !pairs_of(&mut self.orphans, ino, check).await?.is_empty();
         let trimming = !pairs_of(&mut self.trims, ino, check).await?.is_empty();
         let writing = !pairs_of(&mut self.writing, ino, check).await?.is_empty();
+        let lacking = !pairs_of(&mut self.lacking, ino, check).await?.is_empty();
         let held = self.held(ino, check).await?;
         let Some(inode) = inode else {
             check.report.add(What::BadInode, ino, String::new());
@@ -133,6 +136,9 @@ impl<'k, K: Kv> Window<'k, K> {
         check.report.counts.writing += u64::from(writing);
         if writing != inode.has(marks::WRITING) {
             check.report.add(What::WrongWriting, ino, String::new());
+        }
+        if lacking != inode.has(marks::LACKING) {
+            check.report.add(What::WrongLacking, ino, String::new());
         }
         check.xattrs(&inode, &xattrs);
         check.shape(&inode, blocks);
@@ -157,6 +163,7 @@ impl<'k, K: Kv> Window<'k, K> {
             &mut self.orphans,
             &mut self.trims,
             &mut self.writing,
+            &mut self.lacking,
             &mut self.entries,
             &mut self.listed,
         ];
@@ -244,7 +251,7 @@ impl<K: Kv, M: Medium> Check<'_, K, M> {
         let spread = shape.data == DataKind::Spread;
         self.report.counts.spread_files += u64::from(spread);
         let laid_out = inode.is_directory() || inode.layout.is_some() == spread;
-        if !sound || !laid_out || (inode.has(marks::WRITING) && !spread) {
+        if !sound || !laid_out || (inode.has(marks::WRITING | marks::LACKING) && !spread) {
             let layout = inode.layout;
             let place = format!("{shape:?}, {blocks} blocks, {layout:?}, marks {:#x}", inode.marks);
             self.report.add(What::BadShape, ino, place);

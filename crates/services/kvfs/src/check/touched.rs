@@ -40,7 +40,7 @@ impl Touched {
         }
         let pairs = |tag: &u8| {
             (Tag::Inode as u8..=Tag::Trim as u8).contains(tag)
-                || [Tag::Writing as u8, Tag::Purge as u8].contains(tag)
+                || [Tag::Writing as u8, Tag::Purge as u8, Tag::Lacking as u8].contains(tag)
         };
         let keys = batch.writes().iter().map(|write| &write.key);
         let inos = keys.filter(|key| key.first().is_some_and(pairs));

@@ -38,8 +38,10 @@ pub mod marks {
     /// A client may be writing to the spread file, and its size is what the nodes say until that
     /// has ended.
     pub const WRITING: u32 = 32;
+    /// Some who have copies of the spread file lack what was written since.
+    pub const LACKING: u32 = 64;
     /// All of them.
-    pub(crate) const KNOWN: u32 = 63;
+    pub(crate) const KNOWN: u32 = 127;
 }
 
 /// An inode as it rests.

@@ -33,6 +33,9 @@ pub enum Tag {
     Purge = 0x19,
     /// What whoever serves the volume keeps in it: then a name.
     Note = 0x1A,
+    /// Some who have copies of a spread file lack what was written since they were left out: then
+    /// ino.
+    Lacking = 0x1B,
 }
 
 /// Which counter.

@@ -29,6 +29,7 @@ fn keys_are_pinned() {
     assert_eq!(hex(&key::of(Tag::Writing, ino)), "180102030405060708");
     assert_eq!(hex(&key::of(Tag::Purge, ino)), "190102030405060708");
     assert_eq!(hex(&key::note(b"ab")), "1a6162");
+    assert_eq!(hex(&key::of(Tag::Lacking, ino)), "1b0102030405060708");
     assert_eq!(hex(&key::replay(SessionId(ino.0), 0x090a)), "170102030405060708090a");
     assert_eq!(key::number(&key::entry(ino, b"ab")), Some(ino.0));
     assert_eq!(key::rest(&key::entry(ino, b"ab")), b"ab");

@@ -227,6 +227,41 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
     }
 
+    /// Those who have copies of a file with these ranks, a bit for each, lack what is written from now
+    /// on, or was written since they were left out; none: all have all. Durable before it returns.
+    /// `ESTALE` if the file is gone.
+    pub async fn set_lacking(&self, ino: Ino, ranks: u16) -> Result<()> {
+        {
+            let _guard = self.range_locks.exclusive(ino).await;
+            self.transact(async |txn| -> Tried<()> {
+                txn.essential();
+                let mut inode = spread_inode(txn, ino).await?;
+                inode.mark(marks::LACKING, ranks != 0);
+                txn.put_inode(&inode)?;
+                let key = key::of(Tag::Lacking, ino);
+                match ranks {
+                    0 => txn.delete(key),
+                    _ => txn.put(key, ranks.to_le_bytes()),
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        self.sync().await
+    }
+
+    /// Files with numbers above `after` of which copies lack something, at most `most` of them, in
+    /// order; none: there are no more.
+    pub async fn lacking(&self, after: Ino, most: usize) -> Result<Vec<Ino>> {
+        Ok(self.numbers(Tag::Lacking, after.0, most).await?.into_iter().map(Ino).collect())
+    }
+
+    pub(super) async fn lacking_of(&self, ino: Ino) -> Result<u16> {
+        let value = self.kv.get(&key::of(Tag::Lacking, ino)).await.map_err(KvError::errno)?;
+        let ranks = value.and_then(|value| value.first_chunk().map(|raw| u16::from_le_bytes(*raw)));
+        ranks.ok_or(Errno::EUCLEAN)
+    }
+
     /// Files with numbers above `after` that are marked as being written to, at most `most` of
     /// them, in order; none: there are no more.
     pub async fn writing(&self, after: Ino, most: usize) -> Result<Vec<Ino>> {

@@ -199,6 +199,7 @@ fn plant(s: &Sample, what: What) {
         What::WrongOrphan => s.delete(&pair_key(Tag::Orphan, s.orphan, &[])),
         What::WrongTrim => s.list(Tag::Trim),
         What::WrongWriting => s.list(Tag::Writing),
+        What::WrongLacking => s.list(Tag::Lacking),
         What::PurgeOfFile => s.list(Tag::Purge),
         What::BadEntry => s.kv().corrupt(&pair_key(Tag::Entry, s.dir, b"small")),
         What::EntryUnlisted => {
