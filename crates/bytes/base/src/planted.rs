@@ -45,6 +45,8 @@ pub enum Fault {
     Gap,
     /// A store believes that a write was settled, whatever fence it is under.
     Settled,
+    /// A node that lost power serves what others have copies of, as if it had lost nothing.
+    Trusting,
     /// A checkpoint leaves out what is pending.
     Omitted,
     /// A store settles writes that were not acknowledged.

@@ -188,7 +188,8 @@ impl Rules {
     /// copy, there is nothing better.
     fn serves(&self, capability: &Capability) -> bool {
         let serves = |doubt: &Doubt| doubt.serves(capability.object, capability.fence);
-        capability.strategy == Strategy::Single || self.doubt.as_ref().is_none_or(serves)
+        let is_single = capability.strategy == Strategy::Single || is_planted(Fault::Trusting);
+        is_single || self.doubt.as_ref().is_none_or(serves)
     }
 
     /// Whether a call about what was written under a capability is allowed: of its client, or of a
