@@ -125,12 +125,17 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             return Ok(None);
         }
         let members = self.nodes_of(&spread);
+        let is_first = members.first().is_some_and(|first| first.node == node.node);
+        if spread.lacking != 0 && is_first {
+            let count = spread.lacking.count_ones();
+            return Ok(Some(format!("{count} of its copies lack something and are to be filled")));
+        }
         if members.iter().all(|other| other.node != node.node) {
             // What it lacks it will be given.
             return Ok(None);
         }
         if has_copies(&spread.layout)
-            && members.first().is_some_and(|first| first.node == node.node)
+            && is_first
             && let Some(strip) = self.differs(&spread, &members).await?
         {
             let again = self.volume().spread(ino).await;

@@ -134,9 +134,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let asked = self.who_doubts(&members, ino.0).await;
         let is_sound = asked.is_ok_and(|doubts| doubts.iter().all(Option::is_none));
         if held.mode == Mode::Write || !is_sound {
-            // How long it is its writer knows.
-            let fence = self.delegations().raise(ino)?;
-            self.make_equal(spread, fence, 0).await?;
+            // Whoever is granted it after this is beyond this seal. How long it is its writer knows.
+            let seal = self.delegations().raise_for(ino, who.client, fence)?;
+            let spread = self.volume().spread(ino).await?;
+            self.make_equal(spread, seal, 0).await?;
         }
         let _change = self.changes().exclusive(ino).await;
         let now = self.has_already(ino, who.client, held.mode);
@@ -320,10 +321,24 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(self.try_to_resolve(ino).await.is_ok())
     }
 
-    /// Seals a file at its members; then all hold the same of it, also those of the ranks in `fills`,
+    /// Seals a file, as it is since the fence was raised, at its members; then all hold the same of it,
+    /// also those of the ranks in `fills`,
     /// and what that is. Those that doubted it trust it. Who does not answer is left out, if one
     /// that does not doubt stays.
+    ///
+    /// # Errors
+    /// `EAGAIN` if somebody else seals it meanwhile, `EIO` if too few answer.
     pub(crate) async fn make_equal(
+        &self,
+        spread: Spread,
+        fence: u64,
+        fills: u16,
+    ) -> Result<(Vec<Object>, Spread)> {
+        let equal = self.try_to_make_equal(spread, fence, fills).await;
+        equal.map_err(|errno| if errno == Errno::ESTALE { Errno::EAGAIN } else { errno })
+    }
+
+    async fn try_to_make_equal(
         &self,
         spread: Spread,
         fence: u64,
@@ -495,33 +510,24 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(lacking.into_iter().map(|(rank, _)| rank).collect())
     }
 
-    /// Members are given strips that they lack: first nothing of these is there any more, then what
-    /// a member has that has them whole.
+    /// Members are given strips that they lack, as a member has them that has them whole: what lies
+    /// behind its end goes later. Nothing is taken away before: a hole would be a newer version.
     async fn give_strips(&self, sealed: &Sealed, lacking: &[(usize, Strip)]) -> Result<()> {
         let found = self.seal_at(&sealed.members, sealed.object(), sealed.fence).await?;
         let grant = self.grant_of(NOBODY, &sealed.spread, sealed.held()).await?;
-        let only = |rank: usize| {
-            let member = *sealed.members.get(rank).ok_or(Errno::EIO)?;
-            Ok::<_, Errno>(Grant { nodes: vec![member], ..grant.clone() })
-        };
-        let (found, only, grant) = (&found, &only, &grant);
-        let holes = lacking.iter().map(|(rank, strip)| async move {
-            let start = strip.number.checked_mul(STRIP).ok_or(Errno::EIO)?;
-            let whole = start..start.checked_add(STRIP).ok_or(Errno::EIO)?;
-            self.in_time(self.data().hole(&only(*rank)?, whole)).await
-        });
-        try_join_abreast(ABREAST, holes).await?;
         let strips: BTreeMap<u64, Strip> =
             lacking.iter().map(|(_, strip)| (strip.number, *strip)).collect();
+        let (found, grant) = (&found, &grant);
         let each = strips.values().map(|strip| async move {
-            let start = strip.number * STRIP;
-            let there = found.get(strip.source).map_or(0, |object| object.end);
-            let len = there.min(start + STRIP).saturating_sub(start);
-            if strip.version == Version::default() || len == 0 {
-                return Ok(());
+            let start = strip.number.checked_mul(STRIP).ok_or(Errno::EIO)?;
+            let whole = start..start.checked_add(STRIP).ok_or(Errno::EIO)?;
+            let there = found.get(strip.source).map_or(0, |object| object.end.min(whole.end));
+            if strip.version == Version::default() || there <= start {
+                return self.in_time(self.data().hole(grant, whole)).await;
             }
-            let len = usize::try_from(len).map_err(|_| Errno::EIO)?;
-            let source = only(strip.source)?;
+            let member = *sealed.members.get(strip.source).ok_or(Errno::EIO)?;
+            let source = Grant { nodes: vec![member], ..grant.clone() };
+            let len = usize::try_from(there - start).map_err(|_| Errno::EIO)?;
             let bytes = self.in_time(self.data().read(&source, start, len)).await?;
             self.in_time(self.data().write(grant, start, &bytes)).await
         });

@@ -256,6 +256,15 @@ impl Delegations {
         Ok(file.fence)
     }
 
+    /// The same, if a client has the file under this fence.
+    ///
+    /// # Errors
+    /// `ESTALE` if it has not; as of [`Delegations::raise`].
+    pub(crate) fn raise_for(&mut self, ino: Ino, client: u64, fence: u64) -> Result<u64> {
+        let is_its = self.held(ino, client).is_some_and(|held| held.fence == fence);
+        if is_its { self.raise(ino) } else { Err(Errno::ESTALE) }
+    }
+
     /// All nodes of a file were sealed and have answered.
     pub(crate) fn resolved(&mut self, ino: Ino) {
         self.file(ino).unresolved = false;

@@ -386,16 +386,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     pub(crate) async fn try_to_resolve(&self, ino: Ino) -> Result<()> {
-        let spread = match self.volume().spread(ino).await {
-            Ok(spread) => spread,
+        let _change = match self.resolve_bytes(ino).await {
             // The file is gone: its objects are to be purged.
             Err(Errno::ESTALE) => {
                 self.delegations().resolved(ino);
                 return Ok(());
             }
-            Err(errno) => return Err(errno),
+            resolved => resolved?,
         };
-        let _change = self.resolve_bytes(ino, spread).await?;
         // What is inherited is marked until its heir has it, or nobody.
         if self.delegations().is_inherited(ino) || self.end_writing(ino).await? {
             self.delegations().resolved(ino);
@@ -405,8 +403,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// Seals a file at its nodes, has what they hold decided, and tells the volume how long it is;
     /// nobody changes what it is to the volume until what is returned is dropped.
-    pub(crate) async fn resolve_bytes(&self, ino: Ino, spread: Spread) -> Result<RangeGuard<'_>> {
+    async fn resolve_bytes(&self, ino: Ino) -> Result<RangeGuard<'_>> {
         let fence = self.delegations().raise(ino)?;
+        let spread = self.volume().spread(ino).await?;
         let (mut found, spread) = match has_copies(&spread.layout) {
             true => self.make_equal(spread, fence, 0).await?,
             false => (self.seal_at(&self.nodes_of(&spread), ino.0, fence).await?, spread),

@@ -12,7 +12,7 @@ use outboard_wire::shared::Reason;
 use outboard_wire::shared::call::{Claim, Decided, Taken};
 
 use super::format::TRUSTED;
-use super::index::Entry;
+use super::index::{Entry, Strip};
 use super::log::Spent;
 use super::record::Record;
 use super::{Store, Version};
@@ -96,13 +96,14 @@ impl<M: Medium> Store<M> {
     }
 
     /// What is here of the strips of an object from number `from` on, in their order, so many at
-    /// most. Strips that were never written, or are cut away, are not among them.
+    /// most. Strips that were never written, or of which nothing is left, are not among them.
     pub async fn claims(&self, object: u64, from: u64, most: usize) -> Vec<Claim> {
         let _shared = self.locks.shared_on(Ino(object), 0..u64::MAX).await;
         self.settled().await;
         let state = self.shared.state();
         let Some(entry) = state.index.objects.get(&object) else { return Vec::new() };
-        let strips = entry.strips.range(from..).take(most);
+        let is_there = |(_, strip): &(&u64, &Strip)| strip.pending.is_some() || strip.holds_any();
+        let strips = entry.strips.range(from..).filter(is_there).take(most);
         strips.map(|(index, _)| claim(Some(entry), *index)).collect()
     }
 

@@ -145,6 +145,11 @@ impl Strip {
         self.end.max(self.pending.as_ref().map_or(0, |pending| pending.wrote.end()))
     }
 
+    /// Whether anything of it takes space.
+    pub(super) fn holds_any(&self) -> bool {
+        self.grains.iter().any(|grain| *grain != Grain::NONE)
+    }
+
     /// Grains that take space: all, and those for which it is put aside. What is pending takes
     /// space beside what it replaces, and what was put aside for it.
     fn taken(&self) -> (u64, u64) {

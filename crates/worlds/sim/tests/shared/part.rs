@@ -339,7 +339,7 @@ impl Process {
                 if tells {
                     let now = clock.when(net_now(&net)).0 as f64 / 1e9;
                     let reply = format!("{reply:?}");
-                    let reply: String = reply.chars().take(160).collect();
+                    let reply: String = reply.chars().take(900).collect();
                     println!("{now:>12.6}     {me:?} to {from:?}: {about} of {begun:.6}: {reply}");
                 }
                 let mut bytes = Vec::new();

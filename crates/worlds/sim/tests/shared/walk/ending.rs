@@ -12,7 +12,10 @@ use super::{FILES, HEALS, NAMES, SEES, Walk, asked_of};
 use crate::front::is_loss;
 use crate::host::Ask;
 use crate::model::{CELL, CELLS, NONE};
-use crate::world::CLIENTS;
+use crate::world::{CLIENTS, NODES};
+
+/// How long copies are filled.
+const FILLS: Duration = Duration::from_secs(15);
 
 impl Walk {
     /// Everything is whole again, and all comes to an end.
@@ -109,7 +112,20 @@ impl Walk {
         found
     }
 
+    /// Nobody waits for a copy that is away: it has the time to come back, and to be filled.
+    fn fill(&mut self) {
+        let is_away = |walk: &Walk| NODES.iter().any(|node| !walk.world.is_alive(*node));
+        let mut end = self.world.now.after(FILLS);
+        while self.has_copies && self.world.now < end {
+            self.step();
+            if is_away(self) {
+                end = self.world.now.after(FILLS);
+            }
+        }
+    }
+
     pub(super) fn check(&mut self) {
+        self.fill();
         let place = CLIENTS[0];
         let dfs = self.world.dfs(place).unwrap();
         let slot = self.world.begin(place, async move { dfs.check(true).await });
