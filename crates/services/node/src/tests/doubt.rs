@@ -13,7 +13,7 @@ const DONE: Reply = Reply::Done;
 const STALE: Reply = Reply::Failed(Errno::ESTALE);
 
 /// The same request, of an object that is said to have copies; this is the only one.
-fn copied(mut ask: Ask) -> Ask {
+pub(super) fn copied(mut ask: Ask) -> Ask {
     let (address, port) = ([127, 0, 0, 1], 1);
     let own = Coordinate { address, port, node: 1, unit: 0, role: Role::Data };
     let all = Coordinates::new(&[own]).unwrap();

@@ -2,6 +2,7 @@
 
 use outboard_wire::shared::Reason;
 
+use super::doubt::copied;
 use super::*;
 use crate::policy::{Baseline, Steer};
 
@@ -22,6 +23,11 @@ fn draw(rng: &mut Rng, sequences: &mut [u32; 4]) -> Vec<u8> {
             Ask::write(object + 1, (5, *sequence), offset, bytes(rng, size))
         }
     };
+    // One of the objects has copies.
+    if object == 3 {
+        ask = copied(ask);
+        ask.heads.head.settled = sequence.saturating_sub(u32::try_from(rng.below(3)).unwrap());
+    }
     match rng.below(8) {
         0 => ask.heads.capability.mac[0] ^= 1,
         1 => {
