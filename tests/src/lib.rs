@@ -11,6 +11,7 @@ pub mod clients;
 pub mod cluster;
 pub mod coherence;
 mod command;
+pub mod copies;
 pub mod crash;
 pub mod cut;
 mod skips;

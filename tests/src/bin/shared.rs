@@ -9,6 +9,9 @@
 //!   turn, under workers whose every answered operation is known: nothing answered is lost, nothing
 //!   is done twice, and the check of metadata against nodes is clean. So is the coordinator; or,
 //!   with an ensemble in its place, one of its three servers, and its leader;
+//! - `copies`: files with three copies while a node is stopped, then two of three, and while nodes are
+//!   killed: writes go on, what was answered is read from whoever is left, and in the end all have
+//!   all;
 //! - `revoked`: a host whose key is revoked is refused, another goes on with what it had written;
 //! - `cut`: the network between a host and the server, and a node's cable, are cut and mended (only
 //!   when asked for: it takes root, and most of a minute);
@@ -32,13 +35,14 @@ use std::time::{Duration, Instant};
 use outboard_base::Rng;
 use outboard_tests::clients::{alone, another_life};
 use outboard_tests::cluster::Cluster;
+use outboard_tests::copies::{Away, Writer, filled, holds, spread};
 use outboard_tests::crash::{Mode, Worker};
 use outboard_tests::twins::Pair;
 use outboard_tests::{Result, Side, Volume, context, cut, note_skip};
 use rustix::process::{Signal, kill_process};
 
 const USAGE: &str = "\
-shared [--only=hosts|clients|killed|revoked|cut|stopped]... [--cache=none|hybrid]...
+shared [--only=hosts|clients|killed|copies|revoked|cut|stopped]... [--cache=none|hybrid]...
        [--client=dpu|host|standard] [--rounds=N] [--seed=N] [--ensemble=DIRECTORY]
        [--base=DIRECTORY]
 
@@ -98,7 +102,10 @@ impl Options {
             let unknown = || format!("unknown argument `{arg}`\n{USAGE}");
             let (key, value) = arg.split_once('=').ok_or_else(unknown)?;
             match (key, value) {
-                ("--only", "hosts" | "clients" | "killed" | "revoked" | "cut" | "stopped") => {
+                (
+                    "--only",
+                    "hosts" | "clients" | "killed" | "copies" | "revoked" | "cut" | "stopped",
+                ) => {
                     options.only.push(value.into());
                 }
                 ("--cache", "none" | "hybrid") => options.caches.push(value.into()),
@@ -144,10 +151,11 @@ fn run(options: &Options) -> Result<()> {
 
 type Case = fn(&Options, &Path, &str) -> Result<()>;
 
-const CASES: [(&str, Case); 6] = [
+const CASES: [(&str, Case); 7] = [
     ("hosts", hosts),
     ("clients", clients),
     ("killed", killed),
+    ("copies", copies),
     ("revoked", revoked),
     ("cut", cut),
     ("stopped", stopped),
@@ -442,6 +450,44 @@ fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
     }
     volume.stop()?;
     cluster.check()?;
+    cluster.down()
+}
+
+/// How long a write may take while a node that has a copy is away: it is noticed, and the file goes
+/// on without it.
+const STALL: Duration = Duration::from_secs(12);
+
+/// Nodes that have copies are stopped and killed under a writer.
+fn copies(options: &Options, place: &Path, cache: &str) -> Result<()> {
+    let cluster = Cluster::up(&place.join("cluster"), 3, false)?;
+    let mut volume = host(&cluster, place, "host", cache)?;
+    let dir = volume.mountpoint().to_owned();
+    spread(&dir, if options.seed % 2 == 0 { "ring" } else { "tree" }, 3)?;
+    let path = dir.join("file");
+    let writer = Writer::begin(&path, options.seed)?;
+    writer.goes_on(STALL, "all nodes are there")?;
+    let first = Away::stop(&cluster, "node.1")?;
+    writer.goes_on(STALL, "one node of three is stopped")?;
+    println!("  one of three nodes is stopped: the longest write took {:.1?}", writer.longest());
+    let second = Away::stop(&cluster, "node.2")?;
+    writer.goes_on(STALL, "two nodes of three are stopped")?;
+    println!("  two of three nodes are stopped: the longest write took {:.1?}", writer.longest());
+    drop((first, second));
+    for node in ["node.1", "node.2", "node.3"] {
+        writer.goes_on(STALL, "nodes come back")?;
+        cluster.kill(node)?;
+    }
+    writer.goes_on(STALL, "nodes were killed")?;
+    let (written, answered) = writer.end()?;
+    filled(&cluster)?;
+    println!("  {answered} writes answered; all copies have all");
+    for node in ["node.1", "node.2", "node.3"] {
+        let _away = Away::stop(&cluster, node)?;
+        holds(&path, &written).map_err(|error| format!("while {node} is stopped: {error}"))?;
+    }
+    cluster.wait()?;
+    volume.stop()?;
+    filled(&cluster)?;
     cluster.down()
 }
 

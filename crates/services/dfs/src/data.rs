@@ -181,7 +181,8 @@ impl<N: Net> Data<N> {
         let must = |peer: &&Peer| {
             self.unsynced.is_crowded(**peer) || (several && self.unsynced.boot(**peer).is_none())
         };
-        self.flush(holders.iter().filter(must).copied()).await
+        let flushed = holders.iter().filter(must).copied();
+        self.call(flushed, Call::Flush, !several).await.map(drop)
     }
 
     /// Reads `len` bytes at `at`; what was never written is zero.

@@ -13,7 +13,7 @@ use outboard_base::Time;
 use outboard_wire::shared::Peer;
 
 /// How long one that did not answer is asked after those that have the same.
-const SILENT: Duration = Duration::from_secs(2);
+const SILENT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default)]
 struct State {

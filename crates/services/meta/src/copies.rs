@@ -267,6 +267,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let placement = self.placement();
         for node in placement.all() {
             let doubts = self.ask(peer(node), &Call::Doubts { object: ALL }, QUICK).await;
+            let is_there = doubts != Err(Errno::EIO);
+            self.chores().answered(node.node, is_there, self.net().now());
             let Ok(Reply::Number(boot)) = doubts else { continue };
             match self.end_doubts_of(node.node).await {
                 Ok(0) => {
@@ -377,6 +379,31 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok((found, sealed.spread))
     }
 
+    /// A file that nobody has is about to be written to: it goes on without members that are away.
+    /// All that was acknowledged the others have.
+    pub(crate) async fn leave_out_away(&self, ino: Ino) -> Result<()> {
+        let spread = self.volume().spread(ino).await?;
+        if !has_copies(&spread.layout) {
+            return Ok(());
+        }
+        let all = self.placement().of(&spread.layout, ino.0);
+        let now = self.net().now();
+        let is_away = |node: &Coordinate| self.chores().is_away(node.node, now);
+        let ranks = all.iter().enumerate().filter(|(rank, _)| !is_in(spread.lacking, *rank));
+        let (away, rest): (Vec<_>, Vec<_>) = ranks.partition(|(_, node)| is_away(node));
+        if away.is_empty() || rest.is_empty() {
+            return Ok(());
+        }
+        let rest: Vec<Coordinate> = rest.into_iter().map(|(_, node)| *node).collect();
+        match self.who_doubts(&rest, ino.0).await {
+            Ok(doubts) if doubts.iter().any(Option::is_none) => {}
+            // It is for who decides.
+            _ => return Ok(()),
+        }
+        let away = away.iter().fold(0, |ranks, (rank, _)| ranks | 1 << rank);
+        self.volume().set_lacking(ino, spread.lacking | away).await
+    }
+
     /// The members of a file take nothing below a fence any more. It goes on without those that do
     /// not answer, and says so, durably.
     async fn seal_or_leave_out(
@@ -400,7 +427,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                     members.push(member);
                     filled.push(is_in(fills, rank));
                 }
-                Err(Errno::EIO) => away |= 1 << rank,
+                Err(Errno::EIO) => {
+                    self.chores().answered(member.node, false, self.net().now());
+                    away |= 1 << rank;
+                }
                 Err(errno) => return Err(errno),
                 Ok(_) => return Err(Errno::EPROTO),
             }

@@ -64,6 +64,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             self.after_former_leases().await;
         }
         self.clear_the_way(ino, who.client, mode).await?;
+        if mode == Mode::Write {
+            self.leave_out_away(ino).await?;
+        }
         self.needs_lease(who)?;
         let change = self.changes().exclusive(ino).await;
         if !self.delegations().in_the_way(ino, who.client, mode).is_empty() {

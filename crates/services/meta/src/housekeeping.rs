@@ -2,7 +2,7 @@
 //! are gone, and of grace.
 
 use core::net::SocketAddrV4;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use outboard_base::task::join_all;
@@ -22,6 +22,8 @@ use crate::{Meta, Work, power};
 const KEYS_EVERY: Duration = Duration::from_secs(10);
 /// How often objects to be purged and files to be resolved are looked for, and, while the
 /// coordinator is away, another server.
+/// How long a node that did not answer is taken to be away.
+const AWAY: Duration = Duration::from_secs(10);
 const HEAL_EVERY: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Objects purged in one piece of work.
@@ -66,6 +68,8 @@ pub(crate) struct Chores {
     look_runs: bool,
     heal_at: Option<Time>,
     heal_runs: bool,
+    /// Nodes that did not answer, and when.
+    away: BTreeMap<u16, Time>,
     /// Another server has begun.
     superseded: bool,
     /// This one ends.
@@ -89,6 +93,20 @@ impl Chores {
 
     pub(crate) fn is_looked_at(&self, node: u16) -> bool {
         self.looked_at.contains(&node)
+    }
+
+    /// A node answered, or did not.
+    pub(crate) fn answered(&mut self, node: u16, does: bool, now: Time) {
+        if does {
+            self.away.remove(&node);
+        } else {
+            self.away.insert(node, now);
+        }
+    }
+
+    /// Whether a node did not answer of late.
+    pub(crate) fn is_away(&self, node: u16, now: Time) -> bool {
+        self.away.get(&node).is_some_and(|at| now.since(*at) < AWAY)
     }
 
     /// Whether hosts may still hand in what they held in the life before.

@@ -1,0 +1,175 @@
+//! A file with copies while nodes are away: a writer whose every answered write is known goes on,
+//! what it wrote is read wherever copies are left, and nodes that come back get what they lack
+//! (NetDFS V; `docs/internals/replication.md`).
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use outboard_base::Rng;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::cluster::Cluster;
+use crate::command::wait_until;
+use crate::{Result, context, program};
+
+/// Bytes of a record, and records of the file.
+const LEN: usize = 8192;
+const RECORDS: u64 = 512;
+/// How long copies may take to have all again.
+const FILLED: Duration = Duration::from_secs(60);
+
+/// Files made in this directory from now on have so many copies.
+///
+/// # Errors
+/// What `outboard layout` says.
+pub fn spread(dir: &Path, strategy: &str, copies: usize) -> Result<()> {
+    let mut command = Command::new(program()?);
+    command.arg("layout").arg(dir).arg("--set").arg(format!("strategy={strategy},k={copies}"));
+    let output = context(command.output(), || "outboard layout".to_owned())?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("outboard layout: {}", String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+/// A record: its number and which write of it this is, all over.
+fn record(number: u64, write: u64) -> Vec<u8> {
+    let word = (number << 32) | write;
+    word.to_le_bytes().into_iter().cycle().take(LEN).collect()
+}
+
+/// Writes records of a file, in an order that a seed draws, until it is told to end.
+pub struct Writer {
+    thread: JoinHandle<Result<Vec<u64>>>,
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicU64>,
+    /// The longest that a write took since this was asked, microseconds.
+    longest: Arc<AtomicU64>,
+}
+
+impl Writer {
+    /// Begins on a file of its own.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn begin(path: &Path, seed: u64) -> Result<Writer> {
+        let file = OpenOptions::new().create(true).truncate(true).write(true).open(path);
+        let file = context(file, || format!("cannot make {}", path.display()))?;
+        let (stop, answered, longest) =
+            <(Arc<AtomicBool>, Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+        let (stops, counts, times) =
+            (Arc::clone(&stop), Arc::clone(&answered), Arc::clone(&longest));
+        let work = move || {
+            let (mut written, mut rng) = (vec![0; RECORDS as usize], Rng::new(seed));
+            while !stops.load(Ordering::Acquire) {
+                let number = rng.below(RECORDS);
+                let write = counts.load(Ordering::Relaxed) + 1;
+                let begun = Instant::now();
+                let wrote = file.write_all_at(&record(number, write), number * LEN as u64);
+                context(wrote, || format!("write {write}, of record {number}"))?;
+                if write % 64 == 0 {
+                    context(file.sync_data(), || format!("the sync after write {write}"))?;
+                }
+                let took = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+                times.fetch_max(took, Ordering::Relaxed);
+                if let Some(known) = written.get_mut(usize::try_from(number).unwrap_or(0)) {
+                    *known = write;
+                }
+                counts.store(write, Ordering::Release);
+            }
+            Ok(written)
+        };
+        Ok(Writer { thread: thread::spawn(work), stop, answered, longest })
+    }
+
+    /// It gets something done while `what` is so.
+    ///
+    /// # Errors
+    /// It does not, in so long.
+    pub fn goes_on(&self, limit: Duration, what: &str) -> Result<()> {
+        let before = self.answered.load(Ordering::Acquire);
+        let enough = || self.answered.load(Ordering::Acquire) > before + 20;
+        match wait_until(limit, || enough() || self.thread.is_finished()) && enough() {
+            true => Ok(()),
+            false => Err(format!("no writes are answered within {limit:?} while {what}")),
+        }
+    }
+
+    /// The longest that a write took since this was asked last.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        Duration::from_micros(self.longest.swap(0, Ordering::Relaxed))
+    }
+
+    /// Ends it: of each record the last write that was answered, and how many were.
+    ///
+    /// # Errors
+    /// A write failed.
+    pub fn end(self) -> Result<(Vec<u64>, u64)> {
+        self.stop.store(true, Ordering::Release);
+        let written = self.thread.join().map_err(|_| "the writer panicked".to_owned())??;
+        Ok((written, self.answered.load(Ordering::Acquire)))
+    }
+}
+
+/// All that was answered is in a file.
+///
+/// # Errors
+/// Something else is, or it cannot be read.
+pub fn holds(path: &Path, written: &[u64]) -> Result<()> {
+    let file = context(File::open(path), || format!("cannot open {}", path.display()))?;
+    let mut found = vec![0; LEN];
+    for (number, write) in written.iter().enumerate().filter(|(_, write)| **write > 0) {
+        let number = number as u64;
+        let read = file.read_exact_at(&mut found, number * LEN as u64);
+        context(read, || format!("cannot read record {number}"))?;
+        if found != record(number, *write) {
+            let word = found.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
+            return Err(format!("record {number} is {word:#x}, and write {write} was answered"));
+        }
+    }
+    Ok(())
+}
+
+/// A node that is stopped, as one that is cut off, until this is dropped.
+pub struct Away(Pid);
+
+impl Away {
+    /// Stops it.
+    ///
+    /// # Errors
+    /// Nobody knows its process.
+    pub fn stop(cluster: &Cluster, node: &str) -> Result<Away> {
+        let (pid, _) = cluster.address(node)?;
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| format!("{node} has no process"))?;
+        context(kill_process(pid, Signal::STOP), || format!("cannot stop {node}"))?;
+        Ok(Away(pid))
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        // One that is gone need not go on.
+        _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// All copies have all again: the check finds nothing.
+///
+/// # Errors
+/// What it finds, after a minute.
+pub fn filled(cluster: &Cluster) -> Result<()> {
+    let mut last = Ok(());
+    wait_until(FILLED, || {
+        last = cluster.wait().and_then(|()| cluster.check());
+        last.is_ok()
+    });
+    last
+}
