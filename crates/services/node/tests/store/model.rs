@@ -42,6 +42,8 @@ struct Was {
     end: u32,
     /// Written, and not cut away: of one that is, only the version is known.
     is_here: bool,
+    /// It may have held nothing when a write came, so nobody was told which version it had.
+    is_vague: bool,
     /// What is seen of it, if a write is pending.
     pending: Option<Box<Was>>,
 }
@@ -58,9 +60,26 @@ impl Was {
         }
     }
 
-    fn versions(&self) -> Option<Versions> {
+    /// Whether a member may say this of it. Of a strip that holds nothing it says nothing.
+    fn claims(&self, said: Option<Versions>) -> bool {
         let pending = self.pending.as_ref().map(|pending| pending.version);
-        self.is_here.then_some((self.version, pending))
+        match said {
+            Some((_, said)) if self.is_vague => said == pending,
+            Some(said) => self.is_here && said == (self.version, pending),
+            None => self.may_be_empty(),
+        }
+    }
+
+    /// Whether it may hold nothing: then nobody is told which version it has.
+    fn may_be_empty(&self) -> bool {
+        let is_zeros = || self.bytes.iter().all(|bytes| bytes.iter().all(|byte| *byte == 0));
+        self.pending.is_none() && is_zeros()
+    }
+
+    /// With a write over it.
+    fn pends(self, over: Was) -> Was {
+        let is_vague = self.may_be_empty();
+        Was { pending: Some(Box::new(over)), is_here: true, is_vague, ..self }
     }
 
     fn seen(&self) -> &Was {
@@ -78,7 +97,7 @@ impl Was {
 /// The versions of a strip, stable and pending.
 type Versions = (Version, Option<Version>);
 
-/// Those of a strip that is here.
+/// Those that are told.
 fn versions(store: &TestStore, at: (u64, u64)) -> Option<Versions> {
     let claims = run(store.claims(at.0, at.1, 1));
     let claim = claims.first().filter(|claim| claim.strip == at.1)?;
@@ -383,8 +402,8 @@ impl Walk {
         let previous = (!is_first || self.rng.chance(1, 2)).then_some(newest);
         // Now and then it does not remember the strip: all that this has was acknowledged.
         let forgets = newest.fence == version.fence && version.sequence.is_multiple_of(3);
-        if forgets {
-            return Copies { previous: None, settled: newest.sequence, epoch: 7 };
+        if forgets || self.now(at).may_be_empty() {
+            return Copies { previous: None, settled: version.sequence - 1, epoch: 7 };
         }
         Copies { previous, settled: 0, epoch: 7 }
     }
@@ -395,8 +414,8 @@ impl Walk {
         for strip in (0..STRIPS).filter(|_| self.rng.chance(1, 2)).collect::<Vec<_>>() {
             let was = self.now((COPIED, strip));
             let version = match self.rng.below(5) {
-                0..2 => was.seen().version,
-                2..4 => was.version,
+                0..2 if !was.may_be_empty() => was.seen().version,
+                2..4 if !was.may_be_empty() && !was.is_vague => was.version,
                 _ => {
                     lacking.push(strip);
                     Version { fence: fence + 9, sequence: 0 }
@@ -496,10 +515,11 @@ impl Walk {
                 all[*from as usize..end].copy_from_slice(bytes);
                 let end = was.end.max(u32::try_from(end).unwrap());
                 let (version, bytes) = (*version, Some(Arc::new(all)));
-                let over = Was { version, bytes, end, is_here: true, pending: None };
+                let is_vague = false;
+                let over = Was { version, bytes, end, is_here: true, is_vague, pending: None };
                 let becomes = match copies {
                     None => over,
-                    Some(_) => Was { pending: Some(Box::new(over)), is_here: true, ..was },
+                    Some(_) => was.pends(over),
                 };
                 vec![(*at, becomes)]
             }
@@ -647,7 +667,7 @@ impl Walk {
             if !leave && at.0 == COPIED {
                 let is = versions(store, at);
                 let newer = (strip.now + 1..=last).rev();
-                let found = newer.into_iter().find(|newer| is == strip.all[*newer].versions());
+                let found = newer.into_iter().find(|newer| strip.all[*newer].claims(is));
                 strip.now = found.unwrap_or(strip.now);
             } else if !leave {
                 let read = run(store.read(at.0, at.1 * u64::from(STRIP), STRIP)).unwrap();
@@ -675,9 +695,8 @@ impl Walk {
             let bytes = bytes.unwrap_or_else(|e| panic!("{trace}: {e:?}"));
             let strip = self.strips.entry(at).or_default();
             let of_copies = (at.0 == COPIED).then(|| versions(store, at));
-            let is = |was: &Was| {
-                was.seen().is(&bytes) && of_copies.as_ref().is_none_or(|of| *of == was.versions())
-            };
+            let is =
+                |was: &Was| was.seen().is(&bytes) && of_copies.is_none_or(|said| was.claims(said));
             if crashed {
                 let may_be = strip.all.iter().enumerate().skip(strip.flushed);
                 let found = may_be.rev().find(|(_, was)| is(was));
@@ -722,7 +741,11 @@ impl Walk {
     /// What must be refused is, and changes nothing.
     fn refusals(&mut self, store: &TestStore) {
         let at = (1 + self.rng.below(OBJECTS), self.rng.below(STRIPS));
-        let was = self.now(at).seen().clone();
+        let was = self.now(at);
+        if at.0 == COPIED && was.may_be_empty() {
+            return;
+        }
+        let was = was.seen().clone();
         let fence = store.objects(at.0, 1).first().filter(|o| o.object == at.0).map(|o| o.fence);
         let (Some(fence), true) = (fence, was.version > Version::default()) else { return };
         let (mut bytes, offset, seed) = ([0; 9], at.1 * u64::from(STRIP), self.seed);
