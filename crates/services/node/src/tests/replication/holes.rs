@@ -1,8 +1,9 @@
 //! Holes, and space put aside, of what has copies: each member is asked for itself, and goes over
 //! nothing that was not acknowledged by all.
 
-use outboard_wire::shared::call::Reply;
+use outboard_wire::shared::call::{Claim, Reply};
 
+use super::left::{claims, of_model};
 use super::*;
 
 /// Bytes of a strip, and of the object: two strips.
@@ -131,5 +132,38 @@ fn space_is_put_aside_where_nothing_is_open() {
         assert_eq!(members.reserve(3, 1), ORDER);
         assert_eq!(members.reserve(3, 2), DONE);
         assert_eq!((members.first(), members.write(4, 3, 4)), ([2, 2], Ok(())));
+    }
+}
+
+/// The first strip was written, and again, and a hole over all of it was done at the first member
+/// alone, whose claims tell nothing of it then. Its writer died. Counted as one that never had the
+/// second write, which was acknowledged, that member had the first one come back.
+#[test]
+fn who_tells_nothing_of_a_strip_that_others_have_stable_has_no_say() {
+    use outboard_cluster::{Answer as Heard, Claim as Claimed, Entry, Role as Part, verdict};
+    for strategy in STRATEGIES {
+        let mut members = Members::new(strategy);
+        assert_eq!((members.write(1, 0, 1), members.write(2, 1, 2)), (Ok(()), Ok(())));
+        let hole = spread(Ask::hole(1, (5, 3), 0..STRIP), strategy, &NODES);
+        assert_eq!(members.ask(1, &settled(hole, 2)).0.outcome, Ok(()));
+        let all = NODES.map(|node| {
+            let claims = claims(&members.world, node, 0);
+            claims.first().copied().filter(|claim| claim.strip == 0)
+        });
+        assert_eq!(all.map(|claim| claim.is_some()), [false, true, true]);
+        let decide = |counts: fn(&Option<Claim>) -> bool| {
+            let told = NODES.iter().zip(all).filter(|(_, claim)| counts(claim));
+            let told: Vec<Heard> = told
+                .map(|(node, claim)| {
+                    let stable = claim.map(|claim| of_model(claim.stable)).unwrap_or_default();
+                    let pending = claim.and_then(|claim| claim.pending);
+                    let pending = pending.map(|taken| (of_model(taken.version), taken.epoch));
+                    let member = Entry { node: *node, life: 1, role: Part::Active, joined: 1 };
+                    Heard { member, claim: Claimed { stable: Some(stable), pending } }
+                })
+                .collect();
+            verdict(&told).map(|decided| decided.version.seq)
+        };
+        assert_eq!((decide(|_| true), decide(Option::is_some)), (Some(1), Some(2)));
     }
 }
