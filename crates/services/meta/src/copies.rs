@@ -90,7 +90,8 @@ impl Sealed {
 
     /// By what all say of a strip (R5): all but those that are filled, or doubt. If all doubt nobody
     /// must have a version for it to go forward: what was synced is at all of them, and the rest
-    /// anywhere.
+    /// anywhere. Of whom nothing is told had it, and a hole took it away, or never had it, and then it
+    /// was not done: in either case it may stay, or go.
     fn decide(&self, number: u64, claims: &[Claim], doubts: &Doubts) -> Result<Strip> {
         let of_model = |version: Version| outboard_cluster::Version {
             fence: version.fence,
@@ -101,7 +102,10 @@ impl Sealed {
         let all_doubt = active.iter().all(|(_, (_, doubts))| doubts.is_some());
         let joined = if all_doubt { u32::MAX } else { EPOCH };
         let voters = active.iter().filter(|(_, (_, doubts))| all_doubt || doubts.is_none());
-        let answers = voters.map(|((member, claim), _)| Answer {
+        let has_any = |claim: &Claim| claim.pending.is_some() || claim.stable != Version::default();
+        let (there, gone): (Vec<_>, Vec<_>) = voters.partition(|((_, claim), _)| has_any(claim));
+        let voters = if there.is_empty() { gone } else { there };
+        let answers = voters.into_iter().map(|((member, claim), _)| Answer {
             member: Entry { node: member.node, life: 1, role: Role::Active, joined },
             claim: outboard_cluster::Claim {
                 stable: Some(of_model(claim.stable)),
