@@ -10,7 +10,7 @@ use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
 use outboard_flow::Net;
 use outboard_volume::{Answer, Fill, Payload};
 use outboard_wire::file::{Reply, open_flags, seek, write_flags};
-use outboard_wire::shared::call::{Call, Mode, Reply as CallReply};
+use outboard_wire::shared::call::{Call, Grant, Mode, Reply as CallReply};
 
 use crate::Inner;
 use crate::data::DataError;
@@ -83,7 +83,8 @@ impl<N: Net> Inner<N> {
         if len == 0 {
             return Ok(Some(Ok(Vec::new())));
         }
-        let read = self.data.read(&entered.grant, offset, len).await;
+        let work = async |grant: &Grant| self.data.read(grant, offset, len).await;
+        let read = self.at_nodes(entered, work).await;
         let is_in_time = self.is_alive() && self.lease.lapses() == lapse;
         let counts = is_in_time || is_planted(Fault::Late) || is_planted(Fault::Unfenced);
         Ok((counts && self.table.size(entered).is_some() || read.is_err()).then_some(read))
@@ -183,7 +184,8 @@ impl<N: Net> Inner<N> {
     ) -> Result<bool> {
         let end = at + data.len() as u64;
         let tells = self.table.tells(of);
-        if let Err(error) = self.data.write(&of.grant, at, data).await {
+        let work = async |grant: &Grant| self.data.write(grant, at, data).await;
+        if let Err(error) = self.at_nodes(of, work).await {
             self.take_back(of, error, size.max(at)..end).await;
             self.after(of, error, tries).await?;
             return Ok(false);
@@ -305,7 +307,8 @@ impl<N: Net> Inner<N> {
                 self.strip(asked, ino).await?;
             }
             let tells = self.table.tells(&entered);
-            match self.data.fill(&entered.grant, fill, range.clone()).await {
+            let work = async |grant: &Grant| self.data.fill(grant, fill, range.clone()).await;
+            match self.at_nodes(&entered, work).await {
                 Ok(()) => {
                     let end = if keeps_size { 0 } else { range.end };
                     self.wrote(&entered, end, asked.mtime());
@@ -449,8 +452,11 @@ impl<N: Net> Inner<N> {
             let range = span(runs);
             let _range = self.ranges.exclusive_on(ino, range.clone()).await;
             let tells = self.table.tells(&entered);
-            let each = runs.iter().map(|(at, data)| self.data.write(&entered.grant, *at, data));
-            match try_join_abreast(RUNS, each).await {
+            let work = async |grant: &Grant| {
+                let each = runs.iter().map(|(at, data)| self.data.write(grant, *at, data));
+                try_join_abreast(RUNS, each).await
+            };
+            match self.at_nodes(&entered, work).await {
                 Ok(_) => {
                     self.wrote(&entered, range.end, mtime);
                     if !tells || self.tell_end(&entered, range.end).await? {

@@ -16,7 +16,7 @@ use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
 use outboard_wire::shared::{DATA_MAX, Peer, Strategy};
 
 use crate::data::{DataError, has_copies};
-use crate::table::{Granted, Leaving, Step, Use};
+use crate::table::{Granted, Leaving, Renewal, Step, Use};
 use crate::{AHEAD, Inner, locked};
 
 /// How long who asks has to hear, before a recall takes what it hears for void. A grant and the
@@ -150,6 +150,48 @@ impl<N: Net> Inner<N> {
             Strategy::Ring | Strategy::BinaryTree => Err(Errno::EPROTO),
             // Erasure codes are the next part.
             Strategy::Parity => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// Does something at a file's nodes, within a use. Where not all who have copies take it the file
+    /// is had under another fence, and it is done again under that: the use goes on meanwhile, so
+    /// nobody else gets the file between two tries, and sees what only one of them did.
+    pub(crate) async fn at_nodes<T>(
+        &self,
+        of: &Use<'_>,
+        work: impl AsyncFn(&Grant) -> std::result::Result<T, DataError>,
+    ) -> std::result::Result<T, DataError> {
+        let mut grant = Arc::clone(&of.grant);
+        let mut tries = 0;
+        loop {
+            let error = match work(&grant).await {
+                Err(error @ (DataError::Fenced | DataError::Undecided)) => error,
+                done => return done,
+            };
+            if !has_copies(&grant) || self.pause(&mut tries).await.is_err() {
+                return Err(error);
+            }
+            grant = self.under_another(of, &grant).await.ok_or(error)?;
+        }
+    }
+
+    /// What a use is under, under another fence than this; `None` if it is lost.
+    async fn under_another(&self, of: &Use<'_>, grant: &Grant) -> Option<Arc<Grant>> {
+        let (ino, fence) = (of.ino, grant.capability.fence);
+        self.table.is_troubled(ino, fence);
+        loop {
+            let lapse = self.lease.lapses();
+            let asking = match self.table.renew(of, fence)? {
+                Renewal::Is(grant) => return Some(grant),
+                Renewal::Wait => {
+                    self.table.not_asking(ino).await;
+                    continue;
+                }
+                Renewal::Ask(asking) => asking,
+            };
+            let grant = self.delegate(ino, asking.mode, asking.continues).await.ok()?;
+            self.data.goes_on(&grant);
+            asking.granted(grant, lapse);
         }
     }
 
@@ -287,8 +329,14 @@ impl<N: Net> Inner<N> {
             return Reply::Done;
         }
         if self.table.grant(ino).is_some_and(|grant| self.data.is_undone(&grant)) {
-            // What it loses now is resolved.
-            return Reply::Failed(Errno::EAGAIN);
+            match self.within(LATE, self.ask_once(&Call::Undone { ino, fence })).await {
+                Some(Ok(Reply::Done)) => {}
+                Some(Ok(Reply::Failed(Errno::ESTALE))) => {
+                    self.lose(ino, Some(fence));
+                    return Reply::Done;
+                }
+                _ => return Reply::Failed(Errno::EAGAIN),
+            }
         }
         let Some(untold) = self.table.all_told(ino) else { return Reply::Done };
         match self.within(LATE, self.tell_once(&untold)).await {

@@ -9,7 +9,7 @@ use outboard_base::{Errno, Ino, Result, Timestamp};
 use outboard_flow::Net;
 use outboard_volume::Answer;
 use outboard_wire::file::{Attr, Reply, Setattr, open_flags};
-use outboard_wire::shared::call::{Call, Mode, Reply as CallReply};
+use outboard_wire::shared::call::{Call, Grant, Mode, Reply as CallReply};
 
 use crate::Inner;
 use crate::forward::Asked;
@@ -78,7 +78,8 @@ impl<N: Net> Inner<N> {
             }
             let Some(end) = self.table.size(&entered) else { continue };
             if !first || asked.is_replay() || end < before {
-                let hole = self.data.hole(&entered.grant, end..u64::MAX).await;
+                let work = async |grant: &Grant| self.data.hole(grant, end..u64::MAX).await;
+                let hole = self.at_nodes(&entered, work).await;
                 if let Err(error) = hole {
                     self.after(&entered, error, &mut tries).await?;
                     continue;
@@ -154,7 +155,8 @@ impl<N: Net> Inner<N> {
                 self.pause(&mut tries).await?;
                 continue;
             };
-            match self.data.hole(&entered.grant, size..u64::MAX).await {
+            let work = async |grant: &Grant| self.data.hole(grant, size..u64::MAX).await;
+            match self.at_nodes(&entered, work).await {
                 Ok(()) if self.holed(&entered).await? => {
                     self.takes(&entered.grant);
                     return Ok(());

@@ -52,6 +52,15 @@ pub(crate) enum Step<'t> {
     Ask(Asking<'t>),
 }
 
+/// What somebody does next who needs another fence for what he uses.
+pub(crate) enum Renewal<'t> {
+    /// It is had.
+    Is(Arc<Grant>),
+    /// Wait until nobody asks.
+    Wait,
+    Ask(Asking<'t>),
+}
+
 /// A use of a file under its delegation, which stays until this is dropped, unless it is lost.
 pub(crate) struct Use<'t> {
     table: &'t Table,
@@ -433,6 +442,24 @@ impl Table {
                 (held.stale, held.troubled) = (true, true);
             }
         });
+    }
+
+    /// What is held instead of what a use began under, if that is under another fence than this; else
+    /// what has to be done first. It may be leaving: that waits for the use. `None` if it is lost.
+    pub(crate) fn renew(&self, of: &Use<'_>, fence: u64) -> Option<Renewal<'_>> {
+        let mut files = self.files();
+        let file = files.get_mut(&of.ino).filter(|file| file.holds(of.fence()))?;
+        let held = file.held.as_ref()?;
+        if held.grant.capability.fence != fence {
+            return Some(Renewal::Is(Arc::clone(&held.grant)));
+        }
+        if file.asking {
+            return Some(Renewal::Wait);
+        }
+        let (mode, voids) = (held.grant.mode, file.voids);
+        file.asking = true;
+        let continues = Some(fence);
+        Some(Renewal::Ask(Asking { table: self, ino: of.ino, mode, voids, continues }))
     }
 
     /// Whether what a use began under is still held, without a break.
