@@ -100,7 +100,7 @@ impl Delegations {
     }
 
     /// What a client means by a fence: what it has, or has without a break since.
-    fn named(&self, ino: Ino, client: u64, fence: u64) -> Option<Held> {
+    pub(crate) fn named(&self, ino: Ino, client: u64, fence: u64) -> Option<Held> {
         let file = self.files.get(&ino)?;
         let held = file.held.get(&client).copied()?;
         let since = file.since.get(&client).copied().unwrap_or(held.fence);

@@ -303,14 +303,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// Takes a delegation back: by asking, or, once the client's lease is over, without.
     async fn recall(&self, ino: Ino, other: InTheWay) -> Result<()> {
-        let InTheWay { client, keep, .. } = other;
+        let InTheWay { client, keep, held } = other;
         if client == NOBODY {
             return self.give_up(ino, keep).await;
         }
         let begun = self.net().now();
         let mut bytes = Vec::new();
         Call::Recall { ino, keep }.encode(&mut bytes);
-        while let Some(held) = self.has_still(ino, client, keep) {
+        while let Some(held) = self.has_still(ino, client, held, keep) {
             let now = self.net().now();
             let is_inherited = self.delegations().is_inherited(ino);
             if is_inherited || !self.clients().has_lease(client, now) {
@@ -333,10 +333,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(())
     }
 
-    /// What a client has, if that is more than it may keep. In the file's turn it gets nothing, but
-    /// what it has under another fence.
-    fn has_still(&self, ino: Ino, client: u64, keep: Option<Mode>) -> Option<Held> {
-        self.delegations().held(ino, client).filter(|now| Some(now.mode) > keep)
+    /// What a client has instead of this, without a break, if that is more than it may keep.
+    fn has_still(&self, ino: Ino, client: u64, held: Held, keep: Option<Mode>) -> Option<Held> {
+        let now = self.delegations().named(ino, client, held.fence);
+        now.filter(|now| Some(now.mode) > keep)
     }
 
     /// The outcome, if it comes while a client has a lease, and in the time that a recall may take.

@@ -214,3 +214,30 @@ fn who_reads_beside_an_heir_ends_what_is_kept() {
     table.grant(Ino(7), 2, Mode::Read).unwrap();
     assert_eq!(table.heir(Ino(7)), None);
 }
+
+/// A writer is known by every fence that it had the file under without a break, and by none from
+/// before it.
+#[test]
+fn what_goes_on_under_another_fence_is_meant_by_those_before() {
+    let (mut table, file) = (Delegations::new(3), Ino(7));
+    assert_eq!(table.go_on(file, 1), Err(Errno::ESTALE));
+    let first = table.grant(file, 1, Mode::Write).unwrap();
+    assert_eq!(table.raise_for(file, 2, first.fence), Err(Errno::ESTALE));
+    let seal = table.raise_for(file, 1, first.fence).unwrap();
+    let next = table.go_on(file, 1).unwrap();
+    assert!(first.fence < seal && seal < next.fence);
+    for (fence, is_its) in [(-1, false), (0, true), (1, true), (2, true), (3, false)] {
+        let fence = first.fence.checked_add_signed(fence).unwrap();
+        assert_eq!(table.writes(file, 1, fence), is_its, "{fence}");
+    }
+    assert_eq!(table.raise_for(file, 1, first.fence), Err(Errno::ESTALE), "it has another");
+    // Something of it failed: that is looked at when nobody writes any more.
+    table.must_resolve(file);
+    assert!(table.is_unresolved(file) && !table.is_left(file) && table.is_written(file));
+    assert_eq!(table.give_back(file, 1, first.fence, Some(Mode::Read)), Some(next));
+    assert!(table.was_given_back(file, 1, first.fence) && table.is_left(file));
+    assert_eq!(table.held(file, 1), Some(Held { mode: Mode::Read, fence: next.fence }));
+    table.resolved(file);
+    let anew = table.grant(file, 1, Mode::Write).unwrap();
+    assert!(table.writes(file, 1, anew.fence) && !table.writes(file, 1, next.fence));
+}
