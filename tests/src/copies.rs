@@ -141,16 +141,22 @@ pub fn holds(path: &Path, written: &[u64]) -> Result<()> {
 pub struct Away(Pid);
 
 impl Away {
-    /// Stops it.
+    /// Stops some.
     ///
     /// # Errors
-    /// Nobody knows its process.
-    pub fn stop(cluster: &Cluster, node: &str) -> Result<Away> {
-        let (pid, _) = cluster.address(node)?;
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| format!("{node} has no process"))?;
-        context(kill_process(pid, Signal::STOP), || format!("cannot stop {node}"))?;
-        Ok(Away(pid))
+    /// Nobody knows their processes, as when one of the nodes is stopped.
+    pub fn stop(cluster: &Cluster, nodes: &[&str]) -> Result<Vec<Away>> {
+        let pid = |node: &str| {
+            let (pid, _) = cluster.address(node)?;
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            pid.ok_or_else(|| format!("{node} has no process"))
+        };
+        let pids = nodes.iter().map(|node| pid(node)).collect::<Result<Vec<_>>>()?;
+        let stop = |pid: Pid| {
+            context(kill_process(pid, Signal::STOP), || format!("cannot stop {pid:?}"))?;
+            Ok(Away(pid))
+        };
+        pids.into_iter().map(stop).collect()
     }
 }
 

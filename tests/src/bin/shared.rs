@@ -466,13 +466,14 @@ fn copies(options: &Options, place: &Path, cache: &str) -> Result<()> {
     let path = dir.join("file");
     let writer = Writer::begin(&path, options.seed)?;
     writer.goes_on(STALL, "all nodes are there")?;
-    let first = Away::stop(&cluster, "node.1")?;
-    writer.goes_on(STALL, "one node of three is stopped")?;
-    println!("  one of three nodes is stopped: the longest write took {:.1?}", writer.longest());
-    let second = Away::stop(&cluster, "node.2")?;
-    writer.goes_on(STALL, "two nodes of three are stopped")?;
-    println!("  two of three nodes are stopped: the longest write took {:.1?}", writer.longest());
-    drop((first, second));
+    for nodes in [&["node.1"][..], &["node.2", "node.3"]] {
+        let away = Away::stop(&cluster, nodes)?;
+        writer.goes_on(STALL, "nodes are stopped")?;
+        let (count, longest) = (nodes.len(), writer.longest());
+        println!("  {count} of three nodes stopped: the longest write took {longest:.1?}");
+        drop(away);
+        filled(&cluster)?;
+    }
     for node in ["node.1", "node.2", "node.3"] {
         writer.goes_on(STALL, "nodes come back")?;
         cluster.kill(node)?;
@@ -482,7 +483,7 @@ fn copies(options: &Options, place: &Path, cache: &str) -> Result<()> {
     filled(&cluster)?;
     println!("  {answered} writes answered; all copies have all");
     for node in ["node.1", "node.2", "node.3"] {
-        let _away = Away::stop(&cluster, node)?;
+        let _away = Away::stop(&cluster, &[node])?;
         holds(&path, &written).map_err(|error| format!("while {node} is stopped: {error}"))?;
     }
     cluster.wait()?;

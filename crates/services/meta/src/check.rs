@@ -121,17 +121,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if !nodes.iter().any(|other| other.node == node.node) {
             return Ok(Some("does not lie here".to_owned()));
         }
-        if spread.writing {
-            return Ok(None);
-        }
         let members = self.nodes_of(&spread);
         let is_first = members.first().is_some_and(|first| first.node == node.node);
         if spread.lacking != 0 && is_first {
             let count = spread.lacking.count_ones();
             return Ok(Some(format!("{count} of its copies lack something and are to be filled")));
         }
-        if members.iter().all(|other| other.node != node.node) {
-            // What it lacks it will be given.
+        // What it lacks it will be given.
+        if spread.writing || members.iter().all(|other| other.node != node.node) {
             return Ok(None);
         }
         if has_copies(&spread.layout)
